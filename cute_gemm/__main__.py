@@ -1,0 +1,7 @@
+"""``python -m cute_gemm`` is the ``cute-gemm`` command."""
+
+import sys
+
+from cute_gemm.cli import main
+
+sys.exit(main())

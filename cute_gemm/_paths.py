@@ -1,0 +1,36 @@
+"""Where the files that ship beside the code are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def templates_path() -> Path:
+    """Return the directory of the CUDA C++ templates.
+
+    In a wheel it is ``cute_gemm/templates``; in a checkout, and so in an editable install, it is
+    ``templates`` at the root of the repository.
+
+    Returns
+    -------
+    Path
+        An absolute directory; kernels include its files by name.
+
+    Raises
+    ------
+    FileNotFoundError
+        When neither place has it, which means that the installation is incomplete.
+
+    Examples
+    --------
+    >>> templates_path().name
+    'templates'
+    """
+    package = Path(__file__).resolve().parent
+    for directory in (package / "templates", package.parent / "templates"):
+        if directory.is_dir():
+            return directory
+    raise FileNotFoundError(
+        f"the CUDA templates are missing: expected a directory {package / 'templates'}; "
+        "install cute-gemm again"
+    )

@@ -1,0 +1,491 @@
+"""What a kernel's global-memory instructions cost, as the hardware counts it.
+
+The cost of a request (one warp's instruction) depends on the addresses of its lanes relative to
+each other and on where the first of them lies within a 128-byte line, on nothing else. So the
+requests of all tiles of a matrix fall into few classes: the *patterns* of the lanes within a tile,
+and the residue of the tile's base address. How many tiles have which residue is known in closed
+form, which makes the time of an analysis independent of the size of the matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import gcd
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cute_gemm.atoms import dtype
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.base import GlobalAccess
+    from cute_gemm.problem import Matrix
+
+#: Bytes of a sector: what moves between L1, L2 and DRAM.
+SECTOR = 32
+#: Bytes of a cache line: four sectors.
+LINE = 128
+#: Lanes of a warp.
+LANES = 32
+
+
+def counts_when_off(instruction: str) -> bool:
+    """Whether the hardware counts a request whose lanes are all predicated off.
+
+    The one statement of this rule: a warp that has no lane to serve sends nothing to L1, so neither
+    a request nor a sector is counted. (``GlobalCounts.off`` keeps the number of such requests.)
+    """
+    return False
+
+
+def base_residue(matrix: Matrix) -> int:
+    """Address of element (0, 0) modulo a line, as far as the alignment tells.
+
+    The alignment is the largest power of two that divides the address. From a line (128 bytes) on
+    the residue is 0; below that the address is an odd multiple of the alignment, and the smallest
+    stands for all of them. With an alignment of 16 bytes that is exact for sectors.
+
+    Examples
+    --------
+    For a ``Matrix`` with ``alignment=256`` the residue is 0, with ``alignment=16`` it is 16.
+    """
+    return matrix.alignment % LINE
+
+
+def residue_histogram(count: int, step: int, modulus: int = LINE) -> np.ndarray:
+    """How many of ``i * step``, ``0 <= i < count``, have which residue; int64 [modulus].
+
+    Examples
+    --------
+    >>> residue_histogram(5, 48, 128).nonzero()[0].tolist()
+    [0, 16, 48, 64, 96]
+    """
+    period = modulus // gcd(step, modulus)
+    index = np.arange(period)
+    histogram = np.zeros(modulus, np.int64)
+    histogram[index * (step % modulus) % modulus] = count // period + (index < count % period)
+    return histogram
+
+
+def convolve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Cyclic convolution along the last axis: the histogram of sums of residues.
+
+    Parameters
+    ----------
+    a
+        int64 [..., modulus]
+    b
+        int64 [modulus]
+    """
+    residue = np.arange(b.size)
+    return a @ b[(residue[None, :] - residue[:, None]) % b.size]
+
+
+def covered(starts: np.ndarray, lengths: np.ndarray, granule: int) -> np.ndarray:
+    """Number of distinct blocks of ``granule`` bytes that the lanes of each request touch.
+
+    Parameters
+    ----------
+    starts
+        Byte addresses, ascending along the last axis, non-negative.
+    lengths
+        Bytes of each lane, at least 1.
+
+    Examples
+    --------
+    >>> int(covered(np.arange(32) * 4, np.full(32, 4), 32))
+    4
+    """
+    first = starts // granule
+    last = (starts + lengths - 1) // granule
+    seen = np.maximum.accumulate(last, axis=-1)
+    # A lane adds the blocks beyond those that the lanes before it have touched.
+    fresh_from = np.maximum(first[..., 1:], seen[..., :-1] + 1)
+    fresh = np.maximum(last[..., 1:] - fresh_from + 1, 0)
+    return fresh.sum(axis=-1) + (last[..., 0] - first[..., 0] + 1)
+
+
+def runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
+    """Contiguous runs (start, bytes) of one request's lanes, ascending.
+
+    Examples
+    --------
+    >>> runs(np.array([0, 4, 64]), np.array([4, 4, 4]))
+    [(0, 8), (64, 4)]
+    """
+    found: list[tuple[int, int]] = []
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        if found and start <= sum(found[-1]):
+            begin = found[-1][0]
+            found[-1] = (begin, max(sum(found[-1]), start + length) - begin)
+        else:
+            found.append((start, length))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalCounts:
+    """Sums over the requests of some visits of some tiles.
+
+    Attributes
+    ----------
+    tiles
+        Visits of tiles.
+    requests
+        Requests that the hardware counts (see ``counts_when_off``).
+    off
+        Requests whose lanes are all predicated off.
+    lanes
+        Lanes that take part.
+    sectors, lines
+        Distinct 32-byte sectors and 128-byte lines of each request, summed.
+    ideal_sectors
+        The fewest sectors that can hold the bytes used of each request, summed.
+    bytes
+        Distinct bytes used of each request, summed.
+    """
+
+    tiles: int = 0
+    requests: int = 0
+    off: int = 0
+    lanes: int = 0
+    sectors: int = 0
+    ideal_sectors: int = 0
+    lines: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: GlobalCounts) -> GlobalCounts:
+        return GlobalCounts(
+            self.tiles + other.tiles,
+            self.requests + other.requests,
+            self.off + other.off,
+            self.lanes + other.lanes,
+            self.sectors + other.sectors,
+            self.ideal_sectors + other.ideal_sectors,
+            self.lines + other.lines,
+            self.bytes + other.bytes,
+        )
+
+    def times(self, factor: int) -> GlobalCounts:
+        """Return these sums taken ``factor`` times."""
+        return GlobalCounts(
+            self.tiles * factor,
+            self.requests * factor,
+            self.off * factor,
+            self.lanes * factor,
+            self.sectors * factor,
+            self.ideal_sectors * factor,
+            self.lines * factor,
+            self.bytes * factor,
+        )
+
+    @property
+    def efficiency(self) -> float:
+        """Bytes used over bytes of the sectors touched; 1.0 when nothing is touched."""
+        return self.bytes / (SECTOR * self.sectors) if self.sectors else 1.0
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether the sectors are the fewest that can hold the bytes used.
+
+        No request has fewer sectors than its ideal, so equal sums mean equality in each of them.
+        """
+        return self.sectors == self.ideal_sectors
+
+
+@dataclass(frozen=True, slots=True)
+class WorstRequest:
+    """The request with most sectors above its ideal, and how its bytes lie.
+
+    Attributes
+    ----------
+    sectors, ideal_sectors, lines, bytes
+        As in ``GlobalCounts``, of this request alone.
+    runs
+        Number of contiguous runs of bytes.
+    run_bytes
+        Length of its shortest run.
+    pitch
+        Bytes from the start of a run to that of the next; 0 if it is not the same for all.
+    fewest_sectors
+        Sectors if every run began on a sector boundary.
+    """
+
+    sectors: int
+    ideal_sectors: int
+    lines: int
+    bytes: int
+    runs: int
+    run_bytes: int
+    pitch: int
+    fewest_sectors: int
+
+    @property
+    def cause(self) -> str:
+        """``""`` (ideal), ``"strided"`` (runs too short) or ``"offset"`` (runs off a sector)."""
+        if self.sectors == self.ideal_sectors:
+            return ""
+        return "strided" if self.fewest_sectors > self.ideal_sectors else "offset"
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalAnalysis:
+    """What one ``GlobalAccess`` costs.
+
+    Attributes
+    ----------
+    tile
+        One visit of the first tile: an interior one unless the matrix is smaller than a tile.
+    interior, edge
+        One visit of each full tile, and of each tile that the matrix does not fill.
+    launch
+        Every visit of every tile.
+    worst
+        The worst request of the interior tiles (of all tiles when none is full); None without any.
+    aligned
+        Whether every lane's address is a multiple of its vector. If not, the hardware faults.
+    """
+
+    tile: GlobalCounts
+    interior: GlobalCounts
+    edge: GlobalCounts
+    launch: GlobalCounts
+    worst: WorstRequest | None
+    aligned: bool
+
+    @property
+    def judged(self) -> GlobalCounts:
+        """What the verdict is about: the interior tiles, or all when none is full."""
+        return self.interior if self.interior.tiles else self.edge
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether every request of the judged tiles touches the fewest sectors possible."""
+        return self.aligned and self.judged.coalesced
+
+
+class _Patterns(NamedTuple):
+    """The distinct requests of a tile: lanes sorted by address, relative to the first of them."""
+
+    starts: np.ndarray  # int64 [patterns, 32]
+    lengths: np.ndarray  # int64 [patterns, 32], at least 1
+    lanes: np.ndarray  # int64 [patterns], lanes that take part
+    histogram: np.ndarray  # int64 [patterns, LINE]: requests by residue of the first lane
+    off: int  # requests without a lane
+
+
+class _Class(NamedTuple):
+    """The tiles of one extent: ``valid`` elements in each mode, counted by base residue."""
+
+    valid: tuple[int, int]
+    tiles: np.ndarray  # int64 [LINE]
+    full: bool
+
+
+def _vector(access: GlobalAccess) -> tuple[int, int]:
+    """Bytes of an element and elements of a vector of ``access``."""
+    size = dtype(access.matrix.dtype).bytes
+    width, rest = divmod(access.bits, 8 * size)
+    if width < 1 or rest:
+        raise ValueError(
+            f"operand {access.operand}: bits is {access.bits}, expected a multiple of the "
+            f"{8 * size} bits of {access.matrix.dtype}"
+        )
+    stride = access.matrix.stride[access.axis]
+    if width > 1 and stride != 1:
+        raise ValueError(
+            f"operand {access.operand}: a vector of {width} elements runs along mode "
+            f"{access.axis}, whose stride is {stride}; expected the mode of stride 1"
+        )
+    return size, width
+
+
+def _patterns(access: GlobalAccess, valid: tuple[int, int]) -> _Patterns:
+    """Sort the requests of a tile with ``valid`` elements in each mode into patterns."""
+    size, width = _vector(access)
+    axis, other = access.axis, 1 - access.axis
+    coords = np.asarray(access.coords, np.int64).reshape(-1, LANES, 2)
+    inside = np.clip(valid[axis] - coords[..., axis], 0, width)
+    takes_part = (coords >= 0).all(axis=-1) & (coords[..., other] < valid[other])
+    lengths = np.where(takes_part, inside, 0) * size
+    starts = (coords @ np.asarray(access.matrix.stride, np.int64)) * size
+
+    active = lengths > 0
+    some = active.any(axis=-1)
+    off = int(np.count_nonzero(~some))
+    starts, lengths, active = starts[some], lengths[some], active[some]
+    first = np.where(active, starts, np.iinfo(np.int64).max).min(axis=-1, initial=2**63 - 1)
+    # Lanes without work repeat the first byte, which changes no count.
+    starts = np.where(active, starts - first[:, None], 0)
+    lengths = np.where(active, lengths, 1)
+    order = np.argsort(starts, axis=-1, kind="stable")
+    key = np.concatenate(
+        [
+            np.take_along_axis(starts, order, axis=-1),
+            np.take_along_axis(lengths, order, axis=-1),
+            active.sum(axis=-1, keepdims=True),
+        ],
+        axis=-1,
+    )
+    distinct, which = np.unique(key, axis=0, return_inverse=True)
+    histogram = np.zeros((len(distinct), LINE), np.int64)
+    np.add.at(histogram, (which.reshape(-1), first % LINE), 1)
+    return _Patterns(distinct[:, :LANES], distinct[:, LANES:-1], distinct[:, -1], histogram, off)
+
+
+def _classes(access: GlobalAccess, base: int) -> list[_Class]:
+    """Sort the tiles of the matrix by extent and base residue, without visiting them."""
+    size = dtype(access.matrix.dtype).bytes
+    modes = []
+    for extent, tile, stride in zip(
+        access.matrix.shape, access.tile, access.matrix.stride, strict=True
+    ):
+        step = tile * stride * size
+        whole, rest = divmod(extent, tile)
+        options = []
+        if whole:
+            options.append((tile, residue_histogram(whole, step), True))
+        if rest:
+            corner = np.zeros(LINE, np.int64)
+            corner[whole * step % LINE] = 1
+            options.append((rest, corner, False))
+        modes.append(options)
+    return [
+        _Class((v0, v1), np.roll(convolve(h0, h1), base), full0 and full1)
+        for (v0, h0, full0), (v1, h1, full1) in product(*modes)
+    ]
+
+
+def _total(weights: np.ndarray, values: np.ndarray) -> int:
+    """Sum of ``weights * values`` in unbounded integers: totals of huge launches pass 2**63."""
+    rows, columns = np.nonzero(weights)
+    return sum(
+        w * v
+        for w, v in zip(
+            weights[rows, columns].tolist(),
+            np.broadcast_to(values, weights.shape)[rows, columns].tolist(),
+            strict=True,
+        )
+    )
+
+
+def _evaluate(
+    access: GlobalAccess, patterns: _Patterns, tiles: np.ndarray
+) -> tuple[GlobalCounts, WorstRequest | None, bool]:
+    """Count the requests of the tiles whose base residues ``tiles`` counts."""
+    number = sum(tiles.tolist())
+    off = patterns.off * number
+    weights = convolve(patterns.histogram, tiles)  # [patterns, LINE]
+    residues = np.flatnonzero(weights.any(axis=0))
+    if not residues.size:
+        counted = off if counts_when_off(access.instruction) else 0
+        return GlobalCounts(tiles=number, requests=counted, off=off), None, True
+    weights = weights[:, residues]
+    starts = patterns.starts[:, None, :] + residues[None, :, None]
+    lengths = patterns.lengths[:, None, :]
+    sectors = covered(starts, lengths, SECTOR)
+    lines = covered(starts, lengths, LINE)
+    used = covered(patterns.starts, patterns.lengths, 1)[:, None]
+    ideal = -(-used // SECTOR)
+    occurs = weights > 0
+    aligned = not bool(((starts % (access.bits // 8)).any(axis=-1) & occurs).any())
+
+    excess = np.where(occurs, sectors - ideal, -1)
+    row, column = np.unravel_index(int(excess.argmax()), excess.shape)
+    found = runs(patterns.starts[row], patterns.lengths[row])
+    pitches = {after[0] - before[0] for before, after in zip(found, found[1:], strict=False)}
+    worst = WorstRequest(
+        sectors=int(sectors[row, column]),
+        ideal_sectors=int(ideal[row, 0]),
+        lines=int(lines[row, column]),
+        bytes=int(used[row, 0]),
+        runs=len(found),
+        run_bytes=min(length for _, length in found),
+        pitch=pitches.pop() if len(pitches) == 1 else 0,
+        fewest_sectors=sum(-(-length // SECTOR) for _, length in found),
+    )
+    requests = sum(weights.ravel().tolist())
+    counts = GlobalCounts(
+        tiles=number,
+        requests=requests + (off if counts_when_off(access.instruction) else 0),
+        off=off,
+        lanes=_total(weights, patterns.lanes[:, None]),
+        sectors=_total(weights, sectors),
+        ideal_sectors=_total(weights, ideal),
+        lines=_total(weights, lines),
+        bytes=_total(weights, used),
+    )
+    return counts, worst, aligned
+
+
+def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
+    """Count requests, sectors, lines and bytes of one global-memory instruction.
+
+    Parameters
+    ----------
+    access
+        The instruction; offsets are in elements of its matrix.
+    base
+        Address of element (0, 0) in bytes; only its residue modulo 128 matters. By default what the
+        matrix's alignment says (``base_residue``).
+
+    Returns
+    -------
+    GlobalAnalysis
+        Counts in units (requests, sectors of 32 bytes, lines of 128 bytes, bytes). The time taken
+        does not depend on the extents of the matrix.
+
+    Raises
+    ------
+    ValueError
+        When the access does not describe an instruction: a vector that is not a whole number of
+        elements, or that runs along a mode whose stride is not 1.
+
+    Examples
+    --------
+    A warp that loads 32 adjacent float32 values of a column, aligned, touches 4 sectors of one
+    line: ``analyze(access).tile`` is
+    ``GlobalCounts(tiles=1, requests=1, off=0, lanes=32, sectors=4, ideal_sectors=4, lines=1,
+    bytes=128)``.
+
+    Notes
+    -----
+    A request moves the distinct 32-byte sectors that its active lanes touch, whatever the order of
+    the lanes: NVIDIA, Nsight Compute documentation, "Memory tables"; metrics
+    ``l1tex__t_requests_pipe_lsu_mem_global_op_{ld,st}.sum`` and ``l1tex__t_sectors_...``.
+    """
+    base = (base_residue(access.matrix) if base is None else base) % LINE
+    none = GlobalCounts()
+    interior, edge, tile = none, none, none
+    worst_full: WorstRequest | None = None
+    worst_edge: WorstRequest | None = None
+    aligned = True
+    corner = tuple(min(t, s) for t, s in zip(access.tile, access.matrix.shape, strict=True))
+    for valid, tiles, full in _classes(access, base):
+        patterns = _patterns(access, valid)
+        counts, worst, fits = _evaluate(access, patterns, tiles)
+        aligned = aligned and fits
+        if full:
+            interior, worst_full = interior + counts, _worse(worst_full, worst)
+        else:
+            edge, worst_edge = edge + counts, _worse(worst_edge, worst)
+        if valid == corner:
+            first = np.zeros(LINE, np.int64)
+            first[base] = 1
+            tile = _evaluate(access, patterns, first)[0]
+    return GlobalAnalysis(
+        tile=tile,
+        interior=interior,
+        edge=edge,
+        launch=(interior + edge).times(access.sweeps),
+        worst=worst_full if interior.tiles else worst_edge,
+        aligned=aligned,
+    )
+
+
+def _worse(a: WorstRequest | None, b: WorstRequest | None) -> WorstRequest | None:
+    """Return the one with more sectors above its ideal; the first when equal."""
+    if a is None or b is None:
+        return a or b
+    return b if b.sectors - b.ideal_sectors > a.sectors - a.ideal_sectors else a

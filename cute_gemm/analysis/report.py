@@ -1,0 +1,381 @@
+"""The report of a kernel: every memory access, what it costs, and what would mend it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm.analysis.rows import AccessRow, findings, make_row, modes, number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+    from cute_gemm.compiler import Resources
+    from cute_gemm.kernels.base import Access, Launch
+    from cute_gemm.problem import GemmProblem
+
+#: Version of the keys of ``Report.to_dict``; raised when a key changes its meaning.
+FORMAT = 1
+
+#: Characters per line of ``str(report)``.
+WIDTH = 112
+
+
+@dataclass(frozen=True, slots=True)
+class OperandView:
+    """The accesses of one operand, as ``report["A"]`` gives them."""
+
+    name: str
+    rows: tuple[AccessRow, ...]
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether all its global accesses (of C: loads and stores) are coalesced."""
+        return all(row.good for row in self.rows if row.space == "global")
+
+    @property
+    def conflict_free(self) -> bool:
+        """Whether all its shared-memory accesses take the fewest wavefronts possible."""
+        return all(row.good for row in self.rows if row.space == "shared")
+
+
+def _jsonable(value: Any) -> Any:
+    """Return ``value`` in what JSON has; other objects as their text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _jsonable(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {str(k): _jsonable(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_jsonable(v) for v in value]
+    return str(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a kernel does to memory for one problem; ``print`` it, or take ``to_dict()``.
+
+    Attributes
+    ----------
+    problem
+        The problem, with the descriptors of A(M,K), B(N,K) and C(M,N).
+    kernel, config, arch
+        Which kernel, how configured, for which architecture.
+    launch
+        CTAs, threads per CTA, dynamic shared memory (bytes).
+    resources
+        Registers, shared memory and spills of the build, or None when nothing was built.
+    rows
+        One ``AccessRow`` per memory instruction.
+    findings
+        One sentence for each thing that is not as good as it could be.
+    """
+
+    problem: GemmProblem
+    kernel: str
+    config: Any
+    arch: str
+    launch: Launch
+    resources: Resources | None
+    rows: tuple[AccessRow, ...]
+    findings: tuple[str, ...]
+
+    def __getitem__(self, operand: str) -> OperandView:
+        """Return the accesses of ``"A"``, ``"B"`` or ``"C"``.
+
+        Raises
+        ------
+        KeyError
+            For another name; the message lists those there are.
+
+        Examples
+        --------
+        ``report["A"].coalesced`` is True or False.
+        """
+        names = tuple(dict.fromkeys(("A", "B", "C", *(row.operand for row in self.rows))))
+        if operand not in names:
+            raise KeyError(f"operand {operand!r} is not in the report; expected one of {names}")
+        return OperandView(operand, tuple(row for row in self.rows if row.operand == operand))
+
+    @property
+    def operands(self) -> tuple[OperandView, ...]:
+        """The views of A, B and C."""
+        return tuple(self[name] for name in "ABC")
+
+    # -- machine-readable ---------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole report in strings, numbers, lists and dicts, with keys that stay.
+
+        Examples
+        --------
+        ``report.to_dict()["operands"]["A"]`` is ``{"coalesced": True, "conflict_free": True}``.
+        """
+        problem = self.problem
+        return {
+            "format": FORMAT,
+            "op": problem.op,
+            "blas_op": problem.blas_op,
+            "m": problem.m,
+            "n": problem.n,
+            "k": problem.k,
+            "compute": problem.compute,
+            "matrices": {
+                matrix.name: {
+                    "descriptor": str(matrix),
+                    "modes": list(modes(matrix)),
+                    "shape": list(matrix.shape),
+                    "stride": list(matrix.stride),
+                    "ld": matrix.ld,
+                    "major": matrix.major,
+                    "dtype": matrix.dtype,
+                    "alignment": matrix.alignment,
+                    "conj": matrix.conj,
+                }
+                for matrix in (problem.A, problem.B, problem.C)
+            },
+            "kernel": self.kernel,
+            "config": _jsonable(self.config),
+            "config_name": getattr(self.config, "name", None),
+            "arch": self.arch,
+            "launch": {
+                "grid": self.launch.grid,
+                "block": self.launch.block,
+                "smem": self.launch.smem,
+            },
+            "resources": _jsonable(self.resources),
+            "operands": {
+                view.name: {"coalesced": view.coalesced, "conflict_free": view.conflict_free}
+                for view in self.operands
+            },
+            "accesses": [asdict(row) for row in self.rows],
+            "findings": list(self.findings),
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return ``to_dict()`` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    # -- readable -----------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+
+        out = io.StringIO()
+        # no_color would still write bold and dim; without a terminal rich writes no codes at all.
+        Console(file=out, width=WIDTH, force_terminal=False, color_system=None).print(self)
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+    def show(self, console: Console | None = None) -> None:
+        """Print with colours to ``console``, by default to a new one on standard output."""
+        if console is None:
+            from rich.console import Console
+
+            console = Console()
+        console.print(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        yield from self._header()
+        for table in (self._global_table(), self._shared_table(), self._launch_table()):
+            if table is not None:
+                yield Text()
+                yield table
+        if self.findings:
+            yield Text()
+        for finding in self.findings:
+            yield _bullet(finding)
+
+    def _header(self) -> Iterable[Any]:
+        from rich.text import Text
+
+        problem = self.problem
+        types = f"{problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}"
+        yield Text.assemble(
+            ("gemm ", ""),
+            (problem.op, "bold"),
+            f" (BLAS-equivalent {problem.blas_op})  M={problem.m} N={problem.n} K={problem.k}"
+            f"  {types}",
+        )
+        matrices = (problem.A, problem.B, problem.C)
+        width = max(len(str(matrix)) for matrix in matrices)
+        for matrix in matrices:
+            name = f"{matrix.name}({','.join(modes(matrix))})"
+            yield Text.assemble(
+                (name, "bold"),
+                f"  {matrix!s:<{width}}  {matrix.major}-major, ld{matrix.name.lower()} "
+                f"{matrix.ld}, {matrix.dtype}, base aligned to {matrix.alignment} bytes"
+                + (", conjugated" if matrix.conj else ""),
+            )
+        yield Text(f"kernel {self.kernel}, {self.arch}")
+        if self.config is not None:
+            yield Text(f"config {getattr(self.config, 'name', None) or self.config}")
+        launch = f"launch {self.launch.grid:,} CTAs x {self.launch.block} threads, "
+        launch += f"{self.launch.smem:,} bytes of dynamic shared memory"
+        built = self.resources
+        if built is not None:
+            spilled = built.spill_stores + built.spill_loads
+            launch += f"; {built.registers} registers, {built.shared_static:,} bytes static, "
+            launch += f"{spilled} bytes spilled" if spilled else "no spills"
+        yield Text(launch)
+
+    def _global_table(self) -> Table | None:
+        rows = [row for row in self.rows if row.space == "global"]
+        if not rows:
+            return None
+        table = _table(
+            "Global memory, per request of the interior tiles (sectors of 32 bytes, lines of 128)",
+            ("operand", "access", "bits", "lanes", "requests", "sectors", "ideal", "lines", "bytes")
+            + ("efficiency", "verdict"),
+            left=(0, 1, 10),
+        )
+        for row in rows:
+            table.add_row(
+                row.operand,
+                row.instruction,
+                str(row.bits),
+                number(row.lanes),
+                f"{number(row.requests)}/{row.unit}",
+                number(row.sectors),
+                number(row.ideal_sectors),
+                number(row.lines),
+                number(row.bytes),
+                percent(row.efficiency),
+                _verdict(row),
+            )
+        return table
+
+    def _shared_table(self) -> Table | None:
+        rows = [row for row in self.rows if row.space == "shared"]
+        if not rows:
+            return None
+        table = _table(
+            "Shared memory, per request",
+            ("operand", "access", "bits", "lanes", "requests", "wavefronts", "ideal", "conflicts")
+            + ("verdict",),
+            left=(0, 1, 8),
+        )
+        for row in rows:
+            table.add_row(
+                row.operand,
+                row.instruction,
+                str(row.bits),
+                number(row.lanes),
+                f"{number(row.requests)}/{row.unit}",
+                number(row.wavefronts),
+                number(row.ideal_wavefronts),
+                number(row.conflicts),
+                _verdict(row),
+            )
+        return table
+
+    def _launch_table(self) -> Table | None:
+        if not self.rows:
+            return None
+        table = _table(
+            "The whole launch",
+            ("operand", "access", "requests", "sectors", "ideal", "wavefronts", "conflicts"),
+            left=(0, 1),
+        )
+        for row in self.rows:
+            totals = row.launch
+            table.add_row(
+                row.operand,
+                row.instruction
+                if row.instruction.endswith(row.space)
+                else f"{row.instruction} ({row.space})",
+                number(totals.requests),
+                number(totals.sectors),
+                number(totals.ideal_sectors),
+                number(totals.wavefronts),
+                number(totals.conflicts),
+            )
+        return table
+
+
+def _verdict(row: AccessRow) -> Any:
+    from rich.text import Text
+
+    return Text(row.verdict, style="green" if row.good else "bold red")
+
+
+def _bullet(sentence: str) -> Any:
+    """Return a sentence whose further lines are indented under its first."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    # Text, not str: rich would read the brackets of a config or a layout as markup.
+    grid.add_row("-", Text(sentence))
+    return grid
+
+
+def _table(title: str, columns: tuple[str, ...], left: tuple[int, ...]) -> Table:
+    """Return an empty table; the columns in ``left`` are text, the others numbers."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.show_edge = False
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="left" if index in left else "right", no_wrap=index in left)
+    return table
+
+
+def make_report(
+    problem: GemmProblem,
+    kernel_name: str,
+    config: Any,
+    arch: str,
+    accesses: Iterable[Access],
+    launch: Launch,
+    resources: Resources | None = None,
+) -> Report:
+    """Evaluate every access of a kernel and put the result in a ``Report``.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    kernel_name, config, arch
+        What was configured, for which architecture (``"sm_80"``).
+    accesses
+        Every memory instruction of the kernel, in the order they are to be listed.
+    launch
+        Its launch shape.
+    resources
+        Registers, shared memory and spills of a build, if there was one.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    ValueError
+        When an access does not describe an instruction.
+
+    Examples
+    --------
+    ``make_report(problem, "sm80_pipeline", config, "sm_80", accesses, launch)["A"].coalesced``
+    is True or False.
+    """
+    rows = tuple(make_row(access) for access in accesses)
+    return Report(
+        problem=problem,
+        kernel=kernel_name,
+        config=config,
+        arch=arch,
+        launch=launch,
+        resources=resources,
+        rows=rows,
+        findings=findings(rows),
+    )

@@ -1,0 +1,214 @@
+"""Data types, MMA atoms and copy atoms, as rows of data.
+
+Adding a data type or an instruction to the project is adding a row here; every rule elsewhere
+reads these rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cute_gemm.errors import DTypeError
+from cute_gemm.layout import Layout, parse
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One element type and what a GEMM over it accumulates in and may return.
+
+    Attributes
+    ----------
+    name
+        NumPy (or ``ml_dtypes``) name.
+    bytes
+        Size of an element.
+    tag
+        Member of ``cutlass_library.DataType``.
+    accumulator
+        Type of the sums, and of alpha and beta.
+    outputs
+        Types that C may have; the first is the default.
+    computes
+        Values of ``compute=``; the first is the default.
+    roundoff
+        Unit roundoff: half the distance from 1 to the next number; 0 for integers.
+
+    Examples
+    --------
+    >>> dtype("float16").accumulator
+    'float32'
+    """
+
+    name: str
+    bytes: int
+    tag: str
+    accumulator: str
+    outputs: tuple[str, ...]
+    computes: tuple[str, ...]
+    roundoff: float
+
+    @property
+    def numpy(self) -> np.dtype:
+        """The NumPy dtype; ``ml_dtypes`` is imported for the types that NumPy does not have."""
+        import numpy as np
+
+        if self.name == "bfloat16":
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(self.name)
+
+
+DTYPES: dict[str, DType] = {
+    row.name: row
+    for row in (
+        DType("float16", 2, "f16", "float32", ("float16", "float32"), ("float32",), 2.0**-11),
+        DType("bfloat16", 2, "bf16", "float32", ("bfloat16", "float32"), ("float32",), 2.0**-8),
+        DType("float32", 4, "f32", "float32", ("float32",), ("float32", "tf32"), 2.0**-24),
+        DType("float64", 8, "f64", "float64", ("float64",), ("float64",), 2.0**-53),
+        DType("int8", 1, "s8", "int32", ("int32",), ("int32",), 0.0),
+        DType("int32", 4, "s32", "int32", (), (), 0.0),
+    )
+}
+
+
+def dtype(name: str) -> DType:
+    """Return the row of ``name``.
+
+    Raises
+    ------
+    DTypeError
+        When there is no such row; the message lists those there are.
+    """
+    try:
+        return DTYPES[name]
+    except KeyError:
+        known = ", ".join(row.name for row in DTYPES.values() if row.outputs)
+        raise DTypeError(f"dtype {name!r} is not supported; expected one of {known}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class MmaAtom:
+    """One matrix instruction, with the thread-value layouts of its operands (CuTe's MMA_Traits).
+
+    Attributes
+    ----------
+    name
+        The CuTe operation.
+    shape_mnk
+        Extents of one instruction.
+    threads
+        Threads that execute it together.
+    a, b, c
+        ``(thread, value) -> coordinate``, linear and first mode fastest, in (M,K), (N,K), (M,N).
+    opcode_class
+        Member of ``cutlass_library.OpcodeClass``.
+    minimum_cc
+        Lowest compute capability.
+    """
+
+    name: str
+    shape_mnk: tuple[int, int, int]
+    threads: int
+    a: Layout
+    b: Layout
+    c: Layout
+    opcode_class: str = "TensorOp"
+    minimum_cc: int = 80
+
+
+def _m16n8(name: str, k: int, a: str, b: str, minimum_cc: int = 80) -> MmaAtom:
+    """An m16n8 instruction: they all share the accumulator layout."""
+    c = parse("((4,8),(2,2)):((32,1),(16,8))")
+    return MmaAtom(name, (16, 8, k), 32, parse(a), parse(b), c, "TensorOp", minimum_cc)
+
+
+def _fma(name: str) -> MmaAtom:
+    one = Layout((1, 1), (0, 0))
+    return MmaAtom(name, (1, 1, 1), 1, one, one, one, "Simt")
+
+
+_A_16BIT, _B_16BIT = "((4,8),(2,2,2)):((32,1),(16,8,128))", "((4,8),(2,2)):((16,1),(8,64))"
+_A_32BIT, _B_32BIT = "((4,8),(2,2)):((16,1),(8,64))", "((4,8),2):((8,1),32)"
+_A_8BIT, _B_8BIT = "((4,8),(4,2,2)):((64,1),(16,8,256))", "((4,8),(4,2)):((32,1),(8,128))"
+
+MMA_ATOMS: dict[str, MmaAtom] = {
+    atom.name: atom
+    for atom in (
+        _m16n8("SM80_16x8x16_F32F16F16F32_TN", 16, _A_16BIT, _B_16BIT),
+        _m16n8("SM80_16x8x16_F32BF16BF16F32_TN", 16, _A_16BIT, _B_16BIT),
+        _m16n8("SM80_16x8x8_F32TF32TF32F32_TN", 8, _A_32BIT, _B_32BIT),
+        _m16n8("SM80_16x8x32_S32S8S8S32_TN", 32, _A_8BIT, _B_8BIT),
+        _m16n8("SM90_16x8x4_F64F64F64F64_TN", 4, "((4,8),2):((16,1),8)", "((4,8),1):((8,1),0)", 90),
+        _m16n8("SM90_16x8x8_F64F64F64F64_TN", 8, _A_32BIT, _B_32BIT, 90),
+        _m16n8(
+            "SM90_16x8x16_F64F64F64F64_TN",
+            16,
+            "((4,8),(2,4)):((16,1),(8,64))",
+            "((4,8),4):((8,1),32)",
+            90,
+        ),
+        MmaAtom(
+            "SM80_8x8x4_F64F64F64F64_TN",
+            (8, 8, 4),
+            32,
+            parse("((4,8),1):((8,1),0)"),
+            parse("((4,8),1):((8,1),0)"),
+            parse("((4,8),2):((16,1),8)"),
+        ),
+        _fma("UniversalFMA<float>"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAtom:
+    """One copy instruction.
+
+    Attributes
+    ----------
+    name
+        As the report prints it.
+    cpp
+        The CuTe operation.
+    bits
+        Bits that a thread gives (its address stands for that many contiguous ones).
+    threads
+        Threads that execute it together.
+    destination
+        ``(thread, bit) -> bit`` of the warp's data, for instructions that hand a thread's data to
+        other threads (ldmatrix); None when every thread keeps what it addressed.
+    """
+
+    name: str
+    cpp: str
+    bits: int
+    threads: int = 1
+    destination: Layout | None = None
+
+
+def cp_async(bits: int) -> CopyAtom:
+    """``cp.async`` with zero fill; 4, 8 or 16 bytes."""
+    cache = "CACHEGLOBAL" if bits == 128 else "CACHEALWAYS"
+    return CopyAtom("cp.async", f"SM80_CP_ASYNC_{cache}_ZFILL<uint{bits}_t>", bits)
+
+
+def universal(name: str, bits: int) -> CopyAtom:
+    """A plain load or store of 1 to 16 bytes."""
+    return CopyAtom(name, f"UniversalCopy<uint{bits}_t>", bits)
+
+
+LDMATRIX = CopyAtom(
+    "ldmatrix.x4", "SM75_U32x4_LDSM_N", 128, 32, parse("(32,(32,4)):(32,(1,1024))")
+)
+LDMATRIX_TRANS = CopyAtom(
+    "ldmatrix.x4.trans",
+    "SM75_U16x8_LDSM_T",
+    128,
+    32,
+    parse("((4,8),(16,2,4)):((256,16),(1,128,1024))"),
+)

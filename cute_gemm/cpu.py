@@ -1,0 +1,79 @@
+"""The same GEMM on the host: NumPy, and the BLAS underneath it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cute_gemm.atoms import dtype
+from cute_gemm.problem import GemmProblem
+
+#: Extent of the blocks of C and of k. Types that BLAS does not have are converted block by block,
+#: so that the memory for it stays small; and the float32 sum of so many products of two int8 is
+#: exact, because 1024 * (-128) * (-128) = 2**24.
+_BLOCK = 1024
+
+
+def gemm(
+    problem: GemmProblem,
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    alpha: float | int = 1,
+    beta: float | int = 0,
+) -> None:
+    """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place.
+
+    Half types are multiplied and summed in float32, int8 in int32 that wraps, and ``"tf32"`` in
+    float32. When beta is 0, C is not read; when alpha or k is 0, A and B are not.
+
+    Parameters
+    ----------
+    problem
+        Describes the arrays and has been checked against them.
+    A, B, C
+        The matrices as stored, of any strides.
+    alpha, beta
+        Numbers of the accumulator's type.
+
+    Examples
+    --------
+    >>> from cute_gemm.problem import from_sizes
+    >>> A, B, C = np.eye(2), np.array([[1.0, 2], [3, 4]]), np.full((2, 2), np.nan)
+    >>> gemm(from_sizes("NT", m=2, n=2, k=2, dtype="float64", storage="C"), A, B, C, alpha=10)
+    >>> C
+    array([[10., 30.],
+           [20., 40.]])
+    """
+    if problem.op[0] != "N":
+        A = A.T
+    if problem.op[1] != "N":
+        B = B.T
+    # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
+    with np.errstate(all="ignore"):
+        for i in range(0, problem.m, _BLOCK):
+            for j in range(0, problem.n, _BLOCK):
+                rows, columns = slice(i, i + _BLOCK), slice(j, j + _BLOCK)
+                _block(A[rows], B[:, columns], C[rows, columns], alpha, beta)
+
+
+def _block(
+    A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: float | int, beta: float | int
+) -> None:
+    accumulator = np.dtype(dtype(A.dtype.name).accumulator).type
+    k = A.shape[1]
+    result: np.ndarray | np.generic = accumulator(0)
+    if alpha != 0 and k > 0:
+        total = np.zeros(C.shape, accumulator)
+        for start in range(0, k, _BLOCK):
+            step = slice(start, start + _BLOCK)
+            total += _product(A[:, step], B[step]).astype(accumulator, copy=False)
+        result = accumulator(alpha) * total
+    if beta != 0:
+        result = result + accumulator(beta) * C.astype(accumulator, copy=False)
+    C[...] = result
+
+
+def _product(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """Return A @ B by BLAS, which takes transposes and sub-matrices as they are."""
+    work = np.float64 if A.dtype == np.float64 else np.float32
+    return A.astype(work, copy=False) @ B.astype(work, copy=False)

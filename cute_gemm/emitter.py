@@ -1,0 +1,215 @@
+"""Config -> translation unit, in the emitter protocol of ``cutlass_library``.
+
+An operation object describes the kernel in CUTLASS's own terms (tile, math instruction, tensors);
+an emitter has ``includes`` and turns an operation into C++ text with ``emit(operation)``. Only
+integers, enum tags and layout types reach that text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cute_gemm.copies import TiledCopy
+    from cute_gemm.kernels.sm80_pipeline import Config, Structure
+
+
+@dataclass(frozen=True, slots=True)
+class TranslationUnit:
+    """C++ text with one ``extern "C" __global__`` entry named ``symbol``."""
+
+    source: str
+    symbol: str
+
+
+_SM80_PIPELINE = """\
+// C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
+${includes}
+
+using namespace cute;
+
+struct Config {
+  using Element = ${element};
+  using ElementC = ${element_c};
+  using Accumulator = ${accumulator};
+  using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
+  using TiledMma = ${tiled_mma};
+  static constexpr int kRasterGroup = ${raster};
+
+  static constexpr bool kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b};
+  using GmemCopyA = ${gmem_copy_a};
+  using GmemCopyB = ${gmem_copy_b};
+  using SmemLayoutA = ${smem_layout_a};
+  using SmemLayoutB = ${smem_layout_b};
+  using SmemCopyA = ${smem_copy_a};
+  using SmemCopyB = ${smem_copy_b};
+
+  using EpilogueTile = ${epilogue_tile};
+  using EpilogueLayout = ${epilogue_layout};
+  using EpilogueStage = ${epilogue_stage};
+  using EpilogueCopy = ${epilogue_copy};
+};
+
+// The layouts that Python computed are those that C++ CuTe computes.
+${proofs}
+
+extern "C" __global__ void __launch_bounds__(${threads}, ${min_ctas})
+${symbol}(
+    Config::Element const* A, Config::Element const* B, Config::ElementC* C, int m, int n, int k,
+    int64_t lda, int64_t ldb, int64_t ldc, Config::Accumulator alpha, Config::Accumulator beta,
+    Config::Accumulator const* alpha_ptr, Config::Accumulator const* beta_ptr) {
+  cute_gemm::sm80_pipeline<Config>(${arguments},
+                                   cute_gemm::scalar(alpha, alpha_ptr),
+                                   cute_gemm::scalar(beta, beta_ptr));
+}
+"""
+
+
+class EmitSm80Pipeline:
+    """Emitter of ``templates/sm80_pipeline.cuh``, in the protocol of cutlass_library."""
+
+    def __init__(self, operation_suffix: str = "") -> None:
+        self.operation_suffix = operation_suffix
+        self.includes = ["sm80_pipeline.cuh"]
+
+    def emit(self, operation: Any) -> str:
+        """Return the translation unit of an operation made by :func:`sm80_pipeline_operation`."""
+        from cutlass_library import DataTypeTag, SubstituteTemplate
+
+        config, parts = operation.config, operation.structure
+        tile = operation.tile_description
+        values = {
+            "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
+            f"C {'row' if config.exchange else 'column'}-major, copy={config.copy}",
+            "includes": "\n".join(f'#include "{name}"' for name in self.includes),
+            "element": DataTypeTag[tile.math_instruction.element_a],
+            "element_c": DataTypeTag[operation.C.element],
+            "accumulator": DataTypeTag[tile.math_instruction.element_accumulator],
+            "cta_tiler": _shape(parts.tile),
+            "tiled_mma": parts.mma.cpp(),
+            "raster": str(config.raster),
+            "epilogue_tile": _shape(parts.epilogue_tile),
+            "epilogue_layout": parts.epilogue_layout.cpp(),
+            "epilogue_stage": _mma_copy(parts.epilogue_stage, "Accumulator", "C"),
+            "epilogue_copy": _gmem_copy(
+                parts.epilogue_copy, "Accumulator", parts.epilogue_threads, parts.epilogue_values
+            ),
+            "proofs": "\n".join(_proofs(parts)),
+            "threads": str(parts.mma.size),
+            "min_ctas": str(config.min_ctas),
+            "symbol": operation.procedural_name() + self.operation_suffix,
+            # A row-major C is a column-major C^T = B A^T.
+            "arguments": "B, A, C, n, m, k, ldb, lda, ldc"
+            if config.exchange
+            else "A, B, C, m, n, k, lda, ldb, ldc",
+        }
+        for letter, plan in zip("ab", parts.operands, strict=True):
+            upper = letter.upper()
+            values |= {
+                f"major_k_{letter}": _bool(plan.major == "K"),
+                f"gmem_copy_{letter}": _gmem_copy(
+                    plan.gmem_copy, "Element", plan.gmem_threads, plan.gmem_values
+                ),
+                f"smem_layout_{letter}": f"decltype(tile_to_shape({plan.smem_atom.cpp()}{{}}, "
+                f"{_shape(plan.smem_layout.extents)}{{}}))",
+                f"smem_copy_{letter}": _mma_copy(plan.smem_copy, "Element", upper),
+            }
+        return SubstituteTemplate(_SM80_PIPELINE, values)
+
+
+def sm80_pipeline_operation(config: Config, structure: Structure) -> Any:
+    """Describe a kernel as cutlass_library does: a ``GemmOperation`` with the config beside it."""
+    from cutlass_library import (
+        DataType,
+        GemmKind,
+        LayoutType,
+        MathInstruction,
+        OpcodeClass,
+        TensorDescription,
+        TileDescription,
+    )
+    from cutlass_library.gemm_operation import GemmOperation
+
+    from cute_gemm.atoms import DTYPES
+
+    class Sm80PipelineOperation(GemmOperation):  # type: ignore[misc]
+        def __init__(self) -> None:
+            row = DTYPES[config.dtype]
+            element = DataType.tf32 if config.compute == "tf32" else DataType[row.tag]
+            sums = DataType[DTYPES[row.accumulator].tag]
+            atom = structure.mma.atom
+            math = MathInstruction(
+                list(atom.shape_mnk), element, element, sums, OpcodeClass[atom.opcode_class]
+            )
+            tile = TileDescription(
+                list(config.tile), config.stages, [*config.warps, 1], math, atom.minimum_cc, 1024
+            )
+            column, row_major = LayoutType.ColumnMajor, LayoutType.RowMajor
+            a, b, c = config.bytes
+            size = DTYPES[config.out_dtype].bytes
+            super().__init__(
+                GemmKind.Universal,
+                atom.minimum_cc,
+                tile,
+                TensorDescription(
+                    element, row_major if config.majors[0] == "K" else column, a // row.bytes
+                ),
+                TensorDescription(
+                    element, column if config.majors[1] == "K" else row_major, b // row.bytes
+                ),
+                TensorDescription(
+                    DataType[DTYPES[config.out_dtype].tag],
+                    row_major if config.exchange else column,
+                    c // size,
+                ),
+                sums,
+            )
+            self.config, self.structure = config, structure
+
+        def procedural_name(self) -> str:
+            return config.name
+
+    return Sm80PipelineOperation()
+
+
+def emit_sm80_pipeline(config: Config, structure: Structure) -> TranslationUnit:
+    """Emit the unit of one sm80_pipeline config."""
+    operation = sm80_pipeline_operation(config, structure)
+    return TranslationUnit(EmitSm80Pipeline().emit(operation), operation.procedural_name())
+
+
+def _proofs(parts: Structure) -> list[str]:
+    pairs = [
+        ("Config::EpilogueStage::get_layoutS_TV()", parts.epilogue_stage.source_tv().cpp()),
+        ("Config::EpilogueCopy::TiledLayout_TV{}", parts.epilogue_copy.source_tv().cpp()),
+    ]
+    for letter, plan in zip("AB", parts.operands, strict=True):
+        pairs += [
+            (f"Config::GmemCopy{letter}::TiledLayout_TV{{}}", plan.gmem_copy.source_tv().cpp()),
+            (f"Config::SmemLayout{letter}{{}}", plan.smem_layout.coalesced().cpp()),
+            (f"Config::SmemCopy{letter}::get_layoutS_TV()", plan.smem_copy.source_tv().cpp()),
+        ]
+    return [f"static_assert(cute_gemm::same_layout({cpp}, {python}{{}}));" for cpp, python in pairs]
+
+
+def _gmem_copy(copy: TiledCopy, element: str, threads: Any, values: Any) -> str:
+    return (
+        f"decltype(make_tiled_copy(Copy_Atom<{copy.atom.cpp}, {element}>{{}}, "
+        f"{threads.cpp()}{{}}, {values.cpp()}{{}}))"
+    )
+
+
+def _mma_copy(copy: TiledCopy, element: str, operand: str) -> str:
+    return f"decltype(make_tiled_copy_{operand}(Copy_Atom<{copy.atom.cpp}, {element}>{{}}, TiledMma{{}}))"
+
+
+def _shape(extents: tuple[int, ...]) -> str:
+    from cute_gemm.layout import Layout
+
+    text = Layout(tuple(extents), (0,) * len(extents)).cpp()
+    return text[len("Layout<") : text.index(",Stride")]
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"

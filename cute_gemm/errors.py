@@ -1,0 +1,114 @@
+"""One small class per cause; ``except GemmError`` catches all of them.
+
+Each derives from the builtin that fits too, so ``except ValueError`` works as it does in NumPy.
+"""
+
+from __future__ import annotations
+
+
+class GemmError(Exception):
+    """The base of every error that this package raises on purpose."""
+
+
+class OpError(GemmError, ValueError):
+    """An op that is not two of the letters N, T, C, H."""
+
+
+class ShapeError(GemmError, ValueError):
+    """Arrays that are not matrices, or whose shapes do not fit each other."""
+
+
+class StrideError(GemmError, ValueError):
+    """Strides that no GEMM descriptor has: no unit stride, negative, or too small."""
+
+
+class AlignmentError(GemmError, ValueError):
+    """A device array whose address is not a multiple of its element size."""
+
+
+class DTypeError(GemmError, TypeError):
+    """A data type, or a combination of data types, that is not supported."""
+
+
+class ArrayError(GemmError, TypeError):
+    """An object that is not an array of any known library."""
+
+
+class DeviceError(GemmError, ValueError):
+    """Arrays that do not live on one device, or a device that cannot be used."""
+
+
+class OverlapError(GemmError, ValueError):
+    """C shares memory with A, with B or with itself."""
+
+
+class ReadOnlyError(GemmError, ValueError):
+    """C cannot be written to."""
+
+
+class ScalarError(GemmError, ValueError):
+    """An alpha or beta that is not a number of the accumulator's kind."""
+
+
+class OptionError(GemmError, ValueError):
+    """An option that does not exist, or one whose value is not legal."""
+
+
+class UnknownKernelError(GemmError, ValueError):
+    """A kernel name that is not in the list."""
+
+
+class UnsupportedError(GemmError, ValueError):
+    """A kernel that cannot serve this problem or this architecture."""
+
+
+class NoGpuError(GemmError, RuntimeError):
+    """A GPU was asked for and none can be used."""
+
+
+class CompileError(GemmError, RuntimeError):
+    """NVRTC refused the unit, or built one that spills or serialises its MMAs.
+
+    Parameters
+    ----------
+    message
+        Starts with the line that matters.
+    log
+        Everything that the compiler said.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class HeaderError(GemmError, RuntimeError):
+    """CUDA or CUTLASS headers, or NVRTC itself, are missing or do not fit each other."""
+
+
+class CubinError(GemmError, RuntimeError):
+    """A cubin that was built for another architecture."""
+
+
+class OutOfMemoryError(GemmError, MemoryError):
+    """The device does not have the memory that was asked for."""
+
+
+class LaunchError(GemmError, RuntimeError):
+    """The driver refused a launch."""
+
+
+class NotationError(GemmError, ValueError):
+    """Layout text that does not parse.
+
+    Parameters
+    ----------
+    message
+        What was expected.
+    column
+        Where in the text, counted from 0.
+    """
+
+    def __init__(self, message: str, column: int) -> None:
+        super().__init__(message)
+        self.column = column

@@ -1,0 +1,133 @@
+"""What a kernel is to the rest of the project: a config, C++ text, a launch and its accesses."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cute_gemm.emitter import TranslationUnit
+    from cute_gemm.problem import GemmProblem, Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch: CTAs in the (one-dimensional) grid, threads per CTA, dynamic shared memory in bytes."""
+
+    grid: int
+    block: int
+    smem: int
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalAccess:
+    """One global-memory instruction of a kernel: which elements each lane of each request moves.
+
+    The requests are those of one visit of one tile (all warps of the CTA). Lanes whose vector lies
+    outside the matrix are predicated off; of a vector that straddles the edge the elements inside
+    are moved (``cp.async`` reads only those bytes).
+
+    Attributes
+    ----------
+    operand, direction, instruction, bits
+        ``"A"``, ``"load"``, ``"cp.async"``, bits per thread.
+    matrix
+        The matrix in memory: shape, strides (elements), dtype, alignment of its base address.
+    tile
+        Extents of the tile, in the modes of ``matrix``; the launch visits every tile of the matrix.
+    coords
+        int array [requests, 32, 2]: the first element of each lane's vector, relative to the tile's
+        corner. A lane that never takes part has -1 in both.
+    axis
+        The mode along which the vector runs.
+    sweeps
+        How often the launch visits each tile (A: once per column of CTAs).
+    limit
+        What keeps the vector from being wider, or "" at 128 bits.
+    mend
+        What would fix a bad verdict, or "".
+    """
+
+    operand: str
+    direction: Literal["load", "store"]
+    instruction: str
+    bits: int
+    matrix: Matrix
+    tile: tuple[int, int]
+    coords: np.ndarray
+    axis: int
+    sweeps: int
+    limit: str = ""
+    mend: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class SharedAccess:
+    """One shared-memory instruction of a kernel.
+
+    Attributes
+    ----------
+    operand, direction, instruction, bits
+        ``"A"``, ``"load"``, ``"ldmatrix.x4"``, bits per thread.
+    offsets
+        int array [requests, 32]: byte offset of each lane's vector; for ldmatrix and stmatrix lane i
+        gives row i % 8 of matrix i // 8, as the instruction takes them. -1: lane inactive.
+    executions
+        How often the whole launch executes this list of requests.
+    unit
+        What one execution belongs to: ``"k-tile"`` or ``"CTA"``.
+    mend
+        What would fix a bad verdict, or "".
+    """
+
+    operand: str
+    direction: Literal["load", "store"]
+    instruction: str
+    bits: int
+    offsets: np.ndarray
+    executions: int
+    unit: Literal["k-tile", "CTA"] = "k-tile"
+    mend: str = ""
+
+
+Access = GlobalAccess | SharedAccess
+
+
+class Kernel(ABC):
+    """A family of kernels that share one template."""
+
+    #: The public ``kernel=`` value.
+    name: str
+    #: One line on what it is.
+    summary: str
+    #: Lowest compute capability, as an int (80).
+    minimum_cc: int
+    #: Element types (with ``compute`` where it matters: ``"float32/tf32"``).
+    dtypes: tuple[str, ...]
+
+    @abstractmethod
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Any:
+        """Return the frozen config (hashable, with useful repr, ``.name``) for ``problem`` on ``arch``.
+
+        Raises
+        ------
+        UnsupportedError
+            When this kernel cannot serve the problem or the arch.
+        OptionError
+            For an option that is not a field of the config, or whose value is illegal.
+        """
+
+    @abstractmethod
+    def emit(self, config: Any) -> TranslationUnit:
+        """Return the C++ unit of ``config``."""
+
+    @abstractmethod
+    def launch(self, config: Any, problem: GemmProblem) -> Launch:
+        """Return the launch of ``config`` for ``problem``."""
+
+    @abstractmethod
+    def accesses(self, config: Any, problem: GemmProblem) -> tuple[Access, ...]:
+        """Return every memory instruction of the kernel."""

@@ -1,0 +1,431 @@
+"""CUTLASS's own 2.x ``GemmUniversal``, emitted by cutlass_library's own emitter for sm_80.
+
+The kernel is stock; only the way in differs: its ``Params`` are computed on the device from the
+entry's parameters (no host compiler), and a one-dimensional grid is mapped to tiles.
+
+CUTLASS writes row-major outputs. The emitter serves a column-major C by the transposed problem
+(it exchanges A and B and flips every layout), so a row-major C is handed to it transposed. What is
+called *instance* here is the problem that the emitted C++ type solves: with a column-major C its
+rows are n and its columns m, with a row-major C its rows are m and its columns n.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cute_gemm.atoms import dtype
+from cute_gemm.emitter import TranslationUnit
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels.base import Access, GlobalAccess, Kernel, Launch
+from cute_gemm.kernels.cutlass_config import (
+    CP_ASYNC,
+    MATH,
+    WIDEST,
+    CutlassUniversalConfig,
+    check,
+    extents_of,
+    integer,
+)
+
+if TYPE_CHECKING:
+    from cute_gemm.problem import GemmProblem, Matrix
+
+#: Below this many CTAs the small tile is taken: about the number of SMs of the large chips.
+_ENOUGH_CTAS = 96
+
+#: From this k on a sum of int8 products can leave int32.
+_INT8_EXACT_K = 2**31 // 2**14
+
+
+class CutlassUniversal(Kernel):
+    """CUTLASS's 2.x ``GemmUniversal`` for sm_80 and newer.
+
+    Examples
+    --------
+    >>> sorted(CutlassUniversal.options)
+    ['stages', 'swizzle', 'tile', 'warps']
+    """
+
+    name = "cutlass_universal"
+    summary = "CUTLASS's own 2.x GemmUniversal, emitted by cutlass_library for sm_80"
+    minimum_cc = 80
+    dtypes = ("float16", "bfloat16", "float32", "float32/tf32", "float64", "int8")
+    #: Fields of the config that a user may set.
+    options = ("tile", "warps", "stages", "swizzle")
+
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> CutlassUniversalConfig:
+        """Return the config for ``problem`` on ``arch``.
+
+        Parameters
+        ----------
+        problem
+            Any op, any leading dimensions and alignments.
+        arch
+            ``"sm_80"`` or newer.
+        **options
+            ``tile`` (bM, bN, bK) and ``warps`` (M, N) as tuples or as text like ``"128x128x32"``,
+            ``stages`` and ``swizzle``.
+
+        Raises
+        ------
+        UnsupportedError
+            For an arch before sm_80, extents beyond 2**31 - 1 - max(tile), and int8 operands that
+            neither CUTLASS's tensor core kernel (op TN) nor its dp4a kernel (multiples of 4) takes.
+        OptionError
+            For an unknown option, or a value that CUTLASS cannot build.
+        """
+        cc = _compute_capability(arch)
+        if cc < self.minimum_cc:
+            raise UnsupportedError(f"arch is {arch!r}; kernel {self.name!r} needs sm_80 or newer")
+        for option in options:
+            if option not in self.options:
+                known = ", ".join(self.options)
+                raise OptionError(f"kernel {self.name!r} has no option {option!r}; it has {known}")
+
+        math = self._math(problem)
+        row = MATH[math]
+        align_a, align_b, align_c = (
+            _elements_per_access(matrix, row.vector) for matrix in (problem.A, problem.B, problem.C)
+        )
+        if math == "dp4a":
+            align_a = align_b = 4
+        if row.opcode == "Simt":
+            align_c = 1
+        narrowest = min(align_a, align_b) * dtype(problem.A.dtype).bytes
+
+        given = {option: value for option, value in options.items() if value is not None}
+        tile, warps, stages = row.large
+        if not {"tile", "warps"} & given.keys():
+            if _ctas(problem, tile) < _ENOUGH_CTAS:
+                tile, warps, stages = row.small
+            elif math == "tf32" and narrowest < WIDEST:
+                # Narrow accesses are many, and so are their predicates: bK = 32 would need a stack.
+                tile, stages = (*tile[:2], 16), 4
+        tile = extents_of("tile", given["tile"], 3) if "tile" in given else tile
+        warps = extents_of("warps", given["warps"], 2) if "warps" in given else warps
+        if narrowest < CP_ASYNC:
+            stages = 2
+        stages = integer("stages", given.get("stages", stages))
+        swizzle = integer("swizzle", given.get("swizzle", 8))
+
+        config = CutlassUniversalConfig(
+            tile=tile,
+            warps=warps,
+            stages=stages,
+            swizzle=swizzle,
+            math=math,
+            dtype=problem.A.dtype,
+            out_dtype=problem.C.dtype,
+            major_a="K" if problem.A.unit == 1 else "M",
+            major_b="K" if problem.B.unit == 1 else "N",
+            major_c="M" if problem.C.unit == 0 else "N",
+            align_a=align_a,
+            align_b=align_b,
+            align_c=align_c,
+        )
+        check(config, cc)
+        # CUTLASS's coordinates are 32-bit and run up to the end of the last tile.
+        longest = 2**31 - 1 - max(tile)
+        for name, extent in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
+            if extent > longest:
+                raise UnsupportedError(
+                    f"{name} is {extent}; kernel {self.name!r} takes up to {longest} with this tile"
+                )
+        return config
+
+    def _math(self, problem: GemmProblem) -> str:
+        """Key of ``MATH`` for the problem."""
+        kind = problem.A.dtype
+        if kind in ("float16", "bfloat16"):
+            return "half"
+        if kind == "float32":
+            return "tf32" if problem.compute == "tf32" else "float32"
+        if kind == "float64":
+            return "float64"
+        if kind != "int8":
+            known = ", ".join(self.dtypes)
+            raise UnsupportedError(f"dtype is {kind!r}; kernel {self.name!r} takes {known}")
+        # The tensor core kernel saturates its sums; below this k none can leave int32.
+        tensor_cores = problem.A.unit == 1 and problem.B.unit == 1
+        if tensor_cores and problem.k < _INT8_EXACT_K:
+            return "int8"
+        for matrix in (problem.A, problem.B):
+            if _elements_per_access(matrix, True) < 4:
+                why = f"saturates from k = {_INT8_EXACT_K}" if tensor_cores else "is for BLAS op TN"
+                raise UnsupportedError(
+                    f"int8 {matrix.name} is {matrix}, aligned to {matrix.alignment} bytes, but "
+                    f"CUTLASS's tensor core kernel {why} and its dp4a kernel loads 4 elements at a "
+                    f'time; use kernel="sm80_pipeline"'
+                )
+        return "dp4a"
+
+    def emit(self, config: CutlassUniversalConfig) -> TranslationUnit:
+        """Return the C++ unit of ``config``."""
+        from cutlass_library import DataTypeTag, SubstituteTemplate
+        from cutlass_library.gemm_operation import EmitGemmUniversalInstance
+
+        # The entry has the symbol's name, the emitted struct that name and this suffix.
+        emitter = EmitGemmUniversalInstance("_gemm")
+        emitter.includes = ["cutlass_universal.cuh"]
+        emitter.gemm_template = SubstituteTemplate(
+            emitter.gemm_template,
+            {"swizzling_functor": f"cute_gemm::LinearThreadblockSwizzle<{config.swizzle}>"},
+        )
+        operation = _operation(config)
+        exchange = config.exchange
+        values = {
+            "includes": "\n".join(f'#include "{path}"' for path in emitter.includes),
+            "definition": emitter.emit(operation).strip(),
+            "symbol": config.name,
+            "threads": str(config.threads),
+            "smem": str(config.smem),
+            "exchange": "true" if exchange else "false",
+            "load_a": _load_map_arguments(config, "B" if exchange else "A"),
+            "load_b": _load_map_arguments(config, "A" if exchange else "B"),
+            "store": _store_map_arguments(config),
+            "align_a": str(config.align_b if exchange else config.align_a),
+            "align_b": str(config.align_a if exchange else config.align_b),
+            "align_c": str(config.align_c),
+            "element": DataTypeTag[operation.A.element],
+            "output": DataTypeTag[operation.C.element],
+            "scalar": DataTypeTag[operation.accumulator_type()],
+        }
+        return TranslationUnit(SubstituteTemplate(_UNIT, values), config.name)
+
+    def launch(self, config: CutlassUniversalConfig, problem: GemmProblem) -> Launch:
+        """Return the launch: one CTA for each tile of C."""
+        return Launch(_ctas(problem, config.tile), config.threads, config.smem)
+
+    def accesses(self, config: CutlassUniversalConfig, problem: GemmProblem) -> tuple[Access, ...]:
+        """Return the global loads of A and B and the global stores of C.
+
+        They are CUTLASS's thread maps, whose steps the emitted unit asserts. CUTLASS takes what is
+        left over of K first: with k not a multiple of bK an operand has two entries, the first
+        ``k % bK`` elements and the rest, whose tiles begin there. (dp4a has no such shift.)
+
+        Left out, because it is not claimed: shared memory; the loads of C (only with beta != 0; the
+        pattern of the stores); requests of ``cp.async`` that copy nothing but zeros, which the
+        prologue issues for vectors beyond the matrix and for k-tiles that a short K does not have.
+        With leftovers of K whose bytes are no multiple of 16 the second entry's sectors are those
+        of the smallest offset with the same alignment.
+        """
+        if problem.m == 0 or problem.n == 0:
+            return ()
+        found: list[Access] = []
+        if problem.k:
+            found += self._loads(config, problem, problem.A)
+            found += self._loads(config, problem, problem.B)
+        found.append(self._stores(config, problem))
+        return tuple(found)
+
+    def _loads(
+        self, config: CutlassUniversalConfig, problem: GemmProblem, matrix: Matrix
+    ) -> list[Access]:
+        is_a = matrix.name == "A"
+        tile = (config.tile[0] if is_a else config.tile[1], config.tile[2])
+        others = (problem.n, config.tile[1]) if is_a else (problem.m, config.tile[0])
+        elements = config.align_a if is_a else config.align_b
+        coords = config.load_map(matrix.name).requests(elements)
+        if matrix.unit == 1:  # (contiguous, strided) -> (mode 0, mode 1)
+            coords = np.ascontiguousarray(coords[..., ::-1])
+        size = dtype(matrix.dtype).bytes
+        limit, mend = _limit(config, matrix, elements)
+        parts = [matrix]
+        first = problem.k % config.tile[2]
+        if first and first != problem.k and config.math != "dp4a":
+            offset = first * matrix.stride[1] * size
+            parts = [
+                replace(matrix, shape=(matrix.shape[0], first)),
+                replace(
+                    matrix,
+                    shape=(matrix.shape[0], problem.k - first),
+                    alignment=gcd(matrix.alignment, offset & -offset),
+                ),
+            ]
+        return [
+            GlobalAccess(
+                operand=matrix.name,
+                direction="load",
+                instruction="cp.async" if config.stages > 2 else "ld.global",
+                bits=8 * size * elements,
+                matrix=part,
+                tile=tile,
+                coords=coords,
+                axis=matrix.unit,
+                sweeps=-(-others[0] // others[1]),
+                limit=limit,
+                mend=mend,
+            )
+            for part in parts
+        ]
+
+    def _stores(self, config: CutlassUniversalConfig, problem: GemmProblem) -> Access:
+        coords = config.store_map().requests()  # (row, column) of the instance
+        if config.exchange:
+            coords = np.ascontiguousarray(coords[..., ::-1])
+        limit, mend = _limit(config, problem.C, config.align_c)
+        return GlobalAccess(
+            operand="C",
+            direction="store",
+            instruction="st.global",
+            bits=8 * dtype(config.out_dtype).bytes * config.align_c,
+            matrix=problem.C,
+            tile=config.tile[:2],
+            coords=coords,
+            axis=problem.C.unit,
+            sweeps=1,
+            limit=limit,
+            mend=mend,
+        )
+
+
+_UNIT = """\
+// CUTLASS 2.x GemmUniversal, emitted by cutlass_library (EmitGemmUniversalInstance). It writes a
+// column-major C as the transpose of a row-major one: the type's operands are then B and A.
+${includes}
+
+${definition}
+
+using Gemm = ${symbol}_gemm;
+using MapA = Gemm::Mma::IteratorA::ThreadMap;
+using MapB = Gemm::Mma::IteratorB::ThreadMap;
+using MapC = Gemm::Epilogue::OutputTileIterator::ThreadMap;
+
+static_assert(Gemm::kThreadCount == ${threads});
+static_assert(sizeof(Gemm::SharedStorage) <= ${smem});
+static_assert(Gemm::Mma::IteratorA::AccessType::kElements == ${align_a});
+static_assert(Gemm::Mma::IteratorB::AccessType::kElements == ${align_b});
+static_assert(Gemm::kAlignmentC == ${align_c});
+static_assert(cute_gemm::is_load_map<MapA, ${load_a}>);
+static_assert(cute_gemm::is_load_map<MapB, ${load_b}>);
+static_assert(cute_gemm::is_store_map<MapC, ${store}>);
+
+extern "C" __global__ void __launch_bounds__(${threads}, /* CTAs per SM */ 1)
+${symbol}(${element} const* A, ${element} const* B, ${output}* C, int m, int n, int k,
+    int64_t lda, int64_t ldb, int64_t ldc, ${scalar} alpha, ${scalar} beta,
+    ${scalar} const* alpha_ptr, ${scalar} const* beta_ptr) {
+  cute_gemm::cutlass_universal<Gemm, /* Exchange */ ${exchange}>(
+      A, B, C, m, n, k, lda, ldb, ldc, alpha, beta, alpha_ptr, beta_ptr);
+}
+"""
+
+
+def _operation(config: CutlassUniversalConfig) -> Any:
+    """``cutlass_library.GemmOperation`` of the problem with a column-major C.
+
+    With a row-major C that is the transposed problem, whose first operand is B.
+    """
+    from cutlass_library import (
+        DataType,
+        GemmKind,
+        LayoutType,
+        MathInstruction,
+        MathOperation,
+        OpcodeClass,
+        TensorDescription,
+        TileDescription,
+    )
+    from cutlass_library.gemm_operation import GemmOperation
+
+    class Operation(GemmOperation):
+        def procedural_name(self) -> str:
+            """Our symbol: CUTLASS's name leaves out C's layout and the warps."""
+            return config.name
+
+    row = MATH[config.math]
+    element = DataType[dtype(config.dtype).tag]
+    accumulator = DataType[dtype(dtype(config.dtype).accumulator).tag]
+    math = MathInstruction(
+        list(row.instruction),
+        element,
+        element,
+        accumulator,
+        OpcodeClass[row.opcode],
+        # CUTLASS has no other int8 instruction for tensor cores.
+        MathOperation.multiply_add_saturate
+        if config.math == "int8"
+        else MathOperation.multiply_add,
+    )
+    tile = TileDescription(
+        list(config.instance_tile), config.stages, [*config.instance_warps, 1], math, 80, 1024
+    )
+    # A(M,K) with a contiguous M, and B(N,K) with a contiguous K, are column-major BLAS operands.
+    column, row_major = LayoutType.ColumnMajor, LayoutType.RowMajor
+    first, second = (config.major_a, config.align_a), (config.major_b, config.align_b)
+    if not config.exchange:
+        first, second = second, first
+    return Operation(
+        GemmKind.Universal,
+        80,
+        tile,
+        TensorDescription(element, row_major if first[0] == "K" else column, first[1]),
+        TensorDescription(element, column if second[0] == "K" else row_major, second[1]),
+        TensorDescription(DataType[dtype(config.out_dtype).tag], column, config.align_c),
+        accumulator,
+    )
+
+
+def _load_map_arguments(config: CutlassUniversalConfig, operand: str) -> str:
+    """Template arguments of ``is_load_map`` after the map."""
+    found = config.load_map(operand)
+    numbers = (config.threads, found.vector, *found.iterations, *found.delta)
+    return ", ".join(map(str, numbers))
+
+
+def _store_map_arguments(config: CutlassUniversalConfig) -> str:
+    """Template arguments of ``is_store_map`` after the map."""
+    found = config.store_map()
+    numbers = (config.threads, found.vector, *found.iterations, *found.delta)
+    return ", ".join(map(str, numbers))
+
+
+def _limits(matrix: Matrix) -> tuple[tuple[str, int, str], ...]:
+    """What bounds the width of an access of ``matrix``: (words, bytes, mend).
+
+    CUTLASS guards a vector by its first element, so the contiguous extent counts as well.
+    """
+    size = dtype(matrix.dtype).bytes
+    extent = matrix.shape[matrix.unit]
+    mode = {"A": "mk", "B": "nk", "C": "mn"}[matrix.name][matrix.unit]
+    ld = f"ld{matrix.name.lower()}"
+    return (
+        (f"alignment of {matrix.name} = {matrix.alignment} bytes", matrix.alignment, "align it"),
+        (f"{ld} = {matrix.ld}", (matrix.ld & -matrix.ld) * size or 256, f"pad {ld}"),
+        (f"{mode} = {extent}", (extent & -extent) * size or 256, f"pad {mode} with zeros"),
+    )
+
+
+def _elements_per_access(matrix: Matrix, vector: bool) -> int:
+    """Elements of the widest access that CUTLASS may use for ``matrix``."""
+    size = dtype(matrix.dtype).bytes
+    if not vector:
+        return 1
+    return max(1, min(WIDEST, *(limit for _, limit, _ in _limits(matrix))) // size)
+
+
+def _limit(config: CutlassUniversalConfig, matrix: Matrix, elements: int) -> tuple[str, str]:
+    """What keeps the access from 16 bytes, and its mend."""
+    if elements * dtype(matrix.dtype).bytes >= WIDEST:
+        return "", ""
+    if config.math == "dp4a" and matrix.name != "C":
+        return "CUTLASS's dp4a kernel loads 4 elements at a time", ""
+    if not MATH[config.math].vector or MATH[config.math].opcode == "Simt":
+        return f"CUTLASS's {config.math} kernel moves one element at a time", ""
+    words, _, mend = min(_limits(matrix), key=lambda row: row[1])
+    return words, f"{mend} to a multiple of {WIDEST} bytes"
+
+
+def _ctas(problem: GemmProblem, tile: tuple[int, int, int]) -> int:
+    return -(-problem.m // tile[0]) * -(-problem.n // tile[1])
+
+
+def _compute_capability(arch: str) -> int:
+    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    if not found:
+        raise UnsupportedError(f"arch is {arch!r}; expected one like 'sm_80' or 'sm_90a'")
+    return int(found[1])

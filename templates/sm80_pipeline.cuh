@@ -1,0 +1,315 @@
+// sm80_pipeline: multistage cp.async -> swizzled shared memory -> ldmatrix -> mma.sync -> C.
+//
+// One template for every element type and every layout of A(M,K), B(N,K), C(M,N). What differs is
+// data, and comes in `Config`:
+//
+//   Element, ElementC, Accumulator   types in gmem, and of the sums
+//   CtaTiler                         Shape<bM,bN,bK>
+//   kMajorKA, kMajorKB               true: K is the unit-stride mode (C is column-major)
+//   TiledMma                         instruction, warps, permutation
+//   GmemCopyA, GmemCopyB             TiledCopy: gmem -> smem
+//   SmemLayoutA, SmemLayoutB         (bM,bK,PIPE), (bN,bK,PIPE), swizzled
+//   SmemCopyA, SmemCopyB             TiledCopy: smem -> registers, as TiledMma partitions
+//   EpilogueTile, EpilogueLayout     the part of the C tile that is staged at a time, and where
+//   EpilogueStage, EpilogueCopy      TiledCopy: registers -> smem, smem -> gmem
+//   kRasterGroup, kMinCtas           rows of tiles per L2 group, CTAs per SM to fit registers for
+
+#pragma once
+
+#include <cute/algorithm/gemm.hpp>
+#include <cute/atom/copy_atom.hpp>
+#include <cute/atom/mma_atom.hpp>
+#include <cutlass/array.h>
+
+#include "common.cuh"
+
+namespace cute_gemm {
+
+// One operand, gmem -> smem: tiles (bMN,bK) in pieces of a TiledCopy.
+template <class TiledCopy, class SmemLayout, class Element, bool kVectorAlongK>
+struct TileLoader {
+  static constexpr int kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{});
+  using TV = typename TiledCopy::TiledLayout_TV;  // (thread,value) -> (kStepRows,kStepColumns)
+  static constexpr int kStepRows = size<0>(typename TiledCopy::Tiler_MN{});
+  static constexpr int kStepColumns = size<1>(typename TiledCopy::Tiler_MN{});
+  static constexpr int kValues = size<1>(TV{}), kVector = TiledCopy::NumValSrc;
+  using At = Position<TV, kStepRows>;
+
+  Element const* gmem;  // the thread's first element, in k tile 0
+  int64_t row_stride, column_stride;
+  Element* smem;
+  int smem_first;
+  At first;
+  int rows_left;  // from the tile's first row to the matrix's last
+
+  CUTE_DEVICE TileLoader(Element const* tile, int64_t row_stride, int64_t column_stride, Element* smem,
+                         int thread, int rows_left)
+      : row_stride(row_stride), column_stride(column_stride), smem(smem), first(thread, 0),
+        rows_left(rows_left) {
+    gmem = tile + first.row * row_stride + first.column * column_stride;
+    smem_first = SmemLayout{}(first.row, first.column, 0);
+  }
+
+  // kTail: the tile may reach beyond the matrix along k, by `columns_left`.
+  template <bool kTail>
+  CUTE_DEVICE void load(int k_tile, int pipe, int columns_left = kColumns) const {
+    Element const* source = gmem + int64_t(k_tile) * kColumns * column_stride;
+    Element* target = smem + pipe * (kRows * kColumns);
+    CUTE_UNROLL
+    for (int k = 0; k < kColumns; k += kStepColumns) {
+      CUTE_UNROLL
+      for (int mn = 0; mn < kRows; mn += kStepRows) {
+        CUTE_UNROLL
+        for (int v = 0; v < kValues; v += kVector) {
+          At const step(0, v);
+          int const row = mn + step.row, column = k + step.column;
+          int const rows = rows_left - first.row - row;
+          int const columns = kTail ? columns_left - first.column - column : kVector;
+          int const valid = kVectorAlongK ? (rows > 0 ? min(columns, kVector) : 0)
+                                          : (columns > 0 ? min(rows, kVector) : 0);
+          copy_zfill<kVector * sizeof(Element)>(
+              target + join(SmemLayout{}, smem_first, SmemLayout{}(row, column, 0)),
+              source + row * row_stride + column * column_stride, max(valid, 0) * int(sizeof(Element)));
+        }
+      }
+    }
+  }
+};
+
+// One operand, smem -> registers: the part of a tile that the thread's MMAs take, a k block at a time.
+template <class TiledCopy, class SmemLayout, class Element>
+struct BlockLoader {
+  static constexpr int kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{});
+  using TV = decltype(TiledCopy::get_layoutS_TV());
+  static constexpr int kStepRows = size<0>(typename TiledCopy::Tiler_MN{});
+  static constexpr int kStepColumns = size<1>(typename TiledCopy::Tiler_MN{});
+  static constexpr int kValues = size<1>(TV{}), kVector = TiledCopy::NumValSrc;
+  static constexpr int kBlocks = kColumns / kStepColumns;
+  using At = Position<TV, kStepRows>;
+
+  Element const* smem;
+  int smem_first;
+
+  CUTE_DEVICE BlockLoader(Element const* smem, int thread) : smem(smem) {
+    At const first(thread, 0);
+    smem_first = SmemLayout{}(first.row, first.column, 0);
+  }
+
+  template <class Fragment>
+  CUTE_DEVICE void load(int block, int pipe, Fragment&& fragment) const {  // ((Vector,Rest),MMA_MN,Blocks)
+    Element const* source = smem + pipe * (kRows * kColumns);
+    CUTE_UNROLL
+    for (int mn = 0; mn < kRows / kStepRows; ++mn) {
+      CUTE_UNROLL
+      for (int v = 0; v < kValues / kVector; ++v) {
+        At const step(0, v * kVector);
+        int const offset = SmemLayout{}(mn * kStepRows + step.row, block * kStepColumns + step.column, 0);
+        Element const* from = source + join(SmemLayout{}, smem_first, offset);
+        Tensor to = fragment(make_coord(_, v), mn, block);
+        if constexpr (TiledCopy::AtomNumThr::value == 1) {
+          using Vector = cutlass::AlignedArray<Element, kVector>;
+          Vector const values = *reinterpret_cast<Vector const*>(from);
+          CUTE_UNROLL
+          for (int i = 0; i < kVector; ++i) to(i) = values[i];
+        } else {
+          TiledCopy{}.call(make_tensor(make_smem_ptr(from), Layout<Int<kVector>>{}), to);
+        }
+      }
+    }
+    if constexpr (is_same_v<Element, cutlass::tfloat32_t>) {
+      // tf32 operands come as float32 and are rounded to nearest; the instruction would truncate.
+      Tensor loaded = fragment(_, _, block);
+      CUTE_UNROLL
+      for (int i = 0; i < size(loaded); ++i) {
+        loaded(i) = cutlass::tfloat32_t(reinterpret_cast<float const&>(loaded(i)));
+      }
+    }
+  }
+};
+
+// Registers -> smem -> C, a part of the tile at a time: the sums change hands so that neighbouring
+// threads hold neighbouring rows of C, which is column-major.
+template <class Config, class Sums>
+CUTE_DEVICE void epilogue(Sums const& sums, char* shared, typename Config::ElementC* C, int64_t ldc,
+                          int rows_left, int columns_left, typename Config::Accumulator alpha,
+                          typename Config::Accumulator beta) {
+  using Accumulator = typename Config::Accumulator;
+  using ElementC = typename Config::ElementC;
+  using Tile = typename Config::EpilogueTile;
+  constexpr int kRows = size<0>(Tile{}), kColumns = size<1>(Tile{});
+  constexpr int kParts = size<1>(typename Config::CtaTiler{}) / kColumns;
+  static_assert(kRows == size<0>(typename Config::CtaTiler{}));
+  typename Config::EpilogueLayout layout;  // (kRows,kColumns), padded
+  auto* staged = reinterpret_cast<Accumulator*>(shared);
+
+  // A thread's sums: (MMA,MMA_M,MMA_N) in registers, values of the tiled MMA within a tile.
+  using Stage = typename Config::EpilogueStage;
+  using StageTV = decltype(Stage::get_layoutS_TV());
+  constexpr int kStageRows = size<0>(typename Stage::Tiler_MN{});
+  constexpr int kStageColumns = size<1>(typename Stage::Tiler_MN{});
+  constexpr int kStageValues = size<1>(StageTV{}), kStageVector = Stage::NumValSrc;
+  constexpr int kMma = size<0>(Sums{}), kMmaM = size<1>(Sums{});
+  constexpr int kTileM = kMmaM / (kRows / kStageRows);  // MMAs along M in a tile of the tiled MMA
+  constexpr int kTileN = kStageValues / kMma / kTileM;
+  Position<StageTV, kStageRows> const sum(threadIdx.x, 0);
+  Accumulator* const sum_out = staged + layout(sum.row, sum.column);
+
+  using Copy = typename Config::EpilogueCopy;
+  using CopyTV = typename Copy::TiledLayout_TV;
+  constexpr int kCopyRows = size<0>(typename Copy::Tiler_MN{});
+  constexpr int kCopyColumns = size<1>(typename Copy::Tiler_MN{});
+  constexpr int kVector = Copy::NumValSrc;
+  static_assert(size<1>(CopyTV{}) == kVector);
+  Position<CopyTV, kCopyRows> const mine(threadIdx.x, 0);
+  Accumulator const* const staged_in = staged + layout(mine.row, mine.column);
+  ElementC* const out = C + mine.row + mine.column * ldc;
+
+  CUTE_UNROLL
+  for (int part = 0; part < kParts; ++part) {
+    __syncthreads();  // what was in shared memory before has been read
+    CUTE_UNROLL
+    for (int n = 0; n < kColumns / kStageColumns; ++n) {
+      CUTE_UNROLL
+      for (int m = 0; m < kRows / kStageRows; ++m) {
+        CUTE_UNROLL
+        for (int v = 0; v < kStageValues; v += kStageVector) {
+          Position<StageTV, kStageRows> const step(0, v);
+          int const mma_m = v / kMma % kTileM + m * kTileM;
+          int const mma_n = v / kMma / kTileM + (n + part * (kColumns / kStageColumns)) * kTileN;
+          int const index = v % kMma + kMma * (mma_m + kMmaM * mma_n);
+          cutlass::AlignedArray<Accumulator, kStageVector> values;
+          CUTE_UNROLL
+          for (int i = 0; i < kStageVector; ++i) values[i] = sums(index + i);
+          *reinterpret_cast<decltype(values)*>(
+              sum_out + layout(m * kStageRows + step.row, n * kStageColumns + step.column)) = values;
+        }
+      }
+    }
+    __syncthreads();
+    CUTE_UNROLL
+    for (int n = 0; n < kColumns; n += kCopyColumns) {
+      CUTE_UNROLL
+      for (int m = 0; m < kRows; m += kCopyRows) {
+        int const column = part * kColumns + n;
+        if (mine.row + m < rows_left && mine.column + column < columns_left) {
+          using Values = cutlass::AlignedArray<Accumulator, kVector>;
+          using Results = cutlass::AlignedArray<ElementC, kVector>;
+          Values const values = *reinterpret_cast<Values const*>(staged_in + layout(m, n));
+          auto* target = reinterpret_cast<Results*>(out + m + column * ldc);
+          Results results;
+          if (beta == Accumulator(0)) {  // BLAS: C is not read
+            CUTE_UNROLL
+            for (int i = 0; i < kVector; ++i) results[i] = ElementC(alpha * values[i]);
+          } else {
+            Results const old = *target;
+            CUTE_UNROLL
+            for (int i = 0; i < kVector; ++i) {
+              results[i] = ElementC(alpha * values[i] + beta * Accumulator(old[i]));
+            }
+          }
+          *target = results;
+        }
+      }
+    }
+  }
+}
+
+// C (M,N):(1,ldc) = alpha * A (M,K) B (N,K)^T + beta * C; one CTA computes one (bM,bN) tile.
+template <class Config>
+CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Config::Element const* B,
+                               typename Config::ElementC* C, int m, int n, int k, int64_t lda,
+                               int64_t ldb, int64_t ldc, typename Config::Accumulator alpha,
+                               typename Config::Accumulator beta) {
+  using Element = typename Config::Element;
+  using Accumulator = typename Config::Accumulator;
+  using CtaTiler = typename Config::CtaTiler;
+  using SmemLayoutA = typename Config::SmemLayoutA;  // (bM,bK,PIPE)
+  using SmemLayoutB = typename Config::SmemLayoutB;  // (bN,bK,PIPE)
+  constexpr int kBM = size<0>(CtaTiler{}), kBN = size<1>(CtaTiler{}), kBK = size<2>(CtaTiler{});
+  constexpr int kStages = size<2>(SmemLayoutA{});
+  typename Config::TiledMma mma;
+
+  extern __shared__ __align__(128) char shared[];
+  int const thread = threadIdx.x;
+  auto const tile = raster<Config::kRasterGroup>(blockIdx.x, ceil_div(m, kBM), ceil_div(n, kBN));
+  int const row = get<0>(tile) * kBM, column = get<1>(tile) * kBN;  // of the tile's corner in C
+  int const k_tiles = alpha == Accumulator(0) ? 0 : ceil_div(k, kBK);  // BLAS: A and B are not read
+
+  Tensor tCrC = partition_fragment_C(mma, select<0, 1>(CtaTiler{}));  // (MMA,MMA_M,MMA_N)
+  clear(tCrC);
+
+  if (k_tiles > 0) {
+    auto* smem_a = reinterpret_cast<Element*>(shared);
+    auto* smem_b = smem_a + size(SmemLayoutA{});
+    int64_t const a_row = Config::kMajorKA ? lda : 1, a_column = Config::kMajorKA ? 1 : lda;
+    int64_t const b_row = Config::kMajorKB ? ldb : 1, b_column = Config::kMajorKB ? 1 : ldb;
+    TileLoader<typename Config::GmemCopyA, SmemLayoutA, Element, Config::kMajorKA> const tiles_a(
+        A + row * a_row, a_row, a_column, smem_a, thread, m - row);
+    TileLoader<typename Config::GmemCopyB, SmemLayoutB, Element, Config::kMajorKB> const tiles_b(
+        B + column * b_row, b_row, b_column, smem_b, thread, n - column);
+
+    // The last k tile, the only one that can be cut short, is loaded first: the loop needs no
+    // predicate along k, and the order of a sum is free.
+    int const last = k_tiles - 1;
+    tiles_a.template load<true>(last, 0, k - last * kBK);
+    tiles_b.template load<true>(last, 0, k - last * kBK);
+    cp_async_fence();
+    CUTE_UNROLL
+    for (int stage = 1; stage < kStages - 1; ++stage) {
+      if (stage < k_tiles) {
+        tiles_a.template load<false>(stage - 1, stage);
+        tiles_b.template load<false>(stage - 1, stage);
+      }
+      cp_async_fence();
+    }
+
+    BlockLoader<typename Config::SmemCopyA, SmemLayoutA, Element> const blocks_a(smem_a, thread);
+    BlockLoader<typename Config::SmemCopyB, SmemLayoutB, Element> const blocks_b(smem_b, thread);
+    Tensor tCrA = make_tensor<typename Config::TiledMma::FrgTypeA>(
+        partition_shape_A(mma, select<0, 2>(CtaTiler{})));  // (MMA,MMA_M,MMA_K)
+    Tensor tCrB = make_tensor<typename Config::TiledMma::FrgTypeB>(
+        partition_shape_B(mma, select<1, 2>(CtaTiler{})));  // (MMA,MMA_N,MMA_K)
+    Tensor tXrA = typename Config::SmemCopyA{}.get_slice(thread).retile_D(tCrA);  // ((V,R),MMA_M,BLOCKS)
+    Tensor tXrB = typename Config::SmemCopyB{}.get_slice(thread).retile_D(tCrB);  // ((V,R),MMA_N,BLOCKS)
+    constexpr int kBlocks = decltype(blocks_a)::kBlocks;  // k blocks in a tile
+    constexpr int kSteps = size<2>(tCrA) / kBlocks;       // MMAs along k in a block
+    static_assert(kBlocks > 1, "the fragments of the next block are loaded while one is multiplied");
+
+    cp_async_wait<kStages - 2>();
+    __syncthreads();
+    blocks_a.load(0, 0, tXrA);
+    blocks_b.load(0, 0, tXrB);
+
+    int read = 0, write = kStages - 1;
+    CUTE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+      CUTE_UNROLL
+      for (int block = 0; block < kBlocks; ++block) {
+        if (block == kBlocks - 1) {
+          cp_async_wait<kStages - 2>();
+          __syncthreads();
+          read = read == kStages - 1 ? 0 : read + 1;
+        }
+        blocks_a.load((block + 1) % kBlocks, read, tXrA);
+        blocks_b.load((block + 1) % kBlocks, read, tXrB);
+        if (block == 0) {
+          if (k_tile + kStages - 1 < k_tiles) {
+            tiles_a.template load<false>(k_tile + kStages - 2, write);
+            tiles_b.template load<false>(k_tile + kStages - 2, write);
+          }
+          cp_async_fence();
+          write = write == kStages - 1 ? 0 : write + 1;
+        }
+        CUTE_UNROLL
+        for (int step = block * kSteps; step < (block + 1) * kSteps; ++step) {
+          gemm(mma, tCrA(_, _, step), tCrB(_, _, step), tCrC);
+        }
+      }
+    }
+    cp_async_wait<0>();
+  }
+
+  epilogue<Config>(tCrC, shared, C + row + column * ldc, ldc, m - row, n - column, alpha, beta);
+}
+
+}  // namespace cute_gemm

@@ -1,0 +1,42 @@
+"""What every test shares: the markers' rules and a cache of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--matrix",
+        action="store_true",
+        help="also compile the full matrix of kernels x ops x dtypes (long)",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--matrix"):
+        skip = pytest.mark.skip(reason="long: runs with --matrix")
+        for item in items:
+            if item.get_closest_marker("matrix"):
+                item.add_marker(skip)
+
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu:
+        from cute_gemm.runtime import why_no_gpu
+
+        reason = why_no_gpu()
+        if reason is not None:
+            for item in on_gpu:
+                item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One cubin cache for the whole run, so that tests neither use nor fill the user's."""
+    directory = tmp_path_factory.mktemp("cubins")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUTE_GEMM_CACHE_DIR", str(directory))
+        yield directory

@@ -1,0 +1,338 @@
+"""Global-memory analysis against hand-derived cases and against bytes in Python sets."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cute_gemm.analysis import gmem
+from cute_gemm.atoms import dtype
+from cute_gemm.kernels.base import GlobalAccess
+from cute_gemm.problem import Matrix
+
+
+def copy_coords(
+    tile: tuple[int, int], axis: int, width: int, threads: tuple[int, int], fast: int
+) -> np.ndarray:
+    """Coordinates of a thread grid over a tile: ``threads`` in each mode, mode ``fast`` first."""
+    steps = [1, 1]
+    steps[axis] = width
+    number = threads[0] * threads[1]
+    index = np.arange(number)
+    lane = np.stack([index % threads[fast], index // threads[fast]], axis=-1)
+    lane = lane if fast == 0 else lane[:, ::-1]
+    origin = lane * steps
+    cover = [threads[0] * steps[0], threads[1] * steps[1]]
+    requests = []
+    for j in range(0, tile[1], cover[1]):
+        for i in range(0, tile[0], cover[0]):
+            requests.append((origin + (i, j)).reshape(-1, 32, 2))
+    return np.concatenate(requests)
+
+
+def access(
+    matrix: Matrix,
+    tile: tuple[int, int],
+    coords: np.ndarray,
+    *,
+    axis: int = 0,
+    width: int = 1,
+    sweeps: int = 1,
+) -> GlobalAccess:
+    bits = 8 * width * dtype(matrix.dtype).bytes
+    return GlobalAccess("A", "load", "ld.global", bits, matrix, tile, coords, axis, sweeps)
+
+
+def brute(given: GlobalAccess, base: int) -> tuple[dict[str, dict[str, int]], bool]:
+    """The same counts from the definition: every tile, every lane, every byte."""
+    matrix = given.matrix
+    size = dtype(matrix.dtype).bytes
+    width = given.bits // 8 // size
+    keys = ("tiles", "requests", "off", "lanes", "sectors", "ideal_sectors", "lines", "bytes")
+    sums = {kind: dict.fromkeys(keys, 0) for kind in ("first", "interior", "edge")}
+    aligned = True
+    for i0 in range(0, matrix.shape[0], given.tile[0]):
+        for j0 in range(0, matrix.shape[1], given.tile[1]):
+            full = i0 + given.tile[0] <= matrix.shape[0] and j0 + given.tile[1] <= matrix.shape[1]
+            kinds = ["interior" if full else "edge"] + (["first"] if (i0, j0) == (0, 0) else [])
+            for kind in kinds:
+                sums[kind]["tiles"] += 1
+            for request in given.coords.tolist():
+                used: set[int] = set()
+                lanes = 0
+                for lane in request:
+                    if lane[0] < 0:
+                        continue
+                    inside = 0
+                    for v in range(width):
+                        at = list(lane)
+                        at[given.axis] += v
+                        if at[0] >= given.tile[0] or at[1] >= given.tile[1]:
+                            continue
+                        at = [at[0] + i0, at[1] + j0]
+                        if at[0] >= matrix.shape[0] or at[1] >= matrix.shape[1]:
+                            continue
+                        offset = base + size * (at[0] * matrix.stride[0] + at[1] * matrix.stride[1])
+                        if not inside and offset % (width * size):
+                            aligned = False
+                        inside += 1
+                        used.update(range(offset, offset + size))
+                    lanes += inside > 0
+                for kind in kinds:
+                    row = sums[kind]
+                    row["requests"] += bool(used)
+                    row["off"] += not used
+                    row["lanes"] += lanes
+                    row["bytes"] += len(used)
+                    row["sectors"] += len({b // 32 for b in used})
+                    row["lines"] += len({b // 128 for b in used})
+                    row["ideal_sectors"] += -(-len(used) // 32)
+    return sums, aligned
+
+
+def check(given: GlobalAccess, base: int | None = None) -> gmem.GlobalAnalysis:
+    found = gmem.analyze(given, base)
+    residue = gmem.base_residue(given.matrix) if base is None else base
+    expected, aligned = brute(given, residue)
+    assert found.tile == gmem.GlobalCounts(**expected["first"])
+    assert found.interior == gmem.GlobalCounts(**expected["interior"])
+    assert found.edge == gmem.GlobalCounts(**expected["edge"])
+    assert found.launch == (found.interior + found.edge).times(given.sweeps)
+    assert found.aligned == aligned
+    return found
+
+
+LANE = np.arange(32)
+
+
+def warp(step: tuple[int, int]) -> np.ndarray:
+    """One request: lane i at i * step."""
+    return (LANE[:, None] * np.array(step))[None]
+
+
+@pytest.mark.parametrize(
+    ("name", "stride", "step", "width", "sectors", "ideal", "lines"),
+    [
+        ("float32", (1, 1024), (1, 0), 1, 4, 4, 1),  # 32 floats in a row
+        ("float32", (1, 1024), (0, 1), 1, 32, 4, 32),  # 4 KB apart
+        ("float32", (1, 1024), (4, 0), 4, 16, 16, 4),  # float4 in a row
+        ("float16", (1, 1024), (8, 0), 8, 16, 16, 4),  # 16 bytes of half in a row
+        ("float16", (1, 1024), (0, 1), 8, 32, 16, 32),  # the same, strided
+        ("float16", (1, 1024), (1, 0), 1, 2, 2, 1),
+        ("float16", (1, 1024), (0, 1), 1, 32, 2, 32),
+        ("int8", (1, 1024), (1, 0), 1, 1, 1, 1),
+        ("float64", (1, 1024), (1, 0), 1, 8, 8, 2),
+    ],
+)
+def test_one_request(name, stride, step, width, sectors, ideal, lines):
+    matrix = Matrix("A", (1024, 1024), stride, name, 256)
+    found = check_counts(access(matrix, (1024, 1024), warp(step), width=width))
+    assert (found.sectors, found.ideal_sectors, found.lines) == (sectors, ideal, lines)
+    assert found.bytes == 32 * width * dtype(name).bytes
+    assert found.coalesced == (sectors == ideal)
+
+
+def check_counts(given: GlobalAccess) -> gmem.GlobalCounts:
+    found = gmem.analyze(given)
+    assert found.coalesced == found.tile.coalesced
+    assert found.interior == found.launch == found.tile
+    return found.tile
+
+
+def test_broadcast_counts_its_bytes_once():
+    matrix = Matrix("A", (32, 32), (1, 32), "float32", 256)
+    found = check(access(matrix, (32, 32), np.zeros((1, 32, 2), int)))
+    assert (found.tile.sectors, found.tile.bytes, found.tile.lanes) == (1, 4, 32)
+    assert not found.worst.cause and found.coalesced
+
+
+def test_reference_layout_loads_k_major_half_at_an_eighth():
+    # The field's sm80 kernel: threads (16,8) along MN, half by half where the vector cannot follow.
+    tile = (128, 32)
+    mn = Matrix("A", (256, 64), (1, 256), "float16", 256)
+    good = check(access(mn, tile, copy_coords(tile, 0, 8, (16, 8), 0), width=8))
+    assert good.coalesced
+    assert good.tile.sectors / good.tile.requests == 16
+    k = Matrix("A", (256, 64), (64, 1), "float16", 256)
+    bad = check(access(k, tile, copy_coords(tile, 0, 1, (16, 8), 0)))
+    assert not bad.coalesced
+    # 16 rows, of each 2 neighbouring elements of 2 bytes: 4 of 32 bytes.
+    assert bad.tile.efficiency == 0.125
+    assert bad.worst.cause == "strided"
+    assert (bad.worst.runs, bad.worst.run_bytes, bad.worst.pitch) == (16, 4, 128)
+
+
+def test_k_major_rows_of_64_bytes_are_coalesced():
+    tile = (128, 32)
+    matrix = Matrix("A", (256, 64), (64, 1), "float16", 256)
+    found = check(access(matrix, tile, copy_coords(tile, 1, 8, (32, 4), 1), axis=1, width=8))
+    assert found.coalesced
+    assert (found.tile.requests, found.tile.sectors) == (16, 256)
+
+
+def test_contiguous_but_off_the_sector_boundary():
+    matrix = Matrix("A", (64, 4), (1, 64), "float32", 4)
+    found = check(access(matrix, (32, 4), warp((1, 0))))
+    assert not found.coalesced
+    assert found.worst.cause == "offset"
+    assert (found.worst.sectors, found.worst.ideal_sectors, found.worst.lines) == (5, 4, 2)
+
+
+def test_odd_leading_dimension_averages_over_tiles():
+    matrix = Matrix("A", (64, 64), (1, 65), "float16", 256)
+    found = check(access(matrix, (64, 1), warp((1, 0))))
+    # The first column begins on a sector, most others do not.
+    assert found.tile.coalesced and not found.coalesced
+
+
+def test_edges_are_told_apart():
+    tile = (64, 8)
+    matrix = Matrix("A", (100, 20), (1, 112), "float16", 256)
+    found = check(access(matrix, tile, copy_coords(tile, 0, 8, (8, 4), 0), width=8, sweeps=3))
+    assert (found.interior.tiles, found.edge.tiles) == (2, 4)
+    assert found.edge.off > 0
+    assert found.coalesced
+    assert found.launch.tiles == 18
+
+
+def test_a_vector_that_straddles_the_edge_moves_the_elements_inside():
+    matrix = Matrix("A", (13, 1), (1, 16), "float16", 256)
+    found = check(access(matrix, (64, 1), warp((8, 0)), width=8))
+    assert (found.tile.bytes, found.tile.lanes, found.tile.sectors) == (26, 2, 1)
+    assert found.interior.tiles == 0
+    assert found.coalesced
+
+
+def test_a_request_without_lanes_is_counted_apart():
+    matrix = Matrix("A", (32, 1), (1, 32), "float32", 256)
+    coords = np.concatenate([warp((1, 0)), warp((1, 0)) + (32, 0), np.full((1, 32, 2), -1)])
+    found = check(access(matrix, (64, 1), coords))
+    assert (found.tile.requests, found.tile.off) == (1, 2)
+
+
+def test_the_rule_for_requests_without_lanes_is_one_function(monkeypatch):
+    monkeypatch.setattr(gmem, "counts_when_off", lambda instruction: True)
+    matrix = Matrix("A", (32, 1), (1, 32), "float32", 256)
+    coords = np.concatenate([warp((1, 0)), warp((1, 0)) + (32, 0)])
+    assert gmem.analyze(access(matrix, (64, 1), coords)).tile.requests == 2
+    nobody = np.full((2, 32, 2), -1)
+    assert gmem.analyze(access(matrix, (64, 1), nobody)).tile.requests == 2
+
+
+def test_an_unaligned_vector_is_a_finding():
+    matrix = Matrix("A", (64, 4), (1, 64), "float32", 4)
+    found = check(access(matrix, (64, 4), warp((2, 0)), width=2))
+    assert not found.aligned and not found.coalesced
+    assert check(access(matrix, (64, 4), warp((2, 0)), width=2), base=8).aligned
+    # Even where the sectors are the fewest: one lane, bytes 1 to 4.
+    one = Matrix("A", (4, 1), (1, 4), "int8", 1)
+    lane = np.full((1, 32, 2), -1)
+    lane[0, 0] = 0
+    found = check(access(one, (4, 1), lane, width=4))
+    assert found.tile.sectors == found.tile.ideal_sectors and not found.coalesced
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0, 0)])
+def test_an_empty_matrix_is_never_touched(shape):
+    found = gmem.analyze(access(Matrix("A", shape, (1, 8), "float32", 256), (8, 8), warp((1, 0))))
+    assert found.launch == gmem.GlobalCounts()
+    assert found.worst is None and found.coalesced and found.launch.efficiency == 1
+
+
+def test_nonsense_is_refused():
+    matrix = Matrix("A", (64, 64), (64, 1), "float16", 256)
+    with pytest.raises(ValueError, match="operand A: bits is 24"):
+        gmem.analyze(GlobalAccess("A", "load", "x", 24, matrix, (8, 8), warp((1, 0)), 1, 1))
+    with pytest.raises(ValueError, match="vector of 8 elements runs along mode 0.* stride is 64"):
+        gmem.analyze(access(matrix, (8, 8), warp((1, 0)), axis=0, width=8))
+
+
+def test_the_time_does_not_grow_and_totals_are_not_bounded():
+    tile = (128, 64)
+    coords = copy_coords(tile, 0, 1, (32, 4), 0)
+    side = 2**31 - 1
+    matrix = Matrix("A", (side, side), (1, side), "float16", 2)
+    began = time.process_time()
+    found = gmem.analyze(access(matrix, tile, coords, sweeps=2**24))
+    assert time.process_time() - began < 2  # a loop over the tiles would take years
+    assert found.launch.bytes == side * side * 2 * 2**24  # beyond 2**63
+
+
+@given(
+    count=st.integers(0, 300), step=st.integers(0, 10**12), modulus=st.sampled_from([1, 32, 128])
+)
+def test_residue_histogram(count, step, modulus):
+    expected = np.zeros(modulus, int)
+    for i in range(count):
+        expected[i * step % modulus] += 1
+    assert gmem.residue_histogram(count, step, modulus).tolist() == expected.tolist()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 600), st.integers(1, 40)), min_size=1, max_size=32),
+    st.sampled_from([1, 32, 128]),
+)
+def test_covered_and_runs(lanes, granule):
+    lanes.sort()
+    starts, lengths = (np.array(column) for column in zip(*lanes, strict=True))
+    touched = {b for start, length in lanes for b in range(start, start + length)}
+    assert gmem.covered(starts, lengths, granule) == len({b // granule for b in touched})
+    found = gmem.runs(starts, lengths)
+    assert {b for start, length in found for b in range(start, start + length)} == touched
+    assert all(a + n < b for (a, n), (b, _) in zip(found, found[1:], strict=False))
+
+
+@st.composite
+def accesses(draw: st.DrawFn) -> GlobalAccess:
+    name = draw(st.sampled_from(["int8", "float16", "float32", "float64"]))
+    unit = draw(st.integers(0, 1))
+    shape = (draw(st.integers(1, 40)), draw(st.integers(1, 40)))
+    ld = shape[unit] + draw(st.integers(0, 20))
+    stride = (1, ld) if unit == 0 else (ld, 1)
+    alignment = draw(st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128, 256]))
+    alignment = max(alignment, dtype(name).bytes)
+    matrix = Matrix("A", shape, stride, name, alignment)
+    width = draw(st.sampled_from([w for w in (1, 2, 4, 8) if w * dtype(name).bytes <= 16]))
+    tile = (draw(st.integers(1, 4)) * 8, draw(st.integers(1, 4)) * 8)
+    axis = unit if width > 1 else draw(st.integers(0, 1))
+    requests = draw(st.integers(1, 3))
+    flat = draw(
+        st.lists(st.integers(-3, tile[0] * tile[1] - 1), min_size=32, max_size=32 * requests)
+    )
+    flat = np.array(flat[: len(flat) // 32 * 32])
+    coords = np.stack([flat % tile[0], flat // tile[0]], axis=-1)
+    coords[:, axis] -= coords[:, axis] % width
+    coords[flat < 0] = -1
+    sweeps = draw(st.integers(1, 5))
+    return access(matrix, tile, coords.reshape(-1, 32, 2), axis=axis, width=width, sweeps=sweeps)
+
+
+@settings(max_examples=40, deadline=None)
+@given(given_access=accesses(), base=st.none() | st.integers(0, 127))
+def test_any_access_against_bytes_in_sets(given_access, base):
+    check(given_access, base)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    pad=st.integers(0, 9),
+    unit=st.integers(0, 1),
+    along=st.integers(0, 1),
+    width=st.sampled_from([1, 2, 8]),
+    alignment=st.sampled_from([2, 4, 16, 256]),
+)
+@example(shape=(33, 17), pad=0, unit=0, along=0, width=1, alignment=2)
+@example(shape=(31, 40), pad=1, unit=1, along=0, width=1, alignment=256)
+def test_tiled_copies_against_a_loop_over_tiles(shape, pad, unit, along, width, alignment):
+    stride = (1, shape[0] + pad) if unit == 0 else (shape[1] + pad, 1)
+    matrix = Matrix("B", shape, stride, "bfloat16", alignment)
+    along = along if width == 1 else unit
+    threads = (2, 16) if along == 1 else (16, 2)
+    tile = (16, 16)
+    coords = copy_coords(tile, unit, width, threads, along)
+    check(access(matrix, tile, coords, axis=unit, width=width, sweeps=2))

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import sys
+import threading
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cute_gemm import cache
+from cute_gemm.compiler import Build, Resources
+from cute_gemm.emitter import TranslationUnit
+
+BUILD = Build(
+    cubin=b"\x7fELF\n\0" + bytes(range(256)) * 4,
+    symbol="entry",
+    arch="sm_80",
+    resources=Resources(40, 1024, 0, 0, 8),
+    seconds=1.5,
+    cached=False,
+    log="ptxas info\nénd",
+)
+KEY = hashlib.sha256(b"key").hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cache, "_warned", set())
+    place = tmp_path / "deep" / "cache"
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(place))
+    return place
+
+
+def test_what_goes_in_comes_out() -> None:
+    assert cache.get(KEY) is None
+    cache.put(KEY, BUILD)
+    found = cache.get(KEY)
+    assert found is not None
+    assert found.cached
+    assert found.seconds < 1
+    for name in ("cubin", "symbol", "arch", "resources", "log"):
+        assert getattr(found, name) == getattr(BUILD, name)
+
+
+def test_the_directory_is_private(place: Path) -> None:
+    cache.put(KEY, BUILD)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert [path.name for path in place.iterdir()] == [f"{KEY}.build"]  # no temporary file
+
+
+def test_entries_size_and_clear(place: Path) -> None:
+    assert (cache.entries(), cache.size(), cache.clear()) == ([], 0, 0)
+    cache.put(KEY, BUILD)
+    cache.put("other", BUILD)
+    os.utime(place / "other.build", (1, 1))
+    (place / "stray.build").write_bytes(b"x")
+    (place / "note.txt").write_text("not ours")
+    entries = cache.entries()
+    assert [entry.key for entry in entries] == [KEY, "other"]
+    assert (entries[0].symbol, entries[0].arch) == ("entry", "sm_80")
+    assert entries[1].created == 1
+    assert cache.size() == 2 * entries[0].size + 1
+    assert cache.clear() == 3
+    assert [path.name for path in place.iterdir()] == ["note.txt"]
+    assert cache.get(KEY) is None
+
+
+@pytest.mark.parametrize("where", [0, 5, 20, 90, 130, 300, -1])
+def test_a_damaged_file_is_noticed_and_deleted(place: Path, where: int) -> None:
+    cache.put(KEY, BUILD)
+    path = place / f"{KEY}.build"
+    data = bytearray(path.read_bytes())
+    data[where] ^= 1
+    path.write_bytes(data)
+    assert cache.get(KEY) is None
+    assert not path.exists()
+    cache.put(KEY, BUILD)
+    assert cache.get(KEY) is not None
+
+
+@pytest.mark.parametrize("length", [0, 1, 18, 60, 200, -1])
+def test_a_cut_file_is_noticed(place: Path, length: int) -> None:
+    cache.put(KEY, BUILD)
+    path = place / f"{KEY}.build"
+    path.write_bytes(path.read_bytes()[:length])
+    assert cache.get(KEY) is None
+
+
+def test_where_nothing_can_be_written_it_warns_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(UserWarning, match="compiled anew in each process.*CUTE_GEMM_CACHE_DIR"):
+        cache.put(KEY, BUILD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.put(KEY, BUILD)
+        assert cache.get(KEY) is None
+        assert cache.entries() == []
+        assert cache.size() == 0
+        assert len(cache.headers_digest([tmp_path])) == 64
+    assert str(tmp_path) in (cache.writable() or "")
+
+
+def test_a_full_disk_leaves_no_half_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache.os, "replace", full)
+    with pytest.warns(UserWarning, match="No space left on device"):
+        cache.put(KEY, BUILD)
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+def test_a_directory_that_others_can_write_to_is_not_used(place: Path) -> None:
+    cache.put(KEY, BUILD)
+    place.chmod(0o777)
+    assert cache.get(KEY) is None
+    with pytest.warns(UserWarning, match="can be written by other users"):
+        cache.put("other", BUILD)
+    assert "chmod go-w" in (cache.writable() or "")
+    place.chmod(0o755)
+    assert cache.get(KEY) is not None
+    assert cache.writable() is None
+
+
+def test_writers_at_once_leave_a_whole_file() -> None:
+    threads = [threading.Thread(target=cache.put, args=(KEY, BUILD)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache.get(KEY) is not None
+    assert len(cache.entries()) == 1
+
+
+def test_the_platform_chooses_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUTE_GEMM_CACHE_DIR")
+    assert cache.directory().name.lower().startswith("cute_gemm") or (
+        "cute_gemm" in cache.directory().parts
+    )
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", "~/x")
+    assert cache.directory() == Path.home() / "x"
+
+
+def test_everything_that_changes_a_cubin_changes_the_key() -> None:
+    unit = TranslationUnit("source", "entry")
+    keys = [
+        cache.key(unit, "headers", {"std": "c++17"}, "sm_80", "13.0.88"),
+        cache.key(replace(unit, source="s"), "headers", {"std": "c++17"}, "sm_80", "13.0.88"),
+        cache.key(replace(unit, symbol="e"), "headers", {"std": "c++17"}, "sm_80", "13.0.88"),
+        cache.key(unit, "headerz", {"std": "c++17"}, "sm_80", "13.0.88"),
+        cache.key(unit, "headers", {"std": "c++20"}, "sm_80", "13.0.88"),
+        cache.key(unit, "headers", {"std": "c++17"}, "sm_86", "13.0.88"),
+        cache.key(unit, "headers", {"std": "c++17"}, "sm_80", "13.0.89"),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert keys[0] == cache.key(unit, "headers", {"std": "c++17"}, "sm_80", "13.0.88")
+
+
+class TestHeadersDigest:
+    @pytest.fixture
+    def tree(self, tmp_path: Path) -> Path:
+        root = tmp_path / "one"
+        (root / "sub").mkdir(parents=True)
+        (root / "a.h").write_text("a")
+        (root / "sub" / "b.h").write_text("b")
+        return root
+
+    def test_content_counts_and_not_the_place(self, tree: Path, tmp_path: Path) -> None:
+        digest = cache.headers_digest([tree])
+        copy = shutil.copytree(tree, tmp_path / "two")
+        assert cache.headers_digest([copy]) == digest
+        (copy / "sub" / "b.h").write_text("c")
+        assert cache.headers_digest([copy]) != digest
+
+    def test_names_count(self, tree: Path) -> None:
+        digest = cache.headers_digest([tree])
+        (tree / "a.h").rename(tree / "c.h")
+        assert cache.headers_digest([tree]) != digest
+
+    def test_an_edit_of_equal_length_is_seen(self, tree: Path) -> None:
+        digest = cache.headers_digest([tree])
+        before = (tree / "a.h").stat().st_mtime_ns
+        (tree / "a.h").write_text("z")
+        os.utime(tree / "a.h", ns=(before + 1000, before + 1000))
+        assert cache.headers_digest([tree]) != digest
+
+    def test_it_is_read_once_per_install(
+        self, tree: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        digest = cache.headers_digest([tree])
+        with monkeypatch.context() as patch:
+            patch.setattr(cache, "_content_digest", None)  # calling it would fail
+            assert cache.headers_digest([tree]) == digest
+        (place / "headers.json").write_text("{damaged")
+        assert cache.headers_digest([tree]) == digest
+        (place / "headers.json").write_text("[]")
+        assert cache.headers_digest([tree]) == digest
+        cache.clear()
+        assert not (place / "headers.json").exists()

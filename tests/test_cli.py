@@ -1,0 +1,323 @@
+"""The command line: what it prints, what its JSON holds, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import cute_gemm as cg
+from cute_gemm import _arguments, cli
+from cute_gemm.errors import OptionError
+from cute_gemm.runtime import why_no_gpu
+
+SIZES = ["-m", "96", "-n", "80", "-k", "64"]
+
+
+@pytest.fixture
+def run(capsys):
+    """Return a function: words -> (exit status, standard output, standard error)."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        status = cli.main(list(words))
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+def compile_arch() -> list[str]:
+    """An architecture to name where there is no GPU to take it from."""
+    return ["--arch", "sm_80"] if why_no_gpu() else []
+
+
+# -- words ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ([], {}),
+        (["--stages", "4"], {"stages": 4}),
+        (["--copy=mn_major"], {"copy": "mn_major"}),
+        (["--tile", "128,128,32"], {"tile": (128, 128, 32)}),
+        (["--tile", "(128, 64, 32)"], {"tile": (128, 64, 32)}),
+        (["--tile", "128x64x32"], {"tile": (128, 64, 32)}),
+        (["--copy", "x"], {"copy": "x"}),
+        (["--flag-name", "true"], {"flag_name": True}),
+        (["--swizzle", "-1"], {"swizzle": -1}),
+    ],
+)
+def test_kernel_options(words, options):
+    assert _arguments.kernel_options(words) == options
+
+
+@pytest.mark.parametrize("words", [["--stages"], ["--stages", "--copy", "auto"]])
+def test_a_kernel_option_needs_a_value(words):
+    with pytest.raises(OptionError, match="--stages needs a value"):
+        _arguments.kernel_options(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["emit", "TN", "-m", "5", "--json", "--stages", "4", "--copy=auto"],
+        ["emit", "--stages", "4", "--copy=auto", "TN", "-m", "5", "--json"],
+    ],
+)
+def test_kernel_options_may_stand_anywhere(words):
+    known, options = _arguments.split_kernel_options(words, _arguments.parsers()[1])
+    assert sorted(known) == sorted(["emit", "TN", "-m", "5", "--json"])
+    assert options == ["--stages", "4", "--copy=auto"]
+
+
+@pytest.mark.parametrize("text", ["-0.7", "-1e-3", "-inf", "2", "nan"])
+def test_any_number_is_a_scalar(text, run):
+    parser, _ = _arguments.parsers()
+    parsed = parser.parse_args(_arguments.join_negative_values(["run", "TN", "--alpha", text]))
+    np.testing.assert_equal(float(parsed.alpha), float(text))
+
+
+def test_an_integer_stays_one():
+    assert isinstance(_arguments.number("3"), int)
+    assert isinstance(_arguments.number("3.0"), float)
+
+
+@pytest.mark.parametrize("command", ["run", "analyze", "emit", "compile", "kernels", "doctor"])
+def test_help(command, run, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        cli.main([command, "--help"])
+    assert leaving.value.code == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_usage_errors_leave_with_2(capsys):
+    for words in (
+        [],
+        ["frobnicate"],
+        ["run"],
+        ["run", "TN", "NN"],
+        ["run", "TN", "-m", "many"],
+        ["kernels", "--colour", "blue"],
+    ):
+        with pytest.raises(SystemExit) as leaving:
+            cli.main(words)
+        assert leaving.value.code == 2
+
+
+# -- run --------------------------------------------------------------------------------------
+
+
+def test_run_says_what_it_did(run):
+    status, out, _ = run("run", "TN", *SIZES, *compile_arch())
+    assert status == 0
+    for part in (
+        "op TN, BLAS-equivalent TN",
+        "A(M,K)  (96,64):(64,1)",
+        "B(N,K)  (80,64):(64,1)",
+        "C(M,N)  (96,80):(1,96)",
+        "coalesced",
+        "kernel ",
+        "compile ",
+        "7680 elements against float64",
+        "all within",
+    ):
+        assert part in out
+    place = "CPU" if why_no_gpu() else "GPU"
+    assert f"on the {place}" in out
+    assert ("TFLOP/s" in out) == (why_no_gpu() is None)
+
+
+def test_the_fallback_is_said_once_in_a_process():
+    if why_no_gpu() is None:
+        pytest.skip("there is a GPU")
+    words = [sys.executable, "-m", "cute_gemm", "run", "NN", *SIZES, *compile_arch()]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr.count("note:") == 1
+    assert "CPU" in done.stderr
+
+
+def test_run_json(run):
+    status, out, _ = run("run", "NT", *SIZES, *compile_arch(), "--json", "--alpha", "-0.5")
+    result = json.loads(out)
+    assert status == 0
+    assert (result["op"], result["m"], result["alpha"]) == ("NT", 96, -0.5)
+    assert result["check"]["ok"] is True
+    assert result["check"]["elements"] == 96 * 80
+    assert result["report"]["operands"]["A"]["coalesced"] is True
+    assert result["build"]["resources"]["spill_stores"] == 0
+    assert result["backend"] == ("cpu" if why_no_gpu() else "cuda")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["NN", "--dtype", "float32", "--beta", "2", "--alpha", "-0.7"],
+        ["TT", "--dtype", "float64", "--order", "C", "--storage", "C"],
+        ["TN", "--dtype", "int8", "--alpha", "3", "--beta", "-2"],
+        ["NT", "--dtype", "bfloat16", "--lda", "100", "--ldb", "97", "--ldc", "104"],
+        ["NN", "--out-dtype", "float32"],
+        ["TN", "--dtype", "float32", "--compute", "tf32"],
+    ],
+)
+def test_run_of_every_kind_is_right(run, words):
+    op, *more = words
+    status, out, _ = run("run", op, "-m", "33", "-n", "47", "-k", "19", *compile_arch(), *more)
+    assert status == 0
+    assert "all within" in out
+
+
+@pytest.mark.parametrize("empty", ["-m", "-n", "-k"])
+def test_run_of_nothing(run, empty):
+    status, _, _ = run("run", "TN", *SIZES, empty, "0", *compile_arch())
+    assert status == 0
+
+
+def test_leading_dimensions_show_in_the_descriptors(run):
+    _, out, _ = run("run", "NT", *SIZES, *compile_arch(), "--lda", "100", "--json")
+    assert json.loads(out)["report"]["matrices"]["A"]["descriptor"] == "(96,64):(1,100)"
+
+
+def test_a_wrong_result_is_status_1(run, monkeypatch):
+    right = cg.Plan.__call__
+
+    def wrong(self, A, B, C=None, **kwargs):
+        result = right(self, A, B, C, **kwargs)
+        C[3, 4] += 1
+        return result
+
+    monkeypatch.setattr(cg.Plan, "__call__", wrong)
+    status, out, err = run("run", "NN", *SIZES, *compile_arch())
+    assert status == 1
+    assert "1 WRONG" in out
+    assert "(3, 4)" in err
+    assert run("run", "NN", *SIZES, *compile_arch(), "--no-check")[0] == 0
+
+
+# -- the other commands -----------------------------------------------------------------------
+
+
+def test_analyze(run):
+    words = ("analyze", "TN", *SIZES, "--arch", "sm_80", "--kernel", "sm80_pipeline")
+    status, out, _ = run(*words)
+    assert status == 0
+    assert "ldmatrix" in out
+    status, out, _ = run(*words, "--copy", "mn_major", "--json")
+    assert json.loads(out)["operands"]["A"]["coalesced"] is False
+
+
+def test_emit(run, tmp_path):
+    words = ("emit", "TN", *SIZES, "--arch", "sm_80")
+    status, out, _ = run(*words)
+    assert status == 0
+    assert "#include" in out
+    assert 'extern "C"' in out
+    file = tmp_path / "unit.cu"
+    status, out, _ = run(*words, "--output", str(file), "--json")
+    assert json.loads(out)["source"] == file.read_text()
+
+
+def test_compile_fills_the_cache(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cubins"))
+    words = ("compile", "TN", *SIZES, "--arch", "sm_80", "--dtype", "float64", "--json")
+    (first,) = json.loads(run(*words)[1])
+    (second,) = json.loads(run(*words)[1])
+    assert (first["cached"], second["cached"]) == (False, True)
+    assert first["arch"] == "sm_80"
+
+    listed = json.loads(run("cache", "--json")[1])
+    assert listed["count"] == 1
+    assert listed["entries"][0]["symbol"] == first["symbol"]
+    assert "1 cubins" in run("cache", "size")[1]
+    assert json.loads(run("cache", "clear", "--json")[1])["removed"] == 1
+    assert json.loads(run("cache", "size", "--json")[1])["count"] == 0
+
+
+def test_compile_writes_one_cubin(run, tmp_path):
+    file = tmp_path / "a.cubin"
+    status, _, _ = run("compile", "TN", *SIZES, *compile_arch(), "-o", str(file))
+    assert status == 0
+    assert file.read_bytes()[:4] == b"\x7fELF"
+    status, _, err = run("compile", "TN", "NN", "--arch", "sm_80", "-o", str(file))
+    assert status == 2
+    assert "--output" in err
+
+
+def test_kernels(run):
+    status, out, _ = run("kernels")
+    assert status == 0
+    assert "sm80_pipeline" in out
+    assert "sm80_pipeline" in [info["name"] for info in json.loads(run("kernels", "--json")[1])]
+
+
+def test_doctor(run):
+    status, out, _ = run("doctor", "--json")
+    names = [check["name"] for check in json.loads(out)]
+    assert status == 0
+    assert len(names) >= 8
+    assert run("doctor")[0] == 0
+
+
+# -- failures ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["run", "XY"], "XY"),
+        (["run", "TN", "--dtype", "float12"], "float12"),
+        (["run", "TN", "-m", "-1"], "-1"),
+        (["run", "NN", "-m", "64", "--lda", "5"], "lda"),
+        (["analyze", "TN", "--kernel", "nothing"], "sm80_pipeline"),
+        (["emit", "TN", "--arch", "sm_12345"], "sm_12345"),
+        (["emit", "TN", "--colour", "blue"], "colour"),
+        (["emit", "TN", "--m", "5"], "--m"),
+        (["run", "TN", "--dtype", "int8", "--alpha", "0.5"], "alpha"),
+        (["emit", "TN", "--output", "/nonexistent/directory/x.cu"], "/nonexistent"),
+    ],
+)
+def test_an_error_is_one_line(run, words, part):
+    status, _, err = run(*words)
+    assert status == 2
+    lines = [line for line in err.splitlines() if not line.startswith("note:")]
+    assert len(lines) == 1
+    assert lines[0].startswith("cute-gemm: ")
+    assert part in lines[0]
+
+
+def test_an_error_in_json(run):
+    status, out, err = run("run", "XY", "--json")
+    assert status == 2
+    assert json.loads(out)["error"]["type"] == "OpError"
+    assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+def test_asking_for_a_gpu_without_one(run):
+    status, _, err = run("run", "TN", *SIZES, "--backend", "cuda")
+    assert status == 2
+    assert "GPU" in err
+
+
+def test_a_closed_pipe_is_no_error():
+    words = f"{sys.executable} -m cute_gemm emit TN --arch sm_80 | true"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {words}"], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0
+
+
+def test_nothing_of_cuda_is_imported_for_help():
+    code = (
+        "import sys, cute_gemm.cli as c\n"
+        "try: c.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'cuda', 'cutlass_library', 'rich', 'scipy', 'torch', 'cupy', 'ml_dtypes'}\n"
+        "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

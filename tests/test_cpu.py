@@ -1,0 +1,184 @@
+"""The CPU backend against float64 and against the BLAS contract."""
+
+import itertools
+import tracemalloc
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from cute_gemm import cpu
+from cute_gemm.atoms import DTYPES
+from cute_gemm.operand import read
+from cute_gemm.problem import from_operands
+
+DTYPES_IN = [row.name for row in DTYPES.values() if row.outputs]
+CANARY = 77
+
+
+def numpy_dtype(name):
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def matrix(shape, order, dtype, rng=None, pad=2):
+    """A random matrix inside a buffer of canaries, and that buffer."""
+    rows, columns = shape
+    buffer = np.full((rows + pad, columns + pad), CANARY, numpy_dtype(dtype), order=order)
+    view = buffer[1 : rows + 1, 1 : columns + 1]
+    if rng is not None:
+        integers = dtype in ("int8", "int32")
+        view[:] = rng.integers(-128, 128, shape) if integers else rng.standard_normal(shape)
+    return view, buffer
+
+
+def shapes(op, m, n, k):
+    return ((m, k) if op[0] == "N" else (k, m)), ((k, n) if op[1] == "N" else (n, k))
+
+
+def run(op, A, B, C, alpha=1, beta=0, **options):
+    problem = from_operands(op, read(A, "A"), read(B, "B"), read(C, "C"), **options)
+    cpu.gemm(problem, A, B, C, alpha, beta)
+
+
+def wide(x):
+    return x.astype(np.float64)
+
+
+def expected(op, A, B, C, alpha, beta):
+    """The result and the sum of magnitudes, in float64."""
+    A = wide(A) if op[0] == "N" else wide(A).T
+    B = wide(B) if op[1] == "N" else wide(B).T
+    total = alpha * (A @ B)
+    sizes = abs(alpha) * (abs(A) @ abs(B))
+    if beta != 0:
+        total = total + beta * wide(C)
+        sizes = sizes + abs(beta) * abs(wide(C))
+    return total, sizes
+
+
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT", "HC"])
+@pytest.mark.parametrize("dtype", DTYPES_IN)
+@pytest.mark.parametrize("small_blocks", [False, True])
+def test_against_float64(monkeypatch, op, dtype, small_blocks):
+    if small_blocks:
+        monkeypatch.setattr(cpu, "_BLOCK", 8)
+    rng = np.random.default_rng(1)
+    row = DTYPES[dtype]
+    sizes = [(1, 1, 1), (7, 3, 31), (8, 16, 24), (33, 17, 9)]
+    scalars = [(1, 0), (0, 1), (3, 2)] if dtype == "int8" else [(1, 0), (-0.7, 1), (1, -0.7)]
+    for (m, n, k), orders, out, (alpha, beta) in itertools.product(
+        sizes, ["FFF", "CFC", "FCF"], row.outputs, scalars
+    ):
+        A_shape, B_shape = shapes(op, m, n, k)
+        A, _ = matrix(A_shape, orders[0], dtype, rng)
+        B, _ = matrix(B_shape, orders[1], dtype, rng)
+        C, buffer = matrix((m, n), orders[2], out, rng)
+        reference, magnitude = expected(op, A, B, C, alpha, beta)
+        run(op, A, B, C, alpha, beta)
+        sums = DTYPES[row.accumulator].roundoff
+        bound = DTYPES[out].roundoff * abs(reference) + (k + 4) * sums * magnitude
+        assert np.isfinite(wide(C)).all()
+        assert (abs(wide(C) - reference) <= bound).all()
+        C[:] = CANARY
+        assert (buffer == CANARY).all()
+
+
+def test_half_types_are_summed_in_float32():
+    ones = np.ones((1, 5000), np.float16)
+    C = np.zeros((1, 1), np.float32)
+    run("NT", ones, ones, C)
+    assert C == 5000  # float16 sums of ones end at 2048
+
+
+def test_int8_is_exact_where_one_float32_sum_would_not_be():
+    A = np.full((1, 2049), -128, np.int8)
+    A[0, 0] = 1
+    C = np.zeros((1, 1), np.int32)
+    run("NT", A, A, C)
+    assert C == 2048 * 2**14 + 1
+
+
+def test_int32_wraps():
+    rng = np.random.default_rng(2)
+    A, B = (rng.integers(-128, 128, (4, 4)).astype(np.int8) for _ in "AB")
+    C = rng.integers(-(2**31), 2**31, (4, 4)).astype(np.int32)
+    exact = 2**27 * (A.astype(int) @ B) - 3 * C.astype(int)
+    run("NN", A, B, C, 2**27, -3)
+    np.testing.assert_array_equal(C, exact.astype(np.int32))
+    assert abs(exact).max() >= 2**31
+
+
+@pytest.mark.parametrize("dtype", DTYPES_IN)
+def test_integer_values_are_exact(dtype):
+    rng = np.random.default_rng(3)
+    A, B = (rng.integers(-3, 4, (40, 40)).astype(numpy_dtype(dtype)) for _ in "AB")
+    C = np.zeros((40, 40), numpy_dtype(DTYPES[dtype].outputs[-1]))
+    run("TN", A, B, C)
+    assert (wide(C) == wide(A).T @ wide(B)).all()
+
+
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_beta_0_does_not_read_c(dtype):
+    A, C = np.eye(3).astype(numpy_dtype(dtype)), np.full((3, 3), np.nan, numpy_dtype(dtype))
+    run("NN", A, A, C, 2, 0)
+    assert (C == 2 * A).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("beta", "result"), [(0, 0), (1, 3), (-2, -6)])
+def test_alpha_0_does_not_read_a_and_b(dtype, beta, result):
+    nan = np.full((3, 3), np.nan, numpy_dtype(dtype))
+    C = np.full((3, 3), 3, numpy_dtype(dtype))
+    run("TN", nan, nan, C, 0, beta)
+    np.testing.assert_array_equal(C, np.full_like(C, result))
+
+
+@pytest.mark.parametrize("alpha", [1, np.nan, np.inf])
+@pytest.mark.parametrize(("beta", "result"), [(0, 0), (0.5, 1.5)])
+def test_k_0_is_beta_c(alpha, beta, result):
+    C = np.full((3, 2), 3.0)
+    run("NN", np.zeros((3, 0)), np.zeros((0, 2)), C, alpha, beta)
+    np.testing.assert_array_equal(C, np.full_like(C, result))
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 3), (3, 0), (0, 0)])
+def test_nothing_to_do(m, n):
+    run("NN", np.zeros((m, 4)), np.zeros((4, n)), np.zeros((m, n)), 2, 3)
+
+
+def test_nan_and_infinity_are_numbers_and_no_warning():
+    A, B = np.array([[1.0, 0.0]], "f4"), np.array([[1.0, 0.0], [0.0, 0.0]], "f4")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        C = np.zeros((1, 2), np.float32)
+        run("NN", A, B, C, np.inf)
+        np.testing.assert_array_equal(C, [[np.inf, np.nan]])
+        C[:] = 1
+        run("NN", A, B, C, 1, np.nan)
+        assert np.isnan(C).all()
+        C = np.zeros((1, 2), np.float16)
+        run("NN", A.astype("f2"), B.astype("f2"), C, 1e6)
+        np.testing.assert_array_equal(C, [[np.inf, 0]])
+
+
+def test_tf32_is_float32_here():
+    A = np.array([[1 + 2.0**-20]], np.float32)
+    C = np.zeros((1, 1), np.float32)
+    run("NN", A, np.ones((1, 1), "f4"), C, compute="tf32")
+    assert C == A
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+def test_memory_stays_small(dtype):
+    A, B = np.ones((3000, 6000), dtype, order="F"), np.ones((6000, 8), dtype)
+    C = np.zeros((3000, 8), DTYPES[dtype].outputs[0])
+    tracemalloc.start()
+    run("NN", A, B, C)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5 * 2**20  # A alone is 72 MB in float32
+    assert (C == 6000).all()

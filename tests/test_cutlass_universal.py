@@ -1,0 +1,330 @@
+"""CUTLASS's own kernel: config, emitted unit, thread maps, and that NVRTC builds it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cute_gemm.emitter import TranslationUnit
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels.base import GlobalAccess
+from cute_gemm.kernels.cutlass_config import CutlassUniversalConfig
+from cute_gemm.kernels.cutlass_maps import LoadMap, raked, striped, stripmined
+from cute_gemm.kernels.cutlass_universal import CutlassUniversal
+from cute_gemm.problem import GemmProblem, from_sizes
+
+KERNEL = CutlassUniversal()
+OPS = ("NN", "NT", "TN", "TT")
+#: dtype, compute, output type
+TYPES = (
+    ("float16", None, "float16"),
+    ("float16", None, "float32"),
+    ("bfloat16", None, "bfloat16"),
+    ("float32", "float32", "float32"),
+    ("float32", "tf32", "float32"),
+    ("float64", None, "float64"),
+    ("int8", None, "int32"),
+)
+
+
+def problem(op: str = "TN", size: int = 4096, **given: object) -> GemmProblem:
+    sizes = {"m": size, "n": size, "k": size, "dtype": "float16", **given}
+    return from_sizes(op, **sizes)  # type: ignore[arg-type]
+
+
+def every_problem(size: int) -> list[GemmProblem]:
+    return [
+        problem(op, size, dtype=dtype, compute=compute, out_dtype=out, order=order)
+        for dtype, compute, out in TYPES
+        for op in OPS
+        for order in ("F", "C")
+    ]
+
+
+@pytest.mark.parametrize("size", [4096, 100])
+def test_names_tell_configs_apart(size: int) -> None:
+    configs = [KERNEL.configure(each, "sm_80") for each in every_problem(size)]
+    assert len(set(configs)) == len(TYPES) * len(OPS) * 2
+    names = {config.name for config in configs}
+    assert len(names) == len(configs)
+    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) for name in names)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tile": (128, 256, 32)}, {"warps": (4, 2)}, {"stages": 3}, {"swizzle": 1}],
+)
+def test_every_option_is_in_the_name(options: dict[str, object]) -> None:
+    options = {"warps": (2, 4), **options} if "tile" in options else options
+    base = KERNEL.configure(problem(), "sm_80")
+    config = KERNEL.configure(problem(), "sm_80", **options)
+    for option, value in options.items():
+        assert getattr(config, option) == value
+    assert config.name != base.name
+    assert hash(config) != hash(base)
+
+
+def test_alignment_is_in_the_name() -> None:
+    even = problem(m=96, n=96, k=96)
+    base = KERNEL.configure(even, "sm_80")
+    odd = replace(even, C=replace(even.C, alignment=2))
+    assert KERNEL.configure(odd, "sm_80").name == base.name.replace("_CM8_", "_CM1_")
+
+
+def test_options_as_text() -> None:
+    as_text = KERNEL.configure(problem(), "sm_80", tile="256x128x32", warps="4,2", stages="3")
+    assert as_text == KERNEL.configure(
+        problem(), "sm_80", tile=(256, 128, 32), warps=[4, 2], stages=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"copy": "auto"}, r"no option 'copy'; it has tile, warps, stages, swizzle"),
+        ({"tile": "128x128"}, r"tile is '128x128'; expected 3 positive integers"),
+        ({"tile": (128, 0, 32)}, r"expected 3 positive integers"),
+        ({"tile": (100, 128, 32)}, r"M extent of a warp to be a multiple of 16"),
+        ({"tile": (128, 128, 16)}, r"bK to be a multiple of 32"),
+        ({"tile": (256, 256, 32)}, r"512 accumulator registers"),
+        ({"warps": (3, 2)}, r"M extent of a warp"),
+        ({"warps": 4}, r"warps is 4; expected 2 positive integers"),
+        ({"stages": 1}, r"stages is 1; expected 2 to 12 for half"),
+        ({"stages": 2.5}, r"stages is 2.5; expected an integer"),
+        ({"stages": True}, r"expected an integer"),
+        ({"stages": 11}, r"180224 bytes of shared memory; expected at most 166912 on sm_80"),
+        ({"swizzle": 3}, r"swizzle is 3; expected 1, 2, 4 or 8"),
+        ({"tile": "64; x", "stages": 3}, r"tile is '64; x'"),
+    ],
+)
+def test_bad_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        KERNEL.configure(problem(), "sm_80", **options)
+
+
+def test_pipeline_of_registers_where_cp_async_cannot_copy() -> None:
+    odd = problem("NT", lda=4097)
+    assert KERNEL.configure(odd, "sm_80").stages == 2
+    with pytest.raises(OptionError, match="A allows accesses of 2 bytes only"):
+        KERNEL.configure(odd, "sm_80", stages=3)
+    # 4 bytes are enough for it.
+    assert KERNEL.configure(problem("NT", lda=4098), "sm_80").stages > 2
+
+
+def test_unsupported() -> None:
+    with pytest.raises(UnsupportedError, match="'sm_75'.*sm_80 or newer"):
+        KERNEL.configure(problem(), "sm_75")
+    with pytest.raises(UnsupportedError, match="sm80_pipeline"):
+        KERNEL.configure(problem("NT", lda=4098, dtype="int8"), "sm_80")
+    with pytest.raises(UnsupportedError, match="m is 2147483647; .* takes up to"):
+        KERNEL.configure(problem("NT", m=2**31 - 1, n=1, k=1), "sm_80")
+
+
+def test_int8_takes_the_instruction_that_is_exact() -> None:
+    assert KERNEL.configure(problem("TN", dtype="int8"), "sm_80").math == "int8"
+    assert KERNEL.configure(problem("TT", dtype="int8"), "sm_80").math == "dp4a"
+    # From here on CUTLASS's tensor core kernel could saturate where int32 wraps around.
+    assert KERNEL.configure(problem("TN", dtype="int8", k=2**17), "sm_80").math == "dp4a"
+
+
+@pytest.mark.parametrize(
+    ("op", "a", "b"),  # the instance's operands are the flipped B and A
+    [("NN", "Row", "Row"), ("NT", "Col", "Row"), ("TN", "Row", "Col"), ("TT", "Col", "Col")],
+)
+def test_unit_of_a_column_major_c(op: str, a: str, b: str) -> None:
+    names = {"Row": "RowMajor", "Col": "ColumnMajor"}
+    config = KERNEL.configure(problem(op), "sm_80", tile=(256, 128, 32), warps=(4, 2), stages=3)
+    unit = KERNEL.emit(config)
+    layouts = re.findall(r"cutlass::half_t, cutlass::layout::(\w+)", unit.source)
+    assert layouts == [names[a], names[b], "RowMajor"]
+    assert "GemmShape<128, 256, 32>" in unit.source  # transposed, as the operands are
+    assert "/* Exchange */ true" in unit.source
+
+
+@pytest.mark.parametrize(
+    ("op", "a", "b"),
+    [("NN", "Col", "Col"), ("NT", "Col", "Row"), ("TN", "Row", "Col"), ("TT", "Row", "Row")],
+)
+def test_unit_of_a_row_major_c(op: str, a: str, b: str) -> None:
+    names = {"Row": "RowMajor", "Col": "ColumnMajor"}
+    config = KERNEL.configure(
+        problem(op, order="C"), "sm_80", tile=(256, 128, 32), warps=(4, 2), stages=3
+    )
+    unit = KERNEL.emit(config)
+    layouts = re.findall(r"cutlass::half_t, cutlass::layout::(\w+)", unit.source)
+    assert layouts == [names[a], names[b], "RowMajor"]
+    assert "GemmShape<256, 128, 32>" in unit.source
+    assert "/* Exchange */ false" in unit.source
+
+
+def test_unit_is_cutlass_librarys() -> None:
+    config = KERNEL.configure(problem(), "sm_80")
+    unit = KERNEL.emit(config)
+    assert unit.symbol == config.name
+    assert unit.source.count('extern "C" __global__') == 1
+    assert re.search(rf"^{unit.symbol}\(", unit.source, re.M)
+    assert re.findall(r"#include (.*)", unit.source) == ['"cutlass_universal.cuh"']
+    assert "${" not in unit.source
+    assert "typename cutlass::gemm::kernel::DefaultGemmUniversal<" in unit.source
+    assert unit == KERNEL.emit(config)
+
+
+def test_launch_has_a_cta_for_each_tile() -> None:
+    ragged = problem(m=1000, n=129, k=64)
+    config = KERNEL.configure(ragged, "sm_80", tile=(128, 64, 32), warps=(2, 2))
+    launch = KERNEL.launch(config, ragged)
+    assert (launch.grid, launch.block) == (8 * 3, 128)
+    assert launch.smem == config.smem <= 101376
+
+
+def covered_once(coords: np.ndarray, vector: int, axis: int, tile: tuple[int, int]) -> bool:
+    """Whether the vectors cover the tile, each element once."""
+    cells = np.repeat(coords.reshape(-1, 1, 2), vector, axis=1)
+    cells[..., axis] += np.arange(vector)
+    cells = cells.reshape(-1, 2)
+    if (cells < 0).any() or (cells >= tile).any():
+        return False
+    linear = cells[:, 0] * tile[1] + cells[:, 1]
+    return linear.size == tile[0] * tile[1] and np.unique(linear).size == linear.size
+
+
+@pytest.mark.parametrize("size", [4096, 100, 101])
+def test_accesses_cover_every_tile_once(size: int) -> None:
+    for each in every_problem(size):
+        if each.A.dtype == "int8" and size == 101 and each.blas_op != "TN":
+            continue
+        config = KERNEL.configure(each, "sm_80")
+        for access in KERNEL.accesses(config, each):
+            assert isinstance(access, GlobalAccess)
+            row_bits = {"float16": 16, "bfloat16": 16, "float64": 64, "int8": 8}
+            vector = access.bits // row_bits.get(access.matrix.dtype, 32)
+            assert access.coords.shape[1:] == (32, 2)
+            assert access.coords.shape[0] * 32 * vector == access.tile[0] * access.tile[1]
+            assert covered_once(access.coords, vector, access.axis, access.tile), (
+                config.name,
+                access.operand,
+            )
+
+
+def test_accesses_of_a_leftover_of_k_come_first() -> None:
+    ragged = problem("TN", m=256, n=256, k=72)
+    config = KERNEL.configure(ragged, "sm_80")
+    loads = [each for each in KERNEL.accesses(config, ragged) if each.operand == "A"]
+    first, rest = (each.matrix for each in loads if isinstance(each, GlobalAccess))
+    assert (first.shape, first.alignment) == ((256, 8), 256)
+    assert (rest.shape, rest.alignment) == ((256, 64), 16)  # 8 halves in: 16 bytes
+
+
+def test_accesses_without_products() -> None:
+    empty = problem(m=64, n=64, k=0)
+    config = KERNEL.configure(empty, "sm_80")
+    assert [each.operand for each in KERNEL.accesses(config, empty)] == ["C"]
+    nothing = problem(m=0, n=64, k=64)
+    assert KERNEL.accesses(KERNEL.configure(nothing, "sm_80"), nothing) == ()
+    assert KERNEL.launch(KERNEL.configure(nothing, "sm_80"), nothing).grid == 0
+
+
+def test_limits_name_their_cause() -> None:
+    def limits(each: GemmProblem) -> dict[str, str]:
+        config = KERNEL.configure(each, "sm_80")
+        found = KERNEL.accesses(config, each)
+        return {access.operand: access.limit for access in found if hasattr(access, "limit")}
+
+    assert limits(problem()) == {"A": "", "B": "", "C": ""}
+    padded = problem("NT", lda=4098, ldb=4100)
+    assert limits(padded) == {"A": "lda = 4098", "B": "ldb = 4100", "C": ""}
+    assert limits(problem("TN", k=4095, lda=4096, ldb=4096))["A"] == "k = 4095"
+    assert "one element" in limits(problem(dtype="float64"))["C"]
+
+
+def test_thread_maps_by_hand() -> None:
+    # 128x32 halves with a contiguous K: a warp takes 8 rows of 4 vectors, four times in a row.
+    half = raked(32, 128, 128, (4, 8), 8)
+    assert (half.iterations, half.delta) == ((1, 4), (32, 8))
+    assert half.first[[0, 1, 4, 32]].tolist() == [[0, 0], [8, 0], [0, 1], [0, 32]]
+    # Doubles with a contiguous M: the warps take turns with rows of K.
+    double = striped(128, 16, 256, (16, 2), 1)
+    assert (double.iterations, double.delta) == ((8, 1), (16, 16))
+    assert double.first[[1, 16, 32]].tolist() == [[1, 0], [0, 1], [0, 2]]
+    # SIMT: threads along the contiguous mode, then along the other.
+    simt = stripmined(8, 128, 256)
+    assert simt.iterations == (1, 4) and simt.delta[1] == 32
+    assert simt.first[[1, 8]].tolist() == [[1, 0], [0, 1]]
+    dp4a = stripmined(128, 32, 256, 4)
+    assert isinstance(dp4a, LoadMap)
+    assert dp4a.requests(4)[:2, :2].tolist() == [[[0, 0], [4, 0]], [[0, 4], [4, 4]]]
+
+
+def build(config: CutlassUniversalConfig, arch: str) -> None:
+    from cute_gemm.compiler import build as compile_unit
+
+    unit = KERNEL.emit(config)
+    built = compile_unit(unit, arch)
+    assert built.symbol == config.name
+    assert built.cubin[:4] == b"\x7fELF"
+    # That the proofs of layouts and shared memory hold is what the compiler just said.
+    assert built.resources.spill_stores == built.resources.spill_loads == 0
+
+
+@pytest.mark.parametrize(
+    ("each", "arch"),
+    [
+        (problem("NN"), "sm_90a"),
+        (problem("TN", 101, dtype="bfloat16", order="C", out_dtype="float32"), "sm_80"),
+    ],
+    ids=["aligned", "odd"],
+)
+def test_nvrtc_builds(each: GemmProblem, arch: str) -> None:
+    build(KERNEL.configure(each, arch), arch)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("size", [4096, 100, 101])
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("types", TYPES, ids=lambda types: "-".join(map(str, types)))
+def test_nvrtc_builds_everything(types: tuple[str, str | None, str], op: str, size: int) -> None:
+    dtype, compute, out = types
+    if dtype == "int8" and size == 101 and op != "TN":
+        pytest.skip("sm80_pipeline's job")
+    for order in ("F", "C"):
+        each = problem(op, size, dtype=dtype, compute=compute, out_dtype=out, order=order)
+        build(KERNEL.configure(each, "sm_80"), "sm_80")
+
+
+SWIZZLE = """
+#include "cutlass_universal.cuh"
+
+template <int N>
+constexpr bool each_tile_once(int tiles_m, int tiles_n) {
+  unsigned seen[16] = {};
+  for (int block = 0; block < tiles_m * tiles_n; ++block) {
+    auto const tile = cute_gemm::LinearThreadblockSwizzle<N>::tile_of(block, tiles_m, tiles_n);
+    if (tile.m < 0 || tile.m >= tiles_m || tile.n < 0 || tile.n >= tiles_n) return false;
+    if (seen[tile.m] >> tile.n & 1) return false;
+    seen[tile.m] |= 1u << tile.n;
+  }
+  return true;
+}
+
+template <int N>
+constexpr bool every_grid() {
+  for (int m = 1; m <= 9; ++m) {
+    for (int n = 1; n <= 18; ++n) {
+      if (!each_tile_once<N>(m, n)) return false;
+    }
+  }
+  return true;
+}
+
+static_assert(every_grid<1>() && every_grid<2>() && every_grid<4>() && every_grid<8>());
+extern "C" __global__ void nothing() {}
+"""
+
+
+def test_swizzle_gives_each_tile_to_one_cta() -> None:
+    from cute_gemm.compiler import build as compile_unit
+
+    compile_unit(TranslationUnit(SWIZZLE, "nothing"), "sm_80")

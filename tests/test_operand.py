@@ -1,0 +1,390 @@
+"""What ``operand.read`` finds in arrays of each library; PyTorch, CuPy and JAX as small fakes."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cute_gemm import operand
+from cute_gemm.errors import ArrayError, ShapeError, StrideError
+from cute_gemm.operand import Operand, dtype_name, host_array, new_matrix, overlap, read
+
+
+class FakeTensor:
+    """The attributes of ``torch.Tensor`` that are read."""
+
+    def __init__(self, shape=(4, 6), stride=(1, 4), dtype="torch.float16", place="cuda", **more):
+        self._stride = stride
+        self.shape = shape
+        self.dtype = type("dtype", (), {"__str__": lambda _: dtype})()
+        self.device = SimpleNamespace(type=place, index=3)
+        self.is_cuda = place == "cuda"
+        self.is_cpu = place == "cpu"
+        self.requires_grad = False
+        self.layout = "torch.strided"
+        self.__dict__.update(more)
+
+    def get_device(self):
+        return self.device.index
+
+    def data_ptr(self):
+        if self.layout != "torch.strided":
+            raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+        return 0x7000
+
+    def stride(self):
+        return self._stride
+
+
+FakeTensor.__module__, FakeTensor.__name__ = "torch", "Tensor"
+
+
+class Parameter(FakeTensor):
+    pass
+
+
+class FakeCupy:
+    """The attributes of ``cupy.ndarray`` that are read; strides are in bytes."""
+
+    def __init__(self, shape=(4, 6), strides=(2, 8), dtype="float16"):
+        self.data = SimpleNamespace(ptr=0x9000, device_id=2)
+        self.shape, self.strides, self.dtype = shape, strides, np.dtype(dtype)
+        self.itemsize = self.dtype.itemsize
+
+
+FakeCupy.__module__, FakeCupy.__name__ = "cupy", "ndarray"
+
+
+class Exporter:
+    """An array of some other library."""
+
+    def __init__(self, array, device=(1, 0)):
+        self.array, self.device = array, device
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+
+def facts(found):
+    return found.shape, found.strides, found.dtype, found.device, found.library, found.readonly
+
+
+@pytest.mark.parametrize(
+    ("array", "strides"),
+    [
+        (np.zeros((3, 5), order="F"), (1, 3)),
+        (np.zeros((3, 5)), (5, 1)),
+        (np.zeros((8, 9), order="F")[2:5, 1:6], (1, 8)),
+        (np.zeros((8, 9))[2:5, 1:6], (9, 1)),
+        (np.zeros((6, 10))[::2, ::2], (20, 2)),
+        (np.zeros((3, 5))[::-1], (-5, 1)),
+    ],
+)
+def test_numpy_strides_and_address(array, strides):
+    found = read(array, "A")
+    assert facts(found) == ((3, 5), strides, "float64", None, "numpy", False)
+    assert found.pointer == array.ctypes.data
+    assert host_array(found) is array
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", "int8", "complex64", "bfloat16", "float8_e4m3fn"]
+)
+def test_numpy_dtypes(dtype):
+    kind = getattr(ml_dtypes, dtype, None) or dtype
+    found = read(np.zeros((2, 3), kind), "A")
+    assert (found.dtype, found.strides) == (dtype, (3, 1))
+
+
+def test_numpy_other_byte_order_is_another_type():
+    assert read(np.zeros((2, 2), np.dtype("f4").newbyteorder()), "A").dtype != "float32"
+
+
+def test_numpy_readonly():
+    array = np.zeros((2, 2))
+    array.flags.writeable = False
+    assert read(array, "C").readonly
+
+
+def test_numpy_subclasses():
+    assert read(np.zeros((2, 2)).view(np.recarray), "A").library == "numpy"
+    with pytest.raises(ArrayError, match=r"A is a masked array.*A\.filled"):
+        read(np.ma.zeros((2, 2)), "A")
+
+
+def test_strides_between_elements():
+    records = np.zeros((2, 4), np.dtype([("x", "f4"), ("y", "i1")]))
+    with pytest.raises(StrideError, match=r"B has strides \(20, 5\) in bytes.*4-byte.*B\.copy"):
+        read(records["x"], "B")
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (1, 2, 3)])
+def test_not_a_matrix(shape):
+    with pytest.raises(ShapeError, match=r"B has shape .*matrix.*reshape") as caught:
+        read(np.zeros(shape), "B")
+    assert str(shape) in str(caught.value)
+
+
+@pytest.mark.parametrize("thing", [[[1.0]], None, "A", 3, np.float32(1), object()])
+def test_not_an_array(thing):
+    with pytest.raises(ArrayError, match=r"A is a \w+\.\w+; expected .*np\.asarray\(A\)"):
+        read(thing, "A")
+
+
+def test_torch_on_a_gpu():
+    tensor = FakeTensor()
+    found = read(tensor, "A")
+    assert facts(found) == ((4, 6), (1, 4), "float16", 3, "torch", False)
+    assert found.pointer == 0x7000
+    assert found.owner is tensor
+
+
+def test_torch_subclass_is_read_as_torch():
+    assert read(Parameter(), "A").library == "torch"
+
+
+def test_class_of_the_same_name_elsewhere_is_not_torch():
+    kind = type("Tensor", (), {})
+    kind.__module__ = "torchlike.core"
+    with pytest.raises(ArrayError, match=r"torchlike\.core\.Tensor"):
+        read(kind(), "A")
+
+
+def test_torch_on_the_host():
+    array = np.arange(24, dtype=np.float32).reshape(4, 6)
+    tensor = FakeTensor(place="cpu", dtype="torch.float32", numpy=lambda: array)
+    found = read(tensor, "A")
+    assert (found.device, found.library, found.dtype) == (None, "torch", "float32")
+    assert host_array(found) is array
+
+
+def test_torch_bfloat16_on_the_host(monkeypatch):
+    array = np.array([[1.5, -2.0]], ml_dtypes.bfloat16)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(int16="torch.int16"))
+    as_int16 = SimpleNamespace(numpy=lambda: array.view(np.int16))
+    tensor = FakeTensor(
+        place="cpu", dtype="torch.bfloat16", view={"torch.int16": as_int16}.__getitem__
+    )
+    seen = host_array(read(tensor, "A"))
+    assert seen.dtype == ml_dtypes.bfloat16
+    assert np.shares_memory(seen, array)
+    assert seen.tolist() == [[1.5, -2.0]]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (FakeTensor(requires_grad=True), r"A requires grad.*A\.detach\(\)"),
+        (FakeTensor(place="mps"), r"A is a tensor on .*mps.*A\.cuda\(\)"),
+        (FakeTensor(layout="torch.sparse_coo"), r"sparse_coo.*A\.to_dense\(\)"),
+    ],
+)
+def test_torch_refused(tensor, message):
+    with pytest.raises(ArrayError, match=message):
+        read(tensor, "A")
+
+
+def test_cupy():
+    found = read(FakeCupy(), "B")
+    assert facts(found) == ((4, 6), (1, 4), "float16", 2, "cupy", False)
+    assert found.pointer == 0x9000
+
+
+def test_dlpack_on_the_host_is_numpy_without_a_copy():
+    array = np.zeros((3, 5), order="F")
+    found = read(Exporter(array), "A")
+    assert facts(found)[:5] == ((3, 5), (1, 3), "float64", None, "numpy")
+    assert found.pointer == array.ctypes.data
+    assert host_array(found).ctypes.data == array.ctypes.data
+
+
+def test_dlpack_that_fails_says_why():
+    exporter = Exporter(None)
+    with pytest.raises(ArrayError, match=r"A, a .*Exporter, does not give .*np\.asarray") as caught:
+        read(exporter, "A")
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
+@pytest.mark.parametrize(
+    ("module", "library", "readonly"),
+    [("jaxlib._jax", "jax", True), ("numba.cuda", "dlpack", False)],
+)
+@pytest.mark.parametrize("protocol", ["__dlpack_device__", "__cuda_array_interface__"])
+def test_other_device_arrays(monkeypatch, module, library, readonly, protocol):
+    utils = pytest.importorskip("cuda.core.utils")
+    asked = []
+
+    class View:
+        @staticmethod
+        def from_any_interface(array, stream_ptr):
+            asked.append(stream_ptr)
+            return SimpleNamespace(
+                ptr=0x4000,
+                shape=(4, 6),
+                strides=(6, 1),
+                dtype=np.dtype("f4"),
+                device_id=1,
+                readonly=False,
+            )
+
+    monkeypatch.setattr(utils, "StridedMemoryView", View)
+    kind = type("Array", (), {protocol: lambda self: (2, 1)})
+    kind.__module__ = module
+    found = read(kind(), "A")
+    assert facts(found) == ((4, 6), (6, 1), "float32", 1, library, readonly)
+    assert asked == [1]  # the legacy default stream, on which stream_handle then runs
+    assert operand.stream_handle(found) == 0
+    assert operand.needs_synchronize(found)
+
+
+def test_stream_handles(monkeypatch):
+    torch = SimpleNamespace(_C=SimpleNamespace(_cuda_getCurrentRawStream=lambda d: 1000 + d))
+    cuda = SimpleNamespace(get_current_stream=lambda d: SimpleNamespace(ptr=2000 + d))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    found = [read(x, "A") for x in (FakeTensor(), FakeCupy(), FakeTensor(place="cpu"), np.eye(2))]
+    assert [operand.stream_handle(x) for x in found] == [1003, 2002, 0, 0]
+    assert not any(operand.needs_synchronize(x) for x in found)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32"])
+@pytest.mark.parametrize(("order", "strides"), [("F", (1, 4)), ("C", (3, 1))])
+def test_new_numpy_matrix(dtype, order, strides):
+    made = read(new_matrix(read(np.eye(2), "A"), (4, 3), order, dtype), "C")
+    assert facts(made) == ((4, 3), strides, dtype, None, "numpy", False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "strides"),
+    [((4, 3), "F", (1, 4)), ((4, 3), "C", (3, 1)), ((0, 3), "F", (1, 1)), ((4, 0), "C", (1, 1))],
+)
+def test_new_torch_matrix(monkeypatch, shape, order, strides):
+    made = SimpleNamespace(
+        float16="half", empty_strided=lambda *given, dtype, device: (*given, dtype, device)
+    )
+    monkeypatch.setitem(sys.modules, "torch", made)
+    like = FakeTensor()
+    assert new_matrix(read(like, "A"), shape, order, "float16") == (
+        shape,
+        strides,
+        "half",
+        like.device,
+    )
+
+
+def test_new_cupy_matrix_is_made_on_the_device_of_the_operand(monkeypatch):
+    current = [0]
+
+    class Device:
+        def __init__(self, ordinal):
+            self.ordinal = ordinal
+
+        def __enter__(self):
+            current.append(self.ordinal)
+
+        def __exit__(self, *_):
+            current.pop()
+
+    def empty(shape, dtype, order):
+        return shape, dtype, order, current[-1]
+
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=Device), empty=empty)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    made = new_matrix(read(FakeCupy(), "A"), (4, 3), "F", "float32")
+    assert made == ((4, 3), np.dtype("f4"), "F", 2)
+
+
+def test_new_jax_matrix_is_complete(monkeypatch):
+    def empty(shape, dtype, device):
+        return SimpleNamespace(block_until_ready=lambda: (shape, dtype, device))
+
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(numpy=SimpleNamespace(empty=empty)))
+    like = Operand(0, (2, 2), (2, 1), "float32", 0, "jax", SimpleNamespace(device="gpu0"), True)
+    assert new_matrix(like, (4, 3), "F", "float32") == ((4, 3), "float32", "gpu0")
+    assert operand.new_order(like, "F") == "C"
+
+
+def test_new_matrix_of_an_unknown_library():
+    like = Operand(0, (2, 2), (2, 1), "float32", 0, "dlpack", Exporter(None), False)
+    with pytest.raises(ArrayError, match=r"Exporter.*pass a C of shape \(4, 3\) and dtype float32"):
+        new_matrix(like, (4, 3), "F", "float32")
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "float16",
+        np.float16,
+        np.dtype("float16"),
+        type("d", (), {"__str__": lambda s: "t.float16"})(),
+    ],
+)
+def test_dtype_names(spelled):
+    assert dtype_name(spelled) == "float16"
+
+
+def test_operand_says_where_it_is_and_not_what_is_in_it():
+    assert read(FakeTensor(), "A").place == "CUDA device 3 (torch)"
+    found = read(np.full((2, 2), 77.0), "A")
+    assert found.place == "the host (numpy)"
+    assert "77" not in repr(found).replace(str(found.pointer), "")
+
+
+regions = st.builds(
+    lambda start, rows, columns, ld, turned, wide: Operand(
+        0x10000 + start,
+        (columns, rows) if turned else (rows, columns),
+        (ld, 1) if turned else (1, ld),
+        "float32" if wide else "int8",
+        0,
+        "torch",
+        None,
+        False,
+    ),
+    st.integers(0, 60),
+    st.integers(0, 6),
+    st.integers(0, 6),
+    st.integers(0, 12),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+def addresses(found):
+    size = 4 if found.dtype == "float32" else 1
+    i, j, byte = np.ogrid[: found.shape[0], : found.shape[1], :size]
+    return set((found.pointer + (i * found.strides[0] + j * found.strides[1]) * size + byte).flat)
+
+
+@settings(max_examples=300, deadline=None)
+@given(regions, regions)
+def test_overlap_is_exact(a, b):
+    assert overlap(a, b) == bool(addresses(a) & addresses(b))
+
+
+def test_overlap_of_blocks_of_one_large_buffer():
+    def block(start, ld):
+        return Operand(
+            0x7F0000000000 + 2 * start, (2000, 4000), (1, ld), "float16", 0, "", 0, False
+        )
+
+    assert not overlap(block(0, 4001), block(2000, 4001))
+    assert overlap(block(0, 4001), block(1999, 4001))
+    assert overlap(block(0, 4001), block(2000, 4002))
+
+
+def test_no_array_library_is_imported():
+    script = (
+        "import sys, cute_gemm.cpu\n"
+        "print([m for m in ('torch', 'cupy', 'jax', 'ml_dtypes', 'cuda.core') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

@@ -1,0 +1,525 @@
+"""What can be seen without a GPU; the driver is a Python object with memory of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cute_gemm import devices, runtime
+from cute_gemm.compiler import Build, Resources
+from cute_gemm.errors import (
+    CubinError,
+    DeviceError,
+    LaunchError,
+    NoGpuError,
+    OutOfMemoryError,
+    ScalarError,
+    StrideError,
+)
+from cute_gemm.kernels.base import Launch
+
+without_gpu = pytest.mark.skipif(devices.why_no_gpu() is None, reason="there is a GPU")
+
+ILLEGAL_ADDRESS = 700
+
+
+class FakeDriver:
+    """The calls of ``cuda.bindings.driver`` that the runtime makes, for two devices of 9.0."""
+
+    CUresult = SimpleNamespace(CUDA_ERROR_OUT_OF_MEMORY=2)
+    CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_HOST=1, CU_MEMORYTYPE_DEVICE=2)
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+    CUdevice_attribute = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=9,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=0,
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=132,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=232448,
+    )
+    CUDA_MEMCPY2D = SimpleNamespace
+
+    def __init__(self) -> None:
+        self.contexts = [0]  # the stack of this thread
+        self.memory: dict[int, ctypes.Array] = {}
+        self.launches: list[dict[str, Any]] = []
+        self.smem: list[int] = []
+        self.copies: list[str] = []
+        self.code = 0
+        self.load_code = 0
+
+    # devices
+    def cuDeviceGetCount(self) -> tuple[int, int]:
+        return 0, 2
+
+    def cuDeviceGet(self, device: int) -> tuple[int, int]:
+        return 0, device
+
+    def cuDeviceGetName(self, length: int, handle: int) -> tuple[int, bytes]:
+        return 0, b"Fake H200" + b"\0" * (length - 9)
+
+    def cuDeviceTotalMem(self, handle: int) -> tuple[int, int]:
+        return 0, 2**34
+
+    def cuDeviceGetAttribute(self, which: int, handle: int) -> tuple[int, int]:
+        return 0, which
+
+    def cuDevicePrimaryCtxRetain(self, handle: int) -> tuple[int, int]:
+        return 0, 0x1000 + handle
+
+    # contexts
+    def cuCtxPushCurrent(self, context: int) -> tuple[int]:
+        self.contexts.append(context)
+        return (0,)
+
+    def cuCtxPopCurrent(self) -> tuple[int, int]:
+        return 0, self.contexts.pop()
+
+    def cuCtxGetCurrent(self) -> tuple[int, int]:
+        return 0, self.contexts[-1]
+
+    def cuCtxSynchronize(self) -> tuple[int]:
+        return (self.code,)
+
+    def cuStreamSynchronize(self, stream: int) -> tuple[int]:
+        return (self.code,)
+
+    # kernels
+    def cuModuleLoadData(self, image: bytes) -> tuple[int, str]:
+        return self.load_code, "module"
+
+    def cuModuleGetFunction(self, module: str, name: bytes) -> tuple[int, int]:
+        return (0, 0x88) if name == b"entry" else (500, 0)
+
+    def cuFuncSetAttribute(self, function: int, which: int, value: int) -> tuple[int]:
+        assert which == 8
+        self.smem.append(value)
+        return (0,)
+
+    def cuLaunchKernel(self, *arguments: Any) -> tuple[int]:
+        function, gx, gy, gz, bx, by, bz, smem, stream, table, extra = arguments
+        assert (function, gy, gz, by, bz, extra) == (0x88, 1, 1, 1, 1, 0)
+        at = (ctypes.c_void_p * 13).from_address(table)
+        scalar = ctypes.c_float
+
+        def read(kind: type, index: int) -> Any:
+            return kind.from_address(at[index]).value
+
+        self.launches.append(
+            {
+                "launch": (gx, bx, smem),
+                "stream": stream,
+                "context": self.contexts[-1],
+                "matrices": [read(ctypes.c_uint64, i) for i in (0, 1, 2)],
+                "extents": [read(ctypes.c_int32, i) for i in (3, 4, 5)],
+                "leading": [read(ctypes.c_int64, i) for i in (6, 7, 8)],
+                "scalars": [read(scalar, i) for i in (9, 10)],
+                "doubles": [read(ctypes.c_double, i) for i in (9, 10)],
+                "ints": [read(ctypes.c_int32, i) for i in (9, 10)],
+                "pointers": [read(ctypes.c_uint64, i) for i in (11, 12)],
+            }
+        )
+        return (self.code,)
+
+    # memory
+    def cuMemAlloc(self, size: int) -> tuple[int, int]:
+        if size > 2**33:
+            return 2, 0
+        block = ctypes.create_string_buffer(b"\xee" * size, size)
+        self.memory[ctypes.addressof(block)] = block
+        return 0, ctypes.addressof(block)
+
+    def cuMemFree(self, pointer: int) -> tuple[int]:
+        del self.memory[pointer]
+        return (0,)
+
+    def cuMemGetInfo(self) -> tuple[int, int, int]:
+        return 0, 1000, 2000
+
+    def cuMemcpyHtoDAsync(self, target: int, source: int, size: int, stream: int) -> tuple[int]:
+        self.copies.append("1-D")
+        ctypes.memmove(target, source, size)
+        return (0,)
+
+    def cuMemcpyDtoHAsync(self, target: int, source: int, size: int, stream: int) -> tuple[int]:
+        return self.cuMemcpyHtoDAsync(target, source, size, stream)
+
+    def cuMemcpy2DAsync(self, copy: Any, stream: int) -> tuple[int]:
+        self.copies.append("2-D")
+        source = copy.srcHost if copy.srcMemoryType == 1 else copy.srcDevice
+        target = copy.dstHost if copy.dstMemoryType == 1 else copy.dstDevice
+        for row in range(copy.Height):
+            ctypes.memmove(
+                target + row * copy.dstPitch, source + row * copy.srcPitch, copy.WidthInBytes
+            )
+        return (0,)
+
+    # events
+    def cuEventCreate(self, flags: int) -> tuple[int, list[float]]:
+        return 0, [0.0]
+
+    def cuEventRecord(self, event: list[float], stream: int) -> tuple[int]:
+        event[0] = float(len(self.launches)) ** 2
+        return (0,)
+
+    def cuEventSynchronize(self, event: list[float]) -> tuple[int]:
+        return (0,)
+
+    def cuEventElapsedTime(self, start: list[float], end: list[float]) -> tuple[int, float]:
+        return 0, end[0] - start[0]
+
+    def cuEventDestroy(self, event: list[float]) -> tuple[int]:
+        return (0,)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    fake = FakeDriver()
+    for module in (devices, runtime):
+        monkeypatch.setattr(module, "load_driver", lambda: fake)
+        monkeypatch.setattr(module, "error_name", lambda code: f"CUDA_ERROR {code}")
+    monkeypatch.setattr(devices, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(runtime, "_loaded", {})
+    for function in (devices.device_properties, devices.primary_context):
+        function.cache_clear()
+    yield fake
+    for function in (devices.device_properties, devices.primary_context):
+        function.cache_clear()
+
+
+def a_build(arch: str = "sm_90a", symbol: str = "entry", static: int = 0) -> Build:
+    return Build(b"cubin", symbol, arch, Resources(32, static, 0, 0, 0), 0.0, False, "")
+
+
+SIZES = {"m": 3, "n": 4, "k": 5, "lda": 2**33, "ldb": 7, "ldc": 8}
+
+
+class TestDevices:
+    def test_why_no_gpu_never_raises_and_is_a_sentence(self) -> None:
+        reason = devices.why_no_gpu()
+        assert reason is None or len(reason) > 10
+
+    @without_gpu
+    def test_without_a_gpu(self) -> None:
+        assert devices.device_count() == 0
+        for call in (devices.device_name, devices.device_arch, devices.synchronize):
+            with pytest.raises(NoGpuError, match="driver"):
+                call(0)
+        with pytest.raises(NoGpuError):
+            runtime.upload(np.zeros((2, 2)))
+        with pytest.raises(NoGpuError):
+            runtime.load(a_build())
+
+    def fake_library(self, init: int = 0, count: int = 1, version: int = 13000) -> Any:
+        def into(value: int) -> Callable[[Any], int]:
+            def call(reference: Any) -> int:
+                reference._obj.value = value
+                return 0
+
+            return call
+
+        def text(code: int, reference: Any) -> int:
+            reference._obj.value = b"CUDA_ERROR_NO_DEVICE"
+            return 0
+
+        return SimpleNamespace(
+            cuInit=lambda flags: init,
+            cuDeviceGetCount=into(count),
+            cuDriverGetVersion=into(version),
+            cuGetErrorName=text,
+            cuGetErrorString=lambda code, reference: 1,
+        )
+
+    @pytest.mark.parametrize(
+        ("about", "reason"),
+        [
+            ({"init": 100}, "no usable GPU (CUDA_ERROR_NO_DEVICE; CUDA_VISIBLE_DEVICES is '')"),
+            ({"count": 0}, "found no GPU"),
+            ({"version": 11080}, "for CUDA 11.8 and does not load cubins"),
+        ],
+    )
+    def test_reasons(
+        self, monkeypatch: pytest.MonkeyPatch, about: dict[str, int], reason: str
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        monkeypatch.setattr(devices, "load_libcuda", lambda: self.fake_library(**about))
+        assert reason in (devices._why_no_gpu() or "")
+
+    def test_a_good_driver_has_no_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(devices, "load_libcuda", self.fake_library)
+        assert devices._why_no_gpu() is None
+
+    def test_properties(self, driver: FakeDriver) -> None:
+        assert devices.device_name(1) == "Fake H200"
+        assert devices.device_arch(1) == "sm_90a"
+        assert devices.multiprocessors(1) == 132
+        assert devices.total_memory(1) == 2**34
+        with pytest.raises(DeviceError, match="device=2 does not exist; expected 0 to 1"):
+            devices.device_name(2)
+        with pytest.raises(DeviceError, match="device=-1"):
+            devices.device_name(-1)
+
+    @pytest.mark.parametrize(
+        ("capability", "arch"),
+        [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((12, 0), "sm_120a")],
+    )
+    def test_arch_of(self, capability: tuple[int, int], arch: str) -> None:
+        assert devices.arch_of(capability) == arch
+        assert runtime.runs_on(arch, capability)
+
+    def test_a_failure_of_the_device_has_a_name(self, driver: FakeDriver) -> None:
+        driver.code = ILLEGAL_ADDRESS
+        with pytest.raises(LaunchError, match="waiting for device 0 failed with CUDA_ERROR 700"):
+            devices.synchronize(0)
+        assert driver.contexts == [0]
+
+
+@pytest.mark.parametrize(
+    ("arch", "capability", "runs"),
+    [
+        ("sm_80", (8, 0), True),
+        ("sm_80", (8, 9), True),
+        ("sm_86", (8, 0), False),
+        ("sm_80", (9, 0), False),
+        ("sm_90", (9, 0), True),
+        ("sm_90a", (10, 0), False),
+        ("sm_100a", (10, 3), False),
+        ("sm_100f", (10, 3), True),
+        ("sm_120", (12, 1), True),
+    ],
+)
+def test_runs_on(arch: str, capability: tuple[int, int], runs: bool) -> None:
+    assert runtime.runs_on(arch, capability) is runs
+
+
+class TestLaunch:
+    def test_the_arguments_arrive(self, driver: FakeDriver) -> None:
+        bound = runtime.load(a_build()).bind(
+            Launch(7, 128, 1000), **SIZES, alpha=1.5, beta=-0.5, beta_pointer=2**63 + 1
+        )
+        bound(2**63 + 11, 12, 13, 17)
+        (seen,) = driver.launches
+        assert seen["launch"] == (7, 128, 1000)
+        assert seen["stream"] == 17
+        assert seen["matrices"] == [2**63 + 11, 12, 13]
+        assert seen["extents"] == [3, 4, 5]
+        assert seen["leading"] == [2**33, 7, 8]
+        assert seen["scalars"] == [1.5, -0.5]
+        assert seen["pointers"] == [0, 2**63 + 1]
+
+    def test_only_the_matrices_change(self, driver: FakeDriver) -> None:
+        bound = runtime.load(a_build()).bind(Launch(7, 128, 0), **SIZES, alpha=2)
+        bound(1, 2, 3)
+        bound(4, 5, 6, 7)
+        first, second = driver.launches
+        assert second["matrices"] == [4, 5, 6]
+        assert second["extents"] == first["extents"]
+        bound.set_scalars(3, 4, 5, 6)
+        bound(4, 5, 6)
+        assert driver.launches[2]["scalars"] == [3, 4]
+        assert driver.launches[2]["pointers"] == [5, 6]
+        assert driver.launches[2]["leading"] == first["leading"]
+
+    @pytest.mark.parametrize("before", [0, 0x1000, 0x1001, 0x9999])
+    def test_the_context_is_right_and_left_as_it_was(self, driver: FakeDriver, before: int) -> None:
+        bound = runtime.load(a_build(), 1).bind(Launch(7, 128, 0), **SIZES)
+        driver.contexts = [before]
+        bound(1, 2, 3)
+        assert driver.launches[0]["context"] == 0x1001
+        assert driver.contexts == [before]
+
+    def test_no_ctas_is_no_launch(self, driver: FakeDriver) -> None:
+        runtime.load(a_build()).bind(Launch(0, 128, 0), **SIZES)(1, 2, 3)
+        assert driver.launches == []
+
+    def test_a_refused_launch(self, driver: FakeDriver) -> None:
+        bound = runtime.load(a_build()).bind(Launch(1, 128, 0), **SIZES)
+        driver.code = ILLEGAL_ADDRESS
+        with pytest.raises(LaunchError, match="launching entry failed: CUDA_ERROR 700"):
+            bound(1, 2, 3)
+        assert driver.contexts == [0]
+
+    def test_shared_memory_is_asked_for_once(self, driver: FakeDriver) -> None:
+        kernel = runtime.load(a_build(static=1024))
+        for smem in (0, 47 * 1024, 47 * 1024 + 1, 100_000, 60_000, 100_000):
+            kernel.bind(Launch(1, 128, smem), **SIZES)
+        assert driver.smem == [47 * 1024 + 1, 100_000]
+
+    @pytest.mark.parametrize(
+        ("launch", "message"),
+        [
+            (Launch(2**31, 128, 0), "cannot have 2147483648 CTAs"),
+            (Launch(1, 1025, 0), "cannot have 1025 threads per CTA; at most 1024"),
+            (Launch(1, 128, 232_448), "232449 bytes of shared memory per CTA; at most 232448"),
+        ],
+    )
+    def test_limits(self, driver: FakeDriver, launch: Launch, message: str) -> None:
+        with pytest.raises(LaunchError, match=message):
+            runtime.load(a_build(static=1)).bind(launch, **SIZES)
+
+    def test_one_cubin_is_loaded_once_per_device(self, driver: FakeDriver) -> None:
+        assert runtime.load(a_build()) is runtime.load(a_build())
+        assert runtime.load(a_build(), 1) is not runtime.load(a_build(), 0)
+
+    def test_cubin_for_another_arch(self, driver: FakeDriver) -> None:
+        with pytest.raises(CubinError, match="is for sm_80, and device 0 .* is sm_90a"):
+            runtime.load(a_build("sm_80"))
+        driver.load_code = 209
+        with pytest.raises(CubinError, match="refuses the sm_90 cubin of entry: CUDA_ERROR 209"):
+            runtime.load(a_build("sm_90"))
+        assert driver.contexts == [0]
+
+    def test_missing_symbol(self, driver: FakeDriver) -> None:
+        with pytest.raises(LaunchError, match="looking up other in its cubin"):
+            runtime.load(a_build(symbol="other"))
+
+
+class TestScalars:
+    def bound(self, scalar: str, alpha: Any, beta: Any = 0) -> None:
+        runtime.load(a_build()).bind(
+            Launch(1, 1, 0), **SIZES, scalar=scalar, alpha=alpha, beta=beta
+        )(1, 2, 3)
+
+    def test_types(self, driver: FakeDriver) -> None:
+        self.bound("float64", 0.1, np.float64(1e300))
+        assert driver.launches[-1]["doubles"] == [0.1, 1e300]
+        self.bound("int32", -3, np.int64(5))
+        assert driver.launches[-1]["ints"] == [-3, 5]
+        self.bound("float32", np.float16(0.5), True)
+        assert driver.launches[-1]["scalars"] == [0.5, 1.0]
+
+    def test_what_float32_cannot_hold(self, driver: FakeDriver) -> None:
+        self.bound("float32", 1e300, -1e300)
+        assert driver.launches[-1]["scalars"] == [np.inf, -np.inf]
+        self.bound("float32", np.nan, -np.inf)
+        alpha, beta = driver.launches[-1]["scalars"]
+        assert np.isnan(alpha)
+        assert beta == -np.inf
+
+    @pytest.mark.parametrize("value", [2**31, 0.5, "1"])
+    def test_what_int32_cannot_hold(self, driver: FakeDriver, value: Any) -> None:
+        with pytest.raises(ScalarError, match="beta="):
+            self.bound("int32", 1, value)
+
+
+def numbered(shape: tuple[int, int], order: str = "F") -> np.ndarray:
+    return np.arange(1, 1 + shape[0] * shape[1], dtype=np.int32).reshape(shape, order=order)
+
+
+WINDOWS = {
+    "F": lambda: (p := numbered((5, 7)), p[:]),
+    "C": lambda: (p := numbered((5, 7), "C"), p[:]),
+    "rows of F": lambda: (p := numbered((9, 7)), p[2:6]),
+    "columns of F": lambda: (p := numbered((9, 7)), p[:, 2:6]),
+    "columns of C": lambda: (p := numbered((9, 7), "C"), p[:, 1:4]),
+    "one row of F": lambda: (p := numbered((9, 7)), p[2:3]),
+    "one column of F": lambda: (p := numbered((9, 7)), p[:, 3:4]),
+    "one column of C": lambda: (p := numbered((9, 7), "C"), p[:, 3:4]),
+    "every other of one row": lambda: (p := numbered((9, 7)), p[2:3, ::2]),
+    "every other of one column": lambda: (p := numbered((9, 7), "C"), p[::2, 2:3]),
+    "one element": lambda: (p := numbered((9, 7)), p[3:4, 3:4]),
+    "no rows": lambda: (p := numbered((9, 7)), p[3:3]),
+    "no columns": lambda: (p := numbered((9, 7)), p[:, 3:3]),
+}
+
+
+class TestCopies:
+    @pytest.mark.parametrize("pitch_limit", [2**31 - 1, 4])
+    @pytest.mark.parametrize("name", WINDOWS)
+    def test_there_and_back(
+        self,
+        driver: FakeDriver,
+        monkeypatch: pytest.MonkeyPatch,
+        name: str,
+        pitch_limit: int,
+    ) -> None:
+        monkeypatch.setattr(runtime, "_MAX_PITCH", pitch_limit)
+        parent, window = WINDOWS[name]()
+        want, everything = window.copy(), parent.copy()
+        with runtime.upload(window) as buffer:
+            # Each element lies where the host array has it.
+            for (i, j), value in np.ndenumerate(window):
+                offset = i * window.strides[0] + j * window.strides[1]
+                assert offset + 4 <= buffer.nbytes
+                assert ctypes.c_int32.from_address(buffer.pointer + offset).value == value
+            window[...] = -1
+            around = parent.copy()  # a marker in the window, the old values around it
+            parent[...] = np.where(around == -1, 0, around + 1000)
+            outside = np.where(around == -1, 0, around + 1000)
+            runtime.download(buffer, window)
+        assert np.array_equal(window, want)
+        # Nothing but the window was written.
+        assert np.array_equal(parent, np.where(around == -1, everything, outside))
+        assert driver.memory == {}
+        assert driver.contexts == [0]
+
+    def test_a_whole_array_is_one_copy(self, driver: FakeDriver) -> None:
+        runtime.upload(numbered((5, 7))).free()
+        runtime.upload(numbered((9, 7))[:, 2:6]).free()
+        assert driver.copies == ["1-D", "1-D"]
+        runtime.upload(numbered((9, 7))[2:6]).free()
+        assert driver.copies[2:] == ["2-D"]
+
+    def test_two_strides(self, driver: FakeDriver) -> None:
+        with pytest.raises(StrideError, match="one unit stride"):
+            runtime.upload(numbered((9, 9))[::2])
+        with pytest.raises(StrideError, match="one unit stride"):
+            runtime.upload(numbered((9, 9))[:, ::-1])
+        overlapping = np.lib.stride_tricks.as_strided(numbered((9, 9)), (3, 3), (4, 4))
+        with pytest.raises(StrideError, match="one unit stride"):
+            runtime.upload(overlapping)
+        with pytest.raises(StrideError, match="3 dimensions"):
+            runtime.upload(np.zeros((2, 2, 2)))
+        assert driver.memory == {}
+
+    def test_out_of_memory_says_how_much(self, driver: FakeDriver) -> None:
+        message = r"10000000000 bytes \(9.3 GiB\) .* device 1 \(Fake H200\), where 1000 of 2000"
+        with pytest.raises(OutOfMemoryError, match=message):
+            runtime.DeviceBuffer(10**10, 1)
+        assert driver.contexts == [0]
+
+    def test_memory_goes_with_its_owner(self, driver: FakeDriver) -> None:
+        buffer = runtime.DeviceBuffer(16)
+        assert len(driver.memory) == 1
+        buffer.free()
+        buffer.free()
+        assert (buffer.pointer, driver.memory) == (0, {})
+        buffer = runtime.DeviceBuffer(0)
+        assert buffer.pointer
+        del buffer
+        assert driver.memory == {}
+
+    def test_a_failed_kernel_is_reported_by_the_download(self, driver: FakeDriver) -> None:
+        array = numbered((2, 2))
+        with runtime.upload(array) as buffer:
+            driver.code = ILLEGAL_ADDRESS
+            with pytest.raises(LaunchError, match="waiting for the result.*700"):
+                runtime.download(buffer, array)
+
+
+def test_time_launches(driver: FakeDriver) -> None:
+    bound = runtime.load(a_build()).bind(Launch(1, 1, 0), **SIZES)
+    assert runtime.time_launches(lambda: bound(1, 2, 3), 3) == [1.0, 3.0, 5.0]
+
+
+def test_nothing_of_cuda_is_imported_before_it_is_needed() -> None:
+    script = (
+        "import sys, cute_gemm.compiler, cute_gemm.cache, cute_gemm.runtime, cute_gemm.doctor;"
+        "print(sorted(n for n in sys.modules if n.split('.')[0] in ('cuda', 'cutlass_library')))"
+    )
+    root = str(Path(runtime.__file__).parent.parent)
+    answer = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout.strip() == "[]"
