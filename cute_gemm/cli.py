@@ -22,7 +22,7 @@ from cute_gemm.atoms import DTYPES
 from cute_gemm.errors import GemmError, OptionError
 
 if TYPE_CHECKING:
-    from cute_gemm.analysis.report import AccessRow
+    from cute_gemm.analysis.rows import AccessRow
     from cute_gemm.api import Plan
     from cute_gemm.problem import Matrix
 
@@ -77,10 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from cute_gemm.api import plan as make_plan
+    from cute_gemm.problem import scalar
 
     say = _Printer(quiet=arguments.json)
-    # The plan by sizes refuses bad input before a large matrix is made.
-    _plan(arguments)
+    # What is refused should be before a large matrix is made and a kernel compiled.
+    sized = _plan(arguments).problem
+    for name in ("alpha", "beta"):
+        scalar(getattr(arguments, name), name, sized.A.dtype, None)
     A, B, C = _matrices(arguments)
     plan = make_plan(
         arguments.op, A, B, C, compute=arguments.compute, kernel=arguments.kernel,
@@ -99,10 +102,10 @@ def _run(arguments: argparse.Namespace) -> int:
         f"{problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}"
     )
     say()
-    for matrix in (problem.A, problem.B, problem.C):
-        say(f"  {_descriptor(matrix)}")
+    for line in _descriptors((problem.A, problem.B, problem.C)):
+        say(f"  {line}")
     say()
-    say(f"kernel   {plan.kernel} for {plan.arch}: {plan.why}")
+    say(f"kernel   {plan.kernel} for {plan.arch}:\n         {plan.why}")
 
     report = plan.report()
     say()
@@ -112,7 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
         say(f"  - {finding}")
     say()
 
-    say(f"compile  {plan.symbol} ... ", end="")
+    say(f"compile  {plan.symbol}\n         ... ", end="")
     build = plan.build
     used = build.resources
     spilled = used.spill_stores + used.spill_loads
@@ -131,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> int:
     status = OK
     if not arguments.no_check:
         status = _check(arguments, plan, A, B, C, before, say, result)
-    if plan.backend == "cuda" and status == OK:
+    if plan.backend == "cuda" and status == OK and problem.flops:
         from cute_gemm.bench import compare
 
         timing = compare(plan, A, B, C, alpha=arguments.alpha, beta=arguments.beta)
@@ -155,11 +158,12 @@ def _check(
         "max_error": verdict.max_error, "max_error_over_bound": _finite(verdict.max_ratio),
         "worst": verdict.worst, "bound": verdict.bound,
     }  # fmt: skip
-    say(f"check    {verdict.elements} elements against float64, bound {verdict.bound}: ", end="")
+    say(f"check    {verdict.elements} elements against float64, bound {verdict.bound}:")
+    say("         ", end="")
     if verdict.ok:
         say(
-            f"all within; largest error {verdict.max_error:.3g}, "
-            f"at most {verdict.max_ratio:.2g} of its bound"
+            f"all within; largest error {verdict.max_error:.3g}; "
+            f"at most {verdict.max_ratio:.2g} of an element's bound"
         )
         return OK
     say(f"{verdict.wrong} WRONG; largest error {verdict.max_error:.3g}, worst at {verdict.worst}")
@@ -207,7 +211,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     for op in arguments.ops:
         for arch in archs:
             plan = _plan(arguments, op=op, arch=arch)
-            say(f"{plan.symbol}  {plan.arch} ... ", end="")
+            say(f"{plan.symbol}  {plan.arch}\n  ... ", end="")
             build = plan.build
             used = build.resources
             say(
@@ -303,7 +307,7 @@ def _plan(arguments: argparse.Namespace, *, op: str | None = None, arch: str | N
         op or arguments.op, m=arguments.m, n=arguments.n, k=arguments.k, dtype=arguments.dtype,
         lda=arguments.lda, ldb=arguments.ldb, ldc=arguments.ldc, storage=arguments.storage,
         order=arguments.order, out_dtype=arguments.out_dtype, compute=arguments.compute,
-        kernel=arguments.kernel, backend=getattr(arguments, "backend", "auto"),
+        kernel=arguments.kernel, backend=getattr(arguments, "backend", "cpu"),
         arch=arch or arguments.arch, **arguments.options,
     )  # fmt: skip
 
@@ -367,11 +371,14 @@ def _scaled_product(op: str, alpha: complex, beta: complex) -> str:
     return text if beta == 0 else f"{text} + {beta} C"
 
 
-def _descriptor(matrix: Matrix) -> str:
-    return (
-        f"{_MODES[matrix.name]}  {matrix}  {matrix.dtype}, {matrix.major}-major, "
+def _descriptors(matrices: Sequence[Matrix]) -> list[str]:
+    """Return a line for each matrix: modes, shape:stride, and what it is in memory."""
+    width = max(len(str(matrix)) for matrix in matrices)
+    return [
+        f"{_MODES[matrix.name]}  {matrix!s:<{width}}  {matrix.dtype}, {matrix.major}-major, "
         f"ld{matrix.name.lower()} {matrix.ld}, base aligned to {matrix.alignment} bytes"
-    )
+        for matrix in matrices
+    ]
 
 
 def _access_table(rows: Sequence[AccessRow]) -> list[str]:

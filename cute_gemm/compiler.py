@@ -361,8 +361,10 @@ def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: f
         from cuda.core.experimental import Program, ProgramOptions
 
     _need_nvrtc()
+    # The name goes into the symbol of every internal variable, of which CuTe has thousands: the
+    # entry's own would make a cubin a quarter larger.
     options = ProgramOptions(
-        name=unit.symbol, arch=arch, include_path=[str(path) for path in paths], **OPTIONS
+        name="unit", arch=arch, include_path=[str(path) for path in paths], **OPTIONS
     )
     logs = io.StringIO()
     try:

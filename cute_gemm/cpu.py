@@ -59,6 +59,9 @@ def gemm(
 def _block(
     A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: float | int, beta: float | int
 ) -> None:
+    if C.strides[0] < C.strides[1]:
+        # NumPy's results are row-major: turn the product round, to write C as it lies in memory.
+        A, B, C = B.T, A.T, C.T
     accumulator = np.dtype(dtype(A.dtype.name).accumulator).type
     k = A.shape[1]
     result: np.ndarray | np.generic = accumulator(0)

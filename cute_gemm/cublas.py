@@ -134,7 +134,7 @@ def _load() -> Any:
     except (DynamicLibNotFoundError, OSError, RuntimeError):
         raise CublasError("no cuBLAS found (PyTorch, CuPy and nvmath bring one)") from None
     integer, long, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
-    matrix = [pointer, integer, long]  # address, type, leading dimension
+    matrix: list[Any] = [pointer, integer, long]  # address, type, leading dimension
     library.cublasCreate_v2.argtypes = [pointer]
     library.cublasDestroy_v2.argtypes = [pointer]
     library.cublasGetProperty.argtypes = [integer, pointer]

@@ -7,6 +7,7 @@ report is computed from the layouts alone.
 """
 
 import cute_gemm as cg
+from cute_gemm.analysis.report import Report
 
 SIZE = 4096
 OPS = ("NT", "NN", "TN", "TT")
@@ -27,7 +28,7 @@ def table(copy: str) -> None:
     print()
 
 
-def analyze(op: str, copy: str) -> cg.Report:
+def analyze(op: str, copy: str) -> Report:
     return cg.analyze(
         op, m=SIZE, n=SIZE, k=SIZE, dtype="float16", kernel="sm80_pipeline", arch="sm_80", copy=copy
     )

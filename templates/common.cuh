@@ -61,20 +61,38 @@ struct Position {
 
 // ---- copies -------------------------------------------------------------------------------------
 
-// Copies `valid` of `Bytes` bytes from global to shared memory and zero-fills the rest; nothing is
-// read when `valid` is 0. 4, 8 and 16 bytes go asynchronously.
+// Shared memory is addressed by 32-bit byte addresses, so that a thread's part is one register and
+// every static distance from it lies in the instruction.
+template <class T>
+CUTE_DEVICE T* shared_pointer(uint32_t address) {
+  return reinterpret_cast<T*>(__cvta_shared_to_generic(address));
+}
+
+// Copies `Bytes` bytes from global to shared memory; 4, 8 and 16 go asynchronously, and cp.async has
+// no 1- or 2-byte form.
 template <int Bytes>
-CUTE_DEVICE void copy_zfill(void* dst, void const* src, int valid) {
+CUTE_DEVICE void copy_async(uint32_t dst, void const* src) {
   if constexpr (Bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(cast_smem_ptr_to_uint(dst)),
-                 "l"(src), "r"(valid));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(dst), "l"(src));
   } else if constexpr (Bytes >= 4) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(cast_smem_ptr_to_uint(dst)),
-                 "l"(src), "n"(Bytes), "r"(valid));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(dst), "l"(src), "n"(Bytes));
   } else {
-    // cp.async has no 1- or 2-byte form.
     using Word = uint_bit_t<8 * Bytes>;
-    *static_cast<Word*>(dst) = valid ? *static_cast<Word const*>(src) : Word(0);
+    *shared_pointer<Word>(dst) = *static_cast<Word const*>(src);
+  }
+}
+
+// The same for the first `valid` of the bytes, with zeros in place of the others.
+template <int Bytes>
+CUTE_DEVICE void copy_async_zfill(uint32_t dst, void const* src, int valid) {
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(dst), "l"(src), "r"(valid));
+  } else if constexpr (Bytes >= 4) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(dst), "l"(src), "n"(Bytes),
+                 "r"(valid));
+  } else {
+    using Word = uint_bit_t<8 * Bytes>;
+    *shared_pointer<Word>(dst) = valid ? *static_cast<Word const*>(src) : Word(0);
   }
 }
 

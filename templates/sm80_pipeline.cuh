@@ -37,24 +37,36 @@ struct TileLoader {
 
   Element const* gmem;  // the thread's first element, in k tile 0
   int64_t row_stride, column_stride;
-  Element* smem;
+  uint32_t smem;
   int smem_first;
   At first;
   int rows_left;  // from the tile's first row to the matrix's last
+  bool inside;    // all of the tile's rows are the matrix's
 
-  CUTE_DEVICE TileLoader(Element const* tile, int64_t row_stride, int64_t column_stride, Element* smem,
+  CUTE_DEVICE TileLoader(Element const* tile, int64_t row_stride, int64_t column_stride, uint32_t smem,
                          int thread, int rows_left)
       : row_stride(row_stride), column_stride(column_stride), smem(smem), first(thread, 0),
-        rows_left(rows_left) {
+        rows_left(rows_left), inside(rows_left >= kRows) {
     gmem = tile + first.row * row_stride + first.column * column_stride;
     smem_first = SmemLayout{}(first.row, first.column, 0);
   }
 
-  // kTail: the tile may reach beyond the matrix along k, by `columns_left`.
-  template <bool kTail>
+  // Loads k tile `k_tile` into stage `pipe`. kCut: it may reach beyond the matrix along k, of which
+  // `columns_left` columns are left.
+  template <bool kCut>
   CUTE_DEVICE void load(int k_tile, int pipe, int columns_left = kColumns) const {
+    if (!kCut && inside) {
+      copy<false, false>(k_tile, pipe, columns_left);
+    } else {
+      copy<true, kCut>(k_tile, pipe, columns_left);
+    }
+  }
+
+  template <bool kCutRows, bool kCutColumns>
+  CUTE_DEVICE void copy(int k_tile, int pipe, int columns_left) const {
+    constexpr int kBytes = kVector * sizeof(Element);
     Element const* source = gmem + int64_t(k_tile) * kColumns * column_stride;
-    Element* target = smem + pipe * (kRows * kColumns);
+    uint32_t const target = smem + pipe * int(kRows * kColumns * sizeof(Element));
     CUTE_UNROLL
     for (int k = 0; k < kColumns; k += kStepColumns) {
       CUTE_UNROLL
@@ -63,13 +75,18 @@ struct TileLoader {
         for (int v = 0; v < kValues; v += kVector) {
           At const step(0, v);
           int const row = mn + step.row, column = k + step.column;
-          int const rows = rows_left - first.row - row;
-          int const columns = kTail ? columns_left - first.column - column : kVector;
-          int const valid = kVectorAlongK ? (rows > 0 ? min(columns, kVector) : 0)
-                                          : (columns > 0 ? min(rows, kVector) : 0);
-          copy_zfill<kVector * sizeof(Element)>(
-              target + join(SmemLayout{}, smem_first, SmemLayout{}(row, column, 0)),
-              source + row * row_stride + column * column_stride, max(valid, 0) * int(sizeof(Element)));
+          uint32_t const to =
+              target + sizeof(Element) * join(SmemLayout{}, smem_first, SmemLayout{}(row, column, 0));
+          Element const* const from = source + row * row_stride + column * column_stride;
+          if constexpr (!kCutRows && !kCutColumns) {
+            copy_async<kBytes>(to, from);
+          } else {
+            int const rows = rows_left - first.row - row;
+            int const columns = kCutColumns ? columns_left - first.column - column : kVector;
+            int const valid = kVectorAlongK ? (rows > 0 ? min(columns, kVector) : 0)
+                                            : (columns > 0 ? min(rows, kVector) : 0);
+            copy_async_zfill<kBytes>(to, from, max(valid, 0) * int(sizeof(Element)));
+          }
         }
       }
     }
@@ -87,24 +104,25 @@ struct BlockLoader {
   static constexpr int kBlocks = kColumns / kStepColumns;
   using At = Position<TV, kStepRows>;
 
-  Element const* smem;
+  uint32_t smem;
   int smem_first;
 
-  CUTE_DEVICE BlockLoader(Element const* smem, int thread) : smem(smem) {
+  CUTE_DEVICE BlockLoader(uint32_t smem, int thread) : smem(smem) {
     At const first(thread, 0);
     smem_first = SmemLayout{}(first.row, first.column, 0);
   }
 
   template <class Fragment>
   CUTE_DEVICE void load(int block, int pipe, Fragment&& fragment) const {  // ((Vector,Rest),MMA_MN,Blocks)
-    Element const* source = smem + pipe * (kRows * kColumns);
+    uint32_t const source = smem + pipe * int(kRows * kColumns * sizeof(Element));
     CUTE_UNROLL
     for (int mn = 0; mn < kRows / kStepRows; ++mn) {
       CUTE_UNROLL
       for (int v = 0; v < kValues / kVector; ++v) {
         At const step(0, v * kVector);
         int const offset = SmemLayout{}(mn * kStepRows + step.row, block * kStepColumns + step.column, 0);
-        Element const* from = source + join(SmemLayout{}, smem_first, offset);
+        auto const* from = shared_pointer<Element const>(
+            source + sizeof(Element) * join(SmemLayout{}, smem_first, offset));
         Tensor to = fragment(make_coord(_, v), mn, block);
         if constexpr (TiledCopy::AtomNumThr::value == 1) {
           using Vector = cutlass::AlignedArray<Element, kVector>;
@@ -239,8 +257,8 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
   clear(tCrC);
 
   if (k_tiles > 0) {
-    auto* smem_a = reinterpret_cast<Element*>(shared);
-    auto* smem_b = smem_a + size(SmemLayoutA{});
+    uint32_t const smem_a = cast_smem_ptr_to_uint(shared);
+    uint32_t const smem_b = smem_a + size(SmemLayoutA{}) * sizeof(Element);
     int64_t const a_row = Config::kMajorKA ? lda : 1, a_column = Config::kMajorKA ? 1 : lda;
     int64_t const b_row = Config::kMajorKB ? ldb : 1, b_column = Config::kMajorKB ? 1 : ldb;
     TileLoader<typename Config::GmemCopyA, SmemLayoutA, Element, Config::kMajorKA> const tiles_a(

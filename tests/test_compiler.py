@@ -88,7 +88,7 @@ def test_the_first_error_comes_first() -> None:
     with pytest.raises(CompileError) as caught:
         build(unit("int unused;\n x[0] = yy;\n zz();"), "sm_80", cache=False)
     message = str(caught.value)
-    assert message.startswith('entry(3): error: identifier "yy" is undefined')
+    assert message.startswith('unit(3): error: identifier "yy" is undefined')
     assert "1 more error" in message
     assert '"zz" is undefined' in caught.value.log
     assert "\0" not in caught.value.log

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import cute_gemm
+
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("[0-9]*.py"))
 
 #: A line that shows that the example came to its point.
@@ -19,33 +21,38 @@ SHOWS = {
 }
 
 
+def show(path: Path, cache_directory: Path, cwd: Path) -> str:
+    """Run an example elsewhere, with the package under test, and return what it prints."""
+    environment = os.environ | {
+        "CUTE_GEMM_CACHE_DIR": str(cache_directory),
+        "PYTHONPATH": str(Path(cute_gemm.__file__).parents[1]),
+    }
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_there_are_examples():
     assert [path.name for path in EXAMPLES] == sorted(SHOWS)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path, cache_directory, tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env=os.environ | {"CUTE_GEMM_CACHE_DIR": str(cache_directory)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert SHOWS[path.name] in done.stdout
+    assert SHOWS[path.name] in show(path, cache_directory, tmp_path)
 
 
-def test_the_reference_table_and_its_fix(tmp_path):
+def test_the_reference_table_and_its_fix(cache_directory, tmp_path):
     """NT: A yes, B yes; NN: yes, no; TN: no, no; TT: no, yes; and then yes everywhere."""
     (path,) = (path for path in EXAMPLES if path.name == "02_layout_report.py")
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    rows = [
-        line.split() for line in done.stdout.splitlines() if line[:2] in ("NT", "NN", "TN", "TT")
-    ]
+    lines = show(path, cache_directory, tmp_path).splitlines()
+    rows = [line.split() for line in lines if line[:2] in ("NT", "NN", "TN", "TT")]
     verdicts = [(row[0], row[1], row[5]) for row in rows]
     assert verdicts == [
         ("NT", "yes", "yes"),

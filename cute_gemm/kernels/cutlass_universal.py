@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 #: Below this many CTAs the small tile is taken: about the number of SMs of the large chips.
 _ENOUGH_CTAS = 96
 
+#: Narrow accesses are many, and so are their predicates: below this width in bytes the large tile
+#: is another one, for which the registers suffice.
+_NARROW = {
+    "half": (CP_ASYNC, ((128, 64, 32), (2, 2), 2)),
+    "tf32": (WIDEST, ((128, 128, 16), (2, 2), 4)),
+    "int8": (CP_ASYNC, ((128, 64, 64), (2, 2), 2)),
+}
+
 #: From this k on a sum of int8 products can leave int32.
 _INT8_EXACT_K = 2**31 // 2**14
 
@@ -103,9 +111,8 @@ class CutlassUniversal(Kernel):
         if not {"tile", "warps"} & given.keys():
             if _ctas(problem, tile) < _ENOUGH_CTAS:
                 tile, warps, stages = row.small
-            elif math == "tf32" and narrowest < WIDEST:
-                # Narrow accesses are many, and so are their predicates: bK = 32 would need a stack.
-                tile, stages = (*tile[:2], 16), 4
+            elif math in _NARROW and narrowest < _NARROW[math][0]:
+                tile, warps, stages = _NARROW[math][1]
         tile = extents_of("tile", given["tile"], 3) if "tile" in given else tile
         warps = extents_of("warps", given["warps"], 2) if "warps" in given else warps
         if narrowest < CP_ASYNC:
@@ -305,7 +312,7 @@ static_assert(cute_gemm::is_load_map<MapA, ${load_a}>);
 static_assert(cute_gemm::is_load_map<MapB, ${load_b}>);
 static_assert(cute_gemm::is_store_map<MapC, ${store}>);
 
-extern "C" __global__ void __launch_bounds__(${threads}, /* CTAs per SM */ 1)
+extern "C" __global__ void __launch_bounds__(${threads})
 ${symbol}(${element} const* A, ${element} const* B, ${output}* C, int m, int n, int k,
     int64_t lda, int64_t ldb, int64_t ldc, ${scalar} alpha, ${scalar} beta,
     ${scalar} const* alpha_ptr, ${scalar} const* beta_ptr) {

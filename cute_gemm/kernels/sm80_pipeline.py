@@ -152,7 +152,7 @@ _MMA = {
     ("bfloat16", "float32"): "SM80_16x8x16_F32BF16BF16F32_TN",
     ("float32", "tf32"): "SM80_16x8x8_F32TF32TF32F32_TN",
     ("float32", "float32"): "UniversalFMA<float>",
-    ("float64", "float64"): "SM90_16x8x16_F64F64F64F64_TN",
+    ("float64", "float64"): "SM90_16x8x4_F64F64F64F64_TN",
     ("int8", "int32"): "SM80_16x8x32_S32S8S8S32_TN",
 }
 
