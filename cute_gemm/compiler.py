@@ -30,6 +30,8 @@ OPTIONS: dict[str, Any] = {
     "device_as_default_execution_space": True,
     "define_macro": ["NDEBUG", ("_CCCL_META_UNROLL_LIMIT", "10")],
     "ptxas_options": ["-v"],
+    # NVRTC's own cache would leave out what ptxas -v says.
+    "no_cache": True,
 }
 
 #: Architectures accepted without asking NVRTC, so that a cached build need not load it.

@@ -68,21 +68,8 @@ CUTE_DEVICE T* shared_pointer(uint32_t address) {
   return reinterpret_cast<T*>(__cvta_shared_to_generic(address));
 }
 
-// Copies `Bytes` bytes from global to shared memory; 4, 8 and 16 go asynchronously, and cp.async has
-// no 1- or 2-byte form.
-template <int Bytes>
-CUTE_DEVICE void copy_async(uint32_t dst, void const* src) {
-  if constexpr (Bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(dst), "l"(src));
-  } else if constexpr (Bytes >= 4) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(dst), "l"(src), "n"(Bytes));
-  } else {
-    using Word = uint_bit_t<8 * Bytes>;
-    *shared_pointer<Word>(dst) = *static_cast<Word const*>(src);
-  }
-}
-
-// The same for the first `valid` of the bytes, with zeros in place of the others.
+// Copies `valid` of `Bytes` bytes from global to shared memory, with zeros in place of the others.
+// 4, 8 and 16 bytes go asynchronously; cp.async has no 1- or 2-byte form.
 template <int Bytes>
 CUTE_DEVICE void copy_async_zfill(uint32_t dst, void const* src, int valid) {
   if constexpr (Bytes == 16) {
@@ -93,6 +80,25 @@ CUTE_DEVICE void copy_async_zfill(uint32_t dst, void const* src, int valid) {
   } else {
     using Word = uint_bit_t<8 * Bytes>;
     *shared_pointer<Word>(dst) = valid ? *static_cast<Word const*>(src) : Word(0);
+  }
+}
+
+// Copies all of them, or nothing unless `active`: without a branch, around which ptxas would move no
+// instruction.
+template <int Bytes>
+CUTE_DEVICE void copy_async_if(uint32_t dst, void const* src, bool active) {
+  if constexpr (Bytes == 16) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n"
+        "@p cp.async.cg.shared.global [%0], [%1], 16;\n}\n" ::"r"(dst), "l"(src), "r"(int(active)));
+  } else if constexpr (Bytes >= 4) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n"
+        "@p cp.async.ca.shared.global [%0], [%1], %3;\n}\n" ::"r"(dst), "l"(src), "r"(int(active)),
+        "n"(Bytes));
+  } else if (active) {
+    using Word = uint_bit_t<8 * Bytes>;
+    *shared_pointer<Word>(dst) = *static_cast<Word const*>(src);
   }
 }
 

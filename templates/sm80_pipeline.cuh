@@ -40,54 +40,44 @@ struct TileLoader {
   uint32_t smem;
   int smem_first;
   At first;
-  int rows_left;  // from the tile's first row to the matrix's last
-  bool inside;    // all of the tile's rows are the matrix's
+  int rows_left;  // from the thread's first row to the matrix's last
 
   CUTE_DEVICE TileLoader(Element const* tile, int64_t row_stride, int64_t column_stride, uint32_t smem,
                          int thread, int rows_left)
       : row_stride(row_stride), column_stride(column_stride), smem(smem), first(thread, 0),
-        rows_left(rows_left), inside(rows_left >= kRows) {
+        rows_left(rows_left - first.row) {
     gmem = tile + first.row * row_stride + first.column * column_stride;
     smem_first = SmemLayout{}(first.row, first.column, 0);
   }
 
-  // Loads k tile `k_tile` into stage `pipe`. kCut: it may reach beyond the matrix along k, of which
-  // `columns_left` columns are left.
+  // Loads part `part` of `parts` of k tile `k_tile` into stage `pipe`; nothing unless `active`.
+  // kCut: the tile may reach beyond the matrix along k, of which `columns_left` columns are left.
+  // Rows beyond the matrix need no zeros: what they are multiplied to is not stored.
   template <bool kCut>
-  CUTE_DEVICE void load(int k_tile, int pipe, int columns_left = kColumns) const {
-    if (!kCut && inside) {
-      copy<false, false>(k_tile, pipe, columns_left);
-    } else {
-      copy<true, kCut>(k_tile, pipe, columns_left);
-    }
-  }
-
-  template <bool kCutRows, bool kCutColumns>
-  CUTE_DEVICE void copy(int k_tile, int pipe, int columns_left) const {
+  CUTE_DEVICE void load(int k_tile, int pipe, bool active = true, int part = 0, int parts = 1,
+                        int columns_left = kColumns) const {
+    constexpr int kRowSteps = kRows / kStepRows, kColumnSteps = kColumns / kStepColumns;
+    constexpr int kVectors = kValues / kVector, kCopies = kVectors * kRowSteps * kColumnSteps;
     constexpr int kBytes = kVector * sizeof(Element);
     Element const* source = gmem + int64_t(k_tile) * kColumns * column_stride;
     uint32_t const target = smem + pipe * int(kRows * kColumns * sizeof(Element));
+    int const rows = active ? rows_left : 0;
     CUTE_UNROLL
-    for (int k = 0; k < kColumns; k += kStepColumns) {
-      CUTE_UNROLL
-      for (int mn = 0; mn < kRows; mn += kStepRows) {
-        CUTE_UNROLL
-        for (int v = 0; v < kValues; v += kVector) {
-          At const step(0, v);
-          int const row = mn + step.row, column = k + step.column;
-          uint32_t const to =
-              target + sizeof(Element) * join(SmemLayout{}, smem_first, SmemLayout{}(row, column, 0));
-          Element const* const from = source + row * row_stride + column * column_stride;
-          if constexpr (!kCutRows && !kCutColumns) {
-            copy_async<kBytes>(to, from);
-          } else {
-            int const rows = rows_left - first.row - row;
-            int const columns = kCutColumns ? columns_left - first.column - column : kVector;
-            int const valid = kVectorAlongK ? (rows > 0 ? min(columns, kVector) : 0)
-                                            : (columns > 0 ? min(rows, kVector) : 0);
-            copy_async_zfill<kBytes>(to, from, max(valid, 0) * int(sizeof(Element)));
-          }
-        }
+    for (int i = 0; i < kCopies; ++i) {
+      if (i * parts / kCopies != part) continue;
+      At const step(0, i % kVectors * kVector);
+      int const row = i / kVectors % kRowSteps * kStepRows + step.row;
+      int const column = i / kVectors / kRowSteps * kStepColumns + step.column;
+      uint32_t const to =
+          target + sizeof(Element) * join(SmemLayout{}, smem_first, SmemLayout{}(row, column, 0));
+      Element const* const from = source + row * row_stride + column * column_stride;
+      if constexpr (kVectorAlongK && !kCut) {
+        copy_async_if<kBytes>(to, from, row < rows);
+      } else {
+        int const columns = kCut ? columns_left - first.column - column : kVector;
+        int const valid = kVectorAlongK ? (row < rows ? min(columns, kVector) : 0)
+                                        : (columns > 0 ? min(rows - row, kVector) : 0);
+        copy_async_zfill<kBytes>(to, from, max(valid, 0) * int(sizeof(Element)));
       }
     }
   }
@@ -269,15 +259,13 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
     // The last k tile, the only one that can be cut short, is loaded first: the loop needs no
     // predicate along k, and the order of a sum is free.
     int const last = k_tiles - 1;
-    tiles_a.template load<true>(last, 0, k - last * kBK);
-    tiles_b.template load<true>(last, 0, k - last * kBK);
+    tiles_a.template load<true>(last, 0, true, 0, 1, k - last * kBK);
+    tiles_b.template load<true>(last, 0, true, 0, 1, k - last * kBK);
     cp_async_fence();
     CUTE_UNROLL
     for (int stage = 1; stage < kStages - 1; ++stage) {
-      if (stage < k_tiles) {
-        tiles_a.template load<false>(stage - 1, stage);
-        tiles_b.template load<false>(stage - 1, stage);
-      }
+      tiles_a.template load<false>(stage - 1, stage, stage < k_tiles);
+      tiles_b.template load<false>(stage - 1, stage, stage < k_tiles);
       cp_async_fence();
     }
 
@@ -310,11 +298,13 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
         }
         blocks_a.load((block + 1) % kBlocks, read, tXrA);
         blocks_b.load((block + 1) % kBlocks, read, tXrB);
-        if (block == 0) {
-          if (k_tile + kStages - 1 < k_tiles) {
-            tiles_a.template load<false>(k_tile + kStages - 2, write);
-            tiles_b.template load<false>(k_tile + kStages - 2, write);
-          }
+        // The next tile's copies are spread over the blocks, as far as the wait above allows.
+        if (block < kBlocks - 1) {
+          bool const active = k_tile + kStages - 1 < k_tiles;
+          tiles_a.template load<false>(k_tile + kStages - 2, write, active, block, kBlocks - 1);
+          tiles_b.template load<false>(k_tile + kStages - 2, write, active, block, kBlocks - 1);
+        }
+        if (block == kBlocks - 2) {
           cp_async_fence();
           write = write == kStages - 1 ? 0 : write + 1;
         }

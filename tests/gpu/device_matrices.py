@@ -1,0 +1,202 @@
+"""Matrices inside guarded device buffers, a float64 reference on the device, and the comparison."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from gemm_cases import Case, Place
+
+import cute_gemm as cg
+
+DEVICE = torch.device("cuda")
+
+#: Unit roundoff of C's type.
+ROUNDOFF = {
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float32": 2.0**-24,
+    "float64": 2.0**-53,
+}
+#: Half the smallest subnormal number.
+UNDERFLOW = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150, "float64": 0.0}
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_SENTINEL = 0x5A
+
+
+@dataclass
+class Held:
+    """A matrix and the buffer that it is a part of."""
+
+    view: torch.Tensor
+    buffer: torch.Tensor
+    place: Place
+
+    def inside(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The same part of another buffer."""
+        return torch.as_strided(buffer, self.place.shape, self.place.strides, self.place.offset)
+
+
+def hold(place: Place, dtype: str) -> Held:
+    """An operand; all around it is NaN (or 127), which spreads if it is read."""
+    kind = getattr(torch, dtype)
+    buffer = torch.full(
+        (place.length,), torch.nan if kind.is_floating_point else 127, dtype=kind, device=DEVICE
+    )
+    held = Held(buffer, buffer, place)
+    return replace(held, view=held.inside(buffer))
+
+
+def guarded(place: Place, dtype: str) -> Held:
+    """A C; all around it are canaries."""
+    held = hold(place, dtype)
+    held.buffer.view(torch.uint8).fill_(_SENTINEL)
+    return held
+
+
+def assert_canaries(C: Held) -> None:
+    """Check bit by bit that all around C is as it was."""
+    bits = C.buffer.view(_BITS[C.buffer.itemsize]).clone()
+    sentinel = int.from_bytes(bytes([_SENTINEL]) * C.buffer.itemsize, "little")
+    C.inside(bits).fill_(sentinel)
+    changed = (bits != sentinel).nonzero()
+    assert not len(changed), (
+        f"{len(changed)} elements around C were written, the first at {changed[0].item()}; C of "
+        f"shape {C.place.shape} begins at {C.place.offset}, its ld is {C.place.ld}"
+    )
+
+
+def generator(case: Case, salt: str = "") -> torch.Generator:
+    """The case's own random numbers."""
+    return torch.Generator(DEVICE).manual_seed(zlib.crc32(f"{case}{salt}".encode()))
+
+
+def fill(view: torch.Tensor, random: torch.Generator, largest: int | None = None) -> None:
+    """Fill with normal data, or with integers up to ``largest`` in magnitude."""
+    if not view.numel():
+        return
+    if largest is None and view.dtype.is_floating_point:
+        values = torch.randn(view.shape, generator=random, device=DEVICE, dtype=torch.float32)
+    else:
+        low, high = (-128, 128) if largest is None else (-largest, largest + 1)
+        values = torch.randint(low, high, view.shape, generator=random, device=DEVICE)
+    view.copy_(values)
+
+
+@dataclass
+class Inputs:
+    """A and B of a case, their product in float64 and the product of their magnitudes."""
+
+    case: Case
+    A: Held
+    B: Held
+    product: torch.Tensor
+    magnitude: torch.Tensor
+
+
+def inputs(case: Case, largest: int | None = None) -> Inputs:
+    """Random operands; with ``largest`` integers up to that."""
+    random = generator(case)
+    a, b, _ = case.places
+    A, B = hold(a, case.t.dtype), hold(b, case.t.dtype)
+    fill(A.view, random, largest)
+    fill(B.view, random, largest)
+    left, right = A.view.double(), B.view.double()
+    left = left.T if case.op[0] == "T" else left
+    right = right.T if case.op[1] == "T" else right
+    return Inputs(case, A, B, left @ right, left.abs() @ right.abs())
+
+
+def rounded(x: float, case: Case) -> float:
+    """Return alpha or beta as the kernel multiplies by it."""
+    return float(x) if case.t.dtype == "float64" else float(np.float32(x))
+
+
+def reference(given: Inputs, C: torch.Tensor | None, alpha: float, beta: float) -> torch.Tensor:
+    """Return ``alpha * op(A) @ op(B) + beta * C`` in float64 (exact for int8: all below 2**53)."""
+    alpha, beta = rounded(alpha, given.case), rounded(beta, given.case)
+    result = torch.zeros_like(given.product) if alpha == 0 else alpha * given.product
+    return result if beta == 0 else result + beta * C  # type: ignore[operator]
+
+
+def error_bound(
+    given: Inputs, C: torch.Tensor | None, alpha: float, beta: float, expected: torch.Tensor
+) -> torch.Tensor:
+    """Return what each element may be off.
+
+    ``u_out |ref| + |alpha| k u sum|a||b|``: u is the unit roundoff of the sums, 2**-24, for float64
+    2 x 2**-53 because the reference rounds as well. tf32 rounds each factor by up to 2**-11, which
+    adds ``2**-10 |alpha| sum|a||b|``. Where there is an alpha or a beta, multiplying and adding
+    round too: ``2 u (|alpha| sum|a||b| + |beta C|)``. Half the smallest subnormal number is the
+    least error of a rounding.
+    """
+    case = given.case
+    alpha, beta = abs(rounded(alpha, case)), abs(rounded(beta, case))
+    unit = 2 * 2.0**-53 if case.t.dtype == "float64" else 2.0**-24
+    factors = 2.0**-10 if case.t.compute == "tf32" else 0.0
+    bound = (case.k * unit + factors) * alpha * given.magnitude
+    if alpha != 1 or beta != 0:
+        scaled = alpha * given.magnitude
+        bound = bound + 2 * unit * (scaled if beta == 0 else scaled + beta * C.abs())  # type: ignore[union-attr]
+    out = ROUNDOFF[case.t.out]
+    # The last rounding acts on the computed value, which is off by the bound so far.
+    return out * expected.abs() + (1 + out) * bound + UNDERFLOW[case.t.out]
+
+
+def assert_result(
+    given: Inputs, C: Held, before: torch.Tensor | None, alpha: float, beta: float
+) -> None:
+    """Check C element by element, and that nothing around it was written."""
+    assert_canaries(C)
+    if not C.view.numel():
+        return
+    got = C.view.double()
+    expected = reference(given, before, alpha, beta)
+    assert torch.isfinite(got).all(), f"{(~torch.isfinite(got)).sum()} elements are not finite"
+    if given.case.t.integer:
+        bound = torch.zeros_like(expected)
+    else:
+        bound = error_bound(given, before, alpha, beta, expected)
+    error = (got - expected).abs()
+    wrong = error > bound
+    if wrong.any():
+        worst = int((error - bound).argmax())
+        i, j = divmod(worst, expected.shape[1])
+        raise AssertionError(
+            f"{int(wrong.sum())} of {wrong.numel()} elements are out of bound with alpha={alpha}, "
+            f"beta={beta}; C[{i}, {j}] is {got[i, j].item()}, expected {expected[i, j].item()} "
+            f"+- {bound[i, j].item():.3g}"
+        )
+
+
+def spoiled(operand: Held) -> torch.Tensor:
+    """The operand with NaN (or 127) for its elements."""
+    return hold(operand.place, str(operand.view.dtype).rpartition(".")[2]).view
+
+
+def new_c(case: Case, beta: float, largest: int | None = None) -> tuple[Held, torch.Tensor | None]:
+    """Return a guarded C and its content in float64; it is NaN, and None, where beta is 0."""
+    C = guarded(case.places[2], case.t.out)
+    if beta == 0:
+        C.view.fill_(torch.nan if C.view.dtype.is_floating_point else 2**31 - 1)
+        return C, None
+    if case.t.integer:
+        largest = 1000
+    fill(C.view, generator(case, "C"), largest)
+    return C, C.view.double().clone()
+
+
+def compute(
+    given: Inputs, alpha: Any, beta: Any, largest: int | None = None
+) -> tuple[Held, torch.Tensor | None]:
+    """Call ``gemm`` on a C of its own; return that, and what it held before."""
+    case = given.case
+    C, before = new_c(case, beta, largest)
+    A, B = (given.A.view, given.B.view) if alpha != 0 else (spoiled(given.A), spoiled(given.B))
+    result = cg.gemm(case.op, A, B, C.view, alpha=alpha, beta=beta, **case.options)
+    assert result is C.view
+    return C, before

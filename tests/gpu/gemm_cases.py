@@ -1,0 +1,328 @@
+"""Which problems the GPU tests compute, the kernels these need, and a pool that builds them.
+
+A kernel depends on the types, the majors, the access widths and the tile, not on the sizes as such.
+So a case says how wide its operands may be accessed (through the leading dimension and the base
+address), and all awkward sizes of one kind share a kernel.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from cute_gemm.api import Plan
+from cute_gemm.atoms import DTYPES
+from cute_gemm.compiler import Build, build
+from cute_gemm.problem import GemmProblem, Matrix, from_sizes
+
+OPS = ("NN", "NT", "TN", "TT")
+SIZES = (1, 2, 3, 7, 31, 63, 65, 127, 129, 255, 1000, 4095)
+POLICIES = ("auto", "mn_major")
+
+
+@dataclass(frozen=True)
+class Type:
+    """Types of the operands, of the products and of C."""
+
+    name: str
+    dtype: str
+    compute: str | None
+    out: str
+
+    @property
+    def bytes(self) -> int:
+        return DTYPES[self.dtype].bytes
+
+    @property
+    def integer(self) -> bool:
+        return self.dtype == "int8"
+
+    @property
+    def scalars(self) -> tuple[int | float, ...]:
+        return (0, 1, -7) if self.integer else (0.0, 1.0, -0.7)
+
+
+TYPES = {
+    t.name: t
+    for t in (
+        Type("float16", "float16", None, "float16"),
+        Type("bfloat16", "bfloat16", None, "bfloat16"),
+        Type("float32", "float32", None, "float32"),
+        Type("tf32", "float32", "tf32", "float32"),
+        Type("float64", "float64", None, "float64"),
+        Type("int8", "int8", None, "int32"),
+        Type("float16-float32", "float16", None, "float32"),
+        Type("bfloat16-float32", "bfloat16", None, "float32"),
+    )
+}
+#: Those whose C has the default type.
+PLAIN = tuple(name for name, t in TYPES.items() if "-" not in name)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a matrix lies in a buffer; ld and offset are in elements."""
+
+    shape: tuple[int, int]
+    order: str
+    ld: int
+    offset: int
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        return (1, self.ld) if self.order == "F" else (self.ld, 1)
+
+    @property
+    def length(self) -> int:
+        """Elements of a buffer with room before, between and behind."""
+        return self.offset + self.ld * self.shape[self.order == "F"] + 256
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem on device arrays.
+
+    Attributes
+    ----------
+    widths
+        Bytes that an access of A, B and C may have, as far as ld and base address decide.
+    padded
+        Whether the leading dimensions leave at least two elements between columns (or rows).
+    """
+
+    kernel: str
+    type: str
+    op: str
+    copy: str | None
+    m: int
+    n: int
+    k: int
+    order: str
+    widths: tuple[int, int, int]
+    padded: bool = True
+
+    def __str__(self) -> str:
+        widths = "_".join(map(str, self.widths))
+        parts = (self.kernel, self.type, self.op, self.copy, self.order, f"v{widths}")
+        return "-".join((*filter(None, parts), f"{self.m}x{self.n}x{self.k}"))
+
+    @property
+    def t(self) -> Type:
+        return TYPES[self.type]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of ``gemm`` and ``plan``."""
+        options: dict[str, Any] = {"kernel": self.kernel}
+        if self.copy is not None:
+            options["copy"] = self.copy
+        if self.t.compute is not None:
+            options["compute"] = self.t.compute
+        return options
+
+    def _place(self, shape: tuple[int, int], order: str, element: int, width: int) -> Place:
+        """An address that is a multiple of ``width`` bytes and of no more, and so is the ld."""
+        step = max(1, width // element)
+        extent = shape[0] if order == "F" else shape[1]
+        blocks = -(-(extent + 2 * self.padded) // step) | 1
+        return Place(shape, order, blocks * step, step)
+
+    @cached_property
+    def places(self) -> tuple[Place, Place, Place]:
+        """Of A, B and C; A and B are column-major, as BLAS has them."""
+        m, n, k = self.m, self.n, self.k
+        element, out = self.t.bytes, DTYPES[self.t.out].bytes
+        return (
+            self._place((m, k) if self.op[0] == "N" else (k, m), "F", element, self.widths[0]),
+            self._place((k, n) if self.op[1] == "N" else (n, k), "F", element, self.widths[1]),
+            self._place((m, n), self.order, out, self.widths[2]),
+        )
+
+    @cached_property
+    def problem(self) -> GemmProblem:
+        """What ``from_operands`` makes of the arrays, without arrays."""
+        a, b, c = self.places
+        problem = from_sizes(
+            self.op,
+            m=self.m,
+            n=self.n,
+            k=self.k,
+            dtype=self.t.dtype,
+            lda=a.ld,
+            ldb=b.ld,
+            ldc=c.ld,
+            order=self.order,  # type: ignore[arg-type]
+            out_dtype=self.t.out,
+            compute=self.t.compute,
+        )
+        return replace(
+            problem,
+            A=_at(problem.A, a.offset),
+            B=_at(problem.B, b.offset),
+            C=_at(problem.C, c.offset),
+        )
+
+    def plan(self, arch: str) -> Plan:
+        """The plan for such arrays, made where there are none."""
+        options = {} if self.copy is None else {"copy": self.copy}
+        return Plan(self.problem, "cpu", None, arch, self.kernel, options)
+
+
+def _at(matrix: Matrix, offset: int) -> Matrix:
+    if 0 in matrix.shape:  # such arrays have no address
+        return matrix
+    address = 256 | offset * DTYPES[matrix.dtype].bytes
+    return replace(matrix, alignment=address & -address)
+
+
+# Selections ---------------------------------------------------------------------------------------
+
+
+def narrow(kernel: str, name: str, op: str, copy: str | None = None, order: str = "F") -> Case:
+    """A small case of element-wise accesses: odd ld, base address off by one element."""
+    element, out = TYPES[name].bytes, DTYPES[TYPES[name].out].bytes
+    return Case(kernel, name, op, copy, 65, 63, 127, order, (element, element, out))
+
+
+def wide(kernel: str, name: str, op: str, copy: str | None = None, order: str = "C") -> Case:
+    """A small case of accesses of 16 bytes."""
+    if kernel == "cutlass_universal":  # which guards a vector by its first element
+        return Case(kernel, name, op, copy, 80, 1008, 272, order, (16, 16, 16))
+    sizes = (63, 1000, 65) if order == "C" else (1000, 63, 65)
+    return Case(kernel, name, op, copy, *sizes, order, (16, 16, 16))
+
+
+def cutlass_takes(case: Case) -> bool:
+    """Whether CUTLASS has a kernel: its dp4a, for all int8 but op TN, loads 4 elements at a time.
+
+    Of a single row of A and B (k = 1 with ld = 1) nobody can tell that it is transposed.
+    """
+    transposed = case.op == "TN" and (case.k > 1 or case.padded)
+    return not case.t.integer or transposed or case.widths == (16, 16, 16)
+
+
+def pipeline_cases() -> Iterator[Case]:
+    """Every dtype, op and policy with every awkward size in each of m, n and k."""
+    count = len(SIZES)
+    for name in TYPES:
+        for op in OPS:
+            for copy in POLICIES if name in PLAIN else ("auto",):
+                base = narrow("sm80_pipeline", name, op, copy)
+                for i, m in enumerate(SIZES):
+                    n, k = SIZES[(i + 6) % count], SIZES[(i + 7) % count]
+                    yield replace(base, m=m, n=n, k=k, padded=i % 2 == 0)
+                base = wide("sm80_pipeline", name, op, copy)
+                for i, m in enumerate(SIZES[:10] if name in PLAIN else ()):
+                    yield replace(base, m=m, k=SIZES[(i + 7) % count], padded=i % 2 == 0)
+                if name not in PLAIN:
+                    continue
+                # Enough tiles for the large ones.
+                large = wide("sm80_pipeline", name, op, copy, "F")
+                for k in (1, 63, 129):
+                    yield replace(large, m=1000, n=4095, k=k)
+                if copy == "auto":
+                    large = narrow("sm80_pipeline", name, op, copy, "C")
+                    for k in (3, 127):
+                        yield replace(large, m=4095, n=1000, k=k)
+                    yield from _other_widths(name, op)
+
+
+def _other_widths(name: str, op: str) -> Iterator[Case]:
+    """The steps between 16 bytes and an element, another for each operand; and the middle tile."""
+    case = wide("sm80_pipeline", name, op, "auto", "F")
+    element = TYPES[name].bytes
+    if element < 8:
+        yield replace(case, k=129, widths=(8, 4, 8))
+    if element < 4:
+        yield replace(case, k=129, widths=(4, 8, 4))
+        yield replace(case, n=1000, k=127)
+    if element < 2:
+        yield replace(case, k=129, widths=(2, 16, 16))
+
+
+def cutlass_cases() -> Iterator[Case]:
+    """CUTLASS's kernel, where it takes the problem."""
+    yield from filter(cutlass_takes, _cutlass_narrow())
+    for name in PLAIN:
+        for op in OPS:
+            base = wide("cutlass_universal", name, op)
+            for m, n, k in ((80, 1008, 272), (16, 144, 4096), (1008, 16, 16)):
+                yield replace(base, m=m, n=n, k=k)
+            yield replace(base, m=4096, n=1008, k=144, order="F")
+
+
+def cutlass_refuses() -> Iterator[Case]:
+    """What CUTLASS has no kernel for."""
+    return (case for case in _cutlass_narrow() if not cutlass_takes(case))
+
+
+def _cutlass_narrow() -> Iterator[Case]:
+    count = len(SIZES)
+    for name in TYPES:
+        for op in OPS:
+            base = narrow("cutlass_universal", name, op)
+            for i, m in enumerate(SIZES):
+                n, k = SIZES[(i + 6) % count], SIZES[(i + 7) % count]
+                yield replace(base, m=m, n=n, k=k, padded=i % 2 == 0)
+
+
+def small_cases(kinds: Iterable[Any] = (narrow, wide), **replacements: Any) -> Iterator[Case]:
+    """One small case of each kernel, type, op, policy and kind, where the kernel takes it."""
+    for kind in kinds:
+        for name in TYPES:
+            for op in OPS:
+                for copy in POLICIES if name in PLAIN else ("auto",):
+                    if name in PLAIN or kind is narrow:
+                        yield replace(kind("sm80_pipeline", name, op, copy), **replacements)
+                case = kind("cutlass_universal", name, op)
+                if cutlass_takes(case) and (name in PLAIN or kind is narrow):
+                    yield replace(case, **replacements)
+
+
+# Builds -------------------------------------------------------------------------------------------
+
+
+class Builds:
+    """Kernels that processes of their own compile into the cache, by symbol.
+
+    Parameters
+    ----------
+    plans
+        What to build; each symbol once.
+    """
+
+    def __init__(self, plans: Iterable[Plan]) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._futures: dict[str, Future[Build]] = {}
+        units = {plan.symbol: plan for plan in plans}
+        if not units:
+            return
+        workers = min(len(units), len(os.sched_getaffinity(0)))
+        self._pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+        for symbol, plan in units.items():
+            self._futures[symbol] = self._pool.submit(build, plan.unit, plan.arch)
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def wait(self, plan: Plan) -> None:
+        """Wait until the kernel of ``plan`` is in the cache; raise what its build raised.
+
+        Raises
+        ------
+        LookupError
+            When nobody asked for this kernel: the case does not say what its arrays are.
+        """
+        if plan.symbol not in self._futures:
+            raise LookupError(f"{plan.symbol} is not one of the {len(self)} kernels to be built")
+        self._futures[plan.symbol].result()
+
+    def close(self) -> None:
+        """Stop the processes; builds that have not begun are dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)

@@ -1,0 +1,98 @@
+"""Small awkward problems of every kernel x dtype x op x copy, for a sanitizer to watch.
+
+``compute-sanitizer --tool memcheck python tests/gpu/sanitize.py`` (or ``--tool racecheck``). NumPy
+arrays only, which are copied to allocations that end with their last element. Exits with 1 if a
+result is wrong; words on the command line choose the cases whose names contain all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from gemm_cases import Builds, Case, Place, narrow, small_cases, wide
+
+import cute_gemm as cg
+from cute_gemm.atoms import DTYPES
+from cute_gemm.runtime import device_arch
+from cute_gemm.verify import Verdict, verify
+
+
+def cases() -> list[Case]:
+    """Element-wise accesses, and 16-byte ones that reach beyond the end of a column."""
+    found = []
+    for case in (*small_cases([narrow], m=33, n=65, k=47), *small_cases([wide])):
+        if case.widths[0] == 16 and case.kernel == "sm80_pipeline":
+            case = replace(case, m=33, n=72, k=47)
+        found.append(case)
+    return found
+
+
+def host_case(case: Case) -> Case:
+    """The case with the addresses that copies have: aligned, whatever the array's is."""
+    return _OnHost(**{name: getattr(case, name) for name in case.__dataclass_fields__})
+
+
+class _OnHost(Case):
+    def _place(self, shape: tuple[int, int], order: str, element: int, width: int) -> Place:
+        return replace(super()._place(shape, order, element, width), offset=0)
+
+
+def matrix(place: Place, dtype: str, fill: Callable[[tuple[int, int]], np.ndarray]) -> np.ndarray:
+    """A matrix in a buffer of its leading dimension."""
+    rows, columns = place.shape
+    shape = (place.ld, columns) if place.order == "F" else (rows, place.ld)
+    view = np.zeros(shape, DTYPES[dtype].numpy, place.order)[:rows, :columns]
+    view[...] = fill(place.shape)
+    return view
+
+
+def run(case: Case) -> Verdict:
+    """Compute one case with a C that is read, and one with a C of NaN that is not."""
+    random = np.random.default_rng(len(str(case)))
+    integers = case.t.integer
+
+    def fill(shape: tuple[int, int]) -> np.ndarray:
+        return random.integers(-128, 128, shape) if integers else random.standard_normal(shape)
+
+    a, b, c = case.places
+    A, B = matrix(a, case.t.dtype, fill), matrix(b, case.t.dtype, fill)
+    C = matrix(c, case.t.out, fill)
+    old, (alpha, beta) = C.copy(), (-7, 1) if integers else (-0.75, 0.5)
+    cg.gemm(case.op, A, B, C, alpha=alpha, beta=beta, backend="cuda", **case.options)
+    verdict = verify(case.problem, A, B, C, C=old, alpha=alpha, beta=beta)
+    if verdict.ok:
+        C[...] = 99 if integers else np.nan
+        cg.gemm(case.op, A, B, C, backend="cuda", **case.options)
+        verdict = verify(case.problem, A, B, C)
+    return verdict
+
+
+def main(words: list[str]) -> int:
+    """Compile all kernels in processes of their own, then run them one by one."""
+    chosen = [host_case(case) for case in cases() if all(word in str(case) for word in words)]
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ["CUTE_GEMM_CACHE_DIR"] = directory
+        arch = device_arch(0)
+        builds = Builds(case.plan(arch) for case in chosen)
+        print(f"{len(chosen)} cases, {len(builds)} kernels for {arch}", flush=True)
+        wrong = 0
+        try:
+            for case in chosen:
+                builds.wait(case.plan(arch))
+                verdict = run(case)
+                wrong += not verdict.ok
+                if not verdict.ok:
+                    print(f"WRONG {case}: {verdict}", flush=True)
+        finally:
+            builds.close()
+    print(f"{len(chosen) - wrong} right, {wrong} wrong", flush=True)
+    return 1 if wrong or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

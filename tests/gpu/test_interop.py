@@ -1,0 +1,376 @@
+"""Arrays of every library: used in place, on their stream, with a result of the same library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gemm_cases import PLAIN, TYPES, Builds, Case, narrow
+
+import cute_gemm as cg
+from cute_gemm.atoms import DTYPES
+from cute_gemm.errors import ArrayError, ReadOnlyError
+from cute_gemm.operand import read
+from cute_gemm.problem import from_operands
+from cute_gemm.verify import verify
+
+pytestmark = pytest.mark.gpu
+
+M, N, K = 65, 63, 127
+#: Of column-major and of row-major arrays, whose op in BLAS's terms is the other one.
+KERNELS: list[Case] = [
+    narrow("sm80_pipeline", name, op, None, order)
+    for name in ("float32", "float16")
+    for op in ("TN", "NT")
+    for order in ("F", "C")
+] + [narrow("sm80_pipeline", name, op) for name in PLAIN for op in ("NN", "TT")]
+
+#: Clock cycles for which a stream is kept busy: some 30 ms, so that whoever does not wait is wrong.
+BUSY = 50_000_000
+
+
+def host(
+    shape: tuple[int, int], dtype: str = "float32", order: str = "F", seed: int = 0
+) -> np.ndarray:
+    """A random matrix; small integers for int8, the rest normal."""
+    random = np.random.default_rng([seed, *shape])
+    integers = DTYPES[dtype].roundoff == 0
+    values = random.integers(-100, 100, shape) if integers else random.standard_normal(shape)
+    return np.asarray(values.astype(DTYPES[dtype].numpy), order=order)
+
+
+def pair(op: str, dtype: str = "float32", order: str = "F") -> tuple[np.ndarray, np.ndarray]:
+    a = (M, K) if op[0] == "N" else (K, M)
+    b = (K, N) if op[1] == "N" else (N, K)
+    return host(a, dtype, order, 1), host(b, dtype, order, 2)
+
+
+def assert_product(op: str, A: np.ndarray, B: np.ndarray, C: np.ndarray, **given: Any) -> None:
+    """Check against float64, element by element."""
+    C = np.array(C, order="K")  # what JAX gives is read-only
+    problem = from_operands(op, read(A, "A"), read(B, "B"), read(C, "C"))
+    verdict = verify(problem, A, B, C, **given)
+    assert verdict.ok, verdict
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built(builds: Builds, arch: str) -> None:
+    """All kernels of this module are in the cache."""
+    for case in KERNELS:
+        builds.wait(case.plan(arch))
+
+
+# NumPy --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["F", "C"])
+@pytest.mark.parametrize("op", ["NN", "TT"])
+@pytest.mark.parametrize("name", PLAIN)
+def test_numpy(name: str, op: str, order: str) -> None:
+    t = TYPES[name]
+    A, B = pair(op, t.dtype, order)
+    a, b = A.copy(), B.copy()
+    C = cg.gemm(op, A, B, compute=t.compute, backend="cuda")
+    assert type(C) is np.ndarray and C.dtype == DTYPES[t.out].numpy
+    assert C.flags.f_contiguous
+    problem = from_operands(op, read(A, "A"), read(B, "B"), compute=t.compute)
+    assert verify(problem, A, B, C).ok
+    assert np.array_equal(A, a) and np.array_equal(B, b)
+
+
+def test_numpy_in_place() -> None:
+    A, B = pair("TN")
+    frame = np.full((M + 5, N + 2), 7.5, "f4", order="F")
+    C = frame[2 : M + 2, 1 : N + 1]
+    C[...] = host((M, N), seed=3)
+    old = C.copy()
+    assert cg.gemm("TN", A, B, C, alpha=-0.5, beta=2.0, backend="cuda") is C
+    assert_product("TN", A, B, C, C=old, alpha=-0.5, beta=2.0)
+    outside = np.ones(frame.shape, bool)
+    outside[2 : M + 2, 1 : N + 1] = False
+    assert (frame[outside] == 7.5).all()
+
+
+def test_numpy_does_not_read_c_without_beta() -> None:
+    A, B = pair("TN")
+    C = np.full((M, N), np.nan, "f4")
+    assert cg.gemm("TN", A, B, C, backend="cuda") is C
+    assert_product("TN", A, B, C)
+
+
+@pytest.mark.parametrize("order", ["F", "C"])
+def test_numpy_order_of_a_new_c(order: str) -> None:
+    A, B = pair("NT")
+    C = cg.gemm("NT", A, B, order=order, backend="cuda")
+    assert C.flags.f_contiguous == (order == "F") and C.flags.c_contiguous == (order == "C")
+    assert_product("NT", A, B, C)
+
+
+# PyTorch ------------------------------------------------------------------------------------------
+
+
+def busy(stream: Any) -> None:
+    """Keep a stream busy."""
+    torch = pytest.importorskip("torch")
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(BUSY)
+
+
+@pytest.mark.parametrize("rows", ["C", "F"])
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int8"])
+def test_torch(name: str, rows: str) -> None:
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, name)
+    A = torch.randint(-9, 10, (M, K), device="cuda").to(kind)
+    B = torch.randint(-9, 10, (N, K), device="cuda").to(kind)
+    if rows == "F":
+        A, B = A.T.contiguous().T, B.T.contiguous().T
+    C = cg.gemm("NT", A, B)
+    assert isinstance(C, torch.Tensor) and C.device == A.device
+    assert C.dtype == getattr(torch, TYPES[name].out) and C.stride() == (1, M)
+    assert torch.equal(C, (A.double() @ B.double().T).to(C.dtype))
+
+
+def test_torch_in_place_and_parameters() -> None:
+    torch = pytest.importorskip("torch")
+    A, B = torch.ones(K, M, device="cuda"), torch.ones(K, N, device="cuda")
+    C = torch.full((M, N), 2.0, device="cuda")
+    address = C.data_ptr()
+    assert cg.gemm("TN", A, B, C, beta=3) is C
+    assert C.data_ptr() == address and (C == K + 6).all()
+    # A parameter is a tensor of another class; it must be detached.
+    with pytest.raises(ArrayError, match="detach"):
+        cg.gemm("TN", torch.nn.Parameter(A), B)
+    assert (cg.gemm("TN", torch.nn.Parameter(A).detach(), B) == K).all()
+
+
+def test_torch_on_the_host() -> None:
+    """Copied there and back, as NumPy's are."""
+    torch = pytest.importorskip("torch")
+    A, B = (torch.from_numpy(x) for x in pair("TN"))
+    C = cg.gemm("TN", A, B, backend="cuda")
+    assert isinstance(C, torch.Tensor) and C.device.type == "cpu"
+    assert_product("TN", A.numpy(), B.numpy(), C.numpy())
+
+
+@pytest.mark.parametrize("how", ["current", "object", "handle"])
+def test_torch_on_a_side_stream(how: str) -> None:
+    """No synchronisation: the data arrive late in the stream that the kernel must wait in."""
+    torch = pytest.importorskip("torch")
+    numpys = pair("TN")
+    real = [torch.from_numpy(x.T.copy()).cuda().T for x in numpys]
+    late = [torch.full_like(x, torch.nan) for x in real]
+    C = torch.full((N, M), torch.nan, device="cuda").T
+    cg.gemm("TN", *real, C.clone())  # loaded before the race
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(BUSY)
+        for target, source in zip(late, real, strict=True):
+            target.copy_(source)
+        if how == "current":
+            cg.gemm("TN", *late, C)
+    if how == "object":
+        cg.gemm("TN", *late, C, stream=side)
+    elif how == "handle":
+        cg.gemm("TN", *late, C, stream=side.cuda_stream)
+    assert not side.query()  # neither gemm nor anything else waited
+    with torch.cuda.stream(side):
+        result = C.clone()
+    side.synchronize()
+    assert_product("TN", *numpys, result.cpu().numpy())
+
+
+def test_a_plan_follows_the_current_stream() -> None:
+    """One plan on one stream, then on another: each time behind what is there."""
+    torch = pytest.importorskip("torch")
+    A, B = torch.ones(K, M, device="cuda"), torch.ones(K, N, device="cuda")
+    C = torch.zeros(M, N, device="cuda")
+    plan = cg.plan("TN", A, B, C)
+    plan(A, B, C)
+    torch.cuda.synchronize()
+    for value, stream in enumerate((torch.cuda.Stream(), torch.cuda.Stream()), 2):
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(BUSY)
+            A.fill_(value)
+            plan(A, B, C)
+        assert not stream.query()
+        stream.synchronize()
+        assert (value * K == C).all()
+
+
+# CuPy ---------------------------------------------------------------------------------------------
+
+
+def on_cupy(array: np.ndarray) -> Any:
+    """The array on the device, in its order."""
+    cupy = pytest.importorskip("cupy")
+    return cupy.array(array, order="F" if array.flags.f_contiguous else "C")
+
+
+@pytest.mark.parametrize("order", ["F", "C"])
+@pytest.mark.parametrize("name", ["float16", "float32", "float64", "int8"])
+def test_cupy(name: str, order: str) -> None:
+    cupy = pytest.importorskip("cupy")
+    A, B = pair("NN", name, order)
+    C = cg.gemm("NN", on_cupy(A), on_cupy(B))
+    assert isinstance(C, cupy.ndarray) and C.device.id == 0 and C.flags.f_contiguous
+    assert_product("NN", A, B, cupy.asnumpy(C))
+
+
+def test_cupy_in_place() -> None:
+    cupy = pytest.importorskip("cupy")
+    A, B = pair("TN")
+    old = host((M, N), seed=3)
+    C = on_cupy(old)
+    assert cg.gemm("TN", on_cupy(A), on_cupy(B), C, beta=-0.5) is C
+    assert_product("TN", A, B, cupy.asnumpy(C), C=old, beta=-0.5)
+
+
+@pytest.mark.parametrize("how", ["current", "object"])
+def test_cupy_on_a_stream(how: str) -> None:
+    cupy = pytest.importorskip("cupy")
+    torch = pytest.importorskip("torch")
+    A, B = pair("TN")
+    real = [on_cupy(A), on_cupy(B)]
+    late = [on_cupy(np.full_like(x, np.nan)) for x in (A, B)]
+    C = on_cupy(np.full((M, N), np.nan, "f4", order="F"))
+    cg.gemm("TN", *real, C.copy())
+    cupy.cuda.Device().synchronize()
+    side = cupy.cuda.Stream(non_blocking=True)
+    with side:
+        busy(torch.cuda.ExternalStream(side.ptr))
+        for target, source in zip(late, real, strict=True):
+            target.data.copy_from_device_async(source.data, source.nbytes, side)
+        if how == "current":
+            cg.gemm("TN", *late, C)
+    if how == "object":
+        cg.gemm("TN", *late, C, stream=side)
+    assert not side.done
+    side.synchronize()
+    assert_product("TN", A, B, cupy.asnumpy(C))
+
+
+# JAX ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "int8"])
+def test_jax(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX was installed without CUDA")
+    A, B = pair("NT", name, "C")
+    a, b = jax.numpy.asarray(A), jax.numpy.asarray(B)
+    C = cg.gemm("NT", a, b)
+    assert isinstance(C, jax.Array) and C.device == a.device
+    assert C.dtype == DTYPES[TYPES[name].out].numpy
+    assert_product("NT", A, B, np.asarray(C))
+    # What JAX computes from it is right as well: it was complete when JAX got it.
+    assert np.array_equal(np.asarray(C.T + 0), np.asarray(C).T)
+
+
+def test_jax_computes_its_operands_first() -> None:
+    """They are results of kernels that may still be running, on a stream that nobody tells."""
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX was installed without CUDA")
+    A, B = pair("NT", "float32", "C")
+
+    @jax.jit
+    def slow(x: Any) -> Any:
+        """The same matrix, after some hundred dependent products that no compiler can foresee."""
+        turn = jax.numpy.eye(2048)[::-1]
+        start = jax.numpy.eye(2048) * jax.numpy.where(x[0, 0] == x[0, 0], 1.0, 0.0)
+        step = jax.lax.fori_loop(0, 300, lambda _, y: turn @ y, start)
+        return x * step[0, 0]  # turned round 300 times: 1
+
+    a, b = jax.numpy.asarray(A), jax.numpy.asarray(B)
+    slow(a).block_until_ready()
+    C = cg.gemm("NT", slow(a), b)
+    assert_product("NT", A, B, np.asarray(C))
+
+
+def test_a_jax_array_is_not_written_to() -> None:
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX was installed without CUDA")
+    A, B = (jax.numpy.asarray(x) for x in pair("NT", order="C"))
+    C = jax.numpy.zeros((M, N), "float32")
+    with pytest.raises(ReadOnlyError, match="C .jax. is read-only"):
+        cg.gemm("NT", A, B, C)
+    assert not np.asarray(C).any()
+
+
+# Anything else ------------------------------------------------------------------------------------
+
+
+class Capsule:
+    """An array that knows DLPack and nothing else."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        return self.tensor.__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> Any:
+        return self.tensor.__dlpack_device__()
+
+
+class Interface:
+    """An array that knows ``__cuda_array_interface__`` and nothing else."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return self.tensor.__cuda_array_interface__
+
+
+@pytest.mark.parametrize("wrap", [Capsule, Interface])
+def test_other_libraries(wrap: Callable[[Any], Any]) -> None:
+    torch = pytest.importorskip("torch")
+    A, B = pair("TN")
+    a, b = (torch.from_numpy(x.T.copy()).cuda().T for x in (A, B))
+    c = torch.full((N, M), torch.nan, device="cuda").T
+    C = wrap(c)
+    assert cg.gemm("TN", wrap(a), wrap(b), C) is C
+    assert_product("TN", A, B, c.cpu().numpy())
+    with pytest.raises(ArrayError, match="how to make another is not known"):
+        cg.gemm("TN", wrap(a), wrap(b))
+
+
+def test_dlpack_waits_for_the_producer() -> None:
+    """The exporter is told of the legacy stream and makes it wait for its own."""
+    torch = pytest.importorskip("torch")
+    A, B = pair("TN")
+    real = [torch.from_numpy(x.T.copy()).cuda().T for x in (A, B)]
+    late = [torch.full_like(x, torch.nan) for x in real]
+    C = torch.full((N, M), torch.nan, device="cuda").T
+    cg.gemm("TN", *(Capsule(x) for x in real), Capsule(C.clone()))
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(BUSY)
+        for target, source in zip(late, real, strict=True):
+            target.copy_(source)
+        cg.gemm("TN", *(Capsule(x) for x in late), Capsule(C))
+        result = C.cpu().numpy()
+    assert_product("TN", A, B, result)
+
+
+def test_libraries_mixed() -> None:
+    """On one device they may be; the result is of A's library."""
+    torch, cupy = pytest.importorskip("torch"), pytest.importorskip("cupy")
+    A, B = pair("TN")
+    a, b = torch.from_numpy(A.T.copy()).cuda().T, on_cupy(B)
+    torch.cuda.synchronize()
+    cupy.cuda.Device().synchronize()
+    C = cg.gemm("TN", a, b)
+    assert isinstance(C, torch.Tensor)
+    assert_product("TN", A, B, C.cpu().numpy())
+    C = cg.gemm("NT", b.T, a.T)
+    assert isinstance(C, cupy.ndarray)
+    assert_product("NT", B.T, A.T, cupy.asnumpy(C))
