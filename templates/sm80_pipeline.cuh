@@ -33,52 +33,83 @@ struct TileLoader {
   static constexpr int kStepRows = size<0>(typename TiledCopy::Tiler_MN{});
   static constexpr int kStepColumns = size<1>(typename TiledCopy::Tiler_MN{});
   static constexpr int kValues = size<1>(TV{}), kVector = TiledCopy::NumValSrc;
+  static constexpr int kBytes = kVector * sizeof(Element);
   using At = Position<TV, kStepRows>;
 
-  Element const* gmem;  // the thread's first element, in k tile 0
+  // The copies of a tile go along the mode across the vectors first, each one step further on.
+  static constexpr int kSteps = kVectorAlongK ? kRows / kStepRows : kColumns / kStepColumns;
+  static constexpr int kRepeats = kVectorAlongK ? kColumns / kStepColumns : kRows / kStepRows;
+
   int64_t row_stride, column_stride;
-  uint32_t smem;
+  int64_t step, k_step;   // elements to the next step, to the next tile
+  Element const* next;    // the thread's first element of the tile after this
+  Element const* source;  // and of the step to come
+  uint32_t smem, target;
   int smem_first;
   At first;
-  int rows_left;  // from the thread's first row to the matrix's last
+  int rows_left, rows;  // from the thread's first row to the matrix's last; 0 for a tile left out
 
   CUTE_DEVICE TileLoader(Element const* tile, int64_t row_stride, int64_t column_stride, uint32_t smem,
                          int thread, int rows_left)
       : row_stride(row_stride), column_stride(column_stride), smem(smem), first(thread, 0),
         rows_left(rows_left - first.row) {
-    gmem = tile + first.row * row_stride + first.column * column_stride;
+    step = kVectorAlongK ? kStepRows * row_stride : kStepColumns * column_stride;
+    k_step = kColumns * column_stride;
+    next = tile + first.row * row_stride + first.column * column_stride;
     smem_first = SmemLayout{}(first.row, first.column, 0);
   }
 
-  // Loads part `part` of `parts` of k tile `k_tile` into stage `pipe`; nothing unless `active`.
-  // kCut: the tile may reach beyond the matrix along k, of which `columns_left` columns are left.
-  // Rows beyond the matrix need no zeros: what they are multiplied to is not stored.
+  // The tile to load is number `k_tile`, into stage `pipe`.
+  CUTE_DEVICE void seek(int k_tile, int pipe) {
+    source = next + k_tile * k_step;
+    target = smem + pipe * int(kRows * kColumns * sizeof(Element));
+    rows = rows_left;
+  }
+
+  // The tile to load is the next one, into stage `pipe`; none unless `active`.
+  CUTE_DEVICE void advance(int pipe, bool active) {
+    source = next;
+    next += k_step;
+    target = smem + pipe * int(kRows * kColumns * sizeof(Element));
+    rows = active ? rows_left : 0;
+  }
+
+  // Issues part `part` of `parts` of the tile's copies. kCut: the tile is the last along k, of which
+  // `columns_left` columns are in the matrix; what is outside is not read and becomes zeros. Rows
+  // beyond the matrix need no zeros, because what they are multiplied to is not stored. In other
+  // tiles a vector that straddles the last row is read whole: it ends before the next column does.
   template <bool kCut>
-  CUTE_DEVICE void load(int k_tile, int pipe, bool active = true, int part = 0, int parts = 1,
-                        int columns_left = kColumns) const {
-    constexpr int kRowSteps = kRows / kStepRows, kColumnSteps = kColumns / kStepColumns;
-    constexpr int kVectors = kValues / kVector, kCopies = kVectors * kRowSteps * kColumnSteps;
-    constexpr int kBytes = kVector * sizeof(Element);
-    Element const* source = gmem + int64_t(k_tile) * kColumns * column_stride;
-    uint32_t const target = smem + pipe * int(kRows * kColumns * sizeof(Element));
-    int const rows = active ? rows_left : 0;
-    CUTE_UNROLL
-    for (int i = 0; i < kCopies; ++i) {
-      if (i * parts / kCopies != part) continue;
-      At const step(0, i % kVectors * kVector);
-      int const row = i / kVectors % kRowSteps * kStepRows + step.row;
-      int const column = i / kVectors / kRowSteps * kStepColumns + step.column;
-      uint32_t const to =
-          target + sizeof(Element) * join(SmemLayout{}, smem_first, SmemLayout{}(row, column, 0));
-      Element const* const from = source + row * row_stride + column * column_stride;
-      if constexpr (kVectorAlongK && !kCut) {
-        copy_async_if<kBytes>(to, from, row < rows);
-      } else {
-        int const columns = kCut ? columns_left - first.column - column : kVector;
-        int const valid = kVectorAlongK ? (row < rows ? min(columns, kVector) : 0)
-                                        : (columns > 0 ? min(rows - row, kVector) : 0);
-        copy_async_zfill<kBytes>(to, from, max(valid, 0) * int(sizeof(Element)));
+  CUTE_DEVICE void load(int part = 0, int parts = 1, int columns_left = kColumns) {
+    constexpr int kVectors = kValues / kVector, kInner = kRepeats * kVectors;
+    // Many narrow copies: a few at a time, or they take too many registers.
+    constexpr bool kMany = kSteps * kInner > 16;
+    constexpr int kUnroll = kMany && kInner > 8 ? 8 : kInner;
+    constexpr int kUnrollSteps = !kMany ? kSteps : kInner < 8 ? 8 / kInner : 1;
+#pragma unroll kUnrollSteps
+    for (int i = 0; i < kSteps; ++i) {
+      if (i * parts / kSteps != part) continue;
+#pragma unroll kUnroll
+      for (int j = 0; j < kInner; ++j) {
+        At const at(0, j % kVectors * kVector);
+        int const inner_row = (kVectorAlongK ? 0 : j / kVectors * kStepRows) + at.row;
+        int const inner_column = (kVectorAlongK ? j / kVectors * kStepColumns : 0) + at.column;
+        int const row = inner_row + (kVectorAlongK ? i * kStepRows : 0);
+        int const column = inner_column + (kVectorAlongK ? 0 : i * kStepColumns);
+        uint32_t const to =
+            target + sizeof(Element) * join(SmemLayout{}, smem_first, SmemLayout{}(row, column, 0));
+        Element const* const from = source + inner_row * row_stride + inner_column * column_stride;
+        if constexpr (kCut) {
+          int const columns = columns_left - first.column - column;
+          int const valid = kVectorAlongK ? (row < rows ? min(columns, kVector) : 0)
+                                          : (columns > 0 ? min(rows - row, kVector) : 0);
+          copy_async_zfill<kBytes>(to, from, max(valid, 0) * int(sizeof(Element)));
+        } else {
+          copy_async_if<kBytes>(to, from, row < rows);
+        }
       }
+      source += step;
+      // Otherwise every multiple of the step would be kept in registers through the k loop.
+      asm("" : "+l"(source));
     }
   }
 };
@@ -241,7 +272,9 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
   int const thread = threadIdx.x;
   auto const tile = raster<Config::kRasterGroup>(blockIdx.x, ceil_div(m, kBM), ceil_div(n, kBN));
   int const row = get<0>(tile) * kBM, column = get<1>(tile) * kBN;  // of the tile's corner in C
-  int const k_tiles = alpha == Accumulator(0) ? 0 : ceil_div(k, kBK);  // BLAS: A and B are not read
+  // BLAS: A and B are not read when alpha or k is 0, and a sum of nothing is 0 whatever alpha is.
+  int const k_tiles = alpha == Accumulator(0) ? 0 : ceil_div(k, kBK);
+  if (k_tiles == 0) alpha = Accumulator(0);
 
   Tensor tCrC = partition_fragment_C(mma, select<0, 1>(CtaTiler{}));  // (MMA,MMA_M,MMA_N)
   clear(tCrC);
@@ -251,21 +284,25 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
     uint32_t const smem_b = smem_a + size(SmemLayoutA{}) * sizeof(Element);
     int64_t const a_row = Config::kMajorKA ? lda : 1, a_column = Config::kMajorKA ? 1 : lda;
     int64_t const b_row = Config::kMajorKB ? ldb : 1, b_column = Config::kMajorKB ? 1 : ldb;
-    TileLoader<typename Config::GmemCopyA, SmemLayoutA, Element, Config::kMajorKA> const tiles_a(
+    TileLoader<typename Config::GmemCopyA, SmemLayoutA, Element, Config::kMajorKA> tiles_a(
         A + row * a_row, a_row, a_column, smem_a, thread, m - row);
-    TileLoader<typename Config::GmemCopyB, SmemLayoutB, Element, Config::kMajorKB> const tiles_b(
+    TileLoader<typename Config::GmemCopyB, SmemLayoutB, Element, Config::kMajorKB> tiles_b(
         B + column * b_row, b_row, b_column, smem_b, thread, n - column);
 
     // The last k tile, the only one that can be cut short, is loaded first: the loop needs no
     // predicate along k, and the order of a sum is free.
     int const last = k_tiles - 1;
-    tiles_a.template load<true>(last, 0, true, 0, 1, k - last * kBK);
-    tiles_b.template load<true>(last, 0, true, 0, 1, k - last * kBK);
+    tiles_a.seek(last, 0);
+    tiles_b.seek(last, 0);
+    tiles_a.template load<true>(0, 1, k - last * kBK);
+    tiles_b.template load<true>(0, 1, k - last * kBK);
     cp_async_fence();
     CUTE_UNROLL
     for (int stage = 1; stage < kStages - 1; ++stage) {
-      tiles_a.template load<false>(stage - 1, stage, stage < k_tiles);
-      tiles_b.template load<false>(stage - 1, stage, stage < k_tiles);
+      tiles_a.advance(stage, stage < k_tiles);
+      tiles_b.advance(stage, stage < k_tiles);
+      tiles_a.template load<false>();
+      tiles_b.template load<false>();
       cp_async_fence();
     }
 
@@ -298,11 +335,15 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
         }
         blocks_a.load((block + 1) % kBlocks, read, tXrA);
         blocks_b.load((block + 1) % kBlocks, read, tXrB);
-        // The next tile's copies are spread over the blocks, as far as the wait above allows.
-        if (block < kBlocks - 1) {
+        // The copies of a tile to come are spread over the blocks, as far as the wait above allows.
+        if (block == 0) {
           bool const active = k_tile + kStages - 1 < k_tiles;
-          tiles_a.template load<false>(k_tile + kStages - 2, write, active, block, kBlocks - 1);
-          tiles_b.template load<false>(k_tile + kStages - 2, write, active, block, kBlocks - 1);
+          tiles_a.advance(write, active);
+          tiles_b.advance(write, active);
+        }
+        if (block < kBlocks - 1) {
+          tiles_a.template load<false>(block, kBlocks - 1);
+          tiles_b.template load<false>(block, kBlocks - 1);
         }
         if (block == kBlocks - 2) {
           cp_async_fence();

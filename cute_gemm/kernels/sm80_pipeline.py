@@ -161,7 +161,7 @@ _MMA = {
 _TILES = {
     "float16/float32": (((128, 256, 64), (2, 4), 3, 1), ((128, 128, 32), (2, 2), 4, 2)),
     "bfloat16/float32": (((128, 256, 64), (2, 4), 3, 1), ((128, 128, 32), (2, 2), 4, 2)),
-    "float32/tf32": (((128, 128, 32), (2, 2), 3, 1), ((128, 64, 32), (2, 2), 3, 2)),
+    "float32/tf32": (((128, 128, 32), (2, 4), 3, 1), ((128, 64, 32), (2, 2), 3, 1)),
     "float32/float32": (((128, 128, 16), (2, 4), 3, 1),),
     "float64/float64": (((128, 128, 16), (2, 4), 4, 1), ((64, 64, 16), (2, 2), 3, 1)),
     "int8/int32": (((128, 128, 64), (2, 2), 3, 1),),
@@ -200,7 +200,9 @@ def _default_tile(problem: GemmProblem, cc: int, policy: str) -> tuple[Any, ...]
         return _REFERENCE_TILE[problem.A.dtype], (2, 2), 3, 1
     limit = SHARED_LIMIT.get(cc, 99) * 1024
     element = DTYPES[problem.A.dtype].bytes
-    for tile, warps, stages, ctas in candidates:
+    # Copies of 1 and 2 bytes go through registers, of which the largest tile has none to spare.
+    narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
+    for tile, warps, stages, ctas in candidates[narrow and len(candidates) > 1 :]:
         if (tile[0] + tile[1]) * tile[2] * element * stages * ctas > limit:
             continue
         if -(-problem.m // tile[0]) * -(-problem.n // tile[1]) >= 64:
@@ -286,7 +288,7 @@ class Sm80Pipeline(Kernel):
         for plan in parts.operands:
             matrix = problem.A if plan.source == "A" else problem.B
             sweeps = tiles[1] if plan.source == "A" else tiles[0]
-            out += _operand_accesses(config, plan, matrix, sweeps, ctas * k_tiles)
+            out += _operand_accesses(config, plan, matrix, sweeps, ctas, k_tiles)
         return (*out, *_epilogue_accesses(config, parts, problem, ctas))
 
 
@@ -311,11 +313,15 @@ def _option(config: Config, key: str, value: Any) -> Any:
 def _check(config: Config, cc: int, arch: str) -> None:
     """Every legality rule of a config; the first that is broken is named."""
     if config.copy not in COPY_POLICIES:
-        raise OptionError(f"option copy={config.copy!r} is unknown; expected one of {COPY_POLICIES}")
+        raise OptionError(
+            f"option copy={config.copy!r} is unknown; expected one of {COPY_POLICIES}"
+        )
     if config.mma not in MMA_ATOMS or _mma_kind(config.mma) != _mma_kind(
         _MMA[config.dtype, config.compute]
     ):
-        fitting = [n for n in MMA_ATOMS if _mma_kind(n) == _mma_kind(_MMA[config.dtype, config.compute])]
+        fitting = [
+            n for n in MMA_ATOMS if _mma_kind(n) == _mma_kind(_MMA[config.dtype, config.compute])
+        ]
         raise OptionError(
             f"option mma={config.mma!r} does not multiply {config.dtype}; "
             f"expected one of {', '.join(fitting)}"
@@ -425,9 +431,8 @@ def _smem_atom(config: Config, reader: CopyAtom, major: str, extents: tuple[int,
     row_bits = int(log2(row))
     if reader.bits == 128:
         base, chunk_bits = int(log2(16 // element)), row_bits - int(log2(16 // element))
-        swizzle = Swizzle(chunk_bits, base, 3)
-        if reader.threads == 1 and major == "MN":
-            swizzle = None  # a warp reads consecutive 16-byte words
+        # (FMA on an MN-major operand reads consecutive 16-byte words.)
+        swizzle = None if reader.threads == 1 and major == "MN" else Swizzle(chunk_bits, base, 3)
     elif element > 1:
         base = int(log2(32 // element))
         swizzle = Swizzle(row_bits - base, base, row_bits - base)
@@ -455,7 +460,10 @@ def _gmem_copy(
         across = extents[1 if major == "MN" else 0]
         lanes = max(min(contiguous // vector, threads), threads // across)
         if major == "MN":
-            thread_layout, value_layout = column_major(lanes, threads // lanes), column_major(vector, 1)
+            thread_layout, value_layout = (
+                column_major(lanes, threads // lanes),
+                column_major(vector, 1),
+            )
         else:
             thread_layout, value_layout = row_major(threads // lanes, lanes), row_major(1, vector)
     bits = 8 * vector * element
@@ -527,14 +535,16 @@ def structure(config: Config) -> Structure:
 
 
 def _operand_accesses(
-    config: Config, plan: OperandPlan, matrix: Matrix, sweeps: int, executions: int
+    config: Config, plan: OperandPlan, matrix: Matrix, sweeps: int, ctas: int, k_tiles: int
 ) -> list[Access]:
-    element = DTYPES[config.dtype].bytes
+    element, executions = DTYPES[config.dtype].bytes, ctas * k_tiles
     copy, axis = plan.gmem_copy, 0 if plan.major == "MN" else 1
     widest, limit = access_bytes(matrix, False)
     mend = ""
     if copy.atom.bits < 8 * widest:
-        limit = f"copy={config.copy!r} moves vectors along {matrix.name}'s M or N mode; it is K-major"
+        limit = (
+            f"copy={config.copy!r} moves vectors along {matrix.name}'s M or N mode; it is K-major"
+        )
         mend = 'copy="auto"'
     one_stage = Layout(
         plan.smem_layout.shape[:2],  # type: ignore[index]
@@ -581,6 +591,16 @@ def _operand_accesses(
             mend=shared_mend,
         )
     )
+    if executions:
+        # Fragments are loaded a block ahead: after the last k tile too, one block in vain.
+        out.append(
+            replace(
+                out[-1],
+                offsets=reader.vector_offsets(one_stage, (plan.extents[0], reader.tile[1])),
+                executions=ctas,
+                unit="CTA",
+            )
+        )
     return out
 
 

@@ -302,7 +302,8 @@ class Builds:
         units = {plan.symbol: plan for plan in plans}
         if not units:
             return
-        workers = min(len(units), len(os.sched_getaffinity(0)))
+        # A container may see more processors than it has; each compiler takes half a gigabyte.
+        workers = min(len(units), len(os.sched_getaffinity(0)), 32)
         self._pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
         for symbol, plan in units.items():
             self._futures[symbol] = self._pool.submit(build, plan.unit, plan.arch)

@@ -139,11 +139,15 @@ def test_k_of_0_makes_nothing_of_an_infinite_alpha(case: Case, builds: Builds, a
 @pytest.mark.parametrize("kernel", ["sm80_pipeline", "cutlass_universal"])
 def test_m_or_n_of_0_does_nothing(kernel: str, name: str, sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes
-    # TN: the op of which CUTLASS takes any int8; here it does so for sizes of 0 as well.
     case = replace(wide(kernel, name, "TN"), m=m, n=n, k=k)
     a, b, _ = case.places
     A, B = hold(a, case.t.dtype), hold(b, case.t.dtype)
     C, _ = new_c(case, 0)
+    if (kernel, name) == ("cutlass_universal", "int8"):
+        # An empty matrix is column-major with an ld of 1, and that it has no kernel for.
+        with pytest.raises(UnsupportedError, match="loads 4 elements at a time"):
+            cg.gemm(case.op, A.view, B.view, C.view, beta=1, **case.options)
+        return
     assert cg.gemm(case.op, A.view, B.view, C.view, beta=1, **case.options) is C.view
     assert_canaries(C)
     fresh = cg.gemm(case.op, A.view, B.view, **case.options)

@@ -47,11 +47,11 @@ def pair(op: str, dtype: str = "float32", order: str = "F") -> tuple[np.ndarray,
     return host(a, dtype, order, 1), host(b, dtype, order, 2)
 
 
-def assert_product(op: str, A: np.ndarray, B: np.ndarray, C: np.ndarray, **given: Any) -> None:
+def assert_product(op: str, A: np.ndarray, B: np.ndarray, result: Any, **given: Any) -> None:
     """Check against float64, element by element."""
-    C = np.array(C, order="K")  # what JAX gives is read-only
-    problem = from_operands(op, read(A, "A"), read(B, "B"), read(C, "C"))
-    verdict = verify(problem, A, B, C, **given)
+    result = np.array(result, order="K")  # what JAX gives is read-only
+    problem = from_operands(op, read(A, "A"), read(B, "B"), read(result, "C"))
+    verdict = verify(problem, A, B, result, **given)
     assert verdict.ok, verdict
 
 
