@@ -239,9 +239,7 @@ class Plan:
         if self.backend == "cpu":
             from cute_gemm import cpu
 
-            cpu.gemm(
-                problem, host_array(a), host_array(b), host_array(c), alpha.value, beta.value
-            )  # type: ignore[arg-type]
+            cpu.gemm(problem, host_array(a), host_array(b), host_array(c), alpha.value, beta.value)  # type: ignore[arg-type]
             return c.owner
         key = (alpha.value, beta.value, alpha.pointer, beta.pointer)
         bound = self._bound.get(key) or self._bind(key)
@@ -293,7 +291,7 @@ class Plan:
         with (
             upload(host_array(a), device) as on_a,
             upload(host_array(b), device) as on_b,
-            (upload(C, device) if beta.value != 0 else allocate_like(C, device)) as on_c,
+            upload(C, device) if beta.value != 0 else allocate_like(C, device) as on_c,
         ):
             bound(on_a.pointer, on_b.pointer, on_c.pointer)
             download(on_c, C)

@@ -202,9 +202,7 @@ def universal(name: str, bits: int) -> CopyAtom:
     return CopyAtom(name, f"UniversalCopy<uint{bits}_t>", bits)
 
 
-LDMATRIX = CopyAtom(
-    "ldmatrix.x4", "SM75_U32x4_LDSM_N", 128, 32, parse("(32,(32,4)):(32,(1,1024))")
-)
+LDMATRIX = CopyAtom("ldmatrix.x4", "SM75_U32x4_LDSM_N", 128, 32, parse("(32,(32,4)):(32,(1,1024))"))
 LDMATRIX_TRANS = CopyAtom(
     "ldmatrix.x4.trans",
     "SM75_U16x8_LDSM_T",

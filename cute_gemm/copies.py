@@ -148,7 +148,10 @@ class TiledCopy:
         first = self.source[:, :: self.values]  # [thread, instruction, 2]
         corners = np.stack(
             np.meshgrid(
-                *(np.arange(0, extent, step) for extent, step in zip(extents, self.tile, strict=True)),
+                *(
+                    np.arange(0, extent, step)
+                    for extent, step in zip(extents, self.tile, strict=True)
+                ),
                 indexing="ij",
             ),
             axis=-1,
@@ -180,7 +183,9 @@ class TiledCopy:
         return from_map(self.source[..., 0] + self.tile[0] * self.source[..., 1])
 
 
-def gmem_tiled_copy(atom: CopyAtom, element_bits: int, threads: Layout, values: Layout) -> TiledCopy:
+def gmem_tiled_copy(
+    atom: CopyAtom, element_bits: int, threads: Layout, values: Layout
+) -> TiledCopy:
     """CuTe's ``make_tiled_copy``: a raked product of a thread layout and a value layout.
 
     Parameters
