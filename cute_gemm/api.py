@@ -1,4 +1,4 @@
-"""``gemm``, ``plan`` and ``analyze``: arrays -> operands -> problem -> kernel -> result or report."""
+"""``gemm``, ``plan``, ``analyze``: arrays -> operands -> problem -> kernel -> result or report."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cute_gemm.errors import DeviceError, NoGpuError, OptionError, ShapeError
 from cute_gemm.operand import (
     Operand,
     Order,
+    fingerprint,
     host_array,
     needs_synchronize,
     new_matrix,
@@ -52,12 +53,15 @@ class KernelInfo:
         Lowest compute capability, as an int: 80.
     dtypes
         Element types; ``"float32/tf32"`` is float32 with ``compute="tf32"``.
+    options
+        Keyword arguments of :func:`gemm` that set a field of the kernel's config.
     """
 
     name: str
     summary: str
     minimum_cc: int
     dtypes: tuple[str, ...]
+    options: tuple[str, ...]
 
 
 class Plan:
@@ -103,6 +107,7 @@ class Plan:
         self._scalar = DTYPES[problem.A.dtype].accumulator
         self._bound: dict[tuple[Any, ...], BoundLaunch] = {}
         self._seen: tuple[Any, ...] = ()
+        self._last: tuple[Operand, ...] = ()
 
     def __repr__(self) -> str:
         p = self.problem
@@ -187,14 +192,22 @@ class Plan:
         ShapeError
             When an array's descriptor is not the plan's; everything that :func:`gemm` raises.
         """
-        a, b = read(A, "A"), read(B, "B")
-        c = None if C is None else read(C, "C")
-        # Arrays that are where and what those of the last call were need no second check.
-        seen = (*_signature(a), *_signature(b), *(_signature(c) if c is not None else ()))
-        if seen != self._seen:
+        seen = (fingerprint(A), fingerprint(B), fingerprint(C))
+        if seen != self._seen or None in seen:
+            a, b = read(A, "A"), read(B, "B")
+            c = None if C is None else read(C, "C")
             self._check(a, b, c)
-            self._seen = seen
-        return self._run(a, b, c, *_scalars(alpha, beta, self.problem, a.device, c), stream)
+            factors = _scalars(alpha, beta, self.problem, a.device, c)
+            result = self._run(a, b, c, *factors, stream)
+            if c is not None and a.device is not None:
+                self._seen = seen
+                self._last = tuple(replace(operand, owner=None) for operand in (a, b, c))
+            return result
+        # Device arrays that are what and where those of the last call were need no second check.
+        a, b, c = self._last
+        factors = _scalars(alpha, beta, self.problem, a.device, c)
+        self._run(a, b, c, *factors, stream)
+        return C
 
     def _check(self, a: Operand, b: Operand, c: Operand | None) -> None:
         """Refuse arrays that this plan's kernel cannot serve."""
@@ -239,7 +252,7 @@ class Plan:
         if self.backend == "cpu":
             from cute_gemm import cpu
 
-            cpu.gemm(problem, host_array(a), host_array(b), host_array(c), alpha.value, beta.value)  # type: ignore[arg-type]
+            cpu.gemm(problem, host_array(a), host_array(b), host_array(c), alpha.value, beta.value)
             return c.owner
         key = (alpha.value, beta.value, alpha.pointer, beta.pointer)
         bound = self._bound.get(key) or self._bind(key)
@@ -319,8 +332,8 @@ def gemm(
     Parameters
     ----------
     op
-        Two letters, A's and B's: ``N`` the matrix as stored, ``T`` its transpose, ``C`` or ``H`` its
-        conjugate transpose. This is BLAS's convention for the arrays as they are given.
+        Two letters, A's and B's: ``N`` the matrix as stored, ``T`` its transpose, ``C`` or ``H``
+        its conjugate transpose. This is BLAS's convention for the arrays as they are given.
     A, B
         (M, K) or, transposed, (K, M); (K, N) or (N, K). NumPy arrays, or device arrays of CuPy,
         PyTorch, JAX or anything with DLPack or ``__cuda_array_interface__``; one stride must be 1.
@@ -472,7 +485,7 @@ def analyze(op: str, A: Any = None, B: Any = None, C: Any = None, **arguments: A
 def kernels() -> list[KernelInfo]:
     """Return what kernels there are."""
     found = map(select.get, select.names())
-    return [KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes) for k in found]
+    return [KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes, k.options) for k in found]
 
 
 def _make_plan(
@@ -533,18 +546,6 @@ def _warn_cpu(reason: str) -> None:
         warnings.warn(f"no usable GPU ({reason}); computing on the CPU", stacklevel=2)
 
 
-def _signature(operand: Operand) -> tuple[Any, ...]:
-    """All that the checks look at."""
-    return (
-        operand.pointer,
-        operand.shape,
-        operand.strides,
-        operand.dtype,
-        operand.device,
-        operand.readonly,
-    )
-
-
 _ONE_AND_ZERO = (Scalar(1), Scalar(0))
 
 
@@ -573,6 +574,6 @@ def _handle(stream: Any) -> int:
     if protocol is not None:
         return int(protocol()[1])
     raise OptionError(
-        f"stream={stream!r} is not a CUDA stream; expected an int, or an object of PyTorch, CuPy or "
-        "cuda.core"
+        f"stream={stream!r} is not a CUDA stream; expected an int, or an object of PyTorch, CuPy "
+        "or cuda.core"
     )

@@ -122,17 +122,17 @@ class TiledCopy:
 
     @cached_property
     def source(self) -> np.ndarray:
-        """Coordinates, int array [threads, values, 2], of the elements that every thread addresses."""
+        """Coordinates [threads, values, 2] of the elements that every thread addresses."""
         threads, total, _ = self.partition.shape
         if self.atom.destination is None:
             return self.partition
         width, count = self.values, self.atom.threads
         # bit of the warp's data -> the (thread, value) that receives it, element by element
         received = self.atom.destination.table()[:, :: self.element_bits] // self.element_bits
-        giver = np.empty((received.size, 2), dtype=np.int64)
+        giver: np.ndarray = np.empty((received.size, 2), dtype=np.int64)
         lanes, slots = np.indices(received.shape)
         giver[received.ravel()] = np.stack([lanes.ravel(), slots.ravel()], axis=-1)
-        giver = giver.reshape(count, width, 2)  # source thread, source value -> receiver
+        giver = giver.reshape((count, width, 2))  # source thread, source value -> receiver
         warps = self.partition.reshape(threads // count, count, total // width, width, 2)
         out = warps[:, giver[..., 0], :, giver[..., 1]]  # [lane, width, warp, instruction, 2]
         return out.transpose(2, 0, 3, 1, 4).reshape(threads, total, 2)

@@ -18,8 +18,8 @@ def gemm(
     A: np.ndarray,
     B: np.ndarray,
     C: np.ndarray,
-    alpha: float | int = 1,
-    beta: float | int = 0,
+    alpha: complex = 1,
+    beta: complex = 0,
 ) -> None:
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place.
 
@@ -56,9 +56,7 @@ def gemm(
                 _block(A[rows], B[:, columns], C[rows, columns], alpha, beta)
 
 
-def _block(
-    A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: float | int, beta: float | int
-) -> None:
+def _block(A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex, beta: complex) -> None:
     if C.strides[0] < C.strides[1]:
         # NumPy's results are row-major: turn the product round, to write C as it lies in memory.
         A, B, C = B.T, A.T, C.T

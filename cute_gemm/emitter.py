@@ -133,7 +133,7 @@ def sm80_pipeline_operation(config: Config, structure: Structure) -> Any:
 
     from cute_gemm.atoms import DTYPES
 
-    class Sm80PipelineOperation(GemmOperation):  # type: ignore[misc]
+    class Sm80PipelineOperation(GemmOperation):
         def __init__(self) -> None:
             row = DTYPES[config.dtype]
             element = DataType.tf32 if config.compute == "tf32" else DataType[row.tag]
@@ -201,7 +201,8 @@ def _gmem_copy(copy: TiledCopy, element: str, threads: Any, values: Any) -> str:
 
 
 def _mma_copy(copy: TiledCopy, element: str, operand: str) -> str:
-    return f"decltype(make_tiled_copy_{operand}(Copy_Atom<{copy.atom.cpp}, {element}>{{}}, TiledMma{{}}))"
+    atom = f"Copy_Atom<{copy.atom.cpp}, {element}>{{}}"
+    return f"decltype(make_tiled_copy_{operand}({atom}, TiledMma{{}}))"
 
 
 def _shape(extents: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""CuTe layouts: shape:stride functions from coordinates to offsets, with an optional swizzle on top.
+"""CuTe layouts: shape:stride functions from coordinates to offsets, with a swizzle on top.
 
 The affine algebra (coalesce, composition, ...) is pycute's; what pycute lacks is here: swizzled
 layouts, evaluation over whole arrays, CuTe's printed notation, and the same layout as C++ text.
@@ -16,12 +16,12 @@ import pycute
 
 from cute_gemm.errors import NotationError
 
-IntTuple = Union[int, tuple["IntTuple", ...]]
+IntTuple = Union[int, tuple["IntTuple", ...]]  # noqa: UP007 - a string in it needs Union
 
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """CuTe's ``Swizzle<B, M, S>``: XOR of B bits, found S above, into the B bits above the lowest M.
+    """CuTe's ``Swizzle<B, M, S>``: B bits are XORed into those S below them, from bit M on.
 
     Examples
     --------
@@ -133,7 +133,7 @@ class Layout:
         return self(*np.ogrid[tuple(slice(extent) for extent in self.extents)])
 
     def coalesced(self) -> Layout:
-        """Every top-level mode with its inner modes merged as far as they go (pycute's coalesce)."""
+        """Every top-level mode with its inner modes merged as far as they go, by pycute."""
         if not isinstance(self.shape, tuple) or not isinstance(self.stride, tuple):
             return self
         modes = [
@@ -256,14 +256,14 @@ class _Parser:
                 raise NotationError(str(error), column=match.start(1)) from None
             offset = self._OFFSET.match(self.text, self.at)
             if offset is None or int(offset[1]):
-                self.fail("'o 0 o' after the swizzle")
+                raise self.unexpected("'o 0 o' after the swizzle")
             self.at = offset.end()
         shape = self.int_tuple()
         self.take(":")
         start = self.at
         stride = self.int_tuple()
         if self.text[self.at :].strip():
-            self.fail("the end of the layout")
+            raise self.unexpected("the end of the layout")
         try:
             return Layout(shape, stride, swizzle)
         except ValueError as error:
@@ -286,13 +286,13 @@ class _Parser:
 
     def take(self, symbol: str) -> None:
         if self.peek() != symbol:
-            self.fail(f"'{symbol}'")
+            raise self.unexpected(f"'{symbol}'")
         self.at = self.text.index(symbol, self.at) + 1
 
-    def fail(self, expected: str) -> None:
+    def unexpected(self, expected: str) -> NotationError:
         rest = self.text[self.at :]
         column = self.at + len(rest) - len(rest.lstrip())
-        raise NotationError(
+        return NotationError(
             f"layout {self.text!r} does not parse at column {column + 1}: expected {expected}",
             column=column,
         )

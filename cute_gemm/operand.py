@@ -122,6 +122,12 @@ def host_array(operand: Operand) -> np.ndarray:
     return operand.owner
 
 
+def fingerprint(array: Any) -> tuple[Any, ...] | None:
+    """Return all that ``read`` looks at, or None for a library where that is no quicker to get."""
+    kind: Any = type(array)
+    return _fingerprinter(kind)(array)
+
+
 def stream_handle(operand: Operand) -> int:
     """Return the raw ``CUstream`` that the array's library is working on now.
 
@@ -356,7 +362,9 @@ def _read_exchange(array: Any, name: str) -> Operand:
         else:
             from cuda.core.utils import StridedMemoryView
 
-            view = StridedMemoryView.from_any_interface(array, stream_ptr=_LEGACY_STREAM)
+            view = StridedMemoryView.from_any_interface(
+                array if dlpack else _Interface(array), stream_ptr=_LEGACY_STREAM
+            )
     except Exception as error:  # whatever another library's export raises
         raise ArrayError(
             f"{name}, a {_type_name(array)}, does not give its memory away ({error}): a copy in "
@@ -377,11 +385,40 @@ def _read_exchange(array: Any, name: str) -> Operand:
     )
 
 
+class _Interface:
+    """Gives a ``__cuda_array_interface__`` of version 2 as version 3, which only adds a stream."""
+
+    def __init__(self, array: Any) -> None:
+        self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "version": 3}
+
+
 _READERS: dict[tuple[str, str], Callable[[Any, str], Operand]] = {
     ("numpy", "ndarray"): _read_numpy,
     ("cupy", "ndarray"): _read_cupy,
     ("torch", "Tensor"): _read_torch,
 }
+
+
+_FINGERPRINTS: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
+    ("cupy", "ndarray"): lambda a: (a.data.ptr, a.shape, a.strides, a.dtype),
+    ("torch", "Tensor"): lambda t: (
+        t.data_ptr(),
+        t.shape,
+        t.stride(),
+        t.dtype,
+        t.is_cuda,
+        t.requires_grad,
+    ),
+}
+
+
+@lru_cache(maxsize=256)
+def _fingerprinter(kind: Any) -> Callable[[Any], tuple[Any, ...] | None]:
+    for base in kind.__mro__:
+        found = _FINGERPRINTS.get((base.__module__.partition(".")[0], base.__name__))
+        if found:
+            return found
+    return lambda array: None
 
 
 @lru_cache(maxsize=256)

@@ -68,18 +68,26 @@ CUTE_DEVICE T* shared_pointer(uint32_t address) {
   return reinterpret_cast<T*>(__cvta_shared_to_generic(address));
 }
 
-// Copies `valid` of `Bytes` bytes from global to shared memory, with zeros in place of the others.
-// 4, 8 and 16 bytes go asynchronously; cp.async has no 1- or 2-byte form.
-template <int Bytes>
-CUTE_DEVICE void copy_async_zfill(uint32_t dst, void const* src, int valid) {
-  if constexpr (Bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(dst), "l"(src), "r"(valid));
-  } else if constexpr (Bytes >= 4) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(dst), "l"(src), "n"(Bytes),
-                 "r"(valid));
+// Copies the first `valid` of N elements from global to shared memory, with zeros in place of the
+// others; nothing is read when there are none. 4, 8 and 16 bytes go asynchronously; cp.async has no
+// 1- or 2-byte form.
+template <int N, class Element>
+CUTE_DEVICE void copy_async_cut(uint32_t dst, Element const* src, int valid) {
+  constexpr int kBytes = N * sizeof(Element);
+  int const size = valid > 0 ? kBytes : 0;
+  if (0 < valid && valid < N) {  // cp.async could cut it short too, but would read the rest
+    CUTE_NO_UNROLL
+    for (int i = 0; i < N; ++i) {
+      shared_pointer<Element>(dst)[i] = i < valid ? src[i] : Element(0);
+    }
+  } else if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(dst), "l"(src), "r"(size));
+  } else if constexpr (kBytes >= 4) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(dst), "l"(src), "n"(kBytes),
+                 "r"(size));
   } else {
-    using Word = uint_bit_t<8 * Bytes>;
-    *shared_pointer<Word>(dst) = valid ? *static_cast<Word const*>(src) : Word(0);
+    using Word = uint_bit_t<8 * kBytes>;
+    *shared_pointer<Word>(dst) = size ? *reinterpret_cast<Word const*>(src) : Word(0);
   }
 }
 

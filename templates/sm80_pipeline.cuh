@@ -102,7 +102,7 @@ struct TileLoader {
           int const columns = columns_left - first.column - column;
           int const valid = kVectorAlongK ? (row < rows ? min(columns, kVector) : 0)
                                           : (columns > 0 ? min(rows - row, kVector) : 0);
-          copy_async_zfill<kBytes>(to, from, max(valid, 0) * int(sizeof(Element)));
+          copy_async_cut<kVector>(to, from, valid);
         } else {
           copy_async_if<kBytes>(to, from, row < rows);
         }

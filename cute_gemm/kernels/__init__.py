@@ -1,0 +1,1 @@
+"""One module per kernel family: config, legality, copies and MMAs, launch shape."""

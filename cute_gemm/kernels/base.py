@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch: CTAs in the (one-dimensional) grid, threads per CTA, dynamic shared memory in bytes."""
+    """A launch: CTAs of a one-dimensional grid, threads per CTA, dynamic shared memory in bytes."""
 
     grid: int
     block: int
@@ -73,8 +73,8 @@ class SharedAccess:
     operand, direction, instruction, bits
         ``"A"``, ``"load"``, ``"ldmatrix.x4"``, bits per thread.
     offsets
-        int array [requests, 32]: byte offset of each lane's vector; for ldmatrix and stmatrix lane i
-        gives row i % 8 of matrix i // 8, as the instruction takes them. -1: lane inactive.
+        int array [requests, 32]: byte offset of each lane's vector; for ldmatrix and stmatrix lane
+        i gives row i % 8 of matrix i // 8, as the instruction takes them. -1: lane inactive.
     executions
         How often the whole launch executes this list of requests.
     unit
@@ -107,10 +107,12 @@ class Kernel(ABC):
     minimum_cc: int
     #: Element types (with ``compute`` where it matters: ``"float32/tf32"``).
     dtypes: tuple[str, ...]
+    #: Fields of the config that may be set as kernel options.
+    options: tuple[str, ...]
 
     @abstractmethod
     def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Any:
-        """Return the frozen config (hashable, with useful repr, ``.name``) for ``problem`` on ``arch``.
+        """Return the frozen, hashable config, with a ``.name``, for ``problem`` on ``arch``.
 
         Raises
         ------

@@ -7,7 +7,7 @@ column-major C; for a row-major one it computes the transposed problem, A and B 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import log2
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,8 @@ SHARED_LIMIT = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 1
 class Config:
     """Everything that shapes the code of one sm80_pipeline kernel.
 
-    The first group of fields may be set as kernel options; the second follows from the problem.
+    The fields up to ``min_ctas``, and ``mma``, may be set as kernel options; the others follow from
+    the problem.
 
     Attributes
     ----------
@@ -131,7 +132,7 @@ class OperandPlan:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """A config worked out: the tiled MMA, the tiled copies and the layouts, as the kernel sees them."""
+    """A config worked out: tiled MMA, tiled copies and layouts, as the kernel sees them."""
 
     tile: tuple[int, int, int]
     mma: TiledMma
@@ -219,9 +220,10 @@ class Sm80Pipeline(Kernel):
     summary = "cp.async pipeline, swizzled shared memory, ldmatrix and mma.sync (FMA for float32)"
     minimum_cc = 80
     dtypes = ("float16", "bfloat16", "float32", "float32/tf32", "float64", "int8")
+    options = ("tile", "warps", "stages", "copy", "raster", "min_ctas", "mma")
 
     def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
-        """See :meth:`Kernel.configure`; options: tile, warps, stages, copy, raster, min_ctas, mma."""
+        """See :meth:`Kernel.configure`; options are the fields that ``options`` names."""
         cc = _capability(arch)
         if cc < self.minimum_cc:
             raise UnsupportedError(f"kernel {self.name!r} needs sm_80 or newer; arch is {arch!r}")
@@ -231,12 +233,11 @@ class Sm80Pipeline(Kernel):
                 f"kernel {self.name!r} does not take {problem.A.dtype} with compute="
                 f"{problem.compute!r}; expected one of {', '.join(self.dtypes)}"
             )
-        known = {"tile", "warps", "stages", "copy", "raster", "min_ctas", "mma"}
         for option in options:
-            if option not in known:
+            if option not in self.options:
                 raise OptionError(
                     f"option {option!r} is not one of kernel {self.name!r}; "
-                    f"expected {', '.join(sorted(known))}"
+                    f"expected {', '.join(self.options)}"
                 )
         if MMA_ATOMS[mma].minimum_cc > cc:
             mma = "SM80_8x8x4_F64F64F64F64_TN"
@@ -399,11 +400,13 @@ def _tiled_mma(config: Config) -> TiledMma:
     # FMA: 8 x 4 lanes, so that a warp reads as few distinct words as it can. An MN-major operand is
     # read four rows at a time, a K-major one four columns.
     threads = Layout(((8, wm), (4, wn), 1), ((1, 32), (8, 32 * wm), 0))
-    modes = [
+    rows, columns = (
         Layout((extent, 4), (4, 1)) if major == "MN" else Layout(extent, 1)
         for extent, major in zip((8 * wm, 4 * wn), _smem_majors(config), strict=True)
-    ]
-    return TiledMma(atom, threads, (*modes, Layout(4 if "K" in _smem_majors(config) else 1, 1)))
+    )
+    return TiledMma(
+        atom, threads, (rows, columns, Layout(4 if "K" in _smem_majors(config) else 1, 1))
+    )
 
 
 def _smem_copy_atom(config: Config, atom: MmaAtom, major: str) -> CopyAtom:
@@ -580,27 +583,20 @@ def _operand_accesses(
         )
     )
     reader = plan.smem_copy
-    out.append(
-        SharedAccess(
-            operand=plan.source,
-            direction="load",
-            instruction=reader.atom.name,
-            bits=reader.atom.bits,
-            offsets=reader.vector_offsets(one_stage, plan.extents),
-            executions=executions,
-            mend=shared_mend,
-        )
+    blocks = SharedAccess(
+        operand=plan.source,
+        direction="load",
+        instruction=reader.atom.name,
+        bits=reader.atom.bits,
+        offsets=reader.vector_offsets(one_stage, plan.extents),
+        executions=executions,
+        mend=shared_mend,
     )
+    out.append(blocks)
     if executions:
         # Fragments are loaded a block ahead: after the last k tile too, one block in vain.
-        out.append(
-            replace(
-                out[-1],
-                offsets=reader.vector_offsets(one_stage, (plan.extents[0], reader.tile[1])),
-                executions=ctas,
-                unit="CTA",
-            )
-        )
+        first = reader.vector_offsets(one_stage, (plan.extents[0], reader.tile[1]))
+        out.append(replace(blocks, offsets=first, executions=ctas, unit="CTA"))
     return out
 
 
@@ -652,8 +648,3 @@ def _epilogue_accesses(
         )
 
     return [smem("store", stage), smem("load", copy), gmem("store")]
-
-
-def option_names() -> tuple[str, ...]:
-    """Fields of the config that may be set as kernel options."""
-    return tuple(field.name for field in fields(Config))[:6] + ("mma",)
