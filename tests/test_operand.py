@@ -226,6 +226,8 @@ def test_other_device_arrays(monkeypatch, module, library, readonly, protocol):
         @staticmethod
         def from_any_interface(array, stream_ptr):
             asked.append(stream_ptr)
+            if "cuda" in protocol:
+                assert array.__cuda_array_interface__["version"] == 3
             return SimpleNamespace(
                 ptr=0x4000,
                 shape=(4, 6),
@@ -236,7 +238,8 @@ def test_other_device_arrays(monkeypatch, module, library, readonly, protocol):
             )
 
     monkeypatch.setattr(utils, "StridedMemoryView", View)
-    kind = type("Array", (), {protocol: lambda self: (2, 1)})
+    exported = property(lambda self: {"version": 2}) if "cuda" in protocol else lambda self: (2, 1)
+    kind = type("Array", (), {protocol: exported})
     kind.__module__ = module
     found = read(kind(), "A")
     assert facts(found) == ((4, 6), (6, 1), "float32", 1, library, readonly)

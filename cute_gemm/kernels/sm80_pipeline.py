@@ -241,6 +241,11 @@ class Sm80Pipeline(Kernel):
                 )
         if MMA_ATOMS[mma].minimum_cc > cc:
             mma = "SM80_8x8x4_F64F64F64F64_TN"
+        if max(problem.m, problem.n, problem.k) > 2**31 - 256:
+            raise UnsupportedError(
+                f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
+                "32-bit integers and takes extents up to 2**31 - 256"
+            )
         policy = options.get("copy", "auto")
         tile, warps, stages, ctas = _default_tile(problem, cc, policy)
         exchange = problem.C.major == "N"

@@ -1,15 +1,15 @@
 """Small awkward problems of every kernel x dtype x op x copy, for a sanitizer to watch.
 
-``compute-sanitizer --tool memcheck python tests/gpu/sanitize.py`` (or ``--tool racecheck``). NumPy
-arrays only, which are copied to allocations that end with their last element. Exits with 1 if a
-result is wrong; words on the command line choose the cases whose names contain all of them.
+``python tests/gpu/sanitize.py --build`` compiles their kernels into the cache, in parallel; then
+``compute-sanitizer --tool memcheck python tests/gpu/sanitize.py`` (or ``--tool racecheck``) runs
+them. NumPy arrays only, which are copied to allocations that end with their last element. Exits
+with 1 if a result is wrong; words on the command line choose the cases whose names contain all of
+them.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -73,23 +73,30 @@ def run(case: Case) -> Verdict:
 
 
 def main(words: list[str]) -> int:
-    """Compile all kernels in processes of their own, then run them one by one."""
-    chosen = [host_case(case) for case in cases() if all(word in str(case) for word in words)]
-    with tempfile.TemporaryDirectory() as directory:
-        os.environ["CUTE_GEMM_CACHE_DIR"] = directory
-        arch = device_arch(0)
+    """Build the chosen kernels, or run them one by one."""
+    build_only = "--build" in words
+    chosen = [
+        host_case(case)
+        for case in cases()
+        if all(word in str(case) for word in words if word != "--build")
+    ]
+    arch = device_arch(0)
+    print(f"{len(chosen)} cases for {arch}", flush=True)
+    if build_only:
         builds = Builds(case.plan(arch) for case in chosen)
-        print(f"{len(chosen)} cases, {len(builds)} kernels for {arch}", flush=True)
-        wrong = 0
         try:
             for case in chosen:
                 builds.wait(case.plan(arch))
-                verdict = run(case)
-                wrong += not verdict.ok
-                if not verdict.ok:
-                    print(f"WRONG {case}: {verdict}", flush=True)
         finally:
             builds.close()
+        print(f"{len(builds)} kernels built", flush=True)
+        return 0
+    wrong = 0
+    for case in chosen:
+        verdict = run(case)
+        wrong += not verdict.ok
+        if not verdict.ok:
+            print(f"WRONG {case}: {verdict}", flush=True)
     print(f"{len(chosen) - wrong} right, {wrong} wrong", flush=True)
     return 1 if wrong or not chosen else 0
 
