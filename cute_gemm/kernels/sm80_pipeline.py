@@ -157,11 +157,16 @@ _MMA = {
     ("int8", "int32"): "SM80_16x8x32_S32S8S8S32_TN",
 }
 
+_HALF_TILES = (
+    ((128, 256, 64), (2, 4), 3, 1),
+    ((128, 128, 32), (2, 2), 4, 2),
+    ((128, 128, 32), (2, 2), 3, 2),
+)
 #: dtype/compute -> (tile, warps, stages, min_ctas) for large problems, best first; the last also
 #: fits the 99 KiB of sm_86.
 _TILES = {
-    "float16/float32": (((128, 256, 64), (2, 4), 3, 1), ((128, 128, 32), (2, 2), 4, 2)),
-    "bfloat16/float32": (((128, 256, 64), (2, 4), 3, 1), ((128, 128, 32), (2, 2), 4, 2)),
+    "float16/float32": _HALF_TILES,
+    "bfloat16/float32": _HALF_TILES,
     "float32/tf32": (((128, 128, 32), (2, 4), 3, 1), ((128, 64, 32), (2, 2), 3, 1)),
     "float32/float32": (((128, 128, 16), (2, 4), 3, 1),),
     "float64/float64": (((128, 128, 16), (2, 4), 4, 1), ((64, 64, 16), (2, 2), 3, 1)),
