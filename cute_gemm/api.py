@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm import select
 from cute_gemm.atoms import DTYPES
-from cute_gemm.compiler import Build, build, normalize_arch
+from cute_gemm.compiler import build, normalize_arch
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError, ShapeError
 from cute_gemm.operand import (
     Operand,
@@ -25,7 +25,7 @@ from cute_gemm.problem import GemmProblem, Scalar, check_beta, from_operands, fr
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
-    from cute_gemm.compiler import Resources
+    from cute_gemm.cubin import Build, Resources
     from cute_gemm.emitter import TranslationUnit
     from cute_gemm.kernels.base import Launch
     from cute_gemm.runtime import BoundLaunch, LoadedKernel

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.compiler import Build, Resources
+from cute_gemm.cubin import Build, Resources
 
 if TYPE_CHECKING:
     from cute_gemm.emitter import TranslationUnit

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cute_gemm.copies import TiledCopy
-    from cute_gemm.kernels.sm80_pipeline import Config, Structure
+    from cute_gemm.kernels.sm80_structure import Config, Structure
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from cute_gemm.errors import CubinError, LaunchError, OutOfMemoryError, ScalarEr
 if TYPE_CHECKING:
     import numpy as np
 
-    from cute_gemm.compiler import Build
+    from cute_gemm.cubin import Build
     from cute_gemm.kernels.base import Launch
 
 __all__ = [
@@ -454,8 +454,12 @@ def _pitched(array: np.ndarray) -> tuple[int, int, int]:
         width, count = array.shape[unit] * item, array.shape[other]
         if count <= 1:
             return width, count, width
-        if array.strides[other] >= width:
-            return width, count, array.strides[other]
+        pitch = array.strides[other]
+        if pitch >= width:
+            return width, count, pitch
+        if pitch >= 0:  # rows that overlap, as of a broadcast: one run of memory
+            whole = (count - 1) * pitch + width
+            return whole, 1, whole
     raise StrideError(
         f"a copy to the device takes a matrix with one unit stride; the strides of this one are "
         f"{array.strides} bytes"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cute_gemm import cache
-from cute_gemm.compiler import Build, Resources
+from cute_gemm.cubin import Build, Resources
 from cute_gemm.emitter import TranslationUnit
 
 BUILD = Build(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cute_gemm import compiler
-from cute_gemm.compiler import Resources, build, include_paths, normalize_arch
+from cute_gemm.compiler import build, include_paths, normalize_arch
+from cute_gemm.cubin import Resources
 from cute_gemm.emitter import TranslationUnit
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
-    from cute_gemm.compiler import Resources
+    from cute_gemm.cubin import Resources
     from cute_gemm.kernels.base import Access, Launch
     from cute_gemm.problem import GemmProblem
 

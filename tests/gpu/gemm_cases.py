@@ -17,7 +17,8 @@ from typing import Any
 
 from cute_gemm.api import Plan
 from cute_gemm.atoms import DTYPES
-from cute_gemm.compiler import Build, build
+from cute_gemm.compiler import build
+from cute_gemm.cubin import Build
 from cute_gemm.problem import GemmProblem, Matrix, from_sizes
 
 OPS = ("NN", "NT", "TN", "TT")
