@@ -1,5 +1,7 @@
 """A layout-aware GEMM frontend for NVIDIA GPUs; see the README."""
 
+# First: importing the subpackage of that name later would put it in the function's place.
+import cute_gemm.kernels  # noqa: F401
 from cute_gemm.api import KernelInfo, Plan, analyze, gemm, kernels, plan
 from cute_gemm.errors import GemmError
 

@@ -379,7 +379,11 @@ def gemm(
     c = None if C is None else read(C, "C")
     problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
     factors = _scalars(alpha, beta, problem, a.device, c)
-    key = (id(problem), a.device, kernel, backend, arch, *sorted(kernel_options.items()))
+    options = [
+        (name, tuple(value) if isinstance(value, list) else value)
+        for name, value in sorted(kernel_options.items())
+    ]
+    key = (id(problem), a.device, kernel, backend, arch, *options)
     found = _plans.get(key)
     if found is None:
         if len(_plans) >= _PLANS_KEPT:

@@ -112,6 +112,12 @@ def test_two_warps_along_m_lie_behind_each_other() -> None:
     assert np.array_equal(a[64:96], a[:32])  # warp 2 is the second along N
 
 
+def test_values_count_the_atom_then_m_or_n_then_k() -> None:
+    b = tiled(HALF, 1, 1, k_atoms=2).partition("B")  # two atoms along N, two along K
+    corners = b[0].reshape(2, 2, 4, 2)[:, :, 0]
+    assert corners.tolist() == [[[0, 0], [8, 0]], [[0, 16], [8, 16]]]
+
+
 Place = Callable[[int, int, int], tuple[int, int]]
 
 #: The PTX ISA's fragment tables: (g, t, i) -> coordinate, with g = lane / 4, t = lane % 4 and the

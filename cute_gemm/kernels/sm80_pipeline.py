@@ -6,6 +6,7 @@ module chooses the config, and lists the accesses of the kernel that the config 
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -199,16 +200,21 @@ def _option(config: Config, key: str, value: Any) -> Any:
     try:
         if isinstance(default, tuple):
             numbers = value.replace("x", ",").split(",") if isinstance(value, str) else value
-            numbers = tuple(int(number) for number in numbers)
+            numbers = tuple(_integer(number) for number in numbers)
             if len(numbers) != len(default):
                 raise ValueError
             return numbers
         if isinstance(default, int):
-            return int(value)
+            return _integer(value)
     except (TypeError, ValueError):
         kind = f"{len(default)} integers" if isinstance(default, tuple) else "an integer"
         raise OptionError(f"option {key}={value!r} does not fit; expected {kind}") from None
     return value
+
+
+def _integer(value: Any) -> int:
+    """An integer or its text; a fraction is neither."""
+    return int(value) if isinstance(value, str) else operator.index(value)
 
 
 def _check(config: Config, cc: int, arch: str) -> None:

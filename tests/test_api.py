@@ -1,0 +1,422 @@
+"""The public functions on the CPU backend: results, plans, reports, and what they refuse."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import cute_gemm as cg
+from cute_gemm import api
+from cute_gemm.atoms import DTYPES
+from cute_gemm.errors import (
+    DeviceError,
+    DTypeError,
+    NoGpuError,
+    OpError,
+    OptionError,
+    ScalarError,
+    ShapeError,
+    UnknownKernelError,
+)
+
+OPS = ("NN", "NT", "TN", "TT")
+NO_GPU = "there is none in this test"
+M, N, K = 33, 20, 47
+
+
+def array(shape: tuple[int, int], dtype: str, order: str = "F", seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    values = rng.integers(-128, 128, shape) if kind.kind == "i" else rng.standard_normal(shape)
+    return np.asarray(values.astype(kind), order=order)  # type: ignore[call-overload]
+
+
+def operands(op: str, dtype: str, order: str = "F") -> tuple[np.ndarray, np.ndarray]:
+    a = (M, K) if op[0] in "Nn" else (K, M)
+    b = (K, N) if op[1] in "Nn" else (N, K)
+    return array(a, dtype, order, 1), array(b, dtype, order, 2)
+
+
+def as_used(op: str, A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """op(A) and op(B) in float64."""
+    return (
+        (A if op[0] in "Nn" else A.T).astype(np.float64),
+        (B if op[1] in "Nn" else B.T).astype(np.float64),
+    )
+
+
+def check(C: np.ndarray, op: str, A: np.ndarray, B: np.ndarray, extra: Any = 0.0) -> None:
+    """C is op(A) op(B) + extra, each element within the bound of its type."""
+    a, b = as_used(op, A, B)
+    expected = a @ b + extra
+    sums = DTYPES[DTYPES[A.dtype.name].accumulator]
+    out = DTYPES[C.dtype.name].roundoff
+    weights = np.abs(a) @ np.abs(b) + np.abs(extra)
+    bound = out * np.abs(expected) + (a.shape[1] + 2) * sums.roundoff * weights
+    assert np.isfinite(C.astype(np.float64)).all()
+    assert (np.abs(C.astype(np.float64) - expected) <= bound).all()
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has not warned yet, on a machine without a GPU."""
+    monkeypatch.setattr("cute_gemm.runtime.why_no_gpu", lambda: NO_GPU)
+    monkeypatch.setattr(api, "_warned", False)
+    monkeypatch.setattr(api, "_plans", {})
+
+
+# -- gemm -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [row.name for row in DTYPES.values() if row.outputs])
+@pytest.mark.parametrize("op", [*OPS, "nt", "CH"])
+def test_gemm(op: str, dtype: str) -> None:
+    for storage, order in itertools.product("FC", "FC"):
+        A, B = operands(op, dtype, storage)
+        C = cg.gemm(op, A, B, order=order, backend="cpu")
+        assert C.shape == (M, N)
+        assert C.flags.f_contiguous == (order == "F") and C.flags.c_contiguous == (order == "C")
+        assert C.dtype.name == DTYPES[dtype].outputs[0]
+        check(C, op, A, B)
+
+
+def test_the_bound_would_catch_a_wrong_result() -> None:
+    A, B = operands("TN", "float16")
+    C = cg.gemm("TN", A, B, backend="cpu")
+    C[3, 4] += np.float16(0.1)
+    with pytest.raises(AssertionError):
+        check(C, "TN", A, B)
+
+
+def test_a_new_c_is_column_major() -> None:
+    A, B = operands("NN", "float32", "C")
+    assert cg.gemm("NN", A, B, backend="cpu").flags.f_contiguous
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_out_dtype(dtype: str) -> None:
+    A, B = operands("NN", dtype)
+    C = cg.gemm("NN", A, B, out_dtype="float32", backend="cpu")
+    assert C.dtype == np.float32
+    check(C, "NN", A, B)
+
+
+@pytest.mark.parametrize("order", ["F", "C"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_c_is_updated_in_place_and_returned(dtype: str, order: str) -> None:
+    A, B = operands("TN", dtype)
+    C = array((M, N), dtype, order, 3)
+    before = C.astype(np.float64)
+    assert cg.gemm("TN", A, B, C, alpha=2.0, beta=-0.5, backend="cpu") is C
+    check(C, "TN", (2 * A).astype(dtype), B, -0.5 * before)
+
+
+def test_int8_is_exact() -> None:
+    A, B = operands("TT", "int8")
+    C = np.asfortranarray(np.arange(M * N, dtype=np.int32).reshape(M, N))
+    expected = 3 * (A.T.astype(np.int64) @ B.T.astype(np.int64)) - 2 * C
+    assert cg.gemm("TT", A, B, C, alpha=3, beta=-2, backend="cpu") is C
+    assert np.array_equal(C, expected)
+
+
+def test_nan_in_c_does_not_spread_without_beta() -> None:
+    A, B = operands("NN", "float32")
+    C = np.full((M, N), np.nan, np.float32, order="F")
+    check(cg.gemm("NN", A, B, C, backend="cpu"), "NN", A, B)
+
+
+def test_nothing_beside_c_is_written() -> None:
+    A, B = operands("NT", "float32")
+    buffer = np.full((M + 3, N), 77, np.float32, order="F")
+    cg.gemm("NT", A, B, buffer[:M], backend="cpu")
+    assert (buffer[M:] == 77).all()
+    check(buffer[:M], "NT", A, B)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 3, 2), (3, 0, 2), (3, 2, 0)])
+def test_empty(m: int, n: int, k: int) -> None:
+    C = cg.gemm("NN", np.ones((m, k), "f4"), np.ones((k, n), "f4"), backend="cpu")
+    assert C.shape == (m, n) and (C == 0).all()
+
+
+def test_gemm_plans_once_for_equal_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    original = api._make_plan
+
+    def counted(*arguments: Any) -> cg.Plan:
+        made.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(api, "_plans", {})
+    monkeypatch.setattr(api, "_make_plan", counted)
+    A, B = operands("TN", "float32")
+    first = cg.gemm("TN", A, B, backend="cpu")
+    second = cg.gemm("TN", A + 1, B, alpha=3.0, backend="cpu")
+    assert len(made) == 1
+    assert not np.array_equal(first, second)
+    cg.gemm("TN", A, B, backend="cpu", stages=2)
+    cg.gemm("TN", A, B, backend="cpu", arch="sm_90a")
+    cg.gemm("TN", A, B, backend="cpu", order="C")
+    cg.gemm("TN", A, B, backend="cpu", kernel="cutlass_universal")
+    assert len(made) == 5
+
+
+def test_an_option_may_be_a_list_as_in_plan() -> None:
+    A, B = operands("TN", "float16")
+    assert cg.plan("TN", A, B, backend="cpu", tile=[64, 64, 64]).config.tile == (64, 64, 64)
+    cg.gemm("TN", A, B, backend="cpu", tile=[64, 64, 64])
+
+
+def test_nothing_is_written_before_all_checks_have_passed() -> None:
+    A, B = operands("NN", "float32")
+    C = np.full((M, N), 5, np.float32, order="F")
+    for wrong in (
+        {"stages": 99},
+        {"kernel": "none"},
+        {"no_such_option": 1},
+        {"alpha": "x"},
+        {"beta": 1j},
+        {"backend": "tpu"},
+        {"compute": "int4"},
+    ):
+        with pytest.raises(cg.GemmError):
+            cg.gemm("NN", A, B, C, **{"backend": "cpu", **wrong})  # type: ignore[arg-type]
+    assert (C == 5).all()
+
+
+def test_beta_without_c() -> None:
+    A, B = operands("NN", "float32")
+    with pytest.raises(ScalarError, match=r"beta = 2.0 scales C, and no C is given"):
+        cg.gemm("NN", A, B, beta=2.0, backend="cpu")
+    with pytest.raises(ScalarError, match=r"no C is given"):
+        cg.plan("NN", A, B, backend="cpu")(A, B, beta=2.0)
+
+
+def test_unknown_kernel_lists_those_there_are() -> None:
+    A, B = operands("NN", "float32")
+    with pytest.raises(
+        UnknownKernelError,
+        match=r"kernel 'fastest' is not known; .*'auto' or one of sm80_pipeline, cutlass_universal",
+    ):
+        cg.gemm("NN", A, B, kernel="fastest", backend="cpu")
+
+
+def test_bad_op_and_bad_shapes() -> None:
+    A, B = operands("NN", "float32")
+    with pytest.raises(OpError, match="'NX'"):
+        cg.gemm("NX", A, B, backend="cpu")
+    with pytest.raises(ShapeError, match=f"{K}"):
+        cg.gemm("TN", A, B, backend="cpu")
+
+
+# -- plan -----------------------------------------------------------------------------------------
+
+
+def test_a_plan_runs_again_on_other_data() -> None:
+    A, B = operands("TN", "float16")
+    plan = cg.plan("TN", A, B, backend="cpu")
+    check(plan(A, B), "TN", A, B)
+    other = array((K, M), "float16", "F", 7)
+    check(plan(other, B), "TN", other, B)
+    C = array((M, N), "float16", "F", 8)
+    before = C.astype(np.float64)
+    assert plan(other, B, C, beta=1.0) is C
+    check(C, "TN", other, B, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda A, B: (A[:, :-1], B), r"A is .*\(32,47\).* plan was made for \(33,47\)"),
+        (lambda A, B: (A, B[:, 1:]), r"B is .*\(19,47\).* plan was made for \(20,47\)"),
+        (lambda A, B: (A[:-1], B[:-1]), r"A is \(33,46\):\(47,1\)"),
+        (lambda A, B: (np.ascontiguousarray(A), B), r"A is \(33,47\):\(1,33\)"),
+    ],
+    ids=["m", "n", "k", "layout"],
+)
+def test_a_plan_refuses_other_arrays(change: Any, message: str) -> None:
+    A, B = operands("TN", "float16")
+    plan = cg.plan("TN", A, B, backend="cpu")
+    with pytest.raises(ShapeError, match=message + r".*; make a plan with these arrays"):
+        plan(*change(A, B))
+
+
+def test_a_plan_refuses_another_dtype() -> None:
+    A, B = operands("TN", "float16")
+    plan = cg.plan("TN", A, B, backend="cpu")
+    with pytest.raises(DTypeError, match="float16 does not go with A and B of dtype float32"):
+        plan(A.astype(np.float32), B.astype(np.float32))
+
+
+def test_a_plan_refuses_another_c() -> None:
+    A, B = operands("TN", "float16")
+    plan = cg.plan("TN", A, B, backend="cpu")
+    C = np.full((M, N), 5, np.float16)
+    with pytest.raises(ShapeError, match=r"C is \(33,20\):\(20,1\).* \(33,20\):\(1,33\)"):
+        plan(A, B, C)
+    assert (C == 5).all()
+
+
+def test_plan_from_sizes_is_the_plan_from_arrays() -> None:
+    A, B = operands("TN", "float16")
+    given: dict[str, Any] = {"backend": "cpu", "arch": "sm_90a"}
+    sizes = cg.plan("TN", m=M, n=N, k=K, dtype="float16", **given)
+    arrays = cg.plan("TN", A, B, **given)
+    assert sizes.problem.A.stride == arrays.problem.A.stride == (K, 1)
+    assert sizes.config == arrays.config and sizes.source == arrays.source
+    check(sizes(A, B), "TN", A, B)
+
+
+def test_what_a_plan_says() -> None:
+    plan = cg.plan("TN", m=4096, n=4096, k=4096, dtype="float16", backend="cpu", arch="90a")
+    assert (plan.backend, plan.device, plan.arch) == ("cpu", None, "sm_90a")
+    assert plan.kernel == "sm80_pipeline" and "A K-major, B K-major, C M-major" in plan.why
+    assert plan.symbol == plan.config.name and plan.symbol in plan.source
+    assert plan.launch.grid == 32 * 16
+    assert repr(plan) == f"Plan(TN m=4096 n=4096 k=4096 float16, {plan.symbol}, sm_90a)"
+    named = cg.plan("TN", m=64, n=64, k=64, dtype="float16", backend="cpu", kernel="sm80_pipeline",
+                    stages=2)  # fmt: skip
+    assert named.why == "asked for by name" and named.config.stages == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"needs A and B, or m, n, k and dtype; m, n, k, dtype is missing"),
+        ({"m": 4, "k": 4, "dtype": "float32"}, r"; n is missing"),
+        ({"m": 4, "n": 4, "k": 4}, r"; dtype is missing"),
+        ({"m": 4, "n": 4, "k": 4, "dtype": "float32", "order": "K"}, r"order"),
+        ({"m": 4, "n": 4, "k": 4, "dtype": "float32", "backend": "tpu"}, r"backend='tpu' is unk"),
+        ({"m": 4, "n": 4, "k": 4, "dtype": "float32", "colour": 3}, r"option 'colour' is not one"),
+    ],
+)
+def test_plan_arguments(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        cg.plan("NN", **{"backend": "cpu", **given})
+
+
+@pytest.mark.parametrize("extra", [{"m": M}, {"dtype": "float32"}, {"ldb": 64, "ldc": 64}])
+def test_plan_takes_arrays_or_sizes(extra: dict[str, Any]) -> None:
+    A, B = operands("NN", "float32")
+    with pytest.raises(
+        OptionError, match=rf"takes arrays or sizes; {', '.join(extra)} came with arrays"
+    ):
+        cg.plan("NN", A, B, backend="cpu", **extra)
+
+
+# -- analyze, kernels -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["auto", "sm80_pipeline", "cutlass_universal"])
+def test_analyze_is_the_plans_report(kernel: str) -> None:
+    given: dict[str, Any] = {"m": 512, "n": 384, "k": 256, "dtype": "float16", "lda": 515}
+    given |= {"kernel": kernel, "arch": "sm_90a"}
+    report = cg.analyze("NT", **given)
+    plan = cg.plan("NT", backend="cpu", **given)
+    assert report.to_dict() == plan.report().to_dict()
+    assert report.kernel == plan.kernel and report.config == plan.config
+    assert report.resources is None  # nothing was compiled
+    assert "build" not in vars(plan)
+
+
+def test_analyze_takes_arrays_and_options(no_gpu: None) -> None:
+    A, B = operands("TN", "float16")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is computed, so there is nothing to warn of
+        report = cg.analyze("TN", A, B, copy="mn_major")
+    assert report.config.copy == "mn_major" and report.arch == "sm_80"
+    assert (report.problem.m, report.problem.n, report.problem.k) == (M, N, K)
+
+
+def test_kernels() -> None:
+    found = {info.name: info for info in api.kernels()}
+    assert list(found) == ["sm80_pipeline", "cutlass_universal"]
+    pipeline = found["sm80_pipeline"]
+    assert pipeline.options == ("tile", "warps", "stages", "copy", "raster", "min_ctas", "mma")
+    assert pipeline.minimum_cc == 80 and "cp.async" in pipeline.summary
+    for info in found.values():
+        for name in info.dtypes:
+            dtype, _, compute = name.partition("/")
+            plan = cg.plan("TN", m=64, n=64, k=64, dtype=dtype, compute=compute or None,
+                           kernel=info.name, backend="cpu")  # fmt: skip
+            assert plan.kernel == info.name
+            options = {option: getattr(plan.config, option) for option in info.options}
+            again = cg.plan("TN", m=64, n=64, k=64, dtype=dtype, compute=compute or None,
+                            kernel=info.name, backend="cpu", **options)  # fmt: skip
+            assert again.config == plan.config
+
+
+def test_kernels_can_be_called_after_a_plan() -> None:
+    cg.plan("TN", m=64, n=64, k=64, dtype="float16", backend="cpu")
+    assert cg.kernels() == api.kernels()
+
+
+# -- backends -------------------------------------------------------------------------------------
+
+
+def test_cuda_without_a_gpu(no_gpu: None) -> None:
+    A, B = operands("NN", "float32")
+    message = rf"backend='cuda' needs a GPU: {NO_GPU}"
+    with pytest.raises(NoGpuError, match=message):
+        cg.gemm("NN", A, B, backend="cuda")
+    with pytest.raises(NoGpuError, match=message):
+        cg.plan("NN", m=8, n=8, k=8, dtype="float32", backend="cuda")
+    with pytest.raises(NoGpuError, match=message):
+        api._backend("auto", 0)  # arrays on a device
+
+
+def test_the_cpu_does_not_take_device_arrays() -> None:
+    with pytest.raises(DeviceError, match=r"backend='cpu' cannot read A on CUDA device 1"):
+        api._backend("cpu", 1)
+
+
+def test_the_cpu_says_so_once(no_gpu: None) -> None:
+    A, B = operands("NN", "float32")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        check(cg.gemm("NN", A, B), "NN", A, B)
+        cg.gemm("NN", A, B)
+        cg.gemm("NN", A, B, order="C")
+        assert cg.plan("NN", A, B).backend == "cpu"
+        assert cg.plan("NN", m=8, n=8, k=8, dtype="float32").backend == "cpu"
+    (warning,) = seen
+    assert warning.category is UserWarning
+    assert str(warning.message) == f"no usable GPU ({NO_GPU}); computing on the CPU"
+
+
+def test_the_cpu_that_was_asked_for_does_not(no_gpu: None) -> None:
+    A, B = operands("NN", "float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cg.gemm("NN", A, B, backend="cpu")
+        assert cg.plan("NN", A, B, backend="cpu").arch == api.DEFAULT_ARCH
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+class Stream:
+    """A stream of some library."""
+
+    def __init__(self, **attributes: object) -> None:
+        vars(self).update(attributes)
+
+
+class ProtocolStream:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 44
+
+
+def test_streams_of_every_library() -> None:
+    assert api._handle(7) == 7
+    assert api._handle(Stream(cuda_stream=11)) == 11  # PyTorch
+    assert api._handle(Stream(ptr=22)) == 22  # CuPy
+    assert api._handle(Stream(handle=33)) == 33  # cuda.core
+    assert api._handle(ProtocolStream()) == 44
+    with pytest.raises(OptionError, match=r"stream='default' is not a CUDA stream"):
+        api._handle("default")
