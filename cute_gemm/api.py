@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cute_gemm import select
 from cute_gemm.atoms import DTYPES
 from cute_gemm.compiler import build, normalize_arch
-from cute_gemm.errors import DeviceError, NoGpuError, OptionError, ShapeError
+from cute_gemm.errors import DeviceError, DTypeError, NoGpuError, OptionError, ShapeError
 from cute_gemm.operand import (
     Operand,
     Order,
@@ -212,6 +212,11 @@ class Plan:
     def _check(self, a: Operand, b: Operand, c: Operand | None) -> None:
         """Refuse arrays that this plan's kernel cannot serve."""
         planned = self.problem
+        if a.dtype != planned.A.dtype:
+            raise DTypeError(
+                f"A has dtype {a.dtype}, and the plan was made for {planned.A.dtype}; make a plan "
+                "with these arrays"
+            )
         problem = from_operands(
             planned.op,
             a,
@@ -547,7 +552,7 @@ def _warn_cpu(reason: str) -> None:
     global _warned
     if not _warned:
         _warned = True
-        warnings.warn(f"no usable GPU ({reason}); computing on the CPU", stacklevel=2)
+        warnings.warn(f"no usable GPU ({reason}); computing on the CPU", stacklevel=5)
 
 
 _ONE_AND_ZERO = (Scalar(1), Scalar(0))

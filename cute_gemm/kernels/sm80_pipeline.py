@@ -209,6 +209,8 @@ def _option(config: Config, key: str, value: Any) -> Any:
     except (TypeError, ValueError):
         kind = f"{len(default)} integers" if isinstance(default, tuple) else "an integer"
         raise OptionError(f"option {key}={value!r} does not fit; expected {kind}") from None
+    if not isinstance(value, str):
+        raise OptionError(f"option {key}={value!r} does not fit; expected a name")
     return value
 
 
@@ -255,7 +257,7 @@ def _check(config: Config, cc: int, arch: str) -> None:
                 f"option tile={config.tile}: with warps={config.warps} and {atom.name} the "
                 f"kernel's {name} extent must be {least} to 256; it is {tile[mode]}"
             )
-    if (tile[0] * tile[1]) // mma.size * DTYPES[DTYPES[config.dtype].accumulator].bytes > 1024:
+    if (tile[0] * tile[1]) // mma.size * DTYPES[DTYPES[config.dtype].accumulator].bytes > 512:
         raise OptionError(
             f"option tile={config.tile} with warps={config.warps} needs more accumulators than a "
             "thread has registers; take more warps or a smaller tile"
