@@ -13,11 +13,8 @@ import numpy as np
 
 from cute_gemm.atoms import dtype
 from cute_gemm.errors import OptionError
+from cute_gemm.kernels.base import shared_limit
 from cute_gemm.kernels.cutlass_maps import LoadMap, StoreMap, raked, striped, stripmined
-
-#: Shared memory in bytes that one CTA may have, by compute capability; the least for others.
-_SMEM = {80: 166912, 87: 166912, 90: 232448, 100: 232448, 103: 232448, 110: 232448}
-_SMEM_MIN = 101376
 
 #: Smallest copy of cp.async, and the widest of any load, in bytes.
 CP_ASYNC, WIDEST = 4, 16
@@ -276,10 +273,10 @@ def check(config: CutlassUniversalConfig, cc: int) -> None:
         config.store_map().check()
     except ValueError as error:
         raise OptionError(f"tile is {tile}, warps is {warps}: {error}") from None
-    if config.smem > _SMEM.get(cc, _SMEM_MIN):
+    if config.smem > shared_limit(cc):
         raise OptionError(
             f"tile is {tile}, stages is {config.stages}: {config.smem} bytes of shared memory; "
-            f"expected at most {_SMEM.get(cc, _SMEM_MIN)} on sm_{cc}"
+            f"expected at most {shared_limit(cc)} on sm_{cc}"
         )
 
 

@@ -11,7 +11,6 @@ rows are n and its columns m, with a row-major C its rows are m and its columns 
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ import numpy as np
 from cute_gemm.atoms import dtype
 from cute_gemm.emitter import TranslationUnit
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.base import Access, GlobalAccess, Kernel, Launch
+from cute_gemm.kernels.base import Access, GlobalAccess, Kernel, Launch, compute_capability
 from cute_gemm.kernels.cutlass_config import (
     CP_ASYNC,
     MATH,
@@ -87,7 +86,7 @@ class CutlassUniversal(Kernel):
         OptionError
             For an unknown option, or a value that CUTLASS cannot build.
         """
-        cc = _compute_capability(arch)
+        cc = compute_capability(arch)
         if cc < self.minimum_cc:
             raise UnsupportedError(f"arch is {arch!r}; kernel {self.name!r} needs sm_80 or newer")
         for option in options:
@@ -429,10 +428,3 @@ def _limit(config: CutlassUniversalConfig, matrix: Matrix, elements: int) -> tup
 
 def _ctas(problem: GemmProblem, tile: tuple[int, int, int]) -> int:
     return -(-problem.m // tile[0]) * -(-problem.n // tile[1])
-
-
-def _compute_capability(arch: str) -> int:
-    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    if not found:
-        raise UnsupportedError(f"arch is {arch!r}; expected one like 'sm_80' or 'sm_90a'")
-    return int(found[1])

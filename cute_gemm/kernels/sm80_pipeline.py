@@ -10,12 +10,18 @@ import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cute_gemm.atoms import DTYPES, MMA_ATOMS
 from cute_gemm.copies import TiledCopy
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.base import Access, GlobalAccess, Kernel, Launch, SharedAccess
+from cute_gemm.kernels.base import (
+    Access,
+    GlobalAccess,
+    Kernel,
+    Launch,
+    SharedAccess,
+    compute_capability,
+    shared_limit,
+)
 from cute_gemm.kernels.sm80_structure import (
     Config,
     OperandPlan,
@@ -31,10 +37,6 @@ if TYPE_CHECKING:
     from cute_gemm.problem import GemmProblem, Matrix
 
 COPY_POLICIES = ("auto", "mn_major")
-
-#: Shared memory that a CTA may have, in bytes, by compute capability (CUDA C Programming Guide,
-#: "Technical Specifications per Compute Capability").
-SHARED_LIMIT = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99}
 
 # ---- choice of config ---------------------------------------------------------------------------
 
@@ -66,10 +68,6 @@ _REFERENCE_TILE = {"float16": (128, 128, 32), "bfloat16": (128, 128, 32)}
 _SMALL = ((64, 64), (2, 2), 4, 2)
 
 
-def _capability(arch: str) -> int:
-    return int("".join(filter(str.isdigit, arch)))
-
-
 def access_bytes(matrix: Matrix, extent_counts: bool) -> tuple[int, str]:
     """Widest power-of-two access, 16 bytes at most, that a matrix in memory allows, and its limit.
 
@@ -95,7 +93,7 @@ def _default_tile(problem: GemmProblem, cc: int, policy: str) -> tuple[Any, ...]
     candidates = _TILES[f"{problem.A.dtype}/{problem.compute}"]
     if policy == "mn_major" and problem.A.dtype in _REFERENCE_TILE:
         return _REFERENCE_TILE[problem.A.dtype], (2, 2), 3, 1
-    limit = SHARED_LIMIT.get(cc, 99) * 1024
+    limit = shared_limit(cc)
     element = DTYPES[problem.A.dtype].bytes
     # Copies of 1 and 2 bytes go through registers, of which the largest tile has none to spare.
     narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
@@ -120,7 +118,7 @@ class Sm80Pipeline(Kernel):
 
     def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
         """See :meth:`Kernel.configure`; options are the fields that ``options`` names."""
-        cc = _capability(arch)
+        cc = compute_capability(arch)
         if cc < self.minimum_cc:
             raise UnsupportedError(f"kernel {self.name!r} needs sm_80 or newer; arch is {arch!r}")
         mma = _MMA.get((problem.A.dtype, problem.compute))
@@ -263,7 +261,7 @@ def _check(config: Config, cc: int, arch: str) -> None:
             "thread has registers; take more warps or a smaller tile"
         )
     smem = structure(config).smem
-    limit = SHARED_LIMIT.get(cc, 99) * 1024
+    limit = shared_limit(cc)
     if smem > limit:
         raise OptionError(
             f"tile={config.tile} with stages={config.stages} needs {smem} bytes of shared memory; "
@@ -286,7 +284,7 @@ def _mma_kind(name: str) -> str:
 def _operand_accesses(
     config: Config, plan: OperandPlan, matrix: Matrix, sweeps: int, ctas: int, k_tiles: int
 ) -> list[Access]:
-    element, executions = DTYPES[config.dtype].bytes, ctas * k_tiles
+    executions = ctas * k_tiles
     copy, axis = plan.gmem_copy, 0 if plan.major == "MN" else 1
     widest, limit = access_bytes(matrix, False)
     mend = ""
@@ -323,7 +321,7 @@ def _operand_accesses(
             direction="store",
             instruction="st.shared" if synchronous else "cp.async",
             bits=copy.atom.bits,
-            offsets=_vector_offsets(copy, one_stage, plan.extents, element),
+            offsets=copy.vector_offsets(one_stage, plan.extents),
             executions=executions,
             mend=shared_mend,
         )
@@ -344,13 +342,6 @@ def _operand_accesses(
         first = reader.vector_offsets(one_stage, (plan.extents[0], reader.tile[1]))
         out.append(replace(blocks, offsets=first, executions=ctas, unit="CTA"))
     return out
-
-
-def _vector_offsets(
-    copy: TiledCopy, layout: Layout, extents: tuple[int, int], element: int
-) -> np.ndarray:
-    first = copy.requests(extents)
-    return np.asarray(layout(first[..., 0], first[..., 1]) * element)
 
 
 def _epilogue_accesses(
