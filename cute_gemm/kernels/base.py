@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cute_gemm.emitter import TranslationUnit
+    from cute_gemm.layout import Layout
     from cute_gemm.problem import GemmProblem, Matrix
 
 
@@ -60,13 +61,17 @@ class Launch:
     smem: int
 
 
+#: What becomes of a vector that straddles the end of its row: the part inside is moved, all of it
+#: (what lies beyond is never used), none of it, or, one instruction for each, its elements.
+Tail = Literal["cut", "whole", "full", "elements"]
+
+
 @dataclass(frozen=True, eq=False)
 class GlobalAccess:
     """One global-memory instruction of a kernel: which elements each lane of each request moves.
 
     The requests are those of one visit of one tile (all warps of the CTA). Lanes whose vector lies
-    outside the matrix are predicated off; of a vector that straddles the edge the elements inside
-    are moved (``cp.async`` reads only those bytes).
+    outside the region are predicated off.
 
     Attributes
     ----------
@@ -75,7 +80,7 @@ class GlobalAccess:
     matrix
         The matrix in memory: shape, strides (elements), dtype, alignment of its base address.
     tile
-        Extents of the tile, in the modes of ``matrix``; the launch visits every tile of the matrix.
+        Extents of the tile, in the modes of ``matrix``; the launch visits every tile of the region.
     coords
         int array [requests, 32, 2]: the first element of each lane's vector, relative to the tile's
         corner. A lane that never takes part has -1 in both.
@@ -87,6 +92,19 @@ class GlobalAccess:
         What keeps the vector from being wider, or "" at 128 bits.
     mend
         What would fix a bad verdict, or "".
+    origin, extents
+        First element and shape of the region of the matrix whose tiles are visited; by default all.
+    tail
+        What becomes of a vector that straddles the end of the region along ``axis``. With
+        ``"elements"`` only such vectors take part, and ``bits`` is an element's: request ``r`` of
+        ``coords`` stands for one request per element of ``width``, which are numbers
+        ``r * width + i``.
+    width
+        Elements of a straddling vector (``tail="elements"``).
+    unit
+        What one visit belongs to: ``"k-tile"`` or ``"CTA"``.
+    part
+        Which part of the launch this is, when the instruction has several (``"last k-tile"``).
     """
 
     operand: str
@@ -100,6 +118,17 @@ class GlobalAccess:
     sweeps: int
     limit: str = ""
     mend: str = ""
+    origin: tuple[int, int] = (0, 0)
+    extents: tuple[int, int] | None = None
+    tail: Tail = "cut"
+    width: int = 1
+    unit: Literal["k-tile", "CTA"] = "k-tile"
+    part: str = ""
+
+    @property
+    def region(self) -> tuple[int, int]:
+        """Shape of what is visited."""
+        return self.matrix.shape if self.extents is None else self.extents
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +143,23 @@ class SharedAccess:
         int array [requests, 32]: byte offset of each lane's vector; for ldmatrix and stmatrix lane
         i gives row i % 8 of matrix i // 8, as the instruction takes them. -1: lane inactive.
     executions
-        How often the whole launch executes this list of requests.
+        How often the whole launch executes this list of requests; with a ``guard`` that follows
+        from it, and this is left 0.
     unit
         What one execution belongs to: ``"k-tile"`` or ``"CTA"``.
     mend
         What would fix a bad verdict, or "".
+    guard
+        The global access, request by request the same, under whose predicate this one stands
+        (``cp.async`` itself; staged sums that are stored to C); None when every lane takes part.
+    zero_fill
+        Whether what the guard leaves out is written all the same, as zeros.
+    layout, coords, element_bits
+        Where known: the layout of the tile in shared memory (elements; one stage), the coordinates
+        int [requests, 32, 2] of the lanes' vectors in it, and the width of an element; then
+        ``offsets`` is ``layout(coords)`` in bytes.
+    part
+        Which part of the launch this is, when the instruction has several.
     """
 
     operand: str
@@ -126,12 +167,56 @@ class SharedAccess:
     instruction: str
     bits: int
     offsets: np.ndarray
-    executions: int
+    executions: int = 0
     unit: Literal["k-tile", "CTA"] = "k-tile"
+    mend: str = ""
+    guard: GlobalAccess | None = None
+    zero_fill: bool = False
+    layout: Layout | None = None
+    coords: np.ndarray | None = None
+    element_bits: int = 0
+    part: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class TmaAccess:
+    """One bulk tensor copy (TMA) between global and shared memory.
+
+    Attributes
+    ----------
+    operand, direction
+        ``"A"``, ``"load"``.
+    matrix
+        The matrix in memory; the launch moves every box of it, what lies outside as zeros.
+    box
+        Extents of what one instruction moves, in the modes of ``matrix``.
+    sweeps
+        How often the launch moves each box.
+    swizzle
+        Bytes of the swizzle's span: 0, 32, 64 or 128.
+    multicast
+        CTAs of a cluster that one load serves.
+    unit
+        What the instruction belongs to: ``"k-tile"`` or ``"CTA"``.
+    part
+        Which part of the launch this is, when the instruction has several.
+    mend
+        What would fix a bad verdict, or "".
+    """
+
+    operand: str
+    direction: Literal["load", "store"]
+    matrix: Matrix
+    box: tuple[int, int]
+    sweeps: int
+    swizzle: int = 0
+    multicast: int = 1
+    unit: Literal["k-tile", "CTA"] = "k-tile"
+    part: str = ""
     mend: str = ""
 
 
-Access = GlobalAccess | SharedAccess
+Access = GlobalAccess | SharedAccess | TmaAccess
 
 
 class Kernel(ABC):
@@ -169,5 +254,7 @@ class Kernel(ABC):
         """Return the launch of ``config`` for ``problem``."""
 
     @abstractmethod
-    def accesses(self, config: Any, problem: GemmProblem) -> tuple[Access, ...]:
-        """Return every memory instruction of the kernel."""
+    def accesses(
+        self, config: Any, problem: GemmProblem, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """Return every memory instruction of the kernel; ``reads_c``: beta is not 0."""

@@ -207,7 +207,9 @@ class CutlassUniversal(Kernel):
         """Return the launch: one CTA for each tile of C."""
         return Launch(_ctas(problem, config.tile), config.threads, config.smem)
 
-    def accesses(self, config: CutlassUniversalConfig, problem: GemmProblem) -> tuple[Access, ...]:
+    def accesses(
+        self, config: CutlassUniversalConfig, problem: GemmProblem, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
         """Return the global loads of A and B and the global stores of C.
 
         They are CUTLASS's thread maps, whose steps the emitted unit asserts. CUTLASS takes what is

@@ -178,7 +178,9 @@ class Sm80Pipeline(Kernel):
         parts = structure(config)
         return Launch(grid, parts.mma.size, parts.smem)
 
-    def accesses(self, config: Config, problem: GemmProblem) -> tuple[Access, ...]:
+    def accesses(
+        self, config: Config, problem: GemmProblem, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
         """See :meth:`Kernel.accesses`."""
         parts = structure(config)
         tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
