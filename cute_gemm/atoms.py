@@ -181,7 +181,8 @@ class CopyAtom:
         Threads that execute it together.
     destination
         ``(thread, bit) -> bit`` of the warp's data, for instructions that hand a thread's data to
-        other threads (ldmatrix); None when every thread keeps what it addressed.
+        other threads (ldmatrix) or take it from them (stmatrix); None when every thread keeps what
+        it addressed.
     """
 
     name: str
@@ -202,11 +203,31 @@ def universal(name: str, bits: int) -> CopyAtom:
     return CopyAtom(name, f"UniversalCopy<uint{bits}_t>", bits)
 
 
-LDMATRIX = CopyAtom("ldmatrix.x4", "SM75_U32x4_LDSM_N", 128, 32, parse("(32,(32,4)):(32,(1,1024))"))
-LDMATRIX_TRANS = CopyAtom(
-    "ldmatrix.x4.trans",
-    "SM75_U16x8_LDSM_T",
-    128,
-    32,
-    parse("((4,8),(16,2,4)):((256,16),(1,128,1024))"),
-)
+def _matrix(name: str, cpp: str, destination: str) -> CopyAtom:
+    """An instruction of a whole warp that moves matrices of 8 rows of 16 bytes."""
+    return CopyAtom(name, cpp, 128, 32, parse(destination))
+
+
+#: What a thread holds of 1, 2 and 4 matrices: ``(thread, bit) -> bit``, row of 128 bits by row.
+_ROWS = {1: "(32,32):(32,1)", 2: "(32,(32,2)):(32,(1,1024))", 4: "(32,(32,4)):(32,(1,1024))"}
+_COLUMNS = {
+    1: "((4,8),(16,2)):((256,16),(1,128))",
+    2: "((4,8),(16,2,2)):((256,16),(1,128,1024))",
+    4: "((4,8),(16,2,4)):((256,16),(1,128,1024))",
+}
+
+#: ldmatrix and stmatrix by name. The rows' addresses come from the first 8 lanes for one matrix, 16
+#: for two, all for four; of stmatrix ``destination`` is what the threads give.
+MATRIX_ATOMS: dict[str, CopyAtom] = {
+    atom.name: atom
+    for number in (1, 2, 4)
+    for atom in (
+        _matrix(f"ldmatrix.x{number}", f"SM75_U32x{number}_LDSM_N", _ROWS[number]),
+        _matrix(f"ldmatrix.x{number}.trans", f"SM75_U16x{2 * number}_LDSM_T", _COLUMNS[number]),
+        _matrix(f"stmatrix.x{number}", f"SM90_U32x{number}_STSM_N", _ROWS[number]),
+        _matrix(f"stmatrix.x{number}.trans", f"SM90_U16x{2 * number}_STSM_T", _COLUMNS[number]),
+    )
+}
+
+LDMATRIX = MATRIX_ATOMS["ldmatrix.x4"]
+LDMATRIX_TRANS = MATRIX_ATOMS["ldmatrix.x4.trans"]

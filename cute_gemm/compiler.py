@@ -35,6 +35,10 @@ OPTIONS: dict[str, Any] = {
     "no_cache": True,
 }
 
+#: What NVRTC calls the unit. The name goes into the symbol of every internal variable, of which
+#: CuTe has thousands: the entry's own would make a cubin a quarter larger.
+_NAME = "unit"
+
 #: Architectures accepted without asking NVRTC, so that a cached build need not load it.
 _COMMON_ARCHS = frozenset(
     ("80", "86", "87", "89", "90", "90a", "100", "100a", "103", "103a", "120", "120a")
@@ -94,6 +98,53 @@ def build(unit: TranslationUnit, arch: str, *, cache: bool = True) -> Build:
         key = store.key(unit, headers, OPTIONS, arch, used)
     store.put(key, built)
     return built
+
+
+def ptx(unit: TranslationUnit, arch: str) -> str:
+    """Compile ``unit`` to PTX for ``arch``, with the options of every build.
+
+    Parameters
+    ----------
+    unit, arch
+        As for `build`. Nothing is taken from the cache or stored there.
+
+    Raises
+    ------
+    CompileError
+        When NVRTC refuses the unit or the arch; ptxas, which counts registers, is not asked.
+    HeaderError
+        When the headers or NVRTC itself are not installed.
+
+    Examples
+    --------
+    >>> from cute_gemm.emitter import TranslationUnit
+    >>> unit = TranslationUnit('extern "C" __global__ void one(float* x) { *x = 1; }', "one")
+    >>> ".visible .entry one(" in ptx(unit, "sm_80")
+    True
+    """
+    arch = normalize_arch(arch)
+    _need_nvrtc()
+    from cuda.bindings import nvrtc
+
+    # Not through cuda.core, which looks for the driver when it is asked for PTX.
+    options = _options(arch.replace("sm_", "compute_"), include_paths()).as_bytes("nvrtc")
+    _, program = nvrtc.nvrtcCreateProgram(unit.source.encode(), _NAME.encode(), 0, [], [])
+    try:
+        (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        if int(code):
+            log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+            raise _from_log(log or code.name, arch)
+        return _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _text(program: Any, size: Any, get: Any) -> str:
+    """What NVRTC says of a program; ``size`` and ``get`` are the two functions that tell it."""
+    _, length = size(program)
+    buffer = b" " * length
+    get(program, buffer)
+    return buffer.decode(errors="replace").replace("\0", "").strip() + "\n"
 
 
 def normalize_arch(arch: str | int | float) -> str:
@@ -298,21 +349,21 @@ def _need_nvrtc() -> None:
         ) from error
 
 
+def _options(arch: str, paths: tuple[Path, ...]) -> Any:
+    """``cuda.core.ProgramOptions`` of every compilation."""
+    from cuda.core import ProgramOptions
+
+    include = [str(path) for path in paths]
+    return ProgramOptions(name=_NAME, arch=arch, include_path=include, **OPTIONS)
+
+
 def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float) -> Build:
-    try:
-        from cuda.core import Program, ProgramOptions
-    except ImportError:  # before 0.5
-        from cuda.core.experimental import Program, ProgramOptions
+    from cuda.core import Program
 
     _need_nvrtc()
-    # The name goes into the symbol of every internal variable, of which CuTe has thousands: the
-    # entry's own would make a cubin a quarter larger.
-    options = ProgramOptions(
-        name="unit", arch=arch, include_path=[str(path) for path in paths], **OPTIONS
-    )
     logs = io.StringIO()
     try:
-        program = Program(unit.source, "c++", options)
+        program = Program(unit.source, "c++", _options(arch, paths))
         try:
             # Not "ptx": cuda.core looks for the driver then.
             cubin = bytes(program.compile("cubin", logs=logs).code)
@@ -338,17 +389,21 @@ def _explained(error: Exception, arch: str, log: str) -> Exception:
     text = f"{error}\n{log}".replace("\0", "").strip()
     if type(error).__name__ != "NVRTCError" and "NVRTC" not in text:
         return CompileError(f"{type(error).__name__}: {text}", text)
+    # The message of cuda.core repeats the whole log after a line of its own.
+    return _from_log(text.partition("compilation log:")[2].strip() or text, arch)
+
+
+def _from_log(text: str, arch: str) -> CompileError:
+    """The error whose message is the first line of NVRTC's log that matters."""
     if re.search(r"--gpu-architecture|--nv_arch|-arch\b", text):
         return _unknown_arch(arch, known_archs())
-    # The message of cuda.core repeats the whole log after a line of its own.
-    log = text.partition("compilation log:")[2].strip() or text
-    lines = [line.strip() for line in log.splitlines()]
+    lines = [line.strip() for line in text.splitlines()]
     first = next((line for line in lines if re.search(r"\b(error|fatal)\b", line)), "")
     if not first:
         first = next((line for line in lines if line), text)
-    count = len(re.findall(r": (?:catastrophic )?error\b", log))
+    count = len(re.findall(r": (?:catastrophic )?error\b", text))
     more = f" (and {count - 1} more errors; the whole log is in .log)" if count > 1 else ""
-    return CompileError(first + more, log)
+    return CompileError(first + more, text)
 
 
 def _checked_resources(log: str, symbol: str) -> Resources:

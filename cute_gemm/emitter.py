@@ -10,6 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from cute_gemm.atoms import DTYPES
+from cute_gemm.layout import Layout, from_map
+
 if TYPE_CHECKING:
     from cute_gemm.copies import TiledCopy
     from cute_gemm.kernels.sm80_structure import Config, Structure
@@ -66,6 +71,18 @@ ${symbol}(
 """
 
 
+#: The thread-value layouts that the kernel reads: of a copy by make_tiled_copy, and of one that
+#: follows the MMA, whose instruction may hand values to other threads.
+_TILED, _HELD = "TiledLayout_TV{}", "get_layoutS_TV()"
+
+#: What the kernel keeps in shared memory: the k tiles, then the staged sums in their place.
+_SHARED_BYTES = (
+    "cute::max(sizeof(Config::Element) * "
+    "(size(Config::SmemLayoutA{}) + size(Config::SmemLayoutB{})), sizeof(Config::Accumulator) * "
+    "size<1>(Config::EpilogueLayout{}) * stride<1>(Config::EpilogueLayout{}))"
+)
+
+
 class EmitSm80Pipeline:
     """Emitter of ``templates/sm80_pipeline.cuh``, in the protocol of cutlass_library."""
 
@@ -95,7 +112,7 @@ class EmitSm80Pipeline:
             "epilogue_copy": _gmem_copy(
                 parts.epilogue_copy, "Accumulator", parts.epilogue_threads, parts.epilogue_values
             ),
-            "proofs": "\n".join(_proofs(parts)),
+            "proofs": "\n".join(_proofs(config, parts)),
             "threads": str(parts.mma.size),
             "min_ctas": str(config.min_ctas),
             "symbol": operation.procedural_name() + self.operation_suffix,
@@ -130,8 +147,6 @@ def sm80_pipeline_operation(config: Config, structure: Structure) -> Any:
         TileDescription,
     )
     from cutlass_library.gemm_operation import GemmOperation
-
-    from cute_gemm.atoms import DTYPES
 
     class Sm80PipelineOperation(GemmOperation):
         def __init__(self) -> None:
@@ -179,18 +194,67 @@ def emit_sm80_pipeline(config: Config, structure: Structure) -> TranslationUnit:
     return TranslationUnit(EmitSm80Pipeline().emit(operation), operation.procedural_name())
 
 
-def _proofs(parts: Structure) -> list[str]:
-    pairs = [
-        ("Config::EpilogueStage::get_layoutS_TV()", parts.epilogue_stage.source_tv().cpp()),
-        ("Config::EpilogueCopy::TiledLayout_TV{}", parts.epilogue_copy.source_tv().cpp()),
+def _proofs(config: Config, parts: Structure) -> list[str]:
+    """Everything that the report evaluates in Python, stated as what C++ CuTe must compute too."""
+    threads, (a, b) = parts.mma.size, parts.operands
+    facts = [
+        (f"size(Config::TiledMma{{}}) == {threads}", "threads"),
+        (f"sizeof(Config::Element) == {DTYPES[config.dtype].bytes}", "Element"),
+        (f"sizeof(Config::ElementC) == {DTYPES[config.out_dtype].bytes}", "ElementC"),
+        (_extents("Config::CtaTiler{}", (a.extents[0], *b.extents)), "CtaTiler"),
+        (f"{_SHARED_BYTES} == {parts.smem}", "shared memory"),
+        *_layout_proofs("EpilogueLayout", parts.epilogue_layout, parts.epilogue_tile),
+        *_copy_proofs("EpilogueStage", _HELD, parts.epilogue_stage, threads),
+        *_copy_proofs("EpilogueCopy", _TILED, parts.epilogue_copy, threads),
     ]
     for letter, plan in zip("AB", parts.operands, strict=True):
-        pairs += [
-            (f"Config::GmemCopy{letter}::TiledLayout_TV{{}}", plan.gmem_copy.source_tv().cpp()),
-            (f"Config::SmemLayout{letter}{{}}", plan.smem_layout.coalesced().cpp()),
-            (f"Config::SmemCopy{letter}::get_layoutS_TV()", plan.smem_copy.source_tv().cpp()),
+        facts += [
+            *_copy_proofs(f"GmemCopy{letter}", _TILED, plan.gmem_copy, threads),
+            (
+                _same(f"Config::SmemLayout{letter}{{}}", plan.smem_layout.coalesced()),
+                f"SmemLayout{letter}",
+            ),
+            *_layout_proofs(
+                f"SmemLayout{letter}", plan.smem_layout, (*plan.extents, config.stages)
+            ),
+            *_copy_proofs(f"SmemCopy{letter}", _HELD, plan.smem_copy, threads),
         ]
-    return [f"static_assert(cute_gemm::same_layout({cpp}, {python}{{}}));" for cpp, python in pairs]
+    for letter, mode in zip("ABC", (0, 1, 0), strict=True):
+        rows, columns = np.moveaxis(parts.mma.partition(letter), -1, 0)
+        held = from_map(rows + parts.mma.extent(mode) * columns)
+        facts.append(
+            (_same(f"Config::TiledMma{{}}.get_layout{letter}_TV()", held), f"TiledMma: {letter}")
+        )
+    return [f'static_assert({fact}, "{name}");' for fact, name in facts]
+
+
+def _layout_proofs(name: str, layout: Layout, extents: tuple[int, ...]) -> list[tuple[str, str]]:
+    cpp = f"Config::{name}{{}}"
+    # Both sides evaluate: types that are spelled alike do not say what Python makes of them.
+    offsets = (int(layout(1 << bit)) for bit in range((layout.size - 1).bit_length()))
+    return [
+        (_extents(cpp, extents), f"{name}: extents"),
+        (f"cute_gemm::has_offsets({cpp}, {', '.join(map(str, offsets))})", f"{name}: offsets"),
+    ]
+
+
+def _copy_proofs(name: str, tv: str, copy: TiledCopy, threads: int) -> list[tuple[str, str]]:
+    cpp = f"Config::{name}"
+    return [
+        (f"{cpp}::TiledNumThr::value == {threads}", f"{name}: threads"),
+        (_extents(f"{cpp}::Tiler_MN{{}}", copy.tile), f"{name}: tile"),
+        (f"{cpp}::NumValSrc == {copy.values}", f"{name}: vector"),
+        (f"sizeof_bits_v<{cpp}::ValType> == {copy.element_bits}", f"{name}: element"),
+        (_same(f"{cpp}::{tv}", copy.source_tv()), name),
+    ]
+
+
+def _same(cpp: str, layout: Layout) -> str:
+    return f"cute_gemm::same_layout({cpp}, {layout.cpp()}{{}})"
+
+
+def _extents(cpp: str, extents: tuple[int, ...]) -> str:
+    return " && ".join(f"size<{mode}>({cpp}) == {extent}" for mode, extent in enumerate(extents))
 
 
 def _gmem_copy(copy: TiledCopy, element: str, threads: Any, values: Any) -> str:
@@ -206,8 +270,6 @@ def _mma_copy(copy: TiledCopy, element: str, operand: str) -> str:
 
 
 def _shape(extents: tuple[int, ...]) -> str:
-    from cute_gemm.layout import Layout
-
     text = Layout(tuple(extents), (0,) * len(extents)).cpp()
     return text[len("Layout<") : text.index(",Stride")]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Union
+from math import prod
+from typing import NamedTuple, Union
 
 import numpy as np
 import pycute
@@ -105,12 +106,23 @@ class Layout:
     @property
     def size(self) -> int:
         """Number of coordinates."""
-        return int(np.prod(self.extents, dtype=np.int64))
+        return prod(self.extents)
 
     @property
     def cosize(self) -> int:
         """One more than the largest offset."""
         return int(self.table().max()) + 1
+
+    @property
+    def leaves(self) -> tuple[tuple[int, int], ...]:
+        """Extent and stride of every innermost mode, in order.
+
+        Examples
+        --------
+        >>> Layout(((4, 8), 2), ((32, 1), 16)).leaves
+        ((4, 32), (8, 1), (2, 16))
+        """
+        return tuple(_leaves(self.shape, self.stride))
 
     def __call__(self, *coordinate):  # type: ignore[no-untyped-def]
         """Offset of a coordinate: one linear index, or an index per top-level mode.
@@ -222,64 +234,193 @@ def from_map(table: np.ndarray) -> Layout:
     return layout
 
 
+class Printed(NamedTuple):
+    """A tensor or a layout as CuTe printed it."""
+
+    layout: Layout
+    space: str | None  # "global", "shared", or None where the text does not say
+    bits: int | None  # of an element
+
+
 def parse(text: str) -> Layout:
     """Read a layout in CuTe's notation, as C++ CuTe, CuTe DSL or this package print it.
+
+    A printed tensor is taken too. A swizzle in front of the layout acts on its offsets; one that
+    belongs to a pointer (``Sw<3,4,3> o smem_ptr[16b](unset) o``, ``Sw<3,4,3>_smem_ptr[16b](0x..)``,
+    ``ptr<f16, smem, align<1024>, S<3,4,3>>``) acts on bytes, as in CuTe, and comes out as the one
+    that does the same to elements.
 
     Raises
     ------
     NotationError
-        With the column at which the text stops making sense.
+        With the column at which the text stops making sense, or of what has no offsets to evaluate:
+        a dynamic ``?``, a negative stride, a basis stride ``1@0``.
 
     Examples
     --------
     >>> parse("Sw<3,3,3> o _0 o (_8,_64):(_64,_1)") == Layout((8, 64), (64, 1), Swizzle(3, 3, 3))
     True
+    >>> print(parse("gmem_ptr[16b](0x7f2c00000000) o (_128,_32):(_1,4096)"))
+    (128,32):(1,4096)
+    >>> print(parse("tensor<ptr<f16, smem, align<1024>, S<3,4,3>> o (8,64):(64,1)>"))
+    Sw<3,3,3> o 0 o (8,64):(64,1)
     """
-    return _Parser(text).layout()
+    return parse_printed(text).layout
+
+
+def parse_printed(text: str) -> Printed:
+    """Read what ``parse`` reads, with what the text says of memory and element.
+
+    Examples
+    --------
+    >>> parse_printed("smem_ptr[16b](0x7f2c00000000) o (_8,_64):(_64,_1)")[1:]
+    ('shared', 16)
+    """
+    return _Parser(text).printed()
+
+
+def as_layout(layout: object) -> Layout:
+    """Return a layout of any library, or its text, as one of ours.
+
+    Parameters
+    ----------
+    layout
+        A ``Layout``, text, or any object that prints itself in CuTe's notation, as pycute's and
+        CuTe DSL's do.
+
+    Raises
+    ------
+    NotationError
+        When its text does not parse.
+
+    Examples
+    --------
+    >>> print(as_layout(pycute.Layout((8, 64), (64, 1))))
+    (8,64):(64,1)
+    """
+    return as_printed(layout).layout
+
+
+def as_printed(layout: object) -> Printed:
+    """Return ``as_layout(layout)`` with what its text says of memory and element."""
+    if isinstance(layout, Layout):
+        return Printed(layout, None, None)
+    return parse_printed(str(layout))
+
+
+_SPACES = {"gmem": "global", "smem": "shared"}
 
 
 class _Parser:
-    _SWIZZLE = re.compile(r"\s*(?:Swizzle|Sw|S)\s*<\s*(\d+)\s*,\s*(\d+)\s*,\s*(-?\d+)\s*>")
-    _OFFSET = re.compile(r"\s*o\s*_?(\d+)\s*o")
+    _TRIPLE = r"(?:Swizzle|Sw|S)\s*<\s*(\d+)\s*,\s*(\d+)\s*,\s*(-?\d+)\s*>"
+    _SWIZZLE = re.compile(rf"\s*{_TRIPLE}")
+    _PYCUTE_SWIZZLE = re.compile(r"\s*SW_(\d+)_(\d+)_(-?\d+)")
+    _COMPOSED = re.compile(r"\s*o\b")
+    _OFFSET = re.compile(r"\s*_?(\d+)\s*o\b")
+    _CPP_POINTER = re.compile(r"\s*_?(?:([a-z]+)_)?ptr\[(\d+)b\]\([\w.\s]*\)\s*o\b")
+    _DSL_POINTER = re.compile(
+        r"\s*(tensor\s*[<(]\s*)?(?:raw_)?ptr[<(](?:\s*0x[0-9a-f.]+\s*:)?\s*[a-z]+(\d+)\w*\s*,"
+        rf"\s*(\w+)\s*(?:,\s*align<\d+>\s*)?(?:,\s*{_TRIPLE}\s*)?[>)]\s*o\b"
+    )
     _INT = re.compile(r"\s*_?(\d+)")
 
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+        self.text, self.at, self.depth = text, 0, 0
 
-    def layout(self) -> Layout:
-        swizzle = None
-        if match := self._SWIZZLE.match(self.text):
-            self.at = match.end()
-            try:
-                swizzle = Swizzle(*map(int, match.groups()))
-            except ValueError as error:
-                raise NotationError(str(error), column=match.start(1)) from None
-            offset = self._OFFSET.match(self.text, self.at)
-            if offset is None or int(offset[1]):
-                raise self.unexpected("'o 0 o' after the swizzle")
-            self.at = offset.end()
+    def printed(self) -> Printed:
+        space: str | None = None
+        bits: int | None = None
+        swizzle: Swizzle | None = None
+        pointer = False
+        closing = ""
+        if match := self.match(self._DSL_POINTER):
+            pointer = True
+            closing = ">" if (match[1] or "").rstrip().endswith("<") else ""
+            bits, space = int(match[2]), _SPACES.get(match[3])
+            if match[4] is not None:
+                swizzle = self.in_elements(self.swizzle(match, 4), bits, match.start(4))
+        elif match := self.match(self._CPP_POINTER):
+            pointer = True
+            space, bits = _SPACES.get(match[1] or ""), int(match[2])
+        if match := self.match(self._SWIZZLE) or self.match(self._PYCUTE_SWIZZLE):
+            outer, start = self.swizzle(match, 1), match.start(1)
+            composed = self.match(self._COMPOSED)
+            if inner := not pointer and self.match(self._CPP_POINTER):
+                pointer = True
+                space, bits = _SPACES.get(inner[1] or ""), int(inner[2])
+                swizzle = self.in_elements(outer, bits, start)
+            elif swizzle is not None:
+                raise self.unexpected("one swizzle only", start)
+            else:
+                offset = composed and self.match(self._OFFSET)
+                if not offset or int(offset[1]):
+                    self.at = composed.start() if composed else self.at
+                    raise self.unexpected("'o 0 o' after the swizzle")
+                swizzle = outer
+        layout = self.affine(swizzle)
+        rest = self.text[self.at :].lstrip()
+        if closing and rest.startswith(closing):
+            rest = rest[1:].lstrip()
+        # A printed tensor may go on with its elements.
+        if rest and not (pointer and rest[0] in ",="):
+            raise self.unexpected("the end of the layout")
+        return Printed(layout, space, bits)
+
+    def affine(self, swizzle: Swizzle | None) -> Layout:
         shape = self.int_tuple()
         self.take(":")
         start = self.at
         stride = self.int_tuple()
-        if self.text[self.at :].strip():
-            raise self.unexpected("the end of the layout")
         try:
             return Layout(shape, stride, swizzle)
         except ValueError as error:
             raise NotationError(str(error), column=start) from None
 
+    def swizzle(self, match: re.Match[str], group: int) -> Swizzle:
+        numbers = match.groups()[group - 1 : group + 2]
+        try:
+            return Swizzle(*map(int, numbers))
+        except ValueError as error:
+            raise NotationError(str(error), column=match.start(group)) from None
+
+    def in_elements(self, swizzle: Swizzle, bits: int, column: int) -> Swizzle:
+        """A swizzle of byte addresses as one of offsets in elements of ``bits``."""
+        down = max(bits // 8, 1).bit_length() - 1
+        if bits < 8 or swizzle.base < down:
+            raise self.unexpected(f"a swizzle of bytes that leaves elements of {bits} bits", column)
+        return Swizzle(swizzle.bits, swizzle.base - down, swizzle.shift)
+
     def int_tuple(self) -> IntTuple:
-        if match := self._INT.match(self.text, self.at):
-            self.at = match.end()
+        if match := self.match(self._INT):
+            if self.peek() == "@":
+                raise self.unexpected(
+                    "an integer: a basis stride such as 1@0 makes coordinates, not offsets",
+                    match.start(1),
+                )
             return int(match[1])
+        if self.peek() == "?":
+            raise self.unexpected("an integer: a dynamic '?' must be replaced by its value")
+        if self.peek() == "-":
+            raise self.unexpected("an integer of 0 or more: negative ones are not supported")
+        self.depth += 1
+        if self.depth > 32:
+            raise self.unexpected("at most 32 parentheses within each other")
         self.take("(")
         modes = [self.int_tuple()]
         while self.peek() == ",":
             self.take(",")
+            if self.peek() == ")" and len(modes) == 1:
+                break  # Python's tuple of one
             modes.append(self.int_tuple())
         self.take(")")
+        self.depth -= 1
         return tuple(modes)
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        found = pattern.match(self.text, self.at)
+        if found:
+            self.at = found.end()
+        return found
 
     def peek(self) -> str:
         return self.text[self.at :].lstrip()[:1]
@@ -289,9 +430,10 @@ class _Parser:
             raise self.unexpected(f"'{symbol}'")
         self.at = self.text.index(symbol, self.at) + 1
 
-    def unexpected(self, expected: str) -> NotationError:
+    def unexpected(self, expected: str, column: int | None = None) -> NotationError:
         rest = self.text[self.at :]
-        column = self.at + len(rest) - len(rest.lstrip())
+        if column is None:
+            column = self.at + len(rest) - len(rest.lstrip())
         return NotationError(
             f"layout {self.text!r} does not parse at column {column + 1}: expected {expected}",
             column=column,

@@ -29,6 +29,16 @@ CUTE_HOST_DEVICE constexpr bool same_layout(Cpp const&, Python const&) {
   return is_same_v<decltype(canonical(Cpp{})), decltype(canonical(Python{}))>;
 }
 
+// True when the offsets of the linear coordinates 1, 2, 4, ... are `offsets`. With compact extents
+// that are powers of two these are all there is to know of a layout, swizzled or not.
+template <class Layout, class... Offsets>
+CUTE_HOST_DEVICE constexpr bool has_offsets(Layout const& layout, Offsets... offsets) {
+  int coordinate = 1;
+  bool same = true;
+  ((same = same && layout(coordinate) == offsets, coordinate *= 2), ...);
+  return same;
+}
+
 // The bits of an offset that a layout's swizzle changes.
 template <class Shape, class Stride>
 CUTE_HOST_DEVICE constexpr int swizzled_bits(Layout<Shape, Stride> const&) {

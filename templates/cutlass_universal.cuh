@@ -63,6 +63,45 @@ inline constexpr bool is_store_map =
     (C == 1 || Map::Delta::kColumn == DC) && (R == 1 || Map::Delta::kRow == DR) &&
     (G == 1 || Map::Delta::kGroup == DG) && (K == 1 || Map::Delta::kCluster == DK);
 
+/// Whether operands lie in shared memory as the analysis says: `Rows` and `Columns` of the instance's
+/// tile with their padding, `Depth` elements of K in all stages, `Groups` steps of a warp per k-tile.
+template <class Mma, class LayoutA, class LayoutB, int Rows, int Columns, int Depth, int Groups>
+inline constexpr bool is_shared =
+    cutlass::platform::is_same<typename Mma::Operator::LayoutA, LayoutA>::value &&
+    cutlass::platform::is_same<typename Mma::Operator::LayoutB, LayoutB>::value &&
+    cutlass::platform::is_same<typename Mma::SmemIteratorA::Layout, LayoutA>::value &&
+    cutlass::platform::is_same<typename Mma::SmemIteratorB::Layout, LayoutB>::value &&
+    Mma::SharedStorage::ShapeA::kRow == Rows && Mma::SharedStorage::ShapeA::kColumn == Depth &&
+    Mma::SharedStorage::ShapeB::kRow == Depth && Mma::SharedStorage::ShapeB::kColumn == Columns &&
+    Mma::Base::kWarpGemmIterations == Groups;
+
+/// Whether a warp's tile is M x N, of tensor core instructions with this shape.
+template <class Operator, int M, int N, int InstructionM, int InstructionN, int InstructionK>
+inline constexpr bool is_tensor_op =
+    Operator::Shape::kM == M && Operator::Shape::kN == N && Operator::InstructionShape::kM == InstructionM &&
+    Operator::InstructionShape::kN == InstructionN && Operator::InstructionShape::kK == InstructionK;
+
+/// The same without tensor cores: lanes in Rows x Columns, vectors of VectorM and VectorN elements.
+template <class Operator, int M, int N, class LaneLayout, int Rows, int Columns, int VectorM, int VectorN>
+inline constexpr bool is_simt =
+    Operator::Shape::kM == M && Operator::Shape::kN == N &&
+    cutlass::platform::is_same<typename Operator::Policy::LaneLayout, LaneLayout>::value &&
+    Operator::Policy::WarpShape::kRow == Rows && Operator::Policy::WarpShape::kColumn == Columns &&
+    Operator::Policy::LaneMmaShape::kM == VectorM && Operator::Policy::LaneMmaShape::kN == VectorN;
+
+/// Whether the epilogue stages its sums as the analysis says: `Iterations` times `Rows` rows of each
+/// warp, `Pitch` elements apart, read in vectors of `Vector`, which `Mixed` exchanges.
+template <class Epilogue, int Iterations, int Rows, int Pitch, int Vector, bool Mixed>
+inline constexpr bool is_staged = [] {
+  using Load = typename Epilogue::SharedLoadIterator;
+  using Plain = cutlass::epilogue::threadblock::SharedLoadIterator<typename Load::ThreadMap,
+                                                                   typename Load::Element>;
+  return Epilogue::OutputTileIterator::kIterations == Iterations &&
+         Epilogue::WarpTileIterator::Shape::kRow == Rows &&
+         Epilogue::Base::SharedStorage::StorageShape::kColumn == Pitch &&
+         Load::LoadType::kElements == Vector && cutlass::platform::is_same<Load, Plain>::value != Mixed;
+}();
+
 /// C <- beta * C for the tile at (row, column) of a row-major C; beta == 0 does not read it.
 template <class Gemm, class Output, class Scalar>
 CUTLASS_DEVICE void scale_tile(Output* C, int rows, int columns, int64_t ldc, int row, int column,

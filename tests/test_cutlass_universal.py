@@ -89,6 +89,7 @@ def test_options_as_text() -> None:
         ({"tile": (128, 0, 32)}, r"expected 3 positive integers"),
         ({"tile": (100, 128, 32)}, r"M extent of a warp to be a multiple of 16"),
         ({"tile": (128, 128, 16)}, r"bK to be a multiple of 32"),
+        ({"tile": (128, 128, 128), "stages": 3}, r"bK is 128; CUTLASS takes 32 or 64 here"),
         ({"tile": (256, 256, 32)}, r"512 accumulator registers"),
         ({"warps": (3, 2)}, r"M extent of a warp"),
         ({"warps": 4}, r"warps is 4; expected 2 positive integers"),
@@ -197,8 +198,9 @@ def test_accesses_cover_every_tile_once(size: int) -> None:
         if each.A.dtype == "int8" and size % 2 and each.blas_op != "TN":
             continue
         config = KERNEL.configure(each, "sm_80")
-        for access in KERNEL.accesses(config, each):
-            assert isinstance(access, GlobalAccess)
+        for access in KERNEL.accesses(config, each, reads_c=True):
+            if not isinstance(access, GlobalAccess):
+                continue
             row_bits = {"float16": 16, "bfloat16": 16, "float64": 64, "int8": 8}
             vector = access.bits // row_bits.get(access.matrix.dtype, 32)
             assert access.coords.shape[1:] == (32, 2)
@@ -212,10 +214,14 @@ def test_accesses_cover_every_tile_once(size: int) -> None:
 def test_accesses_of_a_leftover_of_k_come_first() -> None:
     ragged = problem("TN", m=256, n=256, k=72)
     config = KERNEL.configure(ragged, "sm_80")
-    loads = [each for each in KERNEL.accesses(config, ragged) if each.operand == "A"]
-    first, rest = (each.matrix for each in loads if isinstance(each, GlobalAccess))
-    assert (first.shape, first.alignment) == ((256, 8), 256)
-    assert (rest.shape, rest.alignment) == ((256, 64), 16)  # 8 halves in: 16 bytes
+    first, rest = (
+        each
+        for each in KERNEL.accesses(config, ragged)
+        if isinstance(each, GlobalAccess) and each.operand == "A"
+    )
+    assert (first.origin, first.region, first.part) == ((0, 0), (256, 8), "first k-tile")
+    assert (rest.origin, rest.region, rest.part) == ((0, 8), (256, 64), "other k-tiles")
+    assert first.matrix == rest.matrix == ragged.A
 
 
 def test_accesses_without_products() -> None:
@@ -231,7 +237,7 @@ def test_limits_name_their_cause() -> None:
     def limits(each: GemmProblem) -> dict[str, str]:
         config = KERNEL.configure(each, "sm_80")
         found = KERNEL.accesses(config, each)
-        return {access.operand: access.limit for access in found if hasattr(access, "limit")}
+        return {each.operand: each.limit for each in found if isinstance(each, GlobalAccess)}
 
     assert limits(problem()) == {"A": "", "B": "", "C": ""}
     padded = problem("NT", lda=4098, ldb=4100)

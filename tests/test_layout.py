@@ -15,9 +15,11 @@ from cute_gemm.errors import NotationError
 from cute_gemm.layout import (
     Layout,
     Swizzle,
+    as_layout,
     column_major,
     from_map,
     parse,
+    parse_printed,
     row_major,
     tile_to_shape,
 )
@@ -219,11 +221,77 @@ def test_what_is_printed_parses(layout: Layout) -> None:
         ("  ( (2 ,2), 4 ) : ( (1,_8), 2 )  ", Layout(((2, 2), 4), ((1, 8), 2))),
         ("_128:_1", Layout(128, 1)),
         ("(8):(1)", Layout((8,), (1,))),
+        ("(8,):(1,)", Layout((8,), (1,))),
+        ("SW_3_3_3 o 0 o (8, 64):(64, 1)", Layout((8, 64), (64, 1), Swizzle(3, 3, 3))),
     ],
 )
 def test_cutes_notations(text: str, layout: Layout) -> None:
     assert parse(text) == layout
     assert parse(str(layout)) == layout
+
+
+PLAIN, HALF = Layout((8, 64), (64, 1)), Layout((8, 64), (64, 1), Swizzle(3, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "space", "bits"),
+    [
+        # print(tensor) of C++ CuTe; a swizzle of the pointer is one of bytes.
+        ("gmem_ptr[16b](0x7f2c00000000) o (_8,_64):(_64,_1)", PLAIN, "global", 16),
+        ("smem_ptr[32b](0x7f2c00000000) o (8,64):(64,_1)", PLAIN, "shared", 32),
+        ("ptr[8b](0x7f2c..) o (8,64):(64,1)", PLAIN, None, 8),
+        ("rmem_ptr[16b](0x7f) o (8,64):(64,1)", PLAIN, None, 16),
+        ("Sw<3,4,3>_smem_ptr[16b](0x7f2c00000400) o (_8,_64):(_64,_1)", HALF, "shared", 16),
+        ("Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)", HALF, "shared", 16),
+        ("smem_ptr[16b](0x7f2c) o Sw<3,3,3> o _0 o (_8,_64):(_64,_1)", HALF, "shared", 16),
+        (
+            "Sw<3,4,3> o smem_ptr[64b](unset) o (_8,_64):(_64,_1)",
+            Layout((8, 64), (64, 1), Swizzle(3, 1, 3)),
+            "shared",
+            64,
+        ),
+        # CuTe DSL, static and at run time.
+        ("tensor<ptr<f16, smem, align<1024>, S<3,4,3>> o (8,64):(64,1)>", HALF, "shared", 16),
+        ("tensor<ptr<bf16, gmem> o (8,64):(64,1)>", PLAIN, "global", 16),
+        ("ptr<f8E4M3FN, gmem, align<16>> o (8,64):(64,1)", PLAIN, "global", 8),
+        (
+            "raw_ptr(0x0000781f44200400: f32, gmem, align<16>) o (8,64):(64,1) =\n ( 2.23, -0.9",
+            PLAIN,
+            "global",
+            32,
+        ),
+        (
+            "tensor(raw_ptr(0x00007ffe26625740: f32, rmem, align<32>) o (8,64):(64,1), data=\n [",
+            PLAIN,
+            None,
+            32,
+        ),
+        ("(8,64):(64,1)", PLAIN, None, None),
+    ],
+)
+def test_printed_tensors(text: str, layout: Layout, space: str | None, bits: int | None) -> None:
+    assert parse_printed(text) == (layout, space, bits)
+    assert parse(text) == layout
+
+
+def test_as_layout() -> None:
+    assert as_layout(HALF) is HALF
+    assert as_layout(pycute.Layout((8, (2, 3)), (6, (1, 2)))) == Layout((8, (2, 3)), (6, (1, 2)))
+    assert as_layout(str(HALF)) == HALF
+    with pytest.raises(NotationError, match="expected"):
+        as_layout(object())
+
+
+@given(SWIZZLES.filter(lambda swizzle: swizzle.base >= 3), st.integers(0, 3))
+def test_a_swizzle_of_bytes_does_the_same_to_elements(swizzle: Swizzle, log: int) -> None:
+    bits = 8 << log
+    text = f"{swizzle} o smem_ptr[{bits}b](unset) o (64,64):(64,1)"
+    elements = np.arange(64 * 64)
+    if swizzle.shift < 0:  # its source bits must not be those within an element
+        swizzle = Swizzle(swizzle.bits, swizzle.base, -swizzle.shift)
+        text = text.replace(",-", ",")
+    expected = swizzle(elements << log) >> log
+    assert np.array_equal(parse(text).swizzle(elements), expected)
 
 
 @pytest.mark.parametrize(
@@ -235,8 +303,24 @@ def test_cutes_notations(text: str, layout: Layout) -> None:
         ("(8,64) (64,1)", 7, "':'"),
         ("(8,64):(64,1", 12, "')'"),
         ("(8,64):(64,1) x", 14, "the end of the layout"),
-        ("(8,):(1,)", 3, "'('"),
-        ("(8,-64):(1,8)", 3, "'('"),
+        ("(8,64,):(1,8,64)", 6, "'('"),
+        ("(8,-64):(1,8)", 3, "an integer of 0 or more: negative ones are not supported"),
+        ("(8,64):(-64,1)", 8, "an integer of 0 or more: negative ones are not supported"),
+        ("(?,64):(64,1)", 1, "an integer: a dynamic '?' must be replaced by its value"),
+        ("(8,64):(64,?{i64})", 11, "an integer: a dynamic '?' must be replaced by its value"),
+        (
+            "(8,64):(1@1,1@0)",
+            8,
+            "an integer: a basis stride such as 1@0 makes coordinates, not offsets",
+        ),
+        ("(8,64):(64,1)>", 13, "the end of the layout"),
+        ("(8,64):(64,1), data=[0.0]", 13, "the end of the layout"),
+        (
+            "Sw<2,2,3> o smem_ptr[64b](unset) o (8,8):(8,1)",
+            3,
+            "a swizzle of bytes that leaves elements of 64 bits",
+        ),
+        ("ptr<f16, smem, S<3,4,3>> o S<3,3,3> o 0 o (8,64):(64,1)", 29, "one swizzle only"),
         ("Sw<3,3,3> (8,64):(64,1)", 10, "'o 0 o' after the swizzle"),
         ("Sw<3,3,3> o 8 o (8,64):(64,1)", 10, "'o 0 o' after the swizzle"),
         ("Sw<3,3> o 0 o (8,64):(64,1)", 0, "'('"),

@@ -14,7 +14,9 @@ import numpy as np
 from cute_gemm.atoms import dtype
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.base import shared_limit
+from cute_gemm.kernels.cutlass_epilogue import check_staging
 from cute_gemm.kernels.cutlass_maps import LoadMap, StoreMap, raked, striped, stripmined
+from cute_gemm.kernels.cutlass_shared import shared_tile
 
 #: Smallest copy of cp.async, and the widest of any load, in bytes.
 CP_ASYNC, WIDEST = 4, 16
@@ -164,6 +166,11 @@ class CutlassUniversalConfig:
         return (n, m) if self.exchange else (m, n)
 
     @property
+    def k_step(self) -> int:
+        """Elements along K of one step of a warp's matrix instructions."""
+        return MATH[self.math].instruction[2]
+
+    @property
     def smem(self) -> int:
         """Bytes of dynamic shared memory.
 
@@ -177,6 +184,10 @@ class CutlassUniversalConfig:
         rows = self.instance_warps[0] * (16 if MATH[self.math].opcode == "TensorOp" else 8)
         epilogue = rows * (n + 32) * dtype(dtype(self.dtype).accumulator).bytes
         return -(-max(mainloop, epilogue) // 128) * 128
+
+    def alignment(self, operand: str) -> int:
+        """Elements of each access of ``"A"`` or ``"B"``."""
+        return self.align_a if operand == "A" else self.align_b
 
     def load_map(self, operand: str) -> LoadMap:
         """CUTLASS's thread map of ``"A"`` or ``"B"`` (default_mma_core_{sm75,sm80,simt}.h).
@@ -270,7 +281,9 @@ def check(config: CutlassUniversalConfig, cc: int) -> None:
             vectors = found.iterations[0] * found.iterations[1] * found.rows
             if (steps := vectors * found.vector // elements) > 64:
                 raise ValueError(f"{operand} takes {steps} accesses per thread, CUTLASS at most 64")
+            shared_tile(config, operand)
         config.store_map().check()
+        check_staging(config)
     except ValueError as error:
         raise OptionError(f"tile is {tile}, warps is {warps}: {error}") from None
     if config.smem > shared_limit(cc):

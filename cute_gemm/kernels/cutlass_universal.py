@@ -11,16 +11,14 @@ rows are n and its columns m, with a row-major C its rows are m and its columns 
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import gcd
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from cute_gemm.atoms import dtype
 from cute_gemm.emitter import TranslationUnit
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.base import Access, GlobalAccess, Kernel, Launch, compute_capability
+from cute_gemm.kernels import cutlass_epilogue as epilogue
+from cute_gemm.kernels.base import Access, Kernel, Launch, compute_capability
+from cute_gemm.kernels.cutlass_accesses import accesses, elements_per_access
 from cute_gemm.kernels.cutlass_config import (
     CP_ASYNC,
     MATH,
@@ -30,9 +28,19 @@ from cute_gemm.kernels.cutlass_config import (
     extents_of,
     integer,
 )
+from cute_gemm.kernels.cutlass_epilogue import compact_map
+from cute_gemm.kernels.cutlass_shared import (
+    is_simt,
+    shared_tile,
+    simt_elements,
+    simt_grid,
+    simt_interleave,
+    warp_tile,
+)
 
 if TYPE_CHECKING:
-    from cute_gemm.problem import GemmProblem, Matrix
+    from cute_gemm.kernels.cutlass_maps import StoreMap
+    from cute_gemm.problem import GemmProblem
 
 #: Below this many CTAs the small tile is taken: about the number of SMs of the large chips.
 _ENOUGH_CTAS = 96
@@ -97,7 +105,7 @@ class CutlassUniversal(Kernel):
         math = self._math(problem)
         row = MATH[math]
         align_a, align_b, align_c = (
-            _elements_per_access(matrix, row.vector) for matrix in (problem.A, problem.B, problem.C)
+            elements_per_access(matrix, row.vector) for matrix in (problem.A, problem.B, problem.C)
         )
         if math == "dp4a":
             align_a = align_b = 4
@@ -161,7 +169,7 @@ class CutlassUniversal(Kernel):
         if tensor_cores and problem.k < _INT8_EXACT_K:
             return "int8"
         for matrix in (problem.A, problem.B):
-            if _elements_per_access(matrix, True) < 4:
+            if elements_per_access(matrix, True) < 4:
                 why = f"saturates from k = {_INT8_EXACT_K}" if tensor_cores else "is for BLAS op TN"
                 raise UnsupportedError(
                     f"int8 {matrix.name} is {matrix}, aligned to {matrix.alignment} bytes, but "
@@ -193,7 +201,11 @@ class CutlassUniversal(Kernel):
             "exchange": "true" if exchange else "false",
             "load_a": _load_map_arguments(config, "B" if exchange else "A"),
             "load_b": _load_map_arguments(config, "A" if exchange else "B"),
-            "store": _store_map_arguments(config),
+            "store": _store_map_arguments(config.store_map()),
+            "shared": _shared_arguments(config),
+            "warp": _warp_assertion(config),
+            "staged": _staged_arguments(config),
+            "compact": _store_map_arguments(compact_map(config)),
             "align_a": str(config.align_b if exchange else config.align_a),
             "align_b": str(config.align_a if exchange else config.align_b),
             "align_c": str(config.align_c),
@@ -210,86 +222,8 @@ class CutlassUniversal(Kernel):
     def accesses(
         self, config: CutlassUniversalConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """Return the global loads of A and B and the global stores of C.
-
-        They are CUTLASS's thread maps, whose steps the emitted unit asserts. CUTLASS takes what is
-        left over of K first: with k not a multiple of bK an operand has two entries, the first
-        ``k % bK`` elements and the rest, whose tiles begin there. (dp4a has no such shift.)
-
-        Left out, because it is not claimed: shared memory; the loads of C (only with beta != 0; the
-        pattern of the stores); requests of ``cp.async`` that copy nothing but zeros, which the
-        prologue issues for vectors beyond the matrix and for k-tiles that a short K does not have.
-        With leftovers of K whose bytes are no multiple of 16 the second entry's sectors are those
-        of the smallest offset with the same alignment.
-        """
-        if problem.m == 0 or problem.n == 0:
-            return ()
-        found: list[Access] = []
-        if problem.k:
-            found += self._loads(config, problem, problem.A)
-            found += self._loads(config, problem, problem.B)
-        found.append(self._stores(config, problem))
-        return tuple(found)
-
-    def _loads(
-        self, config: CutlassUniversalConfig, problem: GemmProblem, matrix: Matrix
-    ) -> list[Access]:
-        is_a = matrix.name == "A"
-        tile = (config.tile[0] if is_a else config.tile[1], config.tile[2])
-        others = (problem.n, config.tile[1]) if is_a else (problem.m, config.tile[0])
-        elements = config.align_a if is_a else config.align_b
-        coords = config.load_map(matrix.name).requests(elements)
-        if matrix.unit == 1:  # (contiguous, strided) -> (mode 0, mode 1)
-            coords = np.ascontiguousarray(coords[..., ::-1])
-        size = dtype(matrix.dtype).bytes
-        limit, mend = _limit(config, matrix, elements)
-        parts = [matrix]
-        first = problem.k % config.tile[2]
-        if first and first != problem.k and config.math != "dp4a":
-            offset = first * matrix.stride[1] * size
-            parts = [
-                replace(matrix, shape=(matrix.shape[0], first)),
-                replace(
-                    matrix,
-                    shape=(matrix.shape[0], problem.k - first),
-                    alignment=gcd(matrix.alignment, offset & -offset),
-                ),
-            ]
-        return [
-            GlobalAccess(
-                operand=matrix.name,
-                direction="load",
-                instruction="cp.async" if config.stages > 2 else "ld.global",
-                bits=8 * size * elements,
-                matrix=part,
-                tile=tile,
-                coords=coords,
-                axis=matrix.unit,
-                sweeps=-(-others[0] // others[1]),
-                limit=limit,
-                mend=mend,
-            )
-            for part in parts
-        ]
-
-    def _stores(self, config: CutlassUniversalConfig, problem: GemmProblem) -> Access:
-        coords = config.store_map().requests()  # (row, column) of the instance
-        if config.exchange:
-            coords = np.ascontiguousarray(coords[..., ::-1])
-        limit, mend = _limit(config, problem.C, config.align_c)
-        return GlobalAccess(
-            operand="C",
-            direction="store",
-            instruction="st.global",
-            bits=8 * dtype(config.out_dtype).bytes * config.align_c,
-            matrix=problem.C,
-            tile=config.tile[:2],
-            coords=coords,
-            axis=problem.C.unit,
-            sweeps=1,
-            limit=limit,
-            mend=mend,
-        )
+        """See :meth:`Kernel.accesses`, and ``cutlass_accesses`` for what is assumed."""
+        return accesses(config, problem, reads_c)
 
 
 _UNIT = """\
@@ -312,6 +246,10 @@ static_assert(Gemm::kAlignmentC == ${align_c});
 static_assert(cute_gemm::is_load_map<MapA, ${load_a}>);
 static_assert(cute_gemm::is_load_map<MapB, ${load_b}>);
 static_assert(cute_gemm::is_store_map<MapC, ${store}>);
+static_assert(cute_gemm::is_shared<Gemm::Mma, ${shared}>);
+static_assert(cute_gemm::${warp});
+static_assert(cute_gemm::is_staged<Gemm::Epilogue, ${staged}>);
+static_assert(cute_gemm::is_store_map<Gemm::Epilogue::SharedLoadIterator::ThreadMap, ${compact}>);
 
 extern "C" __global__ void __launch_bounds__(${threads})
 ${symbol}(${element} const* A, ${element} const* B, ${output}* C, int m, int n, int k,
@@ -385,47 +323,46 @@ def _load_map_arguments(config: CutlassUniversalConfig, operand: str) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _store_map_arguments(config: CutlassUniversalConfig) -> str:
+def _store_map_arguments(found: StoreMap) -> str:
     """Template arguments of ``is_store_map`` after the map."""
-    found = config.store_map()
-    numbers = (config.threads, found.vector, *found.iterations, *found.delta)
+    numbers = (found.threads, found.vector, *found.iterations, *found.delta)
     return ", ".join(map(str, numbers))
 
 
-def _limits(matrix: Matrix) -> tuple[tuple[str, int, str], ...]:
-    """What bounds the width of an access of ``matrix``: (words, bytes, mend).
+def _shared_arguments(config: CutlassUniversalConfig) -> str:
+    """Template arguments of ``is_shared`` after the type."""
+    operands = ("B", "A") if config.exchange else ("A", "B")
+    layouts, extents = [], []
+    for operand, major in zip(operands, ("ColumnMajor", "RowMajor"), strict=True):
+        tile = shared_tile(config, operand)
+        layouts.append(f"cutlass::layout::{tile.cpp(major)}")
+        extents.append(str(tile.extent))
+    _, _, k = config.tile
+    return ", ".join((*layouts, *extents, str(k * config.stages), str(k // config.k_step)))
 
-    CUTLASS guards a vector by its first element, so the contiguous extent counts as well.
-    """
-    size = dtype(matrix.dtype).bytes
-    extent = matrix.shape[matrix.unit]
-    mode = {"A": "mk", "B": "nk", "C": "mn"}[matrix.name][matrix.unit]
-    ld = f"ld{matrix.name.lower()}"
-    return (
-        (f"alignment of {matrix.name} = {matrix.alignment} bytes", matrix.alignment, "align it"),
-        (f"{ld} = {matrix.ld}", (matrix.ld & -matrix.ld) * size or 256, f"pad {ld}"),
-        (f"{mode} = {extent}", (extent & -extent) * size or 256, f"pad {mode} with zeros"),
+
+def _warp_assertion(config: CutlassUniversalConfig) -> str:
+    """``is_tensor_op`` or ``is_simt`` with its template arguments."""
+    warp = warp_tile(config)
+    if not is_simt(config):
+        numbers = ", ".join(map(str, (*warp, *MATH[config.math].instruction)))
+        return f"is_tensor_op<Gemm::Mma::Operator, {numbers}>"
+    order = "ColumnMajor" if config.math == "dp4a" else "RowMajor"
+    lanes = f"cutlass::layout::{order}Interleaved<{simt_interleave(config)}>"
+    arguments = (*warp, lanes, *simt_grid(config), *simt_elements(config))
+    return f"is_simt<Gemm::Mma::Operator, {', '.join(map(str, arguments))}>"
+
+
+def _staged_arguments(config: CutlassUniversalConfig) -> str:
+    """Template arguments of ``is_staged`` after the type."""
+    numbers = (
+        epilogue.iterations(config),
+        epilogue.staged_rows(config),
+        epilogue.row_elements(config),
+        epilogue.load_elements(config),
     )
-
-
-def _elements_per_access(matrix: Matrix, vector: bool) -> int:
-    """Elements of the widest access that CUTLASS may use for ``matrix``."""
-    size = dtype(matrix.dtype).bytes
-    if not vector:
-        return 1
-    return max(1, min(WIDEST, *(limit for _, limit, _ in _limits(matrix))) // size)
-
-
-def _limit(config: CutlassUniversalConfig, matrix: Matrix, elements: int) -> tuple[str, str]:
-    """What keeps the access from 16 bytes, and its mend."""
-    if elements * dtype(matrix.dtype).bytes >= WIDEST:
-        return "", ""
-    if config.math == "dp4a" and matrix.name != "C":
-        return "CUTLASS's dp4a kernel loads 4 elements at a time", ""
-    if not MATH[config.math].vector or MATH[config.math].opcode == "Simt":
-        return f"CUTLASS's {config.math} kernel moves one element at a time", ""
-    words, _, mend = min(_limits(matrix), key=lambda row: row[1])
-    return words, f"{mend} to a multiple of {WIDEST} bytes"
+    mixed = "true" if epilogue.is_mixed(config) else "false"
+    return ", ".join((*map(str, numbers), mixed))
 
 
 def _ctas(problem: GemmProblem, tile: tuple[int, int, int]) -> int:

@@ -1,0 +1,191 @@
+"""The few SVG primitives that the pictures are made of.
+
+A picture has no ids, styles or fonts of its own to load, so that any number of them can stand in
+one HTML page. Its background and its text colour are explicit: it reads the same in a dark page.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: Text and outlines.
+INK = "#1b1b1b"
+#: Secondary text: 7:1 on white.
+GREY = "#555555"
+#: Okabe and Ito's vermillion: what is bad, always hatched too.
+BAD, BAD_TINT = "#b34700", "#f7d3bd"
+#: Tints of Okabe and Ito's eight colours (https://jfly.uni-koeln.de/color/), light enough for dark
+#: text; told apart by colour-blind readers.
+TINTS = ("#bfe1f6", "#f6d793", "#a6dcc9", "#f8f3a6", "#dcdcdc", "#ecc6d9", "#9fc4e4", "#f2bd97")
+
+SANS = "Helvetica, Arial, 'Liberation Sans', sans-serif"
+MONO = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
+#: Width of a monospaced character, of a proportional one on average and of a bold one, per em.
+MONO_EM, SANS_EM, BOLD_EM = 0.605, 0.51, 0.58
+
+MARGIN = 12
+#: Attributes of the text in cells.
+CELL_TEXT = f'font-family="{MONO}" font-size="10" text-anchor="middle"'
+
+
+class Item(NamedTuple):
+    """One entry of a legend: what the swatch is filled and outlined with, and what it says."""
+
+    fill: str
+    label: str
+    stroke: str = INK
+    hatched: bool = False
+    dashed: bool = False
+    text: str = ""
+
+
+def number(value: float) -> str:
+    """Return a coordinate in as few characters as it needs.
+
+    Examples
+    --------
+    >>> number(12.0), number(0.25)
+    ('12', '0.25')
+    """
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def cell_width(label: str) -> float:
+    """Pixels of a label in a cell."""
+    return len(label) * MONO_EM * 10
+
+
+def rect(
+    x: float, y: float, width: float, height: float, attributes: str = "", tip: str = ""
+) -> str:
+    """Return a rectangle; ``tip`` is what it says under the mouse."""
+    head = (
+        f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
+    )
+    head += f" {attributes}" if attributes else ""
+    return f"{head}><title>{escape(tip)}</title></rect>" if tip else f"{head}/>"
+
+
+def text(x: float, y: float, content: str, attributes: str = "") -> str:
+    """Return one line of text, escaped."""
+    more = f" {attributes}" if attributes else ""
+    return f'<text x="{number(x)}" y="{number(y)}"{more}>{escape(content, quote=False)}</text>'
+
+
+def group(attributes: str, parts: Iterable[str]) -> str:
+    """Return ``parts`` with common attributes; nothing when there are none."""
+    inner = "".join(parts)
+    return f"<g {attributes}>{inner}</g>" if inner else ""
+
+
+def hatch(boxes: Iterable[tuple[float, float, float, float]], stroke: str = BAD) -> str:
+    """Return lines at 45 degrees through boxes (x, y, width, height).
+
+    Lines, not a pattern: a pattern needs an id, and ids of several pictures in a page collide.
+    """
+    step = 6
+    path = []
+    for x, y, width, height in boxes:
+        for at in range(step // 2, int(width + height), step):
+            x0, y0 = x + max(0.0, at - height), y + min(at, height)
+            x1, y1 = x + min(at, width), y + max(0.0, at - width)
+            path.append(f"M{number(x0)} {number(y0)}L{number(x1)} {number(y1)}")
+    return f'<path d="{"".join(path)}" stroke="{stroke}" fill="none"/>' if path else ""
+
+
+def boxes(places: Iterable[tuple[float, float]], width: float, height: float) -> str:
+    """Return path data for equal boxes at ``places``: much shorter than a rectangle for each."""
+    size = f"h{number(width)}v{number(height)}h{number(-width)}z"
+    return "".join(f"M{number(x)} {number(y)}{size}" for x, y in places)
+
+
+def wrap(content: str, width: float, size: float, em: float = SANS_EM) -> list[str]:
+    """Break text into lines that fit ``width`` pixels at ``size`` pixels."""
+    return textwrap.wrap(content, max(8, int(width / (em * size)))) or [""]
+
+
+def _legend(items: Sequence[Item], width: float, top: float) -> tuple[list[str], float]:
+    """Return the legend's parts and its bottom."""
+    parts, swatches = [], []
+    x, y = float(MARGIN), top
+    for item in items:
+        # wide enough for the fonts that stand in where the first choice is missing
+        box = max(26.0, cell_width(item.text) + 6)
+        need = box + (6 + len(item.label) * SANS_EM * 12 + 20 if item.label else 4)
+        if x > MARGIN and x + need > width - MARGIN:
+            x, y = float(MARGIN), y + 22
+        dash = ' stroke-dasharray="3 2"' if item.dashed else ""
+        parts.append(rect(x, y, box, 15, f'fill="{item.fill}" stroke="{item.stroke}"{dash}'))
+        if item.hatched:
+            swatches.append((x, y, box, 15.0))
+        if item.text:
+            parts.append(text(x + box / 2, y + 11, item.text, CELL_TEXT))
+        if item.label:
+            parts.append(text(x + box + 6, y + 12, item.label, 'font-size="12"'))
+        x += need
+    parts.append(hatch(swatches))
+    return parts, y + 15
+
+
+def document(
+    title: str,
+    caption: Sequence[str],
+    body: Sequence[str],
+    size: tuple[float, float],
+    legend: Sequence[Item],
+) -> str:
+    """Put title, caption, body and legend under each other.
+
+    Parameters
+    ----------
+    title
+        Bold, broken into lines as needed.
+    caption
+        Paragraphs under the title.
+    body
+        Elements, drawn in a space of ``size`` whose origin is its upper left corner.
+    size
+        Width and height of the body in pixels.
+    legend
+        Its entries.
+
+    Returns
+    -------
+    str
+        An ``<svg>`` element with its own ``viewBox``, ``width`` and ``height``.
+
+    Examples
+    --------
+    >>> document("t", [], [], (100, 10), [])[:44]
+    '<svg xmlns="http://www.w3.org/2000/svg" widt'
+    """
+    # A narrow body still leaves room for lines that one can read.
+    width = max(size[0], 620) + 2 * MARGIN
+    top = float(MARGIN)
+    head = []
+    for line in wrap(title, width - 2 * MARGIN, 15, BOLD_EM):
+        top += 17
+        head.append(text(MARGIN, top, line, 'font-size="15" font-weight="bold"'))
+    top += 3
+    for paragraph in caption:
+        for line in wrap(paragraph, width - 2 * MARGIN, 12):
+            top += 16
+            head.append(text(MARGIN, top, line, 'font-size="12"'))
+    top += 12
+    foot, bottom = _legend(legend, width, top + size[1] + 12)
+    height = bottom + MARGIN
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{number(width)}" '
+        f'height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}" role="img" '
+        f'aria-label="{escape(title)}" font-family="{SANS}" fill="{INK}">'
+        f'<rect width="100%" height="100%" fill="#ffffff"/>'
+        + "".join(head)
+        + group(f'transform="translate({MARGIN} {number(top)})"', body)
+        + "".join(foot)
+        + "</svg>\n"
+    )

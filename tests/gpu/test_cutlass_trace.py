@@ -1,0 +1,42 @@
+"""CUTLASS's iterators, run on the device, touch the shared memory that Python says."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+
+import numpy as np
+import pytest
+from cutlass_traces import SECTION, SECTIONS, check, configs, unit
+
+from cute_gemm.compiler import build
+from cute_gemm.cubin import Build
+from cute_gemm.kernels.base import Launch
+from cute_gemm.kernels.cutlass_config import CutlassUniversalConfig
+from cute_gemm.runtime import download, load, upload
+
+pytestmark = pytest.mark.gpu
+
+CONFIGS = {config.name: config for config in configs()}
+
+
+@pytest.fixture(scope="module")
+def traces(arch: str) -> Iterator[dict[str, Future[Build]]]:
+    """Every trace, compiled by processes of their own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(16, len(os.sched_getaffinity(0))), context) as pool:
+        yield {name: pool.submit(build, unit(config), arch) for name, config in CONFIGS.items()}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_offsets(config: CutlassUniversalConfig, traces: dict[str, Future[Build]]) -> None:
+    kernel = load(traces[config.name].result())
+    out = np.full((SECTIONS, SECTION), -2, np.int32)
+    launch = kernel.bind(Launch(1, config.threads, config.smem), m=0, n=0, k=0, lda=0, ldb=0, ldc=0)
+    with upload(out) as memory:
+        launch(memory.pointer, 0, 0)
+        download(memory, out)
+    check(config, out)

@@ -1,0 +1,122 @@
+"""The GPU table: names, and figures that agree with each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from cute_gemm.analysis.gpus import GPUS, SM_LIMITS, default_gpu, gpu, sm_limits
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels.base import shared_limit
+
+#: Dense operations per clock and multiprocessor, from the architecture whitepapers, by compute
+#: capability: tensor cores with 16-bit types (two where GeForce has half), CUDA cores with FP32.
+RATES = {
+    80: ((2048,), 128),
+    86: ((1024, 512), 256),
+    89: ((1024, 512), 256),
+    90: ((4096,), 256),
+    100: ((8192,), 256),
+    120: ((1024, 512), 256),
+}
+
+
+@pytest.mark.parametrize("row", GPUS, ids=lambda row: row.name)
+def test_peaks_follow_from_multiprocessors_and_clock(row):
+    half, fp32 = RATES[row.cc]
+    cycles = row.sms * row.clock_ghz / 1e3  # 10**12 clocks of all multiprocessors per second
+    assert row.peak("float32").tflops == pytest.approx(fp32 * cycles, rel=0.02)
+    rate = half[-1] if row.name.startswith("RTX ") and row.name[4:] in "3090 4090 5090" else half[0]
+    peak = row.peak("float16")
+    # Hopper and Blackwell state tensor rates at a clock below the boost clock.
+    low = 0.84 if row.cc in (90, 100) else 0.98
+    assert low * rate * cycles <= peak.tflops <= 1.01 * rate * cycles
+    assert row.peak("bfloat16").tflops == peak.tflops
+    assert row.peak("tf32").tflops == pytest.approx(peak.tflops / 2, rel=0.03)
+    # Consumer chips accumulate int32 at full rate, float32 at half of it.
+    factor = 2 if rate == half[0] else 4
+    assert row.peak("int8").tflops == pytest.approx(factor * peak.tflops, rel=0.03)
+    fraction = 2 if row.cc in (80, 90, 100) else 64
+    slow = row.peak("float64", "CUDA cores").tflops
+    assert slow == pytest.approx(row.peak("float32").tflops / fraction, rel=0.02)
+    fast = row.peak("float64", "tensor cores")
+    assert (fast is not None) == (row.cc in (80, 90, 100))
+    assert row.peak("float64").tflops == (fast.tflops if fast else slow)
+
+
+@pytest.mark.parametrize("row", GPUS, ids=lambda row: row.name)
+def test_rows_are_complete(row):
+    assert row.source.startswith("NVIDIA ")
+    assert 300 <= row.bandwidth_gbs <= 8000
+    assert row.l2_bytes % (1 << 20) == 0
+    assert row.cc in SM_LIMITS
+    assert row.peak("float8") is None and row.peak("float32", "tensor cores") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("H200", "H200"),
+        ("NVIDIA H200", "H200"),
+        ("nvidia h100 80gb hbm3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("a100", "A100 SXM 80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100 SXM 40GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100 PCIe 40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("rtx_4090", "RTX 4090"),
+        ("RTX4090", "RTX 4090"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
+        ("NVIDIA GH200 480GB", "GH200"),
+    ],
+)
+def test_names(given, name):
+    assert gpu(given).name == name
+
+
+def test_every_name_means_one_gpu():
+    for row in GPUS:
+        assert all(gpu(name) is row for name in (row.name, *row.aliases))
+
+
+def test_an_unknown_name_lists_and_suggests():
+    with pytest.raises(OptionError, match="gpu='H20O' is not known; expected one of A100 SXM") as e:
+        gpu("H20O")
+    assert str(e.value).endswith("did you mean 'H200'?")
+    with pytest.raises(OptionError) as e:
+        gpu("Voodoo 2 SLI")
+    assert "did you mean" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"),
+    [
+        ("sm_80", "A100 SXM 80GB"),
+        ("sm_86", "RTX 3090"),
+        ("sm_89", "RTX 4090"),
+        ("sm_90", "H100 SXM"),
+        ("sm_90a", "H100 SXM"),
+        ("sm_100", "B200"),
+        ("sm_120", "RTX 5090"),
+        ("sm_87", None),
+    ],
+)
+def test_the_gpu_of_an_arch(arch, name):
+    found = default_gpu(arch)
+    assert (found.name if found else None) == name
+    assert found is None or f"sm_{found.cc}" == arch.rstrip("a")
+
+
+@pytest.mark.parametrize(
+    ("cc", "kib", "warps"),
+    [(80, 164, 64), (86, 100, 48), (87, 164, 48), (89, 100, 48), (90, 228, 64), (120, 100, 48)],
+)
+def test_limits(cc, kib, warps):
+    assert (sm_limits(cc).shared, sm_limits(cc).warps) == (kib * 1024, warps)
+    assert sm_limits(cc).shared == shared_limit(cc) + 1024
+
+
+def test_limits_that_are_not_known():
+    with pytest.raises(UnsupportedError, match="compute capability 75"):
+        sm_limits(75)

@@ -1,0 +1,281 @@
+"""The HTML report: well-formed, self-contained, complete, and safe against hostile text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import cute_gemm as cg
+from cute_gemm import select
+from cute_gemm.analysis import html
+from cute_gemm.kernels.base import SharedAccess, TmaAccess
+from cute_gemm.layout import Layout, Swizzle
+from cute_gemm.problem import Matrix
+
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are balanced; keeps ids, links, tags and the cells of each table."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.links, self.tags, self.tables = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
+        if "href" in attributes:
+            self.links.append(attributes["href"])
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "td" in self.open or "th" in self.open:
+            self.tables[-1][-1][-1] += data
+
+    def count(self, tag):
+        return sum(name == tag for name, _ in self.tags)
+
+
+def analyze(op="NN", size=(4096, 4096, 4096), **more):
+    m, n, k = size
+    settings = {"dtype": "float16", "arch": "sm_80", "kernel": "sm80_pipeline", **more}
+    report = cg.analyze(op, m=m, n=n, k=k, **settings)
+    if not hasattr(report, "accesses"):
+        accesses = select.get(report.kernel).accesses(report.config, report.problem)
+        object.__setattr__(report, "accesses", accesses)
+    return report
+
+
+REPORTS = {
+    "reference": {"copy": "mn_major"},
+    "auto": {"op": "TN"},
+    "odd": {"size": (4095, 4097, 4093), "dtype": "bfloat16"},
+    "float64": {"op": "TT", "dtype": "float64"},
+    "int8": {"dtype": "int8"},
+    "cutlass": {"op": "NT", "kernel": "cutlass_universal", "size": (1000, 999, 998)},
+    "tiny": {"size": (5, 3, 2)},
+}
+
+
+@pytest.fixture(scope="module", params=REPORTS)
+def report(request):
+    return analyze(**REPORTS[request.param])
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return analyze(**REPORTS["reference"])
+
+
+def with_rows(report, **changes):
+    """A report whose first row, or other attribute, is changed."""
+    copy = SimpleNamespace(**{name: getattr(report, name) for name in (*report.__annotations__,)})
+    copy.operands, copy.to_json = report.operands, report.to_json
+    copy.accesses = report.accesses
+    for name, value in changes.items():
+        setattr(copy, name, value)
+    return copy
+
+
+def test_a_report_is_one_balanced_page_with_nothing_from_outside(report):
+    text = html.report_html(report)
+    page = Page(text)
+    assert text.startswith("<!DOCTYPE html>")
+    assert len(page.ids) == len(set(page.ids))
+    assert set(re.findall(r"https?:[^\"]*", text)) <= {"http://www.w3.org/2000/svg"}
+    assert all(link.startswith("#") and link[1:] in page.ids for link in page.links)
+    for forbidden in ("script", "link", "img", "iframe", "object"):
+        assert not page.count(forbidden)
+    assert "url(" not in text
+    assert "@import" not in text
+    assert page.count("html") == page.count("style") == page.count("h1") == 1
+    assert len(text) < 1_500_000
+
+
+def test_every_access_is_in_the_tables_and_in_a_picture(report):
+    page = Page(html.report_html(report))
+    launch = next(t for t in page.tables if "ideal sectors" in t[0])
+    assert [line[0] for line in launch[1:]] == [str(n + 1) for n in range(len(report.rows))]
+    for line, row in zip(launch[1:], report.rows, strict=True):
+        assert line[1] == row.operand
+        assert line[2].startswith(row.instruction)
+        assert f"{row.launch.requests:,}" in line
+    assert page.count("svg") == page.count("figure")
+    assert page.count("svg") >= len({(r.operand, r.instruction, r.space) for r in report.rows})
+
+
+def test_figures_of_the_rows_are_the_cells(reference):
+    page = Page(html.report_html(reference))
+    of_global = next(t for t in page.tables if "efficiency" in t[0])
+    of_shared = next(t for t in page.tables if "conflicts" in t[0] and "bits" in t[0])
+    row = next(row for row in reference.rows if row.operand == "B" and row.space == "global")
+    line = next(line for line in of_global if line[1] == "B")
+    cells = dict(zip(of_global[0], line, strict=True))
+    assert (float(cells["sectors"]), float(cells["ideal"])) == (row.sectors, row.ideal_sectors)
+    assert cells["efficiency"] == "12.5 %"
+    assert cells["verdict"] == f"\u2717 {row.verdict}"
+    assert len(of_global) + len(of_shared) - 2 == len(reference.rows)
+    shared = [line[of_shared[0].index("wavefronts")] for line in of_shared[1:]]
+    assert shared == [f"{r.wavefronts:g}" for r in reference.rows if r.space == "shared"]
+
+
+def test_numbers_are_to_the_right_and_words_to_the_left(reference):
+    text = html.report_html(reference)
+    assert re.search(r'<td class="n">1,024</td>|<td class="n">[\d,]{7,}</td>', text)
+    assert re.search(r"<td><code>cp.async</code></td>", text)
+    assert "tabular-nums" in text
+
+
+def test_edge_columns_only_with_edge_tiles(reference):
+    assert "edge tiles</th>" not in html.report_html(reference)
+    assert "edge tiles</th>" in html.report_html(analyze(**REPORTS["odd"]))
+
+
+def test_findings_and_mends_are_told(reference):
+    text = html.report_html(reference)
+    assert text.count("<li>") == len(reference.findings)
+    assert '<b>Mend:</b> copy="auto"' in text
+    assert "No finding" in html.report_html(with_rows(reference, findings=()))
+    page = Page(text)
+    summary = next(t for t in page.tables if "global memory" in t[0])
+    assert [line[0] for line in summary[1:]] == ["A", "B", "C"]
+    assert summary[2][1] == "\u2717 not coalesced: 12.5 % of the bytes are used"
+    assert summary[3][1:] == ["\u2713 coalesced", "\u2713 conflict-free"]
+
+
+def test_descriptors_launch_and_build_are_told(reference):
+    built = SimpleNamespace(registers=168, shared_static=16, spill_stores=4, spill_loads=8)
+    text = html.report_html(with_rows(reference, resources=built))
+    problem = reference.problem
+    assert all(f"<code>{m}</code>" in text for m in (problem.A, problem.B, problem.C))
+    assert f"{reference.launch.grid:,} CTAs x {reference.launch.block} threads" in text
+    assert "168 registers per thread, 16 bytes of static shared memory, 12 bytes spilled" in text
+    assert f"<dt>stages</dt><dd><code>{reference.config.stages}</code></dd>" in text
+    built.spill_stores = built.spill_loads = 0
+    assert "no spills" in html.report_html(with_rows(reference, resources=built))
+
+
+def test_performance_is_shown_when_there_is_one(reference):
+    assert "Performance" not in html.report_html(with_rows(reference, performance=None))
+    performance = SimpleNamespace(lines=lambda: [("bound <by>", "memory & more")])
+    text = html.report_html(with_rows(reference, performance=performance))
+    assert "<dt>bound &lt;by&gt;</dt><dd>memory &amp; more</dd>" in text
+
+
+def test_requests_that_are_the_same_share_a_picture(reference):
+    rows, accesses = reference.rows[:2], reference.accesses[:2]
+    text = html.accesses_html([*rows, *rows], [*accesses, *accesses])
+    assert Page(text).count("svg") == 2
+    assert "#1, #3 A" in text and "#2, #4 A" in text
+    assert text.count('href="#cg-access-1"') == 4  # two rows, in two tables
+
+
+def test_hostile_text_is_text(reference):
+    bad = "<script>alert('x')</script>&\"]]>"
+    row = replace(reference.rows[0], instruction=bad, verdict=bad, good=False, why=bad, mend=bad)
+    first = replace(reference.accesses[0], instruction=bad, part=bad)
+    hostile = with_rows(
+        reference,
+        kernel=bad,
+        arch=bad,
+        config=bad,
+        findings=(f"{bad} Mend: {bad}",),
+        rows=(row, *reference.rows[1:]),
+        accesses=(first, *reference.accesses[1:]),
+    )
+    for text in (html.report_html(hostile), html.fragment_html(hostile)):
+        page = Page(text)
+        assert not page.count("script")
+        assert "<script" not in text
+        assert "&lt;script&gt;" in text
+    assert "<title>&lt;b&gt;</title>" in html.page_html("<b>", "")
+
+
+def test_a_fragment_is_one_div_with_its_own_style(reference):
+    text = html.fragment_html(reference)
+    page = Page(text)
+    assert not page.count("html") and not page.count("body")
+    assert page.tags[0] == ("div", {"class": "cute-gemm"})
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
+    selectors = re.findall(r"([^{}]+)\{", style)
+    rules = [s for rule in selectors if "@media" not in rule for s in rule.split(",")]
+    assert rules and all(rule.strip().startswith(".cute-gemm") for rule in rules)
+    assert "color-scheme: light" in style and "background: #fff" in style
+
+
+def test_fragments_of_two_reports_fit_on_one_page(reference):
+    other = analyze(**REPORTS["auto"])
+    page = Page(html.fragment_html(reference) + html.fragment_html(other))
+    assert len(page.ids) == len(set(page.ids)) > 10
+
+
+def test_the_same_report_gives_the_same_page(reference):
+    again = analyze(**REPORTS["reference"])
+    assert html.report_html(reference) == html.report_html(again)
+    assert html.fragment_html(reference) == html.fragment_html(again)
+
+
+def test_details_are_open_and_print_whole(reference):
+    page = Page(html.report_html(reference))
+    details = [attributes for tag, attributes in page.tags if tag == "details"]
+    assert details and all("open" in attributes for attributes in details)
+
+
+def test_some_accesses_alone(reference):
+    some = slice(0, 2)
+    text = html.accesses_html(reference.rows[some], reference.accesses[some], "mine")
+    page = Page(html.page_html("some", text))
+    assert page.ids == ["mine-access-1", "mine-access-2"]
+    assert page.count("svg") == 2
+    assert Page(html.fragment(text)).count("svg") == 2
+    with pytest.raises(ValueError, match="zip"):
+        html.accesses_html(reference.rows, reference.accesses[:1])
+
+
+def test_accesses_without_lanes_have_no_picture(reference):
+    matrix = Matrix("A", (64, 64), (1, 64), "float16", 256)
+    tma = TmaAccess("A", "load", matrix, (64, 32), 1)
+    off = SharedAccess("A", "store", "st.shared", 32, np.full((1, 32), -1))
+    rows = reference.rows[:3]
+    page = Page(html.accesses_html(rows, (tma, off, None)))
+    assert not page.count("svg") and not page.links
+    assert "A" in page.tables[0][1]
+
+
+def test_tiles_in_shared_memory_are_drawn_once(reference):
+    layout = Layout((64, 32), (32, 1), Swizzle(2, 3, 3))
+    accesses = tuple(
+        replace(a, layout=layout if a.operand == "A" else None, element_bits=16)
+        if isinstance(a, SharedAccess)
+        else a
+        for a in reference.accesses
+    )
+    assert sum(a.operand == "A" for a in accesses if isinstance(a, SharedAccess)) > 1
+    text = html.report_html(with_rows(reference, accesses=accesses))
+    assert text.count('aria-label="A: tile in shared memory"') == 1
+    assert "Sw&lt;2,3,3&gt; o 0 o (64,32):(32,1), 16-bit elements." in text
+    assert text.count(": gmem tiled copy, threads") >= 2

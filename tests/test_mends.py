@@ -1,0 +1,396 @@
+"""Mends: the concrete change, and that the report reads what the mend says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cute_gemm.analysis import gmem, smem
+from cute_gemm.analysis.copy import analyze_copy
+from cute_gemm.analysis.mends import mend_global, mend_shared, mends
+from cute_gemm.atoms import DTYPES, universal
+from cute_gemm.copies import TiledCopy, gmem_tiled_copy
+from cute_gemm.kernels.base import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.kernels.sm80_pipeline import Sm80Pipeline
+from cute_gemm.kernels.sm80_structure import structure
+from cute_gemm.layout import Layout, Swizzle, column_major, parse, row_major, tile_to_shape
+from cute_gemm.problem import Matrix, from_sizes
+
+KERNEL = Sm80Pipeline()
+K_HOME = "into shared memory Sw<2,3,3> o 0 o (8,32):(32,1), tiled to (128,32) read by ldmatrix.x4"
+MN_HOME = (
+    "into shared memory Sw<3,3,3> o 0 o (64,8):(1,64), tiled to (128,32) read by ldmatrix.x4.trans"
+)
+
+
+def shared(
+    operand: str, direction: str, copy: TiledCopy, layout: Layout, extents: tuple[int, int]
+) -> SharedAccess:
+    """One access of a kernel's buffer, from the tiled copy itself."""
+    narrow = copy.atom.name == "ld.global"
+    name = copy.atom.name if direction == "load" else "st.shared" if narrow else "cp.async"
+    return SharedAccess(
+        operand=operand,
+        direction=direction,  # type: ignore[arg-type]
+        instruction=name,
+        bits=copy.atom.bits,
+        offsets=copy.vector_offsets(layout, extents),
+        executions=1,
+        layout=layout,
+        coords=copy.requests(extents),
+        element_bits=copy.element_bits,
+    )
+
+
+def accesses(op: str, copy: str, dtype: str = "float16", **sizes: int) -> list:
+    """The global loads of A and B, with the stores and the loads of shared memory beside each."""
+    problem = from_sizes(op, dtype=dtype, **({"m": 512, "n": 512, "k": 256} | sizes))
+    config = KERNEL.configure(problem, "sm_80", copy=copy)
+    loads = [a for a in KERNEL.accesses(config, problem) if isinstance(a, GlobalAccess)]
+    out: list[GlobalAccess | SharedAccess] = []
+    for plan in structure(config).operands:
+        home = plan.smem_layout
+        assert isinstance(home.shape, tuple) and isinstance(home.stride, tuple)
+        stage = Layout(home.shape[:2], home.stride[:2], home.swizzle)
+        out += [a for a in loads if a.operand == plan.source and a.tail == "cut"]
+        out.append(shared(plan.source, "store", plan.gmem_copy, stage, plan.extents))
+        out.append(shared(plan.source, "load", plan.smem_copy, stage, plan.extents))
+    return out
+
+
+# -- the reference layout -------------------------------------------------------------------------
+
+
+def test_the_references_two_defects() -> None:
+    found = accesses("NN", "mn_major")
+    a_load, a_store, a_read, b_load, b_store, b_read = mends(found, 128)
+    # A is M-major: coalesced, but its buffer conflicts on both sides.
+    assert a_load == ()
+    best = "Sw<3,3,3> in place of Sw<3,3,4>: Sw<3,3,3> o 0 o ((32,4),(8,4)):((1,256),(32,1024))"
+    assert a_store[0].what == best
+    assert a_store[0].reading == "4 wavefronts per request, ideal 4; ldmatrix.x4.trans 4, ideal 4"
+    assert a_read[0].what == best
+    assert a_read[0].reading == "4 wavefronts per request, ideal 4; cp.async 4, ideal 4"
+    assert [mend.what for mend in a_read[1:]] == [
+        "Sw<3,3,3> o 0 o (64,8):(1,64), tiled to (128,32)",
+        "(128,32):(1,136), rows padded by 16 bytes",
+    ]
+    # B is K-major: copied half by half, and no swizzle alone mends its stores.
+    assert [str(mend) for mend in b_load] == [
+        f"threads (32,4):(4,1), values (1,8), cp.async of 128 bits, {K_HOME} "
+        "(16 sectors per request, ideal 16, 100 %)",
+        "threads (16,8):(1,16), values (8,1), cp.async of 128 bits, op NT, B N-major, "
+        + MN_HOME.removesuffix(" read by ldmatrix.x4.trans")
+        + " (16 sectors per request, ideal 16, 100 %)",
+    ]
+    assert b_load[0].figures == {
+        "bits": 128, "requests": 4 * 4, "sectors": 16, "ideal_sectors": 16, "efficiency": 1,
+    }  # fmt: skip
+    assert [mend.what for mend in b_store] == [mend.what for mend in b_load]
+    assert b_store[0].reading == "4 wavefronts per request, ideal 4; ldmatrix.x4 4, ideal 4"
+    assert b_read[0].reading == "4 wavefronts per request, ideal 4; cp.async 4, ideal 4"
+    assert not any(mend.figures["conflicts"] for mend in (*a_store, *a_read, *b_store, *b_read))
+
+
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
+def test_good_layouts_want_no_mend(op: str, dtype: str) -> None:
+    assert mends(accesses(op, "auto", dtype), 128) == [()] * 6
+
+
+@pytest.mark.parametrize(("op", "other"), [("TN", ("NN", "TT")), ("TT", ("NT", None))])
+def test_the_op_whose_storage_fits(op: str, other: tuple[str, str | None]) -> None:
+    found = mends(accesses(op, "mn_major"), 128)
+    for at, letters, stored in ((0, other[0], "A M-major"), (3, other[1], "B N-major")):
+        named = [mend for mend in found[at] if ", op " in mend.what]
+        assert len(named) == (letters is not None)
+        if letters is not None:
+            assert f"op {letters}, {stored}" in named[0].what
+            # It is what the report of that op reads.
+            row = accesses(letters, "mn_major")[at]
+            assert gmem.analyze(row).judged.sectors / gmem.analyze(row).judged.requests == 16
+            assert named[0].figures["sectors"] == 16
+
+
+# -- what a mend says is what the model reads -----------------------------------------------------
+
+
+def layouts(what: str) -> tuple[Layout, Layout, int]:
+    """Threads, values and bits of a mend's text."""
+    match = re.search(r"threads (\S+), values \((\d+),(\d+)\), \S+ of (\d+) bits", what)
+    assert match is not None
+    p, q = int(match[2]), int(match[3])
+    return parse(match[1]), column_major(p, q), int(match[4])
+
+
+def done(access: GlobalAccess, what: str) -> GlobalAccess:
+    """The access with a mend's text carried out by hand."""
+    matrix = access.matrix
+    if match := re.search(r"leading dimension (\d+)", what):
+        stride = (1, int(match[1])) if matrix.unit == 0 else (int(match[1]), 1)
+        matrix = replace(matrix, stride=stride)
+    if match := re.search(r"base address aligned to (\d+)", what):
+        matrix = replace(matrix, alignment=int(match[1]))
+    if re.search(r"\bop |-major", what):
+        turned = -(-matrix.shape[1 - matrix.unit] * DTYPES[matrix.dtype].bytes // 32)
+        ld = turned * 32 // DTYPES[matrix.dtype].bytes
+        matrix = replace(matrix, stride=(1, ld) if matrix.unit else (ld, 1))
+    access = replace(access, matrix=matrix)
+    if match := re.search(r"a tile of \((\d+),(\d+)\)", what):
+        access = replace(access, tile=(int(match[1]), int(match[2])))
+    if "threads" not in what:
+        return access
+    threads, values, bits = layouts(what)
+    copy = gmem_tiled_copy(universal("", bits), 8 * DTYPES[matrix.dtype].bytes, threads, values)
+    axis = int(values.extents[1] > 1) if values.size > 1 else matrix.unit
+    return replace(access, coords=copy.requests(access.tile), bits=bits, axis=axis)
+
+
+def rate(access: GlobalAccess) -> tuple[bool, float, int]:
+    found = gmem.analyze(access)
+    judged = found.judged
+    return found.aligned, judged.ideal_sectors / judged.sectors, access.bits
+
+
+MATRICES = st.builds(
+    lambda shape, pad, major, dtype, alignment: Matrix(
+        "A",
+        shape,
+        (1, shape[0] + pad) if major else (shape[1] + pad, 1),
+        dtype,
+        alignment,
+    ),
+    st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    st.integers(0, 20),
+    st.booleans(),
+    st.sampled_from(["int8", "float16", "float32", "float64"]),
+    st.sampled_from([8, 16, 32, 256]),
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    MATRICES,
+    st.sampled_from([(64, 32), (128, 8), (16, 64)]),
+    st.booleans(),
+    st.sampled_from(["load", "store"]),
+)
+def test_a_mend_is_better_and_reads_as_it_says(
+    matrix: Matrix, tile: tuple[int, int], across: bool, direction: str
+) -> None:
+    threads = row_major(16, 8) if across else column_major(16, 8)
+    copy = gmem_tiled_copy(
+        universal("", 0), 8 * DTYPES[matrix.dtype].bytes, threads, column_major(1, 1)
+    )
+    access = GlobalAccess(
+        "A",
+        direction,  # type: ignore[arg-type]
+        "ld.global" if direction == "load" else "st.global",
+        8 * DTYPES[matrix.dtype].bytes,
+        matrix,
+        tile,
+        copy_requests(copy, tile),
+        matrix.unit,
+        1,
+    )
+    found = mend_global(access)
+    now, rated = rate(access), []
+    for mend in found:
+        mended = done(access, mend.what)
+        analysis = gmem.analyze(mended)
+        judged = analysis.judged
+        assert mend.figures["sectors"] == judged.sectors / judged.requests
+        assert mend.figures["ideal_sectors"] == judged.ideal_sectors / judged.requests
+        assert mend.figures["efficiency"] == judged.efficiency
+        assert mend.figures["requests"] == analysis.tile.requests
+        assert mend.figures["bits"] == mended.bits
+        rated.append(rate(mended))
+        assert rated[-1] > now
+        if direction == "store":
+            assert matrix.shape[mended.axis] % (mended.bits // access.bits) == 0
+    assert all(a < b for a, b in zip(rated, rated[1:], strict=False)) or (True, 1.0, 128) in rated
+
+
+def copy_requests(copy: TiledCopy, tile: tuple[int, int]) -> np.ndarray:
+    return replace(copy, atom=universal("", copy.element_bits)).requests(tile)
+
+
+def aligned_copy(matrix: Matrix, **more: object) -> GlobalAccess:
+    """Threads (32,4):(4,1), values (1,8) on a K-major half matrix: the layout that is good."""
+    copy = gmem_tiled_copy(universal("", 128), 16, row_major(32, 4), row_major(1, 8))
+    tile = (128, 32)
+    return GlobalAccess(
+        "A", "load", "cp.async", 128, matrix, tile, copy.requests(tile), 1, 1, **more
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ld", "alignment", "mend"),
+    [
+        (4096, 256, ()),
+        (4104, 256, ("leading dimension 4112, a multiple of 32 bytes",)),
+        (4096, 16, ("base address aligned to 32 bytes",)),
+        (4104, 16, ("leading dimension 4112, a multiple of 32 bytes, base address aligned to 32 "
+                    "bytes",)),
+    ],
+)  # fmt: skip
+def test_padding_and_alignment(ld: int, alignment: int, mend: tuple[str, ...]) -> None:
+    matrix = Matrix("A", (4096, 4096), (ld, 1), "float16", alignment)
+    found = mend_global(aligned_copy(matrix))
+    assert tuple(mend.what for mend in found)[-1:] == mend
+    assert all(text.figures["sectors"] == 16 for text in found[-1:])
+
+
+def test_an_odd_leading_dimension() -> None:
+    matrix = Matrix("B", (513, 4097), (4097, 1), "float16", 256)
+    access = replace(aligned_copy(matrix), bits=16, instruction="ld.global")
+    access = replace(
+        access, coords=gmem_tiled_copy(universal("", 16), 16, row_major(4, 32), row_major(1, 1))
+        .requests((128, 32)),
+    )  # fmt: skip
+    best = mend_global(access, 128)[-1]
+    assert best.what == (
+        "threads (32,4):(4,1), values (1,8), cp.async of 128 bits, "
+        "leading dimension 4112, a multiple of 32 bytes"
+    )
+    # A store must end where the matrix does: 4097 halves do not split into vectors.
+    narrow = mend_global(replace(access, direction="store", instruction="st.global"), 128)
+    assert {mend.figures["bits"] for mend in narrow} == {16}
+
+
+def test_a_tile_shorter_than_a_sector() -> None:
+    matrix = Matrix("A", (4096, 4096), (4096, 1), "float16", 256)
+    copy = gmem_tiled_copy(universal("", 128), 16, row_major(128, 1), row_major(1, 8))
+    access = GlobalAccess(
+        "A", "load", "cp.async", 128, matrix, (128, 8), copy.requests((128, 8)), 1, 1
+    )
+    found = mend_global(access, 128)
+    assert found[0].what == (
+        "threads (64,2):(2,1), values (1,8), cp.async of 128 bits, a tile of (128,16)"
+    )
+    assert "A M-major" in found[1].what
+    assert found[0].figures["sectors"] == found[1].figures["sectors"] == 16
+
+
+def test_what_nothing_mends() -> None:
+    # Three elements of a column are all there are.
+    matrix = Matrix("A", (1, 3), (4, 1), "float16", 256)
+    assert all(mend.figures["bits"] > 16 for mend in mend_global(aligned_copy(matrix)))
+    elements = aligned_copy(
+        Matrix("A", (4096, 4095), (4095, 1), "float16", 256), tail="elements", width=8
+    )
+    assert mend_global(elements) == ()
+    tma = TmaAccess("A", "load", matrix, (128, 32), 1)
+    assert mends([tma]) == [()]
+
+
+# -- shared memory --------------------------------------------------------------------------------
+
+
+def bank_conflicts(access: SharedAccess, layout: Layout) -> int:
+    """Wavefronts above the ideal, by sets of words."""
+    assert access.coords is not None
+    number = smem.matrices(access.instruction)
+    size = 16 if number else access.bits // 8
+    group = 8 if number else min(32, 128 // size)
+    total = 0
+    for request in access.coords[:, : 8 * number or 32]:
+        for phase in request.reshape(-1, group, 2):
+            words = set()
+            for i, j in phase:
+                start = int(layout(i, j)) * access.element_bits // 8
+                words |= {(start + byte) // 4 for byte in range(size)}
+            banks = [sum(word % 32 == bank for word in words) for bank in range(32)]
+            total += max(banks) - -(-len(words) // 32)
+    return total
+
+
+def layout_of(what: str, extents: tuple[int, int]) -> Layout:
+    """The layout that a mend's text names."""
+    text = what.partition(": ")[2] or what
+    if ", tiled to " in text:
+        return tile_to_shape(parse(text.partition(", tiled")[0]), extents)
+    return parse(text.partition(", rows")[0])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(["float16", "float32", "float64", "int8"]),
+    st.sampled_from([(64, 32), (32, 64), (16, 16)]),
+    st.integers(0, 1),
+    st.sampled_from([(0, 0, 0), (1, 2, 3), (2, 3, 3), (3, 3, 3), (3, 3, 4), (2, 0, 5)]),
+    st.sampled_from([16, 8, 4]),
+    st.booleans(),
+)
+def test_a_home_frees_all_accesses(
+    dtype: str,
+    extents: tuple[int, int],
+    axis: int,
+    swizzle: tuple[int, int, int],
+    vector: int,
+    loads: bool,
+) -> None:
+    size = DTYPES[dtype].bytes
+    width = max(1, vector // size)
+    stride = (1, extents[0]) if axis == 0 else (extents[1], 1)
+    layout = Layout(extents, stride, Swizzle(*swizzle) if swizzle[0] else None)
+    values = column_major(width, 1) if axis == 0 else row_major(1, width)
+    copies = [gmem_tiled_copy(universal("x", 8 * size * width), 8 * size, row_major(8, 4), values)]
+    if loads:  # single elements in the order of an MMA
+        copies.append(
+            gmem_tiled_copy(universal("x", 8 * size), 8 * size, row_major(8, 4), row_major(1, 1))
+        )
+    try:
+        buffer = [
+            replace(
+                shared("A", "load" if at else "store", copy, layout, extents),
+                instruction="ld.shared" if at else "st.shared",
+            )
+            for at, copy in enumerate(copies)
+        ]
+    except ValueError:  # the swizzle splits the vectors
+        return
+    found = mend_shared(buffer)
+    for access, offered in zip(buffer, found, strict=True):
+        conflicts = bank_conflicts(access, layout)
+        assert (smem.analyze(access).once.conflicts == 0) is (conflicts == 0)
+        assert conflicts or not offered
+        for mend in offered:
+            home = layout_of(mend.what, extents)
+            assert home.extents == extents
+            assert len(np.unique(home.table())) == home.size
+            each = [bank_conflicts(other, home) for other in buffer]
+            assert mend.figures["conflicts"] * len(access.offsets) == pytest.approx(
+                each[buffer.index(access)]
+            )
+            assert sum(each) < sum(bank_conflicts(other, layout) for other in buffer)
+            for other, copy in zip(buffer, copies, strict=True):  # vectors stay whole
+                moved = copy.vector_offsets(home, extents)
+                assert (moved * 8 % other.bits == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("home", "atom", "first"),
+    [
+        # Where the tile is one atom wide, its swizzle is the atom's.
+        ("(128,64):(64,1)", "ldmatrix.x4", "a swizzle: Sw<3,3,3> o 0 o (128,64):(64,1)"),
+        ("(128,32):(32,1)", "ldmatrix.x4", "a swizzle: Sw<2,3,3> o 0 o (128,32):(32,1)"),
+        ("(64,32):(1,64)", "ldmatrix.x4.trans", "a swizzle: Sw<3,3,3> o 0 o (64,32):(1,64)"),
+        ("(16,64):(128,1)", "stmatrix.x4", "a swizzle: Sw<3,3,4> o 0 o (16,64):(128,1)"),
+    ],
+)
+def test_known_good_swizzles_are_found(home: str, atom: str, first: str) -> None:
+    assert analyze_copy(tensor=home, atom=atom).mends[0][0].what == first
+
+
+def test_without_a_layout_nothing_is_offered() -> None:
+    store = accesses("NN", "mn_major")[1]
+    assert mends([replace(store, layout=None)]) == [()]
+    assert mend_shared([replace(store, coords=None)]) == [()]
+    other = replace(store, layout=parse("(128,32):(1,128)"))
+    assert mend_shared([store, other]) == [(), ()]

@@ -1,0 +1,264 @@
+"""What the report evaluates in Python is what C++ CuTe computes: the asserts of an emitted unit.
+
+They hold for every config there is, and a wrong layout on Python's side does not compile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cute_gemm.atoms import DTYPES
+from cute_gemm.compiler import build
+from cute_gemm.copies import TiledCopy, TiledMma
+from cute_gemm.emitter import TranslationUnit, emit_sm80_pipeline
+from cute_gemm.errors import CompileError
+from cute_gemm.kernels.sm80_pipeline import Sm80Pipeline
+from cute_gemm.kernels.sm80_structure import Config, Structure, structure
+from cute_gemm.layout import Layout, Swizzle, parse
+from cute_gemm.problem import from_sizes
+
+Change = Callable[[Structure], Structure]
+KERNEL = Sm80Pipeline()
+ARCH = "sm_80"
+
+
+def config(op: str = "TN", arch: str = ARCH, **given: Any) -> Config:
+    sizes = {"m": 256, "n": 256, "k": 256, "dtype": "float16"}
+    options = {key: given.pop(key) for key in KERNEL.options if key in given}
+    return KERNEL.configure(from_sizes(op, **{**sizes, **given}), arch, **options)
+
+
+SMALL = config(tile=(64, 64, 32), warps=(2, 2), stages=3)
+
+# -- one unit of many configs ---------------------------------------------------------------------
+
+
+def asserts(config: Config, parts: Structure) -> str:
+    """The emitted unit without its includes and its kernel."""
+    source = emit_sm80_pipeline(config, parts).source
+    return source.partition("using namespace cute;")[2].partition('extern "C"')[0]
+
+
+def failing(cases: list[str]) -> dict[int, set[str]]:
+    """Names of the asserts that fail, by case; one compilation."""
+    head = '#include "sm80_pipeline.cuh"\nusing namespace cute;\n'
+    tail = '\nextern "C" __global__ void entry() {}\n'
+    source, starts = head, []
+    for number, text in enumerate(cases):
+        starts.append(source.count("\n") + 1)
+        source += f"namespace case{number} {{\n{text}\n}}\n"
+    try:
+        build(TranslationUnit(source + tail, "entry"), ARCH, cache=False)
+    except CompileError as error:
+        log = error.log
+    else:
+        return {}
+    errors = re.findall(r"unit\((\d+)\): error: (.*)", log)
+    found = defaultdict(set)
+    for line, message in errors:
+        name = re.fullmatch(r'static assertion failed with "(.*)"', message)
+        assert name, message
+        found[sum(start <= int(line) for start in starts) - 1].add(name[1])
+    return dict(found)
+
+
+# -- they hold ------------------------------------------------------------------------------------
+
+TYPES = (
+    ("float16", None),
+    ("bfloat16", None),
+    ("float32", None),
+    ("float32", "tf32"),
+    ("float64", None),
+    ("int8", None),
+)
+
+
+def hold(configs: list[Config]) -> None:
+    unique = {each.name: each for each in configs}
+    cases = [asserts(each, structure(each)) for each in unique.values()]
+    names = list(unique)
+    assert {names[number]: found for number, found in failing(cases).items()} == {}
+
+
+def test_they_hold() -> None:
+    configs = [config(dtype="float16", copy="mn_major", lda=257)]
+    for dtype, compute in TYPES:
+        given: dict[str, Any] = {"dtype": dtype, "compute": compute}
+        configs.append(config("TN", **given))
+        configs.append(config("NT", "sm_90a", m=4096, n=4096, k=4096, order="C", **given))
+    hold(configs)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("dtype", "compute"), TYPES, ids=lambda value: str(value or ""))
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+def test_they_hold_everywhere(op: str, dtype: str, compute: str | None) -> None:
+    given: dict[str, Any] = {"dtype": dtype, "compute": compute}
+    for size in (256, 4096):
+        given |= {"m": size, "n": size, "k": size}
+        hold(
+            [
+                config(op, arch, lda=size + pad, ldb=size + pad, order=order, copy=copy, **given)
+                for arch, order, copy, pad in product(
+                    ("sm_80", "sm_90a"), "FC", ("auto", "mn_major"), (0, 1, 2, 4)
+                )
+            ]
+        )
+
+
+# -- and they can fail ----------------------------------------------------------------------------
+
+
+class WrongMma(TiledMma):
+    """A wrong number of threads."""
+
+    @property
+    def size(self) -> int:
+        return 2 * TiledMma(self.atom, self.threads, self.tile).size
+
+    def partition(self, operand: str) -> np.ndarray:
+        return TiledMma(self.atom, self.threads, self.tile).partition(operand)
+
+
+class WrongLayout(Layout):
+    """The right type and the wrong arithmetic."""
+
+    def __call__(self, *coordinate: Any) -> Any:
+        return Layout.__call__(self, *coordinate) ^ 8
+
+
+def operand(parts: Structure, letter: str, **changes: Any) -> Structure:
+    a, b = parts.operands
+    if letter == "A":
+        return replace(parts, operands=(replace(a, **changes), b))
+    return replace(parts, operands=(a, replace(b, **changes)))
+
+
+def smem(letter: str, change: Callable[[Layout], Layout]) -> Change:
+    index = "AB".index(letter)
+    return lambda parts: operand(
+        parts, letter, smem_layout=change(parts.operands[index].smem_layout)
+    )
+
+
+def wrong_arithmetic(layout: Layout) -> Layout:
+    return WrongLayout(layout.shape, layout.stride, layout.swizzle)
+
+
+def one_stage_less(layout: Layout) -> Layout:
+    assert isinstance(layout.shape, tuple)
+    return replace(layout, shape=(*layout.shape[:2], (1, SMALL.stages - 1)))
+
+
+def copy(name: str, change: Callable[[TiledCopy], TiledCopy]) -> Change:
+    where = {"GmemCopy": "gmem_copy", "SmemCopy": "smem_copy"}.get(name[:-1])
+    if where is None:
+        if name == "EpilogueStage":
+            return lambda parts: replace(parts, epilogue_stage=change(parts.epilogue_stage))
+        return lambda parts: replace(parts, epilogue_copy=change(parts.epilogue_copy))
+    plan = "AB".index(name[-1])
+    return lambda parts: operand(
+        parts, name[-1], **{where: change(getattr(parts.operands[plan], where))}
+    )
+
+
+def swap_lanes(copy: TiledCopy) -> TiledCopy:
+    lane = np.arange(len(copy.partition))
+    swapped = lane & ~3 | (lane & 1) << 1 | (lane & 2) >> 1
+    return replace(copy, partition=copy.partition[swapped])
+
+
+def twice_the_tile(copy: TiledCopy) -> TiledCopy:
+    return replace(copy, tile=(copy.tile[0], 2 * copy.tile[1]))
+
+
+def half_the_vector(copy: TiledCopy) -> TiledCopy:
+    atom = replace(copy.atom, bits=copy.atom.bits // 2, threads=1, destination=None)
+    return replace(copy, atom=atom, partition=copy.source)
+
+
+def twice_the_element(copy: TiledCopy) -> TiledCopy:
+    atom = replace(copy.atom, bits=copy.atom.bits * 2, threads=1, destination=None)
+    return replace(copy, atom=atom, partition=copy.source, element_bits=2 * copy.element_bits)
+
+
+def mma(name: str, layout: str) -> Change:
+    def change(parts: Structure) -> Structure:
+        changes: dict[str, Any] = {name: parse(layout)}
+        atom = replace(parts.mma.atom, **changes)
+        return replace(parts, mma=replace(parts.mma, atom=atom))
+
+    return change
+
+
+COPIES = ("GmemCopyA", "GmemCopyB", "SmemCopyA", "SmemCopyB", "EpilogueStage", "EpilogueCopy")
+
+#: What is made wrong on Python's side only, and the asserts that see it.
+CORRUPTIONS: list[tuple[Change, set[str]]] = [
+    (
+        lambda parts: replace(
+            parts, mma=WrongMma(parts.mma.atom, parts.mma.threads, parts.mma.tile)
+        ),
+        {"threads", *(f"{name}: threads" for name in COPIES)},
+    ),
+    (lambda parts: replace(parts, tile=(64, 128, 32)), {"CtaTiler"}),
+    (lambda parts: replace(parts, smem=parts.smem - 16), {"shared memory"}),
+    (lambda parts: replace(parts, epilogue_tile=(64, 16)), {"EpilogueLayout: extents"}),
+    (
+        lambda parts: replace(parts, epilogue_layout=wrong_arithmetic(parts.epilogue_layout)),
+        {"EpilogueLayout: offsets"},
+    ),
+    # ((4,8),(2,2,2)):((32,1),(16,8,128)), ... with two modes in each other's place
+    (mma("a", "((4,8),(2,2,2)):((32,1),(8,16,128))"), {"TiledMma: A"}),
+    (mma("b", "((8,4),(2,2)):((1,16),(8,64))"), {"TiledMma: B"}),
+    (mma("c", "((4,8),(2,2)):((32,1),(8,16))"), {"TiledMma: C"}),
+]
+for _letter in "AB":
+    _name = f"SmemLayout{_letter}"
+    CORRUPTIONS += [
+        (
+            smem(_letter, lambda layout: replace(layout, swizzle=Swizzle(3, 3, 3))),
+            {_name, f"{_name}: offsets"},
+        ),
+        (smem(_letter, wrong_arithmetic), {f"{_name}: offsets"}),
+        # The stages that Python counts are those that it spells.
+        (smem(_letter, one_stage_less), {f"{_name}: extents", "shared memory"}),
+    ]
+for _name in COPIES:
+    CORRUPTIONS += [
+        (copy(_name, swap_lanes), {_name}),
+        (copy(_name, twice_the_tile), {f"{_name}: tile"}),
+        (copy(_name, half_the_vector), {f"{_name}: vector"}),
+        (copy(_name, twice_the_element), {f"{_name}: element"}),
+    ]
+
+
+def test_a_wrong_layout_fails_its_assert(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = structure(SMALL)
+    cases = [asserts(SMALL, change(parts)) for change, _ in CORRUPTIONS]
+    expected = [names for _, names in CORRUPTIONS]
+    with monkeypatch.context() as patch:
+        patch.setitem(DTYPES, "float16", replace(DTYPES["float16"], bytes=4))
+        cases.append(asserts(SMALL, parts))
+        expected.append({"Element", "ElementC"})
+
+    assert failing([*cases, asserts(SMALL, parts)]) == dict(enumerate(expected))
+    # No assert is left that nothing above makes fail.
+    every = re.findall(r'static_assert\(.*, "(.*)"\);', asserts(SMALL, parts))
+    assert len(every) == len(set(every)) and set().union(*expected) == set(every)
+
+
+def test_a_wrong_layout_fails_the_build() -> None:
+    change, _ = CORRUPTIONS[-4]
+    unit = emit_sm80_pipeline(SMALL, change(structure(SMALL)))
+    with pytest.raises(CompileError, match='static assertion failed with "EpilogueCopy"'):
+        build(unit, ARCH, cache=False)
