@@ -41,9 +41,28 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     analyze = command("analyze", "report every memory access of a kernel")
     _add_problem(analyze)
+    analyze.add_argument(
+        "--gpu", metavar="NAME", help="place it on this GPU: H200, A100, 4090, ..."
+    )
+    analyze.add_argument(
+        "--beta", type=number, default=0, help="with another than 0, C is read (default 0)"
+    )
+    analyze.add_argument(
+        "--build", action="store_true", help="compile it too, for registers and occupancy"
+    )
+    _add_html(analyze)
 
-    emit = command("emit", "print the CUDA C++ translation unit of a kernel")
+    copy = command("copy", "report a tiled copy of one's own, from its layouts alone")
+    _add_copy(copy)
+
+    profile = command("profile", "compare the report with what Nsight Compute counts on the GPU")
+    _add_problem(profile)
+
+    emit = command("emit", "print the CUDA C++ translation unit of a kernel, its PTX or its SASS")
     _add_problem(emit)
+    text = emit.add_mutually_exclusive_group()
+    text.add_argument("--ptx", action="store_true", help="print PTX instead")
+    text.add_argument("--sass", action="store_true", help="print machine code instead, by nvdisasm")
     emit.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it to FILE")
 
     compile_ = command("compile", "compile kernels to cubin and keep them in the cache")
@@ -57,7 +76,42 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     cache = command("cache", "list, size or clear the cubins on disk")
     cache.add_argument("action", choices=("list", "size", "clear"), nargs="?", default="list")
-    return parser, {"run": run, "analyze": analyze, "emit": emit, "compile": compile_}
+    with_kernel = {"run": run, "analyze": analyze, "profile": profile}
+    return parser, with_kernel | {"emit": emit, "compile": compile_}
+
+
+def _add_html(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--html", metavar="FILE", help="write the report with its pictures to FILE, - for stdout"
+    )
+
+
+def _add_copy(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``analyze_copy``, under its names."""
+    parser.epilog = (
+        "Layouts in CuTe's notation, as C++ CuTe and CuTe DSL print them: --tensor "
+        '"(128,32):(4096,1)" --threads "(16,8):(1,16)" --values "(8,1):(1,8)" --atom cp.async.128.'
+    )
+    layouts = (
+        ("tensor", "layout of the tile that is copied, in elements", True),
+        ("threads", "(m, n) -> thread, as make_tiled_copy takes it", False),
+        ("values", "(m, n) -> value (default: one vector along the contiguous mode)", False),
+        ("smem", "layout of the same tile in shared memory, for a copy into it", False),
+        ("tile", "with --tv: extents of the tile that one copy covers, 128x32", False),
+        ("tv", "instead of --threads and --values: (thread, value) -> coordinate", False),
+    )
+    for name, what, required in layouts:
+        parser.add_argument(f"--{name}", metavar="LAYOUT", required=required, help=what)
+    parser.add_argument(
+        "--atom", required=True, help="cp.async.128, ld.global, ldmatrix.x4.trans, ..., CuTe's name"
+    )
+    parser.add_argument("--dtype", default="float16", help="of an element (default float16)")
+    parser.add_argument("--space", choices=("global", "shared"), help="where the tensor is")
+    parser.add_argument("--direction", choices=("load", "store"), help="of a plain copy")
+    parser.add_argument(
+        "--base-alignment", type=int, default=256, metavar="BYTES", help="of its address (256)"
+    )
+    _add_html(parser)
 
 
 def _add_problem(parser: argparse.ArgumentParser, *, several: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm import select
 from cute_gemm.atoms import DTYPES
-from cute_gemm.compiler import build, normalize_arch
+from cute_gemm.compiler import build, normalize_arch, ptx
 from cute_gemm.errors import DeviceError, DTypeError, NoGpuError, OptionError, ShapeError
 from cute_gemm.operand import (
     Operand,
@@ -150,8 +150,33 @@ class Plan:
         """Registers, shared memory and spills."""
         return self.build.resources
 
-    def report(self) -> Report:
-        """Return the analysis of every memory access of this kernel on this problem."""
+    @cached_property
+    def ptx(self) -> str:
+        """The kernel in PTX; compiled for this alone."""
+        return ptx(self.unit, self.arch)
+
+    @cached_property
+    def sass(self) -> str:
+        """The machine code as text; needs ``nvdisasm`` (``pip install 'cute-gemm[sass]'``)."""
+        from cute_gemm.sass import disassemble
+
+        return disassemble(self.cubin)
+
+    def report(self, *, gpu: str | None = None, beta: complex = 0.0) -> Report:
+        """Return the analysis of every memory access of this kernel on this problem.
+
+        Parameters
+        ----------
+        gpu
+            A GPU's name, for roofline and waves (``"H200"``); by default one stands for the arch.
+        beta
+            With another than 0, C is read too.
+
+        Raises
+        ------
+        OptionError
+            For a GPU that is not known, or that does not run kernels of this arch.
+        """
         from cute_gemm.analysis.report import make_report
 
         return make_report(
@@ -159,9 +184,11 @@ class Plan:
             self.kernel,
             self.config,
             self.arch,
-            self._kernel.accesses(self.config, self.problem),
+            self._kernel.accesses(self.config, self.problem, reads_c=beta != 0),
             self.launch,
             self.build.resources if "build" in self.__dict__ else None,
+            gpu=gpu,
+            reads_c=beta != 0,
         )
 
     # ---- running it -----------------------------------------------------------------------------
@@ -474,13 +501,24 @@ def plan(
     return _make_plan(problem, device, kernel, backend, arch, kernel_options)
 
 
-def analyze(op: str, A: Any = None, B: Any = None, C: Any = None, **arguments: Any) -> Report:
+def analyze(
+    op: str,
+    A: Any = None,
+    B: Any = None,
+    C: Any = None,
+    *,
+    gpu: str | None = None,
+    beta: complex = 0.0,
+    **arguments: Any,
+) -> Report:
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
 
     Parameters
     ----------
     op, A, B, C, **arguments
         As for :func:`plan`.
+    gpu, beta
+        As for :meth:`Plan.report`.
 
     Examples
     --------
@@ -488,7 +526,8 @@ def analyze(op: str, A: Any = None, B: Any = None, C: Any = None, **arguments: A
     >>> report["A"].coalesced, report["B"].coalesced
     (False, False)
     """
-    return plan(op, A, B, C, **{"backend": "cpu", **arguments}).report()
+    made = plan(op, A, B, C, **{"backend": "cpu", **arguments})
+    return made.report(gpu=gpu, beta=beta)
 
 
 def kernels() -> list[KernelInfo]:

@@ -1,4 +1,4 @@
-"""The ``cute-gemm`` command: run, analyze, emit, compile, kernels, doctor, cache."""
+"""The ``cute-gemm`` command: run, analyze, copy, profile, emit, compile, kernels, doctor, cache."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cute_gemm._arguments import (
@@ -22,6 +23,8 @@ from cute_gemm.atoms import DTYPES
 from cute_gemm.errors import GemmError, OptionError
 
 if TYPE_CHECKING:
+    from cute_gemm.analysis.copy import CopyReport
+    from cute_gemm.analysis.report import Report
     from cute_gemm.analysis.rows import AccessRow
     from cute_gemm.api import Plan
     from cute_gemm.problem import Matrix
@@ -43,11 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 when a result is wrong or ``doctor`` found something missing; 2 for bad input and for
+        0; 1 when a result is wrong, ``profile`` counted something else than the report says, or
+        ``doctor`` found something missing; 2 for bad input and for
         every other `GemmError`, which is one line on standard error.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     parser, commands = parsers()
+    if words[:1] == ["profile"]:
+        from cute_gemm import profile
+
+        profile.add_arguments(commands["profile"])
     words, kernel_words = split_kernel_options(words, commands)
     arguments = parser.parse_args(join_negative_values(words))
     try:
@@ -107,7 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
     say()
     say(f"kernel   {plan.kernel} for {plan.arch}:\n         {plan.why}")
 
-    report = plan.report()
+    report = plan.report(beta=arguments.beta)
     say()
     for line in _access_table([row for row in report.rows if row.space == "global"]):
         say(f"  {line}")
@@ -176,26 +184,61 @@ def _check(
 
 
 def _analyze(arguments: argparse.Namespace) -> int:
-    report = _plan(arguments).report()
+    _check_html(arguments)
+    plan = _plan(arguments)
+    if arguments.build:
+        _ = plan.build
+    return _show(arguments, plan.report(gpu=arguments.gpu, beta=arguments.beta))
+
+
+def _copy(arguments: argparse.Namespace) -> int:
+    from cute_gemm.analysis.copy import analyze_copy
+
+    _check_html(arguments)
+    names = ("tensor", "threads", "values", "atom", "dtype", "space", "direction", "tile", "tv")
+    question = {name: getattr(arguments, name) for name in (*names, "smem", "base_alignment")}
+    return _show(arguments, analyze_copy(**question))
+
+
+def _check_html(arguments: argparse.Namespace) -> None:
+    if arguments.html == "-" and arguments.json:
+        raise OptionError("--html - and --json both print to stdout; expected --html FILE")
+
+
+def _show(arguments: argparse.Namespace, report: Report | CopyReport) -> int:
+    """Print a report in the form that was asked for."""
+    if arguments.html == "-":
+        print(report.to_html(), end="")
+        return OK
+    if arguments.html:
+        Path(arguments.html).write_text(report.to_html(), encoding="utf-8")
     if arguments.json:
         print(report.to_json())
     elif sys.stdout.isatty():
-        report.show()
+        from rich.console import Console
+
+        Console().print(report)
     else:
         print(report)
     return OK
 
 
+def _profile(arguments: argparse.Namespace) -> int:
+    from cute_gemm import profile
+
+    return profile.command(arguments)
+
+
 def _emit(arguments: argparse.Namespace) -> int:
     plan = _plan(arguments)
+    kind = "ptx" if arguments.ptx else "sass" if arguments.sass else "source"
+    text: str = getattr(plan, kind)
     if arguments.output:
-        arguments.output.write_text(plan.source)
+        arguments.output.write_text(text, encoding="utf-8")
     if arguments.json:
-        _print_json(
-            {"kernel": plan.kernel, "arch": plan.arch, "symbol": plan.symbol, "source": plan.source}
-        )
+        _print_json({"kernel": plan.kernel, "arch": plan.arch, "symbol": plan.symbol, kind: text})
     elif not arguments.output:
-        print(plan.source, end="" if plan.source.endswith("\n") else "\n")
+        print(text, end="" if text.endswith("\n") else "\n")
     return OK
 
 
@@ -289,6 +332,8 @@ def _cache(arguments: argparse.Namespace) -> int:
 _COMMANDS = {
     "run": _run,
     "analyze": _analyze,
+    "copy": _copy,
+    "profile": _profile,
     "emit": _emit,
     "compile": _compile,
     "kernels": _kernels,
@@ -388,7 +433,7 @@ def _access_table(rows: Sequence[AccessRow]) -> list[str]:
         (
             row.operand,
             row.instruction,
-            str(row.bits),
+            str(row.bits or "-"),
             f"{row.requests}/{row.unit}",
             f"{row.sectors:g}",
             f"{row.ideal_sectors:g}",

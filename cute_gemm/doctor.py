@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from cute_gemm import cache, compiler, devices
 from cute_gemm._paths import templates_path
-from cute_gemm.errors import HeaderError
+from cute_gemm.errors import HeaderError, ToolError
 
 _WHEELS = "pip install --upgrade --force-reinstall"
 
@@ -196,6 +197,24 @@ def _gpus(name: str) -> Iterator[Check]:
         )
 
 
+def _nvdisasm(name: str) -> Iterator[Check]:
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    path = find_nvidia_binary_utility("nvdisasm") or shutil.which("nvdisasm")
+    mend = "pip install 'cute-gemm[sass]' to see machine code (emit --sass)"
+    yield Check(name, True if path else None, path or "none", "" if path else mend)
+
+
+def _ncu(name: str) -> Iterator[Check]:
+    from cute_gemm import profile  # it reaches up to the API, which this module must not need
+
+    try:
+        yield Check(name, True, profile.ncu())
+    except ToolError:
+        mend = "install Nsight Compute to compare reports with its counters (profile)"
+        yield Check(name, None, "none", mend)
+
+
 def _cache(name: str) -> Iterator[Check]:
     reason = cache.writable()
     if reason is not None:
@@ -221,6 +240,8 @@ _LOOKS: tuple[tuple[str, Callable[[str], Iterable[Check]]], ...] = (
     ("CUDA Python", _packages),
     ("driver", _driver),
     ("GPU", _gpus),
+    ("nvdisasm", _nvdisasm),
+    ("Nsight Compute", _ncu),
     ("cache", _cache),
 )
 

@@ -90,6 +90,10 @@ class CubinError(GemmError, RuntimeError):
     """A cubin that was built for another architecture."""
 
 
+class ToolError(GemmError, RuntimeError):
+    """A program of the CUDA toolkit is missing, or does not understand the cubin."""
+
+
 class OutOfMemoryError(GemmError, MemoryError):
     """The device does not have the memory that was asked for."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cute_gemm.errors import GemmError
+from cute_gemm.errors import ToolError
 from cute_gemm.kernels.base import TmaAccess
 
 if TYPE_CHECKING:
@@ -41,10 +41,6 @@ _MODIFIERS = re.compile(r"E|BYPASS|[US]8|[US]?16|2|4|64|128|M88|MT88|[1-5]D|MULT
 _INSTRUCTION = re.compile(
     r"^\s+/\*[0-9a-f]{4,}\*/\s+(?!@!U?PT\b)(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE
 )
-
-
-class ToolError(GemmError, RuntimeError):
-    """A program of the CUDA toolkit is missing, or does not understand the cubin."""
 
 
 def disassemble(cubin: bytes) -> str:

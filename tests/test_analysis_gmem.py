@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,46 +52,71 @@ def access(
 
 def brute(given: GlobalAccess, base: int) -> tuple[dict[str, dict[str, int]], bool]:
     """The same counts from the definition: every tile, every lane, every byte."""
-    matrix = given.matrix
+    matrix, region = given.matrix, given.region
     size = dtype(matrix.dtype).bytes
-    width = given.bits // 8 // size
+    elements = given.tail == "elements"
+    width = given.width if elements else given.bits // 8 // size
     keys = ("tiles", "requests", "off", "lanes", "sectors", "ideal_sectors", "lines", "bytes")
-    sums = {kind: dict.fromkeys(keys, 0) for kind in ("first", "interior", "edge")}
+    sums = {kind: dict.fromkeys((*keys, "l2_sectors"), 0) for kind in ("first", "interior", "edge")}
     aligned = True
-    for i0 in range(0, matrix.shape[0], given.tile[0]):
-        for j0 in range(0, matrix.shape[1], given.tile[1]):
-            full = i0 + given.tile[0] <= matrix.shape[0] and j0 + given.tile[1] <= matrix.shape[1]
+    bypass = given.targets is not None and given.instruction == "cp.async" and given.bits == 128
+    for i0 in range(0, region[0], given.tile[0]):
+        for j0 in range(0, region[1], given.tile[1]):
+            full = i0 + given.tile[0] <= region[0] and j0 + given.tile[1] <= region[1]
             kinds = ["interior" if full else "edge"] + (["first"] if (i0, j0) == (0, 0) else [])
             for kind in kinds:
                 sums[kind]["tiles"] += 1
-            for request in given.coords.tolist():
+            for number, element in (
+                (r, e) for r in range(len(given.coords)) for e in range(width if elements else 1)
+            ):
                 used: set[int] = set()
+                pairs: set[tuple[int, int]] = set()
                 lanes = 0
-                for lane in request:
-                    if lane[0] < 0:
+                for lane, corner in enumerate(given.coords[number].tolist()):
+                    if corner[0] < 0:
                         continue
-                    inside = 0
+                    offsets, inside = [], 0
                     for v in range(width):
-                        at = list(lane)
+                        at = list(corner)
                         at[given.axis] += v
-                        if at[0] >= given.tile[0] or at[1] >= given.tile[1]:
-                            continue
+                        in_tile = at[0] < given.tile[0] and at[1] < given.tile[1]
                         at = [at[0] + i0, at[1] + j0]
-                        if at[0] >= matrix.shape[0] or at[1] >= matrix.shape[1]:
-                            continue
-                        offset = base + size * (at[0] * matrix.stride[0] + at[1] * matrix.stride[1])
-                        if not inside and offset % (width * size):
-                            aligned = False
-                        inside += 1
+                        inside += in_tile and at[0] < region[0] and at[1] < region[1]
+                        at = [at[0] + given.origin[0], at[1] + given.origin[1]]
+                        element_at = at[0] * matrix.stride[0] + at[1] * matrix.stride[1]
+                        offsets.append(base + size * element_at)
+                    if given.tail == "cut":
+                        moved = offsets[:inside]
+                    elif given.tail == "whole":
+                        moved = offsets if inside else []
+                    elif given.tail == "full":
+                        moved = offsets if inside == width else []
+                    else:
+                        moved = offsets[element : element + 1] if element < inside < width else []
+                    if moved and moved[0] % (given.bits // 8):
+                        aligned = False
+                    lanes += bool(moved)
+                    for offset in moved:
                         used.update(range(offset, offset + size))
-                    lanes += inside > 0
+                    if moved and bypass:
+                        target = int(given.targets[number, lane]) // 32
+                        pairs.update((byte, target) for byte in range(moved[0], moved[-1] + size))
                 for kind in kinds:
                     row = sums[kind]
                     row["requests"] += bool(used)
                     row["off"] += not used
                     row["lanes"] += lanes
                     row["bytes"] += len(used)
-                    row["sectors"] += len({b // 32 for b in used})
+                    row["sectors"] += (
+                        len({(b // 128, t) for b, t in pairs})
+                        if bypass
+                        else len({b // 32 for b in used})
+                    )
+                    row["l2_sectors"] += (
+                        len({(b // 32, t) for b, t in pairs})
+                        if bypass
+                        else len({b // 32 for b in used})
+                    )
                     row["lines"] += len({b // 128 for b in used})
                     row["ideal_sectors"] += -(-len(used) // 32)
     return sums, aligned
@@ -308,7 +336,19 @@ def accesses(draw: st.DrawFn) -> GlobalAccess:
     coords[:, axis] -= coords[:, axis] % width
     coords[flat < 0] = -1
     sweeps = draw(st.integers(1, 5))
-    return access(matrix, tile, coords.reshape(-1, 32, 2), axis=axis, width=width, sweeps=sweeps)
+    coords = coords.reshape(-1, 32, 2)
+    plain = access(matrix, tile, coords, axis=axis, width=width, sweeps=sweeps)
+    origin = tuple(draw(st.integers(0, extent - 1)) for extent in shape)
+    extents = tuple(draw(st.integers(1, e - o)) for e, o in zip(shape, origin, strict=True))
+    region = replace(plain, origin=origin, extents=extents)
+    if width > 1 and draw(st.booleans()):
+        bits = 8 * dtype(name).bytes
+        return replace(region, tail="elements", bits=bits, width=width)
+    if plain.bits == 128 and draw(st.booleans()):
+        chunks = draw(st.lists(st.integers(0, 127), min_size=32, max_size=32))
+        targets = np.tile(16 * np.array(chunks), (len(coords), 1))
+        region = replace(region, instruction="cp.async", targets=targets)
+    return replace(region, tail=draw(st.sampled_from(["cut", "whole", "full"])))
 
 
 @settings(max_examples=40, deadline=None)
@@ -336,3 +376,25 @@ def test_tiled_copies_against_a_loop_over_tiles(shape, pad, unit, along, width, 
     tile = (16, 16)
     coords = copy_coords(tile, unit, width, threads, along)
     check(access(matrix, tile, coords, axis=unit, width=width, sweeps=2))
+
+
+def test_sixteen_byte_copies_take_the_sectors_that_were_counted():
+    """Single requests of cp.async.cg, and what Nsight Compute counted for them on an H200."""
+    path = Path(__file__).parent / "data" / "h200_requests.json"
+    rows = [row for row in json.loads(path.read_text()) if row["kind"] == "cp.async.128"]
+    differ = 0
+    for row in rows:
+        coords = np.stack([row["global"], np.zeros(32, np.int64)], axis=-1)[None]
+        matrix = Matrix("A", (2**20, 1), (1, 2**20), "int8", 256)
+        found = gmem.analyze(
+            replace(
+                access(matrix, (2**20, 1), coords, width=16),
+                instruction="cp.async",
+                targets=np.array([row["shared"]]),
+            )
+        )
+        assert found.tile.sectors == row["sectors"], row
+        # L2 may join two sectors that come together; it never sends more.
+        assert 0 <= found.tile.l2_sectors - row["l2_sectors"] <= 2
+        differ += found.tile.sectors != found.tile.l2_sectors
+    assert len(rows) > 60 and differ > 20

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -134,6 +136,11 @@ def brute(instruction: str, bits: int, offsets: list[int]) -> tuple[int, int, in
     size = 16 if number else bits // 8
     group = 8 if number or bits == 128 else 16 if bits == 64 else 32
     lanes = offsets[: 8 * number] if number else offsets
+    if instruction == "ld.shared" and bits >= 64:
+        for partner in (1, 2):
+            pairs = [(offsets[i], offsets[i ^ partner]) for i in range(32)]
+            if all(a == b or a < 0 or b < 0 for a, b in pairs):
+                group = 32 if bits == 64 else 16
     wavefronts = ideal = words_all = 0
     for begin in range(0, len(lanes), group):
         banks: dict[int, set[int]] = defaultdict(set)
@@ -163,8 +170,34 @@ def test_any_request_against_words_in_sets(what, span, data):
     lane = st.integers(-1, span)
     warps = data.draw(st.lists(st.lists(lane, min_size=32, max_size=32), min_size=1, max_size=3))
     offsets = [[size * x if x >= 0 else -1 for x in lanes] for lanes in warps]
+    share = data.draw(st.sampled_from([0, 1, 2]))  # lanes that share a vector with a neighbour
+    offsets = [[lanes[i & ~share] for i in range(32)] for lanes in offsets]
     expected = [brute(instruction, bits, lanes) for lanes in offsets]
     found = once(instruction, bits, np.array(offsets))
     assert found.wavefronts == sum(row[0] for row in expected)
     assert found.ideal_wavefronts == sum(row[1] for row in expected)
     assert found.bytes == sum(row[2] for row in expected)
+
+
+def counted(kinds: tuple[str, ...]) -> list[dict]:
+    """Requests of single warps with what Nsight Compute counted for them on an H200."""
+    path = Path(__file__).parent / "data" / "h200_requests.json"
+    return [row for row in json.loads(path.read_text()) if row["kind"] in kinds]
+
+
+@pytest.mark.parametrize("bits", [64, 128])
+def test_loads_that_share_vectors_take_what_was_counted(bits):
+    rows = counted((f"ld.shared.{bits}",))
+    for row in rows:
+        found = once("ld.shared", bits, np.array([row["shared"]]))
+        assert found.conflicts == row["conflicts"], row
+    assert len(rows) > 40
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_narrow_copies_take_what_was_counted(bits):
+    rows = counted((f"cp.async.{bits}",))
+    for row in rows:
+        targets, sources = (np.array([row[side]]) for side in ("shared", "global"))
+        assert smem.copy_wavefronts(bits, targets, sources).sum() == row["wavefronts"], row
+    assert len(rows) > 40

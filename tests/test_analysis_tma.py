@@ -27,7 +27,7 @@ def brute(access: TmaAccess, base: int) -> dict[str, dict[str, int]]:
     """The counts from the definition: every box, every row, every byte."""
     matrix, (b0, b1) = access.matrix, access.box
     size, unit = dtype(matrix.dtype).bytes, matrix.unit
-    keys = ("tiles", "requests", "sectors", "ideal_sectors", "lines", "bytes")
+    keys = ("tiles", "requests", "sectors", "l2_sectors", "ideal_sectors", "lines", "bytes")
     sums = {kind: dict.fromkeys(keys, 0) for kind in ("first", "interior", "edge")}
     for i0 in range(0, matrix.shape[0], b0):
         for j0 in range(0, matrix.shape[1], b1):
@@ -44,7 +44,9 @@ def brute(access: TmaAccess, base: int) -> dict[str, dict[str, int]]:
                 row["requests"] += 1
                 row["bytes"] += used
                 row["ideal_sectors"] += -(-used // 32)
-                row["sectors"] += sum(len({b // 32 for b in run}) for run in rows.values())
+                sectors = sum(len({b // 32 for b in run}) for run in rows.values())
+                row["sectors"] += sectors
+                row["l2_sectors"] += sectors
                 row["lines"] += sum(len({b // 128 for b in run}) for run in rows.values())
     return sums
 
@@ -77,7 +79,7 @@ def test_counts_are_those_of_bytes_in_sets(access, base):
 def test_a_box_of_lines():
     found = tma.analyze(load(k_major(4096, 4096), (128, 64), sweeps=16, swizzle=128))
     assert found.tile == gmem.GlobalCounts(
-        tiles=1, requests=1, sectors=512, ideal_sectors=512, lines=128, bytes=16384
+        tiles=1, requests=1, sectors=512, l2_sectors=512, ideal_sectors=512, lines=128, bytes=16384
     )
     assert found.coalesced and found.efficiency == 1 and found.edge.tiles == 0
     assert found.launch.requests == 32 * 64 * 16

@@ -86,7 +86,10 @@ def test_an_integer_stays_one():
     assert isinstance(_arguments.number("3.0"), float)
 
 
-@pytest.mark.parametrize("command", ["run", "analyze", "emit", "compile", "kernels", "doctor"])
+@pytest.mark.parametrize(
+    "command",
+    ["run", "analyze", "copy", "profile", "emit", "compile", "kernels", "doctor"],
+)
 def test_help(command, run, capsys):
     with pytest.raises(SystemExit) as leaving:
         cli.main([command, "--help"])
@@ -102,6 +105,7 @@ def test_usage_errors_leave_with_2(capsys):
         ["run", "TN", "NN"],
         ["run", "TN", "-m", "many"],
         ["kernels", "--colour", "blue"],
+        ["copy", "--tensor", "8:1"],
     ):
         with pytest.raises(SystemExit) as leaving:
             cli.main(words)
@@ -209,6 +213,105 @@ def test_analyze(run):
     assert json.loads(out)["operands"]["A"]["coalesced"] is False
 
 
+def test_analyze_on_a_gpu_of_ones_choice(run):
+    words = ("analyze", "TN", *SIZES, "--arch", "sm_90", "--json")
+    made = [json.loads(run(*words, *more)[1]) for more in ([], ["--gpu", "H200"])]
+    names = [report["performance"]["gpu"]["name"] for report in made]
+    assert names[0] != names[1] and names[1].startswith("H200")
+
+
+def test_analyze_with_beta_reads_c(run):
+    words = ("analyze", "TN", *SIZES, "--arch", "sm_80", "--kernel", "cutlass_universal", "--json")
+
+    def loads_of_c(*more: str) -> int:
+        rows = json.loads(run(*words, *more)[1])["accesses"]
+        return sum(
+            (r["operand"], r["space"], r["direction"]) == ("C", "global", "load") for r in rows
+        )
+
+    assert (loads_of_c(), loads_of_c("--beta", "-1")) == (0, 1)
+
+
+def test_analyze_build_knows_the_registers(run):
+    words = ("analyze", "TN", *SIZES, "--arch", "sm_80", "--json")
+    report = json.loads(run(*words, "--build")[1])
+    assert report["resources"]["registers"] > 0
+    assert report["performance"]["occupancy"]["registers_known"] is True
+    assert json.loads(run(*words)[1])["resources"] is None
+
+
+def test_analyze_html(run, tmp_path):
+    words = ("analyze", "TN", *SIZES, "--arch", "sm_80")
+    file = tmp_path / "report.html"
+    status, out, _ = run(*words, "--html", str(file))
+    assert status == 0 and "ldmatrix" in out  # the text is printed too
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    status, out, _ = run(*words, "--html", "-")
+    assert (status, out) == (0, page)
+
+
+COPY = ("copy", "--tensor", "(128,32):(4096,1)", "--threads", "(16,8):(1,16)",
+        "--values", "(8,1):(1,8)", "--atom", "cp.async.128")  # fmt: skip
+
+
+def test_copy(run):
+    status, out, _ = run(*COPY)
+    assert status == 0  # findings are no failure
+    assert "12.5 %" in out and "threads (32,4):(4,1), values (1,8)" in " ".join(out.split())
+    report = json.loads(run(*COPY, "--json")[1])
+    assert (report["coalesced"], report["bits"], report["dtype"]) == (False, 16, "float16")
+    assert report["mends"][0][0]["what"].startswith("threads (32,4):(4,1)")
+
+
+def test_every_argument_of_copy_arrives(run):
+    words = ["copy", "--tensor", "Sw<3,3,3> o 0 o (64,64):(64,1)", "--tile", "32x8", "--tv"]
+    words += ["(32,8):(1,32)", "--atom", "ld.shared", "--dtype", "float32", "--json"]
+    report = json.loads(run(*words)[1])
+    (row,) = report["accesses"]
+    assert (row["space"], report["tile"], report["dtype"]) == ("shared", [32, 8], "float32")
+    words = [*COPY[:-1], "universal", "--space", "global", "--direction", "store", "--json"]
+    words[words.index("universal")] = "UniversalCopy<half_t>"
+    report = json.loads(run(*words, "--base-alignment", "32")[1])
+    assert report["base_alignment"] == 32
+    assert report["accesses"][0]["instruction"] == "st.global"
+    report = json.loads(run(*COPY, "--smem", "(128,32):(32,1)", "--json")[1])
+    assert [row["space"] for row in report["accesses"]] == ["global", "shared"]
+
+
+def test_copy_html(run, tmp_path):
+    file = tmp_path / "copy.html"
+    assert run(*COPY, "--html", str(file))[0] == 0
+    assert "12.5 %" in file.read_text(encoding="utf-8")
+
+
+def test_profile_takes_its_own_arguments(run, monkeypatch):
+    from cute_gemm import profile
+
+    seen = []
+    monkeypatch.setattr(profile, "command", lambda arguments: seen.append(arguments) or 1)
+    words = ("profile", "TN", *SIZES, "--beta", "-1", "--base-offset", "8", "--copy", "mn_major")
+    assert run(*words)[0] == 1
+    (arguments,) = seen
+    assert (arguments.op, arguments.m, arguments.beta, arguments.base_offset) == ("TN", 96, -1, 8)
+    assert arguments.options == {"copy": "mn_major"}
+
+
+def test_emit_ptx_and_sass(run, tmp_path):
+    words = ("emit", "TN", *SIZES, "--arch", "sm_80")
+    status, out, _ = run(*words, "--ptx")
+    assert status == 0 and ".target sm_80" in out and "#include" not in out
+    file = tmp_path / "kernel.sass"
+    status, out, _ = run(*words, "--sass", "--output", str(file))
+    assert (status, out) == (0, "")
+    assert "HMMA" in file.read_text()
+    report = json.loads(run(*words, "--sass", "--json")[1])
+    assert list(report) == ["kernel", "arch", "symbol", "sass"]
+    with pytest.raises(SystemExit) as leaving:
+        run(*words, "--ptx", "--sass")
+    assert leaving.value.code == 2
+
+
 def test_emit(run, tmp_path):
     words = ("emit", "TN", *SIZES, "--arch", "sm_80")
     status, out, _ = run(*words)
@@ -277,6 +380,13 @@ def test_doctor(run):
         (["emit", "TN", "--m", "5"], "--m"),
         (["run", "TN", "--dtype", "int8", "--alpha", "0.5"], "alpha"),
         (["emit", "TN", "--output", "/nonexistent/directory/x.cu"], "/nonexistent"),
+        (["analyze", "TN", "--html", "/nonexistent/directory/x.html"], "/nonexistent"),
+        (["analyze", "TN", "--html", "-", "--json"], "expected --html FILE"),
+        (["analyze", "TN", "--gpu", "Voodoo"], "Voodoo"),
+        (["analyze", "TN", "--arch", "sm_80", "--gpu", "H200"], "does not run kernels of sm_80"),
+        (["copy", "--tensor", "(8,8):(8,1", "--atom", "ld.global"], "column 11"),
+        (["copy", "--tensor", "(8,8):(8,1)", "--atom", "ld.locally"], "'ld.locally' is unknown"),
+        (["copy", "--tensor", "(8,8):(8,1)", "--atom", "ld.global", "--dtype", "x1"], "x1"),
     ],
 )
 def test_an_error_is_one_line(run, words, part):

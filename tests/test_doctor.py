@@ -119,3 +119,21 @@ def test_a_look_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(doctor, "templates_path", broken)
     assert named("templates") == Check("templates", False, "RuntimeError: what")
+
+
+def test_programs_that_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without nvdisasm and Nsight Compute only the commands that need them fail."""
+    import shutil
+
+    from cuda import pathfinder
+
+    def place(name: str, *_: object, **__: object) -> str:
+        return f"/opt/tools/{Path(name).name}"
+
+    monkeypatch.setattr(pathfinder, "find_nvidia_binary_utility", lambda name: None)
+    monkeypatch.setattr(shutil, "which", place)
+    for name, path in (("nvdisasm", "/opt/tools/nvdisasm"), ("Nsight Compute", "/opt/tools/ncu")):
+        assert (named(name).ok, named(name).found) == (True, path)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    assert (named("nvdisasm").ok, named("Nsight Compute").ok) == (None, None)
+    assert "pip install 'cute-gemm[sass]'" in named("nvdisasm").mend

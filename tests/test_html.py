@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import select
 from cute_gemm.analysis import html
 from cute_gemm.kernels.base import SharedAccess, TmaAccess
 from cute_gemm.layout import Layout, Swizzle
@@ -63,11 +62,7 @@ class Page(HTMLParser):
 def analyze(op="NN", size=(4096, 4096, 4096), **more):
     m, n, k = size
     settings = {"dtype": "float16", "arch": "sm_80", "kernel": "sm80_pipeline", **more}
-    report = cg.analyze(op, m=m, n=n, k=k, **settings)
-    if not hasattr(report, "accesses"):
-        accesses = select.get(report.kernel).accesses(report.config, report.problem)
-        object.__setattr__(report, "accesses", accesses)
-    return report
+    return cg.analyze(op, m=m, n=n, k=k, **settings)
 
 
 REPORTS = {
@@ -179,8 +174,9 @@ def test_descriptors_launch_and_build_are_told(reference):
     assert "no spills" in html.report_html(with_rows(reference, resources=built))
 
 
-def test_performance_is_shown_when_there_is_one(reference):
-    assert "Performance" not in html.report_html(with_rows(reference, performance=None))
+def test_performance_is_shown(reference):
+    text = html.report_html(reference)
+    assert all(f"<dt>{label}</dt>" in text for label, _ in reference.performance.lines())
     performance = SimpleNamespace(lines=lambda: [("bound <by>", "memory & more")])
     text = html.report_html(with_rows(reference, performance=performance))
     assert "<dt>bound &lt;by&gt;</dt><dd>memory &amp; more</dd>" in text
@@ -196,7 +192,9 @@ def test_requests_that_are_the_same_share_a_picture(reference):
 
 def test_hostile_text_is_text(reference):
     bad = "<script>alert('x')</script>&\"]]>"
-    row = replace(reference.rows[0], instruction=bad, verdict=bad, good=False, why=bad, mend=bad)
+    row = replace(
+        reference.rows[0], instruction=bad, part=bad, verdict=bad, good=False, why=bad, mend=bad
+    )
     first = replace(reference.accesses[0], instruction=bad, part=bad)
     hostile = with_rows(
         reference,
@@ -252,7 +250,7 @@ def test_some_accesses_alone(reference):
     assert page.ids == ["mine-access-1", "mine-access-2"]
     assert page.count("svg") == 2
     assert Page(html.fragment(text)).count("svg") == 2
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match=r"there are \d+ rows and 1 accesses"):
         html.accesses_html(reference.rows, reference.accesses[:1])
 
 
@@ -279,3 +277,27 @@ def test_tiles_in_shared_memory_are_drawn_once(reference):
     assert text.count('aria-label="A: tile in shared memory"') == 1
     assert "Sw&lt;2,3,3&gt; o 0 o (64,32):(32,1), 16-bit elements." in text
     assert text.count(": gmem tiled copy, threads") >= 2
+
+
+def test_a_part_of_the_launch_is_named(reference):
+    row = replace(reference.rows[0], part="last k-tile")
+    text = html.accesses_html([row], reference.accesses[:1])
+    assert "cp.async (last k-tile)</code>" in text
+
+
+@pytest.mark.parametrize("smem", [None, "(128,32):(32,1)"])
+def test_a_copy_of_ones_own_is_a_page_too(smem):
+    report = cg.analyze_copy(
+        tensor="(128,32):(4096,1)", threads="(16,8):(1,16)", values="(8,1):(1,8)",
+        atom="cp.async.128", smem=smem,
+    )  # fmt: skip
+    text, part = report.to_html(), report._repr_html_()
+    page, cell = Page(text), Page(part)
+    assert page.count("html") == page.count("h1") == 1 and not page.count("script")
+    assert cell.tags[0] == ("div", {"class": "cute-gemm"})
+    assert page.count("svg") == cell.count("svg") == len(report.rows)
+    assert text.count("<li>") == len(report.findings) + len(report.alternatives)
+    assert "<dd><code>(128,32):(4096,1)</code></dd>" in text
+    assert ("<dt>smem</dt>" in text) is (smem is not None)
+    assert "12.5 %" in text
+    assert not {i for i in page.ids if i in cell.ids}  # its ids follow from what it says

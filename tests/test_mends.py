@@ -57,7 +57,7 @@ def accesses(op: str, copy: str, dtype: str = "float16", **sizes: int) -> list:
         home = plan.smem_layout
         assert isinstance(home.shape, tuple) and isinstance(home.stride, tuple)
         stage = Layout(home.shape[:2], home.stride[:2], home.swizzle)
-        out += [a for a in loads if a.operand == plan.source and a.tail == "cut"]
+        out += [a for a in loads if a.operand == plan.source and a.tail != "elements"]
         out.append(shared(plan.source, "store", plan.gmem_copy, stage, plan.extents))
         out.append(shared(plan.source, "load", plan.smem_copy, stage, plan.extents))
     return out

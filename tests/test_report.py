@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from cute_gemm.analysis import report, rows
-from cute_gemm.kernels.base import GlobalAccess, Launch, SharedAccess
+import cute_gemm as cg
+from cute_gemm.analysis import report, rows, tma
+from cute_gemm.errors import OptionError
+from cute_gemm.kernels.base import GlobalAccess, Launch, SharedAccess, TmaAccess
 from cute_gemm.problem import GemmProblem, Matrix, from_sizes
 
 LANE = np.arange(32)
@@ -79,6 +81,7 @@ def accesses(problem: GemmProblem) -> list[GlobalAccess | SharedAccess]:
         0,
         1,
         limit="the accumulator's layout holds one element of a column in each register",
+        unit="CTA",
     )
     pitch = (LANE % 16) * 128 + (LANE // 16) * 16
     return [
@@ -88,7 +91,7 @@ def accesses(problem: GemmProblem) -> list[GlobalAccess | SharedAccess]:
             1,
             16,
             limit="the vector runs along M, whose stride is 512",
-            mend='copy="auto": threads (32,4):(4,1), values (1,8)',
+            mend='copy="auto"',
         ),
         load(problem.B, 1, 8, 4),
         SharedAccess("A", "load", "ldmatrix.x4", 128, pitch[None], 4096, mend="Swizzle<3,3,3>"),
@@ -147,7 +150,10 @@ def test_findings_say_what_why_and_how_to_mend(made):
     assert a.startswith("A: ld.global of 16 bits is not coalesced: 16 sectors per request where 2")
     assert "12.5 % of the bytes fetched are used" in a
     assert "16 runs of only 4 bytes, 1024 bytes apart: the lanes do not run along K" in a
-    assert a.endswith('Mend: copy="auto": threads (32,4):(4,1), values (1,8).')
+    assert a.endswith(
+        'Mend: copy="auto"; or threads (32,4):(4,1), values (1,8), cp.async of 128 bits '
+        "(16 sectors per request, ideal 16, 100 %)."
+    )
     assert limit == (
         "A: ld.global of 16 bits, not 128: the vector runs along M, whose stride is 512."
     )
@@ -274,6 +280,7 @@ def test_json(made):
     assert list(found) == [
         "format", "op", "blas_op", "m", "n", "k", "compute", "matrices", "kernel", "config",
         "config_name", "arch", "launch", "resources", "operands", "accesses", "findings",
+        "mends", "performance",
     ]  # fmt: skip
     assert found["matrices"]["A"]["stride"] == [512, 1]
     assert found["matrices"]["A"]["modes"] == ["M", "K"]
@@ -284,7 +291,13 @@ def test_json(made):
     assert found["operands"]["A"] == {"coalesced": False, "conflict_free": False}
     row = found["accesses"][0]
     assert (row["operand"], row["space"], row["launch"]["sectors"]) == ("A", "global", 2097152)
-    assert len(found["accesses"]) == 5
+    assert (row["part"], row["launch"]["lanes"]) == ("", 131072 * 32)
+    assert len(found["accesses"]) == len(found["mends"]) == 5
+    assert found["mends"][0][0]["figures"]["sectors"] == 16
+    assert (
+        found["performance"]["per_result"]["global_loads"]
+        == made.performance.per_result.global_loads
+    )
 
 
 def test_an_unknown_operand_names_the_known_ones(made):
@@ -305,3 +318,184 @@ def test_no_access_at_all(problem):
 )
 def test_percent_never_rounds_up_to_all(fraction, text):
     assert rows.percent(fraction) == text
+
+
+# -- what belongs together ------------------------------------------------------------------------
+
+
+def one_row(access, problem: GemmProblem) -> tuple[report.Report, rows.AccessRow]:
+    made = report.make_report(problem, "k", None, "sm_80", [access], Launch(1, 128, 0))
+    return made, made.rows[0]
+
+
+@pytest.mark.parametrize("kernel", ["sm80_pipeline", "cutlass_universal"])
+def test_rows_and_accesses_go_together(kernel):
+    made = cg.analyze(
+        "TN", m=300, n=200, k=100, dtype="float16", kernel=kernel, arch="sm_80", beta=1.0
+    )
+    assert len(made.rows) == len(made.accesses) == len(made.mends) > 6
+    for row, access in zip(made.rows, made.accesses, strict=True):
+        assert (row.operand, row.part, row.unit) == (access.operand, access.part, access.unit)
+        assert row.unit == "CTA" or row.operand != "C"
+        assert row.launch.lanes > 0 and row.launch.bytes > 0
+
+
+def test_lanes_and_bytes_of_the_launch(made):
+    bad, shared = made["A"].rows
+    # Each of 1024 x 512 halves, once for each of the 8 sweeps of load().
+    assert bad.launch.bytes == 1024 * 512 * 2 * 8 == bad.launch.lanes * 2
+    assert shared.launch.lanes == 4096 * 32 and shared.launch.bytes == 4096 * 512
+
+
+def test_beta_reads_c():
+    sizes = {"m": 256, "n": 256, "k": 64, "dtype": "float16", "kernel": "cutlass_universal"}
+
+    def loads(made: report.Report) -> list[rows.AccessRow]:
+        return [r for r in made["C"].rows if (r.space, r.direction) == ("global", "load")]
+
+    without, made = (cg.analyze("NT", arch="sm_80", beta=beta, **sizes) for beta in (0, 2))
+    assert not loads(without) and len(loads(made)) == 1
+    more = made.performance.traffic.compulsory_bytes - without.performance.traffic.compulsory_bytes
+    assert more == 256 * 256 * 2
+
+
+# -- mends ----------------------------------------------------------------------------------------
+
+
+def test_a_bad_row_without_a_name_for_its_mend_has_the_mend_alone(problem):
+    _, row = one_row(load(problem.A, 0, 1, 16), problem)
+    assert row.mend.startswith("threads (32,4):(4,1), values (1,8), cp.async of 128 bits (16 sec")
+
+
+def test_a_good_row_has_none(made):
+    assert [bool(row.mend) for row in made.rows] == [not row.good for row in made.rows]
+    # It could be wider all the same, and then that is among the mends.
+    assert made.rows[-1].good and made.mends[-1]
+
+
+def test_mends_do_not_look_at_edges(problem):
+    """Neither the last tiles nor what straddles the end change what mends the others."""
+    matrix = Matrix("A", (1000, 500), (512, 1), "float16", 256)
+    for change in ({}, {"tail": "full"}, {"tail": "whole"}):
+        odd, _ = one_row(replace(load(matrix, 0, 1, 16), **change), problem)
+        even, _ = one_row(load(problem.A, 0, 1, 16), problem)
+        assert odd.mends == even.mends != ((),)
+
+
+def test_a_store_is_not_made_wider_than_its_matrix(problem):
+    coords = tile_coords((128, 32), 1, 1, 4)
+    matrix = Matrix("C", (256, 60), (64, 1), "float16", 256)
+    one = GlobalAccess("C", "store", "st.global", 16, matrix, (128, 32), coords, 1, 1, unit="CTA")
+    made, _ = one_row(one, problem)
+    assert "values (1,4)" in made.mends[0][0].what or "values (1,8)" not in str(made.mends)
+
+
+# -- parts and edges ------------------------------------------------------------------------------
+
+
+def parts(problem: GemmProblem) -> list[GlobalAccess]:
+    """A whose K is 70: two k-tiles, and 6 elements more."""
+    matrix = Matrix("A", (256, 70), (80, 1), "float16", 256)
+    whole = load(matrix, 1, 8, 4)
+    return [
+        replace(whole, extents=(256, 64)),
+        replace(whole, origin=(0, 64), extents=(256, 6), part="last k-tile"),
+    ]
+
+
+def test_a_part_at_the_edge_does_not_judge_the_operand(problem):
+    both = parts(problem)
+    made = report.make_report(problem, "k", None, "sm_80", both, Launch(1, 128, 0))
+    first, last = made.rows
+    assert (first.good, first.edge_tiles, first.at_edges) == (True, 0, False)
+    assert (last.good, last.interior_tiles, last.at_edges) == (False, 0, True)
+    assert made["A"].coalesced
+    assert made.findings == (
+        "A: cp.async of 128 bits (last k-tile): all its tiles are at an edge, with 37.5 % "
+        "efficiency there.",
+    )
+    alone = report.make_report(problem, "k", None, "sm_80", both[1:], Launch(1, 128, 0))
+    assert not alone["A"].coalesced  # when there is nothing else, it is judged
+
+
+def test_parts_and_edges_are_in_the_tables(problem):
+    both = parts(problem)
+    made = report.make_report(problem, "k", None, "sm_80", both, Launch(1, 128, 0))
+    text = str(made)
+    assert text.count("\n      last k-tile") == 3  # per request, edges, launch
+    edges = text[text.index("of the edge tiles") :].splitlines()[3]
+    assert edges.split() == ["A", "cp.async", "0", "2", "8", "37.5", "%"]
+    assert "edge tiles" not in str(one_row(both[0], problem)[0])
+    assert max(map(len, text.splitlines())) <= report.WIDTH
+
+
+def test_wide_rows_with_parts_are_not_cut_off():
+    made = cg.analyze(
+        "TN", m=4095, n=4097, k=4093, dtype="bfloat16", kernel="cutlass_universal", arch="sm_80",
+        beta=1.0,
+    )  # fmt: skip
+    assert any(row.part for row in made.rows) and "…" not in str(made)
+    assert max(map(len, str(made).splitlines())) <= report.WIDTH
+
+
+# -- TMA ------------------------------------------------------------------------------------------
+
+
+def test_a_bulk_copy_has_a_row():
+    problem = from_sizes("TN", m=256, n=256, k=128, dtype="float16")
+    one = TmaAccess("A", "load", problem.A, (128, 64), 3, swizzle=128, multicast=3)
+    made, row = one_row(one, problem)
+    found = tma.analyze(one)
+    assert (row.instruction, row.space, row.bits, row.lanes) == ("TMA", "global", 0, 0)
+    assert (row.requests, row.unit, row.sectors, row.ideal_sectors) == (1, "k-tile", 512, 512)
+    # Once for the three CTAs of a multicast in L2, and in the shared memory of each.
+    assert (row.launch.requests, row.launch.sectors) == (4, found.launch.sectors)
+    assert row.launch.bytes == 3 * 256 * 128 * 2
+    assert row.launch.lanes == 0
+    assert "TMA" in str(made) and made["A"].rows == (row,)
+    assert made.performance.per_result.global_loads == 3 * 256 * 128 / 256**2
+
+
+def test_what_the_driver_refuses_is_a_finding():
+    problem = from_sizes("TN", m=256, n=256, k=128, lda=129, dtype="float16")
+    one = TmaAccess("A", "load", problem.A, (128, 64), 1, swizzle=128, mend="pad lda to 136")
+    made, row = one_row(one, problem)
+    assert (row.good, row.verdict, row.mend) == (False, "illegal", "pad lda to 136")
+    assert any("wants a stride that is a multiple of 16 bytes" in s for s in made.findings)
+    assert all(s.endswith("Mend: pad lda to 136.") for s in made.findings)
+
+
+# -- performance and forms ------------------------------------------------------------------------
+
+
+def test_performance_is_printed(made):
+    text = str(made)
+    for label, says in made.performance.lines():
+        assert f"\n {label} " in text or f"\n{label} " in text
+        assert says[:40] in text
+    assert "A100" in text
+
+
+def test_a_gpu_of_ones_choice():
+    sizes = {"m": 64, "n": 64, "k": 64, "dtype": "float16", "arch": "sm_90"}
+    made = cg.analyze("TN", gpu="H200", **sizes)
+    assert made.performance.gpu.name.startswith("H200") and "H200" in str(made)
+    with pytest.raises(OptionError, match="gpu='A100.*' has compute capability 8.0"):
+        cg.analyze("TN", gpu="A100", **sizes)
+    with pytest.raises(OptionError, match="Voodoo"):
+        cg.analyze("TN", gpu="Voodoo", **sizes)
+
+
+def test_a_build_gives_occupancy(problem):
+    made = report.make_report(
+        problem, "k", None, "sm_80", [], Launch(48, 128, 49152), resources=Built(registers=255)
+    )
+    assert made.performance.occupancy.registers_known
+    assert not cg.plan("TN", m=8, n=8, k=8, dtype="float16", arch="sm_80", backend="cpu").report(
+    ).performance.occupancy.registers_known  # fmt: skip
+
+
+def test_html_of_a_report(made):
+    page, cell = made.to_html(), made._repr_html_()
+    assert page.startswith("<!DOCTYPE html>") and cell.startswith("<div")
+    assert "12.5 %" in page and "12.5 %" in cell

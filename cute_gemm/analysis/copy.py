@@ -112,6 +112,28 @@ class CopyReport:
         """Return ``to_dict()`` as JSON text."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
+    @property
+    def alternatives(self) -> list[str]:
+        """One sentence for each mend that no finding names."""
+        return [
+            f"{row.instruction} could also be mended by {mend}."
+            for row, found in zip(self.rows, self.mends, strict=True)
+            # The best mend of what is not good is part of a finding.
+            for mend in (found if row.good else found[1:])
+        ]
+
+    def to_html(self) -> str:
+        """Return the report with its pictures as one HTML file, which needs nothing beside it."""
+        from cute_gemm.analysis.html import copy_html
+
+        return copy_html(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from cute_gemm.analysis.html import copy_fragment
+
+        return copy_fragment(self)
+
     def __str__(self) -> str:
         import io
 
@@ -137,11 +159,7 @@ class CopyReport:
         for row in self.rows:
             yield Text()
             yield _table(row)
-        lines = list(self.findings)
-        for row, found in zip(self.rows, self.mends, strict=True):
-            # The best mend of what is not good is part of a finding.
-            others = found if row.good else found[1:]
-            lines += [f"{row.instruction} could also be mended by {mend}." for mend in others]
+        lines = [*self.findings, *self.alternatives]
         if lines:
             yield Text()
         for line in lines:

@@ -283,17 +283,14 @@ _BANK, _BANK_LEFT, _BANK_ROW = 27, 146, 20
 
 def _word_lanes(instruction: str, bits: int, offsets: np.ndarray) -> list[dict[int, list[int]]]:
     """For each phase, the words it touches and which lanes touch them, as the model has it."""
-    words = smem.phase_words(instruction, bits, offsets)[0]
-    # The model is asked for each lane alone, to learn which places of ``words`` are the lane's.
-    alone = np.where(np.eye(smem.LANES, dtype=bool), offsets[None, :], -1)
-    mine = smem.phase_words(instruction, bits, alone) >= 0
-    phases: list[dict[int, list[int]]] = []
-    for phase, row in enumerate(words):
-        touched: dict[int, list[int]] = {}
-        for lane, place in np.argwhere(mine[:, phase]).tolist():
-            if row[place] >= 0 and lane not in touched.setdefault(int(row[place]), []):
-                touched[int(row[place])].append(lane)
-        phases.append(touched)
+    words = smem.lane_words(instruction, bits, offsets)[0]
+    phase_of = smem.lane_phases(instruction, bits, offsets)[0]
+    count = smem.phase_words(instruction, bits, offsets).shape[1]
+    phases: list[dict[int, list[int]]] = [{} for _ in range(count)]
+    for lane, touched in enumerate(words.tolist()):
+        for word in touched:
+            if word >= 0:
+                phases[phase_of[lane]].setdefault(word, []).append(lane)
     return phases
 
 

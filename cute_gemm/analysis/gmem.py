@@ -9,7 +9,7 @@ form, which makes the time of an analysis independent of the size of the matrix.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
@@ -139,7 +139,10 @@ class GlobalCounts:
     lanes
         Lanes that take part.
     sectors, lines
-        Distinct 32-byte sectors and 128-byte lines of each request, summed.
+        Distinct 32-byte sectors and 128-byte lines of each request, summed; the sectors of 16-byte
+        ``cp.async`` as the hardware counts them (see ``analyze``).
+    l2_sectors
+        Sectors that L2 is asked for: the same, but for 16-byte ``cp.async``.
     ideal_sectors
         The fewest sectors that can hold the bytes used of each request, summed.
     bytes
@@ -154,36 +157,21 @@ class GlobalCounts:
     ideal_sectors: int = 0
     lines: int = 0
     bytes: int = 0
+    l2_sectors: int = 0
 
     def __add__(self, other: GlobalCounts) -> GlobalCounts:
         return GlobalCounts(
-            self.tiles + other.tiles,
-            self.requests + other.requests,
-            self.off + other.off,
-            self.lanes + other.lanes,
-            self.sectors + other.sectors,
-            self.ideal_sectors + other.ideal_sectors,
-            self.lines + other.lines,
-            self.bytes + other.bytes,
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(GlobalCounts))
         )
 
     def times(self, factor: int) -> GlobalCounts:
         """Return these sums taken ``factor`` times."""
-        return GlobalCounts(
-            self.tiles * factor,
-            self.requests * factor,
-            self.off * factor,
-            self.lanes * factor,
-            self.sectors * factor,
-            self.ideal_sectors * factor,
-            self.lines * factor,
-            self.bytes * factor,
-        )
+        return GlobalCounts(*(getattr(self, f.name) * factor for f in fields(GlobalCounts)))
 
     @property
     def efficiency(self) -> float:
-        """Bytes used over bytes of the sectors touched; 1.0 when nothing is touched."""
-        return self.bytes / (SECTOR * self.sectors) if self.sectors else 1.0
+        """Bytes used over bytes of the sectors that L2 is asked for; 1.0 when there are none."""
+        return self.bytes / (SECTOR * self.l2_sectors) if self.l2_sectors else 1.0
 
     @property
     def coalesced(self) -> bool:
@@ -191,7 +179,7 @@ class GlobalCounts:
 
         No request has fewer sectors than its ideal, so equal sums mean equality in each of them.
         """
-        return self.sectors == self.ideal_sectors
+        return self.sectors == self.l2_sectors == self.ideal_sectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +189,7 @@ class WorstRequest:
     Attributes
     ----------
     sectors, ideal_sectors, lines, bytes
-        As in ``GlobalCounts``, of this request alone.
+        As in ``GlobalCounts``, of this request alone; sectors are those that L2 is asked for.
     runs
         Number of contiguous runs of bytes.
     run_bytes
@@ -270,6 +258,7 @@ class _Patterns(NamedTuple):
 
     starts: np.ndarray  # int64 [patterns, 32]
     lengths: np.ndarray  # int64 [patterns, 32], at least 1
+    targets: np.ndarray | None  # int64 [patterns, 32]: sectors of shared memory, from 0
     lanes: np.ndarray  # int64 [patterns], lanes that take part
     histogram: np.ndarray  # int64 [patterns, LINE]: requests by residue of the first lane
     off: int  # requests without a lane
@@ -283,34 +272,9 @@ class _Class(NamedTuple):
     full: bool
 
 
-def _vector(access: GlobalAccess) -> tuple[int, int]:
-    """Bytes of an element and elements of a vector of ``access``."""
-    size = dtype(access.matrix.dtype).bytes
-    width, rest = divmod(access.bits, 8 * size)
-    if width < 1 or rest:
-        raise ValueError(
-            f"operand {access.operand}: bits is {access.bits}, expected a multiple of the "
-            f"{8 * size} bits of {access.matrix.dtype}"
-        )
-    stride = access.matrix.stride[access.axis]
-    if width > 1 and stride != 1:
-        raise ValueError(
-            f"operand {access.operand}: a vector of {width} elements runs along mode "
-            f"{access.axis}, whose stride is {stride}; expected the mode of stride 1"
-        )
-    return size, width
-
-
 def _patterns(access: GlobalAccess, valid: tuple[int, int]) -> _Patterns:
     """Sort the requests of a tile with ``valid`` elements in each mode into patterns."""
-    size, width = _vector(access)
-    axis, other = access.axis, 1 - access.axis
-    coords = np.asarray(access.coords, np.int64).reshape(-1, LANES, 2)
-    inside = np.clip(valid[axis] - coords[..., axis], 0, width)
-    takes_part = (coords >= 0).all(axis=-1) & (coords[..., other] < valid[other])
-    lengths = np.where(takes_part, inside, 0) * size
-    starts = (coords @ np.asarray(access.matrix.stride, np.int64)) * size
-
+    starts, lengths = access.lanes(valid)
     active = lengths > 0
     some = active.any(axis=-1)
     off = int(np.count_nonzero(~some))
@@ -320,27 +284,48 @@ def _patterns(access: GlobalAccess, valid: tuple[int, int]) -> _Patterns:
     starts = np.where(active, starts - first[:, None], 0)
     lengths = np.where(active, lengths, 1)
     order = np.argsort(starts, axis=-1, kind="stable")
-    key = np.concatenate(
-        [
-            np.take_along_axis(starts, order, axis=-1),
-            np.take_along_axis(lengths, order, axis=-1),
-            active.sum(axis=-1, keepdims=True),
-        ],
-        axis=-1,
-    )
-    distinct, which = np.unique(key, axis=0, return_inverse=True)
+    columns = [
+        np.take_along_axis(starts, order, axis=-1),
+        np.take_along_axis(lengths, order, axis=-1),
+        active.sum(axis=-1, keepdims=True),
+    ]
+    bypass = access.targets is not None and bypasses_l1(access.instruction, access.bits)
+    if bypass:
+        targets = np.asarray(access.targets, np.int64).reshape(-1, LANES)[some] // SECTOR
+        # Lanes without work do as the first lane that has some, which is where they start too.
+        leader = np.where(active, starts, np.iinfo(np.int64).max).argmin(axis=-1)[:, None]
+        targets = np.where(active, targets, np.take_along_axis(targets, leader, axis=-1))
+        targets = targets - targets.min(axis=-1, keepdims=True, initial=2**62)
+        columns.append(np.take_along_axis(targets, order, axis=-1))
+    distinct, which = np.unique(np.concatenate(columns, axis=-1), axis=0, return_inverse=True)
     histogram = np.zeros((len(distinct), LINE), np.int64)
     np.add.at(histogram, (which.reshape(-1), first % LINE), 1)
-    return _Patterns(distinct[:, :LANES], distinct[:, LANES:-1], distinct[:, -1], histogram, off)
+    return _Patterns(
+        distinct[:, :LANES],
+        distinct[:, LANES : 2 * LANES],
+        distinct[:, 2 * LANES + 1 :] if bypass else None,
+        distinct[:, 2 * LANES],
+        histogram,
+        off,
+    )
+
+
+def bypasses_l1(instruction: str, bits: int) -> bool:
+    """Whether an instruction is ``cp.async.cg``: 16 bytes from L2 to shared memory, past L1."""
+    return instruction == "cp.async" and bits == 128
+
+
+def _distinct(keys: np.ndarray) -> np.ndarray:
+    """Number of distinct values along the last axis."""
+    ordered = np.sort(keys, axis=-1)
+    return 1 + (ordered[..., 1:] != ordered[..., :-1]).sum(axis=-1)
 
 
 def _classes(access: GlobalAccess, base: int) -> list[_Class]:
     """Sort the tiles of the matrix by extent and base residue, without visiting them."""
     size = dtype(access.matrix.dtype).bytes
     modes = []
-    for extent, tile, stride in zip(
-        access.matrix.shape, access.tile, access.matrix.stride, strict=True
-    ):
+    for extent, tile, stride in zip(access.region, access.tile, access.matrix.stride, strict=True):
         step = tile * stride * size
         whole, rest = divmod(extent, tile)
         options = []
@@ -384,19 +369,24 @@ def _evaluate(
     weights = weights[:, residues]
     starts = patterns.starts[:, None, :] + residues[None, :, None]
     lengths = patterns.lengths[:, None, :]
-    sectors = covered(starts, lengths, SECTOR)
+    if patterns.targets is None:
+        sectors = fetched = covered(starts, lengths, SECTOR)
+    else:
+        targets, span = patterns.targets[:, None, :], int(patterns.targets.max()) + 1
+        sectors = _distinct(starts // LINE * span + targets)
+        fetched = _distinct(starts // SECTOR * span + targets)
     lines = covered(starts, lengths, LINE)
     used = covered(patterns.starts, patterns.lengths, 1)[:, None]
     ideal = -(-used // SECTOR)
     occurs = weights > 0
     aligned = not bool(((starts % (access.bits // 8)).any(axis=-1) & occurs).any())
 
-    excess = np.where(occurs, sectors - ideal, -1)
+    excess = np.where(occurs, fetched - ideal, -1)
     row, column = np.unravel_index(int(excess.argmax()), excess.shape)
     found = runs(patterns.starts[row], patterns.lengths[row])
     pitches = {after[0] - before[0] for before, after in zip(found, found[1:], strict=False)}
     worst = WorstRequest(
-        sectors=int(sectors[row, column]),
+        sectors=int(fetched[row, column]),
         ideal_sectors=int(ideal[row, 0]),
         lines=int(lines[row, column]),
         bytes=int(used[row, 0]),
@@ -415,6 +405,7 @@ def _evaluate(
         ideal_sectors=_total(weights, ideal),
         lines=_total(weights, lines),
         bytes=_total(weights, used),
+        l2_sectors=_total(weights, fetched),
     )
     return counts, worst, aligned
 
@@ -454,14 +445,23 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
     A request moves the distinct 32-byte sectors that its active lanes touch, whatever the order of
     the lanes: NVIDIA, Nsight Compute documentation, "Memory tables"; metrics
     ``l1tex__t_requests_pipe_lsu_mem_global_op_{ld,st}.sum`` and ``l1tex__t_sectors_...``.
+
+    ``cp.async`` of 16 bytes bypasses L1 on its way to shared memory. For it the same counter gives
+    the distinct pairs of a line of global memory and a 32-byte sector of shared memory, and L2
+    (``lts__t_sectors_srcunit_tex_op_read.sum``) the pairs of a sector of each: so found on an H200,
+    where both rules gave every one of some hundred patterns. They differ from the sectors of the
+    addresses only where a row is off a 32-byte boundary, or its vectors do not stay side by side.
     """
-    base = (base_residue(access.matrix) if base is None else base) % LINE
+    base = base_residue(access.matrix) if base is None else base
+    size = dtype(access.matrix.dtype).bytes
+    offset = sum(o * s for o, s in zip(access.origin, access.matrix.stride, strict=True))
+    base = (base + offset * size) % LINE
     none = GlobalCounts()
     interior, edge, tile = none, none, none
     worst_full: WorstRequest | None = None
     worst_edge: WorstRequest | None = None
     aligned = True
-    corner = tuple(min(t, s) for t, s in zip(access.tile, access.matrix.shape, strict=True))
+    corner = tuple(min(t, s) for t, s in zip(access.tile, access.region, strict=True))
     for valid, tiles, full in _classes(access, base):
         patterns = _patterns(access, valid)
         counts, worst, fits = _evaluate(access, patterns, tiles)

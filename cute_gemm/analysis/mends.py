@@ -109,7 +109,7 @@ def mends(
         if isinstance(access, GlobalAccess) and access.operand in "AB" and 1 in access.matrix.stride
     }
     for index, access in enumerate(accesses):
-        if not isinstance(access, GlobalAccess):
+        if not isinstance(access, GlobalAccess) or access.tail == "elements":
             continue
         fills = [item for item in shared if item[1].operand == access.operand != "C"]
         copies = _mend_global(
@@ -345,6 +345,7 @@ class _Change:
             axis=axis,
             bits=bits,
             instruction=name,
+            targets=None,  # side by side, where the new layout puts them
         )
 
     def in_matrix(self, place: _Place) -> GlobalAccess:

@@ -431,7 +431,7 @@ def performance(
     requested = dict.fromkeys(compulsory, 0)
     for row in rows:
         if row.space == "global":
-            moved = (row.launch.sectors or 0) * SECTOR
+            moved = (row.launch.l2_sectors or row.launch.sectors or 0) * SECTOR
             requested[row.operand] = requested.get(row.operand, 0) + moved
     traffic = Traffic(compulsory, requested)
     intensity = _ratio(problem.flops, traffic.compulsory_bytes)

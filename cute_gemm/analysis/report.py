@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm.analysis.mends import Mend, mends
+from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.rows import AccessRow, findings, make_row, modes, number, percent
+from cute_gemm.kernels.base import GlobalAccess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
+    from cute_gemm.analysis.gpus import Gpu
     from cute_gemm.cubin import Resources
     from cute_gemm.kernels.base import Access, Launch
     from cute_gemm.problem import GemmProblem
@@ -34,8 +39,13 @@ class OperandView:
 
     @property
     def coalesced(self) -> bool:
-        """Whether all its global accesses (of C: loads and stores) are coalesced."""
-        return all(row.good for row in self.rows if row.space == "global")
+        """Whether all its global accesses (of C: loads and stores) are coalesced.
+
+        Judged are those with interior tiles, or all when none has one: a last k-tile that K does
+        not fill decides as little as the edge of a matrix.
+        """
+        rows = [row for row in self.rows if row.space == "global"]
+        return all(row.good for row in rows if not row.at_edges or all(r.at_edges for r in rows))
 
     @property
     def conflict_free(self) -> bool:
@@ -72,8 +82,14 @@ class Report:
         Registers, shared memory and spills of the build, or None when nothing was built.
     rows
         One ``AccessRow`` per memory instruction.
+    accesses
+        What each row evaluates, in the same order.
     findings
         One sentence for each thing that is not as good as it could be.
+    mends
+        What would mend each access, the mend of fewest changes first.
+    performance
+        Bytes, intensity, roofline, occupancy, waves.
     """
 
     problem: GemmProblem
@@ -83,7 +99,10 @@ class Report:
     launch: Launch
     resources: Resources | None
     rows: tuple[AccessRow, ...]
+    accesses: tuple[Access, ...]
     findings: tuple[str, ...]
+    mends: tuple[tuple[Mend, ...], ...]
+    performance: Performance
 
     def __getitem__(self, operand: str) -> OperandView:
         """Return the accesses of ``"A"``, ``"B"`` or ``"C"``.
@@ -155,6 +174,8 @@ class Report:
             },
             "accesses": [asdict(row) for row in self.rows],
             "findings": list(self.findings),
+            "mends": [[asdict(mend) for mend in found] for found in self.mends],
+            "performance": self.performance.to_dict(),
         }
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -162,6 +183,23 @@ class Report:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     # -- readable -----------------------------------------------------------------------------
+
+    def to_html(self) -> str:
+        """Return the report with its pictures as one HTML file, which needs nothing beside it.
+
+        Examples
+        --------
+        ``Path("report.html").write_text(report.to_html(), encoding="utf-8")``
+        """
+        from cute_gemm.analysis.html import report_html
+
+        return report_html(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from cute_gemm.analysis.html import fragment_html
+
+        return fragment_html(self)
 
     def __str__(self) -> str:
         import io
@@ -185,7 +223,8 @@ class Report:
         from rich.text import Text
 
         yield from self._header()
-        for table in (self._global_table(), self._shared_table(), self._launch_table()):
+        tables = (self._global_table(), self._edge_table(), self._shared_table())
+        for table in (*tables, self._launch_table(), self._performance_table()):
             if table is not None:
                 yield Text()
                 yield table
@@ -233,16 +272,16 @@ class Report:
             return None
         table = _table(
             "Global memory, per request of the interior tiles (sectors of 32 bytes, lines of 128)",
-            ("operand", "access", "bits", "lanes", "requests", "sectors", "ideal", "lines", "bytes")
+            ("", "access", "bits", "lanes", "requests", "sectors", "ideal", "lines", "bytes")
             + ("efficiency", "verdict"),
             left=(0, 1, 10),
         )
         for row in rows:
             table.add_row(
                 row.operand,
-                row.instruction,
-                str(row.bits),
-                number(row.lanes),
+                _name(row),
+                str(row.bits or "-"),
+                number(row.lanes) if row.bits else "-",
                 f"{number(row.requests)}/{row.unit}",
                 number(row.sectors),
                 number(row.ideal_sectors),
@@ -253,20 +292,40 @@ class Report:
             )
         return table
 
+    def _edge_table(self) -> Table | None:
+        rows = [row for row in self.rows if row.edge_tiles]
+        if not rows:
+            return None
+        table = _table(
+            "Global memory, per request of the edge tiles",
+            ("", "access", "interior tiles", "edge tiles", "sectors", "efficiency"),
+            left=(0, 1),
+        )
+        for row in rows:
+            table.add_row(
+                row.operand,
+                _name(row),
+                number(row.interior_tiles),
+                number(row.edge_tiles),
+                number(row.edge_sectors),
+                percent(row.edge_efficiency),
+            )
+        return table
+
     def _shared_table(self) -> Table | None:
         rows = [row for row in self.rows if row.space == "shared"]
         if not rows:
             return None
         table = _table(
             "Shared memory, per request",
-            ("operand", "access", "bits", "lanes", "requests", "wavefronts", "ideal", "conflicts")
+            ("", "access", "bits", "lanes", "requests", "wavefronts", "ideal", "conflicts")
             + ("verdict",),
             left=(0, 1, 8),
         )
         for row in rows:
             table.add_row(
                 row.operand,
-                row.instruction,
+                _name(row),
                 str(row.bits),
                 number(row.lanes),
                 f"{number(row.requests)}/{row.unit}",
@@ -282,16 +341,14 @@ class Report:
             return None
         table = _table(
             "The whole launch",
-            ("operand", "access", "requests", "sectors", "ideal", "wavefronts", "conflicts"),
+            ("", "access", "requests", "sectors", "ideal", "wavefronts", "conflicts"),
             left=(0, 1),
         )
         for row in self.rows:
             totals = row.launch
             table.add_row(
                 row.operand,
-                row.instruction
-                if row.instruction.endswith(row.space)
-                else f"{row.instruction} ({row.space})",
+                _name(row, "" if row.instruction.endswith(row.space) else f" ({row.space})"),
                 number(totals.requests),
                 number(totals.sectors),
                 number(totals.ideal_sectors),
@@ -299,6 +356,22 @@ class Report:
                 number(totals.conflicts),
             )
         return table
+
+    def _performance_table(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 2, 0, 1))
+        table.title, table.title_justify, table.title_style = "Performance", "left", "bold"
+        for label, text in self.performance.lines():
+            table.add_row(label, Text(text))
+        return table
+
+
+def _name(row: AccessRow, more: str = "") -> str:
+    """The instruction, and under it the part of the launch that the row is about."""
+    part = wrap(row.part, max(13, len(row.instruction) - 1))
+    return "\n ".join([f"{row.instruction}{more}", *part])
 
 
 def _verdict(row: AccessRow) -> Any:
@@ -330,6 +403,22 @@ def _table(title: str, columns: tuple[str, ...], left: tuple[int, ...]) -> Table
     return table
 
 
+def _to_mend(access: Access) -> Access:
+    """The access as its mends are looked for: of the full tiles alone, if there are any.
+
+    Those are what its verdict is about, and edge tiles would make each trial several times as long.
+    (Stores keep their region: whether vectors may be wider depends on where it ends.) Where the
+    vectors of today go in shared memory, and what becomes of those that straddle the end, says
+    nothing of other vectors.
+    """
+    if not isinstance(access, GlobalAccess) or access.tail == "elements":
+        return access
+    access = replace(access, tail="cut", targets=None)
+    rows, columns = (e - e % t for e, t in zip(access.region, access.tile, strict=True))
+    whole = rows and columns and access.direction == "load"
+    return replace(access, extents=(rows, columns)) if whole else access
+
+
 def make_report(
     problem: GemmProblem,
     kernel_name: str,
@@ -338,6 +427,9 @@ def make_report(
     accesses: Iterable[Access],
     launch: Launch,
     resources: Resources | None = None,
+    *,
+    gpu: Gpu | str | None = None,
+    reads_c: bool = False,
 ) -> Report:
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
@@ -353,6 +445,11 @@ def make_report(
         Its launch shape.
     resources
         Registers, shared memory and spills of a build, if there was one.
+    gpu
+        A row of ``gpus.GPUS`` or its name, for the roofline; by default the one that stands for
+        the arch.
+    reads_c
+        Whether C is read (beta is not 0).
 
     Returns
     -------
@@ -360,6 +457,8 @@ def make_report(
 
     Raises
     ------
+    OptionError
+        For a GPU that is not known, or that does not run kernels of ``arch``.
     ValueError
         When an access does not describe an instruction.
 
@@ -368,7 +467,9 @@ def make_report(
     ``make_report(problem, "sm80_pipeline", config, "sm_80", accesses, launch)["A"].coalesced``
     is True or False.
     """
-    rows = tuple(make_row(access) for access in accesses)
+    accesses = tuple(accesses)
+    found = mends([_to_mend(access) for access in accesses], launch.block)
+    rows = tuple(_mended(make_row(access), of) for access, of in zip(accesses, found, strict=True))
     return Report(
         problem=problem,
         kernel=kernel_name,
@@ -377,5 +478,15 @@ def make_report(
         launch=launch,
         resources=resources,
         rows=rows,
+        accesses=accesses,
         findings=findings(rows),
+        mends=tuple(found),
+        performance=performance(problem, launch, arch, rows, resources, gpu, reads_c),
     )
+
+
+def _mended(row: AccessRow, found: tuple[Mend, ...]) -> AccessRow:
+    """The row with its best mend: after the kernel's own name for it, if there is one."""
+    if row.good or not found:
+        return row
+    return replace(row, mend=f"{row.mend}; or {found[0]}" if row.mend else str(found[0]))

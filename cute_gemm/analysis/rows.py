@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from cute_gemm.analysis import gmem, smem
+from cute_gemm.analysis import gmem, smem, tma
 from cute_gemm.atoms import dtype
-from cute_gemm.kernels.base import GlobalAccess
+from cute_gemm.kernels.base import GlobalAccess, TmaAccess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Verdict on an access with a lane whose address is not a multiple of its vector.
 MISALIGNED = "misaligned"
+#: What a bulk tensor copy is called as an instruction.
+TMA = "TMA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +29,34 @@ class LaunchTotals:
     ----------
     requests, off
         Requests, and those whose lanes are all predicated off.
-    sectors, ideal_sectors, lines, bytes
+    lanes
+        Lanes that take part; 0 for a bulk copy (TMA), which has none.
+    bytes
+        Distinct bytes of each request, summed; of a bulk copy, what arrives in every CTA.
+    sectors, ideal_sectors, lines
         Of a global access.
     wavefronts, ideal_wavefronts, conflicts
         Of a shared access.
+    counted_wavefronts, counted_conflicts
+        What the hardware's counters show of it, which differs for ``cp.async`` (``SharedCounts``).
+    l2_sectors
+        Sectors that a global access asks L2 for; more than ``sectors`` where 16-byte ``cp.async``
+        is off a sector (``gmem.analyze``).
     """
 
     requests: int
     off: int
+    lanes: int
+    bytes: int
     sectors: int | None = None
     ideal_sectors: int | None = None
     lines: int | None = None
-    bytes: int | None = None
     wavefronts: int | None = None
     ideal_wavefronts: int | None = None
     conflicts: int | None = None
+    counted_wavefronts: int | None = None
+    counted_conflicts: int | None = None
+    l2_sectors: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +70,12 @@ class AccessRow:
     ----------
     operand, space, direction, instruction
         ``"A"``, ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, ``"cp.async"``.
+    part
+        Which part of the launch this is, when the instruction has several: ``"last k-tile"``.
     bits
-        Bits that each lane moves.
+        Bits that each lane moves; 0 for a bulk copy.
     lanes
-        Lanes of a request that take part.
+        Lanes of a request that take part; 0 for a bulk copy.
     unit, requests
         ``"k-tile"`` or ``"CTA"``, and the requests of one.
     sectors, ideal_sectors, lines
@@ -85,12 +102,15 @@ class AccessRow:
         Sectors per request and efficiency in the edge tiles; None without one.
     launch
         Totals of the whole launch.
+    notes
+        What else is to be said about it: one sentence each.
     """
 
     operand: str
     space: Literal["global", "shared"]
     direction: Literal["load", "store"]
     instruction: str
+    part: str
     bits: int
     lanes: float
     unit: str
@@ -113,6 +133,12 @@ class AccessRow:
     edge_sectors: float | None
     edge_efficiency: float | None
     launch: LaunchTotals
+    notes: tuple[str, ...] = ()
+
+    @property
+    def at_edges(self) -> bool:
+        """Whether this is a part of the launch that has edge tiles alone, as a last k-tile may."""
+        return bool(self.part and self.edge_tiles and not self.interior_tiles)
 
 
 def _mean(total: int, count: int) -> float:
@@ -169,11 +195,12 @@ def _global_row(access: GlobalAccess) -> AccessRow:
         space="global",
         direction=access.direction,
         instruction=access.instruction,
+        part=access.part,
         bits=access.bits,
         lanes=_mean(judged.lanes, judged.requests),
-        unit="CTA" if access.operand == "C" else "k-tile",
+        unit=access.unit,
         requests=found.tile.requests,
-        sectors=_mean(judged.sectors, judged.requests),
+        sectors=_mean(judged.l2_sectors, judged.requests),
         ideal_sectors=_mean(judged.ideal_sectors, judged.requests),
         lines=_mean(judged.lines, judged.requests),
         bytes=_mean(judged.bytes, judged.requests),
@@ -188,15 +215,17 @@ def _global_row(access: GlobalAccess) -> AccessRow:
         mend="" if found.coalesced else access.mend,
         interior_tiles=found.interior.tiles,
         edge_tiles=edge.tiles,
-        edge_sectors=_mean(edge.sectors, edge.requests) if edge.tiles else None,
+        edge_sectors=_mean(edge.l2_sectors, edge.requests) if edge.tiles else None,
         edge_efficiency=edge.efficiency if edge.tiles else None,
         launch=LaunchTotals(
             requests=launch.requests,
             off=launch.off,
+            lanes=launch.lanes,
+            bytes=launch.bytes,
             sectors=launch.sectors,
             ideal_sectors=launch.ideal_sectors,
             lines=launch.lines,
-            bytes=launch.bytes,
+            l2_sectors=launch.l2_sectors,
         ),
     )
 
@@ -214,6 +243,7 @@ def _shared_row(access: SharedAccess) -> AccessRow:
         space="shared",
         direction=access.direction,
         instruction=access.instruction,
+        part=access.part,
         bits=access.bits,
         lanes=_mean(once.lanes, once.requests),
         unit=access.unit,
@@ -238,55 +268,116 @@ def _shared_row(access: SharedAccess) -> AccessRow:
         launch=LaunchTotals(
             requests=launch.requests,
             off=launch.off,
+            lanes=launch.lanes,
+            bytes=launch.bytes,
             wavefronts=launch.wavefronts,
             ideal_wavefronts=launch.ideal_wavefronts,
             conflicts=launch.conflicts,
+            counted_wavefronts=launch.counted_wavefronts,
+            counted_conflicts=launch.counted_conflicts,
         ),
+    )
+
+
+def _tma_row(access: TmaAccess) -> AccessRow:
+    found = tma.analyze(access)
+    judged, edge, launch = found.judged, found.edge, found.launch
+    good = found.legal and found.coalesced
+    verdict = "coalesced" if found.coalesced else "not coalesced"
+    return AccessRow(
+        operand=access.operand,
+        space="global",
+        direction=access.direction,
+        instruction=TMA,
+        part=access.part,
+        bits=0,
+        lanes=0,
+        unit=access.unit,
+        requests=found.tile.requests,
+        sectors=_mean(judged.l2_sectors, judged.requests),
+        ideal_sectors=_mean(judged.ideal_sectors, judged.requests),
+        lines=_mean(judged.lines, judged.requests),
+        bytes=_mean(judged.bytes, judged.requests),
+        efficiency=found.efficiency,
+        wavefronts=None,
+        ideal_wavefronts=None,
+        conflicts=None,
+        good=good,
+        verdict=verdict if found.legal else "illegal",
+        why="",
+        limit="",
+        mend="" if good else access.mend,
+        interior_tiles=found.interior.tiles,
+        edge_tiles=edge.tiles,
+        edge_sectors=_mean(edge.l2_sectors, edge.requests) if edge.tiles else None,
+        edge_efficiency=edge.efficiency if edge.tiles else None,
+        launch=LaunchTotals(
+            requests=launch.requests,
+            off=0,
+            lanes=0,
+            bytes=(found.interior.bytes + edge.bytes) * access.sweeps,
+            sectors=launch.sectors,
+            ideal_sectors=launch.ideal_sectors,
+            lines=launch.lines,
+            l2_sectors=launch.l2_sectors,
+        ),
+        notes=found.findings,
     )
 
 
 def make_row(access: Access) -> AccessRow:
     """Evaluate one access with the model of its memory space."""
-    return _global_row(access) if isinstance(access, GlobalAccess) else _shared_row(access)
+    if isinstance(access, GlobalAccess):
+        return _global_row(access)
+    return _tma_row(access) if isinstance(access, TmaAccess) else _shared_row(access)
 
 
 def findings(rows: Iterable[AccessRow]) -> tuple[str, ...]:
     """One plain sentence per thing worth knowing."""
     found: list[str] = []
     for row in rows:
-        what = f"{row.operand}: {row.instruction} of {row.bits} bits"
+        kind = f"{row.operand}: {row.instruction}" + (f" of {row.bits} bits" if row.bits else "")
+        what = f"{kind} ({row.part})" if row.part else kind
         mend = f" Mend: {row.mend.rstrip('.')}." if row.mend else ""
         if row.space == "shared":
             if not row.good:
                 found.append(f"{what} has bank conflicts ({row.verdict}): {row.why}.{mend}")
-            continue
-        if row.verdict == MISALIGNED:
-            found.append(f"{what} would fault: {row.why}.{mend}")
-        elif not row.good:
-            used = "fetched are used" if row.direction == "load" else "touched are written"
-            found.append(
-                f"{what} is not coalesced: {number(row.sectors)} sectors per request where "
-                f"{number(row.ideal_sectors)} would do, {percent(row.efficiency)} of the bytes "
-                f"{used}; {row.why}.{mend}"
-            )
-        if row.limit and row.bits < 128:
-            found.append(f"{what}, not 128: {row.limit.rstrip('.')}.")
-        if not row.interior_tiles and row.edge_tiles:
-            found.append(f"{what}: the matrix fills no tile, so its figures are of edge tiles.")
-        if (
-            row.interior_tiles
-            and row.edge_tiles
-            and row.good
-            and row.edge_efficiency is not None
-            and row.efficiency is not None
-            and row.edge_efficiency < row.efficiency
-        ):
-            tiles = row.interior_tiles + row.edge_tiles
-            found.append(
-                f"{what}: {row.edge_tiles:,} of {tiles:,} tiles are at an edge, with "
-                f"{percent(row.edge_efficiency)} efficiency there."
-            )
+        elif row.instruction == TMA:
+            found += [f"{note}{mend}" for note in row.notes]
+        else:
+            found += _global_findings(row, what, mend)
+            if row.limit and row.bits < 128:
+                found.append(f"{kind}, not 128: {row.limit.rstrip('.')}.")
+        found += _edge_findings(row, what)
     return tuple(dict.fromkeys(found))
+
+
+def _global_findings(row: AccessRow, what: str, mend: str) -> list[str]:
+    if row.verdict == MISALIGNED:
+        return [f"{what} would fault: {row.why}.{mend}"]
+    if row.good or row.at_edges:
+        return []
+    used = "fetched are used" if row.direction == "load" else "touched are written"
+    return [
+        f"{what} is not coalesced: {number(row.sectors)} sectors per request where "
+        f"{number(row.ideal_sectors)} would do, {percent(row.efficiency)} of the bytes "
+        f"{used}; {row.why}.{mend}"
+    ]
+
+
+def _edge_findings(row: AccessRow, what: str) -> list[str]:
+    """What is to be said of edge tiles, when they are worse than the verdict."""
+    if not row.edge_tiles or row.edge_efficiency is None or row.efficiency is None:
+        return []
+    there = f"{percent(row.edge_efficiency)} efficiency there."
+    if row.at_edges:
+        return [] if row.good else [f"{what}: all its tiles are at an edge, with {there}"]
+    if not row.interior_tiles:
+        return [f"{what}: the matrix fills no tile, so its figures are of edge tiles."]
+    if not row.good or row.edge_efficiency >= row.efficiency:
+        return []
+    tiles = row.interior_tiles + row.edge_tiles
+    return [f"{what}: {row.edge_tiles:,} of {tiles:,} tiles are at an edge, with {there}"]
 
 
 def number(value: float | None) -> str:

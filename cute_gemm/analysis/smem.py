@@ -4,18 +4,21 @@ Shared memory serves a request (one warp's instruction) in phases, each with the
 vectors make up at most 128 bytes: 32 lanes of 4 bytes, 16 of 8, 8 of 16, or the 8 rows of an
 ``ldmatrix`` matrix. A phase takes as many wavefronts as the busiest of the 32 banks has distinct
 4-byte words to serve; lanes that touch the same word share it.
+
+Loads of 8 and 16 bytes join two phases where neighbouring lanes share their vectors (``joined``);
+``cp.async`` is counted in ways of its own (``copy_wavefronts``). Both as found on an H200.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from cute_gemm.kernels.base import SharedAccess
+    from cute_gemm.kernels.base import GlobalAccess, SharedAccess
 
 #: Banks of shared memory.
 BANKS = 32
@@ -62,6 +65,59 @@ def phase_lanes(instruction: str, bits: int) -> int:
     return min(LANES, BANKS * WORD * 8 // bits)
 
 
+def joined(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
+    """Which requests are served with two phases joined in one; bool [requests].
+
+    A load of 8 or 16 bytes is, if every active lane ``i`` shares its vector with lane ``i ^ 1`` or
+    that lane is inactive, or if that is so of all ``i`` and ``i ^ 2``. Stores never are.
+
+    Examples
+    --------
+    >>> pairs = np.arange(32) // 2 * 16
+    >>> joined("ld.shared", 128, np.stack([pairs, np.arange(32) * 16])).tolist()
+    [True, False]
+    """
+    offsets = np.asarray(offsets, np.int64).reshape(-1, LANES)
+    if instruction != "ld.shared" or bits not in (64, 128):
+        return np.zeros(len(offsets), bool)
+    lane = np.arange(LANES)
+    shares = [
+        ((offsets < 0) | (partner < 0) | (offsets == partner)).all(axis=-1)
+        for partner in (offsets[:, lane ^ 1], offsets[:, lane ^ 2])
+    ]
+    return shares[0] | shares[1]
+
+
+def lane_phases(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
+    """Phase that serves each lane; int64 [requests, 32].
+
+    Examples
+    --------
+    >>> lane_phases("ld.shared", 64, np.arange(32) * 8)[0, ::8].tolist()
+    [0, 0, 1, 1]
+    """
+    phase = np.arange(LANES) // phase_lanes(instruction, bits)
+    pairs = joined(instruction, bits, offsets)[:, None]
+    return np.where(pairs, phase // 2 * 2, phase)
+
+
+def lane_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
+    """Words that each lane touches; int64 [requests, 32, words], -1 for an inactive lane.
+
+    Examples
+    --------
+    >>> lane_words("ld.shared", 64, np.arange(32) * 8)[0, 1].tolist()
+    [2, 3]
+    """
+    offsets = np.asarray(offsets, np.int64).reshape(-1, LANES)
+    number = matrices(instruction)
+    size = MATRIX_ROW_BYTES if number else bits // 8
+    if number:
+        offsets = np.where(np.arange(LANES) < number * MATRIX_ROWS, offsets, -1)
+    words = offsets[..., None] // WORD + np.arange(max(1, size // WORD))
+    return np.where(offsets[..., None] < 0, -1, words)
+
+
 def phase_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
     """Words that each phase of each request touches.
 
@@ -73,20 +129,62 @@ def phase_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
     Returns
     -------
     int64 [requests, phases, words]
-        Index of each 4-byte word; -1 where a lane is inactive. For loads and stores that is the
-        plain rule: fixed groups of consecutive lanes, none merged with another.
+        Index of each 4-byte word; -1 where a lane is inactive. Of two joined phases the first has
+        the words of both.
     """
-    offsets = np.asarray(offsets, np.int64).reshape(-1, LANES)
-    number = matrices(instruction)
-    if number:
-        offsets, size = offsets[:, : number * MATRIX_ROWS], MATRIX_ROW_BYTES
-    else:
-        size = bits // 8
+    words = lane_words(instruction, bits, offsets)
     lanes = phase_lanes(instruction, bits)
-    phased = offsets.reshape(len(offsets), offsets.shape[1] // lanes, lanes)
-    words = phased[..., None] // WORD + np.arange(max(1, size // WORD))
-    words = np.where(phased[..., None] < 0, -1, words)
-    return words.reshape(*phased.shape[:2], lanes * words.shape[-1])
+    phases = matrices(instruction) or LANES // lanes
+    phased = words[:, : phases * lanes].reshape(len(words), phases, lanes * words.shape[-1])
+    pairs = joined(instruction, bits, offsets)
+    if not pairs.any():
+        return phased
+    wide = np.full((*phased.shape[:2], 2 * phased.shape[2]), -1)
+    wide[..., : phased.shape[2]] = phased
+    wide[pairs, 0::2, phased.shape[2] :] = phased[pairs, 1::2]
+    wide[pairs, 1::2] = -1
+    return wide
+
+
+def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.ndarray:
+    """Wavefronts of ``cp.async`` of 4 and 8 bytes as counters have them; int64 [requests, phases].
+
+    Such a copy reads words of lines in L1, which has banks as shared memory has, and writes words
+    of shared memory. Lane by lane it joins the first wavefront whose banks are free on both sides.
+
+    Parameters
+    ----------
+    targets, sources
+        int [requests, 32]: byte offsets in shared and (from any origin that is a multiple of 4
+        bytes) in global memory; -1 in ``targets`` for an inactive lane, -1 in ``sources`` for one
+        that writes zeros.
+
+    Notes
+    -----
+    Found on an H200: of 201 patterns with conflicts on one side at most the rule gave each one's
+    ``smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum``. With conflicts on both
+    sides the hardware takes up to a half more.
+    """
+    size, lanes = bits // 8, phase_lanes("cp.async", bits)
+    slots = BANKS * WORD // size
+    target, source = (
+        np.asarray(a, np.int64).reshape(-1, LANES // lanes, lanes) // size
+        for a in (targets, sources)
+    )
+    wave = np.full(target.shape, -1)
+
+    def clash(vectors: np.ndarray, i: int, j: int) -> np.ndarray:
+        a, b = vectors[..., i], vectors[..., j]
+        return (a >= 0) & (b >= 0) & (a != b) & (a % slots == b % slots)
+
+    for lane in range(lanes):
+        taken = np.zeros((*target.shape[:2], lanes + 1), bool)
+        for before in range(lane):
+            apart = clash(target, before, lane) | clash(source, before, lane)
+            rows = np.nonzero(apart & (wave[..., before] >= 0))
+            taken[(*rows, wave[(*rows, before)])] = True
+        wave[..., lane] = np.where(target[..., lane] >= 0, taken.argmin(axis=-1), -1)
+    return wave.max(axis=-1) + 1
 
 
 def phase_wavefronts(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -136,6 +234,10 @@ class SharedCounts:
         Passes through shared memory, and the fewest that could carry the words of each phase.
     bytes
         Distinct words of each phase, summed, in bytes.
+    counted_wavefronts, counted_conflicts
+        What the hardware's counters show. Only those of ``cp.async`` differ from ``wavefronts`` and
+        ``conflicts``: with 16 bytes it goes past the unit that is counted, and there are none; with
+        less it has the banks of L1 to heed too (``copy_wavefronts``).
     """
 
     requests: int = 0
@@ -144,17 +246,17 @@ class SharedCounts:
     wavefronts: int = 0
     ideal_wavefronts: int = 0
     bytes: int = 0
+    counted_wavefronts: int = 0
+    counted_conflicts: int = 0
+
+    def __add__(self, other: SharedCounts) -> SharedCounts:
+        return SharedCounts(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(SharedCounts))
+        )
 
     def times(self, factor: int) -> SharedCounts:
         """Return these sums taken ``factor`` times."""
-        return SharedCounts(
-            self.requests * factor,
-            self.off * factor,
-            self.lanes * factor,
-            self.wavefronts * factor,
-            self.ideal_wavefronts * factor,
-            self.bytes * factor,
-        )
+        return SharedCounts(*(getattr(self, f.name) * factor for f in fields(SharedCounts)))
 
     @property
     def conflicts(self) -> int:
@@ -169,13 +271,16 @@ class SharedAnalysis:
     Attributes
     ----------
     once
-        One execution: a k-tile, or a CTA.
+        One execution: a k-tile, or a CTA; under a guard, one visit of the first tile.
     launch
         Every execution of the launch.
     worst_wavefronts, worst_ideal
         Of the request with most conflicts.
     ways
         Wavefronts of the worst phase: 2 for a 2-way conflict, 1 without one.
+    interior, edge
+        Of ``launch``, what belongs to full tiles and to tiles at an edge; without a guard all is
+        interior.
     """
 
     once: SharedCounts
@@ -183,11 +288,67 @@ class SharedAnalysis:
     worst_wavefronts: int
     worst_ideal: int
     ways: int
+    interior: SharedCounts
+    edge: SharedCounts
 
     @property
     def conflict_free(self) -> bool:
         """Whether every request takes the fewest wavefronts possible."""
-        return self.once.conflicts == 0
+        return self.launch.conflicts == 0 if self.launch.requests else self.once.conflicts == 0
+
+
+def _visit(
+    access: SharedAccess, offsets: np.ndarray, sources: np.ndarray | None
+) -> tuple[SharedCounts, int, int, int]:
+    """Count one execution; also the wavefronts and ideal of the worst request, and the ways."""
+    number = matrices(access.instruction)
+    if number:
+        offsets = np.where(np.arange(LANES) < number * MATRIX_ROWS, offsets, -1)
+    wavefronts, distinct = phase_wavefronts(phase_words(access.instruction, access.bits, offsets))
+    ideal = -(-distinct // BANKS)
+    per_request, per_request_ideal = wavefronts.sum(axis=-1), ideal.sum(axis=-1)
+    active = (offsets >= 0).any(axis=-1)
+    total, fewest = int(per_request.sum()), int(per_request_ideal.sum())
+    counted = total
+    if access.instruction == "cp.async":
+        counted = 0
+        if access.bits < 128:
+            counted = total
+            if sources is not None:
+                counted = int(copy_wavefronts(access.bits, offsets, sources).sum())
+    counts = SharedCounts(
+        requests=int(active.sum()),
+        off=int((~active).sum()),
+        lanes=int((offsets >= 0).sum()),
+        wavefronts=total,
+        ideal_wavefronts=fewest,
+        bytes=int(distinct.sum()) * WORD,
+        counted_wavefronts=counted,
+        counted_conflicts=max(0, counted - fewest),
+    )
+    worst = int((per_request - per_request_ideal).argmax()) if len(offsets) else -1
+    if worst < 0:
+        return counts, 0, 0, 0
+    ways = int(wavefronts.max(initial=0))
+    return counts, int(per_request[worst]), int(per_request_ideal[worst]), ways
+
+
+def guarded_offsets(access: SharedAccess, valid: tuple[int, int]) -> np.ndarray:
+    """``access.offsets`` with -1 for what its guard leaves out of a tile of ``valid`` elements."""
+    guard = access.guard
+    offsets = np.asarray(access.offsets, np.int64).reshape(-1, LANES)
+    if guard is None:
+        return offsets
+    takes_part = guard.lanes(valid)[1] > 0
+    if access.zero_fill:
+        cut = guard.straddling(valid)
+        if guard.tail == "elements":
+            takes_part = np.repeat(cut, guard.width, axis=0)
+        elif guard.tail == "full":
+            takes_part = ~cut
+        else:
+            takes_part = np.ones_like(takes_part)
+    return np.where(takes_part, offsets, -1)
 
 
 def analyze(access: SharedAccess) -> SharedAnalysis:
@@ -212,29 +373,26 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
     ``ldmatrix.x4`` on rows 128 bytes apart takes 32 wavefronts where 4 would do; with a
     ``Swizzle<3,3,3>`` on 16-bit elements it takes 4.
     """
-    offsets = np.asarray(access.offsets, np.int64).reshape(-1, LANES)
-    number = matrices(access.instruction)
-    if number:
-        offsets = offsets.copy()
-        offsets[:, number * MATRIX_ROWS :] = -1
-    words = phase_words(access.instruction, access.bits, offsets)
-    wavefronts, distinct = phase_wavefronts(words)
-    ideal = -(-distinct // BANKS)
-    per_request, per_request_ideal = wavefronts.sum(axis=-1), ideal.sum(axis=-1)
-    active = (offsets >= 0).any(axis=-1)
-    once = SharedCounts(
-        requests=int(active.sum()),
-        off=int((~active).sum()),
-        lanes=int((offsets >= 0).sum()),
-        wavefronts=int(per_request.sum()),
-        ideal_wavefronts=int(per_request_ideal.sum()),
-        bytes=int(distinct.sum()) * WORD,
-    )
-    worst = int((per_request - per_request_ideal).argmax()) if len(offsets) else -1
-    return SharedAnalysis(
-        once=once,
-        launch=once.times(access.executions),
-        worst_wavefronts=int(per_request[worst]) if worst >= 0 else 0,
-        worst_ideal=int(per_request_ideal[worst]) if worst >= 0 else 0,
-        ways=int(wavefronts.max(initial=0)),
-    )
+    guard, source = access.guard, access.guard or access.source
+    if guard is None:
+        sources = None if source is None else _sources(source, source.tile)
+        once, worst, ideal, ways = _visit(access, guarded_offsets(access, (0, 0)), sources)
+        launch = once.times(access.executions)
+        return SharedAnalysis(once, launch, worst, ideal, ways, launch, SharedCounts())
+    interior, edge, first = SharedCounts(), SharedCounts(), SharedCounts()
+    worst, ideal, ways = 0, 0, 0
+    for number, (valid, tiles, full) in enumerate(guard.tile_classes()):
+        found = _visit(access, guarded_offsets(access, valid), _sources(guard, valid))
+        counts = found[0].times(tiles * guard.sweeps)
+        interior, edge = (interior + counts, edge) if full else (interior, edge + counts)
+        first = first if number else found[0]
+        if found[1] - found[2] >= worst - ideal:
+            worst, ideal = found[1:3]
+        ways = max(ways, found[3])
+    return SharedAnalysis(first, interior + edge, worst, ideal, ways, interior, edge)
+
+
+def _sources(access: GlobalAccess, valid: tuple[int, int]) -> np.ndarray:
+    """Bytes of global memory that each lane reads from, from the tile's corner; -1 for none."""
+    starts, lengths = access.lanes(valid)
+    return np.where(lengths > 0, starts, -1)

@@ -209,6 +209,7 @@ def _boxes(boxes: np.ndarray, row_starts: np.ndarray, rows: int, length: int) ->
         tiles=number,
         requests=number,
         sectors=touched(SECTOR),
+        l2_sectors=touched(SECTOR),
         ideal_sectors=number * -(-rows * length // SECTOR),
         lines=touched(LINE),
         bytes=number * rows * length,

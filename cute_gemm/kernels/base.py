@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from cute_gemm.atoms import dtype
 from cute_gemm.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from cute_gemm.emitter import TranslationUnit
     from cute_gemm.layout import Layout
     from cute_gemm.problem import GemmProblem, Matrix
@@ -105,6 +107,9 @@ class GlobalAccess:
         What one visit belongs to: ``"k-tile"`` or ``"CTA"``.
     part
         Which part of the launch this is, when the instruction has several (``"last k-tile"``).
+    targets
+        Of ``cp.async``: int array [requests, 32], the byte of shared memory that each lane's vector
+        goes to. Copies of 16 bytes bypass L1, and their sectors depend on it (``gmem.analyze``).
     """
 
     operand: str
@@ -124,11 +129,95 @@ class GlobalAccess:
     width: int = 1
     unit: Literal["k-tile", "CTA"] = "k-tile"
     part: str = ""
+    targets: np.ndarray | None = None
 
     @property
     def region(self) -> tuple[int, int]:
         """Shape of what is visited."""
         return self.matrix.shape if self.extents is None else self.extents
+
+    @property
+    def vector(self) -> tuple[int, int]:
+        """Bytes of an element, and elements that a lane moves at a time.
+
+        Raises
+        ------
+        ValueError
+            When ``bits`` is no whole number of elements, or the vector runs along a mode whose
+            stride is not 1.
+        """
+        size = dtype(self.matrix.dtype).bytes
+        width, rest = divmod(self.bits, 8 * size)
+        if width < 1 or rest:
+            raise ValueError(
+                f"operand {self.operand}: bits is {self.bits}, expected a multiple of the "
+                f"{8 * size} bits of {self.matrix.dtype}"
+            )
+        stride = self.matrix.stride[self.axis]
+        if width > 1 and stride != 1:
+            raise ValueError(
+                f"operand {self.operand}: a vector of {width} elements runs along mode "
+                f"{self.axis}, whose stride is {stride}; expected the mode of stride 1"
+            )
+        return size, width
+
+    def tile_classes(self) -> list[tuple[tuple[int, int], int, bool]]:
+        """The tiles of the region by extent: (elements in each mode, number of tiles, full)."""
+        modes = []
+        for extent, tile in zip(self.region, self.tile, strict=True):
+            whole, rest = divmod(extent, tile)
+            modes.append([(tile, whole, True)] * (whole > 0) + [(rest, 1, False)] * (rest > 0))
+        return [((v0, v1), n0 * n1, f0 and f1) for (v0, n0, f0), (v1, n1, f1) in product(*modes)]
+
+    def _left(self, valid: tuple[int, int]) -> np.ndarray:
+        """Elements from each lane's first to the end of the region; 0 for lanes that are off."""
+        coords = np.asarray(self.coords, np.int64).reshape(-1, 32, 2)
+        takes_part = (coords >= 0).all(axis=-1)
+        takes_part &= coords[..., 1 - self.axis] < valid[1 - self.axis]
+        return np.where(takes_part, valid[self.axis] - coords[..., self.axis], 0)
+
+    def straddling(self, valid: tuple[int, int]) -> np.ndarray:
+        """Which lanes' vectors the region's end cuts; bool [requests, 32].
+
+        Parameters
+        ----------
+        valid
+            Elements of the tile that lie in the region, in each mode.
+        """
+        width = self.width if self.tail == "elements" else self.vector[1]
+        left = self._left(valid)
+        return (left > 0) & (left < width)
+
+    def lanes(self, valid: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """First byte and number of bytes of every lane of every request of a tile.
+
+        Parameters
+        ----------
+        valid
+            Elements of the tile that lie in the region, in each mode.
+
+        Returns
+        -------
+        (int64 [requests, 32], int64 [requests, 32])
+            Bytes from the tile's corner, and 0 bytes where a lane takes no part. With
+            ``tail="elements"`` there are ``width`` requests for each in ``coords``.
+        """
+        size, width = self.vector
+        coords = np.asarray(self.coords, np.int64).reshape(-1, 32, 2)
+        starts = (coords @ np.asarray(self.matrix.stride, np.int64)) * size
+        left = self._left(valid)
+        if self.tail == "elements":
+            step = np.arange(self.width)[None, :, None]
+            along = self.matrix.stride[self.axis] * size
+            starts = (starts[:, None, :] + step * along).reshape(-1, 32)
+            left = np.where(self.straddling(valid), left, 0)[:, None, :]
+            return starts, np.where(step < left, size, 0).reshape(-1, 32)
+        inside = np.clip(left, 0, width)
+        if self.tail == "whole":
+            inside = np.where(inside > 0, width, 0)
+        elif self.tail == "full":
+            inside = np.where(inside == width, width, 0)
+        return starts, inside * size
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +243,8 @@ class SharedAccess:
         (``cp.async`` itself; staged sums that are stored to C); None when every lane takes part.
     zero_fill
         Whether what the guard leaves out is written all the same, as zeros.
+    source
+        Of ``cp.async``: the global access whose addresses it copies from, when there is no guard.
     layout, coords, element_bits
         Where known: the layout of the tile in shared memory (elements; one stage), the coordinates
         int [requests, 32, 2] of the lanes' vectors in it, and the width of an element; then
@@ -172,6 +263,7 @@ class SharedAccess:
     mend: str = ""
     guard: GlobalAccess | None = None
     zero_fill: bool = False
+    source: GlobalAccess | None = None
     layout: Layout | None = None
     coords: np.ndarray | None = None
     element_bits: int = 0
@@ -191,7 +283,7 @@ class TmaAccess:
     box
         Extents of what one instruction moves, in the modes of ``matrix``.
     sweeps
-        How often the launch moves each box.
+        How often each box is delivered to a CTA (a multicast load counts for each CTA it serves).
     swizzle
         Bytes of the swizzle's span: 0, 32, 64 or 128.
     multicast

@@ -82,6 +82,7 @@ class _Launch:
         other, other_tile = (problem.n, config.tile[1]) if is_a else (problem.m, config.tile[0])
         elements = config.alignment(name)
         coords = config.load_map(name).requests(elements)
+        stores = shared_stores(config, name)
         if matrix.unit == 1:  # (contiguous, strided) -> (mode 0, mode 1)
             coords = np.ascontiguousarray(coords[..., ::-1])
         limit, mend = limit_of(config, matrix, elements)
@@ -97,6 +98,7 @@ class _Launch:
             sweeps=-(-other // other_tile),
             limit=limit,
             mend=mend,
+            targets=stores.offsets if stores.instruction == "cp.async" else None,
         )
         start = self._start(1)
         if start in (config.tile[2], problem.k):
@@ -126,6 +128,7 @@ class _Launch:
             bits=requests.bits,
             offsets=requests.offsets,
             mend=load.mend or OTHER_KERNEL,
+            source=load if requests.instruction == "cp.async" else None,
         )
         if config.stages == 2:
             return [replace(every, executions=self.ctas * (self.k_tiles + 1))]

@@ -10,8 +10,9 @@ import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cute_gemm.atoms import DTYPES, MMA_ATOMS
-from cute_gemm.copies import TiledCopy
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import (
     Access,
@@ -181,17 +182,15 @@ class Sm80Pipeline(Kernel):
     def accesses(
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`Kernel.accesses`."""
+        """See :meth:`Kernel.accesses`; alpha is taken not to be 0."""
         parts = structure(config)
         tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
-        k_tiles = -(-problem.k // config.tile[2])
-        ctas = tiles[0] * tiles[1]
         out: list[Access] = []
         for plan in parts.operands:
             matrix = problem.A if plan.source == "A" else problem.B
             sweeps = tiles[1] if plan.source == "A" else tiles[0]
-            out += _operand_accesses(config, plan, matrix, sweeps, ctas, k_tiles)
-        return (*out, *_epilogue_accesses(config, parts, problem, ctas))
+            out += _operand_accesses(config, plan, matrix, sweeps, tiles[0] * tiles[1])
+        return (*out, *_epilogue_accesses(config, parts, problem, reads_c))
 
 
 def _option(config: Config, key: str, value: Any) -> Any:
@@ -284,10 +283,18 @@ def _mma_kind(name: str) -> str:
 
 
 def _operand_accesses(
-    config: Config, plan: OperandPlan, matrix: Matrix, sweeps: int, ctas: int, k_tiles: int
+    config: Config, plan: OperandPlan, matrix: Matrix, sweeps: int, ctas: int
 ) -> list[Access]:
+    """The accesses of A or B.
+
+    The last k-tile, the only one that the end of K can cut, is loaded apart: what lies outside is
+    filled with zeros, and vectors that straddle an end are moved element by element. In the other
+    k-tiles a vector that straddles the last row is read whole.
+    """
+    copy, (rows, k) = plan.gmem_copy, matrix.shape
+    step = plan.extents[1]
+    k_tiles = -(-k // step)
     executions = ctas * k_tiles
-    copy, axis = plan.gmem_copy, 0 if plan.major == "MN" else 1
     widest, limit = access_bytes(matrix, False)
     mend = ""
     if copy.atom.bits < 8 * widest:
@@ -295,39 +302,83 @@ def _operand_accesses(
             f"copy={config.copy!r} moves vectors along {matrix.name}'s M or N mode; it is K-major"
         )
         mend = 'copy="auto"'
+    shared_mend = 'copy="auto"' if config.copy == "mn_major" else ""
     one_stage = Layout(
         plan.smem_layout.shape[:2],  # type: ignore[index]
         plan.smem_layout.stride[:2],  # type: ignore[index]
         plan.smem_layout.swizzle,
     )
-    synchronous = copy.atom.name != "cp.async"
-    out: list[Access] = [
-        GlobalAccess(
-            operand=plan.source,
-            direction="load",
-            instruction=copy.atom.name,
-            bits=copy.atom.bits,
-            matrix=matrix,
-            tile=plan.extents,
-            coords=copy.requests(plan.extents),
-            axis=axis,
-            sweeps=sweeps,
-            limit=limit,
-            mend=mend,
-        )
-    ]
-    shared_mend = 'copy="auto"' if config.copy == "mn_major" else ""
-    out.append(
-        SharedAccess(
-            operand=plan.source,
-            direction="store",
-            instruction="st.shared" if synchronous else "cp.async",
-            bits=copy.atom.bits,
-            offsets=copy.vector_offsets(one_stage, plan.extents),
-            executions=executions,
-            mend=shared_mend,
-        )
+    asynchronous = copy.atom.name == "cp.async"
+    coords, offsets = copy.requests(plan.extents), copy.vector_offsets(one_stage, plan.extents)
+    load = GlobalAccess(
+        operand=plan.source,
+        direction="load",
+        instruction=copy.atom.name,
+        bits=copy.atom.bits,
+        matrix=matrix,
+        tile=plan.extents,
+        coords=coords,
+        axis=0 if plan.major == "MN" else 1,
+        sweeps=sweeps,
+        limit=limit,
+        mend=mend,
+        tail="whole",
+        targets=offsets if asynchronous else None,
     )
+    store = SharedAccess(
+        operand=plan.source,
+        direction="store",
+        instruction="cp.async" if asynchronous else "st.shared",
+        bits=copy.atom.bits,
+        offsets=offsets,
+        mend=shared_mend,
+        layout=one_stage,
+        coords=coords,
+        element_bits=copy.element_bits,
+    )
+    globals_: list[Access] = []
+    stores: list[Access] = []
+
+    def moved(loads: GlobalAccess, stored: SharedAccess, zero_fill: bool) -> None:
+        globals_.append(loads)
+        stores.append(replace(stored, guard=loads, zero_fill=zero_fill, part=loads.part))
+
+    mode = "k" if plan.major == "K" else {"A": "m", "B": "n"}[plan.source]
+    ragged = bool(k % step or rows % plan.extents[0])
+    last = replace(load, tail="full")
+    if ragged and k_tiles > 1:
+        rest = (k_tiles - 1) * step
+        moved(replace(load, extents=(rows, rest), part="all but the last k-tile"), store, False)
+        last = replace(last, origin=(0, rest), extents=(rows, k - rest), part="last k-tile")
+    if executions:
+        moved(last, store, True)
+    if executions and ragged and copy.values > 1:
+        cut = replace(
+            last,
+            instruction="ld.global",
+            bits=copy.element_bits,
+            tail="elements",
+            width=copy.values,
+            targets=None,
+            limit="a vector that straddles the matrix's end goes element by element",
+            mend=f"pad {mode} to a multiple of {copy.values}, with zeros",
+            part="last k-tile, cut vectors",
+        )
+        if any(cut.straddling(valid).any() for valid, _, _ in cut.tile_classes()):
+            element = np.arange(copy.values) * (copy.element_bits // 8)
+            each = (offsets[:, None, :] + element[None, :, None]).reshape(-1, offsets.shape[1])
+            moved(
+                cut,
+                replace(
+                    store,
+                    instruction="st.shared",
+                    bits=copy.element_bits,
+                    offsets=each,
+                    layout=None,
+                    coords=None,
+                ),
+                True,
+            )
     reader = plan.smem_copy
     blocks = SharedAccess(
         operand=plan.source,
@@ -337,53 +388,74 @@ def _operand_accesses(
         offsets=reader.vector_offsets(one_stage, plan.extents),
         executions=executions,
         mend=shared_mend,
+        layout=one_stage,
+        coords=reader.requests(plan.extents),
+        element_bits=reader.element_bits,
     )
-    out.append(blocks)
-    if executions:
-        # Fragments are loaded a block ahead: after the last k tile too, one block in vain.
-        first = reader.vector_offsets(one_stage, (plan.extents[0], reader.tile[1]))
-        out.append(replace(blocks, offsets=first, executions=ctas, unit="CTA"))
-    return out
+    # Fragments are loaded a block ahead: after the last k tile too, one block in vain.
+    block = (plan.extents[0], reader.tile[1])
+    beyond = replace(
+        blocks,
+        offsets=reader.vector_offsets(one_stage, block),
+        coords=reader.requests(block),
+        executions=ctas,
+        unit="CTA",
+        part="after the last k-tile, in vain",
+    )
+    return [*globals_, *stores, *([blocks, beyond] if executions else [])]
 
 
 def _epilogue_accesses(
-    config: Config, parts: Structure, problem: GemmProblem, ctas: int
+    config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
 ) -> list[Access]:
-    chunks = ctas * (parts.tile[1] // parts.epilogue_tile[1])
+    ctas = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
+    chunks = parts.tile[1] // parts.epilogue_tile[1]
     stage, copy, tile = parts.epilogue_stage, parts.epilogue_copy, parts.epilogue_tile
-    coords = copy.requests((parts.tile[0], parts.tile[1]))
+    own = copy.requests((parts.tile[0], parts.tile[1]))  # as the kernel sees C
     extents = (parts.tile[0], parts.tile[1])
-    axis = 0
+    coords, axis = own, 0
     if config.exchange:
-        coords, extents, axis = coords[..., ::-1], extents[::-1], 1
+        coords, extents, axis = own[..., ::-1], extents[::-1], 1
     bits = copy.values * 8 * DTYPES[config.out_dtype].bytes
     widest, limit = access_bytes(problem.C, True)
     if bits < 8 * widest:
         limit = f"{copy.atom.bits}-bit reads of the staged sums"
-
-    def gmem(direction: str) -> GlobalAccess:
-        return GlobalAccess(
-            operand="C",
-            direction=direction,  # type: ignore[arg-type]
-            instruction="ld.global" if direction == "load" else "st.global",
-            bits=bits,
-            matrix=problem.C,
-            tile=extents,
-            coords=coords,
-            axis=axis,
-            sweeps=1,
-            limit=limit,
-        )
-
-    def smem(direction: str, tiled: TiledCopy) -> SharedAccess:
-        return SharedAccess(
-            operand="C",
-            direction=direction,  # type: ignore[arg-type]
-            instruction=tiled.atom.name,
-            bits=tiled.atom.bits,
-            offsets=tiled.vector_offsets(parts.epilogue_layout, tile),
-            executions=chunks,
-            unit="CTA",
-        )
-
-    return [smem("store", stage), smem("load", copy), gmem("store")]
+    store = GlobalAccess(
+        operand="C",
+        direction="store",
+        instruction="st.global",
+        bits=bits,
+        matrix=problem.C,
+        tile=extents,
+        coords=coords,
+        axis=axis,
+        sweeps=1,
+        limit=limit,
+        unit="CTA",
+    )
+    staged = SharedAccess(
+        operand="C",
+        direction="store",
+        instruction=stage.atom.name,
+        bits=stage.atom.bits,
+        offsets=stage.vector_offsets(parts.epilogue_layout, tile),
+        executions=ctas * chunks,
+        unit="CTA",
+        layout=parts.epilogue_layout,
+        coords=stage.requests(tile),
+        element_bits=stage.element_bits,
+    )
+    in_chunk = own % np.array(tile)
+    read = replace(
+        staged,
+        direction="load",
+        instruction=copy.atom.name,
+        bits=copy.atom.bits,
+        offsets=parts.epilogue_layout(in_chunk[..., 0], in_chunk[..., 1])
+        * (copy.element_bits // 8),
+        coords=in_chunk,
+        executions=0,
+        guard=store,
+    )
+    loads = [replace(store, direction="load", instruction="ld.global")] if reads_c else []
+    return [*loads, staged, read, store]

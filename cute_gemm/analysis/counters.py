@@ -1,0 +1,215 @@
+"""Which hardware counter has which figure of which accesses, and the two side by side.
+
+Names are those of Nsight Compute's metrics; each was seen to follow the model to the unit on an
+H200, and others were seen not to.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from cute_gemm.errors import ToolError, UnsupportedError
+
+if TYPE_CHECKING:
+    from cute_gemm.analysis.rows import AccessRow
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """One figure of one class of accesses, and the counter that has it.
+
+    Attributes
+    ----------
+    access, figure
+        ``"ldmatrix"``, ``"wavefronts"``; a field of ``LaunchTotals``, after ``counted_`` for shared memory.
+    metric
+        Nsight Compute's name of the counter; "" for conflicts that no counter has alone, which are
+        then the wavefronts counted less the fewest possible.
+    space, direction, instruction
+        Which rows of a report belong to the class; ``instruction`` is a regular expression.
+    minimum_cc
+        Lowest compute capability whose counters have it.
+    """
+
+    access: str
+    figure: str
+    metric: str
+    space: Literal["global", "shared"]
+    direction: Literal["load", "store"]
+    instruction: str
+    minimum_cc: int = 80
+
+    @property
+    def name(self) -> str:
+        """``"ldmatrix wavefronts"``."""
+        return f"{self.access} {self.figure}"
+
+    def has(self, row: AccessRow) -> bool:
+        """Whether a row of a report belongs to the class."""
+        return (row.space, row.direction) == (self.space, self.direction) and bool(
+            re.fullmatch(self.instruction, row.instruction)
+        )
+
+
+_GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
+# The counters of the SASS instructions: those of the data pipe (l1tex__data_...) put ldmatrix with
+# the loads, and also count wavefronts that wait for other warps.
+_WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
+_CONFLICTS = "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
+
+#: Everything that is compared. Conflicts without a metric follow their wavefronts.
+CLASSES = (
+    Class("global loads", "requests", _GLOBAL.format("requests", "ld"), "global", "load",
+          r"ld\.global|cp\.async"),
+    Class("global loads", "sectors", _GLOBAL.format("sectors", "ld"), "global", "load",
+          r"ld\.global|cp\.async"),
+    Class("global stores", "requests", _GLOBAL.format("requests", "st"), "global", "store",
+          r"st\.global"),
+    Class("global stores", "sectors", _GLOBAL.format("sectors", "st"), "global", "store",
+          r"st\.global"),
+    Class("shared loads", "wavefronts", _WAVEFRONTS.format("ld"), "shared", "load", r"ld\.shared"),
+    Class("shared loads", "conflicts", "", "shared", "load", r"ld\.shared"),
+    Class("shared stores", "wavefronts", _WAVEFRONTS.format("st"), "shared", "store",
+          r"st\.shared"),
+    Class("shared stores", "conflicts", "", "shared", "store", r"st\.shared"),
+    Class("ldmatrix", "wavefronts", _WAVEFRONTS.format("ldsm"), "shared", "load", r"ldmatrix.*"),
+    Class("ldmatrix", "conflicts", _CONFLICTS.format("ldsm"), "shared", "load", r"ldmatrix.*"),
+    Class("stmatrix", "wavefronts", _WAVEFRONTS.format("stsm"), "shared", "store", r"stmatrix.*",
+          90),
+    Class("stmatrix", "conflicts", _CONFLICTS.format("stsm"), "shared", "store", r"stmatrix.*", 90),
+    # Copies of 16 bytes go past the data pipe, and take no wavefront of it.
+    Class("cp.async", "wavefronts", _WAVEFRONTS.format("ldgsts_cache_access"), "shared", "store",
+          r"cp\.async"),
+    Class("cp.async", "conflicts", _CONFLICTS.format("ldgsts"), "shared", "store", r"cp\.async"),
+)  # fmt: skip
+
+
+def predicted(rows: Iterable[AccessRow]) -> dict[str, int]:
+    """Sum the totals of a launch by class.
+
+    Parameters
+    ----------
+    rows
+        All rows of a report, or of ``make_row`` for all accesses of a kernel.
+
+    Returns
+    -------
+    dict
+        Name of each of ``CLASSES`` -> units (requests, sectors, wavefronts, conflicts); 0 where
+        there is no such access.
+
+    Raises
+    ------
+    UnsupportedError
+        For an access that belongs to no class.
+
+    Examples
+    --------
+    ``predicted(report.rows)["global loads sectors"]`` is what
+    ``l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum`` should count.
+    """
+    totals = dict.fromkeys((one.name for one in CLASSES), 0)
+    for row in rows:
+        found = [one for one in CLASSES if one.has(row)]
+        if not found:
+            raise UnsupportedError(
+                f"{row.operand}: no counter is known for a {row.space} {row.direction} by "
+                f"{row.instruction}, so it cannot be compared"
+            )
+        for one in found:
+            field = one.figure if row.space == "global" else f"counted_{one.figure}"
+            totals[one.name] += getattr(row.launch, field)
+    return totals
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One figure of one class of accesses, in units.
+
+    Attributes
+    ----------
+    access, figure
+        ``"cp.async"``, ``"conflicts"``.
+    predicted, counted
+        By the model, and by the hardware.
+    metric
+        The counter, or "" for conflicts that are wavefronts counted less the fewest possible.
+    """
+
+    access: str
+    figure: str
+    predicted: int
+    counted: int
+    metric: str
+
+    @property
+    def difference(self) -> int:
+        """Counted less predicted."""
+        return self.counted - self.predicted
+
+
+def compare(expected: Mapping[str, int], metrics: Mapping[str, int]) -> tuple[Comparison, ...]:
+    """Put predicted and counted figures side by side.
+
+    Parameters
+    ----------
+    expected
+        What :func:`predicted` returned.
+    metrics
+        Metric -> count, of the same launch; where the device has no such counter it may be left
+        out.
+
+    Raises
+    ------
+    ToolError
+        When a metric is missing of which something is predicted.
+    """
+    figures: list[Comparison] = []
+    for one in CLASSES:
+        mine = expected[one.name]
+        if not one.metric:  # beside its wavefronts, which are the figure before
+            counted = figures[-1].counted - (figures[-1].predicted - mine)
+        elif one.metric in metrics:
+            counted = metrics[one.metric]
+        elif mine:
+            raise ToolError(f"ncu did not count {one.metric}, of which {mine} are predicted")
+        else:
+            continue
+        figures.append(Comparison(one.access, one.figure, mine, counted, one.metric))
+    return tuple(figures)
+
+
+def parse(text: str) -> list[tuple[str, dict[str, int]]]:
+    r"""Read the output of ``ncu --csv``.
+
+    Parameters
+    ----------
+    text
+        Standard output: ncu's remarks (``==PROF== ...``) and what the program printed, then a line
+        of column names, then one line for each launch and metric.
+
+    Returns
+    -------
+    list of (str, dict)
+        Kernel name, and metric -> count, of each launch in order. A value that is no number
+        (``n/a``) is left out.
+
+    Examples
+    --------
+    >>> parse('==PROF== Connected\n"ID","Kernel Name","Metric Name","Metric Value"\n'
+    ...       '"0","gemm","sectors.sum","1,024"\n')
+    [('gemm', {'sectors.sum': 1024})]
+    """
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID",')), len(lines))
+    launches: dict[int, tuple[str, dict[str, int]]] = {}
+    for row in csv.DictReader(line for line in lines[start:] if line.startswith('"')):
+        _, counters = launches.setdefault(int(row["ID"]), (row["Kernel Name"], {}))
+        value = row["Metric Value"].replace(",", "")
+        if re.fullmatch(r"\d+(\.0+)?", value):
+            counters[row["Metric Name"]] = int(value.partition(".")[0])
+    return [launches[number] for number in sorted(launches)]

@@ -1,0 +1,202 @@
+"""The table of all kernels x dtypes x ops x layouts, predicted against counted, under one ncu.
+
+``python tests/gpu/counters.py --output counters.csv`` compiles every kernel in parallel, launches
+every case once under Nsight Compute and prints what differs, what was refused, and a summary by
+class of accesses. Exits with 1 if anything differs or does not build. ``--only REGEX`` and
+``--limit N`` choose cases by name, ``--order C`` takes a row-major C, and ``--list`` shows the
+cases, which with ``--arch`` needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gemm_cases import OPS, PLAIN, TYPES, Builds
+
+from cute_gemm.errors import CompileError, GemmError, OptionError, UnsupportedError
+from cute_gemm.profile import Case, Profile, compare, count, ncu, predict
+
+VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("sm80_pipeline", {"copy": "auto"}),
+    ("sm80_pipeline", {"copy": "mn_major"}),
+    ("cutlass_universal", {}),
+)
+
+
+class Place(NamedTuple):
+    """A size, and how the matrices lie in memory."""
+
+    m: int
+    n: int
+    k: int
+    pad: int = 0
+    base_offset: int = 0
+    beta: int = 0
+
+
+#: Kernels depend on widths and tile, not on sizes: "ld+1", "base+1" and "odd" share theirs, and so
+#: do "aligned" and "tail16", "tail" and "tail beta".
+PLACES = {
+    "aligned": Place(512, 512, 256),
+    "large": Place(2048, 1024, 128),  # enough CTAs for the large tiles
+    "ld+1": Place(512, 512, 256, pad=1),
+    "base+1": Place(512, 512, 256, base_offset=1),
+    "tail16": Place(304, 272, 208),
+    "tail": Place(300, 260, 200),
+    "tail beta": Place(300, 260, 200, beta=1),
+    "odd": Place(261, 131, 77),
+}
+
+
+def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
+    """Name and case of every cell of the table."""
+    for kernel, options in VARIANTS:
+        for name in PLAIN:
+            for op in OPS:
+                for place, (m, n, k, pad, base_offset, beta) in PLACES.items():
+                    words = (kernel, *options.values(), name, op, place)
+                    leading = {
+                        "lda": (m if op[0] == "N" else k) + pad,
+                        "ldb": (k if op[1] == "N" else n) + pad,
+                        "ldc": (m if order == "F" else n) + pad,
+                    }
+                    yield " ".join(words), Case(
+                        op, m, n, k, TYPES[name].dtype, **leading, order=order,  # type: ignore[arg-type]
+                        compute=TYPES[name].compute, kernel=kernel, arch=arch, options=options,
+                        beta=beta, base_offset=base_offset,
+                    )  # fmt: skip
+
+
+class Sorted(NamedTuple):
+    """The cases that can run, and by name why the others cannot."""
+
+    taken: dict[str, Case]
+    refused: dict[str, str]
+
+
+def sort(found: dict[str, Case]) -> Sorted:
+    """Tell the cases that a kernel takes from those that it refuses."""
+    taken, refused = {}, {}
+    for name, case in found.items():
+        try:
+            case.plan()
+            taken[name] = case
+        except (UnsupportedError, OptionError) as error:
+            refused[name] = str(error)
+    return Sorted(taken, refused)
+
+
+def build(taken: dict[str, Case]) -> dict[str, str]:
+    """Compile all kernels into the cache, in parallel; return what failed, by name."""
+    failed = {}
+    builds = Builds(case.plan() for case in taken.values())
+    try:
+        for name, case in taken.items():
+            try:
+                builds.wait(case.plan())
+            except CompileError as error:
+                failed[name] = str(error).partition("\n")[0]
+    finally:
+        builds.close()
+    print(f"{len(builds)} kernels built", flush=True)
+    return failed
+
+
+def write(path: Path, profiles: dict[str, Profile], refused: dict[str, str]) -> None:
+    """Write every figure: JSON by the file's name, else CSV."""
+    if path.suffix == ".json":
+        table = {name: found.to_dict() for name, found in profiles.items()}
+        path.write_text(json.dumps({"cases": table, "refused": refused}, indent=1) + "\n")
+        return
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(("case", "access", "figure", "predicted", "counted", "difference", "metric"))
+        for name, found in profiles.items():
+            for one in found.figures:
+                numbers = (one.predicted, one.counted, one.difference)
+                rows.writerow((name, one.access, one.figure, *numbers, one.metric))
+
+
+def summary(profiles: dict[str, Profile]) -> Iterator[str]:
+    """A line for each figure: cases that have it, units counted, cases that differ."""
+    had, differ, units = Counter[str](), Counter[str](), Counter[str]()
+    for found in profiles.values():
+        for one in found.figures:
+            name = f"{one.access} {one.figure}" + ("" if one.metric else " *")
+            had[name] += bool(one.predicted or one.counted)
+            units[name] += one.counted
+            differ[name] += bool(one.difference)
+    yield f"{'':<28}{'cases':>7}{'counted':>16}{'differing':>11}"
+    for name in had:
+        yield f"{name:<28}{had[name]:>7}{units[name]:>16,}{differ[name]:>11}"
+    yield f"{'all figures but *':<28}{sum(v for n, v in had.items() if n[-1] != '*'):>7}"
+    yield "* wavefronts counted less the fewest possible: no counter of its own"
+
+
+def main() -> int:
+    """Choose, build, count, compare."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names match")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N of them")
+    parser.add_argument("--order", choices=("F", "C"), default="F", help="of C (default F)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="all figures: .csv or .json")
+    parser.add_argument("--arch", help="default: that of GPU 0")
+    parser.add_argument("--ncu", metavar="PATH")
+    parser.add_argument("--list", action="store_true", help="show the cases and run nothing")
+    arguments = parser.parse_args()
+
+    start = time.perf_counter()
+    everything = cases(arguments.order, arguments.arch)
+    chosen = [one for one in everything if re.search(arguments.only, one[0])]
+    taken, refused = sort(dict(chosen[: arguments.limit]))
+    for name, why in refused.items():
+        print(f"refused  {name}: {why}")
+    expected = {name: predict(case) for name, case in taken.items()}
+    if arguments.list:
+        print(*taken, f"{len(taken)} cases, {len(refused)} refused", sep="\n")
+        return 0
+    print(f"{len(taken)} cases, {len(refused)} refused", flush=True)
+    tool = ncu(arguments.ncu)
+    failed = build(taken)
+    for name, why in failed.items():
+        print(f"FAILED   {name}: {why}", flush=True)
+        del taken[name]
+    print(f"counting after {time.perf_counter() - start:.0f} s", flush=True)
+    counted = dict(zip(taken, count(list(taken.values()), tool), strict=True))
+    profiles = {
+        name: Profile(case, case.plan().config.name, compare(expected[name], counted[name]))
+        for name, case in taken.items()
+    }
+    if arguments.output:
+        write(arguments.output, profiles, refused)
+    wrong = {name: found for name, found in profiles.items() if found.differences}
+    for name, found in wrong.items():
+        print(f"DIFFERS  {name}")
+        for one in found.differences:
+            print(
+                f"         {one.access} {one.figure}: predicted {one.predicted:,}, counted "
+                f"{one.counted:,}, difference {one.difference:+,}"
+            )
+    print(*summary(profiles), sep="\n")
+    print(
+        f"{len(profiles)} cases, {len(wrong)} differ, {len(failed)} did not build, {len(refused)} "
+        f"refused; {time.perf_counter() - start:.0f} s"
+    )
+    return 1 if wrong or failed or not profiles else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except GemmError as error:
+        print(f"counters.py: {error}", file=sys.stderr)
+        sys.exit(2)
