@@ -382,6 +382,29 @@ def test_mends_do_not_look_at_edges(problem):
         assert odd.mends == even.mends != ((),)
 
 
+def test_mends_are_looked_for_once(problem, monkeypatch):
+    asked = []
+    monkeypatch.setattr(report, "_looked_for", {})
+    monkeypatch.setattr(
+        report, "mends", lambda given, threads: asked.append(given) or [()] * len(given)
+    )
+    first = load(problem.A, 0, 1, 16)
+    one_row(first, problem)
+    one_row(load(problem.A, 0, 1, 16), problem)
+    assert len(asked) == 1
+    other = replace(problem.A, alignment=2)
+    for access in (load(other, 0, 1, 16), load(problem.A, 1, 1, 16), load(problem.A, 0, 1, 32)):
+        one_row(access, problem)
+    assert len(asked) == 4
+    # The parts of a launch are one copy, and that of the full tiles stands for them.
+    halves = [
+        replace(first, origin=(0, 500), extents=(1024, 12), part="last k-tile"),
+        replace(first, extents=(1024, 500), part="others"),
+    ]
+    made = report.make_report(problem, "k", None, "sm_80", halves, Launch(1, 128, 0))
+    assert [access.region for access in asked[-1]] == [(1024, 480)] and len(made.mends) == 2
+
+
 def test_a_store_is_not_made_wider_than_its_matrix(problem):
     coords = tile_coords((128, 32), 1, 1, 4)
     matrix = Matrix("C", (256, 60), (64, 1), "float16", 256)

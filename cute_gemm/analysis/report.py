@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from hashlib import blake2b
+from math import prod
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from cute_gemm.analysis.mends import Mend, mends
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.rows import AccessRow, findings, make_row, modes, number, percent
-from cute_gemm.kernels.base import GlobalAccess
+from cute_gemm.kernels.base import GlobalAccess, SharedAccess, TmaAccess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -370,7 +374,7 @@ class Report:
 
 def _name(row: AccessRow, more: str = "") -> str:
     """The instruction, and under it the part of the launch that the row is about."""
-    part = wrap(row.part, max(13, len(row.instruction) - 1))
+    part = wrap(row.part, 16)
     return "\n ".join([f"{row.instruction}{more}", *part])
 
 
@@ -403,20 +407,83 @@ def _table(title: str, columns: tuple[str, ...], left: tuple[int, ...]) -> Table
     return table
 
 
-def _to_mend(access: Access) -> Access:
-    """The access as its mends are looked for: of the full tiles alone, if there are any.
+#: Mends that were looked for, by all that they depend on: some kernels' take half a second.
+_looked_for: dict[Any, tuple[tuple[Mend, ...], ...]] = {}
+_LOOKED_FOR_KEPT = 64
 
-    Those are what its verdict is about, and edge tiles would make each trial several times as long.
-    (Stores keep their region: whether vectors may be wider depends on where it ends.) Where the
+
+def _mends(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Mend, ...], ...]:
+    """Find the mends of every access, once for each copy: the parts of a launch have the same.
+
+    Edge tiles are left out where there are others, whose verdict it is.
+    """
+    copies: dict[Any, Access] = {}
+    keys = [_copy_key(access) for access in accesses]
+    for key, access in zip(keys, accesses, strict=True):
+        access = _of_full_tiles(access)
+        known = copies.setdefault(key, access)
+        if isinstance(known, GlobalAccess) and isinstance(access, GlobalAccess):
+            copies[key] = max(known, access, key=_full_tiles)  # the first of equals
+    question = (threads, *(_content(*item) for item in copies.items()))
+    answer = _looked_for.get(question)
+    if answer is None:
+        if len(_looked_for) >= _LOOKED_FOR_KEPT:
+            _looked_for.clear()
+        answer = _looked_for[question] = tuple(mends(tuple(copies.values()), threads))
+    found = dict(zip(copies, answer, strict=True))
+    return tuple(found[key] for key in keys)
+
+
+def _copy_key(access: Access) -> Any:
+    """What the parts of one copy have in common."""
+    if isinstance(access, TmaAccess):
+        return access  # itself and no other
+    key = (access.operand, access.direction, access.instruction, access.bits)
+    if isinstance(access, GlobalAccess):
+        # Of straddling vectors, element by element, nothing is mended.
+        return *key, access.tail == "elements", _digest(access.coords)
+    return *key, str(access.layout), _digest(access.offsets)
+
+
+def _digest(array: np.ndarray) -> bytes:
+    return blake2b(np.asarray(array, np.int64).tobytes(), digest_size=16).digest()
+
+
+def _content(key: Any, access: Access) -> Any:
+    """What mends of a copy depend on."""
+    if isinstance(access, GlobalAccess):
+        return (
+            key,
+            access.matrix,
+            access.tile,
+            access.axis,
+            access.unit,
+            access.region,
+            access.origin,
+        )
+    if isinstance(access, SharedAccess) and access.coords is not None:
+        return key, access.element_bits, _digest(access.coords)
+    return key
+
+
+def _full_tiles(access: GlobalAccess) -> int:
+    return prod(e // t for e, t in zip(access.region, access.tile, strict=True))
+
+
+def _of_full_tiles(access: Access) -> Access:
+    """The access without edge tiles, unless it has no others.
+
+    Stores keep their region: whether vectors may be wider depends on where it ends. Where the
     vectors of today go in shared memory, and what becomes of those that straddle the end, says
     nothing of other vectors.
     """
     if not isinstance(access, GlobalAccess) or access.tail == "elements":
         return access
     access = replace(access, tail="cut", targets=None)
+    if access.direction == "store" or not _full_tiles(access):
+        return access
     rows, columns = (e - e % t for e, t in zip(access.region, access.tile, strict=True))
-    whole = rows and columns and access.direction == "load"
-    return replace(access, extents=(rows, columns)) if whole else access
+    return replace(access, extents=(rows, columns))
 
 
 def make_report(
@@ -468,7 +535,7 @@ def make_report(
     is True or False.
     """
     accesses = tuple(accesses)
-    found = mends([_to_mend(access) for access in accesses], launch.block)
+    found = _mends(accesses, launch.block)
     rows = tuple(_mended(make_row(access), of) for access, of in zip(accesses, found, strict=True))
     return Report(
         problem=problem,
@@ -480,7 +547,7 @@ def make_report(
         rows=rows,
         accesses=accesses,
         findings=findings(rows),
-        mends=tuple(found),
+        mends=found,
         performance=performance(problem, launch, arch, rows, resources, gpu, reads_c),
     )
 

@@ -35,13 +35,13 @@ class LaunchTotals:
         Distinct bytes of each request, summed; of a bulk copy, what arrives in every CTA.
     sectors, ideal_sectors, lines
         Of a global access.
+    l2_sectors
+        Of a global access, the sectors that L2 is asked for; more than ``sectors`` where 16-byte
+        ``cp.async`` is off a sector (``gmem.analyze``).
     wavefronts, ideal_wavefronts, conflicts
         Of a shared access.
     counted_wavefronts, counted_conflicts
         What the hardware's counters show of it, which differs for ``cp.async`` (``SharedCounts``).
-    l2_sectors
-        Sectors that a global access asks L2 for; more than ``sectors`` where 16-byte ``cp.async``
-        is off a sector (``gmem.analyze``).
     """
 
     requests: int
@@ -51,12 +51,12 @@ class LaunchTotals:
     sectors: int | None = None
     ideal_sectors: int | None = None
     lines: int | None = None
+    l2_sectors: int | None = None
     wavefronts: int | None = None
     ideal_wavefronts: int | None = None
     conflicts: int | None = None
     counted_wavefronts: int | None = None
     counted_conflicts: int | None = None
-    l2_sectors: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ class AccessRow:
         Lanes of a request that take part; 0 for a bulk copy.
     unit, requests
         ``"k-tile"`` or ``"CTA"``, and the requests of one.
-    sectors, ideal_sectors, lines
+    sectors, ideal_sectors, lines, l2_sectors
         Per request; None for shared memory.
     bytes
         Distinct bytes used per request.
     efficiency
-        Bytes used over bytes of the sectors; None for shared memory.
+        Bytes used over bytes of the sectors that L2 is asked for; None for shared memory.
     wavefronts, ideal_wavefronts, conflicts
         Per request; None for global memory.
     good
@@ -118,6 +118,7 @@ class AccessRow:
     sectors: float | None
     ideal_sectors: float | None
     lines: float | None
+    l2_sectors: float | None
     bytes: float
     efficiency: float | None
     wavefronts: float | None
@@ -203,6 +204,7 @@ def _global_row(access: GlobalAccess) -> AccessRow:
         sectors=_mean(judged.l2_sectors, judged.requests),
         ideal_sectors=_mean(judged.ideal_sectors, judged.requests),
         lines=_mean(judged.lines, judged.requests),
+        l2_sectors=_mean(judged.l2_sectors, judged.requests),
         bytes=_mean(judged.bytes, judged.requests),
         efficiency=judged.efficiency,
         wavefronts=None,
@@ -251,6 +253,7 @@ def _shared_row(access: SharedAccess) -> AccessRow:
         sectors=None,
         ideal_sectors=None,
         lines=None,
+        l2_sectors=None,
         bytes=_mean(once.bytes, once.requests),
         efficiency=None,
         wavefronts=_mean(once.wavefronts, once.requests),
@@ -297,6 +300,7 @@ def _tma_row(access: TmaAccess) -> AccessRow:
         sectors=_mean(judged.l2_sectors, judged.requests),
         ideal_sectors=_mean(judged.ideal_sectors, judged.requests),
         lines=_mean(judged.lines, judged.requests),
+        l2_sectors=_mean(judged.l2_sectors, judged.requests),
         bytes=_mean(judged.bytes, judged.requests),
         efficiency=found.efficiency,
         wavefronts=None,
@@ -358,8 +362,9 @@ def _global_findings(row: AccessRow, what: str, mend: str) -> list[str]:
     if row.good or row.at_edges:
         return []
     used = "fetched are used" if row.direction == "load" else "touched are written"
+    more = f" ({number(row.l2_sectors)} of L2)" if row.l2_sectors != row.sectors else ""
     return [
-        f"{what} is not coalesced: {number(row.sectors)} sectors per request where "
+        f"{what} is not coalesced: {number(row.sectors)} sectors per request{more} where "
         f"{number(row.ideal_sectors)} would do, {percent(row.efficiency)} of the bytes "
         f"{used}; {row.why}.{mend}"
     ]

@@ -150,27 +150,30 @@ def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.n
     """Wavefronts of ``cp.async`` of 4 and 8 bytes as counters have them; int64 [requests, phases].
 
     Such a copy reads words of lines in L1, which has banks as shared memory has, and writes words
-    of shared memory. Lane by lane it joins the first wavefront whose banks are free on both sides.
+    of shared memory. Each bank of L1 gives its vectors one after the other, in the order of their
+    addresses; each takes the first wavefront after that in which its bank of shared memory is free.
 
     Parameters
     ----------
     targets, sources
-        int [requests, 32]: byte offsets in shared and (from any origin that is a multiple of 4
+        int [requests, 32]: byte offsets in shared and (from any origin that is a multiple of 128
         bytes) in global memory; -1 in ``targets`` for an inactive lane, -1 in ``sources`` for one
         that writes zeros.
 
     Notes
     -----
-    Found on an H200: of 201 patterns with conflicts on one side at most the rule gave each one's
-    ``smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum``. With conflicts on both
-    sides the hardware takes up to a half more.
+    Found on an H200: the rule gave
+    ``smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum`` of 196 of 201 patterns,
+    all but some where random vectors conflict on both sides.
     """
     size, lanes = bits // 8, phase_lanes("cp.async", bits)
     slots = BANKS * WORD // size
     target, source = (
-        np.asarray(a, np.int64).reshape(-1, LANES // lanes, lanes) // size
-        for a in (targets, sources)
+        np.asarray(offsets, np.int64).reshape(-1, LANES // lanes, lanes) // size
+        for offsets in (targets, sources)
     )
+    order = np.argsort(source % slots * (source.max(initial=0) + 1) + source, axis=-1)
+    target, source = (np.take_along_axis(side, order, axis=-1) for side in (target, source))
     wave = np.full(target.shape, -1)
 
     def clash(vectors: np.ndarray, i: int, j: int) -> np.ndarray:
@@ -178,13 +181,17 @@ def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.n
         return (a >= 0) & (b >= 0) & (a != b) & (a % slots == b % slots)
 
     for lane in range(lanes):
-        taken = np.zeros((*target.shape[:2], lanes + 1), bool)
+        after = np.zeros(target.shape[:2], np.int64)
+        taken = np.zeros((*target.shape[:2], 2 * lanes), bool)
         for before in range(lane):
-            apart = clash(target, before, lane) | clash(source, before, lane)
-            rows = np.nonzero(apart & (wave[..., before] >= 0))
-            taken[(*rows, wave[(*rows, before)])] = True
+            there = wave[..., before]
+            chained = clash(source, before, lane) & (there >= 0)
+            after = np.where(chained, np.maximum(after, there + 1), after)
+            rows = np.nonzero(clash(target, before, lane) & (there >= 0))
+            taken[(*rows, there[rows])] = True
+        taken |= np.arange(2 * lanes) < after[..., None]
         wave[..., lane] = np.where(target[..., lane] >= 0, taken.argmin(axis=-1), -1)
-    return wave.max(axis=-1) + 1
+    return np.array([[np.unique(p[p >= 0]).size for p in request] for request in wave])
 
 
 def phase_wavefronts(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
