@@ -39,7 +39,9 @@ class Row:
     launch: SimpleNamespace = field(init=False)
 
     def __post_init__(self) -> None:
-        self.launch = SimpleNamespace(lanes=self.lanes, sectors=self.sectors, bytes=self.bytes)
+        self.launch = SimpleNamespace(
+            lanes=self.lanes, sectors=self.sectors, l2_sectors=None, bytes=self.bytes
+        )
 
 
 def problem(m: int, n: int, k: int, dtype: str = "float16", **more: object) -> GemmProblem:

@@ -25,7 +25,8 @@ class Class:
     Attributes
     ----------
     access, figure
-        ``"ldmatrix"``, ``"wavefronts"``; a field of ``LaunchTotals``, after ``counted_`` for shared memory.
+        ``"ldmatrix"``, ``"wavefronts"``; the figure is a field of ``LaunchTotals``, for shared
+        memory with ``counted_`` before it.
     metric
         Nsight Compute's name of the counter; "" for conflicts that no counter has alone, which are
         then the wavefronts counted less the fewest possible.

@@ -187,11 +187,12 @@ def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.n
             there = wave[..., before]
             chained = clash(source, before, lane) & (there >= 0)
             after = np.where(chained, np.maximum(after, there + 1), after)
-            rows = np.nonzero(clash(target, before, lane) & (there >= 0))
-            taken[(*rows, there[rows])] = True
+            rows, phases = np.nonzero(clash(target, before, lane) & (there >= 0))
+            taken[rows, phases, there[rows, phases]] = True
         taken |= np.arange(2 * lanes) < after[..., None]
         wave[..., lane] = np.where(target[..., lane] >= 0, taken.argmin(axis=-1), -1)
-    return np.array([[np.unique(p[p >= 0]).size for p in request] for request in wave])
+    used = np.sort(wave, axis=-1)
+    return (np.diff(used, axis=-1, prepend=-1) > 0).sum(axis=-1)
 
 
 def phase_wavefronts(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
