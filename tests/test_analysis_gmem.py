@@ -126,6 +126,9 @@ def check(given: GlobalAccess, base: int | None = None) -> gmem.GlobalAnalysis:
     found = gmem.analyze(given, base)
     residue = gmem.base_residue(given.matrix) if base is None else base
     expected, aligned = brute(given, residue)
+    if given.targets is not None and not aligned:  # it would fault, so there is nothing to count
+        assert not found.aligned
+        return found
     assert found.tile == gmem.GlobalCounts(**expected["first"])
     assert found.interior == gmem.GlobalCounts(**expected["interior"])
     assert found.edge == gmem.GlobalCounts(**expected["edge"])

@@ -19,10 +19,9 @@ from cute_gemm.analysis import gmem, smem
 from cute_gemm.analysis.mends_shared import (
     VECTOR,
     Mend,
+    anew,
     mend_shared,
     move_to,
-    others,
-    search,
     shared_mend,
     wants_of,
 )
@@ -309,7 +308,9 @@ class _Change:
     def whole(self, axis: int, width: int) -> bool:
         """Whether vectors end where the matrix does: stores must not pass it."""
         free = self.elements is not None or self.access.direction == "load"
-        return free or self.access.region[axis] % width == 0
+        # Of the matrix too: the report may look at a region of full tiles alone.
+        ends = self.access.region[axis], self.access.matrix.shape[axis]
+        return free or not any(end % width for end in ends)
 
     def moved(self, place: _Place) -> GlobalAccess | None:
         """The present copy with its tile in another place; None where it does not fit there."""
@@ -501,7 +502,7 @@ def _home(
     if fits and all(smem.analyze(access).conflict_free for access in wanted):
         return "", []
     wants = wants_of(wanted)
-    home = search(wants, size, others(extents, wants, size)[0]) if wants else None
+    home = anew(wants, size, layout) if wants else None
     if home is None:
         return "with a shared-memory layout in which its vectors lie together", []
     if home.excess:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import product, repeat
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -62,9 +63,15 @@ class Want(NamedTuple):
 
     def whole(self, table: np.ndarray) -> bool:
         """Whether its vectors are contiguous and aligned in a layout's table."""
-        at = table.reshape(-1)[self.vectors]
         width = self.vectors.shape[1]
+        if width == 1:
+            return True
+        at = table.reshape(-1)[self.vectors]
         return bool(((at == at[:, :1] + np.arange(width)) & (at[:, :1] % width == 0)).all())
+
+
+#: Makes candidates, each with its name: from the present layout, its wants and an element's bytes.
+Kind = Callable[[Layout, "Sequence[Want]", int], "Iterator[tuple[str, Layout]]"]
 
 
 def mend_shared(
@@ -96,10 +103,7 @@ def mend_shared(
         return [()] * len(accesses)
     layout, size = accesses[0].layout, accesses[0].element_bits // 8
     assert layout is not None
-    found = [
-        search(wants, size, kind)
-        for kind in (_swizzled(layout, wants, size), *others(layout.extents, wants, size))
-    ]
+    found = [search(wants, size, kind, layout) for kind in (_swizzled, _atoms, _padded)]
     homes = [home for home in found if home and home.excess == 0]
     if not homes:
         present = _excess(wants, size, layout.table())
@@ -188,15 +192,38 @@ def _excess(wants: Sequence[Want], size: int, table: np.ndarray, limit: float = 
     return total
 
 
-def search(
+#: Homes that were looked for: the two operands of a kernel often want the same.
+_searched: dict[Any, Home | None] = {}
+_SEARCHED_KEPT = 64
+
+
+def search(wants: Sequence[Want], size: int, kind: Kind, layout: Layout) -> Home | None:
+    """The first candidate without a conflict, or the one that has fewest; vectors stay whole."""
+    digest = blake2b(digest_size=16)
+    for want in wants:
+        digest.update(repr((*want[:2], want.lanes.shape, want.vectors.shape, want.axis)).encode())
+        digest.update(want.lanes.tobytes() + want.vectors.tobytes())
+    question = kind, str(layout), size, digest.digest()
+    if question not in _searched:
+        if len(_searched) >= _SEARCHED_KEPT:
+            _searched.clear()
+        _searched[question] = _search(wants, size, kind(layout, wants, size))
+    return _searched[question]
+
+
+def _search(
     wants: Sequence[Want], size: int, candidates: Iterable[tuple[str, Layout]]
 ) -> Home | None:
-    """The first candidate without a conflict, or the one that has fewest; vectors stay whole."""
     fewest: Home | None = None
+    counted = set()
     for what, layout in candidates:
+        words = layout.shape, layout.stride, _of_words(layout.swizzle, size)
+        if words in counted:  # no better than the one before
+            continue
         table = layout.table()
         if not all(want.whole(table) for want in wants):
             continue
+        counted.add(words)
         limit = fewest.excess if fewest else inf
         excess = _excess(wants, size, table, limit)
         if excess < limit:
@@ -204,6 +231,16 @@ def search(
             if not excess:
                 break
     return fewest
+
+
+def _of_words(swizzle: Swizzle | None, size: int) -> Swizzle | None:
+    """What a swizzle of elements does to 4-byte words: its bits within a word change no bank."""
+    if swizzle is None:
+        return None
+    within = max(0, (smem.WORD // size).bit_length() - 1 - swizzle.base)
+    if within >= swizzle.bits:
+        return None
+    return Swizzle(swizzle.bits - within, swizzle.base + within, swizzle.shift)
 
 
 def _swizzles(wants: Sequence[Want], size: int, extent: int) -> list[Swizzle]:
@@ -232,35 +269,41 @@ def _swizzled(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tupl
             yield f"{what if swizzle else 'no swizzle'}: {new}", new
 
 
-def others(
-    extents: tuple[int, ...], wants: Sequence[Want], size: int
-) -> tuple[Iterator[tuple[str, Layout]], Iterator[tuple[str, Layout]]]:
-    """Other layouts of a tile of ``extents``: atoms repeated over it, and padded rows."""
-    axes = sorted({want.axis for want in wants if want.axis is not None}) or [0, 1]
-    vector = _widest(wants)
+def _axes(wants: Sequence[Want]) -> list[int]:
+    """The modes along which rows of a layout may run."""
+    return sorted({want.axis for want in wants if want.axis is not None}) or [0, 1]
 
-    def atoms() -> Iterator[tuple[str, Layout]]:
-        for axis in axes:
-            for row, rows in product((128, 64, 32, 16), (8, 16)):
-                row //= size
-                if row < vector or extents[axis] % row or extents[1 - axis] % rows:
-                    continue
-                shape = (rows, row) if axis else (row, rows)
-                plain = row_major(*shape) if axis else column_major(*shape)
-                for swizzle in (None, *_swizzles(wants, size, rows * row)):
-                    atom = Layout(plain.shape, plain.stride, swizzle)
-                    tiled = tile_to_shape(atom, extents)
-                    yield f"{atom}, tiled to ({extents[0]},{extents[1]})", tiled
 
-    def padded() -> Iterator[tuple[str, Layout]]:
-        step = max(vector, 4 // size, 1)
-        for axis in axes:
-            for padding in range(step, ROW // size + 1, step):
-                pitch = extents[axis] + padding
-                new = Layout(extents, (pitch, 1) if axis else (1, pitch))
-                yield f"{new}, rows padded by {padding * size} bytes", new
+def _atoms(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[str, Layout]]:
+    """Swizzled atoms, repeated over the tile."""
+    extents = layout.extents
+    for axis in _axes(wants):
+        for row, rows in product((128, 64, 32, 16), (8, 16)):
+            row //= size
+            if row < _widest(wants) or extents[axis] % row or extents[1 - axis] % rows:
+                continue
+            shape = (rows, row) if axis else (row, rows)
+            plain = row_major(*shape) if axis else column_major(*shape)
+            for swizzle in (None, *_swizzles(wants, size, rows * row)):
+                atom = Layout(plain.shape, plain.stride, swizzle)
+                tiled = tile_to_shape(atom, extents)
+                yield f"{atom}, tiled to ({extents[0]},{extents[1]})", tiled
 
-    return atoms(), padded()
+
+def _padded(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[str, Layout]]:
+    """Rows of the tile, padded."""
+    extents = layout.extents
+    step = max(_widest(wants), 4 // size, 1)
+    for axis in _axes(wants):
+        for padding in range(step, ROW // size + 1, step):
+            pitch = extents[axis] + padding
+            new = Layout(extents, (pitch, 1) if axis else (1, pitch))
+            yield f"{new}, rows padded by {padding * size} bytes", new
+
+
+def anew(wants: Sequence[Want], size: int, layout: Layout) -> Home | None:
+    """The best home of atoms for a tile of the extents of ``layout``."""
+    return search(wants, size, _atoms, row_major(*layout.extents))
 
 
 def _widest(wants: Sequence[Want]) -> int:

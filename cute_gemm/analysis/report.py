@@ -473,14 +473,15 @@ def _full_tiles(access: GlobalAccess) -> int:
 def _of_full_tiles(access: Access) -> Access:
     """The access without edge tiles, unless it has no others.
 
-    Stores keep their region: whether vectors may be wider depends on where it ends. Where the
-    vectors of today go in shared memory, and what becomes of those that straddle the end, says
-    nothing of other vectors.
+    Stores to a part of a matrix keep their region: whether vectors may be wider depends on where
+    it ends. Where the vectors of today go in shared memory, and what becomes of those that straddle
+    the end, says nothing of other vectors.
     """
     if not isinstance(access, GlobalAccess) or access.tail == "elements":
         return access
     access = replace(access, tail="cut", targets=None)
-    if access.direction == "store" or not _full_tiles(access):
+    part = access.direction == "store" and access.region != access.matrix.shape
+    if part or not _full_tiles(access):
         return access
     rows, columns = (e - e % t for e, t in zip(access.region, access.tile, strict=True))
     return replace(access, extents=(rows, columns))

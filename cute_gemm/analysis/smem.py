@@ -12,10 +12,12 @@ Loads of 8 and 16 bytes join two phases where neighbouring lanes share their vec
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from cute_gemm.analysis import gmem
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import GlobalAccess, SharedAccess
@@ -168,31 +170,30 @@ def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.n
     """
     size, lanes = bits // 8, phase_lanes("cp.async", bits)
     slots = BANKS * WORD // size
-    target, source = (
-        np.asarray(offsets, np.int64).reshape(-1, LANES // lanes, lanes) // size
-        for offsets in (targets, sources)
-    )
+    sides = [np.asarray(side, np.int64).reshape(-1, LANES) for side in (targets, sources)]
+    kinds, which = gmem.distinct_rows(np.concatenate(sides, axis=-1))
+    target, source = kinds.reshape(-1, 2, LANES // lanes, lanes).swapaxes(0, 1) // size
     order = np.argsort(source % slots * (source.max(initial=0) + 1) + source, axis=-1)
     target, source = (np.take_along_axis(side, order, axis=-1) for side in (target, source))
-    wave = np.full(target.shape, -1)
 
-    def clash(vectors: np.ndarray, i: int, j: int) -> np.ndarray:
-        a, b = vectors[..., i], vectors[..., j]
+    def clashes(vectors: np.ndarray) -> np.ndarray:
+        """Which lanes' vectors are others of the same banks; bool [kinds, phases, lane, lane]."""
+        a, b = vectors[..., :, None], vectors[..., None, :]
         return (a >= 0) & (b >= 0) & (a != b) & (a % slots == b % slots)
 
+    clash_target, clash_source, active = clashes(target), clashes(source), target >= 0
+    wave = np.full(target.shape, -1)
+    slot = np.arange(2 * lanes)
+    in_wave = np.zeros((*target.shape, 2 * lanes), bool)  # one-hot of ``wave``
     for lane in range(lanes):
-        after = np.zeros(target.shape[:2], np.int64)
-        taken = np.zeros((*target.shape[:2], 2 * lanes), bool)
-        for before in range(lane):
-            there = wave[..., before]
-            chained = clash(source, before, lane) & (there >= 0)
-            after = np.where(chained, np.maximum(after, there + 1), after)
-            rows, phases = np.nonzero(clash(target, before, lane) & (there >= 0))
-            taken[rows, phases, there[rows, phases]] = True
-        taken |= np.arange(2 * lanes) < after[..., None]
-        wave[..., lane] = np.where(target[..., lane] >= 0, taken.argmin(axis=-1), -1)
+        before = (..., lane, slice(0, lane))
+        after = np.where(clash_source[before], wave[..., :lane] + 1, 0).max(axis=-1, initial=0)
+        taken = (in_wave[..., :lane, :] & clash_target[before][..., None]).any(axis=-2)
+        first = (taken | (slot < after[..., None])).argmin(axis=-1)
+        wave[..., lane] = np.where(active[..., lane], first, -1)
+        in_wave[..., lane, :] = slot == wave[..., lane, None]
     used = np.sort(wave, axis=-1)
-    return (np.diff(used, axis=-1, prepend=-1) > 0).sum(axis=-1)
+    return (np.diff(used, axis=-1, prepend=-1) > 0).sum(axis=-1)[which]
 
 
 def phase_wavefronts(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -305,9 +306,7 @@ class SharedAnalysis:
         return self.launch.conflicts == 0 if self.launch.requests else self.once.conflicts == 0
 
 
-def _visit(
-    access: SharedAccess, offsets: np.ndarray, sources: np.ndarray | None
-) -> tuple[SharedCounts, int, int, int]:
+def _visit(access: SharedAccess, offsets: np.ndarray) -> tuple[SharedCounts, int, int, int]:
     """Count one execution; also the wavefronts and ideal of the worst request, and the ways."""
     number = matrices(access.instruction)
     if number:
@@ -317,13 +316,7 @@ def _visit(
     per_request, per_request_ideal = wavefronts.sum(axis=-1), ideal.sum(axis=-1)
     active = (offsets >= 0).any(axis=-1)
     total, fewest = int(per_request.sum()), int(per_request_ideal.sum())
-    counted = total
-    if access.instruction == "cp.async":
-        counted = 0
-        if access.bits < 128:
-            counted = total
-            if sources is not None:
-                counted = int(copy_wavefronts(access.bits, offsets, sources).sum())
+    counted = 0 if gmem.bypasses_l1(access.instruction, access.bits) else total
     counts = SharedCounts(
         requests=int(active.sum()),
         off=int((~active).sum()),
@@ -381,17 +374,26 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
     ``ldmatrix.x4`` on rows 128 bytes apart takes 32 wavefronts where 4 would do; with a
     ``Swizzle<3,3,3>`` on 16-bit elements it takes 4.
     """
-    guard, source = access.guard, access.guard or access.source
+    guard, source = access.guard, access.source
     if guard is None:
-        sources = None if source is None else _sources(source, source.tile)
-        once, worst, ideal, ways = _visit(access, guarded_offsets(access, (0, 0)), sources)
+        offsets = guarded_offsets(access, (0, 0))
+        once, worst, ideal, ways = _visit(access, offsets)
         launch = once.times(access.executions)
+        if source is not None:
+            visits = sum((one.tiles for one in gmem.classes(source)), np.zeros(gmem.LINE, int))
+            counted = _counted(access, offsets, source, source.tile, visits)
+            if counted is not None and visits.any():
+                launch = _with(launch, counted * access.executions // int(visits.sum()))
         return SharedAnalysis(once, launch, worst, ideal, ways, launch, SharedCounts())
     interior, edge, first = SharedCounts(), SharedCounts(), SharedCounts()
     worst, ideal, ways = 0, 0, 0
-    for number, (valid, tiles, full) in enumerate(guard.tile_classes()):
-        found = _visit(access, guarded_offsets(access, valid), _sources(guard, valid))
-        counts = found[0].times(tiles * guard.sweeps)
+    for number, (valid, tiles, full) in enumerate(gmem.classes(guard)):
+        offsets = guarded_offsets(access, valid)
+        found = _visit(access, offsets)
+        counts = found[0].times(int(tiles.sum()) * guard.sweeps)
+        counted = _counted(access, offsets, guard, valid, tiles)
+        if counted is not None:
+            counts = _with(counts, counted * guard.sweeps)
         interior, edge = (interior + counts, edge) if full else (interior, edge + counts)
         first = first if number else found[0]
         if found[1] - found[2] >= worst - ideal:
@@ -400,7 +402,25 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
     return SharedAnalysis(first, interior + edge, worst, ideal, ways, interior, edge)
 
 
-def _sources(access: GlobalAccess, valid: tuple[int, int]) -> np.ndarray:
-    """Bytes of global memory that each lane reads from, from the tile's corner; -1 for none."""
-    starts, lengths = access.lanes(valid)
-    return np.where(lengths > 0, starts, -1)
+def _counted(
+    access: SharedAccess,
+    offsets: np.ndarray,
+    source: GlobalAccess,
+    valid: tuple[int, int],
+    tiles: np.ndarray,
+) -> int | None:
+    """Wavefronts that are counted for narrow ``cp.async`` in tiles, given by base residue."""
+    if access.instruction != "cp.async" or gmem.bypasses_l1(access.instruction, access.bits):
+        return None
+    starts, lengths = source.lanes(valid)
+    total = 0
+    for residue in np.flatnonzero(tiles).tolist():
+        sources = np.where(lengths > 0, starts + residue, -1)
+        total += int(tiles[residue] * copy_wavefronts(access.bits, offsets, sources).sum())
+    return total
+
+
+def _with(counts: SharedCounts, counted: int) -> SharedCounts:
+    """``counts`` with another number of counted wavefronts."""
+    conflicts = max(0, counted - counts.ideal_wavefronts)
+    return replace(counts, counted_wavefronts=counted, counted_conflicts=conflicts)
