@@ -103,7 +103,8 @@ def test_the_fields_reference(op: str, a: bool, b: bool) -> None:
         load, store, *reads = report[letter].rows
         if good:
             assert (load.instruction, load.bits, load.efficiency) == ("cp.async", 128, 1.0)
-            assert store.verdict == "2-way conflict"
+            assert store.verdict == "2-way conflict" and "counters show none" in store.why
+            assert (store.launch.counted_wavefronts, store.launch.counted_conflicts) == (0, 0)
         else:
             assert (load.instruction, load.bits, load.efficiency) == ("ld.global", 16, 0.125)
             assert load.mend.startswith('copy="auto"')

@@ -240,6 +240,8 @@ def _shared_row(access: SharedAccess) -> AccessRow:
     if not free:
         why = f"a request takes {found.worst_wavefronts} wavefronts where {found.worst_ideal} "
         why += "would do"
+        if gmem.bypasses_l1(access.instruction, access.bits):
+            why += " (counters show none of them: 16-byte copies go past the unit that counts)"
     return AccessRow(
         operand=access.operand,
         space="shared",
