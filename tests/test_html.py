@@ -282,7 +282,7 @@ def test_tiles_in_shared_memory_are_drawn_once(reference):
 def test_a_part_of_the_launch_is_named(reference):
     row = replace(reference.rows[0], part="last k-tile")
     text = html.accesses_html([row], reference.accesses[:1])
-    assert "cp.async (last k-tile)</code>" in text
+    assert 'cp.async</code><small class="part">last k-tile</small>' in text
 
 
 @pytest.mark.parametrize("smem", [None, "(128,32):(32,1)"])

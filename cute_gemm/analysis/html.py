@@ -175,6 +175,12 @@ def _name(row: AccessRow) -> str:
     return f"{row.instruction} ({row.part})" if row.part else row.instruction
 
 
+def _access_cell(row: AccessRow) -> Any:
+    """The instruction, and under it the part of the launch."""
+    part = f'<small class="part">{cell(row.part)}</small>' if row.part else ""
+    return Markup(f"{cell(code(row.instruction))}{part}")
+
+
 def _link(index: int, anchors: dict[int, str]) -> Any:
     """The number of an access, which leads to its picture."""
     if index not in anchors:
@@ -189,7 +195,7 @@ def _tables(rows: Sequence[AccessRow], anchors: dict[int, str]) -> str:
         return [Column(head, head not in text_heads) for head in ("#", "operand", "access", *heads)]
 
     def first(index: int, row: AccessRow) -> list[Any]:
-        return [_link(index, anchors), row.operand, code(_name(row))]
+        return [_link(index, anchors), row.operand, _access_cell(row)]
 
     edges = any(row.edge_tiles for row in rows)
     global_rows, shared_rows, launch_rows = [], [], []

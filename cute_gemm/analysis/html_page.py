@@ -24,6 +24,7 @@ _STYLE = """
   vertical-align: baseline; white-space: nowrap; background: #fff; color: inherit; }
 .cute-gemm thead th { border-bottom: 1.5px solid #666; font-weight: 600; }
 .cute-gemm .n { text-align: right; }
+.cute-gemm small.part { display: block; white-space: normal; max-width: 13em; }
 .cute-gemm td.wide { white-space: normal; overflow-wrap: anywhere; }
 .cute-gemm code { font-size: 0.93em; color: inherit;
   font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace;
