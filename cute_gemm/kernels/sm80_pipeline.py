@@ -6,9 +6,8 @@ module chooses the config, and lists the accesses of the kernel that the config 
 
 from __future__ import annotations
 
-import operator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from cute_gemm.kernels.base import (
     compute_capability,
     shared_limit,
 )
+from cute_gemm.kernels.options import access_bytes, check_names, power_of_two, with_options
 from cute_gemm.kernels.sm80_structure import (
     Config,
     OperandPlan,
@@ -69,27 +69,6 @@ _REFERENCE_TILE = {"float16": (128, 128, 32), "bfloat16": (128, 128, 32)}
 _SMALL = ((64, 64), (2, 2), 4, 2)
 
 
-def access_bytes(matrix: Matrix, extent_counts: bool) -> tuple[int, str]:
-    """Widest power-of-two access, 16 bytes at most, that a matrix in memory allows, and its limit.
-
-    Parameters
-    ----------
-    extent_counts
-        Whether vectors must not straddle the end of a row (stores) or may be cut short (loads).
-    """
-    element = DTYPES[matrix.dtype].bytes
-    limits = [(matrix.alignment, f"base address aligned to {matrix.alignment} B")]
-    if matrix.shape[1 - matrix.unit] > 1:
-        pitch = matrix.ld * element
-        limits.append((pitch & -pitch, f"ld{matrix.name.lower()}={matrix.ld} ({pitch} B)"))
-    if extent_counts:
-        row = matrix.shape[matrix.unit] * element
-        limits.append((row & -row, f"extent {matrix.shape[matrix.unit]} ({row} B)"))
-    # A row of no elements, or one that is every row (ld 0), limits nothing.
-    width, limit = min((pair for pair in limits if pair[0]), key=lambda pair: pair[0])
-    return (16, "") if width >= 16 else (max(width, element), limit)
-
-
 def _default_tile(problem: GemmProblem, cc: int, policy: str) -> tuple[Any, ...]:
     candidates = _TILES[f"{problem.A.dtype}/{problem.compute}"]
     if policy == "mn_major" and problem.A.dtype in _REFERENCE_TILE:
@@ -114,8 +93,16 @@ class Sm80Pipeline(Kernel):
     name = "sm80_pipeline"
     summary = "cp.async pipeline, swizzled shared memory, ldmatrix and mma.sync (FMA for float32)"
     minimum_cc = 80
-    dtypes = ("float16", "bfloat16", "float32", "float32/tf32", "float64", "int8")
-    options = ("tile", "warps", "stages", "copy", "raster", "min_ctas", "mma")
+    dtypes: tuple[str, ...] = (
+        "float16", "bfloat16", "float32", "float32/tf32", "float64", "int8",
+    )  # fmt: skip
+    options: tuple[str, ...] = ("tile", "warps", "stages", "copy", "raster", "min_ctas", "mma")
+    #: Fewest and most stages.
+    stages: ClassVar[tuple[int, int]] = (2, 8)
+
+    def default_tile(self, problem: GemmProblem, cc: int, policy: str) -> tuple[Any, ...]:
+        """Return tile, warps, stages and min_ctas for a problem."""
+        return _default_tile(problem, cc, policy)
 
     def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
         """See :meth:`Kernel.configure`; options are the fields that ``options`` names."""
@@ -123,17 +110,13 @@ class Sm80Pipeline(Kernel):
         if cc < self.minimum_cc:
             raise UnsupportedError(f"kernel {self.name!r} needs sm_80 or newer; arch is {arch!r}")
         mma = _MMA.get((problem.A.dtype, problem.compute))
-        if mma is None:
+        name = problem.A.dtype + "/tf32" * (problem.compute == "tf32")
+        if mma is None or name not in self.dtypes:
             raise UnsupportedError(
                 f"kernel {self.name!r} does not take {problem.A.dtype} with compute="
                 f"{problem.compute!r}; expected one of {', '.join(self.dtypes)}"
             )
-        for option in options:
-            if option not in self.options:
-                raise OptionError(
-                    f"option {option!r} is not one of kernel {self.name!r}; "
-                    f"expected {', '.join(self.options)}"
-                )
+        check_names(self, options)
         if MMA_ATOMS[mma].minimum_cc > cc:
             mma = "SM80_8x8x4_F64F64F64F64_TN"
         if max(problem.m, problem.n, problem.k) > 2**31 - 256:
@@ -142,7 +125,7 @@ class Sm80Pipeline(Kernel):
                 "32-bit integers and takes extents up to 2**31 - 256"
             )
         policy = options.get("copy", "auto")
-        tile, warps, stages, ctas = _default_tile(problem, cc, policy)
+        tile, warps, stages, ctas = self.default_tile(problem, cc, policy)
         exchange = problem.C.major == "N"
         config = Config(
             tile=tile,
@@ -162,9 +145,10 @@ class Sm80Pipeline(Kernel):
                 access_bytes(problem.B, False)[0],
                 access_bytes(problem.C, True)[0],
             ),
+            kernel=self.name,
         )
-        config = replace(config, **{key: _option(config, key, options[key]) for key in options})
-        _check(config, cc, arch)
+        config = with_options(config, options)
+        _check(config, cc, arch, self.stages)
         return config
 
     def emit(self, config: Config) -> TranslationUnit:
@@ -193,32 +177,7 @@ class Sm80Pipeline(Kernel):
         return (*out, *_epilogue_accesses(config, parts, problem, reads_c))
 
 
-def _option(config: Config, key: str, value: Any) -> Any:
-    """An option's value as the config holds it; text as on the command line is understood."""
-    default = getattr(config, key)
-    try:
-        if isinstance(default, tuple):
-            numbers = value.replace("x", ",").split(",") if isinstance(value, str) else value
-            numbers = tuple(_integer(number) for number in numbers)
-            if len(numbers) != len(default):
-                raise ValueError
-            return numbers
-        if isinstance(default, int):
-            return _integer(value)
-    except (TypeError, ValueError):
-        kind = f"{len(default)} integers" if isinstance(default, tuple) else "an integer"
-        raise OptionError(f"option {key}={value!r} does not fit; expected {kind}") from None
-    if not isinstance(value, str):
-        raise OptionError(f"option {key}={value!r} does not fit; expected a name")
-    return value
-
-
-def _integer(value: Any) -> int:
-    """An integer or its text; a fraction is neither."""
-    return int(value) if isinstance(value, str) else operator.index(value)
-
-
-def _check(config: Config, cc: int, arch: str) -> None:
+def _check(config: Config, cc: int, arch: str, stages: tuple[int, int]) -> None:
     """Every legality rule of a config; the first that is broken is named."""
     if config.copy not in COPY_POLICIES:
         raise OptionError(
@@ -237,20 +196,23 @@ def _check(config: Config, cc: int, arch: str) -> None:
     atom = MMA_ATOMS[config.mma]
     if atom.minimum_cc > cc:
         raise UnsupportedError(f"{atom.name} needs sm_{atom.minimum_cc}; arch is {arch!r}")
-    if not 2 <= config.stages <= 8:
-        raise OptionError(f"option stages={config.stages} is out of range; expected 2 to 8")
+    least, most = stages
+    if not least <= config.stages <= most:
+        raise OptionError(
+            f"option stages={config.stages} is out of range; expected {least} to {most}"
+        )
     if config.raster < 1 or config.min_ctas < 1:
         raise OptionError("options raster and min_ctas must be 1 or more")
-    if not all(_power_of_two(n) and n <= 4 for n in config.warps) or (
+    if not all(power_of_two(n) and n <= 4 for n in config.warps) or (
         atom.threads == 1 and config.warps[0] > 2
     ):
         raise OptionError(f"option warps={config.warps} is not supported; expected 1, 2 or 4 each")
     tile = kernel_tile(config)
-    if not all(_power_of_two(extent) for extent in tile):
+    if not all(power_of_two(extent) for extent in tile):
         raise OptionError(f"option tile={config.tile}: each extent must be a power of two")
     mma = tiled_mma(config)
     for mode, name in enumerate("MNK"):
-        least = mma.extent(mode) * (2 if name == "K" else 1)
+        least = mma.extent(mode) * (2 if name == "K" and config.stages > 1 else 1)
         if tile[mode] < least or tile[mode] > 256:
             raise OptionError(
                 f"option tile={config.tile}: with warps={config.warps} and {atom.name} the "
@@ -268,10 +230,6 @@ def _check(config: Config, cc: int, arch: str) -> None:
             f"tile={config.tile} with stages={config.stages} needs {smem} bytes of shared memory; "
             f"{arch} has {limit}: take fewer stages or a smaller tile"
         )
-
-
-def _power_of_two(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0
 
 
 def _mma_kind(name: str) -> str:
@@ -402,7 +360,8 @@ def _operand_accesses(
         unit="CTA",
         part="after the last k-tile, in vain",
     )
-    return [*globals_, *stores, *([blocks, beyond] if executions else [])]
+    readers = [blocks, beyond] if config.stages > 1 else [blocks]
+    return [*globals_, *stores, *(readers if executions else [])]
 
 
 def _epilogue_accesses(

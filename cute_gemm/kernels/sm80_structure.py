@@ -57,6 +57,8 @@ class Config:
         C is row-major: the kernel computes C^T with A and B exchanged.
     bytes
         Width in bytes of a gmem access of A, of B, and of C.
+    kernel
+        ``"sm80_pipeline"``, or ``"tensor_core"``: the same without a pipeline, of one stage.
     """
 
     tile: tuple[int, int, int]
@@ -72,6 +74,7 @@ class Config:
     majors: tuple[str, str]
     exchange: bool
     bytes: tuple[int, int, int]
+    kernel: str = "sm80_pipeline"
 
     @cached_property
     def name(self) -> str:
@@ -83,7 +86,7 @@ class Config:
         )
         atom = MMA_ATOMS[self.mma]
         parts = (
-            "sm80_pipeline",
+            self.kernel,
             f"{inputs}_{DTYPES[DTYPES[self.dtype].accumulator].tag}_{DTYPES[self.out_dtype].tag}",
             f"{letters}_{'row' if self.exchange else 'col'}",
             "x".join(map(str, self.tile)),

@@ -1,0 +1,94 @@
+"""What kernels share in choosing a config: a user's options, widths that memory allows."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cute_gemm.atoms import DTYPES
+from cute_gemm.errors import OptionError
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.base import Kernel
+    from cute_gemm.problem import Matrix
+
+Config = TypeVar("Config")
+
+
+def check_names(kernel: Kernel, options: Iterable[str]) -> None:
+    """Refuse options that ``kernel`` does not have.
+
+    Raises
+    ------
+    OptionError
+    """
+    for option in options:
+        if option not in kernel.options:
+            known = ", ".join(kernel.options) or "none"
+            raise OptionError(
+                f"option {option!r} is not one of kernel {kernel.name!r}; expected {known}"
+            )
+
+
+def with_options(config: Config, options: dict[str, Any]) -> Config:
+    """Return ``config`` with these fields changed; text as on the command line is understood.
+
+    Raises
+    ------
+    OptionError
+        When a value is not of the kind that the field's default is.
+    """
+    values = {key: _value(config, key, value) for key, value in options.items()}
+    return replace(config, **values)  # type: ignore[type-var]
+
+
+def _value(config: Any, key: str, value: Any) -> Any:
+    default = getattr(config, key)
+    try:
+        if isinstance(default, tuple):
+            numbers = value.replace("x", ",").split(",") if isinstance(value, str) else value
+            numbers = tuple(_integer(number) for number in numbers)
+            if len(numbers) != len(default):
+                raise ValueError
+            return numbers
+        if isinstance(default, int):
+            return _integer(value)
+    except (TypeError, ValueError):
+        kind = f"{len(default)} integers" if isinstance(default, tuple) else "an integer"
+        raise OptionError(f"option {key}={value!r} does not fit; expected {kind}") from None
+    if not isinstance(value, str):
+        raise OptionError(f"option {key}={value!r} does not fit; expected a name")
+    return value
+
+
+def _integer(value: Any) -> int:
+    """An integer or its text; a fraction is neither."""
+    return int(value) if isinstance(value, str) else operator.index(value)
+
+
+def power_of_two(number: int) -> bool:
+    """Whether a number is 1, 2, 4, ..."""
+    return number > 0 and number & (number - 1) == 0
+
+
+def access_bytes(matrix: Matrix, extent_counts: bool) -> tuple[int, str]:
+    """Widest power-of-two access, 16 bytes at most, that a matrix in memory allows, and its limit.
+
+    Parameters
+    ----------
+    extent_counts
+        Whether vectors must not straddle the end of a row (stores) or may be cut short (loads).
+    """
+    element = DTYPES[matrix.dtype].bytes
+    limits = [(matrix.alignment, f"base address aligned to {matrix.alignment} B")]
+    if matrix.shape[1 - matrix.unit] > 1:
+        pitch = matrix.ld * element
+        limits.append((pitch & -pitch, f"ld{matrix.name.lower()}={matrix.ld} ({pitch} B)"))
+    if extent_counts:
+        row = matrix.shape[matrix.unit] * element
+        limits.append((row & -row, f"extent {matrix.shape[matrix.unit]} ({row} B)"))
+    # A row of no elements, or one that is every row (ld 0), limits nothing.
+    width, limit = min((pair for pair in limits if pair[0]), key=lambda pair: pair[0])
+    return (16, "") if width >= 16 else (max(width, element), limit)
