@@ -33,7 +33,8 @@ class DType:
     outputs
         Types that C may have; the first is the default.
     computes
-        Values of ``compute=``; the first is the default.
+        Values of ``compute=``, the arithmetic of the products, which for complex types is that of
+        their real and imaginary parts; the first is the default.
     roundoff
         Unit roundoff: half the distance from 1 to the next number; 0 for integers.
 
@@ -50,6 +51,11 @@ class DType:
     outputs: tuple[str, ...]
     computes: tuple[str, ...]
     roundoff: float
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the elements have a real and an imaginary part."""
+        return self.name.startswith("complex")
 
     @property
     def numpy(self) -> np.dtype:
@@ -70,6 +76,8 @@ DTYPES: dict[str, DType] = {
         DType("bfloat16", 2, "bf16", "float32", ("bfloat16", "float32"), ("float32",), 2.0**-8),
         DType("float32", 4, "f32", "float32", ("float32",), ("float32", "tf32"), 2.0**-24),
         DType("float64", 8, "f64", "float64", ("float64",), ("float64",), 2.0**-53),
+        DType("complex64", 8, "cf32", "complex64", ("complex64",), ("float32",), 2.0**-24),
+        DType("complex128", 16, "cf64", "complex128", ("complex128",), ("float64",), 2.0**-53),
         DType("int8", 1, "s8", "int32", ("int32",), ("int32",), 0.0),
         DType("int32", 4, "s32", "int32", (), (), 0.0),
     )
@@ -89,6 +97,21 @@ def dtype(name: str) -> DType:
     except KeyError:
         known = ", ".join(row.name for row in DTYPES.values() if row.outputs)
         raise DTypeError(f"dtype {name!r} is not supported; expected one of {known}") from None
+
+
+def operand_types() -> tuple[str, ...]:
+    """Return all types of A and B, with ``compute`` where it is not the default.
+
+    Examples
+    --------
+    >>> operand_types()[2:5]
+    ('float32', 'float32/tf32', 'float64')
+    """
+    return tuple(
+        row.name if compute == row.computes[0] else f"{row.name}/{compute}"
+        for row in DTYPES.values()
+        for compute in row.computes
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ def gemm(
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place.
 
     Half types are multiplied and summed in float32, int8 in int32 that wraps, and ``"tf32"`` in
-    float32. When beta is 0, C is not read; when alpha or k is 0, A and B are not.
+    float32. When beta is 0, C is not read; when alpha or k is 0, A and B are not, and beta = 1 then
+    leaves C as it is, infinities of complex numbers too.
 
     Parameters
     ----------
@@ -44,37 +45,61 @@ def gemm(
     array([[10., 30.],
            [20., 40.]])
     """
+    left, right = A, B
     if problem.op[0] != "N":
-        A = A.T
+        left = left.T
     if problem.op[1] != "N":
-        B = B.T
+        right = right.T
+    conj = problem.A.conj, problem.B.conj
+    # NumPy's results are row-major: turn the product round, to write C as it lies in memory.
+    if problem.C.unit == 0:
+        left, right, C, conj = right.T, left.T, C.T, conj[::-1]
     # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
     with np.errstate(all="ignore"):
-        for i in range(0, problem.m, _BLOCK):
-            for j in range(0, problem.n, _BLOCK):
+        for i in range(0, C.shape[0], _BLOCK):
+            for j in range(0, C.shape[1], _BLOCK):
                 rows, columns = slice(i, i + _BLOCK), slice(j, j + _BLOCK)
-                _block(A[rows], B[:, columns], C[rows, columns], alpha, beta)
+                _block(left[rows], right[:, columns], C[rows, columns], conj, alpha, beta)
 
 
-def _block(A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex, beta: complex) -> None:
-    if C.strides[0] < C.strides[1]:
-        # NumPy's results are row-major: turn the product round, to write C as it lies in memory.
-        A, B, C = B.T, A.T, C.T
-    accumulator = np.dtype(dtype(A.dtype.name).accumulator).type
+def _block(
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    conj: tuple[bool, bool],
+    alpha: complex,
+    beta: complex,
+) -> None:
+    accumulator = np.dtype(dtype(A.dtype.name).accumulator)
     k = A.shape[1]
-    result: np.ndarray | np.generic = accumulator(0)
+    total: np.ndarray | None = None
     if alpha != 0 and k > 0:
         total = np.zeros(C.shape, accumulator)
         for start in range(0, k, _BLOCK):
             step = slice(start, start + _BLOCK)
-            total += _product(A[:, step], B[step]).astype(accumulator, copy=False)
-        result = accumulator(alpha) * total
+            total += _product(A[:, step], B[step], conj).astype(accumulator, copy=False)
+    scale(total, C, accumulator, alpha, beta)
+
+
+def scale(
+    total: np.ndarray | None, C: np.ndarray, accumulator: np.dtype, alpha: complex, beta: complex
+) -> None:
+    """Compute ``C <- alpha * total + beta * C`` in place, as BLAS does; ``total=None``: no sums.
+
+    Nothing is multiplied by 1: the product of 1 + 0j and an infinity would have a NaN.
+    """
+    result = total
+    if total is not None and alpha != 1:
+        result = accumulator.type(alpha) * total
     if beta != 0:
-        result = result + accumulator(beta) * C.astype(accumulator, copy=False)
-    C[...] = result
+        old = C.astype(accumulator, copy=False)
+        old = old if beta == 1 else accumulator.type(beta) * old
+        result = old if result is None else result + old
+    C[...] = 0 if result is None else result
 
 
-def _product(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+def _product(A: np.ndarray, B: np.ndarray, conj: tuple[bool, bool]) -> np.ndarray:
     """Return A @ B by BLAS, which takes transposes and sub-matrices as they are."""
-    work = np.float64 if A.dtype == np.float64 else np.float32
+    A, B = (x.conj() if turn else x for x, turn in zip((A, B), conj, strict=True))
+    work = A.dtype if A.dtype.kind == "c" or A.dtype == np.float64 else np.dtype(np.float32)
     return A.astype(work, copy=False) @ B.astype(work, copy=False)

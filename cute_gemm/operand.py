@@ -313,6 +313,12 @@ def _read_torch(array: Any, name: str) -> Operand:
         raise ArrayError(
             f"{name} requires grad and gemm is not differentiable: pass {name}.detach()"
         )
+    if array.is_conj() or array.is_neg():
+        lazy = "conj" if array.is_conj() else "neg"
+        raise ArrayError(
+            f"{name} is a view whose {lazy} bit is set: PyTorch applies it to what it reads, and "
+            f"the memory is without it: pass {name}.resolve_{lazy}()"
+        )
     if array.is_cuda:
         device = array.get_device()
     elif array.is_cpu:
@@ -408,6 +414,8 @@ _FINGERPRINTS: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
         t.dtype,
         t.is_cuda,
         t.requires_grad,
+        t.is_conj(),
+        t.is_neg(),
     ),
 }
 

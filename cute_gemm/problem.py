@@ -67,7 +67,7 @@ class Matrix:
     alignment
         Largest power of two, up to 256, that divides the base address in bytes.
     conj
-        Whether the conjugate is meant; False for real types.
+        Whether the conjugate is meant, as op letters C and H have it; False for real types.
 
     Examples
     --------
@@ -120,7 +120,8 @@ class GemmProblem:
     A, B, C
         The descriptors.
     compute
-        What products are made in: ``"float32"``, ``"tf32"``, ``"float64"`` or ``"int32"``.
+        What products are made in: ``"float32"``, ``"tf32"``, ``"float64"`` or ``"int32"``; of
+        complex numbers, what the products of their parts are made in.
 
     Examples
     --------
@@ -145,8 +146,8 @@ class GemmProblem:
 
     @property
     def flops(self) -> int:
-        """Floating-point (or integer) operations: a multiplication and an addition count as two."""
-        return 2 * self.m * self.n * self.k
+        """Real operations: two for a multiplication and an addition, eight for complex ones."""
+        return (8 if dtype_row(self.A.dtype).is_complex else 2) * self.m * self.n * self.k
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,9 +455,8 @@ def _describe(
             f"C has shape {c.shape}; expected {(m, n)}, because op {op!r} multiplies A of shape "
             f"{a.shape} by B of shape {b.shape}"
         )
-    complex_ = element.name.startswith("complex")
-    A = _matrix("A", a, turn_A, complex_ and op[0] in "CH")
-    B = _matrix("B", b, not turn_B, complex_ and op[1] in "CH")
+    A = _matrix("A", a, turn_A, element.is_complex and op[0] in "CH")
+    B = _matrix("B", b, not turn_B, element.is_complex and op[1] in "CH")
     C = _matrix("C", c, False, False)
     if C.ld < C.shape[C.unit]:
         raise OverlapError(
@@ -569,7 +569,7 @@ def _device_scalar(operand: Operand, name: str, accumulator: str, device: int | 
         place = "the host" if device is None else f"CUDA device {device}"
         raise DeviceError(
             f"{name} is on {operand.place} and A is on {place}; expected one for both, or a "
-            f"number: float({name})"
+            f"number: {name}.item()"
         )
     if operand.dtype != accumulator:
         raise DTypeError(
@@ -579,17 +579,20 @@ def _device_scalar(operand: Operand, name: str, accumulator: str, device: int | 
     return Scalar(1, operand.pointer)
 
 
-def _rounded(x: Any, name: str, accumulator: str) -> float | int:
+def _rounded(x: Any, name: str, accumulator: str) -> complex:
     try:
         if accumulator == "int32":
             value = int(x)
             if value == x and -(2**31) <= value < 2**31:
                 return value
-        elif accumulator == "float32":
-            return ctypes.c_float(float(x)).value
         else:
-            return float(x)
+            number = complex(x) if dtype_row(accumulator).is_complex else float(x)
+            if accumulator in ("float64", "complex128"):
+                return number
+            parts = [ctypes.c_float(part).value for part in (number.real, number.imag)]
+            return complex(*parts) if accumulator == "complex64" else parts[0]
     except (TypeError, ValueError, OverflowError):  # complex, NaN to int, inf to int
         pass
-    expected = "an integer of 32 bits" if accumulator == "int32" else "a real number"
+    real = "a number" if dtype_row(accumulator).is_complex else "a real number"
+    expected = "an integer of 32 bits" if accumulator == "int32" else real
     raise ScalarError(f"{name} is {x!r}; expected {expected}, because sums are {accumulator}")

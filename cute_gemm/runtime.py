@@ -56,6 +56,7 @@ __all__ = [
     "driver_version",
     "load",
     "multiprocessors",
+    "pack_scalar",
     "runs_on",
     "shared_memory_limit",
     "synchronize",
@@ -261,8 +262,8 @@ class BoundLaunch:
     ) -> None:
         """Change alpha and beta for the calls that follow."""
         with self._lock:
-            _pack_scalar(self._scalar, self._block, 64, alpha, "alpha")
-            _pack_scalar(self._scalar, self._block, 80, beta, "beta")
+            pack_scalar(self._scalar, self._block, 64, alpha, "alpha")
+            pack_scalar(self._scalar, self._block, 80, beta, "beta")
             struct.pack_into("=2Q", self._block, 96, alpha_pointer, beta_pointer)
 
     def __call__(self, a: int, b: int, c: int, stream: int = 0) -> None:
@@ -310,7 +311,14 @@ def runs_on(arch: str, capability: tuple[int, int]) -> bool:
     return major == capability[0] and minor <= capability[1]
 
 
-def _pack_scalar(scalar: str, block: Any, offset: int, value: complex, name: str) -> None:
+def pack_scalar(scalar: str, block: Any, offset: int, value: complex, name: str) -> None:
+    """Write alpha or beta into ``block`` as a number of the type called ``scalar``.
+
+    Raises
+    ------
+    ScalarError
+        When it is not one.
+    """
     form = f"={_SCALARS[scalar]}"
     parts = [value.real, value.imag] if form[1] == "2" else [value]
     try:

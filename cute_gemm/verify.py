@@ -1,7 +1,11 @@
-"""A result against float64, element by element, with a bound that a wrong tile cannot pass."""
+"""A result against float64, element by element, with a bound that a wrong tile cannot pass.
+
+Complex results are compared with complex128, by the magnitude of the difference.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,8 +23,14 @@ _SUM_ROUNDOFF = {"float32": 2.0**-24, "tf32": 2.0**-24, "float64": 2.0**-53, "in
 #: twice the unit roundoff of 2**-11).
 _FACTOR_ROUNDOFF = {"float32": 0.0, "tf32": 2.0**-10, "float64": 0.0, "int32": 0.0}
 
-#: Half the smallest subnormal number: what rounding costs where the relative bound ends.
-_UNDERFLOW = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150}
+#: Half the smallest subnormal number: what rounding costs where the relative bound ends; of complex
+#: numbers both parts are rounded.
+_UNDERFLOW = {
+    "float16": 2.0**-25,
+    "bfloat16": 2.0**-134,
+    "float32": 2.0**-150,
+    "complex64": 2.0**-149.5,
+}
 
 #: Elements of C per block: keeps the float64 temporaries near 100 MB whatever the problem's size.
 _BLOCK = 1 << 22
@@ -61,8 +71,17 @@ def bound_formula(problem: GemmProblem) -> str:
     if out.roundoff == 0:
         return "exact, modulo 2^32"
     exponent = int(np.log2(out.roundoff))
-    sums = {"float64": "2 K 2^-53", "tf32": "(K 2^-24 + 2^-10)"}.get(problem.compute, "K 2^-24")
+    if out.is_complex:
+        sums = f"{4 if problem.compute == 'float64' else 2} sqrt(2) K 2^{exponent}"
+    else:
+        sums = {"float64": "2 K 2^-53", "tf32": "(K 2^-24 + 2^-10)"}.get(problem.compute, "K 2^-24")
     return f"2^{exponent} |C| + {sums} sum |a||b|"
+
+
+def _roundings(problem: GemmProblem) -> float:
+    """Return how many unit roundoffs of ``sum |a||b|`` the sums may be off; see `verify`."""
+    terms = problem.k * (2 if problem.compute == "float64" else 1)
+    return 2 * math.sqrt(2) * terms if dtype(problem.C.dtype).is_complex else terms
 
 
 def verify(
@@ -75,7 +94,7 @@ def verify(
     alpha: complex = 1.0,
     beta: complex = 0.0,
 ) -> Verdict:
-    """Compare ``result`` with ``alpha * op(A) @ op(B) + beta * C`` in float64.
+    """Compare ``result`` with ``alpha * op(A) @ op(B) + beta * C`` in float64 or complex128.
 
     The bound of an element is ``u_out |ref| + K u_acc sum |a||b|``, where u_out and u_acc are the
     unit roundoffs of C's type and of the accumulator: the error of summing K products in any order
@@ -84,6 +103,15 @@ def verify(
     float64 the sum counts twice, since the reference has the same error; with alpha or beta,
     ``2 u_acc (|alpha| sum |a||b| + |beta C|)`` for scaling and adding. Integers must be exact
     modulo 2**32. Infinities and NaN must be where the reference has them.
+
+    Of complex types each part is a real sum of 2 K products, so it is off by at most 2 K u_acc
+    times the sum of their magnitudes: ``|re a||re b| + |im a||im b|`` for the real part,
+    ``|re a||im b| + |im a||re b|`` for the imaginary one. As the two parts of a number these have
+    a magnitude of at most ``sqrt(2) |a||b|``, hence ``2 sqrt(2) K u_acc sum |a||b|``, in any order
+    and with or without fused multiply-adds. Scaling by alpha and beta costs ``sqrt(2) gamma_2``
+    (the book's section 3.6) and an addition: ``(2 sqrt(2) + 1) u_acc`` in place of ``2 u_acc``.
+    Which part of a complex number is infinite or NaN depends on the order of the products, so where
+    the reference, rounded to C's type, is not finite, the result need only not be finite either.
 
     Parameters
     ----------
@@ -110,9 +138,11 @@ def verify(
     left = A if problem.op[0] == "N" else A.T
     right = B if problem.op[1] == "N" else B.T
     use_ab = alpha != 0 and problem.k > 0
+    alpha = alpha if use_ab else 0  # which also makes nothing of an infinite alpha without products
+    wide: type[np.inexact] = np.complex128 if dtype(problem.C.dtype).is_complex else np.float64
     columns = max(1, _BLOCK // max(1, problem.m))
     blocks = [slice(j, j + columns) for j in range(0, problem.n if problem.m else 0, columns)]
-    left64 = left.astype(np.float64) if use_ab else left
+    left64 = _widened(left, wide, problem.A.conj) if use_ab else left
     integers = dtype(problem.C.dtype).roundoff == 0
 
     wrong = 0
@@ -121,14 +151,14 @@ def verify(
     with np.errstate(all="ignore"):
         for block in blocks:
             got = result[:, block]
-            old = C[:, block].astype(np.float64) if beta != 0 and C is not None else None
-            right64 = right[:, block].astype(np.float64) if use_ab else right
-            products = left64 @ right64 if use_ab else np.zeros(got.shape)
+            old = C[:, block].astype(wide) if beta != 0 and C is not None else None
+            right64 = _widened(right[:, block], wide, problem.B.conj) if use_ab else right
+            products = left64 @ right64 if use_ab else np.zeros(got.shape, wide)
             if integers:
                 error, bound, good = _compare_integers(products, old, got, alpha, beta)
             else:
-                sums = abs(left64) @ abs(right64) if use_ab else products
-                error, bound, good = _compare_floats(problem, products, sums, old, got, alpha, beta)
+                sums = abs(left64) @ abs(right64) if use_ab else abs(products)
+                error, bound, good = compare_floats(problem, products, sums, old, got, alpha, beta)
             ratio = error / np.maximum(bound, 1e-300)
             ratio[good & ~(ratio <= 1)] = 0.0  # the same infinity, NaN or rounded value
             ratio[~good & np.isnan(ratio)] = np.inf
@@ -143,6 +173,11 @@ def verify(
     return Verdict(wrong == 0, elements, wrong, max_error, max_ratio, worst, bound_formula(problem))
 
 
+def _widened(array: np.ndarray, wide: type[np.inexact], conj: bool) -> np.ndarray:
+    array = array.astype(wide)
+    return array.conj() if conj else array
+
+
 def _compare_integers(
     products: np.ndarray, old: np.ndarray | None, got: np.ndarray, alpha: complex, beta: complex
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -155,7 +190,7 @@ def _compare_integers(
     return error, np.zeros_like(error), got == reference
 
 
-def _compare_floats(
+def compare_floats(
     problem: GemmProblem,
     products: np.ndarray,
     sums: np.ndarray,
@@ -165,23 +200,25 @@ def _compare_floats(
     beta: complex,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return error, bound and verdict of each element."""
-    scale = alpha.real
-    reference = scale * products
-    magnitude = abs(scale) * sums
-    unit = _SUM_ROUNDOFF[problem.compute]
-    terms = problem.k * (2 if problem.compute == "float64" else 1)
-    bound = (terms * unit + _FACTOR_ROUNDOFF[problem.compute]) * magnitude
-    if old is not None:
-        reference = reference + beta.real * old
-        magnitude = magnitude + abs(beta.real * old)
-    if scale != 1 or old is not None:
-        bound = bound + 2 * unit * magnitude
     out = dtype(problem.C.dtype)
+    reference = alpha * products
+    magnitude = abs(alpha) * sums
+    unit = _SUM_ROUNDOFF[problem.compute]
+    bound = (_roundings(problem) * unit + _FACTOR_ROUNDOFF[problem.compute]) * magnitude
+    if old is not None:
+        old = beta * old
+        reference = reference + old
+        magnitude = magnitude + abs(old)
+    if alpha != 1 or old is not None:
+        bound = bound + (2 * math.sqrt(2) + 1 if out.is_complex else 2) * unit * magnitude
     # (1 + u): the final rounding acts on the computed value, not on the reference.
     bound = out.roundoff * abs(reference) + (1 + out.roundoff) * bound
     bound = bound + _UNDERFLOW.get(problem.C.dtype, 0.0)
 
-    error = abs(got.astype(np.float64) - reference)
+    wide = got.astype(reference.dtype)
+    error = abs(wide - reference)
     rounded = reference.astype(got.dtype)
-    same = (got == rounded) | (np.isnan(reference) & np.isnan(got.astype(np.float64)))
+    same = (got == rounded) | (np.isnan(reference) & np.isnan(wide))
+    if out.is_complex:
+        same |= ~np.isfinite(rounded) & ~np.isfinite(wide)
     return error, bound, np.where(np.isfinite(reference), error <= bound, False) | same

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import api
+from cute_gemm import api, select
 from cute_gemm.atoms import DTYPES
 from cute_gemm.errors import (
     DeviceError,
@@ -22,7 +22,9 @@ from cute_gemm.errors import (
     ScalarError,
     ShapeError,
     UnknownKernelError,
+    UnsupportedError,
 )
+from cute_gemm.plans import raw_stream
 
 OPS = ("NN", "NT", "TN", "TT")
 NO_GPU = "there is none in this test"
@@ -33,6 +35,8 @@ def array(shape: tuple[int, int], dtype: str, order: str = "F", seed: int = 0) -
     rng = np.random.default_rng(seed)
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     values = rng.integers(-128, 128, shape) if kind.kind == "i" else rng.standard_normal(shape)
+    if kind.kind == "c":
+        values = values + 1j * rng.standard_normal(shape)
     return np.asarray(values.astype(kind), order=order)  # type: ignore[call-overload]
 
 
@@ -43,10 +47,14 @@ def operands(op: str, dtype: str, order: str = "F") -> tuple[np.ndarray, np.ndar
 
 
 def as_used(op: str, A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """op(A) and op(B) in float64."""
+    """op(A) and op(B) in float64 or complex128."""
+    wide = np.complex128 if A.dtype.kind == "c" else np.float64
+    left, right = (
+        (x if letter in "Nn" else x.T).astype(wide) for x, letter in zip((A, B), op, strict=True)
+    )
     return (
-        (A if op[0] in "Nn" else A.T).astype(np.float64),
-        (B if op[1] in "Nn" else B.T).astype(np.float64),
+        left.conj() if op[0] in "CcHh" else left,
+        right.conj() if op[1] in "CcHh" else right,
     )
 
 
@@ -57,9 +65,10 @@ def check(C: np.ndarray, op: str, A: np.ndarray, B: np.ndarray, extra: Any = 0.0
     sums = DTYPES[DTYPES[A.dtype.name].accumulator]
     out = DTYPES[C.dtype.name].roundoff
     weights = np.abs(a) @ np.abs(b) + np.abs(extra)
-    bound = out * np.abs(expected) + (a.shape[1] + 2) * sums.roundoff * weights
-    assert np.isfinite(C.astype(np.float64)).all()
-    assert (np.abs(C.astype(np.float64) - expected) <= bound).all()
+    terms = (a.shape[1] + 2) * (2 * np.sqrt(2) if C.dtype.kind == "c" else 1)
+    bound = out * np.abs(expected) + terms * sums.roundoff * weights
+    assert np.isfinite(C.astype(a.dtype)).all()
+    assert (np.abs(C.astype(a.dtype) - expected) <= bound).all()
 
 
 @pytest.fixture
@@ -74,7 +83,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", [row.name for row in DTYPES.values() if row.outputs])
-@pytest.mark.parametrize("op", [*OPS, "nt", "CH"])
+@pytest.mark.parametrize("op", [*OPS, "nt", "CH", "cn", "NH"])
 def test_gemm(op: str, dtype: str) -> None:
     for storage, order in itertools.product("FC", "FC"):
         A, B = operands(op, dtype, storage)
@@ -114,6 +123,25 @@ def test_c_is_updated_in_place_and_returned(dtype: str, order: str) -> None:
     before = C.astype(np.float64)
     assert cg.gemm("TN", A, B, C, alpha=2.0, beta=-0.5, backend="cpu") is C
     check(C, "TN", (2 * A).astype(dtype), B, -0.5 * before)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_alpha_and_beta(dtype: str) -> None:
+    A, B = operands("HN", dtype)
+    C = array((M, N), dtype, "F", 3)
+    before = C.astype(np.complex128)
+    beta = np.array(0.5 - 1j)  # a 0-d array of another type
+    assert cg.gemm("HN", A, B, C, alpha=2j, beta=beta, backend="cpu") is C
+    check(C, "HN", (-2j * A).astype(dtype), B, (0.5 - 1j) * before)
+
+
+@pytest.mark.parametrize("kernel", ["sm80_pipeline", "cutlass_universal"])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_kernels_without_complex_types_say_so(kernel: str, dtype: str) -> None:
+    message = rf"^[^;]*{dtype}[^;]*; [^;]*float16, bfloat16, float32, float32/tf32, float64, int8$"
+    with pytest.raises(UnsupportedError, match=message) as caught:
+        cg.plan("CN", m=M, n=N, k=K, dtype=dtype, kernel=kernel, backend="cpu")
+    assert kernel in str(caught.value)
 
 
 def test_int8_is_exact() -> None:
@@ -201,7 +229,7 @@ def test_unknown_kernel_lists_those_there_are() -> None:
     A, B = operands("NN", "float32")
     with pytest.raises(
         UnknownKernelError,
-        match=r"kernel 'fastest' is not known; .*'auto' or one of sm80_pipeline, cutlass_universal",
+        match=r"kernel 'fastest' is not known; .*'auto' or one of host, .*sm80_pipeline, .*cublas$",
     ):
         cg.gemm("NN", A, B, kernel="fastest", backend="cpu")
 
@@ -335,7 +363,9 @@ def test_analyze_takes_arrays_and_options(no_gpu: None) -> None:
 
 def test_kernels() -> None:
     found = {info.name: info for info in api.kernels()}
-    assert list(found) == ["sm80_pipeline", "cutlass_universal"]
+    assert tuple(found) == select.names()
+    elsewhere = {name: info.runs_on for name, info in found.items() if info.runs_on != "gpu"}
+    assert elsewhere == {"host": "cpu", "cublas": "library"}
     pipeline = found["sm80_pipeline"]
     assert pipeline.options == ("tile", "warps", "stages", "copy", "raster", "min_ctas", "mma")
     assert pipeline.minimum_cc == 80 and "cp.async" in pipeline.summary
@@ -413,10 +443,10 @@ class ProtocolStream:
 
 
 def test_streams_of_every_library() -> None:
-    assert api._handle(7) == 7
-    assert api._handle(Stream(cuda_stream=11)) == 11  # PyTorch
-    assert api._handle(Stream(ptr=22)) == 22  # CuPy
-    assert api._handle(Stream(handle=33)) == 33  # cuda.core
-    assert api._handle(ProtocolStream()) == 44
+    assert raw_stream(7) == 7
+    assert raw_stream(Stream(cuda_stream=11)) == 11  # PyTorch
+    assert raw_stream(Stream(ptr=22)) == 22  # CuPy
+    assert raw_stream(Stream(handle=33)) == 33  # cuda.core
+    assert raw_stream(ProtocolStream()) == 44
     with pytest.raises(OptionError, match=r"stream='default' is not a CUDA stream"):
-        api._handle("default")
+        raw_stream("default")

@@ -1,4 +1,4 @@
-"""The CPU backend against float64 and against the BLAS contract."""
+"""The CPU backend and the loop of kernel "host" against float64 and the BLAS contract."""
 
 import itertools
 import tracemalloc
@@ -10,11 +10,25 @@ import pytest
 
 from cute_gemm import cpu
 from cute_gemm.atoms import DTYPES
+from cute_gemm.kernels import host
 from cute_gemm.operand import read
 from cute_gemm.problem import from_operands
 
 DTYPES_IN = [row.name for row in DTYPES.values() if row.outputs]
+COMPLEX = [name for name in DTYPES_IN if DTYPES[name].is_complex]
+FLOATS = [name for name in DTYPES_IN if DTYPES[name].roundoff]
 CANARY = 77
+
+
+@pytest.fixture(params=[cpu, host], ids=["blas", "loop"])
+def run(request):
+    """Compute on arrays as stored, in place."""
+
+    def call(op, A, B, C, alpha=1, beta=0, **options):
+        problem = from_operands(op, read(A, "A"), read(B, "B"), read(C, "C"), **options)
+        request.param.gemm(problem, A, B, C, alpha, beta)
+
+    return call
 
 
 def numpy_dtype(name):
@@ -29,6 +43,8 @@ def matrix(shape, order, dtype, rng=None, pad=2):
     if rng is not None:
         integers = dtype in ("int8", "int32")
         view[:] = rng.integers(-128, 128, shape) if integers else rng.standard_normal(shape)
+        if dtype in COMPLEX:
+            view.imag = rng.standard_normal(shape)
     return view, buffer
 
 
@@ -36,19 +52,19 @@ def shapes(op, m, n, k):
     return ((m, k) if op[0] == "N" else (k, m)), ((k, n) if op[1] == "N" else (n, k))
 
 
-def run(op, A, B, C, alpha=1, beta=0, **options):
-    problem = from_operands(op, read(A, "A"), read(B, "B"), read(C, "C"), **options)
-    cpu.gemm(problem, A, B, C, alpha, beta)
-
-
 def wide(x):
-    return x.astype(np.float64)
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def used(x, letter):
+    """op(x) in float64 or complex128."""
+    x = wide(x) if letter == "N" else wide(x).T
+    return x.conj() if letter in "CH" else x
 
 
 def expected(op, A, B, C, alpha, beta):
     """The result and the sum of magnitudes, in float64."""
-    A = wide(A) if op[0] == "N" else wide(A).T
-    B = wide(B) if op[1] == "N" else wide(B).T
+    A, B = used(A, op[0]), used(B, op[1])
     total = alpha * (A @ B)
     sizes = abs(alpha) * (abs(A) @ abs(B))
     if beta != 0:
@@ -57,16 +73,19 @@ def expected(op, A, B, C, alpha, beta):
     return total, sizes
 
 
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT", "HC"])
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT", "HC", "CN", "NH", "CT"])
 @pytest.mark.parametrize("dtype", DTYPES_IN)
 @pytest.mark.parametrize("small_blocks", [False, True])
-def test_against_float64(monkeypatch, op, dtype, small_blocks):
+def test_against_float64(monkeypatch, run, op, dtype, small_blocks):
     if small_blocks:
         monkeypatch.setattr(cpu, "_BLOCK", 8)
+        monkeypatch.setattr(host, "_BLOCK", 8)
     rng = np.random.default_rng(1)
     row = DTYPES[dtype]
     sizes = [(1, 1, 1), (7, 3, 31), (8, 16, 24), (33, 17, 9)]
     scalars = [(1, 0), (0, 1), (3, 2)] if dtype == "int8" else [(1, 0), (-0.7, 1), (1, -0.7)]
+    if dtype in COMPLEX:
+        scalars = [(1, 0), (0.6 - 0.8j, 1j), (-0.7, 0.3 + 2j)]
     for (m, n, k), orders, out, (alpha, beta) in itertools.product(
         sizes, ["FFF", "CFC", "FCF"], row.outputs, scalars
     ):
@@ -77,21 +96,22 @@ def test_against_float64(monkeypatch, op, dtype, small_blocks):
         reference, magnitude = expected(op, A, B, C, alpha, beta)
         run(op, A, B, C, alpha, beta)
         sums = DTYPES[row.accumulator].roundoff
-        bound = DTYPES[out].roundoff * abs(reference) + (k + 4) * sums * magnitude
+        terms = (2 * np.sqrt(2) if dtype in COMPLEX else 1) * (k + 4)
+        bound = DTYPES[out].roundoff * abs(reference) + terms * sums * magnitude
         assert np.isfinite(wide(C)).all()
         assert (abs(wide(C) - reference) <= bound).all()
         C[:] = CANARY
         assert (buffer == CANARY).all()
 
 
-def test_half_types_are_summed_in_float32():
+def test_half_types_are_summed_in_float32(run):
     ones = np.ones((1, 5000), np.float16)
     C = np.zeros((1, 1), np.float32)
     run("NT", ones, ones, C)
     assert C == 5000  # float16 sums of ones end at 2048
 
 
-def test_int8_is_exact_where_one_float32_sum_would_not_be():
+def test_int8_is_exact_where_one_float32_sum_would_not_be(run):
     A = np.full((1, 2049), -128, np.int8)
     A[0, 0] = 1
     C = np.zeros((1, 1), np.int32)
@@ -99,7 +119,7 @@ def test_int8_is_exact_where_one_float32_sum_would_not_be():
     assert C == 2048 * 2**14 + 1
 
 
-def test_int32_wraps():
+def test_int32_wraps(run):
     rng = np.random.default_rng(2)
     A, B = (rng.integers(-128, 128, (4, 4)).astype(np.int8) for _ in "AB")
     C = rng.integers(-(2**31), 2**31, (4, 4)).astype(np.int32)
@@ -110,7 +130,7 @@ def test_int32_wraps():
 
 
 @pytest.mark.parametrize("dtype", DTYPES_IN)
-def test_integer_values_are_exact(dtype):
+def test_integer_values_are_exact(run, dtype):
     rng = np.random.default_rng(3)
     A, B = (rng.integers(-3, 4, (40, 40)).astype(numpy_dtype(dtype)) for _ in "AB")
     C = np.zeros((40, 40), numpy_dtype(DTYPES[dtype].outputs[-1]))
@@ -118,11 +138,8 @@ def test_integer_values_are_exact(dtype):
     assert (wide(C) == wide(A).T @ wide(B)).all()
 
 
-FLOATS = ["float16", "bfloat16", "float32", "float64"]
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_beta_0_does_not_read_c(dtype):
+def test_beta_0_does_not_read_c(run, dtype):
     A, C = np.eye(3).astype(numpy_dtype(dtype)), np.full((3, 3), np.nan, numpy_dtype(dtype))
     run("NN", A, A, C, 2, 0)
     assert (C == 2 * A).all()
@@ -130,7 +147,7 @@ def test_beta_0_does_not_read_c(dtype):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("beta", "result"), [(0, 0), (1, 3), (-2, -6)])
-def test_alpha_0_does_not_read_a_and_b(dtype, beta, result):
+def test_alpha_0_does_not_read_a_and_b(run, dtype, beta, result):
     nan = np.full((3, 3), np.nan, numpy_dtype(dtype))
     C = np.full((3, 3), 3, numpy_dtype(dtype))
     run("TN", nan, nan, C, 0, beta)
@@ -139,18 +156,18 @@ def test_alpha_0_does_not_read_a_and_b(dtype, beta, result):
 
 @pytest.mark.parametrize("alpha", [1, np.nan, np.inf])
 @pytest.mark.parametrize(("beta", "result"), [(0, 0), (0.5, 1.5)])
-def test_k_0_is_beta_c(alpha, beta, result):
+def test_k_0_is_beta_c(run, alpha, beta, result):
     C = np.full((3, 2), 3.0)
     run("NN", np.zeros((3, 0)), np.zeros((0, 2)), C, alpha, beta)
     np.testing.assert_array_equal(C, np.full_like(C, result))
 
 
 @pytest.mark.parametrize(("m", "n"), [(0, 3), (3, 0), (0, 0)])
-def test_nothing_to_do(m, n):
+def test_nothing_to_do(run, m, n):
     run("NN", np.zeros((m, 4)), np.zeros((4, n)), np.zeros((m, n)), 2, 3)
 
 
-def test_nan_and_infinity_are_numbers_and_no_warning():
+def test_nan_and_infinity_are_numbers_and_no_warning(run):
     A, B = np.array([[1.0, 0.0]], "f4"), np.array([[1.0, 0.0], [0.0, 0.0]], "f4")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -165,7 +182,26 @@ def test_nan_and_infinity_are_numbers_and_no_warning():
         np.testing.assert_array_equal(C, [[np.inf, 0]])
 
 
-def test_tf32_is_float32_here():
+@pytest.mark.parametrize("dtype", COMPLEX)
+@pytest.mark.parametrize(("alpha", "k"), [(0, 2), (1, 0)])
+def test_without_products_a_complex_c_stays_as_it_is(run, dtype, alpha, k):
+    """The product of 1 + 0j and an infinity has a NaN."""
+    nan = np.full((2, k), np.nan, dtype)
+    C = np.array([[complex(np.inf, 0), 1j], [2, complex(0, -np.inf)]], dtype)
+    before = C.copy()
+    run("NT", nan, nan, C, alpha, 1)
+    np.testing.assert_array_equal(C, before)
+
+
+def test_conjugates_and_nothing_but_the_product(run):
+    A, B, C = np.array([[1 + 2j]]), np.array([[3 - 1j]]), np.array([[5 + 7j]])
+    for op, product in (("TT", 5 + 5j), ("CN", 1 - 7j), ("NC", 1 + 7j), ("HC", 5 - 5j)):
+        result = C.copy()
+        run(op, A, B, result, 2j, 3)
+        assert result == 2j * product + 3 * C
+
+
+def test_tf32_is_float32_here(run):
     A = np.array([[1 + 2.0**-20]], np.float32)
     C = np.zeros((1, 1), np.float32)
     run("NN", A, np.ones((1, 1), "f4"), C, compute="tf32")
@@ -174,10 +210,12 @@ def test_tf32_is_float32_here():
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
 def test_memory_stays_small(dtype):
+    """Of BLAS's blocks; the loop's are as long as k."""
     A, B = np.ones((3000, 6000), dtype, order="F"), np.ones((6000, 8), dtype)
     C = np.zeros((3000, 8), DTYPES[dtype].outputs[0])
+    problem = from_operands("NN", read(A, "A"), read(B, "B"), read(C, "C"))
     tracemalloc.start()
-    run("NN", A, B, C)
+    cpu.gemm(problem, A, B, C)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 5 * 2**20  # A alone is 72 MB in float32

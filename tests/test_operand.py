@@ -27,6 +27,7 @@ class FakeTensor:
         self.is_cpu = place == "cpu"
         self.requires_grad = False
         self.layout = "torch.strided"
+        self.lazy = ""
         self.__dict__.update(more)
 
     def get_device(self):
@@ -39,6 +40,12 @@ class FakeTensor:
 
     def stride(self):
         return self._stride
+
+    def is_conj(self):
+        return self.lazy == "conj"
+
+    def is_neg(self):
+        return self.lazy == "neg"
 
 
 FakeTensor.__module__, FakeTensor.__name__ = "torch", "Tensor"
@@ -96,7 +103,17 @@ def test_numpy_strides_and_address(array, strides):
 
 
 @pytest.mark.parametrize(
-    "dtype", ["float16", "float32", "float64", "int8", "complex64", "bfloat16", "float8_e4m3fn"]
+    "dtype",
+    [
+        "float16",
+        "float32",
+        "float64",
+        "int8",
+        "complex64",
+        "complex128",
+        "bfloat16",
+        "float8_e4m3fn",
+    ],
 )
 def test_numpy_dtypes(dtype):
     kind = getattr(ml_dtypes, dtype, None) or dtype
@@ -185,11 +202,22 @@ def test_torch_bfloat16_on_the_host(monkeypatch):
         (FakeTensor(requires_grad=True), r"A requires grad.*A\.detach\(\)"),
         (FakeTensor(place="mps"), r"A is a tensor on .*mps.*A\.cuda\(\)"),
         (FakeTensor(layout="torch.sparse_coo"), r"sparse_coo.*A\.to_dense\(\)"),
+        (FakeTensor(lazy="conj"), r"A is a view whose conj bit is set.*pass A\.resolve_conj\(\)"),
+        (FakeTensor(lazy="neg"), r"A is a view whose neg bit is set.*pass A\.resolve_neg\(\)"),
     ],
 )
 def test_torch_refused(tensor, message):
     with pytest.raises(ArrayError, match=message):
         read(tensor, "A")
+
+
+@pytest.mark.parametrize("lazy", ["conj", "neg"])
+def test_a_lazy_view_is_not_taken_for_what_it_views(lazy):
+    """A plan skips the checks for what it has seen: these bits are all that tells the two apart."""
+    tensor, again, view = FakeTensor(), FakeTensor(), FakeTensor(lazy=lazy)
+    again.dtype = view.dtype = tensor.dtype
+    assert operand.fingerprint(tensor) == operand.fingerprint(again)
+    assert operand.fingerprint(tensor) != operand.fingerprint(view)
 
 
 def test_cupy():

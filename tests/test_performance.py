@@ -124,6 +124,8 @@ def test_beta_reads_c():
         ("float64", {}, "RTX 3090", 0.556, "CUDA cores"),
         ("int8", {}, "A100", 624, "tensor cores"),
         ("bfloat16", {}, "RTX 3090", 71, "tensor cores"),
+        ("complex64", {}, "A100", 19.5, "CUDA cores"),
+        ("complex128", {}, "RTX 3090", 0.556, "CUDA cores"),
     ],
 )
 def test_the_rate_is_that_of_the_type(dtype, more, name, tflops, unit):

@@ -1,6 +1,7 @@
 """Descriptors against the elements they must address, and every check on the arguments."""
 
 import dataclasses
+import itertools
 from decimal import Decimal
 from fractions import Fraction
 
@@ -57,6 +58,19 @@ def test_blas_storage(op):
     assert (str(problem.A), str(problem.B), str(problem.C)) == BLAS_TABLE[op]
     assert problem.blas_op == op
     assert problem.flops == 2 * 5 * 7 * 3
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_problems(dtype):
+    for op in ("".join(letters) for letters in itertools.product("NTCH", repeat=2)):
+        problem = from_sizes(op, m=5, n=7, k=3, dtype=dtype, lda=10, ldb=20, ldc=30)
+        as_real = op.translate(str.maketrans("CH", "TT"))
+        assert (str(problem.A), str(problem.B), str(problem.C)) == BLAS_TABLE[as_real]
+        assert (problem.op, problem.blas_op) == (op, as_real)
+        assert (problem.A.conj, problem.B.conj) == (op[0] in "CH", op[1] in "CH")
+        assert not problem.C.conj
+    assert problem.flops == 8 * 5 * 7 * 3  # four multiplications and four additions
+    assert problem.A.nbytes == 15 * (8 if dtype == "complex64" else 16)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -188,6 +202,8 @@ def test_equal_arguments_give_the_same_problem():
         ("float32", None, None, ("float32", "float32")),
         ("float32", None, "tf32", ("float32", "tf32")),
         ("float64", None, "float64", ("float64", "float64")),
+        ("complex64", None, None, ("complex64", "float32")),
+        (np.complex128, None, "float64", ("complex128", "float64")),
         (np.int8, None, None, ("int32", "int32")),
         (ml_dtypes.bfloat16, ml_dtypes.bfloat16, None, ("bfloat16", "float32")),
     ],
@@ -283,6 +299,24 @@ BAD_ARRAYS = {
         "compute = 'tf32' does not go with dtype float64; expected float64",
         ("NN", A.astype("f8"), B.astype("f8")),
         {"compute": "tf32"},
+    ),
+    "compute of complex": (
+        errors.OptionError,
+        "compute = 'tf32' does not go with dtype complex64; expected float32",
+        ("NN", A.astype("c8"), B.astype("c8")),
+        {"compute": "tf32"},
+    ),
+    "real C of complex": (
+        errors.DTypeError,
+        "C of dtype float32 does not go with A and B of dtype complex64; expected complex64",
+        ("NN", A.astype("c8"), B.astype("c8"), np.zeros((4, 5), "f4")),
+        {},
+    ),
+    "complex and real": (
+        errors.DTypeError,
+        r"A has dtype complex64 and B has dtype float32.*B\.astype\('complex64'\)",
+        ("NN", A.astype("c8"), B),
+        {},
     ),
     "order": (errors.OptionError, "order = 'K'.*'F'.*'C'", ("NN", A, B), {"order": "K"}),
     "order with C": (
@@ -419,6 +453,14 @@ def test_sizes_beyond_32_bit_offsets():
         (np.array(3, "i8"), "int8", 3),
         (-7.0, "int8", -7),
         (2**31 - 1, "int32", 2**31 - 1),
+        (2, "complex128", 2 + 0j),
+        (0.1 - 0.3j, "complex128", 0.1 - 0.3j),
+        (0.1 - 0.3j, "complex64", complex(np.float32(0.1), -np.float32(0.3))),
+        (complex(1e60, -1e-60), "complex64", complex(np.inf, -0.0)),
+        (Fraction(1, 4), "complex64", 0.25 + 0j),
+        (np.complex64(2 - 1j), "complex128", 2 - 1j),
+        (np.array(3j), "complex64", 3j),
+        (np.float16(1.5), "complex64", 1.5 + 0j),
     ],
 )
 def test_numbers(x, dtype, value):
@@ -444,6 +486,9 @@ def test_nan_is_a_number():
         (10**400, "float64", "expected a real number"),
         ("two", "float32", "alpha is not a number.*builtins.str"),
         (None, "float32", "alpha is not a number"),
+        ("1j", "complex64", "alpha is not a number.*builtins.str"),
+        (10**400, "complex128", "expected a number, because sums are complex128"),
+        (np.ones(1, "c8"), "complex64", r"shape \(1,\).*0-d array"),
         (np.ones(1), "float32", r"shape \(1,\).*0-d array.*reshape\(\(\)\)"),
     ],
 )
@@ -458,9 +503,12 @@ def device_scalar(monkeypatch, **facts):
     return object()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_device_scalars_are_left_to_the_kernel(monkeypatch, dtype):
-    x = device_scalar(monkeypatch)
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("float16", "float32"), ("float32", "float32"), ("complex64", "complex64")],
+)
+def test_device_scalars_are_left_to_the_kernel(monkeypatch, dtype, kind):
+    x = device_scalar(monkeypatch, dtype=kind)
     assert scalar(x, "alpha", dtype, 0) == Scalar(1, 0x10000)
 
 
@@ -468,12 +516,15 @@ def test_device_scalar_of_another_type(monkeypatch):
     x = device_scalar(monkeypatch, dtype="float64")
     with pytest.raises(errors.DTypeError, match=r"alpha .*float64; .*alpha\.to\(torch\.float32\)"):
         scalar(x, "alpha", "float16", 0)
+    with pytest.raises(errors.DTypeError, match=r"alpha .*float64; .*to\(torch\.complex128\)"):
+        scalar(x, "alpha", "complex128", 0)
 
 
 @pytest.mark.parametrize(("device", "place"), [(None, "the host"), (1, "CUDA device 1")])
 def test_device_scalar_elsewhere(monkeypatch, device, place):
     x = device_scalar(monkeypatch)
-    with pytest.raises(errors.DeviceError, match=rf"beta is on CUDA device 0 .* A is on {place}"):
+    message = rf"beta is on CUDA device 0 .* A is on {place}.*a number: beta\.item\(\)"
+    with pytest.raises(errors.DeviceError, match=message):
         scalar(x, "beta", "float16", device)
 
 

@@ -123,6 +123,7 @@ class FakeDriver:
                 "scalars": [read(scalar, i) for i in (9, 10)],
                 "doubles": [read(ctypes.c_double, i) for i in (9, 10)],
                 "ints": [read(ctypes.c_int32, i) for i in (9, 10)],
+                "bytes": [ctypes.string_at(at[i], 16) for i in (9, 10)],
                 "pointers": [read(ctypes.c_uint64, i) for i in (11, 12)],
             }
         )
@@ -313,6 +314,20 @@ class TestLaunch:
         assert seen["leading"] == [2**33, 7, 8]
         assert seen["scalars"] == [1.5, -0.5]
         assert seen["pointers"] == [0, 2**63 + 1]
+
+    @pytest.mark.parametrize("kind", ["complex64", "complex128"])
+    def test_complex_scalars(self, driver: FakeDriver, kind: str) -> None:
+        """Real part first, each in the 16 bytes that a scalar has; a real number is complex too."""
+        bound = runtime.load(a_build()).bind(
+            Launch(7, 128, 0), **SIZES, scalar=kind, alpha=1.5 - 2j, beta=3
+        )
+        bound(1, 2, 3)
+        bound.set_scalars(complex(1e60, float("nan")), 0)
+        bound(1, 2, 3)
+        found = [np.frombuffer(x, kind)[0] for seen in driver.launches for x in seen["bytes"]]
+        assert found[:2] == [1.5 - 2j, 3] and found[3] == 0
+        assert found[2].real == (np.inf if kind == "complex64" else 1e60)
+        assert np.isnan(found[2].imag)
 
     def test_only_the_matrices_change(self, driver: FakeDriver) -> None:
         bound = runtime.load(a_build()).bind(Launch(7, 128, 0), **SIZES, alpha=2)

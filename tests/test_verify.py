@@ -10,7 +10,8 @@ from cute_gemm.problem import from_sizes
 from cute_gemm.verify import _BLOCK, bound_formula, verify
 
 M, N, K = 37, 29, 53
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+FLOATS = ("float16", "bfloat16", "float32", "float64", *COMPLEX)
 
 
 def operands(dtype: str, op: str = "NN", k: int = K) -> tuple[np.ndarray, np.ndarray]:
@@ -20,6 +21,9 @@ def operands(dtype: str, op: str = "NN", k: int = K) -> tuple[np.ndarray, np.nda
     if dtype == "int8":
         return rng.integers(-128, 128, a, np.int8), rng.integers(-128, 128, b, np.int8)
     numpy = DTYPES[dtype].numpy
+    if dtype in COMPLEX:
+        a, b = (*a, 2), (*b, 2)
+        return tuple(rng.standard_normal(x).view(complex)[..., 0].astype(numpy) for x in (a, b))
     return rng.standard_normal(a).astype(numpy), rng.standard_normal(b).astype(numpy)
 
 
@@ -30,11 +34,13 @@ def problem(dtype: str, op: str = "NN", k: int = K, **more):
 def product(A, B, op="NN", out=None):
     left = A if op[0] == "N" else A.T
     right = B if op[1] == "N" else B.T
-    wide = np.float64 if A.dtype == np.float64 else np.float32
+    left = left.conj() if op[0] in "CH" else left
+    right = right.conj() if op[1] in "CH" else right
+    wide = A.dtype if A.dtype in (np.float64, *COMPLEX) else np.float32
     return (left.astype(wide) @ right.astype(wide)).astype(out or A.dtype)
 
 
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT", "CN", "NH", "HC"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_good_result_passes(dtype, op):
     A, B = operands(dtype, op)
@@ -42,7 +48,8 @@ def test_a_good_result_passes(dtype, op):
     assert verdict.ok
     assert (verdict.wrong, verdict.elements) == (0, M * N)
     assert verdict.max_ratio <= 1
-    assert verdict.max_ratio > 0 or dtype == "float64"  # there the reference is the same sum
+    # There the reference is the same sum.
+    assert verdict.max_ratio > 0 or dtype in ("float64", "complex128")
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -61,6 +68,78 @@ def test_a_missing_last_k_is_found(dtype):
     A, B = operands(dtype)
     A[:, -1] = B[-1, :] = 1
     assert not verify(problem(dtype), A, B, product(A[:, :-1], B[:-1])).ok
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+@pytest.mark.parametrize("given", ["TN", "CT", "NC"])
+def test_a_conjugate_too_many_or_too_few_is_found(dtype, given):
+    A, B = operands(dtype, given)
+    for op in {given[0] + letter for letter in given[1] + "TC"} - {given}:
+        if (op[1] == "N") == (given[1] == "N"):
+            assert verify(problem(dtype, given), A, B, product(A, B, op)).wrong > 0.9 * M * N
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_each_part_of_a_complex_number_counts(dtype):
+    A, B = operands(dtype)
+    for change in (1e-3, 1e-3j):
+        result = product(A, B)
+        result[5, 7] += change
+        assert verify(problem(dtype), A, B, result).worst == (5, 7)
+        assert not verify(problem(dtype), A, B, result).ok
+
+
+def test_the_complex_bound_is_the_one_that_it_says():
+    k = 1 << 12
+    A, B = np.full((1, k), 1 + 1j, np.complex64), np.full((k, 1), 1 + 1j, np.complex64)
+    sizes = from_sizes("NN", m=1, n=1, k=k, dtype="complex64")
+    allowed = 2 * np.sqrt(2) * k * 2.0**-24 * (2 * k)  # of |a||b| = 2
+    for share, good in ((0.99, True), (1.01, False)):
+        for direction in (1, 1j, (1 + 1j) / np.sqrt(2)):
+            off = np.full((1, 1), 2j * k + share * allowed * direction, np.complex64)
+            assert verify(sizes, A, B, off).ok == good
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_complex_alpha_and_beta(dtype):
+    A, B = operands(dtype)
+    kind = np.dtype(dtype).type
+    old = product(A, B)[::-1].copy()
+    alpha, beta = complex(kind(0.6 - 0.7j)), complex(kind(-1 + 0.3j))
+    good = kind(alpha) * product(A, B) + kind(beta) * old
+    given = {"C": old, "alpha": alpha, "beta": beta}
+    assert verify(problem(dtype), A, B, good, **given).ok
+    for name in ("alpha", "beta"):
+        for wrong in (given[name].conjugate(), given[name].real):
+            assert not verify(problem(dtype), A, B, good, **{**given, name: wrong}).ok
+
+
+def test_complex_infinities_and_nan():
+    A, B = operands("complex64")
+    A[4, 0] = complex(np.inf, 0)
+    A[6, 1] = complex(0, np.nan)
+    with np.errstate(all="ignore"):
+        good = product(A, B)
+    for value in (complex(np.inf, np.nan), complex(0, np.inf), np.nan):
+        good[4, 3] = value  # which part it is depends on the order of the products
+        assert verify(problem("complex64"), A, B, good).ok
+    for row, column in ((4, 3), (6, 3)):
+        bad = good.copy()
+        bad[row, column] = 0
+        verdict = verify(problem("complex64"), A, B, bad)
+        assert (verdict.wrong, verdict.worst) == (1, (row, column))
+    bad = good.copy()
+    bad[7, 3] = complex(bad[7, 3].real, np.inf)
+    assert verify(problem("complex64"), A, B, bad).worst == (7, 3)
+
+
+def test_complex_overflow_of_the_output():
+    A, B = operands("complex64")
+    A[...] = B[...] = 1e20 + 1e20j
+    result = np.full((M, N), complex(np.nan, np.inf), np.complex64)
+    assert verify(problem("complex64"), A, B, result).ok
+    result[0, 0] = 3e38j
+    assert verify(problem("complex64"), A, B, result).wrong == 1
 
 
 def test_nan_and_unwritten_elements_are_found():
@@ -109,13 +188,17 @@ def test_beta_zero_does_not_read_c():
     assert verify(problem("float32"), A, B, product(A, B), C=old, beta=0).ok
 
 
-@pytest.mark.parametrize(("alpha", "k"), [(0, K), (1, 0)])
-def test_without_products_a_and_b_do_not_count(alpha, k):
-    A, B = operands("float32", k=k)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize(("alpha", "k"), [(0, K), (1, 0), (np.inf, 0), (np.nan, 0)])
+def test_without_products_a_and_b_do_not_count(dtype, alpha, k):
+    A, B = operands(dtype, k=k)
     A[...] = np.nan
-    old = np.arange(M * N, dtype=np.float32).reshape(M, N)
+    old = np.arange(M * N, dtype=dtype).reshape(M, N)
     result = 3 * old
-    assert verify(problem("float32", k=k), A, B, result, C=old, alpha=alpha, beta=3).ok
+    scaled = {"C": old, "alpha": alpha, "beta": 3}
+    assert verify(problem(dtype, k=k), A, B, result, **scaled).ok
+    result[2, 3] = 0
+    assert verify(problem(dtype, k=k), A, B, result, **scaled).wrong == 1
 
 
 def test_integers_are_exact_and_wrap():
@@ -162,3 +245,5 @@ def test_the_formula_names_the_types():
     assert bound_formula(problem("float16")) == "2^-11 |C| + K 2^-24 sum |a||b|"
     assert bound_formula(problem("float64")) == "2^-53 |C| + 2 K 2^-53 sum |a||b|"
     assert bound_formula(problem("int8")) == "exact, modulo 2^32"
+    assert bound_formula(problem("complex64")) == "2^-24 |C| + 2 sqrt(2) K 2^-24 sum |a||b|"
+    assert bound_formula(problem("complex128")) == "2^-53 |C| + 4 sqrt(2) K 2^-53 sum |a||b|"

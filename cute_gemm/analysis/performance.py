@@ -350,7 +350,10 @@ def _per_result(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
 def _roofline(
     gpu: Gpu, problem: GemmProblem, flops: int, compulsory: int, intensity: float
 ) -> Roofline | None:
-    peak = gpu.peak("tf32" if problem.compute == "tf32" else problem.A.dtype)
+    element = dtype(problem.A.dtype)
+    # Products of complex numbers are made of products of their parts.
+    by_compute = problem.compute == "tf32" or element.is_complex
+    peak = gpu.peak(problem.compute if by_compute else element.name)
     if peak is None:
         return None
     return Roofline(

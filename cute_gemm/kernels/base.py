@@ -321,9 +321,12 @@ class Kernel(ABC):
     #: Lowest compute capability, as an int (80).
     minimum_cc: int
     #: Element types (with ``compute`` where it matters: ``"float32/tf32"``).
-    dtypes: tuple[str, ...]
+    dtypes: tuple[str, ...] = ()
     #: Fields of the config that may be set as kernel options.
-    options: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    #: What computes: a kernel that is emitted and compiled, the host itself, or another library,
+    #: of which nothing but the result is known.
+    runs_on: Literal["gpu", "cpu", "library"] = "gpu"
 
     @abstractmethod
     def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Any:

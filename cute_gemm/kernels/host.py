@@ -1,0 +1,138 @@
+"""``host``: the triple loop on the CPU, the yardstick for the results of every other kernel.
+
+The loops over m and n are NumPy's, block by block so that the sums stay in a core's cache; the loop
+over k is Python's. No BLAS is called: every product is rounded and added in the order of k.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cute_gemm.atoms import DTYPES, operand_types
+from cute_gemm.cpu import scale
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels.base import Access, Kernel, Launch
+
+if TYPE_CHECKING:
+    from cute_gemm.emitter import TranslationUnit
+    from cute_gemm.problem import GemmProblem
+
+#: Extent of the blocks of C.
+_BLOCK = 256
+
+
+def gemm(
+    problem: GemmProblem,
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    alpha: complex = 1,
+    beta: complex = 0,
+) -> None:
+    """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place, as a sum of outer products.
+
+    Parameters
+    ----------
+    problem
+        Describes the arrays and has been checked against them.
+    A, B, C
+        The matrices as stored, of any strides.
+    alpha, beta
+        Numbers of the accumulator's type.
+
+    Examples
+    --------
+    >>> from cute_gemm.problem import from_sizes
+    >>> A, B, C = np.eye(2), np.array([[1.0, 2], [3, 4]]), np.full((2, 2), np.nan)
+    >>> gemm(from_sizes("NT", m=2, n=2, k=2, dtype="float64", storage="C"), A, B, C, alpha=10)
+    >>> C
+    array([[10., 30.],
+           [20., 40.]])
+    """
+    A = A if problem.op[0] == "N" else A.T  # (M, K)
+    B = B if problem.op[1] == "N" else B.T  # (K, N)
+    sums = DTYPES[DTYPES[problem.A.dtype].accumulator].numpy
+    # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
+    with np.errstate(all="ignore"):
+        for i in range(0, problem.m, _BLOCK):
+            for j in range(0, problem.n, _BLOCK):
+                block = C[i : i + _BLOCK, j : j + _BLOCK]
+                total = None
+                if alpha != 0 and problem.k > 0:
+                    left = A[i : i + _BLOCK].astype(sums)
+                    right = B[:, j : j + _BLOCK].astype(sums, order="C")
+                    left = left.conj() if problem.A.conj else left
+                    right = right.conj() if problem.B.conj else right
+                    total, product = np.zeros(block.shape, sums), np.empty(block.shape, sums)
+                    for k in range(problem.k):
+                        np.multiply(left[:, k, None], right[k], out=product)
+                        total += product
+                scale(total, block, sums, alpha, beta)
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """The one way in which the host computes."""
+
+    name: str = "host"
+
+
+class Host(Kernel):
+    """The triple loop on the CPU: every dtype, op, order and size, on host arrays.
+
+    Examples
+    --------
+    >>> Host.gemm is gemm, "total += product" in Host.source()
+    (True, True)
+    """
+
+    name = "host"
+    summary = "the triple loop on the CPU, the yardstick for correctness"
+    minimum_cc = 0
+    dtypes = operand_types()
+    options = ()
+    runs_on = "cpu"
+
+    gemm = staticmethod(gemm)
+
+    @staticmethod
+    def source() -> str:
+        """Return the loop's Python source."""
+        return inspect.getsource(gemm)
+
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> HostConfig:
+        """See :meth:`Kernel.configure`; any problem will do, on any arch, and there are no options.
+
+        Raises
+        ------
+        OptionError
+            For any option.
+        """
+        for option in options:
+            raise OptionError(f"kernel {self.name!r} has no option {option!r}; it has none")
+        return HostConfig()
+
+    def emit(self, config: HostConfig) -> TranslationUnit:
+        """Refuse: there is no C++."""
+        raise _not_compiled()
+
+    def launch(self, config: HostConfig, problem: GemmProblem) -> Launch:
+        """Refuse: nothing is launched."""
+        raise _not_compiled()
+
+    def accesses(
+        self, config: HostConfig, problem: GemmProblem, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """Refuse: no GPU accesses memory."""
+        raise _not_compiled()
+
+
+def _not_compiled() -> UnsupportedError:
+    return UnsupportedError(
+        "kernel 'host' is a loop in Python on the CPU: nothing is compiled or launched for a GPU, "
+        "so there is nothing to disassemble or to report; plan.source is the loop"
+    )

@@ -1,0 +1,477 @@
+"""Complex types on the GPU: conjugation, complex alpha and beta, and arrays of every library.
+
+Results are compared on the host by ``verify``, whose bound for complex sums its docstring derives;
+canaries lie all around C, NaN all around A and B, and NaN in a C that is not read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from gemm_cases import LADDER, SIZES, Builds, Case, Place, Type
+
+import cute_gemm as cg
+from cute_gemm.atoms import DTYPES
+from cute_gemm.errors import ArrayError, DTypeError, ScalarError
+from cute_gemm.operand import read
+from cute_gemm.problem import from_operands
+from cute_gemm.verify import verify
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = torch.device("cuda")
+NAN = float("nan")
+OPS = ("NN", "NT", "TN", "TT", "CN", "NC", "CC", "CT", "TC", "HT", "NH")
+TYPES = {name: Type(name, name, None, name) for name in ("complex64", "complex128")}
+SCALARS = (0, 1, -0.7 + 0.4j, 1j)
+_SENTINEL = 0x5A
+
+
+class ComplexCase(Case):
+    """A case of a complex type, which not all kernels of ``gemm_cases`` take."""
+
+    @property
+    def t(self) -> Type:
+        return TYPES[self.type]
+
+
+def case_of(
+    kernel: str, name: str, op: str, order: str, width: int, sizes: tuple[int, int, int], i: int = 0
+) -> ComplexCase:
+    return ComplexCase(kernel, name, op, None, *sizes, order, (width,) * 3, i % 2 == 0)
+
+
+def cases(kernel: str, ops: tuple[str, ...] = OPS) -> Iterator[ComplexCase]:
+    """Every type, op, order of C and width of access, with awkward sizes in each of m, n and k."""
+    number = 0
+    sizes = SIZES[:10]
+    for name, op, order in itertools.product(TYPES, ops, "FC"):
+        # BLAS has no conjugate without a transpose, which a row-major C would ask it for.
+        if kernel == "cublas" and order == "C" and set(op) & set("CH"):
+            continue
+        for width in (8, 16) if name == "complex64" else (16,):
+            for _ in range(3):
+                m, n, k = (sizes[(number + step) % len(sizes)] for step in (0, 3, 7))
+                yield case_of(kernel, name, op, order, width, (m, n, k), number)
+                number += 1
+
+
+def ladder_cases() -> Iterator[ComplexCase]:
+    """The other tutorial kernels, with fewer: four ops of each type, orders and widths in turn."""
+    number, sizes = 0, SIZES[:8]  # all of k fits shared memory
+    for kernel in LADDER:
+        if kernel in ("double_buffered", "tensor_core"):
+            continue
+        for name in TYPES:
+            for _ in range(4):
+                m, n, k = (sizes[(number + step) % len(sizes)] for step in (0, 3, 6))
+                order, width = (
+                    "FC"[number % 2],
+                    16 if name == "complex128" else (8, 16)[number % 3 > 0],
+                )
+                yield case_of(kernel, name, OPS[number % len(OPS)], order, width, (m, n, k), number)
+                number += 1
+
+
+# Matrices -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Held:
+    """A complex matrix, and the buffer of real and imaginary parts that it is a part of."""
+
+    view: torch.Tensor
+    parts: torch.Tensor
+    place: Place
+
+    def numpy(self) -> np.ndarray:
+        return self.view.cpu().numpy()
+
+
+def hold(place: Place, name: str, sentinel: bool = False) -> Held:
+    """A matrix with NaN in it and all around it; canaries around it in place of that."""
+    part = torch.float32 if name == "complex64" else torch.float64
+    parts = torch.full((place.length, 2), NAN, dtype=part, device=DEVICE)
+    if sentinel:
+        parts.view(torch.uint8).fill_(_SENTINEL)
+    numbers = torch.view_as_complex(parts)
+    view = torch.as_strided(numbers, place.shape, place.strides, place.offset)
+    if sentinel:
+        view.fill_(complex(NAN, NAN))
+    return Held(view, parts, place)
+
+
+def assert_canaries(C: Held) -> None:
+    outside = torch.ones(C.place.length, dtype=torch.bool, device=DEVICE)
+    torch.as_strided(outside, C.place.shape, C.place.strides, C.place.offset).fill_(False)
+    bytes_around = C.parts.view(torch.uint8).view(C.place.length, -1)[outside]
+    assert (bytes_around == _SENTINEL).all(), "elements around C were written"
+
+
+def filled(
+    place: Place, name: str, seed: str, integers: bool = False, sentinel: bool = False
+) -> Held:
+    """A matrix of normal data, or of small Gaussian integers."""
+    held = hold(place, name, sentinel)
+    random = torch.Generator(DEVICE).manual_seed(zlib.crc32(seed.encode()))
+    numbers = torch.randn(place.shape, generator=random, device=DEVICE, dtype=getattr(torch, name))
+    if integers:
+        numbers = torch.complex((3 * numbers.real).round(), (3 * numbers.imag).round())
+    if held.view.numel():
+        held.view.copy_(numbers)
+    return held
+
+
+@dataclass
+class Inputs:
+    case: ComplexCase
+    A: Held
+    B: Held
+
+
+def inputs(case: ComplexCase, integers: bool = False) -> Inputs:
+    a, b, _ = case.places
+    name = case.t.dtype
+    return Inputs(
+        case, filled(a, name, f"A{case}", integers), filled(b, name, f"B{case}", integers)
+    )
+
+
+def new_c(case: ComplexCase, beta: complex, integers: bool = False) -> tuple[Held, Any]:
+    """Return a guarded C and a copy of it on the host; where beta is 0 it is NaN."""
+    place, name = case.places[2], case.t.dtype
+    if beta == 0:
+        return hold(place, name, sentinel=True), None
+    C = filled(place, name, f"C{case}", integers, sentinel=True)
+    return C, C.numpy().copy()
+
+
+def rounded(value: complex, case: ComplexCase) -> complex:
+    return complex(np.dtype(case.t.dtype).type(value))
+
+
+def assert_result(given: Inputs, C: Held, before: Any, alpha: complex, beta: complex) -> None:
+    assert_canaries(C)
+    case = given.case
+    got = C.numpy()
+    assert np.isfinite(got).all()
+    verdict = verify(
+        case.problem,
+        given.A.numpy(),
+        given.B.numpy(),
+        got,
+        C=before,
+        alpha=rounded(alpha, case),
+        beta=rounded(beta, case),
+    )
+    assert verdict.ok, f"alpha={alpha}, beta={beta}: {verdict}"
+
+
+def compute(given: Inputs, alpha: complex, beta: complex) -> None:
+    """Call ``gemm`` on a C of its own, and check it; with alpha = 0 on NaN."""
+    case = given.case
+    C, before = new_c(case, beta)
+    A, B = given.A.view, given.B.view
+    if alpha == 0:
+        A, B = (hold(x.place, case.t.dtype).view for x in (given.A, given.B))
+    assert cg.gemm(case.op, A, B, C.view, alpha=alpha, beta=beta, **case.options) is C.view
+    assert_result(given, C, before, alpha, beta)
+
+
+def pairs_of(case: ComplexCase) -> list[tuple[complex, complex]]:
+    """Three of the 16 pairs of alpha and beta, others for other cases, and the one of all cases."""
+    pairs = list(itertools.product(SCALARS, repeat=2))
+    first = zlib.crc32(str(case).encode())
+    return [(1, 0), *(pairs[(first + step) % len(pairs)] for step in (0, 5, 10))]
+
+
+# The contract -------------------------------------------------------------------------------------
+
+SMALL = {name: case_of("double_buffered", name, "CN", "F", 16, (65, 63, 127)) for name in TYPES}
+#: Kernels of tests whose parameters are no cases: those above, and those of arrays without padding.
+KERNELS = [
+    *SMALL.values(),
+    *(
+        case_of("double_buffered", name, op, "F", DTYPES[name].bytes, (65, 63, 127), 1)
+        for name in TYPES
+        for op in ("CN", "NC", "TN")
+    ),
+]
+
+
+@pytest.mark.parametrize("case", [*cases("double_buffered"), *ladder_cases()])
+def test_awkward_sizes(case: ComplexCase, builds: Builds, arch: str) -> None:
+    builds.wait(case.plan(arch))
+    given = inputs(case)
+    for alpha, beta in pairs_of(case):
+        compute(given, alpha, beta)
+
+
+@pytest.mark.parametrize("case", list(cases("cublas")))
+def test_awkward_sizes_by_cublas(case: ComplexCase, cublas: None) -> None:
+    given = inputs(case)
+    for alpha, beta in pairs_of(case):
+        compute(given, alpha, beta)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_all_alpha_and_beta(name: str, builds: Builds, arch: str) -> None:
+    builds.wait(SMALL[name].plan(arch))
+    given = inputs(SMALL[name])
+    for alpha, beta in itertools.product(SCALARS, repeat=2):
+        compute(given, alpha, beta)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(
+            case_of("double_buffered", name, op, "F", 16, (65, 63, 31))
+            for name in TYPES
+            for op in OPS
+        ),
+        *(
+            case_of(kernel, name, op, "F", 16, (65, 63, 31))
+            for kernel in LADDER
+            if kernel not in ("double_buffered", "tensor_core")
+            for name, op in zip(TYPES, ("CT", "NC"), strict=True)
+        ),
+    ],
+)
+def test_gaussian_integers_are_exact(case: ComplexCase, builds: Builds, arch: str) -> None:
+    """A wrong sign of one part of one product would be within no bound at all."""
+    builds.wait(case.plan(arch))
+    given = inputs(case, integers=True)
+    C, before = new_c(case, 1, integers=True)
+    cg.gemm(case.op, given.A.view, given.B.view, C.view, alpha=2 - 1j, beta=1j, **case.options)
+    assert_canaries(C)
+    left, right = (
+        x if letter == "N" else (x.T if letter == "T" else x.conj().T)
+        for x, letter in zip((given.A.numpy(), given.B.numpy()), case.op, strict=True)
+    )
+    expected = (2 - 1j) * (left.astype(complex) @ right.astype(complex)) + 1j * before
+    assert np.array_equal(C.numpy(), expected) and abs(expected.imag).max() > 50
+
+
+def test_auto_takes_complex_types() -> None:
+    plan = cg.plan("CN", m=65, n=63, k=31, dtype="complex64")
+    assert (plan.kernel, plan.backend) == ("double_buffered", "cuda")
+
+
+def without_k(kernel: str) -> list[ComplexCase]:
+    return [
+        case_of(kernel, name, op, "F", 16, (63, 65, 0)) for name in TYPES for op in ("NN", "CT")
+    ]
+
+
+def check_k_of_0(case: ComplexCase) -> None:
+    given = inputs(case)
+    for alpha, beta in itertools.product((*SCALARS, complex(np.inf, 1)), SCALARS):
+        C, before = new_c(case, beta)
+        cg.gemm(case.op, given.A.view, given.B.view, C.view, alpha=alpha, beta=beta, **case.options)
+        assert_result(given, C, before, 1, beta)
+
+
+@pytest.mark.parametrize("case", without_k("double_buffered"))
+def test_k_of_0_scales_c(case: ComplexCase, builds: Builds, arch: str) -> None:
+    builds.wait(case.plan(arch))
+    check_k_of_0(case)
+
+
+@pytest.mark.parametrize("case", without_k("cublas"))
+def test_k_of_0_scales_c_by_cublas(case: ComplexCase, cublas: None) -> None:
+    check_k_of_0(case)
+
+
+@pytest.mark.parametrize("sizes", [(0, 65, 63), (65, 0, 63), (0, 0, 0)], ids=str)
+@pytest.mark.parametrize("kernel", ["double_buffered", "cublas"])
+def test_m_or_n_of_0_does_nothing(kernel: str, sizes: tuple[int, int, int]) -> None:
+    case = case_of(kernel, "complex64", "CH", "F", 16, sizes)
+    given = inputs(case)
+    C, _ = new_c(case, 0)
+    assert cg.gemm("CH", given.A.view, given.B.view, C.view, beta=1j, kernel=kernel) is C.view
+    assert_canaries(C)
+
+
+# Scalars on the device ----------------------------------------------------------------------------
+
+
+def device_number(library: str, value: complex, name: str) -> Any:
+    if library == "torch":
+        return torch.tensor(value, dtype=getattr(torch, name), device=DEVICE)
+    return pytest.importorskip("cupy").asarray(np.array(value, name))
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+@pytest.mark.parametrize("name", TYPES)
+def test_device_scalars(name: str, library: str, builds: Builds, arch: str) -> None:
+    """One of them or both, and changed between calls of one plan."""
+    case = SMALL[name]
+    builds.wait(case.plan(arch))
+    given = inputs(case)
+    C, _ = new_c(case, 0)
+    plan = cg.plan(case.op, given.A.view, given.B.view, C.view, **case.options)
+    for alpha, beta in itertools.product(SCALARS, repeat=2):
+        there = device_number(library, alpha, name), device_number(library, beta, name)
+        for a, b in ((there[0], there[1]), (there[0], beta), (alpha, there[1])):
+            C, before = new_c(case, beta)
+            plan(given.A.view, given.B.view, C.view, alpha=a, beta=b)
+            assert_result(given, C, before, alpha, beta)
+
+
+def test_a_real_device_scalar_is_refused() -> None:
+    A = torch.ones(8, 8, dtype=torch.complex64, device=DEVICE)
+    alpha = torch.ones((), device=DEVICE)
+    with pytest.raises(DTypeError, match=r"float32; expected complex64.*torch\.complex64"):
+        cg.gemm("NN", A, A, alpha=alpha)
+    with pytest.raises(ScalarError, match="expected a real number"):
+        cg.gemm("NN", A.real.contiguous(), A.real.contiguous(), alpha=1j)
+
+
+# Arrays of every library --------------------------------------------------------------------------
+
+
+def host_pair(op: str, name: str, order: str = "F") -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(5)
+
+    def matrix(rows: int, columns: int) -> np.ndarray:
+        parts = random.standard_normal((2, rows, columns))
+        return np.asarray((parts[0] + 1j * parts[1]).astype(name), order=order)  # type: ignore[call-overload]
+
+    m, n, k = 65, 63, 127
+    return (
+        matrix(*((m, k) if op[0] == "N" else (k, m))),
+        matrix(*((k, n) if op[1] == "N" else (n, k))),
+    )
+
+
+def assert_product(op: str, A: np.ndarray, B: np.ndarray, result: Any, **given: Any) -> None:
+    result = np.array(result, order="K")
+    problem = from_operands(op, read(A, "A"), read(B, "B"), read(result, "C"))
+    verdict = verify(problem, A, B, result, **given)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_numpy(name: str) -> None:
+    for op in ("CN", "NH"):
+        A, B = host_pair(op, name)
+        C = cg.gemm(op, A, B, backend="cuda")
+        assert type(C) is np.ndarray and C.dtype == name
+        assert_product(op, A, B, C)
+        before = C.copy()
+        assert cg.gemm(op, A, B, C, alpha=1j, beta=-0.5j, backend="cuda") is C
+        assert_product(op, A, B, C, C=before, alpha=1j, beta=-0.5j)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_torch(name: str) -> None:
+    A, B = host_pair("CN", name)
+    a, b = (torch.from_numpy(x.T.copy()).cuda().T for x in (A, B))
+    C = cg.gemm("CN", a, b)
+    assert C.dtype == getattr(torch, name) and C.stride() == (1, 65)
+    assert_product("CN", A, B, C.cpu().numpy())
+
+
+def test_lazy_conjugates_of_torch_are_not_taken_for_what_they_view() -> None:
+    A, B = host_pair("TN", "complex64")
+    a, b = (torch.from_numpy(x.T.copy()).cuda().T for x in (A, B))
+    C = torch.zeros(63, 65, dtype=torch.complex64, device=DEVICE).T
+    plan = cg.plan("TN", a, b, C)
+    plan(a, b, C)
+    plan(a, b, C)
+    for call in (plan, lambda *given: cg.gemm("TN", *given)):
+        with pytest.raises(ArrayError, match=r"A is a view whose conj bit.*A\.resolve_conj\(\)"):
+            call(a.conj(), b, C)
+        with pytest.raises(ArrayError, match=r"C\.resolve_conj"):
+            call(a, b, C.conj())
+    assert_product("TN", A, B, C.cpu().numpy())
+    plan(a.conj().resolve_conj(), b, C)
+    assert_product("TN", A.conj(), B, C.cpu().numpy())
+    imaginary = torch.ones(4, 1, dtype=torch.complex64, device=DEVICE).conj().imag
+    assert imaginary.is_neg()
+    with pytest.raises(ArrayError, match=r"neg bit.*resolve_neg"):
+        cg.gemm("NN", imaginary, torch.ones(1, 4, device=DEVICE))
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_cupy(name: str) -> None:
+    cupy = pytest.importorskip("cupy")
+    A, B = host_pair("NC", name)
+    C = cg.gemm("NC", cupy.array(A, order="F"), cupy.array(B, order="F"), alpha=1 - 2j)
+    assert isinstance(C, cupy.ndarray) and C.dtype == name
+    assert_product("NC", A, B, cupy.asnumpy(C), alpha=1 - 2j)
+
+
+def test_jax() -> None:
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX was installed without CUDA")
+    A, B = host_pair("CN", "complex64", "C")
+    C = cg.gemm("CN", jax.numpy.asarray(A), jax.numpy.asarray(B))
+    assert isinstance(C, jax.Array) and C.dtype == "complex64"
+    assert_product("CN", A, B, np.asarray(C))
+
+
+class Capsule:
+    """An array that knows DLPack and nothing else."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        return self.tensor.__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> Any:
+        return self.tensor.__dlpack_device__()
+
+
+class Interface:
+    """An array that knows ``__cuda_array_interface__`` and nothing else."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return self.tensor.__cuda_array_interface__
+
+
+@pytest.mark.parametrize("wrap", [Capsule, Interface])
+@pytest.mark.parametrize("name", TYPES)
+def test_other_libraries(name: str, wrap: Any) -> None:
+    A, B = host_pair("CN", name)
+    a, b = (torch.from_numpy(x.T.copy()).cuda().T for x in (A, B))
+    c = torch.zeros(63, 65, dtype=getattr(torch, name), device=DEVICE).T
+    C = wrap(c)
+    assert cg.gemm("CN", wrap(a), wrap(b), C) is C
+    assert_product("CN", A, B, c.cpu().numpy())
+
+
+# cuBLAS -------------------------------------------------------------------------------------------
+
+
+def has_cublas() -> bool:
+    from cute_gemm.cublas import Cublas, CublasError
+    from cute_gemm.devices import entered
+
+    try:
+        with entered(0), Cublas():
+            return True
+    except CublasError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def cublas() -> None:
+    """Skips where there is none."""
+    if not has_cublas():
+        pytest.skip("no cuBLAS")
