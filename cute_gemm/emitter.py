@@ -1,7 +1,7 @@
 """Config -> translation unit, in the emitter protocol of ``cutlass_library``.
 
 An operation object describes the kernel in CUTLASS's own terms (tile, math instruction, tensors);
-an emitter has ``includes`` and turns an operation into C++ text with ``emit(operation)``. Only
+an emitter turns an operation into C++ text with ``emit(operation)``. Only
 integers, enum tags and layout types reach that text.
 """
 
@@ -30,7 +30,7 @@ class TranslationUnit:
 
 _SM80_PIPELINE = """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
-${includes}
+#include "${kernel}.cuh"
 
 using namespace cute;
 
@@ -64,7 +64,7 @@ ${symbol}(
     Config::Element const* A, Config::Element const* B, Config::ElementC* C, int m, int n, int k,
     int64_t lda, int64_t ldb, int64_t ldc, Config::Accumulator alpha, Config::Accumulator beta,
     Config::Accumulator const* alpha_ptr, Config::Accumulator const* beta_ptr) {
-  cute_gemm::sm80_pipeline<Config>(${arguments},
+  cute_gemm::${kernel}<Config>(${arguments},
                                    cute_gemm::scalar(alpha, alpha_ptr),
                                    cute_gemm::scalar(beta, beta_ptr));
 }
@@ -84,11 +84,10 @@ _SHARED_BYTES = (
 
 
 class EmitSm80Pipeline:
-    """Emitter of ``templates/sm80_pipeline.cuh``, in the protocol of cutlass_library."""
+    """Emitter of ``sm80_pipeline.cuh`` and ``tensor_core.cuh``, in cutlass_library's protocol."""
 
     def __init__(self, operation_suffix: str = "") -> None:
         self.operation_suffix = operation_suffix
-        self.includes = ["sm80_pipeline.cuh"]
 
     def emit(self, operation: Any) -> str:
         """Return the translation unit of an operation made by :func:`sm80_pipeline_operation`."""
@@ -99,14 +98,14 @@ class EmitSm80Pipeline:
         values = {
             "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
             f"C {'row' if config.exchange else 'column'}-major, copy={config.copy}",
-            "includes": "\n".join(f'#include "{name}"' for name in self.includes),
+            "kernel": config.kernel,
             "element": DataTypeTag[tile.math_instruction.element_a],
             "element_c": DataTypeTag[operation.C.element],
             "accumulator": DataTypeTag[tile.math_instruction.element_accumulator],
-            "cta_tiler": _shape(parts.tile),
+            "cta_tiler": cpp_shape(parts.tile),
             "tiled_mma": parts.mma.cpp(),
             "raster": str(config.raster),
-            "epilogue_tile": _shape(parts.epilogue_tile),
+            "epilogue_tile": cpp_shape(parts.epilogue_tile),
             "epilogue_layout": parts.epilogue_layout.cpp(),
             "epilogue_stage": _mma_copy(parts.epilogue_stage, "Accumulator", "C"),
             "epilogue_copy": _gmem_copy(
@@ -124,12 +123,12 @@ class EmitSm80Pipeline:
         for letter, plan in zip("ab", parts.operands, strict=True):
             upper = letter.upper()
             values |= {
-                f"major_k_{letter}": _bool(plan.major == "K"),
+                f"major_k_{letter}": cpp_bool(plan.major == "K"),
                 f"gmem_copy_{letter}": _gmem_copy(
                     plan.gmem_copy, "Element", plan.gmem_threads, plan.gmem_values
                 ),
                 f"smem_layout_{letter}": f"decltype(tile_to_shape({plan.smem_atom.cpp()}{{}}, "
-                f"{_shape(plan.smem_layout.extents)}{{}}))",
+                f"{cpp_shape(plan.smem_layout.extents)}{{}}))",
                 f"smem_copy_{letter}": _mma_copy(plan.smem_copy, "Element", upper),
             }
         return SubstituteTemplate(_SM80_PIPELINE, values)
@@ -203,7 +202,7 @@ def _proofs(config: Config, parts: Structure) -> list[str]:
         (f"sizeof(Config::ElementC) == {DTYPES[config.out_dtype].bytes}", "ElementC"),
         (_extents("Config::CtaTiler{}", (a.extents[0], *b.extents)), "CtaTiler"),
         (f"{_SHARED_BYTES} == {parts.smem}", "shared memory"),
-        *_layout_proofs("EpilogueLayout", parts.epilogue_layout, parts.epilogue_tile),
+        *layout_proofs("EpilogueLayout", parts.epilogue_layout, parts.epilogue_tile),
         *_copy_proofs("EpilogueStage", _HELD, parts.epilogue_stage, threads),
         *_copy_proofs("EpilogueCopy", _TILED, parts.epilogue_copy, threads),
     ]
@@ -214,9 +213,7 @@ def _proofs(config: Config, parts: Structure) -> list[str]:
                 _same(f"Config::SmemLayout{letter}{{}}", plan.smem_layout.coalesced()),
                 f"SmemLayout{letter}",
             ),
-            *_layout_proofs(
-                f"SmemLayout{letter}", plan.smem_layout, (*plan.extents, config.stages)
-            ),
+            *layout_proofs(f"SmemLayout{letter}", plan.smem_layout, (*plan.extents, config.stages)),
             *_copy_proofs(f"SmemCopy{letter}", _HELD, plan.smem_copy, threads),
         ]
     for letter, mode in zip("ABC", (0, 1, 0), strict=True):
@@ -228,13 +225,14 @@ def _proofs(config: Config, parts: Structure) -> list[str]:
     return [f'static_assert({fact}, "{name}");' for fact, name in facts]
 
 
-def _layout_proofs(name: str, layout: Layout, extents: tuple[int, ...]) -> list[tuple[str, str]]:
+def layout_proofs(name: str, layout: Layout, extents: tuple[int, ...]) -> list[tuple[str, str]]:
+    """Facts that hold when ``Config::name`` has these extents and Python's offsets."""
     cpp = f"Config::{name}{{}}"
     # Both sides evaluate: types that are spelled alike do not say what Python makes of them.
     offsets = (int(layout(1 << bit)) for bit in range((layout.size - 1).bit_length()))
     return [
         (_extents(cpp, extents), f"{name}: extents"),
-        (f"cute_gemm::has_offsets({cpp}, {', '.join(map(str, offsets))})", f"{name}: offsets"),
+        (f"cute_gemm::has_offsets({', '.join((cpp, *map(str, offsets)))})", f"{name}: offsets"),
     ]
 
 
@@ -269,10 +267,12 @@ def _mma_copy(copy: TiledCopy, element: str, operand: str) -> str:
     return f"decltype(make_tiled_copy_{operand}({atom}, TiledMma{{}}))"
 
 
-def _shape(extents: tuple[int, ...]) -> str:
+def cpp_shape(extents: tuple[int, ...]) -> str:
+    """Return a static shape as a C++ type."""
     text = Layout(tuple(extents), (0,) * len(extents)).cpp()
     return text[len("Layout<") : text.index(",Stride")]
 
 
-def _bool(value: bool) -> str:
+def cpp_bool(value: bool) -> str:
+    """Return a C++ literal."""
     return "true" if value else "false"

@@ -6,6 +6,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cute_gemm.atoms import dtype
 from cute_gemm.errors import UnknownKernelError
 
 if TYPE_CHECKING:
@@ -14,9 +15,27 @@ if TYPE_CHECKING:
 
 #: name -> (module, class); imported when asked for.
 _KERNELS = {
+    "host": ("cute_gemm.kernels.host", "Host"),
+    "naive": ("cute_gemm.kernels.ladder", "Naive"),
+    "coalesced": ("cute_gemm.kernels.ladder", "Coalesced"),
+    "smem_full_k": ("cute_gemm.kernels.ladder", "SmemFullK"),
+    "smem_tiled": ("cute_gemm.kernels.ladder", "SmemTiled"),
+    "register_rows": ("cute_gemm.kernels.ladder", "RegisterRows"),
+    "thread_tile_1d": ("cute_gemm.kernels.ladder", "ThreadTile1d"),
+    "thread_tile_2d": ("cute_gemm.kernels.ladder", "ThreadTile2d"),
+    "vectorized": ("cute_gemm.kernels.ladder", "Vectorized"),
+    "bank_free": ("cute_gemm.kernels.ladder", "BankFree"),
+    "warp_tiled": ("cute_gemm.kernels.ladder", "WarpTiled"),
+    "double_buffered": ("cute_gemm.kernels.ladder", "DoubleBuffered"),
+    "tensor_core": ("cute_gemm.kernels.tensor_core", "TensorCore"),
     "sm80_pipeline": ("cute_gemm.kernels.sm80_pipeline", "Sm80Pipeline"),
     "cutlass_universal": ("cute_gemm.kernels.cutlass_universal", "CutlassUniversal"),
+    "cublas": ("cute_gemm.kernels.library", "CublasLibrary"),
 }
+
+
+#: The road of the tutorials, each kernel one idea further; cuBLAS to compare with.
+LADDER = tuple(_KERNELS)
 
 
 class Choice(NamedTuple):
@@ -68,11 +87,12 @@ def select(problem: GemmProblem, arch: str, kernel: str = "auto", **options: Any
     if kernel != "auto":
         chosen = get(kernel)
         return Choice(chosen, chosen.configure(problem, arch, **options), "asked for by name")
-    chosen = get("sm80_pipeline")
+    element = problem.A.dtype
+    chosen = get("double_buffered" if dtype(element).is_complex else "sm80_pipeline")
     config = chosen.configure(problem, arch, **options)
     return Choice(
         chosen,
         config,
-        f"it takes {problem.A.dtype} in every layout; its copies follow "
+        f"it takes {element} in every layout; its copies follow "
         f"A {problem.A.major}-major, B {problem.B.major}-major, C {problem.C.major}-major",
     )

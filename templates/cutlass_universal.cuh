@@ -1,5 +1,8 @@
 // CUTLASS's own 2.x GemmUniversal behind the entry that every kernel of this project has.
 //
+// The idea: the same hierarchy and pipeline, written by others. CUTLASS 2.x's GemmUniversal, with
+// tile, warps, stages and alignments chosen here.
+//
 // The kernel type comes from cutlass_library's EmitGemmUniversalInstance. What is here is only what
 // CUTLASS otherwise does on the host: Arguments -> Params, and which CTA computes which tile.
 #pragma once

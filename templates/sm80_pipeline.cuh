@@ -1,5 +1,9 @@
 // sm80_pipeline: multistage cp.async -> swizzled shared memory -> ldmatrix -> mma.sync -> C.
 //
+// The idea: several k tiles are on their way at a time. cp.async copies them into a ring of stages in
+// shared memory while tensor_core's products are made of the oldest, so that the time of a copy is
+// waited for once and not once per tile.
+//
 // One template for every element type and every layout of A(M,K), B(N,K), C(M,N). What differs is
 // data, and comes in `Config`:
 //

@@ -15,11 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cute_gemm import select
 from cute_gemm.atoms import DTYPES
 from cute_gemm.compiler import build
 from cute_gemm.copies import TiledCopy, TiledMma
 from cute_gemm.emitter import TranslationUnit, emit_sm80_pipeline
+from cute_gemm.emitter_simt import emit_simt
 from cute_gemm.errors import CompileError
+from cute_gemm.kernels import simt_structure
+from cute_gemm.kernels.simt import SimtKernel
 from cute_gemm.kernels.sm80_pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80_structure import Config, Structure, structure
 from cute_gemm.layout import Layout, Swizzle, parse
@@ -43,13 +47,16 @@ SMALL = config(tile=(64, 64, 32), warps=(2, 2), stages=3)
 
 def asserts(config: Config, parts: Structure) -> str:
     """The emitted unit without its includes and its kernel."""
-    source = emit_sm80_pipeline(config, parts).source
-    return source.partition("using namespace cute;")[2].partition('extern "C"')[0]
+    return without_kernel(emit_sm80_pipeline(config, parts))
 
 
-def failing(cases: list[str]) -> dict[int, set[str]]:
+def without_kernel(unit: TranslationUnit) -> str:
+    return unit.source.partition("using namespace cute;")[2].partition('extern "C"')[0]
+
+
+def failing(cases: list[str], header: str = "sm80_pipeline.cuh") -> dict[int, set[str]]:
     """Names of the asserts that fail, by case; one compilation."""
-    head = '#include "sm80_pipeline.cuh"\nusing namespace cute;\n'
+    head = f'#include "{header}"\nusing namespace cute;\n'
     tail = '\nextern "C" __global__ void entry() {}\n'
     source, starts = head, []
     for number, text in enumerate(cases):
@@ -262,3 +269,106 @@ def test_a_wrong_layout_fails_the_build() -> None:
     unit = emit_sm80_pipeline(SMALL, change(structure(SMALL)))
     with pytest.raises(CompileError, match='static assertion failed with "EpilogueCopy"'):
         build(unit, ARCH, cache=False)
+
+
+# -- the tutorial kernels -------------------------------------------------------------------------
+
+SIMT = [name for name in select.LADDER if isinstance(select.get(name), SimtKernel)]
+SimtChange = Callable[[simt_structure.Structure], simt_structure.Structure]
+
+
+def simt_config(name: str, op: str, dtype: str = "float32", **given: Any) -> simt_structure.Config:
+    kernel = select.get(name)
+    assert isinstance(kernel, SimtKernel)
+    options = {key: given.pop(key) for key in kernel.options if key in given}
+    problem = from_sizes(op, **{"m": 128, "n": 128, "k": 128, **given}, dtype=dtype)
+    return kernel.configure(problem, ARCH, **options)
+
+
+def simt_asserts(
+    config: simt_structure.Config, change: SimtChange = lambda parts: parts, python: bool = True
+) -> str:
+    """The asserts of a config as Python has it after ``change``; the types are those before."""
+    kernel = select.get(config.kernel)
+    assert isinstance(kernel, SimtKernel)
+    staged = kernel.staged
+    parts = simt_structure.structure(config, staged)
+    text = without_kernel(emit_simt(config, parts))
+    wrong = without_kernel(emit_simt(config, change(parts)))
+    types = text.partition("// The layouts that Python")[0]
+    return types + wrong.partition("// The layouts that Python computed")[2].partition("\n")[2]
+
+
+def test_those_of_the_ladder_hold() -> None:
+    dtypes = ("float32", "float16", "float64", "complex64", "complex128", "bfloat16")
+    configs = {}
+    for number, (name, op) in enumerate(product(SIMT, ("NN", "TN", "NT"))):
+        each = simt_config(name, op, dtypes[number % 6], order="FC"[number % 2])
+        configs[each.name] = each
+    for name, skew in product(("bank_free", "warp_tiled", "double_buffered"), ("xor", "padding")):
+        each = simt_config(name, "TN", skew=skew, lda=129)
+        configs[each.name] = each
+    found = failing([simt_asserts(each) for each in configs.values()], "double_buffered.cuh")
+    assert {list(configs)[number]: names for number, names in found.items()} == {}
+
+
+def other_layout(layout: Layout) -> Layout:
+    """The right extents, and another arithmetic."""
+    return WrongLayout(layout.shape, layout.stride, layout.swizzle)
+
+
+def longer(layout: Layout) -> Layout:
+    """A mode that is twice as long."""
+    shape, stride = layout.shape, layout.stride
+    assert isinstance(shape, tuple) and isinstance(stride, tuple)
+    return replace(layout, shape=((shape[0], 2), *shape[1:]), stride=((stride[0], 0), *stride[1:]))
+
+
+def simt_operand(index: int, **changes: Callable[[Any], Any]) -> SimtChange:
+    def change(parts: simt_structure.Structure) -> simt_structure.Structure:
+        operands = list(parts.operands)
+        old = operands[index]
+        operands[index] = replace(old, **{k: f(getattr(old, k)) for k, f in changes.items()})
+        return replace(parts, operands=tuple(operands))
+
+    return change
+
+
+SIMT_CORRUPTIONS: list[tuple[SimtChange, set[str]]] = []
+for _change, _fact in ((other_layout, "offsets"), (longer, "extents")):
+    SIMT_CORRUPTIONS += [
+        (lambda p, f=_change: replace(p, threads=f(p.threads)), {f"Threads: {_fact}"}),  # type: ignore[misc]
+        (
+            lambda p, f=_change: replace(p, values=(f(p.values[0]), p.values[1])),  # type: ignore[misc]
+            {f"ValuesM: {_fact}"},
+        ),
+        (
+            lambda p, f=_change: replace(p, values=(p.values[0], f(p.values[1]))),  # type: ignore[misc]
+            {f"ValuesN: {_fact}"},
+        ),
+    ]
+    for _index, _letter in enumerate("AB"):
+        SIMT_CORRUPTIONS += [
+            (simt_operand(_index, smem=_change), {f"Smem{_letter}: {_fact}"}),
+            (simt_operand(_index, threads=_change), {f"Copy{_letter}::Threads: {_fact}"}),
+        ]
+
+
+@pytest.mark.parametrize("name", ["warp_tiled", "thread_tile_2d"])
+def test_a_wrong_layout_of_the_ladder_fails_its_assert(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = simt_config(name, "TN")
+    cases = [simt_asserts(config, change) for change, _ in SIMT_CORRUPTIONS]
+    expected = [names for _, names in SIMT_CORRUPTIONS]
+    with monkeypatch.context() as patch:
+        patch.setitem(DTYPES, "float32", replace(DTYPES["float32"], bytes=8))
+        text = without_kernel(emit_simt(config, simt_structure.structure(config)))
+        cases.append(text)
+        expected.append({"Element", "ElementC"})
+    found = failing([*cases, simt_asserts(config)], f"{name}.cuh")
+    assert set(found) == set(range(len(expected)))
+    for number, names in enumerate(expected):
+        assert names <= found[number] <= names | {n.replace("extents", "offsets") for n in names}
+    every = re.findall(r'static_assert\(.*, "(.*)"\);', simt_asserts(config))
+    assert set().union(*expected) == set(every) and len(every) == len(set(every))

@@ -12,12 +12,13 @@ import cuda.pathfinder
 import numpy as np
 import pytest
 
-from cute_gemm import sass
+from cute_gemm import sass, select
 from cute_gemm.compiler import build, ptx
 from cute_gemm.emitter import TranslationUnit
 from cute_gemm.errors import CompileError
 from cute_gemm.kernels.base import Access, GlobalAccess, Kernel, SharedAccess, TmaAccess
 from cute_gemm.kernels.cutlass_universal import CutlassUniversal
+from cute_gemm.kernels.simt import SimtKernel
 from cute_gemm.kernels.sm80_pipeline import Sm80Pipeline
 from cute_gemm.problem import Matrix, from_sizes
 
@@ -171,6 +172,51 @@ def test_the_machine_code_has_what_the_report_claims(
     kernel: Kernel, op: str, arch: str, given: dict[str, Any]
 ) -> None:
     assert missing(kernel, op, arch, **given) == []
+
+
+LADDER = [name for name in select.LADDER if isinstance(select.get(name), SimtKernel)]
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "arch", "given"),
+    [
+        ("naive", "NN", "sm_80", {}),
+        ("coalesced", "TN", "sm_90a", {"dtype": "float16"}),
+        ("smem_full_k", "TT", "sm_80", {"k": 64, "dtype": "bfloat16"}),
+        ("smem_tiled", "NT", "sm_90a", {"dtype": "float64"}),
+        ("register_rows", "TN", "sm_80", {}),
+        ("thread_tile_1d", "NN", "sm_90a", {"order": "C"}),
+        ("thread_tile_2d", "TT", "sm_80", {"dtype": "complex64"}),
+        ("vectorized", "TN", "sm_90a", {"ldc": 258}),
+        ("bank_free", "NN", "sm_80", {"dtype": "float16", "skew": "padding"}),
+        ("warp_tiled", "NT", "sm_90a", {"dtype": "bfloat16", "lda": 258, "ldb": 257}),
+        ("double_buffered", "NN", "sm_80", {"m": 255}),
+        ("double_buffered", "TT", "sm_90a", {"dtype": "float16", "staging": "registers"}),
+        ("tensor_core", "TN", "sm_90a", {"order": "C"}),
+    ],
+)
+def test_the_machine_code_of_the_ladder(
+    name: str, op: str, arch: str, given: dict[str, Any]
+) -> None:
+    types = {} if name == "tensor_core" else {"dtype": "float32"}
+    assert missing(select.get(name), op, arch, **types | given) == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("pad", [0, 1, 2, 4])
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float16", "bfloat16", "float64", "complex64", "complex128"]
+)
+@pytest.mark.parametrize("name", LADDER)
+def test_all_machine_code_of_the_ladder(
+    name: str, dtype: str, op: str, pad: int, arch: str
+) -> None:
+    k = 64 if name == "smem_full_k" else 256
+    ld = dict.fromkeys(("lda", "ldb", "ldc"), 256 + pad)
+    for order in "FC":
+        assert missing(select.get(name), op, arch, dtype=dtype, k=k, order=order, **ld) == []
 
 
 @pytest.mark.matrix

@@ -317,6 +317,7 @@ def test_unsupported() -> None:
 
 #: A value of each field other than the default's.
 OTHER = {
+    "kernel": "tensor_core",
     "tile": (128, 128, 64),
     "warps": (4, 2),
     "stages": 2,

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gemm_cases import OPS, PLAIN, TYPES, Builds
+from gemm_cases import LADDER, OPS, PLAIN, TYPES, Builds, types_of
 
 from cute_gemm.errors import CompileError, GemmError, OptionError, UnsupportedError
 from cute_gemm.profile import Case, Profile, compare, count, ncu, predict
@@ -55,25 +55,60 @@ PLACES = {
     "tail beta": Place(300, 260, 200, beta=1),
     "odd": Place(261, 131, 77),
 }
+#: Of the tutorial kernels: k fits shared memory, and there are tiles at every edge.
+LADDER_PLACES = {
+    "aligned": Place(384, 512, 192),
+    "ragged": Place(382, 515, 189, beta=1),
+    "ragged16": Place(376, 520, 184),  # 16-byte vectors that no edge cuts
+    "ld+1": Place(384, 512, 192, pad=1),
+    "cut": Place(385, 518, 195, pad=3),  # ld allows vectors of 4, which the edges cut
+}
+COMPLEX = ("complex64", "complex128")
+#: Options that make another program of a tutorial kernel.
+LADDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("naive", {"warp_along": "m"}),
+    ("bank_free", {"skew": "padding"}),
+    ("warp_tiled", {"skew": "xor"}),
+    ("double_buffered", {"skew": "xor"}),
+    ("double_buffered", {"staging": "registers"}),
+)
 
 
 def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
     """Name and case of every cell of the table."""
+
+    def cell(
+        kernel: str, options: dict[str, Any], name: str, op: str, place: str, at: Place
+    ) -> tuple[str, Case]:
+        m, n, k, pad, base_offset, beta = at
+        leading = {
+            "lda": (m if op[0] == "N" else k) + pad,
+            "ldb": (k if op[1] == "N" else n) + pad,
+            "ldc": (m if order == "F" else n) + pad,
+        }
+        dtype, compute = (TYPES[name].dtype, TYPES[name].compute) if name in TYPES else (name, None)
+        return " ".join((kernel, *options.values(), name, op, place)), Case(
+            op, m, n, k, dtype, **leading, order=order,  # type: ignore[arg-type]
+            compute=compute, kernel=kernel, arch=arch, options=options, beta=beta,
+            base_offset=base_offset,
+        )  # fmt: skip
+
     for kernel, options in VARIANTS:
         for name in PLAIN:
             for op in OPS:
-                for place, (m, n, k, pad, base_offset, beta) in PLACES.items():
-                    words = (kernel, *options.values(), name, op, place)
-                    leading = {
-                        "lda": (m if op[0] == "N" else k) + pad,
-                        "ldb": (k if op[1] == "N" else n) + pad,
-                        "ldc": (m if order == "F" else n) + pad,
-                    }
-                    yield " ".join(words), Case(
-                        op, m, n, k, TYPES[name].dtype, **leading, order=order,  # type: ignore[arg-type]
-                        compute=TYPES[name].compute, kernel=kernel, arch=arch, options=options,
-                        beta=beta, base_offset=base_offset,
-                    )  # fmt: skip
+                for place, at in PLACES.items():
+                    yield cell(kernel, options, name, op, place, at)
+    for kernel in LADDER:
+        plain = types_of(kernel)
+        for name in (*plain, *(() if kernel == "tensor_core" else COMPLEX)):
+            for op in OPS:
+                for place, at in LADDER_PLACES.items():
+                    if name in ("float32", "tf32") or place in ("aligned", "ragged"):
+                        yield cell(kernel, {}, name, op, place, at)
+    for kernel, options in LADDER_OPTIONS:
+        for op in OPS:
+            for place in ("aligned", "ragged"):
+                yield cell(kernel, options, "float32", op, place, LADDER_PLACES[place])
 
 
 class Sorted(NamedTuple):

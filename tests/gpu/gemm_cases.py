@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from cute_gemm import select
 from cute_gemm.api import Plan
 from cute_gemm.atoms import DTYPES
 from cute_gemm.compiler import build
@@ -24,6 +25,10 @@ from cute_gemm.problem import GemmProblem, Matrix, from_sizes
 OPS = ("NN", "NT", "TN", "TT")
 SIZES = (1, 2, 3, 7, 31, 63, 65, 127, 129, 255, 1000, 4095)
 POLICIES = ("auto", "mn_major")
+#: The tutorial kernels.
+LADDER = select.LADDER[1 : select.LADDER.index("sm80_pipeline")]
+#: Those that choose the width of their accesses to A and B.
+WIDE = ("vectorized", "bank_free", "warp_tiled", "double_buffered")
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,8 @@ class Case:
         Bytes that an access of A, B and C may have, as far as ld and base address decide.
     padded
         Whether the leading dimensions leave at least two elements between columns (or rows).
+    more
+        Further options of the kernel.
     """
 
     kernel: str
@@ -106,10 +113,12 @@ class Case:
     order: str
     widths: tuple[int, int, int]
     padded: bool = True
+    more: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
         widths = "_".join(map(str, self.widths))
-        parts = (self.kernel, self.type, self.op, self.copy, self.order, f"v{widths}")
+        more = (str(value) for _, value in self.more)
+        parts = (self.kernel, self.type, self.op, self.copy, *more, self.order, f"v{widths}")
         return "-".join((*filter(None, parts), f"{self.m}x{self.n}x{self.k}"))
 
     @property
@@ -119,7 +128,7 @@ class Case:
     @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of ``gemm`` and ``plan``."""
-        options: dict[str, Any] = {"kernel": self.kernel}
+        options: dict[str, Any] = {"kernel": self.kernel, **dict(self.more)}
         if self.copy is not None:
             options["copy"] = self.copy
         if self.t.compute is not None:
@@ -170,7 +179,9 @@ class Case:
 
     def plan(self, arch: str) -> Plan:
         """The plan for such arrays, made where there are none."""
-        options = {} if self.copy is None else {"copy": self.copy}
+        options = dict(self.more)
+        if self.copy is not None:
+            options["copy"] = self.copy
         return Plan(self.problem, "cpu", None, arch, self.kernel, options)
 
 
@@ -270,6 +281,73 @@ def _cutlass_narrow() -> Iterator[Case]:
             for i, m in enumerate(SIZES):
                 n, k = SIZES[(i + 6) % count], SIZES[(i + 7) % count]
                 yield replace(base, m=m, n=n, k=k, padded=i % 2 == 0)
+
+
+def types_of(kernel: str) -> tuple[str, ...]:
+    """The plain types that a tutorial kernel takes."""
+    taken = select.get(kernel).dtypes
+    return tuple(
+        name
+        for name in PLAIN
+        if TYPES[name].dtype + "/tf32" * (TYPES[name].compute == "tf32") in taken
+    )
+
+
+def ladder_cases() -> Iterator[Case]:
+    """Every tutorial kernel, type and op, with awkward sizes; k fits shared memory."""
+    sizes, number = SIZES[:10], 0
+    for kernel in LADDER:
+        for name in types_of(kernel):
+            for op in OPS[1:3] if name == "bfloat16" else OPS:  # it is float16's program
+                for kind, order, count in ((narrow, "F", 3), (wide, "C", 2)):
+                    for _ in range(count):
+                        m, n, k = (sizes[(number + step) % len(sizes)] for step in (0, 3, 7))
+                        base = kind(kernel, name, op, None, order)
+                        yield replace(base, m=m, n=n, k=k, padded=number % 2 == 0)
+                        number += 1
+                # Many tiles, in groups of rows that the last does not fill.
+                if name in ("float32", "tf32"):
+                    yield replace(wide(kernel, name, op, None, "F"), m=1000, n=1003, k=129)
+                    yield replace(narrow(kernel, name, op, None, "C"), m=1003, n=1000, k=63)
+                if kernel in WIDE:
+                    element = TYPES[name].bytes
+                    base = replace(wide(kernel, name, op, None, "F"), k=129)
+                    if element < 8:
+                        yield replace(base, m=255, widths=(8, 4, 8))
+                    if element < 4:
+                        yield replace(base, m=255, widths=(4, 8, 4))
+        if kernel != "tensor_core":
+            yield replace(wide(kernel, "float16-float32", "TN", None), m=65)
+            yield replace(narrow(kernel, "bfloat16-float32", "NN", None), m=129)
+    yield from ladder_options()
+
+
+def ladder_options() -> Iterator[Case]:
+    """Options that make another program of a kernel, in ops that use both ways of its copies."""
+    for op, order in (("NN", "F"), ("TN", "C")):
+        for kernel in ("bank_free", "warp_tiled", "double_buffered"):
+            for skew, name in (("xor", "float32"), ("padding", "float32"), ("xor", "float16")):
+                more = (("skew", skew),)
+                yield replace(wide(kernel, name, op, None, order), m=129, n=127, more=more)
+        for name in ("float32", "float16", "float64"):
+            more = (("staging", "registers"),)
+            yield replace(wide("double_buffered", name, op, None, order), m=129, n=127, more=more)
+            yield replace(narrow("double_buffered", name, op, None, order), more=more)
+        for along in "mnk":
+            more = (("warp_along", along),)
+            yield replace(narrow("coalesced", "float32", op, None, order), more=more)
+        yield replace(narrow("naive", "float32", op, None, order), more=(("warp_along", "m"),))
+
+
+def small_ladder(kinds: Iterable[Any] = (narrow, wide), **replacements: Any) -> Iterator[Case]:
+    """One small case of each tutorial kernel, type and kind; ops and orders take turns."""
+    number = 0
+    for kind in kinds:
+        for kernel in LADDER:
+            for name in types_of(kernel):
+                number += 1
+                order = "FC"[number // 4 % 2]
+                yield replace(kind(kernel, name, OPS[number % 4], None, order), **replacements)
 
 
 def small_cases(kinds: Iterable[Any] = (narrow, wide), **replacements: Any) -> Iterator[Case]:

@@ -10,11 +10,11 @@ them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from gemm_cases import Builds, Case, Place, narrow, small_cases, wide
+from gemm_cases import LADDER, OPS, Builds, Case, Place, narrow, small_cases, types_of, wide
 
 import cute_gemm as cg
 from cute_gemm.atoms import DTYPES
@@ -29,7 +29,22 @@ def cases() -> list[Case]:
         if case.widths[0] == 16 and case.kernel == "sm80_pipeline":
             case = replace(case, m=33, n=72, k=47)
         found.append(case)
-    return found
+    return [*found, *ladder()]
+
+
+def ladder() -> Iterator[Case]:
+    """A ragged case of each tutorial kernel, and both stagings of the double-buffered one."""
+    sizes = {"m": 33, "n": 70, "k": 47}
+    for number, kernel in enumerate(LADDER):
+        name, op = types_of(kernel)[number % len(types_of(kernel))], OPS[number % 4]
+        yield replace(narrow(kernel, name, op), **sizes)
+        yield replace(wide(kernel, types_of(kernel)[0], op, None, "FC"[number % 2]), **sizes)
+    for name in ("float32", "float16"):
+        for op in ("NN", "TT"):  # one operand by cp.async, the other through registers
+            case = replace(wide("double_buffered", name, op, None, "F"), **sizes)
+            yield case
+            yield replace(case, more=(("skew", "xor"),))
+            yield replace(case, more=(("staging", "registers"),))
 
 
 def host_case(case: Case) -> Case:

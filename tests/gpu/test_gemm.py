@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gemm_cases import (
+    LADDER,
     OPS,
     PLAIN,
     TYPES,
@@ -21,9 +22,12 @@ from gemm_cases import (
     cutlass_cases,
     cutlass_refuses,
     cutlass_takes,
+    ladder_cases,
     narrow,
     pipeline_cases,
     small_cases,
+    small_ladder,
+    types_of,
     wide,
 )
 
@@ -55,7 +59,7 @@ def plan_of(case: Case, given: Inputs, C: torch.Tensor) -> cg.Plan:
     return cg.plan(case.op, given.A.view, given.B.view, C, **case.options)
 
 
-@pytest.mark.parametrize("case", [*pipeline_cases(), *cutlass_cases()])
+@pytest.mark.parametrize("case", [*pipeline_cases(), *cutlass_cases(), *ladder_cases()])
 def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     expected_plan = case.plan(arch)
     builds.wait(expected_plan)
@@ -74,7 +78,7 @@ def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     assert plan.build.cached
 
 
-@pytest.mark.parametrize("case", list(small_cases([narrow])))
+@pytest.mark.parametrize("case", [*small_cases([narrow]), *small_ladder([narrow])])
 def test_all_alpha_and_beta(case: Case, builds: Builds, arch: str) -> None:
     builds.wait(case.plan(arch))
     given = inputs(case)
@@ -83,7 +87,7 @@ def test_all_alpha_and_beta(case: Case, builds: Builds, arch: str) -> None:
         assert_result(given, C, before, alpha, beta)
 
 
-@pytest.mark.parametrize("case", list(small_cases()))
+@pytest.mark.parametrize("case", [*small_cases(), *small_ladder()])
 def test_integers_are_exact(case: Case, builds: Builds, arch: str) -> None:
     builds.wait(case.plan(arch))
     given = inputs(case, largest=2)
@@ -107,6 +111,11 @@ def without_k(kernel: str, name: str, order: str, op: str = "TN") -> Case:
         for kernel in ("sm80_pipeline", "cutlass_universal")
         for name in PLAIN
         for order, op in zip("FCFC", OPS, strict=True)
+    ]
+    + [
+        without_k(kernel, name, "FC"[LADDER.index(kernel) % 2], OPS[LADDER.index(kernel) % 4])
+        for kernel in LADDER
+        for name in types_of(kernel)
     ],
 )
 def test_k_of_0_scales_c(case: Case, builds: Builds, arch: str) -> None:
@@ -121,8 +130,8 @@ def test_k_of_0_scales_c(case: Case, builds: Builds, arch: str) -> None:
     "case",
     [
         without_k(kernel, name, "F")
-        for kernel in ("sm80_pipeline", "cutlass_universal")
-        for name in PLAIN
+        for kernel in ("sm80_pipeline", "cutlass_universal", *LADDER)
+        for name in (types_of(kernel)[:2] if kernel in LADDER else PLAIN)
         if name != "int8"
     ],
 )
@@ -135,8 +144,13 @@ def test_k_of_0_makes_nothing_of_an_infinite_alpha(case: Case, builds: Builds, a
 
 
 @pytest.mark.parametrize("sizes", [(0, 65, 63), (65, 0, 63), (0, 0, 0), (0, 65, 0)], ids=str)
-@pytest.mark.parametrize("name", PLAIN)
-@pytest.mark.parametrize("kernel", ["sm80_pipeline", "cutlass_universal"])
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        *itertools.product(["sm80_pipeline", "cutlass_universal"], PLAIN),
+        *((kernel, types_of(kernel)[0]) for kernel in LADDER),
+    ],
+)
 def test_m_or_n_of_0_does_nothing(kernel: str, name: str, sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes
     case = replace(wide(kernel, name, "TN"), m=m, n=n, k=k)

@@ -1,0 +1,251 @@
+"""The road that GEMM tutorials walk: each kernel differs from the one before by one idea."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cute_gemm.atoms import DTYPES
+from cute_gemm.errors import UnsupportedError
+from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.simt import SimtKernel
+from cute_gemm.kernels.simt_structure import VECTOR, WARP, WARP_LANES, Config
+
+if TYPE_CHECKING:
+    from cute_gemm.problem import GemmProblem
+
+
+#: Of ``double_buffered``: tile, thread tile, CTAs per multiprocessor.
+_BUFFERED = {
+    "float16": ((128, 128, 16), (8, 16), 2),
+    "bfloat16": ((128, 128, 16), (8, 16), 2),
+    "float32": ((128, 128, 8), (8, 16), 2),
+    "float64": ((128, 64, 8), (8, 8), 2),
+    "complex64": ((128, 64, 8), (8, 8), 2),
+    "complex128": ((64, 64, 8), (4, 4), 1),
+}
+
+
+def _bytes(problem: GemmProblem) -> int:
+    return DTYPES[problem.A.dtype].bytes
+
+
+def _flat(problem: GemmProblem) -> int:
+    """Return bK of a flat tile: 8, or a sector of halves."""
+    return max(8, 32 // _bytes(problem))
+
+
+def _pair(problem: GemmProblem) -> int:
+    """CTAs per multiprocessor to fit registers for: 2, where the type's take no more than that."""
+    return 2 if _bytes(problem) <= 4 else 1
+
+
+def _narrow(problem: GemmProblem) -> bool:
+    """Whether A or B cannot be read in the widest vectors."""
+    return min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < VECTOR
+
+
+class Naive(SimtKernel):
+    """One thread per element of C, blind to the layout."""
+
+    name = "naive"
+    summary = "one thread per element of C, a warp along n, blind to the layout"
+    options = ("warp_along", "tile", "min_ctas")
+    choices: ClassVar = {"warp_along": ("m", "n")}
+    staged = False
+
+    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {"tile": (32, 32, 1), "warp_along": "n"}
+
+
+class Coalesced(SimtKernel):
+    """The same, with the warp laid along a mode that is contiguous in memory."""
+
+    name = "coalesced"
+    summary = "one thread per element of C, a warp along what is contiguous (k: by a reduction)"
+    options = ("warp_along", "tile", "min_ctas")
+    choices: ClassVar = {"warp_along": ("m", "n", "k")}
+    staged = False
+
+    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        along = "m" if problem.A.unit == 0 else "n" if problem.B.unit == 0 else "k"
+        return {"tile": (32, 32, 1), "warp_along": along}
+
+    def settle(self, config: Config) -> Config:
+        """See :meth:`SimtKernel.settle`: 32 warps, each of which shares an element of C."""
+        if config.warp_along != "k":
+            return config
+        tile = (8, 4) if config.tile[0] * config.tile[1] > 32 else config.tile[:2]
+        return replace(config, tile=(*tile, WARP))
+
+
+class SmemFullK(SimtKernel):
+    """Whole K panels of A and B in shared memory."""
+
+    name = "smem_full_k"
+    summary = "whole K panels of A and B in shared memory; refuses a k that does not fit"
+    options = ("tile", "raster", "min_ctas")
+    whole_k = True
+
+    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {"tile": (32, 32, 32), "min_ctas": _pair(problem)}
+
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
+        """See :meth:`Kernel.configure`: of smaller tiles, more of K fits."""
+        try:
+            return super().configure(problem, arch, **options)
+        except UnsupportedError:
+            if "tile" in options:
+                raise
+            return super().configure(problem, arch, **options, tile=(16, 16, 32))
+
+
+class SmemTiled(SimtKernel):
+    """Square tiles of A and B in shared memory, K in steps."""
+
+    name = "smem_tiled"
+    summary = "square tiles in shared memory, K in steps"
+    options = ("tile", "raster", "min_ctas")
+
+    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {"tile": (32, 32, 32), "min_ctas": _pair(problem)}
+
+
+class RegisterRows(SimtKernel):
+    """Shared-memory tiles, each thread two rows of C."""
+
+    name = "register_rows"
+    summary = "shared-memory tiles, each thread two (thread_tile) rows of C"
+    options = ("tile", "thread_tile", "raster", "min_ctas")
+
+    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {
+            "tile": (64, 32, 32),
+            "thread_tile": (2, 1),
+            "warp_along": "n",
+            "min_ctas": _pair(problem),
+        }
+
+
+class ThreadTile1d(SimtKernel):
+    """A column of eight results per thread."""
+
+    name = "thread_tile_1d"
+    summary = "a column of results per thread, the element of B in a register"
+    options = ("tile", "thread_tile", "raster", "min_ctas")
+
+    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {
+            "tile": (64, 64, _flat(problem)),
+            "thread_tile": (8, 1),
+            "warp_along": "n",
+            "min_ctas": _pair(problem),
+        }
+
+
+class ThreadTile2d(SimtKernel):
+    """TM x TN results per thread, by outer products."""
+
+    name = "thread_tile_2d"
+    summary = "TM x TN results per thread, outer products from registers"
+    options = ("tile", "thread_tile", "raster", "min_ctas")
+
+    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {**_square(problem, 16), "results": "apart"}
+
+
+class Vectorized(SimtKernel):
+    """128-bit accesses of global and shared memory."""
+
+    name = "vectorized"
+    summary = "128-bit accesses, K-major operands turned on their way into shared memory"
+    options = ("tile", "thread_tile", "raster", "min_ctas")
+    wide = True
+
+    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {**_square(problem, 16), "skew": "none"}
+
+
+class BankFree(SimtKernel):
+    """The same without bank conflicts."""
+
+    name = "bank_free"
+    summary = "no bank conflicts: tiles in shared memory swizzled by XOR, or padded (skew)"
+    options = ("tile", "thread_tile", "skew", "raster", "min_ctas")
+    choices: ClassVar = {"skew": ("xor", "padding")}
+    wide = True
+
+    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        # A row's number cannot be brought in too where a chunk is an element.
+        return {**_square(problem, 16), "skew": "padding" if _bytes(problem) == 16 else "xor"}
+
+
+class WarpTiled(SimtKernel):
+    """CTA, warp and thread tiles."""
+
+    name = "warp_tiled"
+    summary = "CTA, warp and thread tiles; lanes paired so that they share vectors"
+    options: tuple[str, ...] = ("tile", "thread_tile", "skew", "raster", "min_ctas")
+    choices: ClassVar = {"skew": ("xor", "padding")}
+    wide = True
+
+    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        columns = 8 if _narrow(problem) else 32  # of single elements, more take too many registers
+        return {**_square(problem, columns), "skew": "padding", "results": "quads"}
+
+    def settle(self, config: Config) -> Config:
+        """See :meth:`SimtKernel.settle`: as many warps of 8 x 4 threads as fill the tile."""
+        (bm, bn, _), (tm, tn), lanes = config.tile, config.thread_tile, WARP_LANES
+        warps = (bm // max(1, lanes[0] * tm), bn // max(1, lanes[1] * tn))
+        return replace(config, warps=(max(1, warps[0]), max(1, warps[1])))
+
+
+class DoubleBuffered(WarpTiled):
+    """The next tile is loaded while this one is computed."""
+
+    name = "double_buffered"
+    summary = "the next tile loaded (registers or cp.async) while this one is computed"
+    options = (*WarpTiled.options, "staging")
+    choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
+
+    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`: 512 bytes of sums per thread, 256 threads in all."""
+        config = _BUFFERED[problem.A.dtype]
+        if problem.A.dtype == "complex64" and _narrow(problem):
+            config = ((64, 64, 8), (4, 4), 1)  # element by element, twice the registers wait
+        (long, short, columns), own, ctas = config
+        # The longer side for the operand that need not be turned, and wait in registers.
+        turn = problem.A.major == "K" and problem.B.major == "MN"
+        tile = (short, long, columns) if turn else (long, short, columns)
+        return {
+            **super().defaults(problem),
+            "tile": tile,
+            "thread_tile": own,
+            "staging": "cp.async",
+            "min_ctas": ctas,
+        }
+
+
+def _square(problem: GemmProblem, columns: int) -> dict[str, Any]:
+    """The tile that a CTA of 256 threads computes, 8 x 8 results each; fewer of wider elements.
+
+    ``columns``: bK of float32.
+    """
+    size = _bytes(problem)
+    if size > 4:
+        return {"tile": (64, 64, columns // 2), "thread_tile": (4, 4)}
+    return {
+        "tile": (128, 128, max(columns, _flat(problem))),
+        "thread_tile": (8, 8),
+        "min_ctas": 2,
+    }

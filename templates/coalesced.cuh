@@ -1,0 +1,54 @@
+// coalesced: one thread per element of C, warps laid along what is contiguous in memory.
+//
+// The idea: the lanes of a request read neighbouring words. Along m where A's unit stride is m,
+// along n where B's is n; where both have unit stride along k, a warp shares one element of C, its
+// lanes take the products of neighbouring k, and a reduction by shuffles adds them up.
+
+#pragma once
+
+#include "simt.cuh"
+
+namespace cute_gemm {
+
+// The value of the lane `distance` further on, of any type.
+template <class T>
+CUTE_DEVICE T shuffle_down(T value, int distance) {
+  constexpr int kWords = sizeof(T) / 4;
+  static_assert(sizeof(T) % 4 == 0);
+  Vector<uint32_t, kWords> words;
+  memcpy(&words, &value, sizeof(T));
+  CUTE_UNROLL
+  for (int i = 0; i < kWords; ++i) words[i] = __shfl_down_sync(0xffffffffu, words[i], distance);
+  memcpy(&value, &words, sizeof(T));
+  return value;
+}
+
+template <class Config>
+CUTE_DEVICE void coalesced(Gemm<Config> const& gemm) {
+  using Accumulator = typename Config::Accumulator;
+  constexpr int kLanes = Config::kLanesK;  // threads that share an element of C: 1, or a warp
+  Corner const corner = gemm.corner(), mine = first_result<Config>(threadIdx.x / kLanes);
+  int const row = corner.row + mine.row, column = corner.column + mine.column;
+  if (row >= gemm.m || column >= gemm.n) return;  // a whole warp, where it shares the element
+  int const lane = threadIdx.x % kLanes;
+
+  Accumulator sum[1][1] = {};
+  auto const *a = gemm.a(row, lane), *b = gemm.b(column, lane);
+  int const whole = gemm.k / kLanes;
+#pragma unroll 16  // enough loads on their way to cover their latency
+  for (int i = 0; i < whole; ++i) {
+    multiply_add<Config>(sum[0][0], load<Accumulator>(a), load<Accumulator>(b));
+    a += kLanes * gemm.a_step();
+    b += kLanes * gemm.b_step();
+  }
+  if (whole * kLanes + lane < gemm.k) {
+    multiply_add<Config>(sum[0][0], load<Accumulator>(a), load<Accumulator>(b));
+  }
+  CUTE_UNROLL
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    sum[0][0] += shuffle_down(sum[0][0], distance);
+  }
+  if (lane == 0) write(gemm, row, column, sum);
+}
+
+}  // namespace cute_gemm

@@ -1,0 +1,185 @@
+// double_buffered: the next tile is loaded while this one is computed.
+//
+// The idea: two buffers of shared memory, so that a tile's copies run behind warp_tiled's products of
+// the one before, and a k tile takes one barrier instead of two. An operand whose M or N mode is
+// contiguous is copied by cp.async; one that has to be turned is held in registers meanwhile, and
+// stored when the products are done. Fragments are read one column ahead of their products.
+
+#pragma once
+
+#include "simt.cuh"
+
+namespace cute_gemm {
+
+// Words of a vector, read where the program says: the compiler would put a plain load next to the
+// store that uses it, behind all the products that are to hide it. Nothing is read unless `active`.
+CUTE_DEVICE void read_now(uint32_t (&words)[1], void const* from, bool active) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.b32 %0, [%1];\n}\n"
+               : "+r"(words[0])
+               : "l"(from), "r"(int(active)));
+}
+CUTE_DEVICE void read_now(uint32_t (&words)[2], void const* from, bool active) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p ld.global.v2.b32 {%0, %1}, [%2];\n}\n"
+      : "+r"(words[0]), "+r"(words[1])
+      : "l"(from), "r"(int(active)));
+}
+CUTE_DEVICE void read_now(uint32_t (&words)[4], void const* from, bool active) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "@p ld.global.v4.b32 {%0, %1, %2, %3}, [%4];\n}\n"
+      : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
+      : "l"(from), "r"(int(active)));
+}
+
+// The part of one thread in copying an operand's tiles, by cp.async or through registers.
+template <class Copy, class SmemLayout, class Element, bool kMajorK, bool kAsync>
+struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
+  using Base = TileCopy<Copy, SmemLayout, Element, kMajorK>;
+  using Base::Base;
+  using Base::kColumnSteps, Base::kRowSteps, Base::kVectors, Base::kVector;
+  static constexpr int kBytes = kVector * sizeof(Element), kWords = kBytes < 4 ? 1 : kBytes / 4;
+
+  uint32_t words[kColumnSteps][kRowSteps][kVectors][kWords];  // of the tile on its way
+
+  CUTE_DEVICE uint32_t target(Element* smem, int row, int column) const {
+    int const to = join(SmemLayout{}, this->smem_first, SmemLayout{}(row, column));
+    return cast_smem_ptr_to_uint(smem) + to * sizeof(Element);
+  }
+
+  // The last tile along k, gmem -> smem; what is outside becomes 0.
+  CUTE_DEVICE void copy_cut(Element* smem) {
+    if constexpr (kAsync) {
+      this->each_vector([&](int, int, int, int row, int column) {
+        copy_async_cut<kVector>(target(smem, row, column), this->at(row, column),
+                                this->valid(row, column));
+      });
+      this->advance();
+    } else {
+      this->fetch();
+      this->store(smem);
+    }
+  }
+
+  // Another tile. It needs no look at K's end: a row that exists is read whole, and so is a vector
+  // that straddles the last row, because the next column begins behind it.
+  CUTE_DEVICE void begin(Element* smem, bool active) {
+    int const rows = active ? this->rows_left : 0;
+    this->each_vector([&](int i, int j, int v, int row, int column) {
+      if constexpr (kAsync) {
+        copy_async_if<kBytes>(target(smem, row, column), this->at(row, column), row < rows);
+      } else if constexpr (kBytes >= 4) {
+        read_now(words[j][i][v], this->at(row, column), row < rows);
+      } else if (row < rows) {
+        memcpy(words[j][i][v], this->at(row, column), kBytes);
+      }
+    });
+    this->advance();
+  }
+
+  CUTE_DEVICE void end(Element* smem) {
+    if constexpr (!kAsync) {
+      this->each_vector([&](int i, int j, int v, int, int) {
+        Element vector[kVector];
+        memcpy(vector, words[j][i][v], kBytes);
+        this->keep(i, j, v, vector);
+      });
+      this->store(smem);
+    }
+  }
+
+  // A tile's copy to `smem` begins as soon as nobody reads that any more; what comes through
+  // registers begins when the tile before leaves them, on the other side of the barrier.
+  CUTE_DEVICE void after_barrier(Element* smem, bool active) {
+    if constexpr (kAsync) begin(smem, active);
+  }
+  CUTE_DEVICE void before_barrier(Element* smem, bool active) {
+    end(smem);
+    if constexpr (!kAsync) begin(smem, active);
+  }
+};
+
+template <class Config>
+CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm) {
+  using Element = typename Config::Element;
+  using Accumulator = typename Config::Accumulator;
+  using SmemA = typename Config::SmemA;  // (bM,bK)
+  using SmemB = typename Config::SmemB;  // (bN,bK)
+  using ValuesM = typename Config::ValuesM;
+  using ValuesN = typename Config::ValuesN;
+  constexpr int kBK = size<2>(typename Config::Tile{}), kM = size(ValuesM{}), kN = size(ValuesN{});
+  constexpr int kBuffer = Config::kSmemA + Config::kSmemB;
+  int const thread = threadIdx.x;
+  Corner const corner = gemm.corner(), mine = first_result<Config>(thread);
+  Element* const shared = shared_tiles<Config>();
+  Accumulator sums[kM][kN] = {};
+
+  int const k_tiles = ceil_div(gemm.k, kBK);
+  if (k_tiles > 0) {
+    // The last tile, the only one that K can cut, comes first: the order of a sum is free.
+    int const last = (k_tiles - 1) * kBK;
+    using CopyA = BufferedCopy<typename Config::CopyA, SmemA, Element, Config::kMajorKA, Config::kAsyncA>;
+    using CopyB = BufferedCopy<typename Config::CopyB, SmemB, Element, Config::kMajorKB, Config::kAsyncB>;
+    CopyA a(gemm.a(corner.row, last), gemm.lda, gemm.m - corner.row, gemm.k - last, thread);
+    CopyB b(gemm.b(corner.column, last), gemm.ldb, gemm.n - corner.column, gemm.k - last, thread);
+    a.copy_cut(shared);
+    b.copy_cut(shared + Config::kSmemA);
+    cp_async_fence();
+    a.source -= k_tiles * kBK * a.column_stride;
+    b.source -= k_tiles * kBK * b.column_stride;
+    if constexpr (!Config::kAsyncA) a.begin(shared, k_tiles > 1);
+    if constexpr (!Config::kAsyncB) b.begin(shared, k_tiles > 1);
+    cp_async_wait<0>();
+    __syncthreads();
+
+    FragmentsA<Config> rows(shared, mine.row);
+    FragmentsB<Config> columns(shared + Config::kSmemA, mine.column);
+    Accumulator row_parts[2][kM], column_parts[2][kN];
+    rows.read(row_parts[0], 0);
+    columns.read(column_parts[0], 0);
+
+    constexpr int kChunk = Config::kChunk, kChunks = kBK / kChunk;  // columns that are unrolled
+    constexpr int kChunkA = SmemA{}(0, kChunk % kBK) * sizeof(Element);
+    constexpr int kChunkB = SmemB{}(0, kChunk % kBK) * sizeof(Element);
+    static_assert((kChunkA / sizeof(Element) & swizzled_bits(SmemA{})) == 0 &&
+                      (kChunkB / sizeof(Element) & swizzled_bits(SmemB{})) == 0,
+                  "a chunk further on, a fragment lies a constant further on");
+    int step = kBuffer;  // from this buffer to the other
+    Element* next = shared;
+    CUTE_NO_UNROLL
+    for (int tile = 1; tile <= k_tiles; ++tile) {
+      next += step;
+      // Predicates in place of branches, around which no product would be moved.
+      a.after_barrier(next, tile < k_tiles);
+      b.after_barrier(next + Config::kSmemA, tile < k_tiles);
+      cp_async_fence();
+      CUTE_NO_UNROLL
+      for (int chunk = 1; chunk <= kChunks; ++chunk) {
+        CUTE_UNROLL
+        for (int k = 0; k < kChunk; ++k) {
+          if (k == kChunk / 2 && chunk == kChunks) {
+            a.before_barrier(next, tile + 1 < k_tiles);
+            b.before_barrier(next + Config::kSmemA, tile + 1 < k_tiles);
+          }
+          if (k == kChunk - 1) {
+            rows.first += kChunkA;
+            columns.first += kChunkB;
+            if (chunk == kChunks) {  // the products of the last column hide the change of buffers
+              cp_async_wait<0>();
+              __syncthreads();
+              rows.first += step * int(sizeof(Element)) - kChunks * kChunkA;
+              columns.first += step * int(sizeof(Element)) - kChunks * kChunkB;
+              step = -step;
+            }
+          }
+          rows.read(row_parts[(k + 1) % 2], (k + 1) % kChunk);
+          columns.read(column_parts[(k + 1) % 2], (k + 1) % kChunk);
+          outer_product<Config>(sums, row_parts[k % 2], column_parts[k % 2]);
+        }
+      }
+    }
+  }
+  write(gemm, corner.row + mine.row, corner.column + mine.column, sums);
+}
+
+}  // namespace cute_gemm

@@ -1,0 +1,47 @@
+// smem_full_k: the whole of K in shared memory.
+//
+// The idea: a CTA's rows of A and columns of B are read from global memory once, into shared memory,
+// and each element is then used by a whole row or column of threads. All of K has to fit.
+
+#pragma once
+
+#include "simt.cuh"
+
+namespace cute_gemm {
+
+template <class Config>
+CUTE_DEVICE void smem_full_k(Gemm<Config> const& gemm) {
+  using Accumulator = typename Config::Accumulator;
+  constexpr int kBK = size<2>(typename Config::Tile{});  // columns of a step of the panels' copy
+  int const thread = threadIdx.x;
+  Corner const corner = gemm.corner(), mine = first_result<Config>(thread);
+  int const steps = ceil_div(gemm.k, kBK);
+
+  auto* panel_a = shared_tiles<Config>();
+  auto* panel_b = panel_a + steps * Config::kSmemA;
+  TileCopyA<Config> a(gemm.a(corner.row, 0), gemm.lda, gemm.m - corner.row, gemm.k, thread);
+  TileCopyB<Config> b(gemm.b(corner.column, 0), gemm.ldb, gemm.n - corner.column, gemm.k, thread);
+  for (int step = 0; step < steps; ++step) {
+    a.fetch();
+    b.fetch();
+    a.store(panel_a + step * Config::kSmemA);
+    b.store(panel_b + step * Config::kSmemB);
+  }
+  __syncthreads();
+
+  Accumulator sum[1][1] = {};
+  for (int step = 0; step < steps; ++step) {
+    FragmentsA<Config> const fragments_a(panel_a + step * Config::kSmemA, mine.row);
+    FragmentsB<Config> const fragments_b(panel_b + step * Config::kSmemB, mine.column);
+    CUTE_UNROLL
+    for (int k = 0; k < kBK; ++k) {
+      Accumulator a_k[1], b_k[1];
+      fragments_a.read(a_k, k);
+      fragments_b.read(b_k, k);
+      multiply_add<Config>(sum[0][0], a_k[0], b_k[0]);
+    }
+  }
+  write(gemm, corner.row + mine.row, corner.column + mine.column, sum);
+}
+
+}  // namespace cute_gemm

@@ -1,0 +1,528 @@
+"""The ladder's kernels: configs, options, what is coalesced and free of conflicts, builds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+import cute_gemm as cg
+from cute_gemm import select
+from cute_gemm.analysis.rows import AccessRow, make_row
+from cute_gemm.compiler import build
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels.base import compute_capability, shared_limit
+from cute_gemm.kernels.simt import SimtKernel
+from cute_gemm.kernels.simt_structure import Config, structure
+from cute_gemm.problem import GemmProblem, from_sizes
+
+OPS = ("NN", "NT", "TN", "TT")
+CONJUGATES = ("CN", "NC", "CC", "CT", "TC")
+ORDERS = ("F", "C")
+ARCHS = ("sm_80", "sm_90a")
+DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
+SIMT = tuple(n for n in select.LADDER[1:] if isinstance(select.get(n), SimtKernel))
+#: From this one on, layouts are heeded.
+AWARE = SIMT[1:]
+SKEWED = ("bank_free", "warp_tiled", "double_buffered")
+SKEWS = ("xor", "padding")
+
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def problem(op: str = "NN", dtype: str = "float32", size: int = 256, **given: Any) -> GemmProblem:
+    return from_sizes(op, **{"m": size, "n": size, "k": size, **given}, dtype=dtype)
+
+
+def configure(name: str, each: GemmProblem, arch: str = "sm_80", **options: Any) -> Config:
+    kernel = select.get(name)
+    assert isinstance(kernel, SimtKernel)
+    return kernel.configure(each, arch, **options)
+
+
+def rows(name: str, each: GemmProblem, **options: Any) -> list[AccessRow]:
+    config = configure(name, each, **options)
+    return [make_row(access) for access in select.get(name).accesses(config, each)]
+
+
+def global_(found: list[AccessRow], operand: str) -> AccessRow:
+    (row,) = (row for row in found if (row.operand, row.space) == (operand, "global"))
+    return row
+
+
+def test_the_ladder() -> None:
+    assert select.LADDER[0] == "host" and select.LADDER[-1] == "cublas"
+    assert select.LADDER[1:12] == SIMT and SIMT[0] == "naive" and SIMT[-1] == "double_buffered"
+    assert select.LADDER[12] == "tensor_core"
+    for name in SIMT:
+        kernel = select.get(name)
+        assert kernel.name == name and kernel.dtypes == DTYPES and kernel.runs_on == "gpu"
+
+
+# -- coalesced ------------------------------------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize("name", AWARE)
+def test_loads_are_coalesced_in_every_op(name: str, dtype: str) -> None:
+    for op, order in product(OPS, ORDERS):
+        each = problem(op, dtype, 128, order=order)
+        for row in rows(name, each):
+            if row.space == "global" and row.direction == "load":
+                assert row.good, (op, order, row.operand, row.verdict)
+
+
+@dtypes
+def test_naive_is_coalesced_by_luck(dtype: str) -> None:
+    """A warp along n: A is the same word for all lanes, B a row of them only if n is contiguous."""
+    for op in OPS:
+        found = rows("naive", problem(op, dtype))
+        a, b, c = (global_(found, operand) for operand in "ABC")
+        assert (a.sectors, a.good) == (1, True)
+        assert b.good == (op[1] == "T") and (op[1] == "T" or b.sectors == 32)
+        assert (c.sectors, c.good) == (32, False)
+        # Along m it is A and C that may be contiguous.
+        found = rows("naive", problem(op, dtype), warp_along="m")
+        a, b, c = (global_(found, operand) for operand in "ABC")
+        assert (b.sectors, b.good) == (1, True)
+        assert a.good == (op[0] == "N") and (op[0] == "N" or a.sectors == 32)
+        assert c.good
+
+
+@pytest.mark.parametrize(("op", "along"), [("NN", "m"), ("NT", "m"), ("TT", "n"), ("TN", "k")])
+def test_the_warps_of_coalesced_lie_along_what_is_contiguous(op: str, along: str) -> None:
+    assert configure("coalesced", problem(op)).warp_along == along
+    found = rows("coalesced", problem(op))
+    lanes = {operand: global_(found, operand).sectors for operand in "AB"}
+    # 32 neighbouring floats are four sectors, the same float for all lanes is one.
+    assert lanes == {"A": 4 if along in "mk" else 1, "B": 4 if along in "nk" else 1}
+
+
+@dtypes
+@pytest.mark.parametrize("name", AWARE)
+def test_which_stores_of_c_are_coalesced(name: str, dtype: str) -> None:
+    """Those of kernels whose neighbouring lanes have neighbouring results along C's unit stride."""
+    for op, order in product(OPS, ORDERS):
+        (store,) = (
+            row for row in rows(name, problem(op, dtype, 128, order=order)) if row.operand == "C"
+        )
+        if name == "coalesced":  # follows A and B, not C; a warp that shares one writes one
+            along = {"NN": "m", "NT": "m", "TT": "n", "TN": "k"}[op]
+            good = along in ("k", "m" if order == "F" else "n")
+        elif name in ("register_rows", "thread_tile_1d"):  # warps lie along n, rows are a thread's
+            good = order == "C"
+        elif name in ("vectorized", "bank_free"):  # 16 of the 32 bytes that a thread has in a row
+            good = dtype in ("float16", "bfloat16")
+        else:
+            good = True
+        assert store.good == good, (op, order)
+
+
+@pytest.mark.parametrize("name", SIMT)
+def test_a_and_b_at_most_16_bytes_at_a_time_where_asked(name: str) -> None:
+    kernel = select.get(name)
+    assert isinstance(kernel, SimtKernel)
+    for op in OPS:
+        for pad, bits in ((0, 128), (2, 64), (1, 32)):
+            ld = {"lda": 256 + pad, "ldb": 256 + pad}
+            found = rows(name, problem(op, **ld))
+            for operand in "AB":
+                row = global_(found, operand)
+                assert row.bits == (bits if kernel.wide else 32)
+                named = f"ld{operand.lower()}={256 + pad}"
+                assert kernel.wide is False or (named in row.limit) == (pad > 0)
+
+
+# -- bank conflicts -------------------------------------------------------------------------------
+
+
+def shared(name: str, op: str, order: str, dtype: str, **options: Any) -> list[AccessRow]:
+    size = 128 if name == "smem_full_k" else 256
+    found = rows(name, problem(op, dtype, size, order=order), **options)
+    return [row for row in found if row.space == "shared"]
+
+
+@pytest.mark.parametrize("skew", SKEWS)
+@pytest.mark.parametrize("name", SKEWED)
+def test_no_bank_conflicts_with_float32(name: str, skew: str) -> None:
+    for op, order in product(OPS, ORDERS):
+        found = shared(name, op, order, "float32", skew=skew)
+        assert {row.direction for row in found} == {"load", "store"}
+        for row in found:
+            assert row.good and row.conflicts == 0, (op, order, row.operand, row.direction)
+
+
+#: Worst verdict on the stores of turned operands.
+STORES = {
+    ("bank_free", "xor"): {"complex128": "8-way conflict"},
+    ("bank_free", "padding"): {
+        "float16": "2-way conflict",
+        "float64": "2-way conflict",
+        "complex64": "2-way conflict",
+    },
+    ("warp_tiled", "padding"): {"float16": "2-way conflict"},
+    ("double_buffered", "padding"): {"float16": "2-way conflict"},
+}
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "bfloat16"])
+@pytest.mark.parametrize("skew", SKEWS)
+@pytest.mark.parametrize("name", SKEWED)
+def test_bank_conflicts_of_other_types(name: str, skew: str, dtype: str) -> None:
+    """Reads never conflict; stores do where so few lanes along k cannot all be kept apart."""
+    expected = STORES.get((name, skew), {}).get(dtype, "conflict-free")
+    for op, order in product(OPS, ORDERS):
+        for row in shared(name, op, order, dtype, skew=skew):
+            turned = op[0] == "T" if row.operand == "A" else op[1] == "N"
+            stored = row.direction == "store" and turned and row.instruction == "st.shared"
+            assert row.verdict == (expected if stored else "conflict-free"), (
+                op,
+                order,
+                row.operand,
+            )
+
+
+def test_vectorized_has_conflicts() -> None:
+    """The step that bank_free takes back: vectors of neighbouring threads are 32 bytes apart."""
+    for op, order in product(OPS, ORDERS):
+        along = "A" if order == "F" else "B"  # along C's unit stride
+        for row in shared("vectorized", op, order, "float32"):
+            if row.direction == "load":
+                bad = row.operand == along
+            else:
+                bad = op[0] == "T" if row.operand == "A" else op[1] == "N"
+            assert row.verdict == ("2-way conflict" if bad else "conflict-free"), (op, order)
+            assert not bad or "bank_free" in row.mend
+
+
+@pytest.mark.parametrize(
+    "name", ["smem_full_k", "smem_tiled", "register_rows", "thread_tile_1d", "thread_tile_2d"]
+)
+def test_simpler_kernels_have_none(name: str) -> None:
+    for op, order in product(OPS, ORDERS):
+        assert all(row.good for row in shared(name, op, order, "float32"))
+
+
+# -- config ---------------------------------------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", SIMT)
+def test_defaults_are_legal(name: str, arch: str, dtype: str) -> None:
+    for op in OPS:
+        each = problem(op, dtype, 64)
+        config = configure(name, each, arch)
+        launch = select.get(name).launch(config, each)
+        assert launch.block == config.threads and launch.block % 32 == 0
+        assert launch.block * config.min_ctas <= 2048
+        limit = shared_limit(compute_capability(arch))
+        assert launch.smem * (config.min_ctas if name != "smem_full_k" else 1) <= limit
+
+
+def test_launch() -> None:
+    each = problem(m=1000, n=129, k=65)
+    config = configure("double_buffered", each)
+    launch = select.get("double_buffered").launch(config, each)
+    assert launch.grid == -(-1000 // config.tile[0]) * -(-129 // config.tile[1])
+    elements = sum(operand.elements for operand in structure(config).operands)
+    assert launch.smem == 2 * 4 * elements
+    naive = select.get("naive").launch(configure("naive", each), each)
+    assert (naive.grid, naive.block, naive.smem) == (32 * 5, 1024, 0)
+
+
+def test_smem_full_k_refuses_a_k_that_does_not_fit() -> None:
+    for arch, dtype, order in product(ARCHS, ("float32", "float16", "complex128"), ("NT", "TN")):
+        with pytest.raises(
+            UnsupportedError, match=r"k=100000 makes kernel 'smem_full_k'"
+        ) as caught:
+            configure("smem_full_k", problem(order, dtype, k=100000), arch)
+        text = str(caught.value)
+        assert "smem_tiled" in text
+        number = re.search(r"k up to (\d+) fits", text)
+        assert number
+        most = int(number[1])
+        configure("smem_full_k", problem(order, dtype, k=most), arch)
+        with pytest.raises(UnsupportedError):
+            configure("smem_full_k", problem(order, dtype, k=most + 1), arch)
+        tile = configure("smem_full_k", problem(order, dtype, k=1), arch).tile
+        assert most % tile[2] == 0
+
+
+#: A legal value of each option, in which a kernel differs from its default; and of some kernels.
+OTHER: dict[str, Any] = {
+    "tile": "64x64x16",
+    "thread_tile": (8, 4),
+    "skew": "padding",
+    "staging": "registers",
+    "raster": 4,
+    "min_ctas": "3",
+    "warp_along": "m",
+}
+OF_KERNEL: dict[tuple[str, str], Any] = {
+    ("naive", "tile"): "16x32x1",
+    ("coalesced", "tile"): "16x32x1",
+    ("coalesced", "warp_along"): "n",
+    ("smem_full_k", "tile"): "16x16x16",
+    ("smem_tiled", "tile"): "16x16x16",
+    ("register_rows", "tile"): "32x32x32",
+    ("register_rows", "thread_tile"): (4, 1),
+    ("thread_tile_1d", "tile"): "32x32x8",
+    ("thread_tile_1d", "thread_tile"): (16, 1),
+    ("warp_tiled", "skew"): "xor",
+    ("double_buffered", "skew"): "xor",
+    ("double_buffered", "thread_tile"): (16, 8),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [(name, o) for name in SIMT for o in select.get(name).options]
+)
+def test_options(name: str, option: str) -> None:
+    value = OF_KERNEL.get((name, option), OTHER[option])
+    each = problem(size=64)
+    base, other = configure(name, each), configure(name, each, **{option: value})
+    assert getattr(base, option) != getattr(other, option)
+    assert base.name != other.name
+    assert other == configure(name, each, **{option: getattr(other, option)})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("naive", {"raster": 4}, r"option 'raster' is not one of kernel 'naive'; expected warp_al"),
+        ("smem_tiled", {"skew": "xor"}, r"option 'skew' is not one of"),
+        ("warp_tiled", {"staging": "cp.async"}, r"option 'staging' is not one of"),
+        ("bank_free", {"dtype": "float16"}, r"option 'dtype' is not one of"),
+        ("naive", {"warp_along": "k"}, r"warp_along='k' is unknown; expected one of m, n"),
+        ("coalesced", {"warp_along": "x"}, r"warp_along='x' is unknown; expected one of m, n, k"),
+        ("bank_free", {"skew": "none"}, r"skew='none' is unknown; expected one of xor, padding"),
+        ("double_buffered", {"staging": "tma"}, r"staging='tma' is unknown; expected one of cp.as"),
+        ("naive", {"tile": (24, 32, 1)}, r"tile=\(24, 32, 1\): each extent must be a power of two"),
+        ("naive", {"tile": (32, 32)}, r"tile=\(32, 32\) does not fit; expected 3 integers"),
+        ("naive", {"tile": "big"}, r"tile='big' does not fit; expected 3 integers"),
+        ("naive", {"tile": (64, 32, 1)}, r"makes 2048 threads; expected 32 to 1024"),
+        ("naive", {"tile": (4, 4, 1)}, r"makes 16 threads; expected 32 to 1024"),
+        ("register_rows", {"thread_tile": (3, 1)}, r"thread_tile=\(3, 1\): each extent must be a"),
+        ("thread_tile_2d", {"thread_tile": (256, 1)}, r"with thread_tile=\(256, 1\) makes"),
+        ("thread_tile_2d", {"thread_tile": (16, 16)}, r"needs more registers for its sums"),
+        ("warp_tiled", {"tile": (256, 16, 16)}, r"made of warps' tiles of 64 x 32"),
+        ("vectorized", {"tile": (512, 64, 16)}, r"M and N at most 256"),
+        ("vectorized", {"tile": (64, 64, 128)}, r"K at most 64"),
+        ("smem_tiled", {"tile": (32, 32, 4)}, r"M x K must be 1024 elements \(one for each thread"),
+        ("thread_tile_2d", {"raster": 0}, r"raster and min_ctas must be 1 or more"),
+        ("naive", {"min_ctas": -1}, r"raster and min_ctas must be 1 or more"),
+        ("naive", {"min_ctas": 1.5}, r"min_ctas=1.5 does not fit; expected an integer"),
+        ("bank_free", {"skew": 3}, r"skew=3 does not fit; expected a name"),
+    ],
+)
+def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        configure(name, problem(), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "tile", "own", "skew"),
+    [
+        ("bank_free", (16, 64, 16), (8, 2), "padding"),
+        ("warp_tiled", (8, 32, 8), (1, 4), "xor"),
+        ("double_buffered", (32, 64, 32), (2, 8), "xor"),
+    ],
+)
+def test_a_tile_too_small_for_its_skew(
+    name: str, tile: tuple[int, int, int], own: tuple[int, int], skew: str
+) -> None:
+    """Whatever is legal can be emitted; what is not is an error that names the option."""
+    for dtype, op in product(DTYPES, OPS):
+        each = problem(op, dtype)
+        try:
+            config = configure(name, each, tile=tile, thread_tile=own, skew=skew)
+        except OptionError:
+            continue
+        select.get(name).emit(config)
+
+
+def test_a_tile_that_does_not_fit_shared_memory() -> None:
+    with pytest.raises(OptionError, match=r"needs \d+ bytes of shared memory; sm_86 has 101376"):
+        configure(
+            "double_buffered", problem("NN", "complex128"), "sm_86", tile=(128, 128, 32),
+            thread_tile=(4, 8),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIMT)
+def test_what_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"kernel '{name}' does not take int8 with"):
+        configure(name, problem("NN", "int8"))
+    with pytest.raises(UnsupportedError, match="does not take float32 with compute='tf32'"):
+        configure(name, problem("NN", compute="tf32"))
+    with pytest.raises(UnsupportedError, match="needs sm_80 or newer; arch is 'sm_75'"):
+        configure(name, problem(), "sm_75")
+    with pytest.raises(UnsupportedError, match=r"m=2147483647.*up to 2\*\*31 - 1 - "):
+        configure(name, problem("NT", m=2**31 - 1, n=1, k=1))
+
+
+def test_tensor_core_is_sm80_pipeline_with_one_stage() -> None:
+    kernel = select.get("tensor_core")
+    config = kernel.configure(problem("TN", "float16"), "sm_80")
+    assert (config.kernel, config.stages) == ("tensor_core", 1)
+    other = select.get("sm80_pipeline").configure(problem("TN", "float16"), "sm_80")
+    assert config.name != other.name
+    with pytest.raises(OptionError, match="option 'stages' is not one of kernel 'tensor_core'"):
+        kernel.configure(problem("TN", "float16"), "sm_80", stages=2)
+    for dtype in ("float32", "complex64"):
+        with pytest.raises(UnsupportedError, match=f"'tensor_core' does not take {dtype} with"):
+            kernel.configure(problem("TN", dtype), "sm_80")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compute"),
+    [("float16", None), ("bfloat16", None), ("float32", "tf32"), ("float64", None), ("int8", None)],
+)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_tensor_core_is_fast_in_every_op(arch: str, dtype: str, compute: str | None) -> None:
+    for op, order in product(OPS, ORDERS):
+        report = cg.analyze(op, m=512, n=512, k=256, dtype=dtype, compute=compute, order=order,
+                            kernel="tensor_core", arch=arch)  # fmt: skip
+        assert all(view.coalesced for view in report.operands), report.findings
+        assert report["A"].conflict_free and report["B"].conflict_free, report.findings
+        # Nothing is read in vain: each k-tile has its own blocks.
+        for row in report.rows:
+            if row.space == "shared" and row.direction == "load" and row.operand != "C":
+                assert row.unit == "k-tile" and row.part == ""
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+#: A value of each field other than that of the default of double_buffered.
+FIELDS: dict[str, Any] = {
+    "kernel": "warp_tiled",
+    "tile": (64, 64, 8),
+    "thread_tile": (8, 8),
+    "warps": (4, 1),
+    "skew": "xor",
+    "staging": "registers",
+    "raster": 4,
+    "min_ctas": 1,
+    "dtype": "float64",
+    "out_dtype": "float16",
+    "majors": ("K", "MN", "M"),
+    "conj": (True, False),
+    "bytes": (16, 16, 8),
+}
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Config)])
+def test_every_field_is_in_the_symbol(field: str) -> None:
+    base = configure("double_buffered", problem("NT"))
+    if field in ("warp_along", "results"):  # kernel and other fields decide these
+        naive = configure("naive", problem("NT"))
+        other = configure("naive", problem("NT"), warp_along="m")
+        assert naive.name != other.name
+        return
+    assert getattr(base, field) != FIELDS[field]
+    assert replace(base, **{field: FIELDS[field]}).name != base.name
+
+
+@pytest.mark.parametrize("size", [256, 255])
+def test_every_config_has_a_symbol_of_its_own(size: int) -> None:
+    found: dict[str, Config] = {}
+    configs = set()
+    for name, dtype, op, order in product(SIMT, DTYPES, (*OPS, *CONJUGATES), ORDERS):
+        if set(op) & {"C"} and not dtype.startswith("complex"):
+            continue
+        each = problem(op, dtype, size if name != "smem_full_k" else 64, order=order)
+        variants: list[dict[str, Any]] = [{}]
+        if name in SKEWED:
+            variants = [{"skew": skew} for skew in SKEWS]
+        for variant in variants:
+            config = configure(name, each, **variant)
+            configs.add(config)
+            found[config.name] = config
+    assert len(found) == len(configs) > 11 * 6 * 8
+    assert all(re.fullmatch(r"[a-z0-9_]+", name) for name in found)
+
+
+def test_out_dtype() -> None:
+    for dtype in ("float16", "bfloat16"):
+        each = problem("NN", dtype, out_dtype="float32")
+        for name in SIMT:
+            if name != "smem_full_k":
+                config = configure(name, each)
+                assert config.out_dtype == "float32" != config.dtype
+
+
+# -- NVRTC ----------------------------------------------------------------------------------------
+
+
+def builds(name: str, each: GemmProblem, arch: str, **options: Any) -> None:
+    kernel = select.get(name)
+    config = kernel.configure(each, arch, **options)
+    unit = kernel.emit(config)
+    assert unit.symbol == config.name
+    assert re.findall(r"#include (.*)", unit.source) == [f'"{name}.cuh"'] and "$" not in unit.source
+    built = build(unit, arch)  # raises for spills, and for layouts that are not CuTe's
+    launch = kernel.launch(config, each)
+    assert 0 < built.resources.registers * launch.block * config.min_ctas <= 65536
+    # Nothing is indexed by what is not known to the compiler.
+    assert built.resources.stack == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "dtype"),
+    [
+        ("naive", "TN", "float64"),
+        ("coalesced", "CN", "complex128"),
+        ("smem_full_k", "NT", "bfloat16"),
+        ("smem_tiled", "TT", "float32"),
+        ("register_rows", "NN", "float16"),
+        ("thread_tile_1d", "TN", "float32"),
+        ("thread_tile_2d", "NC", "complex64"),
+        ("vectorized", "TN", "float32"),
+        ("bank_free", "NN", "float32"),
+        ("warp_tiled", "TT", "float64"),
+        ("double_buffered", "NN", "float32"),
+        ("double_buffered", "CC", "complex64"),
+        ("tensor_core", "TN", "float16"),
+    ],
+)
+def test_nvrtc_builds(name: str, op: str, dtype: str) -> None:
+    index = list(DTYPES).index(dtype)
+    builds(name, problem(op, dtype, 128, order=ORDERS[index % 2]), ARCHS[index % 2])
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", [*SIMT, "tensor_core"])
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("op", "order"), list(product(OPS, ORDERS)))
+@pytest.mark.parametrize("dtype", [*DTYPES, "tf32", "int8"])
+def test_nvrtc_builds_everything(dtype: str, op: str, order: str, arch: str, name: str) -> None:
+    types: dict[str, Any] = {"compute": "tf32"} if dtype == "tf32" else {}
+    each = problem(op, "float32" if types else dtype, 128, order=order, **types)
+    if dtype.startswith("complex") and order == "C":
+        each = problem(op.replace("T", "C"), dtype, 128, order=order)
+    taken = select.get(name).dtypes
+    if (f"float32/{dtype}" if types else dtype) not in taken:
+        with pytest.raises(UnsupportedError):
+            select.get(name).configure(each, arch)
+        return
+    builds(name, each, arch)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", [n for n in SIMT if n in ("vectorized", *SKEWED)])
+@pytest.mark.parametrize("pad", [1, 2, 4])
+@pytest.mark.parametrize("op", OPS)
+@dtypes
+def test_nvrtc_builds_narrow_accesses_and_options(dtype: str, op: str, pad: int, name: str) -> None:
+    ld = {"lda": 128 + pad, "ldb": 128 + pad, "ldc": 128 + pad}
+    order = ORDERS[OPS.index(op) % 2]
+    builds(name, problem(op, dtype, 128, order=order, **ld), "sm_90a")
+    if name == "double_buffered":
+        builds(name, problem(op, dtype, 128, order=order), "sm_90a", staging="registers")
+    if name in SKEWED:
+        for skew in SKEWS:
+            builds(name, problem(op, dtype, 128, order=order), "sm_90a", skew=skew)
