@@ -10,29 +10,39 @@ from typing import Any
 from cute_gemm.atoms import DTYPES
 from cute_gemm.errors import OptionError
 
+#: Commands that take the fields of a kernel's config as options.
+_WITH_KERNEL_OPTIONS = frozenset(("run", "analyze", "profile", "explain", "emit", "compile"))
 #: Parameters of ``plan`` that are no fields of a config; the words for them are others.
-_TAKEN = frozenset(("op", "a", "b", "c", "m", "n", "k", "stream", "backend", "alpha", "beta"))
+_TAKEN = frozenset(
+    ("op", "a", "b", "c", "m", "n", "k", "kernel", "stream", "backend", "alpha", "beta")
+)
 
 
 def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Return the parser, and those of the commands that take a kernel's options."""
+    """Return the parser, and those of the commands, by name.
+
+    What ``profile``, ``bench`` and ``explain`` take, their modules add.
+    """
     parser = argparse.ArgumentParser(
         prog="cute-gemm",
         description="Dense GEMM on NVIDIA GPUs that knows its layouts.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands: dict[str, argparse.ArgumentParser] = {}
 
-    def command(name: str, text: str) -> argparse.ArgumentParser:
+    def command(name: str, text: str, json: bool = True) -> argparse.ArgumentParser:
         description = f"{text[0].upper()}{text[1:]}."
-        sub = commands.add_parser(name, help=text, description=description, allow_abbrev=False)
-        sub.add_argument("--json", action="store_true", help="print JSON instead of text")
+        sub = subparsers.add_parser(name, help=text, description=description, allow_abbrev=False)
+        if json:
+            sub.add_argument("--json", action="store_true", help="print JSON instead of text")
         sub.set_defaults(command=name)
+        commands[name] = sub
         return sub
 
     run = command("run", "compute one GEMM on random matrices, check it and time it")
-    _add_problem(run)
+    add_problem(run)
     run.add_argument("--alpha", type=number, default=1, help="default 1")
     run.add_argument("--beta", type=number, default=0, help="default 0")
     run.add_argument("--backend", choices=("auto", "cuda", "cpu"), default="auto")
@@ -40,7 +50,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     run.add_argument("--no-check", action="store_true", help="skip the comparison with float64")
 
     analyze = command("analyze", "report every memory access of a kernel")
-    _add_problem(analyze)
+    add_problem(analyze)
     analyze.add_argument(
         "--gpu", metavar="NAME", help="place it on this GPU: H200, A100, 4090, ..."
     )
@@ -56,17 +66,20 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     _add_copy(copy)
 
     profile = command("profile", "compare the report with what Nsight Compute counts on the GPU")
-    _add_problem(profile)
+    add_problem(profile)
+
+    command("bench", "check and time kernels side by side, next to cuBLAS", json=False)
+    command("explain", "say what a kernel's one idea is, counted and predicted")
 
     emit = command("emit", "print the CUDA C++ translation unit of a kernel, its PTX or its SASS")
-    _add_problem(emit)
+    add_problem(emit)
     text = emit.add_mutually_exclusive_group()
     text.add_argument("--ptx", action="store_true", help="print PTX instead")
     text.add_argument("--sass", action="store_true", help="print machine code instead, by nvdisasm")
     emit.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it to FILE")
 
     compile_ = command("compile", "compile kernels to cubin and keep them in the cache")
-    _add_problem(compile_, several=True)
+    add_problem(compile_, several=True)
     compile_.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write the cubin to FILE"
     )
@@ -76,8 +89,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     cache = command("cache", "list, size or clear the cubins on disk")
     cache.add_argument("action", choices=("list", "size", "clear"), nargs="?", default="list")
-    with_kernel = {"run": run, "analyze": analyze, "profile": profile}
-    return parser, with_kernel | {"emit": emit, "compile": compile_}
+    return parser, commands
 
 
 def _add_html(parser: argparse.ArgumentParser) -> None:
@@ -114,8 +126,10 @@ def _add_copy(parser: argparse.ArgumentParser) -> None:
     _add_html(parser)
 
 
-def _add_problem(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add the arguments that name a problem and a kernel."""
+def add_problem(
+    parser: argparse.ArgumentParser, *, several: bool = False, kernel: bool = True
+) -> None:
+    """Add the arguments that name a problem and, unless it has one of its own, a kernel."""
     parser.epilog = (
         "Every field of the kernel's config is an option too: --copy mn_major, --stages 4, "
         "--tile 128x128x32. `cute-gemm kernels` lists them."
@@ -129,7 +143,8 @@ def _add_problem(parser: argparse.ArgumentParser, *, several: bool = False) -> N
         parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")
     types = ", ".join(row.name for row in DTYPES.values() if row.outputs)
     parser.add_argument("--dtype", default="float16", help=f"of A and B: {types} (default float16)")
-    parser.add_argument("--kernel", default="auto", help="a name from `cute-gemm kernels`")
+    if kernel:
+        parser.add_argument("--kernel", default="auto", help="a name from `cute-gemm kernels`")
     several_text = "; several, with commas, to compile for each" if several else ""
     parser.add_argument("--arch", help=f"sm_80, sm_90a, ... (default: this GPU's){several_text}")
     for name in ("lda", "ldb", "ldc"):
@@ -168,12 +183,14 @@ def join_negative_values(words: list[str]) -> list[str]:
     return joined
 
 
-def number(text: str) -> int | float:
-    """Read an integer as one: integer types take no fraction."""
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
+def number(text: str) -> int | float | complex:
+    """Read an integer as one: integer types take no fraction, and real ones no imaginary part."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return complex(text)
 
 
 def split_kernel_options(
@@ -183,9 +200,9 @@ def split_kernel_options(
 
     argparse's own ``parse_known_args`` would take the value of an unknown option for the op.
     """
-    parser = commands.get(words[0]) if words else None
-    if parser is None:
+    if not words or words[0] not in _WITH_KERNEL_OPTIONS:
         return list(words), []
+    parser = commands[words[0]]
     known: list[str] = []
     others: list[str] = []
     rest = list(words)

@@ -1,8 +1,9 @@
-"""The ``cute-gemm`` command: run, analyze, copy, profile, emit, compile, kernels, doctor, cache."""
+"""The ``cute-gemm`` command; ``cute-gemm --help`` lists what it does."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -47,24 +48,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         0; 1 when a result is wrong, ``profile`` counted something else than the report says, or
-        ``doctor`` found something missing; 2 for bad input and for
-        every other `GemmError`, which is one line on standard error.
+        ``doctor`` found something missing; 2 for bad input and for every other `GemmError`, which
+        is one line on standard error.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     parser, commands = parsers()
-    if words[:1] == ["profile"]:
-        from cute_gemm import profile
-
-        profile.add_arguments(commands["profile"])
+    if words and words[0] in _MODULES:
+        _module(words[0]).add_arguments(commands[words[0]])
     words, kernel_words = split_kernel_options(words, commands)
     arguments = parser.parse_args(join_negative_values(words))
     try:
         arguments.options = kernel_options(kernel_words)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            if arguments.command in _MODULES:
+                status: int = _module(arguments.command).command(arguments)
+                return status
             return _COMMANDS[arguments.command](arguments)
     except GemmError as error:
-        if arguments.json:
+        if arguments.json in (True, "-"):  # --json of bench may name a file
             failure = {"type": type(error).__name__, "message": str(error)}
             log = getattr(error, "log", "")
             print(json.dumps({"error": failure | ({"log": log} if log else {})}, indent=2))
@@ -115,6 +117,32 @@ def _run(arguments: argparse.Namespace) -> int:
     say()
     say(f"kernel   {plan.kernel} for {plan.arch}:\n         {plan.why}")
 
+    if plan.compiled:
+        _show_kernel(arguments, plan, say, result)
+
+    before = C.copy(order="K") if arguments.beta != 0 else None
+    plan(A, B, C, alpha=arguments.alpha, beta=arguments.beta)
+    say(f"run      on the {_where(plan)}")
+    result["backend"] = plan.backend
+
+    status = OK
+    if not arguments.no_check:
+        status = _check(arguments, plan, A, B, C, before, say, result)
+    if plan.backend == "cuda" and plan.compiled and status == OK and problem.flops:
+        from cute_gemm.bench import compare
+
+        timing = compare(plan, A, B, C, alpha=arguments.alpha, beta=arguments.beta)
+        result["timing"] = timing.to_dict()
+        say(f"speed    {timing}")
+    if arguments.json:
+        _print_json(result)
+    return status
+
+
+def _show_kernel(
+    arguments: argparse.Namespace, plan: Plan, say: _Printer, result: dict[str, Any]
+) -> None:
+    """Say how the kernel accesses memory and what its build is like."""
     report = plan.report(beta=arguments.beta)
     say()
     for line in _access_table([row for row in report.rows if row.space == "global"]):
@@ -133,24 +161,7 @@ def _run(arguments: argparse.Namespace) -> int:
         f"{plan.launch.smem + used.shared_static} bytes of shared memory, "
         + (f"{spilled} bytes spilled" if spilled else "no spills")
     )
-
-    before = C.copy(order="K") if arguments.beta != 0 else None
-    plan(A, B, C, alpha=arguments.alpha, beta=arguments.beta)
-    say(f"run      on the {_where(plan)}")
-    result |= {"backend": plan.backend, "report": report.to_dict(), "build": _build_dict(plan)}
-
-    status = OK
-    if not arguments.no_check:
-        status = _check(arguments, plan, A, B, C, before, say, result)
-    if plan.backend == "cuda" and status == OK and problem.flops:
-        from cute_gemm.bench import compare
-
-        timing = compare(plan, A, B, C, alpha=arguments.alpha, beta=arguments.beta)
-        result["timing"] = timing.to_dict()
-        say(f"speed    {timing}")
-    if arguments.json:
-        _print_json(result)
-    return status
+    result |= {"report": report.to_dict(), "build": _build_dict(plan)}
 
 
 def _check(
@@ -223,10 +234,9 @@ def _show(arguments: argparse.Namespace, report: Report | CopyReport) -> int:
     return OK
 
 
-def _profile(arguments: argparse.Namespace) -> int:
-    from cute_gemm import profile
-
-    return profile.command(arguments)
+def _module(name: str) -> Any:
+    """Return the module of a command, imported when it is asked for."""
+    return importlib.import_module(f"cute_gemm.{name}")
 
 
 def _emit(arguments: argparse.Namespace) -> int:
@@ -329,11 +339,13 @@ def _cache(arguments: argparse.Namespace) -> int:
     return OK
 
 
+#: Commands with a module of their own, which has ``add_arguments`` and ``command``.
+_MODULES = ("profile", "bench", "explain")
+
 _COMMANDS = {
     "run": _run,
     "analyze": _analyze,
     "copy": _copy,
-    "profile": _profile,
     "emit": _emit,
     "compile": _compile,
     "kernels": _kernels,
@@ -361,6 +373,7 @@ def _matrices(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
     """Return random A, B and C as stored, each in a buffer with its leading dimension."""
     import numpy as np
 
+    from cute_gemm.bench_matrices import random_values
     from cute_gemm.problem import from_sizes
 
     problem = from_sizes(
@@ -377,11 +390,8 @@ def _matrices(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
         buffer = np.empty((outer, max(ld or 0, inner)), DTYPES[name].numpy)
         if unread:  # what a kernel must neither read nor leave behind
             buffer[...] = -(2**31) if name == "int32" else np.nan
-        elif name in ("int8", "int32"):
-            buffer[...] = rng.integers(-128, 128, buffer.shape, np.int8)
         else:
-            kind = np.float64 if name == "float64" else np.float32
-            buffer[...] = rng.standard_normal(buffer.shape, kind)
+            buffer[...] = random_values(rng, buffer.shape, name)
         view = buffer[:, :inner]
         return view.T if order == "F" else view
 

@@ -74,21 +74,41 @@ def test_kernel_options_may_stand_anywhere(words):
     assert options == ["--stages", "4", "--copy=auto"]
 
 
-@pytest.mark.parametrize("text", ["-0.7", "-1e-3", "-inf", "2", "nan"])
+@pytest.mark.parametrize("text", ["-0.7", "-1e-3", "-inf", "2", "nan", "1+2j", "-2e-1j"])
 def test_any_number_is_a_scalar(text, run):
     parser, _ = _arguments.parsers()
     parsed = parser.parse_args(_arguments.join_negative_values(["run", "TN", "--alpha", text]))
-    np.testing.assert_equal(float(parsed.alpha), float(text))
+    np.testing.assert_equal(complex(parsed.alpha), complex(text))
 
 
-def test_an_integer_stays_one():
+def test_a_number_is_of_the_simplest_kind():
     assert isinstance(_arguments.number("3"), int)
     assert isinstance(_arguments.number("3.0"), float)
+    assert isinstance(_arguments.number("3+0j"), complex)
+    with pytest.raises(ValueError, match="complex"):
+        _arguments.number("three")
+
+
+@pytest.mark.parametrize("command", ["bench", "copy", "kernels"])
+def test_commands_without_a_kernel_take_no_options_of_one(command):
+    words = [command, "--stages", "4"]
+    assert _arguments.split_kernel_options(words, _arguments.parsers()[1]) == (words, [])
 
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "analyze", "copy", "profile", "emit", "compile", "kernels", "doctor"],
+    [
+        "run",
+        "analyze",
+        "copy",
+        "profile",
+        "bench",
+        "explain",
+        "emit",
+        "compile",
+        "kernels",
+        "doctor",
+    ],
 )
 def test_help(command, run, capsys):
     with pytest.raises(SystemExit) as leaving:
@@ -105,6 +125,7 @@ def test_usage_errors_leave_with_2(capsys):
         ["run", "TN", "NN"],
         ["run", "TN", "-m", "many"],
         ["kernels", "--colour", "blue"],
+        ["bench", "NN", "--stages", "4"],
         ["copy", "--tensor", "8:1"],
     ):
         with pytest.raises(SystemExit) as leaving:
@@ -165,6 +186,7 @@ def test_run_json(run):
         ["NT", "--dtype", "bfloat16", "--lda", "100", "--ldb", "97", "--ldc", "104"],
         ["NN", "--out-dtype", "float32"],
         ["TN", "--dtype", "float32", "--compute", "tf32"],
+        ["CN", "--dtype", "complex64", "--alpha", "1+2j", "--beta", "-1j", "--kernel", "host"],
     ],
 )
 def test_run_of_every_kind_is_right(run, words):
@@ -178,6 +200,13 @@ def test_run_of_every_kind_is_right(run, words):
 def test_run_of_nothing(run, empty):
     status, _, _ = run("run", "TN", *SIZES, empty, "0", *compile_arch())
     assert status == 0
+
+
+def test_run_of_the_loop_on_the_host(run):
+    status, out, _ = run("run", "TN", *SIZES, "--kernel", "host", "--json")
+    result = json.loads(out)
+    assert (status, result["backend"], result["check"]["ok"]) == (0, "cpu", True)
+    assert "report" not in result and "build" not in result and "timing" not in result
 
 
 def test_leading_dimensions_show_in_the_descriptors(run):

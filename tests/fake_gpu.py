@@ -1,0 +1,228 @@
+"""A GPU for the benchmark's tests: its memory is the host's, its kernels are NumPy's products.
+
+Its clock runs only while kernels run, each for as long as it says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cute_gemm import bench_size, devices, plans, runtime, select
+from cute_gemm.atoms import DTYPES
+from cute_gemm.cublas import CublasError
+from cute_gemm.emitter import TranslationUnit
+from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
+from cute_gemm.kernels.base import Kernel, Launch
+from cute_gemm.problem import GemmProblem, Matrix
+
+L2_BYTES = 1 << 20
+
+
+def on_device(pointer: int, matrix: Matrix) -> np.ndarray:
+    """The matrix of a descriptor at an address."""
+    kind = DTYPES[matrix.dtype].numpy
+    extent = 1 + sum((e - 1) * s for e, s in zip(matrix.shape, matrix.stride, strict=True))
+    memory = (ctypes.c_byte * (extent * kind.itemsize)).from_address(pointer)
+    strides = tuple(step * kind.itemsize for step in matrix.stride)
+    return np.lib.stride_tricks.as_strided(np.frombuffer(memory, kind), matrix.shape, strides)
+
+
+def product(problem: GemmProblem, a: int, b: int, c: int) -> np.ndarray:
+    """Compute C = op(A) op(B) there, and return C."""
+    A, B, C = map(on_device, (a, b, c), (problem.A, problem.B, problem.C))
+    A = A.conj() if problem.A.conj else A
+    B = B.conj() if problem.B.conj else B
+    wide = np.complex128 if DTYPES[problem.C.dtype].is_complex else np.float64
+    C[...] = (A.astype(wide) @ B.astype(wide).T).astype(C.dtype)
+    return C
+
+
+@dataclass(frozen=True)
+class FakeConfig:
+    """A kernel's name and its problem, which a launch does not say."""
+
+    name: str
+    problem: GemmProblem
+
+
+@dataclass
+class FakeKernel(Kernel):
+    """A kernel that takes some milliseconds and is what it says it is."""
+
+    name: str
+    milliseconds: float = 1.0
+    kind: str = "good"
+    summary: str = "a test's"
+    minimum_cc: int = 80
+    dtypes: tuple[str, ...] = ("float32",)
+    options: tuple[str, ...] = ()
+
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> FakeConfig:
+        if self.kind == "refuses" or (self.kind == "refuses TN" and problem.op == "TN"):
+            raise UnsupportedError(f"kernel {self.name!r} takes no K of {problem.k}")
+        return FakeConfig(f"{self.name}_{problem.op}", problem)
+
+    def emit(self, config: FakeConfig) -> TranslationUnit:
+        return TranslationUnit("", config.name)
+
+    def launch(self, config: FakeConfig, problem: GemmProblem) -> Launch:
+        return Launch(1, 32, 0)
+
+    def accesses(self, config: Any, problem: GemmProblem, *, reads_c: bool = False) -> Any:
+        return ()
+
+
+@dataclass
+class FakeGpu:
+    """What there is on the device, and what was done there."""
+
+    kernels: dict[str, FakeKernel] = field(default_factory=dict)
+    cublas: float | None = 2.0
+    now: float = 0.0
+    memory: dict[int, Any] = field(default_factory=dict)
+    ran: list[tuple[str, str, int]] = field(default_factory=list)  # kernel, op, address of C
+    code: int = 0
+
+    def add(self, name: str, milliseconds: float = 1.0, kind: str = "good") -> str:
+        self.kernels[name] = FakeKernel(name, milliseconds, kind)
+        return name
+
+    def get(self, name: str) -> Any:
+        return self.kernels[name] if name in self.kernels else select_get(name)
+
+    def run(self, name: str, kind: str, ms: float, problem: GemmProblem, place: Any) -> None:
+        self.ran.append((name, problem.op, place[2]))
+        self.now += ms
+        if kind == "does nothing":
+            return
+        C = product(problem, *place)
+        if kind == "wrong" or kind == f"wrong {problem.op}":
+            C[3, 4] += 1
+
+    # what stands in for the package's own
+
+    def load(self, build: Any, device: int) -> Any:
+        name, _, _ = build.symbol.rpartition("_")
+        kernel, problem = self.kernels[name], build.problem
+        if kernel.kind == "is not launched":
+            raise LaunchError("too much shared memory")
+        if kernel.kind == "crashes":
+            self.code = 700
+
+        def bind(launch: Launch, **arguments: Any) -> Callable[..., None]:
+            assert (arguments["lda"], arguments["ldc"]) == (problem.A.ld, problem.C.ld)
+            return lambda *place: self.run(
+                name, kernel.kind, kernel.milliseconds, problem, place[:3]
+            )
+
+        return SimpleNamespace(bind=bind)
+
+    def build(self, plan: Any) -> Any:
+        if self.kernels[plan.kernel].kind == "does not compile":
+            raise CompileError("it spills 12 bytes\nand more")
+        return SimpleNamespace(symbol=plan.symbol, problem=plan.problem)
+
+    def upload(self, array: np.ndarray, device: int = 0) -> Any:
+        copy = array.copy(order="K")
+        self.memory[copy.ctypes.data] = copy
+        return FakeBuffer(copy, self)
+
+    def download(self, buffer: Any, array: np.ndarray) -> None:
+        if self.code:
+            raise LaunchError("waiting for the result failed with CUDA_ERROR_ILLEGAL_ADDRESS")
+        array[...] = buffer.array
+
+    def blas(self) -> AbstractContextManager[Any]:
+        if self.cublas is None:
+            raise CublasError("no cuBLAS found")
+        return nullcontext(SimpleNamespace(version="13.1", bind=self.bind_cublas))
+
+    def bind_cublas(
+        self, problem: GemmProblem, a: int, b: int, c: int, alpha: complex, beta: complex
+    ) -> Callable[[], None]:
+        assert (alpha, beta) == (1, 0) and self.cublas is not None
+        milliseconds = self.cublas
+        return lambda: self.run("cublas", "good", milliseconds, problem, (a, b, c))
+
+
+@dataclass
+class FakeBuffer:
+    """Device memory with a matrix in it."""
+
+    array: np.ndarray
+    gpu: FakeGpu
+    device: int = 0
+
+    @property
+    def pointer(self) -> int:
+        return self.array.ctypes.data
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+    def __enter__(self) -> FakeBuffer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.gpu.code:
+            raise LaunchError("freeing it failed")
+        del self.gpu.memory[self.pointer]
+
+
+class Mark:
+    """An event."""
+
+    def __init__(self, gpu: Any) -> None:
+        self.gpu = gpu
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = self.gpu.now
+
+    def synchronize(self) -> None:
+        pass
+
+    def since(self, earlier: Mark) -> float:
+        return self.at - earlier.at
+
+
+select_get = select.get
+
+
+def install(patch: pytest.MonkeyPatch) -> FakeGpu:
+    """Put such a GPU in the place of the driver, for what a benchmark asks of it."""
+    gpu = FakeGpu()
+
+    def memset(pointer: int, value: int, size: int) -> tuple[int]:
+        ctypes.memset(pointer, value, size)
+        return (0,)
+
+    driver = SimpleNamespace(
+        CUdevice_attribute=SimpleNamespace(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE="L2"),
+        cuDeviceGetAttribute=lambda which, handle: (0, L2_BYTES if which == "L2" else 0),
+        cuMemsetD8=memset,
+    )
+    properties = devices.Properties(0, "NVIDIA H200", (9, 0), 132, 232448, 2**37)
+    for module in (devices, runtime):
+        patch.setattr(module, "why_no_gpu", lambda: None)
+        patch.setattr(module, "load_driver", lambda: driver)
+        patch.setattr(module, "device_properties", lambda device: properties)
+        patch.setattr(module, "entered", lambda device: nullcontext())
+    patch.setattr(runtime, "upload", gpu.upload)
+    patch.setattr(runtime, "download", gpu.download)
+    patch.setattr(runtime, "load", gpu.load)
+    patch.setattr(runtime, "Event", lambda device: Mark(gpu))
+    patch.setattr(plans.Plan, "build", property(gpu.build))
+    patch.setattr(bench_size, "Cublas", gpu.blas)
+    patch.setattr(bench_size, "compile_missing", lambda plans, tell: None)
+    patch.setattr(select, "get", gpu.get)
+    return gpu
