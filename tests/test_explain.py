@@ -1,0 +1,389 @@
+"""``explain``: ideas, accesses per result counted two ways, ceilings, the next kernel."""
+
+from __future__ import annotations
+
+import io
+import json
+from math import ceil
+
+import pytest
+from rich.console import Console
+
+from cute_gemm import cli, ideas, select
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.explain import Explanation, _print_code, explain
+
+OPS = ("NN", "NT", "TN", "TT")
+SIMT = select.LADDER[select.LADDER.index("naive") : select.LADDER.index("tensor_core")]
+N = 4096
+
+
+def large(kernel: str, op: str = "NT", dtype: str = "float32", **more: object) -> Explanation:
+    sizes = {"m": N, "n": N, "k": N, "arch": "sm_90a", "gpu": "H200", **more}
+    return explain(kernel, op, dtype=dtype, **sizes)
+
+
+def count(found: Explanation, space: str, direction: str, operand: str = "AB"):
+    [one] = [
+        one
+        for one in found.counts
+        if (one.space, one.direction, one.operand) == (space, direction, operand)
+    ]
+    return one
+
+
+def bound(found: Explanation, unit: str):
+    return next(one for one in found.ceiling.bounds if one.unit == unit)
+
+
+# -- ideas ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", select.LADDER)
+def test_every_kernel_has_an_idea(name):
+    text = ideas.idea(name)
+    assert len(text) > 60 and "\n" not in text and text.endswith(".")
+    assert not text.startswith("The idea")
+
+
+def test_an_idea_is_the_paragraph_of_the_header(tmp_path, monkeypatch):
+    monkeypatch.setattr(ideas, "templates_path", lambda: tmp_path)
+    header = (
+        "// some: what it is.\n//\n// The idea: naive, with\n// a twist.\n//\n// More.\n\ncode\n"
+    )
+    (tmp_path / "some.cuh").write_text(header)
+    assert ideas.idea.__wrapped__("some") == "naive, with a twist."  # a name stays as it is
+    (tmp_path / "some.cuh").write_text(
+        "// some: what it is.\n\nint a;\n//\n// The idea: too late.\n"
+    )
+    with pytest.raises(LookupError, match=r"some\.cuh has no paragraph"):
+        ideas.idea.__wrapped__("some")
+
+
+# -- accesses per result --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "loaded", "read"),
+    [
+        ("naive", "2K", None),
+        ("coalesced", "2K", None),
+        ("smem_tiled", "K/16", "2K"),
+        ("register_rows", "3K/64", "3K/2"),
+        ("thread_tile_1d", "K/32", "9K/8"),
+        ("thread_tile_2d", "K/64", "K/4"),
+        ("bank_free", "K/64", "K/4"),
+        ("double_buffered", "K/64", "3K/16"),
+        ("sm80_pipeline", "K/64", "K/4"),
+    ],
+)
+def test_counts_of_the_tutorials(kernel, loaded, read):
+    found = large(kernel)
+    assert str(count(found, "global", "load").formula).split(" = ")[-1] == loaded
+    shared = [one for one in found.counts if one.space == "shared"]
+    if read is None:
+        assert not shared
+        return
+    assert str(count(found, "shared", "store").formula).split(" = ")[-1] == loaded
+    assert str(count(found, "shared", "load").formula).split(" = ")[-1] == read
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_tutorials_and_model_agree_where_the_tiles_divide(op):
+    for kernel in (*SIMT, "tensor_core"):
+        dtype = "float16" if kernel == "tensor_core" else "float32"
+        for order in "FC":
+            found = large(kernel, op, dtype, m=512, n=256, k=256, order=order)
+            for one in found.counts:
+                assert one.elements == one.tutorial, (kernel, order, one)
+
+
+@pytest.mark.parametrize("kernel", ["sm80_pipeline", "cutlass_universal"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_a_pipeline_reads_little_more_than_its_tile(kernel, dtype):
+    for order in "FC":
+        found = large(kernel, "TN", dtype, m=512, n=256, k=512, order=order)
+        for one in found.counts:
+            assert one.tutorial <= one.elements <= 1.05 * one.tutorial, (order, one)
+
+
+def test_the_model_sees_the_edges():
+    found = large("bank_free", m=1000, n=1003, k=1001)
+    read = count(found, "shared", "load")
+    assert read.tutorial == 1001 / 4
+    assert read.elements == 1024 * 1024 * 1008 / 4 / (1000 * 1003)
+
+
+def test_both_operands_are_the_sum():
+    found = large("register_rows", "TN")
+    for space, direction in (("global", "load"), ("shared", "store"), ("shared", "load")):
+        a, b, both = (count(found, space, direction, name) for name in ("A", "B", "AB"))
+        for figure in ("tutorial", "elements", "requests"):
+            assert getattr(a, figure) + getattr(b, figure) == getattr(both, figure)
+        assert (both.sectors is None) == (space == "shared")
+        assert (both.wavefronts is None) == (space == "global")
+
+
+def test_beta_reads_c():
+    plain, read = large("naive", k=64), large("naive", k=64, beta=1)
+    assert [one.operand for one in plain.counts].count("C") == 1
+    assert count(read, "global", "load", "C").elements == 1
+    assert read.intensity < plain.intensity
+    assert large("host", k=64, beta=1).intensity == read.intensity
+
+
+# -- ceilings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "wavefronts"),
+    [
+        ("smem_tiled", 128),
+        ("thread_tile_1d", 40),
+        ("thread_tile_2d", 16),
+        ("vectorized", 20),
+        ("bank_free", 12),
+        ("warp_tiled", 8),
+    ],
+)
+def test_wavefronts_for_64_warp_fmas(kernel, wavefronts):
+    assert count(large(kernel), "shared", "load").wavefronts == wavefronts * N / 64 / 32
+
+
+def test_shared_memory_bounds_smem_tiled_by_hand():
+    found = large("smem_tiled")
+    line, warp_fmas, tiles = found.ceiling, N**3 / 32, (N // 32) ** 2
+    shared = bound(found, "shared memory")
+    assert line.binding is shared
+    assert shared.work == (2 + 2 / 32) * warp_fmas  # and what is stored of both tiles
+    busiest = ceil(tiles / 132) / tiles
+    assert shared.seconds == pytest.approx(shared.work * busiest / 1.98e9)
+    used = tiles / 132 / ceil(tiles / 132)
+    assert line.fraction == pytest.approx(used / 4 / 2.0625, rel=1e-3)
+    assert line.tflops == pytest.approx(line.fraction * 66.9)
+    assert (line.ctas, line.mean_ctas) == (ceil(tiles / 132), tiles / 132)
+    assert bound(found, "FMA pipes").work == warp_fmas
+    issued = warp_fmas * (1 + 2 + 4 / 32) + N * N / 32
+    assert bound(found, "instruction issue").work == issued
+    assert bound(found, "DRAM").seconds == 3 * N * N * 4 / 4.8e12
+
+
+def test_a_cp_async_is_one_instruction():
+    found = large("double_buffered")
+    moved = [count(found, "global", "load"), count(found, "shared", "load")]
+    moved.append(count(found, "global", "store", "C"))
+    requests = sum(one.requests for one in moved) * N * N
+    assert count(found, "shared", "store").requests > 0
+    assert bound(found, "instruction issue").work == N**3 / 32 + requests
+
+
+def test_a_unit_may_be_slower_than_a_warp_a_clock():
+    found = large("naive", "NN", "float64", arch="sm_86", gpu="3090", k=64)
+    assert bound(found, "FMA pipes").rate == 2 / 32
+    assert "0.0625 per SM and clock" in str(found)
+
+
+def test_lines_bound_naive():
+    passes = {op: bound(large("naive", op), "L1 tags").work for op in ("NT", "TN")}
+    stored = 32 / 4 * N * N / 32  # C is column-major and the warp along n: 32 lines a request
+    of = {op: (work - stored) / (N**3 / 32) for op, work in passes.items()}
+    assert of == {"NT": 2, "TN": 1 + 32 / 4}  # the same word for all lanes; a line, or 32 lines
+    assert large("naive", "TN").ceiling.binding.unit == "L1 tags"
+
+
+def test_past_the_edges_there_are_products_too():
+    found = large("bank_free", m=1000, n=1003, k=1001)
+    assert bound(found, "FMA pipes").work == 1024 * 1024 * 1008 / 32
+    assert (
+        bound(large("naive", m=1000, n=1003, k=1001), "FMA pipes").work == 1000 * 1003 * 1001 / 32
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "more", "unit", "rate"),
+    [
+        ("bank_free", "float32", {}, "FMA pipes", 4),
+        ("bank_free", "float16", {}, "FMA pipes", 4),  # multiplied as float32
+        ("bank_free", "float64", {}, "FMA pipes", 2),
+        ("bank_free", "complex128", {}, "FMA pipes", 2),
+        ("bank_free", "float32", {"arch": "sm_80", "gpu": "A100"}, "FMA pipes", 2),
+        ("sm80_pipeline", "float32", {}, "FMA pipes", 4),
+        ("cutlass_universal", "float32", {}, "FMA pipes", 4),
+        ("cutlass_universal", "float64", {}, "tensor cores", 128),
+        ("tensor_core", "float16", {}, "tensor cores", 1893),
+        ("tensor_core", "float32", {"compute": "tf32"}, "tensor cores", 946),
+    ],
+)
+def test_the_unit_that_multiplies(kernel, dtype, more, unit, rate):
+    found = large(kernel, dtype=dtype, m=1024, n=1024, k=256, **more)
+    assert bound(found, unit).rate == pytest.approx(rate, rel=2e-3)
+    other = {"FMA pipes", "tensor cores"} - {unit}
+    assert not other & {one.unit for one in found.ceiling.bounds}
+
+
+def test_a_complex_product_is_four():
+    assert (
+        bound(large("bank_free", dtype="complex64", k=64), "FMA pipes").work == N * N * 64 * 4 / 32
+    )
+
+
+def test_a_ceiling_is_at_most_the_peak():
+    for kernel in (*SIMT, "tensor_core", "sm80_pipeline", "cutlass_universal"):
+        for dtype in ("float32", "float16", "float64"):
+            try:
+                line = large(kernel, "TN", dtype, m=2112, n=2112, k=256).ceiling
+            except UnsupportedError:
+                continue
+            seconds = [one.seconds for one in line.bounds]
+            assert seconds == sorted(seconds, reverse=True)
+            assert 0 < line.fraction <= 1
+            assert line.tflops == pytest.approx(line.fraction * line.peak.tflops)
+
+
+def test_without_a_rate_there_is_no_percentage():
+    found = large("cutlass_universal", "NN", "int8", m=256, n=256, k=256)  # dp4a
+    assert found.ceiling.peak is None and found.ceiling.fraction is None
+    assert found.ceiling.tflops > 0
+    assert "of the peak" not in str(found).partition("The next kernel")[0]
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_without_a_gpu_there_is_no_ceiling():
+    found = explain("naive", "NN", m=64, n=64, k=64, dtype="float32", arch="sm_87")
+    assert found.ceiling is None and found.to_dict()["ceiling"] is None
+    with pytest.raises(OptionError, match="gpu='H2'"):
+        explain("naive", "NN", m=64, n=64, k=64, dtype="float32", arch="sm_80", gpu="H2")
+
+
+# -- the next kernel ------------------------------------------------------------------------------
+
+
+def test_the_next_kernel_is_the_next_of_the_ladder():
+    [one] = large("thread_tile_1d").next
+    assert one.kernel == "thread_tile_2d" and one.idea == ideas.idea("thread_tile_2d")
+    changes = {change.what: (change.this, change.next) for change in one.changes}
+    assert changes["smem loads, elements per result"] == ("4,608", "1,024")
+    assert changes["results of a thread"] == ("8 x 1", "8 x 8")
+    assert changes["bound by"] == ("shared memory", "instruction issue")
+    assert all(this != after for this, after in changes.values())
+    assert "gmem stores of C, elements per result" not in changes
+
+
+def test_conflicts_come_and_go():
+    [vectorized] = large("thread_tile_2d").next
+    [free] = large("vectorized").next
+    for one, side in ((vectorized, "next"), (free, "this")):
+        [change] = [change for change in one.changes if change.what == "bank conflicts per result"]
+        assert getattr(change, side) != "0"
+        assert {change.this, change.next} - {getattr(change, side)} == {"0"}
+
+
+def test_kernels_that_do_not_take_the_problem_are_passed_over():
+    full, tiled = large("coalesced").next
+    assert full.kernel == "smem_full_k" and "k=4096 makes kernel" in full.refused
+    assert not full.changes and tiled.kernel == "smem_tiled" and tiled.changes and not tiled.refused
+    names = [one.kernel for one in large("double_buffered", dtype="complex64").next]
+    assert names == ["tensor_core", "sm80_pipeline", "cutlass_universal", "cublas"]
+
+
+def test_the_options_are_of_this_kernel_alone():
+    found = large("smem_tiled", tile=(16, 16, 16))
+    assert found.plan.config.tile == (16, 16, 16)
+    assert str(count(found, "global", "load").formula).endswith("K/8")
+    [change] = [one for one in found.next[0].changes if one.what == "CTA tile"]
+    assert (change.this, change.next) == ("16 x 16 x 16", "64 x 32 x 32")
+
+
+def test_host_and_cublas():
+    host, library = large("host"), large("cublas")
+    assert count(host, "global", "load").tutorial == 2 * N
+    assert count(host, "global", "load").elements is None
+    assert library.counts == () and library.next == ()
+    for found in (host, library):
+        assert found.report is None and found.ceiling is None
+        assert found.intensity == 2 * N / 12
+        json.dumps(found.to_dict(), allow_nan=False)
+        assert ideas.idea(found.kernel)[:30] in str(found)
+    assert [one.kernel for one in host.next] == ["naive"] and not host.next[0].changes
+
+
+@pytest.mark.parametrize("sizes", [{"m": 0}, {"k": 0}, {"m": 0, "n": 0, "k": 0}])
+@pytest.mark.parametrize("kernel", ["host", "naive", "bank_free"])
+def test_nothing_to_do(kernel, sizes):
+    found = large(kernel, **sizes)
+    assert found.ceiling is None
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert str(found)
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+WORDS = ("-m", "256", "-n", "256", "-k", "128", "--arch", "sm_90a", "--dtype", "float32")
+
+
+@pytest.fixture
+def run(capsys):
+    """Return a function: words -> (exit status, standard output, standard error)."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        status = cli.main(["explain", *words])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_what_is_printed(run):
+    status, out, _ = run("naive", "TN", *WORDS, "--gpu", "H200")
+    assert status == 0
+    for text in ("The idea", "2K", "What bounds it on H200", "A ceiling, not a prediction",
+                 "The next kernel: coalesced", "What it changes"):  # fmt: skip
+        assert text in out
+    assert "====" not in out
+
+
+def test_json_is_the_same_as_data(run):
+    status, out, _ = run("bank_free", "NN", *WORDS, "--skew", "padding", "--json", "--source")
+    values = json.loads(out)
+    assert status == 0
+    sizes = {"m": 256, "n": 256, "k": 128, "dtype": "float32", "arch": "sm_90a"}
+    found = explain("bank_free", "NN", **sizes, skew="padding")
+    assert values.pop("source").startswith("// bank_free: ")
+    assert values == json.loads(found.to_json())
+    assert "padding" in values["config"]
+    assert {one["operand"] for one in values["per_result"]} == {"A", "B", "AB", "C"}
+    assert values["ceiling"]["bounds"][0]["unit"] == values["ceiling"]["binding"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("tensor_core", "NN"), "does not take float32 with compute='float32'"),
+        (("smem_full_k", "NN", "-k", "100000"), "k=100000 makes kernel 'smem_full_k'"),
+        (("nosuch", "NN"), "kernel 'nosuch' is not known"),
+        (("cublas", "NN", "--source"), "kernel 'cublas' is a library"),
+        (("host", "NN", "--ptx"), "kernel 'host' is a loop in Python"),
+        (("naive", "NN", "--kernel", "host"), "option --kernel does not exist here"),
+    ],
+)
+def test_what_is_refused(words, said, run):
+    status, out, err = run(*words[:2], *WORDS, *words[2:])
+    assert status == 2 and said in err and not out
+
+
+def test_code_is_printed_after_it(run):
+    status, out, _ = run("host", "NN", *WORDS, "--source")
+    assert status == 0 and "==== source ====" in out and "total += product" in out
+    _, out, _ = run("naive", "NN", *WORDS, "--source")
+    first, _, unit = out.partition("// The unit that is compiled.")
+    assert "// naive: one thread per element" in first and "naive_f32_f32_nn" in unit
+
+
+@pytest.mark.parametrize(("width", "beside"), [(200, True), (100, False)])
+def test_code_stands_side_by_side_where_there_is_room(width, beside, capsys):
+    out = io.StringIO()
+    code = {"source": "first\nsecond", "ptx": "mov [x]", "sass": "FFMA\tR0"}
+    _print_code(Console(file=out, width=width), code)
+    lines = (out.getvalue() + capsys.readouterr().out).splitlines()
+    together = [line for line in lines if "first" in line and "mov [x]" in line and "FFMA" in line]
+    assert bool(together) == beside
+    assert ("==== ptx ====" in lines) == (not beside)
