@@ -134,9 +134,34 @@ class EmitSm80Pipeline:
         return SubstituteTemplate(_SM80_PIPELINE, values)
 
 
-def sm80_pipeline_operation(config: Config, structure: Structure) -> Any:
-    """Describe a kernel as cutlass_library does: a ``GemmOperation`` with the config beside it."""
+def gemm_operation(
+    config: Any,
+    structure: Any,
+    *,
+    element: str,
+    instruction: tuple[tuple[int, int, int], str, int],
+    stages: int,
+    warps: tuple[int, int],
+    row_major: tuple[bool, bool, bool],
+    conj: tuple[bool, bool] = (False, False),
+) -> Any:
+    """Describe a kernel as cutlass_library does: a ``GemmOperation`` with the config beside it.
+
+    Parameters
+    ----------
+    config, structure
+        Of this package; ``config`` has ``name``, ``tile``, ``dtype``, ``out_dtype`` and ``bytes``.
+    element
+        Member of ``cutlass_library.DataType`` that A and B are multiplied as.
+    instruction
+        Extents of the math instruction, member of ``OpcodeClass``, lowest compute capability.
+    stages, warps
+        k tiles in shared memory at a time; warps along M and N, (0, 0) for none in particular.
+    row_major, conj
+        Of A (M, K), B (K, N) and C (M, N); of A and B.
+    """
     from cutlass_library import (
+        ComplexTransform,
         DataType,
         GemmKind,
         LayoutType,
@@ -147,44 +172,47 @@ def sm80_pipeline_operation(config: Config, structure: Structure) -> Any:
     )
     from cutlass_library.gemm_operation import GemmOperation
 
-    class Sm80PipelineOperation(GemmOperation):
+    class Operation(GemmOperation):
         def __init__(self) -> None:
-            row = DTYPES[config.dtype]
-            element = DataType.tf32 if config.compute == "tf32" else DataType[row.tag]
+            row, out = DTYPES[config.dtype], DTYPES[config.out_dtype]
             sums = DataType[DTYPES[row.accumulator].tag]
-            atom = structure.mma.atom
+            shape, opcode, minimum_cc = instruction
             math = MathInstruction(
-                list(atom.shape_mnk), element, element, sums, OpcodeClass[atom.opcode_class]
+                list(shape), DataType[element], DataType[element], sums, OpcodeClass[opcode]
             )
-            tile = TileDescription(
-                list(config.tile), config.stages, [*config.warps, 1], math, atom.minimum_cc, 1024
+            count = [*warps, 1] if warps[0] else None
+            tile = TileDescription(list(config.tile), stages, count, math, minimum_cc, 1024)
+            layouts = [
+                LayoutType.RowMajor if rows else LayoutType.ColumnMajor for rows in row_major
+            ]
+            transforms = [ComplexTransform.conj if flag else ComplexTransform.none for flag in conj]
+            a, b = (
+                TensorDescription(DataType[element], layout, width // row.bytes, transform)
+                for layout, width, transform in zip(layouts, config.bytes, transforms, strict=False)
             )
-            column, row_major = LayoutType.ColumnMajor, LayoutType.RowMajor
-            a, b, c = config.bytes
-            size = DTYPES[config.out_dtype].bytes
-            super().__init__(
-                GemmKind.Universal,
-                atom.minimum_cc,
-                tile,
-                TensorDescription(
-                    element, row_major if config.majors[0] == "K" else column, a // row.bytes
-                ),
-                TensorDescription(
-                    element, column if config.majors[1] == "K" else row_major, b // row.bytes
-                ),
-                TensorDescription(
-                    DataType[DTYPES[config.out_dtype].tag],
-                    row_major if config.exchange else column,
-                    c // size,
-                ),
-                sums,
-            )
+            c = TensorDescription(DataType[out.tag], layouts[2], config.bytes[2] // out.bytes)
+            super().__init__(GemmKind.Universal, minimum_cc, tile, a, b, c, sums)
             self.config, self.structure = config, structure
 
         def procedural_name(self) -> str:
-            return config.name
+            name: str = config.name
+            return name
 
-    return Sm80PipelineOperation()
+    return Operation()
+
+
+def sm80_pipeline_operation(config: Config, structure: Structure) -> Any:
+    """Describe a kernel of the ``sm80_pipeline`` family for `EmitSm80Pipeline`."""
+    atom = structure.mma.atom
+    return gemm_operation(
+        config,
+        structure,
+        element="tf32" if config.compute == "tf32" else DTYPES[config.dtype].tag,
+        instruction=(atom.shape_mnk, atom.opcode_class, atom.minimum_cc),
+        stages=config.stages,
+        warps=config.warps,
+        row_major=(config.majors[0] == "K", config.majors[1] != "K", config.exchange),
+    )
 
 
 def emit_sm80_pipeline(config: Config, structure: Structure) -> TranslationUnit:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.atoms import DTYPES
-from cute_gemm.emitter import TranslationUnit, cpp_bool, cpp_shape, layout_proofs
+from cute_gemm.emitter import (
+    TranslationUnit,
+    cpp_bool,
+    cpp_shape,
+    gemm_operation,
+    layout_proofs,
+)
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.simt_structure import Config, Operand, Structure
@@ -96,59 +102,17 @@ class EmitSimt:
 
 
 def simt_operation(config: Config, structure: Structure) -> Any:
-    """Describe a kernel as cutlass_library does: a ``GemmOperation`` with the config beside it."""
-    from cutlass_library import (
-        ComplexTransform,
-        DataType,
-        GemmKind,
-        LayoutType,
-        MathInstruction,
-        OpcodeClass,
-        TensorDescription,
-        TileDescription,
+    """Describe a tutorial kernel for `EmitSimt`."""
+    return gemm_operation(
+        config,
+        structure,
+        element=DTYPES[config.dtype].tag,
+        instruction=((1, 1, 1), "Simt", 80),
+        stages=config.buffers,
+        warps=config.warps,
+        row_major=(config.majors[0] == "K", config.majors[1] != "K", config.majors[2] == "N"),
+        conj=config.conj,
     )
-    from cutlass_library.gemm_operation import GemmOperation
-
-    class SimtOperation(GemmOperation):
-        def __init__(self) -> None:
-            row = DTYPES[config.dtype]
-            element, out = DataType[row.tag], DataType[DTYPES[config.out_dtype].tag]
-            sums = DataType[DTYPES[row.accumulator].tag]
-            math = MathInstruction([1, 1, 1], element, element, sums, OpcodeClass.Simt)
-            warps = [*config.warps, 1] if config.warps[0] else None
-            tile = TileDescription(list(config.tile), config.buffers, warps, math, 80, 1024)
-            column, row_major = LayoutType.ColumnMajor, LayoutType.RowMajor
-            a, b, c = config.bytes
-            transforms = (ComplexTransform.none, ComplexTransform.conj)
-            super().__init__(
-                GemmKind.Universal,
-                80,
-                tile,
-                TensorDescription(
-                    element,
-                    row_major if config.majors[0] == "K" else column,
-                    a // row.bytes,
-                    transforms[config.conj[0]],
-                ),
-                TensorDescription(
-                    element,
-                    column if config.majors[1] == "K" else row_major,
-                    b // row.bytes,
-                    transforms[config.conj[1]],
-                ),
-                TensorDescription(
-                    out,
-                    row_major if config.majors[2] == "N" else column,
-                    c // DTYPES[config.out_dtype].bytes,
-                ),
-                sums,
-            )
-            self.config, self.structure = config, structure
-
-        def procedural_name(self) -> str:
-            return config.name
-
-    return SimtOperation()
 
 
 def emit_simt(config: Config, structure: Structure) -> TranslationUnit:
