@@ -91,6 +91,8 @@ def test_counts_of_the_tutorials(kernel, loaded, read):
 @pytest.mark.parametrize("op", OPS)
 def test_tutorials_and_model_agree_where_the_tiles_divide(op):
     for kernel in (*SIMT, "tensor_core"):
+        if kernel == "double_buffered":  # which works a column ahead of itself
+            continue
         dtype = "float16" if kernel == "tensor_core" else "float32"
         for order in "FC":
             found = large(kernel, op, dtype, m=512, n=256, k=256, order=order)
@@ -98,7 +100,7 @@ def test_tutorials_and_model_agree_where_the_tiles_divide(op):
                 assert one.elements == one.tutorial, (kernel, order, one)
 
 
-@pytest.mark.parametrize("kernel", ["sm80_pipeline", "cutlass_universal"])
+@pytest.mark.parametrize("kernel", ["double_buffered", "sm80_pipeline", "cutlass_universal"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_a_pipeline_reads_little_more_than_its_tile(kernel, dtype):
     for order in "FC":
