@@ -217,6 +217,8 @@ struct Copy {
   using Threads = Threads_;
   static constexpr int kStepRows = StepRows, kStepColumns = StepColumns;
   static constexpr int kBlockRows = BlockRows, kBlockColumns = BlockColumns;
+  static_assert(size(Threads{}) * BlockRows * BlockColumns == StepRows * StepColumns,
+                "the threads' blocks fill a step");
 };
 
 // The part of one thread in copying the tiles (bMN,bK) of an operand, one after the other along k.
@@ -225,6 +227,8 @@ struct TileCopy {
   static constexpr int kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{});
   static constexpr int kRowSteps = kRows / Copy::kStepRows;
   static constexpr int kColumnSteps = kColumns / Copy::kStepColumns;
+  static_assert(kRowSteps * Copy::kStepRows == kRows && kColumnSteps * Copy::kStepColumns == kColumns,
+                "steps fill the tile");
   static constexpr int kVectors = kMajorK ? Copy::kBlockRows : 1;  // of a block
   static constexpr int kVector = kMajorK ? Copy::kBlockColumns : Copy::kBlockRows;
 
