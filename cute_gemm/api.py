@@ -232,7 +232,7 @@ def analyze(
     op, A, B, C, **arguments
         As for :func:`plan`.
     gpu, beta
-        As for :meth:`Plan.report`.
+        As for :meth:`Plan.report`; where no ``arch`` is given, the GPU's is taken.
 
     Examples
     --------
@@ -240,7 +240,10 @@ def analyze(
     >>> report["A"].coalesced, report["B"].coalesced
     (False, False)
     """
-    made = plan(op, A, B, C, **{"backend": "cpu", **arguments})
+    from cute_gemm.analysis.gpus import arch_for
+
+    arch = arch_for(arguments.pop("arch", None), gpu)
+    made = plan(op, A, B, C, **{"backend": "cpu", "arch": arch, **arguments})
     return made.report(gpu=gpu, beta=beta)
 
 

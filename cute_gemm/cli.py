@@ -195,8 +195,10 @@ def _check(
 
 
 def _analyze(arguments: argparse.Namespace) -> int:
+    from cute_gemm.analysis.gpus import arch_for
+
     _check_html(arguments)
-    plan = _plan(arguments)
+    plan = _plan(arguments, arch=arch_for(arguments.arch, arguments.gpu))
     if arguments.build:
         _ = plan.build
     return _show(arguments, plan.report(gpu=arguments.gpu, beta=arguments.beta))

@@ -219,7 +219,10 @@ def explain(
     >>> found.ceiling.binding.unit, [one.kernel for one in found.next]
     ('shared memory', ['register_rows'])
     """
+    from cute_gemm.analysis.gpus import arch_for
     from cute_gemm.api import plan
+
+    arguments["arch"] = arch_for(arguments.get("arch"), gpu)
 
     def explained(name: str, **options: Any) -> Explanation:
         given = {"m": m, "n": n, "k": k, "dtype": dtype, "backend": "cpu", **options}

@@ -120,3 +120,18 @@ def test_limits(cc, kib, warps):
 def test_limits_that_are_not_known():
     with pytest.raises(UnsupportedError, match="compute capability 75"):
         sm_limits(75)
+
+
+def test_a_named_gpu_says_the_arch(capsys):
+    from cute_gemm.analysis.gpus import arch_for
+    from cute_gemm.cli import main
+
+    assert arch_for(None, "A100") == "sm_80"
+    assert (
+        arch_for("sm_90a", "A100") == "sm_90a"
+    )
+    words = ["-m", "256", "-n", "256", "-k", "64", "--gpu", "H200"]
+    assert main(["analyze", "TN", *words]) == 0
+    assert "sm_90a" in capsys.readouterr().out
+    assert main(["explain", "naive", "TN", *words]) == 0
+    assert "sm_90a" in capsys.readouterr().out

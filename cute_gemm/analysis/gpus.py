@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from cute_gemm.devices import arch_of
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import compute_capability, shared_limit
 
@@ -288,6 +289,17 @@ def gpu(name: str) -> Gpu:
     hint = f"; did you mean {_BY_NAME[near[0]].name!r}?" if near else ""
     known = ", ".join(row.name for row in GPUS)
     raise OptionError(f"gpu={name!r} is not known; expected one of {known}{hint}")
+
+
+def arch_for(arch: str | None, name: str | None) -> str | None:
+    """Return ``arch`` or, where it is None, that of the GPU called ``name``, if one is.
+
+    Examples
+    --------
+    >>> arch_for(None, "H200"), arch_for("sm_80", "A100"), arch_for(None, None)
+    ('sm_90a', 'sm_80', None)
+    """
+    return arch or (arch_of(divmod(gpu(name).cc, 10)) if name else None)
 
 
 def default_gpu(arch: str) -> Gpu | None:
