@@ -127,9 +127,7 @@ def test_a_named_gpu_says_the_arch(capsys):
     from cute_gemm.cli import main
 
     assert arch_for(None, "A100") == "sm_80"
-    assert (
-        arch_for("sm_90a", "A100") == "sm_90a"
-    )
+    assert arch_for("sm_90a", "A100") == "sm_90a"
     words = ["-m", "256", "-n", "256", "-k", "64", "--gpu", "H200"]
     assert main(["analyze", "TN", *words]) == 0
     assert "sm_90a" in capsys.readouterr().out

@@ -24,6 +24,12 @@ _BUFFERED = {
     "complex64": ((128, 64, 8), (8, 8), 2),
     "complex128": ((64, 64, 8), (4, 4), 1),
 }
+#: The same where vectors are narrow, and single elements that wait take twice the registers.
+_NARROW = {
+    "float16": ((128, 64, 16), (8, 8), 2),
+    "bfloat16": ((128, 64, 16), (8, 8), 2),
+    "complex64": ((64, 64, 8), (4, 4), 1),
+}
 
 
 def _bytes(problem: GemmProblem) -> int:
@@ -200,8 +206,10 @@ class WarpTiled(SimtKernel):
 
     def defaults(self, problem: GemmProblem) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`."""
-        columns = 8 if _narrow(problem) else 32  # of single elements, more take too many registers
-        return {**_square(problem, columns), "skew": "padding", "results": "quads"}
+        found = {**_square(problem, 32), "skew": "padding", "results": "quads"}
+        if _narrow(problem) and _bytes(problem) <= 4:  # single elements take more registers
+            found |= {"tile": (128, 64, 16), "min_ctas": 3}
+        return found
 
     def settle(self, config: Config) -> Config:
         """See :meth:`SimtKernel.settle`: as many warps of 8 x 4 threads as fill the tile."""
@@ -220,9 +228,8 @@ class DoubleBuffered(WarpTiled):
 
     def defaults(self, problem: GemmProblem) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`: 512 bytes of sums per thread, 256 threads in all."""
-        config = _BUFFERED[problem.A.dtype]
-        if problem.A.dtype == "complex64" and _narrow(problem):
-            config = ((64, 64, 8), (4, 4), 1)  # element by element, twice the registers wait
+        element = problem.A.dtype
+        config = (_NARROW if _narrow(problem) and element in _NARROW else _BUFFERED)[element]
         (long, short, columns), own, ctas = config
         # The longer side for the operand that need not be turned, and wait in registers.
         turn = problem.A.major == "K" and problem.B.major == "MN"
