@@ -290,7 +290,10 @@ def _kernels(arguments: argparse.Namespace) -> int:
         return OK
     for info in found:
         print(f"{info.name}: {info.summary}")
-        print(f"  from compute capability {info.minimum_cc // 10}.{info.minimum_cc % 10}")
+        if info.runs_on == "cpu":
+            print("  on the CPU")
+        else:
+            print(f"  from compute capability {info.minimum_cc // 10}.{info.minimum_cc % 10}")
         print(f"  dtypes   {', '.join(info.dtypes)}")
         options = getattr(info, "options", ())
         if options:

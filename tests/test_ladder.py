@@ -305,6 +305,7 @@ def test_options(name: str, option: str) -> None:
         ("naive", {"tile": (32, 32)}, r"tile=\(32, 32\) does not fit; expected 3 integers"),
         ("naive", {"tile": "big"}, r"tile='big' does not fit; expected 3 integers"),
         ("naive", {"tile": (64, 32, 1)}, r"makes 2048 threads; expected 32 to 1024"),
+        ("naive", {"tile": (32, 32, 8)}, r"keeps no tile along k; expected tile=\(32, 32, 1\)"),
         ("naive", {"tile": (4, 4, 1)}, r"makes 16 threads; expected 32 to 1024"),
         ("register_rows", {"thread_tile": (3, 1)}, r"thread_tile=\(3, 1\): each extent must be a"),
         ("thread_tile_2d", {"thread_tile": (256, 1)}, r"with thread_tile=\(256, 1\) makes"),

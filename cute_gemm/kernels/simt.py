@@ -149,6 +149,11 @@ class SimtKernel(Kernel):
                 f"has to be made of warps' tiles of {WARP_LANES[0] * tm} x {WARP_LANES[1] * tn}"
             )
         if not self.staged:
+            if bk != (WARP if config.warp_along == "k" else 1):
+                raise OptionError(
+                    f"option tile={config.tile}: kernel {self.name!r} keeps no tile along k; "
+                    f"expected tile={(bm, bn, 1)}"
+                )
             return
         size = DTYPES[config.dtype].bytes
         whole = "padding" if config.results == "together" else "xor"  # moves 128 bytes at a time
