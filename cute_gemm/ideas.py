@@ -19,7 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._paths import templates_path
-from cute_gemm.analysis.performance import _elements
+from cute_gemm.analysis.performance import elements
 from cute_gemm.atoms import MMA_ATOMS, dtype
 from cute_gemm.kernels import cutlass_config, simt_structure, sm80_structure
 from cute_gemm.kernels.cutlass_shared import simt_grid
@@ -300,7 +300,7 @@ def _totals(
     sizes = {x.name: dtype(x.dtype).bytes for x in (report.problem.A, report.problem.B)}
     sizes["C"] = dtype(report.problem.C.dtype).bytes
     figures = {
-        "elements": sum(_elements(row, sizes[row.operand]) for row in chosen),
+        "elements": sum(elements(row, sizes[row.operand]) for row in chosen),
         "requests": sum(row.launch.requests - row.launch.off for row in chosen),
     }
     cost = "sectors" if space == "global" else "wavefronts"

@@ -294,12 +294,10 @@ class Plan:
 
     def _bind(self, key: tuple[Any, ...]) -> Callable[..., None]:
         """Return a function of three addresses and a stream; ``key`` is alpha and beta."""
-        from cute_gemm.kernels.library import CublasLibrary
-
         problem = self.problem
         bound: Callable[..., None]
-        if isinstance(self._kernel, CublasLibrary):
-            bound = self._kernel.bind(problem, self.device or 0, *key)
+        if self._kernel.runs_on == "library":
+            bound = self._kernel.bind(problem, self.device or 0, *key)  # type: ignore[attr-defined]
         else:
             bound = self._loaded.bind(
                 self.launch,

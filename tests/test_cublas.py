@@ -368,7 +368,9 @@ def test_nothing_is_known_of_it() -> None:
 
 def test_it_has_no_options_and_needs_sm_80() -> None:
     sizes: dict[str, Any] = {"m": 8, "n": 8, "k": 8, "dtype": "float32", "backend": "cpu"}
-    with pytest.raises(OptionError, match="'cublas' has no option 'tile'; it has none"):
+    with pytest.raises(
+        OptionError, match="option 'tile' is not one of kernel 'cublas'; expected none"
+    ):
         cg.plan("NN", kernel="cublas", tile=(64, 64, 8), **sizes)
     with pytest.raises(UnsupportedError, match="sm_75"):
         cg.plan("NN", kernel="cublas", arch="sm_75", **sizes)

@@ -319,7 +319,7 @@ def _waves_text(gpu: Gpu, grid: Waves) -> str:
     )
 
 
-def _elements(row: AccessRow, size: int) -> int:
+def elements(row: AccessRow, size: int) -> int:
     """Elements that all lanes of the launch move; of a bulk copy, which has no lanes, its bytes."""
     totals = row.launch
     moved = totals.lanes * row.bits // 8 if totals.lanes else totals.bytes or 0
@@ -336,7 +336,7 @@ def _per_result(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
             for row in rows
             if row.operand in operands and (row.space, row.direction) == (space, direction)
         )
-        return _ratio(sum(_elements(row, sizes[row.operand]) for row in chosen), results)
+        return _ratio(sum(elements(row, sizes[row.operand]) for row in chosen), results)
 
     described = any(row.operand in "AB" and row.space == "shared" for row in rows)
     return PerResult(

@@ -24,6 +24,7 @@ from cute_gemm.kernels.base import Access, GlobalAccess, SharedAccess
 from cute_gemm.kernels.cutlass_config import MATH, WIDEST
 from cute_gemm.kernels.cutlass_maps import WARP
 from cute_gemm.kernels.cutlass_shared import fragment_loads, shared_stores
+from cute_gemm.kernels.staging import IN_VAIN
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.cutlass_config import CutlassUniversalConfig
@@ -162,7 +163,7 @@ class _Launch:
             offsets=requests.offsets[0],
             executions=self.ctas,
             unit="CTA",
-            part="after the last k-tile, in vain",
+            part=IN_VAIN,
         )
         return [every, last]
 

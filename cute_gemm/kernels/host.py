@@ -14,8 +14,9 @@ import numpy as np
 
 from cute_gemm.atoms import DTYPES, operand_types
 from cute_gemm.cpu import scale
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Access, Kernel, Launch
+from cute_gemm.kernels.options import check_names
 
 if TYPE_CHECKING:
     from cute_gemm.emitter import TranslationUnit
@@ -35,23 +36,7 @@ def gemm(
 ) -> None:
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place, as a sum of outer products.
 
-    Parameters
-    ----------
-    problem
-        Describes the arrays and has been checked against them.
-    A, B, C
-        The matrices as stored, of any strides.
-    alpha, beta
-        Numbers of the accumulator's type.
-
-    Examples
-    --------
-    >>> from cute_gemm.problem import from_sizes
-    >>> A, B, C = np.eye(2), np.array([[1.0, 2], [3, 4]]), np.full((2, 2), np.nan)
-    >>> gemm(from_sizes("NT", m=2, n=2, k=2, dtype="float64", storage="C"), A, B, C, alpha=10)
-    >>> C
-    array([[10., 30.],
-           [20., 40.]])
+    Parameters and result are those of :func:`cute_gemm.cpu.gemm`.
     """
     A = A if problem.op[0] == "N" else A.T  # (M, K)
     B = B if problem.op[1] == "N" else B.T  # (K, N)
@@ -112,8 +97,7 @@ class Host(Kernel):
         OptionError
             For any option.
         """
-        for option in options:
-            raise OptionError(f"kernel {self.name!r} has no option {option!r}; it has none")
+        check_names(self, options)
         return HostConfig()
 
     def emit(self, config: HostConfig) -> TranslationUnit:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm import cublas
 from cute_gemm.atoms import operand_types
 from cute_gemm.devices import entered
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Access, Kernel, Launch, compute_capability
+from cute_gemm.kernels.options import check_names
 
 if TYPE_CHECKING:
     from cute_gemm.emitter import TranslationUnit
@@ -56,8 +57,7 @@ class CublasLibrary(Kernel):
         """
         if compute_capability(arch) < self.minimum_cc:
             raise UnsupportedError(f"kernel {self.name!r} needs sm_80 or newer; arch is {arch!r}")
-        for option in options:
-            raise OptionError(f"kernel {self.name!r} has no option {option!r}; it has none")
+        check_names(self, options)
         if problem.m and problem.n:
             cublas.call(problem)
         return CublasConfig()

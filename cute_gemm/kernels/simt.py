@@ -24,15 +24,12 @@ from cute_gemm.kernels.base import (
 )
 from cute_gemm.kernels.options import access_bytes, check_names, power_of_two, with_options
 from cute_gemm.kernels.simt_structure import WARP, WARP_LANES, Config, Operand, Structure, structure
+from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, stored
 
 if TYPE_CHECKING:
     from cute_gemm.emitter import TranslationUnit
     from cute_gemm.layout import Layout
     from cute_gemm.problem import GemmProblem, Matrix
-
-
-#: What a kernel does that works ahead of itself.
-_IN_VAIN = "after the last k-tile, in vain"
 
 
 class SimtKernel(Kernel):
@@ -215,7 +212,7 @@ class SimtKernel(Kernel):
                     out.append(
                         replace(
                             read, offsets=read.offsets[first], coords=read.coords[first],  # type: ignore[index]
-                            executions=ctas, unit="CTA", part=_IN_VAIN,
+                            executions=ctas, unit="CTA", part=IN_VAIN,
                         )
                     )  # fmt: skip
             else:
@@ -227,12 +224,11 @@ class SimtKernel(Kernel):
 
 
 def _first_results(config: Config, parts: Structure) -> np.ndarray:
-    """(m, n) of every thread's first result; int [threads, 2], -1 for lanes that write none."""
+    """(m, n) of every thread's first result; int [threads, 2]."""
     place = parts.threads.table().ravel()
     first = np.stack([place % config.tile[0], place // config.tile[0]], axis=-1)
-    if config.warp_along == "k" and not config.warps[0]:
-        shared = np.repeat(first, WARP, axis=0)
-        return shared
+    if config.warp_along == "k":
+        return np.repeat(first, WARP, axis=0)
     return first
 
 
@@ -314,61 +310,19 @@ def _copied(
     if not executions:
         return []
     if config.staging == "none":
-        return [load, *_cut(operand, load, config), store]
-    # The last k-tile is loaded first, and is the only one that the end of K can cut.
-    rest = (-(-matrix.shape[1] // operand.extents[1]) - 1) * operand.extents[1]
-    ragged = bool(matrix.shape[0] % operand.extents[0] or matrix.shape[1] % operand.extents[1])
-    loads = [load]
-    if ragged and rest:
-        whole = replace(
-            load, tail="whole", extents=(matrix.shape[0], rest), part="all but the last k-tile"
-        )
-        last = replace(
-            load,
-            origin=(0, rest),
-            extents=(matrix.shape[0], matrix.shape[1] - rest),
-            part="last k-tile",
-        )
-        loads = [whole, last]
-    cuts = _cut(operand, loads[-1], config)
+        return [load, *_cut(load), store]
+    # The last k-tile is loaded first.
+    loads = by_last_tile(load)
+    cuts = _cut(loads[-1])
     if not operand.asynchronous:
         # What waits in registers is stored at the end of each k-tile, after the last one too.
-        return [*loads, *cuts, store, replace(store, executions=ctas, unit="CTA", part=_IN_VAIN)]
-    stores: list[Access] = [
-        replace(store, executions=0, guard=one, zero_fill=one.tail == "full", part=one.part)
-        for one in loads
-    ]
-    for cut in cuts:
-        element = np.arange(cut.width) * (operand.store.element_bits // 8)
-        each = (offsets[:, None, :] + element[None, :, None]).reshape(-1, WARP)
-        stores.append(
-            replace(
-                store, instruction="st.shared", bits=operand.store.element_bits, offsets=each,
-                executions=0, layout=None, coords=None, guard=cut, zero_fill=True, part=cut.part,
-            )
-        )  # fmt: skip
-    return [*loads, *cuts, *stores]
+        return [*loads, *cuts, store, replace(store, executions=ctas, unit="CTA", part=IN_VAIN)]
+    return [*loads, *cuts, *stored(store, loads, cuts)]
 
 
-def _cut(operand: Operand, load: GlobalAccess, config: Config) -> list[GlobalAccess]:
+def _cut(load: GlobalAccess) -> list[GlobalAccess]:
     """The elements of vectors that straddle the matrix's end, where there are any."""
-    width = operand.load.values
-    if width == 1:
-        return []
-    mode = "k" if operand.major == "K" else {"A": "m", "B": "n"}[operand.name]
-    cut = replace(
-        load,
-        instruction="ld.global",
-        bits=operand.load.element_bits,
-        tail="elements",
-        width=width,
-        targets=None,
-        limit="a vector that straddles the matrix's end goes element by element",
-        mend=f"pad {mode} to a multiple of {width}, with zeros",
-        part=f"{load.part}, cut vectors".lstrip(", "),
-    )
-    some = any(cut.straddling(valid).any() for valid, _, _ in cut.tile_classes())
-    return [cut] if some else []
+    return cut_vectors(load, f"{load.part}, cut vectors".lstrip(", "))
 
 
 def _fragments(config: Config, parts: Structure, index: int, executions: int) -> SharedAccess:
@@ -398,7 +352,7 @@ def _fragments(config: Config, parts: Structure, index: int, executions: int) ->
 def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bool) -> list[Access]:
     """The way of the sums to C."""
     first = _first_results(config, parts)
-    if config.warp_along == "k" and not config.warps[0]:
+    if config.warp_along == "k":
         first = np.where((np.arange(len(first)) % WARP == 0)[:, None], first, -1)
     axis = problem.C.unit
     vector = parts.vector_c

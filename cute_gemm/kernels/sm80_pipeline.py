@@ -31,6 +31,7 @@ from cute_gemm.kernels.sm80_structure import (
     structure,
     tiled_mma,
 )
+from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, stored
 from cute_gemm.layout import Layout
 
 if TYPE_CHECKING:
@@ -243,16 +244,9 @@ def _mma_kind(name: str) -> str:
 def _operand_accesses(
     config: Config, plan: OperandPlan, matrix: Matrix, sweeps: int, ctas: int
 ) -> list[Access]:
-    """The accesses of A or B.
-
-    The last k-tile, the only one that the end of K can cut, is loaded apart: what lies outside is
-    filled with zeros, and vectors that straddle an end are moved element by element. In the other
-    k-tiles a vector that straddles the last row is read whole.
-    """
-    copy, (rows, k) = plan.gmem_copy, matrix.shape
-    step = plan.extents[1]
-    k_tiles = -(-k // step)
-    executions = ctas * k_tiles
+    """The accesses of A or B; what lies outside is filled with zeros."""
+    copy = plan.gmem_copy
+    executions = ctas * -(-matrix.shape[1] // plan.extents[1])
     widest, limit = access_bytes(matrix, False)
     mend = ""
     if copy.atom.bits < 8 * widest:
@@ -280,7 +274,6 @@ def _operand_accesses(
         sweeps=sweeps,
         limit=limit,
         mend=mend,
-        tail="whole",
         targets=offsets if asynchronous else None,
     )
     store = SharedAccess(
@@ -294,49 +287,8 @@ def _operand_accesses(
         coords=coords,
         element_bits=copy.element_bits,
     )
-    globals_: list[Access] = []
-    stores: list[Access] = []
-
-    def moved(loads: GlobalAccess, stored: SharedAccess, zero_fill: bool) -> None:
-        globals_.append(loads)
-        stores.append(replace(stored, guard=loads, zero_fill=zero_fill, part=loads.part))
-
-    mode = "k" if plan.major == "K" else {"A": "m", "B": "n"}[plan.source]
-    ragged = bool(k % step or rows % plan.extents[0])
-    last = replace(load, tail="full")
-    if ragged and k_tiles > 1:
-        rest = (k_tiles - 1) * step
-        moved(replace(load, extents=(rows, rest), part="all but the last k-tile"), store, False)
-        last = replace(last, origin=(0, rest), extents=(rows, k - rest), part="last k-tile")
-    if executions:
-        moved(last, store, True)
-    if executions and ragged and copy.values > 1:
-        cut = replace(
-            last,
-            instruction="ld.global",
-            bits=copy.element_bits,
-            tail="elements",
-            width=copy.values,
-            targets=None,
-            limit="a vector that straddles the matrix's end goes element by element",
-            mend=f"pad {mode} to a multiple of {copy.values}, with zeros",
-            part="last k-tile, cut vectors",
-        )
-        if any(cut.straddling(valid).any() for valid, _, _ in cut.tile_classes()):
-            element = np.arange(copy.values) * (copy.element_bits // 8)
-            each = (offsets[:, None, :] + element[None, :, None]).reshape(-1, offsets.shape[1])
-            moved(
-                cut,
-                replace(
-                    store,
-                    instruction="st.shared",
-                    bits=copy.element_bits,
-                    offsets=each,
-                    layout=None,
-                    coords=None,
-                ),
-                True,
-            )
+    loads = by_last_tile(load) if executions else []
+    cuts = [cut for last in loads[-1:] for cut in cut_vectors(last, "last k-tile, cut vectors")]
     reader = plan.smem_copy
     blocks = SharedAccess(
         operand=plan.source,
@@ -358,10 +310,11 @@ def _operand_accesses(
         coords=reader.requests(block),
         executions=ctas,
         unit="CTA",
-        part="after the last k-tile, in vain",
+        part=IN_VAIN,
     )
     readers = [blocks, beyond] if config.stages > 1 else [blocks]
-    return [*globals_, *stores, *(readers if executions else [])]
+    copied: list[Access] = [*loads, *cuts, *stored(store, loads, cuts)]
+    return [*copied, *(readers if executions else [])]
 
 
 def _epilogue_accesses(

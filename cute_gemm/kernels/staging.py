@@ -1,0 +1,81 @@
+"""What kernels share in listing the copy of a tile to shared memory, k-tile by k-tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cute_gemm.atoms import DTYPES
+from cute_gemm.kernels.base import GlobalAccess, SharedAccess
+
+#: What a kernel does that works ahead of itself.
+IN_VAIN = "after the last k-tile, in vain"
+
+
+def by_last_tile(load: GlobalAccess) -> list[GlobalAccess]:
+    """Return the load of A or B with the last k-tile, the only one that K's end can cut, apart.
+
+    What lies outside is left out there, and so are vectors that straddle an end (`cut_vectors`). In
+    the other k-tiles a vector that straddles the last row is read whole. Where nothing is cut, all
+    is one.
+    """
+    (rows, k), (tile_rows, step) = load.matrix.shape, load.tile
+    last = replace(load, tail="full")
+    rest = (-(-k // step) - 1) * step
+    if rest <= 0 or not (k % step or rows % tile_rows):
+        return [last]
+    return [
+        replace(load, tail="whole", extents=(rows, rest), part="all but the last k-tile"),
+        replace(last, origin=(0, rest), extents=(rows, k - rest), part="last k-tile"),
+    ]
+
+
+def cut_vectors(load: GlobalAccess, part: str) -> list[GlobalAccess]:
+    """Return the elements of the vectors of A or B that straddle an end, if there are any."""
+    element, width = load.vector
+    mode = "k" if load.axis else {"A": "m", "B": "n"}[load.operand]
+    cut = replace(
+        load,
+        instruction="ld.global",
+        bits=8 * element,
+        tail="elements",
+        width=width,
+        targets=None,
+        limit="a vector that straddles the matrix's end goes element by element",
+        mend=f"pad {mode} to a multiple of {width}, with zeros",
+        part=part,
+    )
+    some = width > 1 and any(cut.straddling(valid).any() for valid, _, _ in cut.tile_classes())
+    return [cut] if some else []
+
+
+def stored(
+    store: SharedAccess, loads: Sequence[GlobalAccess], cuts: Sequence[GlobalAccess]
+) -> list[SharedAccess]:
+    """Return the store of each of these loads: under its predicate, with zeros for the outside.
+
+    Parameters
+    ----------
+    store
+        That of a whole tile.
+    loads
+        Vector by vector (`by_last_tile`); in other than the last k-tile nothing needs zeros.
+    cuts
+        Element by element (`cut_vectors`).
+    """
+    found = [
+        replace(store, executions=0, guard=load, zero_fill=load.tail == "full", part=load.part)
+        for load in loads
+    ]
+    for cut in cuts:
+        step = np.arange(cut.width) * DTYPES[cut.matrix.dtype].bytes
+        each = (store.offsets[:, None, :] + step[None, :, None]).reshape(-1, store.offsets.shape[1])
+        found.append(
+            replace(
+                store, instruction="st.shared", bits=cut.bits, offsets=each, executions=0,
+                layout=None, coords=None, guard=cut, zero_fill=True, part=cut.part,
+            )
+        )  # fmt: skip
+    return found
