@@ -89,12 +89,9 @@ class Machine:
 
     def roofline(self, problem: GemmProblem) -> Roofline | None:
         """Return where the problem stands on this GPU's roofline, if that is known."""
-        from cute_gemm.analysis.performance import performance
-        from cute_gemm.kernels.base import Launch
+        from cute_gemm.analysis.performance import roofline
 
-        if self.gpu is None:
-            return None
-        return performance(problem, Launch(0, 32, 0), self.arch, (), gpu=self.gpu).roofline
+        return None if self.gpu is None else roofline(self.gpu, problem)
 
 
 @contextmanager

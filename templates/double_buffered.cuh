@@ -61,8 +61,9 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
     }
   }
 
-  // Another tile. It needs no look at K's end: a row that exists is read whole, and so is a vector
-  // that straddles the last row, because the next column begins behind it.
+  // Another tile, whose copy begins here and ends with `end` or with a wait for cp.async. It needs no
+  // look at K's end: a row that exists is read whole, and so is a vector that straddles the last
+  // row, because the next column begins behind it.
   CUTE_DEVICE void begin(Element* smem, bool active) {
     int const rows = active ? this->rows_left : 0;
     this->each_vector([&](int i, int j, int v, int row, int column) {
@@ -77,25 +78,14 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
     this->advance();
   }
 
+  // Of a copy through registers: what waits there, to smem.
   CUTE_DEVICE void end(Element* smem) {
-    if constexpr (!kAsync) {
-      this->each_vector([&](int i, int j, int v, int, int) {
-        Element vector[kVector];
-        memcpy(vector, words[j][i][v], kBytes);
-        this->keep(i, j, v, vector);
-      });
-      this->store(smem);
-    }
-  }
-
-  // A tile's copy to `smem` begins as soon as nobody reads that any more; what comes through
-  // registers begins when the tile before leaves them, on the other side of the barrier.
-  CUTE_DEVICE void after_barrier(Element* smem, bool active) {
-    if constexpr (kAsync) begin(smem, active);
-  }
-  CUTE_DEVICE void before_barrier(Element* smem, bool active) {
-    end(smem);
-    if constexpr (!kAsync) begin(smem, active);
+    this->each_vector([&](int i, int j, int v, int, int) {
+      Element vector[kVector];
+      memcpy(vector, words[j][i][v], kBytes);
+      this->keep(i, j, v, vector);
+    });
+    this->store(smem);
   }
 };
 
@@ -150,16 +140,21 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm) {
     for (int tile = 1; tile <= k_tiles; ++tile) {
       next += step;
       // Predicates in place of branches, around which no product would be moved.
-      a.after_barrier(next, tile < k_tiles);
-      b.after_barrier(next + Config::kSmemA, tile < k_tiles);
+      bool const one_more = tile < k_tiles, two_more = tile + 1 < k_tiles;
+      // By cp.async a tile is copied as soon as nobody reads the one before it in the same buffer;
+      // through registers, when the one before has left these.
+      if constexpr (Config::kAsyncA) a.begin(next, one_more);
+      if constexpr (Config::kAsyncB) b.begin(next + Config::kSmemA, one_more);
       cp_async_fence();
       CUTE_NO_UNROLL
       for (int chunk = 1; chunk <= kChunks; ++chunk) {
         CUTE_UNROLL
         for (int k = 0; k < kChunk; ++k) {
-          if (k == kChunk / 2 && chunk == kChunks) {
-            a.before_barrier(next, tile + 1 < k_tiles);
-            b.before_barrier(next + Config::kSmemA, tile + 1 < k_tiles);
+          if (chunk == kChunks) {  // A's stores and B's apart: products hide some at a time
+            if (!Config::kAsyncA && k == kChunk / 4) a.end(next);
+            if (!Config::kAsyncB && k == kChunk / 2) b.end(next + Config::kSmemA);
+            if (!Config::kAsyncA && k == kChunk / 2) a.begin(next, two_more);
+            if (!Config::kAsyncB && k == kChunk / 2) b.begin(next + Config::kSmemA, two_more);
           }
           if (k == kChunk - 1) {
             rows.first += kChunkA;

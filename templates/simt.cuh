@@ -13,6 +13,8 @@
 //   SmemA, SmemB                     (bM,bK), (bN,bK) -> element of shared memory
 //   kSmemA, kSmemB                   elements of shared memory that a tile takes
 //   kVectorC, kRaster                elements of a C access; rows of tiles per L2 group
+//   kLanesK                          coalesced: lanes that share an element of C, along k
+//   kAsyncA, kAsyncB, kChunk         double_buffered: whether cp.async copies it; columns unrolled
 
 #pragma once
 

@@ -234,6 +234,36 @@ def test_launch() -> None:
     assert (naive.grid, naive.block, naive.smem) == (32 * 5, 1024, 0)
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "tile", "narrow"),
+    [
+        (4096, 4096, (128, 128, 8), (128, 64, 16)),
+        (2048, 2048, (128, 128, 8), (128, 64, 16)),  # 256 CTAs: two for each multiprocessor
+        (1792, 1792, (128, 64, 16), (128, 64, 16)),  # 196 CTAs would take as long as 256
+        (1024, 1024, (128, 64, 16), (128, 64, 16)),
+        (512, 512, (64, 64, 16), (64, 64, 16)),
+        (1, 1, (64, 64, 16), (64, 64, 16)),
+    ],
+)
+def test_the_tile_of_double_buffered_fills_the_chip(
+    m: int, n: int, tile: tuple[int, int, int], narrow: tuple[int, int, int]
+) -> None:
+    for op in OPS:
+        turn = (1, 0, 2) if op == "TT" else (0, 1, 2)  # the longer side is not A's to turn
+        assert configure("double_buffered", problem(op, m=m, n=n)).tile == tuple(
+            tile[mode] for mode in turn
+        )
+        odd = problem(op, m=m, n=n, lda=8193, ldb=8193, ldc=8193)
+        assert configure("double_buffered", odd).tile == tuple(narrow[mode] for mode in turn)
+
+
+def test_an_option_of_double_buffered_leaves_the_others_as_for_a_large_problem() -> None:
+    config = configure("double_buffered", problem(size=64), min_ctas=1)
+    assert (config.tile, config.thread_tile) == ((128, 128, 8), (8, 16))
+    config = configure("double_buffered", problem(size=64), tile="128x256x8")
+    assert (config.thread_tile, config.min_ctas) == ((8, 16), 2)
+
+
 def test_smem_full_k_refuses_a_k_that_does_not_fit() -> None:
     for arch, dtype, order in product(ARCHS, ("float32", "float16", "complex128"), ("NT", "TN")):
         with pytest.raises(
@@ -254,7 +284,7 @@ def test_smem_full_k_refuses_a_k_that_does_not_fit() -> None:
 
 #: A legal value of each option, in which a kernel differs from its default; and of some kernels.
 OTHER: dict[str, Any] = {
-    "tile": "64x64x16",
+    "tile": "64x128x16",
     "thread_tile": (8, 4),
     "skew": "padding",
     "staging": "registers",
@@ -306,6 +336,12 @@ def test_options(name: str, option: str) -> None:
         ("naive", {"tile": "big"}, r"tile='big' does not fit; expected 3 integers"),
         ("naive", {"tile": (64, 32, 1)}, r"makes 2048 threads; expected 32 to 1024"),
         ("naive", {"tile": (32, 32, 8)}, r"keeps no tile along k; expected tile=\(32, 32, 1\)"),
+        (
+            "coalesced",
+            {"tile": (8, 4, 1), "warp_along": "k"},
+            r"warp_along='k' shares each result among a warp; expected tile=\(8, 4, 32\)",
+        ),
+        ("coalesced", {"tile": (16, 4, 32), "warp_along": "k"}, r"makes 2048 threads; expected 32"),
         ("naive", {"tile": (4, 4, 1)}, r"makes 16 threads; expected 32 to 1024"),
         ("register_rows", {"thread_tile": (3, 1)}, r"thread_tile=\(3, 1\): each extent must be a"),
         ("thread_tile_2d", {"thread_tile": (256, 1)}, r"with thread_tile=\(256, 1\) makes"),
@@ -486,13 +522,15 @@ def builds(name: str, each: GemmProblem, arch: str, **options: Any) -> None:
         ("bank_free", "NN", "float32"),
         ("warp_tiled", "TT", "float64"),
         ("double_buffered", "NN", "float32"),
+        ("double_buffered", "TT", "float32"),
         ("double_buffered", "CC", "complex64"),
         ("tensor_core", "TN", "float16"),
     ],
 )
 def test_nvrtc_builds(name: str, op: str, dtype: str) -> None:
     index = list(DTYPES).index(dtype)
-    builds(name, problem(op, dtype, 128, order=ORDERS[index % 2]), ARCHS[index % 2])
+    size = 4096 if op == "TT" else 128
+    builds(name, problem(op, dtype, size, order=ORDERS[index % 2]), ARCHS[index % 2])
 
 
 @pytest.mark.matrix
@@ -522,8 +560,23 @@ def test_nvrtc_builds_narrow_accesses_and_options(dtype: str, op: str, pad: int,
     ld = {"lda": 128 + pad, "ldb": 128 + pad, "ldc": 128 + pad}
     order = ORDERS[OPS.index(op) % 2]
     builds(name, problem(op, dtype, 128, order=order, **ld), "sm_90a")
+    for one in ("lda", "ldb"):
+        builds(name, problem(op, dtype, 128, order=order, **{one: 128 + pad}), "sm_90a")
     if name == "double_buffered":
         builds(name, problem(op, dtype, 128, order=order), "sm_90a", staging="registers")
     if name in SKEWED:
         for skew in SKEWS:
             builds(name, problem(op, dtype, 128, order=order), "sm_90a", skew=skew)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("pads", [(0, 0, 0), (1, 1, 1), (1, 0, 0), (0, 2, 1), (2, 1, 4)])
+@pytest.mark.parametrize("size", [256, 1024, 4096])
+@pytest.mark.parametrize(("op", "order"), list(product(OPS, ORDERS)))
+def test_nvrtc_builds_every_tile_of_double_buffered(
+    op: str, order: str, size: int, pads: tuple[int, int, int]
+) -> None:
+    lda, ldb, ldc = (size + pad for pad in pads)
+    each = problem(op, "float32", size, order=order, lda=lda, ldb=ldb, ldc=ldc)
+    builds("double_buffered", each, "sm_90a")
+    builds("double_buffered", each, "sm_80")

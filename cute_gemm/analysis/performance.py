@@ -347,22 +347,31 @@ def _per_result(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
     )
 
 
-def _roofline(
-    gpu: Gpu, problem: GemmProblem, flops: int, compulsory: int, intensity: float
-) -> Roofline | None:
+def _compulsory(problem: GemmProblem, reads_c: bool) -> dict[str, int]:
+    """Bytes of each matrix that have to be moved, whatever the kernel."""
+    matrices = (problem.A, problem.B, problem.C)
+    found = {matrix.name: matrix.nbytes for matrix in matrices}
+    if reads_c:
+        found["C"] *= 2
+    return found
+
+
+def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline | None:
+    """Return where a problem stands on the roofline of a GPU; None without a peak for its type."""
     element = dtype(problem.A.dtype)
     # Products of complex numbers are made of products of their parts.
     by_compute = problem.compute == "tf32" or element.is_complex
     peak = gpu.peak(problem.compute if by_compute else element.name)
     if peak is None:
         return None
+    compulsory = sum(_compulsory(problem, reads_c).values())
     return Roofline(
         peak_tflops=peak.tflops,
         unit=peak.unit,
         bandwidth_gbs=gpu.bandwidth_gbs,
         ridge=peak.tflops * 1e3 / gpu.bandwidth_gbs,
-        intensity=intensity,
-        compute_seconds=flops / (peak.tflops * 1e12),
+        intensity=_ratio(problem.flops, compulsory),
+        compute_seconds=problem.flops / (peak.tflops * 1e12),
         memory_seconds=compulsory / (gpu.bandwidth_gbs * 1e9),
     )
 
@@ -427,10 +436,7 @@ def performance(
     """
     rows = tuple(rows)
     place = _place(arch, gpu)
-    matrices = (problem.A, problem.B, problem.C)
-    compulsory = {matrix.name: matrix.nbytes for matrix in matrices}
-    if reads_c:
-        compulsory["C"] *= 2
+    compulsory = _compulsory(problem, reads_c)
     requested = dict.fromkeys(compulsory, 0)
     for row in rows:
         if row.space == "global":
@@ -439,16 +445,14 @@ def performance(
     traffic = Traffic(compulsory, requested)
     intensity = _ratio(problem.flops, traffic.compulsory_bytes)
 
-    held = grid = roofline = None
+    held = grid = None
     cc = place.cc if place else compute_capability(arch)
     if cc in SM_LIMITS:
         registers = resources.registers if resources else None
         shared = launch.smem + (resources.shared_static if resources else 0)
         held = occupancy(cc, launch.block, registers, shared)
-    if place is not None:
-        roofline = _roofline(place, problem, problem.flops, traffic.compulsory_bytes, intensity)
-        if held is not None and held.ctas_per_sm:
-            grid = waves(launch.grid, held.ctas_per_sm, place.sms)
+    if place is not None and held is not None and held.ctas_per_sm:
+        grid = waves(launch.grid, held.ctas_per_sm, place.sms)
     return Performance(
         flops=problem.flops,
         traffic=traffic,
@@ -456,7 +460,7 @@ def performance(
         requested_intensity=_ratio(problem.flops, traffic.requested_bytes),
         per_result=_per_result(problem, rows),
         gpu=place,
-        roofline=roofline,
+        roofline=roofline(place, problem, reads_c) if place else None,
         occupancy=held,
         waves=grid,
     )

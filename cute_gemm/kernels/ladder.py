@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cute_gemm.atoms import DTYPES
 from cute_gemm.errors import UnsupportedError
@@ -15,21 +15,43 @@ if TYPE_CHECKING:
     from cute_gemm.problem import GemmProblem
 
 
-#: Of ``double_buffered``: tile, thread tile, CTAs per multiprocessor.
+class _Tile(NamedTuple):
+    """A way to cut C: tile, thread tile, CTAs per multiprocessor, and speed in a large problem.
+
+    ``speed``: relative to the first tile of the type.
+    """
+
+    tile: tuple[int, int, int]
+    thread_tile: tuple[int, int]
+    min_ctas: int
+    speed: float = 1.0
+
+
+#: Of ``double_buffered``, largest first; tuned and timed on an H200.
 _BUFFERED = {
-    "float16": ((128, 128, 16), (8, 16), 2),
-    "bfloat16": ((128, 128, 16), (8, 16), 2),
-    "float32": ((128, 128, 8), (8, 16), 2),
-    "float64": ((128, 64, 8), (8, 8), 2),
-    "complex64": ((128, 64, 8), (8, 8), 2),
-    "complex128": ((64, 64, 8), (4, 4), 1),
+    "float16": (_Tile((128, 128, 16), (8, 16), 2),),
+    "float32": (
+        _Tile((128, 128, 8), (8, 16), 2),
+        _Tile((128, 64, 16), (8, 8), 2, 0.95),
+        _Tile((64, 64, 16), (4, 8), 4, 0.77),
+    ),
+    "float64": (_Tile((128, 64, 8), (8, 8), 2),),
+    "complex64": (_Tile((64, 32, 16), (4, 4), 4),),
+    "complex128": (_Tile((64, 64, 8), (4, 4), 1),),
 }
-#: The same where vectors are narrow, and single elements that wait take twice the registers.
+_BUFFERED["bfloat16"] = _BUFFERED["float16"]
+#: The same where vectors of one operand are narrow, or of both: elements that wait alone take more
+#: registers.
 _NARROW = {
-    "float16": ((128, 64, 16), (8, 8), 2),
-    "bfloat16": ((128, 64, 16), (8, 8), 2),
-    "complex64": ((64, 64, 8), (4, 4), 1),
+    ("float16", 1): (_Tile((128, 64, 16), (8, 8), 2),),
+    ("float32", 1): _BUFFERED["float32"][1:],
+    ("float32", 2): (_Tile((128, 64, 16), (8, 8), 3), _Tile((64, 64, 16), (4, 8), 4, 0.9)),
+    ("complex64", 1): (_Tile((64, 64, 8), (4, 4), 1),),
 }
+_NARROW |= {(element, 2): _NARROW[element, 1] for element in ("float16", "complex64")}
+_NARROW |= {("bfloat16", count): _NARROW["float16", count] for count in (1, 2)}
+#: Multiprocessors of that chip, among which the tiles of a small problem are dealt out.
+_MULTIPROCESSORS = 132
 
 
 def _bytes(problem: GemmProblem) -> int:
@@ -46,9 +68,9 @@ def _pair(problem: GemmProblem) -> int:
     return 2 if _bytes(problem) <= 4 else 1
 
 
-def _narrow(problem: GemmProblem) -> bool:
-    """Whether A or B cannot be read in the widest vectors."""
-    return min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < VECTOR
+def _narrow(problem: GemmProblem) -> int:
+    """How many of A and B cannot be read in the widest vectors."""
+    return sum(access_bytes(matrix, False)[0] < VECTOR for matrix in (problem.A, problem.B))
 
 
 class Naive(SimtKernel):
@@ -60,7 +82,7 @@ class Naive(SimtKernel):
     choices: ClassVar = {"warp_along": ("m", "n")}
     staged = False
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`."""
         return {"tile": (32, 32, 1), "warp_along": "n"}
 
@@ -74,17 +96,11 @@ class Coalesced(SimtKernel):
     choices: ClassVar = {"warp_along": ("m", "n", "k")}
     staged = False
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`."""
         along = "m" if problem.A.unit == 0 else "n" if problem.B.unit == 0 else "k"
-        return {"tile": (32, 32, 1), "warp_along": along}
-
-    def settle(self, config: Config) -> Config:
-        """See :meth:`SimtKernel.settle`: 32 warps, each of which shares an element of C."""
-        if config.warp_along != "k":
-            return config
-        tile = (8, 4) if config.tile[0] * config.tile[1] > 32 else config.tile[:2]
-        return replace(config, tile=(*tile, WARP))
+        along = options.get("warp_along", along)  # along k, each of 32 warps shares a result
+        return {"tile": (8, 4, WARP) if along == "k" else (32, 32, 1), "warp_along": along}
 
 
 class SmemFullK(SimtKernel):
@@ -95,7 +111,7 @@ class SmemFullK(SimtKernel):
     options = ("tile", "raster", "min_ctas")
     whole_k = True
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`."""
         return {"tile": (32, 32, 32), "min_ctas": _pair(problem)}
 
@@ -116,7 +132,7 @@ class SmemTiled(SimtKernel):
     summary = "square tiles in shared memory, K in steps"
     options = ("tile", "raster", "min_ctas")
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`."""
         return {"tile": (32, 32, 32), "min_ctas": _pair(problem)}
 
@@ -128,7 +144,7 @@ class RegisterRows(SimtKernel):
     summary = "shared-memory tiles, each thread two (thread_tile) rows of C"
     options = ("tile", "thread_tile", "raster", "min_ctas")
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`."""
         return {
             "tile": (64, 32, 32),
@@ -145,7 +161,7 @@ class ThreadTile1d(SimtKernel):
     summary = "a column of results per thread, the element of B in a register"
     options = ("tile", "thread_tile", "raster", "min_ctas")
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`."""
         return {
             "tile": (64, 64, _flat(problem)),
@@ -162,7 +178,7 @@ class ThreadTile2d(SimtKernel):
     summary = "TM x TN results per thread, outer products from registers"
     options = ("tile", "thread_tile", "raster", "min_ctas")
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`."""
         return {**_square(problem, 16), "results": "apart"}
 
@@ -175,7 +191,7 @@ class Vectorized(SimtKernel):
     options = ("tile", "thread_tile", "raster", "min_ctas")
     wide = True
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`."""
         return {**_square(problem, 16), "skew": "none"}
 
@@ -189,7 +205,7 @@ class BankFree(SimtKernel):
     choices: ClassVar = {"skew": ("xor", "padding")}
     wide = True
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`."""
         # A row's number cannot be brought in too where a chunk is an element.
         return {**_square(problem, 16), "skew": "padding" if _bytes(problem) == 16 else "xor"}
@@ -204,7 +220,7 @@ class WarpTiled(SimtKernel):
     choices: ClassVar = {"skew": ("xor", "padding")}
     wide = True
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`."""
         found = {**_square(problem, 32), "skew": "padding", "results": "quads"}
         if _narrow(problem) and _bytes(problem) <= 4:  # single elements take more registers
@@ -226,21 +242,33 @@ class DoubleBuffered(WarpTiled):
     options = (*WarpTiled.options, "staging")
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`: 512 bytes of sums per thread, 256 threads in all."""
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`: the tile that ends first on a large chip.
+
+        With one of its options given, the others are those of a large problem.
+        """
         element = problem.A.dtype
-        config = (_NARROW if _narrow(problem) and element in _NARROW else _BUFFERED)[element]
-        (long, short, columns), own, ctas = config
+        tiles = _NARROW.get((element, _narrow(problem)), _BUFFERED[element])
         # The longer side for the operand that need not be turned, and wait in registers.
-        turn = problem.A.major == "K" and problem.B.major == "MN"
-        tile = (short, long, columns) if turn else (long, short, columns)
+        if problem.A.major == "K" and problem.B.major == "MN":
+            tiles = tuple(
+                row._replace(tile=(row.tile[1], row.tile[0], row.tile[2])) for row in tiles
+            )
+        given = not options.keys().isdisjoint(("tile", "thread_tile", "min_ctas"))
+        found = tiles[0] if given else min(tiles, key=lambda row: _time(problem, row))
         return {
-            **super().defaults(problem),
-            "tile": tile,
-            "thread_tile": own,
+            **super().defaults(problem, options),
+            "tile": found.tile,
+            "thread_tile": found.thread_tile,
             "staging": "cp.async",
-            "min_ctas": ctas,
+            "min_ctas": found.min_ctas,
         }
+
+
+def _time(problem: GemmProblem, row: _Tile) -> float:
+    """Results that the busiest multiprocessor computes, by the tile's speed."""
+    ctas = -(-problem.m // row.tile[0]) * -(-problem.n // row.tile[1])
+    return -(-ctas // _MULTIPROCESSORS) * row.tile[0] * row.tile[1] / row.speed
 
 
 def _square(problem: GemmProblem, columns: int) -> dict[str, Any]:

@@ -46,8 +46,8 @@ class SimtKernel(Kernel):
     #: Values of options that are names.
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}
 
-    def defaults(self, problem: GemmProblem) -> dict[str, Any]:
-        """Return the fields of the config that this kernel chooses for itself."""
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of the config that this kernel chooses, beside the given options."""
         raise NotImplementedError
 
     def settle(self, config: Config) -> Config:
@@ -86,7 +86,7 @@ class SimtKernel(Kernel):
                     access_bytes(problem.B, False)[0] if self.wide else row.bytes,
                     access_bytes(problem.C, False)[0],
                 ),
-                **self.defaults(problem),
+                **self.defaults(problem, options),
             }
         )
         config = self.settle(with_options(config, options))
@@ -146,10 +146,12 @@ class SimtKernel(Kernel):
                 f"has to be made of warps' tiles of {WARP_LANES[0] * tm} x {WARP_LANES[1] * tn}"
             )
         if not self.staged:
-            if bk != (WARP if config.warp_along == "k" else 1):
+            lanes = WARP if config.warp_along == "k" else 1
+            if bk != lanes:
+                why = "shares each result among a warp" if lanes > 1 else "keeps no tile along k"
                 raise OptionError(
-                    f"option tile={config.tile}: kernel {self.name!r} keeps no tile along k; "
-                    f"expected tile={(bm, bn, 1)}"
+                    f"option tile={config.tile}: kernel {self.name!r} with warp_along="
+                    f"{config.warp_along!r} {why}; expected tile={(bm, bn, lanes)}"
                 )
             return
         size = DTYPES[config.dtype].bytes

@@ -71,6 +71,8 @@ LADDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("warp_tiled", {"skew": "xor"}),
     ("double_buffered", {"skew": "xor"}),
     ("double_buffered", {"staging": "registers"}),
+    ("double_buffered", {"tile": "128x128x8"}),
+    ("double_buffered", {"tile": "128x64x16", "thread_tile": "8x8"}),
 )
 
 

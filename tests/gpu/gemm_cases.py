@@ -337,6 +337,15 @@ def ladder_options() -> Iterator[Case]:
             more = (("warp_along", along),)
             yield replace(narrow("coalesced", "float32", op, None, order), more=more)
         yield replace(narrow("naive", "float32", op, None, order), more=(("warp_along", "m"),))
+    # Which of these is taken depends on the size.
+    for op in OPS:
+        for tile, own, ctas in (
+            ((128, 128, 8), (8, 16), 2),
+            ((128, 64, 16), (8, 8), 2),
+            ((64, 64, 16), (4, 8), 4),
+        ):
+            more = (("tile", tile), ("thread_tile", own), ("min_ctas", ctas))
+            yield replace(wide("double_buffered", "float32", op, None), m=257, n=255, more=more)
 
 
 def small_ladder(kinds: Iterable[Any] = (narrow, wide), **replacements: Any) -> Iterator[Case]:
