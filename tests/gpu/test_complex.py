@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from foreign_arrays import Capsule, Interface
 from gemm_cases import LADDER, SIZES, Builds, Case, Place, Type
 
 import cute_gemm as cg
@@ -419,30 +420,6 @@ def test_jax() -> None:
     C = cg.gemm("CN", jax.numpy.asarray(A), jax.numpy.asarray(B))
     assert isinstance(C, jax.Array) and C.dtype == "complex64"
     assert_product("CN", A, B, np.asarray(C))
-
-
-class Capsule:
-    """An array that knows DLPack and nothing else."""
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
-
-    def __dlpack__(self, **arguments: Any) -> Any:
-        return self.tensor.__dlpack__(**arguments)
-
-    def __dlpack_device__(self) -> Any:
-        return self.tensor.__dlpack_device__()
-
-
-class Interface:
-    """An array that knows ``__cuda_array_interface__`` and nothing else."""
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
-
-    @property
-    def __cuda_array_interface__(self) -> Any:
-        return self.tensor.__cuda_array_interface__
 
 
 @pytest.mark.parametrize("wrap", [Capsule, Interface])

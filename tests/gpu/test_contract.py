@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,6 +38,7 @@ from device_matrices import (  # noqa: E402
     DEVICE,
     assert_canaries,
     assert_result,
+    assert_threads_share_a_plan,
     error_bound,
     inputs,
     new_c,
@@ -426,36 +426,7 @@ def test_threads_share_a_plan(builds: Builds, arch: str) -> None:
     """Each with a stream and a C of its own; a launch with another's C or scalars would show."""
     case = narrow("sm80_pipeline", "float32", "TN")
     builds.wait(case.plan(arch))
-    given = inputs(case)
-    held = [new_c(case, 1) for _ in range(4)]
-    plan = cg.plan(case.op, given.A.view, given.B.view, held[0][0].view, **case.options)
-    torch.cuda.synchronize()
-    start = threading.Barrier(len(held))
-    failures: list[BaseException] = []
-    # By twos, so that threads share a bound launch as well.
-    scalars = [(-0.7, 1.0), (1.5, -0.25)] * 2
-
-    def work(index: int) -> None:
-        try:
-            C, before = held[index]
-            alpha, beta = scalars[index]
-            start.wait(timeout=60)
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(200):
-                    C.view.copy_(before)
-                    plan(given.A.view, given.B.view, C.view, alpha=alpha, beta=beta)
-                torch.cuda.current_stream().synchronize()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(held))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-    assert not failures
-    for (C, before), (alpha, beta) in zip(held, scalars, strict=True):
-        assert_result(given, C, before, alpha, beta)
+    assert_threads_share_a_plan(case)
 
 
 # More than 2**31 elements -------------------------------------------------------------------------

@@ -6,7 +6,6 @@ Complex types are in ``test_complex.py``.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -29,6 +28,7 @@ from device_matrices import (  # noqa: E402
     DEVICE,
     assert_canaries,
     assert_result,
+    assert_threads_share_a_plan,
     compute,
     inputs,
     new_c,
@@ -147,35 +147,7 @@ def test_on_the_current_stream_and_on_a_given_one() -> None:
 def test_threads_share_the_handle() -> None:
     """Each with a stream, scalars and a C of its own; another's would show."""
     case = case_of("float32", "TN")
-    given = inputs(case)
-    held = [new_c(case, 1) for _ in range(4)]
-    plan = cg.plan(case.op, given.A.view, given.B.view, held[0][0].view, **case.options)
-    torch.cuda.synchronize()
-    scalars = [(-0.7, 1.0), (1.5, -0.25), (2.0, 0.5), (1.0, -1.0)]
-    start = threading.Barrier(len(held))
-    failures: list[BaseException] = []
-
-    def work(index: int) -> None:
-        try:
-            C, before = held[index]
-            alpha, beta = scalars[index]
-            start.wait(timeout=60)
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(100):
-                    C.view.copy_(before)
-                    plan(given.A.view, given.B.view, C.view, alpha=alpha, beta=beta)
-                torch.cuda.current_stream().synchronize()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(held))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-    assert not failures
-    for (C, before), (alpha, beta) in zip(held, scalars, strict=True):
-        assert_result(given, C, before, alpha, beta)
+    assert_threads_share_a_plan(case)
 
 
 @pytest.mark.parametrize("name", ["float32", "tf32", "float64", "bfloat16"])

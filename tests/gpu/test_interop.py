@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from foreign_arrays import Capsule, Interface
 from gemm_cases import PLAIN, TYPES, Builds, Case, narrow
 
 import cute_gemm as cg
@@ -304,30 +305,6 @@ def test_a_jax_array_is_not_written_to() -> None:
 
 
 # Anything else ------------------------------------------------------------------------------------
-
-
-class Capsule:
-    """An array that knows DLPack and nothing else."""
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
-
-    def __dlpack__(self, **arguments: Any) -> Any:
-        return self.tensor.__dlpack__(**arguments)
-
-    def __dlpack_device__(self) -> Any:
-        return self.tensor.__dlpack_device__()
-
-
-class Interface:
-    """An array that knows ``__cuda_array_interface__`` and nothing else."""
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
-
-    @property
-    def __cuda_array_interface__(self) -> Any:
-        return self.tensor.__cuda_array_interface__
 
 
 @pytest.mark.parametrize("wrap", [Capsule, Interface])
