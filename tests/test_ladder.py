@@ -257,11 +257,14 @@ def test_the_tile_of_double_buffered_fills_the_chip(
         assert configure("double_buffered", odd).tile == tuple(narrow[mode] for mode in turn)
 
 
-def test_an_option_of_double_buffered_leaves_the_others_as_for_a_large_problem() -> None:
-    config = configure("double_buffered", problem(size=64), min_ctas=1)
-    assert (config.tile, config.thread_tile) == ((128, 128, 8), (8, 16))
+def test_beside_a_given_tile_double_buffered_is_as_for_a_large_problem() -> None:
+    config = configure("double_buffered", problem(size=64), thread_tile="8x8")
+    assert (config.tile, config.min_ctas) == ((128, 128, 8), 1)
     config = configure("double_buffered", problem(size=64), tile="128x256x8")
-    assert (config.thread_tile, config.min_ctas) == ((8, 16), 2)
+    assert (config.thread_tile, config.min_ctas) == ((8, 16), 1)
+    config = configure("double_buffered", problem(size=64), tile="128x256x8", min_ctas=2)
+    assert config.min_ctas == 2
+    assert configure("double_buffered", problem(size=64), min_ctas=3).tile == (64, 64, 16)
 
 
 def test_smem_full_k_refuses_a_k_that_does_not_fit() -> None:

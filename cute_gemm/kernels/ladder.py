@@ -245,7 +245,8 @@ class DoubleBuffered(WarpTiled):
     def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
         """See :meth:`SimtKernel.defaults`: the tile that ends first on a large chip.
 
-        With one of its options given, the others are those of a large problem.
+        Beside a given tile or thread tile the other is that of a large problem, and registers are
+        not rationed.
         """
         element = problem.A.dtype
         tiles = _NARROW.get((element, _narrow(problem)), _BUFFERED[element])
@@ -254,8 +255,10 @@ class DoubleBuffered(WarpTiled):
             tiles = tuple(
                 row._replace(tile=(row.tile[1], row.tile[0], row.tile[2])) for row in tiles
             )
-        given = not options.keys().isdisjoint(("tile", "thread_tile", "min_ctas"))
-        found = tiles[0] if given else min(tiles, key=lambda row: _time(problem, row))
+        if options.keys().isdisjoint(("tile", "thread_tile")):
+            found = min(tiles, key=lambda row: _time(problem, row))
+        else:
+            found = tiles[0]._replace(min_ctas=1)
         return {
             **super().defaults(problem, options),
             "tile": found.tile,

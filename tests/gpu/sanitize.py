@@ -33,7 +33,7 @@ def cases() -> list[Case]:
 
 
 def ladder() -> Iterator[Case]:
-    """A ragged case of each tutorial kernel, and both stagings of the double-buffered one."""
+    """A ragged case of each tutorial kernel, and both stagings and other tiles of the last."""
     sizes = {"m": 33, "n": 70, "k": 47}
     for number, kernel in enumerate(LADDER):
         name, op = types_of(kernel)[number % len(types_of(kernel))], OPS[number % 4]
@@ -45,6 +45,10 @@ def ladder() -> Iterator[Case]:
             yield case
             yield replace(case, more=(("skew", "xor"),))
             yield replace(case, more=(("staging", "registers"),))
+            if name == "float32":
+                yield replace(case, widths=(4, 16, 16))
+                yield replace(case, more=(("tile", (128, 128, 8)),))
+                yield replace(case, more=(("tile", (128, 64, 16)), ("thread_tile", (8, 8))))
 
 
 def host_case(case: Case) -> Case:
