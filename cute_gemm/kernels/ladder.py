@@ -27,29 +27,24 @@ class _Tile(NamedTuple):
     speed: float = 1.0
 
 
-#: Of ``double_buffered``, largest first; tuned and timed on an H200.
+_HALVES, _NARROW_HALVES = (_Tile((128, 128, 16), (8, 16), 2),), (_Tile((128, 64, 16), (8, 8), 2),)
+_FLOATS = (
+    _Tile((128, 128, 8), (8, 16), 2),
+    _Tile((128, 64, 16), (8, 8), 2, 0.95),
+    _Tile((64, 64, 16), (4, 8), 4, 0.77),
+)
+_NARROW_FLOATS = (_Tile((128, 64, 16), (8, 8), 3), _Tile((64, 64, 16), (4, 8), 4, 0.9))
+_COMPLEX, _NARROW_COMPLEX = (_Tile((64, 32, 16), (4, 4), 4),), (_Tile((64, 64, 8), (4, 4), 1),)
+#: Of ``double_buffered``, tuned and timed on an H200: where A and B are read in the widest vectors,
+#: one of them is not, or neither (elements that wait alone take more registers). Largest first.
 _BUFFERED = {
-    "float16": (_Tile((128, 128, 16), (8, 16), 2),),
-    "float32": (
-        _Tile((128, 128, 8), (8, 16), 2),
-        _Tile((128, 64, 16), (8, 8), 2, 0.95),
-        _Tile((64, 64, 16), (4, 8), 4, 0.77),
-    ),
-    "float64": (_Tile((128, 64, 8), (8, 8), 2),),
-    "complex64": (_Tile((64, 32, 16), (4, 4), 4),),
-    "complex128": (_Tile((64, 64, 8), (4, 4), 1),),
+    "float16": (_HALVES, _NARROW_HALVES, _NARROW_HALVES),
+    "bfloat16": (_HALVES, _NARROW_HALVES, _NARROW_HALVES),
+    "float32": (_FLOATS, _FLOATS[1:], _NARROW_FLOATS),
+    "float64": ((_Tile((128, 64, 8), (8, 8), 2),),) * 3,
+    "complex64": (_COMPLEX, _NARROW_COMPLEX, _NARROW_COMPLEX),
+    "complex128": ((_Tile((64, 64, 8), (4, 4), 1),),) * 3,
 }
-_BUFFERED["bfloat16"] = _BUFFERED["float16"]
-#: The same where vectors of one operand are narrow, or of both: elements that wait alone take more
-#: registers.
-_NARROW = {
-    ("float16", 1): (_Tile((128, 64, 16), (8, 8), 2),),
-    ("float32", 1): _BUFFERED["float32"][1:],
-    ("float32", 2): (_Tile((128, 64, 16), (8, 8), 3), _Tile((64, 64, 16), (4, 8), 4, 0.9)),
-    ("complex64", 1): (_Tile((64, 64, 8), (4, 4), 1),),
-}
-_NARROW |= {(element, 2): _NARROW[element, 1] for element in ("float16", "complex64")}
-_NARROW |= {("bfloat16", count): _NARROW["float16", count] for count in (1, 2)}
 #: Multiprocessors of that chip, among which the tiles of a small problem are dealt out.
 _MULTIPROCESSORS = 132
 
@@ -248,8 +243,7 @@ class DoubleBuffered(WarpTiled):
         Beside a given tile or thread tile the other is that of a large problem, and registers are
         not rationed.
         """
-        element = problem.A.dtype
-        tiles = _NARROW.get((element, _narrow(problem)), _BUFFERED[element])
+        tiles = _BUFFERED[problem.A.dtype][_narrow(problem)]
         # The longer side for the operand that need not be turned, and wait in registers.
         if problem.A.major == "K" and problem.B.major == "MN":
             tiles = tuple(
