@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm import cache, select
-from cute_gemm.atoms import dtype
 from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
@@ -53,14 +52,7 @@ def of_kernel(
     LaunchError
         When the device cannot launch it.
     """
-    from cute_gemm import runtime
-
-    problem = plan.problem
-    bound = runtime.load(plan.build, device).bind(
-        plan.launch, m=problem.m, n=problem.n, k=problem.k, lda=problem.A.ld,
-        ldb=problem.B.ld, ldc=problem.C.ld, scalar=dtype(problem.A.dtype).accumulator,
-        alpha=alpha, beta=beta,
-    )  # fmt: skip
+    bound = plan.bind(device, alpha, beta)
     return lambda index: bound(*places[index])
 
 

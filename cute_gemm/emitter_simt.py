@@ -12,6 +12,7 @@ from cute_gemm.emitter import (
     gemm_operation,
     layout_proofs,
 )
+from cute_gemm.kernels.simt_structure import WARP
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.simt_structure import Config, Operand, Structure
@@ -90,7 +91,7 @@ class EmitSimt:
             "values_m": parts.values[0].cpp(),
             "values_n": parts.values[1].cpp(),
             "vector_c": str(parts.vector_c),
-            "lanes_k": str(32 if config.warp_along == "k" else 1),
+            "lanes_k": str(WARP if config.warp_along == "k" else 1),
             "chunk": str(parts.chunk),
             "operands": "".join(_operand(operand) for operand in parts.operands),
             "proofs": "\n".join(_proofs(config, parts)),

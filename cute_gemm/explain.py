@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm import select
+from cute_gemm._text import duration, plain, si
 from cute_gemm.analysis.ceiling import Ceiling, ceiling
+from cute_gemm.analysis.performance import compulsory_bytes
 from cute_gemm.analysis.rows import number, percent
 from cute_gemm.errors import DTypeError, UnsupportedError
 from cute_gemm.ideas import KINDS, Count, counts, idea, template
@@ -132,13 +134,7 @@ class Explanation:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def __str__(self) -> str:
-        import io
-
-        from rich.console import Console
-
-        out = io.StringIO()
-        Console(file=out, width=WIDTH, force_terminal=False, color_system=None).print(self)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        return plain(self, WIDTH)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.padding import Padding
@@ -251,8 +247,7 @@ def _explained(made: Plan, gpu: str | None, beta: complex) -> Explanation:
     if report is not None:
         intensity = report.performance.intensity
     else:  # no kernel of ours; the problem alone says what has to be moved
-        read_c = problem.C.nbytes if beta != 0 else 0
-        moved = problem.A.nbytes + problem.B.nbytes + problem.C.nbytes + read_c
+        moved = sum(compulsory_bytes(problem, beta != 0).values())
         intensity = problem.flops / moved if moved else 0.0
     return Explanation(
         kernel=made.kernel,
@@ -368,12 +363,12 @@ def _ceiling(found: Ceiling) -> Iterator[Any]:
     of = "allows" if found.peak is None else f"allows, of {found.peak.tflops:g} TFLOP/s"
     table = _table("unit", "work", "rate", "time", of)
     for bound in found.bounds:
-        per = f"{bound.rate:,.4g}" if bound.per == "SM and clock" else _si(bound.rate)
+        per = f"{bound.rate:,.4g}" if bound.per == "SM and clock" else si(bound.rate).rstrip()
         table.add_row(
             bound.unit,
-            f"{_si(bound.work)} {bound.of}",
+            f"{si(bound.work).rstrip()} {bound.of}",
             f"{per} per {bound.per}",
-            _time(bound.seconds),
+            duration(bound.seconds),
             _share(bound.fraction),
         )
     yield table
@@ -405,25 +400,6 @@ def _share(fraction: float | None) -> str:
     if fraction is None:
         return "-"
     return percent(fraction) if fraction <= 1 else f"{fraction * 100:,.0f} %"
-
-
-def _si(value: float) -> str:
-    """Return a number with a decimal prefix.
-
-    Examples
-    --------
-    >>> _si(2.147e9), _si(512.0)
-    ('2.15 G', '512')
-    """
-    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {prefix}"
-    return f"{value:.4g}"
-
-
-def _time(seconds: float) -> str:
-    size, unit = (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
-    return f"{seconds * size:.3g} {unit}"
 
 
 def _changes_table(kernel: str, one: Next) -> Any:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from cute_gemm.cubin import Build, Resources
     from cute_gemm.emitter import TranslationUnit
     from cute_gemm.kernels.base import Launch
-    from cute_gemm.runtime import LoadedKernel
 
 #: Launches of a plan that are kept, by alpha and beta.
 _BOUND_KEPT = 64
@@ -76,7 +75,6 @@ class Plan:
         self.arch = arch
         self._kernel, self.config, self.why = select.select(problem, arch, kernel, **options)
         self.kernel = self._kernel.name
-        self._scalar = DTYPES[problem.A.dtype].accumulator
         self._bound: dict[tuple[Any, ...], Callable[..., None]] = {}
         self._seen: tuple[Any, ...] = ()
         self._last: tuple[Operand, ...] = ()
@@ -286,33 +284,58 @@ class Plan:
                 synchronize(a.device)
         return c.owner
 
-    @cached_property
-    def _loaded(self) -> LoadedKernel:
+    def bind(
+        self,
+        device: int = 0,
+        alpha: complex = 1,
+        beta: complex = 0,
+        alpha_pointer: int = 0,
+        beta_pointer: int = 0,
+    ) -> Callable[..., None]:
+        """Return a function that starts this GEMM, of the addresses of A, B and C and a stream.
+
+        Parameters
+        ----------
+        device
+            CUDA ordinal.
+        alpha, beta
+            Values, where the pointers are 0.
+        alpha_pointer, beta_pointer
+            Device addresses that they are read from, or 0.
+
+        Raises
+        ------
+        CompileError, CubinError, LaunchError
+            When the kernel cannot be built, loaded or launched there.
+        UnsupportedError
+            For ``kernel="host"``, and ``"cublas"`` where there is none.
+        """
+        problem = self.problem
+        if self._kernel.runs_on == "library":
+            bound: Callable[..., None] = self._kernel.bind(  # type: ignore[attr-defined]
+                problem, device, alpha, beta, alpha_pointer, beta_pointer
+            )
+            return bound
         from cute_gemm.runtime import load
 
-        return load(self.build, self.device or 0)
+        return load(self.build, device).bind(
+            self.launch,
+            m=problem.m,
+            n=problem.n,
+            k=problem.k,
+            lda=problem.A.ld,
+            ldb=problem.B.ld,
+            ldc=problem.C.ld,
+            scalar=DTYPES[problem.A.dtype].accumulator,
+            alpha=alpha,
+            beta=beta,
+            alpha_pointer=alpha_pointer,
+            beta_pointer=beta_pointer,
+        )
 
     def _bind(self, key: tuple[Any, ...]) -> Callable[..., None]:
-        """Return a function of three addresses and a stream; ``key`` is alpha and beta."""
-        problem = self.problem
-        bound: Callable[..., None]
-        if self._kernel.runs_on == "library":
-            bound = self._kernel.bind(problem, self.device or 0, *key)  # type: ignore[attr-defined]
-        else:
-            bound = self._loaded.bind(
-                self.launch,
-                m=problem.m,
-                n=problem.n,
-                k=problem.k,
-                lda=problem.A.ld,
-                ldb=problem.B.ld,
-                ldc=problem.C.ld,
-                scalar=self._scalar,
-                alpha=key[0],
-                beta=key[1],
-                alpha_pointer=key[2],
-                beta_pointer=key[3],
-            )
+        """Keep and return a bound launch; ``key`` is alpha and beta."""
+        bound = self.bind(self.device or 0, *key)
         if len(self._bound) >= _BOUND_KEPT:
             self._bound.clear()
         self._bound[key] = bound

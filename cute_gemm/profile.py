@@ -353,12 +353,8 @@ def launch(case: Case) -> None:
             content = np.frombuffer(random.bytes(elements * size), np.uint8)
             buffer = stack.enter_context(runtime.upload(content[None]))
             addresses.append(buffer.pointer + case.base_offset * size)
-        bound = runtime.load(plan.build).bind(
-            plan.launch, m=problem.m, n=problem.n, k=problem.k, lda=problem.A.ld,
-            ldb=problem.B.ld, ldc=problem.C.ld, scalar=dtype(problem.A.dtype).accumulator,
-            beta=scalar(case.beta, "beta", problem.A.dtype, None).value,
-        )  # fmt: skip
-        bound(*addresses)
+        beta = scalar(case.beta, "beta", problem.A.dtype, None).value
+        plan.bind(beta=beta)(*addresses)
         runtime.synchronize()
 
 

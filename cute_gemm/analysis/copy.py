@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cute_gemm._text import plain
 from cute_gemm.analysis import gmem
 from cute_gemm.analysis.copy_arguments import Copy, understood
 from cute_gemm.analysis.mends import Mend, mends
@@ -135,13 +136,7 @@ class CopyReport:
         return copy_fragment(self)
 
     def __str__(self) -> str:
-        import io
-
-        from rich.console import Console
-
-        out = io.StringIO()
-        Console(file=out, width=WIDTH, force_terminal=False, color_system=None).print(self)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        return plain(self, WIDTH)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.table import Table

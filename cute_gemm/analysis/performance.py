@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from cute_gemm._text import duration, short, si
 from cute_gemm.analysis.gmem import SECTOR
 from cute_gemm.analysis.gpus import SM_LIMITS, Gpu, default_gpu
 from cute_gemm.analysis.gpus import gpu as gpu_named
@@ -221,26 +222,26 @@ class Performance:
         """Return (label, text) pairs for printing; every number with its unit."""
         traffic, per = self.traffic, self.per_result
         excess = ", ".join(
-            f"{name} {_text(ratio)}x" for name, ratio in traffic.excess.items() if ratio
+            f"{name} {short(ratio)}x" for name, ratio in traffic.excess.items() if ratio
         )
-        reuse = f"{_text(per.global_loads)} elements loaded from global memory, "
+        reuse = f"{short(per.global_loads)} elements loaded from global memory, "
         if per.shared_stores is not None and per.shared_loads is not None:
-            reuse += f"{_text(per.shared_stores)} written to shared memory, "
-            reuse += f"{_text(per.shared_loads)} read from it, "
+            reuse += f"{short(per.shared_stores)} written to shared memory, "
+            reuse += f"{short(per.shared_loads)} read from it, "
         found = [
-            ("work", f"{_si(self.flops)}FLOP"),
+            ("work", f"{si(self.flops)}FLOP"),
             (
                 "traffic",
-                f"{_si(traffic.compulsory_bytes)}B compulsory, "
-                f"{_si(traffic.requested_bytes)}B requested of L2"
+                f"{si(traffic.compulsory_bytes)}B compulsory, "
+                f"{si(traffic.requested_bytes)}B requested of L2"
                 + (f" ({excess})" if excess else ""),
             ),
             (
                 "intensity",
-                f"{_text(self.intensity)} FLOP per compulsory byte, "
-                f"{_text(self.requested_intensity)} per requested byte",
+                f"{short(self.intensity)} FLOP per compulsory byte, "
+                f"{short(self.requested_intensity)} per requested byte",
             ),
-            ("per element of C", f"{reuse}{_text(per.global_stores)} stored"),
+            ("per element of C", f"{reuse}{short(per.global_stores)} stored"),
         ]
         if self.gpu is not None and self.roofline is not None:
             found.append(("roofline", _roofline_text(self.gpu, self.roofline)))
@@ -255,38 +256,15 @@ def _ratio(a: float, b: float) -> float:
     return a / b if b else 0.0
 
 
-def _text(value: float) -> str:
-    """Return a number with three to four digits: ``1.23``, ``45.6``, ``1,365``."""
-    if value >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
-
-
-def _si(value: float) -> str:
-    """Return a number with its decimal prefix and a space: ``"137 G"``, ``"0 "``."""
-    prefixes = ["", "k", "M", "G", "T", "P", "E"]
-    while value >= 999.5 and len(prefixes) > 1:
-        value /= 1e3
-        del prefixes[0]
-    return f"{_text(value)} {prefixes[0]}"
-
-
-def _time(seconds: float) -> str:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= scale:
-            return f"{_text(seconds / scale)} {unit}"
-    return f"{_text(seconds * 1e6)} us"
-
-
 def _roofline_text(gpu: Gpu, roofline: Roofline) -> str:
     side = "below" if roofline.bound == "memory" else "above"
     return (
-        f"{roofline.bound}-bound on {gpu.name}: {_text(roofline.intensity)} FLOP/B is {side} its "
-        f"ridge of {_text(roofline.ridge)} ({_text(roofline.peak_tflops)} TFLOP/s of its "
-        f"{roofline.unit}, {_text(roofline.bandwidth_gbs)} GB/s); at most "
-        f"{_text(roofline.attainable_tflops)} TFLOP/s, at least {_time(roofline.seconds)} "
-        f"({_time(roofline.compute_seconds)} of operations, "
-        f"{_time(roofline.memory_seconds)} of memory)"
+        f"{roofline.bound}-bound on {gpu.name}: {short(roofline.intensity)} FLOP/B is {side} its "
+        f"ridge of {short(roofline.ridge)} ({short(roofline.peak_tflops)} TFLOP/s of its "
+        f"{roofline.unit}, {short(roofline.bandwidth_gbs)} GB/s); at most "
+        f"{short(roofline.attainable_tflops)} TFLOP/s, at least {duration(roofline.seconds)} "
+        f"({duration(roofline.compute_seconds)} of operations, "
+        f"{duration(roofline.memory_seconds)} of memory)"
     )
 
 
@@ -314,7 +292,7 @@ def _waves_text(gpu: Gpu, grid: Waves) -> str:
         part = percent(grid.tail_fraction)
         tail = f"{grid.full:,} full and a tail of {many} in {part} of its places"
     return (
-        f"{_text(grid.waves)} on the {gpu.sms} multiprocessors of {gpu.name}: {tail}; "
+        f"{short(grid.waves)} on the {gpu.sms} multiprocessors of {gpu.name}: {tail}; "
         f"{percent(grid.efficiency)} of the time used"
     )
 
@@ -347,7 +325,7 @@ def _per_result(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
     )
 
 
-def _compulsory(problem: GemmProblem, reads_c: bool) -> dict[str, int]:
+def compulsory_bytes(problem: GemmProblem, reads_c: bool) -> dict[str, int]:
     """Bytes of each matrix that have to be moved, whatever the kernel."""
     matrices = (problem.A, problem.B, problem.C)
     found = {matrix.name: matrix.nbytes for matrix in matrices}
@@ -364,7 +342,7 @@ def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline 
     peak = gpu.peak(problem.compute if by_compute else element.name)
     if peak is None:
         return None
-    compulsory = sum(_compulsory(problem, reads_c).values())
+    compulsory = sum(compulsory_bytes(problem, reads_c).values())
     return Roofline(
         peak_tflops=peak.tflops,
         unit=peak.unit,
@@ -436,7 +414,7 @@ def performance(
     """
     rows = tuple(rows)
     place = _place(arch, gpu)
-    compulsory = _compulsory(problem, reads_c)
+    compulsory = compulsory_bytes(problem, reads_c)
     requested = dict.fromkeys(compulsory, 0)
     for row in rows:
         if row.space == "global":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cute_gemm._text import plain
 from cute_gemm.analysis.mends import Mend, mends
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.rows import AccessRow, findings, make_row, modes, number, percent
@@ -206,14 +207,7 @@ class Report:
         return fragment_html(self)
 
     def __str__(self) -> str:
-        import io
-
-        from rich.console import Console
-
-        out = io.StringIO()
-        # no_color would still write bold and dim; without a terminal rich writes no codes at all.
-        Console(file=out, width=WIDTH, force_terminal=False, color_system=None).print(self)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        return plain(self, WIDTH)
 
     def show(self, console: Console | None = None) -> None:
         """Print with colours to ``console``, by default to a new one on standard output."""

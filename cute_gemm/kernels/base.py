@@ -353,3 +353,24 @@ class Kernel(ABC):
         self, config: Any, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return every memory instruction of the kernel; ``reads_c``: beta is not 0."""
+
+
+class NotCompiled(Kernel):
+    """What computes, and is not emitted, launched or reported here: asking for it is an error."""
+
+    #: The error's message.
+    not_compiled: str
+
+    def emit(self, config: Any) -> TranslationUnit:
+        """Refuse."""
+        raise UnsupportedError(self.not_compiled)
+
+    def launch(self, config: Any, problem: GemmProblem) -> Launch:
+        """Refuse."""
+        raise UnsupportedError(self.not_compiled)
+
+    def accesses(
+        self, config: Any, problem: GemmProblem, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """Refuse."""
+        raise UnsupportedError(self.not_compiled)

@@ -14,12 +14,10 @@ import numpy as np
 
 from cute_gemm.atoms import DTYPES, operand_types
 from cute_gemm.cpu import scale
-from cute_gemm.errors import UnsupportedError
-from cute_gemm.kernels.base import Access, Kernel, Launch
+from cute_gemm.kernels.base import NotCompiled
 from cute_gemm.kernels.options import check_names
 
 if TYPE_CHECKING:
-    from cute_gemm.emitter import TranslationUnit
     from cute_gemm.problem import GemmProblem
 
 #: Extent of the blocks of C.
@@ -66,7 +64,7 @@ class HostConfig:
     name: str = "host"
 
 
-class Host(Kernel):
+class Host(NotCompiled):
     """The triple loop on the CPU: every dtype, op, order and size, on host arrays.
 
     Examples
@@ -81,6 +79,10 @@ class Host(Kernel):
     dtypes = operand_types()
     options = ()
     runs_on = "cpu"
+    not_compiled = (
+        "kernel 'host' is a loop in Python on the CPU: nothing is compiled or launched for a GPU, "
+        "so there is nothing to disassemble or to report; plan.source is the loop"
+    )
 
     gemm = staticmethod(gemm)
 
@@ -99,24 +101,3 @@ class Host(Kernel):
         """
         check_names(self, options)
         return HostConfig()
-
-    def emit(self, config: HostConfig) -> TranslationUnit:
-        """Refuse: there is no C++."""
-        raise _not_compiled()
-
-    def launch(self, config: HostConfig, problem: GemmProblem) -> Launch:
-        """Refuse: nothing is launched."""
-        raise _not_compiled()
-
-    def accesses(
-        self, config: HostConfig, problem: GemmProblem, *, reads_c: bool = False
-    ) -> tuple[Access, ...]:
-        """Refuse: no GPU accesses memory."""
-        raise _not_compiled()
-
-
-def _not_compiled() -> UnsupportedError:
-    return UnsupportedError(
-        "kernel 'host' is a loop in Python on the CPU: nothing is compiled or launched for a GPU, "
-        "so there is nothing to disassemble or to report; plan.source is the loop"
-    )

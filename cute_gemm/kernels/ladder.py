@@ -254,9 +254,10 @@ class DoubleBuffered(WarpTiled):
         else:
             found = tiles[0]._replace(min_ctas=1)
         return {
-            **super().defaults(problem, options),
             "tile": found.tile,
             "thread_tile": found.thread_tile,
+            "skew": "padding",
+            "results": "quads",
             "staging": "cp.async",
             "min_ctas": found.min_ctas,
         }

@@ -15,11 +15,10 @@ from cute_gemm import cublas
 from cute_gemm.atoms import operand_types
 from cute_gemm.devices import entered
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.kernels.base import Access, Kernel, Launch, compute_capability
+from cute_gemm.kernels.base import NotCompiled, compute_capability
 from cute_gemm.kernels.options import check_names
 
 if TYPE_CHECKING:
-    from cute_gemm.emitter import TranslationUnit
     from cute_gemm.problem import GemmProblem
 
 #: Device -> handle; cuBLAS's are made in milliseconds and meant to be kept.
@@ -34,7 +33,7 @@ class CublasConfig:
     name: str = "cublas"
 
 
-class CublasLibrary(Kernel):
+class CublasLibrary(NotCompiled):
     """``cublasGemmEx`` on device arrays, in their library's stream, and on copies of NumPy's."""
 
     name = "cublas"
@@ -43,6 +42,10 @@ class CublasLibrary(Kernel):
     dtypes = operand_types()
     options = ()
     runs_on = "library"
+    not_compiled = (
+        "kernel 'cublas' is a library of NVIDIA's, called as it is: its source, code, launch and "
+        "accesses are not known; take another kernel to see them"
+    )
 
     def configure(self, problem: GemmProblem, arch: str, **options: Any) -> CublasConfig:
         """See :meth:`Kernel.configure`; there are no options.
@@ -93,7 +96,7 @@ class CublasLibrary(Kernel):
             with _making:
                 handle = _handles.get(device)
                 if handle is None:
-                    handle = _handles.setdefault(device, cublas.Cublas())
+                    handle = _handles[device] = cublas.Cublas()
             launcher = handle.launcher(problem, alpha, beta, alpha_pointer, beta_pointer, device)
 
         def launch(a: int, b: int, c: int, stream: int = 0) -> None:
@@ -101,24 +104,3 @@ class CublasLibrary(Kernel):
                 launcher(a, b, c, stream)
 
         return launch
-
-    def emit(self, config: CublasConfig) -> TranslationUnit:
-        """Refuse: the source is NVIDIA's."""
-        raise _not_ours()
-
-    def launch(self, config: CublasConfig, problem: GemmProblem) -> Launch:
-        """Refuse: cuBLAS chooses it."""
-        raise _not_ours()
-
-    def accesses(
-        self, config: CublasConfig, problem: GemmProblem, *, reads_c: bool = False
-    ) -> tuple[Access, ...]:
-        """Refuse: cuBLAS says nothing of them."""
-        raise _not_ours()
-
-
-def _not_ours() -> UnsupportedError:
-    return UnsupportedError(
-        "kernel 'cublas' is a library of NVIDIA's, called as it is: its source, code, launch and "
-        "accesses are not known; take another kernel to see them"
-    )

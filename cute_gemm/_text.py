@@ -1,0 +1,40 @@
+"""How results are put into words: numbers with units, and what ``rich`` prints as plain text."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+
+def plain(content: Any, width: int) -> str:
+    """Return what ``rich`` prints of ``content``, without colours and trailing spaces."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    # no_color would still write bold and dim; without a terminal rich writes no codes at all.
+    Console(file=out, width=width, force_terminal=False, color_system=None).print(content)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def short(value: float) -> str:
+    """Return a number with three to four digits: ``1.23``, ``45.6``, ``1,365``."""
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def si(value: float) -> str:
+    """Return a number with its decimal prefix and a space: ``"137 G"``, ``"0 "``."""
+    prefixes = ["", "k", "M", "G", "T", "P", "E"]
+    while value >= 999.5 and len(prefixes) > 1:
+        value /= 1e3
+        del prefixes[0]
+    return f"{short(value)} {prefixes[0]}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time: ``"1.50 s"``, ``"441 us"``."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= scale:
+            return f"{short(seconds / scale)} {unit}"
+    return f"{short(seconds * 1e6)} us"
