@@ -13,6 +13,8 @@ import pytest
 import cute_gemm as cg
 from cute_gemm import api, select
 from cute_gemm.atoms import DTYPES
+from cute_gemm.bench_contestants import of_kernel
+from cute_gemm.bench_matrices import Place
 from cute_gemm.errors import (
     DeviceError,
     DTypeError,
@@ -450,3 +452,35 @@ def test_streams_of_every_library() -> None:
     assert raw_stream(ProtocolStream()) == 44
     with pytest.raises(OptionError, match=r"stream='default' is not a CUDA stream"):
         raw_stream("default")
+
+
+def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    class Loaded:
+        def bind(self, launch: Any, **given: Any) -> Any:
+            seen[-1] += (launch, given)
+            return lambda *addresses: addresses
+
+    def load(build: Any, device: int) -> Loaded:
+        seen.append((build, device))
+        return Loaded()
+
+    monkeypatch.setattr("cute_gemm.runtime.load", load)
+    sizes = {"m": 3, "n": 5, "k": 7, "lda": 8, "ldb": 9, "ldc": 4}
+    plan = cg.plan("TN", **sizes, dtype="complex64", kernel="naive", arch="sm_80", backend="cpu")
+    plan.__dict__["build"] = "the build"
+    given = {**sizes, "scalar": "complex64", "alpha": 1 + 2j, "beta": 3j, "alpha_pointer": 11,
+             "beta_pointer": 13}  # fmt: skip
+    plan.bind(2, 1 + 2j, 3j, 11, 13)
+    assert seen == [("the build", 2, plan.launch, given)]
+
+    plan.device = 1
+    plan._bind((0.5, 0, 0, 17))
+    changed = {"alpha": 0.5, "beta": 0, "alpha_pointer": 0, "beta_pointer": 17}
+    assert seen[1:] == [("the build", 1, plan.launch, given | changed)]
+
+    start = of_kernel(plan, [Place(1, 2, 3), Place(4, 5, 6)], 3, 0.5, 2.0)
+    changed = {"alpha": 0.5, "beta": 2.0, "alpha_pointer": 0, "beta_pointer": 0}
+    assert seen[2:] == [("the build", 3, plan.launch, given | changed)]
+    assert start(1) == (4, 5, 6)
