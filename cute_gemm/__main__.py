@@ -2,6 +2,6 @@
 
 import sys
 
-from cute_gemm.cli import main
+from cute_gemm.commands.cli import main
 
 sys.exit(main())

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm import select
-from cute_gemm.compiler import normalize_arch
+from cute_gemm.build.nvrtc import normalize_arch
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
-from cute_gemm.operand import Order, read
-from cute_gemm.plans import Plan, scalars
-from cute_gemm.problem import GemmProblem, from_operands, from_sizes
+from cute_gemm.plan import Plan, scalars
+from cute_gemm.problem.arrays import Order, read
+from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
@@ -240,7 +240,7 @@ def analyze(
     >>> report["A"].coalesced, report["B"].coalesced
     (False, False)
     """
-    from cute_gemm.analysis.gpus import arch_for
+    from cute_gemm.gpus.table import arch_for
 
     arch = arch_for(arguments.pop("arch", None), gpu)
     made = plan(op, A, B, C, **{"backend": "cpu", "arch": arch, **arguments})
@@ -267,7 +267,7 @@ def _make_plan(
     if _runs_on(kernel) == "cpu":
         target = "cpu"
     elif where == "cuda":
-        from cute_gemm.runtime import device_arch
+        from cute_gemm.run.launch import device_arch
 
         device = device or 0
         target = normalize_arch(arch) if arch else device_arch(device)
@@ -282,7 +282,7 @@ def _runs_on(kernel: str) -> Literal["gpu", "cpu", "library"]:
 
 def _arch_without_backend() -> str:
     """The arch to emit for when the CPU computes: the GPU's, if there is one all the same."""
-    from cute_gemm.runtime import device_arch, why_no_gpu
+    from cute_gemm.run.launch import device_arch, why_no_gpu
 
     return DEFAULT_ARCH if why_no_gpu() else device_arch(0)
 
@@ -304,7 +304,7 @@ def _backend(backend: Backend, device: int | None, kernel: str = "auto") -> Lite
                 f"or leave {asked.partition('=')[0]} out"
             )
         return "cpu"
-    from cute_gemm.runtime import why_no_gpu
+    from cute_gemm.run.launch import why_no_gpu
 
     reason = why_no_gpu()
     if reason is None:

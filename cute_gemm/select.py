@@ -6,31 +6,31 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cute_gemm.atoms import dtype
 from cute_gemm.errors import UnknownKernelError
+from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
-    from cute_gemm.problem import GemmProblem
+    from cute_gemm.problem.problem import GemmProblem
 
 #: name -> (module, class); imported when asked for.
 _KERNELS = {
     "host": ("cute_gemm.kernels.host", "Host"),
-    "naive": ("cute_gemm.kernels.ladder", "Naive"),
-    "coalesced": ("cute_gemm.kernels.ladder", "Coalesced"),
-    "smem_full_k": ("cute_gemm.kernels.ladder", "SmemFullK"),
-    "smem_tiled": ("cute_gemm.kernels.ladder", "SmemTiled"),
-    "register_rows": ("cute_gemm.kernels.ladder", "RegisterRows"),
-    "thread_tile_1d": ("cute_gemm.kernels.ladder", "ThreadTile1d"),
-    "thread_tile_2d": ("cute_gemm.kernels.ladder", "ThreadTile2d"),
-    "vectorized": ("cute_gemm.kernels.ladder", "Vectorized"),
-    "bank_free": ("cute_gemm.kernels.ladder", "BankFree"),
-    "warp_tiled": ("cute_gemm.kernels.ladder", "WarpTiled"),
-    "double_buffered": ("cute_gemm.kernels.ladder", "DoubleBuffered"),
-    "tensor_core": ("cute_gemm.kernels.tensor_core", "TensorCore"),
-    "sm80_pipeline": ("cute_gemm.kernels.sm80_pipeline", "Sm80Pipeline"),
-    "cutlass_universal": ("cute_gemm.kernels.cutlass_universal", "CutlassUniversal"),
-    "cublas": ("cute_gemm.kernels.library", "CublasLibrary"),
+    "naive": ("cute_gemm.kernels.simt.ladder", "Naive"),
+    "coalesced": ("cute_gemm.kernels.simt.ladder", "Coalesced"),
+    "smem_full_k": ("cute_gemm.kernels.simt.ladder", "SmemFullK"),
+    "smem_tiled": ("cute_gemm.kernels.simt.ladder", "SmemTiled"),
+    "register_rows": ("cute_gemm.kernels.simt.ladder", "RegisterRows"),
+    "thread_tile_1d": ("cute_gemm.kernels.simt.ladder", "ThreadTile1d"),
+    "thread_tile_2d": ("cute_gemm.kernels.simt.ladder", "ThreadTile2d"),
+    "vectorized": ("cute_gemm.kernels.simt.ladder", "Vectorized"),
+    "bank_free": ("cute_gemm.kernels.simt.ladder", "BankFree"),
+    "warp_tiled": ("cute_gemm.kernels.simt.ladder", "WarpTiled"),
+    "double_buffered": ("cute_gemm.kernels.simt.ladder", "DoubleBuffered"),
+    "tensor_core": ("cute_gemm.kernels.sm80.tensor_core", "TensorCore"),
+    "sm80_pipeline": ("cute_gemm.kernels.sm80.pipeline", "Sm80Pipeline"),
+    "cutlass_universal": ("cute_gemm.kernels.cutlass.universal", "CutlassUniversal"),
+    "cublas": ("cute_gemm.kernels.library.kernel", "CublasLibrary"),
 }
 
 

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import cute_gemm as cg
-from cute_gemm.analysis import draw, html
+from cute_gemm.analysis import html
+from cute_gemm.analysis.pictures import requests as draw
 from cute_gemm.analysis.report import Report
-from cute_gemm.atoms import cp_async
-from cute_gemm.copies import gmem_tiled_copy
-from cute_gemm.layout import Layout, column_major, parse
+from cute_gemm.cute.atoms import cp_async
+from cute_gemm.cute.copies import gmem_tiled_copy
+from cute_gemm.cute.layout import Layout, column_major, parse
 
 
 def access(report: Report, operand: str, instruction: str) -> str:

@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 
 import cute_gemm as cg
-from cute_gemm.verify import verify
+from cute_gemm.problem.verify import verify
 
 M, N, K = 192, 128, 64
 

@@ -11,9 +11,9 @@ import sys
 import numpy as np
 
 import cute_gemm as cg
-from cute_gemm.bench import compare
-from cute_gemm.runtime import why_no_gpu
-from cute_gemm.verify import verify
+from cute_gemm.measure.bench import compare
+from cute_gemm.problem.verify import verify
+from cute_gemm.run.launch import why_no_gpu
 
 
 def main() -> None:

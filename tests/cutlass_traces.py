@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cute_gemm.emitter import TranslationUnit
-from cute_gemm.kernels import cutlass_epilogue as epilogue
-from cute_gemm.kernels.cutlass_config import CutlassUniversalConfig
-from cute_gemm.kernels.cutlass_shared import Requests, fragment_loads, shared_stores
-from cute_gemm.kernels.cutlass_universal import CutlassUniversal
-from cute_gemm.problem import from_sizes
+from cute_gemm.build.unit import TranslationUnit
+from cute_gemm.kernels.cutlass import epilogue
+from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
+from cute_gemm.kernels.cutlass.shared import Requests, fragment_loads, shared_stores
+from cute_gemm.kernels.cutlass.universal import CutlassUniversal
+from cute_gemm.problem.problem import from_sizes
 
 KERNEL = CutlassUniversal()
 HEADER = Path(__file__).parent / "gpu" / "cutlass_trace.cuh"

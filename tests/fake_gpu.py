@@ -15,13 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cute_gemm import bench_size, devices, plans, runtime, select
-from cute_gemm.atoms import DTYPES
-from cute_gemm.cublas import CublasError
-from cute_gemm.emitter import TranslationUnit
+from cute_gemm import plan as plans
+from cute_gemm import select
+from cute_gemm.build.unit import TranslationUnit
 from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
 from cute_gemm.kernels.base import Kernel, Launch
-from cute_gemm.problem import GemmProblem, Matrix
+from cute_gemm.kernels.library.cublas import CublasError
+from cute_gemm.measure import size as bench_size
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import GemmProblem, Matrix
+from cute_gemm.run import driver as devices
+from cute_gemm.run import launch as runtime
 
 L2_BYTES = 1 << 20
 

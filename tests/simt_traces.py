@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cute_gemm.atoms import DTYPES
-from cute_gemm.problem import GemmProblem, Matrix
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import GemmProblem, Matrix
 
 WARP = 32
 

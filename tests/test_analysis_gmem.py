@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.analysis import gmem
-from cute_gemm.atoms import dtype
-from cute_gemm.kernels.base import GlobalAccess
-from cute_gemm.problem import Matrix
+from cute_gemm.access import GlobalAccess
+from cute_gemm.model import gmem
+from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.problem import Matrix
 
 
 def copy_coords(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.analysis import smem
-from cute_gemm.kernels.base import SharedAccess
+from cute_gemm.access import SharedAccess
+from cute_gemm.model import smem
 
 LANE = np.arange(32)
 

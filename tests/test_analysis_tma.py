@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.analysis import gmem, tma
-from cute_gemm.atoms import dtype
-from cute_gemm.kernels.base import TmaAccess
-from cute_gemm.problem import Matrix
+from cute_gemm.access import TmaAccess
+from cute_gemm.model import gmem, tma
+from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.problem import Matrix
 
 
 def k_major(rows: int, k: int, name: str = "float16", ld: int = 0, alignment: int = 256) -> Matrix:

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.analysis.copy import CopyReport, analyze_copy
-from cute_gemm.analysis.tiled_copy import atom_name
-from cute_gemm.atoms import DTYPES, LDMATRIX, LDMATRIX_TRANS, MATRIX_ATOMS, MMA_ATOMS
-from cute_gemm.copies import TiledMma, mma_tiled_copy
+from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
+from cute_gemm.analysis.copy.tiles import atom_name
+from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, MATRIX_ATOMS, MMA_ATOMS
+from cute_gemm.cute.copies import TiledMma, mma_tiled_copy
+from cute_gemm.cute.layout import Layout, Swizzle, from_map, parse, tile_to_shape
 from cute_gemm.errors import OptionError
-from cute_gemm.layout import Layout, Swizzle, from_map, parse, tile_to_shape
+from cute_gemm.problem.dtypes import DTYPES
 
 REFERENCE = "Sw<3,3,4> o 0 o ((32,4),(8,4)):((1,256),(32,1024))"
 

@@ -12,9 +12,6 @@ import pytest
 
 import cute_gemm as cg
 from cute_gemm import api, select
-from cute_gemm.atoms import DTYPES
-from cute_gemm.bench_contestants import of_kernel
-from cute_gemm.bench_matrices import Place
 from cute_gemm.errors import (
     DeviceError,
     DTypeError,
@@ -26,7 +23,10 @@ from cute_gemm.errors import (
     UnknownKernelError,
     UnsupportedError,
 )
-from cute_gemm.plans import raw_stream
+from cute_gemm.measure.contestants import of_kernel
+from cute_gemm.measure.matrices import Place
+from cute_gemm.plan import raw_stream
+from cute_gemm.problem.dtypes import DTYPES
 
 OPS = ("NN", "NT", "TN", "TT")
 NO_GPU = "there is none in this test"
@@ -76,7 +76,7 @@ def check(C: np.ndarray, op: str, A: np.ndarray, B: np.ndarray, extra: Any = 0.0
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has not warned yet, on a machine without a GPU."""
-    monkeypatch.setattr("cute_gemm.runtime.why_no_gpu", lambda: NO_GPU)
+    monkeypatch.setattr("cute_gemm.run.launch.why_no_gpu", lambda: NO_GPU)
     monkeypatch.setattr(api, "_warned", False)
     monkeypatch.setattr(api, "_plans", {})
 
@@ -466,7 +466,7 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
         seen.append((build, device))
         return Loaded()
 
-    monkeypatch.setattr("cute_gemm.runtime.load", load)
+    monkeypatch.setattr("cute_gemm.run.launch.load", load)
     sizes = {"m": 3, "n": 5, "k": 7, "lda": 8, "ldb": 9, "ldc": 4}
     plan = cg.plan("TN", **sizes, dtype="complex64", kernel="naive", arch="sm_80", backend="cpu")
     plan.__dict__["build"] = "the build"

@@ -11,11 +11,17 @@ import fake_gpu
 import numpy as np
 import pytest
 
-from cute_gemm import bench, bench_contestants, bench_size, cli, cublas, devices, select
-from cute_gemm.bench import parse_sizes
+from cute_gemm import select
+from cute_gemm.commands import cli
 from cute_gemm.errors import LaunchError, NoGpuError, OptionError, UnknownKernelError
-from cute_gemm.operand import read
-from cute_gemm.problem import from_operands
+from cute_gemm.kernels.library import cublas
+from cute_gemm.measure import bench
+from cute_gemm.measure import contestants as bench_contestants
+from cute_gemm.measure import size as bench_size
+from cute_gemm.measure.bench import parse_sizes
+from cute_gemm.problem.arrays import read
+from cute_gemm.problem.problem import from_operands
+from cute_gemm.run import driver as devices
 
 M, N, K = 5, 4, 3
 
@@ -411,7 +417,7 @@ def test_only_what_is_missing_is_compiled(monkeypatch):
 
 def test_a_process_compiles_the_same_unit(cache_directory):
     import cute_gemm as cg
-    from cute_gemm import cache
+    from cute_gemm.build import cache
 
     plan = cg.plan("NT", m=96, n=64, k=40, dtype="float32", compute="tf32", order="C",
                    kernel="sm80_pipeline", arch="sm_80", backend="cpu")  # fmt: skip

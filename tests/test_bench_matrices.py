@@ -8,16 +8,16 @@ import fake_gpu
 import numpy as np
 import pytest
 
-from cute_gemm.atoms import DTYPES
-from cute_gemm.bench_matrices import (
+from cute_gemm.measure.matrices import (
     DeviceMatrices,
     Factors,
     Reference,
     copies_past_l2,
     random_values,
 )
-from cute_gemm.problem import from_sizes
-from cute_gemm.verify import verify
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.verify import verify
 
 M, N, K = 70, 41, 53
 TYPES = [name for name, row in DTYPES.items() if row.outputs]
@@ -77,7 +77,7 @@ def test_a_missing_last_k_is_found():
 
 
 def test_blocks_do_not_matter(monkeypatch):
-    from cute_gemm import bench_matrices
+    from cute_gemm.measure import matrices as bench_matrices
 
     p = problem("float32")
     factors = Factors(p, seed=0)

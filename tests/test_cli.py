@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import _arguments, cli
+from cute_gemm.commands import arguments as _arguments
+from cute_gemm.commands import cli
 from cute_gemm.errors import OptionError
-from cute_gemm.runtime import why_no_gpu
+from cute_gemm.run.launch import why_no_gpu
 
 SIZES = ["-m", "96", "-n", "80", "-k", "64"]
 
@@ -315,7 +316,7 @@ def test_copy_html(run, tmp_path):
 
 
 def test_profile_takes_its_own_arguments(run, monkeypatch):
-    from cute_gemm import profile
+    from cute_gemm.measure import profile
 
     seen = []
     monkeypatch.setattr(profile, "command", lambda arguments: seen.append(arguments) or 1)
@@ -452,7 +453,7 @@ def test_a_closed_pipe_is_no_error():
 
 def test_nothing_of_cuda_is_imported_for_help():
     code = (
-        "import sys, cute_gemm.cli as c\n"
+        "import sys, cute_gemm.commands.cli as c\n"
         "try: c.main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'cuda', 'cutlass_library', 'rich', 'scipy', 'torch', 'cupy', 'ml_dtypes'}\n"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cute_gemm import compiler
-from cute_gemm.compiler import build, include_paths, normalize_arch
-from cute_gemm.cubin import Resources
-from cute_gemm.emitter import TranslationUnit
+from cute_gemm.build import nvrtc as compiler
+from cute_gemm.build.cubin import Resources
+from cute_gemm.build.nvrtc import build, include_paths, normalize_arch
+from cute_gemm.build.unit import TranslationUnit
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
 
 
@@ -162,8 +162,8 @@ def test_cute_builds_once_and_then_comes_from_the_cache(
 
     # In a new process too, where nothing of CUDA is imported for it.
     script = (
-        "import sys; from cute_gemm.compiler import build;"
-        "from cute_gemm.emitter import TranslationUnit;"
+        "import sys; from cute_gemm.build.nvrtc import build;"
+        "from cute_gemm.build.unit import TranslationUnit;"
         f"found = build(TranslationUnit({CUTE.source!r}, 'entry'), 'sm_80');"
         "assert found.cached; assert 'cuda' not in sys.modules; print(len(found.cubin))"
     )

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from cute_gemm.atoms import LDMATRIX, LDMATRIX_TRANS, MMA_ATOMS, MmaAtom, cp_async, universal
-from cute_gemm.copies import TiledCopy, TiledMma, gmem_tiled_copy, mma_tiled_copy
-from cute_gemm.layout import Layout, Swizzle, column_major, row_major
+from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, MMA_ATOMS, MmaAtom, cp_async, universal
+from cute_gemm.cute.copies import TiledCopy, TiledMma, gmem_tiled_copy, mma_tiled_copy
+from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major
 
 LANE = np.arange(32)
 HALF = MMA_ATOMS["SM80_16x8x16_F32F16F16F32_TN"]

@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from cute_gemm import cpu
-from cute_gemm.atoms import DTYPES
 from cute_gemm.kernels import host
-from cute_gemm.operand import read
-from cute_gemm.problem import from_operands
+from cute_gemm.problem import reference as cpu
+from cute_gemm.problem.arrays import read
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import from_operands
 
 DTYPES_IN = [row.name for row in DTYPES.values() if row.outputs]
 COMPLEX = [name for name in DTYPES_IN if DTYPES[name].is_complex]

@@ -15,12 +15,14 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import cute_gemm as cg
-from cute_gemm import api, cublas, runtime
+from cute_gemm import api
 from cute_gemm.errors import NoGpuError, OptionError, UnsupportedError
-from cute_gemm.kernels import library
-from cute_gemm.operand import read
-from cute_gemm.problem import from_operands, from_sizes
-from cute_gemm.verify import verify
+from cute_gemm.kernels.library import cublas
+from cute_gemm.kernels.library import kernel as library
+from cute_gemm.problem.arrays import read
+from cute_gemm.problem.problem import from_operands, from_sizes
+from cute_gemm.problem.verify import verify
+from cute_gemm.run import launch as runtime
 
 M, N, K = 5, 4, 3
 OPS = ["".join(letters) for letters in itertools.product("NTC", repeat=2)]

@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 from cutlass_traces import KERNEL, configs, unit
 
-from cute_gemm.analysis import smem
-from cute_gemm.atoms import dtype
-from cute_gemm.compiler import build
+from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.build.nvrtc import build
+from cute_gemm.cute.layout import parse
 from cute_gemm.errors import CompileError, OptionError
-from cute_gemm.kernels import cutlass_epilogue as epilogue
-from cute_gemm.kernels.base import Access, GlobalAccess, SharedAccess
-from cute_gemm.kernels.cutlass_config import CutlassUniversalConfig
-from cute_gemm.kernels.cutlass_shared import (
+from cute_gemm.kernels.cutlass import epilogue
+from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
+from cute_gemm.kernels.cutlass.shared import (
     Requests,
     SharedTile,
     fragment_loads,
     shared_stores,
     shared_tile,
 )
-from cute_gemm.layout import parse
-from cute_gemm.problem import GemmProblem, from_sizes
+from cute_gemm.model import smem
+from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.problem import GemmProblem, from_sizes
 
 CONFIGS = {config.name: config for config in configs()}
 every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)

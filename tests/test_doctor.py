@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from cute_gemm import compiler, devices, doctor
-from cute_gemm.compiler import CudaHeaders
-from cute_gemm.doctor import Check, checks
+from cute_gemm.build import nvrtc as compiler
+from cute_gemm.build.nvrtc import CudaHeaders
+from cute_gemm.commands import doctor
+from cute_gemm.commands.doctor import Check, checks
 from cute_gemm.errors import HeaderError
+from cute_gemm.run import driver as devices
 
 
 def named(name: str) -> Check:

@@ -7,12 +7,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from cute_gemm.analysis import draw, gmem, smem
-from cute_gemm.atoms import cp_async
-from cute_gemm.copies import gmem_tiled_copy
-from cute_gemm.kernels.base import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.layout import Layout, Swizzle, column_major
-from cute_gemm.problem import Matrix
+from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.analysis.pictures import requests as draw
+from cute_gemm.cute.atoms import cp_async
+from cute_gemm.cute.copies import gmem_tiled_copy
+from cute_gemm.cute.layout import Layout, Swizzle, column_major
+from cute_gemm.model import gmem, smem
+from cute_gemm.problem.problem import Matrix
 
 LANES = np.arange(32)
 

@@ -9,9 +9,11 @@ from math import ceil
 import pytest
 from rich.console import Console
 
-from cute_gemm import cli, ideas, select
+from cute_gemm import select
+from cute_gemm.analysis import ideas
+from cute_gemm.analysis.explain import Explanation, _print_code, explain
+from cute_gemm.commands import cli
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.explain import Explanation, _print_code, explain
 
 OPS = ("NN", "NT", "TN", "TT")
 SIMT = select.LADDER[select.LADDER.index("naive") : select.LADDER.index("tensor_core")]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cute_gemm.analysis.gpus import GPUS, SM_LIMITS, default_gpu, gpu, sm_limits
+from cute_gemm.arch import shared_limit
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.base import shared_limit
+from cute_gemm.gpus.table import GPUS, SM_LIMITS, default_gpu, gpu, sm_limits
 
 #: Dense operations per clock and multiprocessor, from the architecture whitepapers, by compute
 #: capability: tensor cores with 16-bit types (two where GeForce has half), CUDA cores with FP32.
@@ -123,8 +123,8 @@ def test_limits_that_are_not_known():
 
 
 def test_a_named_gpu_says_the_arch(capsys):
-    from cute_gemm.analysis.gpus import arch_for
-    from cute_gemm.cli import main
+    from cute_gemm.commands.cli import main
+    from cute_gemm.gpus.table import arch_for
 
     assert arch_for(None, "A100") == "sm_80"
     assert arch_for("sm_90a", "A100") == "sm_90a"

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import runtime
-from cute_gemm.atoms import DTYPES
 from cute_gemm.errors import DeviceError, OptionError, UnsupportedError
 from cute_gemm.kernels.host import Host
-from cute_gemm.operand import read
-from cute_gemm.problem import from_operands
-from cute_gemm.verify import verify
+from cute_gemm.problem.arrays import read
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import from_operands
+from cute_gemm.problem.verify import verify
+from cute_gemm.run import launch as runtime
 
 M, N, K = 300, 270, 33  # more than a block of C
 
@@ -126,7 +126,7 @@ Tensor.__module__ = "torch"
 
 def test_device_arrays_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     A, B, C = (Tensor() for _ in range(3))
-    monkeypatch.setattr("cute_gemm.problem.overlap", lambda a, b: False)
+    monkeypatch.setattr("cute_gemm.problem.problem.overlap", lambda a, b: False)
     message = "kernel='host' cannot read A on CUDA device 1: pass host arrays, or leave kernel out"
     with pytest.raises(DeviceError, match=message):
         cg.gemm("NN", A, B, C, kernel="host")
@@ -135,7 +135,7 @@ def test_device_arrays_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         plan(A, B, C)
     alpha = SimpleNamespace(device=1)
     monkeypatch.setattr(
-        "cute_gemm.problem.read", lambda array, name, dimensions: read(Tensor(), name)
+        "cute_gemm.problem.problem.read", lambda array, name, dimensions: read(Tensor(), name)
     )
     x = np.ones((4, 4), np.float32)
     with pytest.raises(DeviceError, match=r"alpha is on CUDA device 1 .*number: alpha\.item"):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
+from cute_gemm.access import SharedAccess, TmaAccess
 from cute_gemm.analysis import html
-from cute_gemm.kernels.base import SharedAccess, TmaAccess
-from cute_gemm.layout import Layout, Swizzle
-from cute_gemm.problem import Matrix
+from cute_gemm.cute.layout import Layout, Swizzle
+from cute_gemm.problem.problem import Matrix
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 

@@ -19,11 +19,11 @@ from simt_traces import Key, Machine
 from trace_counts import count
 
 from cute_gemm import select
+from cute_gemm.access import Access
 from cute_gemm.analysis.rows import make_row
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.base import Access
-from cute_gemm.kernels.simt import SimtKernel
-from cute_gemm.problem import GemmProblem, from_sizes
+from cute_gemm.kernels.simt.kernel import SimtKernel
+from cute_gemm.problem.problem import GemmProblem, from_sizes
 
 OPS = ("NN", "NT", "TN", "TT")
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")

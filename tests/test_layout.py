@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.compiler import include_paths
-from cute_gemm.errors import NotationError
-from cute_gemm.layout import (
+from cute_gemm.build.nvrtc import include_paths
+from cute_gemm.cute.layout import (
     Layout,
     Swizzle,
     as_layout,
@@ -23,6 +22,7 @@ from cute_gemm.layout import (
     row_major,
     tile_to_shape,
 )
+from cute_gemm.errors import NotationError
 
 LEAF = st.tuples(st.integers(1, 4), st.integers(0, 40))
 

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.analysis import gmem, smem
-from cute_gemm.analysis.copy import analyze_copy
-from cute_gemm.analysis.mends import mend_global, mend_shared, mends
-from cute_gemm.atoms import DTYPES, universal
-from cute_gemm.copies import TiledCopy, gmem_tiled_copy
-from cute_gemm.kernels.base import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.kernels.sm80_pipeline import Sm80Pipeline
-from cute_gemm.kernels.sm80_structure import structure
-from cute_gemm.layout import Layout, Swizzle, column_major, parse, row_major, tile_to_shape
-from cute_gemm.problem import Matrix, from_sizes
+from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.analysis.copy.report import analyze_copy
+from cute_gemm.analysis.mends.gmem import mend_global, mend_shared, mends
+from cute_gemm.cute.atoms import universal
+from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
+from cute_gemm.cute.layout import Layout, Swizzle, column_major, parse, row_major, tile_to_shape
+from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
+from cute_gemm.kernels.sm80.structure import structure
+from cute_gemm.model import gmem, smem
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import Matrix, from_sizes
 
 KERNEL = Sm80Pipeline()
 K_HOME = "into shared memory Sw<2,3,3> o 0 o (8,32):(32,1), tiled to (128,32) read by ldmatrix.x4"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cute_gemm.analysis.gpus import SM_LIMITS
-from cute_gemm.analysis.occupancy import occupancy, waves
+from cute_gemm.arch import shared_limit
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.kernels.base import shared_limit
+from cute_gemm.gpus.occupancy import occupancy, waves
+from cute_gemm.gpus.table import SM_LIMITS
 
 CASES = [
     (cc, threads, registers, shared)
@@ -59,7 +59,7 @@ int main(void) {
 
 
 def test_the_rules_are_those_of_cuda_occupancy_h(tmp_path):
-    from cute_gemm.compiler import include_paths
+    from cute_gemm.build.nvrtc import include_paths
 
     cc = shutil.which("cc")
     headers = [p for p in include_paths() if (p / "cuda_occupancy.h").is_file()]

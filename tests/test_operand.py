@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cute_gemm import operand
 from cute_gemm.errors import ArrayError, ShapeError, StrideError
-from cute_gemm.operand import Operand, dtype_name, host_array, new_matrix, overlap, read
+from cute_gemm.problem import arrays as operand
+from cute_gemm.problem.arrays import Operand, dtype_name, host_array, new_matrix, overlap, read
 
 
 class FakeTensor:
@@ -414,7 +414,7 @@ def test_overlap_of_blocks_of_one_large_buffer():
 
 def test_no_array_library_is_imported():
     script = (
-        "import sys, cute_gemm.cpu\n"
+        "import sys, cute_gemm.problem.reference\n"
         "print([m for m in ('torch', 'cupy', 'jax', 'ml_dtypes', 'cuda.core') if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

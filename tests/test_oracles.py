@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.analysis.tiled_copy import held_values, matrix_vectors
-from cute_gemm.atoms import LDMATRIX, MATRIX_ATOMS, MMA_ATOMS
-from cute_gemm.copies import TiledCopy, gmem_tiled_copy
-from cute_gemm.layout import Layout, Swizzle, as_layout, column_major, row_major, tile_to_shape
+from cute_gemm.analysis.copy.tiles import held_values, matrix_vectors
+from cute_gemm.cute.atoms import LDMATRIX, MATRIX_ATOMS, MMA_ATOMS
+from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
+from cute_gemm.cute.layout import Layout, Swizzle, as_layout, column_major, row_major, tile_to_shape
 
 tl = pytest.importorskip("tensor_layouts", reason="an oracle: pip install tensor-layouts")
 atoms_nv = pytest.importorskip("tensor_layouts.atoms_nv")

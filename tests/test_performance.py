@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 import cute_gemm as cg
-from cute_gemm.analysis.gpus import GPUS, gpu
 from cute_gemm.analysis.performance import performance
 from cute_gemm.errors import OptionError
+from cute_gemm.gpus.table import GPUS, gpu
 from cute_gemm.kernels.base import Launch
-from cute_gemm.problem import GemmProblem, from_sizes
+from cute_gemm.problem.problem import GemmProblem, from_sizes
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import profile
-from cute_gemm.analysis import counters
-from cute_gemm.analysis.counters import CLASSES, compare, parse, predicted
 from cute_gemm.errors import OptionError, ToolError, UnsupportedError
-from cute_gemm.profile import Case, CounterPermissionError, Profile, predict
+from cute_gemm.measure import counters, profile
+from cute_gemm.measure.counters import CLASSES, compare, parse, predicted
+from cute_gemm.measure.profile import Case, CounterPermissionError, Profile, predict
 
 CASE = Case("TN", 256, 128, 64, "float16", kernel="sm80_pipeline", arch="sm_90a")
 LDSM = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldsm.sum"
@@ -251,7 +250,7 @@ import json, sys
 told = json.load(open({told!r}))
 words = sys.argv[1:]
 assert words[words.index("--clock-control") + 1] == "none" and "--csv" in words
-assert words[-3:-1] == ["-m", "cute_gemm.profile"], words
+assert words[-3:-1] == ["-m", "cute_gemm.measure.profile"], words
 metrics = words[words.index("--metrics") + 1].split(",")
 cases = json.load(open(words[-1]))
 print(told["says"])

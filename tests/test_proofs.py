@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 
 from cute_gemm import select
-from cute_gemm.atoms import DTYPES
-from cute_gemm.compiler import build
-from cute_gemm.copies import TiledCopy, TiledMma
-from cute_gemm.emitter import TranslationUnit, emit_sm80_pipeline
-from cute_gemm.emitter_simt import emit_simt
+from cute_gemm.build.nvrtc import build
+from cute_gemm.build.unit import TranslationUnit, emit_sm80_pipeline
+from cute_gemm.cute.copies import TiledCopy, TiledMma
+from cute_gemm.cute.layout import Layout, Swizzle, parse
 from cute_gemm.errors import CompileError
-from cute_gemm.kernels import simt_structure
-from cute_gemm.kernels.simt import SimtKernel
-from cute_gemm.kernels.sm80_pipeline import Sm80Pipeline
-from cute_gemm.kernels.sm80_structure import Config, Structure, structure
-from cute_gemm.layout import Layout, Swizzle, parse
-from cute_gemm.problem import from_sizes
+from cute_gemm.kernels.simt.kernel import SimtKernel
+from cute_gemm.kernels.simt.kernel import structure as simt_structure
+from cute_gemm.kernels.simt.unit import emit_simt
+from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
+from cute_gemm.kernels.sm80.structure import Config, Structure, structure
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import from_sizes
 
 Change = Callable[[Structure], Structure]
 KERNEL = Sm80Pipeline()

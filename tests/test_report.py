@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm.analysis import report, rows, tma
+from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.analysis import report, rows
 from cute_gemm.errors import OptionError
-from cute_gemm.kernels.base import GlobalAccess, Launch, SharedAccess, TmaAccess
-from cute_gemm.problem import GemmProblem, Matrix, from_sizes
+from cute_gemm.kernels.base import Launch
+from cute_gemm.model import tma
+from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
 
 LANE = np.arange(32)
 

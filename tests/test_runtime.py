@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cute_gemm import devices, runtime
-from cute_gemm.cubin import Build, Resources
+from cute_gemm.build.cubin import Build, Resources
 from cute_gemm.errors import (
     CubinError,
     DeviceError,
@@ -26,6 +25,8 @@ from cute_gemm.errors import (
     StrideError,
 )
 from cute_gemm.kernels.base import Launch
+from cute_gemm.run import driver as devices
+from cute_gemm.run import launch as runtime
 
 without_gpu = pytest.mark.skipif(devices.why_no_gpu() is None, reason="there is a GPU")
 
@@ -529,7 +530,8 @@ def test_time_launches(driver: FakeDriver) -> None:
 
 def test_nothing_of_cuda_is_imported_before_it_is_needed() -> None:
     script = (
-        "import sys, cute_gemm.compiler, cute_gemm.cache, cute_gemm.runtime, cute_gemm.doctor;"
+        "import sys, cute_gemm.build.nvrtc, cute_gemm.build.cache;"
+        "import cute_gemm.run.launch, cute_gemm.commands.doctor;"
         "print(sorted(n for n in sys.modules if n.split('.')[0] in ('cuda', 'cutlass_library')))"
     )
     root = str(Path(runtime.__file__).parent.parent)

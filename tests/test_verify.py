@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cute_gemm.atoms import DTYPES
-from cute_gemm.problem import from_sizes
-from cute_gemm.verify import _BLOCK, bound_formula, verify
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.verify import _BLOCK, bound_formula, verify
 
 M, N, K = 37, 29, 53
 COMPLEX = ("complex64", "complex128")

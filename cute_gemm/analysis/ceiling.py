@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.atoms import MMA_ATOMS, dtype
-from cute_gemm.kernels import cutlass_config, simt_structure
+from cute_gemm.cute.atoms import MMA_ATOMS
+from cute_gemm.kernels.cutlass import config as cutlass_config
+from cute_gemm.kernels.simt import structure as simt_structure
+from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
-    from cute_gemm.analysis.gpus import Gpu, Peak
     from cute_gemm.analysis.report import Report
+    from cute_gemm.gpus.table import Gpu, Peak
     from cute_gemm.kernels.base import Kernel
 
 _GUIDE = "CUDA C++ Programming Guide"

@@ -8,7 +8,7 @@ from html import escape
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cute_gemm.analysis import draw
+from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.html_page import (
     Column,
     Markup,
@@ -21,17 +21,17 @@ from cute_gemm.analysis.html_page import (
     table,
     verdict,
 )
+from cute_gemm.analysis.pictures import requests as draw
 from cute_gemm.analysis.rows import modes, number, percent
-from cute_gemm.kernels.base import GlobalAccess, SharedAccess
-from cute_gemm.kernels.sm80_structure import Config, structure
+from cute_gemm.kernels.sm80.structure import Config, structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cute_gemm.analysis.copy import CopyReport
+    from cute_gemm.access import Access
+    from cute_gemm.analysis.copy.report import CopyReport
     from cute_gemm.analysis.report import OperandView, Report
     from cute_gemm.analysis.rows import AccessRow
-    from cute_gemm.kernels.base import Access
 
 __all__ = ["accesses_html", "copy_fragment", "copy_html", "fragment_html", "report_html"]
 

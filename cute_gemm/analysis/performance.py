@@ -7,20 +7,20 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm._text import duration, short, si
-from cute_gemm.analysis.gmem import SECTOR
-from cute_gemm.analysis.gpus import SM_LIMITS, Gpu, default_gpu
-from cute_gemm.analysis.gpus import gpu as gpu_named
-from cute_gemm.analysis.occupancy import Occupancy, Waves, occupancy, waves
 from cute_gemm.analysis.rows import percent
-from cute_gemm.atoms import dtype
+from cute_gemm.arch import compute_capability
 from cute_gemm.errors import OptionError
-from cute_gemm.kernels.base import compute_capability
+from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
+from cute_gemm.gpus.table import SM_LIMITS, Gpu, default_gpu
+from cute_gemm.gpus.table import gpu as gpu_named
+from cute_gemm.model.gmem import SECTOR
+from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.rows import AccessRow
-    from cute_gemm.cubin import Resources
+    from cute_gemm.build.cubin import Resources
     from cute_gemm.kernels.base import Launch
-    from cute_gemm.problem import GemmProblem
+    from cute_gemm.problem.problem import GemmProblem
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cute_gemm._text import plain
-from cute_gemm.analysis.mends import Mend, mends
+from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.analysis.mends.gmem import Mend, mends
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.rows import AccessRow, findings, make_row, modes, number, percent
-from cute_gemm.kernels.base import GlobalAccess, SharedAccess, TmaAccess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
-    from cute_gemm.analysis.gpus import Gpu
-    from cute_gemm.cubin import Resources
-    from cute_gemm.kernels.base import Access, Launch
-    from cute_gemm.problem import GemmProblem
+    from cute_gemm.access import Access
+    from cute_gemm.build.cubin import Resources
+    from cute_gemm.gpus.table import Gpu
+    from cute_gemm.kernels.base import Launch
+    from cute_gemm.problem.problem import GemmProblem
 
 #: Version of the keys of ``Report.to_dict``; raised when a key changes its meaning.
 FORMAT = 1

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from cute_gemm.analysis import gmem, smem, tma
-from cute_gemm.atoms import dtype
-from cute_gemm.kernels.base import GlobalAccess, TmaAccess
+from cute_gemm.access import GlobalAccess, TmaAccess
+from cute_gemm.model import gmem, smem, tma
+from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cute_gemm.kernels.base import Access, SharedAccess
-    from cute_gemm.problem import Matrix
+    from cute_gemm.access import Access, SharedAccess
+    from cute_gemm.problem.problem import Matrix
 
 #: Verdict on an access with a lane whose address is not a multiple of its vector.
 MISALIGNED = "misaligned"

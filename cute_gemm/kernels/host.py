@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm.atoms import DTYPES, operand_types
-from cute_gemm.cpu import scale
 from cute_gemm.kernels.base import NotCompiled
 from cute_gemm.kernels.options import check_names
+from cute_gemm.problem.dtypes import DTYPES, operand_types
+from cute_gemm.problem.reference import scale
 
 if TYPE_CHECKING:
-    from cute_gemm.problem import GemmProblem
+    from cute_gemm.problem.problem import GemmProblem
 
 #: Extent of the blocks of C.
 _BLOCK = 256
@@ -34,7 +34,7 @@ def gemm(
 ) -> None:
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place, as a sum of outer products.
 
-    Parameters and result are those of :func:`cute_gemm.cpu.gemm`.
+    Parameters and result are those of :func:`cute_gemm.problem.reference.gemm`.
     """
     A = A if problem.op[0] == "N" else A.T  # (M, K)
     B = B if problem.op[1] == "N" else B.T  # (K, N)

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cute_gemm.atoms import DTYPES
 from cute_gemm.errors import OptionError
+from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
-    from cute_gemm.problem import Matrix
+    from cute_gemm.problem.problem import Matrix
 
 Config = TypeVar("Config")
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from cute_gemm.atoms import DTYPES
-from cute_gemm.kernels.base import GlobalAccess, SharedAccess
+from cute_gemm.access import GlobalAccess, SharedAccess
+from cute_gemm.problem.dtypes import DTYPES
 
 #: What a kernel does that works ahead of itself.
 IN_VAIN = "after the last k-tile, in vain"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from gemm_cases import LADDER, OPS, PLAIN, TYPES, Builds, types_of
 
 from cute_gemm.errors import CompileError, GemmError, OptionError, UnsupportedError
-from cute_gemm.profile import Case, Profile, compare, count, ncu, predict
+from cute_gemm.measure.profile import Case, Profile, compare, count, ncu, predict
 
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sm80_pipeline", {"copy": "auto"}),

@@ -17,9 +17,9 @@ import numpy as np
 from gemm_cases import LADDER, OPS, Builds, Case, Place, narrow, small_cases, types_of, wide
 
 import cute_gemm as cg
-from cute_gemm.atoms import DTYPES
-from cute_gemm.runtime import device_arch
-from cute_gemm.verify import Verdict, verify
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.verify import Verdict, verify
+from cute_gemm.run.launch import device_arch
 
 
 def cases() -> list[Case]:

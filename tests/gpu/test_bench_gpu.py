@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import cli, runtime
-from cute_gemm.atoms import DTYPES
-from cute_gemm.bench import bench, compare
-from cute_gemm.bench_matrices import DeviceMatrices, Factors, l2_bytes
-from cute_gemm.bench_result import SizeResult
-from cute_gemm.cublas import Cublas, CublasError
-from cute_gemm.devices import entered
-from cute_gemm.operand import read
-from cute_gemm.problem import from_operands, from_sizes
-from cute_gemm.verify import verify
+from cute_gemm.commands import cli
+from cute_gemm.kernels.library.cublas import Cublas, CublasError
+from cute_gemm.measure.bench import bench, compare
+from cute_gemm.measure.matrices import DeviceMatrices, Factors, l2_bytes
+from cute_gemm.measure.result import SizeResult
+from cute_gemm.problem.arrays import read
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import from_operands, from_sizes
+from cute_gemm.problem.verify import verify
+from cute_gemm.run import launch as runtime
+from cute_gemm.run.driver import entered
 
 pytestmark = pytest.mark.gpu
 

@@ -18,11 +18,11 @@ from foreign_arrays import Capsule, Interface
 from gemm_cases import LADDER, SIZES, Builds, Case, Place, Type
 
 import cute_gemm as cg
-from cute_gemm.atoms import DTYPES
 from cute_gemm.errors import ArrayError, DTypeError, ScalarError
-from cute_gemm.operand import read
-from cute_gemm.problem import from_operands
-from cute_gemm.verify import verify
+from cute_gemm.problem.arrays import read
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import from_operands
+from cute_gemm.problem.verify import verify
 
 torch = pytest.importorskip("torch")
 
@@ -437,8 +437,8 @@ def test_other_libraries(name: str, wrap: Any) -> None:
 
 
 def has_cublas() -> bool:
-    from cute_gemm.cublas import Cublas, CublasError
-    from cute_gemm.devices import entered
+    from cute_gemm.kernels.library.cublas import Cublas, CublasError
+    from cute_gemm.run.driver import entered
 
     try:
         with entered(0), Cublas():

@@ -14,13 +14,13 @@ import pytest
 from gemm_cases import OPS, PLAIN, SIZES, TYPES, Case
 
 import cute_gemm as cg
-from cute_gemm.atoms import DTYPES
-from cute_gemm.cublas import Cublas, CublasError
-from cute_gemm.devices import entered
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.operand import read
-from cute_gemm.problem import from_operands
-from cute_gemm.verify import verify
+from cute_gemm.kernels.library.cublas import Cublas, CublasError
+from cute_gemm.problem.arrays import read
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import from_operands
+from cute_gemm.problem.verify import verify
+from cute_gemm.run.driver import entered
 
 torch = pytest.importorskip("torch")
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from cutlass_traces import SECTION, SECTIONS, check, configs, unit
 
-from cute_gemm.compiler import build
-from cute_gemm.cubin import Build
+from cute_gemm.build.cubin import Build
+from cute_gemm.build.nvrtc import build
 from cute_gemm.kernels.base import Launch
-from cute_gemm.kernels.cutlass_config import CutlassUniversalConfig
-from cute_gemm.runtime import download, load, upload
+from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
+from cute_gemm.run.launch import download, load, upload
 
 pytestmark = pytest.mark.gpu
 

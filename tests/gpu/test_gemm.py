@@ -33,7 +33,7 @@ from gemm_cases import (
 
 import cute_gemm as cg
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.verify import verify
+from cute_gemm.problem.verify import verify
 
 torch = pytest.importorskip("torch")
 

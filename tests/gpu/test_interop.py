@@ -11,11 +11,11 @@ from foreign_arrays import Capsule, Interface
 from gemm_cases import PLAIN, TYPES, Builds, Case, narrow
 
 import cute_gemm as cg
-from cute_gemm.atoms import DTYPES
 from cute_gemm.errors import ArrayError, ReadOnlyError
-from cute_gemm.operand import read
-from cute_gemm.problem import from_operands
-from cute_gemm.verify import verify
+from cute_gemm.problem.arrays import read
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import from_operands
+from cute_gemm.problem.verify import verify
 
 pytestmark = pytest.mark.gpu
 

@@ -1,0 +1,265 @@
+"""The vocabulary of accesses: what each memory instruction of a kernel moves, lane by lane.
+
+A kernel lists its accesses in these terms; the model counts them, reports and pictures show them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from cute_gemm.problem.dtypes import dtype
+
+if TYPE_CHECKING:
+    from cute_gemm.cute.layout import Layout
+    from cute_gemm.problem.problem import Matrix
+
+#: What becomes of a vector that straddles the end of its row: the part inside is moved, all of it
+#: (what lies beyond is never used), none of it, or, one instruction for each, its elements.
+Tail = Literal["cut", "whole", "full", "elements"]
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalAccess:
+    """One global-memory instruction of a kernel: which elements each lane of each request moves.
+
+    The requests are those of one visit of one tile (all warps of the CTA). Lanes whose vector lies
+    outside the region are predicated off.
+
+    Attributes
+    ----------
+    operand, direction, instruction, bits
+        ``"A"``, ``"load"``, ``"cp.async"``, bits per thread.
+    matrix
+        The matrix in memory: shape, strides (elements), dtype, alignment of its base address.
+    tile
+        Extents of the tile, in the modes of ``matrix``; the launch visits every tile of the region.
+    coords
+        int array [requests, 32, 2]: the first element of each lane's vector, relative to the tile's
+        corner. A lane that never takes part has -1 in both.
+    axis
+        The mode along which the vector runs.
+    sweeps
+        How often the launch visits each tile (A: once per column of CTAs).
+    limit
+        What keeps the vector from being wider, or "" at 128 bits.
+    mend
+        What would fix a bad verdict, or "".
+    origin, extents
+        First element and shape of the region of the matrix whose tiles are visited; by default all.
+    tail
+        What becomes of a vector that straddles the end of the region along ``axis``. With
+        ``"elements"`` only such vectors take part, and ``bits`` is an element's: request ``r`` of
+        ``coords`` stands for one request per element of ``width``, which are numbers
+        ``r * width + i``.
+    width
+        Elements of a straddling vector (``tail="elements"``).
+    unit
+        What one visit belongs to: ``"k-tile"`` or ``"CTA"``.
+    part
+        Which part of the launch this is, when the instruction has several (``"last k-tile"``).
+    targets
+        Of ``cp.async``: int array [requests, 32], the byte of shared memory that each lane's vector
+        goes to. Copies of 16 bytes bypass L1, and their sectors depend on it (``gmem.analyze``).
+    """
+
+    operand: str
+    direction: Literal["load", "store"]
+    instruction: str
+    bits: int
+    matrix: Matrix
+    tile: tuple[int, int]
+    coords: np.ndarray
+    axis: int
+    sweeps: int
+    limit: str = ""
+    mend: str = ""
+    origin: tuple[int, int] = (0, 0)
+    extents: tuple[int, int] | None = None
+    tail: Tail = "cut"
+    width: int = 1
+    unit: Literal["k-tile", "CTA"] = "k-tile"
+    part: str = ""
+    targets: np.ndarray | None = None
+
+    @property
+    def region(self) -> tuple[int, int]:
+        """Shape of what is visited."""
+        return self.matrix.shape if self.extents is None else self.extents
+
+    @property
+    def vector(self) -> tuple[int, int]:
+        """Bytes of an element, and elements that a lane moves at a time.
+
+        Raises
+        ------
+        ValueError
+            When ``bits`` is no whole number of elements, or the vector runs along a mode whose
+            stride is not 1.
+        """
+        size = dtype(self.matrix.dtype).bytes
+        width, rest = divmod(self.bits, 8 * size)
+        if width < 1 or rest:
+            raise ValueError(
+                f"operand {self.operand}: bits is {self.bits}, expected a multiple of the "
+                f"{8 * size} bits of {self.matrix.dtype}"
+            )
+        stride = self.matrix.stride[self.axis]
+        if width > 1 and stride != 1:
+            raise ValueError(
+                f"operand {self.operand}: a vector of {width} elements runs along mode "
+                f"{self.axis}, whose stride is {stride}; expected the mode of stride 1"
+            )
+        return size, width
+
+    def tile_classes(self) -> list[tuple[tuple[int, int], int, bool]]:
+        """The tiles of the region by extent: (elements in each mode, number of tiles, full)."""
+        modes = []
+        for extent, tile in zip(self.region, self.tile, strict=True):
+            whole, rest = divmod(extent, tile)
+            modes.append([(tile, whole, True)] * (whole > 0) + [(rest, 1, False)] * (rest > 0))
+        return [((v0, v1), n0 * n1, f0 and f1) for (v0, n0, f0), (v1, n1, f1) in product(*modes)]
+
+    def _left(self, valid: tuple[int, int]) -> np.ndarray:
+        """Elements from each lane's first to the end of the region; 0 for lanes that are off."""
+        coords = np.asarray(self.coords, np.int64).reshape(-1, 32, 2)
+        takes_part = (coords >= 0).all(axis=-1)
+        takes_part &= coords[..., 1 - self.axis] < valid[1 - self.axis]
+        return np.where(takes_part, valid[self.axis] - coords[..., self.axis], 0)
+
+    def straddling(self, valid: tuple[int, int]) -> np.ndarray:
+        """Which lanes' vectors the region's end cuts; bool [requests, 32].
+
+        Parameters
+        ----------
+        valid
+            Elements of the tile that lie in the region, in each mode.
+        """
+        width = self.width if self.tail == "elements" else self.vector[1]
+        left = self._left(valid)
+        return (left > 0) & (left < width)
+
+    def lanes(self, valid: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """First byte and number of bytes of every lane of every request of a tile.
+
+        Parameters
+        ----------
+        valid
+            Elements of the tile that lie in the region, in each mode.
+
+        Returns
+        -------
+        (int64 [requests, 32], int64 [requests, 32])
+            Bytes from the tile's corner, and 0 bytes where a lane takes no part. With
+            ``tail="elements"`` there are ``width`` requests for each in ``coords``.
+        """
+        size, width = self.vector
+        coords = np.asarray(self.coords, np.int64).reshape(-1, 32, 2)
+        starts = (coords @ np.asarray(self.matrix.stride, np.int64)) * size
+        left = self._left(valid)
+        if self.tail == "elements":
+            step = np.arange(self.width)[None, :, None]
+            along = self.matrix.stride[self.axis] * size
+            starts = (starts[:, None, :] + step * along).reshape(-1, 32)
+            left = np.where(self.straddling(valid), left, 0)[:, None, :]
+            return starts, np.where(step < left, size, 0).reshape(-1, 32)
+        inside = np.clip(left, 0, width)
+        if self.tail == "whole":
+            inside = np.where(inside > 0, width, 0)
+        elif self.tail == "full":
+            inside = np.where(inside == width, width, 0)
+        return starts, inside * size
+
+
+@dataclass(frozen=True, eq=False)
+class SharedAccess:
+    """One shared-memory instruction of a kernel.
+
+    Attributes
+    ----------
+    operand, direction, instruction, bits
+        ``"A"``, ``"load"``, ``"ldmatrix.x4"``, bits per thread.
+    offsets
+        int array [requests, 32]: byte offset of each lane's vector; for ldmatrix and stmatrix lane
+        i gives row i % 8 of matrix i // 8, as the instruction takes them. -1: lane inactive.
+    executions
+        How often the whole launch executes this list of requests; with a ``guard`` that follows
+        from it, and this is left 0.
+    unit
+        What one execution belongs to: ``"k-tile"`` or ``"CTA"``.
+    mend
+        What would fix a bad verdict, or "".
+    guard
+        The global access, request by request the same, under whose predicate this one stands
+        (``cp.async`` itself; staged sums that are stored to C); None when every lane takes part.
+    zero_fill
+        Whether what the guard leaves out is written all the same, as zeros.
+    source
+        Of ``cp.async``: the global access whose addresses it copies from, when there is no guard.
+    layout, coords, element_bits
+        Where known: the layout of the tile in shared memory (elements; one stage), the coordinates
+        int [requests, 32, 2] of the lanes' vectors in it, and the width of an element; then
+        ``offsets`` is ``layout(coords)`` in bytes.
+    part
+        Which part of the launch this is, when the instruction has several.
+    """
+
+    operand: str
+    direction: Literal["load", "store"]
+    instruction: str
+    bits: int
+    offsets: np.ndarray
+    executions: int = 0
+    unit: Literal["k-tile", "CTA"] = "k-tile"
+    mend: str = ""
+    guard: GlobalAccess | None = None
+    zero_fill: bool = False
+    source: GlobalAccess | None = None
+    layout: Layout | None = None
+    coords: np.ndarray | None = None
+    element_bits: int = 0
+    part: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class TmaAccess:
+    """One bulk tensor copy (TMA) between global and shared memory.
+
+    Attributes
+    ----------
+    operand, direction
+        ``"A"``, ``"load"``.
+    matrix
+        The matrix in memory; the launch moves every box of it, what lies outside as zeros.
+    box
+        Extents of what one instruction moves, in the modes of ``matrix``.
+    sweeps
+        How often each box is delivered to a CTA (a multicast load counts for each CTA it serves).
+    swizzle
+        Bytes of the swizzle's span: 0, 32, 64 or 128.
+    multicast
+        CTAs of a cluster that one load serves.
+    unit
+        What the instruction belongs to: ``"k-tile"`` or ``"CTA"``.
+    part
+        Which part of the launch this is, when the instruction has several.
+    mend
+        What would fix a bad verdict, or "".
+    """
+
+    operand: str
+    direction: Literal["load", "store"]
+    matrix: Matrix
+    box: tuple[int, int]
+    sweeps: int
+    swizzle: int = 0
+    multicast: int = 1
+    unit: Literal["k-tile", "CTA"] = "k-tile"
+    part: str = ""
+    mend: str = ""
+
+
+Access = GlobalAccess | SharedAccess | TmaAccess

@@ -1,0 +1,297 @@
+"""The arguments of ``analyze_copy``, checked and understood."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.analysis.copy.tiles import (
+    LANES,
+    MOST_THREADS,
+    AtomName,
+    Direction,
+    Space,
+    atom_name,
+    matrix_blocks,
+    runs_along,
+)
+from cute_gemm.cute.atoms import universal
+from cute_gemm.cute.copies import gmem_tiled_copy
+from cute_gemm.cute.layout import Layout, Printed, as_layout, as_printed
+from cute_gemm.errors import OptionError
+from cute_gemm.problem.arrays import dtype_name
+from cute_gemm.problem.dtypes import dtype as dtype_row
+
+#: Elements of the largest tile that is taken.
+MOST_ELEMENTS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """The question, understood."""
+
+    atom: AtomName
+    dtype: str
+    size: int
+    alignment: int
+    space: Space
+    direction: Direction
+    layout: Layout
+    smem: Layout | None
+    partition: np.ndarray  # int [threads, values, 2]
+    tile: tuple[int, int]
+
+    @property
+    def extents(self) -> tuple[int, int]:
+        """Extents of the tensor."""
+        return self.layout.extents[0], self.layout.extents[1]
+
+
+def understood(
+    tensor: Any, threads: Any, values: Any, atom: str, dtype: Any, space: Space | None,
+    direction: Direction | None, base_alignment: int, tile: Any, tv: Any, smem: Any,
+) -> Copy:  # fmt: skip
+    """Check every argument; the first that does not fit is named."""
+    name = atom_name(atom)
+    row = dtype_row(dtype_name(dtype))
+    printed = as_printed(tensor)
+    layout = _tile_layout("tensor", printed, row.bytes)
+    home = None if smem is None else _tile_layout("smem", as_printed(smem), row.bytes)
+    space = _one_of("space", space, ("global", "shared"))
+    direction = _one_of("direction", direction, ("load", "store"))
+    where: Any = space or printed.space
+    if where is None or name.kind == "matrix" or (name.kind == "universal" and name.space):
+        where = name.space or "global"
+    if space not in (None, where):
+        raise OptionError(f"space={space!r} does not fit atom {atom!r}, which is of {where} memory")
+    way: Any = name.direction or direction or "load"
+    if name.kind == "cp.async" and where == "shared":
+        way = "store"
+    if direction not in (None, way):
+        raise OptionError(f"direction={direction!r} does not fit atom {atom!r}, which is a {way}")
+    if (
+        isinstance(base_alignment, bool)
+        or not isinstance(base_alignment, int)
+        or base_alignment < row.bytes
+        or base_alignment & (base_alignment - 1)
+    ):
+        raise OptionError(
+            f"base_alignment={base_alignment!r}; expected a power of two, in bytes, of at least "
+            f"the {row.bytes} of {row.name}"
+        )
+    if home is not None and (where, way) != ("global", "load"):
+        raise OptionError(f"smem is the target of a copy from global memory; atom {atom!r} is none")
+    if home is not None and home.extents != layout.extents:
+        raise OptionError(
+            f"smem {home} has extents {_pair(home.extents)}; expected those of the tensor, "
+            f"{_pair(layout.extents)}"
+        )
+    if way == "store":
+        _injective("tensor", layout)
+    if home is not None:
+        _injective("smem", home)
+    _fits_elements(name, row.name, 8 * row.bytes)
+    partition, covered = _partition(name, layout, threads, values, tile, tv, 8 * row.bytes)
+    if tv is not None and (way == "store" or home is not None):
+        _injective("tv", as_layout(tv))
+    for mode, (extent, step) in enumerate(zip(layout.extents, covered, strict=True)):
+        if extent % step:
+            raise OptionError(
+                f"tensor {layout} has {extent} elements in mode {mode}, which the {step} that one "
+                f"copy covers there do not divide; expected a multiple"
+            )
+    return Copy(
+        name, row.name, row.bytes, base_alignment, where, way, layout, home, partition, covered
+    )
+
+
+def _one_of(argument: str, value: Any, choices: tuple[str, ...]) -> Any:
+    if value is not None and value not in choices:
+        raise OptionError(f"{argument}={value!r} is unknown; expected one of {', '.join(choices)}")
+    return value
+
+
+def _tile_layout(argument: str, printed: Printed, size: int) -> Layout:
+    """A tile's layout, with what can be said against it."""
+    layout = printed.layout
+    if printed.bits not in (None, 8 * size):
+        raise OptionError(
+            f"{argument} is printed with elements of {printed.bits} bits, and dtype has {8 * size}"
+        )
+    if layout.rank != 2:
+        raise OptionError(
+            f"{argument} {layout} has {layout.rank} mode{'s' if layout.rank > 1 else ''}; expected "
+            "the two of a tile (of a pipeline: one stage)"
+        )
+    return _bounded(argument, layout)
+
+
+def _bounded(argument: str, layout: Layout) -> Layout:
+    """Refuse a layout that is too large to be looked at element by element."""
+    if not 0 < layout.size <= MOST_ELEMENTS:
+        raise OptionError(
+            f"{argument} {layout} has {layout.size:,} elements; expected 1 to {MOST_ELEMENTS:,}: "
+            "those of a tile, with the strides of the whole tensor"
+        )
+    swizzle = layout.swizzle
+    high = swizzle.bits + swizzle.base + abs(swizzle.shift) if swizzle else 0
+    if high > 40 or sum((extent - 1) * stride for extent, stride in layout.leaves) >> 48:
+        raise OptionError(f"{argument} {layout} reaches further than memory does")
+    return layout
+
+
+def _injective(argument: str, layout: Layout) -> None:
+    """Refuse a layout that stores two elements at one address."""
+    table = layout.table().reshape(-1)
+    order = np.argsort(table, kind="stable")
+    same = np.flatnonzero(table[order][1:] == table[order][:-1])
+    if same.size:
+        pair = [np.unravel_index(order[same[0] + i], layout.extents) for i in (0, 1)]
+        raise OptionError(
+            f"{argument} {layout} is not injective, and stored to: coordinates {_pair(pair[0])} "
+            f"and {_pair(pair[1])} are both at {table[order][same[0]]}"
+        )
+
+
+def _fits_elements(atom: AtomName, name: str, bits: int) -> None:
+    """Refuse an atom that cannot move elements of ``bits``."""
+    if atom.bits is not None and atom.bits < bits:
+        raise OptionError(
+            f"atom {atom.text!r} moves {atom.bits} bits; an element of {name} has {bits}"
+        )
+    if atom.matrix is None:
+        return
+    if atom.matrix.name.endswith(".trans") and bits != 16:
+        raise OptionError(f"atom {atom.text!r} transposes elements of 16 bits; {name} has {bits}")
+    if bits > 32:
+        raise OptionError(
+            f"atom {atom.text!r} gives a thread 32 bits of a matrix; {name} has {bits}"
+        )
+
+
+def _pair(numbers: Sequence[Any]) -> str:
+    return f"({int(numbers[0])},{int(numbers[1])})"
+
+
+# -- who holds what -------------------------------------------------------------------------------
+
+
+def _partition(
+    atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, bits: int
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """Coordinates [threads, values, 2] of what each thread holds, and the extents they cover."""
+    if tv is not None:
+        if threads is not None or values is not None or tile is None:
+            raise OptionError("tv comes with tile, and without threads and values")
+        partition, covered = _from_tv(as_layout(tv), _extents(tile))
+    elif tile is not None:
+        raise OptionError("tile comes with tv; threads and values make their own")
+    elif threads is not None:
+        thread = _bijection("threads", threads)
+        if values is None:
+            values = _vector(atom, layout, bits)
+        value = _bijection("values", values)
+        copy = gmem_tiled_copy(universal("", bits), bits, thread, value)
+        partition, covered = copy.partition, copy.tile
+    elif values is not None:
+        raise OptionError(f"values {as_layout(values)} come without threads; expected both")
+    elif atom.matrix is None:
+        raise OptionError(
+            f"threads is missing; expected a layout such as '(16,8):(1,16)' for atom {atom.text!r}"
+        )
+    else:
+        axis = _contiguous_mode(layout)
+        extents = (layout.extents[0], layout.extents[1])
+        block = matrix_blocks(atom.matrix, extents, axis, bits)
+        if block is None:
+            raise OptionError(
+                f"tensor {layout} is not a multiple of 8 rows of 16 bytes, as many times as atom "
+                f"{atom.text!r} has matrices"
+            )
+        return block, (int(block[..., 0].max()) + 1, int(block[..., 1].max()) + 1)
+    if len(partition) > MOST_THREADS:
+        raise OptionError(f"{len(partition)} threads; a CTA has at most {MOST_THREADS}")
+    if atom.matrix is not None and len(partition) % LANES:
+        raise OptionError(
+            f"{len(partition)} threads; atom {atom.text!r} takes whole warps of {LANES}"
+        )
+    return partition, covered
+
+
+def _bijection(argument: str, given: Any) -> Layout:
+    """A thread or value layout of two modes that numbers its coordinates 0, 1, ..., once each."""
+    layout = as_layout(given)
+    if layout.rank == 1:
+        shape: Any = layout.shape
+        stride: Any = layout.stride
+        if isinstance(shape, tuple):
+            shape, stride = shape[0], stride[0]
+        layout = Layout((shape, 1), (stride, 0), layout.swizzle)
+    if layout.rank != 2:
+        raise OptionError(f"{argument} {layout} has {layout.rank} modes; expected 2 or 1")
+    table = _bounded(argument, layout).table()
+    seen = np.zeros(layout.size, bool)
+    for place in np.ndindex(table.shape):
+        number = table[place]
+        if number >= layout.size:
+            raise OptionError(
+                f"{argument} {layout} do not cover the tile: {_pair(place)} is number {number} of "
+                f"{layout.size}; expected each of 0 to {layout.size - 1} once"
+            )
+        if seen[number]:
+            raise OptionError(
+                f"{argument} {layout} do not cover the tile: number {number} has more than one "
+                f"place, {_pair(place)} for instance; expected each of 0 to {layout.size - 1} once"
+            )
+        seen[number] = True
+    return layout
+
+
+def _extents(tile: Any) -> tuple[int, int]:
+    """The tile's extents: two integers, or text such as ``(_128,_32)`` or ``128x32``."""
+    numbers = re.findall(r"\d+", tile) if isinstance(tile, str) else list(tile)
+    try:
+        first, second = map(int, numbers)
+    except (TypeError, ValueError):
+        raise OptionError(f"tile={tile!r}; expected two extents, such as (128, 32)") from None
+    if first < 1 or second < 1 or first * second > MOST_ELEMENTS:
+        raise OptionError(f"tile={tile!r}; expected two extents of 1 or more")
+    return first, second
+
+
+def _from_tv(tv: Layout, tile: tuple[int, int]) -> tuple[np.ndarray, tuple[int, int]]:
+    if tv.rank != 2:
+        raise OptionError(f"tv {tv} has {tv.rank} mode{'s' if tv.rank > 1 else ''}; expected 2")
+    table = _bounded("tv", tv).table()
+    size = tile[0] * tile[1]
+    if table.max() >= size:
+        raise OptionError(
+            f"tv {tv} reaches coordinate {table.max()}; the tile {_pair(tile)} has {size}"
+        )
+    missing = np.setdiff1d(np.arange(size), table)
+    if missing.size:
+        place = missing[0] % tile[0], missing[0] // tile[0]
+        raise OptionError(
+            f"tv {tv} does not cover the tile {_pair(tile)}: nobody has element {_pair(place)}"
+        )
+    return np.stack([table % tile[0], table // tile[0]], axis=-1), tile
+
+
+def _contiguous_mode(layout: Layout) -> int:
+    """The mode along which two elements lie together; 1 when neither does."""
+    return 0 if runs_along(layout.table(), 0, 2) else 1
+
+
+def _vector(atom: AtomName, layout: Layout, bits: int) -> Layout:
+    """One vector along the contiguous mode, as wide as the atom and the tensor allow."""
+    axis, width = _contiguous_mode(layout), (atom.bits or atom.most) // bits
+    if atom.matrix is not None:
+        raise OptionError(f"values are missing; expected what atom {atom.text!r} gives a thread")
+    while width > 1 and not runs_along(layout.table(), axis, width):
+        width //= 2
+    width = max(width, 1)
+    return Layout((1, width), (0, 1)) if axis else Layout((width, 1), (1, 0))

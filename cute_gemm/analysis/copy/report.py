@@ -1,0 +1,453 @@
+"""A copy of one's own: its tensor, threads, values and atom, judged by the model of the reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cute_gemm._text import plain
+from cute_gemm.access import GlobalAccess, SharedAccess
+from cute_gemm.analysis.copy.arguments import Copy, understood
+from cute_gemm.analysis.copy.tiles import (
+    ROW_BITS,
+    Direction,
+    Space,
+    contiguous,
+    global_access,
+    held_values,
+    matrix_vectors,
+    offsets,
+    repeated,
+    shared_access,
+    vectors,
+)
+from cute_gemm.analysis.mends.gmem import Mend, mends
+from cute_gemm.analysis.rows import MISALIGNED, AccessRow, findings, make_row, number, percent
+from cute_gemm.cute.layout import as_layout
+from cute_gemm.model import gmem
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+#: Version of the keys of ``CopyReport.to_dict``.
+FORMAT = 1
+#: Characters per line of ``str(report)``.
+WIDTH = 112
+
+
+@dataclass(frozen=True, eq=False)
+class CopyReport:
+    """What one tiled copy does to memory; ``print`` it, or take ``to_dict()``.
+
+    Attributes
+    ----------
+    tensor, atom, dtype, threads, values, smem
+        What was asked about, as text; ``""`` for what was left out.
+    tile
+        Extents that one tiled copy covers.
+    base_alignment
+        Of the tensor in global memory, bytes.
+    rows
+        One ``AccessRow`` per side of the copy: the tensor's, and that of ``smem``.
+    accesses
+        The accesses that the rows evaluate.
+    findings
+        One sentence for each thing that is not as good as it could be.
+    mends
+        What would mend each access, best first.
+    """
+
+    tensor: str
+    atom: str
+    dtype: str
+    threads: str
+    values: str
+    smem: str
+    tile: tuple[int, int]
+    base_alignment: int
+    rows: tuple[AccessRow, ...]
+    accesses: tuple[GlobalAccess | SharedAccess, ...]
+    findings: tuple[str, ...]
+    mends: tuple[tuple[Mend, ...], ...]
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether its global accesses, if any, are coalesced."""
+        return all(row.good for row in self.rows if row.space == "global")
+
+    @property
+    def conflict_free(self) -> bool:
+        """Whether its shared accesses, if any, take the fewest wavefronts possible."""
+        return all(row.good for row in self.rows if row.space == "shared")
+
+    @property
+    def bits(self) -> int:
+        """Bits that a thread moves with one instruction."""
+        return self.rows[0].bits
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole report in strings, numbers, lists and dicts, with keys that stay."""
+        return {
+            "format": FORMAT,
+            "tensor": self.tensor,
+            "atom": self.atom,
+            "dtype": self.dtype,
+            "threads": self.threads,
+            "values": self.values,
+            "smem": self.smem,
+            "tile": list(self.tile),
+            "base_alignment": self.base_alignment,
+            "coalesced": self.coalesced,
+            "conflict_free": self.conflict_free,
+            "bits": self.bits,
+            "accesses": [asdict(row) for row in self.rows],
+            "findings": list(self.findings),
+            "mends": [[asdict(mend) for mend in found] for found in self.mends],
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return ``to_dict()`` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @property
+    def alternatives(self) -> list[str]:
+        """One sentence for each mend that no finding names."""
+        return [
+            f"{row.instruction} could also be mended by {mend}."
+            for row, found in zip(self.rows, self.mends, strict=True)
+            # The best mend of what is not good is part of a finding.
+            for mend in (found if row.good else found[1:])
+        ]
+
+    def to_html(self) -> str:
+        """Return the report with its pictures as one HTML file, which needs nothing beside it."""
+        from cute_gemm.analysis.html import copy_html
+
+        return copy_html(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from cute_gemm.analysis.html import copy_fragment
+
+        return copy_fragment(self)
+
+    def __str__(self) -> str:
+        return plain(self, WIDTH)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+        from rich.text import Text
+
+        yield Text.assemble(("copy ", ""), (self.atom, "bold"), f" of {self.dtype}")
+        named = (("tensor", self.tensor), ("smem", self.smem), ("threads", self.threads))
+        for name, text in (*named, ("values", self.values)):
+            if text:
+                yield Text(f"{name:<8} {text}")
+        covers = f"one copy covers ({self.tile[0]},{self.tile[1]})"
+        if any(row.space == "global" for row in self.rows):
+            covers += f", base address aligned to {self.base_alignment} bytes"
+        yield Text(covers)
+        for row in self.rows:
+            yield Text()
+            yield _table(row)
+        lines = [*self.findings, *self.alternatives]
+        if lines:
+            yield Text()
+        for line in lines:
+            grid = Table.grid(padding=(0, 1, 0, 0))
+            # Text, not str: rich would read the brackets of a layout as markup.
+            grid.add_row("-", Text(line))
+            yield grid
+
+
+def _table(row: AccessRow) -> Any:
+    """One row as a table of its own."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    common = {"access": row.instruction, "bits": str(row.bits), "lanes": number(row.lanes)}
+    common["requests"] = number(row.requests)
+    if row.space == "global":
+        title = "Global memory, per request (sectors of 32 bytes, lines of 128)"
+        cells = common | {
+            "sectors": number(row.sectors),
+            "ideal": number(row.ideal_sectors),
+            "lines": number(row.lines),
+            "bytes": number(row.bytes),
+            "efficiency": percent(row.efficiency),
+        }
+    else:
+        title = "Shared memory, per request"
+        cells = common | {
+            "wavefronts": number(row.wavefronts),
+            "ideal": number(row.ideal_wavefronts),
+            "conflicts": number(row.conflicts),
+        }
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.show_edge = False
+    for name in (*cells, "verdict"):
+        table.add_column(name, justify="left" if name in ("access", "verdict") else "right")
+    table.add_row(*cells.values(), Text(row.verdict, style="green" if row.good else "bold red"))
+    return table
+
+
+def analyze_copy(
+    *,
+    tensor: Any,
+    threads: Any = None,
+    values: Any = None,
+    atom: str,
+    dtype: Any = "float16",
+    space: Space | None = None,
+    direction: Direction | None = None,
+    base_alignment: int = 256,
+    tile: Any = None,
+    tv: Any = None,
+    smem: Any = None,
+) -> CopyReport:
+    """Say of a tiled copy whether it is coalesced and free of bank conflicts, and what mends it.
+
+    Layouts are objects (this package's, pycute's, CuTe DSL's) or text in CuTe's notation, as C++
+    CuTe and CuTe DSL print layouts and tensors.
+
+    Parameters
+    ----------
+    tensor
+        Layout of a tile, in elements: two modes, hierarchical or not, swizzled or not. The copy is
+        repeated over it.
+    threads, values
+        As ``make_tiled_copy`` takes them: ``(m, n) -> thread`` and ``(m, n) -> value``; one mode
+        stands for ``(T, 1)``. For ldmatrix and stmatrix they say what the registers of the threads
+        hold. ``values`` left out: one vector along the contiguous mode. Both left out, of ldmatrix
+        and stmatrix: one warp, whose rows run along the contiguous mode, the matrices of an x4 two
+        by two, those of an x2 side by side.
+    atom
+        ``"cp.async"``, ``"ld.global"``, ``"st.global"``, ``"ld.shared"``, ``"st.shared"``, each
+        with its width in bits or without (``"cp.async.128"``; without, the widest that fits),
+        ``"ldmatrix.x4.trans"``, ``"stmatrix.x2"``, ..., or CuTe's name
+        (``"SM75_U32x4_LDSM_N"``, ``"UniversalCopy<uint128_t>"``).
+    dtype
+        Of an element.
+    space, direction
+        ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, where atom and tensor leave it
+        open: a plain copy loads, cp.async is seen from global memory unless the tensor is in
+        shared.
+    base_alignment
+        Bytes, a power of two, that divide the address of the tensor in global memory. (Shared
+        memory is taken to be aligned to 128 bytes.)
+    tile, tv
+        Instead of ``threads`` and ``values``: the tile that one copy covers, and ``(thread, value)
+        -> coordinate`` in it, first mode fastest (CuTe's Tiler_MN and TiledLayout_TV).
+    smem
+        Layout of the same tile in shared memory, for a copy from global memory into it: a second
+        row, of the stores there.
+
+    Returns
+    -------
+    CopyReport
+
+    Raises
+    ------
+    NotationError
+        For text that does not parse, with the column.
+    OptionError
+        For threads or values that are not a bijection, or do not cover the tile; a tile that does
+        not divide the tensor; elements that share an address where they are stored; an atom, a
+        space or a direction that does not exist or fit.
+    DTypeError
+        For a data type that is not supported.
+
+    Notes
+    -----
+    An atom wider than the values that lie together is no error: the report then evaluates the
+    widest legal one, and says so.
+
+    Examples
+    --------
+    >>> report = analyze_copy(
+    ...     tensor="(128,32):(4096,1)", threads="(16,8):(1,16)", values="(8,1):(1,8)",
+    ...     atom="cp.async.128", dtype="float16",
+    ... )  # fmt: skip
+    >>> report.bits, report.rows[0].sectors, percent(report.rows[0].efficiency)
+    (16, 16.0, '12.5 %')
+    >>> report.mends[0][0].what
+    'threads (32,4):(4,1), values (1,8), cp.async of 128 bits'
+    """
+    copy = understood(
+        tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem
+    )
+    accesses, limit, elements = _accesses(copy)
+    found = mends(
+        accesses,
+        len(copy.partition),
+        tensor=copy.layout,
+        elements=elements,
+        instruction=copy.atom.kind if copy.atom.kind == "cp.async" else "",
+    )
+    rows = tuple(_row(access, limit, of) for access, of in zip(accesses, found, strict=True))
+    return CopyReport(
+        tensor=_shown(tensor),
+        atom=copy.atom.text,
+        dtype=copy.dtype,
+        threads=_shown(threads),
+        values=_shown(tv if threads is None else values),
+        smem=_shown(smem),
+        tile=copy.tile,
+        base_alignment=base_alignment,
+        rows=rows,
+        accesses=accesses,
+        findings=(*findings(rows), *_widths(rows, copy)),
+        mends=tuple(found),
+    )
+
+
+def _widths(rows: Sequence[AccessRow], copy: Copy) -> list[str]:
+    """What ``findings`` says of global accesses only: why it is not the widest instruction."""
+    (first, *_) = rows
+    if not first.limit or first.space == "global":
+        return []
+    if copy.atom.matrix is not None:
+        return [f"{first.operand}: {first.limit}."]
+    return [f"{first.operand}: {first.instruction} of {first.bits} bits, not 128: {first.limit}."]
+
+
+def _shown(layout: Any) -> str:
+    return "" if layout is None else str(as_layout(layout))
+
+
+# -- the accesses ---------------------------------------------------------------------------------
+
+
+def _accesses(
+    copy: Copy,
+) -> tuple[tuple[GlobalAccess | SharedAccess, ...], str, np.ndarray]:
+    """The accesses of the copy, what keeps them from being wider, and the elements they address."""
+    atom, bits = copy.atom, 8 * copy.size
+    if atom.matrix is not None:
+        limit = _matrix_limit(copy)
+        if not limit:
+            rows = matrix_vectors(copy.partition, atom.matrix, bits)
+            rows = repeated(rows, copy.tile, copy.extents)
+            width = held_values(atom.matrix, bits) * bits
+            name = atom.matrix.name
+            access = shared_access(copy.layout, rows, copy.direction, name, width, copy.size)
+            return (access,), "", rows
+        asked = ROW_BITS // bits
+    else:
+        limit = ""
+        asked = max(1, (atom.bits or atom.most) // bits)
+    places = [(copy.layout.table(), copy.space == "shared")]
+    if copy.smem is not None:
+        places.append((copy.smem.table(), True))
+
+    def fits(elements: np.ndarray) -> bool:
+        for table, shared in places:
+            at = offsets(table, elements)
+            # The model of global memory has a verdict on addresses that are no multiple.
+            strict = shared or atom.bits is None
+            if not contiguous(at) or (strict and not _aligned(at, copy, shared)):
+                return False
+        return True
+
+    width = asked
+    while True:
+        if copy.partition.shape[1] % width == 0:
+            elements = repeated(vectors(copy.partition, width), copy.tile, copy.extents)
+            if width == 1 or fits(elements):
+                break
+        width //= 2
+    if atom.matrix is None and width < asked and atom.bits is not None:
+        limit = (
+            f"{atom.text} needs {asked} elements that lie together, aligned, and a thread has only "
+            f"{width} of them at a time; evaluated is the widest that fits"
+        )
+    elif atom.matrix is None and width * bits < 128:
+        limit = _narrow(copy, width)
+    wide = width * bits
+    is_async = atom.kind == "cp.async" and wide >= 32
+    plain = {"load": "ld", "store": "st"}[copy.direction]
+    name = "cp.async" if is_async else f"{plain}.{copy.space}"
+    accesses: list[GlobalAccess | SharedAccess] = []
+    if copy.space == "global":
+        accesses.append(
+            global_access(copy.layout, elements, copy.direction, name, copy.dtype, copy.alignment)
+        )
+    else:
+        accesses.append(shared_access(copy.layout, elements, copy.direction, name, wide, copy.size))
+    if copy.smem is not None:
+        store = "cp.async" if is_async else "st.shared"
+        accesses.append(shared_access(copy.smem, elements, "store", store, wide, copy.size))
+    return tuple(accesses), limit, elements
+
+
+def _aligned(at: np.ndarray, copy: Copy, shared: bool) -> bool:
+    """Whether every lane's address is a multiple of its vector."""
+    first, width = at[..., 0], at.shape[-1]
+    return (shared or copy.alignment % (width * copy.size) == 0) and not (
+        first[first >= 0] % width
+    ).any()
+
+
+def _matrix_limit(copy: Copy) -> str:
+    """Why an ldmatrix or stmatrix does not fit; empty when it does."""
+    atom, bits = copy.atom.matrix, 8 * copy.size
+    assert atom is not None
+    held = held_values(atom, bits)
+    what = "evaluated are plain loads" if copy.direction == "load" else "evaluated are plain stores"
+    if copy.partition.shape[1] % held:
+        return (
+            f"{atom.name} moves {held} values of a thread, and there are "
+            f"{copy.partition.shape[1]}; {what}"
+        )
+    rows = repeated(matrix_vectors(copy.partition, atom, bits), copy.tile, copy.extents)
+    at = offsets(copy.layout.table(), rows)
+    if not contiguous(at) or not _aligned(at, copy, True):
+        return (
+            f"{atom.name} takes rows of 16 contiguous bytes, aligned, and the tensor does not have "
+            f"what the threads hold in such rows; {what}"
+        )
+    return ""
+
+
+def _narrow(copy: Copy, width: int) -> str:
+    """What keeps a vector of ``width`` elements from being wider, where no width was missed."""
+    if copy.atom.bits is not None:
+        return f"the atom is {copy.atom.text}"
+    if 2 * width * copy.size * 8 > copy.atom.most:
+        return f"{copy.atom.text} assumes an alignment of {copy.atom.most} bits"
+    values = copy.partition.shape[1]
+    if values % (2 * width):
+        return f"a thread has {values} value{'s' if values > 1 else ''}"
+    if copy.space == "global" and copy.alignment < 2 * width * copy.size:
+        return f"base address aligned to {copy.alignment} bytes"
+    return f"a thread's values lie together, aligned, only {width} at a time"
+
+
+def _row(access: GlobalAccess | SharedAccess, limit: str, mends: Sequence[Mend]) -> AccessRow:
+    """The access's row, in the words of a copy: it has no matrix and no modes."""
+    row = make_row(access)
+    mend = "" if row.good or not mends else str(mends[0])
+    why = row.why
+    if isinstance(access, GlobalAccess) and not row.good:
+        worst = gmem.analyze(access).worst
+        assert worst is not None
+        if row.verdict == MISALIGNED:
+            why = (
+                f"some lane's address is not a multiple of its {row.bits // 8} bytes (base address "
+                f"aligned to {access.matrix.alignment} bytes)"
+            )
+        elif worst.cause == "offset":
+            why = (
+                "its runs do not begin on a 32-byte boundary (base address aligned to "
+                f"{access.matrix.alignment} bytes)"
+            )
+        else:
+            pitch = f", {worst.pitch} bytes apart" if worst.pitch else ""
+            runs = f"{worst.runs} runs" if worst.runs > 1 else "1 run"
+            why = f"a request is {runs} of only {worst.run_bytes} bytes{pitch}"
+    return replace(row, limit=limit, why=why, mend=mend)

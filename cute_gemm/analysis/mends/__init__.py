@@ -1,0 +1,1 @@
+"""What would mend an access."""

@@ -1,0 +1,535 @@
+"""Pictures: thread-value layouts, swizzles, the sectors of a request, the banks of a request.
+
+Every function returns an SVG element as text. What is good or bad is never said by colour alone:
+bad cells are hatched, and every cell carries its numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cute_gemm.access import GlobalAccess, SharedAccess
+from cute_gemm.analysis.pictures.svg import (
+    BAD,
+    BAD_TINT,
+    CELL_TEXT,
+    GREY,
+    INK,
+    MONO,
+    TINTS,
+    Item,
+    cell_width,
+    document,
+    group,
+    hatch,
+    number,
+    rect,
+    text,
+)
+from cute_gemm.analysis.pictures.tiles import shared_layout, tv_layout
+from cute_gemm.model import gmem, smem
+from cute_gemm.problem.dtypes import dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cute_gemm.access import Access
+
+__all__ = [
+    "access_picture",
+    "access_title",
+    "banks",
+    "request",
+    "shared_layout",
+    "spans",
+    "tv_layout",
+    "worst_banks",
+    "worst_request",
+]
+
+_SIDE_TEXT = f'font-family="{MONO}" font-size="11"'
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return ascending numbers in few characters.
+
+    Examples
+    --------
+    >>> spans([0, 1, 2, 3, 8])
+    '0-3,8'
+    """
+    found: list[list[int]] = []
+    for n in numbers:
+        if found and n == found[-1][1] + 1:
+            found[-1][1] = n
+        else:
+            found.append([n, n])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found)
+
+
+# ---- global memory ------------------------------------------------------------------------------
+
+_BYTE = 7.0  # pixels of a byte: two digits fit two bytes
+_LINE_RIGHT = 78
+_ROW, _BAR = 21, 17
+
+
+class _Line(NamedTuple):
+    """What a request does with one 128-byte line."""
+
+    pieces: dict[tuple[int, int], list[int]]  # (first byte, one past the last) -> lanes
+    used: np.ndarray  # bool [128]
+
+
+def _lines(starts: np.ndarray, lengths: np.ndarray) -> dict[int, _Line]:
+    """Sort the bytes of the lanes by line."""
+    found: dict[int, _Line] = {}
+    for lane, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        if length <= 0 or start < 0:
+            continue
+        for at in range(start // gmem.LINE, (start + length - 1) // gmem.LINE + 1):
+            line = found.setdefault(at, _Line({}, np.zeros(gmem.LINE, bool)))
+            begin = max(start - at * gmem.LINE, 0)
+            end = min(start + length - at * gmem.LINE, gmem.LINE)
+            line.pieces.setdefault((begin, end), []).append(lane)
+            line.used[begin:end] = True
+    return dict(sorted(found.items()))
+
+
+def _true_runs(mask: np.ndarray) -> list[tuple[int, int]]:
+    """Runs [begin, end) of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+def _lane_labels(pieces: dict[tuple[int, int], list[int]], y: float) -> list[str]:
+    """Number the lanes of a line: inside where that fits, else one label for a run of them."""
+    out = []
+    narrow: list[tuple[int, int, list[int]]] = []
+    taken = sorted(pieces.items())
+    for n, ((begin, end), lanes) in enumerate(taken):
+        wide = (end - begin) * _BYTE
+        names = [f"lane {lanes[0]}", str(lanes[0])]
+        if len(lanes) > 1:
+            names = [f"lanes {spans(lanes)}", spans(lanes), f"x{len(lanes)}"]
+        label = next((name for name in names if cell_width(name) <= wide), None)
+        if label is not None:
+            x = (begin + end) / 2 * _BYTE
+            out.append(text(x, y, label))
+            continue
+        if narrow and narrow[-1][1] == begin:
+            narrow[-1] = (narrow[-1][0], end, narrow[-1][2] + lanes)
+        else:
+            narrow.append((begin, end, list(lanes)))
+        following = taken[n + 1][0][0] if n + 1 < len(taken) else gmem.LINE
+        if following == end and n + 1 < len(taken):
+            continue
+        begin, end, lanes = narrow.pop()
+        label = spans(sorted(lanes))
+        wide = cell_width(label)
+        if wide + 1 <= (end - begin) * _BYTE:
+            out.append(text((begin + end) / 2 * _BYTE, y, label))
+        elif (following - end) * _BYTE >= wide + 6:
+            x = end * _BYTE + 2
+            out.append(rect(x, y - 10, wide + 3, 13, 'fill="#ffffff"'))
+            out.append(text(x + wide / 2 + 1.5, y, label))
+    return out
+
+
+def request(
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    base: int = 0,
+    title: str = "one request to global memory",
+) -> str:
+    """Draw the lines, sectors and bytes of one warp's request to global memory.
+
+    Parameters
+    ----------
+    starts
+        int [32]: bytes of each lane from the start of the matrix; -1 for an inactive lane.
+    lengths
+        int [32]: bytes of each lane, 0 for an inactive one.
+    base
+        Address of the start of the matrix; only its residue modulo 128 is drawn.
+    title
+        The picture's title.
+
+    Returns
+    -------
+    str
+        An ``<svg>`` element. Elements of class ``sector`` are sectors that are touched, those of
+        class ``waste`` runs of their bytes that no lane uses, those of class ``lane`` vectors.
+
+    Examples
+    --------
+    Thirty-two floats in a row are four sectors, all of whose bytes are used:
+
+    >>> picture = request(np.arange(32) * 4, np.full(32, 4))
+    >>> picture.count('class="sector"'), picture.count('class="waste"')
+    (4, 0)
+    """
+    starts, lengths = np.asarray(starts, np.int64).ravel(), np.asarray(lengths, np.int64).ravel()
+    active = (starts >= 0) & (lengths > 0)
+    base %= gmem.LINE
+    starts, lengths = np.where(active, starts + base, -1), np.where(active, lengths, 0)
+    lines = _lines(starts, lengths)
+
+    names = {at: f"{at * gmem.LINE - base:,}" for at in lines}
+    left = max(84.0, max(map(cell_width, names.values()), default=0) * 1.1 + 10)
+    sectors: list[str] = []
+    idle: list[str] = []
+    lanes, waste, labels, sides, gaps = [], [], [], [], []
+    hatched: list[tuple[float, float, float, float]] = []
+    sector = gmem.SECTOR * _BYTE
+    top, before = 36, None
+    for row, (at, line) in enumerate(lines.items()):
+        y = top + row * _ROW
+        touched = np.asarray(line.used.reshape(-1, gmem.SECTOR).any(axis=-1))
+        for n, is_touched in enumerate(touched.tolist()):
+            where, kind = (sectors, 'class="sector"') if is_touched else (idle, "")
+            where.append(rect(left + n * sector, y, sector, _BAR, kind))
+        for begin, end in _true_runs(np.repeat(touched, gmem.SECTOR) & ~line.used):
+            box = (left + begin * _BYTE, y, (end - begin) * _BYTE, _BAR)
+            waste.append(rect(*box, 'class="waste"'))
+            hatched.append(box)
+        for (begin, end), who in sorted(line.pieces.items()):
+            # Neighbours differ in shade, so that narrow lanes can be told apart.
+            fill = TINTS[0] if who[0] % 2 == 0 else TINTS[6]
+            lanes.append(
+                rect(
+                    left + begin * _BYTE,
+                    y,
+                    (end - begin) * _BYTE,
+                    _BAR,
+                    f'class="lane" fill="{fill}"',
+                    f"lane {spans(who)}: {end - begin} bytes from "
+                    f"{at * gmem.LINE - base + begin:,} on",
+                )
+            )
+        labels += _lane_labels(line.pieces, y + 12.5)
+        sides.append(text(left - 8, y + 13, names[at], 'text-anchor="end"'))
+        used, moved = int(line.used.sum()), gmem.SECTOR * int(touched.sum())
+        sides.append(text(left + 4 * sector + 8, y + 13, f"{used} of {moved}"))
+        if before is not None and at != before + 1:
+            gaps.append(f"M0 {number(y - 2)}h{number(left + 4 * sector + _LINE_RIGHT)}")
+        before = at
+
+    body = [
+        text(left - 8, 11, "line begins", f'font-size="11" fill="{GREY}" text-anchor="end"'),
+        text(left - 8, 25, "at byte", f'font-size="11" fill="{GREY}" text-anchor="end"'),
+        text(left + 4 * sector + 8, 11, "bytes used", f'font-size="11" fill="{GREY}"'),
+        text(left + 4 * sector + 8, 25, "of touched", f'font-size="11" fill="{GREY}"'),
+    ]
+    heads = [
+        text(left + (n + 0.5) * sector, 11, f"sector {n}", 'text-anchor="middle"') for n in range(4)
+    ]
+    heads += [text(left + n * sector, 27, f"+{32 * n}", 'text-anchor="middle"') for n in (1, 2, 3)]
+    ticks = "".join(f"M{number(left + n * sector)} 30v5" for n in range(5))
+    body += [
+        group(f'font-size="11" fill="{GREY}"', heads),
+        f'<path d="{ticks}" stroke="{GREY}" fill="none"/>',
+        group('fill="#eeeeee" stroke="#aaaaaa" stroke-dasharray="3 2"', idle),
+        group('fill="#ffffff"', waste),
+        hatch(hatched),
+        group(f'stroke="{INK}" stroke-width="0.6"', lanes),
+        group(f'fill="none" stroke="{INK}" stroke-width="1.6"', sectors),
+        group(f'{CELL_TEXT} transform="translate({number(left)} 0)"', labels),
+        group(_SIDE_TEXT, sides),
+        f'<path d="{"".join(gaps)}" stroke="{GREY}" stroke-dasharray="1 4" fill="none"/>'
+        if gaps
+        else "",
+    ]
+    legend = [
+        Item(TINTS[0], "bytes that a lane uses, and its number", text="7"),
+        Item("#ffffff", "touched, not used", hatched=True),
+        Item("#eeeeee", "sector not touched", stroke="#aaaaaa", dashed=True),
+    ]
+    if gaps:
+        legend.append(Item("#ffffff", "dotted: bytes left out", stroke=GREY, dashed=True))
+    size = (left + 4 * sector + _LINE_RIGHT, top + len(lines) * _ROW)
+    return document(title, _request_caption(starts, lengths, base), body, size, legend)
+
+
+def _request_caption(starts: np.ndarray, lengths: np.ndarray, base: int) -> list[str]:
+    active = lengths > 0
+    if not active.any():
+        return ["No lane takes part."]
+    order = np.argsort(starts[active], kind="stable")
+    run = (starts[active][order], lengths[active][order])
+    sectors, lines, used = (
+        int(gmem.covered(*run, granule)) for granule in (gmem.SECTOR, gmem.LINE, 1)
+    )
+    ideal = -(-used // gmem.SECTOR)
+    efficiency = used / (gmem.SECTOR * sectors)
+    verdict = "coalesced" if sectors == ideal else "not coalesced"
+    many = f"{int(active.sum())} of {active.size} lanes use {used} bytes"
+    says = (
+        f"{many}: {sectors} sector{'s' * (sectors != 1)} of 32 bytes "
+        f"where {ideal} would do, in {lines} line{'s' * (lines != 1)} of 128 bytes; "
+        f"efficiency {100 * efficiency:.1f} %; {verdict}."
+    )
+    if base:
+        says += f" The matrix begins {base} bytes into a line."
+    return [says]
+
+
+# ---- shared memory ------------------------------------------------------------------------------
+
+_BANK, _BANK_LEFT, _BANK_ROW = 27, 146, 20
+
+
+def _word_lanes(instruction: str, bits: int, offsets: np.ndarray) -> list[dict[int, list[int]]]:
+    """For each phase, the words it touches and which lanes touch them, as the model has it."""
+    words = smem.lane_words(instruction, bits, offsets)[0]
+    phase_of = smem.lane_phases(instruction, bits, offsets)[0]
+    count = smem.phase_words(instruction, bits, offsets).shape[1]
+    phases: list[dict[int, list[int]]] = [{} for _ in range(count)]
+    for lane, touched in enumerate(words.tolist()):
+        for word in touched:
+            if word >= 0:
+                phases[phase_of[lane]].setdefault(word, []).append(lane)
+    return phases
+
+
+def banks(
+    instruction: str, bits: int, offsets: np.ndarray, title: str = "one request to shared memory"
+) -> str:
+    """Draw one warp's request to shared memory: banks across, a row for each wavefront.
+
+    Parameters
+    ----------
+    instruction, bits
+        ``"ldmatrix.x4"``, bits per lane: what decides which lanes are served together.
+    offsets
+        int [32]: byte offset of each lane's vector (ldmatrix: row); -1 for an inactive lane.
+    title
+        The picture's title.
+
+    Returns
+    -------
+    str
+        An ``<svg>`` element. Elements of class ``conflict`` are words of a bank that has more than
+        one to serve in a phase, those of class ``broadcast`` words that several lanes share, those
+        of class ``word`` the others; those of class ``wavefront`` name the wavefronts.
+
+    Examples
+    --------
+    Thirty-two floats 128 bytes apart all lie in bank 0:
+
+    >>> picture = banks("ld.shared", 32, np.arange(32) * 128)
+    >>> picture.count('class="conflict'), picture.count('class="wavefront"')
+    (32, 32)
+    """
+    offsets = np.asarray(offsets, np.int64).ravel()
+    phases = _word_lanes(instruction, bits, offsets)
+    wavefronts, distinct = smem.phase_wavefronts(smem.phase_words(instruction, bits, offsets))
+    cells: dict[str, list[str]] = {"word": [], "broadcast": [], "conflict": []}
+    grid, labels, sides = [], [], []
+    hatched: list[tuple[float, float, float, float]] = []
+    y = 34.0
+    for phase, touched in enumerate(phases):
+        rows = int(wavefronts[0, phase])
+        who = sorted({lane for lanes in touched.values() for lane in lanes})
+        named = f"lanes {spans(who)}" if len(spans(who)) < 7 else f"{len(who)} lanes"
+        sides.append(text(0, y + 14, f"phase {phase}: {named if who else 'no lane'}"))
+        by_bank: dict[int, list[int]] = {}
+        for word in sorted(touched):
+            by_bank.setdefault(word % smem.BANKS, []).append(word)
+        for row in range(rows):
+            sides.append(
+                text(
+                    _BANK_LEFT - 8,
+                    y + row * _BANK_ROW + 14,
+                    str(row),
+                    f'class="wavefront" text-anchor="end" fill="{GREY}"',
+                )
+            )
+        if rows:
+            x0, x1, y1 = _BANK_LEFT, _BANK_LEFT + smem.BANKS * _BANK, y + rows * _BANK_ROW
+            grid.append("".join(f"M{x0 + n * _BANK} {number(y)}V{number(y1)}" for n in range(33)))
+            grid.append("".join(f"M{x0} {number(y + n * _BANK_ROW)}H{x1}" for n in range(rows + 1)))
+        for bank, words in by_bank.items():
+            for row, word in enumerate(words):
+                lanes = touched[word]
+                kind = "broadcast" if len(lanes) > 1 else "word"
+                box = (
+                    _BANK_LEFT + bank * _BANK,
+                    y + row * _BANK_ROW,
+                    float(_BANK),
+                    float(_BANK_ROW),
+                )
+                if len(words) > 1:
+                    kind = "conflict"
+                    hatched.append((box[0], box[1], 6.0, box[3]))
+                    hatched.append((box[0] + box[2] - 6, box[1], 6.0, box[3]))
+                shared = " shared" if kind == "conflict" and len(lanes) > 1 else ""
+                tip = f"bank {bank}, bytes {word * smem.WORD:,}-{word * smem.WORD + 3:,}: "
+                tip += f"lane {spans(lanes)}"
+                cells[kind].append(rect(*box, f'class="{kind}{shared}"', tip))
+                short = spans(lanes) if cell_width(spans(lanes)) < _BANK - 3 else f"x{len(lanes)}"
+                labels.append(text(box[0] + _BANK / 2, box[1] + 14, short))
+        y += max(rows, 1) * _BANK_ROW + 8
+
+    heads = [text(_BANK_LEFT + (bank + 0.5) * _BANK, 28, str(bank)) for bank in range(smem.BANKS)]
+    centre = _BANK_LEFT + smem.BANKS * _BANK / 2
+    body = [
+        text(centre, 11, "bank", f'font-size="11" fill="{GREY}" text-anchor="middle"'),
+        text(_BANK_LEFT - 8, 28, "wavefront", f'font-size="11" fill="{GREY}" text-anchor="end"'),
+        group(f'{CELL_TEXT} fill="{GREY}"', heads),
+        f'<path d="{"".join(grid)}" stroke="#cccccc" fill="none"/>' if grid else "",
+        group(f'fill="{TINTS[0]}" stroke="{INK}" stroke-width="0.8"', cells["word"]),
+        group(f'fill="{TINTS[3]}" stroke="{INK}" stroke-width="2"', cells["broadcast"]),
+        group(f'fill="{BAD_TINT}" stroke="{BAD}" stroke-width="1.2"', cells["conflict"]),
+        hatch(hatched),
+        group(CELL_TEXT, labels),
+        group('font-size="11"', sides),
+    ]
+    legend = [
+        Item(TINTS[0], "a word (4 bytes), and the lane that uses it", text="7"),
+        Item(TINTS[3], "word shared by n lanes", text="xn"),
+        Item(BAD_TINT, "conflict: the bank serves other words of the phase too", BAD, hatched=True),
+    ]
+    total, ideal = int(wavefronts.sum()), int((-(-distinct // smem.BANKS)).sum())
+    used = int((offsets >= 0).sum())
+    says = (
+        f"{instruction}, {bits} bits per lane, {used} of {offsets.size} lanes: "
+        f"{total} wavefront{'s' * (total != 1)} where {ideal} would do, "
+        f"{total - ideal} bank conflict{'s' * (total - ideal != 1)}."
+    )
+    if not used:
+        says = "No lane takes part."
+    return document(title, [says], body, (_BANK_LEFT + smem.BANKS * _BANK + 1, y), legend)
+
+
+# ---- accesses -----------------------------------------------------------------------------------
+
+
+def worst_request(access: GlobalAccess) -> tuple[int, np.ndarray, np.ndarray] | None:
+    """Find the request of the first tile with most sectors above its ideal.
+
+    Returns
+    -------
+    (request, int64 [32] starts, int64 [32] lengths) or None
+        Bytes from the start of the matrix, -1 and 0 for lanes that take no part; None when there is
+        no request with a lane in it.
+
+    Examples
+    --------
+    ``request(*worst_request(access)[1:], gmem.base_residue(access.matrix))`` is its picture.
+    """
+    size = dtype(access.matrix.dtype).bytes
+    axis, region = access.axis, access.region
+    corner = [0, 0]
+    if access.tail == "elements" and region[axis]:
+        # Vectors straddle the end of a row only in the last tile along it.
+        corner[axis] = (region[axis] - 1) // access.tile[axis] * access.tile[axis]
+    valid = [min(access.tile[mode], region[mode] - corner[mode]) for mode in (0, 1)]
+    coords = np.asarray(access.coords, np.int64).reshape(-1, gmem.LANES, 2)
+    width = access.width if access.tail == "elements" else access.bits // (8 * size)
+    inside = np.clip(valid[axis] - coords[..., axis], 0, width)
+    inside = np.where(
+        (coords >= 0).all(axis=-1) & (coords[..., 1 - axis] < valid[1 - axis]), inside, 0
+    )
+    straddles = (inside > 0) & (inside < width)
+    if access.tail == "whole":
+        inside = np.where(straddles, width, inside)
+    elif access.tail == "full":
+        inside = np.where(straddles, 0, inside)
+    first = (coords + access.origin + np.asarray(corner)) @ np.asarray(access.matrix.stride)
+    starts, lengths = first * size, inside * size
+    if access.tail == "elements":
+        # One request for each element of the vectors that straddle.
+        step = np.arange(width)[None, :, None]
+        starts = (starts[:, None] + step * size).reshape(-1, gmem.LANES)
+        lengths = np.where(straddles[:, None] & (step < inside[:, None]), size, 0)
+        lengths = lengths.reshape(-1, gmem.LANES)
+    active = lengths > 0
+    if not active.any():
+        return None
+    some = active.any(axis=-1)
+    # Lanes without work repeat one that has some, which changes no count.
+    stand_in = active.argmax(axis=-1)[:, None]
+    from_ = np.where(active, starts, np.take_along_axis(starts, stand_in, -1))
+    from_ = from_ + gmem.base_residue(access.matrix)
+    many = np.where(active, lengths, np.take_along_axis(lengths, stand_in, -1))
+    order = np.argsort(from_, axis=-1, kind="stable")
+    run = (np.take_along_axis(from_, order, -1), np.take_along_axis(many, order, -1))
+    many = np.maximum(run[1], 1)
+    excess = gmem.covered(run[0], many, gmem.SECTOR) + (-gmem.covered(run[0], many, 1)) // 32
+    worst = int(np.where(some, excess, -1).argmax())
+    return worst, np.where(active[worst], starts[worst], -1), lengths[worst]
+
+
+def worst_banks(access: SharedAccess) -> tuple[int, np.ndarray] | None:
+    """Find the request with most wavefronts above its ideal.
+
+    Returns
+    -------
+    (request, int64 [32] byte offsets) or None
+        None when there is no request with a lane in it.
+    """
+    offsets = np.asarray(access.offsets, np.int64).reshape(-1, smem.LANES)
+    some = (offsets >= 0).any(axis=-1)
+    if not some.any():
+        return None
+    words = smem.phase_words(access.instruction, access.bits, offsets)
+    wavefronts, distinct = smem.phase_wavefronts(words)
+    excess = (wavefronts - -(-distinct // smem.BANKS)).sum(axis=-1)
+    worst = int(np.where(some, excess, -1).argmax())
+    return worst, offsets[worst]
+
+
+def access_picture(access: Access, title: str = "") -> str | None:
+    """Draw the worst request of an access; None for what has no lanes (TMA) or no request.
+
+    Parameters
+    ----------
+    access
+        A global or shared access of a kernel or of a copy.
+    title
+        The picture's title, by default what the access is.
+
+    Examples
+    --------
+    ``access_picture(report.accesses[0])`` is an ``<svg>`` element.
+    """
+    what = title or access_title(access)
+    if isinstance(access, GlobalAccess):
+        found = worst_request(access)
+        if found is None:
+            return None
+        which, starts, lengths = found
+        many = len(access.coords) * (access.width if access.tail == "elements" else 1)
+        residue = gmem.base_residue(access.matrix)
+        return request(starts, lengths, residue, f"{what}, request #{which} of {many}")
+    if isinstance(access, SharedAccess):
+        chosen = worst_banks(access)
+        if chosen is None:
+            return None
+        many = np.asarray(access.offsets).size // smem.LANES
+        named = f"{what}, request #{chosen[0]} of {many}"
+        return banks(access.instruction, access.bits, chosen[1], named)
+    return None
+
+
+def access_title(access: Access) -> str:
+    """Return one line on what an access is.
+
+    Examples
+    --------
+    ``"A: cp.async of 128 bits, load from global memory"``
+    """
+    if not isinstance(access, GlobalAccess | SharedAccess):
+        box = "x".join(map(str, access.box))
+        return f"{access.operand}: TMA {access.direction} of boxes of {box}" + (
+            f" ({access.part})" if access.part else ""
+        )
+    space = "global" if isinstance(access, GlobalAccess) else "shared"
+    way = "load from" if access.direction == "load" else "store to"
+    part = f" ({access.part})" if access.part else ""
+    return (
+        f"{access.operand}: {access.instruction} of {access.bits} bits, {way} {space} memory{part}"
+    )

@@ -1,0 +1,315 @@
+"""Cubins on disk, by content: a unit that was compiled once is never compiled again.
+
+One file per build, named by the SHA-256 of everything that went into it: source, content of the
+headers, options, architecture, NVRTC version. No path of the machine is part of that, so a cache
+may be filled on one machine and copied to another. A file carries its own checksum; one that is
+damaged is deleted and the build repeated.
+
+The program cache of ``cuda.core`` is not used, because importing it loads CUDA's bindings (0.12 s),
+and a process that finds its cubin here should load nothing but the driver.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm.build.cubin import Build, Resources
+
+if TYPE_CHECKING:
+    from cute_gemm.build.unit import TranslationUnit
+
+#: The first line of every file; a new number makes old files unread.
+_MAGIC = b"cute_gemm build 1\n"
+_SUFFIX = ".build"
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One cached build: key, entry symbol, architecture, bytes on disk, time of writing (Unix)."""
+
+    key: str
+    symbol: str
+    arch: str
+    size: int
+    created: float
+
+
+def directory() -> Path:
+    """Return where the cache is: ``$CUTE_GEMM_CACHE_DIR``, or the platform's user cache place."""
+    chosen = os.environ.get("CUTE_GEMM_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("cute_gemm", appauthor=False))
+
+
+def key(
+    unit: TranslationUnit, headers: str, options: Mapping[str, Any], arch: str, nvrtc: str
+) -> str:
+    """Return the name of a build: the SHA-256 of all that can change its cubin, as hex."""
+    parts = [
+        _MAGIC.decode(),
+        unit.source,
+        unit.symbol,
+        headers,
+        json.dumps(options, sort_keys=True),
+        arch,
+        nvrtc,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def get(key: str) -> Build | None:
+    """Return the build of that key, or None; a file that is damaged is deleted."""
+    start = time.perf_counter()
+    place = _trusted()
+    if place is None:
+        return None
+    path = place / f"{key}{_SUFFIX}"
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    try:
+        build = _decode(data)
+    except (ValueError, KeyError, TypeError):
+        with suppress(OSError):
+            path.unlink()
+        return None
+    return replace(build, seconds=time.perf_counter() - start)
+
+
+def put(key: str, build: Build) -> None:
+    """Store a build; where that is not possible, warn once and go on."""
+    place = _writable()
+    if place is not None:
+        _write(place / f"{key}{_SUFFIX}", _encode(build))
+
+
+def entries() -> list[Entry]:
+    """Return every build in the cache that can be read, newest first."""
+    found = []
+    for path in _files():
+        try:
+            data = path.read_bytes()
+            build, created = _decode(data), path.stat().st_mtime
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        found.append(Entry(path.stem, build.symbol, build.arch, len(data), created))
+    return sorted(found, key=lambda entry: -entry.created)
+
+
+def size() -> int:
+    """Return the bytes that the cache takes on disk."""
+    total = 0
+    for path in _files():
+        with suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
+def clear() -> int:
+    """Delete every build, and return how many there were."""
+    count = 0
+    for path in _files():
+        with suppress(OSError):
+            path.unlink()
+            count += 1
+    with suppress(OSError):
+        (directory() / "headers.json").unlink()
+    return count
+
+
+def writable() -> str | None:
+    """Return None when builds can be stored, else the reason why not; warns nobody."""
+    try:
+        place = _made()
+        with tempfile.TemporaryFile(dir=place):
+            return None
+    except OSError as error:
+        return _reason(error)
+
+
+# Headers ----------------------------------------------------------------------------------------
+
+
+def headers_digest(paths: Sequence[Path]) -> str:
+    """Return the SHA-256 of every header below ``paths``, names and content.
+
+    Reading 45 MB takes 0.1 s, so the digest is kept under the names, sizes and times of the files,
+    which take 8 ms to look at.
+    """
+    files = [(root, list(_tree(root))) for root in paths]
+    state = hashlib.sha256()
+    for root, found in files:
+        state.update(f"{root}\n".encode())
+        for name, length, changed in found:
+            state.update(f"{name}\0{length}\0{changed}\n".encode())
+    now = state.hexdigest()
+
+    place = _trusted()
+    memo = place / "headers.json" if place else None
+    known: dict[str, str] = {}
+    if memo is not None:
+        with suppress(OSError, ValueError):
+            loaded = json.loads(memo.read_bytes())
+            known = loaded if isinstance(loaded, dict) else {}
+    if isinstance(known.get(now), str):
+        return known[now]
+
+    digest = _content_digest(files)
+    place = _writable()
+    if place is not None:
+        newest = dict(list(known.items())[-15:])  # one per install; old ones go
+        _write(place / "headers.json", json.dumps({**newest, now: digest}).encode())
+    return digest
+
+
+def _content_digest(files: list[tuple[Path, list[tuple[str, int, int]]]]) -> str:
+    content = hashlib.sha256()
+    for root, found in files:
+        for name, length, _ in found:
+            content.update(f"{name}\0{length}\n".encode())
+            content.update((root / name).read_bytes())
+        content.update(b"\0")
+    return content.hexdigest()
+
+
+def _tree(root: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield (name below ``root``, bytes, time of change) of every file, in order."""
+    pending, found = [""], []
+    while pending:
+        below = pending.pop()
+        with os.scandir(root / below) as listing:
+            for item in listing:
+                name = f"{below}{item.name}"
+                if item.is_dir():
+                    pending.append(f"{name}/")
+                else:
+                    status = item.stat()
+                    found.append((name, status.st_size, status.st_mtime_ns))
+    return iter(sorted(found))
+
+
+# Files ------------------------------------------------------------------------------------------
+
+
+def _encode(build: Build) -> bytes:
+    about = {
+        "symbol": build.symbol,
+        "arch": build.arch,
+        "resources": asdict(build.resources),
+        "log": build.log,
+    }
+    body = json.dumps(about).encode() + b"\n" + build.cubin
+    return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def _decode(data: bytes) -> Build:
+    if not data.startswith(_MAGIC):
+        raise ValueError("not a build")
+    checksum, _, body = data[len(_MAGIC) :].partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != checksum:
+        raise ValueError("damaged")
+    about, _, cubin = body.partition(b"\n")
+    fields = json.loads(about)
+    return Build(
+        cubin=cubin,
+        symbol=fields["symbol"],
+        arch=fields["arch"],
+        resources=Resources(**fields["resources"]),
+        seconds=0.0,
+        cached=True,
+        log=fields["log"],
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file that other processes see whole or not at all."""
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
+        _warn(_reason(error))
+
+
+def _files() -> list[Path]:
+    try:
+        return sorted(directory().glob(f"*{_SUFFIX}"))
+    except OSError:
+        return []
+
+
+def _made() -> Path:
+    """Return the directory, made when it was missing; OSError when it cannot be used."""
+    place = directory()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        place.mkdir(mode=0o700)
+    _check_owner(place)
+    return place
+
+
+def _check_owner(place: Path) -> None:
+    """Refuse a directory that others can write to: a cubin is code that will be run."""
+    status = place.stat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(f"{place} is not a directory")
+    if hasattr(os, "geteuid"):
+        if status.st_uid not in (os.geteuid(), 0):
+            raise PermissionError(f"{place} belongs to another user")
+        if status.st_mode & 0o022:
+            raise PermissionError(f"{place} can be written by other users (chmod go-w mends it)")
+
+
+def _trusted() -> Path | None:
+    """Return the directory when it is there and only its owner can have written to it."""
+    place = directory()
+    try:
+        _check_owner(place)
+    except OSError:
+        return None
+    return place
+
+
+def _writable() -> Path | None:
+    try:
+        return _made()
+    except OSError as error:
+        _warn(_reason(error))
+        return None
+
+
+def _reason(error: OSError) -> str:
+    return str(error) if error.errno is None else f"{directory()}: {error.strerror}"
+
+
+def _warn(reason: str) -> None:
+    if reason in _warned:
+        return
+    _warned.add(reason)
+    warnings.warn(
+        f"the kernel cache cannot be used ({reason}); kernels are compiled anew in each process. "
+        "Set CUTE_GEMM_CACHE_DIR to a directory that you can write to.",
+        UserWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,1 @@
+"""Layouts, atoms and tiled copies, as CuTe has them."""

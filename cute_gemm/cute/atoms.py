@@ -1,0 +1,152 @@
+"""MMA atoms and copy atoms, as rows of data.
+
+Adding an instruction to the project is adding a row here; every rule elsewhere reads these rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cute_gemm.cute.layout import Layout, parse
+
+
+@dataclass(frozen=True, slots=True)
+class MmaAtom:
+    """One matrix instruction, with the thread-value layouts of its operands (CuTe's MMA_Traits).
+
+    Attributes
+    ----------
+    name
+        The CuTe operation.
+    shape_mnk
+        Extents of one instruction.
+    threads
+        Threads that execute it together.
+    a, b, c
+        ``(thread, value) -> coordinate``, linear and first mode fastest, in (M,K), (N,K), (M,N).
+    opcode_class
+        Member of ``cutlass_library.OpcodeClass``.
+    minimum_cc
+        Lowest compute capability.
+    """
+
+    name: str
+    shape_mnk: tuple[int, int, int]
+    threads: int
+    a: Layout
+    b: Layout
+    c: Layout
+    opcode_class: str = "TensorOp"
+    minimum_cc: int = 80
+
+
+def _m16n8(name: str, k: int, a: str, b: str, minimum_cc: int = 80) -> MmaAtom:
+    """An m16n8 instruction: they all share the accumulator layout."""
+    c = parse("((4,8),(2,2)):((32,1),(16,8))")
+    return MmaAtom(name, (16, 8, k), 32, parse(a), parse(b), c, "TensorOp", minimum_cc)
+
+
+def _fma(name: str) -> MmaAtom:
+    one = Layout((1, 1), (0, 0))
+    return MmaAtom(name, (1, 1, 1), 1, one, one, one, "Simt")
+
+
+_A_16BIT, _B_16BIT = "((4,8),(2,2,2)):((32,1),(16,8,128))", "((4,8),(2,2)):((16,1),(8,64))"
+_A_32BIT, _B_32BIT = "((4,8),(2,2)):((16,1),(8,64))", "((4,8),2):((8,1),32)"
+_A_8BIT, _B_8BIT = "((4,8),(4,2,2)):((64,1),(16,8,256))", "((4,8),(4,2)):((32,1),(8,128))"
+
+MMA_ATOMS: dict[str, MmaAtom] = {
+    atom.name: atom
+    for atom in (
+        _m16n8("SM80_16x8x16_F32F16F16F32_TN", 16, _A_16BIT, _B_16BIT),
+        _m16n8("SM80_16x8x16_F32BF16BF16F32_TN", 16, _A_16BIT, _B_16BIT),
+        _m16n8("SM80_16x8x8_F32TF32TF32F32_TN", 8, _A_32BIT, _B_32BIT),
+        _m16n8("SM80_16x8x32_S32S8S8S32_TN", 32, _A_8BIT, _B_8BIT),
+        _m16n8("SM90_16x8x4_F64F64F64F64_TN", 4, "((4,8),2):((16,1),8)", "((4,8),1):((8,1),0)", 90),
+        _m16n8("SM90_16x8x8_F64F64F64F64_TN", 8, _A_32BIT, _B_32BIT, 90),
+        _m16n8(
+            "SM90_16x8x16_F64F64F64F64_TN",
+            16,
+            "((4,8),(2,4)):((16,1),(8,64))",
+            "((4,8),4):((8,1),32)",
+            90,
+        ),
+        MmaAtom(
+            "SM80_8x8x4_F64F64F64F64_TN",
+            (8, 8, 4),
+            32,
+            parse("((4,8),1):((8,1),0)"),
+            parse("((4,8),1):((8,1),0)"),
+            parse("((4,8),2):((16,1),8)"),
+        ),
+        _fma("UniversalFMA<float>"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAtom:
+    """One copy instruction.
+
+    Attributes
+    ----------
+    name
+        As the report prints it.
+    cpp
+        The CuTe operation.
+    bits
+        Bits that a thread gives (its address stands for that many contiguous ones).
+    threads
+        Threads that execute it together.
+    destination
+        ``(thread, bit) -> bit`` of the warp's data, for instructions that hand a thread's data to
+        other threads (ldmatrix) or take it from them (stmatrix); None when every thread keeps what
+        it addressed.
+    """
+
+    name: str
+    cpp: str
+    bits: int
+    threads: int = 1
+    destination: Layout | None = None
+
+
+def cp_async(bits: int) -> CopyAtom:
+    """``cp.async`` with zero fill; 4, 8 or 16 bytes."""
+    cache = "CACHEGLOBAL" if bits == 128 else "CACHEALWAYS"
+    return CopyAtom("cp.async", f"SM80_CP_ASYNC_{cache}_ZFILL<uint{bits}_t>", bits)
+
+
+def universal(name: str, bits: int) -> CopyAtom:
+    """A plain load or store of 1 to 16 bytes."""
+    return CopyAtom(name, f"UniversalCopy<uint{bits}_t>", bits)
+
+
+def _matrix(name: str, cpp: str, destination: str) -> CopyAtom:
+    """An instruction of a whole warp that moves matrices of 8 rows of 16 bytes."""
+    return CopyAtom(name, cpp, 128, 32, parse(destination))
+
+
+#: What a thread holds of 1, 2 and 4 matrices: ``(thread, bit) -> bit``, row of 128 bits by row.
+_ROWS = {1: "(32,32):(32,1)", 2: "(32,(32,2)):(32,(1,1024))", 4: "(32,(32,4)):(32,(1,1024))"}
+_COLUMNS = {
+    1: "((4,8),(16,2)):((256,16),(1,128))",
+    2: "((4,8),(16,2,2)):((256,16),(1,128,1024))",
+    4: "((4,8),(16,2,4)):((256,16),(1,128,1024))",
+}
+
+#: ldmatrix and stmatrix by name. The rows' addresses come from the first 8 lanes for one matrix, 16
+#: for two, all for four; of stmatrix ``destination`` is what the threads give.
+MATRIX_ATOMS: dict[str, CopyAtom] = {
+    atom.name: atom
+    for number in (1, 2, 4)
+    for atom in (
+        _matrix(f"ldmatrix.x{number}", f"SM75_U32x{number}_LDSM_N", _ROWS[number]),
+        _matrix(f"ldmatrix.x{number}.trans", f"SM75_U16x{2 * number}_LDSM_T", _COLUMNS[number]),
+        _matrix(f"stmatrix.x{number}", f"SM90_U32x{number}_STSM_N", _ROWS[number]),
+        _matrix(f"stmatrix.x{number}.trans", f"SM90_U16x{2 * number}_STSM_T", _COLUMNS[number]),
+    )
+}
+
+LDMATRIX = MATRIX_ATOMS["ldmatrix.x4"]
+LDMATRIX_TRANS = MATRIX_ATOMS["ldmatrix.x4.trans"]

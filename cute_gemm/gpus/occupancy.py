@@ -1,0 +1,174 @@
+"""How many CTAs a multiprocessor holds at a time, what limits that, and how a grid fills a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cute_gemm.arch import shared_limit
+from cute_gemm.gpus.table import RESERVED_SHARED, sm_limits
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What one multiprocessor holds of a kernel.
+
+    Attributes
+    ----------
+    ctas_per_sm, warps_per_sm
+        Resident CTAs and their warps; 0 when the kernel cannot be launched at all.
+    max_warps
+        Warps that the multiprocessor can hold.
+    limits
+        CTAs that each resource alone would allow: ``"warps"``, ``"CTAs"``, ``"shared memory"``,
+        ``"registers"``. Without ``"registers"`` when their number is not known.
+    limiter
+        Those of them that are the lowest.
+    """
+
+    ctas_per_sm: int
+    warps_per_sm: int
+    max_warps: int
+    limits: dict[str, int]
+    limiter: tuple[str, ...]
+
+    @property
+    def fraction(self) -> float:
+        """Resident warps over those that fit: Nsight Compute's theoretical occupancy."""
+        return self.warps_per_sm / self.max_warps
+
+    @property
+    def registers_known(self) -> bool:
+        """Whether registers are among the limits; if not, the occupancy is an upper bound."""
+        return "registers" in self.limits
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def occupancy(cc: int, threads: int, registers: int | None, shared: int) -> Occupancy:
+    """Return how many CTAs of a kernel are resident on a multiprocessor.
+
+    Parameters
+    ----------
+    cc
+        Compute capability as an int (80).
+    threads
+        Threads per CTA, at least 1.
+    registers
+        Registers per thread, or None when nothing was built.
+    shared
+        Static and dynamic shared memory per CTA in bytes.
+
+    Returns
+    -------
+    Occupancy
+
+    Raises
+    ------
+    UnsupportedError
+        For a compute capability whose limits are not known.
+    ValueError
+        For numbers that no kernel has.
+
+    Examples
+    --------
+    >>> occupancy(80, 256, 128, 64 * 1024)
+    Occupancy(ctas_per_sm=2, warps_per_sm=16, max_warps=64, limits={'warps': 8, 'CTAs': 32, \
+'shared memory': 2, 'registers': 2}, limiter=('shared memory', 'registers'))
+
+    Notes
+    -----
+    The rules of NVIDIA's ``cuda_occupancy.h`` (CUDA 13.0): registers are given to warps, in units
+    of 256, and every sub-partition has a quarter of them; shared memory is given in units of 128
+    bytes, with 1 KiB more for the driver. The split between L1 and shared memory is taken to be the
+    one with most shared memory.
+    """
+    if threads < 1 or shared < 0 or (registers is not None and registers < 0):
+        raise ValueError(
+            f"threads={threads}, registers={registers}, shared={shared}: expected at least 1 "
+            "thread and no negative number"
+        )
+    sm = sm_limits(cc)
+    warps = -(-threads // 32)
+    limits = {"warps": sm.warps // warps if threads <= sm.threads_per_cta else 0, "CTAs": sm.ctas}
+    taken = _round_up(shared + RESERVED_SHARED, sm.shared_unit)
+    limits["shared memory"] = sm.shared // taken if shared <= shared_limit(cc) else 0
+    if registers is not None:
+        per_warp = _round_up(registers * 32, sm.register_unit)
+        if registers > sm.registers_per_thread:
+            limits["registers"] = 0
+        elif per_warp:
+            fit = sm.registers // sm.partitions // per_warp * sm.partitions
+            limits["registers"] = fit // warps
+        else:
+            limits["registers"] = sm.ctas
+    ctas = min(limits.values())
+    limiter = tuple(name for name, count in limits.items() if count == ctas)
+    return Occupancy(ctas, ctas * warps, sm.warps, limits, limiter)
+
+
+@dataclass(frozen=True, slots=True)
+class Waves:
+    """How a grid fills a GPU.
+
+    Attributes
+    ----------
+    waves
+        CTAs of the grid over those that are resident at a time: Nsight Compute's "Waves Per SM".
+    full
+        Waves that fill the GPU.
+    tail_ctas
+        CTAs that are left over for a last, partial wave; 0 without one.
+    tail_fraction
+        Part of the GPU that they fill; 0.0 without one.
+    efficiency
+        CTAs over the places of all waves, the last one included: the part of the GPU's time that is
+        used if all CTAs take equally long.
+    """
+
+    waves: float
+    full: int
+    tail_ctas: int
+    tail_fraction: float
+    efficiency: float
+
+
+def waves(grid: int, ctas_per_sm: int, sms: int) -> Waves:
+    """Return how a grid fills a GPU.
+
+    Parameters
+    ----------
+    grid
+        CTAs of the launch.
+    ctas_per_sm
+        CTAs that a multiprocessor holds, at least 1.
+    sms
+        Multiprocessors, at least 1.
+
+    Raises
+    ------
+    ValueError
+        When nothing would be resident.
+
+    Examples
+    --------
+    >>> waves(512, 2, 108)
+    Waves(waves=2.3703703703703702, full=2, tail_ctas=80, tail_fraction=0.37037037037037035, \
+efficiency=0.7901234567901234)
+    """
+    if grid < 0 or ctas_per_sm < 1 or sms < 1:
+        raise ValueError(
+            f"grid={grid}, ctas_per_sm={ctas_per_sm}, sms={sms}: expected a grid of 0 or more, and "
+            "at least 1 of the others"
+        )
+    places = ctas_per_sm * sms
+    full, tail = divmod(grid, places)
+    number = full + (tail > 0)
+    return Waves(
+        waves=grid / places,
+        full=full,
+        tail_ctas=tail,
+        tail_fraction=tail / places,
+        efficiency=grid / (number * places) if number else 1.0,
+    )

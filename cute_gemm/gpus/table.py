@@ -1,0 +1,404 @@
+"""GPUs as data: what a roofline needs of a product, and what occupancy needs of an architecture.
+
+Peak rates are of dense matrices, in 10**12 operations per second at the clock that NVIDIA states
+them for; where a datasheet gives only the rate of 2:4 sparse matrices, it is halved. Those of the
+16-bit types are with float32 accumulation, which GeForce cards do at half the rate of float16.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from cute_gemm.arch import compute_capability, shared_limit
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.run.driver import arch_of
+
+Unit = Literal["tensor cores", "CUDA cores"]
+
+
+class Peak(NamedTuple):
+    """One peak rate: the type of the products, what makes them, 10**12 operations per second."""
+
+    key: str
+    unit: Unit
+    tflops: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One product.
+
+    Attributes
+    ----------
+    name
+        ``"H100 SXM"``.
+    aliases
+        Other names, as users write them and as the driver gives them (without ``"NVIDIA"``).
+    cc
+        Compute capability as an int (90).
+    sms
+        Multiprocessors.
+    clock_ghz
+        Boost clock in GHz.
+    bandwidth_gbs
+        Memory bandwidth in 10**9 bytes per second.
+    l2_bytes
+        L2 cache in bytes.
+    peaks
+        Peak rates of dense matrices.
+    source
+        Document that the rates and the bandwidth are from.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    cc: int
+    sms: int
+    clock_ghz: float
+    bandwidth_gbs: float
+    l2_bytes: int
+    peaks: tuple[Peak, ...]
+    source: str
+
+    def peak(self, key: str, unit: Unit | None = None) -> Peak | None:
+        """Return the highest rate of ``key``, of ``unit`` if one is given; None without one.
+
+        Parameters
+        ----------
+        key
+            ``"float16"``, ``"bfloat16"``, ``"tf32"``, ``"float32"``, ``"float64"`` or ``"int8"``.
+        unit
+            ``"tensor cores"`` or ``"CUDA cores"``.
+
+        Examples
+        --------
+        >>> gpu("A100").peak("float64")
+        Peak(key='float64', unit='tensor cores', tflops=19.5)
+        >>> gpu("A100").peak("float64", "CUDA cores").tflops
+        9.7
+        """
+        found = [p for p in self.peaks if p.key == key and unit in (None, p.unit)]
+        return max(found, key=lambda peak: peak.tflops, default=None)
+
+
+def _peaks(
+    half: float,
+    tf32: float,
+    int8: float,
+    fp32: float,
+    fp64: float,
+    fp64_tensor: float | None = None,
+) -> tuple[Peak, ...]:
+    """Return the rates of one product; float16 and bfloat16 have the same on all of them."""
+    peaks = [
+        Peak("float16", "tensor cores", half),
+        Peak("bfloat16", "tensor cores", half),
+        Peak("tf32", "tensor cores", tf32),
+        Peak("int8", "tensor cores", int8),
+        Peak("float32", "CUDA cores", fp32),
+        Peak("float64", "CUDA cores", fp64),
+    ]
+    if fp64_tensor is not None:
+        peaks.append(Peak("float64", "tensor cores", fp64_tensor))
+    return tuple(peaks)
+
+
+_MIB = 1 << 20
+
+_A100 = _peaks(312, 156, 624, 19.5, 9.7, 19.5)
+_H100_SXM = _peaks(989.4, 494.7, 1978.9, 66.9, 33.5, 66.9)
+_HOPPER_NVL = _peaks(835.5, 417.5, 1670.5, 60, 30, 60)
+
+_A100_SHEET = "NVIDIA A100 Tensor Core GPU datasheet"
+_GA102_PAPER = "NVIDIA Ampere GA102 GPU architecture whitepaper v2"
+_ADA_PAPER = "NVIDIA Ada GPU architecture whitepaper"
+_H100_PAPER = "NVIDIA H100 Tensor Core GPU architecture whitepaper"
+_RTX_BLACKWELL_PAPER = "NVIDIA RTX Blackwell GPU architecture whitepaper"
+
+#: All of them. A name or alias occurs once; the first of a family also answers to the family.
+GPUS: tuple[Gpu, ...] = (
+    Gpu(
+        "A100 SXM 80GB",
+        ("A100", "A100 SXM", "A100-SXM4-80GB", "A100 80GB"),
+        *(80, 108, 1.41, 2039, 40 * _MIB, _A100, _A100_SHEET),
+    ),
+    Gpu(
+        "A100 SXM 40GB",
+        ("A100-SXM4-40GB", "A100 40GB"),
+        *(80, 108, 1.41, 1555, 40 * _MIB, _A100, _A100_SHEET),
+    ),
+    Gpu(
+        "A100 PCIe 80GB",
+        ("A100 PCIe", "A100 80GB PCIe"),
+        *(80, 108, 1.41, 1935, 40 * _MIB, _A100, _A100_SHEET),
+    ),
+    Gpu(
+        "A100 PCIe 40GB",
+        ("A100-PCIE-40GB", "A100 40GB PCIe"),
+        *(80, 108, 1.41, 1555, 40 * _MIB, _A100, _A100_SHEET),
+    ),
+    Gpu(
+        "A30",
+        (),
+        *(80, 56, 1.44, 933, 24 * _MIB, _peaks(165, 82, 330, 10.3, 5.2, 10.3)),
+        "NVIDIA A30 Tensor Core GPU datasheet",
+    ),
+    # The FP64 rate of GA10x, Ada and GB20x is a 64th of that of FP32 (their whitepapers).
+    Gpu(
+        "A10",
+        (),
+        *(86, 72, 1.695, 600, 6 * _MIB, _peaks(125, 62.5, 250, 31.2, 0.488)),
+        "NVIDIA A10 Tensor Core GPU datasheet",
+    ),
+    Gpu(
+        "A40",
+        (),
+        *(86, 84, 1.74, 696, 6 * _MIB, _peaks(149.7, 74.8, 299.3, 37.4, 0.584), _GA102_PAPER),
+    ),
+    Gpu(
+        "RTX A6000",
+        ("A6000",),
+        *(86, 84, 1.8, 768, 6 * _MIB, _peaks(154.8, 77.4, 309.7, 38.7, 0.605), _GA102_PAPER),
+    ),
+    Gpu(
+        "RTX 3090",
+        ("GeForce RTX 3090", "3090"),
+        *(86, 82, 1.695, 936, 6 * _MIB, _peaks(71, 35.6, 284, 35.6, 0.556), _GA102_PAPER),
+    ),
+    Gpu(
+        "L4",
+        (),
+        *(89, 58, 2.04, 300, 48 * _MIB, _peaks(121, 60, 242.5, 30.3, 0.473)),
+        "NVIDIA L4 Tensor Core GPU datasheet",
+    ),
+    Gpu(
+        "L40S",
+        (),
+        *(89, 142, 2.52, 864, 96 * _MIB, _peaks(362, 183, 733, 91.6, 1.43)),
+        "NVIDIA L40S GPU datasheet",
+    ),
+    Gpu(
+        "RTX 6000 Ada",
+        ("RTX 6000 Ada Generation", "6000 Ada"),
+        *(89, 142, 2.505, 960, 96 * _MIB, _peaks(364.2, 182.1, 728.5, 91.1, 1.42)),
+        "NVIDIA Ada professional GPU architecture whitepaper",
+    ),
+    Gpu(
+        "RTX 4090",
+        ("GeForce RTX 4090", "4090"),
+        *(89, 128, 2.52, 1008, 72 * _MIB, _peaks(165.2, 82.6, 660.6, 82.6, 1.29), _ADA_PAPER),
+    ),
+    Gpu(
+        "H100 SXM",
+        ("H100", "H100 SXM5", "H100 80GB HBM3"),
+        *(90, 132, 1.98, 3352, 50 * _MIB, _H100_SXM, _H100_PAPER),
+    ),
+    Gpu(
+        "H100 PCIe",
+        (),
+        *(90, 114, 1.755, 2039, 50 * _MIB, _peaks(756, 378, 1513, 51.2, 25.6, 51.2)),
+        _H100_PAPER,
+    ),
+    Gpu(
+        "H100 NVL",
+        (),
+        *(90, 132, 1.785, 3938, 60 * _MIB, _HOPPER_NVL, "NVIDIA H100 Tensor Core GPU datasheet"),
+    ),
+    Gpu(
+        "H200",
+        ("H200 SXM",),
+        *(90, 132, 1.98, 4800, 60 * _MIB, _H100_SXM, "NVIDIA H200 Tensor Core GPU datasheet"),
+    ),
+    Gpu(
+        "H200 NVL",
+        (),
+        *(90, 132, 1.785, 4800, 60 * _MIB, _HOPPER_NVL, "NVIDIA H200 Tensor Core GPU datasheet"),
+    ),
+    Gpu(
+        "GH200",
+        ("GH200 480GB", "GH200 96GB HBM3"),
+        *(90, 132, 1.98, 4000, 60 * _MIB, _H100_SXM, "NVIDIA GH200 Superchip datasheet (96 GB)"),
+    ),
+    Gpu(
+        "B200",
+        (),
+        *(100, 148, 1.98, 7700, 126 * _MIB, _peaks(2250, 1100, 4500, 75, 37, 37)),
+        "NVIDIA Blackwell datasheet (HGX B200)",
+    ),
+    Gpu(
+        "RTX 5090",
+        ("GeForce RTX 5090", "5090"),
+        *(120, 170, 2.407, 1792, 96 * _MIB, _peaks(209.5, 104.8, 838, 104.8, 1.637)),
+        _RTX_BLACKWELL_PAPER,
+    ),
+    Gpu(
+        "RTX PRO 6000",
+        ("RTX PRO 6000 Blackwell", "RTX PRO 6000 Blackwell Workstation Edition"),
+        *(120, 188, 2.617, 1792, 128 * _MIB, _peaks(503.8, 251.9, 1007.6, 126, 1.968)),
+        "NVIDIA RTX PRO Blackwell GPU architecture whitepaper",
+    ),
+)
+
+_DEFAULTS = {
+    80: "A100 SXM 80GB",
+    86: "RTX 3090",
+    89: "RTX 4090",
+    90: "H100 SXM",
+    100: "B200",
+    120: "RTX 5090",
+}
+
+
+def _plain(name: str) -> str:
+    """Fold case, vendor and separators, in which names differ for no reason."""
+    words = re.split(r"[\s_-]+", name.strip().lower())
+    return "".join(word for word in words if word not in ("nvidia", "geforce"))
+
+
+_BY_NAME = {_plain(name): row for row in GPUS for name in (row.name, *row.aliases)}
+
+
+def gpu(name: str) -> Gpu:
+    """Return the GPU of a name.
+
+    Parameters
+    ----------
+    name
+        As printed in ``GPUS``, as users write it or as the driver gives it; case, ``"NVIDIA"``,
+        spaces and hyphens do not matter.
+
+    Raises
+    ------
+    OptionError
+        When there is no such GPU; the message lists those there are.
+
+    Examples
+    --------
+    >>> gpu("NVIDIA H200").bandwidth_gbs
+    4800
+    >>> gpu("a100-sxm4-40gb").name
+    'A100 SXM 40GB'
+    """
+    found = _BY_NAME.get(_plain(name))
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(_plain(name), _BY_NAME, n=1)
+    hint = f"; did you mean {_BY_NAME[near[0]].name!r}?" if near else ""
+    known = ", ".join(row.name for row in GPUS)
+    raise OptionError(f"gpu={name!r} is not known; expected one of {known}{hint}")
+
+
+def arch_for(arch: str | None, name: str | None) -> str | None:
+    """Return ``arch`` or, where it is None, that of the GPU called ``name``, if one is.
+
+    Examples
+    --------
+    >>> arch_for(None, "H200"), arch_for("sm_80", "A100"), arch_for(None, None)
+    ('sm_90a', 'sm_80', None)
+    """
+    return arch or (arch_of(divmod(gpu(name).cc, 10)) if name else None)
+
+
+def default_gpu(arch: str) -> Gpu | None:
+    """Return the GPU that stands for an arch when none was named; None for other archs.
+
+    Examples
+    --------
+    >>> default_gpu("sm_90a").name
+    'H100 SXM'
+    """
+    name = _DEFAULTS.get(compute_capability(arch))
+    return gpu(name) if name else None
+
+
+#: What the driver takes of shared memory for every CTA, in bytes (compute capability 8.0 on).
+RESERVED_SHARED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SmLimits:
+    """What a multiprocessor of one compute capability can hold.
+
+    Attributes
+    ----------
+    cc
+        Compute capability as an int.
+    threads, ctas
+        Most resident threads and CTAs.
+    registers
+        32-bit registers; a CTA may have as many.
+    register_unit
+        Registers are given to warps in multiples of this.
+    registers_per_thread
+        Most that a thread may have.
+    threads_per_cta
+        Most threads of a CTA.
+    partitions
+        Sub-partitions, each with its own share of the warps and of the register file.
+    shared_unit
+        Bytes that shared memory is given in multiples of.
+    """
+
+    cc: int
+    threads: int
+    ctas: int
+    registers: int = 65536
+    register_unit: int = 256
+    registers_per_thread: int = 255
+    threads_per_cta: int = 1024
+    partitions: int = 4
+    shared_unit: int = 128
+
+    @property
+    def warps(self) -> int:
+        """Most resident warps."""
+        return self.threads // 32
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: what one CTA may have, and what the driver takes for it."""
+        return shared_limit(self.cc) + RESERVED_SHARED
+
+
+#: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and
+#: ``cuda_occupancy.h`` of CUDA 13.0 (CTAs, units, sub-partitions).
+SM_LIMITS: dict[int, SmLimits] = {
+    row.cc: row
+    for row in (
+        SmLimits(80, 2048, 32),
+        SmLimits(86, 1536, 16),
+        SmLimits(87, 1536, 16),
+        SmLimits(89, 1536, 24),
+        SmLimits(90, 2048, 32),
+        SmLimits(100, 2048, 32),
+        SmLimits(103, 2048, 32),
+        SmLimits(110, 1536, 24),
+        SmLimits(120, 1536, 24),
+        SmLimits(121, 1536, 24),
+    )
+}
+
+
+def sm_limits(cc: int) -> SmLimits:
+    """Return the limits of a compute capability.
+
+    Raises
+    ------
+    UnsupportedError
+        When they are not known.
+
+    Examples
+    --------
+    >>> sm_limits(89).warps, sm_limits(89).shared
+    (48, 102400)
+    """
+    try:
+        return SM_LIMITS[cc]
+    except KeyError:
+        known = ", ".join(map(str, SM_LIMITS))
+        raise UnsupportedError(
+            f"the limits of compute capability {cc} are not known; expected one of {known}"
+        ) from None

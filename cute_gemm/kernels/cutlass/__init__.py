@@ -1,0 +1,1 @@
+"""CUTLASS 2.x's own kernel, and the model of its shared memory."""

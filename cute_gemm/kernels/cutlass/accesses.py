@@ -1,0 +1,266 @@
+"""Every memory access of CUTLASS's kernel: which instruction, which lanes, how often.
+
+What is left over of K comes first: with k not a multiple of bK, an operand's first k-tile is its
+first ``k % bK`` elements, and the others begin there. (dp4a's last k-tile is the short one.)
+
+A pipeline of more than 2 stages fills all but one before its main loop, with copies that write
+zeros where there is nothing to copy, also for k-tiles that a short K does not have. The copies of
+the main loop are predicated off there. A pipeline of 2 stages stores what it has loaded into
+registers, zeros included, and once more than there are k-tiles. Both load the fragments of a
+warp's next step ahead, the last of them in vain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.kernels.cutlass import epilogue
+from cute_gemm.kernels.cutlass.config import MATH, WIDEST
+from cute_gemm.kernels.cutlass.maps import WARP
+from cute_gemm.kernels.cutlass.shared import fragment_loads, shared_stores
+from cute_gemm.kernels.staging import IN_VAIN
+from cute_gemm.problem.dtypes import dtype
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
+    from cute_gemm.problem.problem import GemmProblem, Matrix
+
+#: What helps against conflicts of layouts that CUTLASS has built in.
+OTHER_KERNEL = 'kernel="sm80_pipeline"'
+
+
+def accesses(
+    config: CutlassUniversalConfig, problem: GemmProblem, reads_c: bool
+) -> tuple[Access, ...]:
+    """Return every memory access of the launch, as ``Kernel.accesses`` says it.
+
+    alpha is taken not to be 0, and alpha and beta to come as numbers: with ``alpha == 0`` the
+    kernel does what it does with ``k == 0``, and scalars in device memory are read by every warp.
+    """
+    if problem.m == 0 or problem.n == 0:
+        return ()
+    launch = _Launch(config, problem)
+    if problem.k == 0:
+        return launch.scaling(reads_c)
+    return (
+        *launch.operand("A"),
+        *launch.operand("B"),
+        *launch.epilogue(reads_c),
+    )
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """One launch of one instance."""
+
+    config: CutlassUniversalConfig
+    problem: GemmProblem
+
+    @cached_property
+    def ctas(self) -> int:
+        (m, n, _), problem = self.config.tile, self.problem
+        return -(-problem.m // m) * -(-problem.n // n)
+
+    @cached_property
+    def k_tiles(self) -> int:
+        return -(-self.problem.k // self.config.tile[2])
+
+    def operand(self, name: str) -> list[Access]:
+        """Return the accesses of ``"A"`` or ``"B"``."""
+        parts = self._loads(name)
+        return [*parts, *self._stores(name, parts[-1]), *self._fragments(name)]
+
+    def _loads(self, name: str) -> list[GlobalAccess]:
+        """Loads from global memory: of all k-tiles, or of the first and of the others."""
+        config, problem = self.config, self.problem
+        is_a = name == "A"
+        matrix = problem.A if is_a else problem.B
+        other, other_tile = (problem.n, config.tile[1]) if is_a else (problem.m, config.tile[0])
+        elements = config.alignment(name)
+        coords = config.load_map(name).requests(elements)
+        stores = shared_stores(config, name)
+        if matrix.unit == 1:  # (contiguous, strided) -> (mode 0, mode 1)
+            coords = np.ascontiguousarray(coords[..., ::-1])
+        limit, mend = limit_of(config, matrix, elements)
+        whole = GlobalAccess(
+            operand=name,
+            direction="load",
+            instruction="cp.async" if config.stages > 2 else "ld.global",
+            bits=8 * dtype(matrix.dtype).bytes * elements,
+            matrix=matrix,
+            tile=(config.tile[0] if is_a else config.tile[1], config.tile[2]),
+            coords=coords,
+            axis=matrix.unit,
+            sweeps=-(-other // other_tile),
+            limit=limit,
+            mend=mend,
+            targets=stores.offsets if stores.instruction == "cp.async" else None,
+        )
+        start = self._start(1)
+        if start in (config.tile[2], problem.k):
+            return [whole]
+        rows = matrix.shape[0]
+        return [
+            replace(whole, extents=(rows, start), part="first k-tile"),
+            replace(
+                whole, origin=(0, start), extents=(rows, problem.k - start), part="other k-tiles"
+            ),
+        ]
+
+    def _start(self, k_tile: int) -> int:
+        """First element along K of a k-tile."""
+        k, step = self.problem.k, self.config.tile[2]
+        leftover = k % step if self.config.math != "dp4a" else 0
+        return min(k, k_tile * step - (step - leftover if k_tile and leftover else 0))
+
+    def _stores(self, name: str, load: GlobalAccess) -> list[Access]:
+        """Stores of k-tiles to shared memory."""
+        config = self.config
+        requests = shared_stores(config, name)
+        every = SharedAccess(
+            operand=name,
+            direction="store",
+            instruction=requests.instruction,
+            bits=requests.bits,
+            offsets=requests.offsets,
+            mend=load.mend or OTHER_KERNEL,
+            source=load if requests.instruction == "cp.async" else None,
+        )
+        if config.stages == 2:
+            return [replace(every, executions=self.ctas * (self.k_tiles + 1))]
+        ahead = config.stages - 1
+        rows, rest = load.matrix.shape[0], self.k_tiles - ahead
+        if rest <= 0 or rows % load.tile[0] == 0:
+            return [replace(every, executions=self.ctas * max(self.k_tiles, ahead))]
+        start = self._start(ahead)
+        guard = replace(
+            load, origin=(0, start), extents=(rows, self.problem.k - start), part="main loop"
+        )
+        return [
+            replace(every, executions=self.ctas * ahead, part="prologue"),
+            replace(every, guard=guard, part="main loop"),
+        ]
+
+    def _fragments(self, name: str) -> list[Access]:
+        """Loads of fragments from shared memory."""
+        requests = fragment_loads(self.config, name)
+        every = SharedAccess(
+            operand=name,
+            direction="load",
+            instruction=requests.instruction,
+            bits=requests.bits,
+            offsets=requests.offsets.reshape(-1, WARP),
+            executions=self.ctas * self.k_tiles,
+            mend=OTHER_KERNEL,
+        )
+        last = replace(
+            every,
+            offsets=requests.offsets[0],
+            executions=self.ctas,
+            unit="CTA",
+            part=IN_VAIN,
+        )
+        return [every, last]
+
+    def epilogue(self, reads_c: bool) -> list[Access]:
+        """Return the accesses of C: through shared memory, then to global memory."""
+        config = self.config
+        found: list[Access] = []
+        executions = self.ctas * epilogue.iterations(config)
+        for direction, requests in (
+            ("store", epilogue.staged_stores(config)),
+            ("load", epilogue.staged_loads(config)),
+        ):
+            found.append(
+                SharedAccess(
+                    operand="C",
+                    direction=direction,  # type: ignore[arg-type]
+                    instruction=requests.instruction,
+                    bits=requests.bits,
+                    offsets=requests.offsets,
+                    executions=executions,
+                    unit="CTA",
+                    mend=OTHER_KERNEL,
+                )
+            )
+        coords = config.store_map().requests()
+        if reads_c:
+            found.insert(0, self._global_c("load", coords, config.align_c))
+        return [*found, self._global_c("store", coords, config.align_c)]
+
+    def scaling(self, reads_c: bool) -> tuple[Access, ...]:
+        """Return the accesses without a product: ``scale_tile`` takes C element by element."""
+        rows, columns, _ = self.config.instance_tile
+        element = np.arange(rows * columns)
+        coords = np.stack(np.divmod(element, columns), axis=-1).reshape(-1, WARP, 2)
+        limit = "C is scaled one element at a time"
+        store = self._global_c("store", coords, 1, limit)
+        return (self._global_c("load", coords, 1, limit), store) if reads_c else (store,)
+
+    def _global_c(
+        self,
+        direction: Literal["load", "store"],
+        coords: np.ndarray,
+        elements: int,
+        limit: str | None = None,
+    ) -> GlobalAccess:
+        """One access of C; ``coords`` are (row, column) of the instance."""
+        config, matrix = self.config, self.problem.C
+        found, mend = limit_of(config, matrix, elements)
+        if config.exchange:
+            coords = np.ascontiguousarray(coords[..., ::-1])
+        return GlobalAccess(
+            operand="C",
+            direction=direction,
+            instruction="ld.global" if direction == "load" else "st.global",
+            bits=8 * dtype(config.out_dtype).bytes * elements,
+            matrix=matrix,
+            tile=config.tile[:2],
+            coords=coords,
+            axis=matrix.unit,
+            sweeps=1,
+            limit=found if limit is None else limit,
+            mend=mend if limit is None else "",
+            unit="CTA",
+        )
+
+
+def _limits(matrix: Matrix) -> tuple[tuple[str, int, str], ...]:
+    """What bounds the width of an access of ``matrix``: (words, bytes, mend).
+
+    CUTLASS guards a vector by its first element, so the contiguous extent counts as well.
+    """
+    size = dtype(matrix.dtype).bytes
+    extent = matrix.shape[matrix.unit]
+    mode = {"A": "mk", "B": "nk", "C": "mn"}[matrix.name][matrix.unit]
+    ld = f"ld{matrix.name.lower()}"
+    return (
+        (f"alignment of {matrix.name} = {matrix.alignment} bytes", matrix.alignment, "align it"),
+        (f"{ld} = {matrix.ld}", (matrix.ld & -matrix.ld) * size or 256, f"pad {ld}"),
+        (f"{mode} = {extent}", (extent & -extent) * size or 256, f"pad {mode} with zeros"),
+    )
+
+
+def elements_per_access(matrix: Matrix, vector: bool) -> int:
+    """Return the elements of the widest access that CUTLASS may use for ``matrix``."""
+    size = dtype(matrix.dtype).bytes
+    if not vector:
+        return 1
+    return max(1, min(WIDEST, *(limit for _, limit, _ in _limits(matrix))) // size)
+
+
+def limit_of(config: CutlassUniversalConfig, matrix: Matrix, elements: int) -> tuple[str, str]:
+    """Return what keeps the access from 16 bytes, and its mend."""
+    if elements * dtype(matrix.dtype).bytes >= WIDEST:
+        return "", ""
+    if config.math == "dp4a" and matrix.name != "C":
+        return "CUTLASS's dp4a kernel loads 4 elements at a time", ""
+    if not MATH[config.math].vector or MATH[config.math].opcode == "Simt":
+        return f"CUTLASS's {config.math} kernel moves one element at a time", ""
+    words, _, mend = min(_limits(matrix), key=lambda row: row[1])
+    return words, f"{mend} to a multiple of {WIDEST} bytes"

@@ -1,0 +1,132 @@
+"""How CUTLASS's epilogue passes sums through shared memory, a few rows of each warp at a time.
+
+The iterators of ``cutlass/epilogue/warp/tile_iterator_{tensor_op,tensor_op_mixed,simt}.h`` (the
+stores) and ``cutlass/epilogue/threadblock/shared_load_iterator{,_mixed}.h`` (the loads), evaluated
+in Python. Rows and columns are the instance's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cute_gemm.kernels.cutlass.maps import WARP
+from cute_gemm.kernels.cutlass.shared import (
+    VECTOR,
+    Requests,
+    is_simt,
+    simt_elements,
+    simt_grid,
+    simt_lanes,
+    warp_tile,
+)
+from cute_gemm.problem.dtypes import dtype
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
+    from cute_gemm.kernels.cutlass.maps import StoreMap
+
+#: Rows of a warp that a tensor core kernel passes at a time.
+TENSOR_OP_ROWS = 8
+
+
+def iterations(config: CutlassUniversalConfig) -> int:
+    """Return how often the epilogue of a CTA stores to shared memory and loads from it."""
+    return config.store_map().count[4]
+
+
+def is_mixed(config: CutlassUniversalConfig) -> bool:
+    """Whether halves are made from floats eight at a time (CUTLASS's ``...Mixed`` iterators)."""
+    return config.math == "half" and config.out_dtype == "float16" and config.align_c == 8
+
+
+def check_staging(config: CutlassUniversalConfig) -> None:
+    """Raise ``ValueError`` for sums that the loads would not find where the stores put them.
+
+    CUTLASS exchanges the halves of a vector by the column where a warp begins, or by the column
+    itself if a warp is 64 wide; reading, always by the column.
+    """
+    width = warp_tile(config)[1]
+    if is_mixed(config) and width != 64 and 32 % width:
+        raise ValueError(
+            f"a warp is {width} wide along {'M' if config.exchange else 'N'}; CUTLASS's float16 "
+            f"epilogue takes 16, 32 or 64"
+        )
+
+
+def row_elements(config: CutlassUniversalConfig) -> int:
+    """Return the elements from one row of sums in shared memory to the next."""
+    columns = config.instance_tile[1]
+    if is_simt(config):
+        return columns + 4 * simt_elements(config)[1] + 1
+    return columns + 4 * (8 // _sum_bytes(config))
+
+
+def staged_rows(config: CutlassUniversalConfig) -> int:
+    """Return the rows of each warp that are passed at a time."""
+    return simt_grid(config)[0] if is_simt(config) else TENSOR_OP_ROWS
+
+
+def load_elements(config: CutlassUniversalConfig) -> int:
+    """Return the elements of a lane's vector when it reads sums."""
+    return min(VECTOR // _sum_bytes(config), config.align_c)
+
+
+def compact_map(config: CutlassUniversalConfig) -> StoreMap:
+    """Return ``CompactedThreadMap``: C's, without the rows that other iterations take."""
+    return replace(config.store_map(), count=(1, 1, 1, 1, 1))
+
+
+def staged_stores(config: CutlassUniversalConfig) -> Requests:
+    """Return the requests of one iteration that write sums to shared memory.
+
+    Returns
+    -------
+    Requests
+        Offsets int [requests, 32]; all warps in a row.
+    """
+    size, (_, warp_n) = _sum_bytes(config), warp_tile(config)
+    warps_m, warps_n = config.instance_warps
+    lane, warp = np.arange(WARP), np.arange(warps_m * warps_n)[:, None]
+    rows = staged_rows(config)
+    if is_simt(config):
+        columns, elements = simt_grid(config)[1], simt_elements(config)[1]
+        lane_row, lane_column = simt_lanes(config)
+        first, width = lane_column * elements, 1
+        steps = [n + s for n in range(0, warp_n, columns * elements) for s in range(elements)]
+    else:
+        lane_row, first, width = lane // 4, lane % 4 * 2, 2
+        steps = list(range(0, warp_n, 8))
+    row = warp % warps_m * rows + lane_row
+    start = warp // warps_m * warp_n
+    column = np.array(steps)[:, None, None] + start + first
+    if is_mixed(config):
+        # Every other 32 columns the halves of a vector of 8 change places.
+        block = start if warp_n != 64 else np.array(steps)[:, None, None]
+        column = np.where(block // 32 % 2, column ^ 4, column)
+    offsets = (row * row_elements(config) + column) * size
+    return Requests("st.shared", 8 * size * width, offsets.reshape(-1, WARP))
+
+
+def staged_loads(config: CutlassUniversalConfig) -> Requests:
+    """Return the requests of one iteration that read sums from shared memory.
+
+    Returns
+    -------
+    Requests
+        Offsets int [requests, 32]; all warps in a row.
+    """
+    size, elements = _sum_bytes(config), load_elements(config)
+    parts = np.arange(config.align_c // elements)[None, :, None, None]
+    lanes = compact_map(config).requests().reshape(-1, 1, config.threads // WARP, WARP, 2)
+    row, column = lanes[..., 0], lanes[..., 1]
+    if is_mixed(config):
+        parts = (parts + lanes[:1, ..., 1] // 32) % 2
+    offsets = (row * row_elements(config) + column + parts * elements) * size
+    return Requests("ld.shared", 8 * size * elements, offsets.reshape(-1, WARP))
+
+
+def _sum_bytes(config: CutlassUniversalConfig) -> int:
+    return dtype(dtype(config.dtype).accumulator).bytes

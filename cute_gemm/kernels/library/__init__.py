@@ -1,0 +1,1 @@
+"""GEMMs of other libraries."""

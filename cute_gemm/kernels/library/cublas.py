@@ -1,0 +1,315 @@
+"""The cuBLAS that another package brought, as what results are timed against.
+
+``cublasGemmEx`` is called in the library itself, which PyTorch, CuPy, nvmath and the CUDA toolkit
+all bring: so the op, the leading dimensions and the order of C are the same as ours, and no array
+library's wrapper is in the time. Nothing here computes a result, unless ``kernel="cublas"`` asks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm.errors import UnsupportedError
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.run.launch import pack_scalar, synchronize, upload
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import GemmProblem, Matrix
+
+#: ``cudaDataType`` of library_types.h.
+_TYPES = {
+    "float32": 0,
+    "float64": 1,
+    "float16": 2,
+    "int8": 3,
+    "complex64": 4,
+    "complex128": 5,
+    "int32": 10,
+    "bfloat16": 14,
+}
+#: ``cublasComputeType_t`` of cublas_api.h.
+_COMPUTE = {"float32": 68, "float64": 70, "int32": 72, "tf32": 77}
+#: ``cublasOperation_t``: the matrix as it is stored, its transpose, its conjugate transpose.
+_N, _T, _C = 0, 1, 2
+#: ``cublasPointerMode_t``: alpha and beta are in host memory, or both in device memory.
+_HOST, _DEVICE = 0, 1
+_DEFAULT_ALGORITHM = -1
+_NOT_SUPPORTED = 15
+#: Bytes of the largest scalar.
+_SCALAR = 16
+
+
+class CublasError(UnsupportedError):
+    """There is no cuBLAS, or it refuses; the message says which."""
+
+
+class Call(NamedTuple):
+    """What a problem is in ``cublasGemmEx``'s words, whose matrices are column-major.
+
+    Attributes
+    ----------
+    exchange
+        C is row-major: cuBLAS computes its transpose, op(B)^T op(A)^T.
+    operations, extents
+        ``cublasOperation_t`` of the two operands; m, n, k.
+    left, right, result
+        ``cudaDataType`` and leading dimension of each matrix.
+    compute
+        ``cublasComputeType_t``.
+    """
+
+    exchange: bool
+    operations: tuple[int, int]
+    extents: tuple[int, int, int]
+    left: tuple[int, int]
+    right: tuple[int, int]
+    result: tuple[int, int]
+    compute: int
+
+    def arguments(self, a: int, b: int, c: int, alpha: int, beta: int) -> tuple[int, ...]:
+        """Return all arguments but the handle, for matrices and scalars at these addresses."""
+        first, second = (b, a) if self.exchange else (a, b)
+        return (
+            *self.operations, *self.extents, alpha, first, *self.left, second, *self.right, beta,
+            c, *self.result, self.compute, _DEFAULT_ALGORITHM,
+        )  # fmt: skip
+
+
+def call(problem: GemmProblem) -> Call:
+    """Return the call that computes ``problem``.
+
+    Raises
+    ------
+    CublasError
+        When ``cublasGemmEx`` has no arguments for it: a conjugate without a transpose, or a leading
+        dimension below the extent.
+
+    Examples
+    --------
+    >>> from cute_gemm.problem.problem import from_sizes
+    >>> call(from_sizes("CN", m=5, n=7, k=3, dtype="complex64")).operations
+    (2, 0)
+    """
+    C = problem.C
+    try:
+        return _call(problem, C.unit == 1, C.ld)
+    except CublasError:
+        if C.shape[1 - C.unit] > 1:
+            raise
+        return _call(problem, C.unit == 0, 1)  # a vector has either order
+
+
+def _call(problem: GemmProblem, exchange: bool, ldc: int) -> Call:
+    A, B = problem.A, problem.B
+    left, right = (B, A) if exchange else (A, B)
+    # CuTe's left operand is (rows, K) and its right one (columns, K): with the unit stride in the
+    # first mode the left one is stored as it is used and the right one transposed.
+    found = _operand(left, left.unit == 1), _operand(right, right.unit == 0)
+    extents = (problem.n, problem.m) if exchange else (problem.m, problem.n)
+    return Call(
+        exchange=exchange,
+        operations=(found[0][0], found[1][0]),
+        extents=(*extents, problem.k),
+        left=(_TYPES[A.dtype], found[0][1]),
+        right=(_TYPES[A.dtype], found[1][1]),
+        result=(_TYPES[problem.C.dtype], ldc),
+        compute=_COMPUTE[problem.compute],
+    )
+
+
+def _operand(matrix: Matrix, transposed: bool) -> tuple[int, int]:
+    """Return operation and leading dimension of an operand."""
+    if matrix.conj and not transposed:
+        if matrix.shape[1 - matrix.unit] <= 1:
+            return _C, 1  # a vector lies in memory as its transpose does
+        raise CublasError(
+            f"cuBLAS conjugates only what it transposes, and {matrix.name} is stored as {matrix}, "
+            f"the way in which it is used: pass a conjugated copy, or store {matrix.name} and C in "
+            "the same order"
+        )
+    if matrix.ld < matrix.shape[matrix.unit]:
+        raise CublasError(
+            f"cuBLAS takes no leading dimension below the extent, and {matrix.name} is {matrix}: "
+            f"pass a copy of {matrix.name}"
+        )
+    return (_C if matrix.conj else _T) if transposed else _N, matrix.ld
+
+
+class Cublas:
+    """A cuBLAS handle on the device whose primary context is current, to be closed there too.
+
+    Raises
+    ------
+    CublasError
+        When no cuBLAS is installed or it does not start.
+    """
+
+    def __init__(self) -> None:
+        self._handle = ctypes.c_void_p()
+        self._library = _load()
+        self._check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "starting")
+        self._lock = threading.Lock()
+        #: Stream and pointer mode, as cublasCreate leaves them.
+        self._state = (0, _HOST)
+
+    @property
+    def version(self) -> str:
+        """Major and minor version, ``"13.1"``."""
+        value = ctypes.c_int()
+        parts = []
+        for part in (0, 1):  # MAJOR_VERSION, MINOR_VERSION
+            self._check(self._library.cublasGetProperty(part, ctypes.byref(value)), "its version")
+            parts.append(str(value.value))
+        return ".".join(parts)
+
+    def bind(
+        self, problem: GemmProblem, a: int, b: int, c: int, alpha: complex, beta: complex
+    ) -> Callable[[], None]:
+        """Return a function that starts this GEMM on the legacy default stream.
+
+        Not for a handle that ``launcher`` was called on, which changes the stream.
+
+        Parameters
+        ----------
+        problem
+            Descriptors, extents and types.
+        a, b, c
+            Device addresses of the first elements.
+        alpha, beta
+            Scalars.
+
+        Raises
+        ------
+        CublasError
+            When cuBLAS has no such GEMM; by the function, when it refuses the types or sizes.
+        """
+        block, alpha_at, beta_at = _scalars(problem, alpha, beta)
+        arguments = (self._handle, *call(problem).arguments(a, b, c, alpha_at, beta_at))
+        function = self._library.cublasGemmEx_64
+
+        def start(keep_alive: Any = block) -> None:
+            code = function(*arguments)
+            if code:
+                self._check(code, f"{problem.op} of {problem.A.dtype}")
+
+        return start
+
+    def launcher(
+        self,
+        problem: GemmProblem,
+        alpha: complex,
+        beta: complex,
+        alpha_pointer: int = 0,
+        beta_pointer: int = 0,
+        device: int = 0,
+    ) -> Callable[..., None]:
+        """Return a function of the matrices' addresses and a stream, for any thread.
+
+        Parameters
+        ----------
+        problem
+            Descriptors, extents and types.
+        alpha, beta
+            Scalars, where the pointers are 0.
+        alpha_pointer, beta_pointer
+            Device addresses of the scalars, or 0; the other one is copied to the device then,
+            because cuBLAS wants both in one place.
+        device
+            CUDA ordinal, whose primary context is current when the function is called.
+
+        Raises
+        ------
+        CublasError
+            As for ``bind``.
+        """
+        if alpha == 0 and not alpha_pointer:
+            problem = replace(problem, k=0)  # or some of its kernels let NaN of A and B through
+        found = call(problem)
+        block, alpha_at, beta_at = _scalars(problem, alpha, beta)
+        mode, copy = _HOST, None
+        if alpha_pointer or beta_pointer:
+            mode = _DEVICE
+            if not (alpha_pointer and beta_pointer):
+                copy = upload(np.frombuffer(block, np.uint8)[None], device)
+                synchronize(device)  # streams that do not wait for the default one read it too
+                alpha_at, beta_at = copy.pointer, copy.pointer + _SCALAR
+            alpha_at, beta_at = alpha_pointer or alpha_at, beta_pointer or beta_at
+
+        def launch(
+            a: int, b: int, c: int, stream: int = 0, keep_alive: Any = (block, copy)
+        ) -> None:
+            arguments = found.arguments(a, b, c, alpha_at, beta_at)
+            with self._lock:
+                self._set(stream, mode)
+                code = self._library.cublasGemmEx_64(self._handle, *arguments)
+            self._check(code, f"{problem.op} of {problem.A.dtype}")
+
+        return launch
+
+    def _set(self, stream: int, mode: int) -> None:
+        if self._state != (stream, mode):
+            library, handle = self._library, self._handle
+            self._check(library.cublasSetStream_v2(handle, stream), "taking a stream")
+            self._check(library.cublasSetPointerMode_v2(handle, mode), "taking a pointer mode")
+            self._state = (stream, mode)
+
+    def close(self) -> None:
+        """Give the handle and its workspace back."""
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        if handle.value:
+            self._library.cublasDestroy_v2(handle)
+
+    def __enter__(self) -> Cublas:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check(self, code: int, doing: str) -> None:
+        if code == _NOT_SUPPORTED:
+            raise CublasError(f"cuBLAS does not support {doing} with these types or sizes")
+        if code:
+            text = self._library.cublasGetStatusString(code).decode()
+            raise CublasError(f"cuBLAS failed at {doing}: {text}")
+
+
+def _scalars(problem: GemmProblem, alpha: complex, beta: complex) -> tuple[Any, int, int]:
+    """Return alpha and beta in host memory, as the type that they have, and their addresses."""
+    block = ctypes.create_string_buffer(2 * _SCALAR)
+    kind = DTYPES[problem.A.dtype].accumulator
+    # Without products nothing is to come of alpha, which may be infinite.
+    pack_scalar(kind, block, 0, alpha if problem.k else 0, "alpha")
+    pack_scalar(kind, block, _SCALAR, beta, "beta")
+    return block, ctypes.addressof(block), ctypes.addressof(block) + _SCALAR
+
+
+def _load() -> Any:
+    """Return the library with the signatures of what is called."""
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        library = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+    except (DynamicLibNotFoundError, OSError, RuntimeError):
+        raise CublasError(
+            "no cuBLAS found (PyTorch, CuPy and nvmath bring one): pip install nvidia-cublas"
+        ) from None
+    integer, long, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+    matrix: list[Any] = [pointer, integer, long]  # address, type, leading dimension
+    library.cublasCreate_v2.argtypes = [pointer]
+    library.cublasDestroy_v2.argtypes = [pointer]
+    library.cublasSetStream_v2.argtypes = [pointer, pointer]
+    library.cublasSetPointerMode_v2.argtypes = [pointer, integer]
+    library.cublasGetProperty.argtypes = [integer, pointer]
+    library.cublasGetStatusString.argtypes = [integer]
+    library.cublasGetStatusString.restype = ctypes.c_char_p
+    library.cublasGemmEx_64.argtypes = [
+        pointer, integer, integer, long, long, long, pointer, *matrix, *matrix, pointer, *matrix,
+        integer, integer,
+    ]  # fmt: skip
+    return library

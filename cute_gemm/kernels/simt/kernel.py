@@ -1,0 +1,403 @@
+"""What the tutorial kernels have in common: config, legality, launch and accesses.
+
+Each of them is a template of its own name in ``templates/`` and a small class in
+``kernels/ladder.py``, which says how its config differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.arch import compute_capability, shared_limit
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels.base import Kernel, Launch
+from cute_gemm.kernels.options import access_bytes, check_names, power_of_two, with_options
+from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config, Operand, Structure, structure
+from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, stored
+from cute_gemm.problem.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from cute_gemm.build.unit import TranslationUnit
+    from cute_gemm.cute.layout import Layout
+    from cute_gemm.problem.problem import GemmProblem, Matrix
+
+
+class SimtKernel(Kernel):
+    """A kernel of the ladder: FMA on CUDA cores, any op, size, leading dimension and alignment."""
+
+    minimum_cc = 80
+    dtypes = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
+    #: Whether tiles of A and B go through shared memory.
+    staged: ClassVar[bool] = True
+    #: Whether gmem accesses of A and B are as wide as the matrices allow, or an element.
+    wide: ClassVar[bool] = False
+    #: Whether shared memory holds all of K.
+    whole_k: ClassVar[bool] = False
+    #: Values of options that are names.
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of the config that this kernel chooses, beside the given options."""
+        raise NotImplementedError
+
+    def settle(self, config: Config) -> Config:
+        """Return the config with what follows from its options."""
+        return config
+
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
+        """See :meth:`Kernel.configure`; options are the fields that ``options`` names."""
+        cc = compute_capability(arch)
+        if cc < self.minimum_cc:
+            raise UnsupportedError(f"kernel {self.name!r} needs sm_80 or newer; arch is {arch!r}")
+        row = DTYPES[problem.A.dtype]
+        if row.name not in self.dtypes or problem.compute != row.computes[0]:
+            raise UnsupportedError(
+                f"kernel {self.name!r} does not take {row.name} with compute={problem.compute!r}; "
+                f"expected one of {', '.join(self.dtypes)}"
+            )
+        check_names(self, options)
+        config = Config(
+            **{
+                "kernel": self.name,
+                "thread_tile": (1, 1),
+                "warps": (0, 0),
+                "warp_along": "m" if problem.C.unit == 0 else "n",
+                "skew": "turned",
+                "staging": "none",
+                "raster": 8,
+                "min_ctas": 1,
+                "results": "together",
+                "dtype": row.name,
+                "out_dtype": problem.C.dtype,
+                "majors": (problem.A.major, problem.B.major, problem.C.major),
+                "conj": (problem.A.conj, problem.B.conj),
+                "bytes": (
+                    access_bytes(problem.A, False)[0] if self.wide else row.bytes,
+                    access_bytes(problem.B, False)[0] if self.wide else row.bytes,
+                    access_bytes(problem.C, False)[0],
+                ),
+                **self.defaults(problem, options),
+            }
+        )
+        config = self.settle(with_options(config, options))
+        if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):
+            raise UnsupportedError(
+                f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
+                f"32-bit integers and takes extents up to 2**31 - 1 - {max(config.tile)}"
+            )
+        self._check(config)
+        need, limit = self.launch(config, problem).smem, shared_limit(cc)
+        if need > limit:
+            if self.whole_k:
+                most = limit // (need // -(-problem.k // config.tile[2])) * config.tile[2]
+                raise UnsupportedError(
+                    f"k={problem.k} makes kernel {self.name!r} keep {need} bytes in shared memory, "
+                    f"and {arch} has {limit}: k up to {most} fits with tile="
+                    f"{config.tile}; take a smaller tile, or kernel='smem_tiled'"
+                )
+            raise OptionError(
+                f"option tile={config.tile} needs {need} bytes of shared memory; {arch} has "
+                f"{limit}: take a smaller tile"
+            )
+        return config
+
+    def _check(self, config: Config) -> None:
+        """Every legality rule of a config; the first that is broken is named."""
+        for option, known in self.choices.items():
+            if getattr(config, option) not in known:
+                raise OptionError(
+                    f"option {option}={getattr(config, option)!r} is unknown; "
+                    f"expected one of {', '.join(known)}"
+                )
+        for option in ("tile", "thread_tile"):
+            if not all(map(power_of_two, getattr(config, option))):
+                raise OptionError(
+                    f"option {option}={getattr(config, option)}: each extent must be a power of two"
+                )
+        if config.raster < 1 or config.min_ctas < 1:
+            raise OptionError("options raster and min_ctas must be 1 or more")
+        (bm, bn, bk), (tm, tn) = config.tile, config.thread_tile
+        if tm > bm or tn > bn or not WARP <= config.threads <= 1024:
+            raise OptionError(
+                f"option tile={config.tile} with thread_tile={config.thread_tile} makes "
+                f"{config.threads} threads; expected {WARP} to 1024"
+            )
+        if tm * tn * DTYPES[DTYPES[config.dtype].accumulator].bytes > 512:
+            raise OptionError(
+                f"option thread_tile={config.thread_tile} needs more registers for its sums than a "
+                "thread has; take a smaller one"
+            )
+        if config.warps[0] and (bm, bn) != tuple(
+            warps * lanes * own
+            for warps, lanes, own in zip(config.warps, WARP_LANES, (tm, tn), strict=True)
+        ):
+            raise OptionError(
+                f"option tile={config.tile} with thread_tile={config.thread_tile}: the CTA's tile "
+                f"has to be made of warps' tiles of {WARP_LANES[0] * tm} x {WARP_LANES[1] * tn}"
+            )
+        if not self.staged:
+            lanes = WARP if config.warp_along == "k" else 1
+            if bk != lanes:
+                why = "shares each result among a warp" if lanes > 1 else "keeps no tile along k"
+                raise OptionError(
+                    f"option tile={config.tile}: kernel {self.name!r} with warp_along="
+                    f"{config.warp_along!r} {why}; expected tile={(bm, bn, lanes)}"
+                )
+            return
+        size = DTYPES[config.dtype].bytes
+        whole = "padding" if config.results == "together" else "xor"  # moves 128 bytes at a time
+        if config.skew == whole and min(bm, bn) * size < 128:
+            raise OptionError(
+                f"option tile={config.tile} with skew={config.skew!r}: M and N must be "
+                f"{128 // size} or more, so that a row of shared memory has every bank"
+            )
+        for extent, name in ((bm, "M"), (bn, "N")):
+            if extent * bk < config.threads or extent > 256 or bk > 64:
+                raise OptionError(
+                    f"option tile={config.tile}: {name} x K must be {config.threads} elements (one "
+                    "for each thread) or more, M and N at most 256, K at most 64"
+                )
+        for operand in structure(config).operands:
+            step = operand.load.tile
+            if operand.extents[0] % step[0] or operand.extents[1] % step[1]:
+                raise OptionError(
+                    f"option tile={config.tile}: {config.threads} threads copy {step[0]} x "
+                    f"{step[1]} elements of {operand.name} at a time, which do not fill its tile "
+                    f"{operand.extents[0]} x {operand.extents[1]}; take a larger tile"
+                )
+
+    def emit(self, config: Config) -> TranslationUnit:
+        """See :meth:`Kernel.emit`."""
+        from cute_gemm.kernels.simt.unit import emit_simt
+
+        return emit_simt(config, structure(config, self.staged))
+
+    def launch(self, config: Config, problem: GemmProblem) -> Launch:
+        """See :meth:`Kernel.launch`."""
+        grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
+        smem = 0
+        if self.staged:
+            elements = sum(operand.elements for operand in structure(config).operands)
+            tiles = -(-problem.k // config.tile[2]) if self.whole_k else config.buffers
+            smem = elements * DTYPES[config.dtype].bytes * tiles
+        return Launch(grid, config.threads, smem)
+
+    def accesses(
+        self, config: Config, problem: GemmProblem, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """See :meth:`Kernel.accesses`; alpha is taken not to be 0."""
+        parts = structure(config, self.staged)
+        tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
+        out: list[Access] = []
+        for index, matrix in enumerate((problem.A, problem.B)):
+            sweeps = tiles[1 - index]
+            if self.staged:
+                executions = tiles[0] * tiles[1] * -(-problem.k // config.tile[2])
+                operand = parts.operands[index]
+                ctas = tiles[0] * tiles[1]
+                out += _copied(config, operand, matrix, sweeps, executions, ctas, self.wide)
+                read = _fragments(config, parts, index, executions)
+                out.append(read)
+                if config.staging != "none" and executions:
+                    # Columns are read one ahead: after the last, the first of the other buffer.
+                    first = read.coords[:, 0, 1] == 0  # type: ignore[index]
+                    out.append(
+                        replace(
+                            read, offsets=read.offsets[first], coords=read.coords[first],  # type: ignore[index]
+                            executions=ctas, unit="CTA", part=IN_VAIN,
+                        )
+                    )  # fmt: skip
+            else:
+                out += _direct(config, parts, problem, matrix, index)
+        return (*out, *_results(config, parts, problem, reads_c))
+
+
+# ---- accesses -----------------------------------------------------------------------------------
+
+
+def _first_results(config: Config, parts: Structure) -> np.ndarray:
+    """(m, n) of every thread's first result; int [threads, 2]."""
+    place = parts.threads.table().ravel()
+    first = np.stack([place % config.tile[0], place // config.tile[0]], axis=-1)
+    if config.warp_along == "k":
+        return np.repeat(first, WARP, axis=0)
+    return first
+
+
+def _direct(
+    config: Config, parts: Structure, problem: GemmProblem, matrix: Matrix, index: int
+) -> list[Access]:
+    """A thread's loads of A or B from global memory, one k (or a warp's 32) at a time.
+
+    Threads without an element of C load nothing, which CTAs at the other mode's end have.
+    """
+    first = _first_results(config, parts)
+    other, extent = 1 - index, (problem.n, problem.m)[index]
+    k = np.arange(len(first)) % WARP if config.tile[2] > 1 else np.zeros(len(first), int)
+    coords = np.stack([first[:, index], k], axis=-1)
+    whole, rest = divmod(extent, config.tile[other])
+    visits = [(coords, whole, "")] if whole else []
+    if rest:
+        part = f"last CTAs along {'mn'[other]}" if whole else ""
+        visits.append((np.where(first[:, [other]] < rest, coords, -1), 1, part))
+    return [
+        GlobalAccess(
+            operand=matrix.name,
+            direction="load",
+            instruction="ld.global",
+            bits=8 * DTYPES[config.dtype].bytes,
+            matrix=matrix,
+            tile=(config.tile[index], config.tile[2]),
+            coords=lanes.reshape(-1, WARP, 2),
+            axis=matrix.unit,
+            sweeps=sweeps,
+            limit="a thread takes one element at a time",
+            mend="" if config.kernel == "coalesced" else 'kernel="coalesced"',
+            part=part,
+        )
+        for lanes, sweeps, part in visits
+    ]
+
+
+def _copied(
+    config: Config,
+    operand: Operand,
+    matrix: Matrix,
+    sweeps: int,
+    executions: int,
+    ctas: int,
+    wide: bool,
+) -> list[Access]:
+    """The copy of A or B to shared memory."""
+    load_coords = operand.load.requests(operand.extents)
+    offsets = operand.store.vector_offsets(operand.smem, operand.extents)
+    axis = 0 if operand.major == "MN" else 1
+    limit = access_bytes(matrix, False)[1] if wide else "a thread copies one element at a time"
+    load = GlobalAccess(
+        operand=operand.name,
+        direction="load",
+        instruction=operand.load.atom.name,
+        bits=operand.load.atom.bits,
+        matrix=matrix,
+        tile=operand.extents,
+        coords=load_coords,
+        axis=axis,
+        sweeps=sweeps,
+        limit=limit if operand.load.atom.bits < 128 else "",
+        tail="full",
+        targets=offsets if operand.asynchronous else None,
+    )
+    store = SharedAccess(
+        operand=operand.name,
+        direction="store",
+        instruction=operand.store.atom.name,
+        bits=operand.store.atom.bits,
+        offsets=offsets,
+        executions=executions,
+        layout=operand.smem,
+        coords=operand.store.requests(operand.extents),
+        element_bits=operand.store.element_bits,
+        mend='kernel="bank_free"' if config.kernel == "vectorized" else "",
+    )
+    if not executions:
+        return []
+    if config.staging == "none":
+        return [load, *_cut(load), store]
+    # The last k-tile is loaded first.
+    loads = by_last_tile(load)
+    cuts = _cut(loads[-1])
+    if not operand.asynchronous:
+        # What waits in registers is stored at the end of each k-tile, after the last one too.
+        return [*loads, *cuts, store, replace(store, executions=ctas, unit="CTA", part=IN_VAIN)]
+    return [*loads, *cuts, *stored(store, loads, cuts)]
+
+
+def _cut(load: GlobalAccess) -> list[GlobalAccess]:
+    """The elements of vectors that straddle the matrix's end, where there are any."""
+    return cut_vectors(load, f"{load.part}, cut vectors".lstrip(", "))
+
+
+def _fragments(config: Config, parts: Structure, index: int, executions: int) -> SharedAccess:
+    """What a thread reads of a tile: its rows of A, or its columns of B, of every k."""
+    operand, values = parts.operands[index], parts.values[index]
+    run, repeats = values.extents
+    first = _first_results(config, parts)[:, index].reshape(-1, 1, 1, WARP)
+    k = np.arange(operand.extents[1])[:, None, None]
+    step = values(0, np.arange(repeats))[:, None]
+    rows = np.broadcast_to(first + step, (first.shape[0], operand.extents[1], repeats, WARP))
+    coords = np.stack([rows, np.broadcast_to(k, rows.shape)], axis=-1).reshape(-1, WARP, 2)
+    element = DTYPES[config.dtype].bytes
+    return SharedAccess(
+        operand=operand.name,
+        direction="load",
+        instruction="ld.shared",
+        bits=8 * element * int(run),
+        offsets=operand.smem(coords[..., 0], coords[..., 1]) * element,
+        executions=executions,
+        layout=operand.smem,
+        coords=coords,
+        element_bits=8 * element,
+        mend='kernel="bank_free"' if config.kernel == "vectorized" else "",
+    )
+
+
+def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bool) -> list[Access]:
+    """The way of the sums to C."""
+    first = _first_results(config, parts)
+    if config.warp_along == "k":
+        first = np.where((np.arange(len(first)) % WARP == 0)[:, None], first, -1)
+    axis = problem.C.unit
+    vector = parts.vector_c
+    steps = [
+        (row, column)
+        for row in _steps(parts.values[0], vector if axis == 0 else 1)
+        for column in _steps(parts.values[1], vector if axis == 1 else 1)
+    ]
+    lanes = first.reshape(-1, 1, WARP, 2)
+    coords = np.where(lanes < 0, -1, lanes + np.array(steps)[None, :, None]).reshape(-1, WARP, 2)
+    widest, limit = access_bytes(problem.C, False)
+    bits = 8 * DTYPES[config.out_dtype].bytes * vector
+    if bits < 8 * widest:
+        limit = (
+            f"a thread has {vector} neighbouring results"
+            if vector > 1
+            else ("a thread's results are not neighbours")
+        )
+    store = GlobalAccess(
+        operand="C",
+        direction="store",
+        instruction="st.global",
+        bits=bits,
+        matrix=problem.C,
+        tile=config.tile[:2],
+        coords=coords,
+        axis=axis,
+        sweeps=1,
+        limit=limit if bits < 128 else "",
+        unit="CTA",
+        tail="full",
+    )
+    stores = [store]
+    if vector > 1:
+        cut = replace(
+            store,
+            bits=8 * DTYPES[config.out_dtype].bytes,
+            tail="elements",
+            width=vector,
+            limit="a vector that straddles C's end goes element by element",
+            mend=f"pad {'mn'[axis]} to a multiple of {vector}",
+            part="cut vectors",
+        )
+        if any(cut.straddling(valid).any() for valid, _, _ in cut.tile_classes()):
+            stores.append(cut)
+    loads = [replace(one, direction="load", instruction="ld.global") for one in stores]
+    return [*(loads if reads_c else []), *stores]
+
+
+def _steps(values: Layout, vector: int) -> list[int]:
+    """Where the accesses of a thread's results begin, from its first."""
+    return [int(offset) for offset in values(np.arange(values.size))[::vector]]

@@ -1,0 +1,284 @@
+"""The road that GEMM tutorials walk: each kernel differs from the one before by one idea."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from cute_gemm.errors import UnsupportedError
+from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.simt.kernel import SimtKernel
+from cute_gemm.kernels.simt.structure import VECTOR, WARP, WARP_LANES, Config
+from cute_gemm.problem.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import GemmProblem
+
+
+class _Tile(NamedTuple):
+    """A way to cut C: tile, thread tile, CTAs per multiprocessor, and speed in a large problem.
+
+    ``speed``: relative to the first tile of the type.
+    """
+
+    tile: tuple[int, int, int]
+    thread_tile: tuple[int, int]
+    min_ctas: int
+    speed: float = 1.0
+
+
+_HALVES, _NARROW_HALVES = (_Tile((128, 128, 16), (8, 16), 2),), (_Tile((128, 64, 16), (8, 8), 2),)
+_FLOATS = (
+    _Tile((128, 128, 8), (8, 16), 2),
+    _Tile((128, 64, 16), (8, 8), 2, 0.95),
+    _Tile((64, 64, 16), (4, 8), 4, 0.77),
+)
+_NARROW_FLOATS = (_Tile((128, 64, 16), (8, 8), 3), _Tile((64, 64, 16), (4, 8), 4, 0.9))
+_COMPLEX, _NARROW_COMPLEX = (_Tile((64, 32, 16), (4, 4), 4),), (_Tile((64, 64, 8), (4, 4), 1),)
+#: Of ``double_buffered``, tuned and timed on an H200: where A and B are read in the widest vectors,
+#: one of them is not, or neither (elements that wait alone take more registers). Largest first.
+_BUFFERED = {
+    "float16": (_HALVES, _NARROW_HALVES, _NARROW_HALVES),
+    "bfloat16": (_HALVES, _NARROW_HALVES, _NARROW_HALVES),
+    "float32": (_FLOATS, _FLOATS[1:], _NARROW_FLOATS),
+    "float64": ((_Tile((128, 64, 8), (8, 8), 2),),) * 3,
+    "complex64": (_COMPLEX, _NARROW_COMPLEX, _NARROW_COMPLEX),
+    "complex128": ((_Tile((64, 64, 8), (4, 4), 1),),) * 3,
+}
+#: Multiprocessors of that chip, among which the tiles of a small problem are dealt out.
+_MULTIPROCESSORS = 132
+
+
+def _bytes(problem: GemmProblem) -> int:
+    return DTYPES[problem.A.dtype].bytes
+
+
+def _flat(problem: GemmProblem) -> int:
+    """Return bK of a flat tile: 8, or a sector of halves."""
+    return max(8, 32 // _bytes(problem))
+
+
+def _pair(problem: GemmProblem) -> int:
+    """CTAs per multiprocessor to fit registers for: 2, where the type's take no more than that."""
+    return 2 if _bytes(problem) <= 4 else 1
+
+
+def _narrow(problem: GemmProblem) -> int:
+    """How many of A and B cannot be read in the widest vectors."""
+    return sum(access_bytes(matrix, False)[0] < VECTOR for matrix in (problem.A, problem.B))
+
+
+class Naive(SimtKernel):
+    """One thread per element of C, blind to the layout."""
+
+    name = "naive"
+    summary = "one thread per element of C, a warp along n, blind to the layout"
+    options = ("warp_along", "tile", "min_ctas")
+    choices: ClassVar = {"warp_along": ("m", "n")}
+    staged = False
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {"tile": (32, 32, 1), "warp_along": "n"}
+
+
+class Coalesced(SimtKernel):
+    """The same, with the warp laid along a mode that is contiguous in memory."""
+
+    name = "coalesced"
+    summary = "one thread per element of C, a warp along what is contiguous (k: by a reduction)"
+    options = ("warp_along", "tile", "min_ctas")
+    choices: ClassVar = {"warp_along": ("m", "n", "k")}
+    staged = False
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        along = "m" if problem.A.unit == 0 else "n" if problem.B.unit == 0 else "k"
+        along = options.get("warp_along", along)  # along k, each of 32 warps shares a result
+        return {"tile": (8, 4, WARP) if along == "k" else (32, 32, 1), "warp_along": along}
+
+
+class SmemFullK(SimtKernel):
+    """Whole K panels of A and B in shared memory."""
+
+    name = "smem_full_k"
+    summary = "whole K panels of A and B in shared memory; refuses a k that does not fit"
+    options = ("tile", "raster", "min_ctas")
+    whole_k = True
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {"tile": (32, 32, 32), "min_ctas": _pair(problem)}
+
+    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
+        """See :meth:`Kernel.configure`: of smaller tiles, more of K fits."""
+        try:
+            return super().configure(problem, arch, **options)
+        except UnsupportedError:
+            if "tile" in options:
+                raise
+            return super().configure(problem, arch, **options, tile=(16, 16, 32))
+
+
+class SmemTiled(SimtKernel):
+    """Square tiles of A and B in shared memory, K in steps."""
+
+    name = "smem_tiled"
+    summary = "square tiles in shared memory, K in steps"
+    options = ("tile", "raster", "min_ctas")
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {"tile": (32, 32, 32), "min_ctas": _pair(problem)}
+
+
+class RegisterRows(SimtKernel):
+    """Shared-memory tiles, each thread two rows of C."""
+
+    name = "register_rows"
+    summary = "shared-memory tiles, each thread two (thread_tile) rows of C"
+    options = ("tile", "thread_tile", "raster", "min_ctas")
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {
+            "tile": (64, 32, 32),
+            "thread_tile": (2, 1),
+            "warp_along": "n",
+            "min_ctas": _pair(problem),
+        }
+
+
+class ThreadTile1d(SimtKernel):
+    """A column of eight results per thread."""
+
+    name = "thread_tile_1d"
+    summary = "a column of results per thread, the element of B in a register"
+    options = ("tile", "thread_tile", "raster", "min_ctas")
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {
+            "tile": (64, 64, _flat(problem)),
+            "thread_tile": (8, 1),
+            "warp_along": "n",
+            "min_ctas": _pair(problem),
+        }
+
+
+class ThreadTile2d(SimtKernel):
+    """TM x TN results per thread, by outer products."""
+
+    name = "thread_tile_2d"
+    summary = "TM x TN results per thread, outer products from registers"
+    options = ("tile", "thread_tile", "raster", "min_ctas")
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {**_square(problem, 16), "results": "apart"}
+
+
+class Vectorized(SimtKernel):
+    """128-bit accesses of global and shared memory."""
+
+    name = "vectorized"
+    summary = "128-bit accesses, K-major operands turned on their way into shared memory"
+    options = ("tile", "thread_tile", "raster", "min_ctas")
+    wide = True
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        return {**_square(problem, 16), "skew": "none"}
+
+
+class BankFree(SimtKernel):
+    """The same without bank conflicts."""
+
+    name = "bank_free"
+    summary = "no bank conflicts: tiles in shared memory swizzled by XOR, or padded (skew)"
+    options = ("tile", "thread_tile", "skew", "raster", "min_ctas")
+    choices: ClassVar = {"skew": ("xor", "padding")}
+    wide = True
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        # A row's number cannot be brought in too where a chunk is an element.
+        return {**_square(problem, 16), "skew": "padding" if _bytes(problem) == 16 else "xor"}
+
+
+class WarpTiled(SimtKernel):
+    """CTA, warp and thread tiles."""
+
+    name = "warp_tiled"
+    summary = "CTA, warp and thread tiles; lanes paired so that they share vectors"
+    options: tuple[str, ...] = ("tile", "thread_tile", "skew", "raster", "min_ctas")
+    choices: ClassVar = {"skew": ("xor", "padding")}
+    wide = True
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`."""
+        found = {**_square(problem, 32), "skew": "padding", "results": "quads"}
+        if _narrow(problem) and _bytes(problem) <= 4:  # single elements take more registers
+            found |= {"tile": (128, 64, 16), "min_ctas": 3}
+        return found
+
+    def settle(self, config: Config) -> Config:
+        """See :meth:`SimtKernel.settle`: as many warps of 8 x 4 threads as fill the tile."""
+        (bm, bn, _), (tm, tn), lanes = config.tile, config.thread_tile, WARP_LANES
+        warps = (bm // max(1, lanes[0] * tm), bn // max(1, lanes[1] * tn))
+        return replace(config, warps=(max(1, warps[0]), max(1, warps[1])))
+
+
+class DoubleBuffered(WarpTiled):
+    """The next tile is loaded while this one is computed."""
+
+    name = "double_buffered"
+    summary = "the next tile loaded (registers or cp.async) while this one is computed"
+    options = (*WarpTiled.options, "staging")
+    choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
+
+    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
+        """See :meth:`SimtKernel.defaults`: the tile that ends first on a large chip.
+
+        Beside a given tile or thread tile the other is that of a large problem, and registers are
+        not rationed.
+        """
+        tiles = _BUFFERED[problem.A.dtype][_narrow(problem)]
+        # The longer side for the operand that need not be turned, and wait in registers.
+        if problem.A.major == "K" and problem.B.major == "MN":
+            tiles = tuple(
+                row._replace(tile=(row.tile[1], row.tile[0], row.tile[2])) for row in tiles
+            )
+        if options.keys().isdisjoint(("tile", "thread_tile")):
+            found = min(tiles, key=lambda row: _time(problem, row))
+        else:
+            found = tiles[0]._replace(min_ctas=1)
+        return {
+            "tile": found.tile,
+            "thread_tile": found.thread_tile,
+            "skew": "padding",
+            "results": "quads",
+            "staging": "cp.async",
+            "min_ctas": found.min_ctas,
+        }
+
+
+def _time(problem: GemmProblem, row: _Tile) -> float:
+    """Results that the busiest multiprocessor computes, by the tile's speed."""
+    ctas = -(-problem.m // row.tile[0]) * -(-problem.n // row.tile[1])
+    return -(-ctas // _MULTIPROCESSORS) * row.tile[0] * row.tile[1] / row.speed
+
+
+def _square(problem: GemmProblem, columns: int) -> dict[str, Any]:
+    """The tile that a CTA of 256 threads computes, 8 x 8 results each; fewer of wider elements.
+
+    ``columns``: bK of float32.
+    """
+    size = _bytes(problem)
+    if size > 4:
+        return {"tile": (64, 64, columns // 2), "thread_tile": (4, 4)}
+    return {
+        "tile": (128, 128, max(columns, _flat(problem))),
+        "thread_tile": (8, 8),
+        "min_ctas": 2,
+    }

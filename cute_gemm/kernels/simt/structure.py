@@ -1,0 +1,335 @@
+"""The config of the tutorial kernels and what follows from it: thread maps, copies, layouts.
+
+These kernels multiply with FMA, each thread some results of C. They see C as it is, column- or
+row-major, and keep tiles of A and B in shared memory with the M or N mode contiguous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import log2
+from typing import Literal
+
+import numpy as np
+
+from cute_gemm.cute.atoms import CopyAtom, cp_async, universal
+from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
+from cute_gemm.cute.layout import Layout, Swizzle, column_major, from_map, row_major
+from cute_gemm.problem.dtypes import DTYPES
+
+WARP = 32
+#: Bytes of the widest access.
+VECTOR = 16
+#: Lanes of a warp tile along M and N.
+WARP_LANES = (8, 4)
+#: Products that are unrolled: more would not fit the instruction cache.
+_UNROLLED = 1024
+#: How a thread's results lie: side by side, a stride of all threads apart, or 16-byte vectors of
+#: neighbouring lanes in turn.
+Results = Literal["together", "apart", "quads"]
+#: Where tiles lie in shared memory: row behind row; rows of a turned operand padded; padded
+#: everywhere; or with the column's 16-byte chunk XORed with the row.
+Skew = Literal["none", "turned", "padding", "xor"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that shapes the code of one tutorial kernel.
+
+    Which of the fields up to ``min_ctas`` may be set as options differs from kernel to kernel; the
+    others follow from the problem.
+
+    Attributes
+    ----------
+    kernel
+        Its name.
+    tile
+        (bM, bN, bK): extents of the CTA tile.
+    thread_tile
+        (TM, TN): results of a thread.
+    warps
+        (m, n): warps along M and N; (0, 0) where threads are dealt out one after the other.
+    warp_along
+        ``"m"``, ``"n"`` or ``"k"``: the mode along which a warp's lanes lie, without ``warps``.
+    skew
+        ``"none"``, ``"turned"``, ``"padding"`` or ``"xor"``: where a tile lies in shared memory.
+    staging
+        ``"none"``: no copy overlaps the products. ``"registers"``: the next tile waits there;
+        ``"cp.async"``: it goes to shared memory by itself, where it need not be turned.
+    raster
+        Rows of tiles that share an L2 group.
+    min_ctas
+        CTAs per multiprocessor that the register count must leave room for.
+    results
+        How a thread's results lie in the tile.
+    dtype, out_dtype
+        Element type; type of C.
+    majors
+        ``"K"`` or ``"MN"`` for A and for B; ``"M"`` or ``"N"`` for C.
+    conj
+        Whether the conjugate of A, and of B, is meant.
+    bytes
+        Width in bytes of a gmem access of A, of B, and of C.
+    """
+
+    kernel: str
+    tile: tuple[int, int, int]
+    thread_tile: tuple[int, int]
+    warps: tuple[int, int]
+    warp_along: str
+    skew: Skew
+    staging: str
+    raster: int
+    min_ctas: int
+    results: Results
+    dtype: str
+    out_dtype: str
+    majors: tuple[str, str, str]
+    conj: tuple[bool, bool]
+    bytes: tuple[int, int, int]
+
+    @cached_property
+    def name(self) -> str:
+        """The kernel's symbol: every type, layout and tile."""
+        letters = "".join(
+            (("n", "c") if plain else ("t", "h"))[conj]
+            for plain, conj in zip(
+                (self.majors[0] == "MN", self.majors[1] == "K"), self.conj, strict=True
+            )
+        )
+        parts = [
+            self.kernel,
+            f"{DTYPES[self.dtype].tag}_{DTYPES[self.out_dtype].tag}",
+            f"{letters}_{'row' if self.majors[2] == 'N' else 'col'}",
+            "x".join(map(str, self.tile)),
+            "x".join(map(str, self.thread_tile)),
+            f"w{self.warps[0]}x{self.warps[1]}" if self.warps[0] else f"along_{self.warp_along}",
+            f"{self.skew}_{self.staging.replace('.', '_')}",
+            "v" + "_".join(str(8 * width) for width in self.bytes),
+            f"r{self.raster}",
+            f"o{self.min_ctas}",
+        ]
+        return "_".join(parts)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        (bm, bn, _), (tm, tn) = self.tile, self.thread_tile
+        return bm // tm * (bn // tn) * (WARP if self.warp_along == "k" else 1)
+
+    @property
+    def buffers(self) -> int:
+        """Tiles of each operand in shared memory."""
+        return 1 if self.staging == "none" else 2
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """How A or B gets from global memory to the threads that multiply it.
+
+    Attributes
+    ----------
+    name, major
+        ``"A"`` or ``"B"``; ``"K"`` or ``"MN"``.
+    extents
+        (bMN, bK).
+    load, store
+        The same threads and blocks, in vectors of global and of shared memory.
+    threads, block
+        Thread -> first element of its block, linear in the copy's tile; extents of the block.
+    smem, elements
+        (bMN, bK) -> element of shared memory, and how many of them a tile takes.
+    """
+
+    name: str
+    major: str
+    extents: tuple[int, int]
+    load: TiledCopy
+    store: TiledCopy
+    threads: Layout
+    block: tuple[int, int]
+    smem: Layout
+    elements: int
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether cp.async moves it."""
+        return self.load.atom.name == "cp.async"
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """A config worked out.
+
+    Attributes
+    ----------
+    threads
+        Thread (a warp, where it shares a result) -> m + bM * n of its first result.
+    values
+        (run, repeat) -> m, and -> n, of a thread's results from its first.
+    vector_c
+        Results that one access of C moves.
+    chunk
+        Columns of a tile whose products are unrolled.
+    operands
+        A and B; none in kernels without shared memory.
+    """
+
+    threads: Layout
+    values: tuple[Layout, Layout]
+    vector_c: int
+    chunk: int
+    operands: tuple[Operand, ...]
+
+
+def _vector(config: Config) -> int:
+    """Elements of the widest access to shared memory."""
+    return max(1, VECTOR // DTYPES[config.dtype].bytes)
+
+
+def _values(config: Config, mode: int) -> Layout:
+    """Results of a thread along M (0) or N (1), from its first: (run, repeat)."""
+    count = config.thread_tile[mode]
+    if config.results == "apart":
+        return Layout((1, count), (0, config.tile[mode] // count))
+    run = min(count, _vector(config))
+    step = run
+    if config.results == "quads":
+        step = run * WARP_LANES[mode]
+    return Layout((run, count // run), (1, step if count > run else 0))
+
+
+def _threads(config: Config) -> Layout:
+    """Thread -> m + bM * n of its first result."""
+    bm = config.tile[0]
+    counts = [config.tile[mode] // config.thread_tile[mode] for mode in (0, 1)]
+    steps = [config.thread_tile[mode] if config.results == "together" else 1 for mode in (0, 1)]
+    thread = np.arange(counts[0] * counts[1])
+    if not config.warps[0]:
+        fast, slow = (1, 0) if config.warp_along == "n" else (0, 1)
+        place = {fast: thread % counts[fast], slow: thread // counts[fast]}
+        return from_map(place[0] * steps[0] + bm * place[1] * steps[1])
+    lane, warp = thread % WARP, thread // WARP
+    # Lane bits: n m m m n. Lanes 0 and 1 share their rows, lanes 0 and 2 their columns.
+    lanes = (lane >> 1 & 7, (lane & 1) + (lane >> 4) * 2)
+    first = []
+    for mode, which in enumerate((warp % config.warps[0], warp // config.warps[0])):
+        run = min(config.thread_tile[mode], _vector(config))
+        first.append(which * (config.tile[mode] // config.warps[mode]) + lanes[mode] * run)
+    return from_map(first[0] + bm * first[1])
+
+
+def _smem(config: Config, extents: tuple[int, int], major: str, width: int) -> tuple[Layout, int]:
+    """The place of a tile in shared memory, and the elements that it takes.
+
+    An operand that is turned is stored by `_lanes` lanes along k, each ``width`` elements from the
+    next: ``k`` is split so that these are neighbouring rows of shared memory, and their words are
+    brought to different banks, by padding or by XOR of the row's number with the column's. Where
+    a thread's results lie together, its vectors are further apart than a vector, and the columns'
+    own higher bits are brought in too.
+    """
+    rows, columns = extents
+    size = DTYPES[config.dtype].bytes
+    chunk = max(1, VECTOR // size)
+    plain = Layout((rows, columns), (1, rows)), rows * columns
+    if config.skew == "none" or (major == "MN" and config.results != "together"):
+        return plain
+    if config.skew == "turned":
+        pitch = rows + chunk if major == "K" else rows
+        return Layout((rows, columns), (1, pitch)), pitch * columns
+    lanes = min(8, _lanes(config, width))
+    spread = 128 // lanes // size  # elements of a row that the stores of one k go to
+    if config.results == "together":
+        group = 8 * chunk
+        if config.skew == "padding":
+            pitch = rows // group * (group + chunk) + (chunk if chunk <= 4 else 0)
+            return Layout(((group, rows // group), columns), ((1, group + chunk), pitch)), (
+                pitch * columns
+            )
+        swizzle = Swizzle(3, int(log2(chunk)), 3)
+    elif config.skew == "padding":
+        pitch = rows + max(chunk, spread // width)
+        return Layout((rows, columns), (1, pitch)), pitch * columns
+    else:
+        base = int(log2(spread))
+        swizzle = Swizzle(int(log2(lanes)), base, int(log2(rows)) - base)
+    split = width if major == "K" else 1
+    shape = (rows, (split, columns // split))
+    stride = (1, (rows * (columns // split), rows))
+    return Layout(shape, stride, swizzle), rows * columns
+
+
+def _lanes(config: Config, width: int) -> int:
+    """Lanes along k that copy a K-major operand in vectors of ``width``: a sector's worth."""
+    element = DTYPES[config.dtype].bytes
+    lanes = 8 if width == 1 and element > 2 else 32 // (width * element)
+    return max(1, min(lanes, config.tile[2] // width))
+
+
+def _whole_rows(config: Config) -> int:
+    """Columns after which the XOR of a tile's swizzle begins anew: a step of so many is a sum."""
+    element = DTYPES[config.dtype].bytes
+    widths = [config.bytes[index] // element for index in (0, 1) if config.majors[index] == "K"]
+    return max([8, *(width * min(8, _lanes(config, width)) for width in widths)])
+
+
+def _operand(config: Config, index: int) -> Operand:
+    element = DTYPES[config.dtype].bytes
+    name, major = "AB"[index], config.majors[index]
+    rows, columns = extents = (config.tile[index], config.tile[2])
+    threads = config.threads
+    width = config.bytes[index] // element
+    if major == "MN":
+        block = (min(width, rows), 1)
+        lanes = min(rows // block[0], threads)
+        places = column_major(lanes, threads // lanes)
+    else:
+        lanes = _lanes(config, width)
+        # The rows that a thread can have of its own are stored in one piece.
+        own = 1
+        if config.staging != "none" and width > 1:
+            own = max(1, min(rows * columns // (threads * width), VECTOR // element))
+        block = (own, width)
+        down = min(rows // own, threads // lanes)  # more threads than rows go on along k
+        places = Layout((down, (lanes, threads // lanes // down)), (lanes, (1, lanes * down)))
+    asynchronous = config.staging == "cp.async" and major == "MN" and block[0] * element >= 4
+    load: CopyAtom = universal("ld.global", 8 * element * block[major == "K"])
+    store = universal("st.shared", 8 * element * block[0])
+    if asynchronous:
+        load = store = cp_async(8 * element * block[0])
+    by_load = row_major(*block) if major == "K" else column_major(*block)
+    copies = [
+        gmem_tiled_copy(atom, 8 * element, places, values)
+        for atom, values in ((load, by_load), (store, column_major(*block)))
+    ]
+    first = copies[0].partition[:, 0]
+    smem, elements = _smem(config, extents, major, width)
+    return Operand(
+        name=name,
+        major=major,
+        extents=extents,
+        load=copies[0],
+        store=copies[1],
+        threads=from_map(first[:, 0] + copies[0].tile[0] * first[:, 1]),
+        block=block,
+        smem=smem,
+        elements=elements,
+    )
+
+
+@cache
+def structure(config: Config, staged: bool = True) -> Structure:
+    """Work a config out; ``staged``: the kernel has tiles in shared memory."""
+    values = (_values(config, 0), _values(config, 1))
+    along_c = values[config.majors[2] == "N"]
+    run = int(along_c.extents[0])
+    tm, tn = config.thread_tile
+    products = tm * tn * (4 if DTYPES[config.dtype].is_complex else 1)
+    return Structure(
+        threads=_threads(config),
+        values=values,
+        vector_c=min(run, max(1, config.bytes[2] // DTYPES[config.out_dtype].bytes)),
+        chunk=min(config.tile[2], max(_UNROLLED // products, _whole_rows(config))),
+        operands=(_operand(config, 0), _operand(config, 1)) if staged else (),
+    )

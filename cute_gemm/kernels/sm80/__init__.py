@@ -1,0 +1,1 @@
+"""mma.sync on swizzled shared memory."""

@@ -1,0 +1,294 @@
+"""The config of ``sm80_pipeline`` and what follows from it: MMA, tiled copies, layouts.
+
+The kernel writes a column-major C; for a row-major one it computes the transposed problem, with A
+and B exchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import log2
+
+from cute_gemm.cute.atoms import (
+    LDMATRIX,
+    LDMATRIX_TRANS,
+    MMA_ATOMS,
+    CopyAtom,
+    MmaAtom,
+    cp_async,
+    universal,
+)
+from cute_gemm.cute.copies import TiledCopy, TiledMma, gmem_tiled_copy, mma_tiled_copy
+from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
+from cute_gemm.problem.dtypes import DTYPES
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that shapes the code of one sm80_pipeline kernel.
+
+    The fields up to ``min_ctas``, and ``mma``, may be set as kernel options; the others follow from
+    the problem.
+
+    Attributes
+    ----------
+    tile
+        (bM, bN, bK): extents of the CTA tile.
+    warps
+        (m, n): warps along M and N.
+    stages
+        k tiles in shared memory at a time.
+    copy
+        ``"auto"``: thread layouts, swizzles and ldmatrix kinds follow each operand's major.
+        ``"mn_major"``: the thread layout (16,T/16):(1,16) with vectors along M or N and MN-major
+        shared memory, whatever the operand's major.
+    raster
+        Rows of tiles that share an L2 group.
+    min_ctas
+        CTAs per multiprocessor that the register count must leave room for.
+    dtype, compute, out_dtype
+        Element type, type of the products, type of C.
+    mma
+        Name of the MMA atom.
+    majors
+        ``"K"`` or ``"MN"`` for A and for B, in memory.
+    exchange
+        C is row-major: the kernel computes C^T with A and B exchanged.
+    bytes
+        Width in bytes of a gmem access of A, of B, and of C.
+    kernel
+        ``"sm80_pipeline"``, or ``"tensor_core"``: the same without a pipeline, of one stage.
+    """
+
+    tile: tuple[int, int, int]
+    warps: tuple[int, int]
+    stages: int
+    copy: str
+    raster: int
+    min_ctas: int
+    dtype: str
+    compute: str
+    out_dtype: str
+    mma: str
+    majors: tuple[str, str]
+    exchange: bool
+    bytes: tuple[int, int, int]
+    kernel: str = "sm80_pipeline"
+
+    @cached_property
+    def name(self) -> str:
+        """The kernel's symbol: every type, layout and tile, C's too."""
+        inputs = DTYPES[self.dtype].tag if self.compute != "tf32" else "tf32"
+        letters = "".join(
+            ("t" if major == "K" else "n") if operand == "A" else ("n" if major == "K" else "t")
+            for operand, major in zip("AB", self.majors, strict=True)
+        )
+        atom = MMA_ATOMS[self.mma]
+        parts = (
+            self.kernel,
+            f"{inputs}_{DTYPES[DTYPES[self.dtype].accumulator].tag}_{DTYPES[self.out_dtype].tag}",
+            f"{letters}_{'row' if self.exchange else 'col'}",
+            "x".join(map(str, self.tile)),
+            f"w{self.warps[0]}x{self.warps[1]}",
+            f"mma{'x'.join(map(str, atom.shape_mnk))}",
+            f"s{self.stages}",
+            "v" + "_".join(str(8 * width) for width in self.bytes),
+            self.copy,
+            f"r{self.raster}",
+            f"o{self.min_ctas}",
+        )
+        return "_".join(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class OperandPlan:
+    """How A or B (as the kernel sees them) gets from global memory to the tensor cores."""
+
+    source: str
+    major: str
+    smem_major: str
+    gmem_copy: TiledCopy
+    gmem_threads: Layout
+    gmem_values: Layout
+    smem_atom: Layout
+    smem_layout: Layout
+    smem_copy: TiledCopy
+    extents: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """A config worked out: tiled MMA, tiled copies and layouts, as the kernel sees them."""
+
+    tile: tuple[int, int, int]
+    mma: TiledMma
+    operands: tuple[OperandPlan, OperandPlan]
+    epilogue_tile: tuple[int, int]
+    epilogue_layout: Layout
+    epilogue_stage: TiledCopy
+    epilogue_copy: TiledCopy
+    epilogue_threads: Layout
+    epilogue_values: Layout
+    smem: int
+
+
+def kernel_tile(config: Config) -> tuple[int, int, int]:
+    """Extents of the CTA tile as the kernel sees it."""
+    bm, bn, bk = config.tile
+    return (bn, bm, bk) if config.exchange else (bm, bn, bk)
+
+
+def _smem_majors(config: Config) -> tuple[str, str]:
+    """Majors in shared memory of the kernel's A and B."""
+    if config.copy == "mn_major":
+        return "MN", "MN"
+    a, b = config.majors
+    return (b, a) if config.exchange else (a, b)
+
+
+def tiled_mma(config: Config) -> TiledMma:
+    """The MMA atom over the config's warps."""
+    atom = MMA_ATOMS[config.mma]
+    wm, wn = config.warps[::-1] if config.exchange else config.warps
+    if atom.threads == 32:
+        m, n, k = atom.shape_mnk
+        # Two atoms along N make one ldmatrix.x4 of B; DMMA operands are loaded one by one.
+        n_atoms = 1 if config.dtype == "float64" else 2
+        tile = (Layout(m * wm, 1), Layout(n * wn * n_atoms, 1), Layout(k, 1))
+        return TiledMma(atom, Layout((wm, wn, 1), (1, wm, 0)), tile)
+    # FMA: 8 x 4 lanes, so that a warp reads as few distinct words as it can. An MN-major operand is
+    # read four rows at a time, a K-major one four columns.
+    threads = Layout(((8, wm), (4, wn), 1), ((1, 32), (8, 32 * wm), 0))
+    rows, columns = (
+        Layout((extent, 4), (4, 1)) if major == "MN" else Layout(extent, 1)
+        for extent, major in zip((8 * wm, 4 * wn), _smem_majors(config), strict=True)
+    )
+    return TiledMma(
+        atom, threads, (rows, columns, Layout(4 if "K" in _smem_majors(config) else 1, 1))
+    )
+
+
+def _smem_copy_atom(config: Config, atom: MmaAtom, major: str) -> CopyAtom:
+    """The instruction that brings an operand from shared memory to the MMA's registers."""
+    element = DTYPES[config.dtype].bytes
+    if atom.threads == 1:
+        return universal("ld.shared", 128)
+    if element == 8 or (major == "MN" and element != 2):
+        return universal("ld.shared", 8 * element)  # ldmatrix transposes 16-bit elements only
+    return LDMATRIX if major == "K" else LDMATRIX_TRANS
+
+
+def _smem_atom(config: Config, reader: CopyAtom, major: str, extents: tuple[int, int]) -> Layout:
+    """The swizzled atom that makes both the 16-byte stores and ``reader`` free of conflicts.
+
+    Rows are 128 bytes, or the tile's extent if that is less. ldmatrix and 16-byte loads take one
+    16-byte chunk of each of 8 rows: the row number is XORed into the chunk's. 4- and 8-byte MMA
+    loads take 32 bytes of each of 4 rows: it is XORed into the 32-byte chunk's. Byte loads take 8
+    bytes of every fourth row.
+    """
+    element = DTYPES[config.dtype].bytes
+    if config.copy == "mn_major" and element == 2:
+        return Layout((32, 8), (1, 32), Swizzle(3, 3, 4))  # the field reference's
+    row = min(extents[0 if major == "MN" else 1], 128 // element)
+    row_bits = int(log2(row))
+    if reader.bits == 128:
+        base, chunk_bits = int(log2(16 // element)), row_bits - int(log2(16 // element))
+        # (FMA on an MN-major operand reads consecutive 16-byte words.)
+        swizzle = None if reader.threads == 1 and major == "MN" else Swizzle(chunk_bits, base, 3)
+    elif element > 1:
+        base = int(log2(32 // element))
+        swizzle = Swizzle(row_bits - base, base, row_bits - base)
+    else:
+        base = 4
+        swizzle = Swizzle(min(2, row_bits - base), base, row_bits + 2 - base)
+    rows = 16 if element == 1 and major == "MN" else 8
+    if major == "K":
+        return Layout((rows, row), (row, 1), swizzle)
+    return Layout((row, rows), (1, row), swizzle)
+
+
+def _gmem_copy(
+    config: Config, major: str, width: int, extents: tuple[int, int], threads: int
+) -> tuple[TiledCopy, Layout, Layout]:
+    """The tiled copy from global to shared memory, with its thread and value layouts."""
+    element = DTYPES[config.dtype].bytes
+    vector = width // element
+    if config.copy == "mn_major":
+        rows = min(16 // element, extents[0] // 16)
+        vector = min(vector, rows) if major == "MN" else 1
+        thread_layout, value_layout = column_major(16, threads // 16), column_major(rows, 1)
+    else:
+        contiguous = extents[0 if major == "MN" else 1]
+        across = extents[1 if major == "MN" else 0]
+        lanes = max(min(contiguous // vector, threads), threads // across)
+        if major == "MN":
+            thread_layout, value_layout = (
+                column_major(lanes, threads // lanes),
+                column_major(vector, 1),
+            )
+        else:
+            thread_layout, value_layout = row_major(threads // lanes, lanes), row_major(1, vector)
+    bits = 8 * vector * element
+    atom = cp_async(bits) if bits >= 32 else universal("ld.global", bits)
+    copy = gmem_tiled_copy(atom, 8 * element, thread_layout, value_layout)
+    return copy, thread_layout, value_layout
+
+
+@cache
+def structure(config: Config) -> Structure:
+    """Work a config out."""
+    tile = kernel_tile(config)
+    mma = tiled_mma(config)
+    element = DTYPES[config.dtype].bytes
+    sources = "BA" if config.exchange else "AB"
+    plans = []
+    for operand, source, smem_major in zip("AB", sources, _smem_majors(config), strict=True):
+        major = config.majors["AB".index(source)]
+        extents = (tile["AB".index(operand)], tile[2])
+        copy, threads, values = _gmem_copy(
+            config, major, config.bytes["AB".index(source)], extents, mma.size
+        )
+        reader = _smem_copy_atom(config, mma.atom, smem_major)
+        atom = _smem_atom(config, reader, smem_major, extents)
+        plans.append(
+            OperandPlan(
+                source=source,
+                major=major,
+                smem_major=smem_major,
+                gmem_copy=copy,
+                gmem_threads=threads,
+                gmem_values=values,
+                smem_atom=atom,
+                smem_layout=tile_to_shape(atom, (*extents, config.stages)),
+                smem_copy=mma_tiled_copy(reader, 8 * element, mma, operand),
+                extents=extents,
+            )
+        )
+    mainloop = sum(plan.smem_layout.size for plan in plans) * element
+
+    # The epilogue stages as many columns of the accumulators as fit where the k tiles were.
+    sums = DTYPES[DTYPES[config.dtype].accumulator].bytes
+    stage_bits = 128 if mma.atom.threads == 1 and mma.tile[0].stride != 1 else 8 * sums
+    pitch = tile[0] + 16 // sums
+    columns = tile[1]
+    while columns > mma.extent(1) and columns * pitch * sums > mainloop:
+        columns //= 2
+    vector = min(16 // sums, config.bytes[2] // DTYPES[config.out_dtype].bytes)
+    lanes = min(tile[0] // vector, mma.size)
+    threads = column_major(lanes, mma.size // lanes)
+    values = column_major(vector, 1)
+    return Structure(
+        tile=tile,
+        mma=mma,
+        operands=(plans[0], plans[1]),
+        epilogue_tile=(tile[0], columns),
+        epilogue_layout=Layout((tile[0], columns), (1, pitch)),
+        epilogue_stage=mma_tiled_copy(universal("st.shared", stage_bits), 8 * sums, mma, "C"),
+        epilogue_copy=gmem_tiled_copy(
+            universal("ld.shared", 8 * sums * vector), 8 * sums, threads, values
+        ),
+        epilogue_threads=threads,
+        epilogue_values=values,
+        smem=max(mainloop, columns * pitch * sums),
+    )

@@ -1,0 +1,26 @@
+"""``tensor_core``: a tensor-core kernel without a pipeline, one step up from FMA."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
+from cute_gemm.problem.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import GemmProblem
+
+
+class TensorCore(Sm80Pipeline):
+    """Tiled MMA, ldmatrix and XOR-swizzled shared memory; each k-tile is waited for."""
+
+    name = "tensor_core"
+    summary = "tiled MMA (mma.sync), ldmatrix, XOR-swizzled shared memory; no pipeline"
+    dtypes = ("float16", "bfloat16", "float32/tf32", "float64", "int8")
+    options = ("tile", "warps", "copy", "raster", "min_ctas", "mma")
+    stages = (1, 1)
+
+    def default_tile(self, problem: GemmProblem, cc: int, policy: str) -> tuple[Any, ...]:
+        """See :meth:`Sm80Pipeline.default_tile`: two CTAs, so that one computes as one waits."""
+        tile = {1: (128, 128, 64), 2: (128, 128, 32), 4: (128, 64, 32), 8: (64, 64, 16)}
+        return tile[DTYPES[problem.A.dtype].bytes], (2, 2), 1, 2

@@ -1,0 +1,1 @@
+"""Kernels checked, timed and counted on a device."""

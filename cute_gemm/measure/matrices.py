@@ -1,0 +1,285 @@
+"""What a benchmark multiplies: random factors, their product in float64, copies on the device.
+
+op(A) and op(B) are the same for every op and every kernel of a size, each op storing them as it
+wants them. So one product in float64 judges them all.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm.errors import LaunchError
+from cute_gemm.problem import verify
+from cute_gemm.problem.dtypes import dtype
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.run.launch import DeviceBuffer
+
+#: Elements that a thread compares at a time: temporaries that stay in its cache.
+_BLOCK = 1 << 16
+#: Most copies of the matrices; only those of small matrices would be more.
+_MOST_COPIES = 256
+
+
+def random_values(rng: np.random.Generator, shape: tuple[int, ...], name: str) -> np.ndarray:
+    """Return normally distributed elements of a type, or, of int8 and int32, integers of 8 bits.
+
+    Examples
+    --------
+    >>> random_values(np.random.default_rng(0), (2, 3), "complex64").dtype
+    dtype('complex64')
+    """
+    if name in ("int8", "int32"):
+        return rng.integers(-128, 128, shape, np.int8).astype(name, copy=False)
+    row = dtype(name)
+    if row.is_complex:
+        part = np.float32 if name == "complex64" else np.float64
+        return rng.standard_normal((*shape, 2), part).view(name)[..., 0]
+    kind = np.float64 if name == "float64" else np.float32
+    return rng.standard_normal(shape, kind).astype(row.numpy, copy=False)
+
+
+class Place(NamedTuple):
+    """Addresses of A, B and C on a device."""
+
+    A: int
+    B: int
+    C: int
+
+
+class Factors:
+    """Random op(A) (m, k) and op(B) (k, n), and how each op stores them.
+
+    Parameters
+    ----------
+    problem
+        Extents and type; which op it is does not matter.
+    seed
+        Of the random numbers.
+
+    Examples
+    --------
+    >>> from cute_gemm.problem.problem import from_sizes
+    >>> factors = Factors(from_sizes("NN", m=3, n=2, k=4, dtype="float32"), seed=0)
+    >>> A = factors.stored("A", "T")
+    >>> A.shape, A.flags.f_contiguous, bool((A.T == factors.left).all())
+    ((4, 3), True, True)
+    """
+
+    def __init__(self, problem: GemmProblem, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self._type = dtype(problem.A.dtype)
+        # Column-major, so that what N stores is no copy.
+        self.left = random_values(rng, (problem.k, problem.m), problem.A.dtype).T
+        self.right = random_values(rng, (problem.n, problem.k), problem.B.dtype).T
+
+    def form(self, name: str, op: str) -> tuple[str, str]:
+        """Return which stored matrix an op takes for ``"A"`` or ``"B"``: equal for equal ones."""
+        letter = op["AB".index(name)]
+        if letter == "N":
+            return name, "N"
+        return name, "C" if letter in "CH" and self._type.is_complex else "T"
+
+    def stored(self, name: str, letter: str) -> np.ndarray:
+        """Return a matrix as stored for a letter of an op: column-major, without padding."""
+        matrix = self.left if name == "A" else self.right
+        if letter == "N":
+            return matrix
+        return np.asfortranarray(matrix.conj().T if letter == "C" else matrix.T)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A result against float64: elements out of bound, largest error, the worst element."""
+
+    wrong: int
+    max_error: float
+    worst: tuple[int, int] | None
+
+
+class Reference:
+    """``op(A) @ op(B)`` in float64 or complex128, and what each element of a C may be off.
+
+    Parameters
+    ----------
+    problem
+        Extents and types; which op it is does not matter.
+    factors
+        What it multiplies.
+
+    Notes
+    -----
+    The bound is that of :func:`cute_gemm.verify.verify` with alpha = 1 and beta = 0.
+    """
+
+    def __init__(self, problem: GemmProblem, factors: Factors) -> None:
+        wide = np.complex128 if dtype(problem.C.dtype).is_complex else np.float64
+        # NumPy's products are row-major; C's transpose is, where C is not.
+        self._column_major = problem.C.unit == 0
+        first, second = factors.left.astype(wide), factors.right.astype(wide)
+        if self._column_major:
+            first, second = second.T, first.T
+        self._product = first @ second
+        sums = abs(first) @ abs(second)
+        self._bound = np.empty_like(sums)
+        self._each(lambda rows: self._set_bound(problem, rows, sums[rows]))
+
+    def _set_bound(self, problem: GemmProblem, rows: slice, sums: np.ndarray) -> None:
+        products = self._product[rows]
+        if dtype(problem.C.dtype).roundoff == 0:  # integers of 32 bits, which wrap
+            self._product[rows] = products.astype(np.int64).astype(np.int32)
+            self._bound[rows] = 0.0
+            return
+        _, self._bound[rows], _ = verify.compare_floats(
+            problem, products, sums, None, products, 1.0, 0.0
+        )
+
+    def check(self, result: np.ndarray) -> Check:
+        """Compare a C (m, n) with the reference, element by element."""
+        lying = result.T if self._column_major else result
+        found = self._each(lambda rows: self._check(lying[rows], rows))
+        ratio, worst = max((ratio, at) for _, _, ratio, at in found)
+        return Check(
+            wrong=sum(wrong for wrong, _, _, _ in found),
+            max_error=max(error for _, error, _, _ in found),
+            worst=(worst[::-1] if self._column_major else worst) if ratio else None,
+        )
+
+    def _check(self, got: np.ndarray, rows: slice) -> tuple[int, float, float, tuple[int, int]]:
+        """Return wrong elements, the largest error, the largest that is over its bound, where."""
+        with np.errstate(all="ignore"):
+            error = abs(got.astype(self._product.dtype) - self._product[rows])
+            good = error <= self._bound[rows]  # False for NaN
+            if good.all():
+                return 0, float(error.max()), 0.0, (0, 0)
+            ratio = error / np.maximum(self._bound[rows], 1e-300)
+            ratio[good] = 0.0
+            ratio[np.isnan(ratio)] = np.inf
+        i, j = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+        largest = float(error[np.isfinite(error)].max(initial=0.0))
+        return int((~good).sum()), largest, float(ratio[i, j]), (int(i) + rows.start, int(j))
+
+    def _each(self, work: Any) -> list[Any]:
+        """Do something with all rows, some at a time, on all cores: NumPy lets go of the GIL."""
+        count, length = self._product.shape
+        step = max(1, _BLOCK // max(1, length))
+        blocks = [slice(start, min(start + step, count)) for start in range(0, count, step)]
+        with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
+            return list(pool.map(work, blocks))
+
+
+class DeviceMatrices:
+    """Copies of A, B and C on a device, each in an allocation of its own; a context manager.
+
+    A and B are there in every form that the ops take; C is shared by all of them.
+
+    Parameters
+    ----------
+    factors
+        op(A) and op(B).
+    C
+        Host matrix that `download` writes.
+    copies
+        How many of each.
+    device
+        CUDA ordinal.
+
+    Raises
+    ------
+    OutOfMemoryError
+        When they do not fit.
+    """
+
+    def __init__(self, factors: Factors, C: np.ndarray, copies: int, device: int) -> None:
+        self._factors = factors
+        self._copies = copies
+        self._device = device
+        self._C = C
+        self._stack = ExitStack()
+        self._held: dict[tuple[str, str], tuple[np.ndarray, list[DeviceBuffer]]] = {}
+
+    def __enter__(self) -> DeviceMatrices:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After a failed kernel memory cannot even be freed; which kernel it was is what matters.
+        with suppress(*([LaunchError] if kind is not None else [])):
+            self._stack.close()
+
+    def _hold(self, form: tuple[str, str]) -> tuple[np.ndarray, list[DeviceBuffer]]:
+        from cute_gemm.run import launch as runtime
+
+        if form not in self._held:
+            matrix = self._C if form[0] == "C" else self._factors.stored(*form)
+            upload = functools.partial(runtime.upload, matrix, self._device)
+            buffers = [self._stack.enter_context(upload()) for _ in range(self._copies)]
+            self._held[form] = matrix, buffers
+        return self._held[form]
+
+    def _of(self, op: str) -> list[tuple[np.ndarray, list[DeviceBuffer]]]:
+        forms = self._factors.form("A", op), self._factors.form("B", op), ("C", "N")
+        return [self._hold(form) for form in forms]
+
+    def likes(self, op: str) -> tuple[np.ndarray, ...]:
+        """Return the host matrices that A, B and C of an op are copies of."""
+        return tuple(matrix for matrix, _ in self._of(op))
+
+    def places(self, op: str) -> list[Place]:
+        """Return the addresses of A, B and C of an op, for each copy."""
+        pointers = ([buffer.pointer for buffer in buffers] for _, buffers in self._of(op))
+        return [Place(*place) for place in zip(*pointers, strict=True)]
+
+    def spoil(self) -> None:
+        """Set every bit of the first C: NaN, which a kernel must neither read nor leave."""
+        from cute_gemm.run.driver import checked, entered, load_driver
+
+        _, (buffer, *_) = self._hold(("C", "N"))
+        with entered(self._device):
+            checked(
+                load_driver().cuMemsetD8(buffer.pointer, 0xFF, buffer.nbytes),
+                f"setting {buffer.nbytes} bytes",
+            )
+
+    def download(self) -> None:
+        """Wait for the device and copy the first C to the host's."""
+        from cute_gemm.run import launch as runtime
+
+        _, (buffer, *_) = self._hold(("C", "N"))
+        runtime.download(buffer, self._C)
+
+
+def copies_past_l2(problem: GemmProblem, l2_bytes: int) -> int:
+    """Return how many copies of A, B and C exceed twice the L2 cache; at most 256.
+
+    Taken in turn, the next one is never in the cache: with 1 copy because the matrices alone are
+    larger.
+
+    Examples
+    --------
+    >>> from cute_gemm.problem.problem import from_sizes
+    >>> cubes = (from_sizes("NN", m=n, n=n, k=n, dtype="float32") for n in (64, 1024, 4096))
+    >>> [copies_past_l2(cube, 60 << 20) for cube in cubes]
+    [256, 11, 1]
+    """
+    each = max(1, sum(matrix.nbytes for matrix in (problem.A, problem.B, problem.C)))
+    return min(_MOST_COPIES, 2 * l2_bytes // each + 1)
+
+
+def l2_bytes(device: int = 0) -> int:
+    """Return the size of a device's L2 cache."""
+    from cute_gemm.run.driver import checked, device_properties, load_driver
+
+    driver = load_driver()
+    which = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+    (size,) = checked(
+        driver.cuDeviceGetAttribute(which, device_properties(device).handle), "reading its L2 cache"
+    )
+    return int(size)

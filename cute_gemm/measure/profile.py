@@ -1,0 +1,398 @@
+"""Predicted against counted: a kernel's accesses by the model, and by the hardware's counters.
+
+The parent process makes the plans, predicts and compiles. Then Nsight Compute (``ncu``) runs
+``python -m cute_gemm.measure.profile CASES.json``, which launches each case's kernel exactly
+once, and what it counted is compared with what was predicted, class of accesses by class. The
+difference should be zero, not small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm.api import Plan
+from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
+from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
+from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.problem import from_sizes, scalar
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.arrays import Order
+    from cute_gemm.problem.problem import Matrix
+
+
+class CounterPermissionError(GemmError, PermissionError):
+    """The driver does not let this user read the hardware's counters."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch to be counted: a problem by its sizes, where it lies, and a kernel.
+
+    Attributes
+    ----------
+    op, m, n, k, dtype, lda, ldb, ldc, storage, order, out_dtype, compute, kernel, arch
+        As for :func:`cute_gemm.plan`; by default the arch of GPU 0.
+    options
+        Fields of the kernel's config.
+    beta
+        With another than 0, C is read.
+    base_offset
+        Elements from an allocation (aligned to 256 bytes) to each matrix: 0 or a power of two,
+        for other addresses are not known to the unit by their alignment.
+
+    Examples
+    --------
+    >>> case = Case("TN", 128, 64, 32, "float16", arch="sm_80", base_offset=1)
+    >>> case.plan().problem.A.alignment
+    2
+    """
+
+    op: str
+    m: int
+    n: int
+    k: int
+    dtype: str
+    lda: int | None = None
+    ldb: int | None = None
+    ldc: int | None = None
+    storage: Order = "F"
+    order: Order = "F"
+    out_dtype: str | None = None
+    compute: str | None = None
+    kernel: str = "auto"
+    arch: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    beta: int | float = 0
+    base_offset: int = 0
+
+    def plan(self) -> Plan:
+        """Return the plan for matrices at these addresses.
+
+        Raises
+        ------
+        OptionError
+            For an offset that is no power of two, or a problem that launches nothing.
+        GemmError
+            Everything that :func:`cute_gemm.plan` raises.
+        """
+        from cute_gemm.build.nvrtc import normalize_arch
+        from cute_gemm.run.launch import device_arch
+
+        if self.base_offset < 0 or self.base_offset & (self.base_offset - 1):
+            raise OptionError(
+                f"base_offset is {self.base_offset}; expected 0 or a power of two, in elements"
+            )
+        problem = from_sizes(
+            self.op, m=self.m, n=self.n, k=self.k, dtype=self.dtype, lda=self.lda, ldb=self.ldb,
+            ldc=self.ldc, order=self.order, out_dtype=self.out_dtype, compute=self.compute,
+            storage=self.storage,
+        )  # fmt: skip
+        if not problem.m or not problem.n:
+            raise OptionError(
+                f"m={problem.m}, n={problem.n}: no kernel is launched, so nothing can be counted; "
+                "expected both to be 1 or more"
+            )
+        problem = replace(
+            problem, A=self._moved(problem.A), B=self._moved(problem.B), C=self._moved(problem.C)
+        )
+        arch = normalize_arch(self.arch) if self.arch else device_arch(0)
+        return Plan(problem, "cuda", 0, arch, self.kernel, self.options)
+
+    def _moved(self, matrix: Matrix) -> Matrix:
+        address = 256 | self.base_offset * dtype(matrix.dtype).bytes
+        return replace(matrix, alignment=address & -address)
+
+    def __str__(self) -> str:
+        given = {
+            "lda": self.lda, "ldb": self.ldb, "ldc": self.ldc, "out": self.out_dtype,
+            "compute": self.compute, **self.options, "beta": self.beta or None,
+            "base": f"+{self.base_offset}" if self.base_offset else None,
+        }  # fmt: skip
+        words = [f"{name}={value}" for name, value in given.items() if value is not None]
+        orders = [f"{n}={v}" for n, v in (("storage", self.storage), ("order", self.order))
+                  if v != "F"]  # fmt: skip
+        size = f"{self.m}x{self.n}x{self.k}"
+        return " ".join((self.kernel, self.op, size, self.dtype, *words, *orders))
+
+
+def predict(case: Case) -> dict[str, int]:
+    """Return what the model says of a case: ``predicted`` of every access of its kernel."""
+    from cute_gemm import select
+    from cute_gemm.analysis.rows import make_row
+
+    plan = case.plan()
+    kernel = select.get(plan.kernel)
+    accesses = kernel.accesses(plan.config, plan.problem, reads_c=case.beta != 0)
+    return predicted(map(make_row, accesses))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Predicted and counted figures of one launch; ``print`` it, or take ``to_dict()``.
+
+    Attributes
+    ----------
+    case
+        What was launched.
+    symbol
+        The kernel's name in the cubin.
+    figures
+        One ``Comparison`` for each of ``CLASSES`` that the device counts.
+    """
+
+    case: Case
+    symbol: str
+    figures: tuple[Comparison, ...]
+
+    @property
+    def differences(self) -> tuple[Comparison, ...]:
+        """The figures that differ; none when the model is right."""
+        return tuple(figure for figure in self.figures if figure.difference)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole in strings, numbers, lists and dicts."""
+        return {
+            "case": asdict(self.case),
+            "symbol": self.symbol,
+            "agrees": not self.differences,
+            "figures": [asdict(one) | {"difference": one.difference} for one in self.figures],
+        }
+
+    def __str__(self) -> str:
+        shown = [one for one in self.figures if one.predicted or one.counted]
+        cells: list[tuple[str, ...]] = [("", "predicted", "counted", "difference")]
+        for one in shown:
+            mark = "" if one.metric else "*"
+            numbers = (f"{one.predicted:,}", f"{one.counted:,}{mark}", f"{one.difference:,}")
+            cells.append((f"{one.access} {one.figure}", *numbers))
+        widths = [max(len(line[i]) for line in cells) for i in range(4)]
+        lines = [str(self.case), self.symbol, ""]
+        for line in cells:
+            right = (text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True))
+            lines.append("  ".join((line[0].ljust(widths[0]), *right)))
+        if any(not one.metric for one in shown):
+            lines.append("* wavefronts counted less the fewest possible")
+        count = len(self.differences)
+        lines += ["", f"{count} of {len(shown)} figures differ" if count else "no difference"]
+        return "\n".join(lines)
+
+
+# ---- Nsight Compute -----------------------------------------------------------------------------
+
+
+def ncu(path: str | None = None) -> str:
+    """Return where Nsight Compute is: the given path, on ``PATH``, or in a CUDA toolkit.
+
+    Raises
+    ------
+    ToolError
+        When there is none.
+    """
+    places = [path] if path else ["ncu"]
+    if not path:
+        homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+        places += [f"{home}/bin/ncu" for home in homes if home]
+        # 2025.3 comes after 2025.10 as text; any of them will do.
+        places += sorted(map(str, Path("/opt/nvidia/nsight-compute").glob("*/ncu")), reverse=True)
+    for place in places:
+        if found := shutil.which(place):
+            return found
+    raise ToolError(
+        f"Nsight Compute was not found at {', '.join(map(repr, places))}: it comes with the CUDA "
+        "toolkit, or alone from https://developer.nvidia.com/nsight-compute; name it with "
+        "--ncu PATH"
+    )
+
+
+def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
+    """Run each case's kernel once under ``ncu`` and return its counters.
+
+    Parameters
+    ----------
+    cases
+        What to launch, in this order, all from one process.
+    path
+        What :func:`ncu` returned.
+
+    Returns
+    -------
+    list of dict
+        For each case, metric -> count.
+
+    Raises
+    ------
+    CounterPermissionError
+        When the driver refuses; the message says how to get the permission.
+    ToolError
+        When ``ncu`` or the program under it failed.
+    """
+    from cute_gemm.arch import compute_capability
+
+    plans = [case.plan() for case in cases]
+    cc = min((compute_capability(plan.arch) for plan in plans), default=80)
+    metrics = [one.metric for one in CLASSES if one.metric and one.minimum_cc <= cc]
+    with tempfile.TemporaryDirectory() as directory:
+        listed = Path(directory, "cases.json")
+        listed.write_text(json.dumps([asdict(case) for case in cases]))
+        done = subprocess.run(
+            [path, "--clock-control", "none", "--csv", "--print-units", "base",
+             "--metrics", ",".join(metrics), "--target-processes", "all",
+             sys.executable, "-m", "cute_gemm.measure.profile", str(listed)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    said = f"{done.stdout}\n{done.stderr}"
+    if "ERR_NVGPUCTRPERM" in said:
+        raise CounterPermissionError(
+            "the driver refuses its counters to this user (ERR_NVGPUCTRPERM): run as root, or let "
+            "everybody read them with the module option NVreg_RestrictProfilingToAdminUsers=0 of "
+            "nvidia.ko; a container also needs --cap-add=SYS_ADMIN; see "
+            "https://developer.nvidia.com/ERR_NVGPUCTRPERM"
+        )
+    launches = parse(done.stdout)
+    if done.returncode or len(launches) != len(cases):
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("==ERROR==")]
+        # The program under ncu says more than "The application returned an error code (1)".
+        program = [line for line in done.stderr.splitlines() if line.strip()]
+        last = (program[-1:] + errors) or lines[-1:]
+        raise ToolError(
+            f"ncu counted {len(launches)} of {len(cases)} launches and returned "
+            f"{done.returncode}: {'; '.join(last) or 'it said nothing'}"
+        )
+    for case, plan, (name, counters) in zip(cases, plans, launches, strict=True):
+        missing = [metric for metric in metrics if metric not in counters]
+        if name != plan.config.name or missing:
+            raise ToolError(
+                f"ncu counted a kernel {name} where {plan.config.name} was expected ({case})"
+                + (f"; it has no number for {', '.join(missing)}" if missing else "")
+            )
+    return [counters for _, counters in launches]
+
+
+def profile(cases: Sequence[Case], path: str | None = None) -> list[Profile]:
+    """Predict each case, run it under Nsight Compute, and compare.
+
+    Parameters
+    ----------
+    cases
+        What to launch; kernels that are not in the cache are compiled first.
+    path
+        Where ``ncu`` is, if not where :func:`ncu` looks.
+
+    Returns
+    -------
+    list of Profile
+        One for each case.
+
+    Raises
+    ------
+    ToolError
+        When there is no ``ncu``, or it failed.
+    CounterPermissionError
+        When the driver refuses its counters.
+    NoGpuError
+        Without a GPU.
+    GemmError
+        Everything that :meth:`Case.plan` and a build raise.
+
+    Examples
+    --------
+    >>> [found] = profile([Case("TN", 512, 512, 256, "float16")])  # doctest: +SKIP
+    >>> found.differences  # doctest: +SKIP
+    ()
+    """
+    tool = ncu(path)
+    expected = [_prepared(case) for case in cases]
+    return [
+        Profile(case, case.plan().config.name, compare(*figures))
+        for case, *figures in zip(cases, expected, count(cases, tool), strict=True)
+    ]
+
+
+def _prepared(case: Case) -> dict[str, int]:
+    """Put the case's kernel into the cache, for a compiler need not run under ncu, and predict."""
+    from cute_gemm.run.launch import why_no_gpu
+
+    reason = why_no_gpu()
+    if reason is not None:
+        raise NoGpuError(f"profile needs a GPU: {reason}")
+    _ = case.plan().build
+    return predict(case)
+
+
+# ---- under ncu ----------------------------------------------------------------------------------
+
+
+def launch(case: Case) -> None:
+    """Run a case's kernel once, on random bytes, and wait for it."""
+    import numpy as np
+
+    from cute_gemm.run import launch as runtime
+    from cute_gemm.run.driver import entered
+
+    plan, random = case.plan(), np.random.default_rng(0)
+    problem = plan.problem
+    with ExitStack() as stack:
+        stack.enter_context(entered(0))
+        addresses = []
+        for matrix in (problem.A, problem.B, problem.C):
+            size = dtype(matrix.dtype).bytes
+            elements = case.base_offset + matrix.ld * matrix.shape[1 - matrix.unit]
+            content = np.frombuffer(random.bytes(elements * size), np.uint8)
+            buffer = stack.enter_context(runtime.upload(content[None]))
+            addresses.append(buffer.pointer + case.base_offset * size)
+        beta = scalar(case.beta, "beta", problem.A.dtype, None).value
+        plan.bind(beta=beta)(*addresses)
+        runtime.synchronize()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Launch the cases that a JSON file lists: the program that ``ncu`` runs."""
+    for values in json.loads(Path(argv[0]).read_text()):
+        case = Case(**values)
+        try:
+            launch(case)
+        except GemmError as error:
+            print(f"{case}: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+# ---- the command --------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``cute-gemm profile`` takes beside the problem and the kernel."""
+    from cute_gemm.commands.arguments import number
+
+    parser.add_argument("--beta", type=number, default=0, help="default 0: C is not read")
+    parser.add_argument(
+        "--base-offset", type=int, default=0, metavar="N",
+        help="elements from an aligned address to each matrix: 0 or a power of two (default 0)",
+    )  # fmt: skip
+    parser.add_argument("--ncu", metavar="PATH", help="Nsight Compute (default: look for it)")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print predicted | counted | difference, and return 1 if any figure differs, else 0."""
+    names = ("op", "m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
+             "compute", "kernel", "arch", "options", "beta", "base_offset")  # fmt: skip
+    [found] = profile([Case(**{name: getattr(arguments, name) for name in names})], arguments.ncu)
+    print(json.dumps(found.to_dict(), indent=2) if arguments.json else found)
+    return 1 if found.differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

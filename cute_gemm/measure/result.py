@@ -1,0 +1,330 @@
+"""What a benchmark found: frozen dataclasses, and their tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from cute_gemm._text import plain
+from cute_gemm.analysis.performance import Roofline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+#: Version of the keys of ``BenchResult.to_dict``; raised when a key changes its meaning.
+FORMAT = 1
+#: Characters per line of ``str(result)``.
+WIDTH = 100
+#: Ops side by side in one table.
+_OPS_ABREAST = 4
+
+Outcome = Literal["ok", "wrong", "refused", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast one kernel was.
+
+    Attributes
+    ----------
+    milliseconds, quartiles
+        Median time of a call over the rounds; first and third quartile.
+    gflops
+        Operations (2 m n k, of complex types 8 m n k) over the median time, in 10**9 per second.
+    of_cublas
+        Median over the rounds of cuBLAS's time over this one's: above 1 it is faster than cuBLAS.
+        (Of ``host``, which is timed apart, the ratio of the medians.) None without a cuBLAS.
+    of_roofline
+        ``gflops`` over the most that the GPU's roofline allows for this problem; None where that is
+        not known.
+    rounds, calls
+        Rounds in which it was timed, and calls of a batch.
+    """
+
+    milliseconds: float
+    quartiles: tuple[float, float]
+    gflops: float
+    of_cublas: float | None
+    of_roofline: float | None
+    rounds: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One kernel on one op.
+
+    Attributes
+    ----------
+    kernel, op
+        Name of the kernel, or of a function of one's own; the op.
+    outcome
+        ``"ok"``; ``"wrong"``: elements are out of bound; ``"refused"``: it does not take this
+        problem; ``"failed"``: it could not be built, or a function raised.
+    reason
+        Why it is not ok, in one sentence.
+    config
+        Name of the kernel's config.
+    max_error
+        Largest difference from float64; None when nothing was compared.
+    speed
+        None unless it is ok.
+    """
+
+    kernel: str
+    op: str
+    outcome: Outcome
+    reason: str = ""
+    config: str = ""
+    max_error: float | None = None
+    speed: Speed | None = None
+
+
+@dataclass(frozen=True)
+class SizeResult:
+    """All kernels and ops at one size.
+
+    Attributes
+    ----------
+    m, n, k
+        Extents.
+    copies
+        Copies of the matrices that the calls took in turn.
+    roofline
+        Where the problem stands on this GPU's roofline; None where that is not known.
+    entries
+        One for each kernel and op.
+    """
+
+    m: int
+    n: int
+    k: int
+    copies: int
+    roofline: Roofline | None
+    entries: tuple[Entry, ...]
+
+    def find(self, kernel: str, op: str) -> Entry:
+        """Return the entry of a kernel and an op.
+
+        Raises
+        ------
+        KeyError
+            When there is none.
+        """
+        for entry in self.entries:
+            if (entry.kernel, entry.op) == (kernel, op):
+                return entry
+        raise KeyError(f"no entry of kernel {kernel!r} and op {op!r} at this size")
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the kernels, in the order of the table."""
+        return tuple(dict.fromkeys(entry.kernel for entry in self.entries))
+
+    @property
+    def label(self) -> str:
+        """The size in few characters: ``"4096"`` or ``"1000x1003x1001"``."""
+        cube = self.m == self.n == self.k
+        return str(self.m) if cube else f"{self.m}x{self.n}x{self.k}"
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """What :func:`cute_gemm.measure.bench.bench` found; ``print`` it, or take ``to_dict()``.
+
+    Attributes
+    ----------
+    dtype, compute, order
+        Type of A and B, what products are made in, order of C.
+    ops
+        The ops.
+    gpu, arch
+        The GPU as the driver calls it and what kernels were compiled for; None without a GPU.
+    cublas
+        Version of cuBLAS, or why there is none to compare with.
+    checked
+        Whether results were compared with float64.
+    rounds, seed
+        Most rounds of a kernel; seed of the random matrices.
+    sizes
+        One for each size.
+    """
+
+    dtype: str
+    compute: str
+    order: str
+    ops: tuple[str, ...]
+    gpu: str | None
+    arch: str | None
+    cublas: str
+    checked: bool
+    rounds: int
+    seed: int
+    sizes: tuple[SizeResult, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no kernel was wrong or failed; one that does not take a problem is no failure."""
+        return all(e.outcome in ("ok", "refused") for size in self.sizes for e in size.entries)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything in strings, numbers, lists and dicts, with keys that stay.
+
+        Examples
+        --------
+        ``result.to_dict()["sizes"][0]["entries"][0]["speed"]["gflops"]`` is a number.
+        """
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sizes"}
+        sizes = [
+            {
+                "m": size.m,
+                "n": size.n,
+                "k": size.k,
+                "copies": size.copies,
+                "roofline": size.roofline
+                and {**asdict(size.roofline), "attainable_tflops": size.roofline.attainable_tflops},
+                "entries": [asdict(entry) for entry in size.entries],
+            }
+            for size in self.sizes
+        ]
+        return {"format": FORMAT, **own, "ok": self.ok, "sizes": sizes}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return ``to_dict()`` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def plot(self, file: str | Path) -> None:
+        """Draw the ladder, and with several sizes speed over size, to an ``.svg`` or ``.png``.
+
+        Raises
+        ------
+        OptionError
+            For another kind of file, or when matplotlib is not installed.
+        """
+        from cute_gemm.measure import plot as bench_plot
+
+        bench_plot.save(self, file)
+
+    def __str__(self) -> str:
+        return plain(self, WIDTH)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        yield Text(self._title())
+        for size in self.sizes:
+            yield Text()
+            yield Text(_size_line(size), style="bold")
+            for start in range(0, len(self.ops), _OPS_ABREAST):
+                yield self._table(size, self.ops[start : start + _OPS_ABREAST])
+            yield from _below(size, self.ops)
+        yield Text()
+        yield Text(self._method())
+
+    def _title(self) -> str:
+        text = f"gemm {self.dtype}, compute {self.compute}, C {_MAJOR[self.order]}"
+        if self.gpu is None:
+            return f"{text}, on the CPU"
+        return f"{text}, on {self.gpu} ({self.arch}), next to cuBLAS: {self.cublas}"
+
+    def _method(self) -> str:
+        text = f"GFLOP/s: from the median of up to {self.rounds} rounds."
+        if self.gpu is not None:
+            text += " % of cuBLAS: median of the rounds' ratios; kernels took turns in each round."
+        if self.checked:
+            return f"{text} Every element was within its bound of float64, but where it says WRONG."
+        return f"{text} Results were not checked."
+
+    def _table(self, size: SizeResult, ops: tuple[str, ...]) -> Table:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        # Which of the columns there are depends on the machine, not on the kernels.
+        compared = self.gpu is not None
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+        name = max(map(len, size.kernels))
+        table.add_column("\nkernel", min_width=min(name, 21), overflow="fold")
+        for op in ops:
+            table.add_column(f"{op}\nGFLOP/s", justify="right", no_wrap=True, min_width=8)
+            if compared:
+                table.add_column("% of\ncuBLAS", justify="right", no_wrap=True)
+        if size.roofline:
+            table.add_column("% of\nroofline", justify="right", no_wrap=True, min_width=10)
+        for kernel in size.kernels:
+            cells: list[Text] = [Text(kernel)]
+            shares = []
+            for op in ops:
+                entry = size.find(kernel, op)
+                speed = entry.speed
+                style = "bold red" if entry.outcome in ("wrong", "failed") else ""
+                cells.append(Text(_gflops(speed.gflops) if speed else _MARK[entry.outcome], style))
+                if compared:
+                    cells.append(Text(_percent(speed.of_cublas) if speed else ""))
+                if speed and speed.of_roofline is not None:
+                    shares.append(_percent(speed.of_roofline))
+            if size.roofline:
+                ends = dict.fromkeys(sorted(shares, key=float)[:: max(1, len(shares) - 1)])
+                cells.append(Text("-".join(ends)))
+            table.add_row(*cells)
+        return table
+
+
+_MAJOR = {"F": "column-major", "C": "row-major"}
+#: What stands in place of a speed.
+_MARK: dict[str, str] = {"ok": "-", "refused": "-", "wrong": "WRONG", "failed": "FAILED"}
+
+
+def _size_line(size: SizeResult) -> str:
+    text = f"M={size.m} N={size.n} K={size.k}"
+    if size.copies > 1:
+        text += f", {size.copies} copies of the matrices in turn, so that they come past L2"
+    return text
+
+
+def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
+    """Yield what is said below a table: why cells are empty, and what the roofline is."""
+    from rich.table import Table
+    from rich.text import Text
+
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for entry in size.entries:
+        if entry.reason:
+            what = f"{_MARK[entry.outcome]}: " if entry.outcome != "refused" else ""
+            reasons.setdefault((entry.kernel, f"{what}{entry.reason}"), []).append(entry.op)
+    lines = []
+    for (kernel, reason), of in reasons.items():
+        where = "" if len(of) == len(ops) else f" {' '.join(of)}"
+        lines.append(f"{kernel}{where}: {reason}")
+    if (roof := size.roofline) is not None:
+        bound = "operations" if roof.bound == "compute" else "memory"
+        lines.append(
+            f"roofline: {1e3 * roof.attainable_tflops:,.0f} GFLOP/s, bound by {bound} "
+            f"({roof.peak_tflops:g} TFLOP/s of the {roof.unit}, {roof.bandwidth_gbs:,.0f} GB/s, "
+            f"both as NVIDIA states them)"
+        )
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for line in lines:
+        # Text, not str: rich would read brackets as markup.
+        grid.add_row("-", Text(line))
+    if lines:
+        yield grid
+
+
+def _gflops(value: float) -> str:
+    """Return a speed with three digits or all before the point: ``0.123``, ``51,234``."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+def _percent(share: float | None) -> str:
+    """Return a share in percent, to a tenth; smaller ones to a hundredth."""
+    if share is None:
+        return "-"
+    return f"{100 * share:.1f}" if share >= 0.0995 or share == 0 else f"{100 * share:.2f}"

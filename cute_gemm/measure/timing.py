@@ -1,0 +1,182 @@
+"""Times of several functions in one run: batches of calls, in rounds, in changing order.
+
+Clocks and power limits of a GPU move by more than the differences that matter. So those that are
+compared take turns, and what counts is the median of the rounds' ratios, not the ratio of two
+separate times.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+#: What two events tell apart, in milliseconds.
+_RESOLUTION_MS = 5e-4
+#: Time of one batch in milliseconds: long enough that the resolution does not count.
+_BATCH_MS = 10.0
+_MOST_CALLS = 2000
+_WARM_UP_CALLS = 3
+#: A first call that took as long has warmed up what there is to warm up.
+_SLOW_MS = 100.0
+#: Time of all batches of one contestant together, beyond which it sits rounds out.
+_TOTAL_MS = 1000.0
+_LEAST_ROUNDS = 2
+
+Key = TypeVar("Key")
+#: Calls a function that often and returns the milliseconds of one call.
+Clock = Callable[[Callable[[], object], int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What one contestant took.
+
+    Attributes
+    ----------
+    calls
+        Calls of a batch.
+    times
+        For each round the milliseconds of a call, or None when it sat the round out.
+
+    Examples
+    --------
+    >>> slow, fast = Samples(1, (None, 6.0, 8.0)), Samples(5, (2.0, 3.0, 2.0))
+    >>> slow.median, slow.quartiles, slow.ratio(fast)
+    (7.0, (6.5, 7.5), 0.375)
+    """
+
+    calls: int
+    times: tuple[float | None, ...]
+
+    @property
+    def taken(self) -> tuple[float, ...]:
+        """The times without the rounds that were sat out."""
+        return tuple(time for time in self.times if time is not None)
+
+    @property
+    def median(self) -> float:
+        """Median time of a call in milliseconds."""
+        return statistics.median(self.taken)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """First and third quartile of the times, interpolated between the rounds."""
+        if len(self.taken) == 1:
+            return self.taken[0], self.taken[0]
+        first, _, third = statistics.quantiles(self.taken, n=4, method="inclusive")
+        return first, third
+
+    def ratio(self, other: Samples) -> float:
+        """Median, over the rounds that both took part in, of the other's time over this one's."""
+        rounds = zip(self.times, other.times, strict=True)
+        return statistics.median(b / a for a, b in rounds if a is not None and b is not None)
+
+
+def interleave(
+    groups: Sequence[Mapping[Key, Callable[[], object]]],
+    rounds: int,
+    clock: Clock,
+    step: Callable[[], None] = lambda: None,
+) -> list[dict[Key, Samples]]:
+    """Warm up, choose the calls of each contestant's batches, and time all of them in turns.
+
+    A batch has as many calls as take 10 ms, at least one and at most 2000. In each round the
+    groups, and in them the contestants, come in random order, and in the next one in the reverse of
+    it, so that nobody always meets the warmer chip or follows the same neighbour. Whose batches
+    would take more than a second together takes part in fewer rounds, evenly spread, the last one
+    among them, and at least two.
+
+    Parameters
+    ----------
+    groups
+        Contestants that are to be timed close to each other: name -> a call of it.
+    rounds
+        Rounds, 1 or more.
+    clock
+        :func:`device_clock` or :func:`host_clock`.
+    step
+        Called after every warm-up and after every batch, or the round that was sat out instead.
+
+    Returns
+    -------
+    list of dict
+        For each group, name -> samples.
+    """
+    calls: list[dict[Key, int]] = []
+    takes_part: list[dict[Key, int]] = []
+    for group in groups:
+        calls.append({})
+        takes_part.append({})
+        for key, function in group.items():
+            took = max(_warm_up(function, clock), 1e-4)
+            batch = calls[-1][key] = min(_MOST_CALLS, max(1, round(_BATCH_MS / took)))
+            affordable = max(_LEAST_ROUNDS, int(_TOTAL_MS / (batch * took)))
+            takes_part[-1][key] = min(rounds, affordable)
+            step()
+
+    times: list[dict[Key, list[float | None]]] = [{key: [] for key in group} for group in groups]
+    for index, order in enumerate(_orders(groups, rounds)):
+        for g, key in order:
+            share = takes_part[g][key]
+            due = (index + 1) * share // rounds > index * share // rounds
+            times[g][key].append(clock(groups[g][key], calls[g][key]) if due else None)
+            step()
+    return [
+        {key: Samples(calls[g][key], tuple(found)) for key, found in group.items()}
+        for g, group in enumerate(times)
+    ]
+
+
+def _warm_up(function: Callable[[], object], clock: Clock) -> float:
+    """Return about how long a call takes."""
+    first = clock(function, 1)  # with loading, clearing its caches and so on in it
+    return first if first > _SLOW_MS else clock(function, _WARM_UP_CALLS)
+
+
+def _orders(
+    groups: Sequence[Mapping[Key, Callable[[], object]]], rounds: int
+) -> Iterator[list[tuple[int, Key]]]:
+    """Yield who comes when in each round: (group, name), group by group."""
+    chance = random.Random(0)
+    order: list[tuple[int, Key]] = []
+    for index in range(rounds):
+        if index % 2:
+            yield order[::-1]
+            continue
+        order = []
+        for g in chance.sample(range(len(groups)), len(groups)):
+            order += [(g, key) for key in chance.sample(list(groups[g]), len(groups[g]))]
+        yield order
+
+
+def device_clock(device: int = 0) -> Clock:
+    """Return a clock for calls that start work on the legacy default stream of a device.
+
+    Calls follow each other without a pause; one that takes the device less time than the host needs
+    to start it is timed with the start.
+    """
+    from cute_gemm.run.launch import Event
+
+    start, end = Event(device), Event(device)
+
+    def clock(function: Callable[[], object], calls: int) -> float:
+        start.record()
+        for _ in range(calls):
+            function()
+        end.record()
+        end.synchronize()
+        return max(end.since(start), _RESOLUTION_MS) / calls
+
+    return clock
+
+
+def host_clock(function: Callable[[], object], calls: int) -> float:
+    """Time calls that return when their work is done."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return 1e3 * (time.perf_counter() - start) / calls

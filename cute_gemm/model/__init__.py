@@ -1,0 +1,1 @@
+"""What a memory access costs, as the hardware counts it."""

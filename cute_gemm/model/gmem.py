@@ -1,0 +1,516 @@
+"""What a kernel's global-memory instructions cost, as the hardware counts it.
+
+The cost of a request (one warp's instruction) depends on the addresses of its lanes relative to
+each other and on where the first of them lies within a 128-byte line, on nothing else. So the
+requests of all tiles of a matrix fall into few classes: the *patterns* of the lanes within a tile,
+and the residue of the tile's base address. How many tiles have which residue is known in closed
+form, which makes the time of an analysis independent of the size of the matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from itertools import product
+from math import gcd
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cute_gemm.problem.dtypes import dtype
+
+if TYPE_CHECKING:
+    from cute_gemm.access import GlobalAccess
+    from cute_gemm.problem.problem import Matrix
+
+#: Bytes of a sector: what moves between L1, L2 and DRAM.
+SECTOR = 32
+#: Bytes of a cache line: four sectors.
+LINE = 128
+#: Lanes of a warp.
+LANES = 32
+
+
+def counts_when_off(instruction: str) -> bool:
+    """Whether the hardware counts a request whose lanes are all predicated off.
+
+    The one statement of this rule: a warp that has no lane to serve sends nothing to L1, so neither
+    a request nor a sector is counted. (``GlobalCounts.off`` keeps the number of such requests.)
+    """
+    return False
+
+
+def base_residue(matrix: Matrix) -> int:
+    """Address of element (0, 0) modulo a line, as far as the alignment tells.
+
+    The alignment is the largest power of two that divides the address. From a line (128 bytes) on
+    the residue is 0; below that the address is an odd multiple of the alignment, and the smallest
+    stands for all of them. With an alignment of 16 bytes that is exact for sectors.
+
+    Examples
+    --------
+    For a ``Matrix`` with ``alignment=256`` the residue is 0, with ``alignment=16`` it is 16.
+    """
+    return matrix.alignment % LINE
+
+
+def residue_histogram(count: int, step: int, modulus: int = LINE) -> np.ndarray:
+    """How many of ``i * step``, ``0 <= i < count``, have which residue; int64 [modulus].
+
+    Examples
+    --------
+    >>> residue_histogram(5, 48, 128).nonzero()[0].tolist()
+    [0, 16, 48, 64, 96]
+    """
+    period = modulus // gcd(step, modulus)
+    index = np.arange(period)
+    histogram = np.zeros(modulus, np.int64)
+    histogram[index * (step % modulus) % modulus] = count // period + (index < count % period)
+    return histogram
+
+
+def convolve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Cyclic convolution along the last axis: the histogram of sums of residues.
+
+    Parameters
+    ----------
+    a
+        int64 [..., modulus]
+    b
+        int64 [modulus]
+    """
+    residue = np.arange(b.size)
+    return a @ b[(residue[None, :] - residue[:, None]) % b.size]
+
+
+def covered(starts: np.ndarray, lengths: np.ndarray, granule: int) -> np.ndarray:
+    """Number of distinct blocks of ``granule`` bytes that the lanes of each request touch.
+
+    Parameters
+    ----------
+    starts
+        Byte addresses, ascending along the last axis, non-negative.
+    lengths
+        Bytes of each lane, at least 1.
+
+    Examples
+    --------
+    >>> int(covered(np.arange(32) * 4, np.full(32, 4), 32))
+    4
+    """
+    first = starts // granule
+    last = (starts + lengths - 1) // granule
+    seen = np.maximum.accumulate(last, axis=-1)
+    # A lane adds the blocks beyond those that the lanes before it have touched.
+    fresh_from = np.maximum(first[..., 1:], seen[..., :-1] + 1)
+    fresh = np.maximum(last[..., 1:] - fresh_from + 1, 0)
+    return fresh.sum(axis=-1) + (last[..., 0] - first[..., 0] + 1)
+
+
+def runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
+    """Contiguous runs (start, bytes) of one request's lanes, ascending.
+
+    Examples
+    --------
+    >>> runs(np.array([0, 4, 64]), np.array([4, 4, 4]))
+    [(0, 8), (64, 4)]
+    """
+    found: list[tuple[int, int]] = []
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        if found and start <= sum(found[-1]):
+            begin = found[-1][0]
+            found[-1] = (begin, max(sum(found[-1]), start + length) - begin)
+        else:
+            found.append((start, length))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalCounts:
+    """Sums over the requests of some visits of some tiles.
+
+    Attributes
+    ----------
+    tiles
+        Visits of tiles.
+    requests
+        Requests that the hardware counts (see ``counts_when_off``).
+    off
+        Requests whose lanes are all predicated off.
+    lanes
+        Lanes that take part.
+    sectors, lines
+        Distinct 32-byte sectors and 128-byte lines of each request, summed; the sectors of 16-byte
+        ``cp.async`` as the hardware counts them (see ``analyze``).
+    l2_sectors
+        Sectors that L2 is asked for: the same, but for 16-byte ``cp.async``.
+    ideal_sectors
+        The fewest sectors that can hold the bytes used of each request, summed.
+    bytes
+        Distinct bytes used of each request, summed.
+    """
+
+    tiles: int = 0
+    requests: int = 0
+    off: int = 0
+    lanes: int = 0
+    sectors: int = 0
+    ideal_sectors: int = 0
+    lines: int = 0
+    bytes: int = 0
+    l2_sectors: int = 0
+
+    def __add__(self, other: GlobalCounts) -> GlobalCounts:
+        return GlobalCounts(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(GlobalCounts))
+        )
+
+    def times(self, factor: int) -> GlobalCounts:
+        """Return these sums taken ``factor`` times."""
+        return GlobalCounts(*(getattr(self, f.name) * factor for f in fields(GlobalCounts)))
+
+    @property
+    def efficiency(self) -> float:
+        """Bytes used over bytes of the sectors that L2 is asked for; 1.0 when there are none."""
+        return self.bytes / (SECTOR * self.l2_sectors) if self.l2_sectors else 1.0
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether the sectors are the fewest that can hold the bytes used.
+
+        No request has fewer sectors than its ideal, so equal sums mean equality in each of them.
+        """
+        return self.sectors == self.l2_sectors == self.ideal_sectors
+
+
+@dataclass(frozen=True, slots=True)
+class WorstRequest:
+    """The request with most sectors above its ideal, and how its bytes lie.
+
+    Attributes
+    ----------
+    sectors, ideal_sectors, lines, bytes
+        As in ``GlobalCounts``, of this request alone; sectors are those that L2 is asked for.
+    runs
+        Number of contiguous runs of bytes.
+    run_bytes
+        Length of its shortest run.
+    pitch
+        Bytes from the start of a run to that of the next; 0 if it is not the same for all.
+    fewest_sectors
+        Sectors if every run began on a sector boundary.
+    """
+
+    sectors: int
+    ideal_sectors: int
+    lines: int
+    bytes: int
+    runs: int
+    run_bytes: int
+    pitch: int
+    fewest_sectors: int
+
+    @property
+    def cause(self) -> str:
+        """``""`` (ideal), ``"strided"`` (runs too short) or ``"offset"`` (runs off a sector)."""
+        if self.sectors == self.ideal_sectors:
+            return ""
+        return "strided" if self.fewest_sectors > self.ideal_sectors else "offset"
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalAnalysis:
+    """What one ``GlobalAccess`` costs.
+
+    Attributes
+    ----------
+    tile
+        One visit of the first tile: an interior one unless the matrix is smaller than a tile.
+    interior, edge
+        One visit of each full tile, and of each tile that the matrix does not fill.
+    launch
+        Every visit of every tile.
+    worst
+        The worst request of the interior tiles (of all tiles when none is full); None without any.
+    aligned
+        Whether every lane's address is a multiple of its vector. If not, the hardware faults.
+    """
+
+    tile: GlobalCounts
+    interior: GlobalCounts
+    edge: GlobalCounts
+    launch: GlobalCounts
+    worst: WorstRequest | None
+    aligned: bool
+
+    @property
+    def judged(self) -> GlobalCounts:
+        """What the verdict is about: the interior tiles, or all when none is full."""
+        return self.interior if self.interior.tiles else self.edge
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether every request of the judged tiles touches the fewest sectors possible."""
+        return self.aligned and self.judged.coalesced
+
+
+class _Patterns(NamedTuple):
+    """The distinct requests of a tile: lanes sorted by address, relative to the first of them."""
+
+    starts: np.ndarray  # int64 [patterns, 32]
+    lengths: np.ndarray  # int64 [patterns, 32], at least 1
+    targets: np.ndarray | None  # int64 [patterns, 32]: sectors of shared memory, from 0
+    lanes: np.ndarray  # int64 [patterns], lanes that take part
+    histogram: np.ndarray  # int64 [patterns, LINE]: requests by residue of the first lane
+    off: int  # requests without a lane
+
+
+class TileClass(NamedTuple):
+    """The tiles of one extent: ``valid`` elements in each mode, counted by base residue."""
+
+    valid: tuple[int, int]
+    tiles: np.ndarray  # int64 [LINE]
+    full: bool
+
+
+def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows of int64 [n, m], and which of them each row is.
+
+    Many times as fast as ``np.unique(axis=0)``, which compares by element.
+
+    Examples
+    --------
+    >>> distinct, which = distinct_rows(np.array([[1, 2], [0, 1], [1, 2]]))
+    >>> distinct[which].tolist()
+    [[1, 2], [0, 1], [1, 2]]
+    """
+    rows = np.ascontiguousarray(rows, np.int64)
+    number: dict[bytes, int] = {}
+    which = np.array([number.setdefault(row.tobytes(), len(number)) for row in rows], np.int64)
+    distinct = np.frombuffer(b"".join(number), np.int64).reshape(len(number), rows.shape[1])
+    return distinct, which
+
+
+def _patterns(access: GlobalAccess, valid: tuple[int, int]) -> _Patterns:
+    """Sort the requests of a tile with ``valid`` elements in each mode into patterns."""
+    starts, lengths = access.lanes(valid)
+    active = lengths > 0
+    some = active.any(axis=-1)
+    off = int(np.count_nonzero(~some))
+    starts, lengths, active = starts[some], lengths[some], active[some]
+    first = np.where(active, starts, np.iinfo(np.int64).max).min(axis=-1, initial=2**63 - 1)
+    # Lanes without work repeat the first byte, which changes no count.
+    starts = np.where(active, starts - first[:, None], 0)
+    lengths = np.where(active, lengths, 1)
+    columns = [starts, lengths]
+    bypass = access.targets is not None and bypasses_l1(access.instruction, access.bits)
+    if bypass:
+        targets = np.asarray(access.targets, np.int64).reshape(-1, LANES)[some] // SECTOR
+        # Lanes without work do as the first lane that has some, which is where they start too.
+        leader = np.where(active, starts, np.iinfo(np.int64).max).argmin(axis=-1)[:, None]
+        targets = np.where(active, targets, np.take_along_axis(targets, leader, axis=-1))
+        columns.append(targets - targets.min(axis=-1, keepdims=True, initial=2**62))
+    columns.append(active.sum(axis=-1, keepdims=True))
+    # Few requests are distinct already as they stand; fewer once their lanes are sorted.
+    standing, kind = distinct_rows(np.concatenate(columns, axis=-1))
+    *lanewise, number = np.split(standing, range(LANES, standing.shape[1], LANES), axis=-1)
+    order = np.argsort(lanewise[0], axis=-1, kind="stable")
+    by_address = [np.take_along_axis(column, order, axis=-1) for column in lanewise]
+    columns = [*by_address[:2], number, *by_address[2:]]
+    distinct, place = np.unique(np.concatenate(columns, axis=-1), axis=0, return_inverse=True)
+    which = place.reshape(-1)[kind]
+    histogram = np.zeros((len(distinct), LINE), np.int64)
+    np.add.at(histogram, (which, first % LINE), 1)
+    return _Patterns(
+        distinct[:, :LANES],
+        distinct[:, LANES : 2 * LANES],
+        distinct[:, 2 * LANES + 1 :] if bypass else None,
+        distinct[:, 2 * LANES],
+        histogram,
+        off,
+    )
+
+
+def bypasses_l1(instruction: str, bits: int) -> bool:
+    """Whether an instruction is ``cp.async.cg``: 16 bytes from L2 to shared memory, past L1."""
+    return instruction == "cp.async" and bits == 128
+
+
+def _distinct(keys: np.ndarray) -> np.ndarray:
+    """Number of distinct values along the last axis."""
+    ordered = np.sort(keys, axis=-1)
+    return 1 + (ordered[..., 1:] != ordered[..., :-1]).sum(axis=-1)
+
+
+def classes(access: GlobalAccess, base: int | None = None) -> list[TileClass]:
+    """Sort the tiles of the region by extent and base residue, without visiting them.
+
+    ``base`` is the residue of element (0, 0) of the matrix; by default its ``base_residue``.
+    """
+    base = base_residue(access.matrix) if base is None else base
+    corner = sum(o * s for o, s in zip(access.origin, access.matrix.stride, strict=True))
+    size = dtype(access.matrix.dtype).bytes
+    modes = []
+    for extent, tile, stride in zip(access.region, access.tile, access.matrix.stride, strict=True):
+        step = tile * stride * size
+        whole, rest = divmod(extent, tile)
+        options = []
+        if whole:
+            options.append((tile, residue_histogram(whole, step), True))
+        if rest:
+            last = np.zeros(LINE, np.int64)
+            last[whole * step % LINE] = 1
+            options.append((rest, last, False))
+        modes.append(options)
+    return [
+        TileClass(
+            (v0, v1), np.roll(convolve(h0, h1), (base + corner * size) % LINE), full0 and full1
+        )
+        for (v0, h0, full0), (v1, h1, full1) in product(*modes)
+    ]
+
+
+def _total(weights: np.ndarray, values: np.ndarray) -> int:
+    """Sum of ``weights * values`` in unbounded integers: totals of huge launches pass 2**63."""
+    rows, columns = np.nonzero(weights)
+    return sum(
+        w * v
+        for w, v in zip(
+            weights[rows, columns].tolist(),
+            np.broadcast_to(values, weights.shape)[rows, columns].tolist(),
+            strict=True,
+        )
+    )
+
+
+def _evaluate(
+    access: GlobalAccess, patterns: _Patterns, tiles: np.ndarray
+) -> tuple[GlobalCounts, WorstRequest | None, bool]:
+    """Count the requests of the tiles whose base residues ``tiles`` counts."""
+    number = sum(tiles.tolist())
+    off = patterns.off * number
+    weights = convolve(patterns.histogram, tiles)  # [patterns, LINE]
+    residues = np.flatnonzero(weights.any(axis=0))
+    if not residues.size:
+        counted = off if counts_when_off(access.instruction) else 0
+        return GlobalCounts(tiles=number, requests=counted, off=off), None, True
+    weights = weights[:, residues]
+    starts = patterns.starts[:, None, :] + residues[None, :, None]
+    lengths = patterns.lengths[:, None, :]
+    if patterns.targets is None:
+        sectors = fetched = covered(starts, lengths, SECTOR)
+    else:
+        targets, span = patterns.targets[:, None, :], int(patterns.targets.max()) + 1
+        sectors = _distinct(starts // LINE * span + targets)
+        fetched = _distinct(starts // SECTOR * span + targets)
+    lines = covered(starts, lengths, LINE)
+    used = covered(patterns.starts, patterns.lengths, 1)[:, None]
+    ideal = -(-used // SECTOR)
+    occurs = weights > 0
+    aligned = not bool(((starts % (access.bits // 8)).any(axis=-1) & occurs).any())
+
+    excess = np.where(occurs, fetched - ideal, -1)
+    row, column = np.unravel_index(int(excess.argmax()), excess.shape)
+    found = runs(patterns.starts[row], patterns.lengths[row])
+    pitches = {after[0] - before[0] for before, after in zip(found, found[1:], strict=False)}
+    worst = WorstRequest(
+        sectors=int(fetched[row, column]),
+        ideal_sectors=int(ideal[row, 0]),
+        lines=int(lines[row, column]),
+        bytes=int(used[row, 0]),
+        runs=len(found),
+        run_bytes=min(length for _, length in found),
+        pitch=pitches.pop() if len(pitches) == 1 else 0,
+        fewest_sectors=sum(-(-length // SECTOR) for _, length in found),
+    )
+    requests = sum(weights.ravel().tolist())
+    counts = GlobalCounts(
+        tiles=number,
+        requests=requests + (off if counts_when_off(access.instruction) else 0),
+        off=off,
+        lanes=_total(weights, patterns.lanes[:, None]),
+        sectors=_total(weights, sectors),
+        ideal_sectors=_total(weights, ideal),
+        lines=_total(weights, lines),
+        bytes=_total(weights, used),
+        l2_sectors=_total(weights, fetched),
+    )
+    return counts, worst, aligned
+
+
+def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
+    """Count requests, sectors, lines and bytes of one global-memory instruction.
+
+    Parameters
+    ----------
+    access
+        The instruction; offsets are in elements of its matrix.
+    base
+        Address of element (0, 0) in bytes; only its residue modulo 128 matters. By default what the
+        matrix's alignment says (``base_residue``).
+
+    Returns
+    -------
+    GlobalAnalysis
+        Counts in units (requests, sectors of 32 bytes, lines of 128 bytes, bytes). The time taken
+        does not depend on the extents of the matrix.
+
+    Raises
+    ------
+    ValueError
+        When the access does not describe an instruction: a vector that is not a whole number of
+        elements, or that runs along a mode whose stride is not 1.
+
+    Examples
+    --------
+    A warp that loads 32 adjacent float32 values of a column, aligned, touches 4 sectors of one
+    line: ``analyze(access).tile`` is
+    ``GlobalCounts(tiles=1, requests=1, off=0, lanes=32, sectors=4, ideal_sectors=4, lines=1,
+    bytes=128)``.
+
+    Notes
+    -----
+    A request moves the distinct 32-byte sectors that its active lanes touch, whatever the order of
+    the lanes: NVIDIA, Nsight Compute documentation, "Memory tables"; metrics
+    ``l1tex__t_requests_pipe_lsu_mem_global_op_{ld,st}.sum`` and ``l1tex__t_sectors_...``.
+
+    ``cp.async`` of 16 bytes bypasses L1 on its way to shared memory. For it the same counter gives
+    the distinct pairs of a line of global memory and a 32-byte sector of shared memory, and L2
+    (``lts__t_sectors_srcunit_tex_op_read.sum``) the pairs of a sector of each: so found on an H200,
+    where both rules gave every one of some hundred patterns. They differ from the sectors of the
+    addresses only where a row is off a 32-byte boundary, or its vectors do not stay side by side.
+    """
+    base = base_residue(access.matrix) if base is None else base
+    offset = sum(o * s for o, s in zip(access.origin, access.matrix.stride, strict=True))
+    none = GlobalCounts()
+    interior, edge, tile = none, none, none
+    worst_full: WorstRequest | None = None
+    worst_edge: WorstRequest | None = None
+    aligned = True
+    corner = tuple(min(t, s) for t, s in zip(access.tile, access.region, strict=True))
+    for valid, tiles, full in classes(access, base):
+        patterns = _patterns(access, valid)
+        counts, worst, fits = _evaluate(access, patterns, tiles)
+        aligned = aligned and fits
+        if full:
+            interior, worst_full = interior + counts, _worse(worst_full, worst)
+        else:
+            edge, worst_edge = edge + counts, _worse(worst_edge, worst)
+        if valid == corner:
+            first = np.zeros(LINE, np.int64)
+            first[(base + offset * access.vector[0]) % LINE] = 1
+            tile = _evaluate(access, patterns, first)[0]
+    return GlobalAnalysis(
+        tile=tile,
+        interior=interior,
+        edge=edge,
+        launch=(interior + edge).times(access.sweeps),
+        worst=worst_full if interior.tiles else worst_edge,
+        aligned=aligned,
+    )
+
+
+def _worse(a: WorstRequest | None, b: WorstRequest | None) -> WorstRequest | None:
+    """Return the one with more sectors above its ideal; the first when equal."""
+    if a is None or b is None:
+        return a or b
+    return b if b.sectors - b.ideal_sectors > a.sectors - a.ideal_sectors else a

@@ -1,0 +1,426 @@
+"""What a kernel's shared-memory instructions cost: wavefronts by phase and bank.
+
+Shared memory serves a request (one warp's instruction) in phases, each with the lanes whose
+vectors make up at most 128 bytes: 32 lanes of 4 bytes, 16 of 8, 8 of 16, or the 8 rows of an
+``ldmatrix`` matrix. A phase takes as many wavefronts as the busiest of the 32 banks has distinct
+4-byte words to serve; lanes that touch the same word share it.
+
+Loads of 8 and 16 bytes join two phases where neighbouring lanes share their vectors (``joined``);
+``cp.async`` is counted in ways of its own (``copy_wavefronts``). Both as found on an H200.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cute_gemm.model import gmem
+
+if TYPE_CHECKING:
+    from cute_gemm.access import GlobalAccess, SharedAccess
+
+#: Banks of shared memory.
+BANKS = 32
+#: Bytes of a bank's word.
+WORD = 4
+#: Lanes of a warp.
+LANES = 32
+#: Rows of an ldmatrix or stmatrix matrix, and the bytes of a row.
+MATRIX_ROWS, MATRIX_ROW_BYTES = 8, 16
+
+_MATRIX = re.compile(r"\b(?:ldmatrix|stmatrix)\b.*?\.x([124])\b")
+
+
+def matrices(instruction: str) -> int:
+    """Number of 8x8 matrices that an ``ldmatrix``/``stmatrix`` moves; 0 for other instructions.
+
+    Examples
+    --------
+    >>> matrices("ldmatrix.x4"), matrices("ldmatrix.sync.aligned.m8n8.x2.trans.b16")
+    (4, 2)
+    >>> matrices("ld.shared")
+    0
+    """
+    if "ldmatrix" not in instruction and "stmatrix" not in instruction:
+        return 0
+    found = _MATRIX.search(instruction)
+    if found is None:
+        raise ValueError(f"instruction {instruction!r} does not say .x1, .x2 or .x4")
+    return int(found.group(1))
+
+
+def phase_lanes(instruction: str, bits: int) -> int:
+    """Lanes that shared memory serves together.
+
+    Examples
+    --------
+    >>> phase_lanes("ld.shared", 32), phase_lanes("ld.shared", 64), phase_lanes("cp.async", 128)
+    (32, 16, 8)
+    """
+    if matrices(instruction):
+        return MATRIX_ROWS
+    if bits not in (8, 16, 32, 64, 128):
+        raise ValueError(f"bits is {bits}, expected 8, 16, 32, 64 or 128 for {instruction}")
+    return min(LANES, BANKS * WORD * 8 // bits)
+
+
+def joined(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
+    """Which requests are served with two phases joined in one; bool [requests].
+
+    A load of 8 or 16 bytes is, if every active lane ``i`` shares its vector with lane ``i ^ 1`` or
+    that lane is inactive, or if that is so of all ``i`` and ``i ^ 2``. Stores never are.
+
+    Examples
+    --------
+    >>> pairs = np.arange(32) // 2 * 16
+    >>> joined("ld.shared", 128, np.stack([pairs, np.arange(32) * 16])).tolist()
+    [True, False]
+    """
+    offsets = np.asarray(offsets, np.int64).reshape(-1, LANES)
+    if instruction != "ld.shared" or bits not in (64, 128):
+        return np.zeros(len(offsets), bool)
+    lane = np.arange(LANES)
+    shares = [
+        ((offsets < 0) | (partner < 0) | (offsets == partner)).all(axis=-1)
+        for partner in (offsets[:, lane ^ 1], offsets[:, lane ^ 2])
+    ]
+    return shares[0] | shares[1]
+
+
+def lane_phases(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
+    """Phase that serves each lane; int64 [requests, 32].
+
+    Examples
+    --------
+    >>> lane_phases("ld.shared", 64, np.arange(32) * 8)[0, ::8].tolist()
+    [0, 0, 1, 1]
+    """
+    phase = np.arange(LANES) // phase_lanes(instruction, bits)
+    pairs = joined(instruction, bits, offsets)[:, None]
+    return np.where(pairs, phase // 2 * 2, phase)
+
+
+def lane_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
+    """Words that each lane touches; int64 [requests, 32, words], -1 for an inactive lane.
+
+    Examples
+    --------
+    >>> lane_words("ld.shared", 64, np.arange(32) * 8)[0, 1].tolist()
+    [2, 3]
+    """
+    offsets = np.asarray(offsets, np.int64).reshape(-1, LANES)
+    number = matrices(instruction)
+    size = MATRIX_ROW_BYTES if number else bits // 8
+    if number:
+        offsets = np.where(np.arange(LANES) < number * MATRIX_ROWS, offsets, -1)
+    words = offsets[..., None] // WORD + np.arange(max(1, size // WORD))
+    return np.where(offsets[..., None] < 0, -1, words)
+
+
+def phase_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
+    """Words that each phase of each request touches.
+
+    Parameters
+    ----------
+    offsets
+        int [requests, 32]: bytes, -1 for an inactive lane.
+
+    Returns
+    -------
+    int64 [requests, phases, words]
+        Index of each 4-byte word; -1 where a lane is inactive. Of two joined phases the first has
+        the words of both.
+    """
+    words = lane_words(instruction, bits, offsets)
+    lanes = phase_lanes(instruction, bits)
+    phases = matrices(instruction) or LANES // lanes
+    phased = words[:, : phases * lanes].reshape(len(words), phases, lanes * words.shape[-1])
+    pairs = joined(instruction, bits, offsets)
+    if not pairs.any():
+        return phased
+    wide = np.full((*phased.shape[:2], 2 * phased.shape[2]), -1)
+    wide[..., : phased.shape[2]] = phased
+    wide[pairs, 0::2, phased.shape[2] :] = phased[pairs, 1::2]
+    wide[pairs, 1::2] = -1
+    return wide
+
+
+def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.ndarray:
+    """Wavefronts of ``cp.async`` of 4 and 8 bytes as counters have them; int64 [requests, phases].
+
+    Such a copy reads words of lines in L1, which has banks as shared memory has, and writes words
+    of shared memory. Each bank of L1 gives its vectors one after the other, in the order of their
+    addresses; each takes the first wavefront after that in which its bank of shared memory is free.
+
+    Parameters
+    ----------
+    targets, sources
+        int [requests, 32]: byte offsets in shared and (from any origin that is a multiple of 128
+        bytes) in global memory; -1 in ``targets`` for an inactive lane, -1 in ``sources`` for one
+        that writes zeros.
+
+    Notes
+    -----
+    Found on an H200: the rule gave
+    ``smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum`` of 196 of 201 patterns,
+    all but some where random vectors conflict on both sides.
+    """
+    size, lanes = bits // 8, phase_lanes("cp.async", bits)
+    slots = BANKS * WORD // size
+    sides = [np.asarray(side, np.int64).reshape(-1, LANES) for side in (targets, sources)]
+    kinds, which = gmem.distinct_rows(np.concatenate(sides, axis=-1))
+    target, source = kinds.reshape(-1, 2, LANES // lanes, lanes).swapaxes(0, 1) // size
+    order = np.argsort(source % slots * (source.max(initial=0) + 1) + source, axis=-1)
+    target, source = (np.take_along_axis(side, order, axis=-1) for side in (target, source))
+
+    def clashes(vectors: np.ndarray) -> np.ndarray:
+        """Which lanes' vectors are others of the same banks; bool [kinds, phases, lane, lane]."""
+        a, b = vectors[..., :, None], vectors[..., None, :]
+        return (a >= 0) & (b >= 0) & (a != b) & (a % slots == b % slots)
+
+    clash_target, clash_source, active = clashes(target), clashes(source), target >= 0
+    wave = np.full(target.shape, -1)
+    slot = np.arange(2 * lanes)
+    in_wave = np.zeros((*target.shape, 2 * lanes), bool)  # one-hot of ``wave``
+    for lane in range(lanes):
+        before = (..., lane, slice(0, lane))
+        after = np.where(clash_source[before], wave[..., :lane] + 1, 0).max(axis=-1, initial=0)
+        taken = (in_wave[..., :lane, :] & clash_target[before][..., None]).any(axis=-2)
+        first = (taken | (slot < after[..., None])).argmin(axis=-1)
+        wave[..., lane] = np.where(active[..., lane], first, -1)
+        in_wave[..., lane, :] = slot == wave[..., lane, None]
+    used = np.sort(wave, axis=-1)
+    return (np.diff(used, axis=-1, prepend=-1) > 0).sum(axis=-1)[which]
+
+
+def phase_wavefronts(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Wavefronts that each phase takes, and how many distinct words it touches.
+
+    Parameters
+    ----------
+    words
+        int64 [requests, phases, words], as ``phase_words`` returns them.
+
+    Returns
+    -------
+    (int64 [requests, phases], int64 [requests, phases])
+        Both 0 for a phase without an active lane.
+
+    Notes
+    -----
+    Of a word that several lanes touch, one access is counted: loads broadcast it, and of stores one
+    lane's value is kept (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x on).
+    """
+    requests, phases, _ = words.shape
+    ordered = np.sort(words, axis=-1)
+    distinct = np.ones(ordered.shape, bool)
+    distinct[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    distinct &= ordered >= 0
+    # One bin for each bank of each phase.
+    phase = np.arange(requests * phases).reshape(requests, phases, 1)
+    bins = (phase * BANKS + ordered % BANKS)[distinct]
+    per_bank = np.bincount(bins, minlength=requests * phases * BANKS)
+    per_bank = per_bank.reshape(requests, phases, BANKS)
+    return per_bank.max(axis=-1, initial=0), per_bank.sum(axis=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCounts:
+    """Sums over the requests of some executions.
+
+    Attributes
+    ----------
+    requests
+        Requests with at least one active lane.
+    off
+        Requests without one.
+    lanes
+        Lanes that take part (of ldmatrix and stmatrix: row addresses).
+    wavefronts, ideal_wavefronts
+        Passes through shared memory, and the fewest that could carry the words of each phase.
+    bytes
+        Distinct words of each phase, summed, in bytes.
+    counted_wavefronts, counted_conflicts
+        What the hardware's counters show. Only those of ``cp.async`` differ from ``wavefronts`` and
+        ``conflicts``: with 16 bytes it goes past the unit that is counted, and there are none; with
+        less it has the banks of L1 to heed too (``copy_wavefronts``).
+    """
+
+    requests: int = 0
+    off: int = 0
+    lanes: int = 0
+    wavefronts: int = 0
+    ideal_wavefronts: int = 0
+    bytes: int = 0
+    counted_wavefronts: int = 0
+    counted_conflicts: int = 0
+
+    def __add__(self, other: SharedCounts) -> SharedCounts:
+        return SharedCounts(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(SharedCounts))
+        )
+
+    def times(self, factor: int) -> SharedCounts:
+        """Return these sums taken ``factor`` times."""
+        return SharedCounts(*(getattr(self, f.name) * factor for f in fields(SharedCounts)))
+
+    @property
+    def conflicts(self) -> int:
+        """Wavefronts above the ideal."""
+        return self.wavefronts - self.ideal_wavefronts
+
+
+@dataclass(frozen=True, slots=True)
+class SharedAnalysis:
+    """What one ``SharedAccess`` costs.
+
+    Attributes
+    ----------
+    once
+        One execution: a k-tile, or a CTA; under a guard, one visit of the first tile.
+    launch
+        Every execution of the launch.
+    worst_wavefronts, worst_ideal
+        Of the request with most conflicts.
+    ways
+        Wavefronts of the worst phase: 2 for a 2-way conflict, 1 without one.
+    interior, edge
+        Of ``launch``, what belongs to full tiles and to tiles at an edge; without a guard all is
+        interior.
+    """
+
+    once: SharedCounts
+    launch: SharedCounts
+    worst_wavefronts: int
+    worst_ideal: int
+    ways: int
+    interior: SharedCounts
+    edge: SharedCounts
+
+    @property
+    def conflict_free(self) -> bool:
+        """Whether every request takes the fewest wavefronts possible."""
+        return self.launch.conflicts == 0 if self.launch.requests else self.once.conflicts == 0
+
+
+def _visit(access: SharedAccess, offsets: np.ndarray) -> tuple[SharedCounts, int, int, int]:
+    """Count one execution; also the wavefronts and ideal of the worst request, and the ways."""
+    number = matrices(access.instruction)
+    if number:
+        offsets = np.where(np.arange(LANES) < number * MATRIX_ROWS, offsets, -1)
+    wavefronts, distinct = phase_wavefronts(phase_words(access.instruction, access.bits, offsets))
+    ideal = -(-distinct // BANKS)
+    per_request, per_request_ideal = wavefronts.sum(axis=-1), ideal.sum(axis=-1)
+    active = (offsets >= 0).any(axis=-1)
+    total, fewest = int(per_request.sum()), int(per_request_ideal.sum())
+    counted = 0 if gmem.bypasses_l1(access.instruction, access.bits) else total
+    counts = SharedCounts(
+        requests=int(active.sum()),
+        off=int((~active).sum()),
+        lanes=int((offsets >= 0).sum()),
+        wavefronts=total,
+        ideal_wavefronts=fewest,
+        bytes=int(distinct.sum()) * WORD,
+        counted_wavefronts=counted,
+        counted_conflicts=max(0, counted - fewest),
+    )
+    worst = int((per_request - per_request_ideal).argmax()) if len(offsets) else -1
+    if worst < 0:
+        return counts, 0, 0, 0
+    ways = int(wavefronts.max(initial=0))
+    return counts, int(per_request[worst]), int(per_request_ideal[worst]), ways
+
+
+def guarded_offsets(access: SharedAccess, valid: tuple[int, int]) -> np.ndarray:
+    """``access.offsets`` with -1 for what its guard leaves out of a tile of ``valid`` elements."""
+    guard = access.guard
+    offsets = np.asarray(access.offsets, np.int64).reshape(-1, LANES)
+    if guard is None:
+        return offsets
+    takes_part = guard.lanes(valid)[1] > 0
+    if access.zero_fill:
+        cut = guard.straddling(valid)
+        if guard.tail == "elements":
+            takes_part = np.repeat(cut, guard.width, axis=0)
+        elif guard.tail == "full":
+            takes_part = ~cut
+        else:
+            takes_part = np.ones_like(takes_part)
+    return np.where(takes_part, offsets, -1)
+
+
+def analyze(access: SharedAccess) -> SharedAnalysis:
+    """Count the wavefronts of one shared-memory instruction.
+
+    Parameters
+    ----------
+    access
+        The instruction; offsets in bytes.
+
+    Returns
+    -------
+    SharedAnalysis
+
+    Raises
+    ------
+    ValueError
+        When ``bits`` is not a width that the instruction has.
+
+    Examples
+    --------
+    ``ldmatrix.x4`` on rows 128 bytes apart takes 32 wavefronts where 4 would do; with a
+    ``Swizzle<3,3,3>`` on 16-bit elements it takes 4.
+    """
+    guard, source = access.guard, access.source
+    if guard is None:
+        offsets = guarded_offsets(access, (0, 0))
+        once, worst, ideal, ways = _visit(access, offsets)
+        launch = once.times(access.executions)
+        if source is not None:
+            visits = sum((one.tiles for one in gmem.classes(source)), np.zeros(gmem.LINE, int))
+            counted = _counted(access, offsets, source, source.tile, visits)
+            if counted is not None and visits.any():
+                launch = _with(launch, counted * access.executions // int(visits.sum()))
+        return SharedAnalysis(once, launch, worst, ideal, ways, launch, SharedCounts())
+    interior, edge, first = SharedCounts(), SharedCounts(), SharedCounts()
+    worst, ideal, ways = 0, 0, 0
+    for number, (valid, tiles, full) in enumerate(gmem.classes(guard)):
+        offsets = guarded_offsets(access, valid)
+        found = _visit(access, offsets)
+        counts = found[0].times(int(tiles.sum()) * guard.sweeps)
+        counted = _counted(access, offsets, guard, valid, tiles)
+        if counted is not None:
+            counts = _with(counts, counted * guard.sweeps)
+        interior, edge = (interior + counts, edge) if full else (interior, edge + counts)
+        first = first if number else found[0]
+        if found[1] - found[2] >= worst - ideal:
+            worst, ideal = found[1:3]
+        ways = max(ways, found[3])
+    return SharedAnalysis(first, interior + edge, worst, ideal, ways, interior, edge)
+
+
+def _counted(
+    access: SharedAccess,
+    offsets: np.ndarray,
+    source: GlobalAccess,
+    valid: tuple[int, int],
+    tiles: np.ndarray,
+) -> int | None:
+    """Wavefronts that are counted for narrow ``cp.async`` in tiles, given by base residue."""
+    if access.instruction != "cp.async" or gmem.bypasses_l1(access.instruction, access.bits):
+        return None
+    starts, lengths = source.lanes(valid)
+    total = 0
+    for residue in np.flatnonzero(tiles).tolist():
+        sources = np.where(lengths > 0, starts + residue, -1)
+        total += int(tiles[residue] * copy_wavefronts(access.bits, offsets, sources).sum())
+    return total
+
+
+def _with(counts: SharedCounts, counted: int) -> SharedCounts:
+    """``counts`` with another number of counted wavefronts."""
+    conflicts = max(0, counted - counts.ideal_wavefronts)
+    return replace(counts, counted_wavefronts=counted, counted_conflicts=conflicts)

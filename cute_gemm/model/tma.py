@@ -1,0 +1,372 @@
+"""What a kernel's bulk tensor copies (TMA) cost, whether they are legal, and what they write.
+
+One instruction moves a box of a matrix: its rows along the mode of stride 1 are runs of bytes in
+global memory, and follow each other, swizzled, in shared memory. Elements outside the matrix are
+not fetched; they arrive as zeros. How the runs lie on sectors depends on the residues of their
+first addresses alone, whose number is known in closed form, as in ``gmem``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from math import log2
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cute_gemm.cute.layout import Layout, Swizzle
+from cute_gemm.model.gmem import (
+    LINE,
+    SECTOR,
+    GlobalCounts,
+    base_residue,
+    convolve,
+    residue_histogram,
+)
+from cute_gemm.model.smem import MATRIX_ROW_BYTES, MATRIX_ROWS, phase_wavefronts, phase_words
+from cute_gemm.problem.dtypes import dtype
+
+if TYPE_CHECKING:
+    from cute_gemm.access import TmaAccess
+
+#: What the address, the strides and a row of the box must be multiples of, in bytes.
+ALIGNMENT = 16
+#: Largest extent of a box.
+MAX_EXTENT = 256
+#: Spans of a swizzle in bytes; 0: none.
+SPANS = (0, 32, 64, 128)
+#: Extents, and strides in bytes, that a tensor map cannot hold.
+EXTENT_LIMIT, STRIDE_LIMIT = 1 << 32, 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class TmaAnalysis:
+    """What one ``TmaAccess`` costs.
+
+    ``requests`` of the counts are instructions; lanes it has none.
+
+    Attributes
+    ----------
+    tile
+        The first box: an interior one unless the matrix is smaller than a box.
+    interior, edge
+        Each full box once, and each box that the matrix does not fill once.
+    launch
+        What the launch asks of L2: every box as often as it is moved, but once for all the CTAs
+        that a multicast serves.
+    shared_bytes
+        Bytes that the launch writes to (of a store: reads from) shared memory, zeros included, in
+        every CTA that a multicast serves.
+    layout
+        The box in shared memory, in elements.
+    box_bytes
+        Shared memory that a box takes; a swizzle wider than a row pads it.
+    ways
+        Wavefronts that 8 rows of the box, 16 bytes of each, take at most: the unit in which
+        ldmatrix, stmatrix and wgmma take a tile. 1 without a conflict.
+    wgmma
+        Whether that layout is one that a wgmma descriptor has: rows as long as the swizzle's span,
+        or of 16 bytes without one.
+    findings
+        One sentence for each thing that the hardware refuses or that is slow.
+    legal
+        Whether the driver encodes such a tensor map.
+    """
+
+    tile: GlobalCounts
+    interior: GlobalCounts
+    edge: GlobalCounts
+    launch: GlobalCounts
+    shared_bytes: int
+    layout: Layout
+    box_bytes: int
+    ways: int
+    wgmma: bool
+    findings: tuple[str, ...]
+    legal: bool
+
+    @property
+    def judged(self) -> GlobalCounts:
+        """What the verdict is about: the interior boxes, or all when none is full."""
+        return self.interior if self.interior.tiles else self.edge
+
+    @property
+    def efficiency(self) -> float:
+        """Bytes used over bytes of the sectors touched by the judged boxes."""
+        return self.judged.efficiency
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether the judged boxes touch the fewest sectors that can hold their bytes."""
+        return self.judged.coalesced
+
+    @property
+    def conflict_free(self) -> bool:
+        """Whether 8 rows of 16 bytes take one wavefront wherever they begin."""
+        return self.ways == 1
+
+
+def shared_layout(access: TmaAccess) -> Layout:
+    """Return how a box lies in shared memory, in elements: the box's modes, the matrix's order.
+
+    A swizzle of a span of ``s`` bytes is ``Swizzle<log2(s / 16), 4, 3>`` of byte addresses; rows
+    shorter than the span are padded to it.
+
+    Examples
+    --------
+    float16, box (128, 64) of a K-major matrix, swizzle 128: ``Sw<3,3,3> o 0 o (128,64):(64,1)``.
+    """
+    size = dtype(access.matrix.dtype).bytes
+    unit = access.matrix.unit
+    pitch = max(access.box[unit], access.swizzle // size)
+    stride = (1, pitch) if unit == 0 else (pitch, 1)
+    if not access.swizzle:
+        return Layout(access.box, stride)
+    bits = int(log2(access.swizzle // MATRIX_ROW_BYTES))
+    return Layout(access.box, stride, Swizzle(bits, 4 - int(log2(size)), 3))
+
+
+def read_ways(layout: Layout, unit: int, size: int) -> int:
+    """Wavefronts that 8 rows, 16 bytes of each, take at most, over all places in the tile.
+
+    Parameters
+    ----------
+    layout
+        The tile in shared memory, in elements.
+    unit
+        The mode whose elements are contiguous, apart from a swizzle.
+    size
+        Bytes of an element.
+
+    Examples
+    --------
+    >>> read_ways(Layout((128, 64), (64, 1)), 1, 2)
+    8
+    >>> read_ways(Layout((128, 64), (64, 1), Swizzle(3, 3, 3)), 1, 2)
+    1
+    """
+    rows, columns = layout.extents[1 - unit], layout.extents[unit]
+    row = np.arange(rows // MATRIX_ROWS * MATRIX_ROWS or rows)[None, :]
+    step = max(1, MATRIX_ROW_BYTES // size)
+    column = np.arange(0, columns - columns % step, step)[:, None]
+    offsets = layout(row, column) if unit else layout(column, row)
+    if not offsets.size:
+        return 1
+    phases = offsets.reshape(-1, min(rows, MATRIX_ROWS)) * size
+    requests = np.full((len(phases), 32), -1)
+    requests[:, : phases.shape[1]] = phases
+    wavefronts, _ = phase_wavefronts(phase_words("ldmatrix.x1", 128, requests))
+    return int(wavefronts.max())
+
+
+def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, GlobalCounts]:
+    """Count the first box, the full boxes and the others, each moved once."""
+    matrix = access.matrix
+    size, unit = dtype(matrix.dtype).bytes, matrix.unit
+    modes = []
+    for extent, box, stride in zip(matrix.shape, access.box, matrix.stride, strict=True):
+        whole, rest = divmod(extent, box)
+        step = box * stride * size
+        options = []
+        if whole:
+            options.append((box, residue_histogram(whole, step), True))
+        if rest:
+            corner = np.zeros(LINE, np.int64)
+            corner[whole * step % LINE] = 1
+            options.append((rest, corner, False))
+        modes.append(options)
+    first = interior = edge = GlobalCounts()
+    for (v0, h0, full0), (v1, h1, full1) in product(*modes):
+        valid = (v0, v1)
+        rows, length = valid[1 - unit], valid[unit] * size
+        row_starts = residue_histogram(rows, matrix.stride[1 - unit] * size)
+        boxes = np.roll(convolve(h0, h1), base)
+        counts = _boxes(boxes, row_starts, rows, length)
+        if full0 and full1:
+            interior += counts
+        else:
+            edge += counts
+        if valid == tuple(map(min, access.box, matrix.shape)):
+            corner = np.zeros(LINE, np.int64)
+            corner[base] = 1
+            first = _boxes(corner, row_starts, rows, length)
+    return first, interior, edge
+
+
+def _boxes(boxes: np.ndarray, row_starts: np.ndarray, rows: int, length: int) -> GlobalCounts:
+    """Count boxes of ``rows`` runs of ``length`` bytes; ``boxes`` by residue of their corners."""
+    runs = convolve(boxes, row_starts)
+    number = sum(boxes.tolist())
+
+    def touched(granule: int) -> int:
+        residue = np.arange(LINE)
+        blocks = (residue + length - 1) // granule - residue // granule + 1
+        # Python's integers: totals of huge launches pass 2**63.
+        return sum(n * c for n, c in zip(runs.tolist(), blocks.tolist(), strict=True))
+
+    return GlobalCounts(
+        tiles=number,
+        requests=number,
+        sectors=touched(SECTOR),
+        l2_sectors=touched(SECTOR),
+        ideal_sectors=number * -(-rows * length // SECTOR),
+        lines=touched(LINE),
+        bytes=number * rows * length,
+    )
+
+
+def _illegal(access: TmaAccess) -> list[str]:
+    """Return what the driver would refuse, in sentences."""
+    matrix, box = access.matrix, access.box
+    size, unit = dtype(matrix.dtype).bytes, matrix.unit
+    what = f"{access.operand}: a tensor map"
+    row = box[unit] * size
+    found = []
+    if matrix.alignment < ALIGNMENT:
+        found.append(
+            f"{what} wants a base address aligned to {ALIGNMENT} bytes, and this one is aligned to "
+            f"{matrix.alignment}; copy the matrix to an aligned one."
+        )
+    pitch = matrix.ld * size
+    several = matrix.shape[1 - unit] > 1  # of a single row the map may say any stride
+    if several and (pitch % ALIGNMENT or pitch >= STRIDE_LIMIT):
+        padded = -(-pitch // ALIGNMENT) * ALIGNMENT // size
+        mend = f"pad it to {padded}" if pitch < STRIDE_LIMIT else "split the matrix"
+        found.append(
+            f"{what} wants a stride that is a multiple of {ALIGNMENT} bytes below 2**40, and the "
+            f"leading dimension {matrix.ld} x {size} bytes is {pitch}; {mend}."
+        )
+    if max(matrix.shape) > EXTENT_LIMIT:
+        found.append(f"{what} wants extents of at most 2**32, and the shape is {matrix.shape}.")
+    if not all(1 <= extent <= MAX_EXTENT for extent in box):
+        found.append(
+            f"{what} wants extents of a box between 1 and {MAX_EXTENT}, and the box is {box}; "
+            "move it with several instructions."
+        )
+    if row % ALIGNMENT:
+        found.append(
+            f"{what} wants rows of a box that are multiples of {ALIGNMENT} bytes, and those of "
+            f"{box} are {row}."
+        )
+    if access.swizzle and row > access.swizzle:
+        found.append(
+            f"{what} wants rows of a box no longer than the span of the swizzle, {access.swizzle} "
+            f"bytes, and those of {box} are {row}; split the box or take a wider swizzle."
+        )
+    if access.direction == "store" and access.multicast > 1:
+        found.append(
+            f"{access.operand}: a store cannot be multicast, and multicast is {access.multicast}."
+        )
+    return found
+
+
+def _slow(access: TmaAccess, judged: GlobalCounts, layout: Layout, ways: int) -> list[str]:
+    """Return what costs more than it must, in sentences."""
+    matrix = access.matrix
+    size = dtype(matrix.dtype).bytes
+    row = access.box[matrix.unit] * size
+    found = []
+    if not judged.coalesced:
+        run = min(row, matrix.shape[matrix.unit] * size)
+        if run % SECTOR:
+            cause = f"its rows of {run} bytes do not fill sectors"
+        else:
+            cause = (
+                f"its rows do not begin on a {SECTOR}-byte boundary (base address aligned to "
+                f"{matrix.alignment} bytes, leading dimension {matrix.ld} x {size} bytes)"
+            )
+        found.append(
+            f"{access.operand}: a box touches {judged.sectors / judged.tiles:,.1f} sectors where "
+            f"{judged.ideal_sectors / judged.tiles:,.1f} would do: {cause}."
+        )
+    if row < access.swizzle:
+        found.append(
+            f"{access.operand}: rows of {row} bytes are padded in shared memory to the swizzle's "
+            f"span of {access.swizzle}; take a box of longer rows, or a swizzle of a shorter span."
+        )
+    if ways > 1:
+        best, span, length = _best_box(access)
+        found.append(
+            f"{access.operand}: 8 rows of the box in shared memory ({layout}), 16 bytes of each as "
+            f"ldmatrix, stmatrix and wgmma take them, take {ways} wavefronts where 1 would do"
+            + (f"; rows of {length} bytes, swizzle {span}, take {best}." if best < ways else ".")
+        )
+    return found
+
+
+def _best_box(access: TmaAccess) -> tuple[int, int, int]:
+    """Return the fewest wavefronts, and for which swizzle and rows: no longer than they are."""
+    size, unit = dtype(access.matrix.dtype).bytes, access.matrix.unit
+    tried = []
+    for span in SPANS:
+        row = min(access.box[unit] * size, span or ALIGNMENT)
+        box = (row // size, access.box[1]) if unit == 0 else (access.box[0], row // size)
+        layout = shared_layout(replace(access, box=box, swizzle=span))
+        tried.append((read_ways(layout, unit, size), -row, span))
+    ways, row, span = min(tried)
+    return ways, span, -row
+
+
+def analyze(access: TmaAccess, base: int | None = None) -> TmaAnalysis:
+    """Count instructions, sectors, lines and bytes of one bulk tensor copy, and check it.
+
+    Parameters
+    ----------
+    access
+        The copy. ``sweeps`` counts the CTAs that each box is moved to (or from); with a
+        ``multicast`` of ``c`` that takes ``ceil(sweeps / c)`` instructions.
+    base
+        Address of element (0, 0) in bytes; only its residue modulo 128 matters. By default what the
+        matrix's alignment says.
+
+    Returns
+    -------
+    TmaAnalysis
+        Counts in units (instructions, sectors of 32 bytes, lines of 128 bytes, bytes). The time
+        taken does not depend on the extents of the matrix.
+
+    Raises
+    ------
+    ValueError
+        When the access is none: a box without elements, or a swizzle that does not exist.
+
+    Examples
+    --------
+    A float16 box of 64 x 128 elements whose rows are 128 bytes on line boundaries touches 512
+    sectors and 128 lines; ``analyze(access).tile`` is ``GlobalCounts(tiles=1, requests=1, off=0,
+    lanes=0, sectors=512, ideal_sectors=512, lines=128, bytes=16384)``.
+
+    Notes
+    -----
+    Every row of a box is fetched by itself: two rows that share a sector both fetch it. The limits
+    are those of ``cuTensorMapEncodeTiled`` (CUDA Driver API, "Tensor Map Object Management").
+    """
+    if access.swizzle not in SPANS:
+        raise ValueError(f"swizzle is {access.swizzle} bytes, expected one of {SPANS}")
+    if min(access.box) < 1 or access.sweeps < 0 or access.multicast < 1:
+        raise ValueError(
+            f"box {access.box}, sweeps {access.sweeps}, multicast {access.multicast}: expected a "
+            "box of at least 1 x 1, no negative sweeps and a multicast of at least 1"
+        )
+    base = (base_residue(access.matrix) if base is None else base) % LINE
+    first, interior, edge = _count(access, base)
+    size = dtype(access.matrix.dtype).bytes
+    layout = shared_layout(access)
+    ways = read_ways(layout, access.matrix.unit, size)
+    illegal = _illegal(access)
+    row, rows = access.box[access.matrix.unit] * size, access.box[1 - access.matrix.unit]
+    once = interior + edge
+    return TmaAnalysis(
+        tile=first,
+        interior=interior,
+        edge=edge,
+        launch=once.times(-(-access.sweeps // access.multicast)),
+        shared_bytes=once.tiles * access.sweeps * row * rows,
+        layout=layout,
+        box_bytes=max(row, access.swizzle) * rows,
+        ways=ways,
+        wgmma=max(row, access.swizzle) == (access.swizzle or ALIGNMENT),
+        findings=tuple(illegal + _slow(access, interior if interior.tiles else edge, layout, ways)),
+        legal=not illegal,
+    )

@@ -1,0 +1,1 @@
+"""What is asked for: arrays, types, descriptors, and the result in NumPy."""

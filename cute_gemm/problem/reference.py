@@ -1,0 +1,105 @@
+"""The same GEMM on the host: NumPy, and the BLAS underneath it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.problem import GemmProblem
+
+#: Extent of the blocks of C and of k. Types that BLAS does not have are converted block by block,
+#: so that the memory for it stays small; and the float32 sum of so many products of two int8 is
+#: exact, because 1024 * (-128) * (-128) = 2**24.
+_BLOCK = 1024
+
+
+def gemm(
+    problem: GemmProblem,
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    alpha: complex = 1,
+    beta: complex = 0,
+) -> None:
+    """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place.
+
+    Half types are multiplied and summed in float32, int8 in int32 that wraps, and ``"tf32"`` in
+    float32. When beta is 0, C is not read; when alpha or k is 0, A and B are not, and beta = 1 then
+    leaves C as it is, infinities of complex numbers too.
+
+    Parameters
+    ----------
+    problem
+        Describes the arrays and has been checked against them.
+    A, B, C
+        The matrices as stored, of any strides.
+    alpha, beta
+        Numbers of the accumulator's type.
+
+    Examples
+    --------
+    >>> from cute_gemm.problem.problem import from_sizes
+    >>> A, B, C = np.eye(2), np.array([[1.0, 2], [3, 4]]), np.full((2, 2), np.nan)
+    >>> gemm(from_sizes("NT", m=2, n=2, k=2, dtype="float64", storage="C"), A, B, C, alpha=10)
+    >>> C
+    array([[10., 30.],
+           [20., 40.]])
+    """
+    left, right = A, B
+    if problem.op[0] != "N":
+        left = left.T
+    if problem.op[1] != "N":
+        right = right.T
+    conj = problem.A.conj, problem.B.conj
+    # NumPy's results are row-major: turn the product round, to write C as it lies in memory.
+    if problem.C.unit == 0:
+        left, right, C, conj = right.T, left.T, C.T, conj[::-1]
+    # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
+    with np.errstate(all="ignore"):
+        for i in range(0, C.shape[0], _BLOCK):
+            for j in range(0, C.shape[1], _BLOCK):
+                rows, columns = slice(i, i + _BLOCK), slice(j, j + _BLOCK)
+                _block(left[rows], right[:, columns], C[rows, columns], conj, alpha, beta)
+
+
+def _block(
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    conj: tuple[bool, bool],
+    alpha: complex,
+    beta: complex,
+) -> None:
+    accumulator = np.dtype(dtype(A.dtype.name).accumulator)
+    k = A.shape[1]
+    total: np.ndarray | None = None
+    if alpha != 0 and k > 0:
+        total = np.zeros(C.shape, accumulator)
+        for start in range(0, k, _BLOCK):
+            step = slice(start, start + _BLOCK)
+            total += _product(A[:, step], B[step], conj).astype(accumulator, copy=False)
+    scale(total, C, accumulator, alpha, beta)
+
+
+def scale(
+    total: np.ndarray | None, C: np.ndarray, accumulator: np.dtype, alpha: complex, beta: complex
+) -> None:
+    """Compute ``C <- alpha * total + beta * C`` in place, as BLAS does; ``total=None``: no sums.
+
+    Nothing is multiplied by 1: the product of 1 + 0j and an infinity would have a NaN.
+    """
+    result = total
+    if total is not None and alpha != 1:
+        result = accumulator.type(alpha) * total
+    if beta != 0:
+        old = C.astype(accumulator, copy=False)
+        old = old if beta == 1 else accumulator.type(beta) * old
+        result = old if result is None else result + old
+    C[...] = 0 if result is None else result
+
+
+def _product(A: np.ndarray, B: np.ndarray, conj: tuple[bool, bool]) -> np.ndarray:
+    """Return A @ B by BLAS, which takes transposes and sub-matrices as they are."""
+    A, B = (x.conj() if turn else x for x, turn in zip((A, B), conj, strict=True))
+    work = A.dtype if A.dtype.kind == "c" or A.dtype == np.float64 else np.dtype(np.float32)
+    return A.astype(work, copy=False) @ B.astype(work, copy=False)

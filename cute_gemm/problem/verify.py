@@ -1,0 +1,224 @@
+"""A result against float64, element by element, with a bound that a wrong tile cannot pass.
+
+Complex results are compared with complex128, by the magnitude of the difference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cute_gemm.problem.dtypes import dtype
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import GemmProblem
+
+#: Unit roundoff of the sums, by ``compute``.
+_SUM_ROUNDOFF = {"float32": 2.0**-24, "tf32": 2.0**-24, "float64": 2.0**-53, "int32": 0.0}
+
+#: Relative error of one product from rounding its two factors (tf32 keeps 10 of 23 fraction bits;
+#: twice the unit roundoff of 2**-11).
+_FACTOR_ROUNDOFF = {"float32": 0.0, "tf32": 2.0**-10, "float64": 0.0, "int32": 0.0}
+
+#: Half the smallest subnormal number: what rounding costs where the relative bound ends; of complex
+#: numbers both parts are rounded.
+_UNDERFLOW = {
+    "float16": 2.0**-25,
+    "bfloat16": 2.0**-134,
+    "float32": 2.0**-150,
+    "complex64": 2.0**-149.5,
+}
+
+#: Elements of C per block: keeps the float64 temporaries near 100 MB whatever the problem's size.
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How far a result is from float64.
+
+    Attributes
+    ----------
+    ok
+        Whether every element is within its bound.
+    elements, wrong
+        How many elements were compared, and how many are out of bound.
+    max_error
+        Largest ``|C - reference|``.
+    max_ratio
+        Largest ``|C - reference| / bound``; at most 1 when ``ok``.
+    worst
+        Index (row, column) of the element with that ratio; None when there are no elements.
+    bound
+        The bound, as a formula.
+    """
+
+    ok: bool
+    elements: int
+    wrong: int
+    max_error: float
+    max_ratio: float
+    worst: tuple[int, int] | None
+    bound: str
+
+
+def bound_formula(problem: GemmProblem) -> str:
+    """Return the error bound of ``problem`` as text, for reports."""
+    out = dtype(problem.C.dtype)
+    if out.roundoff == 0:
+        return "exact, modulo 2^32"
+    exponent = int(np.log2(out.roundoff))
+    if out.is_complex:
+        sums = f"{4 if problem.compute == 'float64' else 2} sqrt(2) K 2^{exponent}"
+    else:
+        sums = {"float64": "2 K 2^-53", "tf32": "(K 2^-24 + 2^-10)"}.get(problem.compute, "K 2^-24")
+    return f"2^{exponent} |C| + {sums} sum |a||b|"
+
+
+def _roundings(problem: GemmProblem) -> float:
+    """Return how many unit roundoffs of ``sum |a||b|`` the sums may be off; see `verify`."""
+    terms = problem.k * (2 if problem.compute == "float64" else 1)
+    return 2 * math.sqrt(2) * terms if dtype(problem.C.dtype).is_complex else terms
+
+
+def verify(
+    problem: GemmProblem,
+    A: np.ndarray,
+    B: np.ndarray,
+    result: np.ndarray,
+    *,
+    C: np.ndarray | None = None,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+) -> Verdict:
+    """Compare ``result`` with ``alpha * op(A) @ op(B) + beta * C`` in float64 or complex128.
+
+    The bound of an element is ``u_out |ref| + K u_acc sum |a||b|``, where u_out and u_acc are the
+    unit roundoffs of C's type and of the accumulator: the error of summing K products in any order
+    (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1) and of the
+    final rounding. With tf32, ``2^-10 sum |a||b|`` comes on top for rounding the factors; with
+    float64 the sum counts twice, since the reference has the same error; with alpha or beta,
+    ``2 u_acc (|alpha| sum |a||b| + |beta C|)`` for scaling and adding. Integers must be exact
+    modulo 2**32. Infinities and NaN must be where the reference has them.
+
+    Of complex types each part is a real sum of 2 K products, so it is off by at most 2 K u_acc
+    times the sum of their magnitudes: ``|re a||re b| + |im a||im b|`` for the real part,
+    ``|re a||im b| + |im a||re b|`` for the imaginary one. As the two parts of a number these have
+    a magnitude of at most ``sqrt(2) |a||b|``, hence ``2 sqrt(2) K u_acc sum |a||b|``, in any order
+    and with or without fused multiply-adds. Scaling by alpha and beta costs ``sqrt(2) gamma_2``
+    (the book's section 3.6) and an addition: ``(2 sqrt(2) + 1) u_acc`` in place of ``2 u_acc``.
+    Which part of a complex number is infinite or NaN depends on the order of the products, so where
+    the reference, rounded to C's type, is not finite, the result need only not be finite either.
+
+    Parameters
+    ----------
+    problem
+        Op, extents and types.
+    A, B
+        Host arrays as stored: A is (M, K) for ``N`` and (K, M) for ``T``; B (K, N) or (N, K).
+    result
+        Host array (M, N).
+    C
+        What C held before; read only when beta is not 0.
+    alpha, beta
+        Scalars of the call.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cute_gemm.problem.problem import from_sizes
+    >>> problem = from_sizes("NN", m=2, n=2, k=2, dtype="float32")
+    >>> eye = np.eye(2, dtype=np.float32)
+    >>> verify(problem, eye, eye, eye).ok, verify(problem, eye, eye, 2 * eye).wrong
+    (True, 2)
+    """
+    left = A if problem.op[0] == "N" else A.T
+    right = B if problem.op[1] == "N" else B.T
+    use_ab = alpha != 0 and problem.k > 0
+    alpha = alpha if use_ab else 0  # which also makes nothing of an infinite alpha without products
+    wide: type[np.inexact] = np.complex128 if dtype(problem.C.dtype).is_complex else np.float64
+    columns = max(1, _BLOCK // max(1, problem.m))
+    blocks = [slice(j, j + columns) for j in range(0, problem.n if problem.m else 0, columns)]
+    left64 = _widened(left, wide, problem.A.conj) if use_ab else left
+    integers = dtype(problem.C.dtype).roundoff == 0
+
+    wrong = 0
+    max_error = max_ratio = 0.0
+    worst: tuple[int, int] | None = None
+    with np.errstate(all="ignore"):
+        for block in blocks:
+            got = result[:, block]
+            old = C[:, block].astype(wide) if beta != 0 and C is not None else None
+            right64 = _widened(right[:, block], wide, problem.B.conj) if use_ab else right
+            products = left64 @ right64 if use_ab else np.zeros(got.shape, wide)
+            if integers:
+                error, bound, good = _compare_integers(products, old, got, alpha, beta)
+            else:
+                sums = abs(left64) @ abs(right64) if use_ab else abs(products)
+                error, bound, good = compare_floats(problem, products, sums, old, got, alpha, beta)
+            ratio = error / np.maximum(bound, 1e-300)
+            ratio[good & ~(ratio <= 1)] = 0.0  # the same infinity, NaN or rounded value
+            ratio[~good & np.isnan(ratio)] = np.inf
+            index = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+            if worst is None or ratio[index] > max_ratio:
+                worst = (int(index[0]), int(index[1]) + block.start)
+            max_ratio = max(max_ratio, float(ratio[index]))
+            finite = error[np.isfinite(error)]
+            max_error = max(max_error, float(finite.max(initial=0.0)))
+            wrong += int(np.count_nonzero(~good))
+    elements = problem.m * problem.n
+    return Verdict(wrong == 0, elements, wrong, max_error, max_ratio, worst, bound_formula(problem))
+
+
+def _widened(array: np.ndarray, wide: type[np.inexact], conj: bool) -> np.ndarray:
+    array = array.astype(wide)
+    return array.conj() if conj else array
+
+
+def _compare_integers(
+    products: np.ndarray, old: np.ndarray | None, got: np.ndarray, alpha: complex, beta: complex
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return error, bound and verdict of each element, modulo 2**32."""
+    exact = np.int64(alpha.real) * products.astype(np.int64)
+    if old is not None:
+        exact = exact + np.int64(beta.real) * old.astype(np.int64)
+    reference = exact.astype(np.int32)
+    error = abs(got.astype(np.float64) - reference)
+    return error, np.zeros_like(error), got == reference
+
+
+def compare_floats(
+    problem: GemmProblem,
+    products: np.ndarray,
+    sums: np.ndarray,
+    old: np.ndarray | None,
+    got: np.ndarray,
+    alpha: complex,
+    beta: complex,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return error, bound and verdict of each element."""
+    out = dtype(problem.C.dtype)
+    reference = alpha * products
+    magnitude = abs(alpha) * sums
+    unit = _SUM_ROUNDOFF[problem.compute]
+    bound = (_roundings(problem) * unit + _FACTOR_ROUNDOFF[problem.compute]) * magnitude
+    if old is not None:
+        old = beta * old
+        reference = reference + old
+        magnitude = magnitude + abs(old)
+    if alpha != 1 or old is not None:
+        bound = bound + (2 * math.sqrt(2) + 1 if out.is_complex else 2) * unit * magnitude
+    # (1 + u): the final rounding acts on the computed value, not on the reference.
+    bound = out.roundoff * abs(reference) + (1 + out.roundoff) * bound
+    bound = bound + _UNDERFLOW.get(problem.C.dtype, 0.0)
+
+    wide = got.astype(reference.dtype)
+    error = abs(wide - reference)
+    rounded = reference.astype(got.dtype)
+    same = (got == rounded) | (np.isnan(reference) & np.isnan(wide))
+    if out.is_complex:
+        same |= ~np.isfinite(rounded) & ~np.isfinite(wide)
+    return error, bound, np.where(np.isfinite(reference), error <= bound, False) | same

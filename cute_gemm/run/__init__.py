@@ -1,0 +1,1 @@
+"""The driver: kernels loaded and launched, memory, events."""

@@ -1,0 +1,255 @@
+"""GPUs and their driver: what there is, whether it can be used, and the context to use it in.
+
+Whether there is a GPU is asked of ``libcuda`` through ctypes, which takes microseconds where there
+is none; everything else goes through ``cuda.bindings.driver``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from cute_gemm.errors import DeviceError, HeaderError, LaunchError, NoGpuError
+
+
+@functools.cache
+def why_no_gpu() -> str | None:
+    """Return None when a GPU can be used, else one sentence that says why not.
+
+    Never raises; takes microseconds where there is no driver. The answer is kept.
+    """
+    try:
+        return _why_no_gpu()
+    except Exception as error:
+        return f"the CUDA driver cannot be used: {type(error).__name__}: {error}"
+
+
+def _why_no_gpu() -> str | None:
+    try:
+        libcuda = load_libcuda()
+    except OSError:
+        return "there is no NVIDIA driver (libcuda cannot be loaded)"
+    code = libcuda.cuInit(0)
+    if code:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        note = "" if hidden is None else f"; CUDA_VISIBLE_DEVICES is {hidden!r}"
+        return f"the NVIDIA driver found no usable GPU ({error_name(code)}{note})"
+    count, version = ctypes.c_int(), ctypes.c_int()
+    libcuda.cuDeviceGetCount(ctypes.byref(count))
+    if count.value == 0:
+        return "the NVIDIA driver found no GPU"
+    libcuda.cuDriverGetVersion(ctypes.byref(version))
+    needed = _needed_major()
+    if version.value < needed * 1000:
+        return (
+            f"the NVIDIA driver is for CUDA {_dotted(version.value)} and does not load cubins of "
+            f"CUDA {needed} (update the driver)"
+        )
+    return None
+
+
+def _needed_major() -> int:
+    """Return the CUDA release whose cubins the driver must load: that of NVRTC."""
+    from cute_gemm.build.nvrtc import nvrtc_version
+
+    try:
+        return int(nvrtc_version().partition(".")[0])
+    except HeaderError:  # without NVRTC there may still be cubins in the cache
+        return 12
+
+
+def device_count() -> int:
+    """Return how many GPUs can be used; 0 without a driver."""
+    if why_no_gpu() is not None:
+        return 0
+    (count,) = checked(load_driver().cuDeviceGetCount(), "counting the devices")
+    return int(count)
+
+
+def driver_version() -> str | None:
+    """Return the CUDA version that the driver supports (``"13.0"``), or None without a driver."""
+    try:
+        version = ctypes.c_int()
+        code = load_libcuda().cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if code else _dotted(version.value)
+
+
+def device_name(device: int = 0) -> str:
+    """Return the name of a device, ``"NVIDIA H200"``."""
+    return device_properties(device).name
+
+
+def compute_capability(device: int = 0) -> tuple[int, int]:
+    """Return the compute capability of a device, ``(9, 0)``."""
+    return device_properties(device).capability
+
+
+def device_arch(device: int = 0) -> str:
+    """Return the architecture to compile for: ``"sm_80"``, and from 9.0 on ``"sm_90a"``.
+
+    The suffix gives the instructions of exactly that chip (wgmma, TMA multicast, tcgen05).
+    """
+    return arch_of(compute_capability(device))
+
+
+def arch_of(capability: tuple[int, int]) -> str:
+    """Return the architecture of a compute capability: ``(9, 0)`` is ``"sm_90a"``."""
+    major, minor = capability
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+def multiprocessors(device: int = 0) -> int:
+    """Return how many multiprocessors a device has."""
+    return device_properties(device).multiprocessors
+
+
+def total_memory(device: int = 0) -> int:
+    """Return the memory of a device in bytes."""
+    return device_properties(device).memory
+
+
+def shared_memory_limit(device: int = 0) -> int:
+    """Return the most shared memory in bytes that one CTA may have."""
+    return device_properties(device).shared_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """What the driver says of a device; memory in bytes, shared memory in bytes per CTA."""
+
+    handle: int
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_memory: int
+    memory: int
+
+
+@functools.cache
+def device_properties(device: int) -> Properties:
+    """Return the properties of a device, without making a context on it.
+
+    Raises
+    ------
+    NoGpuError
+        When there is no usable GPU.
+    DeviceError
+        When there is no device of that ordinal.
+    """
+    driver = load_driver()
+    count = device_count()
+    if not 0 <= device < count:
+        raise DeviceError(f"device={device} does not exist; expected 0 to {count - 1}")
+    (handle,) = checked(driver.cuDeviceGet(device), f"opening device {device}")
+    (name,) = checked(driver.cuDeviceGetName(256, handle), "reading the device's name")
+    (memory,) = checked(driver.cuDeviceTotalMem(handle), "reading the device's memory")
+
+    def attribute(suffix: str) -> int:
+        which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{suffix}")
+        (value,) = checked(driver.cuDeviceGetAttribute(which, handle), f"reading {suffix}")
+        return int(value)
+
+    return Properties(
+        handle=int(handle),
+        name=name.partition(b"\0")[0].decode(errors="replace"),
+        capability=(
+            attribute("COMPUTE_CAPABILITY_MAJOR"),
+            attribute("COMPUTE_CAPABILITY_MINOR"),
+        ),
+        multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
+        shared_memory=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        memory=int(memory),
+    )
+
+
+@functools.cache
+def primary_context(device: int) -> int:
+    """Return the primary context of a device, which PyTorch, CuPy and cudart use too.
+
+    It is retained once and kept until the process ends, as cudart does.
+    """
+    handle = device_properties(device).handle
+    (context,) = checked(
+        load_driver().cuDevicePrimaryCtxRetain(handle), f"making a context on device {device}"
+    )
+    return int(context)
+
+
+@contextmanager
+def entered(device: int) -> Iterator[None]:
+    """Make the primary context of ``device`` current, and restore what was."""
+    driver = load_driver()
+    checked(driver.cuCtxPushCurrent(primary_context(device)), "entering the context")
+    try:
+        yield
+    finally:
+        driver.cuCtxPopCurrent()
+
+
+def synchronize(device: int = 0) -> None:
+    """Wait until everything that was started on ``device`` has ended.
+
+    Raises
+    ------
+    LaunchError
+        When something that ran since failed, for instance by an illegal address.
+    """
+    with entered(device):
+        checked(load_driver().cuCtxSynchronize(), f"waiting for device {device}")
+
+
+# The driver library -----------------------------------------------------------------------------
+
+
+@functools.cache
+def load_libcuda() -> Any:
+    """Return libcuda, for what must be quick; OSError where there is none."""
+    names = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
+    for name in names[:-1]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            pass
+    return ctypes.CDLL(names[-1])
+
+
+@functools.cache
+def load_driver() -> Any:
+    """Return ``cuda.bindings.driver``, initialised; NoGpuError where there is no usable GPU."""
+    reason = why_no_gpu()
+    if reason is not None:
+        raise NoGpuError(reason)
+    from cuda.bindings import driver
+
+    checked(driver.cuInit(0), "initialising the driver")
+    return driver
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def error_name(code: int) -> str:
+    """Return ``"CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"``."""
+    libcuda, parts = load_libcuda(), []
+    for function in (libcuda.cuGetErrorName, libcuda.cuGetErrorString):
+        text = ctypes.c_char_p()
+        if function(code, ctypes.byref(text)) == 0 and text.value:
+            parts.append(text.value.decode())
+    return ": ".join(parts) or f"CUDA error {code}"
+
+
+def checked(result: tuple[Any, ...], doing: str) -> tuple[Any, ...]:
+    """Return what a driver call gave beside its code; an error becomes an exception."""
+    code = int(result[0])
+    if code:
+        raise LaunchError(f"{doing} failed with {error_name(code)}")
+    return result[1:]
