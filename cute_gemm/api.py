@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm import select
-from cute_gemm.build.nvrtc import normalize_arch
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.plan import Plan, scalars
 from cute_gemm.problem.arrays import Order, read
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
+from cute_gemm.toolchain.nvrtc import normalize_arch
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report

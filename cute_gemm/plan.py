@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm import select
-from cute_gemm.build.nvrtc import build, ptx
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError, UnsupportedError
 from cute_gemm.kernels.host import Host
 from cute_gemm.problem.arrays import (
@@ -23,12 +22,13 @@ from cute_gemm.problem.arrays import (
 )
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Scalar, check_beta, from_operands, scalar
+from cute_gemm.toolchain.nvrtc import build, ptx
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
-    from cute_gemm.build.cubin import Build, Resources
-    from cute_gemm.build.unit import TranslationUnit
     from cute_gemm.kernels.base import Launch
+    from cute_gemm.toolchain.cubin import Build, Resources
+    from cute_gemm.toolchain.unit import TranslationUnit
 
 #: Launches of a plan that are kept, by alpha and beta.
 _BOUND_KEPT = 64
@@ -137,7 +137,7 @@ class Plan:
     @cached_property
     def sass(self) -> str:
         """The machine code as text; needs ``nvdisasm`` (``pip install 'cute-gemm[sass]'``)."""
-        from cute_gemm.build.sass import disassemble
+        from cute_gemm.toolchain.sass import disassemble
 
         return disassemble(self.cubin)
 

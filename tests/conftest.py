@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,8 +36,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One cubin cache for the whole run, so that tests neither use nor fill the user's."""
-    directory = tmp_path_factory.mktemp("cubins")
+    """One cubin cache for the whole run, so that tests neither use nor fill the user's.
+
+    ``CUTE_GEMM_TEST_CACHE`` names one that outlives the run.
+    """
+    kept = os.environ.get("CUTE_GEMM_TEST_CACHE")
+    directory = Path(kept) if kept else tmp_path_factory.mktemp("cubins")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUTE_GEMM_CACHE_DIR", str(directory))
         yield directory

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cute_gemm.build.unit import TranslationUnit
 from cute_gemm.kernels.cutlass import epilogue
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.shared import Requests, fragment_loads, shared_stores
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
 from cute_gemm.problem.problem import from_sizes
+from cute_gemm.toolchain.unit import TranslationUnit
 
 KERNEL = CutlassUniversal()
 HEADER = Path(__file__).parent / "gpu" / "cutlass_trace.cuh"

@@ -17,7 +17,6 @@ import pytest
 
 from cute_gemm import plan as plans
 from cute_gemm import select
-from cute_gemm.build.unit import TranslationUnit
 from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
 from cute_gemm.kernels.base import Kernel, Launch
 from cute_gemm.kernels.library.cublas import CublasError
@@ -26,6 +25,7 @@ from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime
+from cute_gemm.toolchain.unit import TranslationUnit
 
 L2_BYTES = 1 << 20
 

@@ -417,7 +417,7 @@ def test_only_what_is_missing_is_compiled(monkeypatch):
 
 def test_a_process_compiles_the_same_unit(cache_directory):
     import cute_gemm as cg
-    from cute_gemm.build import cache
+    from cute_gemm.toolchain import cache
 
     plan = cg.plan("NT", m=96, n=64, k=40, dtype="float32", compute="tf32", order="C",
                    kernel="sm80_pipeline", arch="sm_80", backend="cpu")  # fmt: skip

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cute_gemm.build import cache
-from cute_gemm.build.cubin import Build, Resources
-from cute_gemm.build.unit import TranslationUnit
+from cute_gemm.toolchain import cache
+from cute_gemm.toolchain.cubin import Build, Resources
+from cute_gemm.toolchain.unit import TranslationUnit
 
 BUILD = Build(
     cubin=b"\x7fELF\n\0" + bytes(range(256)) * 4,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cute_gemm.build import nvrtc as compiler
-from cute_gemm.build.cubin import Resources
-from cute_gemm.build.nvrtc import build, include_paths, normalize_arch
-from cute_gemm.build.unit import TranslationUnit
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
+from cute_gemm.toolchain import nvrtc as compiler
+from cute_gemm.toolchain.cubin import Resources
+from cute_gemm.toolchain.nvrtc import build, include_paths, normalize_arch
+from cute_gemm.toolchain.unit import TranslationUnit
 
 
 def unit(body: str = "x[threadIdx.x] = 1.f;", before: str = "") -> TranslationUnit:
@@ -162,8 +162,8 @@ def test_cute_builds_once_and_then_comes_from_the_cache(
 
     # In a new process too, where nothing of CUDA is imported for it.
     script = (
-        "import sys; from cute_gemm.build.nvrtc import build;"
-        "from cute_gemm.build.unit import TranslationUnit;"
+        "import sys; from cute_gemm.toolchain.nvrtc import build;"
+        "from cute_gemm.toolchain.unit import TranslationUnit;"
         f"found = build(TranslationUnit({CUTE.source!r}, 'entry'), 'sm_80');"
         "assert found.cached; assert 'cuda' not in sys.modules; print(len(found.cubin))"
     )

@@ -10,7 +10,6 @@ import pytest
 from cutlass_traces import KERNEL, configs, unit
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
-from cute_gemm.build.nvrtc import build
 from cute_gemm.cute.layout import parse
 from cute_gemm.errors import CompileError, OptionError
 from cute_gemm.kernels.cutlass import epilogue
@@ -25,6 +24,7 @@ from cute_gemm.kernels.cutlass.shared import (
 from cute_gemm.model import smem
 from cute_gemm.problem.dtypes import dtype
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.toolchain.nvrtc import build
 
 CONFIGS = {config.name: config for config in configs()}
 every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)

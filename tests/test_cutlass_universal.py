@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from cute_gemm.access import GlobalAccess
-from cute_gemm.build.unit import TranslationUnit
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.maps import LoadMap, raked, striped, stripmined
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.toolchain.unit import TranslationUnit
 
 KERNEL = CutlassUniversal()
 OPS = ("NN", "NT", "TN", "TT")
@@ -265,7 +265,7 @@ def test_thread_maps_by_hand() -> None:
 
 
 def build(config: CutlassUniversalConfig, arch: str) -> None:
-    from cute_gemm.build.nvrtc import build as compile_unit
+    from cute_gemm.toolchain.nvrtc import build as compile_unit
 
     unit = KERNEL.emit(config)
     built = compile_unit(unit, arch)
@@ -334,6 +334,6 @@ extern "C" __global__ void nothing() {}
 
 
 def test_swizzle_gives_each_tile_to_one_cta() -> None:
-    from cute_gemm.build.nvrtc import build as compile_unit
+    from cute_gemm.toolchain.nvrtc import build as compile_unit
 
     compile_unit(TranslationUnit(SWIZZLE, "nothing"), "sm_80")

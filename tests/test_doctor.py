@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from cute_gemm.build import nvrtc as compiler
-from cute_gemm.build.nvrtc import CudaHeaders
 from cute_gemm.commands import doctor
 from cute_gemm.commands.doctor import Check, checks
 from cute_gemm.errors import HeaderError
 from cute_gemm.run import driver as devices
+from cute_gemm.toolchain import nvrtc as compiler
+from cute_gemm.toolchain.nvrtc import CudaHeaders
 
 
 def named(name: str) -> Check:

@@ -13,11 +13,11 @@ import cute_gemm as cg
 from cute_gemm import select
 from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.arch import compute_capability, shared_limit
-from cute_gemm.build.nvrtc import build
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import Config, structure
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.toolchain.nvrtc import build
 
 OPS = ("NN", "NT", "TN", "TT")
 CONJUGATES = ("CN", "NC", "CC", "CT", "TC")

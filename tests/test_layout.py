@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.build.nvrtc import include_paths
 from cute_gemm.cute.layout import (
     Layout,
     Swizzle,
@@ -23,6 +22,7 @@ from cute_gemm.cute.layout import (
     tile_to_shape,
 )
 from cute_gemm.errors import NotationError
+from cute_gemm.toolchain.nvrtc import include_paths
 
 LEAF = st.tuples(st.integers(1, 4), st.integers(0, 40))
 

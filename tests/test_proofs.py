@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 
 from cute_gemm import select
-from cute_gemm.build.nvrtc import build
-from cute_gemm.build.unit import TranslationUnit, emit_sm80_pipeline
 from cute_gemm.cute.copies import TiledCopy, TiledMma
 from cute_gemm.cute.layout import Layout, Swizzle, parse
 from cute_gemm.errors import CompileError
@@ -28,6 +26,8 @@ from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Config, Structure, structure
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_sizes
+from cute_gemm.toolchain.nvrtc import build
+from cute_gemm.toolchain.unit import TranslationUnit, emit_sm80_pipeline
 
 Change = Callable[[Structure], Structure]
 KERNEL = Sm80Pipeline()

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cute_gemm.build.cubin import Build, Resources
 from cute_gemm.errors import (
     CubinError,
     DeviceError,
@@ -27,6 +26,7 @@ from cute_gemm.errors import (
 from cute_gemm.kernels.base import Launch
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime
+from cute_gemm.toolchain.cubin import Build, Resources
 
 without_gpu = pytest.mark.skipif(devices.why_no_gpu() is None, reason="there is a GPU")
 
@@ -530,7 +530,7 @@ def test_time_launches(driver: FakeDriver) -> None:
 
 def test_nothing_of_cuda_is_imported_before_it_is_needed() -> None:
     script = (
-        "import sys, cute_gemm.build.nvrtc, cute_gemm.build.cache;"
+        "import sys, cute_gemm.toolchain.nvrtc, cute_gemm.toolchain.cache;"
         "import cute_gemm.run.launch, cute_gemm.commands.doctor;"
         "print(sorted(n for n in sys.modules if n.split('.')[0] in ('cuda', 'cutlass_library')))"
     )

@@ -14,15 +14,15 @@ import pytest
 
 from cute_gemm import select
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.build import sass
-from cute_gemm.build.nvrtc import build, ptx
-from cute_gemm.build.unit import TranslationUnit
 from cute_gemm.errors import CompileError
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.problem.problem import Matrix, from_sizes
+from cute_gemm.toolchain import sass
+from cute_gemm.toolchain.nvrtc import build, ptx
+from cute_gemm.toolchain.unit import TranslationUnit
 
 PIPELINE, UNIVERSAL = Sm80Pipeline(), CutlassUniversal()
 

@@ -12,14 +12,14 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.report import Report
-from cute_gemm.build.nvrtc import build as compile_unit
-from cute_gemm.build.unit import TranslationUnit
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Config, structure
 from cute_gemm.model import smem
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.toolchain.nvrtc import build as compile_unit
+from cute_gemm.toolchain.unit import TranslationUnit
 
 KERNEL = Sm80Pipeline()
 OPS = ("NN", "NT", "TN", "TT")

@@ -18,9 +18,9 @@ from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.rows import AccessRow
-    from cute_gemm.build.cubin import Resources
     from cute_gemm.kernels.base import Launch
     from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.toolchain.cubin import Resources
 
 
 @dataclass(frozen=True, slots=True)

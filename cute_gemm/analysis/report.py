@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cute_gemm.access import Access
-    from cute_gemm.build.cubin import Resources
     from cute_gemm.gpus.table import Gpu
     from cute_gemm.kernels.base import Launch
     from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.toolchain.cubin import Resources
 
 #: Version of the keys of ``Report.to_dict``; raised when a key changes its meaning.
 FORMAT = 1

@@ -326,7 +326,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _cache(arguments: argparse.Namespace) -> int:
-    from cute_gemm.build import cache
+    from cute_gemm.toolchain import cache
 
     directory = str(cache.directory())
     size = cache.size()

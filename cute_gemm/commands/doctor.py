@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cute_gemm._paths import templates_path
-from cute_gemm.build import cache
-from cute_gemm.build import nvrtc as compiler
 from cute_gemm.errors import HeaderError, ToolError
 from cute_gemm.run import driver as devices
+from cute_gemm.toolchain import cache
+from cute_gemm.toolchain import nvrtc as compiler
 
 _WHEELS = "pip install --upgrade --force-reinstall"
 

@@ -10,8 +10,8 @@ from cute_gemm.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from cute_gemm.access import Access
-    from cute_gemm.build.unit import TranslationUnit
     from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.toolchain.unit import TranslationUnit
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm import select
-from cute_gemm.build import cache
 from cute_gemm.errors import OptionError
+from cute_gemm.toolchain import cache
 
 if TYPE_CHECKING:
     import numpy as np

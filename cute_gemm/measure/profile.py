@@ -87,8 +87,8 @@ class Case:
         GemmError
             Everything that :func:`cute_gemm.plan` raises.
         """
-        from cute_gemm.build.nvrtc import normalize_arch
         from cute_gemm.run.launch import device_arch
+        from cute_gemm.toolchain.nvrtc import normalize_arch
 
         if self.base_offset < 0 or self.base_offset & (self.base_offset - 1):
             raise OptionError(

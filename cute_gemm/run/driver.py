@@ -56,7 +56,7 @@ def _why_no_gpu() -> str | None:
 
 def _needed_major() -> int:
     """Return the CUDA release whose cubins the driver must load: that of NVRTC."""
-    from cute_gemm.build.nvrtc import nvrtc_version
+    from cute_gemm.toolchain.nvrtc import nvrtc_version
 
     try:
         return int(nvrtc_version().partition(".")[0])

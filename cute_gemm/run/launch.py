@@ -39,8 +39,8 @@ from cute_gemm.run.driver import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from cute_gemm.build.cubin import Build
     from cute_gemm.kernels.base import Launch
+    from cute_gemm.toolchain.cubin import Build
 
 __all__ = [
     "BoundLaunch",
@@ -100,7 +100,7 @@ class LoadedKernel:
     Parameters
     ----------
     build
-        What `cute_gemm.build.nvrtc.build` gave.
+        What `cute_gemm.toolchain.nvrtc.build` gave.
     device
         CUDA ordinal.
 

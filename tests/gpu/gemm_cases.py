@@ -17,10 +17,10 @@ from typing import Any
 
 from cute_gemm import select
 from cute_gemm.api import Plan
-from cute_gemm.build.cubin import Build
-from cute_gemm.build.nvrtc import build
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
+from cute_gemm.toolchain.cubin import Build
+from cute_gemm.toolchain.nvrtc import build
 
 OPS = ("NN", "NT", "TN", "TT")
 SIZES = (1, 2, 3, 7, 31, 63, 65, 127, 129, 255, 1000, 4095)

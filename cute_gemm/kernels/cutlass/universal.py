@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm.access import Access
 from cute_gemm.arch import compute_capability
-from cute_gemm.build.unit import TranslationUnit
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import Kernel, Launch
 from cute_gemm.kernels.cutlass import epilogue
@@ -39,6 +38,7 @@ from cute_gemm.kernels.cutlass.shared import (
     warp_tile,
 )
 from cute_gemm.problem.dtypes import dtype
+from cute_gemm.toolchain.unit import TranslationUnit
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.cutlass.maps import StoreMap

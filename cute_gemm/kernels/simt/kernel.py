@@ -21,9 +21,9 @@ from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, stored
 from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
-    from cute_gemm.build.unit import TranslationUnit
     from cute_gemm.cute.layout import Layout
     from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.toolchain.unit import TranslationUnit
 
 
 class SimtKernel(Kernel):

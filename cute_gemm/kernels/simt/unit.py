@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.build.unit import (
+from cute_gemm.kernels.simt.structure import WARP
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.toolchain.unit import (
     TranslationUnit,
     cpp_bool,
     cpp_shape,
     gemm_operation,
     layout_proofs,
 )
-from cute_gemm.kernels.simt.structure import WARP
-from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.cute.layout import Layout

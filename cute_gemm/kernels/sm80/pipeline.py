@@ -30,8 +30,8 @@ from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, stored
 from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
-    from cute_gemm.build.unit import TranslationUnit
     from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.toolchain.unit import TranslationUnit
 
 COPY_POLICIES = ("auto", "mn_major")
 
@@ -149,7 +149,7 @@ class Sm80Pipeline(Kernel):
 
     def emit(self, config: Config) -> TranslationUnit:
         """See :meth:`Kernel.emit`."""
-        from cute_gemm.build.unit import emit_sm80_pipeline
+        from cute_gemm.toolchain.unit import emit_sm80_pipeline
 
         return emit_sm80_pipeline(config, structure(config))
 

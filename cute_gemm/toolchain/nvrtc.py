@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._paths import templates_path
-from cute_gemm.build.cubin import Build, Resources
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
+from cute_gemm.toolchain.cubin import Build, Resources
 
 if TYPE_CHECKING:
-    from cute_gemm.build.unit import TranslationUnit
+    from cute_gemm.toolchain.unit import TranslationUnit
 
 #: The options of every build, in the words of ``cuda.core.ProgramOptions``. NDEBUG: a wgmma kernel
 #: whose asserts are alive calls ``__assertfail`` and loses 10 % and more. The unroll limit is that
@@ -72,7 +72,7 @@ def build(unit: TranslationUnit, arch: str, *, cache: bool = True) -> Build:
 
     Examples
     --------
-    >>> from cute_gemm.build.unit import TranslationUnit
+    >>> from cute_gemm.toolchain.unit import TranslationUnit
     >>> unit = TranslationUnit('extern "C" __global__ void one(float* x) { *x = 1; }', "one")
     >>> build(unit, "sm_80").resources.spill_stores
     0
@@ -83,7 +83,7 @@ def build(unit: TranslationUnit, arch: str, *, cache: bool = True) -> Build:
     if not cache:
         return _compile(unit, arch, paths, start)
 
-    from cute_gemm.build import cache as store  # it builds on this module
+    from cute_gemm.toolchain import cache as store  # it builds on this module
 
     headers = store.headers_digest(paths)
     key = store.key(unit, headers, OPTIONS, arch, nvrtc_version())
@@ -117,7 +117,7 @@ def ptx(unit: TranslationUnit, arch: str) -> str:
 
     Examples
     --------
-    >>> from cute_gemm.build.unit import TranslationUnit
+    >>> from cute_gemm.toolchain.unit import TranslationUnit
     >>> unit = TranslationUnit('extern "C" __global__ void one(float* x) { *x = 1; }', "one")
     >>> ".visible .entry one(" in ptx(unit, "sm_80")
     True

@@ -24,10 +24,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.build.cubin import Build, Resources
+from cute_gemm.toolchain.cubin import Build, Resources
 
 if TYPE_CHECKING:
-    from cute_gemm.build.unit import TranslationUnit
+    from cute_gemm.toolchain.unit import TranslationUnit
 
 #: The first line of every file; a new number makes old files unread.
 _MAGIC = b"cute_gemm build 1\n"

@@ -59,8 +59,8 @@ def disassemble(cubin: bytes) -> str:
 
     Examples
     --------
-    >>> from cute_gemm.build.nvrtc import build
-    >>> from cute_gemm.build.unit import TranslationUnit
+    >>> from cute_gemm.toolchain.nvrtc import build
+    >>> from cute_gemm.toolchain.unit import TranslationUnit
     >>> unit = TranslationUnit('extern "C" __global__ void one(float* x) { *x = 1; }', "one")
     >>> "STG.E" in disassemble(build(unit, "sm_80").cubin)
     True

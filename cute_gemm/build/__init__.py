@@ -1,1 +1,0 @@
-"""From C++ text to a cubin."""

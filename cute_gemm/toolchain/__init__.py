@@ -1,0 +1,1 @@
+"""From C++ text to a cubin, and what is in it."""
