@@ -1,41 +1,137 @@
-"""What an architecture has."""
+"""What an architecture has: the only place that knows."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import cache
 
 from cute_gemm.errors import UnsupportedError
 
-#: Shared memory that a CTA may have, in KiB, by compute capability (CUDA C Programming Guide,
-#: "Technical Specifications per Compute Capability"); 99 for those not named.
-_SHARED_KIB = {80: 163, 87: 163, 90: 227, 100: 227, 103: 227, 110: 227}
+#: What the driver takes of shared memory for every CTA, in bytes (compute capability 8.0 on).
+RESERVED_SHARED = 1024
 
 
-def compute_capability(arch: str) -> int:
-    """Return the compute capability of an arch as an int.
+@dataclass(frozen=True, slots=True)
+class Multiprocessor:
+    """What a multiprocessor can hold at a time; shared memory in bytes, registers of 32 bits.
+
+    ``shared_per_cta`` is what one CTA may ask for; ``partitions`` have each a share of the warps
+    and of the registers, which warps get in multiples of ``register_unit``.
+
+    CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and
+    ``cuda_occupancy.h`` of CUDA 13.0 (CTAs, units, partitions).
+    """
+
+    threads: int
+    ctas: int
+    shared_per_cta: int
+    registers: int = 65536
+    register_unit: int = 256
+    registers_per_thread: int = 255
+    threads_per_cta: int = 1024
+    partitions: int = 4
+    shared_unit: int = 128
+
+    @property
+    def warps(self) -> int:
+        """Most resident warps."""
+        return self.threads // 32
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: what one CTA may have, and what the driver takes for it."""
+        return self.shared_per_cta + RESERVED_SHARED
+
+
+_KIB = 1024
+#: By compute capability.
+MULTIPROCESSORS = {
+    80: Multiprocessor(2048, 32, 163 * _KIB),
+    86: Multiprocessor(1536, 16, 99 * _KIB),
+    87: Multiprocessor(1536, 16, 163 * _KIB),
+    89: Multiprocessor(1536, 24, 99 * _KIB),
+    90: Multiprocessor(2048, 32, 227 * _KIB),
+    100: Multiprocessor(2048, 32, 227 * _KIB),
+    103: Multiprocessor(2048, 32, 227 * _KIB),
+    110: Multiprocessor(1536, 24, 227 * _KIB),
+    120: Multiprocessor(1536, 24, 99 * _KIB),
+    121: Multiprocessor(1536, 24, 99 * _KIB),
+}
+
+#: Feature -> lowest compute capability; those of ``_EXACT`` also need an "a" target.
+_FEATURES = {"cp.async": 80, "mma.sync": 80, "dmma.m16n8": 90, "stmatrix": 90, "tma": 90}
+_EXACT = {"wgmma": 90, "setmaxnreg": 90}
+
+
+class Arch(str):
+    """An architecture by its name, ``"sm_90a"``: a string that knows what the architecture has.
+
+    An ``a`` target has the instructions of exactly that chip, and runs on no other.
 
     Raises
     ------
     UnsupportedError
-        When that is not what an arch looks like.
+        When the name is not one of an architecture.
 
     Examples
     --------
-    >>> compute_capability("sm_90a")
-    90
+    >>> Arch("sm_90a").cc, Arch("sm_80").shared_limit, Arch("sm_90").has("wgmma")
+    (90, 166912, False)
     """
-    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
+
+    __slots__ = ("cc", "exact")
+    #: Compute capability as an int (90), and whether it is an "a" target.
+    cc: int
+    exact: bool
+
+    def __new__(cls, name: str) -> Arch:
+        """Return the one value of that name."""
+        return name if isinstance(name, Arch) else _named(name)
+
+    @classmethod
+    def of_device(cls, capability: tuple[int, int]) -> Arch:
+        """Return what to compile for on a device: ``sm_80``, and from 9.0 on ``sm_90a``.
+
+        The suffix gives the instructions of exactly that chip (wgmma, TMA multicast, tcgen05).
+        """
+        major, minor = capability
+        return cls(f"sm_{major}{minor}{'a' if major >= 9 else ''}")
+
+    @property
+    def multiprocessor(self) -> Multiprocessor | None:
+        """What a multiprocessor holds; None when that is not known."""
+        return MULTIPROCESSORS.get(self.cc)
+
+    @property
+    def shared_limit(self) -> int:
+        """Bytes of shared memory that a CTA may have; the least of all where it is not known."""
+        known = self.multiprocessor
+        return known.shared_per_cta if known else 99 * _KIB
+
+    def has(self, feature: str) -> bool:
+        """Whether it has ``"cp.async"``, ``"stmatrix"``, ``"tma"``, ``"wgmma"``, ..."""
+        if feature in _EXACT:
+            return self.exact and self.cc == _EXACT[feature]
+        return self.cc >= _FEATURES[feature]
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Whether a cubin for it runs on a device of that compute capability.
+
+        A plain cubin runs on its own major version from its minor version on.
+
+        >>> Arch("sm_80").runs_on((8, 6)), Arch("sm_80").runs_on((9, 0))
+        (True, False)
+        """
+        own, (major, minor) = divmod(self.cc, 10), capability
+        return own == (major, minor) if self.exact else own[0] == major and own[1] <= minor
+
+
+@cache
+def _named(name: str) -> Arch:
+    found = re.fullmatch(r"sm_(\d+)([af]?)", name) if isinstance(name, str) else None
     if not found:
-        raise UnsupportedError(f"arch is {arch!r}; expected one like 'sm_80' or 'sm_90a'")
-    return int(found[1])
-
-
-def shared_limit(cc: int) -> int:
-    """Return the bytes of shared memory that a CTA may have.
-
-    Examples
-    --------
-    >>> shared_limit(80)
-    166912
-    """
-    return _SHARED_KIB.get(cc, 99) * 1024
+        raise UnsupportedError(f"arch is {name!r}; expected one like 'sm_80' or 'sm_90a'")
+    arch = str.__new__(Arch, name)
+    arch.cc, arch.exact = int(found[1]), found[2] == "a"
+    return arch

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from cute_gemm import select
-from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError, UnsupportedError
-from cute_gemm.kernels.host import Host
-from cute_gemm.problem.arrays import (
-    Operand,
-    Order,
-    fingerprint,
-    host_array,
-    needs_synchronize,
-    new_matrix,
-    read,
-    stream_handle,
-)
-from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.problem.problem import GemmProblem, Scalar, check_beta, from_operands, scalar
-from cute_gemm.toolchain.nvrtc import build, ptx
+from cute_gemm.executable import Executable
+from cute_gemm.toolchain.nvrtc import ptx
 
 if TYPE_CHECKING:
-    from cute_gemm.analysis.report import Report
-    from cute_gemm.kernels.base import Launch
-    from cute_gemm.toolchain.cubin import Build, Resources
-    from cute_gemm.toolchain.unit import TranslationUnit
+    import numpy as np
 
-#: Launches of a plan that are kept, by alpha and beta.
-_BOUND_KEPT = 64
+    from cute_gemm.analysis.report import Report
+    from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.select import Choice
+    from cute_gemm.toolchain.cubin import Build, Resources
+    from cute_gemm.toolchain.signature import Launch
+    from cute_gemm.toolchain.unit import TranslationUnit
 
 
 class Plan:
@@ -66,18 +52,15 @@ class Plan:
         backend: Literal["cuda", "cpu"],
         device: int | None,
         arch: str,
-        kernel: str,
-        options: dict[str, Any],
+        choice: Choice,
     ) -> None:
         self.problem = problem
         self.backend = backend
         self.device = device
         self.arch = arch
-        self._kernel, self.config, self.why = select.select(problem, arch, kernel, **options)
+        self._kernel, self.config, self.why = choice
         self.kernel = self._kernel.name
-        self._bound: dict[tuple[Any, ...], Callable[..., None]] = {}
-        self._seen: tuple[Any, ...] = ()
-        self._last: tuple[Operand, ...] = ()
+        self.executable = Executable(self)
 
     def __repr__(self) -> str:
         p = self.problem
@@ -94,30 +77,30 @@ class Plan:
         """
         return self._kernel.runs_on == "gpu"
 
-    @cached_property
-    def unit(self) -> TranslationUnit:
-        """The CUDA C++ translation unit."""
-        return self._kernel.emit(self.config)
-
     @property
     def source(self) -> str:
         """The text of the translation unit; of ``kernel="host"`` the loop in Python."""
-        return self._kernel.source() if isinstance(self._kernel, Host) else self.unit.source
+        return self._kernel.source(self.config)
+
+    @cached_property
+    def unit(self) -> TranslationUnit:
+        """The CUDA C++ translation unit."""
+        return self._kernel.compiled().unit(self.config)
 
     @property
     def symbol(self) -> str:
-        """The kernel's name in the cubin; of what is not compiled, its config's name."""
-        return self.unit.symbol if self.compiled else self.config.name
+        """The kernel's name in the cubin, and its config's."""
+        return str(self.config.name)
 
     @cached_property
     def launch(self) -> Launch:
         """CTAs, threads per CTA, dynamic shared memory in bytes."""
-        return self._kernel.launch(self.config, self.problem)
+        return self._kernel.compiled().launch(self.config, self.problem)
 
     @cached_property
     def build(self) -> Build:
-        """The compiled kernel, from the cache or from NVRTC."""
-        return build(self.unit, self.arch)
+        """The compiled kernel, from memory, the cache or NVRTC."""
+        return self._kernel.compiled().build(self.config, self.arch)
 
     @property
     def cubin(self) -> bytes:
@@ -163,7 +146,7 @@ class Plan:
             self.kernel,
             self.config,
             self.arch,
-            self._kernel.accesses(self.config, self.problem, reads_c=beta != 0),
+            self._kernel.compiled().accesses(self.config, self.problem, reads_c=beta != 0),
             self.launch,
             self.build.resources if "build" in self.__dict__ else None,
             gpu=gpu,
@@ -198,91 +181,7 @@ class Plan:
         ShapeError
             When an array's descriptor is not the plan's; everything that :func:`gemm` raises.
         """
-        seen = (fingerprint(A), fingerprint(B), fingerprint(C))
-        if seen != self._seen or None in seen:
-            a, b = read(A, "A"), read(B, "B")
-            c = None if C is None else read(C, "C")
-            self._check(a, b, c)
-            factors = scalars(alpha, beta, self.problem, a.device, c)
-            result = self._run(a, b, c, *factors, stream)
-            if c is not None and a.device is not None:
-                self._seen = seen
-                self._last = tuple(replace(operand, owner=None) for operand in (a, b, c))
-            return result
-        # Device arrays that are what and where those of the last call were need no second check.
-        a, b, c = self._last
-        factors = scalars(alpha, beta, self.problem, a.device, c)
-        self._run(a, b, c, *factors, stream)
-        return C
-
-    def _check(self, a: Operand, b: Operand, c: Operand | None) -> None:
-        """Refuse arrays that this plan's kernel cannot serve."""
-        planned = self.problem
-        if a.dtype != planned.A.dtype:
-            raise DTypeError(
-                f"A has dtype {a.dtype}, and the plan was made for {planned.A.dtype}; make a plan "
-                "with these arrays"
-            )
-        problem = from_operands(
-            planned.op,
-            a,
-            b,
-            c,
-            order="C" if planned.C.major == "N" else "F",
-            out_dtype=planned.C.dtype if c is None else None,
-            compute=planned.compute,
-        )
-        for name in "ABC":
-            mine, given = getattr(planned, name), getattr(problem, name)
-            if given.alignment < mine.alignment:
-                raise ShapeError(
-                    f"{name} starts at an address aligned to {given.alignment} bytes, and the plan "
-                    f"was made for {mine.alignment}; make a plan with these arrays"
-                )
-            if replace(given, alignment=mine.alignment) != mine:
-                raise ShapeError(
-                    f"{name} is {given} of {given.dtype}, and the plan was made for {mine} of "
-                    f"{mine.dtype}; make a plan with these arrays"
-                )
-        if a.device is not None and a.device != self.device:
-            raise DeviceError(
-                f"A is on {a.place} and the plan is for "
-                f"{'the CPU' if self.device is None else f'CUDA device {self.device}'}; "
-                "make a plan with these arrays"
-            )
-
-    def _run(
-        self, a: Operand, b: Operand, c: Operand | None, alpha: Scalar, beta: Scalar, stream: Any
-    ) -> Any:
-        problem = self.problem
-        if self.backend == "cpu" and self._kernel.runs_on == "library":
-            raise UnsupportedError(
-                f"kernel {self.kernel!r} computes on a GPU only and backend is 'cpu': leave one of "
-                "the two out"
-            )
-        if c is None:
-            order: Order = "C" if problem.C.major == "N" else "F"
-            c = read(new_matrix(a, (problem.m, problem.n), order, problem.C.dtype), "C")
-        if not problem.m or not problem.n:
-            return c.owner
-        if self.backend == "cpu":
-            from cute_gemm.problem import reference as cpu
-
-            compute = self._kernel.gemm if isinstance(self._kernel, Host) else cpu.gemm
-            compute(problem, host_array(a), host_array(b), host_array(c), alpha.value, beta.value)
-            return c.owner
-        key = (alpha.value, beta.value, alpha.pointer, beta.pointer)
-        bound = self._bound.get(key) or self._bind(key)
-        if a.device is None:
-            self._run_from_host(bound, a, b, c, beta)
-        else:
-            handle = stream_handle(a) if stream is None else raw_stream(stream)
-            bound(a.pointer, b.pointer, c.pointer, handle)
-            if needs_synchronize(a):
-                from cute_gemm.run.launch import synchronize
-
-                synchronize(a.device)
-        return c.owner
+        return self.executable(A, B, C, alpha, beta, stream)
 
     def bind(
         self,
@@ -310,82 +209,12 @@ class Plan:
         UnsupportedError
             For ``kernel="host"``, and ``"cublas"`` where there is none.
         """
-        problem = self.problem
-        if self._kernel.runs_on == "library":
-            bound: Callable[..., None] = self._kernel.bind(  # type: ignore[attr-defined]
-                problem, device, alpha, beta, alpha_pointer, beta_pointer
-            )
-            return bound
-        from cute_gemm.run.launch import load
-
-        return load(self.build, device).bind(
-            self.launch,
-            m=problem.m,
-            n=problem.n,
-            k=problem.k,
-            lda=problem.A.ld,
-            ldb=problem.B.ld,
-            ldc=problem.C.ld,
-            scalar=DTYPES[problem.A.dtype].accumulator,
-            alpha=alpha,
-            beta=beta,
-            alpha_pointer=alpha_pointer,
-            beta_pointer=beta_pointer,
+        return self._kernel.bind(
+            self.config, self.problem, self.arch, device, alpha, beta, alpha_pointer, beta_pointer
         )
 
-    def _bind(self, key: tuple[Any, ...]) -> Callable[..., None]:
-        """Keep and return a bound launch; ``key`` is alpha and beta."""
-        bound = self.bind(self.device or 0, *key)
-        if len(self._bound) >= _BOUND_KEPT:
-            self._bound.clear()
-        self._bound[key] = bound
-        return bound
-
-    def _run_from_host(
-        self, bound: Callable[..., None], a: Operand, b: Operand, c: Operand, beta: Scalar
+    def compute_on_host(
+        self, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex, beta: complex
     ) -> None:
-        """Copy in, compute, copy out."""
-        from cute_gemm.run.launch import allocate_like, download, upload
-
-        device, C = self.device or 0, host_array(c)
-        with (
-            upload(host_array(a), device) as on_a,
-            upload(host_array(b), device) as on_b,
-            upload(C, device) if beta.value != 0 else allocate_like(C, device) as on_c,
-        ):
-            bound(on_a.pointer, on_b.pointer, on_c.pointer)
-            download(on_c, C)
-
-
-_ONE_AND_ZERO = (Scalar(1), Scalar(0))
-
-
-def scalars(
-    alpha: Any, beta: Any, problem: GemmProblem, device: int | None, c: Operand | None
-) -> tuple[Scalar, Scalar]:
-    """Check alpha and beta of a call, beta against the C that is given or not."""
-    if type(alpha) is float and type(beta) is float and alpha == 1.0 and beta == 0.0:
-        return _ONE_AND_ZERO  # every accumulator has these two
-    factors = (
-        scalar(alpha, "alpha", problem.A.dtype, device),
-        scalar(beta, "beta", problem.A.dtype, device),
-    )
-    check_beta(factors[1], c)
-    return factors
-
-
-def raw_stream(stream: Any) -> int:
-    """Return the raw ``CUstream`` of whatever a library calls a stream."""
-    if isinstance(stream, int):
-        return stream
-    for attribute in ("cuda_stream", "ptr", "handle"):
-        value = getattr(stream, attribute, None)
-        if value is not None:
-            return int(value)
-    protocol = getattr(stream, "__cuda_stream__", None)
-    if protocol is not None:
-        return int(protocol()[1])
-    raise OptionError(
-        f"stream={stream!r} is not a CUDA stream; expected an int, or an object of PyTorch, CuPy "
-        "or cuda.core"
-    )
+        """Compute on host arrays that fit, in place."""
+        self._kernel.on_host(self.problem, A, B, C, alpha, beta)

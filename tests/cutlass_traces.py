@@ -49,7 +49,7 @@ def configs() -> Iterator[CutlassUniversalConfig]:
 
 def unit(config: CutlassUniversalConfig) -> TranslationUnit:
     """The translation unit that traces ``config``: ``trace_cutlass(int* out)``."""
-    types = KERNEL.emit(config).source.split('extern "C"')[0]
+    types = KERNEL.unit(config).source.split('extern "C"')[0]
     return TranslationUnit(
         f"{types}\n"
         f"constexpr int kWord = {word_bytes(config)}, kStages = {config.stages};\n"

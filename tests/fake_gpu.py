@@ -18,13 +18,14 @@ import pytest
 from cute_gemm import plan as plans
 from cute_gemm import select
 from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
-from cute_gemm.kernels.base import Kernel, Launch
+from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library.cublas import CublasError
 from cute_gemm.measure import size as bench_size
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime
+from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit
 
 L2_BYTES = 1 << 20

@@ -476,7 +476,7 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
     assert seen == [("the build", 2, plan.launch, given)]
 
     plan.device = 1
-    plan._bind((0.5, 0, 0, 17))
+    plan.executable._bind((0.5, 0, 0, 17))
     changed = {"alpha": 0.5, "beta": 0, "alpha_pointer": 0, "beta_pointer": 17}
     assert seen[1:] == [("the build", 1, plan.launch, given | changed)]
 

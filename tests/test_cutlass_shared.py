@@ -348,7 +348,7 @@ def test_traces_compile(op: str, given: dict[str, object]) -> None:
 def test_the_unit_proves_what_python_assumes(
     op: str, given: dict[str, object], before: str, after: str
 ) -> None:
-    emitted = KERNEL.emit(configure(op, **given)[1])
+    emitted = KERNEL.unit(configure(op, **given)[1])
     assert before in emitted.source
     with pytest.raises(CompileError, match="static assertion failed"):
         build(replace(emitted, source=re.sub(re.escape(before), after, emitted.source)), "sm_80")

@@ -138,7 +138,7 @@ def test_int8_takes_the_instruction_that_is_exact() -> None:
 def test_unit_of_a_column_major_c(op: str, a: str, b: str) -> None:
     names = {"Row": "RowMajor", "Col": "ColumnMajor"}
     config = KERNEL.configure(problem(op), "sm_80", tile=(256, 128, 32), warps=(4, 2), stages=3)
-    unit = KERNEL.emit(config)
+    unit = KERNEL.unit(config)
     layouts = re.findall(r"cutlass::half_t, cutlass::layout::(\w+)", unit.source)
     assert layouts == [names[a], names[b], "RowMajor"]
     assert "GemmShape<128, 256, 32>" in unit.source  # transposed, as the operands are
@@ -154,7 +154,7 @@ def test_unit_of_a_row_major_c(op: str, a: str, b: str) -> None:
     config = KERNEL.configure(
         problem(op, order="C"), "sm_80", tile=(256, 128, 32), warps=(4, 2), stages=3
     )
-    unit = KERNEL.emit(config)
+    unit = KERNEL.unit(config)
     layouts = re.findall(r"cutlass::half_t, cutlass::layout::(\w+)", unit.source)
     assert layouts == [names[a], names[b], "RowMajor"]
     assert "GemmShape<256, 128, 32>" in unit.source
@@ -163,14 +163,14 @@ def test_unit_of_a_row_major_c(op: str, a: str, b: str) -> None:
 
 def test_unit_is_cutlass_librarys() -> None:
     config = KERNEL.configure(problem(), "sm_80")
-    unit = KERNEL.emit(config)
+    unit = KERNEL.unit(config)
     assert unit.symbol == config.name
     assert unit.source.count('extern "C" __global__') == 1
     assert re.search(rf"^{unit.symbol}\(", unit.source, re.M)
     assert re.findall(r"#include (.*)", unit.source) == ['"cutlass_universal.cuh"']
     assert "${" not in unit.source
     assert "typename cutlass::gemm::kernel::DefaultGemmUniversal<" in unit.source
-    assert unit == KERNEL.emit(config)
+    assert unit == KERNEL.unit(config)
 
 
 def test_launch_has_a_cta_for_each_tile() -> None:
@@ -267,7 +267,7 @@ def test_thread_maps_by_hand() -> None:
 def build(config: CutlassUniversalConfig, arch: str) -> None:
     from cute_gemm.toolchain.nvrtc import build as compile_unit
 
-    unit = KERNEL.emit(config)
+    unit = KERNEL.unit(config)
     built = compile_unit(unit, arch)
     assert built.symbol == config.name
     assert built.cubin[:4] == b"\x7fELF"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cute_gemm.arch import shared_limit
+from cute_gemm.arch import MULTIPROCESSORS, Arch
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.gpus.table import GPUS, SM_LIMITS, default_gpu, gpu, sm_limits
+from cute_gemm.gpus.table import GPUS, gpu, stands_for
 
 #: Dense operations per clock and multiprocessor, from the architecture whitepapers, by compute
 #: capability: tensor cores with 16-bit types (two where GeForce has half), CUDA cores with FP32.
@@ -48,7 +48,7 @@ def test_rows_are_complete(row):
     assert row.source.startswith("NVIDIA ")
     assert 300 <= row.bandwidth_gbs <= 8000
     assert row.l2_bytes % (1 << 20) == 0
-    assert row.cc in SM_LIMITS
+    assert row.cc in MULTIPROCESSORS and row.arch.cc == row.cc
     assert row.peak("float8") is None and row.peak("float32", "tensor cores") is None
 
 
@@ -103,7 +103,7 @@ def test_an_unknown_name_lists_and_suggests():
     ],
 )
 def test_the_gpu_of_an_arch(arch, name):
-    found = default_gpu(arch)
+    found = stands_for(Arch(arch))
     assert (found.name if found else None) == name
     assert found is None or f"sm_{found.cc}" == arch.rstrip("a")
 
@@ -113,13 +113,24 @@ def test_the_gpu_of_an_arch(arch, name):
     [(80, 164, 64), (86, 100, 48), (87, 164, 48), (89, 100, 48), (90, 228, 64), (120, 100, 48)],
 )
 def test_limits(cc, kib, warps):
-    assert (sm_limits(cc).shared, sm_limits(cc).warps) == (kib * 1024, warps)
-    assert sm_limits(cc).shared == shared_limit(cc) + 1024
+    sm = MULTIPROCESSORS[cc]
+    assert (sm.shared, sm.warps) == (kib * 1024, warps)
+    assert sm.shared == Arch(f"sm_{cc}").shared_limit + 1024
 
 
-def test_limits_that_are_not_known():
-    with pytest.raises(UnsupportedError, match="compute capability 75"):
-        sm_limits(75)
+def test_what_is_not_known_of_an_arch():
+    assert Arch("sm_75").multiprocessor is None and Arch("sm_75").shared_limit == 99 * 1024
+    for name in ("90a", "sm_", "sm_9x", 90):
+        with pytest.raises(UnsupportedError, match="expected one like 'sm_80' or 'sm_90a'"):
+            Arch(name)
+
+
+def test_an_arch_is_its_name_and_knows_what_it_has():
+    assert Arch("sm_90a") == "sm_90a" and Arch(Arch("sm_80")) is Arch("sm_80")
+    assert [Arch(name).has("wgmma") for name in ("sm_80", "sm_90", "sm_90a", "sm_100a")] == [
+        False, False, True, False,
+    ]  # fmt: skip
+    assert Arch("sm_90").has("stmatrix") and not Arch("sm_89").has("tma")
 
 
 def test_a_named_gpu_says_the_arch(capsys):

@@ -382,7 +382,7 @@ def test_a_tile_too_small_for_its_skew(
             config = configure(name, each, tile=tile, thread_tile=own, skew=skew)
         except OptionError:
             continue
-        select.get(name).emit(config)
+        select.get(name).unit(config)
 
 
 def test_a_tile_that_does_not_fit_shared_memory() -> None:
@@ -501,7 +501,7 @@ def test_out_dtype() -> None:
 def builds(name: str, each: GemmProblem, arch: str, **options: Any) -> None:
     kernel = select.get(name)
     config = kernel.configure(each, arch, **options)
-    unit = kernel.emit(config)
+    unit = kernel.unit(config)
     assert unit.symbol == config.name
     assert re.findall(r"#include (.*)", unit.source) == [f'"{name}.cuh"'] and "$" not in unit.source
     built = build(unit, arch)  # raises for spills, and for layouts that are not CuTe's

@@ -65,7 +65,7 @@ def run(
     assert isinstance(kernel, SimtKernel)
     config = kernel.configure(problem, "sm_80", **options)
     launch = kernel.launch(config, problem)
-    machine = Machine(kernel.emit(config).source, problem, launch.grid, launch.smem, reads_c)
+    machine = Machine(kernel.unit(config).source, problem, launch.grid, launch.smem, reads_c)
     assert machine.config.block == launch.block
     return machine, kernel.accesses(config, problem, reads_c=reads_c)
 
@@ -247,7 +247,7 @@ def test_a_wrong_program_is_found() -> None:
     problem = odd("TN")
     kernel = select.get("smem_tiled")
     config = kernel.configure(problem, "sm_80", **SMALL["smem_tiled"])
-    source, launch = kernel.emit(config).source, kernel.launch(config, problem)
+    source, launch = kernel.unit(config).source, kernel.launch(config, problem)
     right = Machine(source, problem, launch.grid, launch.smem).c.values
     for text, other in (
         (r"kSmemA = \d+", "kSmemA = 64"),  # B's tile on A's

@@ -10,20 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cute_gemm.arch import shared_limit
-from cute_gemm.errors import UnsupportedError
+from cute_gemm.arch import MULTIPROCESSORS
 from cute_gemm.gpus.occupancy import occupancy, waves
-from cute_gemm.gpus.table import SM_LIMITS
 
 CASES = [
     (cc, threads, registers, shared)
     for cc, threads, registers, shared in product(
-        SM_LIMITS,
+        MULTIPROCESSORS,
         (32, 64, 96, 128, 160, 256, 288, 384, 512, 544, 1024),
         (0, 16, 24, 32, 40, 41, 64, 72, 96, 128, 168, 232, 255),
         (0, 1, 1024, 3968, 16384, 49152, 65536, 98304, 101376, 131072, 166912, 232448),
     )
-    if shared <= shared_limit(cc)
+    if shared <= MULTIPROCESSORS[cc].shared_per_cta
 ]
 
 _ORACLE = """
@@ -69,9 +67,9 @@ def test_the_rules_are_those_of_cuda_occupancy_h(tmp_path):
     source.write_text(_ORACLE)
     subprocess.run([cc, "-w", f"-I{headers[0]}", source, "-o", program], check=True)
     asked = "\n".join(
-        f"{cc} {threads} {registers} {shared} {SM_LIMITS[cc].threads} {SM_LIMITS[cc].shared} "
-        f"{shared_limit(cc)}"
+        f"{cc} {threads} {registers} {shared} {sm.threads} {sm.shared} {sm.shared_per_cta}"
         for cc, threads, registers, shared in CASES
+        for sm in (MULTIPROCESSORS[cc],)
     )
     answers = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
     lines = answers.stdout.splitlines()
@@ -79,7 +77,7 @@ def test_the_rules_are_those_of_cuda_occupancy_h(tmp_path):
     for case, line in zip(CASES, lines, strict=True):
         error, ctas, by_warps, by_ctas, by_shared, by_registers = map(int, line.split())
         assert error == 0, case
-        found = occupancy(*case)
+        found = occupancy(MULTIPROCESSORS[case[0]], *case[1:])
         assert found.ctas_per_sm == ctas, case
         if found.limits["registers"]:  # the header stops at the first resource of which none fits
             assert found.limits["warps"] == by_warps, case
@@ -109,7 +107,7 @@ def test_the_rules_are_those_of_cuda_occupancy_h(tmp_path):
     ],
 )
 def test_by_hand(cc, threads, registers, shared, ctas, limiter):
-    found = occupancy(cc, threads, registers, shared)
+    found = occupancy(MULTIPROCESSORS[cc], threads, registers, shared)
     assert (found.ctas_per_sm, found.limiter) == (ctas, limiter)
     assert found.warps_per_sm == ctas * -(-threads // 32)
     assert found.fraction == found.warps_per_sm / found.max_warps
@@ -121,20 +119,18 @@ def test_by_hand(cc, threads, registers, shared, ctas, limiter):
     [
         ((80, 1056, 16, 0), "warps"),
         ((80, 128, 256, 0), "registers"),
-        ((80, 128, 16, shared_limit(80) + 1), "shared memory"),
+        ((80, 128, 16, MULTIPROCESSORS[80].shared_per_cta + 1), "shared memory"),
     ],
 )
 def test_what_cannot_be_launched(case, limiter):
-    found = occupancy(*case)
+    found = occupancy(MULTIPROCESSORS[case[0]], *case[1:])
     assert (found.ctas_per_sm, found.fraction, found.limiter) == (0, 0.0, (limiter,))
 
 
 def test_bad_numbers():
     for case in ((80, 0, 16, 0), (80, 32, -1, 0), (80, 32, 16, -1)):
         with pytest.raises(ValueError, match="expected"):
-            occupancy(*case)
-    with pytest.raises(UnsupportedError):
-        occupancy(70, 32, 16, 0)
+            occupancy(MULTIPROCESSORS[case[0]], *case[1:])
 
 
 @given(st.integers(0, 3000), st.integers(1, 8), st.integers(1, 150))

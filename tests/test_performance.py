@@ -12,8 +12,8 @@ import cute_gemm as cg
 from cute_gemm.analysis.performance import performance
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.table import GPUS, gpu
-from cute_gemm.kernels.base import Launch
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.toolchain.signature import Launch
 
 
 @dataclass(frozen=True)

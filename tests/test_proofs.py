@@ -24,10 +24,11 @@ from cute_gemm.kernels.simt.kernel import structure as simt_structure
 from cute_gemm.kernels.simt.unit import emit_simt
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Config, Structure, structure
+from cute_gemm.kernels.sm80.unit import emit_sm80_pipeline
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.toolchain.nvrtc import build
-from cute_gemm.toolchain.unit import TranslationUnit, emit_sm80_pipeline
+from cute_gemm.toolchain.unit import TranslationUnit
 
 Change = Callable[[Structure], Structure]
 KERNEL = Sm80Pipeline()

@@ -13,9 +13,9 @@ import cute_gemm as cg
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis import report, rows
 from cute_gemm.errors import OptionError
-from cute_gemm.kernels.base import Launch
 from cute_gemm.model import tma
 from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
+from cute_gemm.toolchain.signature import Launch
 
 LANE = np.arange(32)
 

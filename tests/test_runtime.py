@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda.bindings import driver as cuda_driver
 
+from cute_gemm.arch import Arch
 from cute_gemm.errors import (
     CubinError,
     DeviceError,
@@ -23,10 +26,11 @@ from cute_gemm.errors import (
     ScalarError,
     StrideError,
 )
-from cute_gemm.kernels.base import Launch
+from cute_gemm.problem.problem import from_sizes
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime
 from cute_gemm.toolchain.cubin import Build, Resources
+from cute_gemm.toolchain.signature import GEMM, Arguments, Launch
 
 without_gpu = pytest.mark.skipif(devices.why_no_gpu() is None, reason="there is a GPU")
 
@@ -55,6 +59,7 @@ class FakeDriver:
         self.copies: list[str] = []
         self.code = 0
         self.load_code = 0
+        self.context = 0x1000  # that kernels are loaded in
 
     # devices
     def cuDeviceGetCount(self) -> tuple[int, int]:
@@ -104,28 +109,36 @@ class FakeDriver:
         self.smem.append(value)
         return (0,)
 
-    def cuLaunchKernel(self, *arguments: Any) -> tuple[int]:
-        function, gx, gy, gz, bx, by, bz, smem, stream, table, extra = arguments
-        assert (function, gy, gz, by, bz, extra) == (0x88, 1, 1, 1, 1, 0)
-        at = (ctypes.c_void_p * 13).from_address(table)
-        scalar = ctypes.c_float
+    CUlaunchConfig = cuda_driver.CUlaunchConfig
+    CUlaunchAttribute = cuda_driver.CUlaunchAttribute
+    CUlaunchAttributeID = cuda_driver.CUlaunchAttributeID
 
-        def read(kind: type, index: int) -> Any:
-            return kind.from_address(at[index]).value
+    def cuLaunchKernelEx(self, config: Any, function: int, table: int, extra: int) -> tuple[int]:
+        assert (function, extra) == (0x88, 0)
+        assert (config.blockDimY, config.blockDimZ) == (1, 1)
+        if self.contexts[-1] != self.context:
+            return (201,)
+        at = (ctypes.c_void_p * 17).from_address(table)
+
+        def read(kind: type, *indices: int) -> list[Any]:
+            return [kind.from_address(at[index]).value for index in indices]
 
         self.launches.append(
             {
-                "launch": (gx, bx, smem),
-                "stream": stream,
+                "grid": (config.gridDimX, config.gridDimY, config.gridDimZ),
+                "launch": (config.gridDimX, config.blockDimX, config.sharedMemBytes),
+                "attributes": [int(one.id) for one in config.attrs],
+                "stream": int(config.hStream),
                 "context": self.contexts[-1],
-                "matrices": [read(ctypes.c_uint64, i) for i in (0, 1, 2)],
-                "extents": [read(ctypes.c_int32, i) for i in (3, 4, 5)],
-                "leading": [read(ctypes.c_int64, i) for i in (6, 7, 8)],
-                "scalars": [read(scalar, i) for i in (9, 10)],
-                "doubles": [read(ctypes.c_double, i) for i in (9, 10)],
-                "ints": [read(ctypes.c_int32, i) for i in (9, 10)],
-                "bytes": [ctypes.string_at(at[i], 16) for i in (9, 10)],
-                "pointers": [read(ctypes.c_uint64, i) for i in (11, 12)],
+                "matrices": read(ctypes.c_uint64, 0, 1, 2),
+                "extents": read(ctypes.c_int32, 3, 4, 5, 6),
+                "leading": read(ctypes.c_int64, 7, 8, 9),
+                "batch": read(ctypes.c_int64, 10, 11, 12),
+                "scalars": read(ctypes.c_float, 13, 14),
+                "doubles": read(ctypes.c_double, 13, 14),
+                "ints": read(ctypes.c_int32, 13, 14),
+                "bytes": [ctypes.string_at(at[i], 16) for i in (13, 14)],
+                "pointers": read(ctypes.c_uint64, 15, 16),
             }
         )
         return (self.code,)
@@ -200,7 +213,14 @@ def a_build(arch: str = "sm_90a", symbol: str = "entry", static: int = 0) -> Bui
     return Build(b"cubin", symbol, arch, Resources(32, static, 0, 0, 0), 0.0, False, "")
 
 
-SIZES = {"m": 3, "n": 4, "k": 5, "lda": 2**33, "ldb": 7, "ldc": 8}
+def arguments(dtype: str = "float32", alpha: Any = 1, beta: Any = 0, **pointers: int) -> Arguments:
+    """Those of a batch of two GEMMs."""
+    sizes = {"m": 3, "n": 4, "k": 5, "lda": 2**33, "ldb": 7, "ldc": 8}
+    problem = from_sizes("NN", dtype=dtype, **sizes)
+    A, B = replace(problem.A, l=2, batch_stride=2**40), replace(problem.B, l=2)
+    C = replace(problem.C, l=2, batch_stride=99)
+    problem = replace(problem, l=2, A=A, B=B, C=C)
+    return GEMM.arguments(problem, alpha=alpha, beta=beta, **pointers)
 
 
 class TestDevices:
@@ -273,8 +293,8 @@ class TestDevices:
         [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((12, 0), "sm_120a")],
     )
     def test_arch_of(self, capability: tuple[int, int], arch: str) -> None:
-        assert devices.arch_of(capability) == arch
-        assert runtime.runs_on(arch, capability)
+        assert Arch.of_device(capability) == arch
+        assert Arch(arch).runs_on(capability)
 
     def test_a_failure_of_the_device_has_a_name(self, driver: FakeDriver) -> None:
         driver.code = ILLEGAL_ADDRESS
@@ -298,87 +318,104 @@ class TestDevices:
     ],
 )
 def test_runs_on(arch: str, capability: tuple[int, int], runs: bool) -> None:
-    assert runtime.runs_on(arch, capability) is runs
+    assert Arch(arch).runs_on(capability) is runs
 
 
 class TestLaunch:
     def test_the_arguments_arrive(self, driver: FakeDriver) -> None:
         bound = runtime.load(a_build()).bind(
-            Launch(7, 128, 1000), **SIZES, alpha=1.5, beta=-0.5, beta_pointer=2**63 + 1
+            Launch(7, 128, 1000), arguments(alpha=1.5, beta=-0.5, beta_ptr=2**63 + 1)
         )
         bound(2**63 + 11, 12, 13, 17)
         (seen,) = driver.launches
-        assert seen["launch"] == (7, 128, 1000)
+        assert seen["launch"] == (7, 128, 1000) and seen["grid"] == (7, 1, 1)
+        assert seen["attributes"] == []
         assert seen["stream"] == 17
         assert seen["matrices"] == [2**63 + 11, 12, 13]
-        assert seen["extents"] == [3, 4, 5]
+        assert seen["extents"] == [3, 4, 5, 2]
         assert seen["leading"] == [2**33, 7, 8]
+        assert seen["batch"] == [2**40, 0, 99]
         assert seen["scalars"] == [1.5, -0.5]
         assert seen["pointers"] == [0, 2**63 + 1]
 
     @pytest.mark.parametrize("kind", ["complex64", "complex128"])
     def test_complex_scalars(self, driver: FakeDriver, kind: str) -> None:
-        """Real part first, each in the 16 bytes that a scalar has; a real number is complex too."""
-        bound = runtime.load(a_build()).bind(
-            Launch(7, 128, 0), **SIZES, scalar=kind, alpha=1.5 - 2j, beta=3
-        )
-        bound(1, 2, 3)
-        bound.set_scalars(complex(1e60, float("nan")), 0)
-        bound(1, 2, 3)
+        kernel = runtime.load(a_build())
+        for given in ((1.5 - 2j, 3), (complex(1e60, float("nan")), 0)):
+            kernel.bind(Launch(7, 128, 0), arguments(kind, *given))(1, 2, 3)
         found = [np.frombuffer(x, kind)[0] for seen in driver.launches for x in seen["bytes"]]
         assert found[:2] == [1.5 - 2j, 3] and found[3] == 0
         assert found[2].real == (np.inf if kind == "complex64" else 1e60)
         assert np.isnan(found[2].imag)
 
-    def test_only_the_matrices_change(self, driver: FakeDriver) -> None:
-        bound = runtime.load(a_build()).bind(Launch(7, 128, 0), **SIZES, alpha=2)
+    def test_only_the_matrices_and_the_stream_change(self, driver: FakeDriver) -> None:
+        bound = runtime.load(a_build()).bind(Launch(7, 128, 0), arguments(alpha=2))
         bound(1, 2, 3)
-        bound(4, 5, 6, 7)
+        bound(4, 5, 6, 2**47)
         first, second = driver.launches
-        assert second["matrices"] == [4, 5, 6]
-        assert second["extents"] == first["extents"]
-        bound.set_scalars(3, 4, 5, 6)
-        bound(4, 5, 6)
-        assert driver.launches[2]["scalars"] == [3, 4]
-        assert driver.launches[2]["pointers"] == [5, 6]
-        assert driver.launches[2]["leading"] == first["leading"]
+        assert second["matrices"] == [4, 5, 6] and second["stream"] == 2**47
+        changed = ("matrices", "stream")
+        assert {k: v for k, v in first.items() if k not in changed} == {
+            k: v for k, v in second.items() if k not in changed
+        }
+
+    @pytest.mark.parametrize(
+        ("batch", "grid"),
+        [(1, (7, 1, 1)), (65535, (7, 65535, 1)), (65536, (7, 65535, 2)), (0, None)],
+    )
+    def test_a_batch_is_layers_of_the_grid(
+        self, driver: FakeDriver, batch: int, grid: tuple[int, int, int] | None
+    ) -> None:
+        runtime.load(a_build()).bind(Launch(7, 128, 0, batch), arguments())(1, 2, 3)
+        assert [seen["grid"] for seen in driver.launches] == ([grid] if grid else [])
+
+    def test_attributes_of_a_launch(self, driver: FakeDriver) -> None:
+        launch = Launch(8, 128, 0, cluster=2, dependent=True)
+        runtime.load(a_build()).bind(launch, arguments())(1, 2, 3)
+        names = cuda_driver.CUlaunchAttributeID
+        assert driver.launches[0]["attributes"] == [
+            int(names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION),
+            int(names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION),
+        ]
 
     @pytest.mark.parametrize("before", [0, 0x1000, 0x1001, 0x9999])
-    def test_the_context_is_right_and_left_as_it_was(self, driver: FakeDriver, before: int) -> None:
-        bound = runtime.load(a_build(), 1).bind(Launch(7, 128, 0), **SIZES)
-        driver.contexts = [before]
+    def test_any_context_may_be_current(self, driver: FakeDriver, before: int) -> None:
+        bound = runtime.load(a_build(), 1).bind(Launch(7, 128, 0), arguments())
+        driver.contexts, driver.context = [before], 0x1001
         bound(1, 2, 3)
-        assert driver.launches[0]["context"] == 0x1001
+        (seen,) = driver.launches
+        assert seen["context"] == 0x1001
         assert driver.contexts == [before]
 
     def test_no_ctas_is_no_launch(self, driver: FakeDriver) -> None:
-        runtime.load(a_build()).bind(Launch(0, 128, 0), **SIZES)(1, 2, 3)
+        runtime.load(a_build()).bind(Launch(0, 128, 0), arguments())(1, 2, 3)
         assert driver.launches == []
 
     def test_a_refused_launch(self, driver: FakeDriver) -> None:
-        bound = runtime.load(a_build()).bind(Launch(1, 128, 0), **SIZES)
-        driver.code = ILLEGAL_ADDRESS
+        bound = runtime.load(a_build()).bind(Launch(1, 128, 0), arguments())
+        driver.contexts, driver.code = [0x1000], ILLEGAL_ADDRESS
         with pytest.raises(LaunchError, match="launching entry failed: CUDA_ERROR 700"):
             bound(1, 2, 3)
-        assert driver.contexts == [0]
+        assert len(driver.launches) == 1 and driver.contexts == [0x1000]
 
     def test_shared_memory_is_asked_for_once(self, driver: FakeDriver) -> None:
         kernel = runtime.load(a_build(static=1024))
         for smem in (0, 47 * 1024, 47 * 1024 + 1, 100_000, 60_000, 100_000):
-            kernel.bind(Launch(1, 128, smem), **SIZES)
+            kernel.bind(Launch(1, 128, smem), arguments())
         assert driver.smem == [47 * 1024 + 1, 100_000]
 
     @pytest.mark.parametrize(
         ("launch", "message"),
         [
             (Launch(2**31, 128, 0), "cannot have 2147483648 CTAs"),
+            (Launch(1, 128, 0, 65535**2 + 1), "CTAs for each of 4294836226 matrices"),
             (Launch(1, 1025, 0), "cannot have 1025 threads per CTA; at most 1024"),
             (Launch(1, 128, 232_448), "232449 bytes of shared memory per CTA; at most 232448"),
         ],
     )
     def test_limits(self, driver: FakeDriver, launch: Launch, message: str) -> None:
         with pytest.raises(LaunchError, match=message):
-            runtime.load(a_build(static=1)).bind(launch, **SIZES)
+            runtime.load(a_build(static=1)).bind(launch, arguments())
 
     def test_one_cubin_is_loaded_once_per_device(self, driver: FakeDriver) -> None:
         assert runtime.load(a_build()) is runtime.load(a_build())
@@ -399,9 +436,8 @@ class TestLaunch:
 
 class TestScalars:
     def bound(self, scalar: str, alpha: Any, beta: Any = 0) -> None:
-        runtime.load(a_build()).bind(
-            Launch(1, 1, 0), **SIZES, scalar=scalar, alpha=alpha, beta=beta
-        )(1, 2, 3)
+        given = arguments({"int32": "int8"}.get(scalar, scalar), alpha, beta)
+        runtime.load(a_build()).bind(Launch(1, 1, 0), given)(1, 2, 3)
 
     def test_types(self, driver: FakeDriver) -> None:
         self.bound("float64", 0.1, np.float64(1e300))
@@ -524,7 +560,7 @@ class TestCopies:
 
 
 def test_time_launches(driver: FakeDriver) -> None:
-    bound = runtime.load(a_build()).bind(Launch(1, 1, 0), **SIZES)
+    bound = runtime.load(a_build()).bind(Launch(1, 1, 0), arguments())
     assert runtime.time_launches(lambda: bound(1, 2, 3), 3) == [1.0, 3.0, 5.0]
 
 

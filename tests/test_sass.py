@@ -151,7 +151,7 @@ def missing(kernel: Kernel, op: str, arch: str, **given: Any) -> list[str]:
     options = {key: given.pop(key) for key in kernel.options if key in given}
     problem = from_sizes(op, **{**sizes, **given})
     config = kernel.configure(problem, arch, **options)
-    cubin = build(kernel.emit(config), arch).cubin
+    cubin = build(kernel.unit(config), arch).cubin
     return sass.check(cubin, kernel.accesses(config, problem))
 
 
@@ -240,7 +240,7 @@ def test_all_machine_code(
 def test_a_false_claim_is_found() -> None:
     problem = from_sizes("TN", m=256, n=256, k=256, dtype="float16")
     config = PIPELINE.configure(problem, "sm_80")
-    cubin = build(PIPELINE.emit(config), "sm_80").cubin
+    cubin = build(PIPELINE.unit(config), "sm_80").cubin
     accesses = PIPELINE.accesses(config, problem)
     wrong: list[Access] = [
         replace(access, bits=64) if access.instruction == "cp.async" else access

@@ -373,7 +373,7 @@ def test_every_problem_has_a_symbol_of_its_own(size: int) -> None:
 
 
 def emit(each: GemmProblem, arch: str = "sm_80", **options: Any) -> TranslationUnit:
-    return KERNEL.emit(KERNEL.configure(each, arch, **options))
+    return KERNEL.unit(KERNEL.configure(each, arch, **options))
 
 
 @types
@@ -383,7 +383,7 @@ def test_unit_structure(op: str, policy: str, dtype: str, compute: str | None) -
     for order in ORDERS:
         each = problem(op, dtype=dtype, compute=compute, order=order)
         config = KERNEL.configure(each, "sm_80", copy=policy)
-        unit = KERNEL.emit(config)
+        unit = KERNEL.unit(config)
         assert unit.symbol == config.name
         assert re.findall(r"#include (.*)", unit.source) == ['"sm80_pipeline.cuh"']
         assert unit.source.count('extern "C" __global__') == 1
@@ -392,7 +392,7 @@ def test_unit_structure(op: str, policy: str, dtype: str, compute: str | None) -
         assert "$" not in unit.source
         threads = structure(config).mma.size
         assert f"__launch_bounds__({threads}, {config.min_ctas})" in unit.source
-        assert unit == KERNEL.emit(config)
+        assert unit == KERNEL.unit(config)
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_layouts_of_design() -> None:
 
 def builds(each: GemmProblem, arch: str, **options: Any) -> None:
     config = KERNEL.configure(each, arch, **options)
-    built = compile_unit(KERNEL.emit(config), arch)
+    built = compile_unit(KERNEL.unit(config), arch)
     assert built.symbol == config.name and built.arch == arch
     assert built.cubin[:4] == b"\x7fELF"
     # That Python's layouts are CuTe's is what the compiler just said.

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm._text import duration, short, si
 from cute_gemm.analysis.rows import percent
-from cute_gemm.arch import compute_capability
+from cute_gemm.arch import MULTIPROCESSORS, Arch
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
-from cute_gemm.gpus.table import SM_LIMITS, Gpu, default_gpu
+from cute_gemm.gpus.table import Gpu, stands_for
 from cute_gemm.gpus.table import gpu as gpu_named
 from cute_gemm.model.gmem import SECTOR
 from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.rows import AccessRow
-    from cute_gemm.kernels.base import Launch
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Resources
+    from cute_gemm.toolchain.signature import Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,15 +354,12 @@ def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline 
     )
 
 
-def _place(arch: str, gpu: Gpu | str | None) -> Gpu | None:
+def _place(arch: Arch, gpu: Gpu | str | None) -> Gpu | None:
     """Return the GPU that is meant, which must run cubins of ``arch``."""
     if gpu is None:
-        return default_gpu(arch)
+        return stands_for(arch)
     found = gpu_named(gpu) if isinstance(gpu, str) else gpu
-    cc = compute_capability(arch)
-    # A cubin runs on its own major version from its minor on; one of sm_90a on exactly 9.0.
-    same = found.cc == cc if arch.endswith("a") else found.cc // 10 == cc // 10 and found.cc >= cc
-    if not same:
+    if not arch.runs_on(divmod(found.cc, 10)):
         raise OptionError(
             f"gpu={found.name!r} has compute capability {found.cc // 10}.{found.cc % 10} and does "
             f"not run kernels of {arch}; expected a GPU of that arch, or another arch= with it"
@@ -413,7 +410,7 @@ def performance(
     4096 / 128 + 4096 / 256 = 48.0, and ``roofline.bound`` is ``"compute"`` on an A100.
     """
     rows = tuple(rows)
-    place = _place(arch, gpu)
+    place = _place(Arch(arch), gpu)
     compulsory = compulsory_bytes(problem, reads_c)
     requested = dict.fromkeys(compulsory, 0)
     for row in rows:
@@ -424,11 +421,11 @@ def performance(
     intensity = _ratio(problem.flops, traffic.compulsory_bytes)
 
     held = grid = None
-    cc = place.cc if place else compute_capability(arch)
-    if cc in SM_LIMITS:
+    sm = MULTIPROCESSORS.get(place.cc) if place else Arch(arch).multiprocessor
+    if sm is not None:
         registers = resources.registers if resources else None
         shared = launch.smem + (resources.shared_static if resources else 0)
-        held = occupancy(cc, launch.block, registers, shared)
+        held = occupancy(sm, launch.block, registers, shared)
     if place is not None and held is not None and held.ctas_per_sm:
         grid = waves(launch.grid, held.ctas_per_sm, place.sms)
     return Performance(

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Access
     from cute_gemm.gpus.table import Gpu
-    from cute_gemm.kernels.base import Launch
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Resources
+    from cute_gemm.toolchain.signature import Launch
 
 #: Version of the keys of ``Report.to_dict``; raised when a key changes its meaning.
 FORMAT = 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cute_gemm.arch import shared_limit
-from cute_gemm.gpus.table import RESERVED_SHARED, sm_limits
+from cute_gemm.arch import RESERVED_SHARED, Multiprocessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,41 +45,15 @@ def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def occupancy(cc: int, threads: int, registers: int | None, shared: int) -> Occupancy:
+def occupancy(sm: Multiprocessor, threads: int, registers: int | None, shared: int) -> Occupancy:
     """Return how many CTAs of a kernel are resident on a multiprocessor.
 
-    Parameters
-    ----------
-    cc
-        Compute capability as an int (80).
-    threads
-        Threads per CTA, at least 1.
-    registers
-        Registers per thread, or None when nothing was built.
-    shared
-        Static and dynamic shared memory per CTA in bytes.
+    ``threads`` per CTA (at least 1), ``registers`` per thread (None when nothing was built),
+    ``shared``: static and dynamic shared memory per CTA in bytes; ValueError for numbers that no
+    kernel has.
 
-    Returns
-    -------
-    Occupancy
-
-    Raises
-    ------
-    UnsupportedError
-        For a compute capability whose limits are not known.
-    ValueError
-        For numbers that no kernel has.
-
-    Examples
-    --------
-    >>> occupancy(80, 256, 128, 64 * 1024)
-    Occupancy(ctas_per_sm=2, warps_per_sm=16, max_warps=64, limits={'warps': 8, 'CTAs': 32, \
-'shared memory': 2, 'registers': 2}, limiter=('shared memory', 'registers'))
-
-    Notes
-    -----
     The rules of NVIDIA's ``cuda_occupancy.h`` (CUDA 13.0): registers are given to warps, in units
-    of 256, and every sub-partition has a quarter of them; shared memory is given in units of 128
+    of 256, and every partition has a quarter of them; shared memory is given in units of 128
     bytes, with 1 KiB more for the driver. The split between L1 and shared memory is taken to be the
     one with most shared memory.
     """
@@ -89,11 +62,10 @@ def occupancy(cc: int, threads: int, registers: int | None, shared: int) -> Occu
             f"threads={threads}, registers={registers}, shared={shared}: expected at least 1 "
             "thread and no negative number"
         )
-    sm = sm_limits(cc)
     warps = -(-threads // 32)
     limits = {"warps": sm.warps // warps if threads <= sm.threads_per_cta else 0, "CTAs": sm.ctas}
     taken = _round_up(shared + RESERVED_SHARED, sm.shared_unit)
-    limits["shared memory"] = sm.shared // taken if shared <= shared_limit(cc) else 0
+    limits["shared memory"] = sm.shared // taken if shared <= sm.shared_per_cta else 0
     if registers is not None:
         per_warp = _round_up(registers * 32, sm.register_unit)
         if registers > sm.registers_per_thread:

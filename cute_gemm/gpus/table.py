@@ -1,4 +1,4 @@
-"""GPUs as data: what a roofline needs of a product, and what occupancy needs of an architecture.
+"""GPUs as data: rates, bandwidth and multiprocessors of each product, with their sources.
 
 Peak rates are of dense matrices, in 10**12 operations per second at the clock that NVIDIA states
 them for; where a datasheet gives only the rate of 2:4 sparse matrices, it is halved. Those of the
@@ -12,9 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from cute_gemm.arch import compute_capability, shared_limit
-from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.run.driver import arch_of
+from cute_gemm.arch import Arch
+from cute_gemm.errors import OptionError
 
 Unit = Literal["tensor cores", "CUDA cores"]
 
@@ -62,6 +61,11 @@ class Gpu:
     l2_bytes: int
     peaks: tuple[Peak, ...]
     source: str
+
+    @property
+    def arch(self) -> Arch:
+        """What kernels are compiled for to run on it."""
+        return Arch.of_device(divmod(self.cc, 10))
 
     def peak(self, key: str, unit: Unit | None = None) -> Peak | None:
         """Return the highest rate of ``key``, of ``unit`` if one is given; None without one.
@@ -292,113 +296,11 @@ def gpu(name: str) -> Gpu:
 
 
 def arch_for(arch: str | None, name: str | None) -> str | None:
-    """Return ``arch`` or, where it is None, that of the GPU called ``name``, if one is.
-
-    Examples
-    --------
-    >>> arch_for(None, "H200"), arch_for("sm_80", "A100"), arch_for(None, None)
-    ('sm_90a', 'sm_80', None)
-    """
-    return arch or (arch_of(divmod(gpu(name).cc, 10)) if name else None)
+    """Return ``arch`` or, where it is None, that of the GPU called ``name``, if one is."""
+    return arch or (gpu(name).arch if name else None)
 
 
-def default_gpu(arch: str) -> Gpu | None:
-    """Return the GPU that stands for an arch when none was named; None for other archs.
-
-    Examples
-    --------
-    >>> default_gpu("sm_90a").name
-    'H100 SXM'
-    """
-    name = _DEFAULTS.get(compute_capability(arch))
+def stands_for(arch: Arch) -> Gpu | None:
+    """Return the GPU that stands for an arch when none was named; None for other archs."""
+    name = _DEFAULTS.get(arch.cc)
     return gpu(name) if name else None
-
-
-#: What the driver takes of shared memory for every CTA, in bytes (compute capability 8.0 on).
-RESERVED_SHARED = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SmLimits:
-    """What a multiprocessor of one compute capability can hold.
-
-    Attributes
-    ----------
-    cc
-        Compute capability as an int.
-    threads, ctas
-        Most resident threads and CTAs.
-    registers
-        32-bit registers; a CTA may have as many.
-    register_unit
-        Registers are given to warps in multiples of this.
-    registers_per_thread
-        Most that a thread may have.
-    threads_per_cta
-        Most threads of a CTA.
-    partitions
-        Sub-partitions, each with its own share of the warps and of the register file.
-    shared_unit
-        Bytes that shared memory is given in multiples of.
-    """
-
-    cc: int
-    threads: int
-    ctas: int
-    registers: int = 65536
-    register_unit: int = 256
-    registers_per_thread: int = 255
-    threads_per_cta: int = 1024
-    partitions: int = 4
-    shared_unit: int = 128
-
-    @property
-    def warps(self) -> int:
-        """Most resident warps."""
-        return self.threads // 32
-
-    @property
-    def shared(self) -> int:
-        """Bytes of shared memory: what one CTA may have, and what the driver takes for it."""
-        return shared_limit(self.cc) + RESERVED_SHARED
-
-
-#: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and
-#: ``cuda_occupancy.h`` of CUDA 13.0 (CTAs, units, sub-partitions).
-SM_LIMITS: dict[int, SmLimits] = {
-    row.cc: row
-    for row in (
-        SmLimits(80, 2048, 32),
-        SmLimits(86, 1536, 16),
-        SmLimits(87, 1536, 16),
-        SmLimits(89, 1536, 24),
-        SmLimits(90, 2048, 32),
-        SmLimits(100, 2048, 32),
-        SmLimits(103, 2048, 32),
-        SmLimits(110, 1536, 24),
-        SmLimits(120, 1536, 24),
-        SmLimits(121, 1536, 24),
-    )
-}
-
-
-def sm_limits(cc: int) -> SmLimits:
-    """Return the limits of a compute capability.
-
-    Raises
-    ------
-    UnsupportedError
-        When they are not known.
-
-    Examples
-    --------
-    >>> sm_limits(89).warps, sm_limits(89).shared
-    (48, 102400)
-    """
-    try:
-        return SM_LIMITS[cc]
-    except KeyError:
-        known = ", ".join(map(str, SM_LIMITS))
-        raise UnsupportedError(
-            f"the limits of compute capability {cc} are not known; expected one of {known}"
-        ) from None

@@ -1,30 +1,35 @@
-"""What a kernel is to the rest of the project: a config, C++ text, a launch and its accesses."""
+"""What a kernel is to the rest of the project.
+
+`Kernel` has what every row of ``cg.kernels()`` has: a name, what it takes, a config for a problem,
+and a function that computes. `CompiledKernel` adds what is emitted and compiled here: a translation
+unit, a launch, and the accesses that the report counts.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from cute_gemm.errors import UnsupportedError
+from cute_gemm.arch import Arch
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.problem import reference
+from cute_gemm.toolchain.signature import GEMM, Launch, Signature
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from cute_gemm.access import Access
     from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.unit import TranslationUnit
 
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A launch: CTAs of a one-dimensional grid, threads per CTA, dynamic shared memory in bytes."""
-
-    grid: int
-    block: int
-    smem: int
+#: Builds that are kept in memory, by (kernel, config, arch).
+_BUILDS_KEPT = 4096
 
 
 class Kernel(ABC):
-    """A family of kernels that share one template."""
+    """Something that computes a GEMM under a name of its own."""
 
     #: The public ``kernel=`` value.
     name: str
@@ -36,24 +41,108 @@ class Kernel(ABC):
     dtypes: tuple[str, ...] = ()
     #: Fields of the config that may be set as kernel options.
     options: tuple[str, ...] = ()
-    #: What computes: a kernel that is emitted and compiled, the host itself, or another library,
-    #: of which nothing but the result is known.
-    runs_on: Literal["gpu", "cpu", "library"] = "gpu"
+    #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
+    runs_on: ClassVar[Literal["gpu", "cpu", "library"]] = "gpu"
 
-    @abstractmethod
     def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Any:
         """Return the frozen, hashable config, with a ``.name``, for ``problem`` on ``arch``.
 
-        Raises
-        ------
-        UnsupportedError
-            When this kernel cannot serve the problem or the arch.
-        OptionError
-            For an option that is not a field of the config, or whose value is illegal.
+        UnsupportedError when this kernel cannot serve the problem or the arch, OptionError for an
+        option that is not a field of the config, or whose value is illegal.
+        """
+        self.check_problem(problem, arch)
+        for option in options:
+            if option not in self.options:
+                known = ", ".join(self.options) or "none"
+                raise OptionError(
+                    f"option {option!r} is not one of kernel {self.name!r}; expected {known}"
+                )
+        return self.best(problem, arch, options)
+
+    def check_problem(self, problem: GemmProblem, arch: str) -> None:
+        """Refuse an arch or a type that no config of this kernel serves."""
+        if Arch(arch).cc < self.minimum_cc:
+            raise UnsupportedError(
+                f"kernel {self.name!r} needs sm_{self.minimum_cc} or newer; arch is {arch!r}"
+            )
+        element, compute = problem.A.dtype, problem.compute
+        if element + "/tf32" * (compute == "tf32") not in self.dtypes:
+            raise UnsupportedError(
+                f"kernel {self.name!r} does not take {element} with compute={compute!r}; "
+                f"expected one of {', '.join(self.dtypes)}"
+            )
+
+    @abstractmethod
+    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Any:
+        """Return the config of `configure`, of checked problems and options by their names."""
+
+    @abstractmethod
+    def bind(
+        self,
+        config: Any,
+        problem: GemmProblem,
+        arch: str,
+        device: int,
+        alpha: complex = 1,
+        beta: complex = 0,
+        alpha_pointer: int = 0,
+        beta_pointer: int = 0,
+    ) -> Callable[..., None]:
+        """Return a function of the addresses of A, B and C and a stream, for any thread.
+
+        alpha and beta are values where the pointers, device addresses that they are read from, are
+        0. CompileError, CubinError, LaunchError, UnsupportedError or NoGpuError where it cannot be.
+        """
+
+    def on_host(
+        self,
+        problem: GemmProblem,
+        A: np.ndarray,
+        B: np.ndarray,
+        C: np.ndarray,
+        alpha: complex,
+        beta: complex,
+    ) -> None:
+        """Compute on host arrays, in place: what the kernel would, by NumPy."""
+        reference.gemm(problem, A, B, C, alpha, beta)
+
+    def source(self, config: Any) -> str:
+        """Return the text of what computes."""
+        return self.compiled().unit(config).source
+
+    def compiled(self) -> CompiledKernel:
+        """Return this kernel as one that is compiled here, or say in a sentence what it is."""
+        raise UnsupportedError(self.not_compiled)
+
+    #: What is said where a unit, a build, a launch or a report is asked for and there is none.
+    not_compiled: str = ""
+
+
+class CompiledKernel(Kernel):
+    """A family of kernels that share one template."""
+
+    #: What its entry is called with.
+    signature: Signature = GEMM
+
+    def compiled(self) -> CompiledKernel:
+        """Return this kernel."""
+        return self
+
+    @abstractmethod
+    def candidates(
+        self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
+    ) -> Iterator[Any]:
+        """Yield the configs to choose from, with these options; the usual choice first."""
+
+    @abstractmethod
+    def check(self, config: Any, problem: GemmProblem, arch: Arch) -> None:
+        """Raise for the first legality rule that a config breaks.
+
+        What is not refused compiles without spills, launches and is right.
         """
 
     @abstractmethod
-    def emit(self, config: Any) -> TranslationUnit:
+    def unit(self, config: Any) -> TranslationUnit:
         """Return the C++ unit of ``config``."""
 
     @abstractmethod
@@ -66,23 +155,62 @@ class Kernel(ABC):
     ) -> tuple[Access, ...]:
         """Return every memory instruction of the kernel; ``reads_c``: beta is not 0."""
 
+    def refuse(self, config: Any, problem: GemmProblem, arch: str) -> str:
+        """Return the first broken rule as a sentence, or ``""``."""
+        try:
+            self.check(config, problem, Arch(arch))
+        except (OptionError, UnsupportedError) as error:
+            return str(error)
+        return ""
 
-class NotCompiled(Kernel):
-    """What computes, and is not emitted, launched or reported here: asking for it is an error."""
+    def legal(self, problem: GemmProblem, arch: Arch, options: dict[str, Any]) -> list[Any]:
+        """Return the candidates that are not refused; the last one's error where all are."""
+        found: list[Any] = []
+        refused: Exception | None = None
+        for config in dict.fromkeys(self.candidates(problem, arch, options)):
+            try:
+                self.check(config, problem, arch)
+                found.append(config)
+            except (OptionError, UnsupportedError) as error:
+                refused = error
+        if not found and refused is not None:
+            raise refused
+        return found
 
-    #: The error's message.
-    not_compiled: str
+    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Any:
+        """Return the cheapest legal candidate."""
+        return self.legal(problem, Arch(arch), options)[0]
 
-    def emit(self, config: Any) -> TranslationUnit:
-        """Refuse."""
-        raise UnsupportedError(self.not_compiled)
+    def build(self, config: Any, arch: str) -> Build:
+        """Return the compiled kernel: from memory, from the cache or from NVRTC."""
+        key = (self.name, config, arch)
+        found = _builds.get(key)
+        if found is None:
+            from cute_gemm.toolchain.nvrtc import build
 
-    def launch(self, config: Any, problem: GemmProblem) -> Launch:
-        """Refuse."""
-        raise UnsupportedError(self.not_compiled)
+            if len(_builds) >= _BUILDS_KEPT:
+                _builds.clear()
+            found = _builds[key] = build(self.unit(config), arch)
+        return found
 
-    def accesses(
-        self, config: Any, problem: GemmProblem, *, reads_c: bool = False
-    ) -> tuple[Access, ...]:
-        """Refuse."""
-        raise UnsupportedError(self.not_compiled)
+    def bind(
+        self,
+        config: Any,
+        problem: GemmProblem,
+        arch: str,
+        device: int,
+        alpha: complex = 1,
+        beta: complex = 0,
+        alpha_pointer: int = 0,
+        beta_pointer: int = 0,
+    ) -> Callable[..., None]:
+        """See :meth:`Kernel.bind`."""
+        from cute_gemm.run.launch import load
+
+        arguments = self.signature.arguments(
+            problem, alpha=alpha, beta=beta, alpha_ptr=alpha_pointer, beta_ptr=beta_pointer
+        )
+        return load(self.build(config, arch), device).bind(self.launch(config, problem), arguments)
+
+
+_builds: dict[tuple[str, Any, str], Build] = {}

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm.kernels.base import NotCompiled
-from cute_gemm.kernels.options import check_names
+from cute_gemm.errors import UnsupportedError
+from cute_gemm.kernels.base import Kernel
 from cute_gemm.problem.dtypes import DTYPES, operand_types
 from cute_gemm.problem.reference import scale
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cute_gemm.problem.problem import GemmProblem
 
 #: Extent of the blocks of C.
@@ -64,13 +66,13 @@ class HostConfig:
     name: str = "host"
 
 
-class Host(NotCompiled):
+class Host(Kernel):
     """The triple loop on the CPU: every dtype, op, order and size, on host arrays.
 
     Examples
     --------
-    >>> Host.gemm is gemm, "total += product" in Host.source()
-    (True, True)
+    >>> "total += product" in Host().source(HostConfig())
+    True
     """
 
     name = "host"
@@ -84,20 +86,21 @@ class Host(NotCompiled):
         "so there is nothing to disassemble or to report; plan.source is the loop"
     )
 
-    gemm = staticmethod(gemm)
+    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> HostConfig:
+        """See :meth:`Kernel.best`; any problem will do, on any arch."""
+        return HostConfig()
 
-    @staticmethod
-    def source() -> str:
+    def on_host(self, *arguments: Any) -> None:
+        """See :meth:`Kernel.on_host`: the loop."""
+        gemm(*arguments)
+
+    def bind(self, *arguments: Any, **given: Any) -> Callable[..., None]:
+        """Refuse: there is nothing to start on a GPU."""
+        raise UnsupportedError(self.not_compiled)
+
+    def check_problem(self, problem: GemmProblem, arch: str) -> None:
+        """See :meth:`Kernel.check_problem`: nothing is refused, and no arch is needed."""
+
+    def source(self, config: HostConfig) -> str:
         """Return the loop's Python source."""
         return inspect.getsource(gemm)
-
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> HostConfig:
-        """See :meth:`Kernel.configure`; any problem will do, on any arch, and there are no options.
-
-        Raises
-        ------
-        OptionError
-            For any option.
-        """
-        check_names(self, options)
-        return HostConfig()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,25 +10,9 @@ from cute_gemm.errors import OptionError
 from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
-    from cute_gemm.kernels.base import Kernel
     from cute_gemm.problem.problem import Matrix
 
 Config = TypeVar("Config")
-
-
-def check_names(kernel: Kernel, options: Iterable[str]) -> None:
-    """Refuse options that ``kernel`` does not have.
-
-    Raises
-    ------
-    OptionError
-    """
-    for option in options:
-        if option not in kernel.options:
-            known = ", ".join(kernel.options) or "none"
-            raise OptionError(
-                f"option {option!r} is not one of kernel {kernel.name!r}; expected {known}"
-            )
 
 
 def with_options(config: Config, options: dict[str, Any]) -> Config:

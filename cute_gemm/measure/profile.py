@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm import select
 from cute_gemm.api import Plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
@@ -108,7 +109,8 @@ class Case:
             problem, A=self._moved(problem.A), B=self._moved(problem.B), C=self._moved(problem.C)
         )
         arch = normalize_arch(self.arch) if self.arch else device_arch(0)
-        return Plan(problem, "cuda", 0, arch, self.kernel, self.options)
+        choice = select.select(problem, arch, self.kernel, **self.options)
+        return Plan(problem, "cuda", 0, arch, choice)
 
     def _moved(self, matrix: Matrix) -> Matrix:
         address = 256 | self.base_offset * dtype(matrix.dtype).bytes
@@ -129,11 +131,10 @@ class Case:
 
 def predict(case: Case) -> dict[str, int]:
     """Return what the model says of a case: ``predicted`` of every access of its kernel."""
-    from cute_gemm import select
     from cute_gemm.analysis.rows import make_row
 
     plan = case.plan()
-    kernel = select.get(plan.kernel)
+    kernel = select.get(plan.kernel).compiled()
     accesses = kernel.accesses(plan.config, plan.problem, reads_c=case.beta != 0)
     return predicted(map(make_row, accesses))
 
@@ -238,10 +239,10 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
     ToolError
         When ``ncu`` or the program under it failed.
     """
-    from cute_gemm.arch import compute_capability
+    from cute_gemm.arch import Arch
 
     plans = [case.plan() for case in cases]
-    cc = min((compute_capability(plan.arch) for plan in plans), default=80)
+    cc = min((Arch(plan.arch).cc for plan in plans), default=80)
     metrics = [one.metric for one in CLASSES if one.metric and one.minimum_cc <= cc]
     with tempfile.TemporaryDirectory() as directory:
         listed = Path(directory, "cases.json")

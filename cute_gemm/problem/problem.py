@@ -82,6 +82,8 @@ class Matrix:
     dtype: str
     alignment: int
     conj: bool = False
+    l: int = 1
+    batch_stride: int = 0
 
     @property
     def unit(self) -> int:
@@ -138,6 +140,7 @@ class GemmProblem:
     B: Matrix
     C: Matrix
     compute: str
+    l: int = 1
 
     @property
     def blas_op(self) -> str:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from cute_gemm.arch import Arch
 from cute_gemm.errors import DeviceError, HeaderError, LaunchError, NoGpuError
 
 
@@ -92,18 +93,9 @@ def compute_capability(device: int = 0) -> tuple[int, int]:
     return device_properties(device).capability
 
 
-def device_arch(device: int = 0) -> str:
-    """Return the architecture to compile for: ``"sm_80"``, and from 9.0 on ``"sm_90a"``.
-
-    The suffix gives the instructions of exactly that chip (wgmma, TMA multicast, tcgen05).
-    """
-    return arch_of(compute_capability(device))
-
-
-def arch_of(capability: tuple[int, int]) -> str:
-    """Return the architecture of a compute capability: ``(9, 0)`` is ``"sm_90a"``."""
-    major, minor = capability
-    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+def device_arch(device: int = 0) -> Arch:
+    """Return the architecture to compile for."""
+    return Arch.of_device(compute_capability(device))
 
 
 def multiprocessors(device: int = 0) -> int:

@@ -8,16 +8,15 @@ the driver's own work; the same call through ctypes costs 2.5 us.
 from __future__ import annotations
 
 import ctypes
-import math
 import struct
 import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.errors import CubinError, LaunchError, OutOfMemoryError, ScalarError, StrideError
+from cute_gemm.arch import Arch
+from cute_gemm.errors import CubinError, LaunchError, OutOfMemoryError, StrideError
 from cute_gemm.run.driver import (
-    arch_of,
     checked,
     compute_capability,
     device_arch,
@@ -29,7 +28,6 @@ from cute_gemm.run.driver import (
     error_name,
     load_driver,
     multiprocessors,
-    primary_context,
     shared_memory_limit,
     synchronize,
     total_memory,
@@ -39,8 +37,8 @@ from cute_gemm.run.driver import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from cute_gemm.kernels.base import Launch
     from cute_gemm.toolchain.cubin import Build
+    from cute_gemm.toolchain.signature import Arguments, Launch
 
 __all__ = [
     "BoundLaunch",
@@ -56,8 +54,6 @@ __all__ = [
     "driver_version",
     "load",
     "multiprocessors",
-    "pack_scalar",
-    "runs_on",
     "shared_memory_limit",
     "synchronize",
     "time_launches",
@@ -66,12 +62,15 @@ __all__ = [
     "why_no_gpu",
 ]
 
+#: How the driver refuses a kernel of a context that is not current: CUDA_ERROR_INVALID_CONTEXT,
+#: INVALID_HANDLE, CONTEXT_IS_DESTROYED; nothing has been started then.
+_OTHER_CONTEXT = (201, 400, 709)
 #: Dynamic shared memory in bytes that a kernel gets without asking.
 _SMEM_FREE = 48 * 1024
+#: Most that a grid has along x, and along z.
+_MOST_CTAS, _MOST_ALONG_Z = 2**31 - 1, 65535
 #: Largest pitch that a 2-D copy takes.
 _MAX_PITCH = 2**31 - 1
-#: ``struct`` format of a scalar argument.
-_SCALARS = {"float32": "f", "float64": "d", "int32": "i", "complex64": "2f", "complex128": "2d"}
 
 
 # Kernels ----------------------------------------------------------------------------------------
@@ -114,10 +113,10 @@ class LoadedKernel:
 
     def __init__(self, build: Build, device: int = 0) -> None:
         properties = device_properties(device)
-        if not runs_on(build.arch, properties.capability):
+        if not Arch(build.arch).runs_on(properties.capability):
             raise CubinError(
                 f"the cubin of {build.symbol} is for {build.arch}, and device {device} "
-                f"({properties.name}) is {arch_of(properties.capability)}: compile it for that"
+                f"({properties.name}) is {device_arch(device)}: compile it for that"
             )
         driver = load_driver()
         with entered(device):
@@ -140,52 +139,22 @@ class LoadedKernel:
     def __repr__(self) -> str:
         return f"LoadedKernel({self.build.symbol!r}, device={self.device})"
 
-    def bind(
-        self,
-        launch: Launch,
-        *,
-        m: int,
-        n: int,
-        k: int,
-        lda: int,
-        ldb: int,
-        ldc: int,
-        scalar: str = "float32",
-        alpha: complex = 1,
-        beta: complex = 0,
-        alpha_pointer: int = 0,
-        beta_pointer: int = 0,
-    ) -> BoundLaunch:
-        """Return a launch with everything but the three matrices and the stream settled.
+    def bind(self, launch: Launch, arguments: Arguments) -> BoundLaunch:
+        """Return a launch with everything but the matrices and the stream settled.
 
-        Parameters
-        ----------
-        launch
-            CTAs, threads, dynamic shared memory in bytes.
-        m, n, k, lda, ldb, ldc
-            Extents, and leading dimensions in elements.
-        scalar
-            Type of alpha and beta.
-        alpha, beta
-            Their values, where the pointers are 0.
-        alpha_pointer, beta_pointer
-            Device addresses that the kernel reads them from, or 0.
-
-        Raises
-        ------
-        LaunchError
-            When the device cannot have that many CTAs, threads or bytes of shared memory.
+        LaunchError when the device cannot have that many CTAs, threads or bytes of shared memory.
         """
         self._allow(launch)
-        bound = BoundLaunch(self, launch, (m, n, k), (lda, ldb, ldc), scalar)
-        bound.set_scalars(alpha, beta, alpha_pointer, beta_pointer)
-        return bound
+        return BoundLaunch(self, launch, arguments)
 
     def _allow(self, launch: Launch) -> None:
         """Check a launch against the device, and ask for the shared memory that it needs."""
         what = f"{self.build.symbol} on device {self.device}"
-        if not 0 <= launch.grid <= 2**31 - 1:
-            raise LaunchError(f"{what} cannot have {launch.grid} CTAs; at most {2**31 - 1}")
+        if not 0 <= launch.grid <= _MOST_CTAS or launch.dimensions[2] > _MOST_ALONG_Z:
+            raise LaunchError(
+                f"{what} cannot have {launch.grid} CTAs for each of {launch.batch} matrices; at "
+                f"most {_MOST_CTAS} and {_MOST_ALONG_Z**2}"
+            )
         if not 0 < launch.block <= 1024:
             raise LaunchError(f"{what} cannot have {launch.block} threads per CTA; at most 1024")
         static = self.build.resources.shared_static
@@ -209,62 +178,50 @@ class LoadedKernel:
 class BoundLaunch:
     """A launch that needs only the matrices' addresses and a stream: ``bound(a, b, c, stream)``.
 
-    The 13 arguments of every kernel of this package lie in one block of memory, with a table of
-    their addresses that the driver reads; a call writes three of them. Made by `LoadedKernel.bind`.
+    The arguments lie in one block of memory, with a table of their addresses that the driver reads;
+    a call writes the three matrices' into it, and the stream into the launch's configuration, and
+    makes one call of the driver. Made by `LoadedKernel.bind`.
     """
 
-    # a b c | m n k . | lda ldb ldc | alpha | beta | alpha_ptr beta_ptr, 16 bytes for a scalar
-    _OFFSETS = (0, 8, 16, 24, 28, 32, 40, 48, 56, 64, 80, 96, 104)
-    _SIZE = 112
     _MATRICES = struct.Struct("=3Q").pack_into
+    _STREAM = struct.Struct("=Q").pack_into
 
     __slots__ = (
-        "_after",
-        "_before",
+        "_arguments",
+        "_attributes",
         "_block",
-        "_context",
-        "_get_current",
+        "_configuration",
+        "_function",
         "_launch",
         "_lock",
-        "_scalar",
+        "_stream",
         "_table",
         "kernel",
         "launch",
     )
 
-    def __init__(
-        self,
-        kernel: LoadedKernel,
-        launch: Launch,
-        extents: tuple[int, int, int],
-        leading: tuple[int, int, int],
-        scalar: str,
-    ) -> None:
+    def __init__(self, kernel: LoadedKernel, launch: Launch, arguments: Arguments) -> None:
         self.kernel = kernel
         self.launch = launch
-        self._scalar = scalar
-        self._block = ctypes.create_string_buffer(self._SIZE)
-        struct.pack_into("=3i", self._block, 24, *extents)
-        struct.pack_into("=3q", self._block, 40, *leading)
-        base = ctypes.addressof(self._block)
-        self._table = (ctypes.c_void_p * 13)(*(base + offset for offset in self._OFFSETS))
-
         driver = load_driver()
-        self._launch = driver.cuLaunchKernel if launch.grid else _nothing
-        self._get_current = driver.cuCtxGetCurrent
-        self._context = primary_context(kernel.device)
-        self._before = (kernel._function, launch.grid, 1, 1, launch.block, 1, 1, launch.smem)
-        self._after = (ctypes.addressof(self._table), 0)
+        self._arguments = arguments
+        self._block = arguments.block
+        self._table = ctypes.addressof(arguments.table)
+        self._function = kernel._function
+        configuration = driver.CUlaunchConfig()
+        grid = launch.dimensions
+        configuration.gridDimX, configuration.gridDimY, configuration.gridDimZ = grid
+        configuration.blockDimX = launch.block
+        configuration.blockDimY = configuration.blockDimZ = 1
+        configuration.sharedMemBytes = launch.smem
+        self._attributes = _attributes(driver, launch)
+        if self._attributes:
+            configuration.attrs, configuration.numAttrs = self._attributes, len(self._attributes)
+        self._configuration = configuration
+        # Where the driver reads the stream: behind seven words and their padding.
+        self._stream = (ctypes.c_char * 8).from_address(configuration.getPtr() + 32)
+        self._launch = driver.cuLaunchKernelEx if all(grid) else _nothing
         self._lock = threading.Lock()
-
-    def set_scalars(
-        self, alpha: complex, beta: complex, alpha_pointer: int = 0, beta_pointer: int = 0
-    ) -> None:
-        """Change alpha and beta for the calls that follow."""
-        with self._lock:
-            pack_scalar(self._scalar, self._block, 64, alpha, "alpha")
-            pack_scalar(self._scalar, self._block, 80, beta, "beta")
-            struct.pack_into("=2Q", self._block, 96, alpha_pointer, beta_pointer)
 
     def __call__(self, a: int, b: int, c: int, stream: int = 0) -> None:
         """Start the kernel on the matrices at these device addresses, in stream order.
@@ -277,61 +234,42 @@ class BoundLaunch:
         # The block is shared by the threads that call this.
         with self._lock:
             self._MATRICES(self._block, 0, a, b, c)
-            if int(self._get_current()[1]) == self._context:
-                (code,) = self._launch(*self._before, stream, *self._after)
-            else:  # another context, or none, is current on this thread
-                with entered(self.kernel.device):
-                    (code,) = self._launch(*self._before, stream, *self._after)
-        if int(code):
-            raise LaunchError(
-                f"launching {self.kernel.build.symbol} failed: {error_name(int(code))}"
-            )
+            self._STREAM(self._stream, 0, stream)
+            (code,) = self._launch(self._configuration, self._function, self._table, 0)
+            if code:
+                code = self._in_its_context(int(code))
+        if code:
+            raise LaunchError(f"launching {self.kernel.build.symbol} failed: {error_name(code)}")
+
+    def _in_its_context(self, code: int) -> int:
+        """Try again where another context, or none, was current on this thread."""
+        if code not in _OTHER_CONTEXT:
+            return code
+        with entered(self.kernel.device):
+            (again,) = self._launch(self._configuration, self._function, self._table, 0)
+        return int(again)
+
+
+def _attributes(driver: Any, launch: Launch) -> list[Any]:
+    """What else the driver is to know of a launch."""
+    found = []
+    if launch.cluster > 1:
+        one = driver.CUlaunchAttribute()
+        one.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        one.value.clusterDim.x = launch.cluster
+        one.value.clusterDim.y = one.value.clusterDim.z = 1
+        found.append(one)
+    if launch.dependent:
+        one = driver.CUlaunchAttribute()
+        one.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        one.value.programmaticStreamSerializationAllowed = 1
+        found.append(one)
+    return found
 
 
 def _nothing(*_: object) -> tuple[int]:
     """Stand in for a launch without CTAs, which the driver would refuse."""
     return (0,)
-
-
-def runs_on(arch: str, capability: tuple[int, int]) -> bool:
-    """Return whether a cubin for ``arch`` runs on a device of that compute capability.
-
-    A plain cubin runs on its own major version from its minor version on; one of an ``a`` target on
-    that very version.
-
-    Examples
-    --------
-    >>> runs_on("sm_80", (8, 6)), runs_on("sm_80", (9, 0)), runs_on("sm_90a", (9, 0))
-    (True, False, True)
-    """
-    number = int(arch.removeprefix("sm_").rstrip("af"))
-    major, minor = divmod(number, 10)
-    if arch.endswith("a"):
-        return (major, minor) == tuple(capability)
-    return major == capability[0] and minor <= capability[1]
-
-
-def pack_scalar(scalar: str, block: Any, offset: int, value: complex, name: str) -> None:
-    """Write alpha or beta into ``block`` as a number of the type called ``scalar``.
-
-    Raises
-    ------
-    ScalarError
-        When it is not one.
-    """
-    form = f"={_SCALARS[scalar]}"
-    parts = [value.real, value.imag] if form[1] == "2" else [value]
-    try:
-        struct.pack_into(form, block, offset, *parts)
-    except OverflowError:  # a float64 beyond float32: what a cast gives is infinity
-        parts = [_clipped(part) for part in parts]
-        struct.pack_into(form, block, offset, *parts)
-    except struct.error as error:
-        raise ScalarError(f"{name}={value!r} is not a number of type {scalar}: {error}") from None
-
-
-def _clipped(value: Any) -> float:
-    return math.copysign(math.inf, value) if abs(value) > 3.4e38 else float(value)
 
 
 # Host arrays ------------------------------------------------------------------------------------

@@ -319,7 +319,7 @@ def test_device_scalars(kernel: str, name: str, library: str, builds: Builds, ar
                 assert len(api._plans) == kept
             assert_result(given, C, before, a, b)
     # One launch was bound, for all values.
-    assert len(plan._bound) == 1
+    assert len(plan.executable._bound) == 1
 
 
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)

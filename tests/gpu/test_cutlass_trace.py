@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from cutlass_traces import SECTION, SECTIONS, check, configs, unit
 
-from cute_gemm.kernels.base import Launch
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
 from cute_gemm.run.launch import download, load, upload
 from cute_gemm.toolchain.cubin import Build
 from cute_gemm.toolchain.nvrtc import build
+from cute_gemm.toolchain.signature import Launch
 
 pytestmark = pytest.mark.gpu
 

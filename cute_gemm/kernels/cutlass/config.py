@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from cute_gemm.arch import shared_limit
+from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.cutlass.epilogue import check_staging
 from cute_gemm.kernels.cutlass.maps import LoadMap, StoreMap, raked, striped, stripmined
@@ -286,10 +286,11 @@ def check(config: CutlassUniversalConfig, cc: int) -> None:
         check_staging(config)
     except ValueError as error:
         raise OptionError(f"tile is {tile}, warps is {warps}: {error}") from None
-    if config.smem > shared_limit(cc):
+    limit = Arch(f"sm_{cc}").shared_limit
+    if config.smem > limit:
         raise OptionError(
             f"tile is {tile}, stages is {config.stages}: {config.smem} bytes of shared memory; "
-            f"expected at most {shared_limit(cc)} on sm_{cc}"
+            f"expected at most {limit} on sm_{cc}"
         )
 
 

@@ -11,12 +11,12 @@ rows are n and its columns m, with a row-major C its rows are m and its columns 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.access import Access
-from cute_gemm.arch import compute_capability
-from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.base import Kernel, Launch
+from cute_gemm.errors import UnsupportedError
+from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.cutlass import epilogue
 from cute_gemm.kernels.cutlass.accesses import accesses, elements_per_access
 from cute_gemm.kernels.cutlass.config import (
@@ -38,14 +38,13 @@ from cute_gemm.kernels.cutlass.shared import (
     warp_tile,
 )
 from cute_gemm.problem.dtypes import dtype
-from cute_gemm.toolchain.unit import TranslationUnit
+from cute_gemm.toolchain.signature import Launch
+from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, entry
 
 if TYPE_CHECKING:
+    from cute_gemm.arch import Arch
     from cute_gemm.kernels.cutlass.maps import StoreMap
     from cute_gemm.problem.problem import GemmProblem
-
-#: Below this many CTAs the small tile is taken: about the number of SMs of the large chips.
-_ENOUGH_CTAS = 96
 
 #: Narrow accesses are many, and so are their predicates: below this width in bytes the large tile
 #: is another one, for which the registers suffice.
@@ -59,7 +58,7 @@ _NARROW = {
 _INT8_EXACT_K = 2**31 // 2**14
 
 
-class CutlassUniversal(Kernel):
+class CutlassUniversal(CompiledKernel):
     """CUTLASS's 2.x ``GemmUniversal`` for sm_80 and newer.
 
     Examples
@@ -75,35 +74,10 @@ class CutlassUniversal(Kernel):
     #: Fields of the config that a user may set.
     options = ("tile", "warps", "stages", "swizzle")
 
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> CutlassUniversalConfig:
-        """Return the config for ``problem`` on ``arch``.
-
-        Parameters
-        ----------
-        problem
-            Any op, any leading dimensions and alignments.
-        arch
-            ``"sm_80"`` or newer.
-        **options
-            ``tile`` (bM, bN, bK) and ``warps`` (M, N) as tuples or as text like ``"128x128x32"``,
-            ``stages`` and ``swizzle``.
-
-        Raises
-        ------
-        UnsupportedError
-            For an arch before sm_80, extents beyond 2**31 - 1 - max(tile), and int8 operands that
-            neither CUTLASS's tensor core kernel (op TN) nor its dp4a kernel (multiples of 4) takes.
-        OptionError
-            For an unknown option, or a value that CUTLASS cannot build.
-        """
-        cc = compute_capability(arch)
-        if cc < self.minimum_cc:
-            raise UnsupportedError(f"arch is {arch!r}; kernel {self.name!r} needs sm_80 or newer")
-        for option in options:
-            if option not in self.options:
-                known = ", ".join(self.options)
-                raise OptionError(f"kernel {self.name!r} has no option {option!r}; it has {known}")
-
+    def candidates(
+        self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
+    ) -> Iterator[CutlassUniversalConfig]:
+        """See :meth:`CompiledKernel.candidates`."""
         math = self._math(problem)
         row = MATH[math]
         align_a, align_b, align_c = (
@@ -114,45 +88,39 @@ class CutlassUniversal(Kernel):
         if row.opcode == "Simt":
             align_c = 1
         narrowest = min(align_a, align_b) * dtype(problem.A.dtype).bytes
-
+        large = row.large
+        if math in _NARROW and narrowest < _NARROW[math][0]:
+            large = _NARROW[math][1]
         given = {option: value for option, value in options.items() if value is not None}
-        tile, warps, stages = row.large
-        if not {"tile", "warps"} & given.keys():
-            if _ctas(problem, tile) < _ENOUGH_CTAS:
-                tile, warps, stages = row.small
-            elif math in _NARROW and narrowest < _NARROW[math][0]:
-                tile, warps, stages = _NARROW[math][1]
-        tile = extents_of("tile", given["tile"], 3) if "tile" in given else tile
-        warps = extents_of("warps", given["warps"], 2) if "warps" in given else warps
-        if narrowest < CP_ASYNC:
-            stages = 2
-        stages = integer("stages", given.get("stages", stages))
-        swizzle = integer("swizzle", given.get("swizzle", 8))
+        rows = (row.large,) if {"tile", "warps"} & given.keys() else (large, row.small)
+        for tile, warps, stages in rows:
+            chosen = 2 if narrowest < CP_ASYNC else stages
+            yield CutlassUniversalConfig(
+                tile=extents_of("tile", given.get("tile", tile), 3),
+                warps=extents_of("warps", given.get("warps", warps), 2),
+                stages=integer("stages", given.get("stages", chosen)),
+                swizzle=integer("swizzle", given.get("swizzle", 8)),
+                math=math,
+                dtype=problem.A.dtype,
+                out_dtype=problem.C.dtype,
+                major_a="K" if problem.A.unit == 1 else "M",
+                major_b="K" if problem.B.unit == 1 else "N",
+                major_c="M" if problem.C.unit == 0 else "N",
+                align_a=align_a,
+                align_b=align_b,
+                align_c=align_c,
+            )
 
-        config = CutlassUniversalConfig(
-            tile=tile,
-            warps=warps,
-            stages=stages,
-            swizzle=swizzle,
-            math=math,
-            dtype=problem.A.dtype,
-            out_dtype=problem.C.dtype,
-            major_a="K" if problem.A.unit == 1 else "M",
-            major_b="K" if problem.B.unit == 1 else "N",
-            major_c="M" if problem.C.unit == 0 else "N",
-            align_a=align_a,
-            align_b=align_b,
-            align_c=align_c,
-        )
-        check(config, cc)
+    def check(self, config: CutlassUniversalConfig, problem: GemmProblem, arch: Arch) -> None:
+        """See :meth:`CompiledKernel.check`."""
+        check(config, arch.cc)
         # CUTLASS's coordinates are 32-bit and run up to the end of the last tile.
-        longest = 2**31 - 1 - max(tile)
+        longest = 2**31 - 1 - max(config.tile)
         for name, extent in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
             if extent > longest:
                 raise UnsupportedError(
                     f"{name} is {extent}; kernel {self.name!r} takes up to {longest} with this tile"
                 )
-        return config
 
     def _math(self, problem: GemmProblem) -> str:
         """Key of ``MATH`` for the problem."""
@@ -163,9 +131,6 @@ class CutlassUniversal(Kernel):
             return "tf32" if problem.compute == "tf32" else "float32"
         if kind == "float64":
             return "float64"
-        if kind != "int8":
-            known = ", ".join(self.dtypes)
-            raise UnsupportedError(f"dtype is {kind!r}; kernel {self.name!r} takes {known}")
         # The tensor core kernel saturates its sums; below this k none can leave int32.
         tensor_cores = problem.A.unit == 1 and problem.B.unit == 1
         if tensor_cores and problem.k < _INT8_EXACT_K:
@@ -180,7 +145,7 @@ class CutlassUniversal(Kernel):
                 )
         return "dp4a"
 
-    def emit(self, config: CutlassUniversalConfig) -> TranslationUnit:
+    def unit(self, config: CutlassUniversalConfig) -> TranslationUnit:
         """Return the C++ unit of ``config``."""
         from cutlass_library import DataTypeTag, SubstituteTemplate
         from cutlass_library.gemm_operation import EmitGemmUniversalInstance
@@ -200,7 +165,13 @@ class CutlassUniversal(Kernel):
             "symbol": config.name,
             "threads": str(config.threads),
             "smem": str(config.smem),
-            "exchange": "true" if exchange else "false",
+            "entry": entry(
+                config.name,
+                str(config.threads),
+                f"cute_gemm::cutlass_universal<Gemm, /* Exchange */ {cpp_bool(exchange)}>(\n"
+                "      A, B, C, m, n, k, lda, ldb, ldc, alpha, beta, alpha_ptr, beta_ptr);",
+                prefix="",
+            ),
             "load_a": _load_map_arguments(config, "B" if exchange else "A"),
             "load_b": _load_map_arguments(config, "A" if exchange else "B"),
             "store": _store_map_arguments(config.store_map()),
@@ -219,12 +190,12 @@ class CutlassUniversal(Kernel):
 
     def launch(self, config: CutlassUniversalConfig, problem: GemmProblem) -> Launch:
         """Return the launch: one CTA for each tile of C."""
-        return Launch(_ctas(problem, config.tile), config.threads, config.smem)
+        return Launch(_ctas(problem, config.tile), config.threads, config.smem, problem.l)
 
     def accesses(
         self, config: CutlassUniversalConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`Kernel.accesses`, and ``cutlass_accesses`` for what is assumed."""
+        """See :meth:`CompiledKernel.accesses`, and ``cutlass_accesses`` for what is assumed."""
         return accesses(config, problem, reads_c)
 
 
@@ -236,6 +207,9 @@ ${includes}
 ${definition}
 
 using Gemm = ${symbol}_gemm;
+using Element = ${element};
+using ElementC = ${output};
+using Accumulator = ${scalar};
 using MapA = Gemm::Mma::IteratorA::ThreadMap;
 using MapB = Gemm::Mma::IteratorB::ThreadMap;
 using MapC = Gemm::Epilogue::OutputTileIterator::ThreadMap;
@@ -253,14 +227,7 @@ static_assert(cute_gemm::${warp});
 static_assert(cute_gemm::is_staged<Gemm::Epilogue, ${staged}>);
 static_assert(cute_gemm::is_store_map<Gemm::Epilogue::SharedLoadIterator::ThreadMap, ${compact}>);
 
-extern "C" __global__ void __launch_bounds__(${threads})
-${symbol}(${element} const* A, ${element} const* B, ${output}* C, int m, int n, int k,
-    int64_t lda, int64_t ldb, int64_t ldc, ${scalar} alpha, ${scalar} beta,
-    ${scalar} const* alpha_ptr, ${scalar} const* beta_ptr) {
-  cute_gemm::cutlass_universal<Gemm, /* Exchange */ ${exchange}>(
-      A, B, C, m, n, k, lda, ldb, ldc, alpha, beta, alpha_ptr, beta_ptr);
-}
-"""
+${entry}"""
 
 
 def _operation(config: CutlassUniversalConfig) -> Any:

@@ -17,7 +17,8 @@ import numpy as np
 
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.run.launch import pack_scalar, synchronize, upload
+from cute_gemm.run.launch import synchronize, upload
+from cute_gemm.toolchain.signature import pack_scalar
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem, Matrix

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.arch import compute_capability
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.kernels.base import NotCompiled
+from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library import cublas
-from cute_gemm.kernels.options import check_names
 from cute_gemm.problem.dtypes import operand_types
 from cute_gemm.run.driver import entered
 
@@ -34,7 +32,7 @@ class CublasConfig:
     name: str = "cublas"
 
 
-class CublasLibrary(NotCompiled):
+class CublasLibrary(Kernel):
     """``cublasGemmEx`` on device arrays, in their library's stream, and on copies of NumPy's."""
 
     name = "cublas"
@@ -48,51 +46,35 @@ class CublasLibrary(NotCompiled):
         "accesses are not known; take another kernel to see them"
     )
 
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> CublasConfig:
-        """See :meth:`Kernel.configure`; there are no options.
+    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> CublasConfig:
+        """See :meth:`Kernel.best`.
 
-        Raises
-        ------
-        UnsupportedError
-            For an arch before sm_80, an operand that is to be conjugated and not transposed in
-            memory, and a leading dimension below the extent, as of a broadcast.
-        OptionError
-            For any option.
+        UnsupportedError for an operand that is to be conjugated and not transposed in memory, and
+        for a leading dimension below the extent, as of a broadcast.
         """
-        if compute_capability(arch) < self.minimum_cc:
-            raise UnsupportedError(f"kernel {self.name!r} needs sm_80 or newer; arch is {arch!r}")
-        check_names(self, options)
         if problem.m and problem.n:
             cublas.call(problem)
         return CublasConfig()
 
+    def on_host(self, *arguments: Any) -> None:
+        """Refuse: a library's result is not NumPy's."""
+        raise UnsupportedError(
+            f"kernel {self.name!r} computes on a GPU only and backend is 'cpu': leave one of "
+            "the two out"
+        )
+
     def bind(
         self,
+        config: CublasConfig,
         problem: GemmProblem,
+        arch: str,
         device: int,
-        alpha: complex,
-        beta: complex,
+        alpha: complex = 1,
+        beta: complex = 0,
         alpha_pointer: int = 0,
         beta_pointer: int = 0,
     ) -> Callable[..., None]:
-        """Return a function of the matrices' addresses and a stream, for any thread.
-
-        Parameters
-        ----------
-        problem
-            Descriptors, extents and types.
-        device
-            CUDA ordinal.
-        alpha, beta, alpha_pointer, beta_pointer
-            As for :meth:`cute_gemm.kernels.library.cublas.Cublas.launcher`.
-
-        Raises
-        ------
-        UnsupportedError
-            When there is no cuBLAS; by the function, when it refuses the types or sizes.
-        NoGpuError
-            Without a GPU.
-        """
+        """See :meth:`Kernel.bind`; the function refuses types or sizes that cuBLAS does."""
         with entered(device):
             with _making:
                 handle = _handles.get(device)

@@ -6,27 +6,29 @@ Each of them is a template of its own name in ``templates/`` and a small class i
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
-from cute_gemm.arch import compute_capability, shared_limit
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.base import Kernel, Launch
-from cute_gemm.kernels.options import access_bytes, check_names, power_of_two, with_options
+from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.options import access_bytes, power_of_two, with_options
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config, Operand, Structure, structure
 from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, stored
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
+    from cute_gemm.arch import Arch
     from cute_gemm.cute.layout import Layout
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.toolchain.unit import TranslationUnit
 
 
-class SimtKernel(Kernel):
+class SimtKernel(CompiledKernel):
     """A kernel of the ladder: FMA on CUDA cores, any op, size, leading dimension and alignment."""
 
     minimum_cc = 80
@@ -40,57 +42,51 @@ class SimtKernel(Kernel):
     #: Values of options that are names.
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of the config that this kernel chooses, beside the given options."""
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """Return the fields of each candidate that this kernel chooses, beside given options."""
         raise NotImplementedError
 
     def settle(self, config: Config) -> Config:
         """Return the config with what follows from its options."""
         return config
 
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
-        """See :meth:`Kernel.configure`; options are the fields that ``options`` names."""
-        cc = compute_capability(arch)
-        if cc < self.minimum_cc:
-            raise UnsupportedError(f"kernel {self.name!r} needs sm_80 or newer; arch is {arch!r}")
-        row = DTYPES[problem.A.dtype]
-        if row.name not in self.dtypes or problem.compute != row.computes[0]:
-            raise UnsupportedError(
-                f"kernel {self.name!r} does not take {row.name} with compute={problem.compute!r}; "
-                f"expected one of {', '.join(self.dtypes)}"
-            )
-        check_names(self, options)
-        config = Config(
-            **{
-                "kernel": self.name,
-                "thread_tile": (1, 1),
-                "warps": (0, 0),
-                "warp_along": "m" if problem.C.unit == 0 else "n",
-                "skew": "turned",
-                "staging": "none",
-                "raster": 8,
-                "min_ctas": 1,
-                "results": "together",
-                "dtype": row.name,
-                "out_dtype": problem.C.dtype,
-                "majors": (problem.A.major, problem.B.major, problem.C.major),
-                "conj": (problem.A.conj, problem.B.conj),
-                "bytes": (
-                    access_bytes(problem.A, False)[0] if self.wide else row.bytes,
-                    access_bytes(problem.B, False)[0] if self.wide else row.bytes,
-                    access_bytes(problem.C, False)[0],
-                ),
-                **self.defaults(problem, options),
-            }
-        )
-        config = self.settle(with_options(config, options))
+    def candidates(
+        self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
+    ) -> Iterator[Config]:
+        """See :meth:`CompiledKernel.candidates`."""
+        element = DTYPES[problem.A.dtype]
+        common = {
+            "kernel": self.name,
+            "thread_tile": (1, 1),
+            "warps": (0, 0),
+            "warp_along": "m" if problem.C.unit == 0 else "n",
+            "skew": "turned",
+            "staging": "none",
+            "raster": 8,
+            "min_ctas": 1,
+            "results": "together",
+            "dtype": element.name,
+            "out_dtype": problem.C.dtype,
+            "majors": (problem.A.major, problem.B.major, problem.C.major),
+            "conj": (problem.A.conj, problem.B.conj),
+            "bytes": (
+                access_bytes(problem.A, False)[0] if self.wide else element.bytes,
+                access_bytes(problem.B, False)[0] if self.wide else element.bytes,
+                access_bytes(problem.C, False)[0],
+            ),
+        }
+        for row in self.rows(problem, options):
+            yield self.settle(with_options(Config(**{**common, **row}), options))
+
+    def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
+        """See :meth:`CompiledKernel.check`."""
         if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):
             raise UnsupportedError(
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
                 f"32-bit integers and takes extents up to 2**31 - 1 - {max(config.tile)}"
             )
         self._check(config)
-        need, limit = self.launch(config, problem).smem, shared_limit(cc)
+        need, limit = self.launch(config, problem).smem, arch.shared_limit
         if need > limit:
             if self.whole_k:
                 most = limit // (need // -(-problem.k // config.tile[2])) * config.tile[2]
@@ -103,7 +99,6 @@ class SimtKernel(Kernel):
                 f"option tile={config.tile} needs {need} bytes of shared memory; {arch} has "
                 f"{limit}: take a smaller tile"
             )
-        return config
 
     def _check(self, config: Config) -> None:
         """Every legality rule of a config; the first that is broken is named."""
@@ -170,26 +165,26 @@ class SimtKernel(Kernel):
                     f"{operand.extents[0]} x {operand.extents[1]}; take a larger tile"
                 )
 
-    def emit(self, config: Config) -> TranslationUnit:
-        """See :meth:`Kernel.emit`."""
+    def unit(self, config: Config) -> TranslationUnit:
+        """See :meth:`CompiledKernel.unit`."""
         from cute_gemm.kernels.simt.unit import emit_simt
 
         return emit_simt(config, structure(config, self.staged))
 
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
-        """See :meth:`Kernel.launch`."""
+        """See :meth:`CompiledKernel.launch`."""
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         smem = 0
         if self.staged:
             elements = sum(operand.elements for operand in structure(config).operands)
             tiles = -(-problem.k // config.tile[2]) if self.whole_k else config.buffers
             smem = elements * DTYPES[config.dtype].bytes * tiles
-        return Launch(grid, config.threads, smem)
+        return Launch(grid, config.threads, smem, problem.l)
 
     def accesses(
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`Kernel.accesses`; alpha is taken not to be 0."""
+        """See :meth:`CompiledKernel.accesses`; alpha is taken not to be 0."""
         parts = structure(config, self.staged)
         tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
         out: list[Access] = []

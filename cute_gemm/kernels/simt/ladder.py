@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import VECTOR, WARP, WARP_LANES, Config
@@ -16,24 +16,20 @@ if TYPE_CHECKING:
 
 
 class _Tile(NamedTuple):
-    """A way to cut C: tile, thread tile, CTAs per multiprocessor, and speed in a large problem.
-
-    ``speed``: relative to the first tile of the type.
-    """
+    """A way to cut C: tile, thread tile, CTAs per multiprocessor."""
 
     tile: tuple[int, int, int]
     thread_tile: tuple[int, int]
     min_ctas: int
-    speed: float = 1.0
 
 
 _HALVES, _NARROW_HALVES = (_Tile((128, 128, 16), (8, 16), 2),), (_Tile((128, 64, 16), (8, 8), 2),)
 _FLOATS = (
     _Tile((128, 128, 8), (8, 16), 2),
-    _Tile((128, 64, 16), (8, 8), 2, 0.95),
-    _Tile((64, 64, 16), (4, 8), 4, 0.77),
+    _Tile((128, 64, 16), (8, 8), 2),
+    _Tile((64, 64, 16), (4, 8), 4),
 )
-_NARROW_FLOATS = (_Tile((128, 64, 16), (8, 8), 3), _Tile((64, 64, 16), (4, 8), 4, 0.9))
+_NARROW_FLOATS = (_Tile((128, 64, 16), (8, 8), 3), _Tile((64, 64, 16), (4, 8), 4))
 _COMPLEX, _NARROW_COMPLEX = (_Tile((64, 32, 16), (4, 4), 4),), (_Tile((64, 64, 8), (4, 4), 1),)
 #: Of ``double_buffered``, tuned and timed on an H200: where A and B are read in the widest vectors,
 #: one of them is not, or neither (elements that wait alone take more registers). Largest first.
@@ -45,8 +41,6 @@ _BUFFERED = {
     "complex64": (_COMPLEX, _NARROW_COMPLEX, _NARROW_COMPLEX),
     "complex128": ((_Tile((64, 64, 8), (4, 4), 1),),) * 3,
 }
-#: Multiprocessors of that chip, among which the tiles of a small problem are dealt out.
-_MULTIPROCESSORS = 132
 
 
 def _bytes(problem: GemmProblem) -> int:
@@ -77,9 +71,9 @@ class Naive(SimtKernel):
     choices: ClassVar = {"warp_along": ("m", "n")}
     staged = False
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`."""
-        return {"tile": (32, 32, 1), "warp_along": "n"}
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """See :meth:`SimtKernel.rows`."""
+        return [{"tile": (32, 32, 1), "warp_along": "n"}]
 
 
 class Coalesced(SimtKernel):
@@ -91,11 +85,11 @@ class Coalesced(SimtKernel):
     choices: ClassVar = {"warp_along": ("m", "n", "k")}
     staged = False
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`."""
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """See :meth:`SimtKernel.rows`."""
         along = "m" if problem.A.unit == 0 else "n" if problem.B.unit == 0 else "k"
         along = options.get("warp_along", along)  # along k, each of 32 warps shares a result
-        return {"tile": (8, 4, WARP) if along == "k" else (32, 32, 1), "warp_along": along}
+        return [{"tile": (8, 4, WARP) if along == "k" else (32, 32, 1), "warp_along": along}]
 
 
 class SmemFullK(SimtKernel):
@@ -106,18 +100,10 @@ class SmemFullK(SimtKernel):
     options = ("tile", "raster", "min_ctas")
     whole_k = True
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`."""
-        return {"tile": (32, 32, 32), "min_ctas": _pair(problem)}
-
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
-        """See :meth:`Kernel.configure`: of smaller tiles, more of K fits."""
-        try:
-            return super().configure(problem, arch, **options)
-        except UnsupportedError:
-            if "tile" in options:
-                raise
-            return super().configure(problem, arch, **options, tile=(16, 16, 32))
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """See :meth:`SimtKernel.rows`."""
+        tiles = ((32, 32, 32), (16, 16, 32))  # of smaller tiles, more of K fits
+        return [{"tile": tile, "min_ctas": _pair(problem)} for tile in tiles]
 
 
 class SmemTiled(SimtKernel):
@@ -127,9 +113,9 @@ class SmemTiled(SimtKernel):
     summary = "square tiles in shared memory, K in steps"
     options = ("tile", "raster", "min_ctas")
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`."""
-        return {"tile": (32, 32, 32), "min_ctas": _pair(problem)}
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """See :meth:`SimtKernel.rows`."""
+        return [{"tile": (32, 32, 32), "min_ctas": _pair(problem)}]
 
 
 class RegisterRows(SimtKernel):
@@ -139,14 +125,16 @@ class RegisterRows(SimtKernel):
     summary = "shared-memory tiles, each thread two (thread_tile) rows of C"
     options = ("tile", "thread_tile", "raster", "min_ctas")
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`."""
-        return {
-            "tile": (64, 32, 32),
-            "thread_tile": (2, 1),
-            "warp_along": "n",
-            "min_ctas": _pair(problem),
-        }
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """See :meth:`SimtKernel.rows`."""
+        return [
+            {
+                "tile": (64, 32, 32),
+                "thread_tile": (2, 1),
+                "warp_along": "n",
+                "min_ctas": _pair(problem),
+            }
+        ]
 
 
 class ThreadTile1d(SimtKernel):
@@ -156,14 +144,16 @@ class ThreadTile1d(SimtKernel):
     summary = "a column of results per thread, the element of B in a register"
     options = ("tile", "thread_tile", "raster", "min_ctas")
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`."""
-        return {
-            "tile": (64, 64, _flat(problem)),
-            "thread_tile": (8, 1),
-            "warp_along": "n",
-            "min_ctas": _pair(problem),
-        }
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """See :meth:`SimtKernel.rows`."""
+        return [
+            {
+                "tile": (64, 64, _flat(problem)),
+                "thread_tile": (8, 1),
+                "warp_along": "n",
+                "min_ctas": _pair(problem),
+            }
+        ]
 
 
 class ThreadTile2d(SimtKernel):
@@ -173,9 +163,9 @@ class ThreadTile2d(SimtKernel):
     summary = "TM x TN results per thread, outer products from registers"
     options = ("tile", "thread_tile", "raster", "min_ctas")
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`."""
-        return {**_square(problem, 16), "results": "apart"}
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """See :meth:`SimtKernel.rows`."""
+        return [{**_square(problem, 16), "results": "apart"}]
 
 
 class Vectorized(SimtKernel):
@@ -186,9 +176,9 @@ class Vectorized(SimtKernel):
     options = ("tile", "thread_tile", "raster", "min_ctas")
     wide = True
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`."""
-        return {**_square(problem, 16), "skew": "none"}
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """See :meth:`SimtKernel.rows`."""
+        return [{**_square(problem, 16), "skew": "none"}]
 
 
 class BankFree(SimtKernel):
@@ -200,10 +190,10 @@ class BankFree(SimtKernel):
     choices: ClassVar = {"skew": ("xor", "padding")}
     wide = True
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`."""
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """See :meth:`SimtKernel.rows`."""
         # A row's number cannot be brought in too where a chunk is an element.
-        return {**_square(problem, 16), "skew": "padding" if _bytes(problem) == 16 else "xor"}
+        return [{**_square(problem, 16), "skew": "padding" if _bytes(problem) == 16 else "xor"}]
 
 
 class WarpTiled(SimtKernel):
@@ -215,12 +205,12 @@ class WarpTiled(SimtKernel):
     choices: ClassVar = {"skew": ("xor", "padding")}
     wide = True
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`."""
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """See :meth:`SimtKernel.rows`."""
         found = {**_square(problem, 32), "skew": "padding", "results": "quads"}
         if _narrow(problem) and _bytes(problem) <= 4:  # single elements take more registers
             found |= {"tile": (128, 64, 16), "min_ctas": 3}
-        return found
+        return [found]
 
     def settle(self, config: Config) -> Config:
         """See :meth:`SimtKernel.settle`: as many warps of 8 x 4 threads as fill the tile."""
@@ -237,36 +227,28 @@ class DoubleBuffered(WarpTiled):
     options = (*WarpTiled.options, "staging")
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
 
-    def defaults(self, problem: GemmProblem, options: dict[str, Any]) -> dict[str, Any]:
-        """See :meth:`SimtKernel.defaults`: the tile that ends first on a large chip.
+    def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """See :meth:`SimtKernel.rows`.
 
         Beside a given tile or thread tile the other is that of a large problem, and registers are
         not rationed.
         """
         tiles = _BUFFERED[problem.A.dtype][_narrow(problem)]
+        if not options.keys().isdisjoint(("tile", "thread_tile")):
+            tiles = (tiles[0]._replace(min_ctas=1),)
         # The longer side for the operand that need not be turned, and wait in registers.
-        if problem.A.major == "K" and problem.B.major == "MN":
-            tiles = tuple(
-                row._replace(tile=(row.tile[1], row.tile[0], row.tile[2])) for row in tiles
-            )
-        if options.keys().isdisjoint(("tile", "thread_tile")):
-            found = min(tiles, key=lambda row: _time(problem, row))
-        else:
-            found = tiles[0]._replace(min_ctas=1)
-        return {
-            "tile": found.tile,
-            "thread_tile": found.thread_tile,
-            "skew": "padding",
-            "results": "quads",
-            "staging": "cp.async",
-            "min_ctas": found.min_ctas,
-        }
-
-
-def _time(problem: GemmProblem, row: _Tile) -> float:
-    """Results that the busiest multiprocessor computes, by the tile's speed."""
-    ctas = -(-problem.m // row.tile[0]) * -(-problem.n // row.tile[1])
-    return -(-ctas // _MULTIPROCESSORS) * row.tile[0] * row.tile[1] / row.speed
+        turn = problem.A.major == "K" and problem.B.major == "MN"
+        return [
+            {
+                "tile": (row.tile[1], row.tile[0], row.tile[2]) if turn else row.tile,
+                "thread_tile": row.thread_tile,
+                "skew": "padding",
+                "results": "quads",
+                "staging": "cp.async",
+                "min_ctas": row.min_ctas,
+            }
+            for row in tiles
+        ]
 
 
 def _square(problem: GemmProblem, columns: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from cute_gemm.toolchain.unit import (
     TranslationUnit,
     cpp_bool,
     cpp_shape,
+    entry,
     gemm_operation,
     layout_proofs,
 )
@@ -42,16 +43,7 @@ ${operands}};
 // The layouts that Python computed are those that C++ CuTe computes.
 ${proofs}
 
-extern "C" __global__ void __launch_bounds__(${size}, ${min_ctas})
-${symbol}(
-    Config::Element const* A, Config::Element const* B, Config::ElementC* C, int m, int n, int k,
-    int64_t lda, int64_t ldb, int64_t ldc, Config::Accumulator alpha, Config::Accumulator beta,
-    Config::Accumulator const* alpha_ptr, Config::Accumulator const* beta_ptr) {
-  cute_gemm::${kernel}(cute_gemm::Gemm<Config>(A, B, C, m, n, k, lda, ldb, ldc,
-                                               cute_gemm::scalar(alpha, alpha_ptr),
-                                               cute_gemm::scalar(beta, beta_ptr)));
-}
-"""
+${entry}"""
 
 _OPERAND = """
   using Copy${name} = cute_gemm::Copy<${threads}, ${step}, ${block}>;
@@ -95,9 +87,13 @@ class EmitSimt:
             "chunk": str(parts.chunk),
             "operands": "".join(_operand(operand) for operand in parts.operands),
             "proofs": "\n".join(_proofs(config, parts)),
-            "size": str(config.threads),
-            "min_ctas": str(config.min_ctas),
-            "symbol": operation.procedural_name() + self.operation_suffix,
+            "entry": entry(
+                operation.procedural_name() + self.operation_suffix,
+                f"{config.threads}, {config.min_ctas}",
+                f"cute_gemm::{config.kernel}(cute_gemm::Gemm<Config>(\n"
+                "      A, B, C, m, n, k, lda, ldb, ldc, cute_gemm::scalar(alpha, alpha_ptr),\n"
+                "      cute_gemm::scalar(beta, beta_ptr)));",
+            ),
         }
         return SubstituteTemplate(_UNIT, values)
 

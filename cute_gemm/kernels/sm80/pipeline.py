@@ -6,18 +6,18 @@ module chooses the config, and lists the accesses of the kernel that the config 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
-from cute_gemm.arch import compute_capability, shared_limit
 from cute_gemm.cute.atoms import MMA_ATOMS
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.base import Kernel, Launch
-from cute_gemm.kernels.options import access_bytes, check_names, power_of_two, with_options
+from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.options import access_bytes, power_of_two, with_options
 from cute_gemm.kernels.sm80.structure import (
     Config,
     OperandPlan,
@@ -28,8 +28,10 @@ from cute_gemm.kernels.sm80.structure import (
 )
 from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, stored
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
+    from cute_gemm.arch import Arch
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -46,44 +48,33 @@ _MMA = {
     ("int8", "int32"): "SM80_16x8x32_S32S8S8S32_TN",
 }
 
-_HALF_TILES = (
+#: Tile, warps, stages, CTAs per multiprocessor to fit registers for.
+Tile = tuple[tuple[int, int, int], tuple[int, int], int, int]
+
+_HALF_TILES: tuple[Tile, ...] = (
     ((128, 256, 64), (2, 4), 3, 1),
     ((128, 128, 32), (2, 2), 4, 2),
     ((128, 128, 32), (2, 2), 3, 2),
+    ((64, 64, 32), (2, 2), 4, 2),
 )
-#: dtype/compute -> (tile, warps, stages, min_ctas) for large problems, best first; the last also
-#: fits the 99 KiB of sm_86.
-_TILES = {
-    "float16/float32": _HALF_TILES,
-    "bfloat16/float32": _HALF_TILES,
-    "float32/tf32": (((128, 128, 32), (2, 4), 3, 1), ((128, 64, 32), (2, 2), 3, 1)),
-    "float32/float32": (((128, 128, 16), (2, 4), 3, 1),),
-    "float64/float64": (((128, 128, 16), (2, 4), 4, 1), ((64, 64, 16), (2, 2), 3, 1)),
-    "int8/int32": (((128, 128, 64), (2, 2), 3, 1),),
+#: (dtype, compute) -> candidates, for large problems first; the last also fit sm_86's 99 KiB.
+_TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
+    ("float16", "float32"): _HALF_TILES,
+    ("bfloat16", "float32"): _HALF_TILES,
+    ("float32", "tf32"): (
+        ((128, 128, 32), (2, 4), 3, 1),
+        ((128, 64, 32), (2, 2), 3, 1),
+        ((64, 64, 32), (2, 2), 4, 2),
+    ),
+    ("float32", "float32"): (((128, 128, 16), (2, 4), 3, 1), ((64, 64, 16), (2, 2), 4, 2)),
+    ("float64", "float64"): (((128, 128, 16), (2, 4), 4, 1), ((64, 64, 16), (2, 2), 4, 2)),
+    ("int8", "int32"): (((128, 128, 64), (2, 2), 3, 1), ((64, 64, 64), (2, 2), 4, 2)),
 }
-_REFERENCE_TILE = {"float16": (128, 128, 32), "bfloat16": (128, 128, 32)}
-_SMALL = ((64, 64), (2, 2), 4, 2)
+#: The field reference's, of 16-bit types (``copy="mn_major"``).
+_REFERENCE = ((128, 128, 32), (2, 2), 3, 1)
 
 
-def _default_tile(problem: GemmProblem, cc: int, policy: str) -> tuple[Any, ...]:
-    candidates = _TILES[f"{problem.A.dtype}/{problem.compute}"]
-    if policy == "mn_major" and problem.A.dtype in _REFERENCE_TILE:
-        return _REFERENCE_TILE[problem.A.dtype], (2, 2), 3, 1
-    limit = shared_limit(cc)
-    element = DTYPES[problem.A.dtype].bytes
-    # Copies of 1 and 2 bytes go through registers, of which the largest tile has none to spare.
-    narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
-    for tile, warps, stages, ctas in candidates[narrow and len(candidates) > 1 :]:
-        if (tile[0] + tile[1]) * tile[2] * element * stages * ctas > limit:
-            continue
-        if -(-problem.m // tile[0]) * -(-problem.n // tile[1]) >= 64:
-            return tile, warps, stages, ctas
-    (bm, bn), warps, stages, ctas = _SMALL
-    bk = min(candidates[-1][0][2], 128 // element)
-    return (bm, bn, bk), warps, stages, ctas
-
-
-class Sm80Pipeline(Kernel):
+class Sm80Pipeline(CompiledKernel):
     """Multistage cp.async pipeline on mma.sync: every dtype, op, order, size and alignment."""
 
     name = "sm80_pipeline"
@@ -96,73 +87,71 @@ class Sm80Pipeline(Kernel):
     #: Fewest and most stages.
     stages: ClassVar[tuple[int, int]] = (2, 8)
 
-    def default_tile(self, problem: GemmProblem, cc: int, policy: str) -> tuple[Any, ...]:
-        """Return tile, warps, stages and min_ctas for a problem."""
-        return _default_tile(problem, cc, policy)
+    def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
+        """Return tile, warps, stages and min_ctas of each candidate, for large problems first."""
+        if policy == "mn_major" and DTYPES[problem.A.dtype].bytes == 2:
+            return (_REFERENCE,)
+        tiles = _TILES[problem.A.dtype, problem.compute]
+        # Copies of 1 and 2 bytes go through registers, of which the largest tile has none to spare.
+        narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
+        return tiles[narrow:]
 
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Config:
-        """See :meth:`Kernel.configure`; options are the fields that ``options`` names."""
-        cc = compute_capability(arch)
-        if cc < self.minimum_cc:
-            raise UnsupportedError(f"kernel {self.name!r} needs sm_80 or newer; arch is {arch!r}")
-        mma = _MMA.get((problem.A.dtype, problem.compute))
-        name = problem.A.dtype + "/tf32" * (problem.compute == "tf32")
-        if mma is None or name not in self.dtypes:
-            raise UnsupportedError(
-                f"kernel {self.name!r} does not take {problem.A.dtype} with compute="
-                f"{problem.compute!r}; expected one of {', '.join(self.dtypes)}"
-            )
-        check_names(self, options)
-        if MMA_ATOMS[mma].minimum_cc > cc:
+    def candidates(
+        self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
+    ) -> Iterator[Config]:
+        """See :meth:`CompiledKernel.candidates`."""
+        mma = _MMA[problem.A.dtype, problem.compute]
+        if MMA_ATOMS[mma].minimum_cc > arch.cc:
             mma = "SM80_8x8x4_F64F64F64F64_TN"
+        widths = (
+            access_bytes(problem.A, False)[0],
+            access_bytes(problem.B, False)[0],
+            access_bytes(problem.C, True)[0],
+        )
+        for tile, warps, stages, ctas in self.tiles(problem, options.get("copy", "auto")):
+            config = Config(
+                tile=tile,
+                warps=warps,
+                stages=stages,
+                copy="auto",
+                raster=8,
+                min_ctas=ctas,
+                dtype=problem.A.dtype,
+                compute=problem.compute,
+                out_dtype=problem.C.dtype,
+                mma=mma,
+                majors=(problem.A.major, problem.B.major),
+                exchange=problem.C.major == "N",
+                bytes=widths,
+                kernel=self.name,
+            )
+            yield with_options(config, options)
+
+    def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
+        """See :meth:`CompiledKernel.check`."""
         if max(problem.m, problem.n, problem.k) > 2**31 - 256:
             raise UnsupportedError(
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
                 "32-bit integers and takes extents up to 2**31 - 256"
             )
-        policy = options.get("copy", "auto")
-        tile, warps, stages, ctas = self.default_tile(problem, cc, policy)
-        exchange = problem.C.major == "N"
-        config = Config(
-            tile=tile,
-            warps=warps,
-            stages=stages,
-            copy="auto",
-            raster=8,
-            min_ctas=ctas,
-            dtype=problem.A.dtype,
-            compute=problem.compute,
-            out_dtype=problem.C.dtype,
-            mma=mma,
-            majors=(problem.A.major, problem.B.major),
-            exchange=exchange,
-            bytes=(
-                access_bytes(problem.A, False)[0],
-                access_bytes(problem.B, False)[0],
-                access_bytes(problem.C, True)[0],
-            ),
-            kernel=self.name,
-        )
-        config = with_options(config, options)
-        _check(config, cc, arch, self.stages)
-        return config
+        _check(config, arch, self.stages)
 
-    def emit(self, config: Config) -> TranslationUnit:
-        """See :meth:`Kernel.emit`."""
-        from cute_gemm.toolchain.unit import emit_sm80_pipeline
+    def unit(self, config: Config) -> TranslationUnit:
+        """See :meth:`CompiledKernel.unit`."""
+        from cute_gemm.kernels.sm80.unit import emit_sm80_pipeline
 
         return emit_sm80_pipeline(config, structure(config))
 
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
-        """See :meth:`Kernel.launch`."""
+        """See :meth:`CompiledKernel.launch`."""
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         parts = structure(config)
-        return Launch(grid, parts.mma.size, parts.smem)
+        return Launch(grid, parts.mma.size, parts.smem, problem.l)
 
     def accesses(
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`Kernel.accesses`; alpha is taken not to be 0."""
+        """See :meth:`CompiledKernel.accesses`; alpha is taken not to be 0."""
         parts = structure(config)
         tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
         out: list[Access] = []
@@ -173,7 +162,7 @@ class Sm80Pipeline(Kernel):
         return (*out, *_epilogue_accesses(config, parts, problem, reads_c))
 
 
-def _check(config: Config, cc: int, arch: str, stages: tuple[int, int]) -> None:
+def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
     """Every legality rule of a config; the first that is broken is named."""
     if config.copy not in COPY_POLICIES:
         raise OptionError(
@@ -190,7 +179,7 @@ def _check(config: Config, cc: int, arch: str, stages: tuple[int, int]) -> None:
             f"expected one of {', '.join(fitting)}"
         )
     atom = MMA_ATOMS[config.mma]
-    if atom.minimum_cc > cc:
+    if atom.minimum_cc > arch.cc:
         raise UnsupportedError(f"{atom.name} needs sm_{atom.minimum_cc}; arch is {arch!r}")
     least, most = stages
     if not least <= config.stages <= most:
@@ -220,7 +209,7 @@ def _check(config: Config, cc: int, arch: str, stages: tuple[int, int]) -> None:
             "thread has registers; take more warps or a smaller tile"
         )
     smem = structure(config).smem
-    limit = shared_limit(cc)
+    limit = arch.shared_limit
     if smem > limit:
         raise OptionError(
             f"tile={config.tile} with stages={config.stages} needs {smem} bytes of shared memory; "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
+from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline, Tile
 from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class TensorCore(Sm80Pipeline):
     options = ("tile", "warps", "copy", "raster", "min_ctas", "mma")
     stages = (1, 1)
 
-    def default_tile(self, problem: GemmProblem, cc: int, policy: str) -> tuple[Any, ...]:
-        """See :meth:`Sm80Pipeline.default_tile`: two CTAs, so that one computes as one waits."""
+    def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
+        """See :meth:`Sm80Pipeline.tiles`: two CTAs, so that one computes as one waits."""
         tile = {1: (128, 128, 64), 2: (128, 128, 32), 4: (128, 64, 32), 8: (64, 64, 16)}
-        return tile[DTYPES[problem.A.dtype].bytes], (2, 2), 1, 2
+        return ((tile[DTYPES[problem.A.dtype].bytes], (2, 2), 1, 2),)

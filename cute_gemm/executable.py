@@ -1,0 +1,181 @@
+"""``Executable``: what runs a plan, on arrays like those planned for, at launch cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
+from cute_gemm.problem.arrays import (
+    Operand,
+    Order,
+    fingerprint,
+    host_array,
+    needs_synchronize,
+    new_matrix,
+    read,
+    stream_handle,
+)
+from cute_gemm.problem.problem import GemmProblem, Scalar, check_beta, from_operands, scalar
+
+if TYPE_CHECKING:
+    from cute_gemm.plan import Plan
+
+#: Launches of a plan that are kept, by alpha and beta.
+_BOUND_KEPT = 64
+
+
+class Executable:
+    """A plan that runs: its launches, bound once for each alpha and beta, and the last arrays."""
+
+    __slots__ = ("_bound", "_last", "_seen", "plan")
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._bound: dict[tuple[Any, ...], Callable[..., None]] = {}
+        self._seen: tuple[Any, ...] = ()
+        self._last: tuple[Operand, ...] = ()
+
+    def __call__(self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
+        """Compute on arrays that are checked against the plan; see :meth:`Plan.__call__`."""
+        seen = (fingerprint(A), fingerprint(B), fingerprint(C))
+        if seen == self._seen and None not in seen:
+            # Device arrays that are what and where those of the last call were.
+            a, b, c = self._last
+            self.run(a, b, c, *scalars(alpha, beta, self.plan.problem, a.device, c), stream)
+            return C
+        a, b = read(A, "A"), read(B, "B")
+        given = None if C is None else read(C, "C")
+        self._check(a, b, given)
+        factors = scalars(alpha, beta, self.plan.problem, a.device, given)
+        result = self.run(a, b, given, *factors, stream)
+        if given is not None and a.device is not None:
+            self._seen, self._last = seen, unowned(a, b, given)
+        return result
+
+    def _check(self, a: Operand, b: Operand, c: Operand | None) -> None:
+        """Refuse arrays that this plan's kernel cannot serve."""
+        planned = self.plan.problem
+        if a.dtype != planned.A.dtype:
+            raise DTypeError(
+                f"A has dtype {a.dtype}, and the plan was made for {planned.A.dtype}; make a plan "
+                "with these arrays"
+            )
+        problem = from_operands(
+            planned.op,
+            a,
+            b,
+            c,
+            order="C" if planned.C.major == "N" else "F",
+            out_dtype=planned.C.dtype if c is None else None,
+            compute=planned.compute,
+        )
+        for name in "ABC":
+            mine, given = getattr(planned, name), getattr(problem, name)
+            if given.alignment < mine.alignment:
+                raise ShapeError(
+                    f"{name} starts at an address aligned to {given.alignment} bytes, and the plan "
+                    f"was made for {mine.alignment}; make a plan with these arrays"
+                )
+            if replace(given, alignment=mine.alignment) != mine:
+                raise ShapeError(
+                    f"{name} is {given} of {given.dtype}, and the plan was made for {mine} of "
+                    f"{mine.dtype}; make a plan with these arrays"
+                )
+        if a.device is not None and a.device != self.plan.device:
+            raise DeviceError(
+                f"A is on {a.place} and the plan is for "
+                f"{'the CPU' if self.plan.device is None else f'CUDA device {self.plan.device}'}; "
+                "make a plan with these arrays"
+            )
+
+    def run(
+        self, a: Operand, b: Operand, c: Operand | None, alpha: Scalar, beta: Scalar, stream: Any
+    ) -> Any:
+        """Compute on operands and factors that fit; return C, a new one where there is none."""
+        plan = self.plan
+        problem = plan.problem
+        if c is None:
+            order: Order = "C" if problem.C.major == "N" else "F"
+            c = read(new_matrix(a, (problem.m, problem.n), order, problem.C.dtype), "C")
+        if not problem.m or not problem.n:
+            return c.owner
+        if plan.backend == "cpu":
+            arrays = host_array(a), host_array(b), host_array(c)
+            plan.compute_on_host(*arrays, alpha.value, beta.value)
+            return c.owner
+        key = (alpha.value, beta.value, alpha.pointer, beta.pointer)
+        bound = self._bound.get(key) or self._bind(key)
+        if a.device is None:
+            self._run_from_host(bound, a, b, c, beta)
+        else:
+            handle = stream_handle(a) if stream is None else raw_stream(stream)
+            bound(a.pointer, b.pointer, c.pointer, handle)
+            if needs_synchronize(a):
+                from cute_gemm.run.driver import synchronize
+
+                synchronize(a.device)
+        return c.owner
+
+    def _bind(self, key: tuple[Any, ...]) -> Callable[..., None]:
+        """Keep and return a bound launch; ``key`` is alpha and beta."""
+        bound = self.plan.bind(self.plan.device or 0, *key)
+        if len(self._bound) >= _BOUND_KEPT:
+            self._bound.clear()
+        self._bound[key] = bound
+        return bound
+
+    def _run_from_host(
+        self, bound: Callable[..., None], a: Operand, b: Operand, c: Operand, beta: Scalar
+    ) -> None:
+        """Copy in, compute, copy out."""
+        from cute_gemm.run.launch import allocate_like, download, upload
+
+        device, C = self.plan.device or 0, host_array(c)
+        with (
+            upload(host_array(a), device) as on_a,
+            upload(host_array(b), device) as on_b,
+            upload(C, device) if beta.value != 0 else allocate_like(C, device) as on_c,
+        ):
+            bound(on_a.pointer, on_b.pointer, on_c.pointer)
+            download(on_c, C)
+
+
+def unowned(*operands: Operand) -> tuple[Operand, ...]:
+    """Return operands that keep no array alive."""
+    return tuple(replace(operand, owner=None) for operand in operands)
+
+
+_ONE_AND_ZERO = (Scalar(1), Scalar(0))
+
+
+def scalars(
+    alpha: Any, beta: Any, problem: GemmProblem, device: int | None, c: Operand | None
+) -> tuple[Scalar, Scalar]:
+    """Check alpha and beta of a call, beta against the C that is given or not."""
+    if type(alpha) is float and type(beta) is float and alpha == 1.0 and beta == 0.0:
+        return _ONE_AND_ZERO  # every accumulator has these two
+    factors = (
+        scalar(alpha, "alpha", problem.A.dtype, device),
+        scalar(beta, "beta", problem.A.dtype, device),
+    )
+    check_beta(factors[1], c)
+    return factors
+
+
+def raw_stream(stream: Any) -> int:
+    """Return the raw ``CUstream`` of whatever a library calls a stream."""
+    if isinstance(stream, int):
+        return stream
+    for attribute in ("cuda_stream", "ptr", "handle"):
+        value = getattr(stream, attribute, None)
+        if value is not None:
+            return int(value)
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        return int(protocol()[1])
+    raise OptionError(
+        f"stream={stream!r} is not a CUDA stream; expected an int, or an object of PyTorch, CuPy "
+        "or cuda.core"
+    )

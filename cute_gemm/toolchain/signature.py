@@ -1,0 +1,190 @@
+"""What a kernel is called with: its C++ parameters, their packed values, and its launch.
+
+The parameter list of the emitted entry and the block of arguments that the driver reads are two
+renderings of one `Signature`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm.errors import ScalarError
+from cute_gemm.problem.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import GemmProblem
+
+#: ``struct`` format of a scalar argument.
+_SCALARS = {"float32": "f", "float64": "d", "int32": "i", "complex64": "2f", "complex128": "2d"}
+#: Most that a grid has along y and z.
+_MOST_ALONG_Y = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a kernel is started.
+
+    ``grid``: CTAs of one GEMM; ``block``: threads per CTA; ``smem``: dynamic shared memory, bytes;
+    ``batch``: GEMMs; ``cluster``: CTAs of a cluster; ``dependent``: it may start before the launch
+    ahead of it has ended (programmatic dependent launch), for which it waits itself.
+    """
+
+    grid: int
+    block: int
+    smem: int
+    batch: int = 1
+    cluster: int = 1
+    dependent: bool = False
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of all GEMMs."""
+        return self.grid * self.batch
+
+    @property
+    def dimensions(self) -> tuple[int, int, int]:
+        """Of the grid: tiles along x, the batch along y and, beyond 65535, z."""
+        layers = -(-self.batch // _MOST_ALONG_Y)
+        return self.grid, min(self.batch, _MOST_ALONG_Y), layers
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter: name, C++ type, in which ``{}`` is where the types are, and bytes."""
+
+    name: str
+    cpp: str
+    size: int = 8
+
+    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+        """Write its value into ``block``."""
+        raise NotImplementedError
+
+
+class Pointer(Parameter):
+    """An address: a matrix's, of which every call writes its own, or that of alpha or beta."""
+
+    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+        """Write the given address, or none."""
+        struct.pack_into("=Q", block, offset, given.get(self.name, 0))
+
+
+class Extent(Parameter):
+    """An extent of the problem: m, n, k or l."""
+
+    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+        """Write the extent of that name."""
+        struct.pack_into("=i", block, offset, getattr(problem, self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Stride(Parameter):
+    """A step in elements of one matrix: ``of`` is ``"ld"`` or ``"batch_stride"``."""
+
+    matrix: str = ""
+    of: str = ""
+
+    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+        """Write the step."""
+        struct.pack_into("=q", block, offset, getattr(getattr(problem, self.matrix), self.of))
+
+
+class Scalar(Parameter):
+    """alpha or beta, of the type of the sums."""
+
+    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+        """Write the given value."""
+        kind = DTYPES[problem.A.dtype].accumulator
+        pack_scalar(kind, block, offset, given[self.name], self.name)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters of a kernel's entry, in order; the matrices' pointers come first."""
+
+    parameters: tuple[Parameter, ...]
+    offsets: tuple[int, ...] = field(init=False)
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        offsets, end = [], 0
+        for one in self.parameters:
+            end = -(-end // one.size) * one.size
+            offsets.append(end)
+            end += one.size
+        object.__setattr__(self, "offsets", tuple(offsets))
+        object.__setattr__(self, "size", end)
+
+    def cpp(self, prefix: str) -> str:
+        """Return the C++ parameter list; ``prefix``: where Element, ElementC, Accumulator are."""
+        return ", ".join(f"{one.cpp.format(prefix)} {one.name}" for one in self.parameters)
+
+    def arguments(self, problem: GemmProblem, **given: Any) -> Arguments:
+        """Pack the arguments of a problem.
+
+        ``given``: ``alpha`` and ``beta``, and ``alpha_ptr`` and ``beta_ptr``, the device addresses
+        that they are read from instead, where they are not 0. ScalarError for a value that is not
+        of the type of the sums.
+        """
+        return Arguments(self, problem, given)
+
+
+class Arguments:
+    """Packed arguments, and the table of their addresses that the driver reads."""
+
+    __slots__ = ("block", "table")
+
+    def __init__(
+        self, signature: Signature, problem: GemmProblem, given: Mapping[str, Any]
+    ) -> None:
+        self.block = ctypes.create_string_buffer(signature.size)
+        for one, offset in zip(signature.parameters, signature.offsets, strict=True):
+            one.pack(self.block, offset, problem, given)
+        base = ctypes.addressof(self.block)
+        count = len(signature.parameters)
+        self.table = (ctypes.c_void_p * count)(*(base + offset for offset in signature.offsets))
+
+
+#: Of every kernel that is one GEMM, or a batch of them.
+GEMM = Signature(
+    (
+        Pointer("A", "{}Element const*"),
+        Pointer("B", "{}Element const*"),
+        Pointer("C", "{}ElementC*"),
+        *(Extent(name, "int", 4) for name in "mnkl"),
+        *(Stride(f"ld{name.lower()}", "int64_t", 8, name, "ld") for name in "ABC"),
+        *(Stride(f"batch_{name.lower()}", "int64_t", 8, name, "batch_stride") for name in "ABC"),
+        Scalar("alpha", "{}Accumulator", 16),
+        Scalar("beta", "{}Accumulator", 16),
+        Pointer("alpha_ptr", "{}Accumulator const*"),
+        Pointer("beta_ptr", "{}Accumulator const*"),
+    )
+)
+
+
+def pack_scalar(scalar: str, block: Any, offset: int, value: complex, name: str) -> None:
+    """Write alpha or beta into ``block`` as a number of the type called ``scalar``.
+
+    Raises
+    ------
+    ScalarError
+        When it is not one.
+    """
+    form = f"={_SCALARS[scalar]}"
+    parts = [value.real, value.imag] if form[1] == "2" else [value]
+    try:
+        struct.pack_into(form, block, offset, *parts)
+    except OverflowError:  # a float64 beyond float32: what a cast gives is infinity
+        parts = [_clipped(part) for part in parts]
+        struct.pack_into(form, block, offset, *parts)
+    except struct.error as error:
+        raise ScalarError(f"{name}={value!r} is not a number of type {scalar}: {error}") from None
+
+
+def _clipped(value: Any) -> float:
+    return math.copysign(math.inf, value) if abs(value) > 3.4e38 else float(value)
