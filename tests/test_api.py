@@ -23,9 +23,9 @@ from cute_gemm.errors import (
     UnknownKernelError,
     UnsupportedError,
 )
+from cute_gemm.executable import raw_stream
 from cute_gemm.measure.contestants import of_kernel
 from cute_gemm.measure.matrices import Place
-from cute_gemm.plan import raw_stream
 from cute_gemm.problem.dtypes import DTYPES
 
 OPS = ("NN", "NT", "TN", "TT")

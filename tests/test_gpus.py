@@ -6,7 +6,7 @@ import pytest
 
 from cute_gemm.arch import MULTIPROCESSORS, Arch
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.gpus.table import GPUS, gpu, stands_for
+from cute_gemm.gpus.table import GPUS, gpu, nearest, of_device, stands_for
 
 #: Dense operations per clock and multiprocessor, from the architecture whitepapers, by compute
 #: capability: tensor cores with 16-bit types (two where GeForce has half), CUDA cores with FP32.
@@ -144,3 +144,12 @@ def test_a_named_gpu_says_the_arch(capsys):
     assert "sm_90a" in capsys.readouterr().out
     assert main(["explain", "naive", "TN", *words]) == 0
     assert "sm_90a" in capsys.readouterr().out
+
+
+def test_the_gpu_that_a_driver_names():
+    assert of_device("NVIDIA H200", Arch("sm_90a"), 132) is gpu("H200")
+    part = of_device("NVIDIA H200", Arch("sm_90a"), 66)
+    assert part.sms == 66 and part.peak("tf32").tflops == gpu("H200").peak("tf32").tflops / 2
+    other = of_device("NVIDIA Thor", Arch("sm_110a"), 20)
+    assert (other.name, other.cc, other.sms) == ("NVIDIA Thor", 110, 20)
+    assert other.bandwidth_gbs == gpu("B200").bandwidth_gbs and nearest(Arch("sm_75")).cc == 80

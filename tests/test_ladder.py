@@ -12,7 +12,7 @@ import pytest
 import cute_gemm as cg
 from cute_gemm import select
 from cute_gemm.analysis.rows import AccessRow, make_row
-from cute_gemm.arch import compute_capability, shared_limit
+from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import Config, structure
@@ -219,7 +219,7 @@ def test_defaults_are_legal(name: str, arch: str, dtype: str) -> None:
         launch = select.get(name).launch(config, each)
         assert launch.block == config.threads and launch.block % 32 == 0
         assert launch.block * config.min_ctas <= 2048
-        limit = shared_limit(compute_capability(arch))
+        limit = Arch(arch).shared_limit
         assert launch.smem * (config.min_ctas if name != "smem_full_k" else 1) <= limit
 
 

@@ -19,8 +19,8 @@ from cute_gemm import select
 from cute_gemm.cute.copies import TiledCopy, TiledMma
 from cute_gemm.cute.layout import Layout, Swizzle, parse
 from cute_gemm.errors import CompileError
+from cute_gemm.kernels.simt import structure as simt_structure
 from cute_gemm.kernels.simt.kernel import SimtKernel
-from cute_gemm.kernels.simt.kernel import structure as simt_structure
 from cute_gemm.kernels.simt.unit import emit_simt
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Config, Structure, structure

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from cute_gemm.arch import Arch
@@ -304,3 +304,22 @@ def stands_for(arch: Arch) -> Gpu | None:
     """Return the GPU that stands for an arch when none was named; None for other archs."""
     name = _DEFAULTS.get(arch.cc)
     return gpu(name) if name else None
+
+
+def of_device(name: str, arch: Arch, sms: int) -> Gpu:
+    """Return the GPU that a driver calls ``name``, with the multiprocessors that it says there are.
+
+    One that is not in the table has the rates per multiprocessor, and the memory, of the one that
+    stands for its arch (or for the nearest older one).
+    """
+    row = _BY_NAME.get(_plain(name)) or nearest(arch)
+    if row.sms == sms and row.cc == arch.cc:
+        return row
+    peaks = tuple(peak._replace(tflops=peak.tflops * sms / row.sms) for peak in row.peaks)
+    return replace(row, name=name, aliases=(), cc=arch.cc, sms=sms, peaks=peaks)
+
+
+def nearest(arch: Arch) -> Gpu:
+    """Return the GPU that stands for an arch or, where none does, for the nearest older one."""
+    older = [cc for cc in _DEFAULTS if cc <= arch.cc]
+    return gpu(_DEFAULTS[max(older, default=min(_DEFAULTS))])
