@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.executable import Executable
+from cute_gemm.select import Candidate, Choice, why
 from cute_gemm.toolchain.nvrtc import ptx
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from cute_gemm.analysis.report import Report
     from cute_gemm.problem.problem import GemmProblem
-    from cute_gemm.select import Choice
     from cute_gemm.toolchain.cubin import Build, Resources
     from cute_gemm.toolchain.signature import Launch
     from cute_gemm.toolchain.unit import TranslationUnit
@@ -53,18 +53,39 @@ class Plan:
         device: int | None,
         arch: str,
         choice: Choice,
+        by_name: bool = True,
     ) -> None:
         self.problem = problem
         self.backend = backend
         self.device = device
         self.arch = arch
-        self._kernel, self.config, self.why = choice
+        self._kernel, self.config, self._candidates = choice
+        self._by_name = by_name
         self.kernel = self._kernel.name
         self.executable = Executable(self)
 
     def __repr__(self) -> str:
         p = self.problem
         return f"Plan({p.op} m={p.m} n={p.n} k={p.k} {p.A.dtype}, {self.config.name}, {self.arch})"
+
+    # ---- why this kernel ------------------------------------------------------------------------
+
+    @cached_property
+    def why(self) -> str:
+        """Why this kernel and config: the predicted time, what it is made of, and who came next."""
+        return why(self.candidates(), self._by_name)
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return the configs that were priced, each with its kernel and price, cheapest first.
+
+        Examples
+        --------
+        >>> from cute_gemm import plan
+        >>> first = plan("TN", m=4096, n=4096, k=4096, dtype="float16", arch="sm_90a").candidates()[0]
+        >>> first.kernel.name, first.config.tile, first.price.binding
+        ('sm80_pipeline', (128, 256, 64), 'tensor cores')
+        """
+        return self._candidates()
 
     # ---- what the kernel is ---------------------------------------------------------------------
 

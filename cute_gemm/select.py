@@ -1,16 +1,20 @@
-"""Problem -> kernel and config."""
+"""Problem -> kernel and config: enumerate, refuse, price, compare."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cute_gemm.errors import UnknownKernelError
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm._text import duration
+from cute_gemm.arch import Arch
+from cute_gemm.errors import OptionError, UnknownKernelError, UnsupportedError
+from cute_gemm.gpus.table import Gpu, nearest
+from cute_gemm.model.price import Price, Prices
 
 if TYPE_CHECKING:
-    from cute_gemm.kernels.base import Kernel
+    from cute_gemm.kernels.base import CompiledKernel, Kernel
     from cute_gemm.problem.problem import GemmProblem
 
 #: name -> (module, class); imported when asked for.
@@ -37,13 +41,24 @@ _KERNELS = {
 #: The road of the tutorials, each kernel one idea further; cuBLAS to compare with.
 LADDER = tuple(_KERNELS)
 
+#: What ``"auto"`` chooses from: the other rungs of the ladder are there to be overtaken.
+CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal")
 
-class Choice(NamedTuple):
-    """A kernel, its config, and one sentence on why."""
+
+class Candidate(NamedTuple):
+    """A kernel with a config that takes the problem, and what it is predicted to cost."""
 
     kernel: Kernel
     config: Any
-    why: str
+    price: Price | None  # None where nothing is known of the kernel
+
+
+class Choice(NamedTuple):
+    """The kernel and config that were chosen, and what from, the cheapest first."""
+
+    kernel: Kernel
+    config: Any
+    candidates: Callable[[], tuple[Candidate, ...]]
 
 
 def names() -> tuple[str, ...]:
@@ -69,30 +84,107 @@ def get(name: str) -> Kernel:
     return kernel
 
 
-def select(problem: GemmProblem, arch: str, kernel: str = "auto", **options: Any) -> Choice:
-    """Choose the kernel for a problem and configure it.
+def select(
+    problem: GemmProblem,
+    arch: str,
+    kernel: str = "auto",
+    options: Mapping[str, Any] | None = None,
+    gpu: Gpu | None = None,
+) -> Choice:
+    """Enumerate the configs that take a problem, refuse, price and compare.
 
-    Parameters
-    ----------
-    kernel
-        A name, or ``"auto"``.
-    **options
-        Fields of the kernel's config.
-
-    Raises
-    ------
-    UnknownKernelError, UnsupportedError, OptionError
-        See :meth:`cute_gemm.kernels.base.Kernel.configure`.
+    ``kernel``: a name, or ``"auto"``: the cheapest config of the kernels that contend; ``options``:
+    fields of the config; ``gpu``: whose prices, by default those of the GPU that stands for the
+    arch. UnknownKernelError, UnsupportedError or OptionError when there is nothing to choose from.
     """
-    if kernel != "auto":
+    options = dict(options or {})
+    if kernel != "auto" and get(kernel).runs_on != "gpu":
         chosen = get(kernel)
-        return Choice(chosen, chosen.configure(problem, arch, **options), "asked for by name")
-    element = problem.A.dtype
-    chosen = get("double_buffered" if dtype(element).is_complex else "sm80_pipeline")
-    config = chosen.configure(problem, arch, **options)
-    return Choice(
-        chosen,
-        config,
-        f"it takes {element} in every layout; its copies follow "
-        f"A {problem.A.major}-major, B {problem.B.major}-major, C {problem.C.major}-major",
+        config = chosen.configure(problem, arch, **options)
+        only = (Candidate(chosen, config, None),)
+        return Choice(chosen, config, lambda: only)
+    shelf = _shelf(problem, Arch(arch), kernel, options, gpu or nearest(Arch(arch)))
+    seconds = shelf.prices.seconds(problem)
+    best = int(seconds.argmin())
+    made, config = shelf.configs[best]
+
+    def candidates() -> tuple[Candidate, ...]:
+        order = sorted(range(len(shelf.configs)), key=lambda index: float(seconds[index]))
+        return tuple(
+            Candidate(*shelf.configs[index], shelf.prices.price(problem, index)) for index in order
+        )
+
+    return Choice(made, config, candidates)
+
+
+def why(candidates: Sequence[Candidate], by_name: bool) -> str:
+    """Say why the first of these was chosen, with figures, and who came next."""
+    asked = "asked for by name" if by_name else ""
+    first, price = candidates[0], candidates[0].price
+    if price is None:
+        return asked
+    terms = sorted(price.terms.items(), key=lambda term: -term[1])[:2]
+    parts = " and ".join(f"{duration(seconds)} of {name}" for name, seconds in terms)
+    text = f"{duration(price.seconds)} predicted ({parts} alone)"
+    if len(candidates) > 1:
+        text += f", the least of {len(candidates)} configs; next "
+        text += ", ".join(
+            f"{label(one)} {duration(one.price.seconds)}"
+            for one in candidates[1:3]
+            if one.price is not None
+        )
+    return "; ".join(filter(None, (asked, text)))
+
+
+def label(one: Candidate) -> str:
+    """Return ``"sm80_pipeline 128x256x64"``."""
+    tile = getattr(one.config, "tile", ())
+    return " ".join((one.kernel.name, "x".join(map(str, tile)))).strip()
+
+
+class _Shelf(NamedTuple):
+    """Legal configs of one class of problems, and their prices."""
+
+    configs: list[tuple[CompiledKernel, Any]]
+    prices: Prices
+
+
+_shelves: dict[Any, _Shelf] = {}
+_SHELVES_KEPT = 512
+
+
+def _shelf(
+    problem: GemmProblem, arch: Arch, kernel: str, options: dict[str, Any], gpu: Gpu
+) -> _Shelf:
+    """Return the configs for a problem's class: what it depends on beside its extents."""
+    kernels = CONTENDERS if kernel == "auto" else (kernel,)
+    asked = tuple(
+        (name, tuple(value) if isinstance(value, list) else value)
+        for name, value in sorted(options.items())
+    )
+    traits = tuple(get(name).compiled().traits(problem) for name in kernels)
+    key = (kernel, arch, gpu.name, asked, traits)
+    found = _shelves.get(key)
+    if found is None:
+        if len(_shelves) >= _SHELVES_KEPT:
+            _shelves.clear()
+        found = _shelves[key] = _filled(problem, arch, kernels, options, gpu)
+    return found
+
+
+def _filled(
+    problem: GemmProblem, arch: Arch, kernels: Sequence[str], options: dict[str, Any], gpu: Gpu
+) -> _Shelf:
+    configs: list[tuple[CompiledKernel, Any]] = []
+    refused: Exception | None = None
+    for name in kernels:
+        made = get(name).compiled()
+        try:
+            configs += [(made, config) for config in made.legal(problem, arch, options)]
+        except (OptionError, UnsupportedError) as error:
+            refused = refused or error
+    if not configs and refused is not None:
+        raise refused
+    return _Shelf(
+        configs, Prices([made.footprint(config, problem, gpu) for made, config in configs], gpu)
     )

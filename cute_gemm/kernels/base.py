@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.gpus.table import nearest
+from cute_gemm.model.price import Footprint, Pace, Price, Prices, footprint, residue, sample
 from cute_gemm.problem import reference
+from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.signature import GEMM, Launch, Signature
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from cute_gemm.access import Access
+    from cute_gemm.access import Access, Work
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.unit import TranslationUnit
 
 #: Builds that are kept in memory, by (kernel, config, arch).
 _BUILDS_KEPT = 4096
+_FOOTPRINTS_KEPT = 4096
 
 
 class Kernel(ABC):
@@ -179,7 +183,54 @@ class CompiledKernel(Kernel):
 
     def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Any:
         """Return the cheapest legal candidate."""
-        return self.legal(problem, Arch(arch), options)[0]
+        target = Arch(arch)
+        gpu = nearest(target)
+        legal = self.legal(problem, target, options)
+        prices = Prices([self.footprint(config, problem, gpu) for config in legal], gpu)
+        return legal[int(prices.seconds(problem).argmin())]
+
+    @abstractmethod
+    def work(self, config: Any, problem: GemmProblem) -> Work:
+        """Return what a launch multiplies."""
+
+    def pace(self, config: Any) -> Pace:
+        """Return how it gets on: measured, by the type of its products."""
+        return Pace()
+
+    def traits(self, problem: GemmProblem) -> Any:
+        """Return all of a problem that its legal configs and their footprints depend on."""
+        found: list[Any] = [problem.compute, max(problem.m, problem.n, problem.k) >= 2**31 - 4096]
+        for x in (problem.A, problem.B, problem.C):
+            row = x.shape[x.unit] * DTYPES[x.dtype].bytes % 16
+            single = x.shape[1 - x.unit] <= 1
+            found += [x.dtype, x.unit, x.conj, x.alignment, residue(x), row, single]
+        return tuple(found)
+
+    def footprint(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Footprint:
+        """Return what a CTA of a config costs, by the counts of its accesses; kept in memory."""
+        matrices = (problem.A, problem.B, problem.C)
+        residues = tuple((residue(x), x.alignment) for x in matrices)
+        key = (self.name, config, residues, gpu.name)
+        found = _footprints.get(key)
+        if found is None:
+            one = sample(problem, config.tile)
+            if len(_footprints) >= _FOOTPRINTS_KEPT:
+                _footprints.clear()
+            found = _footprints[key] = footprint(
+                config.tile,
+                self.accesses(config, one),
+                self.work(config, one),
+                self.launch(config, one),
+                self.pace(config),
+                gpu,
+                DTYPES[DTYPES[problem.A.dtype].accumulator].bytes,
+                getattr(config, "min_ctas", 1),
+            )
+        return found
+
+    def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:
+        """Return the predicted time of a config on a problem."""
+        return Prices([self.footprint(config, problem, gpu)], gpu).price(problem, 0)
 
     def build(self, config: Any, arch: str) -> Build:
         """Return the compiled kernel: from memory, from the cache or from NVRTC."""
@@ -214,3 +265,4 @@ class CompiledKernel(Kernel):
 
 
 _builds: dict[tuple[str, Any, str], Build] = {}
+_footprints: dict[Any, Footprint] = {}

@@ -1,0 +1,250 @@
+"""What a config will cost on a problem: a predicted time, from the counts that the report shows.
+
+A CTA's k-tile keeps each unit of a multiprocessor busy for as many clocks as its accesses and
+products take (`Footprint`, from the counted accesses of one tile). From there on a price is
+arithmetic on the problem's extents: how many CTAs the busiest multiprocessor gets, how many of them
+are resident at a time, whether they keep the units busy or wait for themselves, and what L2 and
+DRAM move meanwhile.
+
+How well a kernel does that is its `Pace`, and the constants below are the GPU's: both were fitted to
+1,110 times of 43 kernels and types on an H200 (rms error 13 % for the kernels that are chosen from).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm.gpus.occupancy import occupancy
+from cute_gemm.model.analyze import analyze
+from cute_gemm.model.gmem import LINE, SECTOR
+from cute_gemm.model.smem import SharedCounts
+from cute_gemm.problem.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from cute_gemm.access import Access, Work
+    from cute_gemm.gpus.table import Gpu
+    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.toolchain.signature import Launch
+
+#: Of a launch: microseconds before its first and after its last instruction.
+LAUNCH_US = 2.9
+#: Clocks that a CTA takes to start; for each wavefront or pass of its way to C; for a wavefront and
+#: for a pass through L1's tags in the main loop; for a load that nothing hides.
+START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
+#: Clocks from global to shared memory under load: what tiles that are on their way must cover.
+MEMORY = 1180.0
+#: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had.
+L2_BYTES, DRAM_PART = 54.5, 0.63
+#: Registers of a thread beside its sums.
+REGISTERS = 88
+#: k-tiles of the sample whose accesses are counted.
+DEPTH = 4
+
+
+class Pace(NamedTuple):
+    """How a kernel gets on: fitted to measured times, but for ``waits`` and ``ahead``.
+
+    ``slowdown``: clocks that its products take, over those at the unit's peak rate; ``latency``:
+    clocks of a k-tile that nothing overlaps in a lone CTA; ``serial``: part of a warp's own work
+    that the CTA's other warps do not overlap; ``waits``: loads of a k-tile that are waited for one
+    by one; ``ahead``: k-tiles that are on their way at a time, 0 where a CTA waits for each.
+    """
+
+    slowdown: float = 1.5
+    latency: float = 450.0
+    serial: float = 0.6
+    waits: float = 0.0
+    ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What one CTA of a config costs a multiprocessor, whatever the problem's extents.
+
+    ``busy``: clocks of a k-tile when others fill the gaps; ``alone``: clocks that it takes at least;
+    ``cover``: clocks until the next one has come; ``end``: clocks of the way to C; ``tile_bytes``
+    and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a multiprocessor;
+    ``units``: clocks of a k-tile by unit, of which ``busy`` is made.
+    """
+
+    tile: tuple[int, int, int]
+    busy: float
+    alone: float
+    cover: float
+    end: float
+    tile_bytes: float
+    end_bytes: float
+    resident: int
+    units: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A predicted time in seconds, and what it is made of.
+
+    ``terms``: seconds of each unit if it were all (``"tensor cores"``, ``"shared memory"``, ``"L1"``,
+    ``"instruction issue"``; ``"waiting"`` of CTAs for themselves; ``"L2"``, ``"DRAM"``, ``"start"``);
+    ``ctas``: of the launch; ``resident``: of a multiprocessor at a time; ``rounds``: how often the
+    busiest multiprocessor is filled; ``full``: the part of its places that the last round fills.
+    """
+
+    seconds: float
+    terms: dict[str, float]
+    ctas: int
+    resident: int
+    rounds: int
+    full: float
+
+    @property
+    def binding(self) -> str:
+        """The largest term."""
+        return max(self.terms, key=lambda name: self.terms[name])
+
+
+def sample(problem: GemmProblem, tile: tuple[int, int, int]) -> GemmProblem:
+    """Return a problem of one CTA and `DEPTH` k-tiles with matrices laid out as the given one's.
+
+    Only the leading dimensions' residues to lines of L2 are kept, on which the counts depend.
+    """
+    m, n, k = tile[0], tile[1], DEPTH * tile[2]
+
+    def part(matrix: Matrix, shape: tuple[int, int]) -> Matrix:
+        size = DTYPES[matrix.dtype].bytes
+        ld = residue(matrix) // size + (LINE << 10) // size
+        stride = (1, ld) if matrix.unit == 0 else (ld, 1)
+        return replace(matrix, shape=shape, stride=stride, l=1, batch_stride=0)
+
+    A, B, C = part(problem.A, (m, k)), part(problem.B, (n, k)), part(problem.C, (m, n))
+    return replace(problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C)
+
+
+def residue(matrix: Matrix) -> int:
+    """Return the leading dimension's bytes modulo a line of L2."""
+    return matrix.ld * DTYPES[matrix.dtype].bytes % LINE
+
+
+def footprint(
+    tile: tuple[int, int, int],
+    accesses: Iterable[Access],
+    work: Work,
+    launch: Launch,
+    pace: Pace,
+    gpu: Gpu,
+    sums: int,
+    min_ctas: int,
+) -> Footprint:
+    """Count a config's accesses of a `sample` and say what a CTA costs.
+
+    ``sums``: bytes of an accumulator; ``min_ctas``: CTAs that registers are rationed for.
+    """
+    per = {"k-tile": [0.0] * 4, "CTA": [0.0] * 4}  # wavefronts, passes, sectors, instructions
+    for access in accesses:
+        counts = analyze(access).launch
+        sums_of = per[access.unit]
+        if isinstance(counts, SharedCounts):
+            sums_of[0] += counts.wavefronts
+        else:
+            issued = counts.requests - getattr(counts, "off", 0)
+            sums_of[1] += max(issued, counts.lines / 4)
+            sums_of[2] += counts.l2_sectors
+        # A cp.async has an access of each space.
+        if not isinstance(counts, SharedCounts) or access.instruction != "cp.async":
+            sums_of[3] += counts.requests - counts.off
+    waves, passes, sectors, moves = (total / DEPTH for total in per["k-tile"])
+    products = work.products / DEPTH
+    clocks = gpu.sms * gpu.clock_ghz * 1e9
+    peak = gpu.peak(work.rate, work.unit) or gpu.peak("float32", "CUDA cores")
+    assert peak is not None
+    units = {
+        work.unit: products / (peak.tflops * 1e12 / 2 / clocks) * pace.slowdown,
+        "shared memory": waves * WAVEFRONT,
+        "L1": passes * PASS,
+    }
+    if work.unit == "CUDA cores":
+        units["instruction issue"] = (products / 32 + moves) / 4
+    busy = float(np.cbrt(sum(clock**3 for clock in units.values())))
+    warps = launch.block / 32
+    registers = min(tile[0] * tile[1] * sums // 4 // launch.block + REGISTERS, 255)
+    sm = gpu.arch.multiprocessor
+    resident = 1
+    if sm is not None:
+        by_shape = occupancy(sm, launch.block, None, launch.smem).ctas_per_sm
+        by_registers = occupancy(sm, launch.block, registers, launch.smem).ctas_per_sm
+        resident = max(1, by_registers, min(min_ctas, by_shape))
+    return Footprint(
+        tile=tile,
+        busy=busy,
+        alone=pace.latency + pace.waits * WAIT + pace.serial * busy * 4 / warps,
+        cover=MEMORY / pace.ahead if pace.ahead else 0.0,
+        end=END * (per["CTA"][0] + per["CTA"][1]),
+        tile_bytes=sectors * SECTOR,
+        end_bytes=per["CTA"][2] * SECTOR,
+        resident=resident,
+        units=tuple(units.items()),
+    )
+
+
+class Prices:
+    """Footprints side by side, so that all are priced at once."""
+
+    __slots__ = ("_columns", "_gpu", "footprints")
+
+    def __init__(self, footprints: Sequence[Footprint], gpu: Gpu) -> None:
+        self.footprints = tuple(footprints)
+        self._gpu = gpu
+        rows = [
+            (*f.tile, f.busy, f.alone**3 + f.cover**3, f.end, f.tile_bytes, f.end_bytes, f.resident)
+            for f in footprints
+        ]
+        self._columns = tuple(np.array(rows, float).T) if rows else ()
+
+    def seconds(self, problem: GemmProblem) -> np.ndarray:
+        """Return the predicted time of each, in seconds."""
+        return self._times(problem, *self._columns)[0]
+
+    def price(self, problem: GemmProblem, index: int) -> Price:
+        """Return one price with its terms."""
+        gpu, one = self._gpu, self.footprints[index]
+        column = (entry[index] for entry in self._columns)
+        total, most, filled, tiles, depth, l2 = map(float, self._times(problem, *column))
+        clock = gpu.clock_ghz * 1e9
+        rounds = -(-most // filled)
+        terms = {unit: most * depth * clocks / clock for unit, clocks in one.units}
+        terms["waiting"] = rounds * depth * float(np.cbrt(one.alone**3 + one.cover**3)) / clock
+        terms |= {"L2": l2, "DRAM": self._dram(problem), "start": LAUNCH_US * 1e-6}
+        last = most - (rounds - 1) * filled
+        return Price(
+            total, terms, int(tiles), one.resident, int(rounds), last / filled if filled else 0.0
+        )
+
+    def _dram(self, problem: GemmProblem) -> float:
+        moved = problem.A.nbytes + problem.B.nbytes + problem.C.nbytes
+        return moved / (DRAM_PART * self._gpu.bandwidth_gbs * 1e9)
+
+    def _times(
+        self, problem: GemmProblem, bm: Any, bn: Any, bk: Any, busy: Any, waits: Any, end: Any,
+        tile_bytes: Any, end_bytes: Any, resident: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """Of one or all: seconds, CTAs of the busiest SM, resident, CTAs, k-tiles, seconds of L2."""
+        gpu = self._gpu
+        clock = gpu.clock_ghz * 1e9
+        tiles = np.ceil(problem.m / bm) * np.ceil(problem.n / bn) * problem.l
+        depth = np.ceil(problem.k / bk)
+        most = np.ceil(tiles / gpu.sms)
+        filled = np.minimum(resident, np.maximum(most, 1))
+        whole = np.floor(most / filled)
+        rest = most - whole * filled
+
+        def together(ctas: Any) -> Any:
+            beside = ctas * busy
+            return depth * np.cbrt(beside * beside * beside + waits) + START + ctas * end
+
+        on_sm = (whole * together(filled) + np.where(rest > 0, together(rest), 0.0)) / clock
+        l2 = (tile_bytes * depth + end_bytes) * tiles / (L2_BYTES * gpu.sms * clock)
+        dram = self._dram(problem)
+        seconds = LAUNCH_US * 1e-6 + np.cbrt(on_sm**3 + l2**3 + dram**3)
+        return seconds, most, filled, tiles, depth, l2
