@@ -10,7 +10,7 @@ import pytest
 from cutlass_traces import KERNEL, configs, unit
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
-from cute_gemm.cute.layout import parse
+from cute_gemm.cute.notation import parse
 from cute_gemm.errors import CompileError, OptionError
 from cute_gemm.kernels.cutlass import epilogue
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cute_gemm.cute.layout import Layout, parse
+from cute_gemm.cute.layout import Layout
+from cute_gemm.cute.notation import parse
 
 
 @dataclass(frozen=True, slots=True)
