@@ -159,7 +159,7 @@ def test_known_conflicts(config: CutlassUniversalConfig) -> None:
         if config.math == "float32":
             # Transposing on the way, without padding: 8 rows of K meet in 4 lines.
             assert found == (8 if major == "K" else 1)
-        elif config.stages == 2 or config.alignment(operand) * size == 16 or size == 8:
+        elif config.stages == 2 or config.side(operand).alignment * size == 16 or size == 8:
             assert found == 1
     if config.align_c == 8:
         # What the exchange of halves is for; bfloat16 goes without.
