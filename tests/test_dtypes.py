@@ -12,7 +12,7 @@ import pytest
 
 from cute_gemm.cute.atoms import mma_atoms
 from cute_gemm.problem.dtypes import DTYPES, dtype, factor, operand_types
-from cute_gemm.toolchain.nvrtc import include_paths
+from cute_gemm.toolchain.headers import include_paths
 
 ROWS = [row for row in DTYPES.values() if row.name != "tf32"]  # which no library stores
 

@@ -20,7 +20,7 @@ from cute_gemm.cute.layout import (
 )
 from cute_gemm.cute.notation import as_printed, parse
 from cute_gemm.errors import NotationError
-from cute_gemm.toolchain.nvrtc import include_paths
+from cute_gemm.toolchain.headers import include_paths
 
 LEAF = st.tuples(st.integers(1, 4), st.integers(0, 40))
 

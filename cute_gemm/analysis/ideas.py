@@ -18,7 +18,6 @@ from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._paths import templates_path
 from cute_gemm.analysis.performance import elements
 from cute_gemm.cute.atoms import MMA_ATOMS
 from cute_gemm.kernels.cutlass import config as cutlass_config
@@ -26,6 +25,7 @@ from cute_gemm.kernels.simt import structure as simt_structure
 from cute_gemm.kernels.sm80 import structure as sm80_structure
 from cute_gemm.problem.dtypes import dtype
 from cute_gemm.select import names
+from cute_gemm.toolchain.headers import templates_path
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
