@@ -87,7 +87,7 @@ def select(problem: GemmProblem, arch: str, kernel: str = "auto", **options: Any
     if kernel != "auto":
         chosen = get(kernel)
         return Choice(chosen, chosen.configure(problem, arch, **options), "asked for by name")
-    element = problem.A.dtype
+    element = problem.inputs.name
     chosen = get("double_buffered" if dtype(element).is_complex else "sm80_pipeline")
     config = chosen.configure(problem, arch, **options)
     return Choice(

@@ -153,6 +153,11 @@ class GemmProblem:
         return DTYPES[self.A.dtype]
 
     @property
+    def types(self) -> str:
+        """What people read: ``"float16 -> float32, compute float32"``."""
+        return f"{self.inputs.name} -> {self.C.dtype}, compute {self.compute}"
+
+    @property
     def flops(self) -> int:
         """Real operations: two for a multiplication and an addition, eight for complex ones."""
         return (8 if self.inputs.is_complex else 2) * self.m * self.n * self.k

@@ -97,7 +97,7 @@ class Scalar(Parameter):
 
     def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
         """Write the given value."""
-        kind = DTYPES[problem.A.dtype].accumulator
+        kind = problem.inputs.accumulator
         pack_scalar(kind, block, offset, given[self.name], self.name)
 
 

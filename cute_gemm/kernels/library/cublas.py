@@ -183,7 +183,7 @@ class Cublas:
         def start(keep_alive: Any = block) -> None:
             code = function(*arguments)
             if code:
-                self._check(code, f"{problem.op} of {problem.A.dtype}")
+                self._check(code, f"{problem.op} of {problem.inputs.name}")
 
         return start
 
@@ -235,7 +235,7 @@ class Cublas:
             with self._lock:
                 self._set(stream, mode)
                 code = self._library.cublasGemmEx_64(self._handle, *arguments)
-            self._check(code, f"{problem.op} of {problem.A.dtype}")
+            self._check(code, f"{problem.op} of {problem.inputs.name}")
 
         return launch
 
@@ -269,7 +269,7 @@ class Cublas:
 def _scalars(problem: GemmProblem, alpha: complex, beta: complex) -> tuple[Any, int, int]:
     """Return alpha and beta in host memory, as the type that they have, and their addresses."""
     block = ctypes.create_string_buffer(2 * _SCALAR)
-    kind = DTYPES[problem.A.dtype].accumulator
+    kind = problem.inputs.accumulator
     # Without products nothing is to come of alpha, which may be infinite.
     pack_scalar(kind, block, 0, alpha if problem.k else 0, "alpha")
     pack_scalar(kind, block, _SCALAR, beta, "beta")

@@ -80,9 +80,9 @@ class Sm80Pipeline(CompiledKernel):
 
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
         """Return tile, warps, stages and min_ctas of each candidate, for large problems first."""
-        if policy == "mn_major" and DTYPES[problem.A.dtype].bytes == 2:
+        if policy == "mn_major" and problem.inputs.bytes == 2:
             return (_REFERENCE,)
-        tiles = _TILES[problem.A.dtype, problem.compute]
+        tiles = _TILES[problem.inputs.name, problem.compute]
         # Copies of 1 and 2 bytes go through registers, of which the largest tile has none to spare.
         narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
         return tiles[narrow:]
@@ -106,7 +106,7 @@ class Sm80Pipeline(CompiledKernel):
                 copy="auto",
                 raster=8,
                 min_ctas=ctas,
-                dtype=problem.A.dtype,
+                dtype=problem.inputs.name,
                 compute=problem.compute,
                 out_dtype=problem.C.dtype,
                 mma=mma,
