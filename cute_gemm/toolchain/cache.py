@@ -18,7 +18,7 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -143,13 +143,8 @@ def headers_digest(paths: Sequence[Path]) -> str:
     Reading 45 MB takes 0.1 s, so the digest is kept under the names, sizes and times of the files,
     which take 8 ms to look at.
     """
-    files = [(root, list(_tree(root))) for root in paths]
-    state = hashlib.sha256()
-    for root, found in files:
-        state.update(f"{root}\n".encode())
-        for name, length, changed in found:
-            state.update(f"{name}\0{length}\0{changed}\n".encode())
-    now = state.hexdigest()
+    files = [(root, _tree(root)) for root in paths]
+    now = hashlib.sha256(repr(files).encode()).hexdigest()
 
     known: dict[str, str] = {}
     with suppress(OSError, ValueError):
@@ -176,8 +171,8 @@ def _content_digest(files: list[tuple[Path, list[tuple[str, int, int]]]]) -> str
     return content.hexdigest()
 
 
-def _tree(root: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield (name below ``root``, bytes, time of change) of every file, in order."""
+def _tree(root: Path) -> list[tuple[str, int, int]]:
+    """Return (name below ``root``, bytes, time of change) of every file, in order."""
     pending, found = [""], []
     while pending:
         below = pending.pop()
@@ -189,7 +184,7 @@ def _tree(root: Path) -> Iterator[tuple[str, int, int]]:
                 else:
                     status = item.stat()
                     found.append((name, status.st_size, status.st_mtime_ns))
-    return iter(sorted(found))
+    return sorted(found)
 
 
 # Files ------------------------------------------------------------------------------------------
