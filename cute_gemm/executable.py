@@ -157,8 +157,8 @@ def scalars(
     if type(alpha) is float and type(beta) is float and alpha == 1.0 and beta == 0.0:
         return _ONE_AND_ZERO  # every accumulator has these two
     factors = (
-        scalar(alpha, "alpha", problem.A.dtype, device),
-        scalar(beta, "beta", problem.A.dtype, device),
+        scalar(alpha, "alpha", problem.inputs.name, device),
+        scalar(beta, "beta", problem.inputs.name, device),
     )
     check_beta(factors[1], c)
     return factors

@@ -66,7 +66,8 @@ class Plan:
 
     def __repr__(self) -> str:
         p = self.problem
-        return f"Plan({p.op} m={p.m} n={p.n} k={p.k} {p.A.dtype}, {self.config.name}, {self.arch})"
+        sizes = f"m={p.m} n={p.n} k={p.k}"
+        return f"Plan({p.op} {sizes} {p.inputs.name}, {self.config.name}, {self.arch})"
 
     # ---- why this kernel ------------------------------------------------------------------------
 

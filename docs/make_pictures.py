@@ -14,7 +14,8 @@ from cute_gemm.analysis.pictures import requests as draw
 from cute_gemm.analysis.report import Report
 from cute_gemm.cute.atoms import cp_async
 from cute_gemm.cute.copies import gmem_tiled_copy
-from cute_gemm.cute.layout import Layout, column_major, parse
+from cute_gemm.cute.layout import Layout, column_major
+from cute_gemm.cute.notation import parse
 
 
 def access(report: Report, operand: str, instruction: str) -> str:

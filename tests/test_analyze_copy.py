@@ -16,7 +16,8 @@ from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
 from cute_gemm.analysis.copy.tiles import atom_name
 from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, MATRIX_ATOMS, MMA_ATOMS
 from cute_gemm.cute.copies import TiledMma, mma_tiled_copy
-from cute_gemm.cute.layout import Layout, Swizzle, from_map, parse, tile_to_shape
+from cute_gemm.cute.layout import Layout, Swizzle, from_map, tile_to_shape
+from cute_gemm.cute.notation import parse
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.dtypes import DTYPES
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
+from cute_gemm.toolchain import headers
 from cute_gemm.toolchain import nvrtc as compiler
 from cute_gemm.toolchain.cubin import Resources
-from cute_gemm.toolchain.nvrtc import build, include_paths, normalize_arch
+from cute_gemm.toolchain.headers import include_paths
+from cute_gemm.toolchain.nvrtc import build, normalize_arch
 from cute_gemm.toolchain.unit import TranslationUnit
 
 
@@ -203,15 +205,15 @@ class TestHeaders:
     @pytest.fixture
     def bare(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A machine without the nvidia wheels, and without a toolkit in its usual place."""
-        whole = compiler._package_dirs
+        whole = headers.package_dirs
         monkeypatch.setattr(
-            compiler, "_package_dirs", lambda name: [] if name == "nvidia" else whole(name)
+            headers, "package_dirs", lambda name: [] if name == "nvidia" else whole(name)
         )
         for variable in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"):
             monkeypatch.delenv(variable, raising=False)
-        toolkit = compiler._headers_of_toolkit
+        toolkit = headers._headers_of_toolkit
         monkeypatch.setattr(
-            compiler,
+            headers,
             "_headers_of_toolkit",
             lambda source, root: toolkit(source, root) if source != "/usr/local/cuda" else [],
         )
@@ -227,7 +229,7 @@ class TestHeaders:
             include_paths()
 
     def test_no_cutlass(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiler, "cutlass_path", lambda: None)
+        monkeypatch.setattr(headers, "cutlass_path", lambda: None)
         with pytest.raises(HeaderError, match="nvidia-cutlass"):
             include_paths()
 
@@ -246,7 +248,7 @@ class TestHeaders:
     def test_wheels_of_cuda_12(self, tmp_path: Path) -> None:
         self.plant(tmp_path, "cuda_runtime/include/cuda_runtime.h")
         self.plant(tmp_path, "cuda_nvcc/include/crt/mma.h", "cuda_cccl/include/cuda/std/version")
-        found = compiler._headers_of_wheels(tmp_path)
+        found = headers._headers_of_wheels(tmp_path)
         assert found.missing == ()
         assert found.cccl == tmp_path / "cuda_cccl" / "include"
 

@@ -10,7 +10,7 @@ import pytest
 from cutlass_traces import KERNEL, configs, unit
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
-from cute_gemm.cute.layout import parse
+from cute_gemm.cute.notation import parse
 from cute_gemm.errors import CompileError, OptionError
 from cute_gemm.kernels.cutlass import epilogue
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
@@ -159,7 +159,7 @@ def test_known_conflicts(config: CutlassUniversalConfig) -> None:
         if config.math == "float32":
             # Transposing on the way, without padding: 8 rows of K meet in 4 lines.
             assert found == (8 if major == "K" else 1)
-        elif config.stages == 2 or config.alignment(operand) * size == 16 or size == 8:
+        elif config.stages == 2 or config.side(operand).alignment * size == 16 or size == 8:
             assert found == 1
     if config.align_c == 8:
         # What the exchange of halves is for; bfloat16 goes without.

@@ -8,8 +8,9 @@ from cute_gemm.commands import doctor
 from cute_gemm.commands.doctor import Check, checks
 from cute_gemm.errors import HeaderError
 from cute_gemm.run import driver as devices
+from cute_gemm.toolchain import headers
 from cute_gemm.toolchain import nvrtc as compiler
-from cute_gemm.toolchain.nvrtc import CudaHeaders
+from cute_gemm.toolchain.headers import CudaHeaders
 
 
 def named(name: str) -> Check:
@@ -48,8 +49,8 @@ def planted(root: Path, cccl: str) -> CudaHeaders:
 def test_the_bound_on_cccl(
     number: str, ok: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    headers = planted(tmp_path, number)
-    monkeypatch.setattr(compiler, "cuda_headers", lambda: headers)
+    found = planted(tmp_path, number)
+    monkeypatch.setattr(doctor, "cuda_headers", lambda: found)
     check = named("CCCL")
     assert check.ok is ok
     assert check.found.startswith(f"{number[0]}.{int(number[1:4])}.")
@@ -59,8 +60,8 @@ def test_the_bound_on_cccl(
 def test_headers_of_another_release_than_nvrtc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    headers = planted(tmp_path, "3000001")
-    monkeypatch.setattr(compiler, "cuda_headers", lambda: headers)
+    found = planted(tmp_path, "3000001")
+    monkeypatch.setattr(doctor, "cuda_headers", lambda: found)
     check = named("NVRTC")
     assert check.ok is None
     assert "headers are of 13.2, NVRTC is of 13.0" in check.mend
@@ -72,8 +73,8 @@ def test_nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise HeaderError("NVRTC cannot be loaded")
 
-    monkeypatch.setattr(compiler, "_package_dirs", lambda name: [])
-    monkeypatch.setattr(compiler, "cuda_headers", lambda: None)
+    monkeypatch.setattr(headers, "package_dirs", lambda name: [])
+    monkeypatch.setattr(doctor, "cuda_headers", lambda: None)
     monkeypatch.setattr(compiler, "loaded_nvrtc_version", missing)
     for name in ("CUTLASS", "CUDA headers", "CRT", "CCCL", "NVRTC"):
         check = named(name)

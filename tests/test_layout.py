@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 from cute_gemm.cute.layout import (
     Layout,
     Swizzle,
-    as_layout,
     column_major,
     from_map,
-    parse,
-    parse_printed,
     row_major,
     tile_to_shape,
 )
+from cute_gemm.cute.notation import as_printed, parse
 from cute_gemm.errors import NotationError
-from cute_gemm.toolchain.nvrtc import include_paths
+from cute_gemm.toolchain.headers import include_paths
 
 LEAF = st.tuples(st.integers(1, 4), st.integers(0, 40))
 
@@ -270,16 +268,16 @@ PLAIN, HALF = Layout((8, 64), (64, 1)), Layout((8, 64), (64, 1), Swizzle(3, 3, 3
     ],
 )
 def test_printed_tensors(text: str, layout: Layout, space: str | None, bits: int | None) -> None:
-    assert parse_printed(text) == (layout, space, bits)
+    assert as_printed(text) == (layout, space, bits)
     assert parse(text) == layout
 
 
-def test_as_layout() -> None:
-    assert as_layout(HALF) is HALF
-    assert as_layout(pycute.Layout((8, (2, 3)), (6, (1, 2)))) == Layout((8, (2, 3)), (6, (1, 2)))
-    assert as_layout(str(HALF)) == HALF
+def test_layouts_of_any_kind_are_taken() -> None:
+    assert parse(HALF) is HALF
+    assert parse(pycute.Layout((8, (2, 3)), (6, (1, 2)))) == Layout((8, (2, 3)), (6, (1, 2)))
+    assert parse(str(HALF)) == HALF
     with pytest.raises(NotationError, match="expected"):
-        as_layout(object())
+        parse(object())
 
 
 @given(SWIZZLES.filter(lambda swizzle: swizzle.base >= 3), st.integers(0, 3))

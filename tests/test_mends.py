@@ -15,7 +15,8 @@ from cute_gemm.analysis.copy.report import analyze_copy
 from cute_gemm.analysis.mends.gmem import mend_global, mend_shared, mends
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
-from cute_gemm.cute.layout import Layout, Swizzle, column_major, parse, row_major, tile_to_shape
+from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
+from cute_gemm.cute.notation import parse
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import structure
 from cute_gemm.model import gmem, smem

@@ -57,7 +57,7 @@ int main(void) {
 
 
 def test_the_rules_are_those_of_cuda_occupancy_h(tmp_path):
-    from cute_gemm.toolchain.nvrtc import include_paths
+    from cute_gemm.toolchain.headers import include_paths
 
     cc = shutil.which("cc")
     headers = [p for p in include_paths() if (p / "cuda_occupancy.h").is_file()]

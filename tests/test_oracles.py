@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from cute_gemm.analysis.copy.tiles import held_values, matrix_vectors
 from cute_gemm.cute.atoms import LDMATRIX, MATRIX_ATOMS, MMA_ATOMS
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
-from cute_gemm.cute.layout import Layout, Swizzle, as_layout, column_major, row_major, tile_to_shape
+from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
+from cute_gemm.cute.notation import parse
 
 tl = pytest.importorskip("tensor_layouts", reason="an oracle: pip install tensor-layouts")
 atoms_nv = pytest.importorskip("tensor_layouts.atoms_nv")
@@ -130,14 +131,14 @@ def test_swizzled_layouts(affine: Layout, bms: tuple[int, int, int]) -> None:
     )
     for m, n in np.ndindex(affine.extents):
         assert ours(m, n) == theirs(m, n) == third(m, n)
-    assert as_layout(third) == ours
+    assert parse(third) == ours
 
 
 @settings(deadline=None)
 @given(LAYOUTS)
 def test_layouts_of_other_libraries_are_taken(layout: Layout) -> None:
-    assert as_layout(pycute.Layout(layout.shape, layout.stride)) == layout
-    assert as_layout(tl.Layout(layout.shape, layout.stride)) == layout
+    assert parse(pycute.Layout(layout.shape, layout.stride)) == layout
+    assert parse(tl.Layout(layout.shape, layout.stride)) == layout
 
 
 POWERS = LAYOUTS.filter(lambda layout: layout.size & (layout.size - 1) == 0)
@@ -152,4 +153,4 @@ def test_compositions_are_pycutes(outer: Layout, inner: Layout) -> None:
         pycute.Layout(outer.shape, outer.stride), pycute.Layout(inner.shape, inner.stride)
     )
     index = np.arange(inner.size)
-    assert np.array_equal(as_layout(composed)(index), outer(inner(index)))
+    assert np.array_equal(parse(composed)(index), outer(inner(index)))

@@ -17,7 +17,8 @@ import pytest
 
 from cute_gemm import select
 from cute_gemm.cute.copies import TiledCopy, TiledMma
-from cute_gemm.cute.layout import Layout, Swizzle, parse
+from cute_gemm.cute.layout import Layout, Swizzle
+from cute_gemm.cute.notation import parse
 from cute_gemm.errors import CompileError
 from cute_gemm.kernels.simt import structure as simt_structure
 from cute_gemm.kernels.simt.kernel import SimtKernel

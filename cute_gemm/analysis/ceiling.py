@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm.cute.atoms import MMA_ATOMS
 from cute_gemm.kernels.cutlass import config as cutlass_config
 from cute_gemm.kernels.simt import structure as simt_structure
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.dtypes import factor
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
@@ -203,7 +203,7 @@ def _work(kernel: Kernel, report: Report) -> tuple[int, int]:
     products = tiles * bm * bn * -(-problem.k // bk) * bk
     if not getattr(kernel, "staged", True):  # threads past the edges have nothing to do
         products = problem.m * problem.n * problem.k
-    return tiles, products * (4 if dtype(problem.A.dtype).is_complex else 1)
+    return tiles, products * (4 if problem.inputs.is_complex else 1)
 
 
 def _peak(report: Report, gpu: Gpu) -> Peak | None:
@@ -215,5 +215,5 @@ def _peak(report: Report, gpu: Gpu) -> Peak | None:
         cores = cutlass_config.MATH[config.math].opcode == "Simt"
     else:
         cores = MMA_ATOMS[config.mma].threads == 1
-    key = "tf32" if problem.compute == "tf32" else problem.A.dtype
+    key = factor(problem.inputs.name, problem.compute).name
     return gpu.peak(key, "CUDA cores" if cores else "tensor cores")

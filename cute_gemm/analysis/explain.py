@@ -118,7 +118,7 @@ class Explanation:
             "m": problem.m,
             "n": problem.n,
             "k": problem.k,
-            "dtype": problem.A.dtype,
+            "dtype": problem.inputs.name,
             "compute": problem.compute,
             "arch": self.plan.arch,
             "config": getattr(self.plan.config, "name", None),
@@ -144,7 +144,7 @@ class Explanation:
         yield Text.assemble((self.kernel, "bold"), f": {self.summary}")
         yield Text(
             f"{problem.op} (BLAS-equivalent {problem.blas_op})  M={problem.m} N={problem.n} "
-            f"K={problem.k}  {problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}"
+            f"K={problem.k}  {problem.types}"
         )
         if self.report is not None:
             yield Text(f"config {config}, {self.plan.arch}")

@@ -64,7 +64,8 @@ _TERMS = (
 
 def _heading(report: Report) -> str:
     problem = report.problem
-    title = f"gemm {problem.op}, {problem.m:,} x {problem.n:,} x {problem.k:,}, {problem.A.dtype}"
+    sizes = f"{problem.m:,} x {problem.n:,} x {problem.k:,}"
+    title = f"gemm {problem.op}, {sizes}, {problem.inputs.name}"
     says = f"Kernel {code(report.kernel)} for {code(report.arch)}: what its memory accesses cost."
     return f"<h1>{escape(title)}</h1>\n<p>{says}</p>\n"
 
@@ -113,7 +114,7 @@ def _problem(report: Report) -> str:
         (
             ("op", f"{problem.op} (BLAS-equivalent of the storage: {problem.blas_op})"),
             ("M, N, K", f"{problem.m:,}, {problem.n:,}, {problem.k:,}"),
-            ("types", f"{problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}"),
+            ("types", problem.types),
         )
     )
     columns = [
@@ -414,7 +415,7 @@ def report_html(report: Report) -> str:
     ``Path("report.html").write_text(report_html(report), encoding="utf-8")``
     """
     problem = report.problem
-    title = f"gemm {problem.op} {problem.m}x{problem.n}x{problem.k} {problem.A.dtype}"
+    title = f"gemm {problem.op} {problem.m}x{problem.n}x{problem.k} {problem.inputs.name}"
     return page_html(f"{title}, {report.kernel}", _body(report, "cg"))
 
 

@@ -18,15 +18,14 @@ from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._paths import templates_path
 from cute_gemm.analysis.performance import elements
 from cute_gemm.cute.atoms import MMA_ATOMS
 from cute_gemm.kernels.cutlass import config as cutlass_config
-from cute_gemm.kernels.cutlass.shared import simt_grid
 from cute_gemm.kernels.simt import structure as simt_structure
 from cute_gemm.kernels.sm80 import structure as sm80_structure
 from cute_gemm.problem.dtypes import dtype
 from cute_gemm.select import names
+from cute_gemm.toolchain.headers import templates_path
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
@@ -137,7 +136,7 @@ def shares(kernel: Kernel, config: Any) -> Shares | None:
             lanes = simt_structure.WARP_LANES[:: -1 if config.exchange else 1]
             return Shares((m, n), (warp[0] // lanes[0], warp[1] // lanes[1]))
     elif cutlass_config.MATH[config.math].opcode == "Simt":
-        lanes = simt_grid(config)[:: -1 if config.exchange else 1]
+        lanes = config.simt_grid[:: -1 if config.exchange else 1]
         return Shares((m, n), (warp[0] // lanes[0], warp[1] // lanes[1]))
     return Shares((m, n), warp, _WARP_NAMES)
 

@@ -14,7 +14,7 @@ from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
 from cute_gemm.gpus.table import Gpu, stands_for
 from cute_gemm.gpus.table import gpu as gpu_named
 from cute_gemm.model.gmem import SECTOR
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.dtypes import dtype, factor
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.rows import AccessRow
@@ -336,10 +336,7 @@ def compulsory_bytes(problem: GemmProblem, reads_c: bool) -> dict[str, int]:
 
 def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline | None:
     """Return where a problem stands on the roofline of a GPU; None without a peak for its type."""
-    element = dtype(problem.A.dtype)
-    # Products of complex numbers are made of products of their parts.
-    by_compute = problem.compute == "tf32" or element.is_complex
-    peak = gpu.peak(problem.compute if by_compute else element.name)
+    peak = gpu.peak(factor(problem.inputs.name, problem.compute).name)
     if peak is None:
         return None
     compulsory = sum(compulsory_bytes(problem, reads_c).values())

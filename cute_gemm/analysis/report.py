@@ -236,12 +236,11 @@ class Report:
         from rich.text import Text
 
         problem = self.problem
-        types = f"{problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}"
         yield Text.assemble(
             ("gemm ", ""),
             (problem.op, "bold"),
             f" (BLAS-equivalent {problem.blas_op})  M={problem.m} N={problem.n} K={problem.k}"
-            f"  {types}",
+            f"  {problem.types}",
         )
         matrices = (problem.A, problem.B, problem.C)
         width = max(len(str(matrix)) for matrix in matrices)

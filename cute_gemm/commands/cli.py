@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
     # What is refused should be before a large matrix is made and a kernel compiled.
     sized = _plan(arguments).problem
     for name in ("alpha", "beta"):
-        scalar(getattr(arguments, name), name, sized.A.dtype, None)
+        scalar(getattr(arguments, name), name, sized.inputs.name, None)
     A, B, C = _matrices(arguments)
     plan = make_plan(
         arguments.op, A, B, C, compute=arguments.compute, kernel=arguments.kernel,
@@ -102,14 +102,14 @@ def _run(arguments: argparse.Namespace) -> int:
     problem = plan.problem
     result: dict[str, Any] = {
         "op": problem.op, "blas_op": problem.blas_op, "m": problem.m, "n": problem.n,
-        "k": problem.k, "dtype": problem.A.dtype, "out_dtype": problem.C.dtype,
+        "k": problem.k, "dtype": problem.inputs.name, "out_dtype": problem.C.dtype,
         "compute": problem.compute, "alpha": arguments.alpha, "beta": arguments.beta,
     }  # fmt: skip
 
     say(
         f"op {problem.op}, BLAS-equivalent {problem.blas_op}: C({problem.m},{problem.n}) <- "
         f"{_scaled_product(problem.op, arguments.alpha, arguments.beta)}, "
-        f"{problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}"
+        f"{problem.types}"
     )
     say()
     for line in _descriptors((problem.A, problem.B, problem.C)):
@@ -412,7 +412,7 @@ def _matrices(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
     a, b = ((m, k), (k, n))
     a = a if problem.op[0] == "N" else a[::-1]
     b = b if problem.op[1] == "N" else b[::-1]
-    name, storage = problem.A.dtype, arguments.storage
+    name, storage = problem.inputs.name, arguments.storage
     return (
         matrix(*a, storage, arguments.lda, name),
         matrix(*b, storage, arguments.ldb, name),

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cute_gemm._paths import templates_path
 from cute_gemm.errors import HeaderError, ToolError
 from cute_gemm.run import driver as devices
 from cute_gemm.toolchain import cache
 from cute_gemm.toolchain import nvrtc as compiler
+from cute_gemm.toolchain.headers import INSTALL, cuda_headers, cutlass_path, templates_path
 
 _WHEELS = "pip install --upgrade --force-reinstall"
 
@@ -69,7 +69,7 @@ def _python(name: str) -> Iterator[Check]:
 def _templates(name: str) -> Iterator[Check]:
     try:
         path = templates_path()
-    except FileNotFoundError as error:
+    except HeaderError as error:
         yield Check(name, False, str(error), "reinstall cute-gemm")
         return
     files = len(list(path.glob("*.cuh")))
@@ -78,7 +78,7 @@ def _templates(name: str) -> Iterator[Check]:
 
 def _cutlass(name: str) -> Iterator[Check]:
     mend = 'pip install "nvidia-cutlass==4.2.0.0"'
-    path = compiler.cutlass_path()
+    path = cutlass_path()
     if path is None:
         yield Check(name, False, "none", mend)
         return
@@ -89,16 +89,16 @@ def _cutlass(name: str) -> Iterator[Check]:
 
 
 def _cuda(name: str) -> Iterator[Check]:
-    headers = compiler.cuda_headers()
+    headers = cuda_headers()
     if headers is None or headers.runtime is None:
-        yield Check(name, False, "none", compiler.INSTALL)
+        yield Check(name, False, "none", INSTALL)
         return
     version = cuda_headers_version()
     yield Check(name, True, f"{version} from {headers.source}: {headers.runtime}")
 
 
 def _crt(name: str) -> Iterator[Check]:
-    headers = compiler.cuda_headers()
+    headers = cuda_headers()
     ok = headers is not None and headers.crt is not None
     mend = "" if ok else 'pip install "nvidia-cuda-crt==13.0.*"'
     yield Check(name, ok, "crt/mma.h is there" if ok else "crt/mma.h is missing", mend)
@@ -106,7 +106,7 @@ def _crt(name: str) -> Iterator[Check]:
 
 def _cccl(name: str) -> Iterator[Check]:
     mend = f'{_WHEELS} "nvidia-cuda-cccl==13.0.*"'
-    headers = compiler.cuda_headers()
+    headers = cuda_headers()
     if headers is None or headers.cccl is None:
         yield Check(name, False, "none", mend)
         return
@@ -252,7 +252,7 @@ _LOOKS: tuple[tuple[str, Callable[[str], Iterable[Check]]], ...] = (
 
 def cuda_headers_version() -> str | None:
     """Return the CUDA release of the headers, ``"13.0"``, or None when it cannot be told."""
-    headers = compiler.cuda_headers()
+    headers = cuda_headers()
     if headers is None or headers.runtime is None:
         return None
     number = _macro(headers.runtime / "cuda_runtime_api.h", "CUDART_VERSION")

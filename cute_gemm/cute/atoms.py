@@ -5,109 +5,94 @@ Adding an instruction to the project is adding a row here; every rule elsewhere 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from cute_gemm.cute.layout import Layout, parse
+from cute_gemm.cute.layout import Layout
+from cute_gemm.cute.notation import parse
 
 
 @dataclass(frozen=True, slots=True)
 class MmaAtom:
     """One matrix instruction, with the thread-value layouts of its operands (CuTe's MMA_Traits).
 
-    Attributes
-    ----------
-    name
-        The CuTe operation.
-    shape_mnk
-        Extents of one instruction.
-    threads
-        Threads that execute it together.
-    a, b, c
-        ``(thread, value) -> coordinate``, linear and first mode fastest, in (M,K), (N,K), (M,N).
-    opcode_class
-        Member of ``cutlass_library.OpcodeClass``.
-    minimum_cc
-        Lowest compute capability.
+    ``a``, ``b``, ``c`` are ``(thread, value) -> coordinate``, linear and first mode fastest, in
+    (M,K), (N,K), (M,N); ``threads`` execute it together.
     """
 
+    #: The CuTe operation.
     name: str
     shape_mnk: tuple[int, int, int]
     threads: int
     a: Layout
     b: Layout
     c: Layout
+    #: ``DType.tag`` of the factors that it takes from A and from B.
+    takes: tuple[str, str]
+    #: Member of ``cutlass_library.OpcodeClass``.
     opcode_class: str = "TensorOp"
+    #: Lowest compute capability.
     minimum_cc: int = 80
 
 
-def _m16n8(name: str, k: int, a: str, b: str, minimum_cc: int = 80) -> MmaAtom:
-    """An m16n8 instruction: they all share the accumulator layout."""
-    c = parse("((4,8),(2,2)):((32,1),(16,8))")
-    return MmaAtom(name, (16, 8, k), 32, parse(a), parse(b), c, "TensorOp", minimum_cc)
+def _tensor_op(name: str, a: str, b: str, c: str = "((4,8),(2,2)):((32,1),(16,8))") -> MmaAtom:
+    """A tensor core instruction of a warp; its name tells the rest: SM80_16x8x16_F32F16F16F32_TN.
+
+    ``c`` is by default the accumulator layout that all m16n8 instructions share.
+    """
+    cc, extents, types, _ = name.split("_")
+    m, n, k = map(int, extents.split("x"))
+    _, left, right, _ = re.findall(r"[a-z]+\d+", types.lower())
+    layouts = parse(a), parse(b), parse(c)
+    return MmaAtom(name, (m, n, k), 32, *layouts, (left, right), minimum_cc=int(cc[2:]))
 
 
-def _fma(name: str) -> MmaAtom:
-    one = Layout((1, 1), (0, 0))
-    return MmaAtom(name, (1, 1, 1), 1, one, one, one, "Simt")
-
-
+_ONE = Layout((1, 1), (0, 0))
 _A_16BIT, _B_16BIT = "((4,8),(2,2,2)):((32,1),(16,8,128))", "((4,8),(2,2)):((16,1),(8,64))"
 _A_32BIT, _B_32BIT = "((4,8),(2,2)):((16,1),(8,64))", "((4,8),2):((8,1),32)"
 _A_8BIT, _B_8BIT = "((4,8),(4,2,2)):((64,1),(16,8,256))", "((4,8),(4,2)):((32,1),(8,128))"
+_ROW = "((4,8),1):((8,1),0)"
 
+#: By name; of those for the same types the first that the GPU has is the default.
 MMA_ATOMS: dict[str, MmaAtom] = {
     atom.name: atom
     for atom in (
-        _m16n8("SM80_16x8x16_F32F16F16F32_TN", 16, _A_16BIT, _B_16BIT),
-        _m16n8("SM80_16x8x16_F32BF16BF16F32_TN", 16, _A_16BIT, _B_16BIT),
-        _m16n8("SM80_16x8x8_F32TF32TF32F32_TN", 8, _A_32BIT, _B_32BIT),
-        _m16n8("SM80_16x8x32_S32S8S8S32_TN", 32, _A_8BIT, _B_8BIT),
-        _m16n8("SM90_16x8x4_F64F64F64F64_TN", 4, "((4,8),2):((16,1),8)", "((4,8),1):((8,1),0)", 90),
-        _m16n8("SM90_16x8x8_F64F64F64F64_TN", 8, _A_32BIT, _B_32BIT, 90),
-        _m16n8(
+        _tensor_op("SM80_16x8x16_F32F16F16F32_TN", _A_16BIT, _B_16BIT),
+        _tensor_op("SM80_16x8x16_F32BF16BF16F32_TN", _A_16BIT, _B_16BIT),
+        _tensor_op("SM80_16x8x8_F32TF32TF32F32_TN", _A_32BIT, _B_32BIT),
+        _tensor_op("SM80_16x8x32_S32S8S8S32_TN", _A_8BIT, _B_8BIT),
+        _tensor_op("SM90_16x8x4_F64F64F64F64_TN", "((4,8),2):((16,1),8)", _ROW),
+        _tensor_op("SM90_16x8x8_F64F64F64F64_TN", _A_32BIT, _B_32BIT),
+        _tensor_op(
             "SM90_16x8x16_F64F64F64F64_TN",
-            16,
             "((4,8),(2,4)):((16,1),(8,64))",
             "((4,8),4):((8,1),32)",
-            90,
         ),
-        MmaAtom(
-            "SM80_8x8x4_F64F64F64F64_TN",
-            (8, 8, 4),
-            32,
-            parse("((4,8),1):((8,1),0)"),
-            parse("((4,8),1):((8,1),0)"),
-            parse("((4,8),2):((16,1),8)"),
-        ),
-        _fma("UniversalFMA<float>"),
+        _tensor_op("SM80_8x8x4_F64F64F64F64_TN", _ROW, _ROW, "((4,8),2):((16,1),8)"),
+        MmaAtom("UniversalFMA<float>", (1, 1, 1), 1, _ONE, _ONE, _ONE, ("f32", "f32"), "Simt"),
     )
 }
 
 
+def mma_atoms(a: str, b: str) -> tuple[MmaAtom, ...]:
+    """Return the atoms that multiply factors of the types tagged ``a`` and ``b``."""
+    return tuple(atom for atom in MMA_ATOMS.values() if atom.takes == (a, b))
+
+
 @dataclass(frozen=True, slots=True)
 class CopyAtom:
-    """One copy instruction.
+    """One copy instruction, which ``threads`` execute together."""
 
-    Attributes
-    ----------
-    name
-        As the report prints it.
-    cpp
-        The CuTe operation.
-    bits
-        Bits that a thread gives (its address stands for that many contiguous ones).
-    threads
-        Threads that execute it together.
-    destination
-        ``(thread, bit) -> bit`` of the warp's data, for instructions that hand a thread's data to
-        other threads (ldmatrix) or take it from them (stmatrix); None when every thread keeps what
-        it addressed.
-    """
-
+    #: As the report prints it.
     name: str
+    #: The CuTe operation.
     cpp: str
+    #: Bits that a thread gives (its address stands for that many contiguous ones).
     bits: int
     threads: int = 1
+    #: ``(thread, bit) -> bit`` of the warp's data, for instructions that hand a thread's data to
+    #: other threads (ldmatrix) or take it from them (stmatrix); None when every thread keeps what
+    #: it addressed.
     destination: Layout | None = None
 
 

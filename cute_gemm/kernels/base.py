@@ -69,10 +69,10 @@ class Kernel(ABC):
             raise UnsupportedError(
                 f"kernel {self.name!r} needs sm_{self.minimum_cc} or newer; arch is {arch!r}"
             )
-        element, compute = problem.A.dtype, problem.compute
-        if element + "/tf32" * (compute == "tf32") not in self.dtypes:
+        element, compute = problem.inputs, problem.compute
+        if element.spelled(compute) not in self.dtypes:
             raise UnsupportedError(
-                f"kernel {self.name!r} does not take {element} with compute={compute!r}; "
+                f"kernel {self.name!r} does not take {element.name} with compute={compute!r}; "
                 f"expected one of {', '.join(self.dtypes)}"
             )
 

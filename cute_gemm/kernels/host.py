@@ -40,7 +40,7 @@ def gemm(
     """
     A = A if problem.op[0] == "N" else A.T  # (M, K)
     B = B if problem.op[1] == "N" else B.T  # (K, N)
-    sums = DTYPES[DTYPES[problem.A.dtype].accumulator].numpy
+    sums = DTYPES[problem.inputs.accumulator].numpy
     # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
     with np.errstate(all="ignore"):
         for i in range(0, problem.m, _BLOCK):

@@ -265,7 +265,7 @@ def bench(
             for given in problems
         ]
         return BenchResult(
-            dtype=first.A.dtype,
+            dtype=first.inputs.name,
             compute=first.compute,
             order=order,
             ops=tuple(problems[0]),

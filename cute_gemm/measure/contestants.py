@@ -205,7 +205,7 @@ def _compile(plan: Plan) -> None:
     problem = plan.problem
     words = [
         "compile", problem.op, "-m", problem.m, "-n", problem.n, "-k", problem.k,
-        "--dtype", problem.A.dtype, "--compute", problem.compute, "--arch", plan.arch,
+        "--dtype", problem.inputs.name, "--compute", problem.compute, "--arch", plan.arch,
         "--order", "F" if problem.C.unit == 0 else "C", "--kernel", plan.kernel,
     ]  # fmt: skip
     subprocess.run(

@@ -76,7 +76,7 @@ class Factors:
 
     def __init__(self, problem: GemmProblem, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        self._type = dtype(problem.A.dtype)
+        self._type = problem.inputs
         # Column-major, so that what N stores is no copy.
         self.left = random_values(rng, (problem.k, problem.m), problem.A.dtype).T
         self.right = random_values(rng, (problem.n, problem.k), problem.B.dtype).T

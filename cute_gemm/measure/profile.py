@@ -354,7 +354,7 @@ def launch(case: Case) -> None:
             content = np.frombuffer(random.bytes(elements * size), np.uint8)
             buffer = stack.enter_context(runtime.upload(content[None]))
             addresses.append(buffer.pointer + case.base_offset * size)
-        beta = scalar(case.beta, "beta", problem.A.dtype, None).value
+        beta = scalar(case.beta, "beta", problem.inputs.name, None).value
         plan.bind(beta=beta)(*addresses)
         runtime.synchronize()
 

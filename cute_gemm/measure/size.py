@@ -242,7 +242,7 @@ class Size:
 
     def _plan(self, name: str, problem: GemmProblem, **where: Any) -> Plan:
         return make_plan(
-            problem.op, m=problem.m, n=problem.n, k=problem.k, dtype=problem.A.dtype,
+            problem.op, m=problem.m, n=problem.n, k=problem.k, dtype=problem.inputs.name,
             order=self._order, compute=problem.compute, kernel=name, **where,
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cute_gemm.errors import ArrayError, ShapeError, StrideError
+from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.dtypes import dtype as dtype_row
 
 Order = Literal["F", "C"]
@@ -347,10 +348,12 @@ def _read_torch(array: Any, name: str) -> Operand:
 
 
 def _torch_to_numpy(tensor: Any, dtype: str) -> np.ndarray:
-    if dtype != "bfloat16":
+    row = DTYPES.get(dtype)
+    if row is None or row.in_numpy:
         return tensor.numpy()
-    # PyTorch does not know ml_dtypes: the bits travel as int16.
-    return tensor.view(sys.modules["torch"].int16).numpy().view(dtype_row(dtype).numpy)
+    # PyTorch does not know ml_dtypes: the bits travel as integers.
+    bits = getattr(sys.modules["torch"], f"int{8 * row.bytes}")
+    return tensor.view(bits).numpy().view(row.numpy)
 
 
 def _read_exchange(array: Any, name: str) -> Operand:

@@ -1,6 +1,7 @@
 """Element types: every fact of a type stands in its row.
 
-Adding a type to the project is adding a row here, and its MMA atoms to `cute_gemm.cute.atoms`.
+Adding a type is adding a row here, and its MMA atoms, which name it by ``tag``, to
+`cute_gemm.cute.atoms`.
 """
 
 from __future__ import annotations
@@ -16,39 +17,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type and what a GEMM over it accumulates in and may return.
+    """One element type: what it is, what a GEMM over it sums in, and what others call it."""
 
-    Attributes
-    ----------
-    name
-        NumPy (or ``ml_dtypes``) name.
-    bytes
-        Size of an element.
-    tag
-        Member of ``cutlass_library.DataType``.
-    accumulator
-        Type of the sums, and of alpha and beta.
-    outputs
-        Types that C may have; the first is the default.
-    computes
-        Values of ``compute=``, the arithmetic of the products, which for complex types is that of
-        their real and imaginary parts; the first is the default.
-    roundoff
-        Unit roundoff: half the distance from 1 to the next number; 0 for integers.
-
-    Examples
-    --------
-    >>> dtype("float16").accumulator
-    'float32'
-    """
-
+    #: In NumPy (or ``ml_dtypes``), PyTorch, CuPy and JAX.
     name: str
+    #: Size of an element.
     bytes: int
+    #: Member of ``cutlass_library.DataType``.
     tag: str
-    accumulator: str
-    outputs: tuple[str, ...]
-    computes: tuple[str, ...]
+    #: Unit roundoff: half the distance from 1 to the next number; 0 for integers.
     roundoff: float
+    #: Half the smallest subnormal number, which is what rounding costs where ``roundoff`` ends (of
+    #: complex numbers both parts are rounded); 0 where float64 cannot tell.
+    underflow: float
+    #: Type of the sums, and of alpha and beta.
+    accumulator: str
+    #: ``cudaDataType`` of library_types.h.
+    cublas: int
+    #: ``cublasComputeType_t`` of products made in this type (cublas_api.h); -1: none are.
+    cublas_compute: int = -1
+    #: Types that C may have, the default first; none for what A and B cannot be.
+    outputs: tuple[str, ...] = ()
+    #: Values of ``compute=``, the default first: the arithmetic of the products, which for complex
+    #: types is that of their real and imaginary parts.
+    computes: tuple[str, ...] = ()
+    #: ``struct`` format of alpha and beta.
+    scalar: str = ""
 
     @property
     def is_complex(self) -> bool:
@@ -56,40 +50,53 @@ class DType:
         return self.name.startswith("complex")
 
     @property
+    def in_numpy(self) -> bool:
+        """Whether NumPy itself has the type, and so ``Tensor.numpy()`` gives it."""
+        import numpy as np
+
+        return hasattr(np, self.name)
+
+    @property
     def numpy(self) -> np.dtype:
         """The NumPy dtype; ``ml_dtypes`` is imported for the types that NumPy does not have."""
         import numpy as np
 
-        if self.name == "bfloat16":
-            import ml_dtypes
+        if self.in_numpy:
+            return np.dtype(self.name)
+        import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)
-        return np.dtype(self.name)
+        return np.dtype(getattr(ml_dtypes, self.name))
+
+    def spelled(self, compute: str) -> str:
+        """Return the name, with ``compute`` where it is not the default: ``"float32/tf32"``."""
+        return self.name if compute == self.computes[0] else f"{self.name}/{compute}"
 
 
+#: tf32 is no type of a matrix: float32 factors are rounded to it.
 DTYPES: dict[str, DType] = {
     row.name: row
     for row in (
-        DType("float16", 2, "f16", "float32", ("float16", "float32"), ("float32",), 2.0**-11),
-        DType("bfloat16", 2, "bf16", "float32", ("bfloat16", "float32"), ("float32",), 2.0**-8),
-        DType("float32", 4, "f32", "float32", ("float32",), ("float32", "tf32"), 2.0**-24),
-        DType("float64", 8, "f64", "float64", ("float64",), ("float64",), 2.0**-53),
-        DType("complex64", 8, "cf32", "complex64", ("complex64",), ("float32",), 2.0**-24),
-        DType("complex128", 16, "cf64", "complex128", ("complex128",), ("float64",), 2.0**-53),
-        DType("int8", 1, "s8", "int32", ("int32",), ("int32",), 0.0),
-        DType("int32", 4, "s32", "int32", (), (), 0.0),
+        DType("float16", 2, "f16", 2.0**-11, 2.0**-25, "float32", 2,
+              outputs=("float16", "float32"), computes=("float32",)),
+        DType("bfloat16", 2, "bf16", 2.0**-8, 2.0**-134, "float32", 14,
+              outputs=("bfloat16", "float32"), computes=("float32",)),
+        DType("float32", 4, "f32", 2.0**-24, 2.0**-150, "float32", 0, 68,
+              outputs=("float32",), computes=("float32", "tf32"), scalar="f"),
+        DType("float64", 8, "f64", 2.0**-53, 0.0, "float64", 1, 70,
+              outputs=("float64",), computes=("float64",), scalar="d"),
+        DType("complex64", 8, "cf32", 2.0**-24, 2.0**-149.5, "complex64", 4,
+              outputs=("complex64",), computes=("float32",), scalar="2f"),
+        DType("complex128", 16, "cf64", 2.0**-53, 0.0, "complex128", 5,
+              outputs=("complex128",), computes=("float64",), scalar="2d"),
+        DType("int8", 1, "s8", 0.0, 0.0, "int32", 3, outputs=("int32",), computes=("int32",)),
+        DType("int32", 4, "s32", 0.0, 0.0, "int32", 10, 72, scalar="i"),
+        DType("tf32", 4, "tf32", 2.0**-11, 0.0, "float32", 0, 77),
     )
-}
+}  # fmt: skip
 
 
 def dtype(name: str) -> DType:
-    """Return the row of ``name``.
-
-    Raises
-    ------
-    DTypeError
-        When there is no such row; the message lists those there are.
-    """
+    """Return the row of ``name``; ``DTypeError``, with those there are, when there is none."""
     try:
         return DTYPES[name]
     except KeyError:
@@ -97,16 +104,16 @@ def dtype(name: str) -> DType:
         raise DTypeError(f"dtype {name!r} is not supported; expected one of {known}") from None
 
 
-def operand_types() -> tuple[str, ...]:
-    """Return all types of A and B, with ``compute`` where it is not the default.
+def factor(name: str, compute: str) -> DType:
+    """Return the type of a factor of one real product over elements of type ``name``.
 
-    Examples
-    --------
-    >>> operand_types()[2:5]
-    ('float32', 'float32/tf32', 'float64')
+    A part of a complex number, what ``compute`` rounds to where that is coarser (tf32), and else
+    the element itself.
     """
-    return tuple(
-        row.name if compute == row.computes[0] else f"{row.name}/{compute}"
-        for row in DTYPES.values()
-        for compute in row.computes
-    )
+    row, products = DTYPES[name], DTYPES[compute]
+    return products if row.is_complex or products.roundoff > row.roundoff else row
+
+
+def operand_types() -> tuple[str, ...]:
+    """Return all types of A and B, with ``compute`` where it is not the default."""
+    return tuple(row.spelled(compute) for row in DTYPES.values() for compute in row.computes)

@@ -148,9 +148,19 @@ class GemmProblem:
         return "NT"[self.A.unit] + "TN"[self.B.unit]
 
     @property
+    def inputs(self) -> DType:
+        """The type of A and of B: what takes them to be of one type asks here."""
+        return DTYPES[self.A.dtype]
+
+    @property
+    def types(self) -> str:
+        """What people read: ``"float16 -> float32, compute float32"``."""
+        return f"{self.inputs.name} -> {self.C.dtype}, compute {self.compute}"
+
+    @property
     def flops(self) -> int:
         """Real operations: two for a multiplication and an addition, eight for complex ones."""
-        return (8 if dtype_row(self.A.dtype).is_complex else 2) * self.m * self.n * self.k
+        return (8 if self.inputs.is_complex else 2) * self.m * self.n * self.k
 
 
 @dataclass(frozen=True, slots=True)

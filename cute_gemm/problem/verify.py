@@ -11,26 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.dtypes import dtype, factor
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
-
-#: Unit roundoff of the sums, by ``compute``.
-_SUM_ROUNDOFF = {"float32": 2.0**-24, "tf32": 2.0**-24, "float64": 2.0**-53, "int32": 0.0}
-
-#: Relative error of one product from rounding its two factors (tf32 keeps 10 of 23 fraction bits;
-#: twice the unit roundoff of 2**-11).
-_FACTOR_ROUNDOFF = {"float32": 0.0, "tf32": 2.0**-10, "float64": 0.0, "int32": 0.0}
-
-#: Half the smallest subnormal number: what rounding costs where the relative bound ends; of complex
-#: numbers both parts are rounded.
-_UNDERFLOW = {
-    "float16": 2.0**-25,
-    "bfloat16": 2.0**-134,
-    "float32": 2.0**-150,
-    "complex64": 2.0**-149.5,
-}
 
 #: Elements of C per block: keeps the float64 temporaries near 100 MB whatever the problem's size.
 _BLOCK = 1 << 22
@@ -203,8 +187,11 @@ def compare_floats(
     out = dtype(problem.C.dtype)
     reference = alpha * products
     magnitude = abs(alpha) * sums
-    unit = _SUM_ROUNDOFF[problem.compute]
-    bound = (_roundings(problem) * unit + _FACTOR_ROUNDOFF[problem.compute]) * magnitude
+    unit = dtype(problem.inputs.accumulator).roundoff
+    rounded_to = factor(problem.inputs.name, problem.compute)
+    # A product is off by the rounding of its two factors, where they are rounded.
+    factors = 2 * rounded_to.roundoff if rounded_to.roundoff > problem.inputs.roundoff else 0.0
+    bound = (_roundings(problem) * unit + factors) * magnitude
     if old is not None:
         old = beta * old
         reference = reference + old
@@ -213,7 +200,7 @@ def compare_floats(
         bound = bound + (2 * math.sqrt(2) + 1 if out.is_complex else 2) * unit * magnitude
     # (1 + u): the final rounding acts on the computed value, not on the reference.
     bound = out.roundoff * abs(reference) + (1 + out.roundoff) * bound
-    bound = bound + _UNDERFLOW.get(problem.C.dtype, 0.0)
+    bound = bound + out.underflow
 
     wide = got.astype(reference.dtype)
     error = abs(wide - reference)

@@ -18,7 +18,7 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: The first line of every file; a new number makes old files unread.
 _MAGIC = b"cute_gemm build 1\n"
 _SUFFIX = ".build"
+#: Digests of headers that were read before.
+_MEMO = "headers.json"
 _warned: set[str] = set()
 
 
@@ -60,26 +62,16 @@ def key(
     unit: TranslationUnit, headers: str, options: Mapping[str, Any], arch: str, nvrtc: str
 ) -> str:
     """Return the name of a build: the SHA-256 of all that can change its cubin, as hex."""
-    parts = [
-        _MAGIC.decode(),
-        unit.source,
-        unit.symbol,
-        headers,
-        json.dumps(options, sort_keys=True),
-        arch,
-        nvrtc,
-    ]
+    said = json.dumps(options, sort_keys=True)
+    parts = [_MAGIC.decode(), unit.source, unit.symbol, headers, said, arch, nvrtc]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def get(key: str) -> Build | None:
     """Return the build of that key, or None; a file that is damaged is deleted."""
     start = time.perf_counter()
-    place = _trusted()
-    if place is None:
-        return None
-    path = place / f"{key}{_SUFFIX}"
     try:
+        path = _place() / f"{key}{_SUFFIX}"
         data = path.read_bytes()
     except OSError:
         return None
@@ -129,15 +121,14 @@ def clear() -> int:
             path.unlink()
             count += 1
     with suppress(OSError):
-        (directory() / "headers.json").unlink()
+        (directory() / _MEMO).unlink()
     return count
 
 
 def writable() -> str | None:
     """Return None when builds can be stored, else the reason why not; warns nobody."""
     try:
-        place = _made()
-        with tempfile.TemporaryFile(dir=place):
+        with tempfile.TemporaryFile(dir=_place(make=True)):
             return None
     except OSError as error:
         return _reason(error)
@@ -152,21 +143,13 @@ def headers_digest(paths: Sequence[Path]) -> str:
     Reading 45 MB takes 0.1 s, so the digest is kept under the names, sizes and times of the files,
     which take 8 ms to look at.
     """
-    files = [(root, list(_tree(root))) for root in paths]
-    state = hashlib.sha256()
-    for root, found in files:
-        state.update(f"{root}\n".encode())
-        for name, length, changed in found:
-            state.update(f"{name}\0{length}\0{changed}\n".encode())
-    now = state.hexdigest()
+    files = [(root, _tree(root)) for root in paths]
+    now = hashlib.sha256(repr(files).encode()).hexdigest()
 
-    place = _trusted()
-    memo = place / "headers.json" if place else None
     known: dict[str, str] = {}
-    if memo is not None:
-        with suppress(OSError, ValueError):
-            loaded = json.loads(memo.read_bytes())
-            known = loaded if isinstance(loaded, dict) else {}
+    with suppress(OSError, ValueError):
+        loaded = json.loads((_place() / _MEMO).read_bytes())
+        known = loaded if isinstance(loaded, dict) else {}
     if isinstance(known.get(now), str):
         return known[now]
 
@@ -174,7 +157,7 @@ def headers_digest(paths: Sequence[Path]) -> str:
     place = _writable()
     if place is not None:
         newest = dict(list(known.items())[-15:])  # one per install; old ones go
-        _write(place / "headers.json", json.dumps({**newest, now: digest}).encode())
+        _write(place / _MEMO, json.dumps({**newest, now: digest}).encode())
     return digest
 
 
@@ -188,8 +171,8 @@ def _content_digest(files: list[tuple[Path, list[tuple[str, int, int]]]]) -> str
     return content.hexdigest()
 
 
-def _tree(root: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield (name below ``root``, bytes, time of change) of every file, in order."""
+def _tree(root: Path) -> list[tuple[str, int, int]]:
+    """Return (name below ``root``, bytes, time of change) of every file, in order."""
     pending, found = [""], []
     while pending:
         below = pending.pop()
@@ -201,19 +184,15 @@ def _tree(root: Path) -> Iterator[tuple[str, int, int]]:
                 else:
                     status = item.stat()
                     found.append((name, status.st_size, status.st_mtime_ns))
-    return iter(sorted(found))
+    return sorted(found)
 
 
 # Files ------------------------------------------------------------------------------------------
 
 
 def _encode(build: Build) -> bytes:
-    about = {
-        "symbol": build.symbol,
-        "arch": build.arch,
-        "resources": asdict(build.resources),
-        "log": build.log,
-    }
+    about = {name: getattr(build, name) for name in ("symbol", "arch", "log")}
+    about["resources"] = asdict(build.resources)
     body = json.dumps(about).encode() + b"\n" + build.cubin
     return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
@@ -226,15 +205,8 @@ def _decode(data: bytes) -> Build:
         raise ValueError("damaged")
     about, _, cubin = body.partition(b"\n")
     fields = json.loads(about)
-    return Build(
-        cubin=cubin,
-        symbol=fields["symbol"],
-        arch=fields["arch"],
-        resources=Resources(**fields["resources"]),
-        seconds=0.0,
-        cached=True,
-        log=fields["log"],
-    )
+    fields["resources"] = Resources(**fields["resources"])
+    return Build(cubin, seconds=0.0, cached=True, **fields)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -259,18 +231,16 @@ def _files() -> list[Path]:
         return []
 
 
-def _made() -> Path:
-    """Return the directory, made when it was missing; OSError when it cannot be used."""
+def _place(make: bool = False) -> Path:
+    """Return the directory; OSError when it is missing, cannot be made or cannot be trusted.
+
+    Nobody else may be able to write to it: a cubin is code that will be run.
+    """
     place = directory()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        place.mkdir(mode=0o700)
-    _check_owner(place)
-    return place
-
-
-def _check_owner(place: Path) -> None:
-    """Refuse a directory that others can write to: a cubin is code that will be run."""
+    if make:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            place.mkdir(mode=0o700)
     status = place.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(f"{place} is not a directory")
@@ -279,21 +249,12 @@ def _check_owner(place: Path) -> None:
             raise PermissionError(f"{place} belongs to another user")
         if status.st_mode & 0o022:
             raise PermissionError(f"{place} can be written by other users (chmod go-w mends it)")
-
-
-def _trusted() -> Path | None:
-    """Return the directory when it is there and only its owner can have written to it."""
-    place = directory()
-    try:
-        _check_owner(place)
-    except OSError:
-        return None
     return place
 
 
 def _writable() -> Path | None:
     try:
-        return _made()
+        return _place(make=True)
     except OSError as error:
         _warn(_reason(error))
         return None

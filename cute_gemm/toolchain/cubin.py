@@ -7,22 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one kernel takes, as ptxas reports it.
-
-    Attributes
-    ----------
-    registers
-        Registers per thread.
-    shared_static
-        Static shared memory per CTA in bytes; what is asked for at launch comes on top.
-    spill_stores, spill_loads
-        Bytes of register spills per thread.
-    stack
-        Bytes of stack frame per thread.
-    """
+    """What one kernel takes, as ptxas reports it: registers and bytes per thread."""
 
     registers: int
-    shared_static: int
+    shared_static: int  # bytes per CTA; what is asked for at launch comes on top
     spill_stores: int
     spill_loads: int
     stack: int
@@ -30,31 +18,15 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A compiled unit.
+    """A compiled unit."""
 
-    Attributes
-    ----------
-    cubin
-        The ELF image that the driver loads.
-    symbol, arch
-        Its entry, and the architecture that it runs on (``"sm_90a"``).
-    resources
-        Registers, shared memory and spills of the entry.
-    seconds
-        Wall time of the compilation, or of the look-up when ``cached``.
-    cached
-        Whether it came from the disk cache.
-    log
-        What the compiler said.
-    """
-
-    cubin: bytes
-    symbol: str
-    arch: str
-    resources: Resources
-    seconds: float
+    cubin: bytes  # the ELF image that the driver loads
+    symbol: str  # its entry
+    arch: str  # that it runs on, "sm_90a"
+    resources: Resources  # of the entry
+    seconds: float  # of the compilation, or of the look-up when cached
     cached: bool
-    log: str
+    log: str  # what the compiler said
 
     def __repr__(self) -> str:
         where = "cache" if self.cached else "NVRTC"

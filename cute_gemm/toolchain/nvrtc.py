@@ -6,18 +6,17 @@ A unit that was built before comes from the disk cache, and that path imports no
 from __future__ import annotations
 
 import functools
-import importlib.util
 import io
 import os
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._paths import templates_path
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
+from cute_gemm.toolchain import cache as store
 from cute_gemm.toolchain.cubin import Build, Resources
+from cute_gemm.toolchain.headers import include_paths, package_dirs
 
 if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
@@ -44,46 +43,20 @@ _COMMON_ARCHS = frozenset(
     ("80", "86", "87", "89", "90", "90a", "100", "100a", "103", "103a", "120", "120a")
 )
 
-#: What brings the CUDA headers.
-INSTALL = (
-    'pip install "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-crt==13.0.*" "nvidia-cuda-cccl==13.0.*"'
-)
-
 
 def build(unit: TranslationUnit, arch: str, *, cache: bool = True) -> Build:
-    """Compile ``unit`` for ``arch``, or take it from the cache.
+    """Compile ``unit`` for ``arch``, or take it from the disk cache, where the result is stored.
 
-    Parameters
-    ----------
-    unit
-        C++ text and the name of its ``extern "C" __global__`` entry.
-    arch
-        ``"sm_80"``, ``"sm_90a"``, or what else `normalize_arch` takes.
-    cache
-        Look into the disk cache, and store the result there.
-
-    Raises
-    ------
-    CompileError
-        When NVRTC refuses the unit or the arch, when registers spill, and when ptxas serialises
-        wgmma. The message starts with the line that matters; ``.log`` has all of them.
-    HeaderError
-        When the headers or NVRTC itself are not installed.
-
-    Examples
-    --------
-    >>> from cute_gemm.toolchain.unit import TranslationUnit
-    >>> unit = TranslationUnit('extern "C" __global__ void one(float* x) { *x = 1; }', "one")
-    >>> build(unit, "sm_80").resources.spill_stores
-    0
+    ``arch`` is what `normalize_arch` takes. ``CompileError`` when NVRTC refuses the unit or the
+    arch, when registers spill, and when ptxas serialises wgmma: the message starts with the line
+    that matters, ``.log`` has all of them. ``HeaderError`` when the headers or NVRTC itself are not
+    installed.
     """
     start = time.perf_counter()
     arch = normalize_arch(arch)
     paths = include_paths()
     if not cache:
         return _compile(unit, arch, paths, start)
-
-    from cute_gemm.toolchain import cache as store  # it builds on this module
 
     headers = store.headers_digest(paths)
     key = store.key(unit, headers, OPTIONS, arch, nvrtc_version())
@@ -101,31 +74,11 @@ def build(unit: TranslationUnit, arch: str, *, cache: bool = True) -> Build:
 
 
 def ptx(unit: TranslationUnit, arch: str) -> str:
-    """Compile ``unit`` to PTX for ``arch``, with the options of every build.
+    """Compile ``unit`` to PTX with the options, and the errors, of `build`, without the cache.
 
-    Parameters
-    ----------
-    unit, arch
-        As for `build`. Nothing is taken from the cache or stored there.
-
-    Raises
-    ------
-    CompileError
-        When NVRTC refuses the unit or the arch; ptxas, which counts registers, is not asked.
-    HeaderError
-        When the headers or NVRTC itself are not installed.
-
-    Examples
-    --------
-    >>> from cute_gemm.toolchain.unit import TranslationUnit
-    >>> unit = TranslationUnit('extern "C" __global__ void one(float* x) { *x = 1; }', "one")
-    >>> ".visible .entry one(" in ptx(unit, "sm_80")
-    True
+    ptxas, which counts registers, is not asked.
     """
-    arch = normalize_arch(arch)
-    _need_nvrtc()
-    from cuda.bindings import nvrtc
-
+    arch, nvrtc = normalize_arch(arch), _nvrtc()
     # Not through cuda.core, which looks for the driver when it is asked for PTX.
     options = _options(arch.replace("sm_", "compute_"), include_paths()).as_bytes("nvrtc")
     _, program = nvrtc.nvrtcCreateProgram(unit.source.encode(), _NAME.encode(), 0, [], [])
@@ -148,24 +101,10 @@ def _text(program: Any, size: Any, get: Any) -> str:
 
 
 def normalize_arch(arch: str | int | float) -> str:
-    """Return the architecture in NVRTC's spelling.
+    """Return ``"sm_90a"`` for ``"SM_90a"``, ``"90a"``, ``"9.0a"``, and ``"sm_90"`` for ``9.0``.
 
-    Parameters
-    ----------
-    arch
-        ``"sm_90a"``, ``"90a"``, ``"9.0"``, ``90`` or ``9.0``.
-
-    Raises
-    ------
-    UnsupportedError
-        When it does not name an architecture.
-    CompileError
-        When the NVRTC that is installed does not know it; the message lists those that it knows.
-
-    Examples
-    --------
-    >>> normalize_arch("80"), normalize_arch(9.0), normalize_arch("SM_90a")
-    ('sm_80', 'sm_90', 'sm_90a')
+    ``UnsupportedError`` for what does not name an architecture, ``CompileError``, with those there
+    are, for one that the installed NVRTC does not know.
     """
     text = f"{arch:.1f}" if isinstance(arch, float) else str(arch)
     match = re.fullmatch(r"(?:sm_?)?(\d+?)\.?(\d)([af]?)", text.strip().lower())
@@ -184,12 +123,7 @@ def normalize_arch(arch: str | int | float) -> str:
 @functools.cache
 def known_archs() -> tuple[str, ...]:
     """Return the architectures that the installed NVRTC compiles for, without suffixes."""
-    from cuda.bindings import nvrtc
-
-    _need_nvrtc()
-    code, archs = nvrtc.nvrtcGetSupportedArchs()
-    if int(code):
-        raise HeaderError(f"nvrtcGetSupportedArchs failed: {code.name}")
+    (archs,) = _answer("nvrtcGetSupportedArchs")
     return tuple(f"sm_{number}" for number in sorted(archs))
 
 
@@ -200,115 +134,6 @@ def _unknown_arch(arch: str, known: tuple[str, ...]) -> CompileError:
     )
 
 
-# Headers ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CudaHeaders:
-    """One set of CUDA headers: where each part lies, or None for a part that is missing."""
-
-    source: str
-    runtime: Path | None
-    crt: Path | None
-    cccl: Path | None
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The names of the parts that are not there."""
-        parts = {"runtime": self.runtime, "crt": self.crt, "cccl": self.cccl}
-        return tuple(name for name, path in parts.items() if path is None)
-
-
-@functools.cache
-def include_paths() -> tuple[Path, ...]:
-    """Return the include directories of every build: templates, CUTLASS, CUDA runtime, crt, CCCL.
-
-    Raises
-    ------
-    HeaderError
-        When one of them is not installed; the message says what to install.
-    """
-    try:
-        templates = templates_path()
-    except FileNotFoundError as error:
-        raise HeaderError(str(error)) from None
-    cutlass, cuda = cutlass_path(), cuda_headers()
-    if cutlass is None:
-        raise HeaderError('CUTLASS headers were not found: pip install "nvidia-cutlass==4.2.*"')
-    if cuda is None:
-        raise HeaderError(f"CUDA headers were not found: {INSTALL}, or set CUDA_HOME to a toolkit")
-    if cuda.missing:
-        raise HeaderError(
-            f"the CUDA headers of {cuda.source} lack {' and '.join(cuda.missing)}: {INSTALL}"
-        )
-    paths = (templates, cutlass, cuda.runtime, cuda.crt, cuda.cccl)
-    return tuple(dict.fromkeys(path for path in paths if path is not None))
-
-
-def cutlass_path() -> Path | None:
-    """Return the CUTLASS include directory of the ``nvidia-cutlass`` wheel."""
-    return _first(
-        *(root / "source" / "include" for root in _package_dirs("cutlass_library")),
-        holding="cute/tensor.hpp",
-    )
-
-
-def cuda_headers() -> CudaHeaders | None:
-    """Return the first complete set of CUDA headers, else the first incomplete one.
-
-    Wheels come before a toolkit, because the pins of this package choose the wheels. Sets are not
-    mixed: CCCL, crt and the runtime of different releases do not fit each other.
-    """
-    sets = [_headers_of_wheels(root) for root in _package_dirs("nvidia")]
-    for variable in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"):
-        if os.environ.get(variable):
-            sets += _headers_of_toolkit(variable, Path(os.environ[variable]))
-    sets += _headers_of_toolkit("/usr/local/cuda", Path("/usr/local/cuda"))
-    found = [one for one in sets if one.runtime is not None]
-    return next((one for one in found if not one.missing), found[0] if found else None)
-
-
-def _headers_of_wheels(root: Path) -> CudaHeaders:
-    # CUDA 13 wheels share one tree; those of CUDA 12 have one tree each.
-    whole = root / "cu13" / "include"
-    runtime, crt = root / "cuda_runtime" / "include", root / "cuda_nvcc" / "include"
-    cccl = root / "cuda_cccl" / "include"
-    return CudaHeaders(
-        source="the nvidia wheels",
-        runtime=_first(whole, runtime, holding="cuda_runtime.h"),
-        crt=_first(whole, runtime, crt, holding="crt/mma.h"),
-        cccl=_first(whole / "cccl", cccl / "cccl", cccl, holding="cuda/std/version"),
-    )
-
-
-def _headers_of_toolkit(source: str, root: Path) -> list[CudaHeaders]:
-    trees = (root / "include", root / "targets" / "x86_64-linux" / "include")
-    return [
-        CudaHeaders(
-            source=f"{source} ({root})",
-            runtime=_first(tree, holding="cuda_runtime.h"),
-            crt=_first(tree, holding="crt/mma.h"),
-            cccl=_first(tree / "cccl", tree, holding="cuda/std/version"),
-        )
-        for tree in trees
-    ]
-
-
-def _package_dirs(name: str) -> list[Path]:
-    """Return the directories of a package without importing it."""
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.submodule_search_locations is None:
-        return []
-    return [Path(path) for path in spec.submodule_search_locations]
-
-
-def _first(*candidates: Path, holding: str = "") -> Path | None:
-    return next((path for path in candidates if (path / holding).exists()), None)
-
-
-# NVRTC ------------------------------------------------------------------------------------------
-
-
 @functools.cache
 def nvrtc_version() -> str:
     """Return the version of the NVRTC that is installed, ``"13.0.88"``.
@@ -317,7 +142,7 @@ def nvrtc_version() -> str:
     without a wheel the library is asked, which knows only ``"13.0"``.
     """
     pattern = re.compile(r"nvidia_cuda_nvrtc(?:_cu\d+)?-([\d.]+)\.dist-info")
-    for directory in _package_dirs("nvidia"):
+    for directory in package_dirs("nvidia"):
         matches = (pattern.fullmatch(name) for name in os.listdir(directory.parent))
         versions = [match[1] for match in matches if match]
         if versions:
@@ -328,17 +153,20 @@ def nvrtc_version() -> str:
 @functools.cache
 def loaded_nvrtc_version() -> str:
     """Return what the library that compiles in this process says of itself, ``"13.0"``."""
-    from cuda.bindings import nvrtc
+    return "{}.{}".format(*_answer("nvrtcVersion"))
 
-    _need_nvrtc()
-    code, major, minor = nvrtc.nvrtcVersion()
+
+def _answer(question: str) -> list[Any]:
+    """What NVRTC says of itself."""
+    code, *answer = getattr(_nvrtc(), question)()
     if int(code):
-        raise HeaderError(f"nvrtcVersion failed: {code.name}")
-    return f"{major}.{minor}"
+        raise HeaderError(f"{question} failed: {code.name}")
+    return answer
 
 
 @functools.cache
-def _need_nvrtc() -> None:
+def _nvrtc() -> Any:
+    """``cuda.bindings.nvrtc``, with a library behind it."""
     from cuda.bindings import nvrtc
 
     try:
@@ -347,6 +175,7 @@ def _need_nvrtc() -> None:
         raise HeaderError(
             f'NVRTC cannot be loaded: pip install "nvidia-cuda-nvrtc==13.0.*" ({error})'
         ) from error
+    return nvrtc
 
 
 def _options(arch: str, paths: tuple[Path, ...]) -> Any:
@@ -358,9 +187,9 @@ def _options(arch: str, paths: tuple[Path, ...]) -> Any:
 
 
 def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float) -> Build:
+    _nvrtc()
     from cuda.core import Program
 
-    _need_nvrtc()
     logs = io.StringIO()
     try:
         program = Program(unit.source, "c++", _options(arch, paths))
@@ -373,15 +202,8 @@ def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: f
         raise _explained(error, arch, logs.getvalue()) from error
 
     log = logs.getvalue().replace("\0", "").strip()
-    return Build(
-        cubin=cubin,
-        symbol=unit.symbol,
-        arch=arch,
-        resources=_checked_resources(log, unit.symbol),
-        seconds=time.perf_counter() - start,
-        cached=False,
-        log=log,
-    )
+    resources = _checked_resources(log, unit.symbol)
+    return Build(cubin, unit.symbol, arch, resources, time.perf_counter() - start, False, log)
 
 
 def _explained(error: Exception, arch: str, log: str) -> Exception:
@@ -432,10 +254,4 @@ def _checked_resources(log: str, symbol: str) -> Resources:
     if entry is None:
         raise CompileError(f"the unit has no entry named {symbol!r}", log)
     shared = re.search(r"(\d+) bytes smem", entry[2])
-    return Resources(
-        registers=int(entry[1]),
-        shared_static=int(shared[1]) if shared else 0,
-        spill_stores=0,
-        spill_loads=0,
-        stack=stack,
-    )
+    return Resources(int(entry[1]), int(shared[1]) if shared else 0, 0, 0, stack)

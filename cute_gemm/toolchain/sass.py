@@ -44,26 +44,10 @@ _INSTRUCTION = re.compile(
 
 
 def disassemble(cubin: bytes) -> str:
-    """Return the machine code of a cubin as ``nvdisasm`` prints it.
+    """Return the machine code of a cubin, of any architecture, as ``nvdisasm`` prints it.
 
-    Parameters
-    ----------
-    cubin
-        The ELF image of a build, of any architecture.
-
-    Raises
-    ------
-    ToolError
-        When there is no nvdisasm, in wheels or conda, under ``CUDA_HOME`` or on ``PATH``, and when
-        the one there is refuses the cubin.
-
-    Examples
-    --------
-    >>> from cute_gemm.toolchain.nvrtc import build
-    >>> from cute_gemm.toolchain.unit import TranslationUnit
-    >>> unit = TranslationUnit('extern "C" __global__ void one(float* x) { *x = 1; }', "one")
-    >>> "STG.E" in disassemble(build(unit, "sm_80").cubin)
-    True
+    ``ToolError`` when there is no nvdisasm, in wheels or conda, under ``CUDA_HOME`` or on ``PATH``,
+    and when the one there is refuses the cubin.
     """
     from cuda.pathfinder import find_nvidia_binary_utility
 
@@ -83,54 +67,25 @@ def disassemble(cubin: bytes) -> str:
 
 
 def instructions(sass: str) -> Counter[str]:
-    """Count the instructions of a disassembly by opcode with its modifiers.
+    """Count the instructions of a disassembly by opcode with its modifiers, ``LDG.E.U16``.
 
     Those that never execute (predicate ``!PT``) are left out.
-
-    Examples
-    --------
-    >>> instructions("        /*0080*/              @!P0 LDG.E.U16 R13, [R16.64] ;")
-    Counter({'LDG.E.U16': 1})
     """
     return Counter(_INSTRUCTION.findall(sass))
 
 
 def claims(accesses: Iterable[Access]) -> set[str]:
-    """Return the opcodes that the machine code must have, if a report tells the truth.
+    """Return what the machine code must have, if a report with these accesses tells the truth.
 
-    Parameters
-    ----------
-    accesses
-        What `Kernel.accesses` gives, and a report has as ``accesses``.
-
-    Returns
-    -------
-    set of str
-        Such as ``"LDGSTS.E.BYPASS.128"``: opcode and what matters of its modifiers.
+    Opcodes with what matters of their modifiers: ``"LDGSTS.E.BYPASS.128"``.
     """
     return {_claim(access) for access in accesses}
 
 
 def check(cubin: bytes, accesses: Iterable[Access]) -> list[str]:
-    """Return the claims that the machine code does not bear out; none is the good answer.
+    """Return the `claims` that no instruction of a kernel's cubin has; none is the good answer.
 
-    Parameters
-    ----------
-    cubin
-        A build of the kernel.
-    accesses
-        Its accesses.
-
-    Returns
-    -------
-    list of str
-        Opcodes of `claims` that no instruction has, sorted. What an opcode moves is not known: A's
-        loads and B's are one claim when they are alike.
-
-    Raises
-    ------
-    ToolError
-        See `disassemble`.
+    What an opcode moves is not known: A's loads and B's are one claim when they are alike.
     """
     found = {_kind(opcode) for opcode in instructions(disassemble(cubin))}
     return sorted(claims(accesses) - found)

@@ -19,8 +19,6 @@ from cute_gemm.problem.dtypes import DTYPES
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
-#: ``struct`` format of a scalar argument.
-_SCALARS = {"float32": "f", "float64": "d", "int32": "i", "complex64": "2f", "complex128": "2d"}
 #: Most that a grid has along y and z.
 _MOST_ALONG_Y = 65535
 
@@ -99,7 +97,7 @@ class Scalar(Parameter):
 
     def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
         """Write the given value."""
-        kind = DTYPES[problem.A.dtype].accumulator
+        kind = problem.inputs.accumulator
         pack_scalar(kind, block, offset, given[self.name], self.name)
 
 
@@ -175,7 +173,7 @@ def pack_scalar(scalar: str, block: Any, offset: int, value: complex, name: str)
     ScalarError
         When it is not one.
     """
-    form = f"={_SCALARS[scalar]}"
+    form = f"={DTYPES[scalar].scalar}"
     parts = [value.real, value.imag] if form[1] == "2" else [value]
     try:
         struct.pack_into(form, block, offset, *parts)

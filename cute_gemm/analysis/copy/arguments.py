@@ -21,7 +21,8 @@ from cute_gemm.analysis.copy.tiles import (
 )
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import gmem_tiled_copy
-from cute_gemm.cute.layout import Layout, Printed, as_layout, as_printed
+from cute_gemm.cute.layout import Layout
+from cute_gemm.cute.notation import Printed, as_printed, parse
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.arrays import dtype_name
 from cute_gemm.problem.dtypes import dtype as dtype_row
@@ -97,7 +98,7 @@ def understood(
     _fits_elements(name, row.name, 8 * row.bytes)
     partition, covered = _partition(name, layout, threads, values, tile, tv, 8 * row.bytes)
     if tv is not None and (way == "store" or home is not None):
-        _injective("tv", as_layout(tv))
+        _injective("tv", parse(tv))
     for mode, (extent, step) in enumerate(zip(layout.extents, covered, strict=True)):
         if extent % step:
             raise OptionError(
@@ -187,7 +188,7 @@ def _partition(
     if tv is not None:
         if threads is not None or values is not None or tile is None:
             raise OptionError("tv comes with tile, and without threads and values")
-        partition, covered = _from_tv(as_layout(tv), _extents(tile))
+        partition, covered = _from_tv(parse(tv), _extents(tile))
     elif tile is not None:
         raise OptionError("tile comes with tv; threads and values make their own")
     elif threads is not None:
@@ -198,7 +199,7 @@ def _partition(
         copy = gmem_tiled_copy(universal("", bits), bits, thread, value)
         partition, covered = copy.partition, copy.tile
     elif values is not None:
-        raise OptionError(f"values {as_layout(values)} come without threads; expected both")
+        raise OptionError(f"values {parse(values)} come without threads; expected both")
     elif atom.matrix is None:
         raise OptionError(
             f"threads is missing; expected a layout such as '(16,8):(1,16)' for atom {atom.text!r}"
@@ -224,7 +225,7 @@ def _partition(
 
 def _bijection(argument: str, given: Any) -> Layout:
     """A thread or value layout of two modes that numbers its coordinates 0, 1, ..., once each."""
-    layout = as_layout(given)
+    layout = parse(given)
     if layout.rank == 1:
         shape: Any = layout.shape
         stride: Any = layout.stride

@@ -27,7 +27,7 @@ from cute_gemm.analysis.copy.tiles import (
 )
 from cute_gemm.analysis.mends.gmem import Mend, mends
 from cute_gemm.analysis.rows import MISALIGNED, AccessRow, findings, make_row, number, percent
-from cute_gemm.cute.layout import as_layout
+from cute_gemm.cute.notation import parse
 from cute_gemm.model import gmem
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def _widths(rows: Sequence[AccessRow], copy: Copy) -> list[str]:
 
 
 def _shown(layout: Any) -> str:
-    return "" if layout is None else str(as_layout(layout))
+    return "" if layout is None else str(parse(layout))
 
 
 # -- the accesses ---------------------------------------------------------------------------------

@@ -264,7 +264,7 @@ def runs_along(table: np.ndarray, axis: int, width: int) -> bool:
 
     Examples
     --------
-    >>> from cute_gemm.cute.layout import parse
+    >>> from cute_gemm.cute.notation import parse
     >>> [runs_along(parse("Sw<3,3,3> o 0 o (8,64):(64,1)").table(), 1, w) for w in (8, 16)]
     [True, False]
     """

@@ -13,22 +13,20 @@ warp's next step ahead, the last of them in vain.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
 from cute_gemm.kernels.cutlass import epilogue
-from cute_gemm.kernels.cutlass.config import MATH, WIDEST
+from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfig, ctas
 from cute_gemm.kernels.cutlass.maps import WARP
-from cute_gemm.kernels.cutlass.shared import fragment_loads, shared_stores
+from cute_gemm.kernels.cutlass.shared import Requests, fragment_loads, shared_stores
 from cute_gemm.kernels.staging import IN_VAIN
 from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.problem import GemmProblem, Matrix
 
-if TYPE_CHECKING:
-    from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+Direction = Literal["load", "store"]
 
 #: What helps against conflicts of layouts that CUTLASS has built in.
 OTHER_KERNEL = 'kernel="sm80_pipeline"'
@@ -47,11 +45,13 @@ def accesses(
     launch = _Launch(config, problem)
     if problem.k == 0:
         return launch.scaling(reads_c)
-    return (
-        *launch.operand("A"),
-        *launch.operand("B"),
-        *launch.epilogue(reads_c),
-    )
+    return (*launch.operand("A"), *launch.operand("B"), *launch.epilogue(reads_c))
+
+
+def _shared(operand: str, direction: Direction, requests: Requests, **more: Any) -> SharedAccess:
+    """The access that makes ``requests``."""
+    offsets = requests.offsets.reshape(-1, WARP)
+    return SharedAccess(operand, direction, requests.instruction, requests.bits, offsets, **more)
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,13 @@ class _Launch:
     config: CutlassUniversalConfig
     problem: GemmProblem
 
-    @cached_property
-    def ctas(self) -> int:
-        (m, n, _), problem = self.config.tile, self.problem
-        return -(-problem.m // m) * -(-problem.n // n)
-
-    @cached_property
+    @property
     def k_tiles(self) -> int:
         return -(-self.problem.k // self.config.tile[2])
+
+    @property
+    def ctas(self) -> int:
+        return ctas(self.problem, self.config.tile)
 
     def operand(self, name: str) -> list[Access]:
         """Return the accesses of ``"A"`` or ``"B"``."""
@@ -78,10 +77,9 @@ class _Launch:
     def _loads(self, name: str) -> list[GlobalAccess]:
         """Loads from global memory: of all k-tiles, or of the first and of the others."""
         config, problem = self.config, self.problem
-        is_a = name == "A"
-        matrix = problem.A if is_a else problem.B
-        other, other_tile = (problem.n, config.tile[1]) if is_a else (problem.m, config.tile[0])
-        elements = config.alignment(name)
+        matrix, other = (problem.A, 1) if name == "A" else (problem.B, 0)
+        side = config.side(name)
+        elements = side.alignment
         coords = config.load_map(name).requests(elements)
         stores = shared_stores(config, name)
         if matrix.unit == 1:  # (contiguous, strided) -> (mode 0, mode 1)
@@ -93,10 +91,10 @@ class _Launch:
             instruction="cp.async" if config.stages > 2 else "ld.global",
             bits=8 * dtype(matrix.dtype).bytes * elements,
             matrix=matrix,
-            tile=(config.tile[0] if is_a else config.tile[1], config.tile[2]),
+            tile=(side.extent, config.tile[2]),
             coords=coords,
             axis=matrix.unit,
-            sweeps=-(-other // other_tile),
+            sweeps=-(-(problem.m, problem.n)[other] // config.tile[other]),
             limit=limit,
             mend=mend,
             targets=stores.offsets if stores.instruction == "cp.async" else None,
@@ -120,20 +118,16 @@ class _Launch:
 
     def _stores(self, name: str, load: GlobalAccess) -> list[Access]:
         """Stores of k-tiles to shared memory."""
-        config = self.config
-        requests = shared_stores(config, name)
-        every = SharedAccess(
-            operand=name,
-            direction="store",
-            instruction=requests.instruction,
-            bits=requests.bits,
-            offsets=requests.offsets,
+        ahead = self.config.stages - 1
+        every = _shared(
+            name,
+            "store",
+            shared_stores(self.config, name),
             mend=load.mend or OTHER_KERNEL,
-            source=load if requests.instruction == "cp.async" else None,
+            source=load if ahead > 1 else None,
         )
-        if config.stages == 2:
+        if ahead == 1:
             return [replace(every, executions=self.ctas * (self.k_tiles + 1))]
-        ahead = config.stages - 1
         rows, rest = load.matrix.shape[0], self.k_tiles - ahead
         if rest <= 0 or rows % load.tile[0] == 0:
             return [replace(every, executions=self.ctas * max(self.k_tiles, ahead))]
@@ -149,49 +143,25 @@ class _Launch:
     def _fragments(self, name: str) -> list[Access]:
         """Loads of fragments from shared memory."""
         requests = fragment_loads(self.config, name)
-        every = SharedAccess(
-            operand=name,
-            direction="load",
-            instruction=requests.instruction,
-            bits=requests.bits,
-            offsets=requests.offsets.reshape(-1, WARP),
-            executions=self.ctas * self.k_tiles,
-            mend=OTHER_KERNEL,
+        every = _shared(
+            name, "load", requests, executions=self.ctas * self.k_tiles, mend=OTHER_KERNEL
         )
         last = replace(
-            every,
-            offsets=requests.offsets[0],
-            executions=self.ctas,
-            unit="CTA",
-            part=IN_VAIN,
+            every, offsets=requests.offsets[0], executions=self.ctas, unit="CTA", part=IN_VAIN
         )
         return [every, last]
 
     def epilogue(self, reads_c: bool) -> list[Access]:
         """Return the accesses of C: through shared memory, then to global memory."""
-        config = self.config
-        found: list[Access] = []
+        config, coords = self.config, self.config.store_map().requests()
         executions = self.ctas * epilogue.iterations(config)
-        for direction, requests in (
-            ("store", epilogue.staged_stores(config)),
-            ("load", epilogue.staged_loads(config)),
-        ):
-            found.append(
-                SharedAccess(
-                    operand="C",
-                    direction=direction,  # type: ignore[arg-type]
-                    instruction=requests.instruction,
-                    bits=requests.bits,
-                    offsets=requests.offsets,
-                    executions=executions,
-                    unit="CTA",
-                    mend=OTHER_KERNEL,
-                )
-            )
-        coords = config.store_map().requests()
-        if reads_c:
-            found.insert(0, self._global_c("load", coords, config.align_c))
-        return [*found, self._global_c("store", coords, config.align_c)]
+        more: dict[str, Any] = {"executions": executions, "unit": "CTA", "mend": OTHER_KERNEL}
+        return [
+            *([self._global_c("load", coords, config.align_c)] if reads_c else []),
+            _shared("C", "store", epilogue.staged_stores(config), **more),
+            _shared("C", "load", epilogue.staged_loads(config), **more),
+            self._global_c("store", coords, config.align_c),
+        ]
 
     def scaling(self, reads_c: bool) -> tuple[Access, ...]:
         """Return the accesses without a product: ``scale_tile`` takes C element by element."""
@@ -204,7 +174,7 @@ class _Launch:
 
     def _global_c(
         self,
-        direction: Literal["load", "store"],
+        direction: Direction,
         coords: np.ndarray,
         elements: int,
         limit: str | None = None,
@@ -260,7 +230,7 @@ def limit_of(config: CutlassUniversalConfig, matrix: Matrix, elements: int) -> t
         return "", ""
     if config.math == "dp4a" and matrix.name != "C":
         return "CUTLASS's dp4a kernel loads 4 elements at a time", ""
-    if not MATH[config.math].vector or MATH[config.math].opcode == "Simt":
+    if config.is_simt or not MATH[config.math].vector:
         return f"CUTLASS's {config.math} kernel moves one element at a time", ""
     words, _, mend = min(_limits(matrix), key=lambda row: row[1])
     return words, f"{mend} to a multiple of {WIDEST} bytes"

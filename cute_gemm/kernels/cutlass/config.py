@@ -1,117 +1,100 @@
 """What one instance of CUTLASS's ``GemmUniversal`` is: tile, warps, stages, types, layouts.
 
-``cutlass_universal.py`` says what is meant by the *instance*.
+CUTLASS writes row-major outputs. Its emitter serves a column-major C by the transposed problem (it
+exchanges A and B and flips every layout), so a row-major C is handed to it transposed. What is
+called *instance* here is the problem that the emitted C++ type solves: with a column-major C its
+rows are n and its columns m, with a row-major C its rows are m and its columns n.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import numpy as np
-
-from cute_gemm.arch import Arch
-from cute_gemm.errors import OptionError
-from cute_gemm.kernels.cutlass.epilogue import check_staging
-from cute_gemm.kernels.cutlass.maps import LoadMap, StoreMap, raked, striped, stripmined
-from cute_gemm.kernels.cutlass.shared import shared_tile
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm.kernels.cutlass.maps import WARP, LoadMap, StoreMap, raked, striped, stripmined
+from cute_gemm.problem.dtypes import DType, dtype
+from cute_gemm.problem.problem import GemmProblem
 
 #: Smallest copy of cp.async, and the widest of any load, in bytes.
 CP_ASYNC, WIDEST = 4, 16
 
+#: CTA tile (bM, bN, bK), warps along (M, N), stages.
+Tile = tuple[tuple[int, int, int], tuple[int, int], int]
+
 
 class Math(NamedTuple):
-    """How CUTLASS computes one kind of product.
-
-    ``large`` and ``small`` are the default tiles, for many and for few CTAs: (bM, bN, bK), warps
-    along (M, N), stages.
-    """
+    """How CUTLASS computes one kind of product."""
 
     opcode: Literal["TensorOp", "Simt"]
     instruction: tuple[int, int, int]
-    large: tuple[tuple[int, int, int], tuple[int, int], int]
-    small: tuple[tuple[int, int, int], tuple[int, int], int]
+    large: Tile  # the default for many CTAs
+    small: Tile  # for few
     stages: tuple[int, int]  # fewest and most
-    vector: bool  # whether a thread moves vectors, or single elements
+    vector: bool = True  # whether a thread moves vectors, or single elements
+    #: For many CTAs when A or B allow less than so many bytes at a time: narrow accesses are many,
+    #: and so are their predicates, for which the registers of ``large`` do not suffice.
+    narrow: tuple[int, Tile] | None = None
 
 
 MATH: dict[str, Math] = {
     "half": Math(
-        "TensorOp",
-        (16, 8, 16),
-        ((128, 128, 32), (2, 2), 4),
-        ((64, 64, 32), (2, 2), 6),
-        (2, 12),
-        True,
+        "TensorOp", (16, 8, 16), ((128, 128, 32), (2, 2), 4), ((64, 64, 32), (2, 2), 6), (2, 12),
+        narrow=(CP_ASYNC, ((128, 64, 32), (2, 2), 2)),
     ),
     "tf32": Math(
-        "TensorOp",
-        (16, 8, 8),
-        ((128, 128, 32), (2, 2), 3),
-        ((64, 64, 32), (2, 2), 4),
-        (3, 12),
-        True,
+        "TensorOp", (16, 8, 8), ((128, 128, 32), (2, 2), 3), ((64, 64, 32), (2, 2), 4), (3, 12),
+        narrow=(WIDEST, ((128, 128, 16), (2, 2), 4)),
     ),
     "float64": Math(
-        "TensorOp", (8, 8, 4), ((128, 128, 16), (4, 2), 3), ((64, 64, 16), (2, 2), 4), (3, 8), False
+        "TensorOp", (8, 8, 4), ((128, 128, 16), (4, 2), 3), ((64, 64, 16), (2, 2), 4), (3, 8),
+        vector=False,
     ),
     "float32": Math(
-        "Simt", (1, 1, 1), ((128, 128, 8), (4, 2), 4), ((64, 64, 8), (2, 2), 5), (3, 8), False
+        "Simt", (1, 1, 1), ((128, 128, 8), (4, 2), 4), ((64, 64, 8), (2, 2), 5), (3, 8),
+        vector=False,
     ),
     "int8": Math(
-        "TensorOp",
-        (16, 8, 32),
-        ((128, 128, 64), (2, 2), 4),
-        ((64, 64, 64), (2, 2), 6),
-        (2, 12),
-        True,
+        "TensorOp", (16, 8, 32), ((128, 128, 64), (2, 2), 4), ((64, 64, 64), (2, 2), 6), (2, 12),
+        narrow=(CP_ASYNC, ((128, 64, 64), (2, 2), 2)),
     ),
     "dp4a": Math(
-        "Simt", (1, 1, 4), ((128, 128, 32), (4, 2), 2), ((64, 64, 32), (2, 2), 2), (2, 2), True
+        "Simt", (1, 1, 4), ((128, 128, 32), (4, 2), 2), ((64, 64, 32), (2, 2), 2), (2, 2)
     ),
-}
+}  # fmt: skip
+
+
+class Side(NamedTuple):
+    """A or B of a config."""
+
+    extent: int  # of the tile along M or N
+    k_major: bool
+    alignment: int  # elements of an access
+    mode: int  # 0: the instance's first operand, along its rows; 1: its second, along its columns
 
 
 @dataclass(frozen=True, slots=True)
 class CutlassUniversalConfig:
-    """One instance of CUTLASS's kernel.
+    """One instance of CUTLASS's kernel: options of ``gemm`` first, then what the problem says.
 
-    The first four are options of ``gemm``; the rest follows from the problem.
-
-    Attributes
-    ----------
-    tile
-        CTA tile (bM, bN, bK).
-    warps
-        Warps of a CTA along M and N.
-    stages
-        Stages of the shared-memory pipeline; 2 is the pipeline through registers (``ld.global``),
-        3 and more the one of ``cp.async``.
-    swizzle
-        Tiles of a band of the CTA swizzle: 1, 2, 4 or 8.
-    math
-        ``"half"``, ``"tf32"``, ``"float64"`` or ``"int8"`` on tensor cores, else ``"float32"`` or
-        ``"dp4a"``.
-    dtype, out_dtype
-        Types of A and B, and of C.
-    major_a, major_b, major_c
-        The contiguous mode: ``"M"``, ``"N"`` or ``"K"``.
-    align_a, align_b, align_c
-        Elements of each access: what base address, leading dimension and extent allow.
+    ``tile`` is (bM, bN, bK), ``warps`` along M and N; ``stages=2`` is the pipeline through
+    registers (``ld.global``), more the one of ``cp.async``.
     """
 
     tile: tuple[int, int, int]
     warps: tuple[int, int]
     stages: int
+    #: Tiles of a band of the CTA swizzle: 1, 2, 4 or 8.
     swizzle: int
+    #: Key of ``MATH``.
     math: str
+    #: Of A and B, and of C.
     dtype: str
     out_dtype: str
+    #: The contiguous mode: ``"M"``, ``"N"`` or ``"K"``.
     major_a: str
     major_b: str
     major_c: str
+    #: Elements of each access: what base address, leading dimension and extent allow.
     align_a: int
     align_b: int
     align_c: int
@@ -120,19 +103,17 @@ class CutlassUniversalConfig:
     def name(self) -> str:
         """The kernel's symbol: every type, layout, alignment and tile, C's too.
 
-        Examples
-        --------
         ``cutlass_universal_sm80_tensorop_16x8x16_f16xf16_f16_f32_AK8_BK8_CM8_128x128x32_2x2_4_swz8``
         """
-        element, output = dtype(self.dtype), dtype(self.out_dtype)
+        tag = self.element.tag
         return "_".join(
             (
                 "cutlass_universal_sm80",
                 MATH[self.math].opcode.lower(),
                 "x".join(map(str, MATH[self.math].instruction)),
-                f"{element.tag}x{element.tag}",
-                output.tag,
-                dtype(element.accumulator).tag,
+                f"{tag}x{tag}",
+                dtype(self.out_dtype).tag,
+                self.sums.tag,
                 f"A{self.major_a}{self.align_a}",
                 f"B{self.major_b}{self.align_b}",
                 f"C{self.major_c}{self.align_c}",
@@ -146,7 +127,22 @@ class CutlassUniversalConfig:
     @property
     def threads(self) -> int:
         """Threads of a CTA."""
-        return 32 * self.warps[0] * self.warps[1]
+        return WARP * self.warps[0] * self.warps[1]
+
+    @property
+    def element(self) -> DType:
+        """Type of A and B."""
+        return dtype(self.dtype)
+
+    @property
+    def sums(self) -> DType:
+        """Type of the sums, in registers and on their way through shared memory."""
+        return dtype(self.element.accumulator)
+
+    @property
+    def is_simt(self) -> bool:
+        """Whether the math is FMA or dp4a instead of tensor cores."""
+        return MATH[self.math].opcode == "Simt"
 
     @property
     def exchange(self) -> bool:
@@ -166,6 +162,25 @@ class CutlassUniversalConfig:
         return (n, m) if self.exchange else (m, n)
 
     @property
+    def warp_tile(self) -> tuple[int, int]:
+        """Rows and columns of a warp's tile of the instance."""
+        (m, n, _), (warps_m, warps_n) = self.instance_tile, self.instance_warps
+        return m // warps_m, n // warps_n
+
+    @property
+    def simt_grid(self) -> tuple[int, int]:
+        """Lanes of a SIMT warp along the instance's rows and columns."""
+        warp_m, warp_n = self.warp_tile
+        rows = 8 if self.math == "dp4a" and warp_m > warp_n else 4
+        return rows, WARP // rows
+
+    @property
+    def simt_elements(self) -> tuple[int, int]:
+        """Elements of a lane's vector along the instance's rows and columns (``LaneMmaShape``)."""
+        warp, lanes = self.warp_tile, self.simt_grid
+        return min(4, warp[0] // lanes[0]), min(4, warp[1] // lanes[1])
+
+    @property
     def k_step(self) -> int:
         """Elements along K of one step of a warp's matrix instructions."""
         return MATH[self.math].instruction[2]
@@ -178,29 +193,28 @@ class CutlassUniversalConfig:
         """
         m, n, k = self.instance_tile
         # SIMT kernels that transpose on the way to shared memory pad each row by up to 4 elements.
-        pad = 4 if MATH[self.math].opcode == "Simt" else 0
-        mainloop = (m + n + 2 * pad) * k * self.stages * dtype(self.dtype).bytes
+        pad = 4 if self.is_simt else 0
+        mainloop = (m + n + 2 * pad) * k * self.stages * self.element.bytes
         # The epilogue passes 8 rows of each row of warps at a time, 16 for some tensor core types.
-        rows = self.instance_warps[0] * (16 if MATH[self.math].opcode == "TensorOp" else 8)
-        epilogue = rows * (n + 32) * dtype(dtype(self.dtype).accumulator).bytes
+        rows = self.instance_warps[0] * (8 if self.is_simt else 16)
+        epilogue = rows * (n + 32) * self.sums.bytes
         return -(-max(mainloop, epilogue) // 128) * 128
 
-    def alignment(self, operand: str) -> int:
-        """Elements of each access of ``"A"`` or ``"B"``."""
-        return self.align_a if operand == "A" else self.align_b
+    def side(self, operand: str) -> Side:
+        """What is said of ``"A"`` or ``"B"``."""
+        if operand == "A":
+            return Side(self.tile[0], self.major_a == "K", self.align_a, int(self.exchange))
+        return Side(self.tile[1], self.major_b == "K", self.align_b, int(not self.exchange))
 
     def load_map(self, operand: str) -> LoadMap:
         """CUTLASS's thread map of ``"A"`` or ``"B"`` (default_mma_core_{sm75,sm80,simt}.h).
 
-        Raises
-        ------
-        ValueError
-            When CUTLASS cannot divide the tile among the threads.
+        ``ValueError`` when CUTLASS cannot divide the tile among the threads.
         """
-        extent = self.tile[0] if operand == "A" else self.tile[1]
-        k = self.tile[2]
-        k_major = (self.major_a if operand == "A" else self.major_b) == "K"
-        contiguous, strided = (k, extent) if k_major else (extent, k)
+        extent, k_major, _, _ = self.side(operand)
+        contiguous, strided = extent, self.tile[2]
+        if k_major:
+            contiguous, strided = strided, contiguous
         if self.math == "float32":
             return stripmined(contiguous, strided, self.threads)
         if self.math == "dp4a":
@@ -208,7 +222,7 @@ class CutlassUniversalConfig:
         if self.math == "float64":
             make = raked if k_major else striped
             return make(contiguous, strided, self.threads, (16, 2), 1)
-        vector = WIDEST // dtype(self.dtype).bytes
+        vector = WIDEST // self.element.bytes
         lanes = contiguous // vector if k_major else min(contiguous // vector, 8)
         if not 1 <= lanes <= 32:
             raise ValueError(
@@ -218,101 +232,19 @@ class CutlassUniversalConfig:
 
     def store_map(self) -> StoreMap:
         """CUTLASS's thread map of C (default_thread_map_{tensor_op,simt}.h)."""
-        m, n, _ = self.instance_tile
-        warps_m, warps_n = self.instance_warps
-        warp_m, warp_n = m // warps_m, n // warps_n
+        (_, n, _), (warps, _), (warp_m, _) = self.instance_tile, self.instance_warps, self.warp_tile
         bits = 8 * dtype(self.out_dtype).bytes
-        if MATH[self.math].opcode == "TensorOp":
-            shape = (n, 8, warps_m, 1, 1)
+        if not self.is_simt:
+            shape = (n, 8, warps, 1, 1)
             count = (1, warp_m // 8, 1, 1, warp_m // 8)
         else:
-            rows = 8 if self.math == "dp4a" and warp_m > warp_n else 4
-            lane = min(4, warp_m // rows)
+            rows, lane = self.simt_grid[0], self.simt_elements[0]
             groups = warp_m // (rows * lane)
-            shape = (n, 1, rows, warps_m, 1)
+            shape = (n, 1, rows, warps, 1)
             count = (1, lane, groups, 1, lane * groups)
         return StoreMap(shape, count, self.threads, self.align_c, bits)
 
 
-def check(config: CutlassUniversalConfig, cc: int) -> None:
-    """Raise ``OptionError`` for what CUTLASS cannot build, or what would not run."""
-    row = MATH[config.math]
-    tile, warps = config.tile, config.warps
-    fewest, most = row.stages
-    size = dtype(config.dtype).bytes
-    if config.swizzle not in (1, 2, 4, 8):
-        raise OptionError(f"swizzle is {config.swizzle}; expected 1, 2, 4 or 8")
-    if not fewest <= config.stages <= most:
-        expected = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        raise OptionError(f"stages is {config.stages}; expected {expected} for {config.math}")
-    for operand, elements in (("A", config.align_a), ("B", config.align_b)):
-        if config.stages > 2 and elements * size < CP_ASYNC:
-            raise OptionError(
-                f"stages is {config.stages}, but {operand} allows accesses of {elements * size} "
-                f"bytes only and cp.async copies at least {CP_ASYNC}; expected stages=2"
-            )
-    if max(tile) > 512 or max(warps) > 32 or not 1 <= warps[0] * warps[1] <= 32:
-        raise OptionError(
-            f"tile is {tile}, warps is {warps}; expected extents up to 512, and up to 32 warps"
-        )
-    warp = []
-    for mode in (0, 1):
-        extent, rest = divmod(tile[mode], warps[mode])
-        # A SIMT warp is 4 or 8 lanes wide in either direction; the instance may be transposed.
-        step = 8 if row.opcode == "Simt" else max(row.instruction[:2])
-        if rest or extent % step:
-            raise OptionError(
-                f"tile is {tile}, warps is {warps}; expected the {'MN'[mode]} extent of a warp to "
-                f"be a multiple of {step}"
-            )
-        warp.append(extent)
-    step = 2 * row.instruction[2]
-    if tile[2] % step:
-        raise OptionError(f"tile is {tile}; expected bK to be a multiple of {step}")
-    registers = warp[0] * warp[1] * dtype(dtype(config.dtype).accumulator).bytes // 4 // 32
-    if registers > 128:
-        raise OptionError(
-            f"tile is {tile}, warps is {warps}: {registers} accumulator registers per thread; "
-            f"expected at most 128 (take more warps or a smaller tile)"
-        )
-    try:
-        for operand, elements in (("A", config.align_a), ("B", config.align_b)):
-            found = config.load_map(operand)
-            vectors = found.iterations[0] * found.iterations[1] * found.rows
-            if (steps := vectors * found.vector // elements) > 64:
-                raise ValueError(f"{operand} takes {steps} accesses per thread, CUTLASS at most 64")
-            shared_tile(config, operand)
-        config.store_map().check()
-        check_staging(config)
-    except ValueError as error:
-        raise OptionError(f"tile is {tile}, warps is {warps}: {error}") from None
-    limit = Arch(f"sm_{cc}").shared_limit
-    if config.smem > limit:
-        raise OptionError(
-            f"tile is {tile}, stages is {config.stages}: {config.smem} bytes of shared memory; "
-            f"expected at most {limit} on sm_{cc}"
-        )
-
-
-def integer(option: str, value: Any) -> int:
-    """Return ``value``, an integer or its text, as an int; ``OptionError`` for anything else."""
-    if isinstance(value, str) and re.fullmatch(r"\d{1,4}", value):
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise OptionError(f"{option} is {value!r}; expected an integer")
-    return int(value)
-
-
-def extents_of(option: str, value: Any, count: int) -> Any:
-    """Return ``count`` positive extents, from a sequence or from text like ``"128x128x32"``."""
-    parts = re.split(r"\s*[x,]\s*", value.strip(" ()")) if isinstance(value, str) else value
-    expected = f"{count} positive integers, like {(128, 128, 32) if count == 3 else (2, 2)}"
-    if not isinstance(parts, (tuple, list)) or len(parts) != count:
-        raise OptionError(f"{option} is {value!r}; expected {expected}")
-    try:
-        extents = tuple(integer(option, part) for part in parts)
-    except OptionError:
-        raise OptionError(f"{option} is {value!r}; expected {expected}") from None
-    if min(extents) < 1:
-        raise OptionError(f"{option} is {value!r}; expected {expected}")
-    return extents
+def ctas(problem: GemmProblem, tile: tuple[int, int, int]) -> int:
+    """CTAs of a launch: one for each tile of C."""
+    return -(-problem.m // tile[0]) * -(-problem.n // tile[1])

@@ -8,25 +8,12 @@ in Python. Rows and columns are the instance's.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cute_gemm.kernels.cutlass.maps import WARP
-from cute_gemm.kernels.cutlass.shared import (
-    VECTOR,
-    Requests,
-    is_simt,
-    simt_elements,
-    simt_grid,
-    simt_lanes,
-    warp_tile,
-)
-from cute_gemm.problem.dtypes import dtype
-
-if TYPE_CHECKING:
-    from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
-    from cute_gemm.kernels.cutlass.maps import StoreMap
+from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
+from cute_gemm.kernels.cutlass.maps import WARP, StoreMap
+from cute_gemm.kernels.cutlass.shared import VECTOR, Requests, simt_lanes
 
 #: Rows of a warp that a tensor core kernel passes at a time.
 TENSOR_OP_ROWS = 8
@@ -48,7 +35,7 @@ def check_staging(config: CutlassUniversalConfig) -> None:
     CUTLASS exchanges the halves of a vector by the column where a warp begins, or by the column
     itself if a warp is 64 wide; reading, always by the column.
     """
-    width = warp_tile(config)[1]
+    width = config.warp_tile[1]
     if is_mixed(config) and width != 64 and 32 % width:
         raise ValueError(
             f"a warp is {width} wide along {'M' if config.exchange else 'N'}; CUTLASS's float16 "
@@ -59,19 +46,19 @@ def check_staging(config: CutlassUniversalConfig) -> None:
 def row_elements(config: CutlassUniversalConfig) -> int:
     """Return the elements from one row of sums in shared memory to the next."""
     columns = config.instance_tile[1]
-    if is_simt(config):
-        return columns + 4 * simt_elements(config)[1] + 1
-    return columns + 4 * (8 // _sum_bytes(config))
+    if config.is_simt:
+        return columns + 4 * config.simt_elements[1] + 1
+    return columns + 4 * (8 // config.sums.bytes)
 
 
 def staged_rows(config: CutlassUniversalConfig) -> int:
     """Return the rows of each warp that are passed at a time."""
-    return simt_grid(config)[0] if is_simt(config) else TENSOR_OP_ROWS
+    return config.simt_grid[0] if config.is_simt else TENSOR_OP_ROWS
 
 
 def load_elements(config: CutlassUniversalConfig) -> int:
     """Return the elements of a lane's vector when it reads sums."""
-    return min(VECTOR // _sum_bytes(config), config.align_c)
+    return min(VECTOR // config.sums.bytes, config.align_c)
 
 
 def compact_map(config: CutlassUniversalConfig) -> StoreMap:
@@ -80,19 +67,13 @@ def compact_map(config: CutlassUniversalConfig) -> StoreMap:
 
 
 def staged_stores(config: CutlassUniversalConfig) -> Requests:
-    """Return the requests of one iteration that write sums to shared memory.
-
-    Returns
-    -------
-    Requests
-        Offsets int [requests, 32]; all warps in a row.
-    """
-    size, (_, warp_n) = _sum_bytes(config), warp_tile(config)
+    """Return the requests of one iteration that write sums to shared memory."""
+    size, (_, warp_n) = config.sums.bytes, config.warp_tile
     warps_m, warps_n = config.instance_warps
     lane, warp = np.arange(WARP), np.arange(warps_m * warps_n)[:, None]
     rows = staged_rows(config)
-    if is_simt(config):
-        columns, elements = simt_grid(config)[1], simt_elements(config)[1]
+    if config.is_simt:
+        columns, elements = config.simt_grid[1], config.simt_elements[1]
         lane_row, lane_column = simt_lanes(config)
         first, width = lane_column * elements, 1
         steps = [n + s for n in range(0, warp_n, columns * elements) for s in range(elements)]
@@ -111,14 +92,8 @@ def staged_stores(config: CutlassUniversalConfig) -> Requests:
 
 
 def staged_loads(config: CutlassUniversalConfig) -> Requests:
-    """Return the requests of one iteration that read sums from shared memory.
-
-    Returns
-    -------
-    Requests
-        Offsets int [requests, 32]; all warps in a row.
-    """
-    size, elements = _sum_bytes(config), load_elements(config)
+    """Return the requests of one iteration that read sums from shared memory."""
+    size, elements = config.sums.bytes, load_elements(config)
     parts = np.arange(config.align_c // elements)[None, :, None, None]
     lanes = compact_map(config).requests().reshape(-1, 1, config.threads // WARP, WARP, 2)
     row, column = lanes[..., 0], lanes[..., 1]
@@ -126,7 +101,3 @@ def staged_loads(config: CutlassUniversalConfig) -> Requests:
         parts = (parts + lanes[:1, ..., 1] // 32) % 2
     offsets = (row * row_elements(config) + column + parts * elements) * size
     return Requests("ld.shared", 8 * size * elements, offsets.reshape(-1, WARP))
-
-
-def _sum_bytes(config: CutlassUniversalConfig) -> int:
-    return dtype(dtype(config.dtype).accumulator).bytes

@@ -17,44 +17,23 @@ WARP = 32
 
 @dataclass(frozen=True, eq=False)
 class LoadMap:
-    """One of CUTLASS's PitchLinear...ThreadMaps.
+    """One of CUTLASS's PitchLinear...ThreadMaps."""
 
-    Attributes
-    ----------
-    vector
-        Elements of a thread's vector: consecutive along the contiguous mode.
-    iterations, delta
-        Vectors per thread along (contiguous, strided), and the steps between them in elements.
-    first
-        int array [threads, 2]: each thread's first element, (contiguous, strided).
-    rows
-        Consecutive vectors along the strided mode that belong to one step (4 for 4x4 thread tiles).
-    """
-
+    #: Elements of a thread's vector: consecutive along the contiguous mode.
     vector: int
+    #: Vectors per thread along (contiguous, strided), and the steps between them in elements.
     iterations: tuple[int, int]
     delta: tuple[int, int]
+    #: int array [threads, 2]: each thread's first element, (contiguous, strided).
     first: np.ndarray
+    #: Consecutive vectors along the strided mode that belong to one step (4: 4x4 thread tiles).
     rows: int = 1
 
     def requests(self, access: int) -> np.ndarray:
-        """Return the first element of each lane of each request.
+        """Return each lane's first element in each request of instructions of ``access`` elements.
 
-        Parameters
-        ----------
-        access
-            Elements of one instruction; a vector takes ``vector // access`` of them.
-
-        Returns
-        -------
-        int array [requests, 32, 2]
-            (contiguous, strided), relative to the tile's corner; the warps of a step in a row, the
-            steps as CUTLASS takes them.
-
-        Examples
-        --------
-        >>> raked(64, 8, 64, (8, 4), 8).requests(8)[:, :9:8].tolist()
-        [[[0, 0], [0, 1]], [[0, 4], [0, 5]]]
+        int array [requests, 32, 2]: (contiguous, strided), relative to the tile's corner; the warps
+        of a step in a row, the steps as CUTLASS takes them.
         """
         steps = [
             (c * self.delta[0] + v * access, s * self.delta[1] + row)
@@ -63,13 +42,27 @@ class LoadMap:
             for row in range(self.rows)
             for v in range(self.vector // access)
         ]
-        lanes = self.first.reshape(1, -1, WARP, 2) + np.array(steps).reshape(-1, 1, 1, 2)
-        return lanes.reshape(-1, WARP, 2)
+        return _each_step(self.first, steps)
+
+
+def _each_step(first: np.ndarray, steps: list[tuple[int, int]]) -> np.ndarray:
+    """[threads, 2] and the steps from there -> [requests, 32, 2], the warps of a step in a row."""
+    lanes = first.reshape(1, -1, WARP, 2) + np.array(steps).reshape(-1, 1, 1, 2)
+    return lanes.reshape(-1, WARP, 2)
 
 
 def _divides(what: str, divisor: int, number: int) -> None:
     if divisor < 1 or number < 1 or number % divisor:
         raise ValueError(f"{what}: {number} is not a multiple of {divisor}")
+
+
+def _warp_accesses(
+    contiguous: int, strided: int, arrangement: tuple[int, int], vector: int
+) -> tuple[int, int]:
+    """Accesses of a warp that cover the tile, along both modes."""
+    _divides("contiguous tile extent", arrangement[0] * vector, contiguous)
+    _divides("strided tile extent", arrangement[1], strided)
+    return contiguous // vector // arrangement[0], strided // arrangement[1]
 
 
 def _by_warp(
@@ -91,22 +84,10 @@ def raked(
 ) -> LoadMap:
     """``PitchLinearWarpRakedThreadMap``: the tensor core kernels' map.
 
-    Parameters
-    ----------
-    contiguous, strided
-        Extents of the tile in elements.
-    arrangement
-        Lanes of a warp along the contiguous and the strided mode.
-
-    Raises
-    ------
-    ValueError
-        When the tile cannot be divided so.
+    Extents of the tile in elements; ``arrangement`` is the lanes of a warp along the contiguous and
+    the strided mode. Like all of them it raises ``ValueError`` when the tile does not divide so.
     """
-    warps = threads // WARP
-    _divides("contiguous tile extent", arrangement[0] * vector, contiguous)
-    _divides("strided tile extent", arrangement[1], strided)
-    accesses = (contiguous // vector // arrangement[0], strided // arrangement[1])
+    warps, accesses = threads // WARP, _warp_accesses(contiguous, strided, arrangement, vector)
     warps_strided = min(warps, accesses[1])
     warps_contiguous = warps // warps_strided if warps > accesses[1] else 1
     _divides("warp accesses along the contiguous mode", warps_contiguous, accesses[0])
@@ -122,10 +103,7 @@ def striped(
     contiguous: int, strided: int, threads: int, arrangement: tuple[int, int], vector: int
 ) -> LoadMap:
     """``PitchLinearWarpStripedThreadMap``: float64 operands whose m or n is contiguous."""
-    warps = threads // WARP
-    _divides("contiguous tile extent", arrangement[0] * vector, contiguous)
-    _divides("strided tile extent", arrangement[1], strided)
-    accesses = (contiguous // vector // arrangement[0], strided // arrangement[1])
+    warps, accesses = threads // WARP, _warp_accesses(contiguous, strided, arrangement, vector)
     if accesses[1] < warps:
         # CUTLASS's formula for this case leaves warps without work of their own.
         raise ValueError(f"strided tile extent: {strided} is too small for {warps} warps")
@@ -136,12 +114,9 @@ def striped(
 
 
 def stripmined(contiguous: int, strided: int, threads: int, tile: int = 1) -> LoadMap:
-    """``PitchLinearStripminedThreadMap`` (SIMT), and its 2-D form for 4x4 thread tiles (dp4a).
+    """``PitchLinearStripminedThreadMap`` (SIMT): single elements, ``tile=1``.
 
-    Parameters
-    ----------
-    tile
-        1: single elements. 4: tiles of 4x4 elements, four vectors of four.
+    With ``tile=4`` its 2-D form (dp4a): tiles of 4x4 elements, four vectors of four.
     """
     _divides("contiguous tile extent", tile, contiguous)
     _divides("strided tile extent", tile, strided)
@@ -161,23 +136,15 @@ def stripmined(contiguous: int, strided: int, threads: int, tile: int = 1) -> Lo
 class StoreMap:
     """``OutputTileOptimalThreadMap``: how the epilogue writes a row-major tile.
 
-    Attributes
-    ----------
-    shape, count
-        (column, row, group, cluster, tile) as in CUTLASS's ``OutputTileShape``.
-    threads
-        Threads of the CTA.
-    vector
-        Elements of an access.
-    bits
-        Bits of an element.
+    ``shape`` and ``count`` are (column, row, group, cluster, tile) as in CUTLASS's
+    ``OutputTileShape``.
     """
 
     shape: tuple[int, int, int, int, int]
     count: tuple[int, int, int, int, int]
     threads: int
-    vector: int
-    bits: int
+    vector: int  # elements of an access
+    bits: int  # of an element
 
     def _partition(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Return iterations, deltas and lanes.
@@ -186,8 +153,7 @@ class StoreMap:
         the partitions of warps by (group, cluster).
         """
         column, row, group, cluster, _ = self.shape
-        rows = self.count[1]
-        groups = self.count[2]
+        _, rows, groups, _, _ = self.count
         warps = self.threads // WARP
         if cluster > warps:
             it_cluster, part_cluster, left = cluster // warps, warps, 1
@@ -237,13 +203,7 @@ class StoreMap:
         _divides("epilogue tile width", step, self.shape[0])
 
     def requests(self) -> np.ndarray:
-        """Return the first element of each lane of each request.
-
-        Returns
-        -------
-        int array [requests, 32, 2]
-            (row, column), relative to the tile's corner.
-        """
+        """Return (row, column) of each lane's first element, int [requests, 32, 2]."""
         iterations, delta, (width, rows, part_group, part_cluster) = self._partition()
         _, row, group, _, _ = self.shape
         _, count_row, count_group, _, count_tile = self.count
@@ -259,8 +219,7 @@ class StoreMap:
         first = np.stack([first_row, lane % width * self.vector], axis=-1)
         steps = []
         start = 0
-        state = [0, 0]
-        for _tile in range(count_tile):
+        for tile in range(1, count_tile + 1):
             steps += [
                 (start + r * delta[1] + g * delta[2] + k * delta[3], c * delta[0])
                 for k in range(iterations[3])
@@ -270,12 +229,8 @@ class StoreMap:
             ]
             # PredicatedTileIterator::operator++
             start += row
-            state[0] += 1
-            if state[0] == count_row:
-                state = [0, state[1] + 1]
+            if tile % count_row == 0:
                 start += (group - 1) * row * count_row
-                if state[1] == count_group:
-                    state[1] = 0
-                    start += count_group * group * count_row * row
-        lanes = first.reshape(1, -1, WARP, 2) + np.array(steps).reshape(-1, 1, 1, 2)
-        return lanes.reshape(-1, WARP, 2)
+            if tile % (count_row * count_group) == 0:
+                start += count_group * group * count_row * row
+        return _each_step(first, steps)

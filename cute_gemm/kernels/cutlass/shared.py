@@ -10,76 +10,59 @@ that the matrix instruction wants, which is how they are written here. Coordinat
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.maps import WARP
-from cute_gemm.problem.dtypes import dtype
-
-if TYPE_CHECKING:
-    from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
 
 #: Bytes of the vectors that tensor core layouts permute, and of the line within which they do.
 VECTOR, LINE = 16, 128
 
 
 class Requests(NamedTuple):
-    """Shared-memory requests of one kind.
+    """Shared-memory requests of one kind."""
 
-    Attributes
-    ----------
-    instruction, bits
-        ``"ldmatrix.x4"``, bits of each lane.
-    offsets
-        int array [..., requests, 32]: byte offset of each lane's vector from the first byte of the
-        operand's buffer.
-    """
+    instruction: str
+    bits: int  # of each lane
+    #: int array [..., requests, 32]: byte offset of each lane's vector from the first byte of the
+    #: operand's buffer; all warps in a row.
+    offsets: np.ndarray
+
+
+class Lanes(NamedTuple):
+    """Loads of one warp's fragments for a step along K."""
 
     instruction: str
     bits: int
-    offsets: np.ndarray
+    #: (m or n, k) of each lane: int arrays [requests, 32], or what broadcasts to that.
+    mn: np.ndarray
+    k: np.ndarray
 
 
 @dataclass(frozen=True)
 class SharedTile:
-    """The first stage of one operand in shared memory.
+    """The first stage of one operand in shared memory."""
 
-    Attributes
-    ----------
-    layout
-        CUTLASS's name of the layout, without its major-ness: ``"Crosswise"`` (K contiguous),
-        ``"Congruous"`` (M or N contiguous), their ``"64b"`` forms, ``"Plain"`` (SIMT: M or N
-        contiguous, whatever the source) or ``"Interleaved"`` (dp4a: groups of 4 along K).
-    size
-        Bytes of an element.
-    crosswise
-        Elements along the contiguous mode that stay together; 0 where the layout has none.
-    stride
-        Elements from one step of the strided mode to the next; of one group of 4 for dp4a.
-    extent
-        Elements along M or N, with padding.
-    """
-
+    #: CUTLASS's name of the layout, without its major-ness: ``"Crosswise"`` (K contiguous),
+    #: ``"Congruous"`` (M or N contiguous), their ``"64b"`` forms, ``"Plain"`` (SIMT: M or N
+    #: contiguous, whatever the source) or ``"Interleaved"`` (dp4a: groups of 4 along K).
     layout: str
+    #: Bytes of an element.
     size: int
+    #: Elements along the contiguous mode that stay together; 0 where the layout has none.
     crosswise: int
+    #: Elements from one step of the strided mode to the next; of one group of 4 for dp4a.
     stride: int
+    #: Elements along M or N, with padding.
     extent: int
 
     def cpp(self, major: str) -> str:
-        """Return CUTLASS's type, in namespace ``cutlass::layout``.
+        """Return CUTLASS's type in ``cutlass::layout``: ``RowMajorTensorOp...Crosswise<16, 32>``.
 
-        Parameters
-        ----------
-        major
-            How a matrix with a contiguous M or N is called: ``"ColumnMajor"`` for the instance's
-            first operand, ``"RowMajor"`` for its second.
-
-        Examples
-        --------
-        >>> SharedTile("Crosswise", 2, 32, 128, 128).cpp("ColumnMajor")
-        'RowMajorTensorOpMultiplicandCrosswise<16, 32>'
+        ``major`` is how a matrix with a contiguous M or N is called: ``"ColumnMajor"`` for the
+        instance's first operand, ``"RowMajor"`` for its second.
         """
         if self.layout == "Plain":
             return major
@@ -96,17 +79,7 @@ class SharedTile:
         return LINE // self.size // self.crosswise
 
     def offsets(self, contiguous: np.ndarray, strided: np.ndarray) -> np.ndarray:
-        """Return the byte offset of an element.
-
-        Examples
-        --------
-        The second row of eight halves lies in the second half of the line, the third in the second
-        line, its vectors exchanged in pairs:
-
-        >>> tile = SharedTile("Crosswise", 2, 32, 32, 128)
-        >>> tile.offsets(np.array([0, 0, 0, 8]), np.array([0, 1, 2, 2])).tolist()
-        [0, 64, 144, 128]
-        """
+        """Return the byte offset of an element."""
         if self.layout == "Plain":
             return (contiguous + strided * self.stride) * self.size
         if self.layout == "Interleaved":
@@ -150,24 +123,21 @@ class SharedTile:
 def shared_tile(config: CutlassUniversalConfig, operand: str) -> SharedTile:
     """Return the layout of ``"A"`` or ``"B"`` in shared memory (default_mma_core_*.h).
 
-    Raises
-    ------
-    ValueError
-        When CUTLASS has no such layout.
+    ``ValueError`` when CUTLASS has no such layout.
     """
-    extent, k_major, size = _operand(config, operand)
-    k = config.tile[2]
+    extent, k_major, _, mode = config.side(operand)
+    k, size = config.tile[2], config.element.bytes
     if config.math == "float32":
         # CUTLASS pads the rows of an operand that it transposes, by bK / 32 elements.
         pad = k // 32 if k_major else 0
-        if pad % _lane_elements(config, operand):
+        if pad % config.simt_elements[mode]:
             raise ValueError(f"bK is {k}; CUTLASS's padding takes bK below 32 here")
         return SharedTile("Plain", size, 0, extent + pad, extent + pad)
     if config.math == "dp4a":
         pad = WARP // k * 4 if k_major else 0
         return SharedTile("Interleaved", size, 0, 4 * (extent + pad), extent + pad)
     if config.math == "float64":
-        width = _warp_extent(config, operand)
+        width = config.warp_tile[mode]
         if width % 16:
             raise ValueError(f"a warp has {width} rows of {operand}; CUTLASS takes multiples of 16")
         layout = "64bCrosswise" if k_major else "Congruous64b"
@@ -189,15 +159,14 @@ def shared_stores(config: CutlassUniversalConfig, operand: str) -> Requests:
     Those of ``cp.async`` are, request by request, those of the loads from global memory; a pipeline
     of two stages stores whole vectors, however narrow it loads.
     """
-    tile, loads = shared_tile(config, operand), config.load_map(operand)
+    tile, loads, side = shared_tile(config, operand), config.load_map(operand), config.side(operand)
     asynchronous = config.stages > 2
-    width = config.alignment(operand) if asynchronous else loads.vector
+    width = side.alignment if asynchronous else loads.vector
     # dp4a: the four rows of a thread's 4x4 tile become one vector.
     coords = replace(loads, rows=1).requests(width)
     contiguous, strided = coords[..., 0], coords[..., 1]
     instruction = "cp.async" if asynchronous else "st.shared"
-    _, k_major, _ = _operand(config, operand)
-    if is_simt(config) and k_major:
+    if config.is_simt and side.k_major:
         contiguous, strided = strided, contiguous
     bits = 8 * width * loads.rows * tile.size
     return Requests(instruction, bits, tile.offsets(contiguous, strided))
@@ -206,162 +175,91 @@ def shared_stores(config: CutlassUniversalConfig, operand: str) -> Requests:
 def fragment_loads(config: CutlassUniversalConfig, operand: str) -> Requests:
     """Return the requests that read one k-tile of ``"A"`` or ``"B"``, group by group along K.
 
-    Returns
-    -------
-    Requests
-        Offsets int [groups, requests, 32]; a group is what a warp loads for one step of its matrix
-        instructions along K, the requests of all warps in a row.
+    Offsets int [groups, requests, 32]; a group is what a warp loads for one step of its matrix
+    instructions along K.
     """
-    tile = shared_tile(config, operand)
-    _, k_major, _ = _operand(config, operand)
-    if is_simt(config):
-        instruction, bits, first, k = _simt_fragments(config, operand)
+    tile, (_, k_major, _, mode) = shared_tile(config, operand), config.side(operand)
+    if config.is_simt:
+        lanes = _simt_fragments(config, mode)
     elif config.math == "float64":
-        instruction, bits, first, k = _double_fragments(config, operand)
+        lanes = _double_fragments(config, mode)
     elif config.math == "tf32" and not k_major:
-        instruction, bits, first, k = _word_fragments(config, operand)
+        lanes = _word_fragments(config, mode)
     else:
-        instruction, bits, first, k = _matrix_fragments(config, operand)
-    step = config.k_step
+        lanes = _matrix_fragments(config, mode, k_major)
     # Rows and columns of a CTA's warps: the instance counts them along its rows first.
     warps_m, warps_n = config.instance_warps
     warp = np.arange(warps_m * warps_n)
-    rows = _first_operand(config, operand)
-    warp = warp % warps_m if rows else warp // warps_m
-    base = warp * _warp_extent(config, operand)
-    groups = np.arange(config.tile[2] // step) * step
+    base = (warp // warps_m if mode else warp % warps_m) * config.warp_tile[mode]
+    groups = np.arange(0, config.tile[2], config.k_step)
     # (groups, requests of a warp, warps, lanes)
-    mn = first[None, :, None, :] + base[None, None, :, None]
-    k = k[None, :, None, :] + groups[:, None, None, None]
-    mn, k = np.broadcast_arrays(mn, k)
+    mn, k = np.broadcast_arrays(
+        lanes.mn[None, :, None, :] + base[None, None, :, None],
+        lanes.k[None, :, None, :] + groups[:, None, None, None],
+    )
     contiguous, strided = (k, mn) if k_major and tile.layout.endswith("wise") else (mn, k)
     offsets = tile.offsets(contiguous, strided)
     if config.math == "float64":
         offsets = offsets & -VECTOR  # The layouts pair the elements 8 rows apart.
-    return Requests(instruction, bits, offsets.reshape(len(groups), -1, WARP))
+    return Requests(lanes.instruction, lanes.bits, offsets.reshape(len(groups), -1, WARP))
 
 
-def _matrix_fragments(
-    config: CutlassUniversalConfig, operand: str
-) -> tuple[str, int, np.ndarray, np.ndarray]:
-    """``ldmatrix``: matrices of 8 rows of 16 bytes, 2 by 2.
-
-    Returns instruction, bits, and (m or n, k) of each lane, int [requests, 32].
-    """
-    _, k_major, size = _operand(config, operand)
+def _matrix_fragments(config: CutlassUniversalConfig, mode: int, k_major: bool) -> Lanes:
+    """``ldmatrix``: matrices of 8 rows of 16 bytes, 2 by 2."""
     lane = np.arange(WARP)
     row, matrix = lane % 8, lane // 8
     # The first operand's matrices run along M first, the second's along K.
     along_mn, along_k = matrix % 2, matrix // 2
-    if not _first_operand(config, operand):
+    if mode:
         along_mn, along_k = along_k, along_mn
     if k_major:
-        mn, k = along_mn * 8 + row, along_k * (VECTOR // size)
+        mn, k = along_mn * 8 + row, along_k * (VECTOR // config.element.bytes)
     else:
         mn, k = along_mn * 8, along_k * 8 + row
-    steps = np.arange(0, _warp_extent(config, operand), 16)[:, None]
-    instruction = "ldmatrix.x4" if k_major else "ldmatrix.x4.trans"
-    return instruction, 128, mn + steps, k + 0 * steps
+    steps = np.arange(0, config.warp_tile[mode], 16)[:, None]
+    return Lanes("ldmatrix.x4" if k_major else "ldmatrix.x4.trans", 128, mn + steps, k[None])
 
 
-def _word_fragments(
-    config: CutlassUniversalConfig, operand: str
-) -> tuple[str, int, np.ndarray, np.ndarray]:
+def _word_fragments(config: CutlassUniversalConfig, mode: int) -> Lanes:
     """tf32 whose M or N is contiguous: words, because ``ldmatrix`` transposes only halves."""
-    lane = np.arange(WARP)
-    rows = 16 if _first_operand(config, operand) else 8
+    lane, rows = np.arange(WARP), (16, 8)[mode]
     steps = [
         (mn + inner, k)
-        for mn in range(0, _warp_extent(config, operand), rows)
+        for mn in range(0, config.warp_tile[mode], rows)
         for k in (0, 4)
         for inner in range(0, rows, 8)
     ]
     mn, k = np.array(steps).T[..., None]
-    return "ld.shared", 32, mn + lane // 4, k + lane % 4
+    return Lanes("ld.shared", 32, mn + lane // 4, k + lane % 4)
 
 
-def _double_fragments(
-    config: CutlassUniversalConfig, operand: str
-) -> tuple[str, int, np.ndarray, np.ndarray]:
+def _double_fragments(config: CutlassUniversalConfig, mode: int) -> Lanes:
     """float64: a lane reads two elements 8 rows apart, which the layouts put side by side."""
     lane = np.arange(WARP)
-    steps = np.arange(0, _warp_extent(config, operand), 16)[:, None]
-    return "ld.shared", 128, lane // 4 + steps, lane % 4 + 0 * steps
+    steps = np.arange(0, config.warp_tile[mode], 16)[:, None]
+    return Lanes("ld.shared", 128, lane // 4 + steps, lane[None] % 4)
 
 
-def _simt_fragments(
-    config: CutlassUniversalConfig, operand: str
-) -> tuple[str, int, np.ndarray, np.ndarray]:
+def _simt_fragments(config: CutlassUniversalConfig, mode: int) -> Lanes:
     """SIMT: lanes in a grid, each with vectors of up to 4 elements, of one k (dp4a: of four)."""
-    first = _first_operand(config, operand)
-    row, column = simt_lanes(config)
-    lanes = simt_grid(config)[0 if first else 1]
-    elements = _lane_elements(config, operand)
-    steps = np.arange(0, _warp_extent(config, operand), lanes * elements)[:, None]
-    mn = (row if first else column) * elements + steps
+    lanes, elements = config.simt_grid[mode], config.simt_elements[mode]
+    steps = np.arange(0, config.warp_tile[mode], lanes * elements)[:, None]
     # Four bytes either way: a float, or four int8 along K.
-    return "ld.shared", 32 * elements, mn, 0 * mn
-
-
-def is_simt(config: CutlassUniversalConfig) -> bool:
-    """Whether the math is FMA or dp4a instead of tensor cores."""
-    return config.math in ("float32", "dp4a")
-
-
-def simt_grid(config: CutlassUniversalConfig) -> tuple[int, int]:
-    """Lanes of a SIMT warp along the instance's rows and columns."""
-    warp_m, warp_n = warp_tile(config)
-    rows = 8 if config.math == "dp4a" and warp_m > warp_n else 4
-    return rows, WARP // rows
-
-
-def simt_elements(config: CutlassUniversalConfig) -> tuple[int, int]:
-    """Elements of a lane's vector along the instance's rows and columns (``LaneMmaShape``)."""
-    warp, lanes = warp_tile(config), simt_grid(config)
-    return min(4, warp[0] // lanes[0]), min(4, warp[1] // lanes[1])
+    mn = simt_lanes(config)[mode] * elements + steps
+    return Lanes("ld.shared", 32 * elements, mn, np.zeros_like(mn))
 
 
 def simt_interleave(config: CutlassUniversalConfig) -> int:
     """Rows (columns, for dp4a) that neighbouring lanes interleave: 2 if threads have enough."""
-    (warp_m, warp_n), (rows, columns) = warp_tile(config), simt_grid(config)
-    return 2 if warp_m // rows > 4 and warp_n // columns > 4 else 1
+    tile, lanes = config.warp_tile, config.simt_grid
+    return 2 if tile[0] // lanes[0] > 4 and tile[1] // lanes[1] > 4 else 1
 
 
 def simt_lanes(config: CutlassUniversalConfig) -> tuple[np.ndarray, np.ndarray]:
     """Row and column of each lane in the grid of a SIMT warp (``LaneLayout``), int [32]."""
-    rows, columns = simt_grid(config)
+    rows, columns = config.simt_grid
     pair = simt_interleave(config)
-    lane = np.arange(WARP)
-    if config.math == "dp4a":
-        outer, rest = np.divmod(lane, rows * pair)
-        return rest // pair, outer * pair + rest % pair
-    outer, rest = np.divmod(lane, columns * pair)
-    return outer * pair + rest % pair, rest // pair
-
-
-def _operand(config: CutlassUniversalConfig, operand: str) -> tuple[int, bool, int]:
-    """Extent of the tile along M or N, whether K is contiguous, and bytes of an element."""
-    first = operand == "A"
-    extent = config.tile[0] if first else config.tile[1]
-    major = config.major_a if first else config.major_b
-    return extent, major == "K", dtype(config.dtype).bytes
-
-
-def _first_operand(config: CutlassUniversalConfig, operand: str) -> bool:
-    """Whether ``operand`` is the instance's first, whose rows are the instance's."""
-    return (operand == "A") != config.exchange
-
-
-def warp_tile(config: CutlassUniversalConfig) -> tuple[int, int]:
-    """Rows and columns of a warp's tile of the instance."""
-    m, n, _ = config.instance_tile
-    warps_m, warps_n = config.instance_warps
-    return m // warps_m, n // warps_n
-
-
-def _warp_extent(config: CutlassUniversalConfig, operand: str) -> int:
-    return warp_tile(config)[0 if _first_operand(config, operand) else 1]
-
-
-def _lane_elements(config: CutlassUniversalConfig, operand: str) -> int:
-    return simt_elements(config)[0 if _first_operand(config, operand) else 1]
+    across = rows if config.math == "dp4a" else columns
+    outer, rest = np.divmod(np.arange(WARP), across * pair)
+    along, other = rest // pair, outer * pair + rest % pair
+    return (along, other) if config.math == "dp4a" else (other, along)

@@ -1,77 +1,40 @@
-"""CUTLASS's own 2.x ``GemmUniversal``, emitted by cutlass_library's own emitter for sm_80.
-
-The kernel is stock; only the way in differs: its ``Params`` are computed on the device from the
-entry's parameters (no host compiler), and a one-dimensional grid is mapped to tiles.
-
-CUTLASS writes row-major outputs. The emitter serves a column-major C by the transposed problem
-(it exchanges A and B and flips every layout), so a row-major C is handed to it transposed. What is
-called *instance* here is the problem that the emitted C++ type solves: with a column-major C its
-rows are n and its columns m, with a row-major C its rows are m and its columns n.
-"""
+"""CUTLASS's own 2.x ``GemmUniversal``, emitted by cutlass_library for sm_80: choice, legality."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cute_gemm.access import Access
-from cute_gemm.errors import UnsupportedError
+from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
-from cute_gemm.kernels.cutlass import epilogue
 from cute_gemm.kernels.cutlass.accesses import accesses, elements_per_access
-from cute_gemm.kernels.cutlass.config import (
-    CP_ASYNC,
-    MATH,
-    WIDEST,
-    CutlassUniversalConfig,
-    check,
-    extents_of,
-    integer,
-)
-from cute_gemm.kernels.cutlass.epilogue import compact_map
-from cute_gemm.kernels.cutlass.shared import (
-    is_simt,
-    shared_tile,
-    simt_elements,
-    simt_grid,
-    simt_interleave,
-    warp_tile,
-)
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm.kernels.cutlass.config import CP_ASYNC, MATH, CutlassUniversalConfig, ctas
+from cute_gemm.kernels.cutlass.epilogue import check_staging
+from cute_gemm.kernels.cutlass.shared import shared_tile
+from cute_gemm.kernels.cutlass.unit import unit
+from cute_gemm.problem.dtypes import factor
 from cute_gemm.toolchain.signature import Launch
-from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, entry
+from cute_gemm.toolchain.unit import TranslationUnit
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
-    from cute_gemm.kernels.cutlass.maps import StoreMap
     from cute_gemm.problem.problem import GemmProblem
-
-#: Narrow accesses are many, and so are their predicates: below this width in bytes the large tile
-#: is another one, for which the registers suffice.
-_NARROW = {
-    "half": (CP_ASYNC, ((128, 64, 32), (2, 2), 2)),
-    "tf32": (WIDEST, ((128, 128, 16), (2, 2), 4)),
-    "int8": (CP_ASYNC, ((128, 64, 64), (2, 2), 2)),
-}
 
 #: From this k on a sum of int8 products can leave int32.
 _INT8_EXACT_K = 2**31 // 2**14
 
 
 class CutlassUniversal(CompiledKernel):
-    """CUTLASS's 2.x ``GemmUniversal`` for sm_80 and newer.
-
-    Examples
-    --------
-    >>> sorted(CutlassUniversal.options)
-    ['stages', 'swizzle', 'tile', 'warps']
-    """
+    """CUTLASS's 2.x ``GemmUniversal`` for sm_80 and newer."""
 
     name = "cutlass_universal"
     summary = "CUTLASS's own 2.x GemmUniversal, emitted by cutlass_library for sm_80"
     minimum_cc = 80
     dtypes = ("float16", "bfloat16", "float32", "float32/tf32", "float64", "int8")
-    #: Fields of the config that a user may set.
     options = ("tile", "warps", "stages", "swizzle")
 
     def candidates(
@@ -87,21 +50,19 @@ class CutlassUniversal(CompiledKernel):
             align_a = align_b = 4
         if row.opcode == "Simt":
             align_c = 1
-        narrowest = min(align_a, align_b) * dtype(problem.A.dtype).bytes
-        large = row.large
-        if math in _NARROW and narrowest < _NARROW[math][0]:
-            large = _NARROW[math][1]
+        narrowest = min(align_a, align_b) * problem.inputs.bytes
+        large = row.narrow[1] if row.narrow and narrowest < row.narrow[0] else row.large
         given = {option: value for option, value in options.items() if value is not None}
         rows = (row.large,) if {"tile", "warps"} & given.keys() else (large, row.small)
         for tile, warps, stages in rows:
             chosen = 2 if narrowest < CP_ASYNC else stages
             yield CutlassUniversalConfig(
-                tile=extents_of("tile", given.get("tile", tile), 3),
-                warps=extents_of("warps", given.get("warps", warps), 2),
-                stages=integer("stages", given.get("stages", chosen)),
-                swizzle=integer("swizzle", given.get("swizzle", 8)),
+                tile=_extents("tile", given.get("tile", tile), 3),
+                warps=_extents("warps", given.get("warps", warps), 2),
+                stages=_integer("stages", given.get("stages", chosen)),
+                swizzle=_integer("swizzle", given.get("swizzle", 8)),
                 math=math,
-                dtype=problem.A.dtype,
+                dtype=problem.inputs.name,
                 out_dtype=problem.C.dtype,
                 major_a="K" if problem.A.unit == 1 else "M",
                 major_b="K" if problem.B.unit == 1 else "N",
@@ -113,7 +74,7 @@ class CutlassUniversal(CompiledKernel):
 
     def check(self, config: CutlassUniversalConfig, problem: GemmProblem, arch: Arch) -> None:
         """See :meth:`CompiledKernel.check`."""
-        check(config, arch.cc)
+        _check(config, arch)
         # CUTLASS's coordinates are 32-bit and run up to the end of the last tile.
         longest = 2**31 - 1 - max(config.tile)
         for name, extent in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
@@ -124,13 +85,9 @@ class CutlassUniversal(CompiledKernel):
 
     def _math(self, problem: GemmProblem) -> str:
         """Key of ``MATH`` for the problem."""
-        kind = problem.A.dtype
-        if kind in ("float16", "bfloat16"):
-            return "half"
-        if kind == "float32":
-            return "tf32" if problem.compute == "tf32" else "float32"
-        if kind == "float64":
-            return "float64"
+        kind = factor(problem.inputs.name, problem.compute).name
+        if kind != "int8":
+            return kind if kind in MATH else "half"
         # The tensor core kernel saturates its sums; below this k none can leave int32.
         tensor_cores = problem.A.unit == 1 and problem.B.unit == 1
         if tensor_cores and problem.k < _INT8_EXACT_K:
@@ -146,193 +103,98 @@ class CutlassUniversal(CompiledKernel):
         return "dp4a"
 
     def unit(self, config: CutlassUniversalConfig) -> TranslationUnit:
-        """Return the C++ unit of ``config``."""
-        from cutlass_library import DataTypeTag, SubstituteTemplate
-        from cutlass_library.gemm_operation import EmitGemmUniversalInstance
-
-        # The entry has the symbol's name, the emitted struct that name and this suffix.
-        emitter = EmitGemmUniversalInstance("_gemm")
-        emitter.includes = ["cutlass_universal.cuh"]
-        emitter.gemm_template = SubstituteTemplate(
-            emitter.gemm_template,
-            {"swizzling_functor": f"cute_gemm::LinearThreadblockSwizzle<{config.swizzle}>"},
-        )
-        operation = _operation(config)
-        exchange = config.exchange
-        values = {
-            "includes": "\n".join(f'#include "{path}"' for path in emitter.includes),
-            "definition": emitter.emit(operation).strip(),
-            "symbol": config.name,
-            "threads": str(config.threads),
-            "smem": str(config.smem),
-            "entry": entry(
-                config.name,
-                str(config.threads),
-                f"cute_gemm::cutlass_universal<Gemm, /* Exchange */ {cpp_bool(exchange)}>(\n"
-                "      A, B, C, m, n, k, lda, ldb, ldc, alpha, beta, alpha_ptr, beta_ptr);",
-                prefix="",
-            ),
-            "load_a": _load_map_arguments(config, "B" if exchange else "A"),
-            "load_b": _load_map_arguments(config, "A" if exchange else "B"),
-            "store": _store_map_arguments(config.store_map()),
-            "shared": _shared_arguments(config),
-            "warp": _warp_assertion(config),
-            "staged": _staged_arguments(config),
-            "compact": _store_map_arguments(compact_map(config)),
-            "align_a": str(config.align_b if exchange else config.align_a),
-            "align_b": str(config.align_a if exchange else config.align_b),
-            "align_c": str(config.align_c),
-            "element": DataTypeTag[operation.A.element],
-            "output": DataTypeTag[operation.C.element],
-            "scalar": DataTypeTag[operation.accumulator_type()],
-        }
-        return TranslationUnit(SubstituteTemplate(_UNIT, values), config.name)
+        """See :meth:`CompiledKernel.unit`."""
+        return unit(config)
 
     def launch(self, config: CutlassUniversalConfig, problem: GemmProblem) -> Launch:
-        """Return the launch: one CTA for each tile of C."""
-        return Launch(_ctas(problem, config.tile), config.threads, config.smem, problem.l)
+        """See :meth:`CompiledKernel.launch`: one CTA for each tile of C."""
+        return Launch(ctas(problem, config.tile), config.threads, config.smem, problem.l)
 
     def accesses(
         self, config: CutlassUniversalConfig, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`CompiledKernel.accesses`, and ``cutlass_accesses`` for what is assumed."""
+        """See :meth:`CompiledKernel.accesses`, and ``accesses.py`` for what is assumed."""
         return accesses(config, problem, reads_c)
 
 
-_UNIT = """\
-// CUTLASS 2.x GemmUniversal, emitted by cutlass_library (EmitGemmUniversalInstance). It writes a
-// column-major C as the transpose of a row-major one: the type's operands are then B and A.
-${includes}
-
-${definition}
-
-using Gemm = ${symbol}_gemm;
-using Element = ${element};
-using ElementC = ${output};
-using Accumulator = ${scalar};
-using MapA = Gemm::Mma::IteratorA::ThreadMap;
-using MapB = Gemm::Mma::IteratorB::ThreadMap;
-using MapC = Gemm::Epilogue::OutputTileIterator::ThreadMap;
-
-static_assert(Gemm::kThreadCount == ${threads});
-static_assert(sizeof(Gemm::SharedStorage) <= ${smem});
-static_assert(Gemm::Mma::IteratorA::AccessType::kElements == ${align_a});
-static_assert(Gemm::Mma::IteratorB::AccessType::kElements == ${align_b});
-static_assert(Gemm::kAlignmentC == ${align_c});
-static_assert(cute_gemm::is_load_map<MapA, ${load_a}>);
-static_assert(cute_gemm::is_load_map<MapB, ${load_b}>);
-static_assert(cute_gemm::is_store_map<MapC, ${store}>);
-static_assert(cute_gemm::is_shared<Gemm::Mma, ${shared}>);
-static_assert(cute_gemm::${warp});
-static_assert(cute_gemm::is_staged<Gemm::Epilogue, ${staged}>);
-static_assert(cute_gemm::is_store_map<Gemm::Epilogue::SharedLoadIterator::ThreadMap, ${compact}>);
-
-${entry}"""
-
-
-def _operation(config: CutlassUniversalConfig) -> Any:
-    """``cutlass_library.GemmOperation`` of the problem with a column-major C.
-
-    With a row-major C that is the transposed problem, whose first operand is B.
-    """
-    from cutlass_library import (
-        DataType,
-        GemmKind,
-        LayoutType,
-        MathInstruction,
-        MathOperation,
-        OpcodeClass,
-        TensorDescription,
-        TileDescription,
-    )
-    from cutlass_library.gemm_operation import GemmOperation
-
-    class Operation(GemmOperation):
-        def procedural_name(self) -> str:
-            """Our symbol: CUTLASS's name leaves out C's layout and the warps."""
-            return config.name
-
+def _check(config: CutlassUniversalConfig, arch: Arch) -> None:
+    """Raise ``OptionError`` for what CUTLASS cannot build, or what would not run."""
     row = MATH[config.math]
-    element = DataType[dtype(config.dtype).tag]
-    accumulator = DataType[dtype(dtype(config.dtype).accumulator).tag]
-    math = MathInstruction(
-        list(row.instruction),
-        element,
-        element,
-        accumulator,
-        OpcodeClass[row.opcode],
-        # CUTLASS has no other int8 instruction for tensor cores.
-        MathOperation.multiply_add_saturate
-        if config.math == "int8"
-        else MathOperation.multiply_add,
-    )
-    tile = TileDescription(
-        list(config.instance_tile), config.stages, [*config.instance_warps, 1], math, 80, 1024
-    )
-    # A(M,K) with a contiguous M, and B(N,K) with a contiguous K, are column-major BLAS operands.
-    column, row_major = LayoutType.ColumnMajor, LayoutType.RowMajor
-    first, second = (config.major_a, config.align_a), (config.major_b, config.align_b)
-    if not config.exchange:
-        first, second = second, first
-    return Operation(
-        GemmKind.Universal,
-        80,
-        tile,
-        TensorDescription(element, row_major if first[0] == "K" else column, first[1]),
-        TensorDescription(element, column if second[0] == "K" else row_major, second[1]),
-        TensorDescription(DataType[dtype(config.out_dtype).tag], column, config.align_c),
-        accumulator,
-    )
+    tile, warps = config.tile, config.warps
+    fewest, most = row.stages
+    if config.swizzle not in (1, 2, 4, 8):
+        raise OptionError(f"swizzle is {config.swizzle}; expected 1, 2, 4 or 8")
+    if not fewest <= config.stages <= most:
+        expected = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        raise OptionError(f"stages is {config.stages}; expected {expected} for {config.math}")
+    for operand in "AB":
+        width = config.side(operand).alignment * config.element.bytes
+        if config.stages > 2 and width < CP_ASYNC:
+            raise OptionError(
+                f"stages is {config.stages}, but {operand} allows accesses of {width} bytes only "
+                f"and cp.async copies at least {CP_ASYNC}; expected stages=2"
+            )
+    if max(tile) > 512 or max(warps) > 32 or not 1 <= warps[0] * warps[1] <= 32:
+        raise OptionError(
+            f"tile is {tile}, warps is {warps}; expected extents up to 512, and up to 32 warps"
+        )
+    warp = []
+    for mode in (0, 1):
+        extent, rest = divmod(tile[mode], warps[mode])
+        # A SIMT warp is 4 or 8 lanes wide in either direction; the instance may be transposed.
+        step = 8 if config.is_simt else max(row.instruction[:2])
+        if rest or extent % step:
+            raise OptionError(
+                f"tile is {tile}, warps is {warps}; expected the {'MN'[mode]} extent of a warp to "
+                f"be a multiple of {step}"
+            )
+        warp.append(extent)
+    step = 2 * row.instruction[2]
+    if tile[2] % step:
+        raise OptionError(f"tile is {tile}; expected bK to be a multiple of {step}")
+    registers = warp[0] * warp[1] * config.sums.bytes // 4 // 32
+    if registers > 128:
+        raise OptionError(
+            f"tile is {tile}, warps is {warps}: {registers} accumulator registers per thread; "
+            f"expected at most 128 (take more warps or a smaller tile)"
+        )
+    try:
+        for operand in "AB":
+            found = config.load_map(operand)
+            vectors = found.iterations[0] * found.iterations[1] * found.rows
+            if (steps := vectors * found.vector // config.side(operand).alignment) > 64:
+                raise ValueError(f"{operand} takes {steps} accesses per thread, CUTLASS at most 64")
+            shared_tile(config, operand)
+        config.store_map().check()
+        check_staging(config)
+    except ValueError as error:
+        raise OptionError(f"tile is {tile}, warps is {warps}: {error}") from None
+    if config.smem > arch.shared_limit:
+        raise OptionError(
+            f"tile is {tile}, stages is {config.stages}: {config.smem} bytes of shared memory; "
+            f"expected at most {arch.shared_limit} on sm_{arch.cc}"
+        )
 
 
-def _load_map_arguments(config: CutlassUniversalConfig, operand: str) -> str:
-    """Template arguments of ``is_load_map`` after the map."""
-    found = config.load_map(operand)
-    numbers = (config.threads, found.vector, *found.iterations, *found.delta)
-    return ", ".join(map(str, numbers))
+def _integer(option: str, value: Any) -> int:
+    """Return ``value``, an integer or its text, as an int; ``OptionError`` for anything else."""
+    if isinstance(value, str) and re.fullmatch(r"\d{1,4}", value):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise OptionError(f"{option} is {value!r}; expected an integer")
+    return int(value)
 
 
-def _store_map_arguments(found: StoreMap) -> str:
-    """Template arguments of ``is_store_map`` after the map."""
-    numbers = (found.threads, found.vector, *found.iterations, *found.delta)
-    return ", ".join(map(str, numbers))
-
-
-def _shared_arguments(config: CutlassUniversalConfig) -> str:
-    """Template arguments of ``is_shared`` after the type."""
-    operands = ("B", "A") if config.exchange else ("A", "B")
-    layouts, extents = [], []
-    for operand, major in zip(operands, ("ColumnMajor", "RowMajor"), strict=True):
-        tile = shared_tile(config, operand)
-        layouts.append(f"cutlass::layout::{tile.cpp(major)}")
-        extents.append(str(tile.extent))
-    _, _, k = config.tile
-    return ", ".join((*layouts, *extents, str(k * config.stages), str(k // config.k_step)))
-
-
-def _warp_assertion(config: CutlassUniversalConfig) -> str:
-    """``is_tensor_op`` or ``is_simt`` with its template arguments."""
-    warp = warp_tile(config)
-    if not is_simt(config):
-        numbers = ", ".join(map(str, (*warp, *MATH[config.math].instruction)))
-        return f"is_tensor_op<Gemm::Mma::Operator, {numbers}>"
-    order = "ColumnMajor" if config.math == "dp4a" else "RowMajor"
-    lanes = f"cutlass::layout::{order}Interleaved<{simt_interleave(config)}>"
-    arguments = (*warp, lanes, *simt_grid(config), *simt_elements(config))
-    return f"is_simt<Gemm::Mma::Operator, {', '.join(map(str, arguments))}>"
-
-
-def _staged_arguments(config: CutlassUniversalConfig) -> str:
-    """Template arguments of ``is_staged`` after the type."""
-    numbers = (
-        epilogue.iterations(config),
-        epilogue.staged_rows(config),
-        epilogue.row_elements(config),
-        epilogue.load_elements(config),
-    )
-    mixed = "true" if epilogue.is_mixed(config) else "false"
-    return ", ".join((*map(str, numbers), mixed))
-
-
-def _ctas(problem: GemmProblem, tile: tuple[int, int, int]) -> int:
-    return -(-problem.m // tile[0]) * -(-problem.n // tile[1])
+def _extents(option: str, value: Any, count: int) -> Any:
+    """Return ``count`` positive extents, from a sequence or from text like ``"128x128x32"``."""
+    parts = re.split(r"\s*[x,]\s*", value.strip(" ()")) if isinstance(value, str) else value
+    expected = f"{count} positive integers, like {(128, 128, 32) if count == 3 else (2, 2)}"
+    if not isinstance(parts, (tuple, list)) or len(parts) != count:
+        raise OptionError(f"{option} is {value!r}; expected {expected}")
+    try:
+        extents = tuple(_integer(option, part) for part in parts)
+    except OptionError:
+        raise OptionError(f"{option} is {value!r}; expected {expected}") from None
+    if min(extents) < 1:
+        raise OptionError(f"{option} is {value!r}; expected {expected}")
+    return extents

@@ -23,19 +23,6 @@ from cute_gemm.toolchain.signature import pack_scalar
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem, Matrix
 
-#: ``cudaDataType`` of library_types.h.
-_TYPES = {
-    "float32": 0,
-    "float64": 1,
-    "float16": 2,
-    "int8": 3,
-    "complex64": 4,
-    "complex128": 5,
-    "int32": 10,
-    "bfloat16": 14,
-}
-#: ``cublasComputeType_t`` of cublas_api.h.
-_COMPUTE = {"float32": 68, "float64": 70, "int32": 72, "tf32": 77}
 #: ``cublasOperation_t``: the matrix as it is stored, its transpose, its conjugate transpose.
 _N, _T, _C = 0, 1, 2
 #: ``cublasPointerMode_t``: alpha and beta are in host memory, or both in device memory.
@@ -107,8 +94,7 @@ def call(problem: GemmProblem) -> Call:
 
 
 def _call(problem: GemmProblem, exchange: bool, ldc: int) -> Call:
-    A, B = problem.A, problem.B
-    left, right = (B, A) if exchange else (A, B)
+    left, right = (problem.B, problem.A) if exchange else (problem.A, problem.B)
     # CuTe's left operand is (rows, K) and its right one (columns, K): with the unit stride in the
     # first mode the left one is stored as it is used and the right one transposed.
     found = _operand(left, left.unit == 1), _operand(right, right.unit == 0)
@@ -117,10 +103,10 @@ def _call(problem: GemmProblem, exchange: bool, ldc: int) -> Call:
         exchange=exchange,
         operations=(found[0][0], found[1][0]),
         extents=(*extents, problem.k),
-        left=(_TYPES[A.dtype], found[0][1]),
-        right=(_TYPES[A.dtype], found[1][1]),
-        result=(_TYPES[problem.C.dtype], ldc),
-        compute=_COMPUTE[problem.compute],
+        left=(DTYPES[left.dtype].cublas, found[0][1]),
+        right=(DTYPES[right.dtype].cublas, found[1][1]),
+        result=(DTYPES[problem.C.dtype].cublas, ldc),
+        compute=DTYPES[problem.compute].cublas_compute,
     )
 
 
@@ -197,7 +183,7 @@ class Cublas:
         def start(keep_alive: Any = block) -> None:
             code = function(*arguments)
             if code:
-                self._check(code, f"{problem.op} of {problem.A.dtype}")
+                self._check(code, f"{problem.op} of {problem.inputs.name}")
 
         return start
 
@@ -249,7 +235,7 @@ class Cublas:
             with self._lock:
                 self._set(stream, mode)
                 code = self._library.cublasGemmEx_64(self._handle, *arguments)
-            self._check(code, f"{problem.op} of {problem.A.dtype}")
+            self._check(code, f"{problem.op} of {problem.inputs.name}")
 
         return launch
 
@@ -283,7 +269,7 @@ class Cublas:
 def _scalars(problem: GemmProblem, alpha: complex, beta: complex) -> tuple[Any, int, int]:
     """Return alpha and beta in host memory, as the type that they have, and their addresses."""
     block = ctypes.create_string_buffer(2 * _SCALAR)
-    kind = DTYPES[problem.A.dtype].accumulator
+    kind = problem.inputs.accumulator
     # Without products nothing is to come of alpha, which may be infinite.
     pack_scalar(kind, block, 0, alpha if problem.k else 0, "alpha")
     pack_scalar(kind, block, _SCALAR, beta, "beta")

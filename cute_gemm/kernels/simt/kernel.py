@@ -54,7 +54,7 @@ class SimtKernel(CompiledKernel):
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
         """See :meth:`CompiledKernel.candidates`."""
-        element = DTYPES[problem.A.dtype]
+        element = problem.inputs
         common = {
             "kernel": self.name,
             "thread_tile": (1, 1),

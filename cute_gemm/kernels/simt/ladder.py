@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import VECTOR, WARP, WARP_LANES, Config
-from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -44,7 +43,7 @@ _BUFFERED = {
 
 
 def _bytes(problem: GemmProblem) -> int:
-    return DTYPES[problem.A.dtype].bytes
+    return problem.inputs.bytes
 
 
 def _flat(problem: GemmProblem) -> int:
@@ -233,7 +232,7 @@ class DoubleBuffered(WarpTiled):
         Beside a given tile or thread tile the other is that of a large problem, and registers are
         not rationed.
         """
-        tiles = _BUFFERED[problem.A.dtype][_narrow(problem)]
+        tiles = _BUFFERED[problem.inputs.name][_narrow(problem)]
         if not options.keys().isdisjoint(("tile", "thread_tile")):
             tiles = (tiles[0]._replace(min_ctas=1),)
         # The longer side for the operand that need not be turned, and wait in registers.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
-from cute_gemm.cute.atoms import MMA_ATOMS
+from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
@@ -27,7 +27,7 @@ from cute_gemm.kernels.sm80.structure import (
     tiled_mma,
 )
 from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, stored
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.dtypes import DTYPES, factor
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -38,15 +38,6 @@ if TYPE_CHECKING:
 COPY_POLICIES = ("auto", "mn_major")
 
 # ---- choice of config ---------------------------------------------------------------------------
-
-_MMA = {
-    ("float16", "float32"): "SM80_16x8x16_F32F16F16F32_TN",
-    ("bfloat16", "float32"): "SM80_16x8x16_F32BF16BF16F32_TN",
-    ("float32", "tf32"): "SM80_16x8x8_F32TF32TF32F32_TN",
-    ("float32", "float32"): "UniversalFMA<float>",
-    ("float64", "float64"): "SM90_16x8x4_F64F64F64F64_TN",
-    ("int8", "int32"): "SM80_16x8x32_S32S8S8S32_TN",
-}
 
 #: Tile, warps, stages, CTAs per multiprocessor to fit registers for.
 Tile = tuple[tuple[int, int, int], tuple[int, int], int, int]
@@ -89,9 +80,9 @@ class Sm80Pipeline(CompiledKernel):
 
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
         """Return tile, warps, stages and min_ctas of each candidate, for large problems first."""
-        if policy == "mn_major" and DTYPES[problem.A.dtype].bytes == 2:
+        if policy == "mn_major" and problem.inputs.bytes == 2:
             return (_REFERENCE,)
-        tiles = _TILES[problem.A.dtype, problem.compute]
+        tiles = _TILES[problem.inputs.name, problem.compute]
         # Copies of 1 and 2 bytes go through registers, of which the largest tile has none to spare.
         narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
         return tiles[narrow:]
@@ -100,9 +91,8 @@ class Sm80Pipeline(CompiledKernel):
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
         """See :meth:`CompiledKernel.candidates`."""
-        mma = _MMA[problem.A.dtype, problem.compute]
-        if MMA_ATOMS[mma].minimum_cc > arch.cc:
-            mma = "SM80_8x8x4_F64F64F64F64_TN"
+        fitting = _fitting(problem.inputs.name, problem.compute)
+        mma = next(atom.name for atom in fitting if atom.minimum_cc <= arch.cc)
         widths = (
             access_bytes(problem.A, False)[0],
             access_bytes(problem.B, False)[0],
@@ -116,7 +106,7 @@ class Sm80Pipeline(CompiledKernel):
                 copy="auto",
                 raster=8,
                 min_ctas=ctas,
-                dtype=problem.A.dtype,
+                dtype=problem.inputs.name,
                 compute=problem.compute,
                 out_dtype=problem.C.dtype,
                 mma=mma,
@@ -168,12 +158,8 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
         raise OptionError(
             f"option copy={config.copy!r} is unknown; expected one of {COPY_POLICIES}"
         )
-    if config.mma not in MMA_ATOMS or _mma_kind(config.mma) != _mma_kind(
-        _MMA[config.dtype, config.compute]
-    ):
-        fitting = [
-            n for n in MMA_ATOMS if _mma_kind(n) == _mma_kind(_MMA[config.dtype, config.compute])
-        ]
+    fitting = [atom.name for atom in _fitting(config.dtype, config.compute)]
+    if config.mma not in fitting:
         raise OptionError(
             f"option mma={config.mma!r} does not multiply {config.dtype}; "
             f"expected one of {', '.join(fitting)}"
@@ -217,9 +203,10 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
         )
 
 
-def _mma_kind(name: str) -> str:
-    """What an atom multiplies: F64F64F64F64, ..."""
-    return name.split("_")[2] if name.startswith("SM") else name
+def _fitting(dtype: str, compute: str) -> tuple[MmaAtom, ...]:
+    """The atoms that multiply elements of ``dtype`` in ``compute``, the best first."""
+    tag = factor(dtype, compute).tag
+    return mma_atoms(tag, tag)
 
 
 # ---- accesses -----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from cute_gemm.cute.atoms import (
 )
 from cute_gemm.cute.copies import TiledCopy, TiledMma, gmem_tiled_copy, mma_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.dtypes import DTYPES, factor
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Config:
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile, C's too."""
-        inputs = DTYPES[self.dtype].tag if self.compute != "tf32" else "tf32"
+        inputs = factor(self.dtype, self.compute).tag
         letters = "".join(
             ("t" if major == "K" else "n") if operand == "A" else ("n" if major == "K" else "t")
             for operand, major in zip("AB", self.majors, strict=True)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline, Tile
-from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -24,4 +23,4 @@ class TensorCore(Sm80Pipeline):
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
         """See :meth:`Sm80Pipeline.tiles`: two CTAs, so that one computes as one waits."""
         tile = {1: (128, 128, 64), 2: (128, 128, 32), 4: (128, 64, 32), 8: (64, 64, 16)}
-        return ((tile[DTYPES[problem.A.dtype].bytes], (2, 2), 1, 2),)
+        return ((tile[problem.inputs.bytes], (2, 2), 1, 2),)

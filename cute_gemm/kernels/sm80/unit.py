@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cute_gemm.cute.layout import Layout, from_map
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.dtypes import DTYPES, factor
 from cute_gemm.toolchain.unit import (
     TranslationUnit,
     cpp_bool,
@@ -127,7 +127,7 @@ def sm80_pipeline_operation(config: Config, structure: Structure) -> Any:
     return gemm_operation(
         config,
         structure,
-        element="tf32" if config.compute == "tf32" else DTYPES[config.dtype].tag,
+        element=factor(config.dtype, config.compute).tag,
         instruction=(atom.shape_mnk, atom.opcode_class, atom.minimum_cc),
         stages=config.stages,
         warps=config.warps,

@@ -1,0 +1,189 @@
+"""The C++ unit of one instance, by cutlass_library's own emitter.
+
+The kernel is stock; only the way in differs: its ``Params`` are computed on the device from the
+entry's parameters (no host compiler), and a one-dimensional grid is mapped to tiles. What Python
+takes the instance for (thread maps, layouts, lanes) is asserted in the unit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cute_gemm.kernels.cutlass import epilogue
+from cute_gemm.kernels.cutlass.config import MATH, CutlassUniversalConfig
+from cute_gemm.kernels.cutlass.maps import StoreMap
+from cute_gemm.kernels.cutlass.shared import shared_tile, simt_interleave
+from cute_gemm.problem.dtypes import dtype
+from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, entry
+
+_UNIT = """\
+// CUTLASS 2.x GemmUniversal, emitted by cutlass_library (EmitGemmUniversalInstance). It writes a
+// column-major C as the transpose of a row-major one: the type's operands are then B and A.
+#include "cutlass_universal.cuh"
+
+${definition}
+
+using Gemm = ${symbol}_gemm;
+using Element = ${element};
+using ElementC = ${output};
+using Accumulator = ${scalar};
+using MapA = Gemm::Mma::IteratorA::ThreadMap;
+using MapB = Gemm::Mma::IteratorB::ThreadMap;
+using MapC = Gemm::Epilogue::OutputTileIterator::ThreadMap;
+
+static_assert(Gemm::kThreadCount == ${threads});
+static_assert(sizeof(Gemm::SharedStorage) <= ${smem});
+static_assert(Gemm::Mma::IteratorA::AccessType::kElements == ${align_a});
+static_assert(Gemm::Mma::IteratorB::AccessType::kElements == ${align_b});
+static_assert(Gemm::kAlignmentC == ${align_c});
+static_assert(cute_gemm::is_load_map<MapA, ${load_a}>);
+static_assert(cute_gemm::is_load_map<MapB, ${load_b}>);
+static_assert(cute_gemm::is_store_map<MapC, ${store}>);
+static_assert(cute_gemm::is_shared<Gemm::Mma, ${shared}>);
+static_assert(cute_gemm::${warp});
+static_assert(cute_gemm::is_staged<Gemm::Epilogue, ${staged}>);
+static_assert(cute_gemm::is_store_map<Gemm::Epilogue::SharedLoadIterator::ThreadMap, ${compact}>);
+
+${entry}"""
+
+
+def unit(config: CutlassUniversalConfig) -> TranslationUnit:
+    """Return the C++ unit of ``config``."""
+    from cutlass_library import DataTypeTag, SubstituteTemplate
+    from cutlass_library.gemm_operation import EmitGemmUniversalInstance
+
+    # The entry has the symbol's name, the emitted struct that name and this suffix.
+    emitter = EmitGemmUniversalInstance("_gemm")
+    emitter.gemm_template = SubstituteTemplate(
+        emitter.gemm_template,
+        {"swizzling_functor": f"cute_gemm::LinearThreadblockSwizzle<{config.swizzle}>"},
+    )
+    operation = _operation(config)
+    first, second = ("B", "A") if config.exchange else ("A", "B")
+    values = {
+        "definition": emitter.emit(operation).strip(),
+        "symbol": config.name,
+        "threads": config.threads,
+        "smem": config.smem,
+        "entry": entry(
+            config.name,
+            str(config.threads),
+            f"cute_gemm::cutlass_universal<Gemm, /* Exchange */ {cpp_bool(config.exchange)}>(\n"
+            "      A, B, C, m, n, k, lda, ldb, ldc, alpha, beta, alpha_ptr, beta_ptr);",
+            prefix="",
+        ),
+        "load_a": _load_map(config, first),
+        "load_b": _load_map(config, second),
+        "store": _store_map(config.store_map()),
+        "shared": _shared(config, first, second),
+        "warp": _warp(config),
+        "staged": _staged(config),
+        "compact": _store_map(epilogue.compact_map(config)),
+        "align_a": config.side(first).alignment,
+        "align_b": config.side(second).alignment,
+        "align_c": config.align_c,
+        "element": DataTypeTag[operation.A.element],
+        "output": DataTypeTag[operation.C.element],
+        "scalar": DataTypeTag[operation.accumulator_type()],
+    }
+    text = SubstituteTemplate(_UNIT, {name: str(value) for name, value in values.items()})
+    return TranslationUnit(text, config.name)
+
+
+def _operation(config: CutlassUniversalConfig) -> Any:
+    """``cutlass_library.GemmOperation`` of the problem with a column-major C, as the emitter wants.
+
+    With a row-major C that is the transposed problem, whose first operand is B.
+    """
+    from cutlass_library import (
+        DataType,
+        GemmKind,
+        LayoutType,
+        MathInstruction,
+        MathOperation,
+        OpcodeClass,
+        TensorDescription,
+        TileDescription,
+    )
+    from cutlass_library.gemm_operation import GemmOperation
+
+    class Operation(GemmOperation):
+        def procedural_name(self) -> str:
+            """Our symbol: CUTLASS's name leaves out C's layout and the warps."""
+            return config.name
+
+    row = MATH[config.math]
+    element, accumulator = DataType[config.element.tag], DataType[config.sums.tag]
+    # CUTLASS has no other int8 instruction for tensor cores.
+    saturate = "_saturate" if config.math == "int8" else ""
+    kind = MathOperation[f"multiply_add{saturate}"]
+    math = MathInstruction(
+        list(row.instruction), element, element, accumulator, OpcodeClass[row.opcode], kind
+    )
+    tile = TileDescription(
+        list(config.instance_tile), config.stages, [*config.instance_warps, 1], math, 80, 1024
+    )
+    # A(M,K) with a contiguous M, and B(N,K) with a contiguous K, are column-major BLAS operands.
+    column, row_major = LayoutType.ColumnMajor, LayoutType.RowMajor
+    first, second = (config.major_a, config.align_a), (config.major_b, config.align_b)
+    if not config.exchange:
+        first, second = second, first
+    return Operation(
+        GemmKind.Universal,
+        80,
+        tile,
+        TensorDescription(element, row_major if first[0] == "K" else column, first[1]),
+        TensorDescription(element, column if second[0] == "K" else row_major, second[1]),
+        TensorDescription(DataType[dtype(config.out_dtype).tag], column, config.align_c),
+        accumulator,
+    )
+
+
+def _listed(*arguments: object) -> str:
+    """Template arguments, after the first."""
+    return ", ".join(map(str, arguments))
+
+
+def _load_map(config: CutlassUniversalConfig, operand: str) -> str:
+    """Of ``is_load_map``."""
+    found = config.load_map(operand)
+    return _listed(config.threads, found.vector, *found.iterations, *found.delta)
+
+
+def _store_map(found: StoreMap) -> str:
+    """Of ``is_store_map``."""
+    return _listed(found.threads, found.vector, *found.iterations, *found.delta)
+
+
+def _shared(config: CutlassUniversalConfig, first: str, second: str) -> str:
+    """Of ``is_shared``."""
+    tiles = shared_tile(config, first), shared_tile(config, second)
+    layouts = (
+        f"cutlass::layout::{tile.cpp(major)}"
+        for tile, major in zip(tiles, ("ColumnMajor", "RowMajor"), strict=True)
+    )
+    k = config.tile[2]
+    extents = (tile.extent for tile in tiles)
+    return _listed(*layouts, *extents, k * config.stages, k // config.k_step)
+
+
+def _warp(config: CutlassUniversalConfig) -> str:
+    """``is_tensor_op`` or ``is_simt`` with all its arguments."""
+    if not config.is_simt:
+        numbers = _listed(*config.warp_tile, *MATH[config.math].instruction)
+        return f"is_tensor_op<Gemm::Mma::Operator, {numbers}>"
+    order = "ColumnMajor" if config.math == "dp4a" else "RowMajor"
+    lanes = f"cutlass::layout::{order}Interleaved<{simt_interleave(config)}>"
+    numbers = _listed(*config.warp_tile, lanes, *config.simt_grid, *config.simt_elements)
+    return f"is_simt<Gemm::Mma::Operator, {numbers}>"
+
+
+def _staged(config: CutlassUniversalConfig) -> str:
+    """Of ``is_staged``."""
+    return _listed(
+        epilogue.iterations(config),
+        epilogue.staged_rows(config),
+        epilogue.row_elements(config),
+        epilogue.load_elements(config),
+        cpp_bool(epilogue.is_mixed(config)),
+    )

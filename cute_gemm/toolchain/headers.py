@@ -1,0 +1,125 @@
+"""Where the headers of every build are: templates, CUTLASS, CUDA runtime, crt, CCCL."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cute_gemm.errors import HeaderError
+
+#: What brings the CUDA headers.
+INSTALL = (
+    'pip install "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-crt==13.0.*" "nvidia-cuda-cccl==13.0.*"'
+)
+
+
+def templates_path() -> Path:
+    """Return the directory of the CUDA C++ templates, whose files kernels include by name.
+
+    In a wheel it is ``cute_gemm/templates``; in a checkout, and so in an editable install, it is
+    ``templates`` at the root of the repository. ``HeaderError`` when neither is there.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for directory in (package / "templates", package.parent / "templates"):
+        if directory.is_dir():
+            return directory
+    raise HeaderError(
+        f"the CUDA templates are missing: expected a directory {package / 'templates'}; "
+        "install cute-gemm again"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CudaHeaders:
+    """One set of CUDA headers: where each part lies, or None for a part that is missing."""
+
+    source: str
+    runtime: Path | None
+    crt: Path | None
+    cccl: Path | None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of the parts that are not there."""
+        parts = {"runtime": self.runtime, "crt": self.crt, "cccl": self.cccl}
+        return tuple(name for name, path in parts.items() if path is None)
+
+
+@functools.cache
+def include_paths() -> tuple[Path, ...]:
+    """Return the include directories of every build; ``HeaderError`` says what to install."""
+    templates, cutlass, cuda = templates_path(), cutlass_path(), cuda_headers()
+    if cutlass is None:
+        raise HeaderError('CUTLASS headers were not found: pip install "nvidia-cutlass==4.2.*"')
+    if cuda is None:
+        raise HeaderError(f"CUDA headers were not found: {INSTALL}, or set CUDA_HOME to a toolkit")
+    if cuda.missing:
+        raise HeaderError(
+            f"the CUDA headers of {cuda.source} lack {' and '.join(cuda.missing)}: {INSTALL}"
+        )
+    paths = (templates, cutlass, cuda.runtime, cuda.crt, cuda.cccl)
+    return tuple(dict.fromkeys(path for path in paths if path is not None))
+
+
+def cutlass_path() -> Path | None:
+    """Return the CUTLASS include directory of the ``nvidia-cutlass`` wheel."""
+    return _first(
+        *(root / "source" / "include" for root in package_dirs("cutlass_library")),
+        holding="cute/tensor.hpp",
+    )
+
+
+def cuda_headers() -> CudaHeaders | None:
+    """Return the first complete set of CUDA headers, else the first incomplete one.
+
+    Wheels come before a toolkit, because the pins of this package choose the wheels. Sets are not
+    mixed: CCCL, crt and the runtime of different releases do not fit each other.
+    """
+    sets = [_headers_of_wheels(root) for root in package_dirs("nvidia")]
+    for variable in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"):
+        if os.environ.get(variable):
+            sets += _headers_of_toolkit(variable, Path(os.environ[variable]))
+    sets += _headers_of_toolkit("/usr/local/cuda", Path("/usr/local/cuda"))
+    found = [one for one in sets if one.runtime is not None]
+    return next((one for one in found if not one.missing), found[0] if found else None)
+
+
+def _headers_of_wheels(root: Path) -> CudaHeaders:
+    # CUDA 13 wheels share one tree; those of CUDA 12 have one tree each.
+    whole = root / "cu13" / "include"
+    runtime, crt = root / "cuda_runtime" / "include", root / "cuda_nvcc" / "include"
+    cccl = root / "cuda_cccl" / "include"
+    return CudaHeaders(
+        source="the nvidia wheels",
+        runtime=_first(whole, runtime, holding="cuda_runtime.h"),
+        crt=_first(whole, runtime, crt, holding="crt/mma.h"),
+        cccl=_first(whole / "cccl", cccl / "cccl", cccl, holding="cuda/std/version"),
+    )
+
+
+def _headers_of_toolkit(source: str, root: Path) -> list[CudaHeaders]:
+    trees = (root / "include", root / "targets" / "x86_64-linux" / "include")
+    return [
+        CudaHeaders(
+            source=f"{source} ({root})",
+            runtime=_first(tree, holding="cuda_runtime.h"),
+            crt=_first(tree, holding="crt/mma.h"),
+            cccl=_first(tree / "cccl", tree, holding="cuda/std/version"),
+        )
+        for tree in trees
+    ]
+
+
+def package_dirs(name: str) -> list[Path]:
+    """Return the directories of a package without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.submodule_search_locations is None:
+        return []
+    return [Path(path) for path in spec.submodule_search_locations]
+
+
+def _first(*candidates: Path, holding: str = "") -> Path | None:
+    return next((path for path in candidates if (path / holding).exists()), None)
