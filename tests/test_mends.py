@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.copy.report import analyze_copy
-from cute_gemm.analysis.mends.gmem import mend_global, mend_shared, mends
+from cute_gemm.analysis.mends.gmem import Mend, mend_shared, mends
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, parse, row_major, tile_to_shape
@@ -27,6 +27,12 @@ K_HOME = "into shared memory Sw<2,3,3> o 0 o (8,32):(32,1), tiled to (128,32) re
 MN_HOME = (
     "into shared memory Sw<3,3,3> o 0 o (64,8):(1,64), tiled to (128,32) read by ldmatrix.x4.trans"
 )
+
+
+def mend_global(access: GlobalAccess, threads: int = 128) -> tuple[Mend, ...]:
+    """The mends of one access that nothing is beside."""
+    (found,) = mends([access], threads)
+    return found
 
 
 def shared(
