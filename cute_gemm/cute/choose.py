@@ -133,24 +133,23 @@ def swizzled_atom(size: int, extents: tuple[int, ...], axis: int, by: CopyAtom) 
     """The swizzled atom that makes both 16-byte stores and the reader ``by`` free of conflicts.
 
     Rows are 128 bytes, or what the tile has if that is less. ldmatrix and 16-byte loads take one
-    16-byte chunk of each of 8 rows: the row number is XORed into the chunk's. 4- and 8-byte MMA
-    loads take 32 bytes of each of 4 rows: it is XORed into the 32-byte chunk's. Byte loads take 8
-    bytes of every fourth row.
+    16-byte chunk of each of 8 rows: the number of the 128-byte line is XORed into the chunk's. 4-
+    and 8-byte MMA loads take 32 bytes of each of 4 rows: it is XORed into the 32-byte chunk's. Byte
+    loads take 8 bytes of every fourth row, whose number it is then.
     """
     row = gcd(extents[axis], ROW // size)
-    row_bits = int(log2(row))
+    row_bits, line_bits = int(log2(row)), int(log2(ROW // size))
     if by.bits == 8 * VECTOR:
         base = int(log2(VECTOR // size))
         # (FMA on an MN-major operand reads consecutive 16-byte words.)
-        plain = by.threads == 1 and axis == 0
-        swizzle = None if plain else Swizzle(max(0, row_bits - base), base, 3)
+        most = 0 if by.threads == 1 and axis == 0 else 3
     elif size > 1:
-        base = int(log2(32 // size))
-        swizzle = Swizzle(max(0, row_bits - base), base, max(0, row_bits - base))
+        base, most = int(log2(32 // size)), 2
     else:
-        base = 4
-        swizzle = Swizzle(min(2, max(0, row_bits - base)), base, max(2, row_bits + 2 - base))
-    rows = 16 if size == 1 and axis == 0 else 8
+        base, most, line_bits = 4, 2, row_bits + 2
+    bits = min(most, row_bits - base)
+    swizzle = Swizzle(bits, base, line_bits - base) if bits > 0 else None
+    rows = gcd(extents[1 - axis], 16 if size == 1 and axis == 0 else 8)
     if axis:
         return Layout((rows, row), (row, 1), swizzle)
     return Layout((row, rows), (1, row), swizzle)

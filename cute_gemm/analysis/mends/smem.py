@@ -272,9 +272,8 @@ def _chosen(extents: tuple[int, ...], wants: Sequence[Want], size: int) -> Itera
     instructions = {(want.instruction, want.bits) for want in wants}
     for axis in _axes(wants):
         for by in (choose.reader(size, axis), universal("ld.shared", 8 * VECTOR)):
-            atom = choose.swizzled_atom(size, extents, axis, by)
-            if (by.name, by.bits) in instructions and not (atom.swizzle and not atom.swizzle.bits):
-                yield atom
+            if (by.name, by.bits) in instructions:
+                yield choose.swizzled_atom(size, extents, axis, by)
 
 
 def _tried(extents: tuple[int, ...], wants: Sequence[Want], size: int) -> Iterator[Layout]:
