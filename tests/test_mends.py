@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.copy.report import analyze_copy
-from cute_gemm.analysis.mends.gmem import mend_global, mend_shared, mends
+from cute_gemm.analysis.mends.gmem import Mend, mend_shared, mends
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
@@ -28,6 +28,12 @@ K_HOME = "into shared memory Sw<2,3,3> o 0 o (8,32):(32,1), tiled to (128,32) re
 MN_HOME = (
     "into shared memory Sw<3,3,3> o 0 o (64,8):(1,64), tiled to (128,32) read by ldmatrix.x4.trans"
 )
+
+
+def mend_global(access: GlobalAccess, threads: int = 128) -> tuple[Mend, ...]:
+    """The mends of one access that nothing is beside."""
+    (found,) = mends([access], threads)
+    return found
 
 
 def shared(
@@ -117,6 +123,41 @@ def test_the_op_whose_storage_fits(op: str, other: tuple[str, str | None]) -> No
             row = accesses(letters, "mn_major")[at]
             assert gmem.analyze(row).judged.sectors / gmem.analyze(row).judged.requests == 16
             assert named[0].figures["sectors"] == 16
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8"])
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+def test_a_bad_copy_is_mended_by_the_one_that_the_kernels_choose(op: str, dtype: str) -> None:
+    given: dict = {"tile": (128, 128, 128 // DTYPES[dtype].bytes), "warps": (2, 4), "stages": 3}
+    problem = from_sizes(op, m=512, n=512, k=256, dtype=dtype)
+    config = KERNEL.configure(problem, "sm_80", copy="mn_major", **given)
+    plans = structure(KERNEL.configure(problem, "sm_80", **given)).operands
+    found = KERNEL.accesses(config, problem)
+    bad = ""
+    for access, offered in zip(found, mends(found, 256), strict=True):
+        for plan in plans:
+            if not isinstance(access, GlobalAccess) or access.operand != plan.source:
+                continue
+            threads, values = plan.gmem_copy.layouts
+            vector = "({},{})".format(*values.extents)
+            best = f"threads {threads}, values {vector}, cp.async of 128 bits"
+            assert not offered or offered[0].what.startswith(best)
+            bad += plan.source if offered else ""
+            if offered and plan.major == "K" and plan.smem_copy.atom.destination is not None:
+                assert f"into shared memory {plan.smem_atom}, tiled to " in offered[0].what
+    k_major = "A" * (op[0] == "T") + "B" * (op[1] == "N")
+    assert bad == "AB" if dtype == "int8" else bad == k_major  # of bytes it moves 8, not 16
+
+
+def test_a_k_tile_without_a_whole_vector_is_no_reason_to_fail() -> None:
+    # The last k-tile has 4 columns: of vectors of 8 that would be wider, none is inside.
+    problem = from_sizes("NN", m=200, n=200, k=100, dtype="float16", lda=204, ldb=204, ldc=204)
+    found = KERNEL.accesses(KERNEL.configure(problem, "sm_80"), problem)
+    last = [access.part == "last k-tile" for access in found]
+    offered = mends(found, 128)
+    assert any(last) and all(
+        mend.figures.get("requests") != 0 for mended in offered for mend in mended
+    )
 
 
 # -- what a mend says is what the model reads -----------------------------------------------------

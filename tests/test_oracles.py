@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.analysis.copy.tiles import held_values, matrix_vectors
 from cute_gemm.cute.atoms import LDMATRIX, MATRIX_ATOMS, MMA_ATOMS
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
@@ -64,24 +63,11 @@ def test_matrix_atoms(name: str) -> None:
     # A warp that holds the data in its order: element e of it is coordinate (0, e).
     number = ours.destination.table()[:, ::16] // 16
     partition = np.stack([np.zeros_like(number), number], axis=-1)
-    (addressed,) = matrix_vectors(partition, ours, 16)
+    copy = TiledCopy(ours, 16, (1, number.size), partition)
     lanes = 8 * int(name.split(".x")[1][0])
-    assert np.array_equal(addressed[:lanes, :, 1], table(rows)[:lanes, ::16] // 16)
-    assert (addressed[lanes:] == -1).all()
-    assert held_values(ours, 16) * 16 == 4 * lanes
-
-
-def test_sources_of_the_kernels_copies() -> None:
-    """``TiledCopy.source`` is the same inversion, for the x4 that the kernels use."""
-    for trans in ("", ".trans"):
-        atom = MATRIX_ATOMS["ldmatrix.x4" + trans]
-        assert atom.destination is not None
-        number = atom.destination.table()[:, ::16] // 16
-        partition = np.stack([number % 16, number // 16], axis=-1)
-        copy = TiledCopy(atom, 16, (16, 16), partition)
-        (addressed,) = matrix_vectors(partition, atom, 16)
-        assert np.array_equal(addressed, copy.source)
-    assert LDMATRIX is MATRIX_ATOMS["ldmatrix.x4"]
+    assert np.array_equal(copy.source[:lanes, :, 1], table(rows)[:lanes, ::16] // 16)
+    assert (copy.source[lanes:] == -1).all()
+    assert copy.bits == 4 * lanes
 
 
 # -- algebra --------------------------------------------------------------------------------------

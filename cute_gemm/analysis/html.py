@@ -355,10 +355,8 @@ def _tile_pictures(report: Report) -> str:
     if isinstance(config, Config):
         parts = structure(config)
         for plan in parts.operands:
-            title = (
-                f"{plan.source}: gmem tiled copy, threads {plan.gmem_threads}, values "
-                f"{plan.gmem_values}"
-            )
+            threads, values = plan.gmem_copy.layouts
+            title = f"{plan.source}: gmem tiled copy, threads {threads}, values {values}"
             svg = draw.tv_layout(plan.gmem_copy.partition, plan.gmem_copy.tile, title)
             out.append(_details(f"<b>{plan.source}</b>: thread-value layout, gmem copy", [svg]))
     seen = set()

@@ -13,20 +13,19 @@ import numpy as np
 from cute_gemm.cute.atoms import CopyAtom, MmaAtom
 from cute_gemm.cute.layout import Layout, from_map
 
+#: Lanes of a warp.
+LANES = 32
+#: Modes of a problem (M, N, K) that an operand has.
+_MODES = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}
+
 
 @dataclass(frozen=True)
 class TiledMma:
     """An MMA atom tiled over threads and, by a permutation, over the values of each thread.
 
-    Parameters
-    ----------
-    atom
-        The instruction.
-    threads
-        Rank-3 layout ``(m, n, k) -> warp`` (thread, for FMA): CuTe's AtomLayoutMNK.
-    tile
-        A rank-1 layout per mode of M, N, K: CuTe's PermutationMNK. Its size is the extent that
-        one tiled MMA covers; a stride other than 1 says which coordinate comes next.
+    ``threads`` is ``(m, n, k) -> warp`` (thread, for FMA): CuTe's AtomLayoutMNK. ``tile`` has a
+    rank-1 layout per mode of M, N, K: CuTe's PermutationMNK. Its size is the extent that one tiled
+    MMA covers; a stride other than 1 says which coordinate comes next.
     """
 
     atom: MmaAtom
@@ -43,47 +42,32 @@ class TiledMma:
         return self.tile[mode].size
 
     def partition(self, operand: str) -> np.ndarray:
-        """Coordinates of every (thread, value) of ``"A"``, ``"B"`` or ``"C"``.
+        """Coordinates in the tile of every (thread, value) of ``"A"``, ``"B"`` or ``"C"``.
 
-        Returns
-        -------
-        int array [threads, values, 2]
-            (m, k), (n, k) or (m, n) within the tile, in CuTe's order of values.
+        int [threads, values, 2]: (m, k), (n, k) or (m, n), in CuTe's order of values.
         """
-        modes, atom_tv = {
-            "A": ((0, 2), self.atom.a),
-            "B": ((1, 2), self.atom.b),
-            "C": ((0, 1), self.atom.c),
-        }[operand]
+        modes = _MODES[operand]
+        atom_tv = {"A": self.atom.a, "B": self.atom.b, "C": self.atom.c}[operand]
         thread = np.arange(self.size)
         inside = atom_tv.table()[thread % self.atom.threads]  # [thread, atom value]
-        where = self._thread_coordinates()[thread // self.atom.threads]
+        table = self.threads.table()  # and (m, n, k) of every warp:
+        where = np.stack(np.unravel_index(np.argsort(table, axis=None), table.shape), axis=-1)
+        where = where[thread // self.atom.threads]
         extents = [self.atom.shape_mnk[mode] for mode in modes]
         atom_coordinate = [inside % extents[0], inside // extents[0]]
-        tiled = [self.threads.extents[mode] for mode in modes]
-        repeats = [
-            self.extent(mode) // (extent * count)
-            for mode, extent, count in zip(modes, extents, tiled, strict=True)
-        ]
         out = []
         for axis, mode in enumerate(modes):
-            repeat = np.arange(repeats[axis])
+            tiled = self.threads.extents[mode]
             shape = [1, 1, 1, 1]
-            shape[2 + axis] = repeats[axis]
+            shape[2 + axis] = self.extent(mode) // (extents[axis] * tiled)
+            repeat = np.arange(shape[2 + axis]).reshape(shape)
             linear = atom_coordinate[axis][:, :, None, None] + extents[axis] * (
-                where[:, mode][:, None, None, None] + tiled[axis] * repeat.reshape(shape)
+                where[:, mode][:, None, None, None] + tiled * repeat
             )
             out.append(self.tile[mode](linear))
         full = np.stack(np.broadcast_arrays(*out), axis=-1)  # [thread, value, rest, rest, 2]
         # CuTe counts values atom first, then the rests, each first mode fastest.
         return full.transpose(0, 3, 2, 1, 4).reshape(self.size, -1, 2)
-
-    def _thread_coordinates(self) -> np.ndarray:
-        """(m, n, k) of every warp (FMA: thread)."""
-        table = self.threads.table()
-        out = np.empty((table.size, 3), dtype=np.int64)
-        out[table.ravel()] = np.stack(np.unravel_index(np.arange(table.size), table.shape), axis=-1)
-        return out
 
     def cpp(self) -> str:
         """Return the C++ type."""
@@ -95,92 +79,108 @@ class TiledMma:
 
 @dataclass(frozen=True, eq=False)
 class TiledCopy:
-    """A copy atom with the coordinates that it moves.
+    """A copy atom with the coordinates that it moves, one ``tile`` at a time.
 
-    Attributes
-    ----------
-    atom
-        The instruction.
-    element_bits
-        Width of an element.
-    tile
-        Extents of the tile that one tiled copy covers.
-    partition
-        int array [threads, values, 2]: coordinates within the tile of every (thread, value), as the
-        receiving threads hold them.
+    ``partition``, int [threads, values, 2], has the coordinates in the tile of what every thread
+    holds: receives of a load, gives of a store. ``layouts`` are the thread and the value layout
+    whose raked product that is, where it was made of such.
     """
 
     atom: CopyAtom
     element_bits: int
     tile: tuple[int, int]
     partition: np.ndarray
+    layouts: tuple[Layout, ...] = ()
 
     @property
     def values(self) -> int:
-        """Elements that one instruction gives to one thread."""
+        """Elements that a thread's address stands for."""
         return self.atom.bits // self.element_bits
+
+    @property
+    def bits(self) -> int:
+        """Bits that one instruction gives to or takes from one thread."""
+        return self.atom.destination.extents[1] if self.atom.destination else self.atom.bits
 
     @cached_property
     def source(self) -> np.ndarray:
-        """Coordinates [threads, values, 2] of the elements that every thread addresses."""
-        threads, total, _ = self.partition.shape
+        """Coordinates [threads, values, 2] of the elements that every thread addresses.
+
+        -1 for lanes whose address the instruction ignores: ldmatrix and stmatrix of fewer than
+        four matrices.
+        """
         if self.atom.destination is None:
             return self.partition
-        width, count = self.values, self.atom.threads
-        # bit of the warp's data -> the (thread, value) that receives it, element by element
-        received = self.atom.destination.table()[:, :: self.element_bits] // self.element_bits
-        giver: np.ndarray = np.empty((received.size, 2), dtype=np.int64)
-        lanes, slots = np.indices(received.shape)
-        giver[received.ravel()] = np.stack([lanes.ravel(), slots.ravel()], axis=-1)
-        giver = giver.reshape((count, width, 2))  # source thread, source value -> receiver
-        warps = self.partition.reshape(threads // count, count, total // width, width, 2)
-        out = warps[:, giver[..., 0], :, giver[..., 1]]  # [lane, width, warp, instruction, 2]
-        return out.transpose(2, 0, 3, 1, 4).reshape(threads, total, 2)
+        # (lane, slot) -> the element's number in the warp's data, row after row; and its inverse
+        number = self.atom.destination.table()[:, :: self.element_bits] // self.element_bits
+        holder = np.argsort(number, axis=None)
+        threads, held, _ = self.partition.shape
+        count = threads // LANES, held // number.shape[1]  # warps, instructions
+        data = self.partition.reshape(count[0], LANES, count[1], -1, 2).swapaxes(1, 2)
+        data = data.reshape(*count, number.size, 2)[:, :, holder]
+        rows = data.reshape(*count, -1, self.values, 2)
+        out = np.full((*count, LANES, self.values, 2), -1)
+        out[:, :, : rows.shape[2]] = rows
+        return out.swapaxes(1, 2).reshape(threads, -1, 2)
 
-    def requests(self, extents: tuple[int, int]) -> np.ndarray:
-        """First coordinate of every lane of every request over a tile of ``extents``.
+    def covers(self, extents: tuple[int, ...]) -> bool:
+        """Whether the copy, repeated, is a tile of ``extents``: no thread is without a part."""
+        return all(extent % step == 0 for extent, step in zip(extents, self.tile, strict=True))
 
-        Returns
-        -------
-        int array [requests, 32, 2]
-            All warps, all instructions, all repetitions of the tiled copy.
+    def elements(self, extents: tuple[int, ...], first: int | None = None) -> np.ndarray:
+        """Coordinates of what each lane of each request addresses, over a tile of ``extents``.
+
+        int [requests, 32, values, 2]: all repetitions of the tiled copy, all warps, all
+        instructions; of each vector the ``first`` elements. -1 for lanes that take no part: those
+        that ``source`` has so, and what a last warp of fewer threads lacks.
         """
-        first = self.source[:, :: self.values]  # [thread, instruction, 2]
-        corners = np.stack(
-            np.meshgrid(
-                *(
-                    np.arange(0, extent, step)
-                    for extent, step in zip(extents, self.tile, strict=True)
-                ),
-                indexing="ij",
-            ),
-            axis=-1,
-        ).reshape(-1, 2)
-        lanes = first.reshape(-1, 32, first.shape[1], 2).transpose(0, 2, 1, 3).reshape(-1, 32, 2)
-        return (lanes[None] + corners[:, None, None]).reshape(-1, 32, 2)
+        threads = len(self.source)
+        source = self.source.reshape(threads, -1, self.values, 2)[:, :, :first]
+        if threads % LANES:
+            missing = np.full((-threads % LANES, *source.shape[1:]), -1)
+            source = np.concatenate([source, missing])
+        one = source.reshape(-1, LANES, *source.shape[1:]).swapaxes(1, 2)
+        one = one.reshape(-1, LANES, *source.shape[2:])
+        steps = [-(-extent // step) for extent, step in zip(extents, self.tile, strict=True)]
+        corners = np.indices(steps).reshape(2, -1).T * self.tile
+        moved = one + corners[:, None, None, None]
+        return np.where(one < 0, -1, moved).reshape(-1, *one.shape[1:])
 
-    def vector_offsets(self, layout: Layout, extents: tuple[int, int]) -> np.ndarray:
-        """Byte offsets [requests, 32] of ``requests`` in ``layout``.
+    def requests(self, extents: tuple[int, ...]) -> np.ndarray:
+        """First coordinate of every lane of every request: int [requests, 32, 2] of `elements`."""
+        return self.elements(extents, 1)[:, :, 0]
+
+    def offsets(self, layout: Layout, extents: tuple[int, ...] | None = None) -> np.ndarray:
+        """Offsets of `elements` in ``layout`` (by default over all of it); -1 for those of none."""
+        at = self.elements(extents or layout.extents)
+        return np.where(at[..., 0] < 0, -1, layout(at[..., 0], at[..., 1]))
+
+    def vector_offsets(self, layout: Layout, extents: tuple[int, ...] | None = None) -> np.ndarray:
+        """Byte offsets [requests, 32] of `requests` in ``layout``; -1 for lanes without a part.
 
         Raises
         ------
         ValueError
             When the elements of a vector are not contiguous in ``layout``.
         """
-        bytes_ = self.element_bits // 8
-        coordinates = self.source[:, : self.values]
-        elements = layout(coordinates[..., 0], coordinates[..., 1])
-        if not (elements == elements[:, :1] + np.arange(self.values)).all():
+        found = self.offsets(layout, extents)
+        if not contiguous(found):
             raise ValueError(
                 f"{self.atom.name} of {self.atom.bits} bits does not fit {layout}: "
                 "its elements are not contiguous there"
             )
-        first = self.requests(extents)
-        return layout(first[..., 0], first[..., 1]) * bytes_
+        first = found[..., 0]
+        return np.where(first < 0, -1, first * (self.element_bits // 8))
 
     def source_tv(self) -> Layout:
         """``(thread, value) -> coordinate``, linear in the tile, of the addressed elements."""
         return from_map(self.source[..., 0] + self.tile[0] * self.source[..., 1])
+
+
+def contiguous(offsets: np.ndarray) -> bool:
+    """Whether the last axis' offsets follow each other; those below 0 are of no lane."""
+    step = np.arange(offsets.shape[-1])
+    return bool(((offsets == offsets[..., :1] + step) | (offsets < 0)).all())
 
 
 def gmem_tiled_copy(
@@ -188,23 +188,19 @@ def gmem_tiled_copy(
 ) -> TiledCopy:
     """CuTe's ``make_tiled_copy``: a raked product of a thread layout and a value layout.
 
-    Parameters
-    ----------
-    threads
-        ``(m, n) -> thread``, a rank-2 bijection.
-    values
-        ``(m, n) -> value`` of each thread, its values side by side.
+    ``threads`` is ``(m, n) -> thread``, ``values`` is ``(m, n) -> value`` of each thread, its
+    values side by side; both bijections.
     """
     (tm, tn), (vm, vn) = threads.extents, values.extents
     thread, value = threads.table(), values.table()
     partition = np.empty((threads.size, values.size, 2), dtype=np.int64)
     i, j, p, q = np.indices((tm, tn, vm, vn)).reshape(4, -1)
     partition[thread[i, j], value[p, q]] = np.stack([i * vm + p, j * vn + q], axis=-1)
-    return TiledCopy(atom, element_bits, (tm * vm, tn * vn), partition)
+    return TiledCopy(atom, element_bits, (tm * vm, tn * vn), partition, (threads, values))
 
 
 def mma_tiled_copy(atom: CopyAtom, element_bits: int, mma: TiledMma, operand: str) -> TiledCopy:
     """CuTe's ``make_tiled_copy_A``, ``_B`` or ``_C``: what each thread of ``mma`` holds."""
-    first, second = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}[operand]
+    first, second = _MODES[operand]
     tile = (mma.extent(first), mma.extent(second))
     return TiledCopy(atom, element_bits, tile, mma.partition(operand))

@@ -9,31 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.analysis.copy.tiles import (
-    LANES,
-    MOST_THREADS,
-    AtomName,
-    Direction,
-    Space,
-    atom_name,
-    matrix_blocks,
-    runs_along,
-)
+from cute_gemm.analysis.copy.tiles import AtomName, Direction, Space, atom_name
+from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
-from cute_gemm.cute.copies import gmem_tiled_copy
+from cute_gemm.cute.copies import LANES, TiledCopy, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout
 from cute_gemm.cute.notation import Printed, as_printed, parse
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.arrays import dtype_name
 from cute_gemm.problem.dtypes import dtype as dtype_row
 
-#: Elements of the largest tile that is taken.
-MOST_ELEMENTS = 1 << 20
+#: Elements of the largest tile that is taken, and threads that a CTA may have.
+MOST_ELEMENTS, MOST_THREADS = 1 << 20, 1024
 
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """The question, understood."""
+    """The question, understood; ``tiled`` moves element by element, or by a matrix atom's rows."""
 
     atom: AtomName
     dtype: str
@@ -43,13 +35,7 @@ class Copy:
     direction: Direction
     layout: Layout
     smem: Layout | None
-    partition: np.ndarray  # int [threads, values, 2]
-    tile: tuple[int, int]
-
-    @property
-    def extents(self) -> tuple[int, int]:
-        """Extents of the tensor."""
-        return self.layout.extents[0], self.layout.extents[1]
+    tiled: TiledCopy
 
 
 def understood(
@@ -96,18 +82,16 @@ def understood(
     if home is not None:
         _injective("smem", home)
     _fits_elements(name, row.name, 8 * row.bytes)
-    partition, covered = _partition(name, layout, threads, values, tile, tv, 8 * row.bytes)
+    tiled = _tiled(name, layout, threads, values, tile, tv, row.bytes)
     if tv is not None and (way == "store" or home is not None):
         _injective("tv", parse(tv))
-    for mode, (extent, step) in enumerate(zip(layout.extents, covered, strict=True)):
+    for mode, (extent, step) in enumerate(zip(layout.extents, tiled.tile, strict=True)):
         if extent % step:
             raise OptionError(
                 f"tensor {layout} has {extent} elements in mode {mode}, which the {step} that one "
                 f"copy covers there do not divide; expected a multiple"
             )
-    return Copy(
-        name, row.name, row.bytes, base_alignment, where, way, layout, home, partition, covered
-    )
+    return Copy(name, row.name, row.bytes, base_alignment, where, way, layout, home, tiled)
 
 
 def _one_of(argument: str, value: Any, choices: tuple[str, ...]) -> Any:
@@ -181,23 +165,21 @@ def _pair(numbers: Sequence[Any]) -> str:
 # -- who holds what -------------------------------------------------------------------------------
 
 
-def _partition(
-    atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, bits: int
-) -> tuple[np.ndarray, tuple[int, int]]:
-    """Coordinates [threads, values, 2] of what each thread holds, and the extents they cover."""
+def _tiled(
+    atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, size: int
+) -> TiledCopy:
+    """What each thread holds of the tile."""
+    one = universal("", 8 * size)
     if tv is not None:
         if threads is not None or values is not None or tile is None:
             raise OptionError("tv comes with tile, and without threads and values")
-        partition, covered = _from_tv(parse(tv), _extents(tile))
+        copy = TiledCopy(one, 8 * size, covered := _extents(tile), _from_tv(parse(tv), covered))
     elif tile is not None:
         raise OptionError("tile comes with tv; threads and values make their own")
     elif threads is not None:
         thread = _bijection("threads", threads)
-        if values is None:
-            values = _vector(atom, layout, bits)
-        value = _bijection("values", values)
-        copy = gmem_tiled_copy(universal("", bits), bits, thread, value)
-        partition, covered = copy.partition, copy.tile
+        value = _bijection("values", _vector(atom, layout, size) if values is None else values)
+        copy = gmem_tiled_copy(one, 8 * size, thread, value)
     elif values is not None:
         raise OptionError(f"values {parse(values)} come without threads; expected both")
     elif atom.matrix is None:
@@ -205,22 +187,19 @@ def _partition(
             f"threads is missing; expected a layout such as '(16,8):(1,16)' for atom {atom.text!r}"
         )
     else:
-        axis = _contiguous_mode(layout)
-        extents = (layout.extents[0], layout.extents[1])
-        block = matrix_blocks(atom.matrix, extents, axis, bits)
-        if block is None:
+        found = choose.matrix_copy(atom.matrix, size, layout.extents, _contiguous_mode(layout))
+        if found is None:
             raise OptionError(
                 f"tensor {layout} is not a multiple of 8 rows of 16 bytes, as many times as atom "
                 f"{atom.text!r} has matrices"
             )
-        return block, (int(block[..., 0].max()) + 1, int(block[..., 1].max()) + 1)
-    if len(partition) > MOST_THREADS:
-        raise OptionError(f"{len(partition)} threads; a CTA has at most {MOST_THREADS}")
-    if atom.matrix is not None and len(partition) % LANES:
-        raise OptionError(
-            f"{len(partition)} threads; atom {atom.text!r} takes whole warps of {LANES}"
-        )
-    return partition, covered
+        return found
+    count = len(copy.partition)
+    if count > MOST_THREADS:
+        raise OptionError(f"{count} threads; a CTA has at most {MOST_THREADS}")
+    if atom.matrix is not None and count % LANES:
+        raise OptionError(f"{count} threads; atom {atom.text!r} takes whole warps of {LANES}")
+    return copy
 
 
 def _bijection(argument: str, given: Any) -> Layout:
@@ -264,7 +243,8 @@ def _extents(tile: Any) -> tuple[int, int]:
     return first, second
 
 
-def _from_tv(tv: Layout, tile: tuple[int, int]) -> tuple[np.ndarray, tuple[int, int]]:
+def _from_tv(tv: Layout, tile: tuple[int, int]) -> np.ndarray:
+    """Coordinates [threads, values, 2] in the tile."""
     if tv.rank != 2:
         raise OptionError(f"tv {tv} has {tv.rank} mode{'s' if tv.rank > 1 else ''}; expected 2")
     table = _bounded("tv", tv).table()
@@ -279,20 +259,22 @@ def _from_tv(tv: Layout, tile: tuple[int, int]) -> tuple[np.ndarray, tuple[int, 
         raise OptionError(
             f"tv {tv} does not cover the tile {_pair(tile)}: nobody has element {_pair(place)}"
         )
-    return np.stack([table % tile[0], table // tile[0]], axis=-1), tile
+    return np.stack([table % tile[0], table // tile[0]], axis=-1)
 
 
 def _contiguous_mode(layout: Layout) -> int:
-    """The mode along which two elements lie together; 1 when neither does."""
-    return 0 if runs_along(layout.table(), 0, 2) else 1
+    """The mode along which elements lie together; 1 when neither does."""
+    axis = choose.contiguous_axis(layout)
+    return 1 if axis is None else axis
 
 
-def _vector(atom: AtomName, layout: Layout, bits: int) -> Layout:
+def _vector(atom: AtomName, layout: Layout, size: int) -> Layout:
     """One vector along the contiguous mode, as wide as the atom and the tensor allow."""
-    axis, width = _contiguous_mode(layout), (atom.bits or atom.most) // bits
     if atom.matrix is not None:
         raise OptionError(f"values are missing; expected what atom {atom.text!r} gives a thread")
-    while width > 1 and not runs_along(layout.table(), axis, width):
+    axis = _contiguous_mode(layout)
+    width, run = (atom.bits or atom.most) // (8 * size), choose.run(layout.table(), axis)
+    while width > 1 and run % width:
         width //= 2
     width = max(width, 1)
     return Layout((1, width), (0, 1)) if axis else Layout((width, 1), (1, 0))

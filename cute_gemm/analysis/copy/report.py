@@ -12,21 +12,12 @@ import numpy as np
 from cute_gemm._text import plain
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.arguments import Copy, understood
-from cute_gemm.analysis.copy.tiles import (
-    ROW_BITS,
-    Direction,
-    Space,
-    contiguous,
-    global_access,
-    held_values,
-    matrix_vectors,
-    offsets,
-    repeated,
-    shared_access,
-    vectors,
-)
+from cute_gemm.analysis.copy.tiles import Direction, Space, global_access, shared_access
 from cute_gemm.analysis.mends.gmem import Mend, mends
 from cute_gemm.analysis.rows import MISALIGNED, AccessRow, findings, make_row, number, percent
+from cute_gemm.cute import choose
+from cute_gemm.cute.atoms import universal
+from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.notation import parse
 from cute_gemm.model import gmem
 
@@ -281,12 +272,12 @@ def analyze_copy(
     copy = understood(
         tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem
     )
-    accesses, limit, elements = _accesses(copy)
+    accesses, limit, tiled = _accesses(copy)
     found = mends(
         accesses,
-        len(copy.partition),
+        len(tiled.partition),
         tensor=copy.layout,
-        elements=elements,
+        copy=tiled,
         instruction=copy.atom.kind if copy.atom.kind == "cp.async" else "",
     )
     rows = tuple(_row(access, limit, of) for access, of in zip(accesses, found, strict=True))
@@ -297,7 +288,7 @@ def analyze_copy(
         threads=_shown(threads),
         values=_shown(tv if threads is None else values),
         smem=_shown(smem),
-        tile=copy.tile,
+        tile=tiled.tile,
         base_alignment=base_alignment,
         rows=rows,
         accesses=accesses,
@@ -325,29 +316,25 @@ def _shown(layout: Any) -> str:
 
 def _accesses(
     copy: Copy,
-) -> tuple[tuple[GlobalAccess | SharedAccess, ...], str, np.ndarray]:
-    """The accesses of the copy, what keeps them from being wider, and the elements they address."""
+) -> tuple[tuple[GlobalAccess | SharedAccess, ...], str, TiledCopy]:
+    """The accesses of the copy, what keeps them from being wider, and the copy that they are."""
     atom, bits = copy.atom, 8 * copy.size
+    limit = ""
     if atom.matrix is not None:
-        limit = _matrix_limit(copy)
+        rows = replace(copy.tiled, atom=atom.matrix)
+        limit = _matrix_limit(copy, rows)
         if not limit:
-            rows = matrix_vectors(copy.partition, atom.matrix, bits)
-            rows = repeated(rows, copy.tile, copy.extents)
-            width = held_values(atom.matrix, bits) * bits
-            name = atom.matrix.name
-            access = shared_access(copy.layout, rows, copy.direction, name, width, copy.size)
-            return (access,), "", rows
-        asked = ROW_BITS // bits
+            return (shared_access(rows, copy.layout, copy.direction),), "", rows
+        asked = 128 // bits
     else:
-        limit = ""
         asked = max(1, (atom.bits or atom.most) // bits)
-    places = [(copy.layout.table(), copy.space == "shared")]
+    places = [(copy.layout, copy.space == "shared")]
     if copy.smem is not None:
-        places.append((copy.smem.table(), True))
+        places.append((copy.smem, True))
 
-    def fits(elements: np.ndarray) -> bool:
-        for table, shared in places:
-            at = offsets(table, elements)
+    def fits(tiled: TiledCopy) -> bool:
+        for layout, shared in places:
+            at = tiled.offsets(layout)
             # The model of global memory has a verdict on addresses that are no multiple.
             strict = shared or atom.bits is None
             if not contiguous(at) or (strict and not _aligned(at, copy, shared)):
@@ -356,9 +343,9 @@ def _accesses(
 
     width = asked
     while True:
-        if copy.partition.shape[1] % width == 0:
-            elements = repeated(vectors(copy.partition, width), copy.tile, copy.extents)
-            if width == 1 or fits(elements):
+        if copy.tiled.partition.shape[1] % width == 0:
+            tiled = replace(copy.tiled, atom=universal("", width * bits))
+            if width == 1 or fits(tiled):
                 break
         width //= 2
     if atom.matrix is None and width < asked and atom.bits is not None:
@@ -368,21 +355,20 @@ def _accesses(
         )
     elif atom.matrix is None and width * bits < 128:
         limit = _narrow(copy, width)
-    wide = width * bits
-    is_async = atom.kind == "cp.async" and wide >= 32
+    is_async = atom.kind == "cp.async" and width * bits >= 32
     plain = {"load": "ld", "store": "st"}[copy.direction]
     name = "cp.async" if is_async else f"{plain}.{copy.space}"
+    tiled = replace(tiled, atom=choose.copy_atom(name, width * bits))
     accesses: list[GlobalAccess | SharedAccess] = []
     if copy.space == "global":
         accesses.append(
-            global_access(copy.layout, elements, copy.direction, name, copy.dtype, copy.alignment)
+            global_access(tiled, copy.layout, copy.direction, copy.dtype, copy.alignment)
         )
     else:
-        accesses.append(shared_access(copy.layout, elements, copy.direction, name, wide, copy.size))
+        accesses.append(shared_access(tiled, copy.layout, copy.direction))
     if copy.smem is not None:
-        store = "cp.async" if is_async else "st.shared"
-        accesses.append(shared_access(copy.smem, elements, "store", store, wide, copy.size))
-    return tuple(accesses), limit, elements
+        accesses.append(shared_access(choose.shared_side(tiled), copy.smem, "store"))
+    return tuple(accesses), limit, tiled
 
 
 def _aligned(at: np.ndarray, copy: Copy, shared: bool) -> bool:
@@ -393,23 +379,17 @@ def _aligned(at: np.ndarray, copy: Copy, shared: bool) -> bool:
     ).any()
 
 
-def _matrix_limit(copy: Copy) -> str:
+def _matrix_limit(copy: Copy, rows: TiledCopy) -> str:
     """Why an ldmatrix or stmatrix does not fit; empty when it does."""
-    atom, bits = copy.atom.matrix, 8 * copy.size
-    assert atom is not None
-    held = held_values(atom, bits)
+    held, values = rows.bits // rows.element_bits, rows.partition.shape[1]
     what = "evaluated are plain loads" if copy.direction == "load" else "evaluated are plain stores"
-    if copy.partition.shape[1] % held:
-        return (
-            f"{atom.name} moves {held} values of a thread, and there are "
-            f"{copy.partition.shape[1]}; {what}"
-        )
-    rows = repeated(matrix_vectors(copy.partition, atom, bits), copy.tile, copy.extents)
-    at = offsets(copy.layout.table(), rows)
+    if values % held:
+        return f"{rows.atom.name} moves {held} values of a thread, and there are {values}; {what}"
+    at = rows.offsets(copy.layout)
     if not contiguous(at) or not _aligned(at, copy, True):
         return (
-            f"{atom.name} takes rows of 16 contiguous bytes, aligned, and the tensor does not have "
-            f"what the threads hold in such rows; {what}"
+            f"{rows.atom.name} takes rows of 16 contiguous bytes, aligned, and the tensor does not "
+            f"have what the threads hold in such rows; {what}"
         )
     return ""
 
@@ -420,7 +400,7 @@ def _narrow(copy: Copy, width: int) -> str:
         return f"the atom is {copy.atom.text}"
     if 2 * width * copy.size * 8 > copy.atom.most:
         return f"{copy.atom.text} assumes an alignment of {copy.atom.most} bits"
-    values = copy.partition.shape[1]
+    values = copy.tiled.partition.shape[1]
     if values % (2 * width):
         return f"a thread has {values} value{'s' if values > 1 else ''}"
     if copy.space == "global" and copy.alignment < 2 * width * copy.size:

@@ -1,8 +1,4 @@
-"""A tiled copy of one tile: an atom by any of its names, who addresses what, and the access it is.
-
-Everything here is explicit: the elements of every lane of every request, and their offsets in the
-tile's layout, so that hierarchical and swizzled layouts are nothing special.
-"""
+"""A tiled copy of one tile: an atom by any of its names, and the access that the copy makes."""
 
 from __future__ import annotations
 
@@ -15,21 +11,14 @@ import numpy as np
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.cute.atoms import MATRIX_ATOMS, CopyAtom
 from cute_gemm.errors import OptionError
-from cute_gemm.problem.dtypes import dtype
 from cute_gemm.problem.problem import Matrix
 
 if TYPE_CHECKING:
+    from cute_gemm.cute.copies import TiledCopy
     from cute_gemm.cute.layout import Layout
 
 Space = Literal["global", "shared"]
 Direction = Literal["load", "store"]
-
-#: Lanes of a warp.
-LANES = 32
-#: Bits of a row of an ldmatrix or stmatrix matrix, and of the widest vector.
-ROW_BITS = 128
-#: Threads that a CTA may have.
-MOST_THREADS = 1024
 
 
 # -- atoms ----------------------------------------------------------------------------------------
@@ -37,22 +26,11 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class AtomName:
-    """What the name of an atom says.
+    """What the name of an atom says; None where it leaves something open.
 
-    Attributes
-    ----------
-    text
-        The name.
-    kind
-        ``"cp.async"``, ``"universal"`` (plain loads and stores) or ``"matrix"``.
-    space, direction
-        Where it reads or writes; None where the name leaves it open. Of cp.async the global side.
-    bits
-        Width, or None for the widest that fits.
-    most
-        What that width may not pass.
-    matrix
-        The ldmatrix or stmatrix.
+    ``kind`` "universal" is plain loads and stores, "matrix" ldmatrix and stmatrix. ``space`` and
+    ``direction`` of cp.async are its global side's. ``bits`` is the width, None for the widest that
+    fits, which may not pass ``most``.
     """
 
     text: str
@@ -75,17 +53,7 @@ _TYPES |= {"tfloat32_t": 32, "int": 32, "uint4": 128, "half": 16}
 def atom_name(text: str) -> AtomName:
     """Understand the name of an atom: PTX's, C++ CuTe's or CuTe DSL's.
 
-    Raises
-    ------
-    OptionError
-        For a name that is none, or a width that its instruction does not have.
-
-    Examples
-    --------
-    >>> atom_name("cp.async.128").bits, atom_name("UniversalCopy<uint64_t>").bits
-    (128, 64)
-    >>> atom_name("SM75_U16x8_LDSM_T").matrix.name
-    'ldmatrix.x4.trans'
+    OptionError for a name that is none, or a width that its instruction does not have.
     """
     text = str(text)
     name = text.strip().removesuffix("{}").replace("cute::", "").replace("cutlass::", "")
@@ -155,155 +123,24 @@ def _type_bits(name: str, text: str) -> int:
     return _TYPES[name]
 
 
-# -- who holds and who addresses what -------------------------------------------------------------
-
-
-def vectors(partition: np.ndarray, width: int) -> np.ndarray:
-    """Elements of every lane of every request, when each thread addresses what it holds.
-
-    Parameters
-    ----------
-    partition
-        int [threads, values, 2]: coordinates in the tile.
-    width
-        Values of an instruction: the first ``width`` of a thread are its first vector, and so on.
-
-    Returns
-    -------
-    int64 [requests, 32, width, 2]
-        -1 for the lanes that a last warp of fewer threads lacks.
-    """
-    threads, values, _ = partition.shape
-    lanes = np.full((-(-threads // LANES) * LANES, values, 2), -1, np.int64)
-    lanes[:threads] = partition
-    split = lanes.reshape(-1, LANES, values // width, width, 2)
-    return split.transpose(0, 2, 1, 3, 4).reshape(-1, LANES, width, 2)
-
-
-def matrix_vectors(partition: np.ndarray, atom: CopyAtom, element_bits: int) -> np.ndarray:
-    """Rows that the lanes of ldmatrix or stmatrix address, where ``partition`` is what they hold.
-
-    Returns
-    -------
-    int64 [requests, 32, elements of a row, 2]
-        -1 for the lanes whose address the instruction ignores.
-    """
-    assert atom.destination is not None
-    width = ROW_BITS // element_bits
-    # (thread, slot) -> the element's number in the warp's data, row after row
-    number = atom.destination.table()[:, ::element_bits] // element_bits
-    lane, slot = np.indices(number.shape)
-    holder = np.empty((2, number.size), np.int64)
-    holder[:, number.ravel()] = lane.ravel(), slot.ravel()
-    held = number.shape[1]
-    warps = partition.reshape(-1, LANES, partition.shape[1] // held, held, 2)
-    rows = warps[:, holder[0], :, holder[1]]  # [element, warp, instruction, 2]
-    rows = rows.transpose(1, 2, 0, 3).reshape(-1, number.size // width, width, 2)
-    out = np.full((len(rows), LANES, width, 2), -1, np.int64)
-    out[:, : rows.shape[1]] = rows
-    return out
-
-
-def held_values(atom: CopyAtom, element_bits: int) -> int:
-    """Elements that one ldmatrix or stmatrix gives to or takes from one thread."""
-    assert atom.destination is not None
-    return atom.destination.extents[1] // element_bits
-
-
-def matrix_blocks(
-    atom: CopyAtom, extents: tuple[int, int], axis: int, element_bits: int
-) -> np.ndarray | None:
-    """What one warp holds when its rows of 16 bytes run along ``axis`` of a tile.
-
-    The matrices of an x4 lie two by two, the next one across the rows (as the MMA's A wants them),
-    those of an x2 side by side along the rows; where the extents do not allow that, in one line.
-
-    Returns
-    -------
-    int64 [32, values, 2] or None
-        None when the tile is not a multiple of any such block.
-    """
-    assert atom.destination is not None
-    width, count = ROW_BITS // element_bits, atom.destination.size // (8 * ROW_BITS)
-    for across in {1: (1,), 2: (1, 2), 4: (2, 1, 4)}[count]:
-        if extents[axis] % (width * count // across) or extents[1 - axis] % (8 * across):
-            continue
-        element = atom.destination.table()[:, ::element_bits] // element_bits
-        row, place = element // width, element % width
-        matrix = row // 8
-        out = np.empty((*element.shape, 2), np.int64)
-        out[..., axis] = matrix // across * width + place
-        out[..., 1 - axis] = matrix % across * 8 + row % 8
-        return out
-    return None
-
-
-def repeated(one: np.ndarray, tile: tuple[int, int], extents: tuple[int, int]) -> np.ndarray:
-    """The requests ``one`` of a tiled copy of ``tile``, over a tile of ``extents``."""
-    corners = np.indices((extents[0] // tile[0], extents[1] // tile[1])).reshape(2, -1).T * tile
-    moved = one[None] + corners[:, None, None, None]
-    return np.where(one[None] < 0, -1, moved).reshape(-1, *one.shape[1:])
-
-
-# -- from elements to accesses --------------------------------------------------------------------
-
-
-def offsets(table: np.ndarray, elements: np.ndarray) -> np.ndarray:
-    """Offsets of elements [..., 2] in a layout's table; -1 for those of no lane."""
-    found = table[elements[..., 0], elements[..., 1]]
-    return np.where((elements < 0).any(axis=-1), -1, found)
-
-
-def contiguous(found: np.ndarray) -> bool:
-    """Whether every lane's elements, offsets [..., width], follow each other."""
-    return bool(((found == found[..., :1] + np.arange(found.shape[-1])) | (found < 0)).all())
-
-
-def runs_along(table: np.ndarray, axis: int, width: int) -> bool:
-    """Whether the elements along ``axis`` lie together, ``width`` by ``width``.
-
-    Examples
-    --------
-    >>> from cute_gemm.cute.notation import parse
-    >>> [runs_along(parse("Sw<3,3,3> o 0 o (8,64):(64,1)").table(), 1, w) for w in (8, 16)]
-    [True, False]
-    """
-    if table.shape[axis] % width:
-        return False
-    groups = np.moveaxis(table, axis, -1).reshape(table.shape[1 - axis], -1, width)
-    return contiguous(groups)
+# -- from a copy to accesses ----------------------------------------------------------------------
 
 
 def global_access(
-    layout: Layout,
-    elements: np.ndarray,
-    direction: Direction,
-    instruction: str,
-    dtype_name: str,
-    alignment: int,
+    copy: TiledCopy, layout: Layout, direction: Direction, dtype_name: str, alignment: int
 ) -> GlobalAccess:
-    """One instruction on one tile of a tensor in global memory.
+    """The copy of one tile of a tensor in global memory; ``alignment``: bytes, of element (0, 0).
 
     Memory is described as what it is, one run of elements; a coordinate is an offset in it.
-
-    Parameters
-    ----------
-    layout
-        The tile's, in elements.
-    elements
-        int [requests, 32, width, 2]: coordinates of what each lane addresses, contiguous in
-        ``layout``.
-    alignment
-        Bytes that divide the address of element (0, 0).
     """
-    first = offsets(layout.table(), elements[:, :, 0])
-    cosize, width = layout.cosize, elements.shape[2]
+    first = copy.offsets(layout)[..., 0]
+    cosize = layout.cosize
     memory = Matrix("tensor", (cosize, 1), (1, cosize), dtype_name, alignment)
     return GlobalAccess(
         operand="tensor",
         direction=direction,
-        instruction=instruction,
-        bits=8 * dtype(dtype_name).bytes * width,
+        instruction=copy.atom.name,
+        bits=copy.bits,
         matrix=memory,
         tile=memory.shape,
         coords=np.stack([first, np.where(first < 0, -1, 0)], axis=-1),
@@ -313,26 +150,17 @@ def global_access(
     )
 
 
-def shared_access(
-    layout: Layout,
-    elements: np.ndarray,
-    direction: Direction,
-    instruction: str,
-    bits: int,
-    size: int,
-) -> SharedAccess:
-    """One instruction on one tile in shared memory; ``size``: bytes of an element."""
-    first = elements[:, :, 0]
-    place = offsets(layout.table(), first)
+def shared_access(copy: TiledCopy, layout: Layout, direction: Direction) -> SharedAccess:
+    """The copy of one tile in shared memory."""
     return SharedAccess(
         operand="tensor",
         direction=direction,
-        instruction=instruction,
-        bits=bits,
-        offsets=np.where(place < 0, -1, place * size),
+        instruction=copy.atom.name,
+        bits=copy.bits,
+        offsets=copy.vector_offsets(layout),
         executions=1,
         unit="CTA",
         layout=layout,
-        coords=first,
-        element_bits=8 * size,
+        coords=copy.requests(layout.extents),
+        element_bits=copy.element_bits,
     )

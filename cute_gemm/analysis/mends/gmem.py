@@ -11,24 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import gcd
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from cute_gemm.access import GlobalAccess, SharedAccess
-from cute_gemm.analysis.copy.tiles import (
-    contiguous,
-    global_access,
-    matrix_blocks,
-    matrix_vectors,
-    offsets,
-    repeated,
-    runs_along,
-    shared_access,
-    vectors,
-)
+from cute_gemm.analysis.copy.tiles import global_access, shared_access
 from cute_gemm.analysis.mends.smem import (
-    VECTOR,
     Mend,
     anew,
     mend_shared,
@@ -37,8 +26,9 @@ from cute_gemm.analysis.mends.smem import (
     wants_of,
 )
 from cute_gemm.analysis.rows import modes, number, percent
-from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, universal
-from cute_gemm.cute.copies import gmem_tiled_copy
+from cute_gemm.cute import choose
+from cute_gemm.cute.choose import VECTOR
+from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.layout import Layout, column_major, row_major
 from cute_gemm.model import gmem, smem
 from cute_gemm.problem.dtypes import dtype
@@ -46,7 +36,7 @@ from cute_gemm.problem.dtypes import dtype
 if TYPE_CHECKING:
     from cute_gemm.access import Access
 
-__all__ = ["Mend", "mend_global", "mend_shared", "mends"]
+__all__ = ["Mend", "mend_shared", "mends"]
 
 #: The best ``_quality``.
 IDEAL = (True, 1.0, 8 * VECTOR)
@@ -57,31 +47,21 @@ def mends(
     threads: int = 128,
     *,
     tensor: Layout | None = None,
-    elements: np.ndarray | None = None,
+    copy: TiledCopy | None = None,
     instruction: str = "",
 ) -> list[tuple[Mend, ...]]:
-    """What would mend each access of a kernel, or of a copy.
+    """What would mend each access of a kernel of ``threads`` per CTA, or of a copy.
 
-    Parameters
-    ----------
-    accesses
-        All of them: a shared-memory layout is mended for every access of its buffer at once, and a
-        copy into shared memory together with the buffer it fills.
-    threads
-        Of a CTA.
-    tensor, elements, instruction
-        Of a copy of one's own: see ``mend_global``.
+    All of them are asked about at once: a shared-memory layout is mended for every access of its
+    buffer, and a copy into shared memory together with the buffer it fills. One tuple per access,
+    the mend of fewest changes first; empty where nothing is to be mended or nothing is known that
+    would. Of a copy of one's own, ``tensor`` and ``copy`` are what its access was made of, and
+    ``instruction`` is what a wider access would be (``"cp.async"``).
 
-    Returns
-    -------
-    list of tuples of Mend
-        One tuple per access, the mend of fewest changes first; empty where nothing is to be mended
-        or nothing is known that would.
-
-    Examples
-    --------
-    ``mends(kernel.accesses(config, problem), launch.block)[0][0].what`` is
-    ``"threads (32,4):(4,1), values (1,8), cp.async of 128 bits"``.
+    A global access is to become coalesced and 128 bits wide. Tried are, in this order: the copy
+    that `choose` has for the tile, with the widest vectors that memory allows; a leading dimension
+    padded to a multiple of 16, 32 or 128 bytes, or a base address aligned to that; both; a longer
+    tile; the op whose storage makes the operand contiguous the other way.
     """
     out: list[tuple[Mend, ...]] = [() for _ in accesses]
     shared = [
@@ -116,7 +96,7 @@ def mends(
             access,
             threads,
             tensor=tensor,
-            elements=elements,
+            copy=copy,
             instruction=instruction,
             letters=letters,
             buffer=buffers[access.operand] if fills else (),
@@ -143,10 +123,10 @@ def mends(
 
 
 class _Place(NamedTuple):
-    """A tile in global memory."""
+    """A tile in global memory; ``alignment`` of element (0, 0) in bytes."""
 
     layout: Layout
-    alignment: int  # of element (0, 0), bytes
+    alignment: int
     words: tuple[str, ...] = ()
 
     @property
@@ -155,67 +135,30 @@ class _Place(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A change, the access that it makes, and the copy's elements where the copy is new."""
+    """A change, the access that it makes, and where the copy is new, that and its axis."""
 
     words: tuple[str, ...]
     access: GlobalAccess
-    elements: np.ndarray | None  # [requests, 32, width, 2]
+    copy: TiledCopy | None
     axis: int
     extents: tuple[int, int]  # of the tile
-
-
-def mend_global(
-    access: GlobalAccess,
-    threads: int = 128,
-    *,
-    tensor: Layout | None = None,
-    elements: np.ndarray | None = None,
-    instruction: str = "",
-) -> tuple[Mend, ...]:
-    """What would make one global access coalesced and 128 bits wide.
-
-    Tried are, in this order: another thread and value layout with the widest vectors that memory
-    allows; a leading dimension padded to a multiple of 16, 32 or 128 bytes, or a base address
-    aligned to that; both; the op whose storage makes the operand contiguous the other way.
-
-    Parameters
-    ----------
-    access
-        The access.
-    threads
-        Of a CTA.
-    tensor, elements
-        What ``access`` was made of, when it comes from ``tiled_copy.global_access``.
-    instruction
-        What a wider access would be (``"cp.async"``); by default what it is, or cp.async for a load
-        of a k-tile that only its width keeps from being one.
-
-    Returns
-    -------
-    tuple of Mend
-        Fewest changes first; empty when nothing helps.
-    """
-    found = _mend_global(access, threads, tensor=tensor, elements=elements, instruction=instruction)
-    return tuple(mend for mend, _ in found)
 
 
 def _mend_global(
     access: GlobalAccess,
     threads: int,
     *,
-    tensor: Layout | None = None,
-    elements: np.ndarray | None = None,
-    instruction: str = "",
-    letters: dict[str, str] | None = None,
-    buffer: Sequence[SharedAccess] = (),
+    tensor: Layout | None,
+    copy: TiledCopy | None,
+    instruction: str,
+    letters: dict[str, str],
+    buffer: Sequence[SharedAccess],
 ) -> list[tuple[Mend, list[SharedAccess]]]:
-    """``mend_global``; each mend with the accesses of the shared memory that the copy then fills.
+    """Mends of one global access, each with the accesses of the shared memory that it then fills.
 
     ``letters`` is the op by operand. ``buffer`` are the accesses of the shared memory that is
     filled; when the new copy does not fit their layout, one that does is part of the mend.
     """
-    if access.tail == "elements":  # only ever the elements of a straddling vector
-        return []
     now = gmem.analyze(access)
     best = _quality(access, now)
     size = dtype(access.matrix.dtype).bytes
@@ -226,19 +169,20 @@ def _mend_global(
         instruction = "cp.async" if narrow else access.instruction
     layout = tensor or Layout(access.tile, access.matrix.stride)
     here = _Place(layout, access.matrix.alignment)
-    change = _Change(access, elements, threads, instruction, size)
+    change = _Change(access, here.extents, copy, threads, instruction, size)
 
     rounds: tuple[Callable[[], Iterable[_Place]], ...] = (
         lambda: [here],
         lambda: [*_padded(here, size), *_aligned(here)],
         lambda: [both for padded in _padded(here, size) for both in _aligned(padded)],
         lambda: _longer(here, size),
-        lambda: _turned(access, here, tensor is not None, letters or {}, size),
+        lambda: _turned(access, here, tensor is not None, letters, size),
     )
     found: list[tuple[Mend, list[SharedAccess]]] = []
     for places in rounds:
         candidates = [c for place in places() for c in change.candidates(place)]
         rated = [(c, gmem.analyze(c.access)) for c in candidates]
+        rated = [(c, analysis) for c, analysis in rated if analysis.judged.requests]
         if not rated:
             continue
         choice, analysis = max(rated, key=lambda pair: _quality(pair[0].access, pair[1]))
@@ -275,10 +219,11 @@ def _global_mend(words: Iterable[str], access: GlobalAccess, found: gmem.GlobalA
 
 @dataclass(frozen=True)
 class _Change:
-    """How a copy is changed, and what access that makes."""
+    """How a copy is changed, and what access that makes; ``copy`` is one of one's own."""
 
     access: GlobalAccess
-    elements: np.ndarray | None
+    extents: tuple[int, int]  # of the tile
+    copy: TiledCopy | None
     threads: int
     instruction: str
     size: int
@@ -287,28 +232,26 @@ class _Change:
         """The present copy in a place that is new, then the best copy for it."""
         if place.words and (same := self.moved(place)) is not None:
             yield _Candidate(place.words, same, None, self.access.axis, place.extents)
-        table = place.layout.table()
-        axis = _contiguous_axis(table)
+        axis = choose.contiguous_axis(place.layout)
         if axis is None:
             return
-        for width in _widths(table, axis, place.alignment, self.size):
-            copy = _along(place.extents, axis, width, self.threads, self.size)
-            if copy is None or not self.whole(axis, width):
+        for width in _widths(place, axis, self.size):
+            copy = choose.vector_copy(
+                self.instruction, self.size, place.extents, axis, width, self.threads
+            )
+            if not copy.covers(place.extents) or not self.whole(axis, width):
                 continue
-            thread, elements = copy
-            bits = 8 * width * self.size
-            name = self.instruction
-            if name == "cp.async" and bits < 32:
-                name = "ld.global"
-            vector = f"(1,{width})" if axis else f"({width},1)"
-            words = (f"threads {thread}", f"values {vector}", f"{name} of {bits} bits")
-            access = self.made(place, elements, axis, bits, name)
-            yield _Candidate(words + place.words, access, elements, axis, place.extents)
+            thread, value = copy.layouts
+            vector = "({},{})".format(*value.extents)
+            name = f"{copy.atom.name} of {copy.bits} bits"
+            words = (f"threads {thread}", f"values {vector}", name)
+            access = self.made(place, copy, axis)
+            yield _Candidate(words + place.words, access, copy, axis, place.extents)
             return
 
     def whole(self, axis: int, width: int) -> bool:
         """Whether vectors end where the matrix does: stores must not pass it."""
-        free = self.elements is not None or self.access.direction == "load"
+        free = self.copy is not None or self.access.direction == "load"
         # Of the matrix too: the report may look at a region of full tiles alone.
         ends = self.access.region[axis], self.access.matrix.shape[axis]
         return free or not any(end % width for end in ends)
@@ -316,37 +259,29 @@ class _Change:
     def moved(self, place: _Place) -> GlobalAccess | None:
         """The present copy with its tile in another place; None where it does not fit there."""
         old = self.access
-        if self.elements is not None:
-            at = offsets(place.layout.table(), self.elements)
-            if not contiguous(at):
-                return None
-            return self.made(place, self.elements, old.axis, old.bits, old.instruction)
-        width = old.bits // (8 * self.size)
-        stride = place.layout.stride
-        assert isinstance(stride, tuple)
-        if place.extents != old.tile or (width > 1 and stride[old.axis] != 1):
+        if place.extents != self.extents:
+            return None
+        if self.copy is not None:
+            fits = contiguous(self.copy.offsets(place.layout))
+            return self.made(place, self.copy, old.axis) if fits else None
+        stride: Any = place.layout.stride
+        if old.bits > 8 * self.size and stride[old.axis] != 1:
             return None
         return self.in_matrix(place)
 
-    def made(
-        self, place: _Place, elements: np.ndarray, axis: int, bits: int, name: str
-    ) -> GlobalAccess:
-        if self.elements is not None:
-            return global_access(
-                place.layout,
-                elements,
-                self.access.direction,
-                name,
-                self.access.matrix.dtype,
-                place.alignment,
-            )
+    def made(self, place: _Place, copy: TiledCopy, axis: int) -> GlobalAccess:
+        """The access that ``copy`` is."""
+        old = self.access
+        if self.copy is not None:
+            layout, alignment = place.layout, place.alignment
+            return global_access(copy, layout, old.direction, old.matrix.dtype, alignment)
         return replace(
             self.in_matrix(place),
             tile=place.extents,
-            coords=elements[:, :, 0],
+            coords=copy.requests(place.extents),
             axis=axis,
-            bits=bits,
-            instruction=name,
+            bits=copy.bits,
+            instruction=copy.atom.name,
             targets=None,  # side by side, where the new layout puts them
         )
 
@@ -358,44 +293,13 @@ class _Change:
         )
 
 
-def _along(
-    extents: tuple[int, int], axis: int, width: int, threads: int, size: int
-) -> tuple[Layout, np.ndarray] | None:
-    """The copy of a tile by vectors along ``axis``: its thread layout, and what it addresses.
-
-    As many threads lie along ``axis`` as its extent has vectors; None when the others do not divide
-    the other extent.
-    """
-    lanes = gcd(extents[axis] // width, threads)
-    across = threads // lanes
-    if extents[1 - axis] % across:
-        return None
-    thread = row_major(across, lanes) if axis else column_major(lanes, across)
-    value = row_major(1, width) if axis else column_major(width, 1)
-    copy = gmem_tiled_copy(universal("", 8 * width * size), 8 * size, thread, value)
-    return thread, repeated(vectors(copy.partition, width), copy.tile, extents)
-
-
-def _contiguous_axis(table: np.ndarray) -> int | None:
-    """The mode along which elements lie together; the longer run where both do."""
-    runs = []
-    for axis in (0, 1):
-        width = 1
-        while runs_along(table, axis, 2 * width):
-            width *= 2
-        runs.append(width)
-    if max(runs) == 1:
-        return None
-    return 0 if runs[0] >= runs[1] else 1
-
-
-def _widths(table: np.ndarray, axis: int, alignment: int, size: int) -> Iterator[int]:
+def _widths(place: _Place, axis: int, size: int) -> Iterator[int]:
     """Elements of the vectors along ``axis`` that memory allows, the widest first."""
-    width = VECTOR // size
+    table = place.layout.table()
+    width = min(VECTOR // size, choose.run(table, axis))
     while width:
         starts = np.take(table, np.arange(0, table.shape[axis], width), axis=axis)
-        fits = width == 1 or (alignment % (width * size) == 0 and not (starts % width).any())
-        if fits and runs_along(table, axis, width):
+        if width == 1 or not (place.alignment % (width * size) or (starts % width).any()):
             yield width
         width //= 2
 
@@ -481,12 +385,10 @@ def _home(
     choice: _Candidate, buffer: Sequence[SharedAccess], size: int
 ) -> tuple[str, list[SharedAccess]]:
     """The shared memory that a new copy needs, and its accesses; nothing when it fits as it is."""
-    elements, layout, extents = choice.elements, buffer[0].layout, choice.extents
-    if elements is None or layout is None or layout.extents != extents:
+    copy, layout, extents = choice.copy, buffer[0].layout, choice.extents
+    if copy is None or layout is None or layout.extents != extents:
         return "", []
-    bits = choice.access.bits
-    name = "cp.async" if choice.access.instruction == "cp.async" else "st.shared"
-    fits = contiguous(offsets(layout.table(), elements))
+    fits = contiguous(copy.offsets(layout))
     loads = [access for access in buffer if access.direction == "load"]
     wanted, read = loads, ""
     if not fits:
@@ -499,7 +401,7 @@ def _home(
             read = "".join(f" read by {load.instruction}" for load in turned)
         if loads and not wanted and not read:
             read = " (for its stores; the loads have to turn too)"
-    wanted = [shared_access(layout, elements, "store", name, bits, size), *wanted]
+    wanted = [shared_access(choose.shared_side(copy), layout, "store"), *wanted]
     if fits and all(smem.analyze(access).conflict_free for access in wanted):
         return "", []
     wants = wants_of(wanted)
@@ -520,30 +422,30 @@ def _other_side(known: Sequence[SharedAccess], threads: int) -> list[SharedAcces
     layout, size = known[0].layout, known[0].element_bits // 8
     if layout is None or len({access.direction for access in known}) > 1:
         return []
-    axis = _contiguous_axis(layout.table())
+    axis = choose.contiguous_axis(layout)
     if axis is None:
         return []
     if known[0].direction == "store":
         return _matrix_loads(layout, axis, size)
-    width = VECTOR // size
     if not any(smem.matrices(access.instruction) for access in known):
         return []
-    extents = (layout.extents[0], layout.extents[1])
-    copy = _along(extents, axis, width, threads, size) or _along(extents, axis, width, 32, size)
-    if copy is None or not contiguous(offsets(layout.table(), copy[1])):
-        return []
-    return [shared_access(layout, copy[1], "store", "cp.async", 8 * VECTOR, size)]
+    for count in (threads, 32):
+        copy = choose.vector_copy("cp.async", size, layout.extents, axis, VECTOR // size, count)
+        if copy.covers(layout.extents):
+            return _fitting(copy, layout, "store")
+    return []
 
 
 def _matrix_loads(layout: Layout, axis: int, size: int) -> list[SharedAccess]:
     """The ldmatrix that brings a tile to the MMA whose rows run along ``axis``, if there is one."""
-    extents = (layout.extents[0], layout.extents[1])
-    atom = LDMATRIX if axis == 1 else LDMATRIX_TRANS
-    if size != 2 and (axis == 0 or size > 4):
-        return []
-    block = matrix_blocks(atom, extents, axis, 8 * size)
-    if block is None:
-        return []
-    tile = (int(block[..., 0].max()) + 1, int(block[..., 1].max()) + 1)
-    rows = repeated(matrix_vectors(block, atom, 8 * size), tile, extents)
-    return [shared_access(layout, rows, "load", atom.name, atom.bits, size)]
+    atom = choose.reader(size, axis)
+    copy = choose.matrix_copy(atom, size, layout.extents, axis) if atom.destination else None
+    return _fitting(copy, layout, "load") if copy else []
+
+
+def _fitting(
+    copy: TiledCopy, layout: Layout, direction: Literal["load", "store"]
+) -> list[SharedAccess]:
+    """The access that a copy is, where its vectors lie together."""
+    fits = contiguous(copy.offsets(layout))
+    return [shared_access(copy, layout, direction)] if fits else []

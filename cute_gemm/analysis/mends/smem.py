@@ -12,28 +12,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm.analysis.rows import number
+from cute_gemm.cute import choose
+from cute_gemm.cute.atoms import universal
+from cute_gemm.cute.choose import ROW, VECTOR
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
 from cute_gemm.model import smem
 
 if TYPE_CHECKING:
     from cute_gemm.access import SharedAccess
 
-#: Widest vector, and a row of shared memory's 32 banks, in bytes.
-VECTOR, ROW = 16, 128
-
 
 @dataclass(frozen=True, slots=True)
 class Mend:
     """One change that mends an access.
 
-    Attributes
-    ----------
-    what
-        The change: ``"threads (32,4):(4,1), values (1,8), cp.async of 128 bits"``.
-    reading
-        What the report reads then: ``"16 sectors per request, ideal 16, 100 %"``.
-    figures
-        The same as numbers, by the names of ``AccessRow``'s attributes.
+    ``what`` is the change: ``"threads (32,4):(4,1), values (1,8), cp.async of 128 bits"``;
+    ``reading`` what the report reads then: ``"16 sectors per request, ideal 16, 100 %"``;
+    ``figures`` the same as numbers, by the names of ``AccessRow``'s attributes.
     """
 
     what: str
@@ -79,22 +74,12 @@ def mend_shared(
 ) -> list[tuple[Mend, ...]]:
     """What layout of a shared-memory buffer would free all its accesses of conflicts.
 
-    Tried are, in this order: other swizzles of the same layout; atoms of 8 or 16 rows of up to 128
-    bytes, swizzled, repeated over the tile; rows padded by up to 128 bytes. Vectors stay whole.
-
-    Parameters
-    ----------
-    accesses
-        Every access of one buffer, with the same ``layout``, and with ``coords`` and
-        ``element_bits``.
-    assumed
-        Others that the buffer is likely to have, which the layout is to serve too.
-
-    Returns
-    -------
-    list of tuples of Mend
-        One tuple per access, empty for those without conflicts: the first layout of each kind
-        under which no access has any; when there is none, the one that has fewest.
+    Tried are, in this order: other swizzles of the same layout; the kernels' own choice and other
+    atoms of 8 or 16 rows of up to 128 bytes, swizzled, repeated over the tile; rows padded by up to
+    128 bytes. Vectors stay whole. ``accesses`` are all those of one buffer, with the same
+    ``layout``, with ``coords`` and ``element_bits``; ``assumed`` others that it is likely to have.
+    One tuple per access, empty for those without conflicts: the first layout of each kind under
+    which no access has any; when there is none, the one that has fewest.
     """
     free = [smem.analyze(access).conflict_free for access in accesses]
     everything = (*accesses, *assumed)
@@ -275,19 +260,29 @@ def _axes(wants: Sequence[Want]) -> list[int]:
 
 
 def _atoms(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[str, Layout]]:
-    """Swizzled atoms, repeated over the tile."""
+    """Swizzled atoms, repeated over the tile: what a kernel with such reads has, then others."""
     extents = layout.extents
+    for atom in (*_chosen(extents, wants, size), *_tried(extents, wants, size)):
+        if all(extent % step == 0 for extent, step in zip(extents, atom.extents, strict=True)):
+            yield f"{atom}, tiled to ({extents[0]},{extents[1]})", tile_to_shape(atom, extents)
+
+
+def _chosen(extents: tuple[int, ...], wants: Sequence[Want], size: int) -> Iterator[Layout]:
+    """What kernels that read as these do build from."""
+    instructions = {(want.instruction, want.bits) for want in wants}
     for axis in _axes(wants):
-        for row, rows in product((128, 64, 32, 16), (8, 16)):
-            row //= size
-            if row < _widest(wants) or extents[axis] % row or extents[1 - axis] % rows:
-                continue
-            shape = (rows, row) if axis else (row, rows)
-            plain = row_major(*shape) if axis else column_major(*shape)
+        for by in (choose.reader(size, axis), universal("ld.shared", 8 * VECTOR)):
+            if (by.name, by.bits) in instructions:
+                yield choose.swizzled_atom(size, extents, axis, by)
+
+
+def _tried(extents: tuple[int, ...], wants: Sequence[Want], size: int) -> Iterator[Layout]:
+    for axis, row, rows in product(_axes(wants), (128, 64, 32, 16), (8, 16)):
+        row //= size
+        if row >= _widest(wants):
+            plain = row_major(rows, row) if axis else column_major(row, rows)
             for swizzle in (None, *_swizzles(wants, size, rows * row)):
-                atom = Layout(plain.shape, plain.stride, swizzle)
-                tiled = tile_to_shape(atom, extents)
-                yield f"{atom}, tiled to ({extents[0]},{extents[1]})", tiled
+                yield Layout(plain.shape, plain.stride, swizzle)
 
 
 def _padded(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[str, Layout]]:

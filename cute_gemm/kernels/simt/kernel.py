@@ -158,7 +158,7 @@ class SimtKernel(CompiledKernel):
                 )
         for operand in structure(config).operands:
             step = operand.load.tile
-            if operand.extents[0] % step[0] or operand.extents[1] % step[1]:
+            if not operand.load.covers(operand.extents):
                 raise OptionError(
                     f"option tile={config.tile}: {config.threads} threads copy {step[0]} x "
                     f"{step[1]} elements of {operand.name} at a time, which do not fill its tile "

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from cute_gemm.cute.choose import VECTOR
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.simt.kernel import SimtKernel
-from cute_gemm.kernels.simt.structure import VECTOR, WARP, WARP_LANES, Config
+from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem

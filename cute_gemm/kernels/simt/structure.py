@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import log2
 from typing import Literal
 
 import numpy as np
 
-from cute_gemm.cute.atoms import CopyAtom, cp_async, universal
-from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
-from cute_gemm.cute.layout import Layout, Swizzle, column_major, from_map, row_major
+from cute_gemm.cute import choose
+from cute_gemm.cute.choose import VECTOR
+from cute_gemm.cute.copies import TiledCopy
+from cute_gemm.cute.layout import Layout, from_map
 from cute_gemm.problem.dtypes import DTYPES
 
 WARP = 32
-#: Bytes of the widest access.
-VECTOR = 16
 #: Lanes of a warp tile along M and N.
 WARP_LANES = (8, 4)
 #: Products that are unrolled: more would not fit the instruction cache.
@@ -220,58 +218,13 @@ def _threads(config: Config) -> Layout:
     return from_map(first[0] + bm * first[1])
 
 
-def _smem(config: Config, extents: tuple[int, int], major: str, width: int) -> tuple[Layout, int]:
-    """The place of a tile in shared memory, and the elements that it takes.
-
-    An operand that is turned is stored by `_lanes` lanes along k, each ``width`` elements from the
-    next: ``k`` is split so that these are neighbouring rows of shared memory, and their words are
-    brought to different banks, by padding or by XOR of the row's number with the column's. Where
-    a thread's results lie together, its vectors are further apart than a vector, and the columns'
-    own higher bits are brought in too.
-    """
-    rows, columns = extents
-    size = DTYPES[config.dtype].bytes
-    chunk = max(1, VECTOR // size)
-    plain = Layout((rows, columns), (1, rows)), rows * columns
-    if config.skew == "none" or (major == "MN" and config.results != "together"):
-        return plain
-    if config.skew == "turned":
-        pitch = rows + chunk if major == "K" else rows
-        return Layout((rows, columns), (1, pitch)), pitch * columns
-    lanes = min(8, _lanes(config, width))
-    spread = 128 // lanes // size  # elements of a row that the stores of one k go to
-    if config.results == "together":
-        group = 8 * chunk
-        if config.skew == "padding":
-            pitch = rows // group * (group + chunk) + (chunk if chunk <= 4 else 0)
-            return Layout(((group, rows // group), columns), ((1, group + chunk), pitch)), (
-                pitch * columns
-            )
-        swizzle = Swizzle(3, int(log2(chunk)), 3)
-    elif config.skew == "padding":
-        pitch = rows + max(chunk, spread // width)
-        return Layout((rows, columns), (1, pitch)), pitch * columns
-    else:
-        base = int(log2(spread))
-        swizzle = Swizzle(int(log2(lanes)), base, int(log2(rows)) - base)
-    split = width if major == "K" else 1
-    shape = (rows, (split, columns // split))
-    stride = (1, (rows * (columns // split), rows))
-    return Layout(shape, stride, swizzle), rows * columns
-
-
-def _lanes(config: Config, width: int) -> int:
-    """Lanes along k that copy a K-major operand in vectors of ``width``: a sector's worth."""
-    element = DTYPES[config.dtype].bytes
-    lanes = 8 if width == 1 and element > 2 else 32 // (width * element)
-    return max(1, min(lanes, config.tile[2] // width))
-
-
 def _whole_rows(config: Config) -> int:
     """Columns after which the XOR of a tile's swizzle begins anew: a step of so many is a sum."""
-    element = DTYPES[config.dtype].bytes
+    element, columns = DTYPES[config.dtype].bytes, config.tile[2]
     widths = [config.bytes[index] // element for index in (0, 1) if config.majors[index] == "K"]
-    return max([8, *(width * min(8, _lanes(config, width)) for width in widths)])
+    return max(
+        [8, *(width * min(8, choose.lanes_along_k(element, columns, width)) for width in widths)]
+    )
 
 
 def _operand(config: Config, index: int) -> Operand:
@@ -282,36 +235,28 @@ def _operand(config: Config, index: int) -> Operand:
     width = config.bytes[index] // element
     if major == "MN":
         block = (min(width, rows), 1)
-        lanes = min(rows // block[0], threads)
-        places = column_major(lanes, threads // lanes)
+        wide = config.staging == "cp.async" and block[0] * element >= 4
+        instruction = "cp.async" if wide else "ld.global"
+        load = choose.vector_copy(instruction, element, extents, 0, block[0], threads)
+        store = choose.shared_side(load)
     else:
-        lanes = _lanes(config, width)
         # The rows that a thread can have of its own are stored in one piece.
         own = 1
         if config.staging != "none" and width > 1:
             own = max(1, min(rows * columns // (threads * width), VECTOR // element))
         block = (own, width)
-        down = min(rows // own, threads // lanes)  # more threads than rows go on along k
-        places = Layout((down, (lanes, threads // lanes // down)), (lanes, (1, lanes * down)))
-    asynchronous = config.staging == "cp.async" and major == "MN" and block[0] * element >= 4
-    load: CopyAtom = universal("ld.global", 8 * element * block[major == "K"])
-    store = universal("st.shared", 8 * element * block[0])
-    if asynchronous:
-        load = store = cp_async(8 * element * block[0])
-    by_load = row_major(*block) if major == "K" else column_major(*block)
-    copies = [
-        gmem_tiled_copy(atom, 8 * element, places, values)
-        for atom, values in ((load, by_load), (store, column_major(*block)))
-    ]
-    first = copies[0].partition[:, 0]
-    smem, elements = _smem(config, extents, major, width)
+        load, store = choose.turning_copy(element, extents, width, own, threads)
+    first = load.partition[:, 0]
+    smem, elements = choose.skewed_tile(
+        element, extents, config.skew, config.results == "together", width * (major == "K")
+    )
     return Operand(
         name=name,
         major=major,
         extents=extents,
-        load=copies[0],
-        store=copies[1],
-        threads=from_map(first[:, 0] + copies[0].tile[0] * first[:, 1]),
+        load=load,
+        store=store,
+        threads=from_map(first[:, 0] + load.tile[0] * first[:, 1]),
         block=block,
         smem=smem,
         elements=elements,

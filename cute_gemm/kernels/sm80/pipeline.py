@@ -194,8 +194,16 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
             f"option tile={config.tile} with warps={config.warps} needs more accumulators than a "
             "thread has registers; take more warps or a smaller tile"
         )
-    smem = structure(config).smem
-    limit = arch.shared_limit
+    parts = structure(config)
+    for plan in parts.operands:
+        step = plan.gmem_copy.tile
+        if not plan.gmem_copy.covers(plan.extents):
+            raise OptionError(
+                f"option tile={config.tile}: {mma.size} threads copy {step[0]} x {step[1]} "
+                f"elements of {plan.source} at a time, which do not fill its tile "
+                f"{plan.extents[0]} x {plan.extents[1]}; take a larger tile or fewer warps"
+            )
+    smem, limit = parts.smem, arch.shared_limit
     if smem > limit:
         raise OptionError(
             f"tile={config.tile} with stages={config.stages} needs {smem} bytes of shared memory; "

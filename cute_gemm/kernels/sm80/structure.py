@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import log2
 
-from cute_gemm.cute.atoms import (
-    LDMATRIX,
-    LDMATRIX_TRANS,
-    MMA_ATOMS,
-    CopyAtom,
-    MmaAtom,
-    cp_async,
-    universal,
-)
+from cute_gemm.cute import choose
+from cute_gemm.cute.atoms import MMA_ATOMS, CopyAtom, MmaAtom, universal
 from cute_gemm.cute.copies import TiledCopy, TiledMma, gmem_tiled_copy, mma_tiled_copy
-from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
+from cute_gemm.cute.layout import Layout, Swizzle, column_major, tile_to_shape
 from cute_gemm.problem.dtypes import DTYPES, factor
 
 
@@ -109,8 +101,6 @@ class OperandPlan:
     major: str
     smem_major: str
     gmem_copy: TiledCopy
-    gmem_threads: Layout
-    gmem_values: Layout
     smem_atom: Layout
     smem_layout: Layout
     smem_copy: TiledCopy
@@ -128,8 +118,6 @@ class Structure:
     epilogue_layout: Layout
     epilogue_stage: TiledCopy
     epilogue_copy: TiledCopy
-    epilogue_threads: Layout
-    epilogue_values: Layout
     smem: int
 
 
@@ -169,70 +157,35 @@ def tiled_mma(config: Config) -> TiledMma:
     )
 
 
-def _smem_copy_atom(config: Config, atom: MmaAtom, major: str) -> CopyAtom:
+def _reader(config: Config, atom: MmaAtom, axis: int) -> CopyAtom:
     """The instruction that brings an operand from shared memory to the MMA's registers."""
-    element = DTYPES[config.dtype].bytes
     if atom.threads == 1:
         return universal("ld.shared", 128)
-    if element == 8 or (major == "MN" and element != 2):
-        return universal("ld.shared", 8 * element)  # ldmatrix transposes 16-bit elements only
-    return LDMATRIX if major == "K" else LDMATRIX_TRANS
+    return choose.reader(DTYPES[config.dtype].bytes, axis)
 
 
-def _smem_atom(config: Config, reader: CopyAtom, major: str, extents: tuple[int, int]) -> Layout:
-    """The swizzled atom that makes both the 16-byte stores and ``reader`` free of conflicts.
-
-    Rows are 128 bytes, or the tile's extent if that is less. ldmatrix and 16-byte loads take one
-    16-byte chunk of each of 8 rows: the row number is XORed into the chunk's. 4- and 8-byte MMA
-    loads take 32 bytes of each of 4 rows: it is XORed into the 32-byte chunk's. Byte loads take 8
-    bytes of every fourth row.
-    """
+def _smem_atom(config: Config, reader: CopyAtom, axis: int, extents: tuple[int, int]) -> Layout:
     element = DTYPES[config.dtype].bytes
     if config.copy == "mn_major" and element == 2:
         return Layout((32, 8), (1, 32), Swizzle(3, 3, 4))  # the field reference's
-    row = min(extents[0 if major == "MN" else 1], 128 // element)
-    row_bits = int(log2(row))
-    if reader.bits == 128:
-        base, chunk_bits = int(log2(16 // element)), row_bits - int(log2(16 // element))
-        # (FMA on an MN-major operand reads consecutive 16-byte words.)
-        swizzle = None if reader.threads == 1 and major == "MN" else Swizzle(chunk_bits, base, 3)
-    elif element > 1:
-        base = int(log2(32 // element))
-        swizzle = Swizzle(row_bits - base, base, row_bits - base)
-    else:
-        base = 4
-        swizzle = Swizzle(min(2, row_bits - base), base, row_bits + 2 - base)
-    rows = 16 if element == 1 and major == "MN" else 8
-    if major == "K":
-        return Layout((rows, row), (row, 1), swizzle)
-    return Layout((row, rows), (1, row), swizzle)
+    return choose.swizzled_atom(element, extents, axis, reader)
 
 
 def _gmem_copy(
     config: Config, major: str, width: int, extents: tuple[int, int], threads: int
-) -> tuple[TiledCopy, Layout, Layout]:
-    """The tiled copy from global to shared memory, with its thread and value layouts."""
+) -> TiledCopy:
+    """The tiled copy from global to shared memory, in vectors of ``width`` bytes."""
     element = DTYPES[config.dtype].bytes
     vector = width // element
-    if config.copy == "mn_major":
-        rows = min(16 // element, extents[0] // 16)
-        vector = min(vector, rows) if major == "MN" else 1
-        thread_layout, value_layout = column_major(16, threads // 16), column_major(rows, 1)
-    else:
-        contiguous = extents[0 if major == "MN" else 1]
-        across = extents[1 if major == "MN" else 0]
-        lanes = max(min(contiguous // vector, threads), threads // across)
-        if major == "MN":
-            thread_layout, value_layout = (
-                column_major(lanes, threads // lanes),
-                column_major(vector, 1),
-            )
-        else:
-            thread_layout, value_layout = row_major(threads // lanes, lanes), row_major(1, vector)
-    bits = 8 * vector * element
-    atom = cp_async(bits) if bits >= 32 else universal("ld.global", bits)
-    copy = gmem_tiled_copy(atom, 8 * element, thread_layout, value_layout)
-    return copy, thread_layout, value_layout
+    if config.copy != "mn_major":
+        axis = int(major == "K")
+        return choose.vector_copy("cp.async", element, extents, axis, vector, threads)
+    rows = min(16 // element, extents[0] // 16)
+    bits = 8 * element * (min(vector, rows) if major == "MN" else 1)
+    atom = choose.copy_atom("cp.async", bits)
+    return gmem_tiled_copy(
+        atom, 8 * element, column_major(16, threads // 16), column_major(rows, 1)
+    )
 
 
 @cache
@@ -246,19 +199,16 @@ def structure(config: Config) -> Structure:
     for operand, source, smem_major in zip("AB", sources, _smem_majors(config), strict=True):
         major = config.majors["AB".index(source)]
         extents = (tile["AB".index(operand)], tile[2])
-        copy, threads, values = _gmem_copy(
-            config, major, config.bytes["AB".index(source)], extents, mma.size
-        )
-        reader = _smem_copy_atom(config, mma.atom, smem_major)
-        atom = _smem_atom(config, reader, smem_major, extents)
+        copy = _gmem_copy(config, major, config.bytes["AB".index(source)], extents, mma.size)
+        axis = int(smem_major == "K")
+        reader = _reader(config, mma.atom, axis)
+        atom = _smem_atom(config, reader, axis, extents)
         plans.append(
             OperandPlan(
                 source=source,
                 major=major,
                 smem_major=smem_major,
                 gmem_copy=copy,
-                gmem_threads=threads,
-                gmem_values=values,
                 smem_atom=atom,
                 smem_layout=tile_to_shape(atom, (*extents, config.stages)),
                 smem_copy=mma_tiled_copy(reader, 8 * element, mma, operand),
@@ -275,9 +225,6 @@ def structure(config: Config) -> Structure:
     while columns > mma.extent(1) and columns * pitch * sums > mainloop:
         columns //= 2
     vector = min(16 // sums, config.bytes[2] // DTYPES[config.out_dtype].bytes)
-    lanes = min(tile[0] // vector, mma.size)
-    threads = column_major(lanes, mma.size // lanes)
-    values = column_major(vector, 1)
     return Structure(
         tile=tile,
         mma=mma,
@@ -285,10 +232,8 @@ def structure(config: Config) -> Structure:
         epilogue_tile=(tile[0], columns),
         epilogue_layout=Layout((tile[0], columns), (1, pitch)),
         epilogue_stage=mma_tiled_copy(universal("st.shared", stage_bits), 8 * sums, mma, "C"),
-        epilogue_copy=gmem_tiled_copy(
-            universal("ld.shared", 8 * sums * vector), 8 * sums, threads, values
+        epilogue_copy=choose.vector_copy(
+            "ld.shared", sums, (tile[0], columns), 0, vector, mma.size
         ),
-        epilogue_threads=threads,
-        epilogue_values=values,
         smem=max(mainloop, columns * pitch * sums),
     )

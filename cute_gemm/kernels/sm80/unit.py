@@ -96,9 +96,7 @@ class EmitSm80Pipeline:
             "epilogue_tile": cpp_shape(parts.epilogue_tile),
             "epilogue_layout": parts.epilogue_layout.cpp(),
             "epilogue_stage": _mma_copy(parts.epilogue_stage, "Accumulator", "C"),
-            "epilogue_copy": _gmem_copy(
-                parts.epilogue_copy, "Accumulator", parts.epilogue_threads, parts.epilogue_values
-            ),
+            "epilogue_copy": _gmem_copy(parts.epilogue_copy, "Accumulator"),
             "proofs": "\n".join(_proofs(config, parts)),
             "entry": entry(
                 operation.procedural_name() + self.operation_suffix,
@@ -111,9 +109,7 @@ class EmitSm80Pipeline:
             upper = letter.upper()
             values |= {
                 f"major_k_{letter}": cpp_bool(plan.major == "K"),
-                f"gmem_copy_{letter}": _gmem_copy(
-                    plan.gmem_copy, "Element", plan.gmem_threads, plan.gmem_values
-                ),
+                f"gmem_copy_{letter}": _gmem_copy(plan.gmem_copy, "Element"),
                 f"smem_layout_{letter}": f"decltype(tile_to_shape({plan.smem_atom.cpp()}{{}}, "
                 f"{cpp_shape(plan.smem_layout.extents)}{{}}))",
                 f"smem_copy_{letter}": _mma_copy(plan.smem_copy, "Element", upper),
@@ -188,7 +184,8 @@ def _same(cpp: str, layout: Layout) -> str:
     return f"cute_gemm::same_layout({cpp}, {layout.cpp()}{{}})"
 
 
-def _gmem_copy(copy: TiledCopy, element: str, threads: Any, values: Any) -> str:
+def _gmem_copy(copy: TiledCopy, element: str) -> str:
+    threads, values = copy.layouts
     return (
         f"decltype(make_tiled_copy(Copy_Atom<{copy.atom.cpp}, {element}>{{}}, "
         f"{threads.cpp()}{{}}, {values.cpp()}{{}}))"

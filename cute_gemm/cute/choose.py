@@ -1,0 +1,192 @@
+"""What copy moves a tile, and where a tile lies in shared memory: chosen once.
+
+Kernels build from these rules and mends quote them. Everywhere ``size`` is the bytes of an element,
+``axis`` the mode along which a tile is contiguous: 0 (M or N of an MN-major operand) or 1 (K).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd, log2
+
+import numpy as np
+
+from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, CopyAtom, cp_async, universal
+from cute_gemm.cute.copies import TiledCopy, contiguous, gmem_tiled_copy
+from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major
+
+#: Bytes of the widest vector, of a sector, and of a row of shared memory's 32 banks.
+VECTOR, SECTOR, ROW = 16, 32, 128
+
+
+# -- copies ---------------------------------------------------------------------------------------
+
+
+def run(table: np.ndarray, axis: int) -> int:
+    """Elements along ``axis`` of a layout's table that lie together everywhere; a power of two."""
+    lines, width = np.moveaxis(table, axis, -1), 1
+    while lines.shape[-1] % (2 * width) == 0 and contiguous(lines.reshape(-1, 2 * width)):
+        width *= 2
+    return width
+
+
+def contiguous_axis(layout: Layout) -> int | None:
+    """The mode along which elements lie together, of two the one of longer runs; None for none."""
+    runs = [run(layout.table(), axis) for axis in (0, 1)]
+    return None if max(runs) == 1 else runs.index(max(runs))
+
+
+def copy_atom(instruction: str, bits: int) -> CopyAtom:
+    """The instruction that moves ``bits`` of a thread; cp.async, which starts at 32, or a load."""
+    if instruction == "cp.async":
+        return cp_async(bits) if bits >= 32 else universal("ld.global", bits)
+    return universal(instruction, bits)
+
+
+def shared_side(copy: TiledCopy) -> TiledCopy:
+    """The stores to shared memory of a copy from global memory."""
+    if copy.atom.name == "cp.async":
+        return copy
+    return replace(copy, atom=universal("st.shared", copy.atom.bits))
+
+
+def vector_copy(
+    instruction: str, size: int, extents: tuple[int, ...], axis: int, width: int, threads: int
+) -> TiledCopy:
+    """The copy of a tile by vectors of ``width`` elements along ``axis``.
+
+    As many neighbouring threads lie along that mode as it has vectors, so that a request's runs are
+    as long as they can be; the others lie across. Whether the tile has a part for each of them,
+    `TiledCopy.covers` says.
+    """
+    lanes = gcd(extents[axis] // width, threads)
+    if axis:
+        layouts = row_major(threads // lanes, lanes), row_major(1, width)
+    else:
+        layouts = column_major(lanes, threads // lanes), column_major(width, 1)
+    return gmem_tiled_copy(copy_atom(instruction, 8 * size * width), 8 * size, *layouts)
+
+
+def lanes_along_k(size: int, columns: int, width: int) -> int:
+    """Lanes along k that copy a K-major tile to be turned, in vectors of ``width``: a sector's."""
+    lanes = 8 if width == 1 and size > 2 else SECTOR // (width * size)
+    return max(1, min(lanes, columns // width))
+
+
+def turning_copy(
+    size: int, extents: tuple[int, int], width: int, rows: int, threads: int
+) -> tuple[TiledCopy, TiledCopy]:
+    """The load and the store of a K-major tile that lies MN-major in shared memory.
+
+    A thread has a block of ``rows`` x ``width`` elements: vectors along k of global memory, which
+    it stores as vectors along the rows. Threads that the rows have no room for go on along k.
+    """
+    lanes = lanes_along_k(size, extents[1], width)
+    down = min(extents[0] // rows, threads // lanes)
+    places = Layout((down, (lanes, threads // lanes // down)), (lanes, (1, lanes * down)))
+    load = gmem_tiled_copy(
+        universal("ld.global", 8 * size * width), 8 * size, places, row_major(rows, width)
+    )
+    store = gmem_tiled_copy(
+        universal("st.shared", 8 * size * rows), 8 * size, places, column_major(rows, width)
+    )
+    return load, store
+
+
+def matrix_copy(atom: CopyAtom, size: int, extents: tuple[int, ...], axis: int) -> TiledCopy | None:
+    """The copy of one warp by ldmatrix or stmatrix whose rows of 16 bytes run along ``axis``.
+
+    The matrices of an x4 lie two by two, the next one across the rows (as the MMA's A wants them),
+    those of an x2 side by side along the rows; where the extents do not allow that, in one line.
+    None when the tile is not a multiple of any such block.
+    """
+    assert atom.destination is not None
+    number = atom.destination.table()[:, :: 8 * size] // (8 * size)
+    width = VECTOR // size
+    count = number.size // (8 * width)  # matrices
+    row, place = number // width, number % width
+    for across in {1: (1,), 2: (1, 2), 4: (2, 1, 4)}[count]:
+        step = (8 * across, width * (count // across))
+        held = row // 8 % across * 8 + row % 8, row // 8 // across * width + place
+        if axis == 0:
+            step, held = step[::-1], held[::-1]
+        copy = TiledCopy(atom, 8 * size, step, np.stack(held, axis=-1))
+        if copy.covers(extents):
+            return copy
+    return None
+
+
+# -- shared memory --------------------------------------------------------------------------------
+
+
+def reader(size: int, axis: int) -> CopyAtom:
+    """What brings a tile to the tensor cores' registers: ldmatrix, which transposes 16 bits only.
+
+    Other elements go one by one.
+    """
+    if size > 4 or (axis == 0 and size != 2):
+        return universal("ld.shared", 8 * size)
+    return LDMATRIX if axis else LDMATRIX_TRANS
+
+
+def swizzled_atom(size: int, extents: tuple[int, ...], axis: int, by: CopyAtom) -> Layout:
+    """The swizzled atom that makes both 16-byte stores and the reader ``by`` free of conflicts.
+
+    Rows are 128 bytes, or what the tile has if that is less. ldmatrix and 16-byte loads take one
+    16-byte chunk of each of 8 rows: the number of the 128-byte line is XORed into the chunk's. 4-
+    and 8-byte MMA loads take 32 bytes of each of 4 rows: it is XORed into the 32-byte chunk's. Byte
+    loads take 8 bytes of every fourth row, whose number it is then.
+    """
+    row = gcd(extents[axis], ROW // size)
+    row_bits, line_bits = int(log2(row)), int(log2(ROW // size))
+    if by.bits == 8 * VECTOR:
+        base = int(log2(VECTOR // size))
+        # (FMA on an MN-major operand reads consecutive 16-byte words.)
+        most = 0 if by.threads == 1 and axis == 0 else 3
+    elif size > 1:
+        base, most = int(log2(32 // size)), 2
+    else:
+        base, most, line_bits = 4, 2, row_bits + 2
+    bits = min(most, row_bits - base)
+    swizzle = Swizzle(bits, base, line_bits - base) if bits > 0 else None
+    rows = gcd(extents[1 - axis], 16 if size == 1 and axis == 0 else 8)
+    if axis:
+        return Layout((rows, row), (row, 1), swizzle)
+    return Layout((row, rows), (1, row), swizzle)
+
+
+def skewed_tile(
+    size: int, extents: tuple[int, int], skew: str, together: bool, turned: int
+) -> tuple[Layout, int]:
+    """The place of an MN-major tile that FMA threads read, and the elements that it takes.
+
+    ``turned`` is the width of the vectors along k that a K-major operand comes in, 0 when it need
+    not be turned. It is stored by `lanes_along_k` lanes, each a vector's k from the next: k is
+    split so that these are neighbouring rows of shared memory, and their words are brought to
+    different banks, by padding or by XOR of the row's number with the column's. Where a thread's
+    results lie ``together``, its vectors are further apart than a vector, and the columns' own
+    higher bits are brought in too. ``skew`` is the kernels' option of that name.
+    """
+    rows, columns = extents
+    chunk, padding = max(1, VECTOR // size), 0
+    lanes = min(8, lanes_along_k(size, columns, turned or 1))
+    spread = ROW // lanes // size  # elements of a row that the stores of one k go to
+    if skew == "padding" and together:
+        group = 8 * chunk
+        pitch = rows // group * (group + chunk) + (chunk if chunk <= 4 else 0)
+        layout = Layout(((group, rows // group), columns), ((1, group + chunk), pitch))
+        return layout, pitch * columns
+    if skew == "xor" and (turned or together):
+        swizzle = Swizzle(3, int(log2(chunk)), 3)
+        if not together:
+            base = int(log2(spread))
+            swizzle = Swizzle(int(log2(lanes)), base, int(log2(rows)) - base)
+        split = turned or 1
+        stride = (1, (rows * (columns // split), rows))
+        return Layout((rows, (split, columns // split)), stride, swizzle), rows * columns
+    if turned and skew == "turned":
+        padding = chunk
+    elif turned and skew == "padding":
+        padding = max(chunk, spread // turned)
+    pitch = rows + padding
+    return Layout(extents, (1, pitch)), pitch * columns

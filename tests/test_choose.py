@@ -1,0 +1,128 @@
+"""The choice of copies and layouts: known good ones, and free of conflicts by the model."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from cute_gemm import select
+from cute_gemm.access import SharedAccess
+from cute_gemm.cute import choose
+from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, universal
+from cute_gemm.cute.layout import tile_to_shape
+from cute_gemm.errors import OptionError
+from cute_gemm.kernels.sm80.structure import structure
+from cute_gemm.model import smem
+from cute_gemm.problem.problem import from_sizes
+
+
+@pytest.mark.parametrize(
+    ("extents", "axis", "threads", "values", "atom"),
+    [
+        ((128, 32), 1, "(32,4):(4,1)", "(1,8):(8,1)", "Sw<2,3,3> o 0 o (8,32):(32,1)"),
+        ((128, 64), 1, "(16,8):(8,1)", "(1,8):(8,1)", "Sw<3,3,3> o 0 o (8,64):(64,1)"),
+        ((128, 32), 0, "(16,8):(1,16)", "(8,1):(1,8)", "Sw<3,3,3> o 0 o (64,8):(1,64)"),
+    ],
+)
+def test_known_good_layouts(
+    extents: tuple[int, int], axis: int, threads: str, values: str, atom: str
+) -> None:
+    copy = choose.vector_copy("cp.async", 2, extents, axis, 8, 128)
+    assert tuple(map(str, copy.layouts)) == (threads, values)
+    assert copy.atom.name == "cp.async" and copy.bits == 128 and copy.covers(extents)
+    by = choose.reader(2, axis)
+    assert by is (LDMATRIX if axis else LDMATRIX_TRANS)
+    assert str(choose.swizzled_atom(2, extents, axis, by)) == atom
+
+
+def test_a_tile_too_small_for_its_threads_is_not_covered() -> None:
+    assert choose.vector_copy("cp.async", 4, (64, 8), 0, 4, 128).covers((64, 8))
+    assert not choose.vector_copy("cp.async", 4, (64, 8), 0, 4, 256).covers((64, 8))
+    problem = from_sizes("NT", m=512, n=512, k=512, dtype="float32")
+    with pytest.raises(
+        OptionError,
+        match="256 threads copy 64 x 16 elements of A at a time, which do not fill its tile 64 x 8",
+    ):
+        select.get("sm80_pipeline").configure(problem, "sm_80", tile=(64, 64, 8), warps=(2, 4))
+
+
+def test_narrow_copies_do_without_cp_async() -> None:
+    assert choose.copy_atom("cp.async", 32).name == "cp.async"
+    assert choose.copy_atom("cp.async", 16).name == "ld.global"
+    assert choose.shared_side(choose.vector_copy("cp.async", 2, (64, 32), 0, 1, 128)).atom == (
+        universal("st.shared", 16)
+    )
+
+
+# -- the kernels' rule is free of conflicts by the report's model ---------------------------------
+
+TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
+WARPS = ((1, 2), (2, 2), (2, 4), (4, 2))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "compute"),
+    [
+        ("sm80_pipeline", "float32", None),
+        *product(("sm80_pipeline", "tensor_core"), ("float16", "float64", "int8"), (None,)),
+        *product(("sm80_pipeline", "tensor_core"), ("float32",), ("tf32",)),
+    ],
+)
+def test_every_reader_and_writer_of_tensor_core_kernels(
+    kernel: str, dtype: str, compute: str | None
+) -> None:
+    seen = set()
+    for op, tile, bk, warps, pad, arch in product(
+        ("NT", "TN"), TILES, (4, 8, 16, 32, 64, 128), WARPS, (0, 1), ("sm_80", "sm_90a")
+    ):
+        problem = from_sizes(
+            op, m=256, n=256, k=256, dtype=dtype, compute=compute, lda=256 + pad, ldb=256 + pad
+        )
+        options: dict[str, Any] = {"tile": (*tile, bk), "warps": warps}
+        try:
+            config = select.get(kernel).configure(problem, arch, **options)
+        except OptionError:
+            continue
+        for plan in structure(config).operands:
+            layout = tile_to_shape(plan.smem_atom, plan.extents)
+            store = choose.shared_side(plan.gmem_copy)
+            for copy, direction in ((store, "store"), (plan.smem_copy, "load")):
+                question = (
+                    str(layout), plan.extents, direction, copy.bits, config.warps, config.mma
+                )  # fmt: skip
+                if question in seen:
+                    continue
+                seen.add(question)
+                access = SharedAccess(
+                    plan.source,
+                    direction,  # type: ignore[arg-type]
+                    copy.atom.name,
+                    copy.bits,
+                    copy.vector_offsets(layout),
+                )
+                assert smem.analyze(access).conflict_free, (config, direction)
+    assert len(seen) > 30
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize(
+    ("kernel", "skew"),
+    [
+        ("smem_tiled", None),
+        ("thread_tile_2d", None),
+        *product(("bank_free", "warp_tiled", "double_buffered"), ("xor", "padding")),
+    ],
+)
+def test_every_reader_of_fma_kernels(kernel: str, skew: str | None, dtype: str) -> None:
+    """And every writer of whole 16-byte vectors of float32; others are told in test_ladder."""
+    for op in ("NN", "NT", "TN", "TT"):
+        problem = from_sizes(op, m=256, n=256, k=256, dtype=dtype)
+        chosen = select.get(kernel)
+        config = chosen.configure(problem, "sm_80", **({"skew": skew} if skew else {}))
+        for access in chosen.accesses(config, problem):
+            if isinstance(access, SharedAccess) and (
+                access.direction == "load" or (skew and dtype == "float32")
+            ):
+                assert smem.analyze(access).conflict_free, (op, access.operand, access.direction)
