@@ -168,6 +168,7 @@ class Plan:
             self.build.resources if "build" in self.__dict__ else None,
             gpu=gpu,
             reads_c=beta != 0,
+            pictures=self._kernel.pictures(self.config),
         )
 
     # ---- running it -----------------------------------------------------------------------------

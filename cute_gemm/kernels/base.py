@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cute_gemm.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from cute_gemm.access import Access
+    from cute_gemm.access import Access, Partition, Shares, Work
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -34,6 +34,9 @@ class Kernel(ABC):
     minimum_cc: int
     #: Element types (with ``compute`` where it matters: ``"float32/tf32"``).
     dtypes: tuple[str, ...] = ()
+    #: What it does that the kernel before it on the ladder does not, where no template's header
+    #: says so (``analysis.ideas``).
+    idea: str = ""
     #: Fields of the config that may be set as kernel options.
     options: tuple[str, ...] = ()
     #: What computes: a kernel that is emitted and compiled, the host itself, or another library,
@@ -66,6 +69,18 @@ class Kernel(ABC):
     ) -> tuple[Access, ...]:
         """Return every memory instruction of the kernel; ``reads_c``: beta is not 0."""
 
+    @abstractmethod
+    def work(self, config: Any, problem: GemmProblem) -> Work:
+        """Return what the launch multiplies."""
+
+    def shares(self, config: Any) -> Shares | None:
+        """Return how many results share what is read; None where nothing is known of it."""
+        return None
+
+    def pictures(self, config: Any) -> tuple[Partition, ...]:
+        """Return how its threads divide tiles, as far as that is worth a picture."""
+        return ()
+
 
 class NotCompiled(Kernel):
     """What computes, and is not emitted, launched or reported here: asking for it is an error."""
@@ -84,5 +99,9 @@ class NotCompiled(Kernel):
     def accesses(
         self, config: Any, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
+        """Refuse."""
+        raise UnsupportedError(self.not_compiled)
+
+    def work(self, config: Any, problem: GemmProblem) -> Work:
         """Refuse."""
         raise UnsupportedError(self.not_compiled)

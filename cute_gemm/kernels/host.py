@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cute_gemm.access import Shares
 from cute_gemm.kernels.base import NotCompiled
 from cute_gemm.kernels.options import check_names
 from cute_gemm.problem.dtypes import DTYPES, operand_types
@@ -79,6 +80,10 @@ class Host(NotCompiled):
     dtypes = operand_types()
     options = ()
     runs_on = "cpu"
+    idea = (
+        "None: the definition. Every element of C is a sum over k, in that order, on the CPU; what "
+        "every other kernel's results are compared with."
+    )
     not_compiled = (
         "kernel 'host' is a loop in Python on the CPU: nothing is compiled or launched for a GPU, "
         "so there is nothing to disassemble or to report; plan.source is the loop"
@@ -101,3 +106,7 @@ class Host(NotCompiled):
         """
         check_names(self, options)
         return HostConfig()
+
+    def shares(self, config: HostConfig) -> Shares:
+        """See :meth:`Kernel.shares`: nothing is shared."""
+        return Shares((1, 1), None)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm._text import plain
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.arguments import Copy, understood
 from cute_gemm.analysis.copy.tiles import (
@@ -25,22 +22,21 @@ from cute_gemm.analysis.copy.tiles import (
     shared_access,
     vectors,
 )
-from cute_gemm.analysis.mends.gmem import Mend, mends
-from cute_gemm.analysis.rows import MISALIGNED, AccessRow, findings, make_row, number, percent
+from cute_gemm.analysis.mends.gmem import mends
+from cute_gemm.analysis.rows import AccessRow, copy_table, findings, make_row
+from cute_gemm.analysis.shown import Page, Paged
+from cute_gemm.analysis.tables import Cell, Findings, Pairs
 from cute_gemm.cute.layout import as_layout
-from cute_gemm.model import gmem
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 #: Version of the keys of ``CopyReport.to_dict``.
 FORMAT = 1
-#: Characters per line of ``str(report)``.
-WIDTH = 112
 
 
 @dataclass(frozen=True, eq=False)
-class CopyReport:
+class CopyReport(Paged):
     """What one tiled copy does to memory; ``print`` it, or take ``to_dict()``.
 
     Attributes
@@ -53,12 +49,8 @@ class CopyReport:
         Of the tensor in global memory, bytes.
     rows
         One ``AccessRow`` per side of the copy: the tensor's, and that of ``smem``.
-    accesses
-        The accesses that the rows evaluate.
     findings
         One sentence for each thing that is not as good as it could be.
-    mends
-        What would mend each access, best first.
     """
 
     tensor: str
@@ -70,9 +62,7 @@ class CopyReport:
     tile: tuple[int, int]
     base_alignment: int
     rows: tuple[AccessRow, ...]
-    accesses: tuple[GlobalAccess | SharedAccess, ...]
     findings: tuple[str, ...]
-    mends: tuple[tuple[Mend, ...], ...]
 
     @property
     def coalesced(self) -> bool:
@@ -104,96 +94,61 @@ class CopyReport:
             "coalesced": self.coalesced,
             "conflict_free": self.conflict_free,
             "bits": self.bits,
-            "accesses": [asdict(row) for row in self.rows],
+            "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
             "mends": [[asdict(mend) for mend in found] for found in self.mends],
         }
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return ``to_dict()`` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     @property
     def alternatives(self) -> list[str]:
         """One sentence for each mend that no finding names."""
         return [
             f"{row.instruction} could also be mended by {mend}."
-            for row, found in zip(self.rows, self.mends, strict=True)
+            for row in self.rows
             # The best mend of what is not good is part of a finding.
-            for mend in (found if row.good else found[1:])
+            for mend in (row.mends if row.good else row.mends[1:])
         ]
 
-    def to_html(self) -> str:
-        """Return the report with its pictures as one HTML file, which needs nothing beside it."""
-        from cute_gemm.analysis.html import copy_html
-
-        return copy_html(self)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from cute_gemm.analysis.html import copy_fragment
-
-        return copy_fragment(self)
-
-    def __str__(self) -> str:
-        return plain(self, WIDTH)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
         from rich.text import Text
 
         yield Text.assemble(("copy ", ""), (self.atom, "bold"), f" of {self.dtype}")
-        named = (("tensor", self.tensor), ("smem", self.smem), ("threads", self.threads))
-        for name, text in (*named, ("values", self.values)):
-            if text:
-                yield Text(f"{name:<8} {text}")
+        for name, text in self._asked.items():
+            yield Text(f"{name:<8} {text}")
         covers = f"one copy covers ({self.tile[0]},{self.tile[1]})"
         if any(row.space == "global" for row in self.rows):
             covers += f", base address aligned to {self.base_alignment} bytes"
         yield Text(covers)
         for row in self.rows:
             yield Text()
-            yield _table(row)
-        lines = [*self.findings, *self.alternatives]
-        if lines:
+            yield copy_table(row)
+        if lines := [*self.findings, *self.alternatives]:
             yield Text()
-        for line in lines:
-            grid = Table.grid(padding=(0, 1, 0, 0))
-            # Text, not str: rich would read the brackets of a layout as markup.
-            grid.add_row("-", Text(line))
-            yield grid
+            yield Findings(lines)
 
+    @property
+    def _asked(self) -> dict[str, str]:
+        """The layouts that were asked about."""
+        names = ("tensor", "smem", "threads", "values")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
 
-def _table(row: AccessRow) -> Any:
-    """One row as a table of its own."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    common = {"access": row.instruction, "bits": str(row.bits), "lanes": number(row.lanes)}
-    common["requests"] = number(row.requests)
-    if row.space == "global":
-        title = "Global memory, per request (sectors of 32 bytes, lines of 128)"
-        cells = common | {
-            "sectors": number(row.sectors),
-            "ideal": number(row.ideal_sectors),
-            "lines": number(row.lines),
-            "bytes": number(row.bytes),
-            "efficiency": percent(row.efficiency),
-        }
-    else:
-        title = "Shared memory, per request"
-        cells = common | {
-            "wavefronts": number(row.wavefronts),
-            "ideal": number(row.ideal_wavefronts),
-            "conflicts": number(row.conflicts),
-        }
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.show_edge = False
-    for name in (*cells, "verdict"):
-        table.add_column(name, justify="left" if name in ("access", "verdict") else "right")
-    table.add_row(*cells.values(), Text(row.verdict, style="green" if row.good else "bold red"))
-    return table
+    def page(self) -> Page:
+        """Return what ``to_html`` says."""
+        asked: list[tuple[str, str | Cell]] = [
+            *((name, Cell(text, code=True)) for name, text in self._asked.items()),
+            ("tile", f"one copy covers ({self.tile[0]},{self.tile[1]})"),
+            ("base address", f"aligned to {self.base_alignment} bytes"),
+        ]
+        return Page(
+            title=f"copy {self.atom}, {self.tensor}",
+            heading=f"copy {self.atom} of {self.dtype}",
+            intro="",
+            sections=(
+                ("Verdict", (Findings([*self.findings, *self.alternatives]),)),
+                ("Copy", (Pairs(asked),)),
+            ),
+            rows=self.rows,
+        )
 
 
 def analyze_copy(
@@ -281,7 +236,7 @@ def analyze_copy(
     copy = understood(
         tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem
     )
-    accesses, limit, elements = _accesses(copy)
+    accesses, elements = _accesses(copy)
     found = mends(
         accesses,
         len(copy.partition),
@@ -289,7 +244,7 @@ def analyze_copy(
         elements=elements,
         instruction=copy.atom.kind if copy.atom.kind == "cp.async" else "",
     )
-    rows = tuple(_row(access, limit, of) for access, of in zip(accesses, found, strict=True))
+    rows = tuple(map(make_row, accesses, found))
     return CopyReport(
         tensor=_shown(tensor),
         atom=copy.atom.text,
@@ -300,15 +255,12 @@ def analyze_copy(
         tile=copy.tile,
         base_alignment=base_alignment,
         rows=rows,
-        accesses=accesses,
-        findings=(*findings(rows), *_widths(rows, copy)),
-        mends=tuple(found),
+        findings=(*findings(rows), *_widths(rows[0], copy)),
     )
 
 
-def _widths(rows: Sequence[AccessRow], copy: Copy) -> list[str]:
+def _widths(first: AccessRow, copy: Copy) -> list[str]:
     """What ``findings`` says of global accesses only: why it is not the widest instruction."""
-    (first, *_) = rows
     if not first.limit or first.space == "global":
         return []
     if copy.atom.matrix is not None:
@@ -323,10 +275,8 @@ def _shown(layout: Any) -> str:
 # -- the accesses ---------------------------------------------------------------------------------
 
 
-def _accesses(
-    copy: Copy,
-) -> tuple[tuple[GlobalAccess | SharedAccess, ...], str, np.ndarray]:
-    """The accesses of the copy, what keeps them from being wider, and the elements they address."""
+def _accesses(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], np.ndarray]:
+    """The accesses of the copy, with what keeps them from being wider, and the elements of them."""
     atom, bits = copy.atom, 8 * copy.size
     if atom.matrix is not None:
         limit = _matrix_limit(copy)
@@ -336,7 +286,7 @@ def _accesses(
             width = held_values(atom.matrix, bits) * bits
             name = atom.matrix.name
             access = shared_access(copy.layout, rows, copy.direction, name, width, copy.size)
-            return (access,), "", rows
+            return [access], rows
         asked = ROW_BITS // bits
     else:
         limit = ""
@@ -382,7 +332,7 @@ def _accesses(
     if copy.smem is not None:
         store = "cp.async" if is_async else "st.shared"
         accesses.append(shared_access(copy.smem, elements, "store", store, wide, copy.size))
-    return tuple(accesses), limit, elements
+    return [replace(access, limit=limit) for access in accesses], elements
 
 
 def _aligned(at: np.ndarray, copy: Copy, shared: bool) -> bool:
@@ -426,28 +376,3 @@ def _narrow(copy: Copy, width: int) -> str:
     if copy.space == "global" and copy.alignment < 2 * width * copy.size:
         return f"base address aligned to {copy.alignment} bytes"
     return f"a thread's values lie together, aligned, only {width} at a time"
-
-
-def _row(access: GlobalAccess | SharedAccess, limit: str, mends: Sequence[Mend]) -> AccessRow:
-    """The access's row, in the words of a copy: it has no matrix and no modes."""
-    row = make_row(access)
-    mend = "" if row.good or not mends else str(mends[0])
-    why = row.why
-    if isinstance(access, GlobalAccess) and not row.good:
-        worst = gmem.analyze(access).worst
-        assert worst is not None
-        if row.verdict == MISALIGNED:
-            why = (
-                f"some lane's address is not a multiple of its {row.bits // 8} bytes (base address "
-                f"aligned to {access.matrix.alignment} bytes)"
-            )
-        elif worst.cause == "offset":
-            why = (
-                "its runs do not begin on a 32-byte boundary (base address aligned to "
-                f"{access.matrix.alignment} bytes)"
-            )
-        else:
-            pitch = f", {worst.pitch} bytes apart" if worst.pitch else ""
-            runs = f"{worst.runs} runs" if worst.runs > 1 else "1 run"
-            why = f"a request is {runs} of only {worst.run_bytes} bytes{pitch}"
-    return replace(row, limit=limit, why=why, mend=mend)

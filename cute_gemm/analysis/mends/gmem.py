@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm._text import number, percent
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.tiles import (
     contiguous,
@@ -36,7 +37,6 @@ from cute_gemm.analysis.mends.smem import (
     shared_mend,
     wants_of,
 )
-from cute_gemm.analysis.rows import modes, number, percent
 from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, universal
 from cute_gemm.cute.copies import gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, column_major, row_major
@@ -466,7 +466,7 @@ def _turned(
     step = gmem.SECTOR // size
     matrix = access.matrix
     turned = _with_pitch(place.layout, max(step, -(-matrix.shape[pitched] // step) * step), unit)
-    names = modes(matrix)
+    names = matrix.modes
     stored = f"{matrix.name} {names[pitched]}-major"
     if matrix.name == "C":
         words = (f'order="{"C" if pitched else "F"}", {stored}',)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.analysis.rows import number
+from cute_gemm._text import number
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
 from cute_gemm.model import smem
 

@@ -45,13 +45,7 @@ class Item(NamedTuple):
 
 
 def number(value: float) -> str:
-    """Return a coordinate in as few characters as it needs.
-
-    Examples
-    --------
-    >>> number(12.0), number(0.25)
-    ('12', '0.25')
-    """
+    """Return a coordinate in as few characters as it needs."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -139,30 +133,9 @@ def document(
     size: tuple[float, float],
     legend: Sequence[Item],
 ) -> str:
-    """Put title, caption, body and legend under each other.
+    """Put title, caption (paragraphs), body and legend under each other, in an ``<svg>`` element.
 
-    Parameters
-    ----------
-    title
-        Bold, broken into lines as needed.
-    caption
-        Paragraphs under the title.
-    body
-        Elements, drawn in a space of ``size`` whose origin is its upper left corner.
-    size
-        Width and height of the body in pixels.
-    legend
-        Its entries.
-
-    Returns
-    -------
-    str
-        An ``<svg>`` element with its own ``viewBox``, ``width`` and ``height``.
-
-    Examples
-    --------
-    >>> document("t", [], [], (100, 10), [])[:44]
-    '<svg xmlns="http://www.w3.org/2000/svg" widt'
+    The body is drawn in a space of ``size`` pixels whose origin is its upper left corner.
     """
     # A narrow body still leaves room for lines that one can read.
     width = max(size[0], 620) + 2 * MARGIN

@@ -11,9 +11,9 @@ rows are n and its columns m, with a row-major C its rows are m and its columns 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from cute_gemm.access import Access
+from cute_gemm.access import Access, Shares, Work
 from cute_gemm.arch import compute_capability
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import Kernel, Launch
@@ -226,6 +226,19 @@ class CutlassUniversal(Kernel):
     ) -> tuple[Access, ...]:
         """See :meth:`Kernel.accesses`, and ``cutlass_accesses`` for what is assumed."""
         return accesses(config, problem, reads_c)
+
+    def work(self, config: CutlassUniversalConfig, problem: GemmProblem) -> Work:
+        """See :meth:`Kernel.work`."""
+        unit: Literal["tensor cores", "CUDA cores"]
+        unit = "CUDA cores" if is_simt(config) else "tensor cores"
+        rate = "tf32" if config.math == "tf32" else config.dtype
+        return Work.of_tiles(problem, config.tile, unit, rate)
+
+    def shares(self, config: CutlassUniversalConfig) -> Shares:
+        """See :meth:`Kernel.shares`."""
+        rows, columns = simt_grid(config)
+        lanes = (columns, rows) if config.exchange else (rows, columns)
+        return Shares.of_warps(config.tile, config.warps, lanes if is_simt(config) else None)
 
 
 _UNIT = """\
