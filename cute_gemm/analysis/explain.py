@@ -15,7 +15,7 @@ from cute_gemm._text import duration, number, percent, si
 from cute_gemm.analysis.ideas import idea, template
 from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
-from cute_gemm.analysis.shown import Shown
+from cute_gemm.analysis.shown import Shown, size_text
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.model.ceiling import Ceiling, ceiling
 
@@ -121,14 +121,10 @@ class Explanation(Shown):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        problem, config = self.problem, getattr(self.plan.config, "name", None)
         yield Text.assemble((self.kernel, "bold"), f": {self.summary}")
-        yield Text(
-            f"{problem.op} (BLAS-equivalent {problem.blas_op})  M={problem.m} N={problem.n} "
-            f"K={problem.k}  {problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}"
-        )
+        yield Text(self.problem.op + size_text(self.problem))
         if self.report is not None:
-            yield Text(f"config {config}, {self.plan.arch}")
+            yield Text(f"config {self.plan.config.name}, {self.plan.arch}")
         yield from _section("The idea", self.idea)
         if self.counts:
             title = "Accesses per result (element of C), in elements: tutorials and model"

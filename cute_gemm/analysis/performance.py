@@ -122,47 +122,23 @@ class Performance:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in strings, numbers, lists and dicts; None for what is not known."""
-        gpu, roofline, held = self.gpu, self.roofline, self.occupancy
+        traffic = {
+            **asdict(self.traffic),
+            "excess": self.traffic.excess,
+            "compulsory_bytes": self.traffic.compulsory_bytes,
+            "requested_bytes": self.traffic.requested_bytes,
+        }
+        of_gpu = ("name", "cc", "sms", "clock_ghz", "bandwidth_gbs", "l2_bytes", "source")
         return {
             "flops": self.flops,
-            "traffic": {
-                "compulsory": dict(self.traffic.compulsory),
-                "requested": dict(self.traffic.requested),
-                "excess": self.traffic.excess,
-                "compulsory_bytes": self.traffic.compulsory_bytes,
-                "requested_bytes": self.traffic.requested_bytes,
-            },
+            "traffic": traffic,
             "intensity": self.intensity,
             "requested_intensity": self.requested_intensity,
             "per_result": asdict(self.per_result),
-            "gpu": None
-            if gpu is None
-            else {
-                "name": gpu.name,
-                "cc": gpu.cc,
-                "sms": gpu.sms,
-                "clock_ghz": gpu.clock_ghz,
-                "bandwidth_gbs": gpu.bandwidth_gbs,
-                "l2_bytes": gpu.l2_bytes,
-                "source": gpu.source,
-            },
-            "roofline": None
-            if roofline is None
-            else {
-                **asdict(roofline),
-                "bound": roofline.bound,
-                "seconds": roofline.seconds,
-                "attainable_tflops": roofline.attainable_tflops,
-            },
-            "occupancy": None
-            if held is None
-            else {
-                **asdict(held),
-                "limiter": list(held.limiter),
-                "fraction": held.fraction,
-                "registers_known": held.registers_known,
-            },
-            "waves": None if self.waves is None else asdict(self.waves),
+            "gpu": {name: getattr(self.gpu, name) for name in of_gpu} if self.gpu else None,
+            "roofline": _dict(self.roofline, "bound", "seconds", "attainable_tflops"),
+            "occupancy": _dict(self.occupancy, "fraction", "registers_known"),
+            "waves": _dict(self.waves),
         }
 
     def lines(self) -> list[tuple[str, str]]:
@@ -197,6 +173,13 @@ class Performance:
         if self.gpu is not None and self.waves is not None:
             found.append(("waves", _waves_text(self.gpu, self.waves)))
         return found
+
+
+def _dict(value: Any, *properties: str) -> dict[str, Any] | None:
+    """The fields of a dataclass, and some of its properties."""
+    if value is None:
+        return None
+    return asdict(value) | {name: getattr(value, name) for name in properties}
 
 
 def _ratio(a: float, b: float) -> float:
@@ -324,7 +307,8 @@ def performance(
     requested = dict.fromkeys(compulsory, 0)
     for row in rows:
         if row.space == "global":
-            requested[row.operand] += (row.launch.l2_sectors or 0) * SECTOR
+            sectors = row.launch.l2_sectors or 0
+            requested[row.operand] = requested.get(row.operand, 0) + sectors * SECTOR
     traffic = Traffic(compulsory, requested)
     intensity = _ratio(problem.flops, traffic.compulsory_bytes)
 

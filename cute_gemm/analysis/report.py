@@ -11,10 +11,11 @@ import numpy as np
 
 from cute_gemm._text import percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.analysis.html_page import Page
 from cute_gemm.analysis.mends.gmem import Mend, mends
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
-from cute_gemm.analysis.shown import Page, Paged
+from cute_gemm.analysis.shown import Paged, size_text, types_text
 from cute_gemm.analysis.tables import Cell, Column, Findings, Pairs, Table
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 #: Version of the keys of ``Report.to_dict``; raised when a key changes its meaning.
 FORMAT = 1
+_OF_MATRIX = ("modes", "shape", "stride", "ld", "major", "dtype", "alignment", "conj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,28 +165,15 @@ class Report(Paged):
             "k": problem.k,
             "compute": problem.compute,
             "matrices": {
-                matrix.name: {
-                    "descriptor": str(matrix),
-                    "modes": list(matrix.modes),
-                    "shape": list(matrix.shape),
-                    "stride": list(matrix.stride),
-                    "ld": matrix.ld,
-                    "major": matrix.major,
-                    "dtype": matrix.dtype,
-                    "alignment": matrix.alignment,
-                    "conj": matrix.conj,
-                }
-                for matrix in (problem.A, problem.B, problem.C)
+                matrix.name: {"descriptor": str(matrix)}
+                | {name: _jsonable(getattr(matrix, name)) for name in _OF_MATRIX}
+                for matrix in self._matrices.values()
             },
             "kernel": self.kernel,
             "config": _jsonable(self.config),
             "config_name": getattr(self.config, "name", None),
             "arch": self.arch,
-            "launch": {
-                "grid": self.launch.grid,
-                "block": self.launch.block,
-                "smem": self.launch.smem,
-            },
+            "launch": {name: getattr(self.launch, name) for name in ("grid", "block", "smem")},
             "resources": _jsonable(self.resources),
             "operands": {
                 view.name: {"coalesced": view.coalesced, "conflict_free": view.conflict_free}
@@ -231,14 +220,7 @@ class Report(Paged):
     def _header(self) -> Iterable[Any]:
         from rich.text import Text
 
-        problem = self.problem
-        types = f"{problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}"
-        yield Text.assemble(
-            ("gemm ", ""),
-            (problem.op, "bold"),
-            f" (BLAS-equivalent {problem.blas_op})  M={problem.m} N={problem.n} K={problem.k}"
-            f"  {types}",
-        )
+        yield Text.assemble("gemm ", (self.problem.op, "bold"), size_text(self.problem))
         width = max(len(str(matrix)) for matrix in self._matrices.values())
         for name, matrix in self._matrices.items():
             yield Text.assemble(
@@ -281,7 +263,7 @@ class Report(Paged):
         said = (
             ("op", f"{problem.op} (BLAS-equivalent of the storage: {problem.blas_op})"),
             ("M, N, K", f"{problem.m:,}, {problem.n:,}, {problem.k:,}"),
-            ("types", f"{problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}"),
+            ("types", types_text(problem)),
         )
         columns = (
             *(Column(head, left=True) for head in ("matrix", "shape : stride", "major")),

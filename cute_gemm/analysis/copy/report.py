@@ -22,9 +22,10 @@ from cute_gemm.analysis.copy.tiles import (
     shared_access,
     vectors,
 )
+from cute_gemm.analysis.html_page import Page
 from cute_gemm.analysis.mends.gmem import mends
 from cute_gemm.analysis.rows import AccessRow, copy_table, findings, make_row
-from cute_gemm.analysis.shown import Page, Paged
+from cute_gemm.analysis.shown import Paged
 from cute_gemm.analysis.tables import Cell, Findings, Pairs
 from cute_gemm.cute.layout import as_layout
 
@@ -81,19 +82,13 @@ class CopyReport(Paged):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole report in strings, numbers, lists and dicts, with keys that stay."""
+        asked = ("tensor", "atom", "dtype", "threads", "values", "smem")
+        found = ("base_alignment", "coalesced", "conflict_free", "bits")
         return {
             "format": FORMAT,
-            "tensor": self.tensor,
-            "atom": self.atom,
-            "dtype": self.dtype,
-            "threads": self.threads,
-            "values": self.values,
-            "smem": self.smem,
+            **{name: getattr(self, name) for name in asked},
             "tile": list(self.tile),
-            "base_alignment": self.base_alignment,
-            "coalesced": self.coalesced,
-            "conflict_free": self.conflict_free,
-            "bits": self.bits,
+            **{name: getattr(self, name) for name in found},
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
             "mends": [[asdict(mend) for mend in found] for found in self.mends],
