@@ -353,15 +353,8 @@ def _digest(array: np.ndarray) -> bytes:
 def _content(key: Any, access: Access) -> Any:
     """What mends of a copy depend on."""
     if isinstance(access, GlobalAccess):
-        return (
-            key,
-            access.matrix,
-            access.tile,
-            access.axis,
-            access.unit,
-            access.region,
-            access.origin,
-        )
+        where = (access.tile, access.axis, access.region, access.origin)
+        return key, access.matrix, access.unit, *where
     if isinstance(access, SharedAccess) and access.coords is not None:
         return key, access.element_bits, _digest(access.coords)
     return key

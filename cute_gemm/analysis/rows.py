@@ -132,6 +132,11 @@ class AccessRow:
         return _per_request(self.found.edge, "sectors") if self.edge_tiles else None
 
     @property
+    def edge_l2_sectors(self) -> float | None:
+        """Sectors that L2 is asked for per request in the edge tiles, if there are any."""
+        return _per_request(self.found.edge, "l2_sectors") if self.edge_tiles else None
+
+    @property
     def edge_efficiency(self) -> float | None:
         """Efficiency in the edge tiles, if there are any."""
         return getattr(self.found.edge, "efficiency", None) if self.edge_tiles else None
@@ -312,45 +317,45 @@ def _why_global(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[str, 
 
 _Columns = dict[str, "Callable[[AccessRow], str | Cell]"]
 
-_FIRST: _Columns = {
-    "": attrgetter("operand"),
-    "access": lambda row: _name(row),
-}
+
+def _numbers(**figures: str) -> _Columns:
+    """Columns of numbers: head -> the row's figure, blanks of a head as underscores."""
+
+    def column(figure: str) -> Callable[[AccessRow], str]:
+        get = attrgetter(figure)
+        return lambda row: number(get(row))
+
+    return {head.replace("_", " "): column(figure) for head, figure in figures.items()}
+
+
+_FIRST: _Columns = {"": attrgetter("operand"), "access": lambda row: _name(row)}
 _LANES: _Columns = {
     "bits": lambda row: str(row.bits or "-"),
     "lanes": lambda row: number(row.lanes if row.bits else None),
     "requests": lambda row: f"{number(row.requests)}/{row.unit}",
 }
-_SECTORS: _Columns = {
-    "sectors": lambda row: number(row.sectors),
-    "of L2": lambda row: number(row.l2_sectors),
-    "ideal": lambda row: number(row.ideal_sectors),
-    "lines": lambda row: number(row.lines),
-    "bytes": lambda row: number(row.bytes),
-    "efficiency": lambda row: percent(row.efficiency),
-}
-_WAVEFRONTS: _Columns = {
-    "wavefronts": lambda row: number(row.wavefronts),
-    "ideal": lambda row: number(row.ideal_wavefronts),
-    "conflicts": lambda row: number(row.conflicts),
-}
 _VERDICT: _Columns = {"verdict": lambda row: Cell(row.verdict, good=row.good)}
-_EDGES: _Columns = {
-    "interior tiles": lambda row: number(row.interior_tiles),
-    "edge tiles": lambda row: number(row.edge_tiles),
-    "sectors": lambda row: number(row.edge_sectors),
-    "of L2": lambda row: number(_per_request(row.found.edge, "l2_sectors")),
-    "efficiency": lambda row: percent(row.edge_efficiency),
-}
-_LAUNCH: _Columns = {
-    "": attrgetter("operand"),
+_SECTORS = _numbers(
+    sectors="sectors", of_L2="l2_sectors", ideal="ideal_sectors", lines="lines", bytes="bytes"
+) | {"efficiency": lambda row: percent(row.efficiency)}
+_WAVEFRONTS = _numbers(wavefronts="wavefronts", ideal="ideal_wavefronts", conflicts="conflicts")
+_EDGES = _numbers(
+    interior_tiles="interior_tiles",
+    edge_tiles="edge_tiles",
+    sectors="edge_sectors",
+    of_L2="edge_l2_sectors",
+) | {"efficiency": lambda row: percent(row.edge_efficiency)}
+_LAUNCH = {
+    **_FIRST,
     "access": lambda row: _name(row, "" if row.instruction.endswith(row.space) else row.space),
-    "requests": lambda row: number(row.launch.requests),
-    "sectors": lambda row: number(row.launch.sectors),
-    "of L2": lambda row: number(row.launch.l2_sectors),
-    "ideal": lambda row: number(row.launch.ideal_sectors),
-    "wavefronts": lambda row: number(row.launch.wavefronts),
-    "conflicts": lambda row: number(row.launch.conflicts),
+    **_numbers(
+        requests="launch.requests",
+        sectors="launch.sectors",
+        of_L2="launch.l2_sectors",
+        ideal="launch.ideal_sectors",
+        wavefronts="launch.wavefronts",
+        conflicts="launch.conflicts",
+    ),
 }
 
 

@@ -223,8 +223,8 @@ def analyze_copy(
     ...     tensor="(128,32):(4096,1)", threads="(16,8):(1,16)", values="(8,1):(1,8)",
     ...     atom="cp.async.128", dtype="float16",
     ... )  # fmt: skip
-    >>> report.bits, report.rows[0].sectors, percent(report.rows[0].efficiency)
-    (16, 16.0, '12.5 %')
+    >>> report.bits, report.rows[0].sectors, report.rows[0].efficiency
+    (16, 16.0, 0.125)
     >>> report.mends[0][0].what
     'threads (32,4):(4,1), values (1,8), cp.async of 128 bits'
     """

@@ -24,6 +24,7 @@ from cute_gemm.analysis.pictures.svg import (
     group,
     hatch,
     number,
+    path,
     rect,
     text,
 )
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SIDE_TEXT = f'font-family="{MONO}" font-size="11"'
+_HEAD = f'font-size="11" fill="{GREY}"'
 
 
 def spans(numbers: Iterable[int]) -> str:
@@ -154,18 +156,10 @@ def request(
             hatched.append(box)
         for (begin, end), who in sorted(line.pieces.items()):
             # Neighbours differ in shade, so that narrow lanes can be told apart.
-            fill = TINTS[0] if who[0] % 2 == 0 else TINTS[6]
-            lanes.append(
-                rect(
-                    left + begin * _BYTE,
-                    y,
-                    (end - begin) * _BYTE,
-                    _BAR,
-                    f'class="lane" fill="{fill}"',
-                    f"lane {spans(who)}: {end - begin} bytes from "
-                    f"{at * gmem.LINE - base + begin:,} on",
-                )
-            )
+            kind = f'class="lane" fill="{TINTS[6 if who[0] % 2 else 0]}"'
+            first = at * gmem.LINE - base + begin
+            tip = f"lane {spans(who)}: {end - begin} bytes from {first:,} on"
+            lanes.append(rect(left + begin * _BYTE, y, (end - begin) * _BYTE, _BAR, kind, tip))
         labels += _lane_labels(line.pieces, y + 12.5)
         sides.append(text(left - 8, y + 13, names[at], 'text-anchor="end"'))
         used, moved = int(line.used.sum()), gmem.SECTOR * int(touched.sum())
@@ -174,20 +168,20 @@ def request(
             gaps.append(f"M0 {number(y - 2)}h{number(left + 4 * sector + _LINE_RIGHT)}")
         before = at
 
+    right = left + 4 * sector
     body = [
-        text(left - 8, 11, "line begins", f'font-size="11" fill="{GREY}" text-anchor="end"'),
-        text(left - 8, 25, "at byte", f'font-size="11" fill="{GREY}" text-anchor="end"'),
-        text(left + 4 * sector + 8, 11, "bytes used", f'font-size="11" fill="{GREY}"'),
-        text(left + 4 * sector + 8, 25, "of touched", f'font-size="11" fill="{GREY}"'),
+        text(left - 8, 11, "line begins", f'{_HEAD} text-anchor="end"'),
+        text(left - 8, 25, "at byte", f'{_HEAD} text-anchor="end"'),
+        text(right + 8, 11, "bytes used", _HEAD),
+        text(right + 8, 25, "of touched", _HEAD),
     ]
     heads = [
         text(left + (n + 0.5) * sector, 11, f"sector {n}", 'text-anchor="middle"') for n in range(4)
     ]
     heads += [text(left + n * sector, 27, f"+{32 * n}", 'text-anchor="middle"') for n in (1, 2, 3)]
-    ticks = "".join(f"M{number(left + n * sector)} 30v5" for n in range(5))
     body += [
-        group(f'font-size="11" fill="{GREY}"', heads),
-        f'<path d="{ticks}" stroke="{GREY}" fill="none"/>',
+        group(_HEAD, heads),
+        path((f"M{number(left + n * sector)} 30v5" for n in range(5)), f'stroke="{GREY}"'),
         group('fill="#eeeeee" stroke="#aaaaaa" stroke-dasharray="3 2"', idle),
         group('fill="#ffffff"', waste),
         hatch(hatched),
@@ -195,9 +189,7 @@ def request(
         group(f'fill="none" stroke="{INK}" stroke-width="1.6"', sectors),
         group(f'{CELL_TEXT} transform="translate({number(left)} 0)"', labels),
         group(_SIDE_TEXT, sides),
-        f'<path d="{"".join(gaps)}" stroke="{GREY}" stroke-dasharray="1 4" fill="none"/>'
-        if gaps
-        else "",
+        path(gaps, f'stroke="{GREY}" stroke-dasharray="1 4"'),
     ]
     legend = [
         Item(TINTS[0], "bytes that a lane uses, and its number", text="7"),
@@ -206,7 +198,7 @@ def request(
     ]
     if gaps:
         legend.append(Item("#ffffff", "dotted: bytes left out", stroke=GREY, dashed=True))
-    size = (left + 4 * sector + _LINE_RIGHT, top + len(lines) * _ROW)
+    size = (right + _LINE_RIGHT, top + len(lines) * _ROW)
     return document(title, _request_caption(starts, lengths, base), body, size, legend)
 
 
@@ -277,15 +269,10 @@ def banks(
         by_bank: dict[int, list[int]] = {}
         for word in sorted(touched):
             by_bank.setdefault(word % smem.BANKS, []).append(word)
-        for row in range(rows):
-            sides.append(
-                text(
-                    _BANK_LEFT - 8,
-                    y + row * _BANK_ROW + 14,
-                    str(row),
-                    f'class="wavefront" text-anchor="end" fill="{GREY}"',
-                )
-            )
+        kind = f'class="wavefront" text-anchor="end" fill="{GREY}"'
+        sides += [
+            text(_BANK_LEFT - 8, y + row * _BANK_ROW + 14, str(row), kind) for row in range(rows)
+        ]
         if rows:
             x0, x1, y1 = _BANK_LEFT, _BANK_LEFT + smem.BANKS * _BANK, y + rows * _BANK_ROW
             grid.append("".join(f"M{x0 + n * _BANK} {number(y)}V{number(y1)}" for n in range(33)))
@@ -294,31 +281,26 @@ def banks(
             for row, word in enumerate(words):
                 lanes = touched[word]
                 kind = "broadcast" if len(lanes) > 1 else "word"
-                box = (
-                    _BANK_LEFT + bank * _BANK,
-                    y + row * _BANK_ROW,
-                    float(_BANK),
-                    float(_BANK_ROW),
-                )
+                x, top = _BANK_LEFT + bank * _BANK, y + row * _BANK_ROW
                 if len(words) > 1:
                     kind = "conflict"
-                    hatched.append((box[0], box[1], 6.0, box[3]))
-                    hatched.append((box[0] + box[2] - 6, box[1], 6.0, box[3]))
+                    hatched += [(at, top, 6.0, float(_BANK_ROW)) for at in (x, x + _BANK - 6)]
                 shared = " shared" if kind == "conflict" and len(lanes) > 1 else ""
                 tip = f"bank {bank}, bytes {word * smem.WORD:,}-{word * smem.WORD + 3:,}: "
                 tip += f"lane {spans(lanes)}"
-                cells[kind].append(rect(*box, f'class="{kind}{shared}"', tip))
+                what = f'class="{kind}{shared}"'
+                cells[kind].append(rect(x, top, _BANK, _BANK_ROW, what, tip))
                 short = spans(lanes) if cell_width(spans(lanes)) < _BANK - 3 else f"x{len(lanes)}"
-                labels.append(text(box[0] + _BANK / 2, box[1] + 14, short))
+                labels.append(text(x + _BANK / 2, top + 14, short))
         y += max(rows, 1) * _BANK_ROW + 8
 
     heads = [text(_BANK_LEFT + (bank + 0.5) * _BANK, 28, str(bank)) for bank in range(smem.BANKS)]
     centre = _BANK_LEFT + smem.BANKS * _BANK / 2
     body = [
-        text(centre, 11, "bank", f'font-size="11" fill="{GREY}" text-anchor="middle"'),
-        text(_BANK_LEFT - 8, 28, "wavefront", f'font-size="11" fill="{GREY}" text-anchor="end"'),
+        text(centre, 11, "bank", f'{_HEAD} text-anchor="middle"'),
+        text(_BANK_LEFT - 8, 28, "wavefront", f'{_HEAD} text-anchor="end"'),
         group(f'{CELL_TEXT} fill="{GREY}"', heads),
-        f'<path d="{"".join(grid)}" stroke="#cccccc" fill="none"/>' if grid else "",
+        path(grid, 'stroke="#cccccc"'),
         group(f'fill="{TINTS[0]}" stroke="{INK}" stroke-width="0.8"', cells["word"]),
         group(f'fill="{TINTS[3]}" stroke="{INK}" stroke-width="2"', cells["broadcast"]),
         group(f'fill="{BAD_TINT}" stroke="{BAD}" stroke-width="1.2"', cells["conflict"]),

@@ -77,19 +77,25 @@ def group(attributes: str, parts: Iterable[str]) -> str:
     return f"<g {attributes}>{inner}</g>" if inner else ""
 
 
+def path(moves: Iterable[str], attributes: str) -> str:
+    """Return a path that is not filled; nothing when there is none."""
+    inner = "".join(moves)
+    return f'<path d="{inner}" {attributes} fill="none"/>' if inner else ""
+
+
 def hatch(boxes: Iterable[tuple[float, float, float, float]], stroke: str = BAD) -> str:
     """Return lines at 45 degrees through boxes (x, y, width, height).
 
     Lines, not a pattern: a pattern needs an id, and ids of several pictures in a page collide.
     """
     step = 6
-    path = []
+    lines = []
     for x, y, width, height in boxes:
         for at in range(step // 2, int(width + height), step):
             x0, y0 = x + max(0.0, at - height), y + min(at, height)
             x1, y1 = x + min(at, width), y + max(0.0, at - width)
-            path.append(f"M{number(x0)} {number(y0)}L{number(x1)} {number(y1)}")
-    return f'<path d="{"".join(path)}" stroke="{stroke}" fill="none"/>' if path else ""
+            lines.append(f"M{number(x0)} {number(y0)}L{number(x1)} {number(y1)}")
+    return path(lines, f'stroke="{stroke}"')
 
 
 def boxes(places: Iterable[tuple[float, float]], width: float, height: float) -> str:
