@@ -38,3 +38,25 @@ def duration(seconds: float) -> str:
         if seconds >= scale:
             return f"{short(seconds / scale)} {unit}"
     return f"{short(seconds * 1e6)} us"
+
+
+def number(value: float | None) -> str:
+    """Return an integer as one, another number with one decimal, None as a dash.
+
+    Examples
+    --------
+    >>> number(16.0), number(2.94), number(None), number(1234567), number(2**60)
+    ('16', '2.9', '-', '1,234,567', '1.1529e+18')
+    """
+    if value is None:
+        return "-"
+    if value >= 1e13:  # wider than a column of the tables; to_dict() has every digit
+        return f"{value:.4e}"
+    return f"{int(value):,}" if value == int(value) else f"{value:,.1f}"
+
+
+def percent(fraction: float | None) -> str:
+    """Return a fraction in percent with one decimal, 100 without; never rounded up to 100."""
+    if fraction is None:
+        return "-"
+    return "100 %" if fraction == 1 else f"{min(fraction * 100, 99.9):.1f} %"

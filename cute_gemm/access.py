@@ -1,13 +1,16 @@
 """The vocabulary of accesses: what each memory instruction of a kernel moves, lane by lane.
 
 A kernel lists its accesses in these terms; the model counts them, reports and pictures show them.
+Beside them stand what it multiplies (``Work``), how results share what they read (``Shares``) and
+how its threads divide a tile (``Partition``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Literal
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -15,7 +18,7 @@ from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.cute.layout import Layout
-    from cute_gemm.problem.problem import Matrix
+    from cute_gemm.problem.problem import GemmProblem, Matrix
 
 #: What becomes of a vector that straddles the end of its row: the part inside is moved, all of it
 #: (what lies beyond is never used), none of it, or, one instruction for each, its elements.
@@ -205,6 +208,8 @@ class SharedAccess:
         ``offsets`` is ``layout(coords)`` in bytes.
     part
         Which part of the launch this is, when the instruction has several.
+    limit
+        What keeps the vector from being wider, or "".
     """
 
     operand: str
@@ -222,6 +227,7 @@ class SharedAccess:
     coords: np.ndarray | None = None
     element_bits: int = 0
     part: str = ""
+    limit: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,5 +267,99 @@ class TmaAccess:
     part: str = ""
     mend: str = ""
 
+    #: What it is called as an instruction; it has no lanes whose vectors could be wider.
+    instruction: ClassVar[str] = "TMA"
+    bits: ClassVar[int] = 0
+    limit: ClassVar[str] = ""
+
 
 Access = GlobalAccess | SharedAccess | TmaAccess
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a launch multiplies.
+
+    Attributes
+    ----------
+    ctas
+        CTAs that have a tile of C.
+    products
+        Real products that they make, those past the edges of C and K included; a complex one is
+        four.
+    unit
+        What makes them.
+    rate
+        The type whose rate theirs is: a key of ``Gpu.peak`` (``"tf32"``).
+    """
+
+    ctas: int
+    products: int
+    unit: Literal["tensor cores", "CUDA cores"]
+    rate: str
+
+    @classmethod
+    def of_tiles(
+        cls,
+        problem: GemmProblem,
+        tile: tuple[int, int, int],
+        unit: Literal["tensor cores", "CUDA cores"],
+        rate: str,
+    ) -> Work:
+        """The work of a CTA for each tile (bM, bN, bK), all of which is multiplied."""
+        extents = (problem.m, problem.n, problem.k)
+        tiles = [-(-extent // size) for extent, size in zip(extents, tile, strict=True)]
+        real = 4 if dtype(problem.A.dtype).is_complex else 1
+        return cls(tiles[0] * tiles[1], prod((*tiles, *tile, real)), unit, rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How many results share an element of A and of B on its way.
+
+    Attributes
+    ----------
+    cta
+        Rows and columns of C that what is loaded from global memory serves; (1, 1): one result.
+    reader
+        Rows and columns of C that what is read from shared memory serves: a thread's results or,
+        with tensor cores, a warp's; None without shared memory.
+    names
+        What ``cta`` and ``reader`` are called.
+    """
+
+    cta: tuple[int, int]
+    reader: tuple[int, int] | None
+    names: tuple[tuple[str, str], tuple[str, str]] = (("bM", "bN"), ("TM", "TN"))
+
+    @classmethod
+    def of_warps(
+        cls, tile: tuple[int, ...], warps: tuple[int, int], lanes: tuple[int, int] | None
+    ) -> Shares:
+        """Of a CTA tile that ``warps`` divide, and their ``lanes``; None where warps multiply."""
+        cta = (tile[0], tile[1])
+        warp = (cta[0] // warps[0], cta[1] // warps[1])
+        if lanes is None:
+            return cls(cta, warp, (("bM", "bN"), ("wM", "wN")))
+        return cls(cta, (warp[0] // lanes[0], warp[1] // lanes[1]))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Partition:
+    """How the threads of a CTA divide a tile of an operand.
+
+    Attributes
+    ----------
+    operand, what, layouts
+        ``"A"``, ``"gmem copy"``, ``"threads (32,4):(4,1), values (1,8):(0,1)"``.
+    table
+        int array [threads, values, 2]: coordinates in the tile, -1 for none.
+    extents
+        Of the tile.
+    """
+
+    operand: str
+    what: str
+    layouts: str
+    table: np.ndarray
+    extents: tuple[int, int]

@@ -82,9 +82,10 @@ class Plan:
         Examples
         --------
         >>> from cute_gemm import plan
-        >>> first = plan("TN", m=4096, n=4096, k=4096, dtype="float16", arch="sm_90a").candidates()[0]
+        >>> p = plan("TN", m=4096, n=4096, k=4096, dtype="float16", arch="sm_90a")
+        >>> first, *others = p.candidates()
         >>> first.kernel.name, first.config.tile, first.price.binding
-        ('sm80_pipeline', (128, 256, 64), 'tensor cores')
+        ('sm80_pipeline', (128, 256, 64), 'shared memory')
         """
         return self._candidates()
 
@@ -173,6 +174,7 @@ class Plan:
             self.build.resources if "build" in self.__dict__ else None,
             gpu=gpu,
             reads_c=beta != 0,
+            pictures=self._kernel.compiled().pictures(self.config),
         )
 
     # ---- running it -----------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def select(
 def why(candidates: Sequence[Candidate], by_name: bool) -> str:
     """Say why the first of these was chosen, with figures, and who came next."""
     asked = "asked for by name" if by_name else ""
-    first, price = candidates[0], candidates[0].price
+    price = candidates[0].price
     if price is None:
         return asked
     terms = sorted(price.terms.items(), key=lambda term: -term[1])[:2]
@@ -180,6 +180,7 @@ def _filled(
     for name in kernels:
         made = get(name).compiled()
         try:
+            made.check_call(problem, arch, options)
             configs += [(made, config) for config in made.legal(problem, arch, options)]
         except (OptionError, UnsupportedError) as error:
             refused = refused or error

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import cute_gemm as cg
-from cute_gemm.analysis import html
-from cute_gemm.analysis.pictures import requests as draw
+from cute_gemm.analysis import pictures as draw
 from cute_gemm.analysis.report import Report
 from cute_gemm.cute.atoms import cp_async
 from cute_gemm.cute.copies import gmem_tiled_copy
@@ -51,7 +50,7 @@ def main(report: Path | None) -> None:
     for name, text in pictures.items():
         (folder / name).write_text(text, encoding="utf-8")
     if report is not None:
-        report.write_text(html.report_html(reference), encoding="utf-8")
+        report.write_text(reference.to_html(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.analysis.pictures import requests as draw
+from cute_gemm.analysis import pictures as draw
 from cute_gemm.cute.atoms import cp_async
 from cute_gemm.cute.copies import gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major
@@ -77,7 +77,7 @@ def test_a_request_shows_the_sectors_of_the_model(name):
     }
     sectors = {byte // 32 for byte in used}
     assert len(classed(picture, "sector")) == len(sectors)
-    wasted = sum(float(e.get("width")) for e in classed(picture, "waste")) / draw._BYTE
+    wasted = sum(float(e.get("width")) for e in classed(picture, "waste")) / draw.requests._BYTE
     assert wasted == pytest.approx(32 * len(sectors) - len(used))
     assert f" {len(sectors)} sector" in picture
     assert f"where {-(-len(used) // 32)} would do" in picture

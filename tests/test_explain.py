@@ -43,7 +43,7 @@ def bound(found: Explanation, unit: str):
 
 @pytest.mark.parametrize("name", select.LADDER)
 def test_every_kernel_has_an_idea(name):
-    text = ideas.idea(name)
+    text = ideas.idea(select.get(name))
     assert len(text) > 60 and "\n" not in text and text.endswith(".")
     assert not text.startswith("The idea")
 
@@ -54,12 +54,13 @@ def test_an_idea_is_the_paragraph_of_the_header(tmp_path, monkeypatch):
         "// some: what it is.\n//\n// The idea: naive, with\n// a twist.\n//\n// More.\n\ncode\n"
     )
     (tmp_path / "some.cuh").write_text(header)
-    assert ideas.idea.__wrapped__("some") == "naive, with a twist."  # a name stays as it is
+    (tmp_path / "naive.cuh").touch()
+    assert ideas._of_template.__wrapped__("some") == "naive, with a twist."  # a name stays as it is
     (tmp_path / "some.cuh").write_text(
         "// some: what it is.\n\nint a;\n//\n// The idea: too late.\n"
     )
     with pytest.raises(LookupError, match=r"some\.cuh has no paragraph"):
-        ideas.idea.__wrapped__("some")
+        ideas._of_template.__wrapped__("some")
 
 
 # -- accesses per result --------------------------------------------------------------------------
@@ -116,6 +117,26 @@ def test_the_model_sees_the_edges():
     read = count(found, "shared", "load")
     assert read.tutorial == 1001 / 4
     assert read.elements == 1024 * 1024 * 1008 / 4 / (1000 * 1003)
+
+
+@pytest.mark.parametrize("kernel", ["naive", "smem_tiled", "sm80_pipeline"])
+def test_requests_without_a_lane_are_left_out_once(kernel):
+    found = large(kernel, "TN", m=1, n=77, k=513)
+    assert any(row.launch.off for row in found.report.rows)
+    for one in found.counts:
+        kind = (one.space, one.direction)
+        rows = [
+            row
+            for row in found.report.rows
+            if row.operand in one.operand and (row.space, row.direction) == kind
+        ]
+        assert one.requests * 77 == pytest.approx(sum(row.launch.requests for row in rows))
+    passes = sum(
+        max(row.launch.requests, row.launch.lines / 4)
+        for row in found.report.rows
+        if row.space == "global"
+    )
+    assert bound(found, "L1 tags").work == passes
 
 
 def test_both_operands_are_the_sum():
@@ -264,7 +285,7 @@ def test_without_a_gpu_there_is_no_ceiling():
 
 def test_the_next_kernel_is_the_next_of_the_ladder():
     [one] = large("thread_tile_1d").next
-    assert one.kernel == "thread_tile_2d" and one.idea == ideas.idea("thread_tile_2d")
+    assert one.kernel == "thread_tile_2d" and one.idea == ideas.idea(select.get("thread_tile_2d"))
     changes = {change.what: (change.this, change.next) for change in one.changes}
     assert changes["smem loads, elements per result"] == ("4,608", "1,024")
     assert changes["results of a thread"] == ("8 x 1", "8 x 8")
@@ -307,7 +328,7 @@ def test_host_and_cublas():
         assert found.report is None and found.ceiling is None
         assert found.intensity == 2 * N / 12
         json.dumps(found.to_dict(), allow_nan=False)
-        assert ideas.idea(found.kernel)[:30] in str(found)
+        assert ideas.idea(select.get(found.kernel))[:30] in str(found)
     assert [one.kernel for one in host.next] == ["naive"] and not host.next[0].changes
 
 

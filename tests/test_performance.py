@@ -40,7 +40,12 @@ class Row:
 
     def __post_init__(self) -> None:
         self.launch = SimpleNamespace(
-            lanes=self.lanes, sectors=self.sectors, l2_sectors=None, bytes=self.bytes
+            requests=0,
+            lanes=self.lanes,
+            bytes=self.bytes or 0,
+            sectors=self.sectors or 0,
+            l2_sectors=self.sectors,
+            wavefronts=0,
         )
 
 

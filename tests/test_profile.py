@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import cute_gemm as cg
+from cute_gemm.access import TmaAccess
+from cute_gemm.analysis.rows import make_row
 from cute_gemm.errors import OptionError, ToolError, UnsupportedError
 from cute_gemm.measure import counters, profile
 from cute_gemm.measure.counters import CLASSES, compare, parse, predicted
@@ -118,7 +120,8 @@ def test_every_row_is_in_its_class(options: dict[str, Any], empty: str, present:
 
 
 def test_an_access_without_a_counter() -> None:
-    row = replace(rows_of()[0], instruction="TMA")
+    matrix = rows_of()[0].access.matrix
+    row = make_row(TmaAccess("A", "load", matrix, (64, 64), 1))
     with pytest.raises(UnsupportedError, match="A: no counter .* global load by TMA"):
         predicted([row])
 

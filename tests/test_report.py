@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
+from cute_gemm._text import percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis import report, rows
+from cute_gemm.analysis.shown import WIDTH
 from cute_gemm.errors import OptionError
 from cute_gemm.model import tma
 from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
@@ -227,7 +229,7 @@ def test_a_matrix_smaller_than_a_tile_is_said_to_be():
 def test_text(made):
     text = str(made)
     assert "\x1b" not in text
-    assert max(map(len, text.splitlines())) <= report.WIDTH
+    assert max(map(len, text.splitlines())) <= WIDTH
     head = text.splitlines()[:7]
     assert head[0].startswith("gemm TN (BLAS-equivalent TN)  M=1024 N=768 K=512  float16")
     assert head[1].split()[:3] == ["A(M,K)", "(1024,512):(512,1)", "K-major,"]
@@ -248,7 +250,7 @@ def test_text_of_huge_figures_fits():
     made = report.make_report(problem, "k", None, "sm_80", [one], Launch(2**31 - 1, 128, 0))
     text = str(made)
     assert "…" not in text and f"{made.rows[0].launch.sectors:.4e}" in text
-    assert max(map(len, text.splitlines())) <= report.WIDTH
+    assert max(map(len, text.splitlines())) <= WIDTH
     assert json.loads(made.to_json())["accesses"][0]["launch"]["bytes"] > 2**63
 
 
@@ -319,7 +321,7 @@ def test_no_access_at_all(problem):
     ("fraction", "text"), [(1.0, "100 %"), (0.99999, "99.9 %"), (0.125, "12.5 %"), (None, "-")]
 )
 def test_percent_never_rounds_up_to_all(fraction, text):
-    assert rows.percent(fraction) == text
+    assert percent(fraction) == text
 
 
 # -- what belongs together ------------------------------------------------------------------------
@@ -359,6 +361,41 @@ def test_beta_reads_c():
     assert not loads(without) and len(loads(made)) == 1
     more = made.performance.traffic.compulsory_bytes - without.performance.traffic.compulsory_bytes
     assert more == 256 * 256 * 2
+
+
+def test_what_is_counted_and_what_l2_is_asked_for():
+    """Of 16-byte cp.async off a sector these differ; a request and the launch agree on both."""
+    sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "arch": "sm_90a"}
+    made = cg.analyze("NT", lda=4104, kernel="sm80_pipeline", **sizes)
+    a, b = (made[name].rows[0] for name in "AB")
+    assert (a.sectors, a.l2_sectors, a.ideal_sectors) == (18, 24, 16)
+    assert b.sectors == b.l2_sectors == b.ideal_sectors == 16
+    for row in (a, b):
+        assert row.launch.sectors == row.sectors * row.launch.requests
+        assert row.launch.l2_sectors == row.l2_sectors * row.launch.requests
+        assert row.efficiency == row.bytes / (32 * row.l2_sectors)
+        said = row.to_dict()
+        assert (said["sectors"], said["l2_sectors"]) == (row.sectors, row.l2_sectors)
+    assert made.findings[0].startswith(
+        "A: cp.async of 128 bits is not coalesced: 18 sectors per request (24 of L2) where 16 would"
+    )
+    lines = [line.split() for line in str(made).splitlines()]
+    for head, figure in (("18", "24"), (f"{a.launch.sectors:,}", f"{a.launch.l2_sectors:,}")):
+        [place] = [
+            n for n, line in enumerate(lines) if line[:2] == ["A", "cp.async"] and head in line
+        ]
+        assert lines[place + 1] == ["of", "L2", figure]
+    assert sum(line[:2] == ["of", "L2"] for line in lines) == 2
+
+
+def test_edges_too_have_two_kinds_of_sectors():
+    made = cg.analyze(
+        "NT", m=1000, n=1000, k=64, dtype="float16", kernel="sm80_pipeline", arch="sm_80"
+    )
+    row = made["A"].rows[0]
+    edge = row.found.edge
+    assert row.edge_sectors == edge.sectors / edge.requests != edge.l2_sectors / edge.requests
+    assert row.edge_efficiency == edge.bytes / (32 * edge.l2_sectors)
 
 
 # -- mends ----------------------------------------------------------------------------------------
@@ -451,7 +488,7 @@ def test_parts_and_edges_are_in_the_tables(problem):
     edges = text[text.index("of the edge tiles") :].splitlines()[3]
     assert edges.split() == ["A", "cp.async", "0", "2", "8", "37.5", "%"]
     assert "edge tiles" not in str(one_row(both[0], problem)[0])
-    assert max(map(len, text.splitlines())) <= report.WIDTH
+    assert max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_wide_rows_with_parts_are_not_cut_off():
@@ -460,7 +497,7 @@ def test_wide_rows_with_parts_are_not_cut_off():
         beta=1.0,
     )  # fmt: skip
     assert any(row.part for row in made.rows) and "…" not in str(made)
-    assert max(map(len, str(made).splitlines())) <= report.WIDTH
+    assert max(map(len, str(made).splitlines())) <= WIDTH
 
 
 # -- TMA ------------------------------------------------------------------------------------------

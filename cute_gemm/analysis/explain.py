@@ -7,27 +7,27 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm import select
-from cute_gemm._text import duration, plain, si
-from cute_gemm.analysis.ceiling import Ceiling, ceiling
-from cute_gemm.analysis.ideas import KINDS, Count, counts, idea, template
+from cute_gemm._text import duration, number, percent, si
+from cute_gemm.analysis.ideas import idea, template
+from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
-from cute_gemm.analysis.rows import number, percent
-from cute_gemm.errors import DTypeError, UnsupportedError
+from cute_gemm.analysis.shown import Shown, size_text
+from cute_gemm.analysis.tables import Column, Table
+from cute_gemm.model.ceiling import Ceiling, ceiling
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.analysis.report import Report
-    from cute_gemm.api import Plan
+    from cute_gemm.kernels.base import Kernel
     from cute_gemm.problem.problem import GemmProblem
 
-#: Characters per line of ``str(explanation)``, and of a column of code beside others at least.
-WIDTH, COLUMN = 112, 60
+#: Characters per column of code beside others at least.
+COLUMN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +41,19 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What the next kernel of the ladder changes.
+    """What the next kernel of the ladder changes, or why it does not take the problem.
 
-    Attributes
-    ----------
-    kernel, idea
-        Its name, its idea.
-    refused
-        Why it does not take the problem, or ``""``.
-    changes
-        The figures that differ; none where one of the two kernels has none.
+    ``changes`` are the figures that differ; none where one of the two kernels has none.
     """
 
     kernel: str
     idea: str
-    refused: str
-    changes: tuple[Change, ...]
+    refused: str = ""
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class Explanation(Shown):
     """What there is to say of a kernel on a problem; ``print`` it, or take ``to_dict()``.
 
     Attributes
@@ -68,42 +61,38 @@ class Explanation:
     kernel, summary, idea
         Its name, one line on it, and what it does that the one before does not.
     plan
-        The kernel configured for the problem.
+        The kernel configured for the problem: a ``cute_gemm.plan.Plan``.
     counts
         Accesses per result.
     intensity, requested_intensity
         Operations per compulsory byte, and per byte requested of L2 (None without a report).
     ceiling
         What bounds it on a GPU; None where that is not known.
-    next
-        The next kernel of the ladder, and those after it up to the first that takes the problem.
     report
         The report of the kernel; None of ``host`` and ``cublas``.
+    next
+        The next kernel of the ladder, and those after it up to the first that takes the problem.
     """
 
     kernel: str
     summary: str
     idea: str
-    plan: Plan
+    plan: Any
     counts: tuple[Count, ...]
     intensity: float
     requested_intensity: float | None
     ceiling: Ceiling | None
-    next: tuple[Next, ...]
     report: Report | None
+    next: tuple[Next, ...] = ()
 
     @property
     def problem(self) -> GemmProblem:
         """Extents and descriptors."""
-        return self.plan.problem
+        problem: GemmProblem = self.plan.problem
+        return problem
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole in strings, numbers, lists and dicts; None for what is not known.
-
-        Examples
-        --------
-        ``explanation.to_dict()["ceiling"]["binding"]`` is ``"shared memory"`` of ``smem_tiled``.
-        """
+        """Return the whole in strings, numbers, lists and dicts; None for what is not known."""
         problem = self.problem
         counts = [
             {**asdict(count), "formula": None if count.formula is None else str(count.formula)}
@@ -129,195 +118,115 @@ class Explanation:
             "next": [asdict(one) for one in self.next],
         }
 
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return ``to_dict()`` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    def __str__(self) -> str:
-        return plain(self, WIDTH)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.padding import Padding
         from rich.text import Text
 
-        problem, config = self.problem, getattr(self.plan.config, "name", None)
         yield Text.assemble((self.kernel, "bold"), f": {self.summary}")
-        yield Text(
-            f"{problem.op} (BLAS-equivalent {problem.blas_op})  M={problem.m} N={problem.n} "
-            f"K={problem.k}  {problem.types}"
-        )
+        yield Text(self.problem.op + size_text(self.problem))
         if self.report is not None:
-            yield Text(f"config {config}, {self.plan.arch}")
-        yield from _section("The idea", Padding(Text(self.idea), (0, 1)))
+            yield Text(f"config {self.plan.config.name}, {self.plan.arch}")
+        yield from _section("The idea", self.idea)
         if self.counts:
             title = "Accesses per result (element of C), in elements: tutorials and model"
             yield from _section(title, _counts_table(self.counts, self.report is not None))
-        said = f" {number(self.intensity)} FLOP per compulsory byte"
+        said = f"{number(self.intensity)} FLOP per compulsory byte"
         if self.requested_intensity is not None:
             said += f", {self.requested_intensity:.3g} per byte requested of L2, if L1 keeps none"
-        yield from _section("Intensity", Text(said))
+        yield from _section("Intensity", said)
         if self.ceiling is not None:
             yield from _section(f"What bounds it on {self.ceiling.gpu}", *_ceiling(self.ceiling))
         for one in self.next:
-            text = Padding(Text(one.idea), (0, 1))
-            yield from _section(f"The next kernel: {one.kernel}", text)
+            yield from _section(f"The next kernel: {one.kernel}", one.idea)
             if one.refused:
-                yield Padding(Text(f"It does not take this problem: {one.refused}."), (0, 1))
+                yield _indented(f"It does not take this problem: {one.refused}.")
             elif one.changes:
-                yield from _section("What it changes", _changes_table(self.kernel, one))
+                changes = [(change.what, change.this, change.next) for change in one.changes]
+                table = _table(("", self.kernel, one.kernel), changes)
+                yield from _section("What it changes", table)
+
+    def before(self, other: Explanation) -> tuple[Change, ...]:
+        """The figures in which another kernel differs."""
+        figures, others = dict(self._figures()), dict(other._figures())
+        if not figures or not others:
+            return ()
+        return tuple(
+            Change(what, figures.get(what, "-"), others.get(what, "-"))
+            for what in {**figures, **others}
+            if figures.get(what) != others.get(what)
+        )
+
+    def _figures(self) -> Iterator[tuple[str, str]]:
+        """What a kernel is compared by; nothing of one without a report."""
+        report = self.report
+        if report is None:
+            return
+        for what, field in (("CTA tile", "tile"), ("results of a thread", "thread_tile")):
+            if extents := getattr(report.config, field, None):
+                yield what, " x ".join(map(str, extents))
+        yield "threads of a CTA", number(report.launch.block)
+        yield "bytes of shared memory of a CTA", number(report.launch.smem)
+        for count in self.counts:
+            if count.elements is None or count.operand not in ("AB", "C"):
+                continue
+            what = KINDS[count.space, count.direction] + "s" + " of C" * (count.operand == "C")
+            if count.operand == "AB":
+                yield f"{what}, elements per result", _figure(count.elements)
+            yield f"{what}, requests per result", _figure(count.requests)
+            if count.sectors is not None:
+                yield f"{what}, sectors per result", _figure(count.sectors)
+            else:
+                yield f"{what}, wavefronts per result", _figure(count.wavefronts)
+        conflicts = sum(row.launch.conflicts or 0 for row in report.rows)
+        results = self.problem.m * self.problem.n
+        yield "bank conflicts per result", _figure(conflicts / (results or 1))
+        yield "FLOP per byte requested of L2", _figure(self.requested_intensity)
+        if self.ceiling is not None:
+            yield "bound by", self.ceiling.binding.unit
+            if self.ceiling.peak is not None:
+                unit = self.ceiling.peak.unit
+                yield f"ceiling, of the peak of {unit}", percent(self.ceiling.fraction)
 
 
-# ---- making it ----------------------------------------------------------------------------------
-
-
-def explain(
-    kernel: str,
-    op: str,
-    *,
-    m: int,
-    n: int,
-    k: int,
-    dtype: Any,
-    gpu: str | None = None,
-    beta: complex = 0.0,
-    **arguments: Any,
+def explanation(
+    kernel: Kernel, plan: Any, report: Report | None, reads_c: bool = False
 ) -> Explanation:
-    """Explain a kernel on a problem; nothing is compiled, and no GPU is needed.
-
-    Parameters
-    ----------
-    kernel
-        A name from :func:`cute_gemm.kernels`.
-    op, m, n, k, dtype, **arguments
-        As for :func:`cute_gemm.plan`: leading dimensions, ``arch``, fields of the config, ...
-    gpu
-        A GPU's name (``"H200"``), for what bounds it; by default one stands for the arch.
-    beta
-        With another than 0, C is read too.
-
-    Returns
-    -------
-    Explanation
-
-    Raises
-    ------
-    UnsupportedError
-        When the kernel does not take the problem.
-    GemmError
-        Everything else that :func:`cute_gemm.plan` raises; ``OptionError`` for a GPU that is not
-        known, or does not run kernels of the arch.
-
-    Examples
-    --------
-    >>> found = explain("smem_tiled", "NN", m=4096, n=4096, k=4096, dtype="float32", arch="sm_90a")
-    >>> [str(one.formula) for one in found.counts if one.operand == "AB"]
-    ['K/bM + K/bN = K/16', 'K/bM + K/bN = K/16', 'K/TM + K/TN = 2K']
-    >>> found.ceiling.binding.unit, [one.kernel for one in found.next]
-    ('shared memory', ['register_rows'])
-    """
-    from cute_gemm.api import plan
-    from cute_gemm.gpus.table import arch_for
-
-    arguments["arch"] = arch_for(arguments.get("arch"), gpu)
-
-    def explained(name: str, **options: Any) -> Explanation:
-        given = {"m": m, "n": n, "k": k, "dtype": dtype, "backend": "cpu", **options}
-        return _explained(plan(op, kernel=name, **given), gpu, beta)
-
-    found = explained(kernel, **arguments)
-    # Not the options: they are of this kernel's config.
-    known = ("lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute", "arch")
-    same = {name: arguments[name] for name in known if name in arguments}
-    following: list[Next] = []
-    for name in select.LADDER[select.LADDER.index(found.kernel) + 1 :]:
-        try:
-            other = explained(name, **same)
-        except (UnsupportedError, DTypeError) as error:
-            following.append(Next(name, idea(name), str(error).rstrip("."), ()))
-            continue
-        following.append(Next(name, idea(name), "", _changes(found, other)))
-        break
-    return replace(found, next=tuple(following))
-
-
-def _explained(made: Plan, gpu: str | None, beta: complex) -> Explanation:
-    """Explain a plan, without the next kernel."""
-    kernel, problem = select.get(made.kernel), made.problem
-    report = made.report(gpu=gpu, beta=beta) if made.compiled else None
-    if report is not None:
-        intensity = report.performance.intensity
-    else:  # no kernel of ours; the problem alone says what has to be moved
-        moved = sum(compulsory_bytes(problem, beta != 0).values())
-        intensity = problem.flops / moved if moved else 0.0
+    """Explain a plan of a kernel by its report, which kernels that are not ours do not have."""
+    problem: GemmProblem = plan.problem
+    moved = sum(compulsory_bytes(problem, reads_c).values())
+    found = None
+    if report is not None and report.performance.gpu is not None:
+        accesses = ((row.access, row.found) for row in report.rows)
+        work = kernel.compiled().work(plan.config, problem)
+        found = ceiling(work, accesses, report.performance.gpu, problem.flops, moved)
+    rows = report.rows if report is not None else ()
     return Explanation(
-        kernel=made.kernel,
+        kernel=kernel.name,
         summary=kernel.summary,
-        idea=idea(made.kernel),
-        plan=made,
-        counts=tuple(counts(kernel, made.config, problem, report)),
-        intensity=intensity,
+        idea=idea(kernel),
+        plan=plan,
+        counts=tuple(counts(kernel.shares(plan.config), problem, rows)),
+        intensity=problem.flops / moved if moved else 0.0,
         requested_intensity=report.performance.requested_intensity if report else None,
-        ceiling=ceiling(kernel, report) if report else None,
-        next=(),
+        ceiling=found,
         report=report,
     )
-
-
-def _changes(this: Explanation, other: Explanation) -> tuple[Change, ...]:
-    """The figures of two kernels that differ."""
-    if this.report is None or other.report is None:
-        return ()
-    figures, others = dict(_figures(this)), dict(_figures(other))
-    return tuple(
-        Change(what, figures.get(what, "-"), others.get(what, "-"))
-        for what in dict.fromkeys((*figures, *others))
-        if figures.get(what) != others.get(what)
-    )
-
-
-def _figures(of: Explanation) -> Iterator[tuple[str, str]]:
-    """What a kernel is compared by; of a kernel with a report."""
-    report = of.report
-    assert report is not None
-    yield "CTA tile", " x ".join(map(str, report.config.tile))
-    if own := getattr(report.config, "thread_tile", None):
-        yield "results of a thread", " x ".join(map(str, own))
-    yield "threads of a CTA", number(report.launch.block)
-    yield "bytes of shared memory of a CTA", number(report.launch.smem)
-    for count in of.counts:
-        if count.elements is None or count.operand not in ("AB", "C"):
-            continue
-        what = KINDS[count.space, count.direction] + "s" + " of C" * (count.operand == "C")
-        if count.operand == "AB":
-            yield f"{what}, elements per result", _figure(count.elements)
-        yield f"{what}, requests per result", _figure(count.requests)
-        if count.sectors is not None:
-            yield f"{what}, sectors per result", _figure(count.sectors)
-        else:
-            yield f"{what}, wavefronts per result", _figure(count.wavefronts)
-    conflicts = sum(row.launch.conflicts or 0 for row in report.rows)
-    yield "bank conflicts per result", _figure(conflicts / (of.problem.m * of.problem.n or 1))
-    yield "FLOP per byte requested of L2", _figure(of.requested_intensity)
-    if of.ceiling is not None:
-        yield "bound by", of.ceiling.binding.unit
-        if of.ceiling.peak is not None:
-            yield f"ceiling, of the peak of {of.ceiling.peak.unit}", percent(of.ceiling.fraction)
 
 
 # ---- printing it --------------------------------------------------------------------------------
 
 
 def _figure(value: float | None) -> str:
-    """Return a figure per result: whole ones in full, others with three digits or more.
-
-    Examples
-    --------
-    >>> _figure(8192.0), _figure(256.25), _figure(0.0078125), _figure(None)
-    ('8,192', '256.2', '0.00781', '-')
-    """
+    """Return a figure per result: whole ones in full, others with three digits or more."""
     if value is None:
         return "-"
     return number(value) if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _indented(content: str, left: int = 1) -> Any:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return Padding(Text(content), (0, 1, 0, left))
 
 
 def _section(title: str, *content: Any) -> Iterator[Any]:
@@ -325,91 +234,97 @@ def _section(title: str, *content: Any) -> Iterator[Any]:
 
     yield Text()
     yield Text(title, style="bold")
-    yield from content
+    yield from (_indented(one) if isinstance(one, str) else one for one in content)
 
 
-def _table(*columns: str, left: tuple[int, ...] = (0,)) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True)
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="left" if index in left else "right", no_wrap=not index)
-    return table
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> Table:
+    """A table whose first columns are words."""
+    columns = tuple(Column(head, left=place < words) for place, head in enumerate(heads))
+    return Table("", columns, rows)
 
 
-def _counts_table(counts: tuple[Count, ...], modelled: bool) -> Any:
+def _counts_table(counts: tuple[Count, ...], modelled: bool) -> Table:
     model = ("model", "requests", "sectors", "wavefronts") if modelled else ()
-    table = _table("", "", "tutorials", "", *model, left=(0, 1, 2))
+    rows = []
     kind = None
     for count in counts:
         what = KINDS[count.space, count.direction]
         figures = (count.elements, count.requests, count.sectors, count.wavefronts)
-        table.add_row(
-            "" if what == kind else what,
-            " + ".join(count.operand),
-            "1" if count.formula is None else str(count.formula),
-            _figure(count.tutorial),
-            *(map(_figure, figures) if modelled else ()),
-        )
+        tutorial = "1" if count.formula is None else str(count.formula)
+        first = ("" if what == kind else what, " + ".join(count.operand), tutorial)
+        figures = (count.tutorial, *(figures if modelled else ()))
+        rows.append((*first, *map(_figure, figures)))
         kind = what
-    return table
+    return _table(("", "", "tutorials", "", *model), rows, words=3)
 
 
 def _ceiling(found: Ceiling) -> Iterator[Any]:
-    from rich.padding import Padding
-    from rich.text import Text
-
     of = "allows" if found.peak is None else f"allows, of {found.peak.tflops:g} TFLOP/s"
-    table = _table("unit", "work", "rate", "time", of)
+    rows = []
     for bound in found.bounds:
         per = f"{bound.rate:,.4g}" if bound.per == "SM and clock" else si(bound.rate).rstrip()
-        table.add_row(
-            bound.unit,
-            f"{si(bound.work).rstrip()} {bound.of}",
-            f"{per} per {bound.per}",
-            duration(bound.seconds),
-            _share(bound.fraction),
-        )
-    yield table
-    most = found.binding
+        share = percent(bound.fraction)
+        if bound.fraction is not None and bound.fraction > 1:  # a unit may allow more than the peak
+            share = f"{bound.fraction * 100:,.0f} %"
+        work = f"{si(bound.work).rstrip()} {bound.of}"
+        rows.append((bound.unit, work, f"{per} per {bound.per}", duration(bound.seconds), share))
+    yield _table(("unit", "work", "rate", "time", of), rows)
     what = f"{found.tflops:.3g} TFLOP/s"
     if found.peak is not None:
         what = f"{percent(found.fraction)} of the peak of {found.peak.unit}, {what}"
-    yield Text()
-    yield Padding(
-        Text(f"Bound by {most.unit}: at most {what}. A ceiling, not a prediction."), (0, 1)
-    )
-    yield Padding(
-        Text(
-            f"Assumed: {found.clock_ghz:g} GHz; every unit busy in every clock, none waiting for "
-            f"another; of the SM with most work, which has {found.ctas:,} "
-            f"CTA{'s' * (found.ctas > 1)} where the mean is {found.mean_ctas:,.4g} "
-            f"({percent(found.mean_ctas / found.ctas)} of the SMs' time is used). Left out: "
-            "latency, barriers, address arithmetic, conversions, and L2, whose rate is not "
-            "published."
-        ),
-        (0, 1),
+    yield ""
+    yield f"Bound by {found.binding.unit}: at most {what}. A ceiling, not a prediction."
+    yield (
+        f"Assumed: {found.clock_ghz:g} GHz; every unit busy in every clock, none waiting for "
+        f"another; of the SM with most work, which has {found.ctas:,} "
+        f"CTA{'s' * (found.ctas > 1)} where the mean is {found.mean_ctas:,.4g} "
+        f"({percent(found.mean_ctas / found.ctas)} of the SMs' time is used). Left out: "
+        "latency, barriers, address arithmetic, conversions, and L2, whose rate is not "
+        "published."
     )
     for bound in found.bounds:
-        yield Padding(Text(f"{bound.unit}: {bound.source}"), (0, 1, 0, 3))
-
-
-def _share(fraction: float | None) -> str:
-    """A unit may allow more than the peak."""
-    if fraction is None:
-        return "-"
-    return percent(fraction) if fraction <= 1 else f"{fraction * 100:,.0f} %"
-
-
-def _changes_table(kernel: str, one: Next) -> Any:
-    table = _table("", kernel, one.kernel)
-    for change in one.changes:
-        table.add_row(change.what, change.this, change.next)
-    return table
+        yield _indented(f"{bound.unit}: {bound.source}", left=3)
 
 
 # ---- the command --------------------------------------------------------------------------------
+
+
+def explain(
+    kernel: str, op: str, *, gpu: str | None = None, beta: complex = 0.0, **arguments: Any
+) -> Explanation:
+    """Plan a kernel and the next of the ladder, and explain them; nothing is compiled.
+
+    ``arguments`` (m, n, k, dtype, leading dimensions, ``arch``, fields of the config) and errors
+    are those of :func:`cute_gemm.plan`; ``gpu`` is where it is bounded, by default the one that
+    stands for the arch; with a ``beta`` other than 0, C is read too.
+    """
+    from cute_gemm import select
+    from cute_gemm.api import plan
+    from cute_gemm.errors import DTypeError, UnsupportedError
+    from cute_gemm.gpus.table import arch_for
+
+    arguments["arch"] = arch_for(arguments.get("arch"), gpu)
+
+    def explained(name: str, **options: Any) -> Explanation:
+        made = plan(op, kernel=name, **{"backend": "cpu", **options})
+        report = made.report(gpu=gpu, beta=beta) if made.compiled else None
+        return explanation(select.get(made.kernel), made, report, beta != 0)
+
+    found = explained(kernel, **arguments)
+    # Not the options: they are of this kernel's config.
+    known = ("m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
+             "compute", "arch")  # fmt: skip
+    same = {name: arguments[name] for name in known if name in arguments}
+    following: list[Next] = []
+    for name in select.LADDER[select.LADDER.index(found.kernel) + 1 :]:
+        try:
+            other = explained(name, **same)
+        except (UnsupportedError, DTypeError) as error:
+            following.append(Next(name, idea(select.get(name)), str(error).rstrip(".")))
+            continue
+        following.append(Next(name, other.idea, changes=found.before(other)))
+        break
+    return replace(found, next=tuple(following))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -454,7 +369,7 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _code(made: Plan, kind: str) -> str:
+def _code(made: Any, kind: str) -> str:
     """The text of a kernel: its template and unit, its PTX or its SASS."""
     text: str = getattr(made, kind)
     if kind == "source" and made.compiled:

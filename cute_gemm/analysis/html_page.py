@@ -1,12 +1,17 @@
-"""A self-contained page of HTML: its style sheet, tables, sections; nothing of what it tells."""
+"""A self-contained page of HTML: what it is made of, its style sheet and its sections."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+
+    from cute_gemm.access import Partition
+    from cute_gemm.analysis.rows import AccessRow
+    from cute_gemm.analysis.tables import Findings, Pairs, Table
 
 # Everything is under .cute-gemm, so that a notebook's own tables stay as they are.
 _STYLE = """
@@ -78,50 +83,20 @@ body {{ margin: 20px auto; max-width: 1110px; }}
 """
 
 
-class Column(NamedTuple):
-    """A column of a table: its head, and whether it holds numbers."""
+@dataclass(frozen=True)
+class Page:
+    """What a report is as a page.
 
-    head: str
-    numeric: bool = True
+    ``sections`` are titles with what stands under them; then come the tables and pictures of
+    ``rows`` and, where ``pictures`` is not None, those and the tiles in shared memory.
+    """
 
-
-class Markup(str):
-    """Text that is HTML already."""
-
-    __slots__ = ()
-
-
-def cell(value: Any) -> str:
-    """Return anything as HTML: text is escaped."""
-    return value if isinstance(value, Markup) else escape(str(value), quote=False)
-
-
-def table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table; numbers to the right, none when there are no rows."""
-    if not rows:
-        return ""
-
-    def line(tag: str, cells: Sequence[Any]) -> str:
-        kinds = [' class="n"' if column.numeric else "" for column in columns]
-        inner = (f"<{tag}{k}>{cell(c)}</{tag}>" for k, c in zip(kinds, cells, strict=True))
-        return f"<tr>{''.join(inner)}</tr>\n"
-
-    head = line("th", [column.head for column in columns])
-    body = "".join(line("td", row) for row in rows)
-    # One that is longer than a page has to be broken; then its head is printed again.
-    kind = ' class="short"' if len(rows) <= 25 else ""
-    caption = f"<caption>{cell(title)}</caption>\n" if title else ""
-    return (
-        f'<div class="scroll"><table{kind}>{caption}<thead>\n{head}</thead>'
-        f"<tbody>\n{body}</tbody></table></div>\n"
-    )
-
-
-def definitions(pairs: Iterable[tuple[str, Any]], kind: str = "") -> str:
-    """Return a list of labels and what they stand for; ``kind`` is its class."""
-    inner = "".join(f"<dt>{cell(dt)}</dt><dd>{cell(dd)}</dd>\n" for dt, dd in pairs)
-    name = f' class="{kind}"' if kind else ""
-    return f"<dl{name}>\n{inner}</dl>\n" if inner else ""
+    title: str
+    heading: str
+    intro: str
+    sections: Sequence[tuple[str, Sequence[Table | Pairs | Findings]]]
+    rows: Sequence[AccessRow]
+    pictures: Sequence[Partition] | None = None
 
 
 def section(title: str, body: str) -> str:
@@ -129,41 +104,11 @@ def section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>\n{body}</section>\n" if body else ""
 
 
-def verdict(good: bool, words: str) -> Markup:
-    """A verdict in words, with a sign and a colour."""
-    sign, kind = ("\u2713", "good") if good else ("\u2717", "bad")
-    return Markup(f'<span class="{kind}">{sign} {escape(words, quote=False)}</span>')
-
-
-def code(value: Any) -> Markup:
-    """Return text in the face of code."""
-    return Markup(f"<code>{escape(str(value), quote=False)}</code>")
-
-
 def page_html(title: str, body: str) -> str:
-    """Return a self-contained HTML page around sections.
-
-    Parameters
-    ----------
-    title
-        Plain text: what the browser's tab says.
-    body
-        HTML, such as ``accesses_html`` returns.
-
-    Examples
-    --------
-    >>> page_html("a < b", "<p>hello</p>")[:15]
-    '<!DOCTYPE html>'
-    """
+    """Return a self-contained HTML page around sections; ``title`` is what the tab says."""
     return _PAGE.format(title=escape(title), style=_STYLE, body=body)
 
 
 def fragment(body: str) -> str:
-    """Return sections as one ``<div>`` with its style sheet, for ``_repr_html_``.
-
-    Examples
-    --------
-    >>> fragment("<p>hello</p>").startswith("<div")
-    True
-    """
+    """Return sections as one ``<div>`` with its style sheet, for ``_repr_html_``."""
     return f'<div class="cute-gemm">\n<style>{_STYLE}</style>\n{body}</div>\n'

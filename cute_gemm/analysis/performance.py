@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cute_gemm._text import duration, short, si
-from cute_gemm.analysis.rows import percent
+from cute_gemm._text import duration, percent, short, si
+from cute_gemm.analysis.per_result import per_result
 from cute_gemm.arch import MULTIPROCESSORS, Arch
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
 from cute_gemm.gpus.table import Gpu, stands_for
 from cute_gemm.gpus.table import gpu as gpu_named
 from cute_gemm.model.gmem import SECTOR
-from cute_gemm.problem.dtypes import dtype, factor
+from cute_gemm.problem.dtypes import factor
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.rows import AccessRow
@@ -27,14 +27,9 @@ if TYPE_CHECKING:
 class Traffic:
     """Bytes that the launch moves, by operand (``"A"``, ``"B"``, ``"C"``) and in all.
 
-    Attributes
-    ----------
-    compulsory
-        Bytes that any kernel must move: A and B read once, C written once, and C read once if beta
-        is not 0. What DRAM sees at least.
-    requested
-        Bytes of the sectors that the multiprocessors ask for, read and written: what L2 sees when
-        L1 keeps nothing.
+    ``compulsory``: what any kernel must move, and DRAM sees at least: A and B read once, C written
+    once, and read once if beta is not 0. ``requested``: bytes of the sectors that the
+    multiprocessors ask for, read and written: what L2 sees when L1 keeps nothing.
     """
 
     compulsory: dict[str, int]
@@ -58,24 +53,11 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class PerResult:
-    """Accesses per element of C, as tutorials count them: in elements, not in bytes or requests.
+    """Elements that all lanes move, over m * n: of A and B, and of C where it is stored.
 
-    A lane that loads a vector loads all its elements, even where the end of the matrix cuts the
-    vector short; of ldmatrix every row address stands for 16 bytes. For a tile of bM x bN x bK the
-    first is k / bM + k / bN when m, n and k are multiples of the tile.
-
-    Attributes
-    ----------
-    global_loads
-        Elements of A and B that all lanes load from global memory, over m * n.
-    global_stores
-        Elements of C that all lanes store, over m * n: 1 when each is stored once.
-    shared_stores
-        Elements of A and B that all lanes write to shared memory, over m * n.
-    shared_loads
-        Elements of A and B that all lanes read from shared memory, over m * n. (What an epilogue
-        stages there is no part of either; both are None for a kernel whose shared-memory accesses
-        are not described.)
+    For a tile of bM x bN x bK ``global_loads`` is k / bM + k / bN when m, n and k are multiples of
+    the tile. What an epilogue stages in shared memory is no part; both figures of it are None for a
+    kernel whose shared-memory accesses are not described.
     """
 
     global_loads: float
@@ -88,24 +70,10 @@ class PerResult:
 class Roofline:
     """Where the problem stands on the roofline of a GPU.
 
-    Attributes
-    ----------
-    peak_tflops, unit
-        Peak rate of dense products of this type, in 10**12 operations per second, and what makes
-        them: ``"tensor cores"`` or ``"CUDA cores"``.
-    bandwidth_gbs
-        Memory bandwidth in 10**9 bytes per second.
-    ridge
-        Operations per byte at which the two take equally long.
-    intensity
-        Operations per compulsory byte.
-    compute_seconds, memory_seconds
-        Least time for the operations, and for the compulsory bytes.
-
-    Notes
-    -----
     S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for
-    multicore architectures", CACM 52(4), 2009.
+    multicore architectures", CACM 52(4), 2009. Rates are in 10**12 operations and 10**9 bytes per
+    second; ``unit`` makes the products; ``ridge`` and ``intensity`` are operations per byte at
+    which both take equally long, and per compulsory byte; the times are the least for each.
     """
 
     peak_tflops: float
@@ -136,26 +104,10 @@ class Roofline:
 class Performance:
     """What bounds a kernel for one problem.
 
-    Attributes
-    ----------
-    flops
-        Operations: 2 m n k.
-    traffic
-        Bytes that it moves.
-    intensity
-        Operations per compulsory byte; 0.0 without bytes.
-    requested_intensity
-        Operations per requested byte; 0.0 without bytes.
-    per_result
-        Accesses per element of C.
-    gpu
-        The GPU that it is placed on; None when none was named and none stands for the arch.
-    roofline
-        None without a GPU, or when the rate of this type is not known.
-    occupancy
-        None when the limits of the compute capability are not known.
-    waves
-        None without a GPU, or when not even one CTA fits on a multiprocessor.
+    ``intensity`` and ``requested_intensity`` are operations per compulsory and per requested byte,
+    0.0 without bytes. ``gpu`` is None when none was named and none stands for the arch, and then
+    ``roofline`` (also without a known rate) and ``waves`` (also when no CTA fits) are too;
+    ``occupancy`` when the limits of the compute capability are not known.
     """
 
     flops: int
@@ -169,53 +121,24 @@ class Performance:
     waves: Waves | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything in strings, numbers, lists and dicts; None for what is not known.
-
-        Examples
-        --------
-        ``performance.to_dict()["roofline"]["bound"]`` is ``"memory"`` or ``"compute"``.
-        """
-        gpu, roofline, held = self.gpu, self.roofline, self.occupancy
+        """Return everything in strings, numbers, lists and dicts; None for what is not known."""
+        traffic = {
+            **asdict(self.traffic),
+            "excess": self.traffic.excess,
+            "compulsory_bytes": self.traffic.compulsory_bytes,
+            "requested_bytes": self.traffic.requested_bytes,
+        }
+        of_gpu = ("name", "cc", "sms", "clock_ghz", "bandwidth_gbs", "l2_bytes", "source")
         return {
             "flops": self.flops,
-            "traffic": {
-                "compulsory": dict(self.traffic.compulsory),
-                "requested": dict(self.traffic.requested),
-                "excess": self.traffic.excess,
-                "compulsory_bytes": self.traffic.compulsory_bytes,
-                "requested_bytes": self.traffic.requested_bytes,
-            },
+            "traffic": traffic,
             "intensity": self.intensity,
             "requested_intensity": self.requested_intensity,
             "per_result": asdict(self.per_result),
-            "gpu": None
-            if gpu is None
-            else {
-                "name": gpu.name,
-                "cc": gpu.cc,
-                "sms": gpu.sms,
-                "clock_ghz": gpu.clock_ghz,
-                "bandwidth_gbs": gpu.bandwidth_gbs,
-                "l2_bytes": gpu.l2_bytes,
-                "source": gpu.source,
-            },
-            "roofline": None
-            if roofline is None
-            else {
-                **asdict(roofline),
-                "bound": roofline.bound,
-                "seconds": roofline.seconds,
-                "attainable_tflops": roofline.attainable_tflops,
-            },
-            "occupancy": None
-            if held is None
-            else {
-                **asdict(held),
-                "limiter": list(held.limiter),
-                "fraction": held.fraction,
-                "registers_known": held.registers_known,
-            },
-            "waves": None if self.waves is None else asdict(self.waves),
+            "gpu": {name: getattr(self.gpu, name) for name in of_gpu} if self.gpu else None,
+            "roofline": _dict(self.roofline, "bound", "seconds", "attainable_tflops"),
+            "occupancy": _dict(self.occupancy, "fraction", "registers_known"),
+            "waves": _dict(self.waves),
         }
 
     def lines(self) -> list[tuple[str, str]]:
@@ -250,6 +173,13 @@ class Performance:
         if self.gpu is not None and self.waves is not None:
             found.append(("waves", _waves_text(self.gpu, self.waves)))
         return found
+
+
+def _dict(value: Any, *properties: str) -> dict[str, Any] | None:
+    """The fields of a dataclass, and some of its properties."""
+    if value is None:
+        return None
+    return asdict(value) | {name: getattr(value, name) for name in properties}
 
 
 def _ratio(a: float, b: float) -> float:
@@ -297,31 +227,16 @@ def _waves_text(gpu: Gpu, grid: Waves) -> str:
     )
 
 
-def elements(row: AccessRow, size: int) -> int:
-    """Elements that all lanes of the launch move; of a bulk copy, which has no lanes, its bytes."""
-    totals = row.launch
-    moved = totals.lanes * row.bits // 8 if totals.lanes else totals.bytes or 0
-    return int(moved) // size
-
-
-def _per_result(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
-    results = problem.m * problem.n
-    sizes = {x.name: dtype(x.dtype).bytes for x in (problem.A, problem.B, problem.C)}
-
-    def count(operands: str, space: str, direction: str) -> float:
-        chosen = (
-            row
-            for row in rows
-            if row.operand in operands and (row.space, row.direction) == (space, direction)
-        )
-        return _ratio(sum(elements(row, sizes[row.operand]) for row in chosen), results)
+def _reuse(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
+    def elements(*kind: str) -> float:
+        return per_result(problem, rows, *kind).get("elements", 0.0)
 
     described = any(row.operand in "AB" and row.space == "shared" for row in rows)
     return PerResult(
-        global_loads=count("AB", "global", "load"),
-        global_stores=count("C", "global", "store"),
-        shared_stores=count("AB", "shared", "store") if described else None,
-        shared_loads=count("AB", "shared", "load") if described else None,
+        global_loads=elements("AB", "global", "load"),
+        global_stores=elements("C", "global", "store"),
+        shared_stores=elements("AB", "shared", "store") if described else None,
+        shared_loads=elements("AB", "shared", "load") if described else None,
     )
 
 
@@ -375,36 +290,10 @@ def performance(
 ) -> Performance:
     """Return what bounds a kernel for a problem.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    launch
-        CTAs, threads per CTA, dynamic shared memory in bytes.
-    arch
-        What the kernel is compiled for (``"sm_80"``).
-    rows
-        One per memory instruction, with the totals of the launch.
-    resources
-        Registers and static shared memory of the build; without it occupancy is an upper bound.
-    gpu
-        A row of ``gpus.GPUS`` or its name; by default the one that stands for the arch.
-    reads_c
-        Whether C is read (beta is not 0).
-
-    Returns
-    -------
-    Performance
-
-    Raises
-    ------
-    OptionError
-        For a GPU that is not known, or that does not run kernels of ``arch``.
-
-    Examples
-    --------
-    For float16, 4096 x 4096 x 4096 with a tile of 128 x 256 x 64, ``per_result.global_loads`` is
-    4096 / 128 + 4096 / 256 = 48.0, and ``roofline.bound`` is ``"compute"`` on an A100.
+    ``launch`` is of a kernel compiled for ``arch`` with ``rows`` of memory instructions; without
+    ``resources`` of a build occupancy is an upper bound. ``gpu``: a row of ``gpus.GPUS`` or its
+    name, by default the one that stands for the arch; OptionError for one that is not known or does
+    not run kernels of ``arch``. ``reads_c``: beta is not 0.
     """
     rows = tuple(rows)
     place = _place(Arch(arch), gpu)
@@ -412,8 +301,8 @@ def performance(
     requested = dict.fromkeys(compulsory, 0)
     for row in rows:
         if row.space == "global":
-            moved = (row.launch.l2_sectors or row.launch.sectors or 0) * SECTOR
-            requested[row.operand] = requested.get(row.operand, 0) + moved
+            sectors = row.launch.l2_sectors or 0
+            requested[row.operand] = requested.get(row.operand, 0) + sectors * SECTOR
     traffic = Traffic(compulsory, requested)
     intensity = _ratio(problem.flops, traffic.compulsory_bytes)
 
@@ -430,7 +319,7 @@ def performance(
         traffic=traffic,
         intensity=intensity,
         requested_intensity=_ratio(problem.flops, traffic.requested_bytes),
-        per_result=_per_result(problem, rows),
+        per_result=_reuse(problem, rows),
         gpu=place,
         roofline=roofline(place, problem, reads_c) if place else None,
         occupancy=held,

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
 from math import prod
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm._text import plain
+from cute_gemm._text import percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.analysis.html_page import Page
 from cute_gemm.analysis.mends.gmem import Mend, mends
 from cute_gemm.analysis.performance import Performance, performance
-from cute_gemm.analysis.rows import AccessRow, findings, make_row, modes, number, percent
+from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
+from cute_gemm.analysis.shown import Paged, size_text, types_text
+from cute_gemm.analysis.tables import Cell, Column, Findings, Pairs, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table
 
-    from cute_gemm.access import Access
+    from cute_gemm.access import Access, Partition
     from cute_gemm.gpus.table import Gpu
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Resources
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 #: Version of the keys of ``Report.to_dict``; raised when a key changes its meaning.
 FORMAT = 1
-
-#: Characters per line of ``str(report)``.
-WIDTH = 112
+_OF_MATRIX = ("modes", "shape", "stride", "ld", "major", "dtype", "alignment", "conj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,10 @@ class OperandView:
     name: str
     rows: tuple[AccessRow, ...]
 
+    def of(self, space: str) -> list[AccessRow]:
+        """Its accesses of ``"global"`` or ``"shared"`` memory."""
+        return [row for row in self.rows if row.space == space]
+
     @property
     def coalesced(self) -> bool:
         """Whether all its global accesses (of C: loads and stores) are coalesced.
@@ -50,13 +52,28 @@ class OperandView:
         Judged are those with interior tiles, or all when none has one: a last k-tile that K does
         not fill decides as little as the edge of a matrix.
         """
-        rows = [row for row in self.rows if row.space == "global"]
+        rows = self.of("global")
         return all(row.good for row in rows if not row.at_edges or all(r.at_edges for r in rows))
 
     @property
     def conflict_free(self) -> bool:
         """Whether all its shared-memory accesses take the fewest wavefronts possible."""
-        return all(row.good for row in self.rows if row.space == "shared")
+        return all(row.good for row in self.of("shared"))
+
+    def summary(self) -> list[str | Cell]:
+        """Its verdicts on global and on shared memory: a line of a table."""
+        of_global, of_shared = self.of("global"), self.of("shared")
+        bad = [row.efficiency for row in of_global if not row.good and row.efficiency is not None]
+        coalesced = "coalesced" if self.coalesced else "not coalesced"
+        if bad:
+            coalesced += f": {percent(min(bad))} of the bytes are used"
+        ways = ", ".join(dict.fromkeys(row.verdict for row in of_shared if not row.good))
+        conflicts = f"bank conflicts: {ways}" if ways else "conflict-free"
+        return [
+            Cell(self.name, bold=True),
+            Cell(coalesced, good=self.coalesced) if of_global else "-",
+            Cell(conflicts, good=self.conflict_free) if of_shared else "-",
+        ]
 
 
 def _jsonable(value: Any) -> Any:
@@ -73,7 +90,7 @@ def _jsonable(value: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
+class Report(Paged):
     """What a kernel does to memory for one problem; ``print`` it, or take ``to_dict()``.
 
     Attributes
@@ -88,14 +105,12 @@ class Report:
         Registers, shared memory and spills of the build, or None when nothing was built.
     rows
         One ``AccessRow`` per memory instruction.
-    accesses
-        What each row evaluates, in the same order.
     findings
         One sentence for each thing that is not as good as it could be.
-    mends
-        What would mend each access, the mend of fewest changes first.
     performance
         Bytes, intensity, roofline, occupancy, waves.
+    pictures
+        How the kernel's threads divide tiles.
     """
 
     problem: GemmProblem
@@ -105,10 +120,9 @@ class Report:
     launch: Launch
     resources: Resources | None
     rows: tuple[AccessRow, ...]
-    accesses: tuple[Access, ...]
     findings: tuple[str, ...]
-    mends: tuple[tuple[Mend, ...], ...]
     performance: Performance
+    pictures: tuple[Partition, ...] = ()
 
     def __getitem__(self, operand: str) -> OperandView:
         """Return the accesses of ``"A"``, ``"B"`` or ``"C"``.
@@ -151,101 +165,64 @@ class Report:
             "k": problem.k,
             "compute": problem.compute,
             "matrices": {
-                matrix.name: {
-                    "descriptor": str(matrix),
-                    "modes": list(modes(matrix)),
-                    "shape": list(matrix.shape),
-                    "stride": list(matrix.stride),
-                    "ld": matrix.ld,
-                    "major": matrix.major,
-                    "dtype": matrix.dtype,
-                    "alignment": matrix.alignment,
-                    "conj": matrix.conj,
-                }
-                for matrix in (problem.A, problem.B, problem.C)
+                matrix.name: {"descriptor": str(matrix)}
+                | {name: _jsonable(getattr(matrix, name)) for name in _OF_MATRIX}
+                for matrix in self._matrices.values()
             },
             "kernel": self.kernel,
             "config": _jsonable(self.config),
             "config_name": getattr(self.config, "name", None),
             "arch": self.arch,
-            "launch": {
-                "grid": self.launch.grid,
-                "block": self.launch.block,
-                "smem": self.launch.smem,
-            },
+            "launch": {name: getattr(self.launch, name) for name in ("grid", "block", "smem")},
             "resources": _jsonable(self.resources),
             "operands": {
                 view.name: {"coalesced": view.coalesced, "conflict_free": view.conflict_free}
                 for view in self.operands
             },
-            "accesses": [asdict(row) for row in self.rows],
+            "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
             "mends": [[asdict(mend) for mend in found] for found in self.mends],
             "performance": self.performance.to_dict(),
         }
 
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return ``to_dict()`` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
     # -- readable -----------------------------------------------------------------------------
 
-    def to_html(self) -> str:
-        """Return the report with its pictures as one HTML file, which needs nothing beside it.
+    @property
+    def _matrices(self) -> dict[str, Any]:
+        """A, B and C by name and modes: ``"A(M,K)"``."""
+        problem = self.problem
+        return {f"{x.name}({','.join(x.modes)})": x for x in (problem.A, problem.B, problem.C)}
 
-        Examples
-        --------
-        ``Path("report.html").write_text(report.to_html(), encoding="utf-8")``
-        """
-        from cute_gemm.analysis.html import report_html
+    @property
+    def _launched(self) -> str:
+        shape = f"{self.launch.grid:,} CTAs x {self.launch.block} threads"
+        return f"{shape}, {self.launch.smem:,} bytes of dynamic shared memory"
 
-        return report_html(self)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from cute_gemm.analysis.html import fragment_html
-
-        return fragment_html(self)
-
-    def __str__(self) -> str:
-        return plain(self, WIDTH)
-
-    def show(self, console: Console | None = None) -> None:
-        """Print with colours to ``console``, by default to a new one on standard output."""
-        if console is None:
-            from rich.console import Console
-
-            console = Console()
-        console.print(self)
+    @property
+    def _spilled(self) -> str:
+        assert self.resources is not None
+        spilled = self.resources.spill_stores + self.resources.spill_loads
+        return f"{spilled} bytes spilled" if spilled else "no spills"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
         yield from self._header()
-        tables = (self._global_table(), self._edge_table(), self._shared_table())
-        for table in (*tables, self._launch_table(), self._performance_table()):
-            if table is not None:
-                yield Text()
-                yield table
+        for table, _ in access_tables(self.rows):
+            yield Text()
+            yield table
+        yield Text()
+        yield Pairs(self.performance.lines(), "Performance")
         if self.findings:
             yield Text()
-        for finding in self.findings:
-            yield _bullet(finding)
+            yield Findings(self.findings)
 
     def _header(self) -> Iterable[Any]:
         from rich.text import Text
 
-        problem = self.problem
-        yield Text.assemble(
-            ("gemm ", ""),
-            (problem.op, "bold"),
-            f" (BLAS-equivalent {problem.blas_op})  M={problem.m} N={problem.n} K={problem.k}"
-            f"  {problem.types}",
-        )
-        matrices = (problem.A, problem.B, problem.C)
-        width = max(len(str(matrix)) for matrix in matrices)
-        for matrix in matrices:
-            name = f"{matrix.name}({','.join(modes(matrix))})"
+        yield Text.assemble("gemm ", (self.problem.op, "bold"), size_text(self.problem))
+        width = max(len(str(matrix)) for matrix in self._matrices.values())
+        for name, matrix in self._matrices.items():
             yield Text.assemble(
                 (name, "bold"),
                 f"  {matrix!s:<{width}}  {matrix.major}-major, ld{matrix.name.lower()} "
@@ -255,150 +232,80 @@ class Report:
         yield Text(f"kernel {self.kernel}, {self.arch}")
         if self.config is not None:
             yield Text(f"config {getattr(self.config, 'name', None) or self.config}")
-        launch = f"launch {self.launch.grid:,} CTAs x {self.launch.block} threads, "
-        launch += f"{self.launch.smem:,} bytes of dynamic shared memory"
-        built = self.resources
+        launch, built = f"launch {self._launched}", self.resources
         if built is not None:
-            spilled = built.spill_stores + built.spill_loads
             launch += f"; {built.registers} registers, {built.shared_static:,} bytes static, "
-            launch += f"{spilled} bytes spilled" if spilled else "no spills"
+            launch += self._spilled
         yield Text(launch)
 
-    def _global_table(self) -> Table | None:
-        rows = [row for row in self.rows if row.space == "global"]
-        if not rows:
-            return None
-        table = _table(
-            "Global memory, per request of the interior tiles (sectors of 32 bytes, lines of 128)",
-            ("", "access", "bits", "lanes", "requests", "sectors", "ideal", "lines", "bytes")
-            + ("efficiency", "verdict"),
-            left=(0, 1, 10),
+    def page(self) -> Page:
+        """Return what ``to_html`` says."""
+        problem = self.problem
+        size = (problem.m, problem.n, problem.k)
+        words = [Column(head, left=True) for head in ("operand", "global memory", "shared memory")]
+        summary = [view.summary() for view in self.operands]
+        return Page(
+            title=f"gemm {problem.op} {'x'.join(map(str, size))} {problem.A.dtype}, {self.kernel}",
+            heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {problem.A.dtype}",
+            intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
+            sections=(
+                ("Verdict", (Table("", tuple(words), summary), Findings(self.findings))),
+                ("Problem", self._problem_page()),
+                ("Kernel", self._kernel_page()),
+                ("Performance", (Pairs(self.performance.lines()),)),
+            ),
+            rows=self.rows,
+            pictures=self.pictures,
         )
-        for row in rows:
-            table.add_row(
-                row.operand,
-                _name(row),
-                str(row.bits or "-"),
-                number(row.lanes) if row.bits else "-",
-                f"{number(row.requests)}/{row.unit}",
-                number(row.sectors),
-                number(row.ideal_sectors),
-                number(row.lines),
-                number(row.bytes),
-                percent(row.efficiency),
-                _verdict(row),
-            )
-        return table
 
-    def _edge_table(self) -> Table | None:
-        rows = [row for row in self.rows if row.edge_tiles]
-        if not rows:
-            return None
-        table = _table(
-            "Global memory, per request of the edge tiles",
-            ("", "access", "interior tiles", "edge tiles", "sectors", "efficiency"),
-            left=(0, 1),
+    def _problem_page(self) -> tuple[Pairs, Table]:
+        problem = self.problem
+        said = (
+            ("op", f"{problem.op} (BLAS-equivalent of the storage: {problem.blas_op})"),
+            ("M, N, K", f"{problem.m:,}, {problem.n:,}, {problem.k:,}"),
+            ("types", types_text(problem)),
         )
-        for row in rows:
-            table.add_row(
-                row.operand,
-                _name(row),
-                number(row.interior_tiles),
-                number(row.edge_tiles),
-                number(row.edge_sectors),
-                percent(row.edge_efficiency),
-            )
-        return table
-
-    def _shared_table(self) -> Table | None:
-        rows = [row for row in self.rows if row.space == "shared"]
-        if not rows:
-            return None
-        table = _table(
-            "Shared memory, per request",
-            ("", "access", "bits", "lanes", "requests", "wavefronts", "ideal", "conflicts")
-            + ("verdict",),
-            left=(0, 1, 8),
+        columns = (
+            *(Column(head, left=True) for head in ("matrix", "shape : stride", "major")),
+            Column("ld"),
+            Column("dtype", left=True),
+            Column("base aligned to"),
+            Column("bytes"),
         )
-        for row in rows:
-            table.add_row(
-                row.operand,
-                _name(row),
-                str(row.bits),
-                number(row.lanes),
-                f"{number(row.requests)}/{row.unit}",
-                number(row.wavefronts),
-                number(row.ideal_wavefronts),
-                number(row.conflicts),
-                _verdict(row),
+        lines = [
+            [
+                Cell(name, bold=True),
+                Cell(str(matrix), code=True),
+                matrix.major,
+                f"{matrix.ld:,}",
+                matrix.dtype + (", conjugated" if matrix.conj else ""),
+                f"{matrix.alignment} bytes",
+                f"{matrix.nbytes:,}",
+            ]
+            for name, matrix in self._matrices.items()
+        ]
+        return Pairs(said), Table("Descriptors", columns, lines)
+
+    def _kernel_page(self) -> tuple[Pairs, ...]:
+        built, config = self.resources, self.config
+        pairs: list[tuple[str, str | Cell]] = [
+            ("kernel", Cell(self.kernel, code=True)),
+            ("arch", Cell(self.arch, code=True)),
+            ("launch", self._launched),
+        ]
+        if built is not None:
+            used = (
+                f"{built.registers} registers per thread, {built.shared_static:,} bytes of static"
             )
-        return table
-
-    def _launch_table(self) -> Table | None:
-        if not self.rows:
-            return None
-        table = _table(
-            "The whole launch",
-            ("", "access", "requests", "sectors", "ideal", "wavefronts", "conflicts"),
-            left=(0, 1),
-        )
-        for row in self.rows:
-            totals = row.launch
-            table.add_row(
-                row.operand,
-                _name(row, "" if row.instruction.endswith(row.space) else f" ({row.space})"),
-                number(totals.requests),
-                number(totals.sectors),
-                number(totals.ideal_sectors),
-                number(totals.wavefronts),
-                number(totals.conflicts),
-            )
-        return table
-
-    def _performance_table(self) -> Table:
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table.grid(padding=(0, 2, 0, 1))
-        table.title, table.title_justify, table.title_style = "Performance", "left", "bold"
-        for label, text in self.performance.lines():
-            table.add_row(label, Text(text))
-        return table
-
-
-def _name(row: AccessRow, more: str = "") -> str:
-    """The instruction, and under it the part of the launch that the row is about."""
-    part = wrap(row.part, 16)
-    return "\n ".join([f"{row.instruction}{more}", *part])
-
-
-def _verdict(row: AccessRow) -> Any:
-    from rich.text import Text
-
-    return Text(row.verdict, style="green" if row.good else "bold red")
-
-
-def _bullet(sentence: str) -> Any:
-    """Return a sentence whose further lines are indented under its first."""
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    # Text, not str: rich would read the brackets of a config or a layout as markup.
-    grid.add_row("-", Text(sentence))
-    return grid
-
-
-def _table(title: str, columns: tuple[str, ...], left: tuple[int, ...]) -> Table:
-    """Return an empty table; the columns in ``left`` are text, the others numbers."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.show_edge = False
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="left" if index in left else "right", no_wrap=index in left)
-    return table
+            pairs.append(("build", f"{used} shared memory, {self._spilled}"))
+        if config is not None:
+            pairs.append(("config", Cell(str(getattr(config, "name", None) or config), code=True)))
+        if not is_dataclass(config):
+            return (Pairs(pairs),)
+        of_config = [
+            (f.name, Cell(str(getattr(config, f.name)), code=True)) for f in fields(config)
+        ]
+        return Pairs(pairs), Pairs(of_config, compact=True)
 
 
 #: Mends that were looked for, by all that they depend on: some kernels' take half a second.
@@ -446,15 +353,8 @@ def _digest(array: np.ndarray) -> bytes:
 def _content(key: Any, access: Access) -> Any:
     """What mends of a copy depend on."""
     if isinstance(access, GlobalAccess):
-        return (
-            key,
-            access.matrix,
-            access.tile,
-            access.axis,
-            access.unit,
-            access.region,
-            access.origin,
-        )
+        where = (access.tile, access.axis, access.region, access.origin)
+        return key, access.matrix, access.unit, *where
     if isinstance(access, SharedAccess) and access.coords is not None:
         return key, access.element_bits, _digest(access.coords)
     return key
@@ -492,46 +392,16 @@ def make_report(
     *,
     gpu: Gpu | str | None = None,
     reads_c: bool = False,
+    pictures: tuple[Partition, ...] = (),
 ) -> Report:
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    kernel_name, config, arch
-        What was configured, for which architecture (``"sm_80"``).
-    accesses
-        Every memory instruction of the kernel, in the order they are to be listed.
-    launch
-        Its launch shape.
-    resources
-        Registers, shared memory and spills of a build, if there was one.
-    gpu
-        A row of ``gpus.GPUS`` or its name, for the roofline; by default the one that stands for
-        the arch.
-    reads_c
-        Whether C is read (beta is not 0).
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    OptionError
-        For a GPU that is not known, or that does not run kernels of ``arch``.
-    ValueError
-        When an access does not describe an instruction.
-
-    Examples
-    --------
-    ``make_report(problem, "sm80_pipeline", config, "sm_80", accesses, launch)["A"].coalesced``
-    is True or False.
+    ``accesses`` are listed in their order; ``resources`` are those of a build, if there was one;
+    ``gpu`` is what the roofline is of, by default the one that stands for the arch; ``reads_c``:
+    beta is not 0. OptionError for a GPU that is not known, or does not run kernels of ``arch``.
     """
     accesses = tuple(accesses)
-    found = _mends(accesses, launch.block)
-    rows = tuple(_mended(make_row(access), of) for access, of in zip(accesses, found, strict=True))
+    rows = tuple(map(make_row, accesses, _mends(accesses, launch.block)))
     return Report(
         problem=problem,
         kernel=kernel_name,
@@ -540,15 +410,7 @@ def make_report(
         launch=launch,
         resources=resources,
         rows=rows,
-        accesses=accesses,
         findings=findings(rows),
-        mends=found,
         performance=performance(problem, launch, arch, rows, resources, gpu, reads_c),
+        pictures=pictures,
     )
-
-
-def _mended(row: AccessRow, found: tuple[Mend, ...]) -> AccessRow:
-    """The row with its best mend: after the kernel's own name for it, if there is one."""
-    if row.good or not found:
-        return row
-    return replace(row, mend=f"{row.mend}; or {found[0]}" if row.mend else str(found[0]))

@@ -1,175 +1,305 @@
-"""One row per memory instruction: its figures per request, its verdict, and that in sentences."""
+"""A row of a report: one memory instruction, what it costs, and that in words and in tables."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
-from cute_gemm.access import GlobalAccess, TmaAccess
+from cute_gemm._text import number, percent
+from cute_gemm.analysis.tables import Cell, Column, Table
 from cute_gemm.model import gmem, smem, tma
+from cute_gemm.model.analyze import Analysis, analyze
 from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from cute_gemm.access import Access, SharedAccess
-    from cute_gemm.problem.problem import Matrix
+    from cute_gemm.access import Access, GlobalAccess
+    from cute_gemm.analysis.mends.smem import Mend
 
 #: Verdict on an access with a lane whose address is not a multiple of its vector.
 MISALIGNED = "misaligned"
-#: What a bulk tensor copy is called as an instruction.
-TMA = "TMA"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchTotals:
-    """What the whole launch does with one instruction; counts, and None where it has no such thing.
+    """What the whole launch does with one instruction; None where it has no such thing.
 
-    Attributes
-    ----------
-    requests, off
-        Requests, and those whose lanes are all predicated off.
-    lanes
-        Lanes that take part; 0 for a bulk copy (TMA), which has none.
-    bytes
-        Distinct bytes of each request, summed; of a bulk copy, what arrives in every CTA.
-    sectors, ideal_sectors, lines
-        Of a global access.
-    l2_sectors
-        Of a global access, the sectors that L2 is asked for; more than ``sectors`` where 16-byte
-        ``cp.async`` is off a sector (``gmem.analyze``).
-    wavefronts, ideal_wavefronts, conflicts
-        Of a shared access.
-    counted_wavefronts, counted_conflicts
-        What the hardware's counters show of it, which differs for ``cp.async`` (``SharedCounts``).
+    The names are those of ``GlobalCounts`` and ``SharedCounts``, which say what each is. A bulk
+    copy (TMA) has no lanes, and its bytes are what arrives in every CTA.
     """
 
     requests: int
     off: int
     lanes: int
     bytes: int
-    sectors: int | None = None
-    ideal_sectors: int | None = None
-    lines: int | None = None
-    l2_sectors: int | None = None
-    wavefronts: int | None = None
-    ideal_wavefronts: int | None = None
-    conflicts: int | None = None
-    counted_wavefronts: int | None = None
-    counted_conflicts: int | None = None
+    sectors: int | None
+    ideal_sectors: int | None
+    lines: int | None
+    l2_sectors: int | None
+    wavefronts: int | None
+    ideal_wavefronts: int | None
+    conflicts: int | None
+    counted_wavefronts: int | None
+    counted_conflicts: int | None
 
 
-@dataclass(frozen=True, slots=True)
+class _Mean:
+    """A figure of the counts by this name, per request; None where they have no such figure."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, row: AccessRow, owner: type) -> Any:
+        return _per_request(row.counts, self.name)
+
+
+def _per_request(counts: gmem.GlobalCounts | smem.SharedCounts, name: str) -> float | None:
+    """The mean over the requests, exactly an integer where it is one."""
+    total = getattr(counts, name, None)
+    if total is None or not counts.requests:
+        return total
+    whole, rest = divmod(total, counts.requests)
+    return total / counts.requests if rest else float(whole)
+
+
+@dataclass(frozen=True, eq=False)
 class AccessRow:
-    """One memory instruction of the kernel.
+    """One memory instruction of a kernel: the access, what the model found, what would mend it.
 
-    Figures per request are means over the requests that the verdict is about: for global memory
-    those of the interior tiles (of all tiles if the matrix fills none), for shared memory all.
-
-    Attributes
-    ----------
-    operand, space, direction, instruction
-        ``"A"``, ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, ``"cp.async"``.
-    part
-        Which part of the launch this is, when the instruction has several: ``"last k-tile"``.
-    bits
-        Bits that each lane moves; 0 for a bulk copy.
-    lanes
-        Lanes of a request that take part; 0 for a bulk copy.
-    unit, requests
-        ``"k-tile"`` or ``"CTA"``, and the requests of one.
-    sectors, ideal_sectors, lines, l2_sectors
-        Per request; None for shared memory.
-    bytes
-        Distinct bytes used per request.
-    efficiency
-        Bytes used over bytes of the sectors that L2 is asked for; None for shared memory.
-    wavefronts, ideal_wavefronts, conflicts
-        Per request; None for global memory.
-    good
-        Coalesced, or free of conflicts.
-    verdict
-        The same in words.
-    why
-        What the verdict comes from, when it is not good.
-    limit
-        What keeps the vector from being wider.
-    mend
-        What would fix a bad verdict.
-    interior_tiles, edge_tiles
-        Tiles that are full, and those that are not; None for shared memory.
-    edge_sectors, edge_efficiency
-        Sectors per request and efficiency in the edge tiles; None without one.
-    launch
-        Totals of the whole launch.
-    notes
-        What else is to be said about it: one sentence each.
+    All else follows. ``operand``, ``direction``, ``instruction``, ``part``, ``bits`` (of a lane; 0
+    for a bulk copy), ``unit`` (``"k-tile"`` or ``"CTA"``) and ``limit`` (what keeps the vector from
+    being wider) are the access's. Figures per request (``lanes``, ``bytes``, ``sectors``, ...) are
+    means over the requests that the verdict is about: for global memory those of the interior tiles
+    (of all tiles if the matrix fills none), for shared memory all. ``sectors`` are as the hardware
+    counts them, ``l2_sectors`` those that L2 is asked for, which differ for 16-byte ``cp.async``
+    off a sector (``gmem.analyze``). A figure that the memory space does not have is None.
     """
 
-    operand: str
-    space: Literal["global", "shared"]
-    direction: Literal["load", "store"]
-    instruction: str
-    part: str
-    bits: int
-    lanes: float
-    unit: str
-    requests: int
-    sectors: float | None
-    ideal_sectors: float | None
-    lines: float | None
-    l2_sectors: float | None
-    bytes: float
-    efficiency: float | None
-    wavefronts: float | None
-    ideal_wavefronts: float | None
-    conflicts: float | None
-    good: bool
-    verdict: str
-    why: str
-    limit: str
-    mend: str
-    interior_tiles: int | None
-    edge_tiles: int | None
-    edge_sectors: float | None
-    edge_efficiency: float | None
-    launch: LaunchTotals
-    notes: tuple[str, ...] = ()
+    access: Access
+    found: Analysis
+    mends: tuple[Mend, ...] = ()
+
+    operand = property(attrgetter("access.operand"))
+    direction = property(attrgetter("access.direction"))
+    instruction = property(attrgetter("access.instruction"))
+    part = property(attrgetter("access.part"))
+    bits = property(attrgetter("access.bits"))
+    unit = property(attrgetter("access.unit"))
+    limit = property(attrgetter("access.limit"))
+
+    lanes, bytes = _Mean(), _Mean()
+    sectors, ideal_sectors, l2_sectors, lines = _Mean(), _Mean(), _Mean(), _Mean()
+    wavefronts, ideal_wavefronts, conflicts = _Mean(), _Mean(), _Mean()
+
+    @property
+    def space(self) -> str:
+        """``"global"`` or ``"shared"``."""
+        return "shared" if isinstance(self.found, smem.SharedAnalysis) else "global"
+
+    @property
+    def counts(self) -> gmem.GlobalCounts | smem.SharedCounts:
+        """What the figures per request are means of."""
+        found = self.found
+        return found.once if isinstance(found, smem.SharedAnalysis) else found.judged
+
+    @property
+    def requests(self) -> int:
+        """Requests of one ``unit``."""
+        found = self.found
+        return (found.once if isinstance(found, smem.SharedAnalysis) else found.tile).requests
+
+    @property
+    def efficiency(self) -> float | None:
+        """Bytes used over bytes of the sectors that L2 is asked for."""
+        return getattr(self.counts, "efficiency", None)
+
+    @property
+    def interior_tiles(self) -> int | None:
+        """Visits of tiles that are full."""
+        return getattr(self.found.interior, "tiles", None)
+
+    @property
+    def edge_tiles(self) -> int | None:
+        """Visits of tiles that the matrix does not fill."""
+        return getattr(self.found.edge, "tiles", None)
+
+    @property
+    def edge_sectors(self) -> float | None:
+        """Sectors per request in the edge tiles, if there are any."""
+        return _per_request(self.found.edge, "sectors") if self.edge_tiles else None
+
+    @property
+    def edge_l2_sectors(self) -> float | None:
+        """Sectors that L2 is asked for per request in the edge tiles, if there are any."""
+        return _per_request(self.found.edge, "l2_sectors") if self.edge_tiles else None
+
+    @property
+    def edge_efficiency(self) -> float | None:
+        """Efficiency in the edge tiles, if there are any."""
+        return getattr(self.found.edge, "efficiency", None) if self.edge_tiles else None
 
     @property
     def at_edges(self) -> bool:
         """Whether this is a part of the launch that has edge tiles alone, as a last k-tile may."""
         return bool(self.part and self.edge_tiles and not self.interior_tiles)
 
+    @cached_property
+    def launch(self) -> LaunchTotals:
+        """Totals of the whole launch."""
+        found = self.found
+        figures: Any = {
+            field.name: getattr(found.launch, field.name, None) for field in fields(LaunchTotals)
+        }
+        totals = LaunchTotals(**figures)
+        if isinstance(found, tma.TmaAnalysis):
+            arrives = (found.interior.bytes + found.edge.bytes) * self.access.sweeps  # type: ignore[union-attr]
+            return replace(totals, bytes=arrives)
+        return totals
 
-def _mean(total: int, count: int) -> float:
-    """Return the mean, exactly an integer where it is one."""
-    if not count:
-        return 0.0
-    return float(total // count) if total % count == 0 else total / count
+    # -- in words -----------------------------------------------------------------------------
+
+    @property
+    def good(self) -> bool:
+        """Coalesced (and legal, as a bulk copy), or free of conflicts."""
+        found = self.found
+        if isinstance(found, smem.SharedAnalysis):
+            return found.conflict_free
+        return found.coalesced and getattr(found, "legal", True)
+
+    @property
+    def verdict(self) -> str:
+        """The same in words."""
+        return self._words[0]
+
+    @property
+    def why(self) -> str:
+        """What the verdict comes from, when it is not good."""
+        return self._words[1]
+
+    @cached_property
+    def _words(self) -> tuple[str, str]:
+        found = self.found
+        if isinstance(found, gmem.GlobalAnalysis):
+            return _why_global(self.access, found)  # type: ignore[arg-type]
+        if isinstance(found, tma.TmaAnalysis):
+            verdict = "coalesced" if found.coalesced else "not coalesced"
+            return (verdict if found.legal else "illegal"), ""
+        if found.conflict_free:
+            return "conflict-free", ""
+        why = f"a request takes {found.worst_wavefronts} wavefronts where {found.worst_ideal} "
+        why += "would do"
+        if gmem.bypasses_l1(self.instruction, self.bits):
+            why += " (counters show none of them: 16-byte copies go past the unit that counts)"
+        return f"{found.ways}-way conflict", why
+
+    @property
+    def mend(self) -> str:
+        """What would fix a bad verdict: the kernel's own name for it, and the best mend."""
+        mends = (self.access.mend, *map(str, self.mends[:1]))
+        return "" if self.good else "; or ".join(filter(None, mends))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else is to be said of a bulk copy: one sentence each."""
+        return self.found.findings if isinstance(self.found, tma.TmaAnalysis) else ()
+
+    @property
+    def name(self) -> str:
+        """``"cp.async (last k-tile)"``."""
+        return f"{self.instruction} ({self.part})" if self.part else self.instruction
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AccessRow) and self.to_dict() == other.to_dict()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every figure and word by its name."""
+        return {key: getattr(self, key) for key in _KEYS} | {"launch": asdict(self.launch)}
+
+    def findings(self) -> list[str]:
+        """One plain sentence per thing worth knowing."""
+        kind = f"{self.operand}: {self.instruction}" + (f" of {self.bits} bits" * bool(self.bits))
+        what = f"{kind} ({self.part})" if self.part else kind
+        mend = f" Mend: {self.mend.rstrip('.')}." if self.mend else ""
+        if self.space == "shared":
+            conflicts = f"{what} has bank conflicts ({self.verdict}): {self.why}.{mend}"
+            return [] if self.good else [conflicts]
+        if isinstance(self.found, tma.TmaAnalysis):
+            return [f"{note}{mend}" for note in self.notes] + self._of_edges(what)
+        out = []
+        if self.verdict == MISALIGNED:
+            out.append(f"{what} would fault: {self.why}.{mend}")
+        elif not self.good and not self.at_edges:
+            used = "fetched are used" if self.direction == "load" else "touched are written"
+            more = f" ({number(self.l2_sectors)} of L2)" * (self.l2_sectors != self.sectors)
+            out.append(
+                f"{what} is not coalesced: {number(self.sectors)} sectors per request{more} where "
+                f"{number(self.ideal_sectors)} would do, {percent(self.efficiency)} of the bytes "
+                f"{used}; {self.why}.{mend}"
+            )
+        if self.limit and self.bits < 128:
+            out.append(f"{kind}, not 128: {self.limit.rstrip('.')}.")
+        return out + self._of_edges(what)
+
+    def _of_edges(self, what: str) -> list[str]:
+        """What is to be said of edge tiles, when they are worse than the verdict."""
+        if self.edge_efficiency is None or self.efficiency is None:
+            return []
+        there = f"{percent(self.edge_efficiency)} efficiency there."
+        if self.at_edges:
+            return [] if self.good else [f"{what}: all its tiles are at an edge, with {there}"]
+        if not self.interior_tiles:
+            return [f"{what}: the matrix fills no tile, so its figures are of edge tiles."]
+        if not self.good or self.edge_efficiency >= self.efficiency:
+            return []
+        tiles = self.interior_tiles + (self.edge_tiles or 0)
+        return [f"{what}: {self.edge_tiles:,} of {tiles:,} tiles are at an edge, with {there}"]
+
+
+#: Of ``AccessRow.to_dict``.
+_KEYS = (
+    "operand", "space", "direction", "instruction", "part", "bits", "lanes", "unit", "requests",
+    "sectors", "ideal_sectors", "lines", "l2_sectors", "bytes", "efficiency", "wavefronts",
+    "ideal_wavefronts", "conflicts", "good", "verdict", "why", "limit", "mend", "interior_tiles",
+    "edge_tiles", "edge_sectors", "edge_efficiency", "launch", "notes",
+)  # fmt: skip
+
+
+def make_row(access: Access, mends: tuple[Mend, ...] = ()) -> AccessRow:
+    """Evaluate one access with the model of its memory space."""
+    return AccessRow(access, analyze(access), mends)
+
+
+def findings(rows: Iterable[AccessRow]) -> tuple[str, ...]:
+    """One plain sentence per thing worth knowing."""
+    return tuple(dict.fromkeys(sentence for row in rows for sentence in row.findings()))
 
 
 def _why_global(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[str, str]:
-    """Return verdict and reason of a global access."""
+    """Verdict and reason of a global access; a copy's tensor has no modes and no ld to speak of."""
     worst, matrix = found.worst, access.matrix
+    a_matrix, size = matrix.name in "ABC", dtype(matrix.dtype).bytes
     if worst is None:
         return "no access", ""
     if not found.aligned:
+        ld = f", leading dimension {matrix.ld}" if a_matrix else ""
         return (
             MISALIGNED,
             f"some lane's address is not a multiple of its {access.bits // 8} bytes (base address "
-            f"aligned to {matrix.alignment} bytes, leading dimension {matrix.ld})",
+            f"aligned to {matrix.alignment} bytes{ld})",
         )
     if found.coalesced:
         return "coalesced", ""
-    size = dtype(matrix.dtype).bytes
     if worst.cause == "offset":
+        ld = f", leading dimension {matrix.ld} x {size} bytes" if a_matrix else ""
         return (
             "off sector",
             f"its runs do not begin on a 32-byte boundary (base address aligned to "
-            f"{matrix.alignment} bytes, leading dimension {matrix.ld} x {size} bytes)",
+            f"{matrix.alignment} bytes{ld})",
         )
-    mode = modes(matrix)[matrix.unit]
+    mode = matrix.modes[matrix.unit]
     extent, tile = matrix.shape[matrix.unit], access.tile[matrix.unit]
     if worst.run_bytes == extent * size:
         cause = f"the matrix has only {extent} elements along {mode}, the mode of unit stride"
@@ -179,233 +309,106 @@ def _why_global(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[str, 
         cause = f"the lanes do not run along {mode}, the mode of unit stride"
     pitch = f", {worst.pitch} bytes apart" if worst.pitch else ""
     many = f"{worst.runs} runs" if worst.runs > 1 else "1 run"
-    return "strided", f"a request is {many} of only {worst.run_bytes} bytes{pitch}: {cause}"
+    why = f"a request is {many} of only {worst.run_bytes} bytes{pitch}"
+    return "strided", f"{why}: {cause}" if a_matrix else why
 
 
-def modes(matrix: Matrix) -> tuple[str, str]:
-    """Names of the modes of A(M,K), B(N,K), C(M,N)."""
-    return {"A": ("M", "K"), "B": ("N", "K")}.get(matrix.name, ("M", "N"))
+# ---- in tables ----------------------------------------------------------------------------------
+
+_Columns = dict[str, "Callable[[AccessRow], str | Cell]"]
 
 
-def _global_row(access: GlobalAccess) -> AccessRow:
-    found = gmem.analyze(access)
-    verdict, why = _why_global(access, found)
-    judged, edge, launch = found.judged, found.edge, found.launch
-    return AccessRow(
-        operand=access.operand,
-        space="global",
-        direction=access.direction,
-        instruction=access.instruction,
-        part=access.part,
-        bits=access.bits,
-        lanes=_mean(judged.lanes, judged.requests),
-        unit=access.unit,
-        requests=found.tile.requests,
-        sectors=_mean(judged.l2_sectors, judged.requests),
-        ideal_sectors=_mean(judged.ideal_sectors, judged.requests),
-        lines=_mean(judged.lines, judged.requests),
-        l2_sectors=_mean(judged.l2_sectors, judged.requests),
-        bytes=_mean(judged.bytes, judged.requests),
-        efficiency=judged.efficiency,
-        wavefronts=None,
-        ideal_wavefronts=None,
-        conflicts=None,
-        good=found.coalesced,
-        verdict=verdict,
-        why=why,
-        limit=access.limit,
-        mend="" if found.coalesced else access.mend,
-        interior_tiles=found.interior.tiles,
-        edge_tiles=edge.tiles,
-        edge_sectors=_mean(edge.l2_sectors, edge.requests) if edge.tiles else None,
-        edge_efficiency=edge.efficiency if edge.tiles else None,
-        launch=LaunchTotals(
-            requests=launch.requests,
-            off=launch.off,
-            lanes=launch.lanes,
-            bytes=launch.bytes,
-            sectors=launch.sectors,
-            ideal_sectors=launch.ideal_sectors,
-            lines=launch.lines,
-            l2_sectors=launch.l2_sectors,
-        ),
-    )
+def _numbers(**figures: str) -> _Columns:
+    """Columns of numbers: head -> the row's figure, blanks of a head as underscores."""
+
+    def column(figure: str) -> Callable[[AccessRow], str]:
+        get = attrgetter(figure)
+        return lambda row: number(get(row))
+
+    return {head.replace("_", " "): column(figure) for head, figure in figures.items()}
 
 
-def _shared_row(access: SharedAccess) -> AccessRow:
-    found = smem.analyze(access)
-    once, launch = found.once, found.launch
-    free = found.conflict_free
-    why = ""
-    if not free:
-        why = f"a request takes {found.worst_wavefronts} wavefronts where {found.worst_ideal} "
-        why += "would do"
-        if gmem.bypasses_l1(access.instruction, access.bits):
-            why += " (counters show none of them: 16-byte copies go past the unit that counts)"
-    return AccessRow(
-        operand=access.operand,
-        space="shared",
-        direction=access.direction,
-        instruction=access.instruction,
-        part=access.part,
-        bits=access.bits,
-        lanes=_mean(once.lanes, once.requests),
-        unit=access.unit,
-        requests=once.requests,
-        sectors=None,
-        ideal_sectors=None,
-        lines=None,
-        l2_sectors=None,
-        bytes=_mean(once.bytes, once.requests),
-        efficiency=None,
-        wavefronts=_mean(once.wavefronts, once.requests),
-        ideal_wavefronts=_mean(once.ideal_wavefronts, once.requests),
-        conflicts=_mean(once.conflicts, once.requests),
-        good=free,
-        verdict="conflict-free" if free else f"{found.ways}-way conflict",
-        why=why,
-        limit="",
-        mend="" if free else access.mend,
-        interior_tiles=None,
-        edge_tiles=None,
-        edge_sectors=None,
-        edge_efficiency=None,
-        launch=LaunchTotals(
-            requests=launch.requests,
-            off=launch.off,
-            lanes=launch.lanes,
-            bytes=launch.bytes,
-            wavefronts=launch.wavefronts,
-            ideal_wavefronts=launch.ideal_wavefronts,
-            conflicts=launch.conflicts,
-            counted_wavefronts=launch.counted_wavefronts,
-            counted_conflicts=launch.counted_conflicts,
-        ),
-    )
+_FIRST: _Columns = {"": attrgetter("operand"), "access": lambda row: _name(row)}
+_LANES: _Columns = {
+    "bits": lambda row: str(row.bits or "-"),
+    "lanes": lambda row: number(row.lanes if row.bits else None),
+    "requests": lambda row: f"{number(row.requests)}/{row.unit}",
+}
+_VERDICT: _Columns = {"verdict": lambda row: Cell(row.verdict, good=row.good)}
+_SECTORS = _numbers(
+    sectors="sectors", of_L2="l2_sectors", ideal="ideal_sectors", lines="lines", bytes="bytes"
+) | {"efficiency": lambda row: percent(row.efficiency)}
+_WAVEFRONTS = _numbers(wavefronts="wavefronts", ideal="ideal_wavefronts", conflicts="conflicts")
+_EDGES = _numbers(
+    interior_tiles="interior_tiles",
+    edge_tiles="edge_tiles",
+    sectors="edge_sectors",
+    of_L2="edge_l2_sectors",
+) | {"efficiency": lambda row: percent(row.edge_efficiency)}
+_LAUNCH = {
+    **_FIRST,
+    "access": lambda row: _name(row, "" if row.instruction.endswith(row.space) else row.space),
+    **_numbers(
+        requests="launch.requests",
+        sectors="launch.sectors",
+        of_L2="launch.l2_sectors",
+        ideal="launch.ideal_sectors",
+        wavefronts="launch.wavefronts",
+        conflicts="launch.conflicts",
+    ),
+}
 
 
-def _tma_row(access: TmaAccess) -> AccessRow:
-    found = tma.analyze(access)
-    judged, edge, launch = found.judged, found.edge, found.launch
-    good = found.legal and found.coalesced
-    verdict = "coalesced" if found.coalesced else "not coalesced"
-    return AccessRow(
-        operand=access.operand,
-        space="global",
-        direction=access.direction,
-        instruction=TMA,
-        part=access.part,
-        bits=0,
-        lanes=0,
-        unit=access.unit,
-        requests=found.tile.requests,
-        sectors=_mean(judged.l2_sectors, judged.requests),
-        ideal_sectors=_mean(judged.ideal_sectors, judged.requests),
-        lines=_mean(judged.lines, judged.requests),
-        l2_sectors=_mean(judged.l2_sectors, judged.requests),
-        bytes=_mean(judged.bytes, judged.requests),
-        efficiency=found.efficiency,
-        wavefronts=None,
-        ideal_wavefronts=None,
-        conflicts=None,
-        good=good,
-        verdict=verdict if found.legal else "illegal",
-        why="",
-        limit="",
-        mend="" if good else access.mend,
-        interior_tiles=found.interior.tiles,
-        edge_tiles=edge.tiles,
-        edge_sectors=_mean(edge.l2_sectors, edge.requests) if edge.tiles else None,
-        edge_efficiency=edge.efficiency if edge.tiles else None,
-        launch=LaunchTotals(
-            requests=launch.requests,
-            off=0,
-            lanes=0,
-            bytes=(found.interior.bytes + edge.bytes) * access.sweeps,
-            sectors=launch.sectors,
-            ideal_sectors=launch.ideal_sectors,
-            lines=launch.lines,
-            l2_sectors=launch.l2_sectors,
-        ),
-        notes=found.findings,
-    )
+def _name(row: AccessRow, space: str = "") -> Cell:
+    """The instruction, and under it the part of the launch that the row is about."""
+    return Cell(f"{row.instruction} ({space})" if space else row.instruction, row.part, code=True)
 
 
-def make_row(access: Access) -> AccessRow:
-    """Evaluate one access with the model of its memory space."""
-    if isinstance(access, GlobalAccess):
-        return _global_row(access)
-    return _tma_row(access) if isinstance(access, TmaAccess) else _shared_row(access)
+def _table(
+    title: str, columns: _Columns, rows: Iterable[tuple[int, AccessRow]]
+) -> tuple[Table, list[int | None]]:
+    """A table of rows, and which of them each line is of.
 
-
-def findings(rows: Iterable[AccessRow]) -> tuple[str, ...]:
-    """One plain sentence per thing worth knowing."""
-    found: list[str] = []
-    for row in rows:
-        kind = f"{row.operand}: {row.instruction}" + (f" of {row.bits} bits" if row.bits else "")
-        what = f"{kind} ({row.part})" if row.part else kind
-        mend = f" Mend: {row.mend.rstrip('.')}." if row.mend else ""
-        if row.space == "shared":
-            if not row.good:
-                found.append(f"{what} has bank conflicts ({row.verdict}): {row.why}.{mend}")
-        elif row.instruction == TMA:
-            found += [f"{note}{mend}" for note in row.notes]
-        else:
-            found += _global_findings(row, what, mend)
-            if row.limit and row.bits < 128:
-                found.append(f"{kind}, not 128: {row.limit.rstrip('.')}.")
-        found += _edge_findings(row, what)
-    return tuple(dict.fromkeys(found))
-
-
-def _global_findings(row: AccessRow, what: str, mend: str) -> list[str]:
-    if row.verdict == MISALIGNED:
-        return [f"{what} would fault: {row.why}.{mend}"]
-    if row.good or row.at_edges:
-        return []
-    used = "fetched are used" if row.direction == "load" else "touched are written"
-    more = f" ({number(row.l2_sectors)} of L2)" if row.l2_sectors != row.sectors else ""
-    return [
-        f"{what} is not coalesced: {number(row.sectors)} sectors per request{more} where "
-        f"{number(row.ideal_sectors)} would do, {percent(row.efficiency)} of the bytes "
-        f"{used}; {row.why}.{mend}"
-    ]
-
-
-def _edge_findings(row: AccessRow, what: str) -> list[str]:
-    """What is to be said of edge tiles, when they are worse than the verdict."""
-    if not row.edge_tiles or row.edge_efficiency is None or row.efficiency is None:
-        return []
-    there = f"{percent(row.edge_efficiency)} efficiency there."
-    if row.at_edges:
-        return [] if row.good else [f"{what}: all its tiles are at an edge, with {there}"]
-    if not row.interior_tiles:
-        return [f"{what}: the matrix fills no tile, so its figures are of edge tiles."]
-    if not row.good or row.edge_efficiency >= row.efficiency:
-        return []
-    tiles = row.interior_tiles + row.edge_tiles
-    return [f"{what}: {row.edge_tiles:,} of {tiles:,} tiles are at an edge, with {there}"]
-
-
-def number(value: float | None) -> str:
-    """Return an integer as one, another number with one decimal, None as a dash.
-
-    Examples
-    --------
-    >>> number(16.0), number(2.94), number(None), number(1234567)
-    ('16', '2.9', '-', '1,234,567')
-    >>> number(2**60)
-    '1.1529e+18'
+    Where L2 is asked for others sectors than those that the hardware counts, they have a line below
+    (and no column: the widest of these tables has no room for one).
     """
-    if value is None:
-        return "-"
-    if value >= 1e13:  # wider than a column of the tables; to_dict() has every digit
-        return f"{value:.4e}"
-    return f"{int(value):,}" if value == int(value) else f"{value:,.1f}"
+    columns = dict(columns)
+    of_l2 = columns.pop("of L2", None)
+    lines: list[list[str | Cell]] = []
+    places: list[int | None] = []
+    for place, row in rows:
+        line = {head: of(row) for head, of in columns.items()}
+        lines.append([*line.values()])
+        places.append(place)
+        if of_l2 is not None and of_l2(row) != line["sectors"]:
+            below = {"access": "  of L2", "sectors": of_l2(row)}
+            lines.append([below.get(head, "") for head in columns])
+            places.append(None)
+    heads = tuple(Column(head, left=head in ("", "access", "verdict")) for head in columns)
+    return Table(title, heads, lines), places
 
 
-def percent(fraction: float | None) -> str:
-    """Return a fraction in percent with one decimal, 100 without; never rounded up to 100."""
-    if fraction is None:
-        return "-"
-    return "100 %" if fraction == 1 else f"{min(fraction * 100, 99.9):.1f} %"
+def access_tables(rows: Sequence[AccessRow]) -> Iterable[tuple[Table, list[int | None]]]:
+    """The tables of a kernel's accesses, with the place in ``rows`` that each line is of."""
+    judged = "per request of the interior tiles (sectors of 32 bytes, lines of 128)"
+    of_global = [(place, row) for place, row in enumerate(rows) if row.space == "global"]
+    of_shared = [(place, row) for place, row in enumerate(rows) if row.space == "shared"]
+    at_edges = [(place, row) for place, row in of_global if row.edge_tiles]
+    for title, columns, chosen in (
+        (f"Global memory, {judged}", _FIRST | _LANES | _SECTORS | _VERDICT, of_global),
+        ("Global memory, per request of the edge tiles", _FIRST | _EDGES, at_edges),
+        ("Shared memory, per request", _FIRST | _LANES | _WAVEFRONTS | _VERDICT, of_shared),
+        ("The whole launch", _LAUNCH, [*enumerate(rows)]),
+    ):
+        if chosen:
+            yield _table(title, columns, chosen)
+
+
+def copy_table(row: AccessRow) -> Table:
+    """One side of a copy of one's own, which is moved once."""
+    title, columns = "Shared memory, per request", _LANES | _WAVEFRONTS
+    if row.space == "global":
+        title = "Global memory, per request (sectors of 32 bytes, lines of 128)"
+        columns = _LANES | _SECTORS
+    once: _Columns = {"requests": lambda row: number(row.requests)}
+    return _table(title, {"access": _name} | columns | once | _VERDICT, [(0, row)])[0]

@@ -8,7 +8,7 @@ unit, a launch, and the accesses that the report counts.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cute_gemm.arch import Arch
@@ -22,7 +22,8 @@ from cute_gemm.toolchain.signature import GEMM, Launch, Signature
 if TYPE_CHECKING:
     import numpy as np
 
-    from cute_gemm.access import Access, Work
+    from cute_gemm.access import Access, Partition, Shares, Work
+    from cute_gemm.gpus.table import Gpu
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.unit import TranslationUnit
@@ -43,6 +44,9 @@ class Kernel(ABC):
     minimum_cc: int
     #: Element types (with ``compute`` where it matters: ``"float32/tf32"``).
     dtypes: tuple[str, ...] = ()
+    #: What it does that the kernel before it on the ladder does not, where no template's header
+    #: says so (``analysis.ideas``).
+    idea: str = ""
     #: Fields of the config that may be set as kernel options.
     options: tuple[str, ...] = ()
     #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
@@ -54,6 +58,11 @@ class Kernel(ABC):
         UnsupportedError when this kernel cannot serve the problem or the arch, OptionError for an
         option that is not a field of the config, or whose value is illegal.
         """
+        self.check_call(problem, arch, options)
+        return self.best(problem, arch, options)
+
+    def check_call(self, problem: GemmProblem, arch: str, options: Iterable[str]) -> None:
+        """Refuse an arch, a type or the name of an option that no config of this kernel has."""
         self.check_problem(problem, arch)
         for option in options:
             if option not in self.options:
@@ -61,7 +70,6 @@ class Kernel(ABC):
                 raise OptionError(
                     f"option {option!r} is not one of kernel {self.name!r}; expected {known}"
                 )
-        return self.best(problem, arch, options)
 
     def check_problem(self, problem: GemmProblem, arch: str) -> None:
         """Refuse an arch or a type that no config of this kernel serves."""
@@ -109,6 +117,10 @@ class Kernel(ABC):
     ) -> None:
         """Compute on host arrays, in place: what the kernel would, by NumPy."""
         reference.gemm(problem, A, B, C, alpha, beta)
+
+    def shares(self, config: Any) -> Shares | None:
+        """Return how many results share what is read; None where nothing is known of it."""
+        return None
 
     def source(self, config: Any) -> str:
         """Return the text of what computes."""
@@ -192,6 +204,10 @@ class CompiledKernel(Kernel):
     @abstractmethod
     def work(self, config: Any, problem: GemmProblem) -> Work:
         """Return what a launch multiplies."""
+
+    def pictures(self, config: Any) -> tuple[Partition, ...]:
+        """Return how its threads divide tiles, as far as that is worth a picture."""
+        return ()
 
     def pace(self, config: Any) -> Pace:
         """Return how it gets on: measured, by the type of its products."""

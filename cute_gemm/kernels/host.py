@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cute_gemm.access import Shares
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.problem.dtypes import DTYPES, operand_types
@@ -81,6 +82,10 @@ class Host(Kernel):
     dtypes = operand_types()
     options = ()
     runs_on = "cpu"
+    idea = (
+        "None: the definition. Every element of C is a sum over k, in that order, on the CPU; what "
+        "every other kernel's results are compared with."
+    )
     not_compiled = (
         "kernel 'host' is a loop in Python on the CPU: nothing is compiled or launched for a GPU, "
         "so there is nothing to disassemble or to report; plan.source is the loop"
@@ -104,3 +109,7 @@ class Host(Kernel):
     def source(self, config: HostConfig) -> str:
         """Return the loop's Python source."""
         return inspect.getsource(gemm)
+
+    def shares(self, config: HostConfig) -> Shares:
+        """See :meth:`Kernel.shares`: nothing is shared."""
+        return Shares((1, 1), None)

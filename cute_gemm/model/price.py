@@ -6,8 +6,8 @@ arithmetic on the problem's extents: how many CTAs the busiest multiprocessor ge
 are resident at a time, whether they keep the units busy or wait for themselves, and what L2 and
 DRAM move meanwhile.
 
-How well a kernel does that is its `Pace`, and the constants below are the GPU's: both were fitted to
-1,110 times of 43 kernels and types on an H200 (rms error 13 % for the kernels that are chosen from).
+How well a kernel does that is its `Pace`, and the constants below are the GPU's: both were fitted
+to 1,110 times of 43 kernels and types on an H200 (rms error 13 % for those that are chosen from).
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Pace(NamedTuple):
 class Footprint:
     """What one CTA of a config costs a multiprocessor, whatever the problem's extents.
 
-    ``busy``: clocks of a k-tile when others fill the gaps; ``alone``: clocks that it takes at least;
-    ``cover``: clocks until the next one has come; ``end``: clocks of the way to C; ``tile_bytes``
-    and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a multiprocessor;
-    ``units``: clocks of a k-tile by unit, of which ``busy`` is made.
+    ``busy``: clocks of a k-tile when others fill the gaps; ``alone``: clocks that it takes at
+    least; ``cover``: clocks until the next one has come; ``end``: clocks of the way to C;
+    ``tile_bytes`` and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a
+    multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made.
     """
 
     tile: tuple[int, int, int]
@@ -86,10 +86,11 @@ class Footprint:
 class Price:
     """A predicted time in seconds, and what it is made of.
 
-    ``terms``: seconds of each unit if it were all (``"tensor cores"``, ``"shared memory"``, ``"L1"``,
-    ``"instruction issue"``; ``"waiting"`` of CTAs for themselves; ``"L2"``, ``"DRAM"``, ``"start"``);
-    ``ctas``: of the launch; ``resident``: of a multiprocessor at a time; ``rounds``: how often the
-    busiest multiprocessor is filled; ``full``: the part of its places that the last round fills.
+    ``terms``: seconds of each unit if it were all (``"tensor cores"``, ``"shared memory"``,
+    ``"L1"``, ``"instruction issue"``; ``"waiting"`` of CTAs for themselves; ``"L2"``, ``"DRAM"``,
+    ``"start"``); ``ctas``: of the launch; ``resident``: of a multiprocessor at a time; ``rounds``:
+    how often the busiest multiprocessor is filled; ``full``: the part of its places that the last
+    round fills.
     """
 
     seconds: float
@@ -148,12 +149,11 @@ def footprint(
         if isinstance(counts, SharedCounts):
             sums_of[0] += counts.wavefronts
         else:
-            issued = counts.requests - getattr(counts, "off", 0)
-            sums_of[1] += max(issued, counts.lines / 4)
+            sums_of[1] += max(counts.requests, counts.lines / 4)
             sums_of[2] += counts.l2_sectors
         # A cp.async has an access of each space.
         if not isinstance(counts, SharedCounts) or access.instruction != "cp.async":
-            sums_of[3] += counts.requests - counts.off
+            sums_of[3] += counts.requests
     waves, passes, sectors, moves = (total / DEPTH for total in per["k-tile"])
     products = work.products / DEPTH
     clocks = gpu.sms * gpu.clock_ghz * 1e9
@@ -229,7 +229,7 @@ class Prices:
         self, problem: GemmProblem, bm: Any, bn: Any, bk: Any, busy: Any, waits: Any, end: Any,
         tile_bytes: Any, end_bytes: Any, resident: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """Of one or all: seconds, CTAs of the busiest SM, resident, CTAs, k-tiles, seconds of L2."""
+        """Of one or all: seconds, the busiest SM's CTAs, resident ones, CTAs, k-tiles, L2's seconds."""
         gpu = self._gpu
         clock = gpu.clock_ghz * 1e9
         tiles = np.ceil(problem.m / bm) * np.ceil(problem.n / bn) * problem.l

@@ -101,6 +101,11 @@ class Matrix:
         return (("M", "N") if self.name == "C" else ("MN", "K"))[self.unit]
 
     @property
+    def modes(self) -> tuple[str, str]:
+        """Names of the modes: A is (M, K), B (N, K), C (M, N)."""
+        return {"A": ("M", "K"), "B": ("N", "K")}.get(self.name, ("M", "N"))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the elements, padding between them left out."""
         return self.shape[0] * self.shape[1] * dtype_row(self.dtype).bytes

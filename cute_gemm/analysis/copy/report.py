@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm._text import plain
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.arguments import Copy, understood
 from cute_gemm.analysis.copy.tiles import Direction, Space, global_access, shared_access
-from cute_gemm.analysis.mends.gmem import Mend, mends
-from cute_gemm.analysis.rows import MISALIGNED, AccessRow, findings, make_row, number, percent
+from cute_gemm.analysis.html_page import Page
+from cute_gemm.analysis.mends.gmem import mends
+from cute_gemm.analysis.rows import AccessRow, copy_table, findings, make_row
+from cute_gemm.analysis.shown import Paged
+from cute_gemm.analysis.tables import Cell, Findings, Pairs
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.notation import parse
-from cute_gemm.model import gmem
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 #: Version of the keys of ``CopyReport.to_dict``.
 FORMAT = 1
-#: Characters per line of ``str(report)``.
-WIDTH = 112
 
 
 @dataclass(frozen=True, eq=False)
-class CopyReport:
+class CopyReport(Paged):
     """What one tiled copy does to memory; ``print`` it, or take ``to_dict()``.
 
     Attributes
@@ -44,12 +41,8 @@ class CopyReport:
         Of the tensor in global memory, bytes.
     rows
         One ``AccessRow`` per side of the copy: the tensor's, and that of ``smem``.
-    accesses
-        The accesses that the rows evaluate.
     findings
         One sentence for each thing that is not as good as it could be.
-    mends
-        What would mend each access, best first.
     """
 
     tensor: str
@@ -61,9 +54,7 @@ class CopyReport:
     tile: tuple[int, int]
     base_alignment: int
     rows: tuple[AccessRow, ...]
-    accesses: tuple[GlobalAccess | SharedAccess, ...]
     findings: tuple[str, ...]
-    mends: tuple[tuple[Mend, ...], ...]
 
     @property
     def coalesced(self) -> bool:
@@ -82,109 +73,68 @@ class CopyReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole report in strings, numbers, lists and dicts, with keys that stay."""
+        asked = ("tensor", "atom", "dtype", "threads", "values", "smem")
+        found = ("base_alignment", "coalesced", "conflict_free", "bits")
         return {
             "format": FORMAT,
-            "tensor": self.tensor,
-            "atom": self.atom,
-            "dtype": self.dtype,
-            "threads": self.threads,
-            "values": self.values,
-            "smem": self.smem,
+            **{name: getattr(self, name) for name in asked},
             "tile": list(self.tile),
-            "base_alignment": self.base_alignment,
-            "coalesced": self.coalesced,
-            "conflict_free": self.conflict_free,
-            "bits": self.bits,
-            "accesses": [asdict(row) for row in self.rows],
+            **{name: getattr(self, name) for name in found},
+            "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
             "mends": [[asdict(mend) for mend in found] for found in self.mends],
         }
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return ``to_dict()`` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     @property
     def alternatives(self) -> list[str]:
         """One sentence for each mend that no finding names."""
         return [
             f"{row.instruction} could also be mended by {mend}."
-            for row, found in zip(self.rows, self.mends, strict=True)
+            for row in self.rows
             # The best mend of what is not good is part of a finding.
-            for mend in (found if row.good else found[1:])
+            for mend in (row.mends if row.good else row.mends[1:])
         ]
 
-    def to_html(self) -> str:
-        """Return the report with its pictures as one HTML file, which needs nothing beside it."""
-        from cute_gemm.analysis.html import copy_html
-
-        return copy_html(self)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from cute_gemm.analysis.html import copy_fragment
-
-        return copy_fragment(self)
-
-    def __str__(self) -> str:
-        return plain(self, WIDTH)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
         from rich.text import Text
 
         yield Text.assemble(("copy ", ""), (self.atom, "bold"), f" of {self.dtype}")
-        named = (("tensor", self.tensor), ("smem", self.smem), ("threads", self.threads))
-        for name, text in (*named, ("values", self.values)):
-            if text:
-                yield Text(f"{name:<8} {text}")
+        for name, text in self._asked.items():
+            yield Text(f"{name:<8} {text}")
         covers = f"one copy covers ({self.tile[0]},{self.tile[1]})"
         if any(row.space == "global" for row in self.rows):
             covers += f", base address aligned to {self.base_alignment} bytes"
         yield Text(covers)
         for row in self.rows:
             yield Text()
-            yield _table(row)
-        lines = [*self.findings, *self.alternatives]
-        if lines:
+            yield copy_table(row)
+        if lines := [*self.findings, *self.alternatives]:
             yield Text()
-        for line in lines:
-            grid = Table.grid(padding=(0, 1, 0, 0))
-            # Text, not str: rich would read the brackets of a layout as markup.
-            grid.add_row("-", Text(line))
-            yield grid
+            yield Findings(lines)
 
+    @property
+    def _asked(self) -> dict[str, str]:
+        """The layouts that were asked about."""
+        names = ("tensor", "smem", "threads", "values")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
 
-def _table(row: AccessRow) -> Any:
-    """One row as a table of its own."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    common = {"access": row.instruction, "bits": str(row.bits), "lanes": number(row.lanes)}
-    common["requests"] = number(row.requests)
-    if row.space == "global":
-        title = "Global memory, per request (sectors of 32 bytes, lines of 128)"
-        cells = common | {
-            "sectors": number(row.sectors),
-            "ideal": number(row.ideal_sectors),
-            "lines": number(row.lines),
-            "bytes": number(row.bytes),
-            "efficiency": percent(row.efficiency),
-        }
-    else:
-        title = "Shared memory, per request"
-        cells = common | {
-            "wavefronts": number(row.wavefronts),
-            "ideal": number(row.ideal_wavefronts),
-            "conflicts": number(row.conflicts),
-        }
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.show_edge = False
-    for name in (*cells, "verdict"):
-        table.add_column(name, justify="left" if name in ("access", "verdict") else "right")
-    table.add_row(*cells.values(), Text(row.verdict, style="green" if row.good else "bold red"))
-    return table
+    def page(self) -> Page:
+        """Return what ``to_html`` says."""
+        asked: list[tuple[str, str | Cell]] = [
+            *((name, Cell(text, code=True)) for name, text in self._asked.items()),
+            ("tile", f"one copy covers ({self.tile[0]},{self.tile[1]})"),
+            ("base address", f"aligned to {self.base_alignment} bytes"),
+        ]
+        return Page(
+            title=f"copy {self.atom}, {self.tensor}",
+            heading=f"copy {self.atom} of {self.dtype}",
+            intro="",
+            sections=(
+                ("Verdict", (Findings([*self.findings, *self.alternatives]),)),
+                ("Copy", (Pairs(asked),)),
+            ),
+            rows=self.rows,
+        )
 
 
 def analyze_copy(
@@ -264,15 +214,15 @@ def analyze_copy(
     ...     tensor="(128,32):(4096,1)", threads="(16,8):(1,16)", values="(8,1):(1,8)",
     ...     atom="cp.async.128", dtype="float16",
     ... )  # fmt: skip
-    >>> report.bits, report.rows[0].sectors, percent(report.rows[0].efficiency)
-    (16, 16.0, '12.5 %')
+    >>> report.bits, report.rows[0].sectors, report.rows[0].efficiency
+    (16, 16.0, 0.125)
     >>> report.mends[0][0].what
     'threads (32,4):(4,1), values (1,8), cp.async of 128 bits'
     """
     copy = understood(
         tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem
     )
-    accesses, limit, tiled = _accesses(copy)
+    accesses, tiled = _accesses(copy)
     found = mends(
         accesses,
         len(tiled.partition),
@@ -280,7 +230,7 @@ def analyze_copy(
         copy=tiled,
         instruction=copy.atom.kind if copy.atom.kind == "cp.async" else "",
     )
-    rows = tuple(_row(access, limit, of) for access, of in zip(accesses, found, strict=True))
+    rows = tuple(map(make_row, accesses, found))
     return CopyReport(
         tensor=_shown(tensor),
         atom=copy.atom.text,
@@ -291,15 +241,12 @@ def analyze_copy(
         tile=tiled.tile,
         base_alignment=base_alignment,
         rows=rows,
-        accesses=accesses,
-        findings=(*findings(rows), *_widths(rows, copy)),
-        mends=tuple(found),
+        findings=(*findings(rows), *_widths(rows[0], copy)),
     )
 
 
-def _widths(rows: Sequence[AccessRow], copy: Copy) -> list[str]:
+def _widths(first: AccessRow, copy: Copy) -> list[str]:
     """What ``findings`` says of global accesses only: why it is not the widest instruction."""
-    (first, *_) = rows
     if not first.limit or first.space == "global":
         return []
     if copy.atom.matrix is not None:
@@ -314,17 +261,15 @@ def _shown(layout: Any) -> str:
 # -- the accesses ---------------------------------------------------------------------------------
 
 
-def _accesses(
-    copy: Copy,
-) -> tuple[tuple[GlobalAccess | SharedAccess, ...], str, TiledCopy]:
-    """The accesses of the copy, what keeps them from being wider, and the copy that they are."""
+def _accesses(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]:
+    """The accesses, with what keeps them from being wider, and the copy that they are of."""
     atom, bits = copy.atom, 8 * copy.size
     limit = ""
     if atom.matrix is not None:
         rows = replace(copy.tiled, atom=atom.matrix)
         limit = _matrix_limit(copy, rows)
         if not limit:
-            return (shared_access(rows, copy.layout, copy.direction),), "", rows
+            return [shared_access(rows, copy.layout, copy.direction)], rows
         asked = 128 // bits
     else:
         asked = max(1, (atom.bits or atom.most) // bits)
@@ -368,7 +313,7 @@ def _accesses(
         accesses.append(shared_access(tiled, copy.layout, copy.direction))
     if copy.smem is not None:
         accesses.append(shared_access(choose.shared_side(tiled), copy.smem, "store"))
-    return tuple(accesses), limit, tiled
+    return [replace(access, limit=limit) for access in accesses], tiled
 
 
 def _aligned(at: np.ndarray, copy: Copy, shared: bool) -> bool:
@@ -406,28 +351,3 @@ def _narrow(copy: Copy, width: int) -> str:
     if copy.space == "global" and copy.alignment < 2 * width * copy.size:
         return f"base address aligned to {copy.alignment} bytes"
     return f"a thread's values lie together, aligned, only {width} at a time"
-
-
-def _row(access: GlobalAccess | SharedAccess, limit: str, mends: Sequence[Mend]) -> AccessRow:
-    """The access's row, in the words of a copy: it has no matrix and no modes."""
-    row = make_row(access)
-    mend = "" if row.good or not mends else str(mends[0])
-    why = row.why
-    if isinstance(access, GlobalAccess) and not row.good:
-        worst = gmem.analyze(access).worst
-        assert worst is not None
-        if row.verdict == MISALIGNED:
-            why = (
-                f"some lane's address is not a multiple of its {row.bits // 8} bytes (base address "
-                f"aligned to {access.matrix.alignment} bytes)"
-            )
-        elif worst.cause == "offset":
-            why = (
-                "its runs do not begin on a 32-byte boundary (base address aligned to "
-                f"{access.matrix.alignment} bytes)"
-            )
-        else:
-            pitch = f", {worst.pitch} bytes apart" if worst.pitch else ""
-            runs = f"{worst.runs} runs" if worst.runs > 1 else "1 run"
-            why = f"a request is {runs} of only {worst.run_bytes} bytes{pitch}"
-    return replace(row, limit=limit, why=why, mend=mend)

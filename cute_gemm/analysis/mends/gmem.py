@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from cute_gemm._text import number, percent
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.tiles import global_access, shared_access
 from cute_gemm.analysis.mends.smem import (
@@ -25,7 +26,6 @@ from cute_gemm.analysis.mends.smem import (
     shared_mend,
     wants_of,
 )
-from cute_gemm.analysis.rows import modes, number, percent
 from cute_gemm.cute import choose
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy, contiguous
@@ -370,7 +370,7 @@ def _turned(
     step = gmem.SECTOR // size
     matrix = access.matrix
     turned = _with_pitch(place.layout, max(step, -(-matrix.shape[pitched] // step) * step), unit)
-    names = modes(matrix)
+    names = matrix.modes
     stored = f"{matrix.name} {names[pitched]}-major"
     if matrix.name == "C":
         words = (f'order="{"C" if pitched else "F"}", {stored}',)

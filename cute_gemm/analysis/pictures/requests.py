@@ -1,4 +1,4 @@
-"""Pictures: thread-value layouts, swizzles, the sectors of a request, the banks of a request.
+"""Pictures of one warp's request: the sectors of global memory, or the banks of shared memory.
 
 Every function returns an SVG element as text. What is good or bad is never said by colour alone:
 bad cells are hatched, and every cell carries its numbers.
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.pictures.svg import (
     BAD,
     BAD_TINT,
@@ -25,41 +24,21 @@ from cute_gemm.analysis.pictures.svg import (
     group,
     hatch,
     number,
+    path,
     rect,
     text,
 )
-from cute_gemm.analysis.pictures.tiles import shared_layout, tv_layout
 from cute_gemm.model import gmem, smem
-from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cute_gemm.access import Access
-
-__all__ = [
-    "access_picture",
-    "access_title",
-    "banks",
-    "request",
-    "shared_layout",
-    "spans",
-    "tv_layout",
-    "worst_banks",
-    "worst_request",
-]
-
 _SIDE_TEXT = f'font-family="{MONO}" font-size="11"'
+_HEAD = f'font-size="11" fill="{GREY}"'
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Return ascending numbers in few characters.
-
-    Examples
-    --------
-    >>> spans([0, 1, 2, 3, 8])
-    '0-3,8'
-    """
+    """Return ascending numbers in few characters: ``"0-3,8"``."""
     found: list[list[int]] = []
     for n in numbers:
         if found and n == found[-1][1] + 1:
@@ -146,30 +125,10 @@ def request(
 ) -> str:
     """Draw the lines, sectors and bytes of one warp's request to global memory.
 
-    Parameters
-    ----------
-    starts
-        int [32]: bytes of each lane from the start of the matrix; -1 for an inactive lane.
-    lengths
-        int [32]: bytes of each lane, 0 for an inactive one.
-    base
-        Address of the start of the matrix; only its residue modulo 128 is drawn.
-    title
-        The picture's title.
-
-    Returns
-    -------
-    str
-        An ``<svg>`` element. Elements of class ``sector`` are sectors that are touched, those of
-        class ``waste`` runs of their bytes that no lane uses, those of class ``lane`` vectors.
-
-    Examples
-    --------
-    Thirty-two floats in a row are four sectors, all of whose bytes are used:
-
-    >>> picture = request(np.arange(32) * 4, np.full(32, 4))
-    >>> picture.count('class="sector"'), picture.count('class="waste"')
-    (4, 0)
+    ``starts``, int [32], are bytes from the start of the matrix, -1 for an inactive lane, whose
+    ``lengths`` is 0; of ``base``, the matrix's address, only the residue modulo 128 is drawn.
+    Elements of class ``sector`` are sectors that are touched, of ``waste`` runs of their bytes that
+    no lane uses, of ``lane`` vectors.
     """
     starts, lengths = np.asarray(starts, np.int64).ravel(), np.asarray(lengths, np.int64).ravel()
     active = (starts >= 0) & (lengths > 0)
@@ -197,18 +156,10 @@ def request(
             hatched.append(box)
         for (begin, end), who in sorted(line.pieces.items()):
             # Neighbours differ in shade, so that narrow lanes can be told apart.
-            fill = TINTS[0] if who[0] % 2 == 0 else TINTS[6]
-            lanes.append(
-                rect(
-                    left + begin * _BYTE,
-                    y,
-                    (end - begin) * _BYTE,
-                    _BAR,
-                    f'class="lane" fill="{fill}"',
-                    f"lane {spans(who)}: {end - begin} bytes from "
-                    f"{at * gmem.LINE - base + begin:,} on",
-                )
-            )
+            kind = f'class="lane" fill="{TINTS[6 if who[0] % 2 else 0]}"'
+            first = at * gmem.LINE - base + begin
+            tip = f"lane {spans(who)}: {end - begin} bytes from {first:,} on"
+            lanes.append(rect(left + begin * _BYTE, y, (end - begin) * _BYTE, _BAR, kind, tip))
         labels += _lane_labels(line.pieces, y + 12.5)
         sides.append(text(left - 8, y + 13, names[at], 'text-anchor="end"'))
         used, moved = int(line.used.sum()), gmem.SECTOR * int(touched.sum())
@@ -217,20 +168,20 @@ def request(
             gaps.append(f"M0 {number(y - 2)}h{number(left + 4 * sector + _LINE_RIGHT)}")
         before = at
 
+    right = left + 4 * sector
     body = [
-        text(left - 8, 11, "line begins", f'font-size="11" fill="{GREY}" text-anchor="end"'),
-        text(left - 8, 25, "at byte", f'font-size="11" fill="{GREY}" text-anchor="end"'),
-        text(left + 4 * sector + 8, 11, "bytes used", f'font-size="11" fill="{GREY}"'),
-        text(left + 4 * sector + 8, 25, "of touched", f'font-size="11" fill="{GREY}"'),
+        text(left - 8, 11, "line begins", f'{_HEAD} text-anchor="end"'),
+        text(left - 8, 25, "at byte", f'{_HEAD} text-anchor="end"'),
+        text(right + 8, 11, "bytes used", _HEAD),
+        text(right + 8, 25, "of touched", _HEAD),
     ]
     heads = [
         text(left + (n + 0.5) * sector, 11, f"sector {n}", 'text-anchor="middle"') for n in range(4)
     ]
     heads += [text(left + n * sector, 27, f"+{32 * n}", 'text-anchor="middle"') for n in (1, 2, 3)]
-    ticks = "".join(f"M{number(left + n * sector)} 30v5" for n in range(5))
     body += [
-        group(f'font-size="11" fill="{GREY}"', heads),
-        f'<path d="{ticks}" stroke="{GREY}" fill="none"/>',
+        group(_HEAD, heads),
+        path((f"M{number(left + n * sector)} 30v5" for n in range(5)), f'stroke="{GREY}"'),
         group('fill="#eeeeee" stroke="#aaaaaa" stroke-dasharray="3 2"', idle),
         group('fill="#ffffff"', waste),
         hatch(hatched),
@@ -238,9 +189,7 @@ def request(
         group(f'fill="none" stroke="{INK}" stroke-width="1.6"', sectors),
         group(f'{CELL_TEXT} transform="translate({number(left)} 0)"', labels),
         group(_SIDE_TEXT, sides),
-        f'<path d="{"".join(gaps)}" stroke="{GREY}" stroke-dasharray="1 4" fill="none"/>'
-        if gaps
-        else "",
+        path(gaps, f'stroke="{GREY}" stroke-dasharray="1 4"'),
     ]
     legend = [
         Item(TINTS[0], "bytes that a lane uses, and its number", text="7"),
@@ -249,7 +198,7 @@ def request(
     ]
     if gaps:
         legend.append(Item("#ffffff", "dotted: bytes left out", stroke=GREY, dashed=True))
-    size = (left + 4 * sector + _LINE_RIGHT, top + len(lines) * _ROW)
+    size = (right + _LINE_RIGHT, top + len(lines) * _ROW)
     return document(title, _request_caption(starts, lengths, base), body, size, legend)
 
 
@@ -299,29 +248,11 @@ def banks(
 ) -> str:
     """Draw one warp's request to shared memory: banks across, a row for each wavefront.
 
-    Parameters
-    ----------
-    instruction, bits
-        ``"ldmatrix.x4"``, bits per lane: what decides which lanes are served together.
-    offsets
-        int [32]: byte offset of each lane's vector (ldmatrix: row); -1 for an inactive lane.
-    title
-        The picture's title.
-
-    Returns
-    -------
-    str
-        An ``<svg>`` element. Elements of class ``conflict`` are words of a bank that has more than
-        one to serve in a phase, those of class ``broadcast`` words that several lanes share, those
-        of class ``word`` the others; those of class ``wavefront`` name the wavefronts.
-
-    Examples
-    --------
-    Thirty-two floats 128 bytes apart all lie in bank 0:
-
-    >>> picture = banks("ld.shared", 32, np.arange(32) * 128)
-    >>> picture.count('class="conflict'), picture.count('class="wavefront"')
-    (32, 32)
+    ``instruction`` (``"ldmatrix.x4"``) and ``bits`` per lane decide which lanes are served
+    together; ``offsets``, int [32], are bytes of each lane's vector (ldmatrix: row), -1 for an
+    inactive lane. Elements of class ``conflict`` are words of a bank that has more than one to
+    serve in a phase, of ``broadcast`` words that several lanes share, of ``word`` the others, of
+    ``wavefront`` the numbers of the wavefronts.
     """
     offsets = np.asarray(offsets, np.int64).ravel()
     phases = _word_lanes(instruction, bits, offsets)
@@ -338,15 +269,10 @@ def banks(
         by_bank: dict[int, list[int]] = {}
         for word in sorted(touched):
             by_bank.setdefault(word % smem.BANKS, []).append(word)
-        for row in range(rows):
-            sides.append(
-                text(
-                    _BANK_LEFT - 8,
-                    y + row * _BANK_ROW + 14,
-                    str(row),
-                    f'class="wavefront" text-anchor="end" fill="{GREY}"',
-                )
-            )
+        kind = f'class="wavefront" text-anchor="end" fill="{GREY}"'
+        sides += [
+            text(_BANK_LEFT - 8, y + row * _BANK_ROW + 14, str(row), kind) for row in range(rows)
+        ]
         if rows:
             x0, x1, y1 = _BANK_LEFT, _BANK_LEFT + smem.BANKS * _BANK, y + rows * _BANK_ROW
             grid.append("".join(f"M{x0 + n * _BANK} {number(y)}V{number(y1)}" for n in range(33)))
@@ -355,31 +281,26 @@ def banks(
             for row, word in enumerate(words):
                 lanes = touched[word]
                 kind = "broadcast" if len(lanes) > 1 else "word"
-                box = (
-                    _BANK_LEFT + bank * _BANK,
-                    y + row * _BANK_ROW,
-                    float(_BANK),
-                    float(_BANK_ROW),
-                )
+                x, top = _BANK_LEFT + bank * _BANK, y + row * _BANK_ROW
                 if len(words) > 1:
                     kind = "conflict"
-                    hatched.append((box[0], box[1], 6.0, box[3]))
-                    hatched.append((box[0] + box[2] - 6, box[1], 6.0, box[3]))
+                    hatched += [(at, top, 6.0, float(_BANK_ROW)) for at in (x, x + _BANK - 6)]
                 shared = " shared" if kind == "conflict" and len(lanes) > 1 else ""
                 tip = f"bank {bank}, bytes {word * smem.WORD:,}-{word * smem.WORD + 3:,}: "
                 tip += f"lane {spans(lanes)}"
-                cells[kind].append(rect(*box, f'class="{kind}{shared}"', tip))
+                what = f'class="{kind}{shared}"'
+                cells[kind].append(rect(x, top, _BANK, _BANK_ROW, what, tip))
                 short = spans(lanes) if cell_width(spans(lanes)) < _BANK - 3 else f"x{len(lanes)}"
-                labels.append(text(box[0] + _BANK / 2, box[1] + 14, short))
+                labels.append(text(x + _BANK / 2, top + 14, short))
         y += max(rows, 1) * _BANK_ROW + 8
 
     heads = [text(_BANK_LEFT + (bank + 0.5) * _BANK, 28, str(bank)) for bank in range(smem.BANKS)]
     centre = _BANK_LEFT + smem.BANKS * _BANK / 2
     body = [
-        text(centre, 11, "bank", f'font-size="11" fill="{GREY}" text-anchor="middle"'),
-        text(_BANK_LEFT - 8, 28, "wavefront", f'font-size="11" fill="{GREY}" text-anchor="end"'),
+        text(centre, 11, "bank", f'{_HEAD} text-anchor="middle"'),
+        text(_BANK_LEFT - 8, 28, "wavefront", f'{_HEAD} text-anchor="end"'),
         group(f'{CELL_TEXT} fill="{GREY}"', heads),
-        f'<path d="{"".join(grid)}" stroke="#cccccc" fill="none"/>' if grid else "",
+        path(grid, 'stroke="#cccccc"'),
         group(f'fill="{TINTS[0]}" stroke="{INK}" stroke-width="0.8"', cells["word"]),
         group(f'fill="{TINTS[3]}" stroke="{INK}" stroke-width="2"', cells["broadcast"]),
         group(f'fill="{BAD_TINT}" stroke="{BAD}" stroke-width="1.2"', cells["conflict"]),
@@ -402,134 +323,3 @@ def banks(
     if not used:
         says = "No lane takes part."
     return document(title, [says], body, (_BANK_LEFT + smem.BANKS * _BANK + 1, y), legend)
-
-
-# ---- accesses -----------------------------------------------------------------------------------
-
-
-def worst_request(access: GlobalAccess) -> tuple[int, np.ndarray, np.ndarray] | None:
-    """Find the request of the first tile with most sectors above its ideal.
-
-    Returns
-    -------
-    (request, int64 [32] starts, int64 [32] lengths) or None
-        Bytes from the start of the matrix, -1 and 0 for lanes that take no part; None when there is
-        no request with a lane in it.
-
-    Examples
-    --------
-    ``request(*worst_request(access)[1:], gmem.base_residue(access.matrix))`` is its picture.
-    """
-    size = dtype(access.matrix.dtype).bytes
-    axis, region = access.axis, access.region
-    corner = [0, 0]
-    if access.tail == "elements" and region[axis]:
-        # Vectors straddle the end of a row only in the last tile along it.
-        corner[axis] = (region[axis] - 1) // access.tile[axis] * access.tile[axis]
-    valid = [min(access.tile[mode], region[mode] - corner[mode]) for mode in (0, 1)]
-    coords = np.asarray(access.coords, np.int64).reshape(-1, gmem.LANES, 2)
-    width = access.width if access.tail == "elements" else access.bits // (8 * size)
-    inside = np.clip(valid[axis] - coords[..., axis], 0, width)
-    inside = np.where(
-        (coords >= 0).all(axis=-1) & (coords[..., 1 - axis] < valid[1 - axis]), inside, 0
-    )
-    straddles = (inside > 0) & (inside < width)
-    if access.tail == "whole":
-        inside = np.where(straddles, width, inside)
-    elif access.tail == "full":
-        inside = np.where(straddles, 0, inside)
-    first = (coords + access.origin + np.asarray(corner)) @ np.asarray(access.matrix.stride)
-    starts, lengths = first * size, inside * size
-    if access.tail == "elements":
-        # One request for each element of the vectors that straddle.
-        step = np.arange(width)[None, :, None]
-        starts = (starts[:, None] + step * size).reshape(-1, gmem.LANES)
-        lengths = np.where(straddles[:, None] & (step < inside[:, None]), size, 0)
-        lengths = lengths.reshape(-1, gmem.LANES)
-    active = lengths > 0
-    if not active.any():
-        return None
-    some = active.any(axis=-1)
-    # Lanes without work repeat one that has some, which changes no count.
-    stand_in = active.argmax(axis=-1)[:, None]
-    from_ = np.where(active, starts, np.take_along_axis(starts, stand_in, -1))
-    from_ = from_ + gmem.base_residue(access.matrix)
-    many = np.where(active, lengths, np.take_along_axis(lengths, stand_in, -1))
-    order = np.argsort(from_, axis=-1, kind="stable")
-    run = (np.take_along_axis(from_, order, -1), np.take_along_axis(many, order, -1))
-    many = np.maximum(run[1], 1)
-    excess = gmem.covered(run[0], many, gmem.SECTOR) + (-gmem.covered(run[0], many, 1)) // 32
-    worst = int(np.where(some, excess, -1).argmax())
-    return worst, np.where(active[worst], starts[worst], -1), lengths[worst]
-
-
-def worst_banks(access: SharedAccess) -> tuple[int, np.ndarray] | None:
-    """Find the request with most wavefronts above its ideal.
-
-    Returns
-    -------
-    (request, int64 [32] byte offsets) or None
-        None when there is no request with a lane in it.
-    """
-    offsets = np.asarray(access.offsets, np.int64).reshape(-1, smem.LANES)
-    some = (offsets >= 0).any(axis=-1)
-    if not some.any():
-        return None
-    words = smem.phase_words(access.instruction, access.bits, offsets)
-    wavefronts, distinct = smem.phase_wavefronts(words)
-    excess = (wavefronts - -(-distinct // smem.BANKS)).sum(axis=-1)
-    worst = int(np.where(some, excess, -1).argmax())
-    return worst, offsets[worst]
-
-
-def access_picture(access: Access, title: str = "") -> str | None:
-    """Draw the worst request of an access; None for what has no lanes (TMA) or no request.
-
-    Parameters
-    ----------
-    access
-        A global or shared access of a kernel or of a copy.
-    title
-        The picture's title, by default what the access is.
-
-    Examples
-    --------
-    ``access_picture(report.accesses[0])`` is an ``<svg>`` element.
-    """
-    what = title or access_title(access)
-    if isinstance(access, GlobalAccess):
-        found = worst_request(access)
-        if found is None:
-            return None
-        which, starts, lengths = found
-        many = len(access.coords) * (access.width if access.tail == "elements" else 1)
-        residue = gmem.base_residue(access.matrix)
-        return request(starts, lengths, residue, f"{what}, request #{which} of {many}")
-    if isinstance(access, SharedAccess):
-        chosen = worst_banks(access)
-        if chosen is None:
-            return None
-        many = np.asarray(access.offsets).size // smem.LANES
-        named = f"{what}, request #{chosen[0]} of {many}"
-        return banks(access.instruction, access.bits, chosen[1], named)
-    return None
-
-
-def access_title(access: Access) -> str:
-    """Return one line on what an access is.
-
-    Examples
-    --------
-    ``"A: cp.async of 128 bits, load from global memory"``
-    """
-    if not isinstance(access, GlobalAccess | SharedAccess):
-        box = "x".join(map(str, access.box))
-        return f"{access.operand}: TMA {access.direction} of boxes of {box}" + (
-            f" ({access.part})" if access.part else ""
-        )
-    space = "global" if isinstance(access, GlobalAccess) else "shared"
-    way = "load from" if access.direction == "load" else "store to"
-    part = f" ({access.part})" if access.part else ""
-    return (
-        f"{access.operand}: {access.instruction} of {access.bits} bits, {way} {space} memory{part}"
-    )

@@ -45,13 +45,7 @@ class Item(NamedTuple):
 
 
 def number(value: float) -> str:
-    """Return a coordinate in as few characters as it needs.
-
-    Examples
-    --------
-    >>> number(12.0), number(0.25)
-    ('12', '0.25')
-    """
+    """Return a coordinate in as few characters as it needs."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -83,19 +77,25 @@ def group(attributes: str, parts: Iterable[str]) -> str:
     return f"<g {attributes}>{inner}</g>" if inner else ""
 
 
+def path(moves: Iterable[str], attributes: str) -> str:
+    """Return a path that is not filled; nothing when there is none."""
+    inner = "".join(moves)
+    return f'<path d="{inner}" {attributes} fill="none"/>' if inner else ""
+
+
 def hatch(boxes: Iterable[tuple[float, float, float, float]], stroke: str = BAD) -> str:
     """Return lines at 45 degrees through boxes (x, y, width, height).
 
     Lines, not a pattern: a pattern needs an id, and ids of several pictures in a page collide.
     """
     step = 6
-    path = []
+    lines = []
     for x, y, width, height in boxes:
         for at in range(step // 2, int(width + height), step):
             x0, y0 = x + max(0.0, at - height), y + min(at, height)
             x1, y1 = x + min(at, width), y + max(0.0, at - width)
-            path.append(f"M{number(x0)} {number(y0)}L{number(x1)} {number(y1)}")
-    return f'<path d="{"".join(path)}" stroke="{stroke}" fill="none"/>' if path else ""
+            lines.append(f"M{number(x0)} {number(y0)}L{number(x1)} {number(y1)}")
+    return path(lines, f'stroke="{stroke}"')
 
 
 def boxes(places: Iterable[tuple[float, float]], width: float, height: float) -> str:
@@ -139,30 +139,9 @@ def document(
     size: tuple[float, float],
     legend: Sequence[Item],
 ) -> str:
-    """Put title, caption, body and legend under each other.
+    """Put title, caption (paragraphs), body and legend under each other, in an ``<svg>`` element.
 
-    Parameters
-    ----------
-    title
-        Bold, broken into lines as needed.
-    caption
-        Paragraphs under the title.
-    body
-        Elements, drawn in a space of ``size`` whose origin is its upper left corner.
-    size
-        Width and height of the body in pixels.
-    legend
-        Its entries.
-
-    Returns
-    -------
-    str
-        An ``<svg>`` element with its own ``viewBox``, ``width`` and ``height``.
-
-    Examples
-    --------
-    >>> document("t", [], [], (100, 10), [])[:44]
-    '<svg xmlns="http://www.w3.org/2000/svg" widt'
+    The body is drawn in a space of ``size`` pixels whose origin is its upper left corner.
     """
     # A narrow body still leaves room for lines that one can read.
     width = max(size[0], 620) + 2 * MARGIN

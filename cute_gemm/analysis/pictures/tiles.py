@@ -135,33 +135,9 @@ def tv_layout(
 ) -> str:
     """Draw which thread holds which element of a tile, and as which of its values.
 
-    Parameters
-    ----------
-    table
-        int [threads, values, 2]: coordinates in the tile (mode 0 down, mode 1 across); -1 for none.
-    extents
-        Extents of the tile. What is too large is cropped, and the picture says so; values that are
-        consecutive along a mode share a cell (``T0 V0-7``).
-    title
-        The picture's title.
-    warp
-        Show what this warp holds, the rest dimmed; by default all threads.
-
-    Returns
-    -------
-    str
-        An ``<svg>`` element.
-
-    Raises
-    ------
-    ValueError
-        When ``table`` is not of shape [threads, values, 2].
-
-    Examples
-    --------
-    >>> picture = tv_layout(np.array([[[0, 0]], [[0, 1]]]), (1, 2))
-    >>> picture.count(">T1 V0<")
-    1
+    ``table``, int [threads, values, 2], has coordinates in the tile (mode 0 down, mode 1 across),
+    -1 for none. What is too large is cropped, and the picture says so; values that are consecutive
+    along a mode share a cell (``T0 V0-7``). With ``warp`` the others' elements are dimmed.
     """
     table = np.asarray(table, np.int64)
     if table.ndim != 3 or table.shape[-1] != 2:
@@ -229,23 +205,8 @@ def shared_layout(
 ) -> str:
     """Draw where the elements of a tile lie in shared memory: offsets, coloured by bank.
 
-    Parameters
-    ----------
-    layout
-        (mode 0, mode 1) -> offset in elements.
-    extents
-        Extents of the tile; what is too large is cropped, and the picture says so. Elements that
-        follow each other, up to 16 bytes, share a cell.
-    element_bits
-        Width of an element.
-    title
-        The picture's title.
-
-    Examples
-    --------
-    >>> from cute_gemm.cute.layout import Layout, Swizzle
-    >>> shared_layout(Layout((8, 64), (64, 1), Swizzle(3, 3, 3)), (8, 64), 16).count(">80 b8<")
-    1
+    ``layout`` is (mode 0, mode 1) -> offset in elements. What is too large is cropped, and the
+    picture says so; elements that follow each other, up to 16 bytes, share a cell.
     """
     rows, columns = np.ogrid[: extents[0], : extents[1]]
     offsets = np.broadcast_to(layout(rows, columns), extents).astype(np.int64)

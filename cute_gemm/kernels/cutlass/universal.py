@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cute_gemm.access import Access
+from cute_gemm.access import Access, Shares, Work
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.cutlass.accesses import accesses, elements_per_access
@@ -115,6 +115,19 @@ class CutlassUniversal(CompiledKernel):
     ) -> tuple[Access, ...]:
         """See :meth:`CompiledKernel.accesses`, and ``accesses.py`` for what is assumed."""
         return accesses(config, problem, reads_c)
+
+    def work(self, config: CutlassUniversalConfig, problem: GemmProblem) -> Work:
+        """See :meth:`Kernel.work`."""
+        unit: Literal["tensor cores", "CUDA cores"]
+        unit = "CUDA cores" if config.is_simt else "tensor cores"
+        rate = "tf32" if config.math == "tf32" else config.dtype
+        return Work.of_tiles(problem, config.tile, unit, rate)
+
+    def shares(self, config: CutlassUniversalConfig) -> Shares:
+        """See :meth:`Kernel.shares`."""
+        rows, columns = config.simt_grid
+        lanes = (columns, rows) if config.exchange else (rows, columns)
+        return Shares.of_warps(config.tile, config.warps, lanes if config.is_simt else None)
 
 
 def _check(config: CutlassUniversalConfig, arch: Arch) -> None:

@@ -41,6 +41,10 @@ class CublasLibrary(Kernel):
     dtypes = operand_types()
     options = ()
     runs_on = "library"
+    idea = (
+        "A library of kernels, of which heuristics choose one for the problem and the GPU. On "
+        "Hopper they use what this ladder stops before, where the type has it: wgmma and TMA."
+    )
     not_compiled = (
         "kernel 'cublas' is a library of NVIDIA's, called as it is: its source, code, launch and "
         "accesses are not known; take another kernel to see them"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.access import Access, GlobalAccess, SharedAccess, Shares, Work
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, with_options
@@ -209,6 +209,21 @@ class SimtKernel(CompiledKernel):
             else:
                 out += _direct(config, parts, problem, matrix, index)
         return (*out, *_results(config, parts, problem, reads_c))
+
+    def work(self, config: Config, problem: GemmProblem) -> Work:
+        """See :meth:`Kernel.work`: half types are multiplied as float32."""
+        work = Work.of_tiles(problem, config.tile, "CUDA cores", problem.compute)
+        if self.staged:
+            return work
+        # Threads past the edges have nothing to do.
+        inside = Work.of_tiles(problem, (1, 1, 1), "CUDA cores", problem.compute)
+        return replace(work, products=inside.products)
+
+    def shares(self, config: Config) -> Shares:
+        """See :meth:`Kernel.shares`."""
+        if not self.staged:
+            return Shares((1, 1), None)
+        return Shares(config.tile[:2], config.thread_tile)
 
 
 # ---- accesses -----------------------------------------------------------------------------------

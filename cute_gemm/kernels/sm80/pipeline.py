@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.access import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, with_options
 from cute_gemm.kernels.sm80.structure import (
+    FMA_LANES,
     Config,
     OperandPlan,
     Structure,
@@ -150,6 +151,35 @@ class Sm80Pipeline(CompiledKernel):
             sweeps = tiles[1] if plan.source == "A" else tiles[0]
             out += _operand_accesses(config, plan, matrix, sweeps, tiles[0] * tiles[1])
         return (*out, *_epilogue_accesses(config, parts, problem, reads_c))
+
+    def work(self, config: Config, problem: GemmProblem) -> Work:
+        """See :meth:`Kernel.work`."""
+        rate = "tf32" if config.compute == "tf32" else config.dtype
+        return Work.of_tiles(problem, config.tile, _unit(config), rate)
+
+    def shares(self, config: Config) -> Shares:
+        """See :meth:`Kernel.shares`."""
+        lanes = FMA_LANES[::-1] if config.exchange else FMA_LANES
+        alone = _unit(config) == "CUDA cores"
+        return Shares.of_warps(config.tile, config.warps, lanes if alone else None)
+
+    def pictures(self, config: Config) -> tuple[Partition, ...]:
+        """See :meth:`Kernel.pictures`."""
+        return tuple(
+            Partition(
+                plan.source,
+                "gmem tiled copy",
+                "threads {}, values {}".format(*plan.gmem_copy.layouts),
+                plan.gmem_copy.partition,
+                plan.gmem_copy.tile,
+            )
+            for plan in structure(config).operands
+        )
+
+
+def _unit(config: Config) -> Literal["tensor cores", "CUDA cores"]:
+    """What multiplies."""
+    return "CUDA cores" if MMA_ATOMS[config.mma].threads == 1 else "tensor cores"
 
 
 def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:

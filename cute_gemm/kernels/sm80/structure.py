@@ -15,6 +15,9 @@ from cute_gemm.cute.copies import TiledCopy, TiledMma, gmem_tiled_copy, mma_tile
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, tile_to_shape
 from cute_gemm.problem.dtypes import DTYPES, factor
 
+#: Lanes of a warp along M and N, as the kernel sees them, where it multiplies with FMA.
+FMA_LANES = (8, 4)
+
 
 @dataclass(frozen=True)
 class Config:
@@ -147,10 +150,11 @@ def tiled_mma(config: Config) -> TiledMma:
         return TiledMma(atom, Layout((wm, wn, 1), (1, wm, 0)), tile)
     # FMA: 8 x 4 lanes, so that a warp reads as few distinct words as it can. An MN-major operand is
     # read four rows at a time, a K-major one four columns.
-    threads = Layout(((8, wm), (4, wn), 1), ((1, 32), (8, 32 * wm), 0))
+    lanes_m, lanes_n = FMA_LANES
+    threads = Layout(((lanes_m, wm), (lanes_n, wn), 1), ((1, 32), (lanes_m, 32 * wm), 0))
     rows, columns = (
         Layout((extent, 4), (4, 1)) if major == "MN" else Layout(extent, 1)
-        for extent, major in zip((8 * wm, 4 * wn), _smem_majors(config), strict=True)
+        for extent, major in zip((lanes_m * wm, lanes_n * wn), _smem_majors(config), strict=True)
     )
     return TiledMma(
         atom, threads, (rows, columns, Layout(4 if "K" in _smem_majors(config) else 1, 1))

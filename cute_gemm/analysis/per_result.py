@@ -1,0 +1,130 @@
+"""Accesses per result (element of C), counted as the tutorials do and as the model does.
+
+The tutorials' counts (elements of A and B per element of C, for a tile of bM x bN x bK and TM x TN
+results per thread) are those of S. Boehm, "How to Optimize a CUDA Matmul Kernel for cuBLAS-like
+Performance: a Worklog", https://siboehm.com/articles/22/CUDA-MMM, 2022.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from cute_gemm.problem.dtypes import dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cute_gemm.access import Shares
+    from cute_gemm.analysis.rows import AccessRow
+    from cute_gemm.problem.problem import GemmProblem
+
+#: What the kinds of accesses are called, in the order in which data go.
+KINDS = {
+    ("global", "load"): "gmem load",
+    ("shared", "store"): "smem store",
+    ("shared", "load"): "smem load",
+    ("global", "store"): "gmem store",
+}
+
+
+def per_result(
+    problem: GemmProblem, rows: Iterable[AccessRow], operands: str, space: str, direction: str
+) -> dict[str, float]:
+    """What the launch does by one kind of access, over m * n; nothing without such an access.
+
+    ``elements`` (lanes x width: a lane that loads a vector loads all its elements, even where the
+    end of the matrix cuts it short, and of ldmatrix every row address stands for 16 bytes; of a
+    bulk copy, which has no lanes, what arrives), ``requests``, and ``sectors`` or ``wavefronts``.
+    """
+    sizes = {x.name: dtype(x.dtype).bytes for x in (problem.A, problem.B, problem.C)}
+    cost = "sectors" if space == "global" else "wavefronts"
+    totals: dict[str, float] = {}
+    for row in rows:
+        if row.operand not in operands or (row.space, row.direction) != (space, direction):
+            continue
+        launch = row.launch
+        moved = launch.lanes * row.bits // 8 if launch.lanes else launch.bytes
+        figures = {
+            "elements": moved // sizes[row.operand],
+            "requests": launch.requests,
+            cost: getattr(launch, cost),
+        }
+        totals = {name: totals.get(name, 0) + figure for name, figure in figures.items()}
+    results = problem.m * problem.n
+    return {name: total / results if results else 0.0 for name, total in totals.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """Elements per result as a multiple of K, and with the names of the extents: ``"K/bN"``."""
+
+    symbols: str
+    factor: Fraction
+
+    def __str__(self) -> str:
+        top, bottom = self.factor.as_integer_ratio()
+        number = ("K" if top == 1 else f"{top}K") + ("" if bottom == 1 else f"/{bottom}")
+        return number if self.symbols in ("", number) else f"{self.symbols} = {number}"
+
+    def value(self, k: int) -> float:
+        """Return the elements per result for a K."""
+        return float(self.factor * k)
+
+
+def formulas(shares: Shares, reads: bool) -> dict[str, Formula]:
+    """Return the elements of A, of B and of both (``"AB"``) per result.
+
+    They are those read from shared memory, or those loaded from global memory, which are as many
+    as are written to shared memory.
+    """
+    extents = (shares.reader if reads else None) or shares.cta
+    rows, columns = (Fraction(1, extent) for extent in extents)
+    m, n = shares.names[reads]
+    symbols = (f"K/{n}", f"K/{m}", f"K/{m} + K/{n}") if shares.reader else ("",) * 3
+    factors = (columns, rows, rows + columns)
+    return dict(zip(("A", "B", "AB"), map(Formula, symbols, factors), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Accesses per result of one kind.
+
+    ``operand`` is ``"A"``, ``"B"``, ``"AB"`` (both) or ``"C"``; ``formula`` and ``tutorial`` are as
+    the tutorials count, in multiples of K and with K put in (of C, None and 1). The others are as
+    the model counts over the whole launch (``per_result``), None where it says nothing.
+    """
+
+    space: str
+    direction: str
+    operand: str
+    formula: Formula | None
+    tutorial: float
+    elements: float | None = None
+    requests: float | None = None
+    sectors: float | None = None
+    wavefronts: float | None = None
+
+
+def counts(
+    shares: Shares | None, problem: GemmProblem, rows: Iterable[AccessRow]
+) -> Iterator[Count]:
+    """Count the accesses per result both ways, in the order of ``KINDS``; of A, B and both."""
+    if shares is None or not problem.m * problem.n:
+        return
+    rows = tuple(rows)
+    for space, direction in KINDS:
+        if space == "shared" and shares.reader is None:
+            continue
+        told: dict[str, Formula | None] = {}
+        if (space, direction) != ("global", "store"):
+            told.update(formulas(shares, (space, direction) == ("shared", "load")))
+        if space == "global" and (
+            direction == "store" or per_result(problem, rows, "C", space, direction)
+        ):
+            told["C"] = None  # loaded, if beta is not 0
+        for operand, formula in told.items():
+            model = per_result(problem, rows, operand, space, direction)
+            tutorial = 1.0 if formula is None else formula.value(problem.k)
+            yield Count(space, direction, operand, formula, tutorial, **model)

@@ -1,0 +1,87 @@
+"""Pictures of accesses: the worst request of each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.analysis.pictures.requests import banks, request
+from cute_gemm.model import gmem, smem
+from cute_gemm.problem.dtypes import dtype
+
+
+def worst_request(access: GlobalAccess) -> tuple[int, np.ndarray, np.ndarray] | None:
+    """Find the request of the first tile with most sectors above its ideal; None without a lane.
+
+    Its number, and int64 [32] each: bytes from the start of the matrix, -1 for lanes that take no
+    part, and their lengths.
+    """
+    axis, region, matrix = access.axis, access.region, access.matrix
+    corner = [0, 0]
+    if access.tail == "elements" and region[axis]:
+        # Vectors straddle the end of a row only in the last tile along it.
+        corner[axis] = (region[axis] - 1) // access.tile[axis] * access.tile[axis]
+    rows, columns = (min(access.tile[mode], region[mode] - corner[mode]) for mode in (0, 1))
+    starts, lengths = access.lanes((rows, columns))
+    active = lengths > 0
+    if not active.any():
+        return None
+    first = np.dot(np.add(access.origin, corner), matrix.stride) * dtype(matrix.dtype).bytes
+    starts = np.where(active, starts + first, -1)
+    # Lanes without work repeat one that has some, which changes no count.
+    lanes = np.where(active, np.arange(gmem.LANES), active.argmax(axis=-1)[:, None])
+    order = np.argsort(np.take_along_axis(starts, lanes, -1), axis=-1, kind="stable")
+    lanes = np.take_along_axis(lanes, order, -1)
+    begin = np.take_along_axis(starts, lanes, -1) + gmem.base_residue(matrix)
+    many = np.maximum(np.take_along_axis(lengths, lanes, -1), 1)
+    ideal = -(-gmem.covered(begin, many, 1) // gmem.SECTOR)
+    excess = np.where(active.any(axis=-1), gmem.covered(begin, many, gmem.SECTOR) - ideal, -1)
+    worst = int(excess.argmax())
+    return worst, starts[worst], lengths[worst]
+
+
+def worst_banks(access: SharedAccess) -> tuple[int, np.ndarray] | None:
+    """Find the request with most wavefronts above its ideal; None without a lane.
+
+    Its number, and int64 [32]: byte offsets.
+    """
+    offsets = np.asarray(access.offsets, np.int64).reshape(-1, smem.LANES)
+    some = (offsets >= 0).any(axis=-1)
+    if not some.any():
+        return None
+    words = smem.phase_words(access.instruction, access.bits, offsets)
+    wavefronts, distinct = smem.phase_wavefronts(words)
+    excess = (wavefronts - -(-distinct // smem.BANKS)).sum(axis=-1)
+    worst = int(np.where(some, excess, -1).argmax())
+    return worst, offsets[worst]
+
+
+def access_picture(access: Access, title: str = "") -> str | None:
+    """Draw the worst request of an access; None for what has no lanes (TMA) or no request."""
+    what = title or access_title(access)
+    if isinstance(access, GlobalAccess):
+        found = worst_request(access)
+        if found is None:
+            return None
+        which, starts, lengths = found
+        many = len(access.coords) * (access.width if access.tail == "elements" else 1)
+        residue = gmem.base_residue(access.matrix)
+        return request(starts, lengths, residue, f"{what}, request #{which} of {many}")
+    chosen = worst_banks(access) if isinstance(access, SharedAccess) else None
+    if chosen is None or not isinstance(access, SharedAccess):
+        return None
+    many = np.asarray(access.offsets).size // smem.LANES
+    named = f"{what}, request #{chosen[0]} of {many}"
+    return banks(access.instruction, access.bits, chosen[1], named)
+
+
+def access_title(access: Access) -> str:
+    """``"A: cp.async of 128 bits, load from global memory (last k-tile)"``."""
+    part = f" ({access.part})" if access.part else ""
+    if not isinstance(access, GlobalAccess | SharedAccess):
+        box = "x".join(map(str, access.box))
+        return f"{access.operand}: TMA {access.direction} of boxes of {box}{part}"
+    space = "global" if isinstance(access, GlobalAccess) else "shared"
+    way = "load from" if access.direction == "load" else "store to"
+    what = f"{access.instruction} of {access.bits} bits"
+    return f"{access.operand}: {what}, {way} {space} memory{part}"

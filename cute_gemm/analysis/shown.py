@@ -1,0 +1,99 @@
+"""What reports have in common: they are printed, written as JSON and shown as a page."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm._text import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from cute_gemm.access import Access
+    from cute_gemm.analysis.html_page import Page
+    from cute_gemm.analysis.mends.smem import Mend
+    from cute_gemm.analysis.rows import AccessRow
+    from cute_gemm.problem.problem import GemmProblem
+
+#: Characters per line of ``str(report)``.
+WIDTH = 112
+
+
+def types_text(problem: GemmProblem) -> str:
+    """``"float16 -> float16, compute float32"``."""
+    return f"{problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}"
+
+
+def size_text(problem: GemmProblem) -> str:
+    """What follows the op: ``" (BLAS-equivalent TN)  M=8 N=8 K=8  float16 -> ..."``."""
+    size = f"M={problem.m} N={problem.n} K={problem.k}"
+    return f" (BLAS-equivalent {problem.blas_op})  {size}  {types_text(problem)}"
+
+
+class Shown(ABC):
+    """What can be printed, with colours or without, and taken as data."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole in strings, numbers, lists and dicts, with keys that stay."""
+
+    @abstractmethod
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult: ...
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return ``to_dict()`` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def __str__(self) -> str:
+        return plain(self, WIDTH)
+
+    def show(self, console: Console | None = None) -> None:
+        """Print with colours to ``console``, by default to a new one on standard output."""
+        if console is None:
+            from rich.console import Console
+
+            console = Console()
+        console.print(self)
+
+
+class Paged(Shown):
+    """A report on the accesses of ``rows``, which can be shown as a page too."""
+
+    rows: tuple[AccessRow, ...]
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """What each row evaluates, in the same order."""
+        return tuple(row.access for row in self.rows)
+
+    @property
+    def mends(self) -> tuple[tuple[Mend, ...], ...]:
+        """What would mend each access, the mend of fewest changes first."""
+        return tuple(row.mends for row in self.rows)
+
+    @abstractmethod
+    def page(self) -> Page:
+        """Return what the page says."""
+
+    def to_html(self) -> str:
+        """Return the report with its pictures as one HTML file, which needs nothing beside it.
+
+        HTML5 in UTF-8, with its style sheet and its pictures inline, no script and no reference to
+        the network. It prints on A4, landscape.
+
+        Examples
+        --------
+        ``Path("report.html").write_text(report.to_html(), encoding="utf-8")``
+        """
+        from cute_gemm.analysis.html import page_html
+
+        return page_html(self.page())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows; its ids follow from what it says, so that cells do not collide."""
+        from cute_gemm.analysis.html import cell_html
+
+        return cell_html(self.page(), "cg-" + sha256(self.to_json().encode()).hexdigest()[:8])

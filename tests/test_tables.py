@@ -1,0 +1,63 @@
+"""Tables are values: what is printed and what a page shows is the same."""
+
+from __future__ import annotations
+
+from test_html import Page
+
+from cute_gemm._text import plain
+from cute_gemm.analysis.tables import Cell, Column, Findings, Markup, Pairs, Table
+
+TABLE = Table(
+    "A title",
+    (Column("", left=True), Column("what", left=True), Column("how many")),
+    [
+        ["A", Cell("cp.async", "the last k-tile, cut vectors", code=True), "1,024"],
+        ["B", Cell("<b>[bold]", good=False), "-"],
+        ["C", Cell("free", good=True, link="there"), Markup("<i>7</i>")],
+    ],
+)
+
+
+def test_text():
+    title, head, rule, *lines = plain(TABLE, 60).splitlines()
+    assert title == "A title" and head.split() == ["what", "how", "many"] and set(rule) == {"─"}
+    assert [line.split() for line in lines[:3]] == [
+        ["A", "cp.async", "1,024"], ["the", "last", "k-tile,"], ["cut", "vectors"],
+    ]  # fmt: skip
+    # Brackets are no markup; words are to the left, numbers to the right.
+    assert lines[3].split() == ["B", "<b>[bold]", "-"]
+    assert lines[0].index("cp") == lines[3].index("<b>")
+
+
+def test_colours_are_of_verdicts():
+    assert [str(cell.rich().style) for cell in (Cell("x", good=True), Cell("x", good=False))] == [
+        "green", "bold red",
+    ]  # fmt: skip
+    assert str(Cell("x").rich().style) == ""
+
+
+def test_html_has_the_same_cells():
+    text = TABLE.html()
+    [table] = Page(text).tables
+    assert table[0] == ["", "what", "how many"]
+    assert table[1] == ["A", "cp.asyncthe last k-tile, cut vectors", "1,024"]
+    assert table[2] == ["B", "\u2717 <b>[bold]", "-"] and table[3] == ["C", "\u2713 free", "7"]
+    assert '<a href="#there">' in text and '<span class="bad">\u2717 &lt;b&gt;[bold]</span>' in text
+    assert text.count(' class="n"') == 4  # the head and the cells of one column
+    assert "<code>cp.async</code><small" in text and "<caption>A title</caption>" in text
+    assert Table("none", TABLE.columns, []).html() == ""
+
+
+def test_pairs_and_findings():
+    pairs = Pairs([("one <", "a [b]"), ("two", Cell("c", code=True))], "Pairs", compact=True)
+    assert [line.split() for line in plain(pairs, 60).splitlines()] == [
+        ["Pairs"], ["one", "<", "a", "[b]"], ["two", "c"],
+    ]  # fmt: skip
+    assert "<dt>one &lt;</dt><dd>a [b]</dd>" in pairs.html() and 'class="compact"' in pairs.html()
+    assert "<dd><code>c</code></dd>" in pairs.html()
+    found = Findings(["bad [x]. Mend: y & z.", "worse " * 20])
+    first, second, third = plain(found, 70).splitlines()
+    assert first == "- bad [x]. Mend: y & z."
+    assert second.startswith("- worse") and third.startswith("  worse")
+    assert "<li>bad [x]. <b>Mend:</b> y &amp; z.</li>" in found.html()
+    assert "No finding" in Findings([]).html()
