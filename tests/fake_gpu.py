@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cute_gemm import plan as plans
 from cute_gemm import select
+from cute_gemm.api import Plan
 from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library.cublas import CublasError
@@ -226,7 +226,7 @@ def install(patch: pytest.MonkeyPatch) -> FakeGpu:
     patch.setattr(runtime, "download", gpu.download)
     patch.setattr(runtime, "load", gpu.load)
     patch.setattr(runtime, "Event", lambda device: Mark(gpu))
-    patch.setattr(plans.Plan, "build", property(gpu.build))
+    patch.setattr(Plan, "build", property(gpu.build))
     patch.setattr(bench_size, "Cublas", gpu.blas)
     patch.setattr(bench_size, "compile_missing", lambda plans, tell: None)
     patch.setattr(select, "get", gpu.get)
