@@ -20,7 +20,7 @@ from cute_gemm.api import Plan
 from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library.cublas import CublasError
-from cute_gemm.measure import size as bench_size
+from cute_gemm.measure import bench, compare
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
 from cute_gemm.run import driver as devices
@@ -227,7 +227,7 @@ def install(patch: pytest.MonkeyPatch) -> FakeGpu:
     patch.setattr(runtime, "load", gpu.load)
     patch.setattr(runtime, "Event", lambda device: Mark(gpu))
     patch.setattr(Plan, "build", property(gpu.build))
-    patch.setattr(bench_size, "Cublas", gpu.blas)
-    patch.setattr(bench_size, "compile_missing", lambda plans, tell: None)
+    patch.setattr(compare, "Cublas", gpu.blas)
+    patch.setattr(bench, "compile_missing", lambda plans, tell: None)
     patch.setattr(select, "get", gpu.get)
     return gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -28,6 +29,13 @@ def run(capsys):
         return status, out, err
 
     return call
+
+
+def parsers(command: str):
+    """The parser, and a command's, as ``cute-gemm`` makes them."""
+    parser, commands = cli.parsers()
+    importlib.import_module(f"cute_gemm.commands.{command}").add_arguments(commands[command])
+    return parser, commands[command]
 
 
 def compile_arch() -> list[str]:
@@ -70,14 +78,14 @@ def test_a_kernel_option_needs_a_value(words):
     ],
 )
 def test_kernel_options_may_stand_anywhere(words):
-    known, options = _arguments.split_kernel_options(words, _arguments.parsers()[1])
+    known, options = _arguments.split_kernel_options(words, parsers("emit")[1])
     assert sorted(known) == sorted(["emit", "TN", "-m", "5", "--json"])
     assert options == ["--stages", "4", "--copy=auto"]
 
 
 @pytest.mark.parametrize("text", ["-0.7", "-1e-3", "-inf", "2", "nan", "1+2j", "-2e-1j"])
 def test_any_number_is_a_scalar(text, run):
-    parser, _ = _arguments.parsers()
+    parser, _ = parsers("run")
     parsed = parser.parse_args(_arguments.join_negative_values(["run", "TN", "--alpha", text]))
     np.testing.assert_equal(complex(parsed.alpha), complex(text))
 
@@ -93,7 +101,7 @@ def test_a_number_is_of_the_simplest_kind():
 @pytest.mark.parametrize("command", ["bench", "copy", "kernels"])
 def test_commands_without_a_kernel_take_no_options_of_one(command):
     words = [command, "--stages", "4"]
-    assert _arguments.split_kernel_options(words, _arguments.parsers()[1]) == (words, [])
+    assert _arguments.split_kernel_options(words, parsers(command)[1]) == (words, [])
 
 
 @pytest.mark.parametrize(
@@ -316,7 +324,7 @@ def test_copy_html(run, tmp_path):
 
 
 def test_profile_takes_its_own_arguments(run, monkeypatch):
-    from cute_gemm.measure import profile
+    from cute_gemm.commands import profile
 
     seen = []
     monkeypatch.setattr(profile, "command", lambda arguments: seen.append(arguments) or 1)

@@ -5,7 +5,6 @@ Beside the figures stand those of the next kernel of the ladder, where they diff
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm import select
 from cute_gemm._text import duration, plain, si
 from cute_gemm.analysis.ceiling import Ceiling, ceiling
-from cute_gemm.analysis.ideas import KINDS, Count, counts, idea, template
+from cute_gemm.analysis.ideas import KINDS, Count, counts, idea
 from cute_gemm.analysis.performance import compulsory_bytes
 from cute_gemm.analysis.rows import number, percent
 from cute_gemm.errors import DTypeError, UnsupportedError
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from cute_gemm.api import Plan
     from cute_gemm.problem.problem import GemmProblem
 
-#: Characters per line of ``str(explanation)``, and of a column of code beside others at least.
-WIDTH, COLUMN = 112, 60
+#: Characters per line of ``str(explanation)``.
+WIDTH = 112
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,72 +406,3 @@ def _changes_table(kernel: str, one: Next) -> Any:
     for change in one.changes:
         table.add_row(change.what, change.this, change.next)
     return table
-
-
-# ---- the command --------------------------------------------------------------------------------
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm explain`` takes."""
-    from cute_gemm.commands.arguments import add_problem, number
-
-    parser.add_argument("name", metavar="KERNEL", help="a name from `cute-gemm kernels`")
-    add_problem(parser, kernel=False)
-    parser.add_argument("--gpu", metavar="NAME", help="what bounds it there: H200, A100, 4090, ...")
-    parser.add_argument(
-        "--beta", type=number, default=0, help="with another than 0, C is read (default 0)"
-    )
-    for kind, what in _CODE.items():
-        parser.add_argument(f"--{kind}", action="store_true", help=f"print {what}")
-
-
-_CODE = {
-    "source": "the template and the unit that instantiates it",
-    "ptx": "the PTX; beside the others, where the terminal is wide enough",
-    "sass": "the machine code, by nvdisasm",
-}
-
-
-def command(arguments: argparse.Namespace) -> int:
-    """Print the explanation and the code that is asked for; return 0."""
-    names = ("m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
-             "compute", "arch", "gpu", "beta")  # fmt: skip
-    given = {name: getattr(arguments, name) for name in names}
-    found = explain(arguments.name, arguments.op, **given, **arguments.options)
-    code = {kind: _code(found.plan, kind) for kind in _CODE if getattr(arguments, kind)}
-    if arguments.json:
-        print(json.dumps({**found.to_dict(), **code}, indent=2, allow_nan=False))
-        return 0
-    from rich.console import Console
-
-    console = Console()
-    if console.is_terminal:
-        console.print(found)
-    else:
-        print(found)
-    _print_code(console, code)
-    return 0
-
-
-def _code(made: Plan, kind: str) -> str:
-    """The text of a kernel: its template and unit, its PTX or its SASS."""
-    text: str = getattr(made, kind)
-    if kind == "source" and made.compiled:
-        return f"{template(made.kernel)}\n// The unit that is compiled.\n\n{text}"
-    return text
-
-
-def _print_code(console: Console, code: dict[str, str]) -> None:
-    """Print texts beside each other on a wide terminal, else one after the other."""
-    from rich.table import Table
-    from rich.text import Text
-
-    if len(code) > 1 and console.width >= COLUMN * len(code):
-        table = Table(expand=True, show_edge=False)
-        for kind in code:
-            table.add_column(kind, ratio=1, overflow="fold", vertical="top")
-        table.add_row(*(Text(text.expandtabs(4)) for text in code.values()))
-        console.print(table)
-        return
-    for kind, text in code.items():
-        print(f"\n==== {kind} ====\n\n{text.rstrip()}")

@@ -1,15 +1,19 @@
-"""What this installation has, what it lacks, and what to do about that."""
+"""``cute-gemm doctor``: what this installation has, what it lacks, what to do about that."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cute_gemm._paths import templates_path
+from cute_gemm.commands.output import OK, WRONG, print_json
 from cute_gemm.errors import HeaderError, ToolError
+from cute_gemm.measure import profile
 from cute_gemm.run import driver as devices
 from cute_gemm.toolchain import cache
 from cute_gemm.toolchain import nvrtc as compiler
@@ -20,19 +24,10 @@ _WHEELS = "pip install --upgrade --force-reinstall"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding.
+    """One finding: what was looked at, what there is, with its version, and what to do, or "".
 
-    Attributes
-    ----------
-    name
-        What was looked at.
-    ok
-        True: as it should be. False: broken, and something will fail. None: worth knowing, as a
-        missing GPU is, without which kernels are still emitted, compiled and analysed.
-    found
-        What there is, with its version.
-    mend
-        What to do, or "".
+    ``ok`` is False where something will fail, and None where it is worth knowing, as a missing GPU
+    is, without which kernels are still emitted, compiled and analysed.
     """
 
     name: str
@@ -41,14 +36,27 @@ class Check:
     mend: str = ""
 
 
-def checks() -> list[Check]:
-    """Look at Python, headers, compiler, driver, GPUs and cache; never raises.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing."""
 
-    Examples
-    --------
-    >>> [check.name for check in checks()][:3]
-    ['Python', 'templates', 'CUTLASS headers']
-    """
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print the findings, and return 1 if anything is broken, else 0."""
+    found = checks()
+    if arguments.json:
+        print_json([asdict(check) for check in found])
+    else:
+        width = max(len(check.name) for check in found)
+        for check in found:
+            mark = {True: "ok", False: "MISSING", None: "-"}[check.ok]
+            print(f"{mark:<8} {check.name:<{width}}  {check.found}")
+            if not check.ok and check.mend:
+                print(f"{'':<8} {'':<{width}}  -> {check.mend}")
+    return WRONG if any(check.ok is False for check in found) else OK
+
+
+def checks() -> list[Check]:
+    """Look at Python, headers, compiler, driver, GPUs and cache; never raises."""
     found: list[Check] = []
     for name, look in _LOOKS:
         try:
@@ -208,10 +216,6 @@ def _nvdisasm(name: str) -> Iterator[Check]:
 
 
 def _ncu(name: str) -> Iterator[Check]:
-    from cute_gemm.measure import (
-        profile,  # it reaches up to the API, which this module must not need
-    )
-
     try:
         yield Check(name, True, profile.ncu())
     except ToolError:

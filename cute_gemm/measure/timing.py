@@ -35,18 +35,8 @@ Clock = Callable[[Callable[[], object], int], float]
 class Samples:
     """What one contestant took.
 
-    Attributes
-    ----------
-    calls
-        Calls of a batch.
-    times
-        For each round the milliseconds of a call, or None when it sat the round out.
-
-    Examples
-    --------
-    >>> slow, fast = Samples(1, (None, 6.0, 8.0)), Samples(5, (2.0, 3.0, 2.0))
-    >>> slow.median, slow.quartiles, slow.ratio(fast)
-    (7.0, (6.5, 7.5), 0.375)
+    ``calls`` are those of a batch; ``times`` has for each round the milliseconds of a call, or None
+    when it sat the round out.
     """
 
     calls: int
@@ -84,27 +74,13 @@ def interleave(
 ) -> list[dict[Key, Samples]]:
     """Warm up, choose the calls of each contestant's batches, and time all of them in turns.
 
-    A batch has as many calls as take 10 ms, at least one and at most 2000. In each round the
-    groups, and in them the contestants, come in random order, and in the next one in the reverse of
-    it, so that nobody always meets the warmer chip or follows the same neighbour. Whose batches
-    would take more than a second together takes part in fewer rounds, evenly spread, the last one
-    among them, and at least two.
-
-    Parameters
-    ----------
-    groups
-        Contestants that are to be timed close to each other: name -> a call of it.
-    rounds
-        Rounds, 1 or more.
-    clock
-        :func:`device_clock` or :func:`host_clock`.
-    step
-        Called after every warm-up and after every batch, or the round that was sat out instead.
-
-    Returns
-    -------
-    list of dict
-        For each group, name -> samples.
+    ``groups`` are those that are to be timed close to each other, name -> a call of it; so is the
+    result, name -> samples. A batch has as many calls as take 10 ms, at least one and at most 2000.
+    In each round the groups, and in them the contestants, come in random order, and in the next one
+    in the reverse of it, so that nobody always meets the warmer chip or follows the same neighbour.
+    Whose batches would take more than a second together takes part in fewer rounds, evenly spread,
+    the last one among them, and at least two. ``step`` is called after every warm-up and after
+    every batch, or the round that was sat out instead.
     """
     calls: list[dict[Key, int]] = []
     takes_part: list[dict[Key, int]] = []

@@ -14,7 +14,8 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.commands import cli
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
-from cute_gemm.measure.bench import bench, compare
+from cute_gemm.measure.bench import bench
+from cute_gemm.measure.compare import compare
 from cute_gemm.measure.matrices import DeviceMatrices, Factors, l2_bytes
 from cute_gemm.measure.result import SizeResult
 from cute_gemm.problem.arrays import read
