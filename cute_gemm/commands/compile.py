@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from cute_gemm.commands.arguments import add_problem, planned
-from cute_gemm.commands.output import OK, Printer, build_dict, build_time, print_json
+from cute_gemm.commands.output import OK, build_dict, build_time, print_json, printer
 from cute_gemm.errors import OptionError
 
 
@@ -24,7 +24,7 @@ def command(arguments: argparse.Namespace) -> int:
             f"--output takes one cubin, and {len(arguments.ops)} ops for {len(archs)} "
             "architectures make more; leave it out, the cache keeps them all"
         )
-    say = Printer(quiet=arguments.json)
+    say = printer(quiet=arguments.json)
     built = []
     for op in arguments.ops:
         for arch in archs:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,16 +22,9 @@ if TYPE_CHECKING:
 OK, WRONG, BAD_INPUT = 0, 1, 2
 
 
-class Printer:
-    """``print`` that appears at once, or nothing at all."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self.quiet = quiet
-
-    def __call__(self, text: str = "", end: str = "\n") -> None:
-        """Print."""
-        if not self.quiet:
-            print(text, end=end, flush=True)
+def printer(quiet: bool) -> Callable[..., None]:
+    """Return a ``print`` that appears at once, or one that prints nothing."""
+    return (lambda *_, **__: None) if quiet else functools.partial(print, flush=True)
 
 
 def print_json(value: Any) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import columns
 from cute_gemm.commands.arguments import add_problem, number, planned
-from cute_gemm.commands.output import OK, WRONG, Printer, build_dict, build_time, print_json
+from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, printer
 from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
     from cute_gemm.api import plan as make_plan
     from cute_gemm.problem.problem import scalar
 
-    say = Printer(quiet=arguments.json)
+    say = printer(quiet=arguments.json)
     # What is refused should be before a large matrix is made and a kernel compiled.
     sized = planned(arguments).problem
     for name in ("alpha", "beta"):
@@ -82,7 +83,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _show_kernel(
-    arguments: argparse.Namespace, plan: Plan, say: Printer, result: dict[str, Any]
+    arguments: argparse.Namespace, plan: Plan, say: Callable[..., None], result: dict[str, Any]
 ) -> None:
     """Say how the kernel accesses memory and what its build is like."""
     report = plan.report(beta=arguments.beta)
@@ -120,7 +121,7 @@ def _show_kernel(
 
 def _check(
     arguments: argparse.Namespace, plan: Plan, A: Any, B: Any, C: Any, before: Any,
-    say: Printer, result: dict[str, Any],
+    say: Callable[..., None], result: dict[str, Any],
 ) -> int:  # fmt: skip
     """Compare C with float64, say so, and return the exit status."""
     from cute_gemm.problem.verify import verify

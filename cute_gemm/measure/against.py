@@ -24,40 +24,22 @@ Function = Callable[[str, Any, Any, Any], object]
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
-    """A matrix as stored on the device, with ``__cuda_array_interface__`` of version 3.
+    """A matrix as stored on the device; of bfloat16 it only says that it has two bytes."""
 
-    Strides are in bytes; of bfloat16 the interface only says that it has two bytes.
-    """
-
-    pointer: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {
-            "version": 3,
-            "shape": self.shape,
-            "strides": self.strides,
-            "typestr": self.dtype.str,
-            "data": (self.pointer, False),
-            # Nothing is under way on them when a function is called: to wait would only take time.
-            "stream": None,
-        }
+    __cuda_array_interface__: dict[str, Any]
 
 
 def of_function(
     function: Function, op: str, matrices: Sequence[np.ndarray], places: Sequence[Place]
 ) -> Start:
     """Return what calls ``function(op, A, B, C)`` with copies, at ``places``, of host matrices."""
-    arrays = [
-        [
-            DeviceArray(pointer, like.shape, like.strides, like.dtype)
-            for pointer, like in zip(place, matrices, strict=True)
-        ]
-        for place in places
-    ]
+
+    def shown(pointer: int, like: np.ndarray) -> DeviceArray:
+        # Nothing is under way on it when a function is called: to wait would only take time.
+        interface = {"version": 3, "shape": like.shape, "strides": like.strides, "stream": None}
+        return DeviceArray({**interface, "typestr": like.dtype.str, "data": (pointer, False)})
+
+    arrays = [[shown(*pair) for pair in zip(place, matrices, strict=True)] for place in places]
     return lambda index: function(op, *arrays[index])
 
 

@@ -79,47 +79,22 @@ def bench(
     most 256. The kernel ``host``, the loop on the CPU, is timed apart, by the wall clock, and only
     up to m n k = 2**30, that is 1024^3, which takes it about a second.
 
-    Parameters
-    ----------
-    ops
-        Ops, two letters each.
-    kernels
-        ``"ladder"``: the tutorial kernels from the loop on the host to cuBLAS; ``"all"``; or names,
-        which may also be given as one string with commas.
-    sizes
-        Extents: ``n`` for n x n x n, or ``(m, n, k)``.
-    dtype, compute, order
-        Type of A and B; ``"tf32"`` for float32 matrices; ``"F"`` or ``"C"``, of C.
-    rounds
-        How often each kernel is timed.
-    seed
-        Of the random matrices.
-    check
-        Whether results are compared with float64.
-    against
-        Functions of one's own that are checked and timed like the kernels, each as
-        ``"module:function"`` or itself. One is called as ``f(op, A, B, C)`` and starts
-        ``C = op(A) @ op(B)`` on the legacy default stream of the current device (the default of
-        PyTorch and CuPy), without waiting for it. A, B and C have ``__cuda_array_interface__`` of
-        version 3; A and B are as stored, column-major: A is (m, k) for ``N`` and (k, m) for ``T``,
-        B is (k, n) or (n, k); C is (m, n), of `order`. (The interface has no name for bfloat16:
-        ``"<V2"``.) The same objects come again and again, so that what they are converted to can
-        be kept.
-    device
-        CUDA ordinal.
-    progress
-        Called with what is being done, how much of it is done, and of how much.
+    ``kernels`` are ``"ladder"``, the tutorial kernels from the loop on the host to cuBLAS;
+    ``"all"``; or names, also as one string with commas. A size is ``n`` for n x n x n, or
+    ``(m, n, k)``. ``compute`` may be ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or
+    ``"C"``, is that of C; ``rounds`` is how often each kernel is timed.
 
-    Raises
-    ------
-    NoGpuError
-        Without a GPU, unless ``host`` is the only kernel.
-    UnknownKernelError, OptionError, OpError, ShapeError, DTypeError
-        For what the argument of that name says.
-    LaunchError
-        When a kernel fails on the device, after which nothing can run there; it says which.
-    OutOfMemoryError
-        When the matrices do not fit on the device.
+    ``against`` has functions of one's own that are checked and timed like the kernels, each as
+    ``"module:function"`` or itself. One is called as ``f(op, A, B, C)`` and starts
+    ``C = op(A) @ op(B)`` on the legacy default stream of the current device (the default of PyTorch
+    and CuPy), without waiting for it. A, B and C have ``__cuda_array_interface__`` of version 3;
+    A and B are as stored, column-major: A is (m, k) for ``N`` and (k, m) for ``T``, B is (k, n) or
+    (n, k); C is (m, n), of `order`. (The interface has no name for bfloat16: ``"<V2"``.) The same
+    objects come again and again, so that what they are converted to can be kept.
+
+    NoGpuError without a GPU, unless ``host`` is the only kernel; LaunchError when a kernel fails on
+    the device, after which nothing can run there, says which; OutOfMemoryError when the matrices do
+    not fit there.
     """
     from cute_gemm.run.driver import why_no_gpu
 
@@ -130,16 +105,11 @@ def bench(
             raise OptionError(f"against: two functions are called {name!r}; expected other names")
     if rounds < 1:
         raise OptionError(f"rounds={rounds}; expected 1 or more")
-    problems = [
-        {
-            problem.op: problem
-            for problem in (
-                from_sizes(op, m=m, n=n, k=k, dtype=dtype, order=order, compute=compute)
-                for op in ops
-            )
-        }
+    made = [
+        [from_sizes(op, m=m, n=n, k=k, dtype=dtype, order=order, compute=compute) for op in ops]
         for m, n, k in map(extents, sizes)
     ]
+    problems = [{problem.op: problem for problem in given} for given in made]
     if not problems or not problems[0]:
         raise OptionError(f"ops={ops!r}, sizes={sizes!r}; expected one of each or more")
     first = next(iter(problems[0].values()))
@@ -155,18 +125,11 @@ def bench(
             for given in problems
         ]
         return BenchResult(
-            dtype=first.inputs.name,
-            compute=first.compute,
-            order=order,
-            ops=tuple(problems[0]),
-            gpu=gpu.name if gpu else None,
-            arch=gpu.arch if gpu else None,
+            dtype=first.A.dtype, compute=first.compute, order=order, ops=tuple(problems[0]),
+            gpu=gpu.name if gpu else None, arch=gpu.arch if gpu else None,
             cublas=gpu.about_cublas if gpu else "no GPU was used",
-            checked=check,
-            rounds=rounds,
-            seed=seed,
-            sizes=tuple(found),
-        )
+            checked=check, rounds=rounds, seed=seed, sizes=tuple(found),
+        )  # fmt: skip
 
 
 def _runs_on(name: str) -> str:
@@ -250,7 +213,7 @@ class _Size:
             plan(A, B, self.C)
             if self._judge((name, op), plan.config.name):
                 group = {(name, op): functools.partial(plan, A, B, self.C)}
-                self.samples |= interleave([group], self.rounds, host_clock)[0]
+                self.samples |= interleave([group], self.rounds, host_clock)
 
     def _run_on_gpu(
         self, names: Sequence[str], functions: Mapping[str, Function], gpu: Machine, copies: int
@@ -261,7 +224,7 @@ class _Size:
         with DeviceMatrices(self.factors, self.C, copies, gpu.device) as matrices:
             makes: dict[Key, Callable[[], Start]] = {}
             for op, problem in self.problems.items():
-                places, likes = matrices.places(op), matrices.likes(op)
+                places, likes = matrices.of(op)
                 for name in names:
                     if (plan := plans.get((name, op))) is not None:
                         makes[name, op] = functools.partial(of_kernel, plan, places, gpu.device)

@@ -93,11 +93,7 @@ def timed(
     starts: Mapping[Key, Start], copies: int, rounds: int, clock: Clock,
     step: Callable[[], None] = lambda: None,
 ) -> dict[Key, Samples]:  # fmt: skip
-    """Time all in turns, those of an op close to each other, on the copies of the matrices in turn.
-
-    Calls follow each other without a pause; one that takes the device less time than the host needs
-    to launch it is timed with the launch.
-    """
+    """Time all in turns, those of an op close to each other; calls go round the copies."""
     turns = itertools.cycle(range(copies))
 
     def call(start: Start) -> Callable[[], object]:
@@ -106,8 +102,7 @@ def timed(
     groups: dict[str, dict[Key, Callable[[], object]]] = {}
     for key, start in starts.items():
         groups.setdefault(key[1], {})[key] = call(start)
-    found = interleave(list(groups.values()), rounds, clock, step)
-    return {key: samples for group in found for key, samples in group.items()}
+    return interleave(list(groups.values()), rounds, clock, step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,28 +149,10 @@ def compare(
 ) -> Timing:
     """Time a plan on copies of these host matrices, next to cuBLAS when one is installed.
 
-    cuBLAS is the one that PyTorch, CuPy, nvmath or a CUDA toolkit brought; it gets the same op,
-    leading dimensions and order of C. A and B are not changed, and neither is the host's C.
-
-    Parameters
-    ----------
-    plan
-        What `cute_gemm.plan` gave for these matrices, with ``backend == "cuda"``.
-    A, B, C
-        Host arrays as stored.
-    alpha, beta
-        Scalars of the call.
-    rounds
-        How often each of the two is timed.
-    device
-        CUDA ordinal.
-
-    Raises
-    ------
-    NoGpuError
-        Without a GPU.
-    OutOfMemoryError
-        When the three matrices do not fit on the device.
+    A, B and C are as stored, and none of them is changed; the plan is what `cute_gemm.plan` gave
+    for them, with ``backend == "cuda"``. cuBLAS is the one that PyTorch, CuPy, nvmath or a CUDA
+    toolkit brought; it gets the same op, leading dimensions and order of C. NoGpuError without a
+    GPU, OutOfMemoryError when the matrices do not fit there.
     """
     from cute_gemm.run import launch as runtime
 

@@ -181,18 +181,13 @@ class DeviceMatrices:
             self._held[form] = matrix, buffers
         return self._held[form]
 
-    def _of(self, op: str) -> list[tuple[np.ndarray, list[DeviceBuffer]]]:
+    def of(self, op: str) -> tuple[list[Place], list[np.ndarray]]:
+        """Return the addresses of A, B and C of an op, for each copy, and the host's matrices."""
         forms = self._factors.form("A", op), self._factors.form("B", op), ("C", "N")
-        return [self._hold(form) for form in forms]
-
-    def likes(self, op: str) -> tuple[np.ndarray, ...]:
-        """Return the host matrices that A, B and C of an op are copies of."""
-        return tuple(matrix for matrix, _ in self._of(op))
-
-    def places(self, op: str) -> list[Place]:
-        """Return the addresses of A, B and C of an op, for each copy."""
-        pointers = ([buffer.pointer for buffer in buffers] for _, buffers in self._of(op))
-        return [Place(*place) for place in zip(*pointers, strict=True)]
+        held = [self._hold(form) for form in forms]
+        pointers = [[buffer.pointer for buffer in buffers] for _, buffers in held]
+        places = [Place(*place) for place in zip(*pointers, strict=True)]
+        return places, [matrix for matrix, _ in held]
 
     def spoil(self) -> None:
         """Set every bit of the first C: NaN, which a kernel must neither read nor leave."""

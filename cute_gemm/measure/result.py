@@ -99,7 +99,7 @@ class SizeResult:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """What :func:`cute_gemm.measure.compare.bench` found; ``print`` it, or take ``to_dict()``.
+    """What :func:`cute_gemm.measure.bench.bench` found; ``print`` it, or take ``to_dict()``.
 
     Type of A and B, what products are made in, order of C; the GPU as the driver calls it and what
     kernels were compiled for, None without a GPU; the version of cuBLAS, or why there is none;
