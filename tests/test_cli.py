@@ -104,26 +104,13 @@ def test_commands_without_a_kernel_take_no_options_of_one(command):
     assert _arguments.split_kernel_options(words, parsers(command)[1]) == (words, [])
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "run",
-        "analyze",
-        "copy",
-        "profile",
-        "bench",
-        "explain",
-        "emit",
-        "compile",
-        "kernels",
-        "doctor",
-    ],
-)
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help(command, run, capsys):
     with pytest.raises(SystemExit) as leaving:
         cli.main([command, "--help"])
     assert leaving.value.code == 0
-    assert "--json" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "--json" in out and cli.COMMANDS[command][1:] in " ".join(out.split())
 
 
 def test_usage_errors_leave_with_2(capsys):
@@ -457,6 +444,17 @@ def test_a_closed_pipe_is_no_error():
     )
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
+
+
+def test_only_the_command_that_is_asked_for_is_imported():
+    code = (
+        "import sys, cute_gemm.commands.cli as c; c.main(['cache', 'size'])\n"
+        "print(*sorted(n for n in sys.modules if n.startswith('cute_gemm.commands.')))\n"
+        "sys.exit('cute_gemm.measure' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = ("arguments", "cache", "cli", "output")
+    assert done.stdout.splitlines()[-1].split() == [f"cute_gemm.commands.{n}" for n in names]
 
 
 def test_nothing_of_cuda_is_imported_for_help():
