@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cute_gemm._paths import templates_path
 from cute_gemm.commands.output import OK, WRONG, print_json
 from cute_gemm.errors import HeaderError, ToolError
 from cute_gemm.measure import profile
@@ -81,7 +80,7 @@ def _templates() -> Iterator[_Finding]:
     mend = "reinstall cute-gemm"
     try:
         path = templates_path()
-    except FileNotFoundError as error:
+    except HeaderError as error:
         yield False, str(error), mend
         return
     files = len(list(path.glob("*.cuh")))
@@ -101,15 +100,15 @@ def _cutlass() -> Iterator[_Finding]:
 
 
 def _cuda() -> Iterator[_Finding]:
-    headers = compiler.cuda_headers()
+    headers = cuda_headers()
     if headers is None or headers.runtime is None:
-        yield False, "none", compiler.INSTALL
+        yield False, "none", INSTALL
         return
     yield True, f"{cuda_headers_version()} from {headers.source}: {headers.runtime}", ""
 
 
 def _crt() -> Iterator[_Finding]:
-    headers = compiler.cuda_headers()
+    headers = cuda_headers()
     ok = headers is not None and headers.crt is not None
     said = "crt/mma.h is there" if ok else "crt/mma.h is missing"
     yield ok, said, 'pip install "nvidia-cuda-crt==13.0.*"'

@@ -38,7 +38,7 @@ def command(arguments: argparse.Namespace) -> int:
     # What is refused should be before a large matrix is made and a kernel compiled.
     sized = planned(arguments).problem
     for name in ("alpha", "beta"):
-        scalar(getattr(arguments, name), name, sized.A.dtype, None)
+        scalar(getattr(arguments, name), name, sized.inputs.name, None)
     A, B, C = _matrices(arguments, sized)
     plan = make_plan(
         arguments.op, A, B, C, compute=arguments.compute, kernel=arguments.kernel,
@@ -47,14 +47,14 @@ def command(arguments: argparse.Namespace) -> int:
     problem = plan.problem
     result: dict[str, Any] = {
         "op": problem.op, "blas_op": problem.blas_op, "m": problem.m, "n": problem.n,
-        "k": problem.k, "dtype": problem.A.dtype, "out_dtype": problem.C.dtype,
+        "k": problem.k, "dtype": problem.inputs.name, "out_dtype": problem.C.dtype,
         "compute": problem.compute, "alpha": arguments.alpha, "beta": arguments.beta,
     }  # fmt: skip
 
     say(
         f"op {problem.op}, BLAS-equivalent {problem.blas_op}: C({problem.m},{problem.n}) <- "
         f"{_scaled_product(problem.op, arguments.alpha, arguments.beta)}, "
-        f"{problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}\n"
+        f"{problem.types}\n"
     )
     for line in _descriptors(problem):
         say(f"  {line}")
@@ -172,7 +172,7 @@ def _matrices(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any,
         return view.T if order == "F" else view
 
     m, n, k, op = problem.m, problem.n, problem.k, problem.op
-    name, storage = problem.A.dtype, arguments.storage
+    name, storage = problem.inputs.name, arguments.storage
     unread = arguments.beta == 0
     return (
         matrix((m, k) if op[0] == "N" else (k, m), storage, arguments.lda, name),

@@ -125,7 +125,7 @@ def bench(
             for given in problems
         ]
         return BenchResult(
-            dtype=first.A.dtype, compute=first.compute, order=order, ops=tuple(problems[0]),
+            dtype=first.inputs.name, compute=first.compute, order=order, ops=tuple(problems[0]),
             gpu=gpu.name if gpu else None, arch=gpu.arch if gpu else None,
             cublas=gpu.about_cublas if gpu else "no GPU was used",
             checked=check, rounds=rounds, seed=seed, sizes=tuple(found),
@@ -256,7 +256,7 @@ class _Size:
                             "second"
                         )
                     plans[name, op] = make_plan(
-                        op, m=problem.m, n=problem.n, k=problem.k, dtype=problem.A.dtype,
+                        op, m=problem.m, n=problem.n, k=problem.k, dtype=problem.inputs.name,
                         order=self.order, compute=problem.compute, kernel=name, **where,
                     )  # fmt: skip
                 except (UnsupportedError, OptionError) as error:
@@ -347,7 +347,7 @@ def _compile(plan: Plan) -> None:
     problem = plan.problem
     words = [
         "compile", problem.op, "-m", problem.m, "-n", problem.n, "-k", problem.k,
-        "--dtype", problem.A.dtype, "--compute", problem.compute, "--arch", plan.arch,
+        "--dtype", problem.inputs.name, "--compute", problem.compute, "--arch", plan.arch,
         "--order", "F" if problem.C.unit == 0 else "C", "--kernel", plan.kernel,
     ]  # fmt: skip
     subprocess.run(
