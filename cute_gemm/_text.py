@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Collection, Sequence
 from typing import Any
 
 
@@ -14,6 +15,18 @@ def plain(content: Any, width: int) -> str:
     # no_color would still write bold and dim; without a terminal rich writes no codes at all.
     Console(file=out, width=width, force_terminal=False, color_system=None).print(content)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
+    """Return rows of cells as lines, aligned to the right but in the columns of ``left``."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.ljust(width) if i in left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def short(value: float) -> str:

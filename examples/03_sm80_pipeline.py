@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 import cute_gemm as cg
-from cute_gemm.measure.bench import compare
+from cute_gemm.measure.compare import compare
 from cute_gemm.problem.verify import verify
 from cute_gemm.run.launch import why_no_gpu
 

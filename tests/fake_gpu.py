@@ -10,23 +10,20 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from cute_gemm import plan as plans
 from cute_gemm import select
 from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library.cublas import CublasError
-from cute_gemm.measure import size as bench_size
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.measure import bench, compare
+from cute_gemm.problem.dtypes import DTYPES, operand_types
 from cute_gemm.problem.problem import GemmProblem, Matrix
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime
-from cute_gemm.toolchain.signature import Launch
-from cute_gemm.toolchain.unit import TranslationUnit
 
 L2_BYTES = 1 << 20
 
@@ -50,12 +47,10 @@ def product(problem: GemmProblem, a: int, b: int, c: int) -> np.ndarray:
     return C
 
 
-@dataclass(frozen=True)
-class FakeConfig:
-    """A kernel's name and its problem, which a launch does not say."""
+class FakeConfig(NamedTuple):
+    """Nothing but a name."""
 
     name: str
-    problem: GemmProblem
 
 
 @dataclass
@@ -63,26 +58,30 @@ class FakeKernel(Kernel):
     """A kernel that takes some milliseconds and is what it says it is."""
 
     name: str
+    gpu: FakeGpu
     milliseconds: float = 1.0
     kind: str = "good"
     summary: str = "a test's"
     minimum_cc: int = 80
-    dtypes: tuple[str, ...] = ("float32",)
-    options: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = operand_types()
 
-    def configure(self, problem: GemmProblem, arch: str, **options: Any) -> FakeConfig:
+    def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> FakeConfig:
         if self.kind == "refuses" or (self.kind == "refuses TN" and problem.op == "TN"):
             raise UnsupportedError(f"kernel {self.name!r} takes no K of {problem.k}")
-        return FakeConfig(f"{self.name}_{problem.op}", problem)
+        return FakeConfig(f"{self.name}_{problem.op}")
 
-    def emit(self, config: FakeConfig) -> TranslationUnit:
-        return TranslationUnit("", config.name)
-
-    def launch(self, config: FakeConfig, problem: GemmProblem) -> Launch:
-        return Launch(1, 32, 0)
-
-    def accesses(self, config: Any, problem: GemmProblem, *, reads_c: bool = False) -> Any:
-        return ()
+    def bind(
+        self, config: FakeConfig, problem: GemmProblem, arch: str, device: int, *scalars: complex
+    ) -> Callable[..., None]:
+        assert scalars == (1, 0, 0, 0)
+        if self.kind == "does not compile":
+            raise CompileError("it spills 12 bytes\nand more")
+        if self.kind == "is not launched":
+            raise LaunchError("too much shared memory")
+        if self.kind == "crashes":
+            self.gpu.code = 700
+        run = self.gpu.run
+        return lambda *place: run(self.name, self.kind, self.milliseconds, problem, place)
 
 
 @dataclass
@@ -97,7 +96,7 @@ class FakeGpu:
     code: int = 0
 
     def add(self, name: str, milliseconds: float = 1.0, kind: str = "good") -> str:
-        self.kernels[name] = FakeKernel(name, milliseconds, kind)
+        self.kernels[name] = FakeKernel(name, self, milliseconds, kind)
         return name
 
     def get(self, name: str) -> Any:
@@ -113,27 +112,6 @@ class FakeGpu:
             C[3, 4] += 1
 
     # what stands in for the package's own
-
-    def load(self, build: Any, device: int) -> Any:
-        name, _, _ = build.symbol.rpartition("_")
-        kernel, problem = self.kernels[name], build.problem
-        if kernel.kind == "is not launched":
-            raise LaunchError("too much shared memory")
-        if kernel.kind == "crashes":
-            self.code = 700
-
-        def bind(launch: Launch, **arguments: Any) -> Callable[..., None]:
-            assert (arguments["lda"], arguments["ldc"]) == (problem.A.ld, problem.C.ld)
-            return lambda *place: self.run(
-                name, kernel.kind, kernel.milliseconds, problem, place[:3]
-            )
-
-        return SimpleNamespace(bind=bind)
-
-    def build(self, plan: Any) -> Any:
-        if self.kernels[plan.kernel].kind == "does not compile":
-            raise CompileError("it spills 12 bytes\nand more")
-        return SimpleNamespace(symbol=plan.symbol, problem=plan.problem)
 
     def upload(self, array: np.ndarray, device: int = 0) -> Any:
         copy = array.copy(order="K")
@@ -224,10 +202,8 @@ def install(patch: pytest.MonkeyPatch) -> FakeGpu:
         patch.setattr(module, "entered", lambda device: nullcontext())
     patch.setattr(runtime, "upload", gpu.upload)
     patch.setattr(runtime, "download", gpu.download)
-    patch.setattr(runtime, "load", gpu.load)
     patch.setattr(runtime, "Event", lambda device: Mark(gpu))
-    patch.setattr(plans.Plan, "build", property(gpu.build))
-    patch.setattr(bench_size, "Cublas", gpu.blas)
-    patch.setattr(bench_size, "compile_missing", lambda plans, tell: None)
+    patch.setattr(compare, "Cublas", gpu.blas)
+    patch.setattr(bench, "compile_missing", lambda plans, tell: None)
     patch.setattr(select, "get", gpu.get)
     return gpu

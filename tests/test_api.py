@@ -24,7 +24,7 @@ from cute_gemm.errors import (
     UnsupportedError,
 )
 from cute_gemm.executable import raw_stream
-from cute_gemm.measure.contestants import of_kernel
+from cute_gemm.measure.compare import of_kernel
 from cute_gemm.measure.matrices import Place
 from cute_gemm.problem.dtypes import DTYPES
 

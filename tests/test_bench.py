@@ -11,14 +11,14 @@ import fake_gpu
 import numpy as np
 import pytest
 
+import cute_gemm as cg
 from cute_gemm import select
+from cute_gemm.commands import bench as bench_command
 from cute_gemm.commands import cli
 from cute_gemm.errors import LaunchError, NoGpuError, OptionError, UnknownKernelError
 from cute_gemm.kernels.library import cublas
 from cute_gemm.measure import bench
-from cute_gemm.measure import contestants as bench_contestants
-from cute_gemm.measure import size as bench_size
-from cute_gemm.measure.bench import parse_sizes
+from cute_gemm.measure.compare import Timing, compare
 from cute_gemm.problem.arrays import read
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.run import driver as devices
@@ -94,29 +94,42 @@ def gpu(monkeypatch) -> fake_gpu.FakeGpu:
     return fake_gpu.install(monkeypatch)
 
 
-def work(gpu, milliseconds: float):
-    def call() -> None:
-        gpu.now += milliseconds
-
-    return call
+def timing_of(gpu, milliseconds: float, rounds: int) -> Timing:
+    """Time a kernel that takes so long, on matrices that must not be changed."""
+    gpu.add("one", milliseconds)
+    rng = np.random.default_rng(0)
+    A, B, C = (np.asfortranarray(rng.random(shape)) for shape in ((M, K), (K, N), (M, N)))
+    before = C.copy()
+    timing = compare(cg.plan("NN", A, B, C, kernel="one"), A, B, C, rounds=rounds)
+    assert not gpu.memory and (before == C).all()
+    return timing
 
 
 def test_a_timing_is_next_to_cublas(gpu):
-    group = {"ours": work(gpu, 2.0), "cuBLAS": work(gpu, 1.0)}
-    timing = bench._timing(10**9, group, 8, 0, "13.1")
+    gpu.cublas = 1.0
+    timing = timing_of(gpu, 2.0, 8)
     assert timing.ratio == pytest.approx(0.5)
     assert (timing.calls, timing.rounds) == (5, 8)
-    assert timing.teraflops == pytest.approx(0.5)
-    assert "0.5" in str(timing)
-    assert "cuBLAS 13.1" in str(timing)
+    assert (timing.milliseconds, timing.cublas_milliseconds) == pytest.approx((2.0, 1.0))
+    assert timing.teraflops == pytest.approx(2 * M * N * K / 2e9)
+    assert "0.500 of cuBLAS 13.1 (1 ms; median of 8 interleaved rounds of 5 calls)" in str(timing)
 
 
 def test_without_cublas_there_is_no_ratio(gpu):
-    timing = bench._timing(10**9, {"ours": work(gpu, 2.0)}, 3, 0, "no cuBLAS found")
+    gpu.cublas = None
+    timing = timing_of(gpu, 2.0, 3)
     assert timing.ratio is timing.cublas_milliseconds is None
     assert timing.milliseconds == pytest.approx(2.0)
     assert "no cuBLAS found" in str(timing)
     assert set(timing.to_dict()) >= {"milliseconds", "teraflops", "ratio"}
+
+
+def test_what_cublas_refuses_has_no_ratio(gpu, monkeypatch):
+    def refuse(*_):
+        raise cublas.CublasError("cuBLAS does not support it")
+
+    monkeypatch.setattr(gpu, "bind_cublas", lambda *_: refuse)
+    assert "no ratio to cuBLAS: cuBLAS does not support it" in str(timing_of(gpu, 2.0, 3))
 
 
 # -- many -------------------------------------------------------------------------------------
@@ -269,7 +282,7 @@ def test_the_host_is_timed_by_the_wall_clock_on_small_sizes(gpu, monkeypatch):
     host = size.find("host", "TN")
     assert host.outcome == "ok" and host.max_error < 1e-4
     assert 0 < host.speed.of_cublas == pytest.approx(2.0 / host.speed.milliseconds, rel=1)
-    monkeypatch.setattr(bench_size, "_HOST_MNK", 40 * 30 * 20 - 1)
+    monkeypatch.setattr(bench, "_HOST_MNK", 40 * 30 * 20 - 1)
     found, size = run(gpu, "host", "fast", ops=["NN"])
     assert found.ok and size.find("host", "NN").outcome == "refused"
     assert "2^30" in str(found)
@@ -406,22 +419,21 @@ def test_only_what_is_missing_is_compiled(monkeypatch):
     plans = [SimpleNamespace(symbol=name, arch="sm_80") for name in ("a", "b", "c", "c")]
     cached = SimpleNamespace(symbol="a", arch="sm_80"), SimpleNamespace(symbol="b", arch="sm_90a")
     compiled, told = [], []
-    monkeypatch.setattr(bench_contestants.cache, "entries", lambda: list(cached))
-    monkeypatch.setattr(bench_contestants, "_compile", lambda plan: compiled.append(plan.symbol))
-    bench_contestants.compile_missing(plans, lambda *counts: told.append(counts))
+    monkeypatch.setattr(bench.cache, "entries", lambda: list(cached))
+    monkeypatch.setattr(bench, "_compile", lambda plan: compiled.append(plan.symbol))
+    bench.compile_missing(plans, lambda *counts: told.append(counts))
     assert sorted(compiled) == ["b", "c"]
     assert told == [(0, 2), (1, 2), (2, 2)]
-    bench_contestants.compile_missing(plans[:2], lambda *counts: None)  # one: not worth a process
+    bench.compile_missing(plans[:2], lambda *counts: None)  # one: not worth a process
     assert sorted(compiled) == ["b", "c"]
 
 
 def test_a_process_compiles_the_same_unit(cache_directory):
-    import cute_gemm as cg
     from cute_gemm.toolchain import cache
 
     plan = cg.plan("NT", m=96, n=64, k=40, dtype="float32", compute="tf32", order="C",
                    kernel="sm80_pipeline", arch="sm_80", backend="cpu")  # fmt: skip
-    bench_contestants._compile(plan)
+    bench._compile(plan)
     assert plan.symbol in {entry.symbol for entry in cache.entries()}
 
 
@@ -492,7 +504,7 @@ def test_the_command_takes_every_argument(command, monkeypatch):
         seen.update(more, ops=ops, kernels=kernels, sizes=sizes, dtype=dtype)
         raise OptionError("enough")
 
-    monkeypatch.setattr(bench, "bench", instead)
+    monkeypatch.setattr(bench_command, "bench", instead)
     command("NT", "--kernels", "all", "--sizes", "8,1x2x3", "--dtype", "float16",
             "--compute", "tf32", "--order", "C", "--rounds", "4", "--seed", "6", "--no-check",
             "--against", "a:b", "--against", "c:d")  # fmt: skip
@@ -544,4 +556,4 @@ def test_without_a_gpu_it_is_one_line(monkeypatch, capsys):
 
 
 def test_sizes_as_text():
-    assert parse_sizes(" 8, 1X2x3") == [(8, 8, 8), (1, 2, 3)]
+    assert bench_command.parse_sizes(" 8, 1X2x3") == [(8, 8, 8), (1, 2, 3)]

@@ -124,7 +124,7 @@ def test_matrices_on_the_device(monkeypatch):
     p = problem("float32")
     factors, C = Factors(p, 0), np.zeros((M, N), np.float32, order="F")
     with DeviceMatrices(factors, C, 3, device=0) as matrices:
-        places = {op: matrices.places(op) for op in ("NN", "TN", "NT")}
+        places = {op: matrices.of(op)[0] for op in ("NN", "TN", "NT")}
         assert len(gpu.memory) == 5 * 3  # A and B in two forms each, C once
         assert len({place.A for place in places["NN"]}) == 3
         assert [p.B for p in places["NN"]] == [p.B for p in places["TN"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -28,6 +29,13 @@ def run(capsys):
         return status, out, err
 
     return call
+
+
+def parsers(command: str):
+    """The parser, and a command's, as ``cute-gemm`` makes them."""
+    parser, commands = cli.parsers()
+    importlib.import_module(f"cute_gemm.commands.{command}").add_arguments(commands[command])
+    return parser, commands[command]
 
 
 def compile_arch() -> list[str]:
@@ -70,14 +78,14 @@ def test_a_kernel_option_needs_a_value(words):
     ],
 )
 def test_kernel_options_may_stand_anywhere(words):
-    known, options = _arguments.split_kernel_options(words, _arguments.parsers()[1])
+    known, options = _arguments.split_kernel_options(words, parsers("emit")[1])
     assert sorted(known) == sorted(["emit", "TN", "-m", "5", "--json"])
     assert options == ["--stages", "4", "--copy=auto"]
 
 
 @pytest.mark.parametrize("text", ["-0.7", "-1e-3", "-inf", "2", "nan", "1+2j", "-2e-1j"])
 def test_any_number_is_a_scalar(text, run):
-    parser, _ = _arguments.parsers()
+    parser, _ = parsers("run")
     parsed = parser.parse_args(_arguments.join_negative_values(["run", "TN", "--alpha", text]))
     np.testing.assert_equal(complex(parsed.alpha), complex(text))
 
@@ -93,29 +101,16 @@ def test_a_number_is_of_the_simplest_kind():
 @pytest.mark.parametrize("command", ["bench", "copy", "kernels"])
 def test_commands_without_a_kernel_take_no_options_of_one(command):
     words = [command, "--stages", "4"]
-    assert _arguments.split_kernel_options(words, _arguments.parsers()[1]) == (words, [])
+    assert _arguments.split_kernel_options(words, parsers(command)[1]) == (words, [])
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "run",
-        "analyze",
-        "copy",
-        "profile",
-        "bench",
-        "explain",
-        "emit",
-        "compile",
-        "kernels",
-        "doctor",
-    ],
-)
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help(command, run, capsys):
     with pytest.raises(SystemExit) as leaving:
         cli.main([command, "--help"])
     assert leaving.value.code == 0
-    assert "--json" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "--json" in out and cli.COMMANDS[command][1:] in " ".join(out.split())
 
 
 def test_usage_errors_leave_with_2(capsys):
@@ -316,7 +311,7 @@ def test_copy_html(run, tmp_path):
 
 
 def test_profile_takes_its_own_arguments(run, monkeypatch):
-    from cute_gemm.measure import profile
+    from cute_gemm.commands import profile
 
     seen = []
     monkeypatch.setattr(profile, "command", lambda arguments: seen.append(arguments) or 1)
@@ -449,6 +444,17 @@ def test_a_closed_pipe_is_no_error():
     )
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
+
+
+def test_only_the_command_that_is_asked_for_is_imported():
+    code = (
+        "import sys, cute_gemm.commands.cli as c; c.main(['cache', 'size'])\n"
+        "print(*sorted(n for n in sys.modules if n.startswith('cute_gemm.commands.')))\n"
+        "sys.exit('cute_gemm.measure' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = ("arguments", "cache", "cli", "output")
+    assert done.stdout.splitlines()[-1].split() == [f"cute_gemm.commands.{n}" for n in names]
 
 
 def test_nothing_of_cuda_is_imported_for_help():

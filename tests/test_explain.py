@@ -11,8 +11,9 @@ from rich.console import Console
 
 from cute_gemm import select
 from cute_gemm.analysis import ideas
-from cute_gemm.analysis.explain import Explanation, _print_code, explain
+from cute_gemm.analysis.explain import Explanation
 from cute_gemm.commands import cli
+from cute_gemm.commands.explain import explain, print_code
 from cute_gemm.errors import OptionError, UnsupportedError
 
 OPS = ("NN", "NT", "TN", "TT")
@@ -407,7 +408,7 @@ def test_code_is_printed_after_it(run):
 def test_code_stands_side_by_side_where_there_is_room(width, beside, capsys):
     out = io.StringIO()
     code = {"source": "first\nsecond", "ptx": "mov [x]", "sass": "FFMA\tR0"}
-    _print_code(Console(file=out, width=width), code)
+    print_code(Console(file=out, width=width), code)
     lines = (out.getvalue() + capsys.readouterr().out).splitlines()
     together = [line for line in lines if "first" in line and "mov [x]" in line and "FFMA" in line]
     assert bool(together) == beside

@@ -15,6 +15,7 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.access import TmaAccess
 from cute_gemm.analysis.rows import make_row
+from cute_gemm.commands import profile as command
 from cute_gemm.errors import OptionError, ToolError, UnsupportedError
 from cute_gemm.measure import counters, profile
 from cute_gemm.measure.counters import CLASSES, compare, parse, predicted
@@ -302,15 +303,15 @@ def nothing_built(monkeypatch: pytest.MonkeyPatch) -> None:
 def arguments(**changed: Any) -> argparse.Namespace:
     """What the command line makes of ``profile TN ...``."""
     parser = argparse.ArgumentParser()
-    profile.add_arguments(parser)
+    command.add_arguments(parser)
     values = {name: getattr(CASE, name) for name in CASE.__dataclass_fields__}
-    own = vars(parser.parse_args([]))
-    return argparse.Namespace(**{**values, **own, "json": False, **changed})
+    own = vars(parser.parse_args([CASE.op]))
+    return argparse.Namespace(**{**own, **values, "json": False, **changed})
 
 
 @pytest.mark.usefixtures("nothing_built")
 def test_the_command_agrees(fake: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert profile.command(arguments(ncu=fake())) == 0
+    assert command.command(arguments(ncu=fake())) == 0
     shown = capsys.readouterr().out
     assert "no difference" in shown and CASE.plan().config.name in shown
 
@@ -319,7 +320,7 @@ def test_the_command_agrees(fake: Callable[..., str], capsys: pytest.CaptureFixt
 def test_the_command_differs(fake: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     sectors = predict(CASE)["global loads sectors"]
     tool = fake(counts={SECTORS: f"{sectors + 1:,}"})
-    assert profile.command(arguments(ncu=tool, json=True)) == 1
+    assert command.command(arguments(ncu=tool, json=True)) == 1
     found = json.loads(capsys.readouterr().out)
     [one] = [one for one in found["figures"] if one["difference"]]
     assert (one["metric"], one["predicted"], one["counted"]) == (SECTORS, sectors, sectors + 1)

@@ -42,7 +42,7 @@ def test_a_batch_takes_ten_milliseconds_and_has_a_call():
     machine = Machine()
     group = {name: machine.work(name, ms) for name, ms in
              (("quick", 1e-4), ("plain", 2.5), ("slow", 40.0))}  # fmt: skip
-    [found] = interleave([group], 3, machine.clock)
+    found = interleave([group], 3, machine.clock)
     assert {name: samples.calls for name, samples in found.items()} == {
         "quick": 2000, "plain": 4, "slow": 1,
     }  # fmt: skip
@@ -53,7 +53,7 @@ def test_a_batch_takes_ten_milliseconds_and_has_a_call():
 def test_the_ratio_is_of_neighbours_in_time():
     machine = Machine(drift=0.01)
     group = {"ours": machine.work("ours", 20.0), "theirs": machine.work("theirs", 10.0)}
-    [found] = interleave([group], 40, machine.clock)
+    found = interleave([group], 40, machine.clock)
     ours, theirs = found["ours"], found["theirs"]
     assert ours.times[-1] > 1.5 * ours.times[0]  # though it slowed down
     assert ours.ratio(theirs) == pytest.approx(0.5, rel=0.02)
@@ -63,7 +63,7 @@ def test_a_slow_one_sits_rounds_out_but_not_the_last():
     machine = Machine()
     group = {"slow": machine.work("slow", 300.0), "slower": machine.work("slower", 5000.0),
              "plain": machine.work("plain", 10.0)}  # fmt: skip
-    [found] = interleave([group], 9, machine.clock)
+    found = interleave([group], 9, machine.clock)
     part = {name: [time is not None for time in one.times] for name, one in found.items()}
     assert sum(part["plain"]) == 9
     assert [i for i, took in enumerate(part["slow"]) if took] == [2, 5, 8]
@@ -96,7 +96,7 @@ def test_steps_are_told():
 
 def test_one_round_has_no_spread():
     machine = Machine()
-    [found] = interleave([{"a": machine.work("a", 10.0)}], 1, machine.clock)
+    found = interleave([{"a": machine.work("a", 10.0)}], 1, machine.clock)
     assert found["a"].quartiles == (found["a"].median,) * 2
 
 

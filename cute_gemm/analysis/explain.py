@@ -5,14 +5,12 @@ Beside the figures stand those of the next kernel of the ladder, where they diff
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import duration, number, percent, si
-from cute_gemm.analysis.ideas import idea, template
+from cute_gemm.analysis.ideas import idea
 from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
 from cute_gemm.analysis.shown import Shown, size_text
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
     from cute_gemm.kernels.base import Kernel
     from cute_gemm.problem.problem import GemmProblem
-
-#: Characters per column of code beside others at least.
-COLUMN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,110 +279,3 @@ def _ceiling(found: Ceiling) -> Iterator[Any]:
     )
     for bound in found.bounds:
         yield _indented(f"{bound.unit}: {bound.source}", left=3)
-
-
-# ---- the command --------------------------------------------------------------------------------
-
-
-def explain(
-    kernel: str, op: str, *, gpu: str | None = None, beta: complex = 0.0, **arguments: Any
-) -> Explanation:
-    """Plan a kernel and the next of the ladder, and explain them; nothing is compiled.
-
-    ``arguments`` (m, n, k, dtype, leading dimensions, ``arch``, fields of the config) and errors
-    are those of :func:`cute_gemm.plan`; ``gpu`` is where it is bounded, by default the one that
-    stands for the arch; with a ``beta`` other than 0, C is read too.
-    """
-    from cute_gemm import select
-    from cute_gemm.api import plan
-    from cute_gemm.errors import DTypeError, UnsupportedError
-    from cute_gemm.gpus.table import arch_for
-
-    arguments["arch"] = arch_for(arguments.get("arch"), gpu)
-
-    def explained(name: str, **options: Any) -> Explanation:
-        made = plan(op, kernel=name, **{"backend": "cpu", **options})
-        report = made.report(gpu=gpu, beta=beta) if made.compiled else None
-        return explanation(select.get(made.kernel), made, report, beta != 0)
-
-    found = explained(kernel, **arguments)
-    # Not the options: they are of this kernel's config.
-    known = ("m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
-             "compute", "arch")  # fmt: skip
-    same = {name: arguments[name] for name in known if name in arguments}
-    following: list[Next] = []
-    for name in select.LADDER[select.LADDER.index(found.kernel) + 1 :]:
-        try:
-            other = explained(name, **same)
-        except (UnsupportedError, DTypeError) as error:
-            following.append(Next(name, idea(select.get(name)), str(error).rstrip(".")))
-            continue
-        following.append(Next(name, other.idea, changes=found.before(other)))
-        break
-    return replace(found, next=tuple(following))
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm explain`` takes."""
-    from cute_gemm.commands.arguments import add_problem, number
-
-    parser.add_argument("name", metavar="KERNEL", help="a name from `cute-gemm kernels`")
-    add_problem(parser, kernel=False)
-    parser.add_argument("--gpu", metavar="NAME", help="what bounds it there: H200, A100, 4090, ...")
-    parser.add_argument(
-        "--beta", type=number, default=0, help="with another than 0, C is read (default 0)"
-    )
-    for kind, what in _CODE.items():
-        parser.add_argument(f"--{kind}", action="store_true", help=f"print {what}")
-
-
-_CODE = {
-    "source": "the template and the unit that instantiates it",
-    "ptx": "the PTX; beside the others, where the terminal is wide enough",
-    "sass": "the machine code, by nvdisasm",
-}
-
-
-def command(arguments: argparse.Namespace) -> int:
-    """Print the explanation and the code that is asked for; return 0."""
-    names = ("m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
-             "compute", "arch", "gpu", "beta")  # fmt: skip
-    given = {name: getattr(arguments, name) for name in names}
-    found = explain(arguments.name, arguments.op, **given, **arguments.options)
-    code = {kind: _code(found.plan, kind) for kind in _CODE if getattr(arguments, kind)}
-    if arguments.json:
-        print(json.dumps({**found.to_dict(), **code}, indent=2, allow_nan=False))
-        return 0
-    from rich.console import Console
-
-    console = Console()
-    if console.is_terminal:
-        console.print(found)
-    else:
-        print(found)
-    _print_code(console, code)
-    return 0
-
-
-def _code(made: Any, kind: str) -> str:
-    """The text of a kernel: its template and unit, its PTX or its SASS."""
-    text: str = getattr(made, kind)
-    if kind == "source" and made.compiled:
-        return f"{template(made.kernel)}\n// The unit that is compiled.\n\n{text}"
-    return text
-
-
-def _print_code(console: Console, code: dict[str, str]) -> None:
-    """Print texts beside each other on a wide terminal, else one after the other."""
-    from rich.table import Table
-    from rich.text import Text
-
-    if len(code) > 1 and console.width >= COLUMN * len(code):
-        table = Table(expand=True, show_edge=False)
-        for kind in code:
-            table.add_column(kind, ratio=1, overflow="fold", vertical="top")
-        table.add_row(*(Text(text.expandtabs(4)) for text in code.values()))
-        console.print(table)
-        return
-    for kind, text in code.items():
-        print(f"\n==== {kind} ====\n\n{text.rstrip()}")

@@ -1,135 +1,33 @@
-"""The words of the command line: the parsers, and a kernel's options as ``--name value``."""
+"""The words of the command line: a problem, a kernel, and its options as ``--name value``."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.dtypes import DTYPES
 
-#: Commands that take the fields of a kernel's config as options.
-_WITH_KERNEL_OPTIONS = frozenset(("run", "analyze", "profile", "explain", "emit", "compile"))
+if TYPE_CHECKING:
+    from cute_gemm.api import Plan
+
+#: What ``add_problem`` adds beside op, kernel and arch; ``plan`` takes it under the same names.
+_PROBLEM = ("m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute")
 #: Parameters of ``plan`` that are no fields of a config; the words for them are others.
 _TAKEN = frozenset(
     ("op", "a", "b", "c", "m", "n", "k", "kernel", "stream", "backend", "alpha", "beta")
 )
 
 
-def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Return the parser, and those of the commands, by name.
-
-    What ``profile``, ``bench`` and ``explain`` take, their modules add.
-    """
-    parser = argparse.ArgumentParser(
-        prog="cute-gemm",
-        description="Dense GEMM on NVIDIA GPUs that knows its layouts.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    commands: dict[str, argparse.ArgumentParser] = {}
-
-    def command(name: str, text: str, json: bool = True) -> argparse.ArgumentParser:
-        description = f"{text[0].upper()}{text[1:]}."
-        sub = subparsers.add_parser(name, help=text, description=description, allow_abbrev=False)
-        if json:
-            sub.add_argument("--json", action="store_true", help="print JSON instead of text")
-        sub.set_defaults(command=name)
-        commands[name] = sub
-        return sub
-
-    run = command("run", "compute one GEMM on random matrices, check it and time it")
-    add_problem(run)
-    run.add_argument("--alpha", type=number, default=1, help="default 1")
-    run.add_argument("--beta", type=number, default=0, help="default 0")
-    run.add_argument("--backend", choices=("auto", "cuda", "cpu"), default="auto")
-    run.add_argument("--seed", type=int, default=0, help="of the random matrices (default 0)")
-    run.add_argument("--no-check", action="store_true", help="skip the comparison with float64")
-
-    analyze = command("analyze", "report every memory access of a kernel")
-    add_problem(analyze)
-    analyze.add_argument(
-        "--gpu", metavar="NAME", help="place it on this GPU: H200, A100, 4090, ..."
-    )
-    analyze.add_argument(
-        "--beta", type=number, default=0, help="with another than 0, C is read (default 0)"
-    )
-    analyze.add_argument(
-        "--build", action="store_true", help="compile it too, for registers and occupancy"
-    )
-    _add_html(analyze)
-
-    copy = command("copy", "report a tiled copy of one's own, from its layouts alone")
-    _add_copy(copy)
-
-    profile = command("profile", "compare the report with what Nsight Compute counts on the GPU")
-    add_problem(profile)
-
-    command("bench", "check and time kernels side by side, next to cuBLAS", json=False)
-    command("explain", "say what a kernel's one idea is, counted and predicted")
-
-    emit = command("emit", "print the CUDA C++ translation unit of a kernel, its PTX or its SASS")
-    add_problem(emit)
-    text = emit.add_mutually_exclusive_group()
-    text.add_argument("--ptx", action="store_true", help="print PTX instead")
-    text.add_argument("--sass", action="store_true", help="print machine code instead, by nvdisasm")
-    emit.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it to FILE")
-
-    compile_ = command("compile", "compile kernels to cubin and keep them in the cache")
-    add_problem(compile_, several=True)
-    compile_.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write the cubin to FILE"
-    )
-
-    command("kernels", "list the kernels and what each supports")
-    command("doctor", "check headers, compiler, driver, GPUs and cache")
-
-    cache = command("cache", "list, size or clear the cubins on disk")
-    cache.add_argument("action", choices=("list", "size", "clear"), nargs="?", default="list")
-    return parser, commands
-
-
-def _add_html(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--html", metavar="FILE", help="write the report with its pictures to FILE, - for stdout"
-    )
-
-
-def _add_copy(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``analyze_copy``, under its names."""
-    parser.epilog = (
-        "Layouts in CuTe's notation, as C++ CuTe and CuTe DSL print them: --tensor "
-        '"(128,32):(4096,1)" --threads "(16,8):(1,16)" --values "(8,1):(1,8)" --atom cp.async.128.'
-    )
-    layouts = (
-        ("tensor", "layout of the tile that is copied, in elements", True),
-        ("threads", "(m, n) -> thread, as make_tiled_copy takes it", False),
-        ("values", "(m, n) -> value (default: one vector along the contiguous mode)", False),
-        ("smem", "layout of the same tile in shared memory, for a copy into it", False),
-        ("tile", "with --tv: extents of the tile that one copy covers, 128x32", False),
-        ("tv", "instead of --threads and --values: (thread, value) -> coordinate", False),
-    )
-    for name, what, required in layouts:
-        parser.add_argument(f"--{name}", metavar="LAYOUT", required=required, help=what)
-    parser.add_argument(
-        "--atom", required=True, help="cp.async.128, ld.global, ldmatrix.x4.trans, ..., CuTe's name"
-    )
-    parser.add_argument("--dtype", default="float16", help="of an element (default float16)")
-    parser.add_argument("--space", choices=("global", "shared"), help="where the tensor is")
-    parser.add_argument("--direction", choices=("load", "store"), help="of a plain copy")
-    parser.add_argument(
-        "--base-alignment", type=int, default=256, metavar="BYTES", help="of its address (256)"
-    )
-    _add_html(parser)
-
-
 def add_problem(
     parser: argparse.ArgumentParser, *, several: bool = False, kernel: bool = True
 ) -> None:
-    """Add the arguments that name a problem and, unless it has one of its own, a kernel."""
+    """Add the arguments that name a problem and, unless it has one of its own, a kernel.
+
+    A command that has them takes the fields of the kernel's config as options too.
+    """
+    parser.set_defaults(options={})
     parser.epilog = (
         "Every field of the kernel's config is an option too: --copy mn_major, --stages 4, "
         "--tile 128x128x32. `cute-gemm kernels` lists them."
@@ -162,14 +60,29 @@ def add_problem(
     parser.add_argument("--out-dtype", help="of C (default: that of A and B; int32 for int8)")
 
 
-class _Version(argparse.Action):
-    """Read the version only when it is asked for."""
+def sizes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return extents, types, leading dimensions and orders, as keyword arguments of ``plan``."""
+    return {name: getattr(arguments, name) for name in _PROBLEM}
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version
 
-        print(f"cute-gemm {version('cute-gemm')}")
-        parser.exit()
+def planned(
+    arguments: argparse.Namespace, *, op: str | None = None, arch: str | None = None
+) -> Plan:
+    """Return the plan of the problem that the arguments name, by sizes alone."""
+    from cute_gemm.api import plan
+
+    return plan(
+        op or arguments.op, **sizes(arguments), kernel=arguments.kernel,
+        backend=getattr(arguments, "backend", "cpu"), arch=arch or arguments.arch,
+        **arguments.options,
+    )  # fmt: skip
+
+
+def add_html(parser: argparse.ArgumentParser) -> None:
+    """Add ``--html`` of the commands that show a report."""
+    parser.add_argument(
+        "--html", metavar="FILE", help="write the report with its pictures to FILE, - for stdout"
+    )
 
 
 def join_negative_values(words: list[str]) -> list[str]:
@@ -194,18 +107,17 @@ def number(text: str) -> int | float | complex:
 
 
 def split_kernel_options(
-    words: Sequence[str], commands: dict[str, argparse.ArgumentParser]
+    words: Sequence[str], parser: argparse.ArgumentParser
 ) -> tuple[list[str], list[str]]:
     """Return the words that the command's parser knows, and the options that it does not.
 
     argparse's own ``parse_known_args`` would take the value of an unknown option for the op.
     """
-    if not words or words[0] not in _WITH_KERNEL_OPTIONS:
-        return list(words), []
-    parser = commands[words[0]]
     known: list[str] = []
     others: list[str] = []
     rest = list(words)
+    if parser.get_default("options") is None:
+        return rest, others
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or word.partition("=")[0] in parser._option_string_actions:
@@ -218,12 +130,10 @@ def split_kernel_options(
 
 
 def kernel_options(words: Sequence[str]) -> dict[str, Any]:
-    """Read ``--stages 4 --copy=mn_major`` as fields of a kernel's config.
+    """Read options as fields of a kernel's config.
 
-    Examples
-    --------
-    >>> kernel_options(["--stages", "4", "--copy=mn_major", "--tile", "128x128x32"])
-    {'stages': 4, 'copy': 'mn_major', 'tile': (128, 128, 32)}
+    ``--stages 4 --copy=mn_major --tile 128x128x32`` is
+    ``{"stages": 4, "copy": "mn_major", "tile": (128, 128, 32)}``.
     """
     options: dict[str, Any] = {}
     rest = list(words)

@@ -1,38 +1,34 @@
-"""What this installation has, what it lacks, and what to do about that."""
+"""``cute-gemm doctor``: what this installation has, what it lacks, what to do about that."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from cute_gemm.commands.output import OK, WRONG, print_json
 from cute_gemm.errors import HeaderError, ToolError
+from cute_gemm.measure import profile
 from cute_gemm.run import driver as devices
 from cute_gemm.toolchain import cache
 from cute_gemm.toolchain import nvrtc as compiler
 from cute_gemm.toolchain.headers import INSTALL, cuda_headers, cutlass_path, templates_path
 
 _WHEELS = "pip install --upgrade --force-reinstall"
+_Finding = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding.
+    """One finding: what was looked at, what there is, with its version, and what to do, or "".
 
-    Attributes
-    ----------
-    name
-        What was looked at.
-    ok
-        True: as it should be. False: broken, and something will fail. None: worth knowing, as a
-        missing GPU is, without which kernels are still emitted, compiled and analysed.
-    found
-        What there is, with its version.
-    mend
-        What to do, or "".
+    ``ok`` is False where something will fail, and None where it is worth knowing, as a missing GPU
+    is, without which kernels are still emitted, compiled and analysed.
     """
 
     name: str
@@ -41,110 +37,117 @@ class Check:
     mend: str = ""
 
 
-def checks() -> list[Check]:
-    """Look at Python, headers, compiler, driver, GPUs and cache; never raises.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing."""
 
-    Examples
-    --------
-    >>> [check.name for check in checks()][:3]
-    ['Python', 'templates', 'CUTLASS headers']
-    """
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print the findings, and return 1 if anything is broken, else 0."""
+    found = checks()
+    if arguments.json:
+        print_json([asdict(check) for check in found])
+    else:
+        width = max(len(check.name) for check in found)
+        for check in found:
+            mark = {True: "ok", False: "MISSING", None: "-"}[check.ok]
+            print(f"{mark:<8} {check.name:<{width}}  {check.found}")
+            if not check.ok and check.mend:
+                print(f"{'':<8} {'':<{width}}  -> {check.mend}")
+    return WRONG if any(check.ok is False for check in found) else OK
+
+
+def checks() -> list[Check]:
+    """Look at Python, headers, compiler, driver, GPUs and cache; never raises."""
     found: list[Check] = []
-    for name, look in _LOOKS:
+    for name, look in _LOOKS.items():
         try:
-            found += look(name)
+            for ok, said, mend, *which in look():
+                found.append(Check(" ".join((name, *which)), ok, said, "" if ok else mend))
         except Exception as error:  # the doctor must not fall ill: what broke is a finding
             found.append(Check(name, False, f"{type(error).__name__}: {error}"))
     return found
 
 
-def _python(name: str) -> Iterator[Check]:
-    version = sys.version_info
-    ok = version >= (3, 10)
-    yield Check(
-        name, ok, f"{version.major}.{version.minor}.{version.micro}", "" if ok else "use 3.10"
-    )
+# Each look yields ok, found and mend, and which one it is where there may be several.
 
 
-def _templates(name: str) -> Iterator[Check]:
+def _python() -> Iterator[_Finding]:
+    major, minor, micro = sys.version_info[:3]
+    yield (major, minor) >= (3, 10), f"{major}.{minor}.{micro}", "use 3.10"
+
+
+def _templates() -> Iterator[_Finding]:
+    mend = "reinstall cute-gemm"
     try:
         path = templates_path()
     except HeaderError as error:
-        yield Check(name, False, str(error), "reinstall cute-gemm")
+        yield False, str(error), mend
         return
     files = len(list(path.glob("*.cuh")))
-    yield Check(name, files > 0, f"{files} files in {path}", "" if files else "reinstall cute-gemm")
+    yield files > 0, f"{files} files in {path}", mend
 
 
-def _cutlass(name: str) -> Iterator[Check]:
+def _cutlass() -> Iterator[_Finding]:
     mend = 'pip install "nvidia-cutlass==4.2.0.0"'
     path = cutlass_path()
     if path is None:
-        yield Check(name, False, "none", mend)
+        yield False, "none", mend
         return
-    parts = [_macro(path / "cutlass" / "version.h", f"CUTLASS_{part}") for part in _SEMVER]
+    header = path / "cutlass" / "version.h"
+    parts = [_macro(header, f"CUTLASS_{part}") for part in ("MAJOR", "MINOR", "PATCH")]
     version = ".".join("?" if part is None else str(part) for part in parts)
-    ok = True if parts[:2] == [4, 2] else None
-    yield Check(name, ok, f"{version} in {path}", "" if ok else f"4.2 was tested: {mend}")
+    yield parts[:2] == [4, 2] or None, f"{version} in {path}", f"4.2 was tested: {mend}"
 
 
-def _cuda(name: str) -> Iterator[Check]:
+def _cuda() -> Iterator[_Finding]:
     headers = cuda_headers()
     if headers is None or headers.runtime is None:
-        yield Check(name, False, "none", INSTALL)
+        yield False, "none", INSTALL
         return
-    version = cuda_headers_version()
-    yield Check(name, True, f"{version} from {headers.source}: {headers.runtime}")
+    yield True, f"{cuda_headers_version()} from {headers.source}: {headers.runtime}", ""
 
 
-def _crt(name: str) -> Iterator[Check]:
+def _crt() -> Iterator[_Finding]:
     headers = cuda_headers()
     ok = headers is not None and headers.crt is not None
-    mend = "" if ok else 'pip install "nvidia-cuda-crt==13.0.*"'
-    yield Check(name, ok, "crt/mma.h is there" if ok else "crt/mma.h is missing", mend)
+    said = "crt/mma.h is there" if ok else "crt/mma.h is missing"
+    yield ok, said, 'pip install "nvidia-cuda-crt==13.0.*"'
 
 
-def _cccl(name: str) -> Iterator[Check]:
+def _cccl() -> Iterator[_Finding]:
     mend = f'{_WHEELS} "nvidia-cuda-cccl==13.0.*"'
     headers = cuda_headers()
     if headers is None or headers.cccl is None:
-        yield Check(name, False, "none", mend)
+        yield False, "none", mend
         return
     number = _macro(headers.cccl / "cuda" / "std" / "__cccl" / "version.h", "CCCL_VERSION")
     if number is None:
-        yield Check(name, None, f"unknown version in {headers.cccl}", mend)
+        yield None, f"unknown version in {headers.cccl}", mend
         return
     version = f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+    mend = f"CCCL 3.2 (CUDA 13.2) and later do not compile with CUTLASS 4.2: {mend}"
     # CCCL 3.2 is that of CUDA 13.2, where tuple_size is declared again against CUTLASS 4.2.
-    ok = number < 3_002_000
-    yield Check(
-        name,
-        ok,
-        f"{version} in {headers.cccl}",
-        "" if ok else f"CCCL 3.2 (CUDA 13.2) and later do not compile with CUTLASS 4.2: {mend}",
-    )
+    yield number < 3_002_000, f"{version} in {headers.cccl}", mend
 
 
-def _nvrtc(name: str) -> Iterator[Check]:
+def _nvrtc() -> Iterator[_Finding]:
     mend = f'{_WHEELS} "nvidia-cuda-nvrtc==13.0.*"'
     try:
         loaded, archs = compiler.loaded_nvrtc_version(), compiler.known_archs()
     except HeaderError as error:
-        yield Check(name, False, str(error), mend)
+        yield False, str(error), mend
         return
     installed = compiler.nvrtc_version()
     version = installed if installed.startswith(f"{loaded}.") else loaded
     headers = cuda_headers_version()
-    fits = headers in (None, loaded)
-    yield Check(
-        name,
-        True if fits else None,
+    yield (
+        headers in (None, loaded) or None,
         f"{version}, compiles for {archs[0]} to {archs[-1]}",
-        "" if fits else f"the CUDA headers are of {headers}, NVRTC is of {loaded}: {mend}",
+        f"the CUDA headers are of {headers}, NVRTC is of {loaded}: {mend}",
     )
 
 
-def _packages(name: str) -> Iterator[Check]:
+def _packages() -> Iterator[_Finding]:
     """``cuda-python`` below 13 brings files that overwrite those of ``cuda-bindings``."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -158,96 +161,79 @@ def _packages(name: str) -> Iterator[Check]:
         old |= package != "cuda-core" and int(this.partition(".")[0]) < 13
     missing = not any(text.startswith("cuda-core") for text in found)
     mend = f'{_WHEELS} "cuda-python>=13,<14" "cuda-bindings>=13,<14" "cuda-core>=1,<2"'
-    yield Check(
-        name,
-        False if missing else None if old else True,
-        ", ".join(found) or "none",
-        mend if missing or old else "",
-    )
+    yield False if missing else None if old else True, ", ".join(found) or "none", mend
 
 
-def _driver(name: str) -> Iterator[Check]:
+def _driver() -> Iterator[_Finding]:
     version = devices.driver_version()
     if version is None:
-        yield Check(name, None, "none", "install the NVIDIA driver to run kernels on a GPU")
+        yield None, "none", "install the NVIDIA driver to run kernels on a GPU"
         return
     built = compiler.nvrtc_version().partition(".")[0]
     ok = int(version.partition(".")[0]) >= int(built)
-    yield Check(
-        name,
+    yield (
         ok,
         f"for CUDA {version}",
-        "" if ok else f"update it: cubins of CUDA {built} need a driver for CUDA {built}",
+        f"update it: cubins of CUDA {built} need a driver for CUDA {built}",
     )
 
 
-def _gpus(name: str) -> Iterator[Check]:
+def _gpus() -> Iterator[_Finding]:
     reason = devices.why_no_gpu()
     if reason is not None:
-        yield Check(name, None, reason, "without one, results are computed on the CPU")
+        yield None, reason, "without one, results are computed on the CPU"
         return
     for device in range(devices.device_count()):
         major, minor = devices.compute_capability(device)
         memory = devices.total_memory(device) / 2**30
-        ok = major >= 8
-        yield Check(
-            f"{name} {device}",
-            True if ok else None,
+        said = (
             f"{devices.device_name(device)}, compute capability {major}.{minor}, {memory:.0f} GiB, "
-            f"{devices.multiprocessors(device)} multiprocessors",
-            "" if ok else "kernels need compute capability 8.0 or higher",
+            f"{devices.multiprocessors(device)} multiprocessors"
         )
+        yield major >= 8 or None, said, "kernels need compute capability 8.0 or higher", str(device)
 
 
-def _nvdisasm(name: str) -> Iterator[Check]:
+def _nvdisasm() -> Iterator[_Finding]:
     from cuda.pathfinder import find_nvidia_binary_utility
 
     path = find_nvidia_binary_utility("nvdisasm") or shutil.which("nvdisasm")
     mend = "pip install 'cute-gemm[sass]' to see machine code (emit --sass)"
-    yield Check(name, True if path else None, path or "none", "" if path else mend)
+    yield True if path else None, path or "none", mend
 
 
-def _ncu(name: str) -> Iterator[Check]:
-    from cute_gemm.measure import (
-        profile,  # it reaches up to the API, which this module must not need
-    )
-
+def _ncu() -> Iterator[_Finding]:
     try:
-        yield Check(name, True, profile.ncu())
+        yield True, profile.ncu(), ""
     except ToolError:
-        mend = "install Nsight Compute to compare reports with its counters (profile)"
-        yield Check(name, None, "none", mend)
+        yield None, "none", "install Nsight Compute to compare reports with its counters (profile)"
 
 
-def _cache(name: str) -> Iterator[Check]:
+def _cache() -> Iterator[_Finding]:
     reason = cache.writable()
-    if reason is not None:
-        mend = "set CUTE_GEMM_CACHE_DIR to a directory that you can write to"
-        yield Check(name, None, reason, mend)
-        return
-    yield Check(
-        name,
-        True,
-        f"{len(cache.entries())} builds, {cache.size() / 2**20:.1f} MiB in {cache.directory()}",
+    said = (
+        f"{len(cache.entries())} builds, {cache.size() / 2**20:.1f} MiB in {cache.directory()}"
+        if reason is None
+        else reason
     )
+    mend = "set CUTE_GEMM_CACHE_DIR to a directory that you can write to"
+    yield True if reason is None else None, said, mend
 
 
-_SEMVER = ("MAJOR", "MINOR", "PATCH")
-_LOOKS: tuple[tuple[str, Callable[[str], Iterable[Check]]], ...] = (
-    ("Python", _python),
-    ("templates", _templates),
-    ("CUTLASS headers", _cutlass),
-    ("CUDA headers", _cuda),
-    ("CRT headers", _crt),
-    ("CCCL", _cccl),
-    ("NVRTC", _nvrtc),
-    ("CUDA Python", _packages),
-    ("driver", _driver),
-    ("GPU", _gpus),
-    ("nvdisasm", _nvdisasm),
-    ("Nsight Compute", _ncu),
-    ("cache", _cache),
-)
+_LOOKS: dict[str, Callable[[], Iterable[_Finding]]] = {
+    "Python": _python,
+    "templates": _templates,
+    "CUTLASS headers": _cutlass,
+    "CUDA headers": _cuda,
+    "CRT headers": _crt,
+    "CCCL": _cccl,
+    "NVRTC": _nvrtc,
+    "CUDA Python": _packages,
+    "driver": _driver,
+    "GPU": _gpus,
+    "nvdisasm": _nvdisasm,
+    "Nsight Compute": _ncu,
+    "cache": _cache,
+}
 
 
 def cuda_headers_version() -> str | None:

@@ -1,162 +1,57 @@
-"""Kernels checked and timed on this GPU, next to cuBLAS, in one run and interleaved.
-
-``bench`` does so for many kernels, ops and sizes (``cute-gemm bench``); ``compare`` for one plan.
-"""
+"""Kernels checked and timed for many ops and sizes: what ``cute-gemm bench`` shows."""
 
 from __future__ import annotations
 
-import argparse
 import functools
-import re
+import itertools
+import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cute_gemm import select
-from cute_gemm.errors import OptionError
-from cute_gemm.kernels.library.cublas import Cublas, CublasError
-from cute_gemm.measure.contestants import Function, named_function, of_cublas, of_kernel, runs_on
-from cute_gemm.measure.matrices import Place
-from cute_gemm.measure.result import BenchResult
-from cute_gemm.measure.size import Progress, Size, machine
-from cute_gemm.measure.timing import device_clock, interleave
+from cute_gemm.api import plan as make_plan
+from cute_gemm.errors import (
+    CompileError,
+    CubinError,
+    LaunchError,
+    NoGpuError,
+    OptionError,
+    UnsupportedError,
+)
+from cute_gemm.measure.against import Function, named_function, of_function
+from cute_gemm.measure.compare import CUBLAS, Key, Machine, Start, machine, of_kernel, timed
+from cute_gemm.measure.matrices import (
+    DeviceMatrices,
+    Factors,
+    Reference,
+    copies_past_l2,
+    l2_bytes,
+)
+from cute_gemm.measure.result import BenchResult, Entry, Outcome, SizeResult, Speed
+from cute_gemm.measure.timing import Samples, device_clock, host_clock, interleave
+from cute_gemm.problem.dtypes import dtype as dtype_row
 from cute_gemm.problem.problem import from_sizes
+from cute_gemm.toolchain import cache
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from cute_gemm.analysis.performance import Roofline
     from cute_gemm.api import Plan
     from cute_gemm.problem.arrays import Order
+    from cute_gemm.problem.problem import GemmProblem
+
+#: Called with what is being done, how much of it is done, and of how much.
+Progress = Callable[[str, int, int], None]
 
 OPS = ("NN", "NT", "TN", "TT")
-
-
-# ---- one plan -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Device time of one GEMM, ours and cuBLAS's.
-
-    Calls follow each other without a pause and reuse the same matrices, so that small ones are in
-    L2. A call that takes the device less time than the host needs to launch it is timed with the
-    launch.
-
-    Attributes
-    ----------
-    milliseconds
-        Median time of a call of ours.
-    teraflops
-        ``problem.flops`` over that time, in 10**12 per second.
-    cublas_milliseconds
-        Median time of cuBLAS's call, or None without one.
-    ratio
-        Median over the rounds of cuBLAS's time over ours: above 1 ours is faster; or None.
-    rounds, calls
-        Rounds, and calls of ours in a round.
-    cublas
-        Version of cuBLAS (``"13.1"``), or why there is no such time.
-    """
-
-    milliseconds: float
-    teraflops: float
-    cublas_milliseconds: float | None
-    ratio: float | None
-    rounds: int
-    calls: int
-    cublas: str
-
-    def __str__(self) -> str:
-        text = f"{self.milliseconds:.4g} ms, {self.teraflops:.4g} TFLOP/s"
-        if self.ratio is None:
-            return f"{text}; no ratio to cuBLAS: {self.cublas}"
-        return (
-            f"{text}, {self.ratio:.3f} of cuBLAS {self.cublas} ({self.cublas_milliseconds:.4g} ms; "
-            f"median of {self.rounds} interleaved rounds of {self.calls} calls)"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict."""
-        return asdict(self)
-
-
-def compare(
-    plan: Plan,
-    A: np.ndarray,
-    B: np.ndarray,
-    C: np.ndarray,
-    *,
-    alpha: complex = 1.0,
-    beta: complex = 0.0,
-    rounds: int = 9,
-    device: int = 0,
-) -> Timing:
-    """Time a plan on copies of these host matrices, next to cuBLAS when one is installed.
-
-    cuBLAS is the one that PyTorch, CuPy, nvmath or a CUDA toolkit brought; it gets the same op,
-    leading dimensions and order of C. A and B are not changed, and neither is the host's C.
-
-    Parameters
-    ----------
-    plan
-        What `cute_gemm.plan` gave for these matrices, with ``backend == "cuda"``.
-    A, B, C
-        Host arrays as stored.
-    alpha, beta
-        Scalars of the call.
-    rounds
-        How often each of the two is timed.
-    device
-        CUDA ordinal.
-
-    Raises
-    ------
-    NoGpuError
-        Without a GPU.
-    OutOfMemoryError
-        When the three matrices do not fit on the device.
-    """
-    from cute_gemm.run import launch as runtime
-    from cute_gemm.run.driver import entered
-
-    with ExitStack() as stack:
-        stack.enter_context(entered(device))
-        held = [stack.enter_context(runtime.upload(matrix, device)) for matrix in (A, B, C)]
-        place = Place(*(buffer.pointer for buffer in held))
-        ours = of_kernel(plan, [place], device, alpha, beta)
-        group = {"ours": functools.partial(ours, 0)}
-        try:
-            blas = stack.enter_context(Cublas())
-            theirs = of_cublas(blas, plan.problem, [place], alpha, beta)
-            theirs(0)  # refuses here what it does not support
-            group["cuBLAS"] = functools.partial(theirs, 0)
-            about = blas.version
-        except CublasError as error:
-            about = str(error)
-        return _timing(plan.problem.flops, group, rounds, device, about)
-
-
-def _timing(
-    flops: int, group: Mapping[str, Callable[[], object]], rounds: int, device: int, about: str
-) -> Timing:
-    """Time ours, and cuBLAS if it is in the group."""
-    [samples] = interleave([group], rounds, device_clock(device))
-    ours, theirs = samples["ours"], samples.get("cuBLAS")
-    return Timing(
-        ours.median,
-        flops / ours.median / 1e9,
-        None if theirs is None else theirs.median,
-        None if theirs is None else ours.ratio(theirs),
-        rounds,
-        ours.calls,
-        about,
-    )
-
-
-# ---- many ---------------------------------------------------------------------------------------
+#: Largest m n k for the loop on the host: 1024^3 takes it about a second.
+_HOST_MNK = 1 << 30
 
 
 def bench(
@@ -184,58 +79,25 @@ def bench(
     most 256. The kernel ``host``, the loop on the CPU, is timed apart, by the wall clock, and only
     up to m n k = 2**30, that is 1024^3, which takes it about a second.
 
-    Parameters
-    ----------
-    ops
-        Ops, two letters each.
-    kernels
-        ``"ladder"``: the tutorial kernels from the loop on the host to cuBLAS; ``"all"``; or names,
-        which may also be given as one string with commas.
-    sizes
-        Extents: ``n`` for n x n x n, or ``(m, n, k)``.
-    dtype, compute, order
-        Type of A and B; ``"tf32"`` for float32 matrices; ``"F"`` or ``"C"``, of C.
-    rounds
-        How often each kernel is timed.
-    seed
-        Of the random matrices.
-    check
-        Whether results are compared with float64.
-    against
-        Functions of one's own that are checked and timed like the kernels, each as
-        ``"module:function"`` or itself. One is called as ``f(op, A, B, C)`` and starts
-        ``C = op(A) @ op(B)`` on the legacy default stream of the current device (the default of
-        PyTorch and CuPy), without waiting for it. A, B and C have ``__cuda_array_interface__`` of
-        version 3; A and B are as stored, column-major: A is (m, k) for ``N`` and (k, m) for ``T``,
-        B is (k, n) or (n, k); C is (m, n), of `order`. (The interface has no name for bfloat16:
-        ``"<V2"``.) The same objects come again and again, so that what they are converted to can
-        be kept.
-    device
-        CUDA ordinal.
-    progress
-        Called with what is being done, how much of it is done, and of how much.
+    ``kernels`` are ``"ladder"``, the tutorial kernels from the loop on the host to cuBLAS;
+    ``"all"``; or names, also as one string with commas. A size is ``n`` for n x n x n, or
+    ``(m, n, k)``. ``compute`` may be ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or
+    ``"C"``, is that of C; ``rounds`` is how often each kernel is timed.
 
-    Returns
-    -------
-    BenchResult
+    ``against`` has functions of one's own that are checked and timed like the kernels, each as
+    ``"module:function"`` or itself. One is called as ``f(op, A, B, C)`` and starts
+    ``C = op(A) @ op(B)`` on the legacy default stream of the current device (the default of PyTorch
+    and CuPy), without waiting for it. A, B and C have ``__cuda_array_interface__`` of version 3;
+    A and B are as stored, column-major: A is (m, k) for ``N`` and (k, m) for ``T``, B is (k, n) or
+    (n, k); C is (m, n), of `order`. (The interface has no name for bfloat16: ``"<V2"``.) The same
+    objects come again and again, so that what they are converted to can be kept.
 
-    Raises
-    ------
-    NoGpuError
-        Without a GPU, unless ``host`` is the only kernel.
-    UnknownKernelError, OptionError, OpError, ShapeError, DTypeError
-        For what the argument of that name says.
-    LaunchError
-        When a kernel fails on the device, after which nothing can run there; it says which.
-    OutOfMemoryError
-        When the matrices do not fit on the device.
-
-    Examples
-    --------
-    >>> found = bench(["NN", "TN"], "host", [(64, 48, 32)], "float64", rounds=3)
-    >>> found.ok, found.sizes[0].find("host", "TN").speed.rounds
-    (True, 3)
+    NoGpuError without a GPU, unless ``host`` is the only kernel; LaunchError when a kernel fails on
+    the device, after which nothing can run there, says which; OutOfMemoryError when the matrices do
+    not fit there.
     """
+    from cute_gemm.run.driver import why_no_gpu
+
     names = _kernel_names(kernels)
     functions: dict[str, Function] = {}
     for name, function in map(named_function, against):
@@ -243,40 +105,36 @@ def bench(
             raise OptionError(f"against: two functions are called {name!r}; expected other names")
     if rounds < 1:
         raise OptionError(f"rounds={rounds}; expected 1 or more")
-    problems = [
-        {
-            problem.op: problem
-            for problem in (
-                from_sizes(op, m=m, n=n, k=k, dtype=dtype, order=order, compute=compute)
-                for op in ops
-            )
-        }
-        for m, n, k in map(_extents, sizes)
+    made = [
+        [from_sizes(op, m=m, n=n, k=k, dtype=dtype, order=order, compute=compute) for op in ops]
+        for m, n, k in map(extents, sizes)
     ]
+    problems = [{problem.op: problem for problem in given} for given in made]
     if not problems or not problems[0]:
         raise OptionError(f"ops={ops!r}, sizes={sizes!r}; expected one of each or more")
     first = next(iter(problems[0].values()))
     with ExitStack() as stack:
         gpu = None
-        if functions or any(runs_on(name) != "cpu" for name in names):
+        if functions or any(_runs_on(name) != "cpu" for name in names):
+            reason = why_no_gpu()
+            if reason is not None:
+                raise NoGpuError(f"bench needs a GPU, unless the only kernel is 'host': {reason}")
             gpu = stack.enter_context(machine(device))
         found = [
-            Size(given, seed, check, rounds, gpu, progress).run(names, functions)
+            _Size(given, seed, check, rounds, progress).run(names, functions, gpu)
             for given in problems
         ]
         return BenchResult(
-            dtype=first.inputs.name,
-            compute=first.compute,
-            order=order,
-            ops=tuple(problems[0]),
-            gpu=gpu.name if gpu else None,
-            arch=gpu.arch if gpu else None,
+            dtype=first.inputs.name, compute=first.compute, order=order, ops=tuple(problems[0]),
+            gpu=gpu.name if gpu else None, arch=gpu.arch if gpu else None,
             cublas=gpu.about_cublas if gpu else "no GPU was used",
-            checked=check,
-            rounds=rounds,
-            seed=seed,
-            sizes=tuple(found),
-        )
+            checked=check, rounds=rounds, seed=seed, sizes=tuple(found),
+        )  # fmt: skip
+
+
+def _runs_on(name: str) -> str:
+    """Return ``"gpu"``, ``"cpu"`` or ``"library"``: what computes with a kernel of this name."""
+    return "gpu" if name == "auto" else select.get(name).runs_on
 
 
 def _kernel_names(kernels: str | Sequence[str]) -> tuple[str, ...]:
@@ -287,128 +145,211 @@ def _kernel_names(kernels: str | Sequence[str]) -> tuple[str, ...]:
     listed = kernels.split(",") if isinstance(kernels, str) else kernels
     names = tuple(dict.fromkeys(name.strip() for name in listed))
     for name in names:
-        runs_on(name)  # raises for a name that is not known
+        _runs_on(name)  # raises for a name that is not known
     return names
 
 
-def _extents(size: int | tuple[int, int, int]) -> tuple[int, int, int]:
-    extents = (size,) * 3 if isinstance(size, int) else tuple(size)
-    if len(extents) != 3 or min(extents) < 1:
+def extents(size: int | Sequence[int]) -> tuple[int, int, int]:
+    """Return m, n and k of a size, which is n or all three."""
+    found = (size,) * 3 if isinstance(size, int) else tuple(size)
+    if len(found) != 3 or min(found) < 1:
         raise OptionError(f"size {size!r}; expected n or (m, n, k), each 1 or more")
-    return extents
+    return found
 
 
-# ---- the command --------------------------------------------------------------------------------
+class _Size:
+    """One size under way: its matrices, and what has been found so far.
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm bench`` takes."""
-    parser.epilog = (
-        "GFLOP/s, per cent of cuBLAS in the same run and of this GPU's roofline; --json has the "
-        "times and their spread too. Exit status 1 if a kernel is wrong, or could not be built."
-    )
-    parser.add_argument(
-        "ops", nargs="*", metavar="OP", default=list(OPS), help="BLAS ops (default NN NT TN TT)"
-    )
-    parser.add_argument(
-        "--kernels", default="ladder", metavar="LIST",
-        help="ladder (default): the tutorial kernels, from the loop on the host to cuBLAS; all; or "
-        "names from `cute-gemm kernels`, with commas",
-    )  # fmt: skip
-    parser.add_argument(
-        "--sizes", default="4096", metavar="LIST",
-        help="N, or MxNxK, several with commas: 1024,4096,1000x1003x1001 (default 4096)",
-    )  # fmt: skip
-    parser.add_argument("--dtype", default="float32", help="of A and B (default float32)")
-    parser.add_argument("--compute", help="float32 or tf32, for float32 matrices")
-    parser.add_argument("--order", choices=("F", "C"), default="F", help="order of C (default F)")
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of timing (default 9)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random matrices (default 0)")
-    parser.add_argument("--no-check", action="store_true", help="skip the comparison with float64")
-    parser.add_argument(
-        "--against", action="append", default=[], metavar="MODULE:FUNCTION",
-        help="check and time f(op, A, B, C) of your own too: C = op(A) op(B), started on the "
-        "default stream, of matrices with __cuda_array_interface__; may be given several times",
-    )  # fmt: skip
-    parser.add_argument("--plot", metavar="FILE", help="draw it to FILE.svg or FILE.png")
-    parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE",
-        help="write JSON to FILE, or print it instead of the tables",
-    )  # fmt: skip
-
-
-def command(arguments: argparse.Namespace) -> int:
-    """Print the tables, and return 1 if a kernel is wrong or could not be built, else 0."""
-    from cute_gemm.measure import plot as bench_plot
-
-    sizes = parse_sizes(arguments.sizes)
-    if arguments.plot:
-        bench_plot.check(arguments.plot)
-    file = Path(arguments.json) if arguments.json not in (None, "-") else None
-    if file and re.fullmatch("[NTCH]{2}", file.name, re.IGNORECASE):
-        raise OptionError(
-            f"json={str(file)!r} is an op; put ops before --json, or name a FILE.json"
-        )
-    if file and not file.absolute().parent.is_dir():
-        raise OptionError(f"json={str(file)!r} lies in no directory that exists")
-    with _progress() as progress:
-        found = bench(
-            arguments.ops, arguments.kernels, sizes, arguments.dtype, compute=arguments.compute,
-            order=arguments.order, rounds=arguments.rounds, seed=arguments.seed,
-            check=not arguments.no_check, against=arguments.against, progress=progress,
-        )  # fmt: skip
-    if arguments.json == "-":
-        print(found.to_json())
-    elif sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(found)
-    else:
-        print(found)
-    if file:
-        file.write_text(found.to_json() + "\n", encoding="utf-8")
-    if arguments.plot:
-        found.plot(arguments.plot)
-    return 0 if found.ok else 1
-
-
-def parse_sizes(text: str) -> list[tuple[int, int, int]]:
-    """Read the value of ``--sizes``.
-
-    Raises
-    ------
-    OptionError
-        For what is no size.
-
-    Examples
-    --------
-    >>> parse_sizes("1024,1000x1003x1001")
-    [(1024, 1024, 1024), (1000, 1003, 1001)]
+    ``problems`` has the problem of each op; ``seed``, ``check``, ``rounds`` and ``progress`` are
+    those of :func:`bench`.
     """
-    sizes = []
-    for part in text.split(","):
-        words = part.strip().lower().split("x")
-        if len(words) not in (1, 3) or not all(word.isdecimal() for word in words):
-            raise OptionError(f"size {part!r}; expected N or MxNxK, as in 4096 or 1000x1003x1001")
-        m, n, k = map(int, words if len(words) == 3 else words * 3)
-        sizes.append(_extents((m, n, k)))
-    return sizes
+
+    def __init__(
+        self,
+        problems: dict[str, GemmProblem],
+        seed: int,
+        check: bool,
+        rounds: int,
+        progress: Progress | None,
+    ) -> None:
+        self.problems = problems
+        self.rounds = rounds
+        self.progress = progress
+        self.first = first = next(iter(problems.values()))
+        self.order: Order = "F" if first.C.unit == 0 else "C"
+        self.entries: dict[Key, Entry] = {}
+        self.samples: dict[Key, Samples] = {}
+        self._tell("product in float64", 0, 1)
+        self.factors = Factors(first, seed)
+        self.reference = Reference(first, self.factors) if check else None
+        self.C = np.empty((first.m, first.n), dtype_row(first.C.dtype).numpy, order=self.order)
+
+    def run(
+        self, names: Sequence[str], functions: Mapping[str, Function], gpu: Machine | None
+    ) -> SizeResult:
+        """Check and time kernels, and functions by their names."""
+        self._run_on_host([name for name in names if _runs_on(name) == "cpu"])
+        first, copies, roofline = self.first, 1, None
+        listed = [name for name in names if name != CUBLAS] + [*functions]
+        if gpu is not None:
+            # cuBLAS is what the others are compared with, so it is there in any case.
+            listed.append(CUBLAS)
+            copies, roofline = copies_past_l2(first, l2_bytes(gpu.device)), gpu.roofline(first)
+            self._run_on_gpu([n for n in names if _runs_on(n) == "gpu"], functions, gpu, copies)
+        entries = [self._finished((name, op), roofline) for name in listed for op in self.problems]
+        return SizeResult(first.m, first.n, first.k, copies, roofline, tuple(entries))
+
+    def _tell(self, what: str, done: int, total: int) -> None:
+        if self.progress is not None:
+            first = self.first
+            self.progress(f"{first.m} x {first.n} x {first.k}: {what}", done, total)
+
+    def _run_on_host(self, names: Sequence[str]) -> None:
+        """Check each, and time it by itself."""
+        for (name, op), plan in self._plans(names, backend="cpu").items():
+            self._tell(f"{name} {op}", 0, 1)
+            A, B = (self.factors.stored(*self.factors.form(matrix, op)) for matrix in "AB")
+            self.C.fill(-1 if dtype_row(self.first.C.dtype).roundoff == 0 else np.nan)
+            plan(A, B, self.C)
+            if self._judge((name, op), plan.config.name):
+                group = {(name, op): functools.partial(plan, A, B, self.C)}
+                self.samples |= interleave([group], self.rounds, host_clock)
+
+    def _run_on_gpu(
+        self, names: Sequence[str], functions: Mapping[str, Function], gpu: Machine, copies: int
+    ) -> None:
+        """Compile, then check everything, then time all that is right."""
+        plans = self._plans(names, backend="cuda", arch=gpu.arch)
+        compile_missing(list(plans.values()), functools.partial(self._tell, "compile"))
+        with DeviceMatrices(self.factors, self.C, copies, gpu.device) as matrices:
+            makes: dict[Key, Callable[[], Start]] = {}
+            for op, problem in self.problems.items():
+                places, likes = matrices.of(op)
+                for name in names:
+                    if (plan := plans.get((name, op))) is not None:
+                        makes[name, op] = functools.partial(of_kernel, plan, places, gpu.device)
+                for name, function in functions.items():
+                    makes[name, op] = functools.partial(of_function, function, op, likes, places)
+                makes[CUBLAS, op] = functools.partial(gpu.cublas, problem, places)
+            starts = {}
+            for done, (key, make) in enumerate(makes.items()):
+                self._tell(f"check {' '.join(key)}", done, len(makes))
+                config = plans[key].config.name if key in plans else ""
+                start = self._checked(key, config, make, matrices, key[0] in functions)
+                if start is not None:
+                    starts[key] = start
+            step, steps = itertools.count(1), len(starts) * (self.rounds + 1)
+            self.samples |= timed(
+                starts, copies, self.rounds, device_clock(gpu.device),
+                lambda: self._tell("time", next(step), steps),
+            )  # fmt: skip
+
+    def _plans(self, names: Sequence[str], **where: Any) -> dict[Key, Plan]:
+        """Return the plans of those that take the problem."""
+        plans = {}
+        for op, problem in self.problems.items():
+            for name in names:
+                try:
+                    if where["backend"] == "cpu" and problem.m * problem.n * problem.k > _HOST_MNK:
+                        raise UnsupportedError(
+                            "it is timed up to m n k = 2^30 (1024^3), which takes a CPU about a "
+                            "second"
+                        )
+                    plans[name, op] = make_plan(
+                        op, m=problem.m, n=problem.n, k=problem.k, dtype=problem.inputs.name,
+                        order=self.order, compute=problem.compute, kernel=name, **where,
+                    )  # fmt: skip
+                except (UnsupportedError, OptionError) as error:
+                    self._refuse((name, op), error)
+        return plans
+
+    def _checked(
+        self, key: Key, config: str, make: Callable[[], Start], matrices: DeviceMatrices, own: bool
+    ) -> Start | None:
+        """Run it once and judge the result; return what starts it if it may be timed."""
+        matrices.spoil()
+        try:
+            start = make()
+            start(0)
+        except UnsupportedError as error:
+            self._refuse(key, error)
+        except (CompileError, CubinError, LaunchError) as error:
+            self._refuse(key, error, "failed")
+        except Exception as error:
+            if not own:
+                raise
+            # A function of the user's own may raise what it likes.
+            self._refuse(key, f"{type(error).__name__}: {error}", "failed")
+        else:
+            try:
+                matrices.download()
+            except LaunchError as error:  # it ran and failed; nothing can run after that
+                raise LaunchError(f"{' '.join(key)}: {error}") from error
+            if self._judge(key, config):
+                return start
+        return None
+
+    def _refuse(self, key: Key, error: Exception | str, outcome: Outcome = "refused") -> None:
+        self.entries[key] = Entry(*key, outcome, str(error).strip().partition("\n")[0])
+
+    def _judge(self, key: Key, config: str) -> bool:
+        """Compare C with the reference, keep the entry, and return whether it may be timed."""
+        found = self.reference.check(self.C) if self.reference else None
+        if found and found.wrong:
+            reason = (
+                f"{found.wrong:,} of {self.C.size:,} elements are out of bound, the worst at "
+                f"{found.worst}; largest error {found.max_error:.3g}"
+            )
+            self.entries[key] = Entry(*key, "wrong", reason, config, found.max_error)
+            return False
+        self.entries[key] = Entry(*key, "ok", "", config, found.max_error if found else None)
+        return True
+
+    def _finished(self, key: Key, roofline: Roofline | None) -> Entry:
+        """Return the entry with its speed."""
+        samples, cublas = self.samples.get(key), self.samples.get((CUBLAS, key[1]))
+        if samples is None:
+            return self.entries[key]
+        gflops = self.problems[key[1]].flops / samples.median / 1e6
+        speed = Speed(
+            milliseconds=samples.median,
+            quartiles=samples.quartiles,
+            gflops=gflops,
+            of_cublas=samples.ratio(cublas) if cublas else None,
+            of_roofline=gflops / (1e3 * roofline.attainable_tflops) if roofline else None,
+            rounds=len(samples.taken),
+            calls=samples.calls,
+        )
+        return replace(self.entries[key], speed=speed)
 
 
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """Give what draws a bar on standard error, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
+def compile_missing(plans: Sequence[Plan], tell: Callable[[int, int], None]) -> None:
+    """Compile what is not in the cache, in processes side by side: threads do not compile so.
+
+    The matrices of the plans have no padding. What goes wrong here goes wrong again, with its
+    message, when the plan builds. ``tell`` is called with how many are done, of how many.
+    """
+    known = {(entry.symbol, entry.arch) for entry in cache.entries()}
+    missing = {
+        (plan.symbol, plan.arch): plan for plan in plans if (plan.symbol, plan.arch) not in known
+    }
+    if len(missing) < 2:
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    tell(0, len(missing))
+    # A compiler takes half a gigabyte.
+    with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1, 32)) as pool:
+        started = [pool.submit(_compile, plan) for plan in missing.values()]
+        for done, _ in enumerate(as_completed(started), 1):
+            tell(done, len(missing))
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1)
 
-        def tell(text: str, done: int, total: int) -> None:
-            bar.update(task, description=text, completed=done, total=total)
-
-        yield tell
+def _compile(plan: Plan) -> None:
+    problem = plan.problem
+    words = [
+        "compile", problem.op, "-m", problem.m, "-n", problem.n, "-k", problem.k,
+        "--dtype", problem.inputs.name, "--compute", problem.compute, "--arch", plan.arch,
+        "--order", "F" if problem.C.unit == 0 else "C", "--kernel", plan.kernel,
+    ]  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-m", "cute_gemm", *map(str, words)], capture_output=True, check=False
+    )

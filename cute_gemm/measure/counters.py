@@ -20,20 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """One figure of one class of accesses, and the counter that has it.
+    """One figure of one class of accesses, and the counter that has it: ``metric``, by ncu's name.
 
-    Attributes
-    ----------
-    access, figure
-        ``"ldmatrix"``, ``"wavefronts"``; the figure is a field of ``LaunchTotals``, for shared
-        memory with ``counted_`` before it.
-    metric
-        Nsight Compute's name of the counter; "" for conflicts that no counter has alone, which are
-        then the wavefronts counted less the fewest possible.
-    space, direction, instruction
-        Which rows of a report belong to the class; ``instruction`` is a regular expression.
-    minimum_cc
-        Lowest compute capability whose counters have it.
+    That is "" for conflicts that no counter has alone, which are then the wavefronts counted less
+    the fewest possible. ``figure`` is a field of ``LaunchTotals``, for shared memory with
+    ``counted_`` before it. Space, direction and instruction, a regular expression, say which rows
+    of a report belong to the class; ``minimum_cc`` is the lowest compute capability that counts it.
     """
 
     access: str
@@ -90,28 +82,10 @@ CLASSES = (
 
 
 def predicted(rows: Iterable[AccessRow]) -> dict[str, int]:
-    """Sum the totals of a launch by class.
+    """Sum the totals of a launch by class: name of each of ``CLASSES`` -> units.
 
-    Parameters
-    ----------
-    rows
-        All rows of a report, or of ``make_row`` for all accesses of a kernel.
-
-    Returns
-    -------
-    dict
-        Name of each of ``CLASSES`` -> units (requests, sectors, wavefronts, conflicts); 0 where
-        there is no such access.
-
-    Raises
-    ------
-    UnsupportedError
-        For an access that belongs to no class.
-
-    Examples
-    --------
-    ``predicted(report.rows)["global loads sectors"]`` is what
-    ``l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum`` should count.
+    ``rows`` are all rows of a report, or ``make_row`` of all accesses of a kernel; UnsupportedError
+    for one that belongs to no class.
     """
     totals = dict.fromkeys((one.name for one in CLASSES), 0)
     for row in rows:
@@ -129,17 +103,7 @@ def predicted(rows: Iterable[AccessRow]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One figure of one class of accesses, in units.
-
-    Attributes
-    ----------
-    access, figure
-        ``"cp.async"``, ``"conflicts"``.
-    predicted, counted
-        By the model, and by the hardware.
-    metric
-        The counter, or "" for conflicts that are wavefronts counted less the fewest possible.
-    """
+    """One figure of one class of accesses in units, by the model and by the counter ``metric``."""
 
     access: str
     figure: str
@@ -154,20 +118,10 @@ class Comparison:
 
 
 def compare(expected: Mapping[str, int], metrics: Mapping[str, int]) -> tuple[Comparison, ...]:
-    """Put predicted and counted figures side by side.
+    """Put what :func:`predicted` returned and the counts of the same launch side by side.
 
-    Parameters
-    ----------
-    expected
-        What :func:`predicted` returned.
-    metrics
-        Metric -> count, of the same launch; where the device has no such counter it may be left
-        out.
-
-    Raises
-    ------
-    ToolError
-        When a metric is missing of which something is predicted.
+    A metric may be left out where the device has no such counter, and then ToolError where
+    something is predicted of it.
     """
     figures: list[Comparison] = []
     for one in CLASSES:
@@ -185,25 +139,10 @@ def compare(expected: Mapping[str, int], metrics: Mapping[str, int]) -> tuple[Co
 
 
 def parse(text: str) -> list[tuple[str, dict[str, int]]]:
-    r"""Read the output of ``ncu --csv``.
+    """Read the output of ``ncu --csv``: kernel name, and metric -> count, of each launch in order.
 
-    Parameters
-    ----------
-    text
-        Standard output: ncu's remarks (``==PROF== ...``) and what the program printed, then a line
-        of column names, then one line for each launch and metric.
-
-    Returns
-    -------
-    list of (str, dict)
-        Kernel name, and metric -> count, of each launch in order. A value that is no number
-        (``n/a``) is left out.
-
-    Examples
-    --------
-    >>> parse('==PROF== Connected\n"ID","Kernel Name","Metric Name","Metric Value"\n'
-    ...       '"0","gemm","sectors.sum","1,024"\n')
-    [('gemm', {'sectors.sum': 1024})]
+    Before a line of column names and one for each launch and metric there are ncu's remarks and
+    what the program printed. A value that is no number (``n/a``) is left out.
     """
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID",')), len(lines))

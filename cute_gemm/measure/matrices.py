@@ -30,13 +30,7 @@ _MOST_COPIES = 256
 
 
 def random_values(rng: np.random.Generator, shape: tuple[int, ...], name: str) -> np.ndarray:
-    """Return normally distributed elements of a type, or, of int8 and int32, integers of 8 bits.
-
-    Examples
-    --------
-    >>> random_values(np.random.default_rng(0), (2, 3), "complex64").dtype
-    dtype('complex64')
-    """
+    """Return normally distributed elements of a type, or, of int8 and int32, integers of 8 bits."""
     if name in ("int8", "int32"):
         return rng.integers(-128, 128, shape, np.int8).astype(name, copy=False)
     row = dtype(name)
@@ -58,20 +52,7 @@ class Place(NamedTuple):
 class Factors:
     """Random op(A) (m, k) and op(B) (k, n), and how each op stores them.
 
-    Parameters
-    ----------
-    problem
-        Extents and type; which op it is does not matter.
-    seed
-        Of the random numbers.
-
-    Examples
-    --------
-    >>> from cute_gemm.problem.problem import from_sizes
-    >>> factors = Factors(from_sizes("NN", m=3, n=2, k=4, dtype="float32"), seed=0)
-    >>> A = factors.stored("A", "T")
-    >>> A.shape, A.flags.f_contiguous, bool((A.T == factors.left).all())
-    ((4, 3), True, True)
+    Of the problem extents and types count, and not which op it is.
     """
 
     def __init__(self, problem: GemmProblem, seed: int) -> None:
@@ -82,7 +63,7 @@ class Factors:
         self.right = random_values(rng, (problem.n, problem.k), problem.B.dtype).T
 
     def form(self, name: str, op: str) -> tuple[str, str]:
-        """Return which stored matrix an op takes for ``"A"`` or ``"B"``: equal for equal ones."""
+        """Return which stored matrix an op takes for ``"A"`` or ``"B"``: name and letter."""
         letter = op["AB".index(name)]
         if letter == "N":
             return name, "N"
@@ -108,16 +89,7 @@ class Check:
 class Reference:
     """``op(A) @ op(B)`` in float64 or complex128, and what each element of a C may be off.
 
-    Parameters
-    ----------
-    problem
-        Extents and types; which op it is does not matter.
-    factors
-        What it multiplies.
-
-    Notes
-    -----
-    The bound is that of :func:`cute_gemm.verify.verify` with alpha = 1 and beta = 0.
+    The bound is that of :func:`cute_gemm.problem.verify.verify` with alpha = 1 and beta = 0.
     """
 
     def __init__(self, problem: GemmProblem, factors: Factors) -> None:
@@ -179,23 +151,8 @@ class Reference:
 class DeviceMatrices:
     """Copies of A, B and C on a device, each in an allocation of its own; a context manager.
 
-    A and B are there in every form that the ops take; C is shared by all of them.
-
-    Parameters
-    ----------
-    factors
-        op(A) and op(B).
-    C
-        Host matrix that `download` writes.
-    copies
-        How many of each.
-    device
-        CUDA ordinal.
-
-    Raises
-    ------
-    OutOfMemoryError
-        When they do not fit.
+    A and B are there in every form that the ops take; C, whose host matrix `download` writes, is
+    shared by all of them. OutOfMemoryError when they do not fit.
     """
 
     def __init__(self, factors: Factors, C: np.ndarray, copies: int, device: int) -> None:
@@ -224,18 +181,13 @@ class DeviceMatrices:
             self._held[form] = matrix, buffers
         return self._held[form]
 
-    def _of(self, op: str) -> list[tuple[np.ndarray, list[DeviceBuffer]]]:
+    def of(self, op: str) -> tuple[list[Place], list[np.ndarray]]:
+        """Return the addresses of A, B and C of an op, for each copy, and the host's matrices."""
         forms = self._factors.form("A", op), self._factors.form("B", op), ("C", "N")
-        return [self._hold(form) for form in forms]
-
-    def likes(self, op: str) -> tuple[np.ndarray, ...]:
-        """Return the host matrices that A, B and C of an op are copies of."""
-        return tuple(matrix for matrix, _ in self._of(op))
-
-    def places(self, op: str) -> list[Place]:
-        """Return the addresses of A, B and C of an op, for each copy."""
-        pointers = ([buffer.pointer for buffer in buffers] for _, buffers in self._of(op))
-        return [Place(*place) for place in zip(*pointers, strict=True)]
+        held = [self._hold(form) for form in forms]
+        pointers = [[buffer.pointer for buffer in buffers] for _, buffers in held]
+        places = [Place(*place) for place in zip(*pointers, strict=True)]
+        return places, [matrix for matrix, _ in held]
 
     def spoil(self) -> None:
         """Set every bit of the first C: NaN, which a kernel must neither read nor leave."""
@@ -261,13 +213,6 @@ def copies_past_l2(problem: GemmProblem, l2_bytes: int) -> int:
 
     Taken in turn, the next one is never in the cache: with 1 copy because the matrices alone are
     larger.
-
-    Examples
-    --------
-    >>> from cute_gemm.problem.problem import from_sizes
-    >>> cubes = (from_sizes("NN", m=n, n=n, k=n, dtype="float32") for n in (64, 1024, 4096))
-    >>> [copies_past_l2(cube, 60 << 20) for cube in cubes]
-    [256, 11, 1]
     """
     each = max(1, sum(matrix.nbytes for matrix in (problem.A, problem.B, problem.C)))
     return min(_MOST_COPIES, 2 * l2_bytes // each + 1)

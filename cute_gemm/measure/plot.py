@@ -25,20 +25,9 @@ _METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".png": {"Softwa
 
 
 def check(file: str | Path) -> None:
-    """Refuse a file that could not be drawn, before anything is measured for it.
+    """Refuse a file that could not be drawn, with OptionError, before anything is measured for it.
 
-    Raises
-    ------
-    OptionError
-        When its name ends in neither ``.svg`` nor ``.png``, when its directory does not exist, and
-        when matplotlib is not installed.
-
-    Examples
-    --------
-    >>> check("ladder.gif")
-    Traceback (most recent call last):
-        ...
-    cute_gemm.errors.OptionError: plot='ladder.gif'; expected a file that ends in .svg or .png
+    Its name must end in ``.svg`` or ``.png``, its directory exist, and matplotlib be installed.
     """
     path = Path(file)
     if path.suffix.lower() not in _METADATA:
@@ -53,20 +42,7 @@ def check(file: str | Path) -> None:
 
 
 def save(result: BenchResult, file: str | Path) -> None:
-    """Draw a result: bars of its largest size and, if it has several, speed over size.
-
-    Parameters
-    ----------
-    result
-        What was measured.
-    file
-        Where to; ``.svg`` or ``.png``.
-
-    Raises
-    ------
-    OptionError
-        See :func:`check`.
-    """
+    """Draw a result to an ``.svg`` or ``.png``: what :func:`draw` returns."""
     check(file)
     import matplotlib
 
@@ -77,7 +53,7 @@ def save(result: BenchResult, file: str | Path) -> None:
 
 
 def draw(result: BenchResult) -> Figure:
-    """Return the figure."""
+    """Return bars of the largest size and, if there are several, lines of speed over size."""
     from matplotlib.figure import Figure
 
     ops, several = result.ops, len(result.sizes) > 1

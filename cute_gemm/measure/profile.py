@@ -8,7 +8,6 @@ difference should be zero, not small.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm import select
+from cute_gemm._text import columns
 from cute_gemm.api import Plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
@@ -33,31 +33,22 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import Matrix
 
 
+#: Fields of a `Case` that ``from_sizes`` takes.
+_PROBLEM = ("op", "m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
+            "compute")  # fmt: skip
+
+
 class CounterPermissionError(GemmError, PermissionError):
     """The driver does not let this user read the hardware's counters."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One launch to be counted: a problem by its sizes, where it lies, and a kernel.
+    """One launch to be counted, in the words of :func:`cute_gemm.plan`; by default on GPU 0's arch.
 
-    Attributes
-    ----------
-    op, m, n, k, dtype, lda, ldb, ldc, storage, order, out_dtype, compute, kernel, arch
-        As for :func:`cute_gemm.plan`; by default the arch of GPU 0.
-    options
-        Fields of the kernel's config.
-    beta
-        With another than 0, C is read.
-    base_offset
-        Elements from an allocation (aligned to 256 bytes) to each matrix: 0 or a power of two,
-        for other addresses are not known to the unit by their alignment.
-
-    Examples
-    --------
-    >>> case = Case("TN", 128, 64, 32, "float16", arch="sm_80", base_offset=1)
-    >>> case.plan().problem.A.alignment
-    2
+    ``options`` are fields of the kernel's config; with another ``beta`` than 0, C is read.
+    ``base_offset`` is in elements, from an allocation (aligned to 256 bytes) to each matrix: 0 or a
+    power of two, for other addresses are not known to the unit by their alignment.
     """
 
     op: str
@@ -81,12 +72,7 @@ class Case:
     def plan(self) -> Plan:
         """Return the plan for matrices at these addresses.
 
-        Raises
-        ------
-        OptionError
-            For an offset that is no power of two, or a problem that launches nothing.
-        GemmError
-            Everything that :func:`cute_gemm.plan` raises.
+        OptionError for an offset that is no power of two, or a problem that launches nothing.
         """
         from cute_gemm.run.launch import device_arch
         from cute_gemm.toolchain.nvrtc import normalize_arch
@@ -95,19 +81,14 @@ class Case:
             raise OptionError(
                 f"base_offset is {self.base_offset}; expected 0 or a power of two, in elements"
             )
-        problem = from_sizes(
-            self.op, m=self.m, n=self.n, k=self.k, dtype=self.dtype, lda=self.lda, ldb=self.ldb,
-            ldc=self.ldc, order=self.order, out_dtype=self.out_dtype, compute=self.compute,
-            storage=self.storage,
-        )  # fmt: skip
+        problem = from_sizes(**{name: getattr(self, name) for name in _PROBLEM})
         if not problem.m or not problem.n:
             raise OptionError(
                 f"m={problem.m}, n={problem.n}: no kernel is launched, so nothing can be counted; "
                 "expected both to be 1 or more"
             )
-        problem = replace(
-            problem, A=self._moved(problem.A), B=self._moved(problem.B), C=self._moved(problem.C)
-        )
+        A, B, C = map(self._moved, (problem.A, problem.B, problem.C))
+        problem = replace(problem, A=A, B=B, C=C)
         arch = normalize_arch(self.arch) if self.arch else device_arch(0)
         choice = select.select(problem, arch, self.kernel, **self.options)
         return Plan(problem, "cuda", 0, arch, choice)
@@ -143,14 +124,7 @@ def predict(case: Case) -> dict[str, int]:
 class Profile:
     """Predicted and counted figures of one launch; ``print`` it, or take ``to_dict()``.
 
-    Attributes
-    ----------
-    case
-        What was launched.
-    symbol
-        The kernel's name in the cubin.
-    figures
-        One ``Comparison`` for each of ``CLASSES`` that the device counts.
+    The kernel's name in the cubin, and a `Comparison` for each of ``CLASSES`` the device counts.
     """
 
     case: Case
@@ -178,11 +152,7 @@ class Profile:
             mark = "" if one.metric else "*"
             numbers = (f"{one.predicted:,}", f"{one.counted:,}{mark}", f"{one.difference:,}")
             cells.append((f"{one.access} {one.figure}", *numbers))
-        widths = [max(len(line[i]) for line in cells) for i in range(4)]
-        lines = [str(self.case), self.symbol, ""]
-        for line in cells:
-            right = (text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True))
-            lines.append("  ".join((line[0].ljust(widths[0]), *right)))
+        lines = [str(self.case), self.symbol, "", *columns(cells)]
         if any(not one.metric for one in shown):
             lines.append("* wavefronts counted less the fewest possible")
         count = len(self.differences)
@@ -194,13 +164,7 @@ class Profile:
 
 
 def ncu(path: str | None = None) -> str:
-    """Return where Nsight Compute is: the given path, on ``PATH``, or in a CUDA toolkit.
-
-    Raises
-    ------
-    ToolError
-        When there is none.
-    """
+    """Return where Nsight Compute is: the given path, on ``PATH``, or in a CUDA toolkit."""
     places = [path] if path else ["ncu"]
     if not path:
         homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
@@ -218,26 +182,10 @@ def ncu(path: str | None = None) -> str:
 
 
 def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
-    """Run each case's kernel once under ``ncu`` and return its counters.
+    """Run each case's kernel once under ``ncu``, all from one process: for each, metric -> count.
 
-    Parameters
-    ----------
-    cases
-        What to launch, in this order, all from one process.
-    path
-        What :func:`ncu` returned.
-
-    Returns
-    -------
-    list of dict
-        For each case, metric -> count.
-
-    Raises
-    ------
-    CounterPermissionError
-        When the driver refuses; the message says how to get the permission.
-    ToolError
-        When ``ncu`` or the program under it failed.
+    CounterPermissionError when the driver refuses; the message says how to get the permission.
+    ToolError when ``ncu`` or the program under it failed.
     """
     from cute_gemm.arch import Arch
 
@@ -285,34 +233,9 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
 def profile(cases: Sequence[Case], path: str | None = None) -> list[Profile]:
     """Predict each case, run it under Nsight Compute, and compare.
 
-    Parameters
-    ----------
-    cases
-        What to launch; kernels that are not in the cache are compiled first.
-    path
-        Where ``ncu`` is, if not where :func:`ncu` looks.
-
-    Returns
-    -------
-    list of Profile
-        One for each case.
-
-    Raises
-    ------
-    ToolError
-        When there is no ``ncu``, or it failed.
-    CounterPermissionError
-        When the driver refuses its counters.
-    NoGpuError
-        Without a GPU.
-    GemmError
-        Everything that :meth:`Case.plan` and a build raise.
-
-    Examples
-    --------
-    >>> [found] = profile([Case("TN", 512, 512, 256, "float16")])  # doctest: +SKIP
-    >>> found.differences  # doctest: +SKIP
-    ()
+    Kernels that are not in the cache are compiled first. ``path`` says where ``ncu`` is, if not
+    where :func:`ncu` looks. NoGpuError without a GPU; what :func:`count`, :meth:`Case.plan` and a
+    build raise.
     """
     tool = ncu(path)
     expected = [_prepared(case) for case in cases]
@@ -369,30 +292,6 @@ def main(argv: Sequence[str]) -> int:
             print(f"{case}: {error}", file=sys.stderr)
             return 1
     return 0
-
-
-# ---- the command --------------------------------------------------------------------------------
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``cute-gemm profile`` takes beside the problem and the kernel."""
-    from cute_gemm.commands.arguments import number
-
-    parser.add_argument("--beta", type=number, default=0, help="default 0: C is not read")
-    parser.add_argument(
-        "--base-offset", type=int, default=0, metavar="N",
-        help="elements from an aligned address to each matrix: 0 or a power of two (default 0)",
-    )  # fmt: skip
-    parser.add_argument("--ncu", metavar="PATH", help="Nsight Compute (default: look for it)")
-
-
-def command(arguments: argparse.Namespace) -> int:
-    """Print predicted | counted | difference, and return 1 if any figure differs, else 0."""
-    names = ("op", "m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
-             "compute", "kernel", "arch", "options", "beta", "base_offset")  # fmt: skip
-    [found] = profile([Case(**{name: getattr(arguments, name) for name in names})], arguments.ncu)
-    print(json.dumps(found.to_dict(), indent=2) if arguments.json else found)
-    return 1 if found.differences else 0
 
 
 if __name__ == "__main__":

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm._text import plain
 from cute_gemm.analysis.performance import Roofline
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
@@ -30,20 +28,11 @@ Outcome = Literal["ok", "wrong", "refused", "failed"]
 class Speed:
     """How fast one kernel was.
 
-    Attributes
-    ----------
-    milliseconds, quartiles
-        Median time of a call over the rounds; first and third quartile.
-    gflops
-        Operations (2 m n k, of complex types 8 m n k) over the median time, in 10**9 per second.
-    of_cublas
-        Median over the rounds of cuBLAS's time over this one's: above 1 it is faster than cuBLAS.
-        (Of ``host``, which is timed apart, the ratio of the medians.) None without a cuBLAS.
-    of_roofline
-        ``gflops`` over the most that the GPU's roofline allows for this problem; None where that is
-        not known.
-    rounds, calls
-        Rounds in which it was timed, and calls of a batch.
+    Median and quartiles of a call's milliseconds over the rounds; operations (2 m n k, of complex
+    types 8 m n k) over the median, in 10**9 per second; the median over the rounds of cuBLAS's time
+    over this one's, above 1 where it is faster (of ``host``, which is timed apart, the ratio of the
+    medians), or None without a cuBLAS; gflops over the most that the GPU's roofline allows, or None
+    where that is not known; rounds in which it was timed, and calls of a batch.
     """
 
     milliseconds: float
@@ -57,23 +46,12 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One kernel on one op.
+    """One kernel, or function of one's own, on one op.
 
-    Attributes
-    ----------
-    kernel, op
-        Name of the kernel, or of a function of one's own; the op.
-    outcome
-        ``"ok"``; ``"wrong"``: elements are out of bound; ``"refused"``: it does not take this
-        problem; ``"failed"``: it could not be built, or a function raised.
-    reason
-        Why it is not ok, in one sentence.
-    config
-        Name of the kernel's config.
-    max_error
-        Largest difference from float64; None when nothing was compared.
-    speed
-        None unless it is ok.
+    ``"wrong"``: elements are out of bound; ``"refused"``: it does not take this problem;
+    ``"failed"``: it could not be built, or a function raised. ``reason`` says why in one sentence.
+    ``config`` is the name of the kernel's; ``max_error`` the largest difference from float64, None
+    when nothing was compared; ``speed`` is None unless the outcome is ok.
     """
 
     kernel: str
@@ -87,18 +65,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class SizeResult:
-    """All kernels and ops at one size.
+    """All kernels and ops at one size: an entry for each.
 
-    Attributes
-    ----------
-    m, n, k
-        Extents.
-    copies
-        Copies of the matrices that the calls took in turn.
-    roofline
-        Where the problem stands on this GPU's roofline; None where that is not known.
-    entries
-        One for each kernel and op.
+    ``copies`` of the matrices were taken by the calls in turn; ``roofline`` is the problem's place
+    on this GPU's, None where that is not known.
     """
 
     m: int
@@ -109,13 +79,7 @@ class SizeResult:
     entries: tuple[Entry, ...]
 
     def find(self, kernel: str, op: str) -> Entry:
-        """Return the entry of a kernel and an op.
-
-        Raises
-        ------
-        KeyError
-            When there is none.
-        """
+        """Return the entry of a kernel and an op; KeyError when there is none."""
         for entry in self.entries:
             if (entry.kernel, entry.op) == (kernel, op):
                 return entry
@@ -137,22 +101,9 @@ class SizeResult:
 class BenchResult:
     """What :func:`cute_gemm.measure.bench.bench` found; ``print`` it, or take ``to_dict()``.
 
-    Attributes
-    ----------
-    dtype, compute, order
-        Type of A and B, what products are made in, order of C.
-    ops
-        The ops.
-    gpu, arch
-        The GPU as the driver calls it and what kernels were compiled for; None without a GPU.
-    cublas
-        Version of cuBLAS, or why there is none to compare with.
-    checked
-        Whether results were compared with float64.
-    rounds, seed
-        Most rounds of a kernel; seed of the random matrices.
-    sizes
-        One for each size.
+    Type of A and B, what products are made in, order of C; the GPU as the driver calls it and what
+    kernels were compiled for, None without a GPU; the version of cuBLAS, or why there is none;
+    whether results were compared with float64; most rounds of a kernel; seed of the matrices.
     """
 
     dtype: str
@@ -173,42 +124,17 @@ class BenchResult:
         return all(e.outcome in ("ok", "refused") for size in self.sizes for e in size.entries)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything in strings, numbers, lists and dicts, with keys that stay.
-
-        Examples
-        --------
-        ``result.to_dict()["sizes"][0]["entries"][0]["speed"]["gflops"]`` is a number.
-        """
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sizes"}
-        sizes = [
-            {
-                "m": size.m,
-                "n": size.n,
-                "k": size.k,
-                "copies": size.copies,
-                "roofline": size.roofline
-                and {**asdict(size.roofline), "attainable_tflops": size.roofline.attainable_tflops},
-                "entries": [asdict(entry) for entry in size.entries],
-            }
-            for size in self.sizes
-        ]
-        return {"format": FORMAT, **own, "ok": self.ok, "sizes": sizes}
+        """Return everything in strings, numbers, lists and dicts, with keys that stay."""
+        found = asdict(self)
+        for size, one in zip(self.sizes, found["sizes"], strict=True):
+            if size.roofline:
+                one["roofline"]["attainable_tflops"] = size.roofline.attainable_tflops
+        sizes = found.pop("sizes")
+        return {"format": FORMAT, **found, "ok": self.ok, "sizes": sizes}
 
     def to_json(self, indent: int | None = 2) -> str:
         """Return ``to_dict()`` as JSON text."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    def plot(self, file: str | Path) -> None:
-        """Draw the ladder, and with several sizes speed over size, to an ``.svg`` or ``.png``.
-
-        Raises
-        ------
-        OptionError
-            For another kind of file, or when matplotlib is not installed.
-        """
-        from cute_gemm.measure import plot as bench_plot
-
-        bench_plot.save(self, file)
 
     def __str__(self) -> str:
         return plain(self, WIDTH)
@@ -324,7 +250,7 @@ def _gflops(value: float) -> str:
 
 
 def _percent(share: float | None) -> str:
-    """Return a share in percent, to a tenth; smaller ones to a hundredth."""
+    """Return a share in percent, to a tenth; one below 10 %, to a hundredth."""
     if share is None:
         return "-"
     return f"{100 * share:.1f}" if share >= 0.0995 or share == 0 else f"{100 * share:.2f}"

@@ -35,18 +35,8 @@ Clock = Callable[[Callable[[], object], int], float]
 class Samples:
     """What one contestant took.
 
-    Attributes
-    ----------
-    calls
-        Calls of a batch.
-    times
-        For each round the milliseconds of a call, or None when it sat the round out.
-
-    Examples
-    --------
-    >>> slow, fast = Samples(1, (None, 6.0, 8.0)), Samples(5, (2.0, 3.0, 2.0))
-    >>> slow.median, slow.quartiles, slow.ratio(fast)
-    (7.0, (6.5, 7.5), 0.375)
+    ``calls`` are those of a batch; ``times`` has for each round the milliseconds of a call, or None
+    when it sat the round out.
     """
 
     calls: int
@@ -54,7 +44,7 @@ class Samples:
 
     @property
     def taken(self) -> tuple[float, ...]:
-        """The times without the rounds that were sat out."""
+        """Those of the rounds that it took part in."""
         return tuple(time for time in self.times if time is not None)
 
     @property
@@ -81,54 +71,33 @@ def interleave(
     rounds: int,
     clock: Clock,
     step: Callable[[], None] = lambda: None,
-) -> list[dict[Key, Samples]]:
+) -> dict[Key, Samples]:
     """Warm up, choose the calls of each contestant's batches, and time all of them in turns.
 
-    A batch has as many calls as take 10 ms, at least one and at most 2000. In each round the
-    groups, and in them the contestants, come in random order, and in the next one in the reverse of
-    it, so that nobody always meets the warmer chip or follows the same neighbour. Whose batches
-    would take more than a second together takes part in fewer rounds, evenly spread, the last one
-    among them, and at least two.
-
-    Parameters
-    ----------
-    groups
-        Contestants that are to be timed close to each other: name -> a call of it.
-    rounds
-        Rounds, 1 or more.
-    clock
-        :func:`device_clock` or :func:`host_clock`.
-    step
-        Called after every warm-up and after every batch, or the round that was sat out instead.
-
-    Returns
-    -------
-    list of dict
-        For each group, name -> samples.
+    ``groups`` are those that are to be timed close to each other: name -> a call of it. A batch has
+    as many calls as take 10 ms, at least one and at most 2000. In each round the groups, and in
+    them the contestants, come in random order, and in the next one in the reverse of it, so that
+    nobody always meets the warmer chip or follows the same neighbour. Whose batches would take more
+    than a second together takes part in fewer rounds, evenly spread, the last one among them, and
+    at least two. ``step`` is called after every warm-up and after every batch, or the round that
+    was sat out instead.
     """
-    calls: list[dict[Key, int]] = []
-    takes_part: list[dict[Key, int]] = []
-    for group in groups:
-        calls.append({})
-        takes_part.append({})
-        for key, function in group.items():
-            took = max(_warm_up(function, clock), 1e-4)
-            batch = calls[-1][key] = min(_MOST_CALLS, max(1, round(_BATCH_MS / took)))
-            affordable = max(_LEAST_ROUNDS, int(_TOTAL_MS / (batch * took)))
-            takes_part[-1][key] = min(rounds, affordable)
-            step()
+    functions = {key: function for group in groups for key, function in group.items()}
+    calls: dict[Key, int] = {}
+    shares: dict[Key, int] = {}
+    for key, function in functions.items():
+        took = max(_warm_up(function, clock), 1e-4)
+        calls[key] = min(_MOST_CALLS, max(1, round(_BATCH_MS / took)))
+        shares[key] = min(rounds, max(_LEAST_ROUNDS, int(_TOTAL_MS / (calls[key] * took))))
+        step()
 
-    times: list[dict[Key, list[float | None]]] = [{key: [] for key in group} for group in groups]
+    times: dict[Key, list[float | None]] = {key: [] for key in functions}
     for index, order in enumerate(_orders(groups, rounds)):
-        for g, key in order:
-            share = takes_part[g][key]
-            due = (index + 1) * share // rounds > index * share // rounds
-            times[g][key].append(clock(groups[g][key], calls[g][key]) if due else None)
+        for key in order:
+            due = (index + 1) * shares[key] // rounds > index * shares[key] // rounds
+            times[key].append(clock(functions[key], calls[key]) if due else None)
             step()
-    return [
-        {key: Samples(calls[g][key], tuple(found)) for key, found in group.items()}
-        for g, group in enumerate(times)
-    ]
+    return {key: Samples(calls[key], tuple(found)) for key, found in times.items()}
 
 
 def _warm_up(function: Callable[[], object], clock: Clock) -> float:
@@ -137,19 +106,17 @@ def _warm_up(function: Callable[[], object], clock: Clock) -> float:
     return first if first > _SLOW_MS else clock(function, _WARM_UP_CALLS)
 
 
-def _orders(
-    groups: Sequence[Mapping[Key, Callable[[], object]]], rounds: int
-) -> Iterator[list[tuple[int, Key]]]:
-    """Yield who comes when in each round: (group, name), group by group."""
+def _orders(groups: Sequence[Mapping[Key, object]], rounds: int) -> Iterator[list[Key]]:
+    """Yield who comes when in each round, group by group."""
     chance = random.Random(0)
-    order: list[tuple[int, Key]] = []
+    order: list[Key] = []
     for index in range(rounds):
         if index % 2:
             yield order[::-1]
             continue
         order = []
-        for g in chance.sample(range(len(groups)), len(groups)):
-            order += [(g, key) for key in chance.sample(list(groups[g]), len(groups[g]))]
+        for group in chance.sample(groups, len(groups)):
+            order += chance.sample(list(group), len(group))
         yield order
 
 

@@ -229,7 +229,7 @@ class Prices:
         self, problem: GemmProblem, bm: Any, bn: Any, bk: Any, busy: Any, waits: Any, end: Any,
         tile_bytes: Any, end_bytes: Any, resident: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """Of one or all: seconds, the busiest SM's CTAs, resident ones, CTAs, k-tiles, L2's seconds."""
+        """Of one or all: seconds, CTAs of the busiest SM, resident, all, k-tiles, L2 seconds."""
         gpu = self._gpu
         clock = gpu.clock_ghz * 1e9
         tiles = np.ceil(problem.m / bm) * np.ceil(problem.n / bn) * problem.l

@@ -14,7 +14,8 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.commands import cli
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
-from cute_gemm.measure.bench import bench, compare
+from cute_gemm.measure.bench import bench
+from cute_gemm.measure.compare import compare
 from cute_gemm.measure.matrices import DeviceMatrices, Factors, l2_bytes
 from cute_gemm.measure.result import SizeResult
 from cute_gemm.problem.arrays import read
@@ -104,7 +105,7 @@ def test_matrices_on_the_device_and_back():
     problem = from_sizes("TN", m=M, n=N, k=K, dtype="float16")
     factors, C = Factors(problem, 0), np.zeros((M, N), np.float16, order="F")
     with entered(0), DeviceMatrices(factors, C, 2, device=0) as matrices:
-        places = matrices.places("TN")
+        places, _ = matrices.of("TN")
         assert len({address for place in places for address in place}) == 6
         assert all(address % 256 == 0 for place in places for address in place)
         matrices.spoil()

@@ -1,0 +1,111 @@
+"""``cute-gemm bench``: kernels side by side, as tables, JSON and a picture."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cute_gemm.commands.output import OK, WRONG, show
+from cute_gemm.errors import OptionError
+from cute_gemm.measure import plot
+from cute_gemm.measure.bench import OPS, Progress, bench, extents
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``cute-gemm bench`` takes."""
+    parser.epilog = (
+        "GFLOP/s, per cent of cuBLAS in the same run and of this GPU's roofline; --json has the "
+        "times and their spread too. Exit status 1 if a kernel is wrong, or could not be built."
+    )
+    parser.add_argument(
+        "ops", nargs="*", metavar="OP", default=list(OPS), help="BLAS ops (default NN NT TN TT)"
+    )
+    parser.add_argument(
+        "--kernels", default="ladder", metavar="LIST",
+        help="ladder (default): the tutorial kernels, from the loop on the host to cuBLAS; all; or "
+        "names from `cute-gemm kernels`, with commas",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sizes", default="4096", metavar="LIST",
+        help="N, or MxNxK, several with commas: 1024,4096,1000x1003x1001 (default 4096)",
+    )  # fmt: skip
+    parser.add_argument("--dtype", default="float32", help="of A and B (default float32)")
+    parser.add_argument("--compute", help="float32 or tf32, for float32 matrices")
+    parser.add_argument("--order", choices=("F", "C"), default="F", help="order of C (default F)")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds of timing (default 9)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random matrices (default 0)")
+    parser.add_argument("--no-check", action="store_true", help="skip the comparison with float64")
+    parser.add_argument(
+        "--against", action="append", default=[], metavar="MODULE:FUNCTION",
+        help="check and time f(op, A, B, C) of your own too: C = op(A) op(B), started on the "
+        "default stream, of matrices with __cuda_array_interface__; may be given several times",
+    )  # fmt: skip
+    parser.add_argument("--plot", metavar="FILE", help="draw it to FILE.svg or FILE.png")
+    parser.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE",
+        help="write JSON to FILE, or print it instead of the tables",
+    )  # fmt: skip
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print the tables, and return 1 if a kernel is wrong or could not be built, else 0."""
+    sizes = parse_sizes(arguments.sizes)
+    if arguments.plot:
+        plot.check(arguments.plot)
+    file = Path(arguments.json) if arguments.json not in (None, "-") else None
+    if file and re.fullmatch("[NTCH]{2}", file.name, re.IGNORECASE):
+        raise OptionError(
+            f"json={str(file)!r} is an op; put ops before --json, or name a FILE.json"
+        )
+    if file and not file.absolute().parent.is_dir():
+        raise OptionError(f"json={str(file)!r} lies in no directory that exists")
+    with _progress() as progress:
+        found = bench(
+            arguments.ops, arguments.kernels, sizes, arguments.dtype, compute=arguments.compute,
+            order=arguments.order, rounds=arguments.rounds, seed=arguments.seed,
+            check=not arguments.no_check, against=arguments.against, progress=progress,
+        )  # fmt: skip
+    if arguments.json == "-":
+        print(found.to_json())
+    else:
+        show(found)
+    if file:
+        file.write_text(found.to_json() + "\n", encoding="utf-8")
+    if arguments.plot:
+        plot.save(found, arguments.plot)
+    return OK if found.ok else WRONG
+
+
+def parse_sizes(text: str) -> list[tuple[int, int, int]]:
+    """Read the value of ``--sizes``: ``"1024,1000x1003x1001"``."""
+    sizes = []
+    for part in text.split(","):
+        words = part.strip().lower().split("x")
+        if len(words) not in (1, 3) or not all(word.isdecimal() for word in words):
+            raise OptionError(f"size {part!r}; expected N or MxNxK, as in 4096 or 1000x1003x1001")
+        m, n, k = map(int, words if len(words) == 3 else words * 3)
+        sizes.append(extents((m, n, k)))
+    return sizes
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """Give what draws a bar on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1)
+
+        def tell(text: str, done: int, total: int) -> None:
+            bar.update(task, description=text, completed=done, total=total)
+
+        yield tell

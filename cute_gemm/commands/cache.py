@@ -1,0 +1,42 @@
+"""``cute-gemm cache``: the cubins on disk."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from typing import Any
+
+from cute_gemm.commands.output import OK, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``cute-gemm cache`` takes."""
+    parser.add_argument("action", choices=("list", "size", "clear"), nargs="?", default="list")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """List, size or clear them; return 0."""
+    from cute_gemm.toolchain import cache
+
+    directory, size = str(cache.directory()), cache.size()
+    if arguments.action == "clear":
+        count = cache.clear()
+        if arguments.json:
+            print_json({"directory": directory, "removed": count, "bytes": size})
+        else:
+            print(f"{count} cubins, {size} bytes removed from {directory}")
+        return OK
+    entries = cache.entries()
+    result: dict[str, Any] = {"directory": directory, "count": len(entries), "bytes": size}
+    listed = entries if arguments.action == "list" else []
+    if arguments.json:
+        if arguments.action == "list":
+            result["entries"] = [asdict(entry) for entry in listed]
+        print_json(result)
+        return OK
+    for entry in listed:
+        written = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created))
+        print(f"{written}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
+    print(f"{len(entries)} cubins, {size} bytes in {directory}")
+    return OK

@@ -1,0 +1,48 @@
+"""``cute-gemm copy``: a tiled copy of one's own."""
+
+from __future__ import annotations
+
+import argparse
+
+from cute_gemm.commands.arguments import add_html
+from cute_gemm.commands.output import check_html, show_report
+
+#: Those of ``analyze_copy``, under its names: what it is, and whether it must be given.
+_LAYOUTS = (
+    ("tensor", "layout of the tile that is copied, in elements", True),
+    ("threads", "(m, n) -> thread, as make_tiled_copy takes it", False),
+    ("values", "(m, n) -> value (default: one vector along the contiguous mode)", False),
+    ("smem", "layout of the same tile in shared memory, for a copy into it", False),
+    ("tile", "with --tv: extents of the tile that one copy covers, 128x32", False),
+    ("tv", "instead of --threads and --values: (thread, value) -> coordinate", False),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``cute-gemm copy`` takes."""
+    parser.epilog = (
+        "Layouts in CuTe's notation, as C++ CuTe and CuTe DSL print them: --tensor "
+        '"(128,32):(4096,1)" --threads "(16,8):(1,16)" --values "(8,1):(1,8)" --atom cp.async.128.'
+    )
+    for name, what, required in _LAYOUTS:
+        parser.add_argument(f"--{name}", metavar="LAYOUT", required=required, help=what)
+    parser.add_argument(
+        "--atom", required=True, help="cp.async.128, ld.global, ldmatrix.x4.trans, ..., CuTe's name"
+    )
+    parser.add_argument("--dtype", default="float16", help="of an element (default float16)")
+    parser.add_argument("--space", choices=("global", "shared"), help="where the tensor is")
+    parser.add_argument("--direction", choices=("load", "store"), help="of a plain copy")
+    parser.add_argument(
+        "--base-alignment", type=int, default=256, metavar="BYTES", help="of its address (256)"
+    )
+    add_html(parser)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print the report; return 0."""
+    from cute_gemm.analysis.copy.report import analyze_copy
+
+    check_html(arguments)
+    names = [name for name, *_ in _LAYOUTS]
+    names += ["atom", "dtype", "space", "direction", "base_alignment"]
+    return show_report(arguments, analyze_copy(**{n: getattr(arguments, n) for n in names}))

@@ -1,0 +1,33 @@
+"""``cute-gemm kernels``: the kernels and what each supports."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from cute_gemm.commands.output import OK, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing."""
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print the list; return 0."""
+    from cute_gemm.api import kernels
+
+    found = kernels()
+    if arguments.json:
+        print_json([asdict(info) for info in found])
+        return OK
+    for info in found:
+        print(f"{info.name}: {info.summary}")
+        if info.runs_on == "cpu":
+            print("  on the CPU")
+        else:
+            print(f"  from compute capability {info.minimum_cc // 10}.{info.minimum_cc % 10}")
+        print(f"  dtypes   {', '.join(info.dtypes)}")
+        if info.options:
+            options = " ".join(f"--{name.replace('_', '-')}" for name in info.options)
+            print(f"  options  {options}")
+    return OK

@@ -1,0 +1,79 @@
+"""How commands print: text as it comes, JSON, and what rich can show on a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm.errors import OptionError
+
+if TYPE_CHECKING:
+    from cute_gemm.analysis.copy.report import CopyReport
+    from cute_gemm.analysis.report import Report
+    from cute_gemm.api import Plan
+
+#: Exit statuses.
+OK, WRONG, BAD_INPUT = 0, 1, 2
+
+
+def printer(quiet: bool) -> Callable[..., None]:
+    """Return a ``print`` that appears at once, or one that prints nothing."""
+    return (lambda *_, **__: None) if quiet else functools.partial(print, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """Print dicts and lists as JSON, and what is neither by its name."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def show(found: Any) -> None:
+    """Print what has a rich form: in colour and as wide as the terminal, or as plain text."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(found)
+    else:
+        print(found)
+
+
+def check_html(arguments: argparse.Namespace) -> None:
+    """Refuse two texts on standard output, before anything is done for them."""
+    if arguments.html == "-" and arguments.json:
+        raise OptionError("--html - and --json both print to stdout; expected --html FILE")
+
+
+def show_report(arguments: argparse.Namespace, report: Report | CopyReport) -> int:
+    """Print a report in the form that was asked for, and return the exit status."""
+    if arguments.html == "-":
+        print(report.to_html(), end="")
+        return OK
+    if arguments.html:
+        Path(arguments.html).write_text(report.to_html(), encoding="utf-8")
+    if arguments.json:
+        print(report.to_json())
+    else:
+        show(report)
+    return OK
+
+
+def build_dict(plan: Plan) -> dict[str, Any]:
+    """Return what JSON says of a plan's build."""
+    build = plan.build
+    return {
+        "kernel": plan.kernel, "symbol": plan.symbol, "arch": build.arch,
+        "seconds": build.seconds, "cached": build.cached, "bytes": len(build.cubin),
+        "resources": asdict(build.resources),
+    }  # fmt: skip
+
+
+def build_time(plan: Plan) -> str:
+    """Return how long a build took: ``"1.5 s"``, ``"cached, 3 ms"``."""
+    build, seconds = plan.build, plan.build.seconds
+    taken = f"{1e3 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    return f"cached, {taken}" if build.cached else taken

@@ -1,0 +1,208 @@
+"""``cute-gemm run``: one GEMM on random matrices, from descriptors to a checked result's speed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm._text import columns
+from cute_gemm.commands.arguments import add_problem, number, planned
+from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, printer
+from cute_gemm.problem.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from cute_gemm.api import Plan
+    from cute_gemm.problem.problem import GemmProblem
+
+_MODES = {"A": "A(M,K)", "B": "B(N,K)", "C": "C(M,N)"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``cute-gemm run`` takes."""
+    add_problem(parser)
+    parser.add_argument("--alpha", type=number, default=1, help="default 1")
+    parser.add_argument("--beta", type=number, default=0, help="default 0")
+    parser.add_argument("--backend", choices=("auto", "cuda", "cpu"), default="auto")
+    parser.add_argument("--seed", type=int, default=0, help="of the random matrices (default 0)")
+    parser.add_argument("--no-check", action="store_true", help="skip the comparison with float64")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Compute, and return 1 if the result is wrong, else 0."""
+    from cute_gemm.api import plan as make_plan
+    from cute_gemm.problem.problem import scalar
+
+    say = printer(quiet=arguments.json)
+    # What is refused should be before a large matrix is made and a kernel compiled.
+    sized = planned(arguments).problem
+    for name in ("alpha", "beta"):
+        scalar(getattr(arguments, name), name, sized.inputs.name, None)
+    A, B, C = _matrices(arguments, sized)
+    plan = make_plan(
+        arguments.op, A, B, C, compute=arguments.compute, kernel=arguments.kernel,
+        backend=arguments.backend, arch=arguments.arch, **arguments.options,
+    )  # fmt: skip
+    problem = plan.problem
+    result: dict[str, Any] = {
+        "op": problem.op, "blas_op": problem.blas_op, "m": problem.m, "n": problem.n,
+        "k": problem.k, "dtype": problem.inputs.name, "out_dtype": problem.C.dtype,
+        "compute": problem.compute, "alpha": arguments.alpha, "beta": arguments.beta,
+    }  # fmt: skip
+
+    say(
+        f"op {problem.op}, BLAS-equivalent {problem.blas_op}: C({problem.m},{problem.n}) <- "
+        f"{_scaled_product(problem.op, arguments.alpha, arguments.beta)}, "
+        f"{problem.types}\n"
+    )
+    for line in _descriptors(problem):
+        say(f"  {line}")
+    say(f"\nkernel   {plan.kernel} for {plan.arch}:\n         {plan.why}")
+
+    if plan.compiled:
+        _show_kernel(arguments, plan, say, result)
+
+    before = C.copy(order="K") if arguments.beta != 0 else None
+    plan(A, B, C, alpha=arguments.alpha, beta=arguments.beta)
+    say(f"run      on the {_where(plan)}")
+    result["backend"] = plan.backend
+
+    status = OK
+    if not arguments.no_check:
+        status = _check(arguments, plan, A, B, C, before, say, result)
+    if plan.backend == "cuda" and plan.compiled and status == OK and problem.flops:
+        from cute_gemm.measure.compare import compare
+
+        timing = compare(plan, A, B, C, alpha=arguments.alpha, beta=arguments.beta)
+        result["timing"] = timing.to_dict()
+        say(f"speed    {timing}")
+    if arguments.json:
+        print_json(result)
+    return status
+
+
+def _show_kernel(
+    arguments: argparse.Namespace, plan: Plan, say: Callable[..., None], result: dict[str, Any]
+) -> None:
+    """Say how the kernel accesses memory and what its build is like."""
+    report = plan.report(beta=arguments.beta)
+    cells = [("", "access", "bits", "requests", "sectors", "ideal", "efficiency", "coalesced")]
+    cells += [
+        (
+            row.operand,
+            row.instruction,
+            str(row.bits or "-"),
+            f"{row.requests}/{row.unit}",
+            f"{row.sectors:g}",
+            f"{row.ideal_sectors:g}",
+            "-" if row.efficiency is None else f"{100 * row.efficiency:.4g} %",
+            "yes" if row.good else "NO",
+        )
+        for row in report.rows
+        if row.space == "global"
+    ]
+    say()
+    for line in columns(cells, left=(0, 1, 7)):
+        say(f"  {line}")
+    for finding in report.findings:
+        say(f"  - {finding}")
+
+    say(f"\ncompile  {plan.symbol}\n         ... ", end="")
+    used = plan.build.resources
+    spilled = used.spill_stores + used.spill_loads
+    say(
+        f"{build_time(plan)}: {used.registers} registers, "
+        f"{plan.launch.smem + used.shared_static} bytes of shared memory, "
+        + (f"{spilled} bytes spilled" if spilled else "no spills")
+    )
+    result |= {"report": report.to_dict(), "build": build_dict(plan)}
+
+
+def _check(
+    arguments: argparse.Namespace, plan: Plan, A: Any, B: Any, C: Any, before: Any,
+    say: Callable[..., None], result: dict[str, Any],
+) -> int:  # fmt: skip
+    """Compare C with float64, say so, and return the exit status."""
+    from cute_gemm.problem.verify import verify
+
+    verdict = verify(plan.problem, A, B, C, C=before, alpha=arguments.alpha, beta=arguments.beta)
+    ratio = verdict.max_ratio
+    result["check"] = {
+        "ok": verdict.ok, "elements": verdict.elements, "wrong": verdict.wrong,
+        "max_error": verdict.max_error,
+        "max_error_over_bound": ratio if ratio < float("inf") else None,
+        "worst": verdict.worst, "bound": verdict.bound,
+    }  # fmt: skip
+    say(f"check    {verdict.elements} elements against float64, bound {verdict.bound}:")
+    say("         ", end="")
+    if verdict.ok:
+        say(
+            f"all within; largest error {verdict.max_error:.3g}; "
+            f"at most {ratio:.2g} of an element's bound"
+        )
+        return OK
+    say(f"{verdict.wrong} WRONG; largest error {verdict.max_error:.3g}, worst at {verdict.worst}")
+    print(
+        f"cute-gemm: wrong result: {verdict.wrong} of {verdict.elements} elements are out of "
+        f"bound, worst at {verdict.worst}",
+        file=sys.stderr,
+    )
+    return WRONG
+
+
+def _matrices(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, Any, Any]:
+    """Return random A, B and C as stored, each in a buffer with its leading dimension."""
+    import numpy as np
+
+    from cute_gemm.measure.matrices import random_values
+
+    rng = np.random.default_rng(arguments.seed)
+
+    def matrix(
+        shape: tuple[int, int], order: str, ld: int | None, name: str, unread: bool = False
+    ) -> Any:
+        inner, outer = shape if order == "F" else shape[::-1]
+        buffer = np.empty((outer, max(ld or 0, inner)), DTYPES[name].numpy)
+        if unread:  # what a kernel must neither read nor leave behind
+            buffer[...] = -(2**31) if name == "int32" else np.nan
+        else:
+            buffer[...] = random_values(rng, buffer.shape, name)
+        view = buffer[:, :inner]
+        return view.T if order == "F" else view
+
+    m, n, k, op = problem.m, problem.n, problem.k, problem.op
+    name, storage = problem.inputs.name, arguments.storage
+    unread = arguments.beta == 0
+    return (
+        matrix((m, k) if op[0] == "N" else (k, m), storage, arguments.lda, name),
+        matrix((k, n) if op[1] == "N" else (n, k), storage, arguments.ldb, name),
+        matrix((m, n), arguments.order, arguments.ldc, problem.C.dtype, unread),
+    )
+
+
+def _scaled_product(op: str, alpha: complex, beta: complex) -> str:
+    """Write ``2 A^T B + 1 C``."""
+    marks = {"N": "", "T": "^T", "C": "^H", "H": "^H"}
+    text = f"A{marks[op[0]]} B{marks[op[1]]}"
+    text = text if alpha == 1 else f"{alpha} {text}"
+    return text if beta == 0 else f"{text} + {beta} C"
+
+
+def _descriptors(problem: GemmProblem) -> list[str]:
+    """Return a line for each matrix: modes, shape:stride, and what it is in memory."""
+    matrices = (problem.A, problem.B, problem.C)
+    width = max(len(str(matrix)) for matrix in matrices)
+    return [
+        f"{_MODES[matrix.name]}  {matrix!s:<{width}}  {matrix.dtype}, {matrix.major}-major, "
+        f"ld{matrix.name.lower()} {matrix.ld}, base aligned to {matrix.alignment} bytes"
+        for matrix in matrices
+    ]
+
+
+def _where(plan: Plan) -> str:
+    if plan.backend == "cpu":
+        return "CPU (NumPy)"
+    from cute_gemm.run.launch import device_arch
+
+    return f"GPU ({device_arch()})"

@@ -1,0 +1,182 @@
+"""Kernels timed on this GPU next to cuBLAS, in one run and interleaved: here those of one plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm.errors import OptionError
+from cute_gemm.kernels.library.cublas import Cublas, CublasError
+from cute_gemm.measure.matrices import Place
+from cute_gemm.measure.timing import Clock, Samples, device_clock, interleave
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cute_gemm.analysis.performance import Roofline
+    from cute_gemm.api import Plan
+    from cute_gemm.problem.problem import GemmProblem
+
+#: Name and op of what is timed.
+Key = tuple[str, str]
+#: Starts the GEMM on the copy of the matrices that has this number.
+Start = Callable[[int], object]
+
+CUBLAS = "cublas"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU, by its CUDA ordinal, the driver's name for it and what kernels are compiled for.
+
+    With the handle of cuBLAS there and its version; or None, and why there is none.
+    """
+
+    device: int
+    name: str
+    arch: str
+    blas: Cublas | None
+    about_cublas: str
+
+    def cublas(
+        self, problem: GemmProblem, places: Sequence[Place], alpha: complex = 1, beta: complex = 0
+    ) -> Start:
+        """Return what starts cuBLAS's GEMM on the legacy default stream.
+
+        CublasError when there is none, or it does not support the combination; some it refuses only
+        when it is started.
+        """
+        if self.blas is None:
+            raise CublasError(self.about_cublas)
+        calls = [self.blas.bind(problem, *place, alpha, beta) for place in places]
+        return lambda index: calls[index]()
+
+    def roofline(self, problem: GemmProblem) -> Roofline | None:
+        """Return where the problem stands on this GPU's roofline, if that is known."""
+        from cute_gemm.analysis.performance import roofline
+        from cute_gemm.gpus.table import gpu
+
+        try:
+            return roofline(gpu(self.name), problem)
+        except OptionError:
+            return None
+
+
+@contextmanager
+def machine(device: int) -> Iterator[Machine]:
+    """Enter the context of a device, and start cuBLAS there if there is one."""
+    from cute_gemm.run.driver import device_arch, device_name, entered
+
+    with ExitStack() as stack:
+        stack.enter_context(entered(device))
+        blas = None
+        try:
+            blas = stack.enter_context(Cublas())
+            about = blas.version
+        except CublasError as error:
+            about = str(error)
+        yield Machine(device, device_name(device), device_arch(device), blas, about)
+
+
+def of_kernel(
+    plan: Plan, places: Sequence[Place], device: int, alpha: complex = 1, beta: complex = 0
+) -> Start:
+    """Return what starts a plan's kernel on the legacy default stream, once it is built."""
+    bound = plan.bind(device, alpha, beta)
+    return lambda index: bound(*places[index])
+
+
+def timed(
+    starts: Mapping[Key, Start], copies: int, rounds: int, clock: Clock,
+    step: Callable[[], None] = lambda: None,
+) -> dict[Key, Samples]:  # fmt: skip
+    """Time all in turns, those of an op close to each other; calls go round the copies."""
+    turns = itertools.cycle(range(copies))
+
+    def call(start: Start) -> Callable[[], object]:
+        return lambda: start(next(turns))
+
+    groups: dict[str, dict[Key, Callable[[], object]]] = {}
+    for key, start in starts.items():
+        groups.setdefault(key[1], {})[key] = call(start)
+    return interleave(list(groups.values()), rounds, clock, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Device time of one GEMM, ours and cuBLAS's, whose matrices are in L2 if they are small.
+
+    The median of a call; ``problem.flops`` over it, in 10**12 per second; cuBLAS's median, and the
+    median over the rounds of its time over ours, above 1 where ours is faster, or None without one;
+    rounds, and calls of ours in a round; the version of cuBLAS, or why there is no such time.
+    """
+
+    milliseconds: float
+    teraflops: float
+    cublas_milliseconds: float | None
+    ratio: float | None
+    rounds: int
+    calls: int
+    cublas: str
+
+    def __str__(self) -> str:
+        text = f"{self.milliseconds:.4g} ms, {self.teraflops:.4g} TFLOP/s"
+        if self.ratio is None:
+            return f"{text}; no ratio to cuBLAS: {self.cublas}"
+        return (
+            f"{text}, {self.ratio:.3f} of cuBLAS {self.cublas} ({self.cublas_milliseconds:.4g} ms; "
+            f"median of {self.rounds} interleaved rounds of {self.calls} calls)"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dict."""
+        return asdict(self)
+
+
+def compare(
+    plan: Plan,
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    *,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    rounds: int = 9,
+    device: int = 0,
+) -> Timing:
+    """Time a plan on copies of these host matrices, next to cuBLAS when one is installed.
+
+    A, B and C are as stored, and none of them is changed; the plan is what `cute_gemm.plan` gave
+    for them, with ``backend == "cuda"``. cuBLAS is the one that PyTorch, CuPy, nvmath or a CUDA
+    toolkit brought; it gets the same op, leading dimensions and order of C. NoGpuError without a
+    GPU, OutOfMemoryError when the matrices do not fit there.
+    """
+    from cute_gemm.run import launch as runtime
+
+    problem = plan.problem
+    ours, theirs = ("ours", problem.op), (CUBLAS, problem.op)
+    with machine(device) as gpu, ExitStack() as stack:
+        held = [stack.enter_context(runtime.upload(matrix, device)) for matrix in (A, B, C)]
+        places = [Place(*(buffer.pointer for buffer in held))]
+        starts = {ours: of_kernel(plan, places, device, alpha, beta)}
+        about = gpu.about_cublas
+        try:
+            start = gpu.cublas(problem, places, alpha, beta)
+            start(0)  # refuses here what it does not support
+            starts[theirs] = start
+        except CublasError as error:
+            about = str(error)
+        samples = timed(starts, 1, rounds, device_clock(device))
+    own, cublas = samples[ours], samples.get(theirs)
+    return Timing(
+        own.median,
+        problem.flops / own.median / 1e9,
+        cublas.median if cublas else None,
+        own.ratio(cublas) if cublas else None,
+        rounds,
+        own.calls,
+        about,
+    )
