@@ -26,6 +26,8 @@ Tail = Literal["cut", "whole", "full", "elements"]
 class GlobalAccess:
     """One global-memory instruction of a kernel: which elements each lane of each request moves.
 
+    Of a batch it stands for all matrices: each is visited alike, and so counted.
+
     The requests are those of one visit of one tile (all warps of the CTA). Lanes whose vector lies
     outside the region are predicated off.
 

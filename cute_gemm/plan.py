@@ -64,7 +64,9 @@ class Plan:
 
     def __repr__(self) -> str:
         p = self.problem
-        return f"Plan({p.op} m={p.m} n={p.n} k={p.k} {p.A.dtype}, {self.config.name}, {self.arch})"
+        batch = "" if p.l == 1 else f" l={p.l}"
+        sizes = f"{p.op} m={p.m} n={p.n} k={p.k}{batch}"
+        return f"Plan({sizes} {p.A.dtype}, {self.config.name}, {self.arch})"
 
     # ---- what the kernel is ---------------------------------------------------------------------
 

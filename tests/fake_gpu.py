@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cute_gemm import plan as plans
 from cute_gemm import select
 from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library.cublas import CublasError
 from cute_gemm.measure import size as bench_size
+from cute_gemm.plan import Plan
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime
+from cute_gemm.run import memory
 from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -222,11 +223,11 @@ def install(patch: pytest.MonkeyPatch) -> FakeGpu:
         patch.setattr(module, "load_driver", lambda: driver)
         patch.setattr(module, "device_properties", lambda device: properties)
         patch.setattr(module, "entered", lambda device: nullcontext())
-    patch.setattr(runtime, "upload", gpu.upload)
-    patch.setattr(runtime, "download", gpu.download)
+    patch.setattr(memory, "upload", gpu.upload)
+    patch.setattr(memory, "download", gpu.download)
     patch.setattr(runtime, "load", gpu.load)
     patch.setattr(runtime, "Event", lambda device: Mark(gpu))
-    patch.setattr(plans.Plan, "build", property(gpu.build))
+    patch.setattr(Plan, "build", property(gpu.build))
     patch.setattr(bench_size, "Cublas", gpu.blas)
     patch.setattr(bench_size, "compile_missing", lambda plans, tell: None)
     patch.setattr(select, "get", gpu.get)

@@ -23,6 +23,7 @@ from cute_gemm.problem.arrays import read
 from cute_gemm.problem.problem import from_operands, from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import launch as runtime
+from cute_gemm.run import memory
 
 M, N, K = 5, 4, 3
 OPS = ["".join(letters) for letters in itertools.product("NTC", repeat=2)]
@@ -38,6 +39,7 @@ class Model:
         self.stream, self.mode = 0, 0
         self.settings: list[tuple[str, int]] = []
         self.calls: list[tuple[int, int]] = []  # stream and pointer mode of each
+        self.batches: list[int] = []
         self.handles = 0
         self.code = 0
 
@@ -64,6 +66,26 @@ class Model:
         self, handle, operation_a, operation_b, m, n, k, alpha, a, type_a, lda, b, type_b, ldb,
         beta, c, type_c, ldc, compute, algorithm,
     ) -> int:  # fmt: skip
+        return self.gemm(
+            (operation_a, operation_b), (m, n, k), alpha, (a, type_a, lda, 0), (b, type_b, ldb, 0),
+            beta, (c, type_c, ldc, 0), 1, compute, algorithm,
+        )  # fmt: skip
+
+    def cublasGemmStridedBatchedEx_64(
+        self, handle, operation_a, operation_b, m, n, k, alpha, a, type_a, lda, stride_a,
+        b, type_b, ldb, stride_b, beta, c, type_c, ldc, stride_c, batch, compute, algorithm,
+    ) -> int:  # fmt: skip
+        self.batches.append(batch)
+        return self.gemm(
+            (operation_a, operation_b), (m, n, k), alpha, (a, type_a, lda, stride_a),
+            (b, type_b, ldb, stride_b), beta, (c, type_c, ldc, stride_c), batch, compute, algorithm,
+        )  # fmt: skip
+
+    def gemm(
+        self, operations, extents, alpha, of_a, of_b, beta, of_c, batch, compute, algorithm
+    ) -> int:
+        (operation_a, operation_b), (m, n, k) = operations, extents
+        (a, type_a, lda, _), (b, type_b, ldb, _), (c, type_c, ldc, _) = of_a, of_b, of_c
         self.calls.append((self.stream, self.mode))
         if self.code:
             return self.code
@@ -87,10 +109,18 @@ class Model:
             matrix = stored(pointer, columns, rows, ld).T
             return matrix.conj() if operation == 2 else matrix
 
-        out = stored(c, m, n, ldc)
-        scaled = factor(beta) * out if factor(beta) != 0 else np.zeros_like(out)
-        products = operand(a, operation_a, m, k, lda) @ operand(b, operation_b, k, n, ldb)
-        out[...] = factor(alpha) * products + scaled
+        for i in range(batch):
+            at = [
+                x + i * step * np.dtype(kind).itemsize
+                for x, step in ((a, of_a[3]), (b, of_b[3]), (c, of_c[3]))
+            ]
+            out = stored(at[2], m, n, ldc)
+            scaled = factor(beta) * out if factor(beta) != 0 else np.zeros_like(out)
+            left, right = (
+                operand(at[0], operation_a, m, k, lda),
+                operand(at[1], operation_b, k, n, ldb),
+            )
+            out[...] = factor(alpha) * (left @ right) + scaled
         return 0
 
 
@@ -122,8 +152,8 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     monkeypatch.setattr(runtime, "why_no_gpu", lambda: None)
     monkeypatch.setattr(runtime, "device_arch", lambda device: "sm_90a")
     for name in ("upload", "allocate_like"):
-        monkeypatch.setattr(runtime, name, in_place)
-    monkeypatch.setattr(runtime, "download", lambda buffer, array: None)
+        monkeypatch.setattr(memory, name, in_place)
+    monkeypatch.setattr(memory, "download", lambda buffer, array: None)
     monkeypatch.setattr(api, "_plans", {})
     return made
 
@@ -189,6 +219,38 @@ def test_vectors_can_be_conjugated(model: Model, op: str, sizes: tuple[int, int,
         A, B = (np.array(x, order=order) for x in pair(op, order * 2, sizes=sizes))
         C = cg.gemm(op, A, B, order=order, kernel="cublas")
         np.testing.assert_allclose(C, used(A, op[0]) @ used(B, op[1]), rtol=1e-13)
+
+
+@pytest.mark.parametrize("shared", ["", "A", "B"])
+@pytest.mark.parametrize("order", ["F", "C"])
+@pytest.mark.parametrize("op", ["NN", "TN", "CT"])
+def test_a_batch_is_one_call(model: Model, op: str, order: str, shared: str) -> None:
+    """With the strides of the arrays, 0 for what is shared; C's matrices lie between each other."""
+    pairs = [pair(op, order * 2, sizes=(M, N, K)) for _ in range(3)]
+    A, B = (np.stack([p[i] * (j + 1) for j, p in enumerate(pairs)]) for i in (0, 1))
+    A, B = A[1] if shared == "A" else A, B[2] if shared == "B" else B
+    C = np.full((M, 3, N) if order == "C" else (N, 3, M), np.nan, "c16")
+    C = C.swapaxes(0, 1) if order == "C" else C.transpose(1, 2, 0)
+    expected = 2j * np.matmul(*(
+        np.stack([used(x, letter) for x in X]) if X.ndim == 3 else used(X, letter)
+        for X, letter in ((A, op[0]), (B, op[1]))
+    ))  # fmt: skip
+    lost = [i for i in (0, 1) if op[i] == "C" and (A, B)[i].strides[-1] == 16 and order == "F"]
+    if lost:
+        with pytest.raises(UnsupportedError, match="conjugates only what it transposes"):
+            cg.gemm(op, A, B, C, alpha=2j, kernel="cublas")
+        return
+    assert cg.gemm(op, A, B, C, alpha=2j, kernel="cublas") is C
+    np.testing.assert_allclose(C, expected, rtol=1e-13)
+    assert model.batches == [3] and len(model.calls) == 1
+
+
+def test_a_batch_of_one_or_none(model: Model) -> None:
+    A, B = pair("NN", "FF")
+    assert cg.gemm("NN", A[None], B, kernel="cublas").shape == (1, M, N)
+    assert not model.batches and len(model.calls) == 1
+    assert cg.gemm("NN", np.stack([A] * 2)[:0], B, kernel="cublas").shape == (0, M, N)
+    assert len(model.calls) == 1
 
 
 @pytest.mark.parametrize("sizes", [(0, N, K), (M, 0, K), (0, 0, 0)])

@@ -135,7 +135,7 @@ def test_device_arrays_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         plan(A, B, C)
     alpha = SimpleNamespace(device=1)
     monkeypatch.setattr(
-        "cute_gemm.problem.problem.read", lambda array, name, dimensions: read(Tensor(), name)
+        "cute_gemm.problem.scalars.read", lambda array, name, dimensions: read(Tensor(), name)
     )
     x = np.ones((4, 4), np.float32)
     with pytest.raises(DeviceError, match=r"alpha is on CUDA device 1 .*number: alpha\.item"):

@@ -305,7 +305,7 @@ def elements(row: AccessRow, size: int) -> int:
 
 
 def _per_result(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
-    results = problem.m * problem.n
+    results = problem.m * problem.n * problem.l
     sizes = {x.name: dtype(x.dtype).bytes for x in (problem.A, problem.B, problem.C)}
 
     def count(operands: str, space: str, direction: str) -> float:

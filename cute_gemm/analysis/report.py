@@ -149,6 +149,7 @@ class Report:
             "m": problem.m,
             "n": problem.n,
             "k": problem.k,
+            "l": problem.l,
             "compute": problem.compute,
             "matrices": {
                 matrix.name: {
@@ -161,6 +162,8 @@ class Report:
                     "dtype": matrix.dtype,
                     "alignment": matrix.alignment,
                     "conj": matrix.conj,
+                    "l": matrix.l,
+                    "batch_stride": matrix.batch_stride,
                 }
                 for matrix in (problem.A, problem.B, problem.C)
             },
@@ -241,12 +244,14 @@ class Report:
             ("gemm ", ""),
             (problem.op, "bold"),
             f" (BLAS-equivalent {problem.blas_op})  M={problem.m} N={problem.n} K={problem.k}"
-            f"  {types}",
+            + ("" if problem.l == 1 else f" L={problem.l}")
+            + f"  {types}",
         )
         matrices = (problem.A, problem.B, problem.C)
         width = max(len(str(matrix)) for matrix in matrices)
         for matrix in matrices:
-            name = f"{matrix.name}({','.join(modes(matrix))})"
+            third = ("L",) if matrix.l != 1 else ()
+            name = f"{matrix.name}({','.join((*modes(matrix), *third))})"
             yield Text.assemble(
                 (name, "bold"),
                 f"  {matrix!s:<{width}}  {matrix.major}-major, ld{matrix.name.lower()} "

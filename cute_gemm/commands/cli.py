@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from cute_gemm.api import plan as make_plan
-    from cute_gemm.problem.problem import scalar
+    from cute_gemm.problem.scalars import scalar
 
     say = _Printer(quiet=arguments.json)
     # What is refused should be before a large matrix is made and a kernel compiled.

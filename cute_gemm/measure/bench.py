@@ -119,12 +119,12 @@ def compare(
     OutOfMemoryError
         When the three matrices do not fit on the device.
     """
-    from cute_gemm.run import launch as runtime
     from cute_gemm.run.driver import entered
+    from cute_gemm.run.memory import upload
 
     with ExitStack() as stack:
         stack.enter_context(entered(device))
-        held = [stack.enter_context(runtime.upload(matrix, device)) for matrix in (A, B, C)]
+        held = [stack.enter_context(upload(matrix, device)) for matrix in (A, B, C)]
         place = Place(*(buffer.pointer for buffer in held))
         ours = of_kernel(plan, [place], device, alpha, beta)
         group = {"ours": functools.partial(ours, 0)}

@@ -42,7 +42,7 @@ def accesses(
     alpha is taken not to be 0, and alpha and beta to come as numbers: with ``alpha == 0`` the
     kernel does what it does with ``k == 0``, and scalars in device memory are read by every warp.
     """
-    if problem.m == 0 or problem.n == 0:
+    if not (problem.m and problem.n and problem.l):
         return ()
     launch = _Launch(config, problem)
     if problem.k == 0:
@@ -64,7 +64,7 @@ class _Launch:
     @cached_property
     def ctas(self) -> int:
         (m, n, _), problem = self.config.tile, self.problem
-        return -(-problem.m // m) * -(-problem.n // n)
+        return -(-problem.m // m) * -(-problem.n // n) * problem.l
 
     @cached_property
     def k_tiles(self) -> int:
