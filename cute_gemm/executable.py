@@ -102,11 +102,11 @@ class Executable:
             order: Order = "C" if problem.C.major == "N" else "F"
             batch = (problem.l,) if 3 in (len(a.shape), len(b.shape)) else ()
             c = read(new_matrix(a, (*batch, problem.m, problem.n), order, problem.C.dtype), "C")
-        if not (problem.m and problem.n and problem.l):
-            return c.owner
         if plan.backend == "cpu":
             arrays = host_array(a), host_array(b), host_array(c)
             plan.compute_on_host(*arrays, alpha.value, beta.value)
+            return c.owner
+        if not (problem.m and problem.n and problem.l):
             return c.owner
         key = (alpha.value, beta.value, alpha.pointer, beta.pointer)
         bound = self._bound.get(key) or self._bind(key)

@@ -22,14 +22,14 @@ from cute_gemm.kernels.library import kernel as library
 from cute_gemm.problem.arrays import read
 from cute_gemm.problem.problem import from_operands, from_sizes
 from cute_gemm.problem.verify import verify
-from cute_gemm.run import launch as runtime
-from cute_gemm.run import memory
+from cute_gemm.run import driver, memory
 
 M, N, K = 5, 4, 3
 OPS = ["".join(letters) for letters in itertools.product("NTC", repeat=2)]
 TYPES = {0: "f4", 1: "f8", 4: "c8", 5: "c16"}
 COMPUTE = {"f4": 68, "f8": 70, "c8": 68, "c16": 70}
 NOT_SUPPORTED = 15
+CONFIG, ARCH = library.CublasConfig(), "sm_90a"
 
 
 class Model:
@@ -149,8 +149,8 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     monkeypatch.setattr(cublas, "_load", load)
     monkeypatch.setattr(library, "_handles", {})
     monkeypatch.setattr(library, "entered", entered)
-    monkeypatch.setattr(runtime, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(runtime, "device_arch", lambda device: "sm_90a")
+    monkeypatch.setattr(driver, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(driver, "device_arch", lambda device: "sm_90a")
     for name in ("upload", "allocate_like"):
         monkeypatch.setattr(memory, name, in_place)
     monkeypatch.setattr(memory, "download", lambda buffer, array: None)
@@ -288,8 +288,8 @@ def test_stream_and_pointer_mode_are_set_when_they_change(model: Model) -> None:
     problem = from_operands("NN", read(A, "A"), read(B, "B"), read(C, "C"))
     handle = library.CublasLibrary()
     alpha, kept = number(2j)
-    on_host = handle.bind(problem, 0, 1, 0)
-    on_device = handle.bind(problem, 0, 1, 0, alpha, alpha)
+    on_host = handle.bind(CONFIG, problem, ARCH, 0)
+    on_device = handle.bind(CONFIG, problem, ARCH, 0, 1, 0, alpha, alpha)
     addresses = tuple(x.ctypes.data for x in (A, B, C))
     on_host(*addresses)
     on_host(*addresses, 7)
@@ -323,7 +323,9 @@ def test_one_scalar_on_the_device_takes_the_other_there(
         (alpha, kept), (beta, kept_too) = number(2j), number(3 - 1j)
         problem = from_operands("NT", read(A, "A"), read(B, "B"), read(C, "C"))
         start = library.CublasLibrary().bind(
+            CONFIG,
             problem,
+            ARCH,
             0,
             1 if alpha_there else 2j,
             1 if beta_there else 3 - 1j,
@@ -358,7 +360,7 @@ def test_threads_share_one_handle_and_no_call(model: Model) -> None:
         mine.stream = stream
         out = matrix((M, N), "F")
         start.wait(timeout=30)
-        call = library.CublasLibrary().bind(problem, 0, 1, 0)
+        call = library.CublasLibrary().bind(CONFIG, problem, ARCH, 0)
         for _ in range(100):
             call(A.ctypes.data, B.ctypes.data, out.ctypes.data, stream)
 
@@ -406,7 +408,7 @@ def test_a_missing_library_names_the_mend(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "why_no_gpu", lambda: "there is none")
+    monkeypatch.setattr(driver, "why_no_gpu", lambda: "there is none")
     A, B = pair("NN", "FF")
     for make in (cg.gemm, cg.plan):
         with pytest.raises(NoGpuError, match="kernel='cublas' needs a GPU: there is none; kernel="):
