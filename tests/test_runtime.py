@@ -484,7 +484,73 @@ WINDOWS = {
 }
 
 
+def batch(layout: tuple[int, ...], axes: tuple[int, ...], *window: slice) -> Any:
+    """Numbers in a buffer of this layout, and a window of it with its axes in this order."""
+    parent = np.arange(1, 1 + np.prod(layout), dtype=np.int32).reshape(layout)
+    return parent, parent.transpose(axes)[window]
+
+
+BATCHES = {
+    # one matrix after the other, of rows or columns: one run
+    "whole": (lambda: batch((3, 4, 5), (0, 1, 2)), ["1-D"]),
+    "whole columns": (lambda: batch((3, 4, 5), (0, 2, 1)), ["1-D"]),
+    "one": (lambda: batch((3, 4, 5), (0, 1, 2), slice(1, 2)), ["1-D"]),
+    "none": (lambda: batch((3, 4, 5), (0, 1, 2), slice(0, 0)), []),
+    # whole matrices apart, rows with padding that goes on from matrix to matrix, between each other
+    "every other": (lambda: batch((5, 4, 5), (0, 1, 2), slice(0, 5, 2)), ["2-D"]),
+    "rows apart": (
+        lambda: batch((3, 4, 7), (0, 1, 2), slice(3), slice(4), slice(1, 5)), ["2-D"] * 3,
+    ),
+    "few long matrices": (
+        lambda: batch((2, 9, 7), (0, 1, 2), slice(2), slice(2, 8), slice(5)), ["2-D"] * 2,
+    ),
+    "many flat matrices": (
+        lambda: batch((9, 3, 7), (0, 1, 2), slice(9), slice(2), slice(5)), ["2-D"] * 2,
+    ),
+    "between each other": (lambda: batch((4, 3, 5), (1, 0, 2)), ["1-D"]),
+    "between each other, apart": (
+        lambda: batch((4, 3, 7), (1, 0, 2), slice(3), slice(4), slice(5)), ["2-D"] * 3,
+    ),
+}  # fmt: skip
+
+
 class TestCopies:
+    @pytest.mark.parametrize("pitch_limit", [2**31 - 1, 4])
+    @pytest.mark.parametrize("name", BATCHES)
+    def test_batches_there_and_back(
+        self, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str, pitch_limit: int
+    ) -> None:
+        """Every element at its offset, nothing else written, in as few copies as there can be."""
+        monkeypatch.setattr(memory, "_MAX_PITCH", pitch_limit)
+        make, copies = BATCHES[name]
+        parent, window = make()
+        before = parent.copy()
+        with memory.upload(window) as buffer:
+            for index, value in np.ndenumerate(window):
+                offset = int(np.dot(index, window.strides))
+                assert offset + 4 <= buffer.nbytes
+                assert ctypes.c_int32.from_address(buffer.pointer + offset).value == value
+            if pitch_limit > 4:
+                assert driver.copies == copies
+            window[...] = -1
+            canaries = np.where(parent == -1, before, parent + 1000)
+            parent[parent != -1] += 1000
+            memory.download(buffer, window)
+        assert np.array_equal(parent, canaries)
+        assert driver.memory == {}
+
+    def test_a_shared_matrix_is_copied_once(self, driver: FakeDriver) -> None:
+        matrix = numbered((4, 5))
+        for array in (np.broadcast_to(matrix, (3, 4, 5)), np.broadcast_to(matrix, (2**31, 4, 5))):
+            assert memory.upload(array).nbytes == matrix.nbytes
+        assert driver.copies == ["1-D"] * 2
+
+    def test_matrices_that_slide_over_each_other_are_one_run(self, driver: FakeDriver) -> None:
+        steps = [4 * step for step in (3, 1, 2)]
+        array = np.lib.stride_tricks.as_strided(numbered((30, 1)), (3, 2, 4), steps)
+        assert memory.upload(array).nbytes == 4 * (2 * 3 + 2 + 3 * 2)
+        assert driver.copies == ["1-D"]
+
     @pytest.mark.parametrize("pitch_limit", [2**31 - 1, 4])
     @pytest.mark.parametrize("name", WINDOWS)
     def test_there_and_back(

@@ -418,13 +418,16 @@ def _matrix(name: str, stored: _Stored, batch: int, turn: bool, conj: bool) -> M
     """Return the descriptor of a stored array, modes exchanged if it is to be turned round."""
     modes = slice(None, -3, -1) if turn else slice(-2, None)
     rows, columns = stored.shape[modes]
-    stride = _descriptor_stride((rows, columns), stored.strides[modes])
-    several = stored.shape[0] > 1 if len(stored.shape) == 3 else False
-    step = stored.strides[0] if several and rows and columns else 0
+    batched = len(stored.shape) == 3
+    stride: tuple[int, int] | None = (1, max(1, rows))
+    step = 0
+    if 0 not in stored.shape:
+        stride = _descriptor_stride((rows, columns), stored.strides[modes])
+        step = stored.strides[0] if batched and stored.shape[0] > 1 else 0
     if stride is None or step < 0:
-        copy = LIBRARIES[stored.library].copy(name, len(stored.shape) == 3)
+        copy = LIBRARIES[stored.library].copy(name, batched)
         mend = "assign the result to it, C[...] = gemm(...)" if name == "C" else f"pass {copy}"
-        which = "one of the last two" if len(stored.shape) == 3 else "one of them"
+        which = "one of the last two" if batched else "one of them"
         raise StrideError(
             f"{name} of shape {stored.shape} has strides {stored.strides} in elements; expected "
             f"{which} to be 1 and none negative: {mend}"
@@ -448,8 +451,6 @@ def _descriptor_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> tupl
     unit if the other mode's is not, and else what a matrix without padding has.
     """
     (rows, columns), (down, across) = shape, strides
-    if rows == 0 or columns == 0:
-        return 1, max(1, rows)
     if (rows > 1 and down < 0) or (columns > 1 and across < 0):
         return None
     if rows > 1 and down == 1:
