@@ -38,7 +38,9 @@ def gemm(
     sums = DTYPES[DTYPES[problem.A.dtype].accumulator].numpy
     # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
     with np.errstate(all="ignore"):
-        for a, b, c in zip(*used(problem, A, B, C), strict=True):  # (M, K), (K, N), (M, N)
+        operands = used(problem, A, B, C)
+        batch = zip(*operands, strict=True) if C.ndim == 3 else [operands]
+        for a, b, c in batch:  # (M, K), (K, N), (M, N)
             for i in range(0, problem.m, _BLOCK):
                 for j in range(0, problem.n, _BLOCK):
                     block = c[i : i + _BLOCK, j : j + _BLOCK]

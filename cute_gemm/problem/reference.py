@@ -16,16 +16,25 @@ _BLOCK = 1024
 def used(
     problem: GemmProblem, A: np.ndarray, B: np.ndarray, C: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return views (L, M, K), (L, K, N) and (L, M, N) of arrays as stored, not yet conjugated."""
-    left, right = (
-        np.broadcast_to(
-            x if letter == "N" else x.swapaxes(-1, -2), (problem.l, rows, columns)
-        )
-        for x, letter, rows, columns in (
-            (A, problem.op[0], problem.m, problem.k), (B, problem.op[1], problem.k, problem.n)
-        )
-    )  # fmt: skip
-    return left, right, C if C.ndim == 3 else C[None]
+    """Return op(A), not yet conjugated, op(B) and C as views: all matrices, or batches (L, ...)."""
+    left = A if problem.op[0] == "N" else A.swapaxes(-1, -2)
+    right = B if problem.op[1] == "N" else B.swapaxes(-1, -2)
+    if C.ndim == 3:
+        left = np.broadcast_to(left, (problem.l, problem.m, problem.k))
+        right = np.broadcast_to(right, (problem.l, problem.k, problem.n))
+    return left, right, C
+
+
+def batches(C: np.ndarray, k: int, limit: int) -> list[tuple[slice, ...]]:
+    """Return indices of parts of a batch, so that each of C, op(A), op(B) has ``limit`` elements.
+
+    There is one part, and an index of everything, of a single matrix.
+    """
+    if C.ndim == 2:
+        return [()]
+    m, n = C.shape[1:]
+    step = max(1, limit // max(m * n, m * k, k * n, 1))
+    return [(slice(i, i + step),) for i in range(0, len(C), step)]
 
 
 def gemm(
@@ -47,19 +56,17 @@ def gemm(
     conj = problem.A.conj, problem.B.conj
     # NumPy's results are row-major: turn the product round, to write C as it lies in memory.
     if problem.C.unit == 0:
-        left, right, C = right.swapaxes(1, 2), left.swapaxes(1, 2), C.swapaxes(1, 2)
+        left, right, C = right.swapaxes(-1, -2), left.swapaxes(-1, -2), C.swapaxes(-1, -2)
         conj = conj[::-1]
-    m, n, k = (min(extent, _BLOCK) for extent in (*C.shape[1:], problem.k))
-    batches = max(1, _BLOCK**2 // max(m * n, m * k, k * n, 1))
     # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
     with np.errstate(all="ignore"):
-        for start in range(0, problem.l, batches):
-            batch = slice(start, start + batches)
-            for i in range(0, C.shape[1], _BLOCK):
-                for j in range(0, C.shape[2], _BLOCK):
+        for part in batches(C, problem.k, _BLOCK**2):
+            a, b, c = left[part], right[part], C[part]
+            for i in range(0, c.shape[-2], _BLOCK):
+                for j in range(0, c.shape[-1], _BLOCK):
                     rows, columns = slice(i, i + _BLOCK), slice(j, j + _BLOCK)
-                    a, b, c = left[batch, rows], right[batch, :, columns], C[batch, rows, columns]
-                    _block(a, b, c, conj, alpha, beta)
+                    block = c[..., rows, columns]
+                    _block(a[..., rows, :], b[..., columns], block, conj, alpha, beta)
 
 
 def _block(
@@ -71,13 +78,13 @@ def _block(
     beta: complex,
 ) -> None:
     accumulator = np.dtype(dtype(A.dtype.name).accumulator)
-    k = A.shape[2]
+    k = A.shape[-1]
     total: np.ndarray | None = None
     if alpha != 0 and k > 0:
         total = np.zeros(C.shape, accumulator)
         for start in range(0, k, _BLOCK):
             step = slice(start, start + _BLOCK)
-            total += _product(A[..., step], B[:, step], conj).astype(accumulator, copy=False)
+            total += _product(A[..., step], B[..., step, :], conj).astype(accumulator, copy=False)
     scale(total, C, accumulator, alpha, beta)
 
 

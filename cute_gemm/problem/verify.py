@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cute_gemm.problem.dtypes import dtype
-from cute_gemm.problem.reference import used
+from cute_gemm.problem.reference import batches, used
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -108,25 +108,23 @@ def verify(
     Which part of a complex number is infinite or NaN depends on the order of the products, so where
     the reference, rounded to C's type, is not finite, the result need only not be finite either.
     """
-    left, right, results = used(problem, A, B, result)
-    before = None if beta == 0 or C is None else C.reshape(results.shape)
+    left, right, _ = used(problem, A, B, result)
+    before = None if beta == 0 else C
     use_ab = alpha != 0 and problem.k > 0
     alpha = alpha if use_ab else 0  # which also makes nothing of an infinite alpha without products
     wide: type[np.inexact] = np.complex128 if dtype(problem.C.dtype).is_complex else np.float64
-    m, n, k = problem.m, problem.n, problem.k
+    m, n = problem.m, problem.n
     columns = max(1, _BLOCK // max(1, m))
-    batches = max(1, _BLOCK // max(m * n, m * k, k * n, 1))
     integers = dtype(problem.C.dtype).roundoff == 0
 
     wrong = 0
     max_error = max_ratio = 0.0
     worst: tuple[int, ...] | None = None
-    for start in range(0, problem.l if m else 0, batches):
-        batch = slice(start, start + batches)
-        left64 = _widened(left[batch], wide, problem.A.conj) if use_ab else left
+    for part in batches(result, problem.k, _BLOCK) if m else []:
+        left64 = _widened(left[part], wide, problem.A.conj) if use_ab else left
         for j in range(0, n, columns):
-            block = (batch, slice(None), slice(j, j + columns))
-            got = results[block]
+            block = (*part, slice(None), slice(j, j + columns))
+            got = result[block]
             with np.errstate(all="ignore"):
                 old = None if before is None else before[block].astype(wide)
                 right64 = _widened(right[block], wide, problem.B.conj) if use_ab else right
@@ -142,8 +140,8 @@ def verify(
             ratio[~good & np.isnan(ratio)] = np.inf
             index = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
             if worst is None or ratio[index] > max_ratio:
-                at = (int(index[0]) + start, int(index[1]), int(index[2]) + j)
-                worst = at[3 - result.ndim :]
+                corner = (*(x.start for x in part), 0, j)
+                worst = tuple(int(x) + first for x, first in zip(index, corner, strict=True))
             max_ratio = max(max_ratio, float(ratio[index]))
             finite = error[np.isfinite(error)]
             max_error = max(max_error, float(finite.max(initial=0.0)))
