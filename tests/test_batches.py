@@ -379,6 +379,19 @@ def test_a_plan_of_a_single_matrix_takes_a_batch_of_one() -> None:
     assert plan(A3[:1], B3[:1]).shape == (1, 4, 5) and plan(A3[0], B3[0]).shape == (4, 5)
 
 
+def test_a_plan_takes_arrays_that_are_aligned_as_all_its_matrices_are() -> None:
+    """What the first one has beyond that says nothing of the kernel."""
+    plan = cg.plan(
+        "NN", m=4, n=5, k=8, l=L, dtype="float16", batch_a=64, storage="C", backend="cpu"
+    )
+    assert (plan.problem.A.alignment, plan.problem.A.first_alignment) == (128, 256)
+    B = on_gpu((L, 8, 5), (40, 5, 1))
+    with pytest.raises(errors.DeviceError, match="the plan is for the CPU"):
+        plan.executable._check(on_gpu((L, 4, 8), (64, 8, 1), 0x10080), B, None)
+    with pytest.raises(errors.ShapeError, match="A starts at an address aligned to 64 bytes"):
+        plan.executable._check(on_gpu((L, 4, 8), (64, 8, 1), 0x10040), B, None)
+
+
 def test_sizes_and_arrays_do_not_mix() -> None:
     with pytest.raises(errors.OptionError, match="takes arrays or sizes; l, batch_b came with"):
         cg.plan("NN", A3, B3, l=3, batch_b=0)
