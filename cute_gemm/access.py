@@ -29,6 +29,8 @@ Tail = Literal["cut", "whole", "full", "elements"]
 class GlobalAccess:
     """One global-memory instruction of a kernel: which elements each lane of each request moves.
 
+    Of a batch it stands for all matrices: each is visited alike, and so counted.
+
     The requests are those of one visit of one tile (all warps of the CTA). Lanes whose vector lies
     outside the region are predicated off.
 
@@ -310,7 +312,8 @@ class Work:
         extents = (problem.m, problem.n, problem.k)
         tiles = [-(-extent // size) for extent, size in zip(extents, tile, strict=True)]
         real = 4 if dtype(problem.A.dtype).is_complex else 1
-        return cls(tiles[0] * tiles[1], prod((*tiles, *tile, real)), unit, rate)
+        ctas = tiles[0] * tiles[1] * problem.l
+        return cls(ctas, ctas * tiles[2] * prod(tile) * real, unit, rate)
 
 
 @dataclass(frozen=True, slots=True)

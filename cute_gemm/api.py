@@ -89,9 +89,12 @@ def gemm(
     A, B
         (M, K) or, transposed, (K, M); (K, N) or (N, K). NumPy arrays, or device arrays of CuPy,
         PyTorch, JAX or anything with DLPack or ``__cuda_array_interface__``; one stride must be 1.
-        float16, bfloat16, float32, float64, complex64, complex128 or int8.
+        float16, bfloat16, float32, float64, complex64, complex128 or int8. With a leading dimension
+        L more, L products are computed at once; an operand without it, or whose L is 1 or has the
+        stride 0, is shared by all.
     C
-        (M, N), updated in place and returned; None makes a new one in A's library.
+        (M, N), or (L, M, N) of a batch, updated in place and returned; None makes a new one in A's
+        library.
     alpha, beta
         Numbers or 0-d arrays; one on the device is read by the kernel, without a synchronisation.
         With ``beta == 0`` C is not read; with ``alpha == 0`` A and B are not.
@@ -171,9 +174,13 @@ def plan(
     n: int | None = None,
     k: int | None = None,
     dtype: Any = None,
+    l: int | None = None,
     lda: int | None = None,
     ldb: int | None = None,
     ldc: int | None = None,
+    batch_a: int | None = None,
+    batch_b: int | None = None,
+    batch_c: int | None = None,
     storage: Order = "F",
     order: Order = "F",
     out_dtype: Any = None,
@@ -192,6 +199,9 @@ def plan(
     m, n, k, dtype, lda, ldb, ldc, storage
         In place of arrays: extents, element type, leading dimensions in elements, and the order
         (``"F"`` or ``"C"``) in which A and B are stored.
+    l, batch_a, batch_b, batch_c
+        Of a batch: number of products, and elements from one stored matrix to the next, by default
+        without padding; 0 shares A or B.
 
     Returns
     -------
@@ -204,6 +214,10 @@ def plan(
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
     sizes = {"m": m, "n": n, "k": k, "dtype": dtype}
+    strides = {
+        "lda": lda, "ldb": ldb, "ldc": ldc, "batch_a": batch_a, "batch_b": batch_b,
+        "batch_c": batch_c,
+    }  # fmt: skip
     device = None
     if A is None and B is None:
         missing = [name for name, value in sizes.items() if value is None]
@@ -217,17 +231,15 @@ def plan(
             n=n,  # type: ignore[arg-type]
             k=k,  # type: ignore[arg-type]
             dtype=dtype,
-            lda=lda,
-            ldb=ldb,
-            ldc=ldc,
+            l=1 if l is None else l,
+            **strides,
             order=order,
             out_dtype=out_dtype,
             compute=compute,
             storage=storage,
         )
     else:
-        given = [name for name, value in (*sizes.items(), ("lda", lda), ("ldb", ldb), ("ldc", ldc))
-                 if value is not None]  # fmt: skip
+        given = [name for name, value in {**sizes, "l": l, **strides}.items() if value is not None]
         if given:
             raise OptionError(f"plan() takes arrays or sizes; {', '.join(given)} came with arrays")
         a, b = read(A, "A"), read(B, "B")

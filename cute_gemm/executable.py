@@ -17,7 +17,8 @@ from cute_gemm.problem.arrays import (
     read,
     stream_handle,
 )
-from cute_gemm.problem.problem import GemmProblem, Scalar, check_beta, from_operands, scalar
+from cute_gemm.problem.problem import GemmProblem, from_operands
+from cute_gemm.problem.scalars import Scalar, check_beta, scalar
 
 if TYPE_CHECKING:
     from cute_gemm.plan import Plan
@@ -78,7 +79,8 @@ class Executable:
                     f"{name} starts at an address aligned to {given.alignment} bytes, and the plan "
                     f"was made for {mine.alignment}; make a plan with these arrays"
                 )
-            if replace(given, alignment=mine.alignment) != mine:
+            aligned = {x: getattr(mine, x) for x in ("alignment", "first_alignment")}
+            if replace(given, **aligned) != mine:
                 raise ShapeError(
                     f"{name} is {given} of {given.dtype}, and the plan was made for {mine} of "
                     f"{mine.dtype}; make a plan with these arrays"
@@ -98,12 +100,13 @@ class Executable:
         problem = plan.problem
         if c is None:
             order: Order = "C" if problem.C.major == "N" else "F"
-            c = read(new_matrix(a, (problem.m, problem.n), order, problem.C.dtype), "C")
-        if not problem.m or not problem.n:
-            return c.owner
+            batch = (problem.l,) if 3 in (len(a.shape), len(b.shape)) else ()
+            c = read(new_matrix(a, (*batch, problem.m, problem.n), order, problem.C.dtype), "C")
         if plan.backend == "cpu":
             arrays = host_array(a), host_array(b), host_array(c)
             plan.compute_on_host(*arrays, alpha.value, beta.value)
+            return c.owner
+        if not (problem.m and problem.n and problem.l):
             return c.owner
         key = (alpha.value, beta.value, alpha.pointer, beta.pointer)
         bound = self._bound.get(key) or self._bind(key)
@@ -130,7 +133,7 @@ class Executable:
         self, bound: Callable[..., None], a: Operand, b: Operand, c: Operand, beta: Scalar
     ) -> None:
         """Copy in, compute, copy out."""
-        from cute_gemm.run.launch import allocate_like, download, upload
+        from cute_gemm.run.memory import allocate_like, download, upload
 
         device, C = self.plan.device or 0, host_array(c)
         with (

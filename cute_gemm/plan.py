@@ -66,7 +66,7 @@ class Plan:
 
     def __repr__(self) -> str:
         p = self.problem
-        sizes = f"m={p.m} n={p.n} k={p.k}"
+        sizes = f"m={p.m} n={p.n} k={p.k}" + (f" l={p.l}" if p.l != 1 else "")
         return f"Plan({p.op} {sizes} {p.inputs.name}, {self.config.name}, {self.arch})"
 
     # ---- why this kernel ------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from cute_gemm.problem.dtypes import DTYPES, operand_types
 from cute_gemm.problem.problem import GemmProblem, Matrix
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime
+from cute_gemm.run import memory
 
 L2_BYTES = 1 << 20
 
@@ -32,9 +33,9 @@ def on_device(pointer: int, matrix: Matrix) -> np.ndarray:
     """The matrix of a descriptor at an address."""
     kind = DTYPES[matrix.dtype].numpy
     extent = 1 + sum((e - 1) * s for e, s in zip(matrix.shape, matrix.stride, strict=True))
-    memory = (ctypes.c_byte * (extent * kind.itemsize)).from_address(pointer)
+    held = (ctypes.c_byte * (extent * kind.itemsize)).from_address(pointer)
     strides = tuple(step * kind.itemsize for step in matrix.stride)
-    return np.lib.stride_tricks.as_strided(np.frombuffer(memory, kind), matrix.shape, strides)
+    return np.lib.stride_tricks.as_strided(np.frombuffer(held, kind), matrix.shape, strides)
 
 
 def product(problem: GemmProblem, a: int, b: int, c: int) -> np.ndarray:
@@ -200,8 +201,8 @@ def install(patch: pytest.MonkeyPatch) -> FakeGpu:
         patch.setattr(module, "load_driver", lambda: driver)
         patch.setattr(module, "device_properties", lambda device: properties)
         patch.setattr(module, "entered", lambda device: nullcontext())
-    patch.setattr(runtime, "upload", gpu.upload)
-    patch.setattr(runtime, "download", gpu.download)
+    patch.setattr(memory, "upload", gpu.upload)
+    patch.setattr(memory, "download", gpu.download)
     patch.setattr(runtime, "Event", lambda device: Mark(gpu))
     patch.setattr(compare, "Cublas", gpu.blas)
     patch.setattr(bench, "compile_missing", lambda plans, tell: None)

@@ -51,7 +51,18 @@ def access(
 
 
 def brute(given: GlobalAccess, base: int) -> tuple[dict[str, dict[str, int]], bool]:
-    """The same counts from the definition: every tile, every lane, every byte."""
+    """The same counts from the definition: every matrix, from where it begins."""
+    starts = [base + i * given.matrix.batch_bytes for i in range(given.matrix.l)]
+    each = [brute_matrix(given, start) for start in starts]
+    sums = {
+        kind: {key: sum(one[kind][key] for one, _ in each) for key in each[0][0][kind]}
+        for kind in ("interior", "edge")
+    }
+    return {"first": each[0][0]["first"], **sums}, all(aligned for _, aligned in each)
+
+
+def brute_matrix(given: GlobalAccess, base: int) -> tuple[dict[str, dict[str, int]], bool]:
+    """Every tile, every lane, every byte."""
     matrix, region = given.matrix, given.region
     size = dtype(matrix.dtype).bytes
     elements = given.tail == "elements"
@@ -254,6 +265,15 @@ def test_the_rule_for_requests_without_lanes_is_one_function(monkeypatch):
     assert gmem.analyze(access(matrix, (64, 1), nobody)).tile.requests == 2
 
 
+def test_a_batch_begins_where_its_first_matrix_does():
+    """On a sector, though what all matrices are aligned to is less."""
+    matrix = Matrix("A", (32, 1), (1, 32), "float32", 4, l=2, batch_stride=1, first_alignment=256)
+    found = check(access(matrix, (32, 1), warp((1, 0))))
+    assert (found.tile.sectors, found.launch.sectors) == (4, 4 + 5)
+    alone = check(access(replace(matrix, first_alignment=0), (32, 1), warp((1, 0))))
+    assert (alone.tile.sectors, alone.launch.sectors) == (5, 5 + 5)
+
+
 def test_an_unaligned_vector_is_a_finding():
     matrix = Matrix("A", (64, 4), (1, 64), "float32", 4)
     found = check(access(matrix, (64, 4), warp((2, 0)), width=2))
@@ -267,10 +287,13 @@ def test_an_unaligned_vector_is_a_finding():
     assert found.tile.sectors == found.tile.ideal_sectors and not found.coalesced
 
 
-@pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0, 0)])
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0, 0), "no matrices"])
 def test_an_empty_matrix_is_never_touched(shape):
-    found = gmem.analyze(access(Matrix("A", shape, (1, 8), "float32", 256), (8, 8), warp((1, 0))))
-    assert found.launch == gmem.GlobalCounts()
+    matrix = Matrix("A", shape, (1, 8), "float32", 256)
+    if shape == "no matrices":
+        matrix = Matrix("A", (8, 8), (1, 8), "float32", 256, l=0)
+    found = gmem.analyze(access(matrix, (8, 8), warp((1, 0))))
+    assert found.launch == found.tile == gmem.GlobalCounts()
     assert found.worst is None and found.coalesced and found.launch.efficiency == 1
 
 
@@ -326,7 +349,8 @@ def accesses(draw: st.DrawFn) -> GlobalAccess:
     stride = (1, ld) if unit == 0 else (ld, 1)
     alignment = draw(st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128, 256]))
     alignment = max(alignment, dtype(name).bytes)
-    matrix = Matrix("A", shape, stride, name, alignment)
+    batch, step = draw(st.integers(1, 3)), draw(st.integers(0, 300))
+    matrix = Matrix("A", shape, stride, name, alignment, l=batch, batch_stride=step)
     width = draw(st.sampled_from([w for w in (1, 2, 4, 8) if w * dtype(name).bytes <= 16]))
     tile = (draw(st.integers(1, 4)) * 8, draw(st.integers(1, 4)) * 8)
     axis = unit if width > 1 else draw(st.integers(0, 1))

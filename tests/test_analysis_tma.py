@@ -24,7 +24,17 @@ def load(matrix: Matrix, box: tuple[int, int], **options: object) -> TmaAccess:
 
 
 def brute(access: TmaAccess, base: int) -> dict[str, dict[str, int]]:
-    """The counts from the definition: every box, every row, every byte."""
+    """The counts from the definition: every matrix, from where it begins."""
+    starts = [base + i * access.matrix.batch_bytes for i in range(access.matrix.l)]
+    first, *others = [brute_matrix(access, start) for start in starts]
+    for kind in ("interior", "edge"):
+        for key in first[kind]:
+            first[kind][key] += sum(one[kind][key] for one in others)
+    return first
+
+
+def brute_matrix(access: TmaAccess, base: int) -> dict[str, dict[str, int]]:
+    """Every box, every row, every byte."""
     matrix, (b0, b1) = access.matrix, access.box
     size, unit = dtype(matrix.dtype).bytes, matrix.unit
     keys = ("tiles", "requests", "sectors", "l2_sectors", "ideal_sectors", "lines", "bytes")
@@ -57,7 +67,9 @@ def accesses(draw: st.DrawFn) -> TmaAccess:
     unit = draw(st.integers(0, 1))
     ld = shape[unit] + draw(st.integers(0, 9))
     name = draw(st.sampled_from(["int8", "float16", "float32", "float64"]))
-    matrix = Matrix("A", shape, (1, ld) if unit == 0 else (ld, 1), name, 256)
+    stride = (1, ld) if unit == 0 else (ld, 1)
+    batch, step = draw(st.integers(1, 3)), draw(st.integers(0, 99))
+    matrix = Matrix("A", shape, stride, name, 256, l=batch, batch_stride=step)
     box = (draw(st.integers(1, 20)), draw(st.integers(1, 20)))
     return load(matrix, box, sweeps=draw(st.integers(1, 5)), multicast=draw(st.integers(1, 3)))
 
@@ -172,6 +184,21 @@ def test_what_the_driver_refuses_is_a_finding(access, word):
     assert any(word in text for text in found.findings)
 
 
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [(0, ""), (64 * 64, ""), (4100, "the batch stride 4100 x 2 bytes is 8200; pad it to 4104.")],
+)
+def test_a_batch_is_a_third_mode_of_the_map(step, words):
+    alignment = 2 * step & -2 * step or 256
+    matrix = replace(
+        k_major(64, 64), l=3, batch_stride=step, alignment=alignment, first_alignment=256
+    )
+    found = tma.analyze(load(matrix, (32, 64), swizzle=128))
+    assert found.legal == (not words)
+    assert sum(words in text for text in found.findings) == bool(words)
+    assert not any("base address" in text for text in found.findings[:1])
+
+
 def test_the_largest_legal_box_is_legal():
     assert tma.analyze(load(k_major(256, 64, ld=72), (256, 64), swizzle=128)).legal
     assert tma.analyze(load(k_major(1, 64, ld=65), (1, 64), swizzle=128)).legal  # no stride in it
@@ -191,5 +218,6 @@ def test_time_and_totals_do_not_depend_on_the_extents():
 
 
 def test_an_empty_matrix_moves_nothing():
-    found = tma.analyze(load(k_major(0, 64), (32, 64), swizzle=128))
-    assert found.launch == found.tile == gmem.GlobalCounts() and found.coalesced
+    for matrix in (k_major(0, 64), replace(k_major(64, 64), l=0)):
+        found = tma.analyze(load(matrix, (32, 64), swizzle=128))
+        assert found.launch == found.tile == gmem.GlobalCounts() and found.coalesced

@@ -22,13 +22,14 @@ from cute_gemm.kernels.library import kernel as library
 from cute_gemm.problem.arrays import read
 from cute_gemm.problem.problem import from_operands, from_sizes
 from cute_gemm.problem.verify import verify
-from cute_gemm.run import launch as runtime
+from cute_gemm.run import driver, memory
 
 M, N, K = 5, 4, 3
 OPS = ["".join(letters) for letters in itertools.product("NTC", repeat=2)]
 TYPES = {0: "f4", 1: "f8", 4: "c8", 5: "c16"}
 COMPUTE = {"f4": 68, "f8": 70, "c8": 68, "c16": 70}
 NOT_SUPPORTED = 15
+CONFIG, ARCH = library.CublasConfig(), "sm_90a"
 
 
 class Model:
@@ -38,6 +39,7 @@ class Model:
         self.stream, self.mode = 0, 0
         self.settings: list[tuple[str, int]] = []
         self.calls: list[tuple[int, int]] = []  # stream and pointer mode of each
+        self.batches: list[int] = []
         self.handles = 0
         self.code = 0
 
@@ -64,6 +66,26 @@ class Model:
         self, handle, operation_a, operation_b, m, n, k, alpha, a, type_a, lda, b, type_b, ldb,
         beta, c, type_c, ldc, compute, algorithm,
     ) -> int:  # fmt: skip
+        return self.gemm(
+            (operation_a, operation_b), (m, n, k), alpha, (a, type_a, lda, 0), (b, type_b, ldb, 0),
+            beta, (c, type_c, ldc, 0), 1, compute, algorithm,
+        )  # fmt: skip
+
+    def cublasGemmStridedBatchedEx_64(
+        self, handle, operation_a, operation_b, m, n, k, alpha, a, type_a, lda, stride_a,
+        b, type_b, ldb, stride_b, beta, c, type_c, ldc, stride_c, batch, compute, algorithm,
+    ) -> int:  # fmt: skip
+        self.batches.append(batch)
+        return self.gemm(
+            (operation_a, operation_b), (m, n, k), alpha, (a, type_a, lda, stride_a),
+            (b, type_b, ldb, stride_b), beta, (c, type_c, ldc, stride_c), batch, compute, algorithm,
+        )  # fmt: skip
+
+    def gemm(
+        self, operations, extents, alpha, of_a, of_b, beta, of_c, batch, compute, algorithm
+    ) -> int:
+        (operation_a, operation_b), (m, n, k) = operations, extents
+        (a, type_a, lda, _), (b, type_b, ldb, _), (c, type_c, ldc, _) = of_a, of_b, of_c
         self.calls.append((self.stream, self.mode))
         if self.code:
             return self.code
@@ -87,10 +109,18 @@ class Model:
             matrix = stored(pointer, columns, rows, ld).T
             return matrix.conj() if operation == 2 else matrix
 
-        out = stored(c, m, n, ldc)
-        scaled = factor(beta) * out if factor(beta) != 0 else np.zeros_like(out)
-        products = operand(a, operation_a, m, k, lda) @ operand(b, operation_b, k, n, ldb)
-        out[...] = factor(alpha) * products + scaled
+        for i in range(batch):
+            at = [
+                x + i * step * np.dtype(kind).itemsize
+                for x, step in ((a, of_a[3]), (b, of_b[3]), (c, of_c[3]))
+            ]
+            out = stored(at[2], m, n, ldc)
+            scaled = factor(beta) * out if factor(beta) != 0 else np.zeros_like(out)
+            left, right = (
+                operand(at[0], operation_a, m, k, lda),
+                operand(at[1], operation_b, k, n, ldb),
+            )
+            out[...] = factor(alpha) * (left @ right) + scaled
         return 0
 
 
@@ -119,11 +149,11 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     monkeypatch.setattr(cublas, "_load", load)
     monkeypatch.setattr(library, "_handles", {})
     monkeypatch.setattr(library, "entered", entered)
-    monkeypatch.setattr(runtime, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(runtime, "device_arch", lambda device: "sm_90a")
+    monkeypatch.setattr(driver, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(driver, "device_arch", lambda device: "sm_90a")
     for name in ("upload", "allocate_like"):
-        monkeypatch.setattr(runtime, name, in_place)
-    monkeypatch.setattr(runtime, "download", lambda buffer, array: None)
+        monkeypatch.setattr(memory, name, in_place)
+    monkeypatch.setattr(memory, "download", lambda buffer, array: None)
     monkeypatch.setattr(api, "_plans", {})
     return made
 
@@ -191,6 +221,38 @@ def test_vectors_can_be_conjugated(model: Model, op: str, sizes: tuple[int, int,
         np.testing.assert_allclose(C, used(A, op[0]) @ used(B, op[1]), rtol=1e-13)
 
 
+@pytest.mark.parametrize("shared", ["", "A", "B"])
+@pytest.mark.parametrize("order", ["F", "C"])
+@pytest.mark.parametrize("op", ["NN", "TN", "CT"])
+def test_a_batch_is_one_call(model: Model, op: str, order: str, shared: str) -> None:
+    """With the strides of the arrays, 0 for what is shared; C's matrices lie between each other."""
+    pairs = [pair(op, order * 2, sizes=(M, N, K)) for _ in range(3)]
+    A, B = (np.stack([p[i] * (j + 1) for j, p in enumerate(pairs)]) for i in (0, 1))
+    A, B = A[1] if shared == "A" else A, B[2] if shared == "B" else B
+    C = np.full((M, 3, N) if order == "C" else (N, 3, M), np.nan, "c16")
+    C = C.swapaxes(0, 1) if order == "C" else C.transpose(1, 2, 0)
+    expected = 2j * np.matmul(*(
+        np.stack([used(x, letter) for x in X]) if X.ndim == 3 else used(X, letter)
+        for X, letter in ((A, op[0]), (B, op[1]))
+    ))  # fmt: skip
+    lost = [i for i in (0, 1) if op[i] == "C" and (A, B)[i].strides[-1] == 16 and order == "F"]
+    if lost:
+        with pytest.raises(UnsupportedError, match="conjugates only what it transposes"):
+            cg.gemm(op, A, B, C, alpha=2j, kernel="cublas")
+        return
+    assert cg.gemm(op, A, B, C, alpha=2j, kernel="cublas") is C
+    np.testing.assert_allclose(C, expected, rtol=1e-13)
+    assert model.batches == [3] and len(model.calls) == 1
+
+
+def test_a_batch_of_one_or_none(model: Model) -> None:
+    A, B = pair("NN", "FF")
+    assert cg.gemm("NN", A[None], B, kernel="cublas").shape == (1, M, N)
+    assert not model.batches and len(model.calls) == 1
+    assert cg.gemm("NN", np.stack([A] * 2)[:0], B, kernel="cublas").shape == (0, M, N)
+    assert len(model.calls) == 1
+
+
 @pytest.mark.parametrize("sizes", [(0, N, K), (M, 0, K), (0, 0, 0)])
 def test_nothing_to_do(model: Model, sizes: tuple[int, int, int]) -> None:
     A, B = pair("CC", "FF", sizes=sizes)
@@ -226,8 +288,8 @@ def test_stream_and_pointer_mode_are_set_when_they_change(model: Model) -> None:
     problem = from_operands("NN", read(A, "A"), read(B, "B"), read(C, "C"))
     handle = library.CublasLibrary()
     alpha, kept = number(2j)
-    on_host = handle.bind(problem, 0, 1, 0)
-    on_device = handle.bind(problem, 0, 1, 0, alpha, alpha)
+    on_host = handle.bind(CONFIG, problem, ARCH, 0)
+    on_device = handle.bind(CONFIG, problem, ARCH, 0, 1, 0, alpha, alpha)
     addresses = tuple(x.ctypes.data for x in (A, B, C))
     on_host(*addresses)
     on_host(*addresses, 7)
@@ -261,7 +323,9 @@ def test_one_scalar_on_the_device_takes_the_other_there(
         (alpha, kept), (beta, kept_too) = number(2j), number(3 - 1j)
         problem = from_operands("NT", read(A, "A"), read(B, "B"), read(C, "C"))
         start = library.CublasLibrary().bind(
+            CONFIG,
             problem,
+            ARCH,
             0,
             1 if alpha_there else 2j,
             1 if beta_there else 3 - 1j,
@@ -296,7 +360,7 @@ def test_threads_share_one_handle_and_no_call(model: Model) -> None:
         mine.stream = stream
         out = matrix((M, N), "F")
         start.wait(timeout=30)
-        call = library.CublasLibrary().bind(problem, 0, 1, 0)
+        call = library.CublasLibrary().bind(CONFIG, problem, ARCH, 0)
         for _ in range(100):
             call(A.ctypes.data, B.ctypes.data, out.ctypes.data, stream)
 
@@ -344,7 +408,7 @@ def test_a_missing_library_names_the_mend(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "why_no_gpu", lambda: "there is none")
+    monkeypatch.setattr(driver, "why_no_gpu", lambda: "there is none")
     A, B = pair("NN", "FF")
     for make in (cg.gemm, cg.plan):
         with pytest.raises(NoGpuError, match="kernel='cublas' needs a GPU: there is none; kernel="):

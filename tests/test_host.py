@@ -16,7 +16,7 @@ from cute_gemm.problem.arrays import read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.problem.verify import verify
-from cute_gemm.run import launch as runtime
+from cute_gemm.run import driver
 
 M, N, K = 300, 270, 33  # more than a block of C
 
@@ -89,7 +89,7 @@ def test_what_is_compiled() -> None:
 @pytest.mark.parametrize("reason", [None, "there is none"])
 def test_a_gpu_makes_no_difference(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
     """It is neither used nor missed."""
-    monkeypatch.setattr(runtime, "why_no_gpu", lambda: reason)
+    monkeypatch.setattr(driver, "why_no_gpu", lambda: reason)
     A, B = operands("NN", "float32")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -135,7 +135,7 @@ def test_device_arrays_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         plan(A, B, C)
     alpha = SimpleNamespace(device=1)
     monkeypatch.setattr(
-        "cute_gemm.problem.problem.read", lambda array, name, dimensions: read(Tensor(), name)
+        "cute_gemm.problem.scalars.read", lambda array, name, dimensions: read(Tensor(), name)
     )
     x = np.ones((4, 4), np.float32)
     with pytest.raises(DeviceError, match=r"alpha is on CUDA device 1 .*number: alpha\.item"):

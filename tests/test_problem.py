@@ -14,7 +14,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from cute_gemm import errors
 from cute_gemm.problem.arrays import Operand, read
-from cute_gemm.problem.problem import Matrix, Scalar, check_beta, from_operands, from_sizes, scalar
+from cute_gemm.problem.problem import Matrix, from_operands, from_sizes
+from cute_gemm.problem.scalars import Scalar, check_beta, scalar
 
 OPS = ["NN", "NT", "TN", "TT"]
 
@@ -499,7 +500,7 @@ def test_not_numbers(x, dtype, message):
 
 def device_scalar(monkeypatch, **facts):
     operand = on_gpu((), (), **{"dtype": "float32", **facts})
-    monkeypatch.setattr("cute_gemm.problem.problem.read", lambda array, name, dimensions: operand)
+    monkeypatch.setattr("cute_gemm.problem.scalars.read", lambda array, name, dimensions: operand)
     return object()
 
 

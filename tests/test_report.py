@@ -282,7 +282,7 @@ def test_json(made):
     found = json.loads(made.to_json())
     assert found == json.loads(json.dumps(made.to_dict()))
     assert list(found) == [
-        "format", "op", "blas_op", "m", "n", "k", "compute", "matrices", "kernel", "config",
+        "format", "op", "blas_op", "m", "n", "k", "l", "compute", "matrices", "kernel", "config",
         "config_name", "arch", "launch", "resources", "operands", "accesses", "findings",
         "mends", "performance",
     ]  # fmt: skip

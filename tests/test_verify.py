@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cute_gemm.problem import verify as verifying
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.verify import _BLOCK, bound_formula, verify
@@ -140,6 +141,38 @@ def test_complex_overflow_of_the_output():
     assert verify(problem("complex64"), A, B, result).ok
     result[0, 0] = 3e38j
     assert verify(problem("complex64"), A, B, result).wrong == 1
+
+
+@pytest.mark.parametrize("shared", ["", "A", "B"])
+@pytest.mark.parametrize("block", [None, 40])
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8"])
+def test_batches(monkeypatch, dtype, block, shared):
+    """Each matrix has its own bound, and a wrong element is named with its matrix."""
+    monkeypatch.setattr(verifying, "_BLOCK", block or _BLOCK)
+    pairs = [operands(dtype, "TN") for _ in range(5)]
+    A, B = (np.stack([pair[i] for pair in pairs]) for i in (0, 1))
+    for i in range(5):
+        A[i], B[i] = np.roll(A[i], i), np.roll(B[i], 2 * i)
+    A, B = A[0] if shared == "A" else A, B[0] if shared == "B" else B
+    wide = np.int64 if dtype == "int8" else A.dtype if dtype in ("float64", *COMPLEX) else "f4"
+    out = DTYPES[dtype].outputs[0]
+    good = (A.swapaxes(-1, -2).astype(wide) @ B.astype(wide)).astype(DTYPES[out].numpy)
+    batch = problem(dtype, "TN", l=5)
+    verdict = verify(batch, A, B, good)
+    assert verdict.ok and verdict.elements == 5 * M * N and len(verdict.worst) == 3
+    bad = good.copy()
+    bad[3, 5, 7] += 1
+    verdict = verify(batch, A, B, bad)
+    assert (verdict.wrong, verdict.worst) == (1, (3, 5, 7))
+    scaled = {"C": good[::-1], "alpha": 0, "beta": 2}
+    assert verify(batch, A, B, 2 * good[::-1], **scaled).ok
+    assert not verify(batch, A, B, 2 * good, **scaled).ok
+
+
+def test_a_batch_of_none():
+    A, B = operands("float32")
+    verdict = verify(problem("float32", l=0), A, B, np.ones((0, M, N), "f4"))
+    assert verdict.ok and (verdict.elements, verdict.worst) == (0, None)
 
 
 def test_nan_and_unwritten_elements_are_found():

@@ -172,7 +172,7 @@ class Explanation(Shown):
             else:
                 yield f"{what}, wavefronts per result", _figure(count.wavefronts)
         conflicts = sum(row.launch.conflicts or 0 for row in report.rows)
-        results = self.problem.m * self.problem.n
+        results = self.problem.m * self.problem.n * self.problem.l
         yield "bank conflicts per result", _figure(conflicts / (results or 1))
         yield "FLOP per byte requested of L2", _figure(self.requested_intensity)
         if self.ceiling is not None:

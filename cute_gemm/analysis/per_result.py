@@ -52,7 +52,7 @@ def per_result(
             cost: getattr(launch, cost),
         }
         totals = {name: totals.get(name, 0) + figure for name, figure in figures.items()}
-    results = problem.m * problem.n
+    results = problem.m * problem.n * problem.l
     return {name: total / results if results else 0.0 for name, total in totals.items()}
 
 

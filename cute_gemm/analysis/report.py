@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 #: Version of the keys of ``Report.to_dict``; raised when a key changes its meaning.
 FORMAT = 1
-_OF_MATRIX = ("modes", "shape", "stride", "ld", "major", "dtype", "alignment", "conj")
+_OF_MATRIX = (
+    "modes", "shape", "stride", "ld", "major", "dtype", "alignment", "conj", "l", "batch_stride",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ class Report(Paged):
             "m": problem.m,
             "n": problem.n,
             "k": problem.k,
+            "l": problem.l,
             "compute": problem.compute,
             "matrices": {
                 matrix.name: {"descriptor": str(matrix)}

@@ -29,7 +29,9 @@ def types_text(problem: GemmProblem) -> str:
 
 def size_text(problem: GemmProblem) -> str:
     """What follows the op: ``" (BLAS-equivalent TN)  M=8 N=8 K=8  float16 -> ..."``."""
-    size = f"M={problem.m} N={problem.n} K={problem.k}"
+    size = f"M={problem.m} N={problem.n} K={problem.k}" + (
+        f" L={problem.l}" if problem.l != 1 else ""
+    )
     return f" (BLAS-equivalent {problem.blas_op})  {size}  {types_text(problem)}"
 
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Compute, and return 1 if the result is wrong, else 0."""
     from cute_gemm.api import plan as make_plan
-    from cute_gemm.problem.problem import scalar
+    from cute_gemm.problem.scalars import scalar
 
     say = printer(quiet=arguments.json)
     # What is refused should be before a large matrix is made and a kernel compiled.
@@ -203,6 +203,6 @@ def _descriptors(problem: GemmProblem) -> list[str]:
 def _where(plan: Plan) -> str:
     if plan.backend == "cpu":
         return "CPU (NumPy)"
-    from cute_gemm.run.launch import device_arch
+    from cute_gemm.run.driver import device_arch
 
     return f"GPU ({device_arch()})"

@@ -16,7 +16,7 @@ from cute_gemm.access import Shares
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.problem.dtypes import DTYPES, operand_types
-from cute_gemm.problem.reference import scale
+from cute_gemm.problem.reference import scale, used
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,29 +35,27 @@ def gemm(
     alpha: complex = 1,
     beta: complex = 0,
 ) -> None:
-    """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place, as a sum of outer products.
-
-    Parameters and result are those of :func:`cute_gemm.problem.reference.gemm`.
-    """
-    A = A if problem.op[0] == "N" else A.T  # (M, K)
-    B = B if problem.op[1] == "N" else B.T  # (K, N)
+    """Compute what ``problem.reference.gemm`` does, as a sum of outer products."""
     sums = DTYPES[problem.inputs.accumulator].numpy
     # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
     with np.errstate(all="ignore"):
-        for i in range(0, problem.m, _BLOCK):
-            for j in range(0, problem.n, _BLOCK):
-                block = C[i : i + _BLOCK, j : j + _BLOCK]
-                total = None
-                if alpha != 0 and problem.k > 0:
-                    left = A[i : i + _BLOCK].astype(sums)
-                    right = B[:, j : j + _BLOCK].astype(sums, order="C")
-                    left = left.conj() if problem.A.conj else left
-                    right = right.conj() if problem.B.conj else right
-                    total, product = np.zeros(block.shape, sums), np.empty(block.shape, sums)
-                    for k in range(problem.k):
-                        np.multiply(left[:, k, None], right[k], out=product)
-                        total += product
-                scale(total, block, sums, alpha, beta)
+        operands = used(problem, A, B, C)
+        batch = zip(*operands, strict=True) if C.ndim == 3 else [operands]
+        for a, b, c in batch:  # (M, K), (K, N), (M, N)
+            for i in range(0, problem.m, _BLOCK):
+                for j in range(0, problem.n, _BLOCK):
+                    block = c[i : i + _BLOCK, j : j + _BLOCK]
+                    total = None
+                    if alpha != 0 and problem.k > 0:
+                        left = a[i : i + _BLOCK].astype(sums)
+                        right = b[:, j : j + _BLOCK].astype(sums, order="C")
+                        left = left.conj() if problem.A.conj else left
+                        right = right.conj() if problem.B.conj else right
+                        total, product = np.zeros(block.shape, sums), np.empty(block.shape, sums)
+                        for k in range(problem.k):
+                            np.multiply(left[:, k, None], right[k], out=product)
+                            total += product
+                    scale(total, block, sums, alpha, beta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +66,7 @@ class HostConfig:
 
 
 class Host(Kernel):
-    """The triple loop on the CPU: every dtype, op, order and size, on host arrays.
-
-    Examples
-    --------
-    >>> "total += product" in Host().source(HostConfig())
-    True
-    """
+    """The triple loop on the CPU: every dtype, op, order and size, on host arrays."""
 
     name = "host"
     summary = "the triple loop on the CPU, the yardstick for correctness"

@@ -154,12 +154,12 @@ def compare(
     toolkit brought; it gets the same op, leading dimensions and order of C. NoGpuError without a
     GPU, OutOfMemoryError when the matrices do not fit there.
     """
-    from cute_gemm.run import launch as runtime
+    from cute_gemm.run.memory import upload
 
     problem = plan.problem
     ours, theirs = ("ours", problem.op), (CUBLAS, problem.op)
     with machine(device) as gpu, ExitStack() as stack:
-        held = [stack.enter_context(runtime.upload(matrix, device)) for matrix in (A, B, C)]
+        held = [stack.enter_context(upload(matrix, device)) for matrix in (A, B, C)]
         places = [Place(*(buffer.pointer for buffer in held))]
         starts = {ours: of_kernel(plan, places, device, alpha, beta)}
         about = gpu.about_cublas

@@ -21,7 +21,7 @@ from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
-    from cute_gemm.run.launch import DeviceBuffer
+    from cute_gemm.run.memory import DeviceBuffer
 
 #: Elements that a thread compares at a time: temporaries that stay in its cache.
 _BLOCK = 1 << 16
@@ -172,11 +172,11 @@ class DeviceMatrices:
             self._stack.close()
 
     def _hold(self, form: tuple[str, str]) -> tuple[np.ndarray, list[DeviceBuffer]]:
-        from cute_gemm.run import launch as runtime
+        from cute_gemm.run import memory
 
         if form not in self._held:
             matrix = self._C if form[0] == "C" else self._factors.stored(*form)
-            upload = functools.partial(runtime.upload, matrix, self._device)
+            upload = functools.partial(memory.upload, matrix, self._device)
             buffers = [self._stack.enter_context(upload()) for _ in range(self._copies)]
             self._held[form] = matrix, buffers
         return self._held[form]
@@ -202,10 +202,10 @@ class DeviceMatrices:
 
     def download(self) -> None:
         """Wait for the device and copy the first C to the host's."""
-        from cute_gemm.run import launch as runtime
+        from cute_gemm.run import memory
 
         _, (buffer, *_) = self._hold(("C", "N"))
-        runtime.download(buffer, self._C)
+        memory.download(buffer, self._C)
 
 
 def copies_past_l2(problem: GemmProblem, l2_bytes: int) -> int:

@@ -26,7 +26,8 @@ from cute_gemm.api import Plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
 from cute_gemm.problem.dtypes import dtype
-from cute_gemm.problem.problem import from_sizes, scalar
+from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.scalars import scalar
 
 if TYPE_CHECKING:
     from cute_gemm.problem.arrays import Order
@@ -74,7 +75,7 @@ class Case:
 
         OptionError for an offset that is no power of two, or a problem that launches nothing.
         """
-        from cute_gemm.run.launch import device_arch
+        from cute_gemm.run.driver import device_arch
         from cute_gemm.toolchain.nvrtc import normalize_arch
 
         if self.base_offset < 0 or self.base_offset & (self.base_offset - 1):
@@ -247,7 +248,7 @@ def profile(cases: Sequence[Case], path: str | None = None) -> list[Profile]:
 
 def _prepared(case: Case) -> dict[str, int]:
     """Put the case's kernel into the cache, for a compiler need not run under ncu, and predict."""
-    from cute_gemm.run.launch import why_no_gpu
+    from cute_gemm.run.driver import why_no_gpu
 
     reason = why_no_gpu()
     if reason is not None:
@@ -263,8 +264,8 @@ def launch(case: Case) -> None:
     """Run a case's kernel once, on random bytes, and wait for it."""
     import numpy as np
 
-    from cute_gemm.run import launch as runtime
-    from cute_gemm.run.driver import entered
+    from cute_gemm.run.driver import entered, synchronize
+    from cute_gemm.run.memory import upload
 
     plan, random = case.plan(), np.random.default_rng(0)
     problem = plan.problem
@@ -275,11 +276,11 @@ def launch(case: Case) -> None:
             size = dtype(matrix.dtype).bytes
             elements = case.base_offset + matrix.ld * matrix.shape[1 - matrix.unit]
             content = np.frombuffer(random.bytes(elements * size), np.uint8)
-            buffer = stack.enter_context(runtime.upload(content[None]))
+            buffer = stack.enter_context(upload(content[None]))
             addresses.append(buffer.pointer + case.base_offset * size)
         beta = scalar(case.beta, "beta", problem.inputs.name, None).value
         plan.bind(beta=beta)(*addresses)
-        runtime.synchronize()
+        synchronize()
 
 
 def main(argv: Sequence[str]) -> int:

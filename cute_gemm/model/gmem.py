@@ -40,17 +40,13 @@ def counts_when_off(instruction: str) -> bool:
 
 
 def base_residue(matrix: Matrix) -> int:
-    """Address of element (0, 0) modulo a line, as far as the alignment tells.
+    """Address of element (0, 0), of a batch's first matrix, modulo a line, as its alignment tells.
 
     The alignment is the largest power of two that divides the address. From a line (128 bytes) on
     the residue is 0; below that the address is an odd multiple of the alignment, and the smallest
     stands for all of them. With an alignment of 16 bytes that is exact for sectors.
-
-    Examples
-    --------
-    For a ``Matrix`` with ``alignment=256`` the residue is 0, with ``alignment=16`` it is 16.
     """
-    return matrix.alignment % LINE
+    return max(matrix.alignment, matrix.first_alignment) % LINE
 
 
 def residue_histogram(count: int, step: int, modulus: int = LINE) -> np.ndarray:
@@ -69,17 +65,21 @@ def residue_histogram(count: int, step: int, modulus: int = LINE) -> np.ndarray:
 
 
 def convolve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Cyclic convolution along the last axis: the histogram of sums of residues.
+    """Cyclic convolution along the last axis of ``a`` [..., modulus]: sums of residues.
 
-    Parameters
-    ----------
-    a
-        int64 [..., modulus]
-    b
-        int64 [modulus]
+    Beyond int64, as of a batch of huge launches, it is one of Python's integers.
     """
     residue = np.arange(b.size)
+    if a.dtype != object and float(a.sum()) * float(b.sum()) > 2**62:
+        a = a.astype(object)
     return a @ b[(residue[None, :] - residue[:, None]) % b.size]
+
+
+def in_batch(tiles: np.ndarray, matrix: Matrix) -> np.ndarray:
+    """Return the base residues of the tiles of every matrix, from those of the first one's."""
+    if matrix.l == 1:
+        return tiles
+    return convolve(tiles, residue_histogram(matrix.l, matrix.batch_bytes))
 
 
 def covered(starts: np.ndarray, lengths: np.ndarray, granule: int) -> np.ndarray:
@@ -342,15 +342,17 @@ def _distinct(keys: np.ndarray) -> np.ndarray:
 
 
 def classes(access: GlobalAccess, base: int | None = None) -> list[TileClass]:
-    """Sort the tiles of the region by extent and base residue, without visiting them.
+    """Sort the tiles of the region, in all matrices of a batch, by extent and base residue.
 
-    ``base`` is the residue of element (0, 0) of the matrix; by default its ``base_residue``.
+    ``base`` is the residue of element (0, 0) of the first matrix; by default its ``base_residue``.
+    No tile is visited.
     """
-    base = base_residue(access.matrix) if base is None else base
-    corner = sum(o * s for o, s in zip(access.origin, access.matrix.stride, strict=True))
-    size = dtype(access.matrix.dtype).bytes
+    matrix = access.matrix
+    base = base_residue(matrix) if base is None else base
+    corner = sum(o * s for o, s in zip(access.origin, matrix.stride, strict=True))
+    size = dtype(matrix.dtype).bytes
     modes = []
-    for extent, tile, stride in zip(access.region, access.tile, access.matrix.stride, strict=True):
+    for extent, tile, stride in zip(access.region, access.tile, matrix.stride, strict=True):
         step = tile * stride * size
         whole, rest = divmod(extent, tile)
         options = []
@@ -363,9 +365,12 @@ def classes(access: GlobalAccess, base: int | None = None) -> list[TileClass]:
         modes.append(options)
     return [
         TileClass(
-            (v0, v1), np.roll(convolve(h0, h1), (base + corner * size) % LINE), full0 and full1
+            (v0, v1),
+            np.roll(in_batch(convolve(h0, h1), matrix), (base + corner * size) % LINE),
+            full0 and full1,
         )
         for (v0, h0, full0), (v1, h1, full1) in product(*modes)
+        if matrix.l
     ]
 
 

@@ -416,7 +416,7 @@ def _counted(
     total = 0
     for residue in np.flatnonzero(tiles).tolist():
         sources = np.where(lengths > 0, starts + residue, -1)
-        total += int(tiles[residue] * copy_wavefronts(access.bits, offsets, sources).sum())
+        total += int(tiles[residue]) * int(copy_wavefronts(access.bits, offsets, sources).sum())
     return total
 
 

@@ -22,6 +22,7 @@ from cute_gemm.model.gmem import (
     GlobalCounts,
     base_residue,
     convolve,
+    in_batch,
     residue_histogram,
 )
 from cute_gemm.model.smem import MATRIX_ROW_BYTES, MATRIX_ROWS, phase_wavefronts, phase_words
@@ -161,7 +162,7 @@ def read_ways(layout: Layout, unit: int, size: int) -> int:
 
 
 def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, GlobalCounts]:
-    """Count the first box, the full boxes and the others, each moved once."""
+    """Count the first box, the full boxes and the others, of every matrix, each moved once."""
     matrix = access.matrix
     size, unit = dtype(matrix.dtype).bytes, matrix.unit
     modes = []
@@ -178,10 +179,12 @@ def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, Gl
         modes.append(options)
     first = interior = edge = GlobalCounts()
     for (v0, h0, full0), (v1, h1, full1) in product(*modes):
+        if not matrix.l:
+            break
         valid = (v0, v1)
         rows, length = valid[1 - unit], valid[unit] * size
         row_starts = residue_histogram(rows, matrix.stride[1 - unit] * size)
-        boxes = np.roll(convolve(h0, h1), base)
+        boxes = np.roll(in_batch(convolve(h0, h1), matrix), base)
         counts = _boxes(boxes, row_starts, rows, length)
         if full0 and full1:
             interior += counts
@@ -223,20 +226,24 @@ def _illegal(access: TmaAccess) -> list[str]:
     what = f"{access.operand}: a tensor map"
     row = box[unit] * size
     found = []
-    if matrix.alignment < ALIGNMENT:
+    first = max(matrix.alignment, matrix.first_alignment)
+    if first < ALIGNMENT:
         found.append(
             f"{what} wants a base address aligned to {ALIGNMENT} bytes, and this one is aligned to "
-            f"{matrix.alignment}; copy the matrix to an aligned one."
+            f"{first}; copy the matrix to an aligned one."
         )
-    pitch = matrix.ld * size
-    several = matrix.shape[1 - unit] > 1  # of a single row the map may say any stride
-    if several and (pitch % ALIGNMENT or pitch >= STRIDE_LIMIT):
-        padded = -(-pitch // ALIGNMENT) * ALIGNMENT // size
-        mend = f"pad it to {padded}" if pitch < STRIDE_LIMIT else "split the matrix"
-        found.append(
-            f"{what} wants a stride that is a multiple of {ALIGNMENT} bytes below 2**40, and the "
-            f"leading dimension {matrix.ld} x {size} bytes is {pitch}; {mend}."
-        )
+    steps = [("batch stride", matrix.batch_stride)]
+    if matrix.shape[1 - unit] > 1:  # of a single row the map may say any stride
+        steps.insert(0, ("leading dimension", matrix.ld))
+    for name, step in steps:
+        pitch = step * size
+        if pitch % ALIGNMENT or pitch >= STRIDE_LIMIT:
+            padded = -(-pitch // ALIGNMENT) * ALIGNMENT // size
+            mend = f"pad it to {padded}" if pitch < STRIDE_LIMIT else "split the matrix"
+            found.append(
+                f"{what} wants a stride that is a multiple of {ALIGNMENT} bytes below 2**40, and "
+                f"the {name} {step} x {size} bytes is {pitch}; {mend}."
+            )
     if max(matrix.shape) > EXTENT_LIMIT:
         found.append(f"{what} wants extents of at most 2**32, and the shape is {matrix.shape}.")
     if not all(1 <= extent <= MAX_EXTENT for extent in box):

@@ -1,45 +1,33 @@
 """op and operands as a ``GemmProblem``: the CuTe descriptors of A, B and C, and every check.
 
-``C <- alpha * op(A) @ op(B) + beta * C`` with op(A) (M, K), op(B) (K, N) and C (M, N). CuTe wants
-A (M, K), B (N, K) and C (M, N), so A is turned round for T and B for N, which costs nothing: only
-shape and strides change places.
+``C <- alpha * op(A) @ op(B) + beta * C`` with op(A) (M, K), op(B) (K, N) and C (M, N), or L such
+products at once, of arrays with one leading dimension more. CuTe wants A (M, K, L), B (N, K, L) and
+C (M, N, L), so A is turned round for T and B for N, which costs nothing: only shape and strides
+change places.
 """
 
 from __future__ import annotations
 
-import ctypes
-import numbers
 import operator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from cute_gemm.errors import (
     AlignmentError,
-    ArrayError,
     DeviceError,
     DTypeError,
     OpError,
     OptionError,
     OverlapError,
     ReadOnlyError,
-    ScalarError,
     ShapeError,
     StrideError,
 )
-from cute_gemm.problem.arrays import (
-    Operand,
-    Order,
-    dtype_name,
-    host_array,
-    new_order,
-    overlap,
-    read,
-)
+from cute_gemm.problem.arrays import LIBRARIES, Operand, Order, dtype_name, new_order
 from cute_gemm.problem.dtypes import DTYPES, DType
 from cute_gemm.problem.dtypes import dtype as dtype_row
+from cute_gemm.problem.overlap import matrices_overlap, overlap
 
 #: Extents are ints in the kernels; offsets have 64 bits.
 _LARGEST_EXTENT = 2**31 - 1
@@ -51,29 +39,17 @@ _OPS = frozenset(a + b for a in "NTCH" for b in "NTCH")
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A GEMM operand as CuTe sees it: A (M, K), B (N, K), C (M, N).
+    """A GEMM operand as CuTe sees it: A (M, K), B (N, K), C (M, N), or ``l`` such matrices.
 
-    Attributes
-    ----------
-    name
-        ``"A"``, ``"B"`` or ``"C"``.
-    shape
-        Extents of the two modes.
-    stride
-        Strides of the two modes, in elements. One is the unit (a static 1 in CuTe), the other the
-        leading dimension. When both are 1 the first is the unit.
-    dtype
-        Name of the element type.
-    alignment
-        Largest power of two, up to 256, that divides the base address in bytes.
-    conj
-        Whether the conjugate is meant, as op letters C and H have it; False for real types.
+    ``name`` is ``"A"``, ``"B"`` or ``"C"``. ``shape`` and ``stride`` (in elements) are those of the
+    two modes: one stride is the unit (a static 1 in CuTe), the other the leading dimension; when
+    both are 1 the first is the unit. ``alignment`` is the largest power of two, up to 256, that
+    divides the address of every matrix in bytes. ``conj``: the conjugate is meant, as op letters C
+    and H have it; False for real types.
 
-    Examples
-    --------
-    >>> A = Matrix("A", (1024, 512), (1, 1024), "float16", 256)
-    >>> print(A, A.major, A.ld, A.nbytes)
-    (1024,512):(1,1024) MN 1024 1048576
+    Matrix i of a batch begins ``i * batch_stride`` elements after the first; with 0 all share one.
+    (It is 0 too where ``l`` is at most 1 or a matrix has no elements.) ``first_alignment`` is that
+    of the first matrix alone where it is more than ``alignment``, and else 0.
     """
 
     name: str
@@ -84,6 +60,7 @@ class Matrix:
     conj: bool = False
     l: int = 1
     batch_stride: int = 0
+    first_alignment: int = 0
 
     @property
     def unit(self) -> int:
@@ -101,40 +78,36 @@ class Matrix:
         return (("M", "N") if self.name == "C" else ("MN", "K"))[self.unit]
 
     @property
-    def modes(self) -> tuple[str, str]:
-        """Names of the modes: A is (M, K), B (N, K), C (M, N)."""
-        return {"A": ("M", "K"), "B": ("N", "K")}.get(self.name, ("M", "N"))
+    def modes(self) -> tuple[str, ...]:
+        """Names of the modes: A is (M, K), B (N, K), C (M, N); of a batch L too."""
+        own = {"A": ("M", "K"), "B": ("N", "K")}.get(self.name, ("M", "N"))
+        return own if self.l == 1 else (*own, "L")
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes from one matrix to the next."""
+        return self.batch_stride * dtype_row(self.dtype).bytes
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements, padding between them left out."""
-        return self.shape[0] * self.shape[1] * dtype_row(self.dtype).bytes
+        """Bytes of the elements, padding between them left out; a shared matrix counts once."""
+        matrices = self.l if self.batch_stride else min(self.l, 1)
+        return matrices * self.shape[0] * self.shape[1] * dtype_row(self.dtype).bytes
 
     def __str__(self) -> str:
-        return "({},{}):({},{})".format(*self.shape, *self.stride)
+        if self.l == 1:
+            return "({},{}):({},{})".format(*self.shape, *self.stride)
+        return "({},{},{}):({},{},{})".format(*self.shape, self.l, *self.stride, self.batch_stride)
 
 
 @dataclass(frozen=True, slots=True)
 class GemmProblem:
     """Everything about a GEMM that a kernel may depend on, but for the addresses.
 
-    Attributes
-    ----------
-    op
-        As asked for, in upper case: ``"TN"``, ``"CN"``.
-    m, n, k
-        Extents of the product; any may be 0.
-    A, B, C
-        The descriptors.
-    compute
-        What products are made in: ``"float32"``, ``"tf32"``, ``"float64"`` or ``"int32"``; of
-        complex numbers, what the products of their parts are made in.
-
-    Examples
-    --------
-    >>> problem = from_sizes("TN", m=1024, n=768, k=512, dtype="float16", storage="C")
-    >>> problem.op, problem.blas_op, str(problem.A), str(problem.B), str(problem.C)
-    ('TN', 'NT', '(1024,512):(1,1024)', '(768,512):(1,768)', '(1024,768):(1,1024)')
+    ``op`` is as asked for, in upper case: ``"TN"``, ``"CN"``. ``m``, ``n``, ``k`` are the extents
+    of each product and ``l`` is the number of products; any may be 0. ``compute`` is what products
+    are made in: ``"float32"``, ``"tf32"``, ``"float64"`` or ``"int32"``; of complex numbers, what
+    the products of their parts are made in.
     """
 
     op: str
@@ -165,23 +138,8 @@ class GemmProblem:
     @property
     def flops(self) -> int:
         """Real operations: two for a multiplication and an addition, eight for complex ones."""
-        return (8 if self.inputs.is_complex else 2) * self.m * self.n * self.k
-
-
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """alpha or beta.
-
-    Attributes
-    ----------
-    value
-        The number, rounded to the accumulator's type; 1 when only the device knows it.
-    pointer
-        Address of the 0-d device array that the kernel is to read, or 0.
-    """
-
-    value: float | int | complex
-    pointer: int = 0
+        each = 8 if self.inputs.is_complex else 2
+        return each * self.m * self.n * self.k * self.l
 
 
 class _Stored(NamedTuple):
@@ -206,42 +164,18 @@ def from_operands(
 ) -> GemmProblem:
     """Check op and operands, and write them down as CuTe descriptors.
 
+    ``op`` is two letters of N, T, C and H in either case: what to do with A, then with B. The
+    operands are as stored: A is (M, K) for N and (K, M) otherwise, B is (K, N) for N and (N, K)
+    otherwise, C is (M, N), or None for a new one of ``order`` and ``out_dtype``. One stride of each
+    must be 1. A mode of extent 1 takes whatever stride it claims to have for nothing: it gets the
+    unit stride when the other mode does not have it, and otherwise the stride of a matrix without
+    padding. Matrices without elements are column-major.
+
+    A or B with a leading dimension L more makes a batch: C is (L, M, N), and an operand without
+    that dimension, or whose L is 1 or has the stride 0, is shared by all.
+
     Equal arguments give the same object again: all that does not depend on addresses is looked up.
-
-    Parameters
-    ----------
-    op
-        Two letters of N, T, C and H in either case: what to do with A, then with B.
-    A, B, C
-        The operands as stored: A is (M, K) for N and (K, M) otherwise, B is (K, N) for N and (N, K)
-        otherwise, C is (M, N), or None for a new one. One stride of each must be 1. A mode of
-        extent 1 takes whatever stride it claims to have for nothing: it gets the unit stride when
-        the other mode does not have it, and otherwise the stride of a matrix without padding.
-        Matrices without elements are column-major.
-    order
-        ``"F"`` or ``"C"``: that of a new C.
-    out_dtype
-        Type of C; by default that of the given C, and for a new one what belongs to A's.
-    compute
-        ``"tf32"`` for float32 operands; otherwise what belongs to the type.
-
-    Raises
-    ------
-    OpError, ShapeError, StrideError, DTypeError, AlignmentError, OptionError
-        For what the argument of that name says.
-    DeviceError
-        When the operands do not live on one device.
-    ReadOnlyError
-        When C cannot be written to.
-    OverlapError
-        When C shares memory with A or B, or its own elements share memory.
-
-    Examples
-    --------
-    >>> A, B = np.zeros((512, 1024), "f4", order="F"), np.zeros((512, 768), "f4", order="F")
-    >>> problem = from_operands("TN", read(A, "A"), read(B, "B"))
-    >>> print(problem.A, problem.B, problem.C)
-    (1024,512):(512,1) (768,512):(512,1) (1024,768):(1,1024)
+    Each cause of refusal has its class in `errors`.
     """
     c = None
     if C is None:
@@ -275,9 +209,13 @@ def from_sizes(
     n: int,
     k: int,
     dtype: Any,
+    l: int = 1,
     lda: int | None = None,
     ldb: int | None = None,
     ldc: int | None = None,
+    batch_a: int | None = None,
+    batch_b: int | None = None,
+    batch_c: int | None = None,
     order: Order = "F",
     out_dtype: Any = None,
     compute: str | None = None,
@@ -285,106 +223,22 @@ def from_sizes(
 ) -> GemmProblem:
     """Return the problem that BLAS arguments describe, without any arrays.
 
-    Parameters
-    ----------
-    op
-        Two letters of N, T, C and H in either case.
-    m, n, k
-        Extents of op(A) (M, K) and op(B) (K, N), from 0 to 2**31 - 1.
-    dtype
-        Type of A and B.
-    lda, ldb, ldc
-        Leading dimensions of the stored arrays, in elements; by default without padding.
-    order
-        ``"F"`` (BLAS) or ``"C"``: that of C.
-    out_dtype, compute
-        As for ``from_operands``.
-    storage
-        ``"F"`` (BLAS) or ``"C"``: that of A and B as stored.
-
-    Raises
-    ------
-    OpError, ShapeError, StrideError, DTypeError, OptionError
-        For what the argument of that name says.
-
-    Examples
-    --------
-    >>> print(from_sizes("TN", m=1024, n=768, k=512, dtype="float16", lda=520).A)
-    (1024,512):(520,1)
+    ``m``, ``n``, ``k`` are the extents of op(A) (M, K) and op(B) (K, N) and ``l`` is the number of
+    products, each from 0 to 2**31 - 1. Leading dimensions and batch strides are those of the stored
+    arrays, in elements, by default without padding; a batch stride of 0 shares A or B. ``storage``
+    is the order of A and B as stored, ``order`` that of C.
     """
     op = _checked_op(op)
     turn_A, turn_B = _turns(op)
-    m, n, k = _extent("m", m), _extent("n", n), _extent("k", k)
+    m, n, k, batch = (
+        _extent(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("l", l))
+    )
     element = _element("A", dtype_name(dtype))
     out = _out(element, out_dtype)
-    a = _sized("A", (k, m) if turn_A else (m, k), lda, storage, "storage", element.name)
-    b = _sized("B", (n, k) if turn_B else (k, n), ldb, storage, "storage", element.name)
-    c = _sized("C", (m, n), ldc, order, "order", out)
+    a = _sized("A", (k, m) if turn_A else (m, k), lda, batch, batch_a, storage, element.name)
+    b = _sized("B", (n, k) if turn_B else (k, n), ldb, batch, batch_b, storage, element.name)
+    c = _sized("C", (m, n), ldc, batch, batch_c, order, out)
     return _describe(op, a, b, c, order, out, compute)
-
-
-def scalar(x: Any, name: str, dtype: str, device: int | None) -> Scalar:
-    """Check alpha or beta, and round it to the type that the kernel multiplies in.
-
-    Parameters
-    ----------
-    x
-        Any number, a 0-d array on the host, or a 0-d array on the operands' device, which is not
-        read here: the kernel does.
-    name
-        ``"alpha"`` or ``"beta"``.
-    dtype
-        Type of A and B, or of the accumulator.
-    device
-        Where the operands are.
-
-    Raises
-    ------
-    ScalarError
-        When it is not a number, or not one of the accumulator's kind: complex for real types,
-        fractional or too large for integers.
-    DTypeError
-        When a device array does not have the accumulator's type.
-    DeviceError
-        When a device array is not where the operands are.
-
-    Examples
-    --------
-    >>> scalar(np.array(0.1), "alpha", "float16", None)
-    Scalar(value=0.10000000149011612, pointer=0)
-    """
-    accumulator = dtype_row(dtype).accumulator
-    if isinstance(x, np.generic):
-        x = x.item()
-    elif not isinstance(x, numbers.Number):
-        try:
-            operand = read(x, name, 0)
-        except (ArrayError, ShapeError) as error:
-            raise ScalarError(f"{name} is not a number, and no 0-d array either: {error}") from None
-        if operand.device is not None:
-            return _device_scalar(operand, name, accumulator, device)
-        x = host_array(operand).item()
-    return Scalar(_rounded(x, name, accumulator))
-
-
-def check_beta(beta: Scalar, C: object | None) -> None:
-    """Refuse a beta that is not known to be 0 when there is no C to scale.
-
-    Raises
-    ------
-    ScalarError
-
-    Examples
-    --------
-    >>> check_beta(Scalar(0.0), None)
-    >>> check_beta(Scalar(2.0), None)
-    Traceback (most recent call last):
-        ...
-    cute_gemm.errors.ScalarError: beta = 2.0 scales C, and no C is given: pass C, or beta = 0
-    """
-    if C is None and (beta.pointer or beta.value != 0):
-        value = "on the device" if beta.pointer else f"= {beta.value}"
-        raise ScalarError(f"beta {value} scales C, and no C is given: pass C, or beta = 0")
 
 
 def _stored(operand: Operand) -> _Stored:
@@ -399,16 +253,19 @@ def _stored(operand: Operand) -> _Stored:
 
 
 def _sized(
-    name: str, shape: tuple[int, int], ld: int | None, order: str, argument: str, dtype: str
+    name: str,
+    shape: tuple[int, int],
+    ld: int | None,
+    batch: int,
+    batch_stride: int | None,
+    order: str,
+    dtype: str,
 ) -> _Stored:
-    """Return what a matrix would be of which only the sizes are known."""
-    _check_order(order, argument)
+    """Return what a matrix, or a batch of them, would be of which only the sizes are known."""
+    _check_order(order, "order" if name == "C" else "storage")
     major, minor = shape if order == "F" else shape[::-1]
     least = max(1, major)
-    try:
-        ld = least if ld is None else operator.index(ld)
-    except TypeError:
-        raise StrideError(f"ld{name.lower()} = {ld!r} is not an integer") from None
+    ld = _step(f"ld{name.lower()}", ld, least)
     # A bound on the last offset in bytes; 16 is the size of the largest type.
     if ld < least or ld * max(1, minor) * 16 > _LARGEST_OFFSET:
         kind = "column" if order == "F" else "row"
@@ -416,7 +273,23 @@ def _sized(
             f"ld{name.lower()} = {ld}; expected at least {least}, because {name} is stored as "
             f"{shape[0]} x {shape[1]}, {kind}-major, and offsets that fit 64 bits"
         )
-    return _Stored(shape, (1, ld) if order == "F" else (ld, 1), dtype, _LARGEST_ALIGNMENT, "numpy")
+    step = _step(f"batch_{name.lower()}", batch_stride, ld * minor)
+    if step < 0 or (ld * max(1, minor) + step * max(0, batch - 1)) * 16 > _LARGEST_OFFSET:
+        raise StrideError(
+            f"batch_{name.lower()} = {step}; expected 0 or more, in elements, and offsets that fit "
+            f"64 bits, with l = {batch} matrices of {shape[0]} x {shape[1]}"
+        )
+    strides = (1, ld) if order == "F" else (ld, 1)
+    if batch == 1:
+        return _Stored(shape, strides, dtype, _LARGEST_ALIGNMENT, "numpy")
+    return _Stored((batch, *shape), (step, *strides), dtype, _LARGEST_ALIGNMENT, "numpy")
+
+
+def _step(name: str, value: int | None, default: int) -> int:
+    try:
+        return default if value is None else operator.index(value)
+    except TypeError:
+        raise StrideError(f"{name} = {value!r} is not an integer") from None
 
 
 @lru_cache(maxsize=1024)
@@ -436,10 +309,10 @@ def _describe(
     if b.dtype != a.dtype:
         raise DTypeError(
             f"A has dtype {a.dtype} and B has dtype {b.dtype}; expected the same: "
-            f"{_cast('B', b.library, a.dtype)}"
+            f"{LIBRARIES[b.library].cast('B', a.dtype)}"
         )
-    m, k = a.shape[::-1] if turn_A else a.shape
-    n, k_of_B = b.shape if turn_B else b.shape[::-1]
+    m, k = a.shape[-2:][::-1] if turn_A else a.shape[-2:]
+    n, k_of_B = b.shape[-2:] if turn_B else b.shape[-2:][::-1]
     if k != k_of_B:
         raise ShapeError(
             f"op {op!r} with A of shape {a.shape} makes k = {k}, and with B of shape {b.shape} "
@@ -447,6 +320,7 @@ def _describe(
             f"B {'(n, k)' if turn_B else '(k, n)'}"
         )
     m, n, k = _extent("m", m), _extent("n", n), _extent("k", k)
+    leading = _batch(a, b)
     if compute is None:
         compute = element.computes[0]
     elif compute not in element.computes:
@@ -457,7 +331,9 @@ def _describe(
     if c is None:
         out = _out(element, out_dtype)
         strides = (1, max(1, m)) if order == "F" else (max(1, n), 1)
-        c = _Stored((m, n), strides, out, _LARGEST_ALIGNMENT, a.library)
+        steps = (m * n,) * len(leading)
+        shape = (*leading, m, n)
+        c = _Stored(shape, (*steps, *strides), out, _LARGEST_ALIGNMENT, a.library)
     elif out_dtype is not None and dtype_name(out_dtype) != c.dtype:
         raise DTypeError(
             f"out_dtype is {dtype_name(out_dtype)} and the given C has dtype {c.dtype}; expected "
@@ -468,20 +344,42 @@ def _describe(
             f"C of dtype {c.dtype} does not go with A and B of dtype {element.name}; expected "
             f"{_one_of(element.outputs)}"
         )
-    if c.shape != (m, n):
+    if c.shape != (*leading, m, n):
         raise ShapeError(
-            f"C has shape {c.shape}; expected {(m, n)}, because op {op!r} multiplies A of shape "
-            f"{a.shape} by B of shape {b.shape}"
+            f"C has shape {c.shape}; expected {(*leading, m, n)}, because op {op!r} multiplies A "
+            f"of shape {a.shape} by B of shape {b.shape}"
         )
-    A = _matrix("A", a, turn_A, element.is_complex and op[0] in "CH")
-    B = _matrix("B", b, not turn_B, element.is_complex and op[1] in "CH")
-    C = _matrix("C", c, False, False)
+    batch = leading[0] if leading else 1
+    A = _matrix("A", a, batch, turn_A, element.is_complex and op[0] in "CH")
+    B = _matrix("B", b, batch, not turn_B, element.is_complex and op[1] in "CH")
+    C = _matrix("C", c, batch, False, False)
     if C.ld < C.shape[C.unit]:
         raise OverlapError(
             f"C of shape {c.shape} has strides {c.strides} in elements, so its elements share "
             f"memory; expected a leading dimension of at least {C.shape[C.unit]}, not {C.ld}"
         )
-    return GemmProblem(op, m, n, k, A, B, C, compute)
+    run, lines = C.shape[C.unit], C.shape[1 - C.unit]
+    if matrices_overlap(run, lines, C.ld, batch, C.batch_stride):
+        raise OverlapError(
+            f"C of shape {c.shape} has strides {c.strides} in elements, so its matrices share "
+            f"memory; expected a batch stride of at least {(lines - 1) * C.ld + run}, or a smaller "
+            f"one that puts each matrix into the gaps of the others, not {C.batch_stride}"
+        )
+    return GemmProblem(op, m, n, k, A, B, C, compute, batch)
+
+
+def _batch(a: _Stored, b: _Stored) -> tuple[int, ...]:
+    """Return (L,), or () where neither operand has a batch dimension."""
+    found = [(name, x.shape[0]) for name, x in (("A", a), ("B", b)) if len(x.shape) == 3]
+    for name, extent in found:
+        _extent(f"l (the first dimension of {name})", extent)
+    several = {extent for _, extent in found} - {1}
+    if len(several) > 1:
+        raise ShapeError(
+            f"A of shape {a.shape} is a batch of {a.shape[0]} and B of shape {b.shape} one of "
+            f"{b.shape[0]}; expected as many, or a single matrix that all share: B[0], say"
+        )
+    return tuple(several or {extent for _, extent in found})
 
 
 def _checked_op(op: str) -> str:
@@ -532,32 +430,34 @@ def _one_of(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
 
 
-def _cast(name: str, library: str, dtype: str) -> str:
-    return f"{name}.to(torch.{dtype})" if library == "torch" else f"{name}.astype('{dtype}')"
-
-
-def _matrix(name: str, stored: _Stored, turn: bool, conj: bool) -> Matrix:
+def _matrix(name: str, stored: _Stored, batch: int, turn: bool, conj: bool) -> Matrix:
     """Return the descriptor of a stored array, modes exchanged if it is to be turned round."""
-    step = -1 if turn else 1
-    rows, columns = stored.shape[::step]
-    stride = _descriptor_stride((rows, columns), stored.strides[::step])
-    if stride is None:
-        copy = {
-            "numpy": f"np.asfortranarray({name})",
-            "cupy": f"cupy.asfortranarray({name})",
-            "torch": f"{name}.contiguous()",
-        }.get(stored.library, "a contiguous copy")
+    modes = slice(None, -3, -1) if turn else slice(-2, None)
+    rows, columns = stored.shape[modes]
+    batched = len(stored.shape) == 3
+    stride: tuple[int, int] | None = (1, max(1, rows))
+    step = 0
+    if 0 not in stored.shape:
+        stride = _descriptor_stride((rows, columns), stored.strides[modes])
+        step = stored.strides[0] if batched and stored.shape[0] > 1 else 0
+    if stride is None or step < 0:
+        copy = LIBRARIES[stored.library].copy(name, batched)
         mend = "assign the result to it, C[...] = gemm(...)" if name == "C" else f"pass {copy}"
+        which = "one of the last two" if batched else "one of them"
         raise StrideError(
             f"{name} of shape {stored.shape} has strides {stored.strides} in elements; expected "
-            f"one of them to be 1 and none negative: {mend}"
+            f"{which} to be 1 and none negative: {mend}"
         )
-    if stored.alignment < dtype_row(stored.dtype).bytes:
+    size = dtype_row(stored.dtype).bytes
+    if stored.alignment < size:
         raise AlignmentError(
             f"{name} starts at an address that is a multiple of {stored.alignment} only; expected "
-            f"one of the {dtype_row(stored.dtype).bytes} bytes of {stored.dtype}: pass a copy"
+            f"one of the {size} bytes of {stored.dtype}: pass a copy"
         )
-    return Matrix(name, (rows, columns), stride, stored.dtype, stored.alignment, conj)
+    every = stored.alignment | step * size
+    every &= -every  # the lowest bit: what divides both
+    first = stored.alignment if stored.alignment > every else 0
+    return Matrix(name, (rows, columns), stride, stored.dtype, every, conj, batch, step, first)
 
 
 def _descriptor_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
@@ -567,8 +467,6 @@ def _descriptor_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> tupl
     unit if the other mode's is not, and else what a matrix without padding has.
     """
     (rows, columns), (down, across) = shape, strides
-    if rows == 0 or columns == 0:
-        return 1, max(1, rows)
     if (rows > 1 and down < 0) or (columns > 1 and across < 0):
         return None
     if rows > 1 and down == 1:
@@ -580,37 +478,3 @@ def _descriptor_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> tupl
     if columns == 1:
         return down, 1
     return None
-
-
-def _device_scalar(operand: Operand, name: str, accumulator: str, device: int | None) -> Scalar:
-    if operand.device != device:
-        place = "the host" if device is None else f"CUDA device {device}"
-        raise DeviceError(
-            f"{name} is on {operand.place} and A is on {place}; expected one for both, or a "
-            f"number: {name}.item()"
-        )
-    if operand.dtype != accumulator:
-        raise DTypeError(
-            f"{name} is a device array of dtype {operand.dtype}; expected {accumulator}, which is "
-            f"what the kernel multiplies in: {_cast(name, operand.library, accumulator)}"
-        )
-    return Scalar(1, operand.pointer)
-
-
-def _rounded(x: Any, name: str, accumulator: str) -> complex:
-    try:
-        if accumulator == "int32":
-            value = int(x)
-            if value == x and -(2**31) <= value < 2**31:
-                return value
-        else:
-            number = complex(x) if dtype_row(accumulator).is_complex else float(x)
-            if accumulator in ("float64", "complex128"):
-                return number
-            parts = [ctypes.c_float(part).value for part in (number.real, number.imag)]
-            return complex(*parts) if accumulator == "complex64" else parts[0]
-    except (TypeError, ValueError, OverflowError):  # complex, NaN to int, inf to int
-        pass
-    real = "a number" if dtype_row(accumulator).is_complex else "a real number"
-    expected = "an integer of 32 bits" if accumulator == "int32" else real
-    raise ScalarError(f"{name} is {x!r}; expected {expected}, because sums are {accumulator}")

@@ -13,6 +13,30 @@ from cute_gemm.problem.problem import GemmProblem
 _BLOCK = 1024
 
 
+def used(
+    problem: GemmProblem, A: np.ndarray, B: np.ndarray, C: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return op(A), not yet conjugated, op(B) and C as views: all matrices, or batches (L, ...)."""
+    left = A if problem.op[0] == "N" else A.swapaxes(-1, -2)
+    right = B if problem.op[1] == "N" else B.swapaxes(-1, -2)
+    if C.ndim == 3:
+        left = np.broadcast_to(left, (problem.l, problem.m, problem.k))
+        right = np.broadcast_to(right, (problem.l, problem.k, problem.n))
+    return left, right, C
+
+
+def batches(C: np.ndarray, k: int, limit: int) -> list[tuple[slice, ...]]:
+    """Return indices of parts of a batch, so that each of C, op(A), op(B) has ``limit`` elements.
+
+    There is one part, and an index of everything, of a single matrix.
+    """
+    if C.ndim == 2:
+        return [()]
+    m, n = C.shape[1:]
+    step = max(1, limit // max(m * n, m * k, k * n, 1))
+    return [(slice(i, i + step),) for i in range(0, len(C), step)]
+
+
 def gemm(
     problem: GemmProblem,
     A: np.ndarray,
@@ -23,43 +47,26 @@ def gemm(
 ) -> None:
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place.
 
-    Half types are multiplied and summed in float32, int8 in int32 that wraps, and ``"tf32"`` in
-    float32. When beta is 0, C is not read; when alpha or k is 0, A and B are not, and beta = 1 then
-    leaves C as it is, infinities of complex numbers too.
-
-    Parameters
-    ----------
-    problem
-        Describes the arrays and has been checked against them.
-    A, B, C
-        The matrices as stored, of any strides.
-    alpha, beta
-        Numbers of the accumulator's type.
-
-    Examples
-    --------
-    >>> from cute_gemm.problem.problem import from_sizes
-    >>> A, B, C = np.eye(2), np.array([[1.0, 2], [3, 4]]), np.full((2, 2), np.nan)
-    >>> gemm(from_sizes("NT", m=2, n=2, k=2, dtype="float64", storage="C"), A, B, C, alpha=10)
-    >>> C
-    array([[10., 30.],
-           [20., 40.]])
+    ``problem`` describes the arrays as stored and has been checked against them; alpha and beta are
+    numbers of the accumulator's type. Half types are multiplied and summed in float32, int8 in
+    int32 that wraps, and ``"tf32"`` in float32. When beta is 0, C is not read; when alpha or k is
+    0, A and B are not, and beta = 1 then leaves C as it is, infinities of complex numbers too.
     """
-    left, right = A, B
-    if problem.op[0] != "N":
-        left = left.T
-    if problem.op[1] != "N":
-        right = right.T
+    left, right, C = used(problem, A, B, C)
     conj = problem.A.conj, problem.B.conj
     # NumPy's results are row-major: turn the product round, to write C as it lies in memory.
     if problem.C.unit == 0:
-        left, right, C, conj = right.T, left.T, C.T, conj[::-1]
+        left, right, C = right.swapaxes(-1, -2), left.swapaxes(-1, -2), C.swapaxes(-1, -2)
+        conj = conj[::-1]
     # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
     with np.errstate(all="ignore"):
-        for i in range(0, C.shape[0], _BLOCK):
-            for j in range(0, C.shape[1], _BLOCK):
-                rows, columns = slice(i, i + _BLOCK), slice(j, j + _BLOCK)
-                _block(left[rows], right[:, columns], C[rows, columns], conj, alpha, beta)
+        for part in batches(C, problem.k, _BLOCK**2):
+            a, b, c = left[part], right[part], C[part]
+            for i in range(0, c.shape[-2], _BLOCK):
+                for j in range(0, c.shape[-1], _BLOCK):
+                    rows, columns = slice(i, i + _BLOCK), slice(j, j + _BLOCK)
+                    block = c[..., rows, columns]
+                    _block(a[..., rows, :], b[..., columns], block, conj, alpha, beta)
 
 
 def _block(
@@ -71,13 +78,13 @@ def _block(
     beta: complex,
 ) -> None:
     accumulator = np.dtype(dtype(A.dtype.name).accumulator)
-    k = A.shape[1]
+    k = A.shape[-1]
     total: np.ndarray | None = None
     if alpha != 0 and k > 0:
         total = np.zeros(C.shape, accumulator)
         for start in range(0, k, _BLOCK):
             step = slice(start, start + _BLOCK)
-            total += _product(A[:, step], B[step], conj).astype(accumulator, copy=False)
+            total += _product(A[..., step], B[..., step, :], conj).astype(accumulator, copy=False)
     scale(total, C, accumulator, alpha, beta)
 
 

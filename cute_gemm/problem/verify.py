@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cute_gemm.problem.dtypes import dtype, factor
+from cute_gemm.problem.reference import batches, used
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -24,20 +25,11 @@ _BLOCK = 1 << 22
 class Verdict:
     """How far a result is from float64.
 
-    Attributes
-    ----------
-    ok
-        Whether every element is within its bound.
-    elements, wrong
-        How many elements were compared, and how many are out of bound.
-    max_error
-        Largest ``|C - reference|``.
-    max_ratio
-        Largest ``|C - reference| / bound``; at most 1 when ``ok``.
-    worst
-        Index (row, column) of the element with that ratio; None when there are no elements.
-    bound
-        The bound, as a formula.
+    ``ok`` when every element is within its bound; ``elements`` were compared, ``wrong`` of them are
+    out of bound. ``max_error`` is the largest ``|C - reference|`` and ``max_ratio`` the largest
+    ``|C - reference| / bound``, at most 1 when ``ok``; ``worst`` is the index of the element with
+    that ratio, (row, column), of a batch (matrix, row, column), and None when there are no
+    elements. ``bound`` is the bound as a formula.
     """
 
     ok: bool
@@ -45,7 +37,7 @@ class Verdict:
     wrong: int
     max_error: float
     max_ratio: float
-    worst: tuple[int, int] | None
+    worst: tuple[int, ...] | None
     bound: str
 
 
@@ -80,6 +72,9 @@ def verify(
 ) -> Verdict:
     """Compare ``result`` with ``alpha * op(A) @ op(B) + beta * C`` in float64 or complex128.
 
+    A and B are host arrays as stored, ``result`` is (M, N) or (L, M, N), and ``C`` is what C held
+    before, read only when beta is not 0.
+
     The bound of an element is ``u_out |ref| + K u_acc sum |a||b|``, where u_out and u_acc are the
     unit roundoffs of C's type and of the accumulator: the error of summing K products in any order
     (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1) and of the
@@ -96,64 +91,46 @@ def verify(
     (the book's section 3.6) and an addition: ``(2 sqrt(2) + 1) u_acc`` in place of ``2 u_acc``.
     Which part of a complex number is infinite or NaN depends on the order of the products, so where
     the reference, rounded to C's type, is not finite, the result need only not be finite either.
-
-    Parameters
-    ----------
-    problem
-        Op, extents and types.
-    A, B
-        Host arrays as stored: A is (M, K) for ``N`` and (K, M) for ``T``; B (K, N) or (N, K).
-    result
-        Host array (M, N).
-    C
-        What C held before; read only when beta is not 0.
-    alpha, beta
-        Scalars of the call.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from cute_gemm.problem.problem import from_sizes
-    >>> problem = from_sizes("NN", m=2, n=2, k=2, dtype="float32")
-    >>> eye = np.eye(2, dtype=np.float32)
-    >>> verify(problem, eye, eye, eye).ok, verify(problem, eye, eye, 2 * eye).wrong
-    (True, 2)
     """
-    left = A if problem.op[0] == "N" else A.T
-    right = B if problem.op[1] == "N" else B.T
+    left, right, _ = used(problem, A, B, result)
+    before = None if beta == 0 else C
     use_ab = alpha != 0 and problem.k > 0
     alpha = alpha if use_ab else 0  # which also makes nothing of an infinite alpha without products
     wide: type[np.inexact] = np.complex128 if dtype(problem.C.dtype).is_complex else np.float64
-    columns = max(1, _BLOCK // max(1, problem.m))
-    blocks = [slice(j, j + columns) for j in range(0, problem.n if problem.m else 0, columns)]
-    left64 = _widened(left, wide, problem.A.conj) if use_ab else left
+    m, n = problem.m, problem.n
+    columns = max(1, _BLOCK // max(1, m))
     integers = dtype(problem.C.dtype).roundoff == 0
 
     wrong = 0
     max_error = max_ratio = 0.0
-    worst: tuple[int, int] | None = None
-    with np.errstate(all="ignore"):
-        for block in blocks:
-            got = result[:, block]
-            old = C[:, block].astype(wide) if beta != 0 and C is not None else None
-            right64 = _widened(right[:, block], wide, problem.B.conj) if use_ab else right
-            products = left64 @ right64 if use_ab else np.zeros(got.shape, wide)
-            if integers:
-                error, bound, good = _compare_integers(products, old, got, alpha, beta)
-            else:
-                sums = abs(left64) @ abs(right64) if use_ab else abs(products)
-                error, bound, good = compare_floats(problem, products, sums, old, got, alpha, beta)
-            ratio = error / np.maximum(bound, 1e-300)
+    worst: tuple[int, ...] | None = None
+    for part in batches(result, problem.k, _BLOCK) if m else []:
+        left64 = _widened(left[part], wide, problem.A.conj) if use_ab else left
+        for j in range(0, n, columns):
+            block = (*part, slice(None), slice(j, j + columns))
+            got = result[block]
+            with np.errstate(all="ignore"):
+                old = None if before is None else before[block].astype(wide)
+                right64 = _widened(right[block], wide, problem.B.conj) if use_ab else right
+                products = left64 @ right64 if use_ab else np.zeros(got.shape, wide)
+                if integers:
+                    error, bound, good = _compare_integers(products, old, got, alpha, beta)
+                else:
+                    sums = abs(left64) @ abs(right64) if use_ab else abs(products)
+                    found = compare_floats(problem, products, sums, old, got, alpha, beta)
+                    error, bound, good = found
+                ratio = error / np.maximum(bound, 1e-300)
             ratio[good & ~(ratio <= 1)] = 0.0  # the same infinity, NaN or rounded value
             ratio[~good & np.isnan(ratio)] = np.inf
             index = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
             if worst is None or ratio[index] > max_ratio:
-                worst = (int(index[0]), int(index[1]) + block.start)
+                corner = (*(x.start for x in part), 0, j)
+                worst = tuple(int(x) + first for x, first in zip(index, corner, strict=True))
             max_ratio = max(max_ratio, float(ratio[index]))
             finite = error[np.isfinite(error)]
             max_error = max(max_error, float(finite.max(initial=0.0)))
             wrong += int(np.count_nonzero(~good))
-    elements = problem.m * problem.n
+    elements = problem.l * m * n
     return Verdict(wrong == 0, elements, wrong, max_error, max_ratio, worst, bound_formula(problem))
 
 

@@ -1,4 +1,4 @@
-"""Loaded kernels, launches, and copies for callers whose arrays are on the host.
+"""Loaded kernels, launches, and their time.
 
 Everything goes through ``cuda.bindings.driver``. A repeated launch writes three addresses into a
 block of arguments that was built once and hands over its address, which costs 1.2 us beside
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.arch import Arch
-from cute_gemm.errors import CubinError, LaunchError, OutOfMemoryError, StrideError
+from cute_gemm.errors import CubinError, LaunchError
 from cute_gemm.run.driver import (
     checked,
     compute_capability,
@@ -35,22 +35,17 @@ from cute_gemm.run.driver import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.signature import Arguments, Launch
 
 __all__ = [
     "BoundLaunch",
-    "DeviceBuffer",
     "Event",
     "LoadedKernel",
-    "allocate_like",
     "compute_capability",
     "device_arch",
     "device_count",
     "device_name",
-    "download",
     "driver_version",
     "load",
     "multiprocessors",
@@ -58,7 +53,6 @@ __all__ = [
     "synchronize",
     "time_launches",
     "total_memory",
-    "upload",
     "why_no_gpu",
 ]
 
@@ -69,8 +63,6 @@ _OTHER_CONTEXT = (201, 400, 709)
 _SMEM_FREE = 48 * 1024
 #: Most that a grid has along x, and along z.
 _MOST_CTAS, _MOST_ALONG_Z = 2**31 - 1, 65535
-#: Largest pitch that a 2-D copy takes.
-_MAX_PITCH = 2**31 - 1
 
 
 # Kernels ----------------------------------------------------------------------------------------
@@ -270,182 +262,6 @@ def _attributes(driver: Any, launch: Launch) -> list[Any]:
 def _nothing(*_: object) -> tuple[int]:
     """Stand in for a launch without CTAs, which the driver would refuse."""
     return (0,)
-
-
-# Host arrays ------------------------------------------------------------------------------------
-
-
-class DeviceBuffer:
-    """Device memory, freed by ``free()``, at the end of a ``with`` block, or with the object.
-
-    Parameters
-    ----------
-    nbytes
-        Size in bytes; may be 0.
-    device
-        CUDA ordinal.
-
-    Raises
-    ------
-    OutOfMemoryError
-        When the device does not have that much.
-    """
-
-    __slots__ = ("_pointer", "device", "nbytes")
-
-    def __init__(self, nbytes: int, device: int = 0) -> None:
-        self._pointer = 0
-        self.nbytes = nbytes
-        self.device = device
-        driver = load_driver()
-        with entered(device):
-            code, pointer = driver.cuMemAlloc(max(nbytes, 1))
-            if int(code) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
-                free, total = checked(driver.cuMemGetInfo(), "asking for the free memory")
-                raise OutOfMemoryError(
-                    f"{nbytes} bytes ({nbytes / 2**30:.1f} GiB) were asked for on device {device} "
-                    f"({device_name(device)}), where {free} of {total} bytes are free"
-                )
-            checked((code,), f"allocating {nbytes} bytes on device {device}")
-        self._pointer = int(pointer)
-
-    @property
-    def pointer(self) -> int:
-        """The device address; 0 once freed."""
-        return self._pointer
-
-    def free(self) -> None:
-        """Give the memory back, after what uses it has ended; a second time does nothing."""
-        pointer, self._pointer = self._pointer, 0
-        if pointer:
-            with entered(self.device):
-                checked(load_driver().cuMemFree(pointer), f"freeing {self.nbytes} bytes")
-
-    def __enter__(self) -> DeviceBuffer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.free()
-
-    def __del__(self) -> None:
-        if self._pointer and not sys.is_finalizing():
-            try:
-                self.free()
-            except Exception:  # after a failed kernel the context is lost, and its memory with it
-                self._pointer = 0
-
-    def __repr__(self) -> str:
-        return f"DeviceBuffer({self._pointer:#x}, {self.nbytes} bytes, device={self.device})"
-
-
-def upload(array: np.ndarray, device: int = 0, stream: int = 0) -> DeviceBuffer:
-    """Copy a host matrix to new device memory, every element at the same offset as on the host.
-
-    So the descriptor of the host array, leading dimension and all, is that of the copy; the bytes
-    between its columns (or rows) are neither read nor set.
-
-    Parameters
-    ----------
-    array
-        A matrix with one unit stride.
-    device
-        CUDA ordinal.
-    stream
-        Raw ``CUstream`` in whose order the copy is done.
-
-    Raises
-    ------
-    OutOfMemoryError
-        When the device does not have that much memory.
-    """
-    buffer = allocate_like(array, device)
-    try:
-        _copy(array, buffer, stream, to_device=True)
-    except BaseException:
-        buffer.free()
-        raise
-    return buffer
-
-
-def allocate_like(array: np.ndarray, device: int = 0) -> DeviceBuffer:
-    """Return device memory with room for a matrix of these extents and strides; not set."""
-    width, count, pitch = _pitched(array)
-    return DeviceBuffer((count - 1) * pitch + width if width and count else 0, device)
-
-
-def download(buffer: DeviceBuffer, array: np.ndarray, stream: int = 0) -> None:
-    """Copy back into a host matrix what `upload` or `allocate_like` made room for, and wait for it.
-
-    Only the elements of ``array`` are written, nothing between its columns (or rows).
-
-    Raises
-    ------
-    LaunchError
-        When a kernel failed that ran in this stream before.
-    """
-    _copy(array, buffer, stream, to_device=False)
-    with entered(buffer.device):
-        checked(load_driver().cuStreamSynchronize(stream), "waiting for the result")
-
-
-def _pitched(array: np.ndarray) -> tuple[int, int, int]:
-    """Return (bytes in a row, number of rows, bytes from row to row) along the unit stride."""
-    item = array.itemsize
-    if array.ndim != 2:
-        raise StrideError(f"a copy to the device takes a matrix, not {array.ndim} dimensions")
-    for unit in (0, 1):
-        other = 1 - unit
-        if array.shape[unit] > 1 and array.strides[unit] != item:
-            continue
-        width, count = array.shape[unit] * item, array.shape[other]
-        if count <= 1:
-            return width, count, width
-        pitch = array.strides[other]
-        if pitch >= width:
-            return width, count, pitch
-        if pitch >= 0:  # rows that overlap, as of a broadcast: one run of memory
-            whole = (count - 1) * pitch + width
-            return whole, 1, whole
-    raise StrideError(
-        f"a copy to the device takes a matrix with one unit stride; the strides of this one are "
-        f"{array.strides} bytes"
-    )
-
-
-def _copy(array: np.ndarray, buffer: DeviceBuffer, stream: int, *, to_device: bool) -> None:
-    width, count, pitch = _pitched(array)
-    if not width or not count:
-        return
-    driver, host = load_driver(), array.ctypes.data
-    with entered(buffer.device):
-        if pitch == width:
-            blocks = [(0, width * count)]
-        elif pitch > _MAX_PITCH or width > _MAX_PITCH:
-            blocks = [(row * pitch, width) for row in range(count)]
-        else:
-            copy = driver.CUDA_MEMCPY2D()
-            kinds = driver.CUmemorytype
-            host_kind, device_kind = kinds.CU_MEMORYTYPE_HOST, kinds.CU_MEMORYTYPE_DEVICE
-            copy.WidthInBytes, copy.Height = width, count
-            copy.srcPitch = copy.dstPitch = pitch
-            if to_device:
-                copy.srcMemoryType, copy.srcHost = host_kind, host
-                copy.dstMemoryType, copy.dstDevice = device_kind, buffer.pointer
-            else:
-                copy.srcMemoryType, copy.srcDevice = device_kind, buffer.pointer
-                copy.dstMemoryType, copy.dstHost = host_kind, host
-            checked(driver.cuMemcpy2DAsync(copy, stream), "copying a matrix")
-            return
-        for offset, length in blocks:
-            if to_device:
-                result = driver.cuMemcpyHtoDAsync(
-                    buffer.pointer + offset, host + offset, length, stream
-                )
-            else:
-                result = driver.cuMemcpyDtoHAsync(
-                    host + offset, buffer.pointer + offset, length, stream
-                )
-            checked(result, "copying a matrix")
 
 
 # Timing -----------------------------------------------------------------------------------------

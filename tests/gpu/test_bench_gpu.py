@@ -22,8 +22,8 @@ from cute_gemm.problem.arrays import read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands, from_sizes
 from cute_gemm.problem.verify import verify
-from cute_gemm.run import launch as runtime
-from cute_gemm.run.driver import entered
+from cute_gemm.run import memory
+from cute_gemm.run.driver import device_arch, device_name, entered
 
 pytestmark = pytest.mark.gpu
 
@@ -127,9 +127,9 @@ def test_the_command(capsys, tmp_path):
     file = tmp_path / "found.json"
     assert cli.main([*words, "--sizes", "64,96x80x72", "--json", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "M=96 N=80 K=72" in out and runtime.device_name() in out
+    assert "M=96 N=80 K=72" in out and device_name() in out
     found = json.loads(file.read_text())
-    assert found["arch"] == runtime.device_arch() and len(found["sizes"]) == 2
+    assert found["arch"] == device_arch() and len(found["sizes"]) == 2
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8"])
@@ -143,11 +143,11 @@ def test_cublas_computes_the_same(op, dtype):
         A, B = np.asarray(A, order=orders[0]), np.asarray(B, order=orders[1])
         C = np.zeros((M, N), DTYPES[DTYPES[dtype].outputs[0]].numpy, order=orders[2])
         problem = from_operands(op, read(A, "A"), read(B, "B"), read(C, "C"))
-        with entered(0), runtime.upload(A) as a, runtime.upload(B) as b, runtime.upload(C) as c:
+        with entered(0), memory.upload(A) as a, memory.upload(B) as b, memory.upload(C) as c:
             try:
                 with Cublas() as blas:
                     blas.bind(problem, a.pointer, b.pointer, c.pointer, 1, 0)()
-                    runtime.download(c, C)
+                    memory.download(c, C)
             except CublasError as error:
                 pytest.skip(str(error))
         assert verify(problem, A, B, C).ok

@@ -12,7 +12,8 @@ import pytest
 from cutlass_traces import SECTION, SECTIONS, check, configs, unit
 
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
-from cute_gemm.run.launch import download, load, upload
+from cute_gemm.run.launch import load
+from cute_gemm.run.memory import download, upload
 from cute_gemm.toolchain.cubin import Build
 from cute_gemm.toolchain.nvrtc import build
 from cute_gemm.toolchain.signature import Launch

@@ -40,7 +40,7 @@ def accesses(
     alpha is taken not to be 0, and alpha and beta to come as numbers: with ``alpha == 0`` the
     kernel does what it does with ``k == 0``, and scalars in device memory are read by every warp.
     """
-    if problem.m == 0 or problem.n == 0:
+    if not (problem.m and problem.n and problem.l):
         return ()
     launch = _Launch(config, problem)
     if problem.k == 0:
@@ -67,7 +67,7 @@ class _Launch:
 
     @property
     def ctas(self) -> int:
-        return ctas(self.problem, self.config.tile)
+        return ctas(self.problem, self.config.tile) * self.problem.l
 
     def operand(self, name: str) -> list[Access]:
         """Return the accesses of ``"A"`` or ``"B"``."""

@@ -1,8 +1,9 @@
 """The cuBLAS that another package brought, as what results are timed against.
 
-``cublasGemmEx`` is called in the library itself, which PyTorch, CuPy, nvmath and the CUDA toolkit
-all bring: so the op, the leading dimensions and the order of C are the same as ours, and no array
-library's wrapper is in the time. Nothing here computes a result, unless ``kernel="cublas"`` asks.
+``cublasGemmEx`` (of batches ``cublasGemmStridedBatchedEx``) is called in the library itself, which
+PyTorch, CuPy, nvmath and the CUDA toolkit all bring: so the op, the strides and the order of C are
+the same as ours, and no array library's wrapper is in the time. Nothing here computes a result,
+unless ``kernel="cublas"`` asks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.run.launch import synchronize, upload
+from cute_gemm.run.driver import synchronize
+from cute_gemm.run.memory import upload
 from cute_gemm.toolchain.signature import pack_scalar
 
 if TYPE_CHECKING:
@@ -37,52 +39,53 @@ class CublasError(UnsupportedError):
     """There is no cuBLAS, or it refuses; the message says which."""
 
 
-class Call(NamedTuple):
-    """What a problem is in ``cublasGemmEx``'s words, whose matrices are column-major.
+class Operand(NamedTuple):
+    """A matrix in cuBLAS's words: ``cudaDataType``, leading dimension, elements to the next."""
 
-    Attributes
-    ----------
-    exchange
-        C is row-major: cuBLAS computes its transpose, op(B)^T op(A)^T.
-    operations, extents
-        ``cublasOperation_t`` of the two operands; m, n, k.
-    left, right, result
-        ``cudaDataType`` and leading dimension of each matrix.
-    compute
-        ``cublasComputeType_t``.
+    kind: int
+    ld: int
+    step: int
+
+
+class Call(NamedTuple):
+    """What a problem is in cuBLAS's words, whose matrices are column-major.
+
+    With ``exchange`` C is row-major, and cuBLAS computes its transpose, op(B)^T op(A)^T.
+    ``operations`` are the ``cublasOperation_t`` of the two operands, ``extents`` m, n and k,
+    ``batch`` the number of products, and ``compute`` is the ``cublasComputeType_t``.
     """
 
     exchange: bool
     operations: tuple[int, int]
     extents: tuple[int, int, int]
-    left: tuple[int, int]
-    right: tuple[int, int]
-    result: tuple[int, int]
+    left: Operand
+    right: Operand
+    result: Operand
+    batch: int
     compute: int
+
+    @property
+    def function(self) -> str:
+        """The entry of the library."""
+        return "cublasGemmEx_64" if self.batch == 1 else "cublasGemmStridedBatchedEx_64"
 
     def arguments(self, a: int, b: int, c: int, alpha: int, beta: int) -> tuple[int, ...]:
         """Return all arguments but the handle, for matrices and scalars at these addresses."""
         first, second = (b, a) if self.exchange else (a, b)
+        fields = 2 if self.batch == 1 else 3
+        count = () if self.batch == 1 else (self.batch,)
         return (
-            *self.operations, *self.extents, alpha, first, *self.left, second, *self.right, beta,
-            c, *self.result, self.compute, _DEFAULT_ALGORITHM,
+            *self.operations, *self.extents, alpha, first, *self.left[:fields],
+            second, *self.right[:fields], beta, c, *self.result[:fields],
+            *count, self.compute, _DEFAULT_ALGORITHM,
         )  # fmt: skip
 
 
 def call(problem: GemmProblem) -> Call:
     """Return the call that computes ``problem``.
 
-    Raises
-    ------
-    CublasError
-        When ``cublasGemmEx`` has no arguments for it: a conjugate without a transpose, or a leading
-        dimension below the extent.
-
-    Examples
-    --------
-    >>> from cute_gemm.problem.problem import from_sizes
-    >>> call(from_sizes("CN", m=5, n=7, k=3, dtype="complex64")).operations
-    (2, 0)
+    A CublasError when cuBLAS has no arguments for it: a conjugate without a transpose, or a leading
+    dimension below the extent.
     """
     C = problem.C
     try:
@@ -103,9 +106,10 @@ def _call(problem: GemmProblem, exchange: bool, ldc: int) -> Call:
         exchange=exchange,
         operations=(found[0][0], found[1][0]),
         extents=(*extents, problem.k),
-        left=(DTYPES[left.dtype].cublas, found[0][1]),
-        right=(DTYPES[right.dtype].cublas, found[1][1]),
-        result=(DTYPES[problem.C.dtype].cublas, ldc),
+        left=Operand(DTYPES[left.dtype].cublas, found[0][1], left.batch_stride),
+        right=Operand(DTYPES[right.dtype].cublas, found[1][1], right.batch_stride),
+        result=Operand(DTYPES[problem.C.dtype].cublas, ldc, problem.C.batch_stride),
+        batch=problem.l,
         compute=DTYPES[problem.compute].cublas_compute,
     )
 
@@ -160,25 +164,14 @@ class Cublas:
     ) -> Callable[[], None]:
         """Return a function that starts this GEMM on the legacy default stream.
 
-        Not for a handle that ``launcher`` was called on, which changes the stream.
-
-        Parameters
-        ----------
-        problem
-            Descriptors, extents and types.
-        a, b, c
-            Device addresses of the first elements.
-        alpha, beta
-            Scalars.
-
-        Raises
-        ------
-        CublasError
-            When cuBLAS has no such GEMM; by the function, when it refuses the types or sizes.
+        ``a``, ``b`` and ``c`` are device addresses of the first elements. Not for a handle that
+        ``launcher`` was called on, which changes the stream. A CublasError when cuBLAS has no such
+        GEMM; by the function, when it refuses the types or sizes.
         """
         block, alpha_at, beta_at = _scalars(problem, alpha, beta)
-        arguments = (self._handle, *call(problem).arguments(a, b, c, alpha_at, beta_at))
-        function = self._library.cublasGemmEx_64
+        found = call(problem)
+        arguments = (self._handle, *found.arguments(a, b, c, alpha_at, beta_at))
+        function = getattr(self._library, found.function)
 
         def start(keep_alive: Any = block) -> None:
             code = function(*arguments)
@@ -198,22 +191,9 @@ class Cublas:
     ) -> Callable[..., None]:
         """Return a function of the matrices' addresses and a stream, for any thread.
 
-        Parameters
-        ----------
-        problem
-            Descriptors, extents and types.
-        alpha, beta
-            Scalars, where the pointers are 0.
-        alpha_pointer, beta_pointer
-            Device addresses of the scalars, or 0; the other one is copied to the device then,
-            because cuBLAS wants both in one place.
-        device
-            CUDA ordinal, whose primary context is current when the function is called.
-
-        Raises
-        ------
-        CublasError
-            As for ``bind``.
+        The primary context of ``device`` is current when it is called. Pointers are device
+        addresses of the scalars, or 0; with one of them the other scalar is copied to the device,
+        because cuBLAS wants both in one place. A CublasError as for ``bind``.
         """
         if alpha == 0 and not alpha_pointer:
             problem = replace(problem, k=0)  # or some of its kernels let NaN of A and B through
@@ -234,7 +214,7 @@ class Cublas:
             arguments = found.arguments(a, b, c, alpha_at, beta_at)
             with self._lock:
                 self._set(stream, mode)
-                code = self._library.cublasGemmEx_64(self._handle, *arguments)
+                code = getattr(self._library, found.function)(self._handle, *arguments)
             self._check(code, f"{problem.op} of {problem.inputs.name}")
 
         return launch
@@ -288,6 +268,7 @@ def _load() -> Any:
         ) from None
     integer, long, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
     matrix: list[Any] = [pointer, integer, long]  # address, type, leading dimension
+    batched = [*matrix, long]  # and elements to the next
     library.cublasCreate_v2.argtypes = [pointer]
     library.cublasDestroy_v2.argtypes = [pointer]
     library.cublasSetStream_v2.argtypes = [pointer, pointer]
@@ -298,5 +279,9 @@ def _load() -> Any:
     library.cublasGemmEx_64.argtypes = [
         pointer, integer, integer, long, long, long, pointer, *matrix, *matrix, pointer, *matrix,
         integer, integer,
+    ]  # fmt: skip
+    library.cublasGemmStridedBatchedEx_64.argtypes = [
+        pointer, integer, integer, long, long, long, pointer, *batched, *batched, pointer, *batched,
+        long, integer, integer,
     ]  # fmt: skip
     return library

@@ -56,7 +56,7 @@ class CublasLibrary(Kernel):
         UnsupportedError for an operand that is to be conjugated and not transposed in memory, and
         for a leading dimension below the extent, as of a broadcast.
         """
-        if problem.m and problem.n:
+        if problem.m and problem.n and problem.l:
             cublas.call(problem)
         return CublasConfig()
 

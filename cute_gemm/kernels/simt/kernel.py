@@ -191,9 +191,9 @@ class SimtKernel(CompiledKernel):
         for index, matrix in enumerate((problem.A, problem.B)):
             sweeps = tiles[1 - index]
             if self.staged:
-                executions = tiles[0] * tiles[1] * -(-problem.k // config.tile[2])
+                ctas = tiles[0] * tiles[1] * problem.l
+                executions = ctas * -(-problem.k // config.tile[2])
                 operand = parts.operands[index]
-                ctas = tiles[0] * tiles[1]
                 out += _copied(config, operand, matrix, sweeps, executions, ctas, self.wide)
                 read = _fragments(config, parts, index, executions)
                 out.append(read)

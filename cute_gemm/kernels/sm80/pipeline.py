@@ -149,7 +149,8 @@ class Sm80Pipeline(CompiledKernel):
         for plan in parts.operands:
             matrix = problem.A if plan.source == "A" else problem.B
             sweeps = tiles[1] if plan.source == "A" else tiles[0]
-            out += _operand_accesses(config, plan, matrix, sweeps, tiles[0] * tiles[1])
+            ctas = tiles[0] * tiles[1] * problem.l
+            out += _operand_accesses(config, plan, matrix, sweeps, ctas)
         return (*out, *_epilogue_accesses(config, parts, problem, reads_c))
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
@@ -329,7 +330,7 @@ def _operand_accesses(
 def _epilogue_accesses(
     config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
 ) -> list[Access]:
-    ctas = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
+    ctas = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1]) * problem.l
     chunks = parts.tile[1] // parts.epilogue_tile[1]
     stage, copy, tile = parts.epilogue_stage, parts.epilogue_copy, parts.epilogue_tile
     own = copy.requests((parts.tile[0], parts.tile[1]))  # as the kernel sees C

@@ -1,0 +1,82 @@
+"""Whether arrays share memory, and whether the matrices of one batch do; both exactly."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cute_gemm.problem.dtypes import dtype as dtype_row
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.arrays import Operand
+
+
+def overlap(a: Operand, b: Operand) -> bool:
+    """Return whether any byte belongs to both; strides must not be negative."""
+    if (
+        a.pointer + _span(a.shape, a.strides, a.dtype) <= b.pointer
+        or b.pointer + _span(b.shape, b.strides, b.dtype) <= a.pointer
+    ):
+        return False
+    # Interleaved: blocks of one buffer, say. NumPy solves that exactly, and reads no memory for it.
+    return np.shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b)))
+
+
+@lru_cache(maxsize=1024)
+def _span(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> int:
+    """Return the bytes from the first element to the end of the last."""
+    steps = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    return (steps + 1) * dtype_row(dtype).bytes
+
+
+class _Addresses:
+    """An operand that NumPy takes for an array, wherever its memory is."""
+
+    def __init__(self, operand: Operand) -> None:
+        itemsize = dtype_row(operand.dtype).bytes
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": operand.shape,
+            "strides": tuple(stride * itemsize for stride in operand.strides),
+            "typestr": f"|V{itemsize}",
+            "data": (operand.pointer, True),
+        }
+
+
+def matrices_overlap(run: int, lines: int, ld: int, batch: int, step: int) -> bool:
+    """Return whether matrices of a batch share elements; those of one matrix must not.
+
+    Each has ``lines`` of ``run`` elements, ``ld >= run`` apart; ``step`` elements lie from one
+    matrix to the next. Matrices i < j share some if a whole number of lines is less than ``run``
+    elements from ``(j - i) * step``. The least such ``j - i`` also takes the fewest lines, so it
+    alone has to be looked at.
+    """
+    if batch <= 1 or not run or not lines or step >= (lines - 1) * ld + run:
+        return False
+    # Counted from run - 1 before: less than run away is then at most 2 * run - 2 behind a line.
+    start, largest = step + run - 1, 2 * run - 2
+    distance: int | None = 1
+    if start % ld > largest:
+        low = -start % ld
+        more = _first_between(step % ld, ld, low, low + largest)
+        distance = None if more is None else 1 + more
+    return distance is not None and distance < batch and distance * step - run < (lines - 1) * ld
+
+
+def _first_between(step: int, modulus: int, low: int, high: int) -> int | None:
+    """Return the least x with ``low <= step * x % modulus <= high``, as Euclid's algorithm does.
+
+    0 < low <= high < modulus and 0 <= step < modulus.
+    """
+    if step == 0:
+        return None
+    if 2 * step > modulus:
+        step, low, high = modulus - step, modulus - high, modulus - low
+    x = -(-low // step)
+    if step * x <= high:
+        return x
+    # No multiple of step lies between: some multiples of the modulus have to be taken off first.
+    turns = _first_between(-modulus % step, step, low % step, high % step)
+    return None if turns is None else -(-(low + modulus * turns) // step)

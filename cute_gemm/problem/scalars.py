@@ -1,0 +1,89 @@
+"""alpha and beta: numbers of the accumulator's type, or addresses that the kernel reads."""
+
+from __future__ import annotations
+
+import ctypes
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.errors import ArrayError, DeviceError, DTypeError, ScalarError, ShapeError
+from cute_gemm.problem.arrays import LIBRARIES, Operand, host_array, read
+from cute_gemm.problem.dtypes import dtype as dtype_row
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """alpha or beta.
+
+    ``value`` is the number, rounded to the accumulator's type, and 1 when only the device knows it;
+    ``pointer`` the address of the 0-d device array that the kernel is to read, or 0.
+    """
+
+    value: float | int | complex
+    pointer: int = 0
+
+
+def scalar(x: Any, name: str, dtype: str, device: int | None) -> Scalar:
+    """Check alpha or beta (``name``), and round it to the type that the kernel multiplies in.
+
+    ``x`` is any number, a 0-d array on the host, or one on the operands' ``device``, which is not
+    read here: the kernel does. ``dtype`` is the type of A and B, or of the accumulator. What is no
+    number of the accumulator's kind is a ScalarError: complex for real types, fractional or too
+    large for integers. A device array of another type is a DTypeError, one elsewhere a DeviceError.
+    """
+    accumulator = dtype_row(dtype).accumulator
+    if isinstance(x, np.generic):
+        x = x.item()
+    elif not isinstance(x, numbers.Number):
+        try:
+            operand = read(x, name, (0,))
+        except (ArrayError, ShapeError) as error:
+            raise ScalarError(f"{name} is not a number, and no 0-d array either: {error}") from None
+        if operand.device is not None:
+            return _device_scalar(operand, name, accumulator, device)
+        x = host_array(operand).item()
+    return Scalar(_rounded(x, name, accumulator))
+
+
+def check_beta(beta: Scalar, C: object | None) -> None:
+    """Refuse a beta that is not known to be 0 when there is no C to scale."""
+    if C is None and (beta.pointer or beta.value != 0):
+        value = "on the device" if beta.pointer else f"= {beta.value}"
+        raise ScalarError(f"beta {value} scales C, and no C is given: pass C, or beta = 0")
+
+
+def _device_scalar(operand: Operand, name: str, accumulator: str, device: int | None) -> Scalar:
+    if operand.device != device:
+        place = "the host" if device is None else f"CUDA device {device}"
+        raise DeviceError(
+            f"{name} is on {operand.place} and A is on {place}; expected one for both, or a "
+            f"number: {name}.item()"
+        )
+    if operand.dtype != accumulator:
+        raise DTypeError(
+            f"{name} is a device array of dtype {operand.dtype}; expected {accumulator}, which is "
+            f"what the kernel multiplies in: {LIBRARIES[operand.library].cast(name, accumulator)}"
+        )
+    return Scalar(1, operand.pointer)
+
+
+def _rounded(x: Any, name: str, accumulator: str) -> complex:
+    try:
+        if accumulator == "int32":
+            value = int(x)
+            if value == x and -(2**31) <= value < 2**31:
+                return value
+        else:
+            number = complex(x) if dtype_row(accumulator).is_complex else float(x)
+            if accumulator in ("float64", "complex128"):
+                return number
+            parts = [ctypes.c_float(part).value for part in (number.real, number.imag)]
+            return complex(*parts) if accumulator == "complex64" else parts[0]
+    except (TypeError, ValueError, OverflowError):  # complex, NaN to int, inf to int
+        pass
+    real = "a number" if dtype_row(accumulator).is_complex else "a real number"
+    expected = "an integer of 32 bits" if accumulator == "int32" else real
+    raise ScalarError(f"{name} is {x!r}; expected {expected}, because sums are {accumulator}")

@@ -1,0 +1,162 @@
+"""Device memory, and copies for callers whose arrays are on the host."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from cute_gemm.errors import OutOfMemoryError, StrideError
+from cute_gemm.run.driver import checked, device_name, entered, load_driver
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Largest pitch that a 2-D copy takes.
+_MAX_PITCH = 2**31 - 1
+
+
+class DeviceBuffer:
+    """Device memory, freed by ``free()``, at the end of a ``with`` block, or with the object.
+
+    ``nbytes`` may be 0; an OutOfMemoryError when the device (a CUDA ordinal) has not that many.
+    """
+
+    __slots__ = ("_pointer", "device", "nbytes")
+
+    def __init__(self, nbytes: int, device: int = 0) -> None:
+        self._pointer = 0
+        self.nbytes = nbytes
+        self.device = device
+        driver = load_driver()
+        with entered(device):
+            code, pointer = driver.cuMemAlloc(max(nbytes, 1))
+            if int(code) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
+                free, total = checked(driver.cuMemGetInfo(), "asking for the free memory")
+                raise OutOfMemoryError(
+                    f"{nbytes} bytes ({nbytes / 2**30:.1f} GiB) were asked for on device {device} "
+                    f"({device_name(device)}), where {free} of {total} bytes are free"
+                )
+            checked((code,), f"allocating {nbytes} bytes on device {device}")
+        self._pointer = int(pointer)
+
+    @property
+    def pointer(self) -> int:
+        """The device address; 0 once freed."""
+        return self._pointer
+
+    def free(self) -> None:
+        """Give the memory back, after what uses it has ended; a second time does nothing."""
+        pointer, self._pointer = self._pointer, 0
+        if pointer:
+            with entered(self.device):
+                checked(load_driver().cuMemFree(pointer), f"freeing {self.nbytes} bytes")
+
+    def __enter__(self) -> DeviceBuffer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
+
+    def __del__(self) -> None:
+        if self._pointer and not sys.is_finalizing():
+            try:
+                self.free()
+            except Exception:  # after a failed kernel the context is lost, and its memory with it
+                self._pointer = 0
+
+    def __repr__(self) -> str:
+        return f"DeviceBuffer({self._pointer:#x}, {self.nbytes} bytes, device={self.device})"
+
+
+def upload(array: np.ndarray, device: int = 0, stream: int = 0) -> DeviceBuffer:
+    """Copy a host matrix, or a batch, to new device memory, each element at its offset on the host.
+
+    So the descriptor of the host array, strides and all, is that of the copy; the bytes between its
+    columns (or rows) are neither read nor set, and what a batch shares is there once. One stride
+    must be the unit. The copy is done in the order of ``stream``.
+    """
+    buffer = allocate_like(array, device)
+    try:
+        _copy(array, buffer, stream, to_device=True)
+    except BaseException:
+        buffer.free()
+        raise
+    return buffer
+
+
+def allocate_like(array: np.ndarray, device: int = 0) -> DeviceBuffer:
+    """Return device memory with room for an array of these extents and strides; not set."""
+    width, axes = _runs(array)
+    return DeviceBuffer(width + sum((count - 1) * step for step, count in axes), device)
+
+
+def download(buffer: DeviceBuffer, array: np.ndarray, stream: int = 0) -> None:
+    """Copy back into a host array what `upload` or `allocate_like` made room for, and wait for it.
+
+    Only the elements of ``array`` are written, nothing between its columns (or rows). A LaunchError
+    when a kernel failed that ran in this stream before.
+    """
+    _copy(array, buffer, stream, to_device=False)
+    with entered(buffer.device):
+        checked(load_driver().cuStreamSynchronize(stream), "waiting for the result")
+
+
+def _runs(array: np.ndarray) -> tuple[int, list[tuple[int, int]]]:
+    """Return the bytes of an array's contiguous runs, and the (step, count) in which they repeat.
+
+    Steps are in bytes, ascending, and longer than a run. A matrix repeats its columns (or rows), if
+    it has padding; a batch its matrices too. What overlaps, as of a broadcast, is one run.
+    """
+    if array.ndim not in (2, 3):
+        raise StrideError(
+            f"a copy to the device takes a matrix or a batch of them, not {array.ndim} dimensions"
+        )
+    if not array.size:
+        return 0, []
+    width = array.itemsize
+    axes = sorted(axis for axis in zip(array.strides, array.shape, strict=True) if axis[1] > 1)
+    while axes and 0 <= axes[0][0] <= width:
+        step, count = axes.pop(0)
+        width += (count - 1) * step
+    if len(axes) == array.ndim or (axes and axes[0][0] < 0):
+        raise StrideError(
+            f"a copy to the device takes an array with one unit stride and none negative; the "
+            f"strides of this one are {array.strides} bytes"
+        )
+    return width, axes
+
+
+def _copy(array: np.ndarray, buffer: DeviceBuffer, stream: int, *, to_device: bool) -> None:
+    """Copy every run of ``array``, as many at a time as the driver takes."""
+    width, axes = _runs(array)
+    if not width:
+        return
+    # One call copies all runs along an axis: it is the longer one.
+    axes.sort(key=lambda axis: axis[1])
+    pitch, height = axes.pop() if axes and max(axes[-1][0], width) <= _MAX_PITCH else (width, 1)
+    offsets = [0]
+    for step, count in axes:
+        offsets = [offset + step * i for offset in offsets for i in range(count)]
+    driver, host = load_driver(), array.ctypes.data
+    kinds = driver.CUmemorytype
+    with entered(buffer.device):
+        for offset in offsets:
+            there, here = buffer.pointer + offset, host + offset
+            if height == 1 and to_device:
+                result = driver.cuMemcpyHtoDAsync(there, here, width, stream)
+            elif height == 1:
+                result = driver.cuMemcpyDtoHAsync(here, there, width, stream)
+            else:
+                copy = driver.CUDA_MEMCPY2D()
+                copy.WidthInBytes, copy.Height = width, height
+                copy.srcPitch = copy.dstPitch = pitch
+                if to_device:
+                    copy.srcMemoryType = kinds.CU_MEMORYTYPE_HOST
+                    copy.dstMemoryType = kinds.CU_MEMORYTYPE_DEVICE
+                    copy.srcHost, copy.dstDevice = here, there
+                else:
+                    copy.srcMemoryType = kinds.CU_MEMORYTYPE_DEVICE
+                    copy.dstMemoryType = kinds.CU_MEMORYTYPE_HOST
+                    copy.srcDevice, copy.dstHost = there, here
+                result = driver.cuMemcpy2DAsync(copy, stream)
+            checked(result, "copying a matrix")
