@@ -6,25 +6,10 @@ from pathlib import Path
 
 
 def templates_path() -> Path:
-    """Return the directory of the CUDA C++ templates.
+    """Return the absolute directory of the CUDA C++ templates, which units include from.
 
     In a wheel it is ``cute_gemm/templates``; in a checkout, and so in an editable install, it is
-    ``templates`` at the root of the repository.
-
-    Returns
-    -------
-    Path
-        An absolute directory; kernels include its files by name.
-
-    Raises
-    ------
-    FileNotFoundError
-        When neither place has it, which means that the installation is incomplete.
-
-    Examples
-    --------
-    >>> templates_path().name
-    'templates'
+    ``templates`` at the root of the repository. FileNotFoundError where there is neither.
     """
     package = Path(__file__).resolve().parent
     for directory in (package / "templates", package.parent / "templates"):

@@ -71,9 +71,8 @@ def idea(name: str) -> str:
     """
     if name in _IDEAS:
         return _IDEAS[name]
-    path = templates_path() / f"{name}.cuh"
     header = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in template(name).splitlines():
         if not line.startswith("//"):
             break
         header.append(line[2:].strip())
@@ -83,12 +82,13 @@ def idea(name: str) -> str:
             text = " ".join(paragraph.split("\n"))[len(_MARK) :]
             named = text.split(",")[0] in names()  # the kernel that this one begins with
             return text if named else f"{text[0].upper()}{text[1:]}"
-    raise LookupError(f"{path.name} has no paragraph {_MARK.strip()!r} in its header: {title}")
+    raise LookupError(f"{name}.cuh has no paragraph {_MARK.strip()!r} in its header: {title}")
 
 
 def template(name: str) -> str:
-    """Return the text of a kernel's template in CUDA C++."""
-    return (templates_path() / f"{name}.cuh").read_text(encoding="utf-8")
+    """Return the text of a kernel's template in CUDA C++: ``NAME.cuh`` in its family's folder."""
+    (path,) = templates_path().rglob(f"{name}.cuh")
+    return path.read_text(encoding="utf-8")
 
 
 # ---- as the tutorials count ---------------------------------------------------------------------

@@ -72,7 +72,7 @@ def _templates(name: str) -> Iterator[Check]:
     except FileNotFoundError as error:
         yield Check(name, False, str(error), "reinstall cute-gemm")
         return
-    files = len(list(path.glob("*.cuh")))
+    files = len(list(path.rglob("*.cuh")))
     yield Check(name, files > 0, f"{files} files in {path}", "" if files else "reinstall cute-gemm")
 
 

@@ -30,7 +30,7 @@ class TranslationUnit:
 
 _SM80_PIPELINE = """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
-#include "${kernel}.cuh"
+#include "sm80/${kernel}.cuh"
 
 using namespace cute;
 
@@ -38,6 +38,7 @@ struct Config {
   using Element = ${element};
   using ElementC = ${element_c};
   using Accumulator = ${accumulator};
+  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
   using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
   using TiledMma = ${tiled_mma};
   static constexpr int kRasterGroup = ${raster};
@@ -84,7 +85,7 @@ _SHARED_BYTES = (
 
 
 class EmitSm80Pipeline:
-    """Emitter of ``sm80_pipeline.cuh`` and ``tensor_core.cuh``, in cutlass_library's protocol."""
+    """Emitter of the templates in ``sm80/``, in cutlass_library's protocol."""
 
     def __init__(self, operation_suffix: str = "") -> None:
         self.operation_suffix = operation_suffix

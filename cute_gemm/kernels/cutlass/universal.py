@@ -187,7 +187,7 @@ class CutlassUniversal(Kernel):
 
         # The entry has the symbol's name, the emitted struct that name and this suffix.
         emitter = EmitGemmUniversalInstance("_gemm")
-        emitter.includes = ["cutlass_universal.cuh"]
+        emitter.includes = ["cutlass/cutlass_universal.cuh"]
         emitter.gemm_template = SubstituteTemplate(
             emitter.gemm_template,
             {"swizzling_functor": f"cute_gemm::LinearThreadblockSwizzle<{config.swizzle}>"},
