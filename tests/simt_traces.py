@@ -1,9 +1,9 @@
 """The templates of the tutorial kernels, read as a program: what every lane of every CTA does.
 
-An interpreter of ``simt.cuh`` and of the kernels' own files, which takes its config from the
-emitted C++ text and nothing from the Python that describes the accesses. All CTAs go together,
-statement by statement; shared memory and registers hold numbers, so that C comes out of it too: a
-program that was misread would not compute the product.
+An interpreter of ``gemm.cuh``, ``tiles.cuh``, ``mainloop.cuh`` and of the kernels' own files, which
+takes its config from the emitted C++ text and nothing from the Python that describes the accesses.
+All CTAs go together, statement by statement; shared memory and registers hold numbers, so that C
+comes out of it too: a program that was misread would not compute the product.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class Shared:
         self.cells[cta[active], cell[active]] = data[active]
 
 
-# -- simt.cuh -------------------------------------------------------------------------------------
+# -- tiles.cuh ------------------------------------------------------------------------------------
 
 
 class TileCopy:
@@ -403,7 +403,7 @@ class Machine:
         )
         self.c = Memory(problem.C, np.full((m, n), np.nan), self.trace)
         self.shared = Shared(ctas, smem, self.a.size, self.trace)
-        # raster of common.cuh
+        # cta_corner of raster.cuh
         tiles_m, tiles_n = -(-m // config.tile[0]), -(-n // config.tile[1])
         cta = np.arange(ctas)
         first = cta // (config.raster * tiles_n) * config.raster
@@ -502,7 +502,7 @@ class Machine:
         self.write(sums)
 
     def tiled(self) -> None:
-        """smem_tiled.cuh, register_rows.cuh, thread_tile_2d.cuh and all that call them."""
+        """mainloop.cuh, of smem_tiled and all between it and double_buffered."""
         bk, second = self.config.tile[2], self.config.operands[0].elements * self.shared.size
         copies, sums = self.copies(0), self.no_sums()
         a, b = Fragments(self, 0, 0), Fragments(self, 1, second)

@@ -167,7 +167,7 @@ def test_unit_is_cutlass_librarys() -> None:
     assert unit.symbol == config.name
     assert unit.source.count('extern "C" __global__') == 1
     assert re.search(rf"^{unit.symbol}\(", unit.source, re.M)
-    assert re.findall(r"#include (.*)", unit.source) == ['"cutlass_universal.cuh"']
+    assert re.findall(r"#include (.*)", unit.source) == ['"cutlass/cutlass_universal.cuh"']
     assert "${" not in unit.source
     assert "typename cutlass::gemm::kernel::DefaultGemmUniversal<" in unit.source
     assert unit == KERNEL.unit(config)
@@ -304,7 +304,7 @@ def test_nvrtc_builds_everything(
 
 
 SWIZZLE = """
-#include "cutlass_universal.cuh"
+#include "cutlass/cutlass_universal.cuh"
 
 template <int N>
 constexpr bool each_tile_once(int tiles_m, int tiles_n) {

@@ -17,6 +17,7 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import Config, structure
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.toolchain import sass
 from cute_gemm.toolchain.nvrtc import build
 
 OPS = ("NN", "NT", "TN", "TT")
@@ -502,8 +503,12 @@ def builds(name: str, each: GemmProblem, arch: str, **options: Any) -> None:
     kernel = select.get(name)
     config = kernel.configure(each, arch, **options)
     unit = kernel.unit(config)
+    family = "simt" if name in SIMT else "sm80"
     assert unit.symbol == config.name
-    assert re.findall(r"#include (.*)", unit.source) == [f'"{name}.cuh"'] and "$" not in unit.source
+    assert (
+        re.findall(r"#include (.*)", unit.source) == [f'"{family}/{name}.cuh"']
+        and "$" not in unit.source
+    )
     built = build(unit, arch)  # raises for spills, and for layouts that are not CuTe's
     launch = kernel.launch(config, each)
     assert 0 < built.resources.registers * launch.block * config.min_ctas <= 65536
@@ -534,6 +539,16 @@ def test_nvrtc_builds(name: str, op: str, dtype: str) -> None:
     index = list(DTYPES).index(dtype)
     size = 4096 if op == "TT" else 128
     builds(name, problem(op, dtype, size, order=ORDERS[index % 2]), ARCHS[index % 2])
+
+
+@pytest.mark.parametrize(("op", "arch"), [("TN", "sm_90a"), ("TT", "sm_80")])
+def test_single_halves_are_not_read_by_the_byte(op: str, arch: str) -> None:
+    """A copy through registers of operands whose leading dimension is odd."""
+    each = problem(op, "float16", lda=257, ldb=257)
+    kernel = select.get("double_buffered")
+    code = sass.disassemble(build(kernel.emit(kernel.configure(each, arch)), arch).cubin)
+    loads = " ".join(opcode for opcode in sass.instructions(code) if opcode.startswith("LDG"))
+    assert "LDG.E.U16" in loads and "U8" not in loads
 
 
 @pytest.mark.matrix

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -16,10 +17,11 @@ import numpy as np
 import pytest
 
 from cute_gemm import select
+from cute_gemm.analysis.ideas import template
 from cute_gemm.cute.copies import TiledCopy, TiledMma
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.cute.notation import parse
-from cute_gemm.errors import CompileError
+from cute_gemm.errors import CompileError, OptionError
 from cute_gemm.kernels.simt import structure as simt_structure
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.unit import emit_simt
@@ -56,7 +58,7 @@ def without_kernel(unit: TranslationUnit) -> str:
     return unit.source.partition("using namespace cute;")[2].partition('extern "C"')[0]
 
 
-def failing(cases: list[str], header: str = "sm80_pipeline.cuh") -> dict[int, set[str]]:
+def failing(cases: list[str], header: str = "sm80/sm80_pipeline.cuh") -> dict[int, set[str]]:
     """Names of the asserts that fail, by case; one compilation."""
     head = f'#include "{header}"\nusing namespace cute;\n'
     tail = '\nextern "C" __global__ void entry() {}\n'
@@ -310,7 +312,7 @@ def test_those_of_the_ladder_hold() -> None:
     for name, skew in product(("bank_free", "warp_tiled", "double_buffered"), ("xor", "padding")):
         each = simt_config(name, "TN", skew=skew, lda=129)
         configs[each.name] = each
-    found = failing([simt_asserts(each) for each in configs.values()], "double_buffered.cuh")
+    found = failing([simt_asserts(each) for each in configs.values()], "simt/double_buffered.cuh")
     assert {list(configs)[number]: names for number, names in found.items()} == {}
 
 
@@ -368,9 +370,97 @@ def test_a_wrong_layout_of_the_ladder_fails_its_assert(
         text = without_kernel(emit_simt(config, simt_structure.structure(config)))
         cases.append(text)
         expected.append({"Element", "ElementC"})
-    found = failing([*cases, simt_asserts(config)], f"{name}.cuh")
+    found = failing([*cases, simt_asserts(config)], f"simt/{name}.cuh")
     assert set(found) == set(range(len(expected)))
     for number, names in enumerate(expected):
         assert names <= found[number] <= names | {n.replace("extents", "offsets") for n in names}
     every = re.findall(r'static_assert\(.*, "(.*)"\);', simt_asserts(config))
     assert set().union(*expected) == set(every) and len(every) == len(set(every))
+
+
+# -- the pages of the ladder ----------------------------------------------------------------------
+
+#: Those that write their layouts down again, in CuTe's terms.
+PAGES = [name for name in SIMT if "using Page = " in template(name)]
+
+
+def page_asserts(config: simt_structure.Config, change: SimtChange = lambda parts: parts) -> str:
+    """What a page asserts of the config that Python emits after ``change``."""
+    unit = emit_simt(config, change(simt_structure.structure(config)))
+    types = without_kernel(unit).partition("// The layouts that Python")[0]
+    text = template(config.kernel)
+    (page,) = re.findall(r"using Page = (\w+)<Config>;", text)
+    found = re.findall(r"static_assert\(same_offsets.*;", text)
+    assert len(found) == text.count("static_assert")
+    names = f"using cute_gemm::same_offsets;\nusing Page = cute_gemm::{page}<Config>;"
+    return "\n".join((types, names, *found)).replace("typename ", "")
+
+
+def options_of(name: str) -> list[dict[str, Any]]:
+    """Tiles and thread tiles beside the default, with every skew."""
+    shapes: list[dict[str, Any]] = [{}]
+    if name == "smem_tiled":
+        shapes += [{"tile": (16, 16, 16)}, {"tile": (32, 16, 64)}]
+    elif name in ("register_rows", "thread_tile_1d"):
+        shapes += [{"tile": (32, 64, 16), "thread_tile": own} for own in ((1, 1), (4, 2), (16, 1))]
+    else:
+        shapes += [
+            {"tile": tile, "thread_tile": own}
+            for tile in ((64, 128, 16), (128, 64, 32), (256, 64, 64))
+            for own in ((8, 8), (4, 8), (16, 4), (2, 2))
+        ]
+    skews = select.get(name).choices.get("skew", ())  # type: ignore[attr-defined]
+    return [{**shape, "skew": skew} for shape in shapes for skew in skews] or shapes
+
+
+def pages_hold(name: str, cases: Iterable[tuple[str, str, str, int, dict[str, Any]]]) -> int:
+    configs = {}
+    for op, dtype, order, pad, options in cases:
+        ld = {"lda": 128 + pad, "ldb": 128 + (pad * 2) % 6}
+        with suppress(OptionError):  # a tile that is too small, or too large, for the type
+            each = simt_config(name, op, dtype, order=order, **ld, **options)
+            configs[each.name] = each
+    found = failing([page_asserts(each) for each in configs.values()], f"simt/{name}.cuh")
+    assert {list(configs)[number]: names for number, names in found.items()} == {}
+    return len(configs)
+
+
+SIMT_TYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_layouts_of_a_page_are_those_of_python(name: str) -> None:
+    every = product(options_of(name), SIMT_TYPES, ("NT", "TN", "NN"), "FC", (0, 1, 2, 4))
+    few = list(every)[:: 3 * len(options_of(name)) + 1]  # each of them comes up
+    assert pages_hold(name, [(op, d, o, pad, given) for given, d, op, o, pad in few]) > 12
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("dtype", SIMT_TYPES)
+@pytest.mark.parametrize("name", PAGES)
+def test_the_layouts_of_a_page_are_those_of_python_everywhere(name: str, dtype: str) -> None:
+    cases = product(("NT", "TN", "NN", "TT"), [dtype], "FC", (0, 1, 2, 4), options_of(name))
+    assert pages_hold(name, cases) > 15
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_another_layout_fails_the_assert_of_its_page(name: str) -> None:
+    def doubled(layout: Layout) -> Layout:
+        def twice(stride: Any) -> Any:
+            return tuple(map(twice, stride)) if isinstance(stride, tuple) else 2 * stride
+
+        return replace(layout, stride=twice(layout.stride))
+
+    config = simt_config(name, "TN")
+    names = re.findall(r'static_assert\(same_offsets.*"(\w+)"\);', template(name))
+    changes: dict[str, SimtChange] = {
+        "Threads": lambda parts: replace(parts, threads=doubled(parts.threads)),
+        "ValuesM": lambda p: replace(p, values=(doubled(p.values[0]), p.values[1])),
+        "ValuesN": lambda p: replace(p, values=(p.values[0], doubled(p.values[1]))),
+    }
+    for index, letter in enumerate("AB"):
+        changes[f"Smem{letter}"] = simt_operand(index, smem=doubled)
+        changes[f"Copy{letter}"] = simt_operand(index, threads=doubled)
+    cases = [page_asserts(config, changes[each]) for each in names]
+    found = failing([*cases, page_asserts(config)], f"simt/{name}.cuh")
+    assert found == {number: {each} for number, each in enumerate(names)}

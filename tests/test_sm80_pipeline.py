@@ -385,7 +385,7 @@ def test_unit_structure(op: str, policy: str, dtype: str, compute: str | None) -
         config = KERNEL.configure(each, "sm_80", copy=policy)
         unit = KERNEL.unit(config)
         assert unit.symbol == config.name
-        assert re.findall(r"#include (.*)", unit.source) == ['"sm80_pipeline.cuh"']
+        assert re.findall(r"#include (.*)", unit.source) == ['"sm80/sm80_pipeline.cuh"']
         assert unit.source.count('extern "C" __global__') == 1
         assert unit.source.count("cute_gemm::sm80_pipeline<Config>(") == 1
         assert re.search(rf"^{unit.symbol}\(", unit.source, re.M)

@@ -31,11 +31,12 @@ def _of_template(name: str) -> str:
         if paragraph.startswith(_MARK):
             text = " ".join(paragraph.split("\n"))[len(_MARK) :]
             # Unless it begins with the name of another kernel.
-            named = (templates_path() / f"{text.split(',')[0]}.cuh").exists()
+            named = any(templates_path().rglob(f"{text.split(',')[0]}.cuh"))
             return text if named else f"{text[0].upper()}{text[1:]}"
     raise LookupError(f"{name}.cuh has no paragraph {_MARK.strip()!r} in its header: {title}")
 
 
 def template(name: str) -> str:
-    """Return the text of a kernel's template in CUDA C++."""
-    return (templates_path() / f"{name}.cuh").read_text(encoding="utf-8")
+    """Return the text of a kernel's template in CUDA C++: ``NAME.cuh`` in its family's folder."""
+    (path,) = templates_path().rglob(f"{name}.cuh")
+    return path.read_text(encoding="utf-8")

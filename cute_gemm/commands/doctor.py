@@ -83,7 +83,7 @@ def _templates() -> Iterator[_Finding]:
     except HeaderError as error:
         yield False, str(error), mend
         return
-    files = len(list(path.glob("*.cuh")))
+    files = len(list(path.rglob("*.cuh")))
     yield files > 0, f"{files} files in {path}", mend
 
 

@@ -19,7 +19,7 @@ from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, entry
 _UNIT = """\
 // CUTLASS 2.x GemmUniversal, emitted by cutlass_library (EmitGemmUniversalInstance). It writes a
 // column-major C as the transpose of a row-major one: the type's operands are then B and A.
-#include "cutlass_universal.cuh"
+#include "cutlass/cutlass_universal.cuh"
 
 ${definition}
 

@@ -1,6 +1,6 @@
 """What the tutorial kernels have in common: config, legality, launch and accesses.
 
-Each of them is a template of its own name in ``templates/`` and a small class in
+Each of them is a template of its own name in ``templates/simt/`` and a small class in
 ``kernels/ladder.py``, which says how its config differs.
 """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _UNIT = """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
-#include "${kernel}.cuh"
+#include "simt/${kernel}.cuh"
 
 using namespace cute;
 
@@ -29,6 +29,7 @@ struct Config {
   using Element = ${element};
   using ElementC = ${element_c};
   using Accumulator = ${accumulator};
+  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
   static constexpr bool kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c};
   static constexpr bool kConjA = ${conj_a}, kConjB = ${conj_b};
   static constexpr int kRaster = ${raster};

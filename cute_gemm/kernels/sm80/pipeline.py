@@ -1,6 +1,6 @@
 """``sm80_pipeline``: multistage cp.async, swizzled shared memory, ldmatrix, mma.sync.
 
-One template (``templates/sm80_pipeline.cuh``) serves every element type and every layout; this
+One template (``templates/sm80/sm80_pipeline.cuh``) serves every element type and every layout; this
 module chooses the config, and lists the accesses of the kernel that the config makes.
 """
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SM80_PIPELINE = """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
-#include "${kernel}.cuh"
+#include "sm80/${kernel}.cuh"
 
 using namespace cute;
 
@@ -32,6 +32,7 @@ struct Config {
   using Element = ${element};
   using ElementC = ${element_c};
   using Accumulator = ${accumulator};
+  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
   using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
   using TiledMma = ${tiled_mma};
   static constexpr int kRasterGroup = ${raster};

@@ -5,7 +5,7 @@
 
 #pragma once
 
-#include "simt.cuh"
+#include "tiles.cuh"
 
 namespace cute_gemm {
 

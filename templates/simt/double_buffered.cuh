@@ -7,7 +7,7 @@
 
 #pragma once
 
-#include "simt.cuh"
+#include "tiles.cuh"
 
 namespace cute_gemm {
 
@@ -71,8 +71,9 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
         copy_async_if<kBytes>(target(smem, row, column), this->at(row, column), row < rows);
       } else if constexpr (kBytes >= 4) {
         read_now(words[j][i][v], this->at(row, column), row < rows);
-      } else if (row < rows) {
-        memcpy(words[j][i][v], this->at(row, column), kBytes);
+      } else if (row < rows) {  // one element: its bytes alone would be read one by one
+        Element const element = *this->at(row, column);
+        memcpy(words[j][i][v], &element, kBytes);
       }
     });
     this->advance();

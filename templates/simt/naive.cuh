@@ -6,7 +6,7 @@
 
 #pragma once
 
-#include "simt.cuh"
+#include "gemm.cuh"
 
 namespace cute_gemm {
 

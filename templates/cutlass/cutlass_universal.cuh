@@ -9,6 +9,8 @@
 
 #include "cutlass/gemm/kernel/default_gemm_universal.h"
 
+#include "../common/epilogue.cuh"
+
 namespace cute_gemm {
 
 /// GemmIdentityThreadblockSwizzle<N> for a one-dimensional grid: bands of N columns of tiles, walked
@@ -105,20 +107,16 @@ inline constexpr bool is_staged = [] {
          Load::LoadType::kElements == Vector && cutlass::platform::is_same<Load, Plain>::value != Mixed;
 }();
 
-/// C <- beta * C for the tile at (row, column) of a row-major C; beta == 0 does not read it.
-template <class Gemm, class Output, class Scalar>
-CUTLASS_DEVICE void scale_tile(Output* C, int rows, int columns, int64_t ldc, int row, int column,
-                               Scalar beta) {
+/// What becomes of the tile at (row, column) of a row-major C when nothing is summed.
+template <class Gemm, class Scalar, class Output>
+CUTLASS_DEVICE void scale_tile(LinearCombination<Scalar, Output> const& epilogue, Output* C, int rows,
+                               int columns, int64_t ldc, int row, int column) {
   using Tile = typename Gemm::ThreadblockShape;
-  cutlass::NumericConverter<Scalar, Output> const up;
-  cutlass::NumericConverter<Output, Scalar> const down;
+  Scalar const sum(0);
   for (int i = threadIdx.x; i < Tile::kM * Tile::kN; i += Gemm::kThreadCount) {
     int const r = row + i / Tile::kN;
     int const c = column + i % Tile::kN;
-    if (r < rows && c < columns) {
-      Output& out = C[r * ldc + c];
-      out = down(beta == Scalar(0) ? Scalar(0) : beta * up(out));
-    }
+    if (r < rows && c < columns) epilogue.template update<1>(C + r * ldc + c, &sum);
   }
 }
 
@@ -133,24 +131,24 @@ CUTLASS_DEVICE void cutlass_universal(Element const* A, Element const* B, Output
                                       Scalar beta, Scalar const* alpha_ptr, Scalar const* beta_ptr) {
   extern __shared__ __align__(128) char shared_storage[];
 
-  if (alpha_ptr != nullptr) alpha = *alpha_ptr;
-  if (beta_ptr != nullptr) beta = *beta_ptr;
+  LinearCombination<Scalar, Output> epilogue{scalar(alpha, alpha_ptr), scalar(beta, beta_ptr)};
+  bool const without_sums = epilogue.without_sums(k);
 
   typename Gemm::Arguments const arguments(
       cutlass::gemm::GemmUniversalMode::kGemm,
       Exchange ? cutlass::gemm::GemmCoord(n, m, k) : cutlass::gemm::GemmCoord(m, n, k),
-      /* batch_count */ 1, typename Gemm::EpilogueOutputOp::Params(alpha, beta), Exchange ? B : A,
-      Exchange ? A : B, C, C, /* batch strides */ 0, 0, 0, 0, Exchange ? ldb : lda,
+      /* batch_count */ 1, typename Gemm::EpilogueOutputOp::Params(epilogue.alpha, epilogue.beta),
+      Exchange ? B : A, Exchange ? A : B, C, C, /* batch strides */ 0, 0, 0, 0, Exchange ? ldb : lda,
       Exchange ? lda : ldb, ldc, ldc);
   typename Gemm::Params const params(arguments, /* device_sms */ 1, /* sm_occupancy */ 1);
   typename Gemm::ThreadblockSwizzle swizzle{params.grid_tiled_shape.m(), params.grid_tiled_shape.n()};
 
-  if (alpha == Scalar(0) || k == 0) {
+  if (without_sums) {
     // GemmUniversal would read A and B all the same (with k == 0 even beyond them), and an alpha
     // that is not finite would reach C.
     auto const tile = swizzle.get_tile_offset(0);
-    scale_tile<Gemm>(C, params.problem_size.m(), params.problem_size.n(), ldc,
-                     tile.m() * Gemm::ThreadblockShape::kM, tile.n() * Gemm::ThreadblockShape::kN, beta);
+    scale_tile<Gemm>(epilogue, C, params.problem_size.m(), params.problem_size.n(), ldc,
+                     tile.m() * Gemm::ThreadblockShape::kM, tile.n() * Gemm::ThreadblockShape::kN);
     return;
   }
   Gemm().run_with_swizzle(params, *reinterpret_cast<typename Gemm::SharedStorage*>(shared_storage),

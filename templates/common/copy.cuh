@@ -1,0 +1,60 @@
+// Copies of a vector to shared memory, most of them by cp.async.
+
+#pragma once
+
+#include <cute/arch/copy_sm80.hpp>
+
+#include "layout.cuh"
+
+namespace cute_gemm {
+
+// Shared memory is addressed by 32-bit byte addresses, so that a thread's part is one register and
+// every static distance from it lies in the instruction.
+template <class T>
+CUTE_DEVICE T* shared_pointer(uint32_t address) {
+  return reinterpret_cast<T*>(__cvta_shared_to_generic(address));
+}
+
+// Copies the first `valid` of N elements from global to shared memory, with zeros in place of the
+// others; nothing is read when there are none. 4, 8 and 16 bytes go asynchronously; cp.async has no
+// 1- or 2-byte form.
+template <int N, class Element>
+CUTE_DEVICE void copy_async_cut(uint32_t dst, Element const* src, int valid) {
+  constexpr int kBytes = N * sizeof(Element);
+  int const size = valid > 0 ? kBytes : 0;
+  if (0 < valid && valid < N) {  // cp.async could cut it short too, but would read the rest
+    CUTE_NO_UNROLL
+    for (int i = 0; i < N; ++i) {
+      shared_pointer<Element>(dst)[i] = i < valid ? src[i] : Element(0);
+    }
+  } else if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(dst), "l"(src), "r"(size));
+  } else if constexpr (kBytes >= 4) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(dst), "l"(src), "n"(kBytes),
+                 "r"(size));
+  } else {
+    using Word = uint_bit_t<8 * kBytes>;
+    *shared_pointer<Word>(dst) = size ? *reinterpret_cast<Word const*>(src) : Word(0);
+  }
+}
+
+// Copies all of them, or nothing unless `active`: without a branch, around which ptxas would move no
+// instruction.
+template <int Bytes>
+CUTE_DEVICE void copy_async_if(uint32_t dst, void const* src, bool active) {
+  if constexpr (Bytes == 16) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n"
+        "@p cp.async.cg.shared.global [%0], [%1], 16;\n}\n" ::"r"(dst), "l"(src), "r"(int(active)));
+  } else if constexpr (Bytes >= 4) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n"
+        "@p cp.async.ca.shared.global [%0], [%1], %3;\n}\n" ::"r"(dst), "l"(src), "r"(int(active)),
+        "n"(Bytes));
+  } else if (active) {
+    using Word = uint_bit_t<8 * Bytes>;
+    *shared_pointer<Word>(dst) = *static_cast<Word const*>(src);
+  }
+}
+
+}  // namespace cute_gemm

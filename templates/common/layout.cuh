@@ -1,0 +1,78 @@
+// Layouts: the proof that C++ CuTe and Python mean the same one, and offsets of which a part is static.
+
+#pragma once
+
+#include <cute/tensor.hpp>
+
+namespace cute_gemm {
+
+using namespace cute;
+
+// Mode by mode, with inner modes merged as far as they go.
+template <class Shape, class Stride>
+CUTE_HOST_DEVICE constexpr auto canonical(Layout<Shape, Stride> const& layout) {
+  return coalesce(layout, repeat<rank_v<Layout<Shape, Stride>>>(Int<1>{}));
+}
+
+template <class Swz, class Offset, class Affine>
+CUTE_HOST_DEVICE constexpr auto canonical(ComposedLayout<Swz, Offset, Affine> const& layout) {
+  return make_composed_layout(layout.layout_a(), layout.offset(), canonical(layout.layout_b()));
+}
+
+// True when both are the same function with the same top-level modes.
+template <class Cpp, class Python>
+CUTE_HOST_DEVICE constexpr bool same_layout(Cpp const&, Python const&) {
+  return is_same_v<decltype(canonical(Cpp{})), decltype(canonical(Python{}))>;
+}
+
+// True when the offsets of the linear coordinates 1, 2, 4, ... are `offsets`. With compact extents
+// that are powers of two these are all there is to know of a layout, swizzled or not.
+template <class Layout, class... Offsets>
+CUTE_HOST_DEVICE constexpr bool has_offsets(Layout const& layout, Offsets... offsets) {
+  int coordinate = 1;
+  bool same = true;
+  ((same = same && layout(coordinate) == offsets, coordinate *= 2), ...);
+  return same;
+}
+
+// True when both give every linear coordinate the same offset; of extents as `has_offsets` takes them.
+template <class One, class Other>
+CUTE_HOST_DEVICE constexpr bool same_offsets(One const& one, Other const& other) {
+  bool same = size(one) == size(other);
+  for (int coordinate = 1; coordinate < size(one); coordinate *= 2) {
+    same = same && one(coordinate) == other(coordinate);
+  }
+  return same;
+}
+
+// The bits of an offset that a layout's swizzle changes.
+template <class Shape, class Stride>
+CUTE_HOST_DEVICE constexpr int swizzled_bits(Layout<Shape, Stride> const&) {
+  return 0;
+}
+
+template <int B, int M, int S, class Offset, class Affine>
+CUTE_HOST_DEVICE constexpr int swizzled_bits(ComposedLayout<Swizzle<B, M, S>, Offset, Affine> const&) {
+  static_assert(S > 0);
+  return ((1 << B) - 1) << M;
+}
+
+// Offset of the sum of two coordinates, from the offsets of each. All extents are powers of two and
+// the coordinates have no bit in common, so a swizzle is linear over XOR: the thread's part is
+// computed once, the other part is a constant, and what the swizzle leaves alone stays a sum, which
+// the address field of the instruction takes.
+template <class Layout>
+CUTE_DEVICE int join(Layout const& layout, int thread_part, int static_part) {
+  constexpr int kMask = swizzled_bits(Layout{});
+  return (thread_part ^ (static_part & kMask)) + (static_part & ~kMask);
+}
+
+// Where one thread's values lie in a tile of which mode 0 has extent E0.
+template <class TV, int E0>
+struct Position {
+  int row, column;
+  CUTE_DEVICE Position(int thread, int value)
+      : row(int(TV{}(thread, value)) % E0), column(int(TV{}(thread, value)) / E0) {}
+};
+
+}  // namespace cute_gemm

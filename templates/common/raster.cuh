@@ -1,0 +1,26 @@
+// Which CTA computes which tile of C.
+
+#pragma once
+
+#include "layout.cuh"
+
+namespace cute_gemm {
+
+struct Corner {
+  int row, column;
+};
+
+// The first row and column of this CTA's tile of C (M,N). The tiles are walked in groups of `Group`
+// rows, so that CTAs that run together share rows of A and columns of B in L2.
+template <class Tile, int Group>
+CUTE_DEVICE Corner cta_corner(int m, int n) {
+  constexpr int kBM = size<0>(Tile{}), kBN = size<1>(Tile{});
+  int const cta = blockIdx.x, tiles_m = ceil_div(m, kBM), tiles_n = ceil_div(n, kBN);
+  int const width = Group * tiles_n;
+  int const first = cta / width * Group;
+  int const rows = min(tiles_m - first, Group);
+  int const inside = cta % width;
+  return {(first + inside % rows) * kBM, inside / rows * kBN};
+}
+
+}  // namespace cute_gemm

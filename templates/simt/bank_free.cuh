@@ -1,0 +1,51 @@
+// bank_free: no bank conflicts.
+//
+// The idea: vectorized, with another place in shared memory for the same words, so that the vectors of
+// eight neighbouring threads, and the words of a turned store, lie in different banks. Either by
+// padding (16 bytes after every 128, and rows that begin in different banks), or without spending
+// any memory by an XOR of the column's chunk with the row: Swizzle<3,M,3>.
+
+#pragma once
+
+#include "mainloop.cuh"
+
+namespace cute_gemm {
+
+// The place of an operand's tile: its M or N mode is contiguous, the columns of a thread's copy,
+// kVector of them, are the `columns` of as many rows of shared memory.
+template <class Config, class Smem, class Copy, bool kMajorK>
+struct BankFreeTile {
+  static constexpr int kRows = size<0>(Smem{}), kColumns = size<1>(Smem{});
+  static constexpr int kChunk = 16 / sizeof(typename Config::Element), kLine = 8 * kChunk;
+  static constexpr int kVector = kMajorK ? Copy::kBlockColumns : 1;
+
+  static constexpr int kPitch = kRows / kLine * (kLine + kChunk) + (kChunk <= 4 ? kChunk : 0);
+  using Padded = Layout<Shape<Shape<Int<kLine>, Int<kRows / kLine>>, Int<kColumns>>,
+                        Stride<Stride<_1, Int<kLine + kChunk>>, Int<kPitch>>>;
+
+  // The columns of a thread's copy lie apart: what neighbouring threads store lies side by side.
+  static constexpr int kCopies = kColumns / kVector;
+  using Plain = Layout<Shape<Int<kRows>, Shape<Int<kVector>, Int<kCopies>>>,
+                       Stride<_1, Stride<Int<kRows * kCopies>, Int<kRows>>>>;
+  using Swizzled = ComposedLayout<Swizzle<3, log_2(uint32_t(kChunk)), 3>, _0, Plain>;
+
+  using Type = conditional_t<swizzled_bits(Smem{}) != 0, Swizzled, Padded>;
+};
+
+template <class Config>
+struct BankFree {
+  using SmemA = typename BankFreeTile<Config, typename Config::SmemA, typename Config::CopyA,
+                                      Config::kMajorKA>::Type;
+  using SmemB = typename BankFreeTile<Config, typename Config::SmemB, typename Config::CopyB,
+                                      Config::kMajorKB>::Type;
+};
+
+template <class Config>
+CUTE_DEVICE void bank_free(Gemm<Config> const& gemm) {
+  using Page = BankFree<Config>;
+  static_assert(same_offsets(typename Config::SmemA{}, typename Page::SmemA{}), "SmemA");
+  static_assert(same_offsets(typename Config::SmemB{}, typename Page::SmemB{}), "SmemB");
+  outer_products<size<2>(typename Config::Tile{})>(gemm);
+}
+
+}  // namespace cute_gemm

@@ -1,0 +1,196 @@
+// The problem as the tutorial kernels' entry gets it, products of every type, and the way to C.
+//
+// All of these kernels are templates on a `Config` that Python emits:
+//
+//   Element, ElementC, Accumulator   types in gmem, and of the sums
+//   Epilogue                         what becomes of the sums (LinearCombination)
+//   kMajorKA, kMajorKB, kMajorNC     which mode of A, B and C has the unit stride
+//   kConjA, kConjB                   whether the conjugate is meant
+//   Tile                             Shape<bM,bN,bK>
+//   Threads                          thread -> m + bM * n of its first result in the CTA's tile
+//   ValuesM, ValuesN                 (run,repeat) -> m, n of its other results, from the first
+//   CopyA, CopyB                     how the threads share a tile's copy (TileCopy)
+//   SmemA, SmemB                     (bM,bK), (bN,bK) -> element of shared memory
+//   kSmemA, kSmemB                   elements of shared memory that a tile takes
+//   kVectorC, kRaster                elements of a C access; rows of tiles per L2 group
+//   kLanesK                          coalesced: lanes that share an element of C, along k
+//   kAsyncA, kAsyncB, kChunk         double_buffered: whether cp.async copies it; columns unrolled
+
+#pragma once
+
+#include <cute/tensor.hpp>
+#include <cutlass/array.h>
+#include <cutlass/complex.h>
+
+#include "../common/epilogue.cuh"
+#include "../common/raster.cuh"
+
+namespace cute_gemm {
+
+// C (M,N) = alpha * A (M,K) B (N,K)^T + beta * C.
+template <class Config>
+struct Gemm {
+  using Element = typename Config::Element;
+  using ElementC = typename Config::ElementC;
+  using Accumulator = typename Config::Accumulator;
+
+  Element const *A, *B;
+  ElementC* C;
+  int m, n, k;
+  int64_t lda, ldb, ldc;
+  typename Config::Epilogue epilogue;
+
+  CUTE_DEVICE Gemm(Element const* A, Element const* B, ElementC* C, int m, int n, int k, int64_t lda,
+                   int64_t ldb, int64_t ldc, Accumulator alpha, Accumulator beta)
+      : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), epilogue{alpha, beta} {
+    if (epilogue.without_sums(k)) this->k = 0;
+  }
+
+  CUTE_DEVICE Element const* a(int row, int k) const {
+    return A + (Config::kMajorKA ? row * lda + k : row + k * lda);
+  }
+  CUTE_DEVICE Element const* b(int column, int k) const {
+    return B + (Config::kMajorKB ? column * ldb + k : column + k * ldb);
+  }
+  // From an element of A or B to that of the next k.
+  CUTE_DEVICE int64_t a_step() const { return Config::kMajorKA ? 1 : lda; }
+  CUTE_DEVICE int64_t b_step() const { return Config::kMajorKB ? 1 : ldb; }
+
+  CUTE_DEVICE ElementC* c(int row, int column) const {
+    return C + (Config::kMajorNC ? row * ldc + column : row + column * ldc);
+  }
+
+  // First row and column of this CTA's tile of C.
+  CUTE_DEVICE Corner corner() const {
+    return cta_corner<typename Config::Tile, Config::kRaster>(m, n);
+  }
+};
+
+// The place of a thread's first result in the CTA's tile.
+template <class Config>
+CUTE_DEVICE Corner first_result(int thread) {
+  constexpr int kRows = size<0>(typename Config::Tile{});
+  int const at = typename Config::Threads{}(thread);
+  return {at % kRows, at / kRows};
+}
+
+// ---- products -----------------------------------------------------------------------------------
+
+// sum += a * b, either of them conjugated if Config says so.
+template <class Config, class T>
+CUTE_DEVICE void multiply_add(T& sum, T const& a, T const& b) {
+  sum += a * b;
+}
+
+template <class Config, class T>
+CUTE_DEVICE void multiply_add(cutlass::complex<T>& sum, cutlass::complex<T> const& a,
+                              cutlass::complex<T> const& b) {
+  T const a_imag = Config::kConjA ? -a.imag() : a.imag();
+  T const b_imag = Config::kConjB ? -b.imag() : b.imag();
+  sum.real() += a.real() * b.real();
+  sum.imag() += a.real() * b_imag;
+  sum.real() -= a_imag * b_imag;
+  sum.imag() += a_imag * b.real();
+}
+
+// sums += a b^T. The way goes back and forth through the rows: two products that follow each other
+// share an operand, which the multipliers need not read again.
+template <class Config, class T, int kM, int kN>
+CUTE_DEVICE void outer_product(T (&sums)[kM][kN], T const (&a)[kM], T const (&b)[kN]) {
+  CUTE_UNROLL
+  for (int j = 0; j < kN; ++j) {
+    CUTE_UNROLL
+    for (int step = 0; step < kM; ++step) {
+      int const i = j % 2 ? kM - 1 - step : step;
+      multiply_add<Config>(sums[i][j], a[i], b[j]);
+    }
+  }
+}
+
+// The same of several columns in two passes, one for the real and one for the imaginary parts of b:
+// products that are added to the same sum are then far apart, and need not wait for each other.
+template <class Config, class T, int kM, int kN, class = enable_if_t<(kN > 1)>>
+CUTE_DEVICE void outer_product(cutlass::complex<T> (&sums)[kM][kN],
+                               cutlass::complex<T> const (&a)[kM],
+                               cutlass::complex<T> const (&b)[kN]) {
+  CUTE_UNROLL
+  for (int pass = 0; pass < 2; ++pass) {
+    CUTE_UNROLL
+    for (int j = 0; j < kN; ++j) {
+      T const b_real = b[j].real(), b_imag = Config::kConjB ? -b[j].imag() : b[j].imag();
+      CUTE_UNROLL
+      for (int step = 0; step < kM; ++step) {
+        int const i = j % 2 ? kM - 1 - step : step;
+        T const a_real = a[i].real(), a_imag = Config::kConjA ? -a[i].imag() : a[i].imag();
+        sums[i][j].real() += pass ? -a_imag * b_imag : a_real * b_real;
+        sums[i][j].imag() += pass ? a_real * b_imag : a_imag * b_real;
+      }
+    }
+  }
+}
+
+// ---- vectors ------------------------------------------------------------------------------------
+
+template <class T, int N>
+using Vector = cutlass::AlignedArray<T, N>;
+
+// N neighbouring elements, as sums take them.
+template <int N, class To, class From>
+CUTE_DEVICE void read(To* to, From const* from) {
+  Vector<From, N> const values = *reinterpret_cast<Vector<From, N> const*>(from);
+  CUTE_UNROLL
+  for (int i = 0; i < N; ++i) to[i] = To(values[i]);
+}
+
+template <class To, class From>
+CUTE_DEVICE To load(From const* from) {
+  To value;
+  read<1>(&value, from);
+  return value;
+}
+
+// ---- sums -> C ----------------------------------------------------------------------------------
+
+// The first `valid` of N neighbouring elements of C.
+template <class Config, int N>
+CUTE_DEVICE void update(Gemm<Config> const& gemm, typename Config::ElementC* c,
+                        typename Config::Accumulator const* sums, int valid) {
+  if constexpr (N > 1) {
+    if (valid < N) {
+      CUTE_UNROLL
+      for (int i = 0; i < N; ++i) update<Config, 1>(gemm, c + i, sums + i, valid - i);
+      return;
+    }
+  }
+  if (valid > 0) gemm.epilogue.template update<N>(c, sums);
+}
+
+// The sums of a thread, to C. Neighbours along C's unit stride go together.
+template <class Config, int kM, int kN>
+CUTE_DEVICE void write(Gemm<Config> const& gemm, int row, int column,
+                       typename Config::Accumulator const (&sums)[kM][kN]) {
+  constexpr bool kRows = Config::kMajorNC;  // the outer loop goes over rows, or over columns
+  constexpr int kVector = Config::kVectorC;
+  typename Config::ValuesM const rows;
+  typename Config::ValuesN const columns;
+  CUTE_UNROLL
+  for (int outer = 0; outer < (kRows ? kM : kN); ++outer) {
+    int const r = row + (kRows ? int(rows(outer)) : 0);
+    int const c = column + (kRows ? 0 : int(columns(outer)));
+    int const left = kRows ? (r < gemm.m ? gemm.n - c : 0) : (c < gemm.n ? gemm.m - r : 0);
+    int64_t offset = gemm.c(r, c) - gemm.C;
+    asm volatile("" : "+l"(offset));  // or all the addresses would be kept at a time
+    CUTE_UNROLL
+    for (int inner = 0; inner < (kRows ? kN : kM); inner += kVector) {
+      typename Config::Accumulator run[kVector];
+      CUTE_UNROLL
+      for (int e = 0; e < kVector; ++e) {
+        run[e] = kRows ? sums[outer][inner + e] : sums[inner + e][outer];
+      }
+      int const along = kRows ? int(columns(inner)) : int(rows(inner));
+      update<Config, kVector>(gemm, gemm.C + offset + along, run, left - along);
+    }
+  }
+}
+
+}  // namespace cute_gemm

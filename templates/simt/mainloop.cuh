@@ -1,0 +1,51 @@
+// The loop over k of the kernels whose tiles of A and B are copied, waited for and multiplied.
+
+#pragma once
+
+#include "tiles.cuh"
+
+namespace cute_gemm {
+
+// One tile's products: outer products of the thread's part of each column of A's tile and of B's,
+// unrolled `kUnroll` columns far.
+template <class Config, int kUnroll, class Accumulator, int kTM, int kTN>
+CUTE_DEVICE void multiply_tile(Accumulator (&sums)[kTM][kTN], FragmentsA<Config> const& rows,
+                               FragmentsB<Config> const& columns) {
+#pragma unroll kUnroll
+  for (int k = 0; k < size<2>(typename Config::Tile{}); ++k) {
+    Accumulator a[kTM], b[kTN];
+    rows.read(a, k);
+    columns.read(b, k);
+    outer_product<Config>(sums, a, b);
+  }
+}
+
+// A CTA's tile of C: each tile of A and B goes gmem -> registers -> smem, where its products are made.
+template <int kUnroll, class Config>
+CUTE_DEVICE void outer_products(Gemm<Config> const& gemm) {
+  constexpr int kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{});
+  int const thread = threadIdx.x;
+  Corner const corner = gemm.corner(), mine = first_result<Config>(thread);
+
+  auto* tile_a = shared_tiles<Config>();
+  auto* tile_b = tile_a + Config::kSmemA;
+  TileCopyA<Config> copy_a(gemm.a(corner.row, 0), gemm.lda, gemm.m - corner.row, gemm.k, thread);
+  TileCopyB<Config> copy_b(gemm.b(corner.column, 0), gemm.ldb, gemm.n - corner.column, gemm.k, thread);
+  FragmentsA<Config> const rows(tile_a, mine.row);
+  FragmentsB<Config> const columns(tile_b, mine.column);
+
+  typename Config::Accumulator sums[kTM][kTN] = {};
+  CUTE_NO_UNROLL
+  for (int first = 0; first < gemm.k; first += size<2>(typename Config::Tile{})) {
+    copy_a.fetch();
+    copy_b.fetch();
+    __syncthreads();  // nobody reads the tiles before any more
+    copy_a.store(tile_a);
+    copy_b.store(tile_b);
+    __syncthreads();
+    multiply_tile<Config, kUnroll>(sums, rows, columns);
+  }
+  write(gemm, corner.row + mine.row, corner.column + mine.column, sums);
+}
+
+}  // namespace cute_gemm

@@ -1,0 +1,27 @@
+// register_rows: shared-memory tiles, each thread some rows of C.
+//
+// The idea: an element of B, once in a register, serves all of a thread's rows, which are neighbours
+// and so come out of shared memory in one vector: two rows take 3/2 words per product instead of 2.
+
+#pragma once
+
+#include "mainloop.cuh"
+
+namespace cute_gemm {
+
+template <class Config>
+struct RegisterRows {
+  static constexpr int kTM = size(typename Config::ValuesM{});
+  static constexpr int kVector = cute::min(kTM, 16 / int(sizeof(typename Config::Element)));
+
+  using ValuesM = Layout<Shape<Int<kVector>, Int<kTM / kVector>>, Stride<_1, Int<kVector>>>;
+};
+
+template <class Config>
+CUTE_DEVICE void register_rows(Gemm<Config> const& gemm) {
+  using Page = RegisterRows<Config>;
+  static_assert(same_offsets(typename Config::ValuesM{}, typename Page::ValuesM{}), "ValuesM");
+  outer_products<4>(gemm);  // further ahead, the reads would take more registers than two CTAs leave
+}
+
+}  // namespace cute_gemm

@@ -1,0 +1,31 @@
+// smem_tiled: square tiles of A and B in shared memory, K in steps.
+//
+// The idea: what smem_full_k does, a step of K at a time, so that shared memory does not limit K. A
+// tile is stored with its M or N mode contiguous; one that comes with k contiguous is turned on its
+// way, into rows padded so that the turned stores hit different banks.
+
+#pragma once
+
+#include "mainloop.cuh"
+
+namespace cute_gemm {
+
+template <class Config>
+struct SmemTiled {
+  using Tile = typename Config::Tile;
+  static constexpr int kBM = size<0>(Tile{}), kBN = size<1>(Tile{}), kBK = size<2>(Tile{});
+  static constexpr int kPad = 16 / sizeof(typename Config::Element);
+
+  using SmemA = Layout<Shape<Int<kBM>, Int<kBK>>, Stride<_1, Int<kBM + (Config::kMajorKA ? kPad : 0)>>>;
+  using SmemB = Layout<Shape<Int<kBN>, Int<kBK>>, Stride<_1, Int<kBN + (Config::kMajorKB ? kPad : 0)>>>;
+};
+
+template <class Config>
+CUTE_DEVICE void smem_tiled(Gemm<Config> const& gemm) {
+  using Page = SmemTiled<Config>;
+  static_assert(same_offsets(typename Config::SmemA{}, typename Page::SmemA{}), "SmemA");
+  static_assert(same_offsets(typename Config::SmemB{}, typename Page::SmemB{}), "SmemB");
+  outer_products<Page::kBK>(gemm);  // of one row and one column
+}
+
+}  // namespace cute_gemm

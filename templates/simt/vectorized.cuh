@@ -1,0 +1,60 @@
+// vectorized: 128-bit accesses.
+//
+// The idea: the outer products of thread_tile_2d, with four words to an instruction. A thread's copy
+// is a vector along the operand's unit stride; along k, it is turned on its way into shared memory,
+// which takes a store per element. A thread's results are neighbours, so that its part of a row of
+// shared memory is read in vectors too: 4 reads for 64 products instead of 16. What it costs is bank
+// conflicts: the vectors of neighbouring threads are 32 bytes apart.
+
+#pragma once
+
+#include "mainloop.cuh"
+
+namespace cute_gemm {
+
+// Which thread copies which vector of a tile (kRows,bK): neighbours follow each other along the
+// operand's unit stride, down a whole column or, along k, for a sector of each row (8 elements, where
+// they go alone). A vector is as long as base pointer and leading dimension allow.
+template <class Config, class Copy, int kRows, bool kMajorK>
+struct VectorCopy {
+  static constexpr int kBK = size<2>(typename Config::Tile{}), kSize = sizeof(typename Config::Element);
+  static constexpr int kThreads = size(typename Config::Threads{});
+  static constexpr int kVector = kMajorK ? Copy::kBlockColumns : Copy::kBlockRows;
+
+  static constexpr int kSector = kVector == 1 && kSize > 2 ? 8 : 32 / (kVector * kSize);
+  static constexpr int kLanes = kMajorK ? cute::min(kSector, kBK / kVector)
+                                        : cute::min(kRows / kVector, kThreads);
+  static constexpr int kOthers = kThreads / kLanes, kDown = cute::min(kRows, kOthers);
+
+  // thread -> row + kStepRows * column
+  using AlongK = Layout<Shape<Int<kLanes>, Int<kDown>, Int<kOthers / kDown>>,
+                        Stride<Int<kVector * kDown>, _1, Int<kLanes * kVector * kDown>>>;
+  using AlongMN = Layout<Shape<Int<kLanes>, Int<kOthers>>, Stride<Int<kVector>, Int<kVector * kLanes>>>;
+  using Threads = conditional_t<kMajorK, AlongK, AlongMN>;
+};
+
+template <class Config>
+struct Vectorized {
+  using Tile = typename Config::Tile;
+  using CopyA = VectorCopy<Config, typename Config::CopyA, size<0>(Tile{}), Config::kMajorKA>;
+  using CopyB = VectorCopy<Config, typename Config::CopyB, size<1>(Tile{}), Config::kMajorKB>;
+
+  // `count` neighbours, in vectors of 16 bytes where there are as many.
+  static constexpr int kMost = 16 / sizeof(typename Config::Element);
+  template <int count, int run = cute::min(count, kMost)>
+  using Neighbours = Layout<Shape<Int<run>, Int<count / run>>, Stride<_1, Int<run>>>;
+  using ValuesM = Neighbours<size(typename Config::ValuesM{})>;
+  using ValuesN = Neighbours<size(typename Config::ValuesN{})>;
+};
+
+template <class Config>
+CUTE_DEVICE void vectorized(Gemm<Config> const& gemm) {
+  using Page = Vectorized<Config>;
+  static_assert(same_offsets(typename Config::CopyA::Threads{}, typename Page::CopyA::Threads{}), "CopyA");
+  static_assert(same_offsets(typename Config::CopyB::Threads{}, typename Page::CopyB::Threads{}), "CopyB");
+  static_assert(same_offsets(typename Config::ValuesM{}, typename Page::ValuesM{}), "ValuesM");
+  static_assert(same_offsets(typename Config::ValuesN{}, typename Page::ValuesN{}), "ValuesN");
+  outer_products<size<2>(typename Config::Tile{})>(gemm);
+}
+
+}  // namespace cute_gemm

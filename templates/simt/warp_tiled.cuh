@@ -1,0 +1,40 @@
+// warp_tiled: tiles of CTA, warp and thread, as CUTLASS's hierarchy has them.
+//
+// The idea: bank_free, with the results dealt out again. A warp takes a compact tile of C, so that it
+// reads few different words; of its 8 x 4 lanes, neighbours share a vector of A and those two apart
+// one of B, so that shared memory serves 16 lanes of a 128-bit read at a time instead of 8.
+
+#pragma once
+
+#include "mainloop.cuh"
+
+namespace cute_gemm {
+
+template <class Config>
+struct WarpTiled {
+  using Tile = typename Config::Tile;
+  static constexpr int kBM = size<0>(Tile{}), kBN = size<1>(Tile{}), kBK = size<2>(Tile{});
+  static constexpr int kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{});
+  static constexpr int kWarpM = 8 * kTM, kWarpN = 4 * kTN;  // a warp's tile
+  static constexpr int kVector = 16 / sizeof(typename Config::Element);
+  static constexpr int kRunM = cute::min(kTM, kVector), kRunN = cute::min(kTN, kVector);
+
+  // The bits of a lane's number are n m m m n, those of a warp's m first.
+  using Threads = Layout<
+      Shape<_2, _8, _2, Int<kBM / kWarpM>, Int<kBN / kWarpN>>,
+      Stride<Int<kRunN * kBM>, Int<kRunM>, Int<2 * kRunN * kBM>, Int<kWarpM>, Int<kWarpN * kBM>>>;
+  // The lanes' vectors lie side by side; a thread's next one behind those of its warp.
+  using ValuesM = Layout<Shape<Int<kRunM>, Int<kTM / kRunM>>, Stride<_1, Int<8 * kRunM>>>;
+  using ValuesN = Layout<Shape<Int<kRunN>, Int<kTN / kRunN>>, Stride<_1, Int<4 * kRunN>>>;
+};
+
+template <class Config>
+CUTE_DEVICE void warp_tiled(Gemm<Config> const& gemm) {
+  using Page = WarpTiled<Config>;
+  static_assert(same_offsets(typename Config::Threads{}, typename Page::Threads{}), "Threads");
+  static_assert(same_offsets(typename Config::ValuesM{}, typename Page::ValuesM{}), "ValuesM");
+  static_assert(same_offsets(typename Config::ValuesN{}, typename Page::ValuesN{}), "ValuesN");
+  outer_products<Page::kBK>(gemm);
+}
+
+}  // namespace cute_gemm

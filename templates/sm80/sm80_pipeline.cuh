@@ -1,0 +1,92 @@
+// sm80_pipeline: multistage cp.async -> swizzled shared memory -> ldmatrix -> mma.sync -> C.
+//
+// The idea: several k tiles are on their way at a time. cp.async copies them into a ring of stages in
+// shared memory while tensor_core's products are made of the oldest, so that the time of a copy is
+// waited for once and not once per tile.
+//
+// CuTe is a calculator of layouts here, and the loops are written out. An address is a 32-bit register
+// with the thread's part, computed once, and a distance that is known to the compiler and lies in
+// the instruction; a swizzle is split so that its part of that distance stays a constant (join).
+// A CuTe tensor of a swizzled stage applies the swizzle to 64-bit pointers at each access, one of global
+// memory keeps a predicate and a multiple of the leading dimension for each copy of a tile, and
+// cute::copy issues all copies of a tile at once. Written out, a copy is predicated by one row count, a
+// tile goes on its way in parts between the MMAs, and only the last tile along k, loaded first,
+// looks at K's end.
+
+#pragma once
+
+#include "mainloop.cuh"
+#include "write.cuh"
+
+namespace cute_gemm {
+
+// C (M,N):(1,ldc) = alpha * A (M,K) B (N,K)^T + beta * C; one CTA computes one (bM,bN) tile.
+template <class Config>
+CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Config::Element const* B,
+                               typename Config::ElementC* C, int m, int n, int k, int64_t lda,
+                               int64_t ldb, int64_t ldc, typename Config::Accumulator alpha,
+                               typename Config::Accumulator beta) {
+  using CtaTiler = typename Config::CtaTiler;
+  using SmemLayoutA = typename Config::SmemLayoutA;  // (bM,bK,PIPE)
+  constexpr int kBK = size<2>(CtaTiler{}), kStages = size<2>(SmemLayoutA{});
+  extern __shared__ __align__(128) char shared[];
+  Corner const corner = cta_corner<CtaTiler, Config::kRasterGroup>(m, n);
+  typename Config::Epilogue epilogue{alpha, beta};
+  int const k_tiles = epilogue.without_sums(k) ? 0 : ceil_div(k, kBK);
+
+  Tensor sums = partition_fragment_C(typename Config::TiledMma{}, select<0, 1>(CtaTiler{}));  // (MMA,MMA_M,MMA_N)
+  clear(sums);
+
+  if (k_tiles > 0) {
+    uint32_t const smem_a = cast_smem_ptr_to_uint(shared);
+    uint32_t const smem_b = smem_a + size(SmemLayoutA{}) * sizeof(typename Config::Element);
+    Tiles<Config> tiles(A, B, m, n, lda, ldb, corner, smem_a, smem_b, threadIdx.x);
+
+    // The last k tile, the only one that can be cut short, is loaded first: the loop needs no
+    // predicate along k, and the order of a sum is free.
+    tiles.seek(k_tiles - 1, 0);
+    tiles.load_cut(k - (k_tiles - 1) * kBK);
+    cp_async_fence();
+    CUTE_UNROLL
+    for (int stage = 1; stage < kStages - 1; ++stage) {
+      tiles.advance(stage, stage < k_tiles);
+      tiles.load();
+      cp_async_fence();
+    }
+
+    Blocks<Config> blocks(smem_a, smem_b, threadIdx.x);
+    constexpr int kBlocks = Blocks<Config>::kBlocks;
+    static_assert(kBlocks > 1, "the fragments of the next block are loaded while one is multiplied");
+    cp_async_wait<kStages - 2>();
+    __syncthreads();
+    blocks.load(0, 0);
+
+    int read = 0, write = kStages - 1;
+    CUTE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+      CUTE_UNROLL
+      for (int block = 0; block < kBlocks; ++block) {
+        if (block == kBlocks - 1) {
+          cp_async_wait<kStages - 2>();
+          __syncthreads();
+          read = read == kStages - 1 ? 0 : read + 1;
+        }
+        blocks.load((block + 1) % kBlocks, read);
+        // The copies of a tile to come are spread over the blocks, as far as the wait above allows.
+        if (block == 0) tiles.advance(write, k_tile + kStages - 1 < k_tiles);
+        if (block < kBlocks - 1) tiles.load(block, kBlocks - 1);
+        if (block == kBlocks - 2) {
+          cp_async_fence();
+          write = write == kStages - 1 ? 0 : write + 1;
+        }
+        blocks.multiply(block, sums);
+      }
+    }
+    cp_async_wait<0>();
+  }
+
+  write_staged<Config>(sums, shared, C + corner.row + corner.column * ldc, ldc, m - corner.row,
+                       n - corner.column, epilogue);
+}
+
+}  // namespace cute_gemm

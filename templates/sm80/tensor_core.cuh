@@ -1,0 +1,63 @@
+// tensor_core: tiled MMA on swizzled shared memory, without a pipeline.
+//
+// The idea: the products go to the tensor cores. A warp's mma.sync takes whole blocks of A and B, which
+// ldmatrix brings from shared memory into the registers of the lanes that have to hold them; an XOR
+// swizzle keeps both the copies and ldmatrix free of conflicts. Each k tile is copied, waited
+// for and multiplied before the next.
+
+#pragma once
+
+#include "mainloop.cuh"
+#include "write.cuh"
+
+namespace cute_gemm {
+
+// C (M,N):(1,ldc) = alpha * A (M,K) B (N,K)^T + beta * C; one CTA computes one (bM,bN) tile.
+template <class Config>
+CUTE_DEVICE void tensor_core(typename Config::Element const* A, typename Config::Element const* B,
+                             typename Config::ElementC* C, int m, int n, int k, int64_t lda,
+                             int64_t ldb, int64_t ldc, typename Config::Accumulator alpha,
+                             typename Config::Accumulator beta) {
+  using CtaTiler = typename Config::CtaTiler;
+  using SmemLayoutA = typename Config::SmemLayoutA;  // (bM,bK,1)
+  constexpr int kBK = size<2>(CtaTiler{});
+  extern __shared__ __align__(128) char shared[];
+  Corner const corner = cta_corner<CtaTiler, Config::kRasterGroup>(m, n);
+  typename Config::Epilogue epilogue{alpha, beta};
+  int const k_tiles = epilogue.without_sums(k) ? 0 : ceil_div(k, kBK);
+
+  Tensor sums = partition_fragment_C(typename Config::TiledMma{}, select<0, 1>(CtaTiler{}));  // (MMA,MMA_M,MMA_N)
+  clear(sums);
+
+  if (k_tiles > 0) {
+    uint32_t const smem_a = cast_smem_ptr_to_uint(shared);
+    uint32_t const smem_b = smem_a + size(SmemLayoutA{}) * sizeof(typename Config::Element);
+    Tiles<Config> tiles(A, B, m, n, lda, ldb, corner, smem_a, smem_b, threadIdx.x);
+    Blocks<Config> blocks(smem_a, smem_b, threadIdx.x);
+
+    // The last k tile, the only one that K can cut, comes first: the order of a sum is free.
+    tiles.seek(k_tiles - 1, 0);
+    tiles.load_cut(k - (k_tiles - 1) * kBK);
+    CUTE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+      if (k_tile > 0) {
+        __syncthreads();  // nobody reads the tile before any more
+        tiles.advance(0);
+        tiles.load();
+      }
+      cp_async_fence();
+      cp_async_wait<0>();
+      __syncthreads();
+      CUTE_UNROLL
+      for (int block = 0; block < Blocks<Config>::kBlocks; ++block) {
+        blocks.load(block, 0);
+        blocks.multiply(block, sums);
+      }
+    }
+  }
+
+  write_staged<Config>(sums, shared, C + corner.row + corner.column * ldc, ldc, m - corner.row,
+                       n - corner.column, epilogue);
+}
+
+}  // namespace cute_gemm
