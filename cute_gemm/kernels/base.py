@@ -8,13 +8,24 @@ unit, a launch, and the accesses that the report counts.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
-from cute_gemm.model.price import Footprint, Pace, Price, Prices, footprint, residue, sample
+from cute_gemm.model.price import (
+    Footprint,
+    Pace,
+    Price,
+    Prices,
+    Tally,
+    footprint,
+    pitch,
+    sample,
+    tally,
+)
 from cute_gemm.problem import reference
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.signature import GEMM, Launch, Signature
@@ -30,7 +41,7 @@ if TYPE_CHECKING:
 
 #: Builds that are kept in memory, by (kernel, config, arch).
 _BUILDS_KEPT = 4096
-_FOOTPRINTS_KEPT = 4096
+_TALLIES_KEPT = 16384
 
 
 class Kernel(ABC):
@@ -209,40 +220,50 @@ class CompiledKernel(Kernel):
         """Return how its threads divide tiles, as far as that is worth a picture."""
         return ()
 
+    #: How it gets on, by the type of its products; measured where there is a row.
+    paces: ClassVar[Mapping[str, Pace]] = {}
+
     def pace(self, config: Any) -> Pace:
-        """Return how it gets on: measured, by the type of its products."""
-        return Pace()
+        """Return how a config gets on."""
+        element = DTYPES[config.dtype]
+        kind = "half" if element.bytes == 2 else "complex" if element.is_complex else element.name
+        if getattr(config, "compute", "") == "tf32" or getattr(config, "math", "") == "tf32":
+            kind = "tf32"
+        return self.paces.get(kind, Pace())
 
     def traits(self, problem: GemmProblem) -> Any:
         """Return all of a problem that its legal configs and their footprints depend on."""
         found: list[Any] = [problem.compute, max(problem.m, problem.n, problem.k) >= 2**31 - 4096]
         for x in (problem.A, problem.B, problem.C):
             row = x.shape[x.unit] * DTYPES[x.dtype].bytes % 16
-            single = x.shape[1 - x.unit] <= 1
-            found += [x.dtype, x.unit, x.conj, x.alignment, residue(x), row, single]
+            found += [x.dtype, x.unit, x.conj, x.alignment, pitch(x), row and gcd(row, 16)]
         return tuple(found)
 
     def footprint(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Footprint:
-        """Return what a CTA of a config costs, by the counts of its accesses; kept in memory."""
-        matrices = (problem.A, problem.B, problem.C)
-        residues = tuple((residue(x), x.alignment) for x in matrices)
-        key = (self.name, config, residues, gpu.name)
-        found = _footprints.get(key)
-        if found is None:
-            one = sample(problem, config.tile)
-            if len(_footprints) >= _FOOTPRINTS_KEPT:
-                _footprints.clear()
-            found = _footprints[key] = footprint(
-                config.tile,
-                self.accesses(config, one),
-                self.work(config, one),
-                self.launch(config, one),
-                self.pace(config),
-                gpu,
-                DTYPES[DTYPES[problem.A.dtype].accumulator].bytes,
-                getattr(config, "min_ctas", 1),
-            )
-        return found
+        """Return what a CTA of a config costs; the counts of its accesses are kept in memory."""
+        one = sample(problem, config.tile)
+        keys = {
+            x.name: (self.name, config, x.name, pitch(x), x.alignment)
+            for x in (problem.A, problem.B, problem.C)
+        }
+        missing = [name for name, key in keys.items() if key not in _tallies]
+        if missing:
+            if len(_tallies) >= _TALLIES_KEPT:
+                _tallies.clear()
+                missing = list(keys)
+            accesses = self.accesses(config, one)
+            for name in missing:
+                _tallies[keys[name]] = tally(each for each in accesses if each.operand == name)
+        return footprint(
+            config.tile,
+            [_tallies[key] for key in keys.values()],
+            self.work(config, one),
+            self.launch(config, one),
+            self.pace(config),
+            gpu,
+            DTYPES[DTYPES[problem.A.dtype].accumulator].bytes,
+            getattr(config, "min_ctas", 1),
+        )
 
     def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:
         """Return the predicted time of a config on a problem."""
@@ -281,4 +302,4 @@ class CompiledKernel(Kernel):
 
 
 _builds: dict[tuple[str, Any, str], Build] = {}
-_footprints: dict[Any, Footprint] = {}
+_tallies: dict[Any, dict[str, Tally]] = {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -109,13 +110,13 @@ class Price:
 def sample(problem: GemmProblem, tile: tuple[int, int, int]) -> GemmProblem:
     """Return a problem of one CTA and `DEPTH` k-tiles with matrices laid out as the given one's.
 
-    Only the leading dimensions' residues to lines of L2 are kept, on which the counts depend.
+    Of the leading dimensions only the `pitch` is kept, on which the counts depend.
     """
     m, n, k = tile[0], tile[1], DEPTH * tile[2]
 
     def part(matrix: Matrix, shape: tuple[int, int]) -> Matrix:
         size = DTYPES[matrix.dtype].bytes
-        ld = residue(matrix) // size + (LINE << 10) // size
+        ld = (pitch(matrix) + (LINE << 10)) // size
         stride = (1, ld) if matrix.unit == 0 else (ld, 1)
         return replace(matrix, shape=shape, stride=stride, l=1, batch_stride=0)
 
@@ -123,14 +124,51 @@ def sample(problem: GemmProblem, tile: tuple[int, int, int]) -> GemmProblem:
     return replace(problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C)
 
 
-def residue(matrix: Matrix) -> int:
-    """Return the leading dimension's bytes modulo a line of L2."""
-    return matrix.ld * DTYPES[matrix.dtype].bytes % LINE
+def pitch(matrix: Matrix) -> int:
+    """Return the bytes up to a line of L2 that divide the steps between rows; 0 of a single one.
+
+    The rows of a tile begin at all multiples of it: more than that the counts do not depend on.
+    """
+    if matrix.shape[1 - matrix.unit] <= 1:
+        return 0
+    return gcd(matrix.ld * DTYPES[matrix.dtype].bytes, LINE)
+
+
+class Tally(NamedTuple):
+    """What is counted of an operand, per k-tile or CTA: wavefronts, passes of L1, sectors of L2.
+
+    ``moves``: instructions.
+    """
+
+    waves: float = 0.0
+    passes: float = 0.0
+    sectors: float = 0.0
+    moves: float = 0.0
+
+    def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
+        return Tally(*map(sum, zip(self, other, strict=True)))
+
+
+def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
+    """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``."""
+    found = {"k-tile": Tally(), "CTA": Tally()}
+    for access in accesses:
+        counts = analyze(access).launch
+        share = DEPTH if access.unit == "k-tile" else 1
+        if isinstance(counts, SharedCounts):
+            # A cp.async has an access of each space: its instruction is counted in the other.
+            moves = 0 if access.instruction == "cp.async" else counts.requests
+            one = Tally(waves=counts.wavefronts / share, moves=moves / share)
+        else:
+            passes = max(counts.requests, counts.lines / 4)
+            one = Tally(0.0, passes / share, counts.l2_sectors / share, counts.requests / share)
+        found[access.unit] += one
+    return found
 
 
 def footprint(
     tile: tuple[int, int, int],
-    accesses: Iterable[Access],
+    tallies: Iterable[dict[str, Tally]],
     work: Work,
     launch: Launch,
     pace: Pace,
@@ -138,39 +176,27 @@ def footprint(
     sums: int,
     min_ctas: int,
 ) -> Footprint:
-    """Count a config's accesses of a `sample` and say what a CTA costs.
+    """Say what a CTA costs, from its operands' tallies and what a `sample` multiplies.
 
     ``sums``: bytes of an accumulator; ``min_ctas``: CTAs that registers are rationed for.
     """
-    per = {"k-tile": [0.0] * 4, "CTA": [0.0] * 4}  # wavefronts, passes, sectors, instructions
-    for access in accesses:
-        counts = analyze(access).launch
-        sums_of = per[access.unit]
-        if isinstance(counts, SharedCounts):
-            sums_of[0] += counts.wavefronts
-        else:
-            sums_of[1] += max(counts.requests, counts.lines / 4)
-            sums_of[2] += counts.l2_sectors
-        # A cp.async has an access of each space.
-        if not isinstance(counts, SharedCounts) or access.instruction != "cp.async":
-            sums_of[3] += counts.requests
-    waves, passes, sectors, moves = (total / DEPTH for total in per["k-tile"])
+    each, end = Tally(), Tally()
+    for one in tallies:
+        each, end = each + one["k-tile"], end + one["CTA"]
     products = work.products / DEPTH
     clocks = gpu.sms * gpu.clock_ghz * 1e9
     peak = gpu.peak(work.rate, work.unit) or gpu.peak("float32", "CUDA cores")
     assert peak is not None
     units = {
         work.unit: products / (peak.tflops * 1e12 / 2 / clocks) * pace.slowdown,
-        "shared memory": waves * WAVEFRONT,
-        "L1": passes * PASS,
+        "shared memory": each.waves * WAVEFRONT,
+        "L1": each.passes * PASS,
     }
     if work.unit == "CUDA cores":
-        units["instruction issue"] = (products / 32 + moves) / 4
-    busy = float(np.cbrt(sum(clock**3 for clock in units.values())))
-    warps = launch.block / 32
+        units["instruction issue"] = (products / 32 + each.moves) / 4
+    busy = sum(clock**3 for clock in units.values()) ** (1 / 3)
     registers = min(tile[0] * tile[1] * sums // 4 // launch.block + REGISTERS, 255)
-    sm = gpu.arch.multiprocessor
-    resident = 1
+    sm, resident = gpu.arch.multiprocessor, 1
     if sm is not None:
         by_shape = occupancy(sm, launch.block, None, launch.smem).ctas_per_sm
         by_registers = occupancy(sm, launch.block, registers, launch.smem).ctas_per_sm
@@ -178,11 +204,11 @@ def footprint(
     return Footprint(
         tile=tile,
         busy=busy,
-        alone=pace.latency + pace.waits * WAIT + pace.serial * busy * 4 / warps,
+        alone=pace.latency + pace.waits * WAIT + pace.serial * busy * 128 / launch.block,
         cover=MEMORY / pace.ahead if pace.ahead else 0.0,
-        end=END * (per["CTA"][0] + per["CTA"][1]),
-        tile_bytes=sectors * SECTOR,
-        end_bytes=per["CTA"][2] * SECTOR,
+        end=END * (end.waves + end.passes),
+        tile_bytes=each.sectors * SECTOR,
+        end_bytes=end.sectors * SECTOR,
         resident=resident,
         units=tuple(units.items()),
     )

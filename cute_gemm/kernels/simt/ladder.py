@@ -10,6 +10,7 @@ from cute_gemm.cute.choose import VECTOR
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config
+from cute_gemm.model.price import Pace
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -28,9 +29,15 @@ _FLOATS = (
     _Tile((128, 128, 8), (8, 16), 2),
     _Tile((128, 64, 16), (8, 8), 2),
     _Tile((64, 64, 16), (4, 8), 4),
+    _Tile((64, 32, 16), (4, 4), 4),
 )
-_NARROW_FLOATS = (_Tile((128, 64, 16), (8, 8), 3), _Tile((64, 64, 16), (4, 8), 4))
-_COMPLEX, _NARROW_COMPLEX = (_Tile((64, 32, 16), (4, 4), 4),), (_Tile((64, 64, 8), (4, 4), 1),)
+_NARROW_FLOATS = (
+    _Tile((128, 64, 16), (8, 8), 3),
+    _Tile((64, 64, 16), (4, 8), 4),
+    _Tile((64, 32, 16), (4, 4), 4),
+)
+_COMPLEX = (_Tile((64, 32, 16), (4, 4), 4),)
+_NARROW_COMPLEX = (_Tile((64, 64, 8), (4, 4), 1), _Tile((64, 32, 16), (4, 4), 4))
 #: Of ``double_buffered``, tuned and timed on an H200: where A and B are read in the widest vectors,
 #: one of them is not, or neither (elements that wait alone take more registers). Largest first.
 _BUFFERED = {
@@ -84,6 +91,12 @@ class Coalesced(SimtKernel):
     options = ("warp_along", "tile", "min_ctas")
     choices: ClassVar = {"warp_along": ("m", "n", "k")}
     staged = False
+    paces: ClassVar = {
+        "half": Pace(1.5, 94, 0.47),
+        "float32": Pace(1.47, 49, 0.44),
+        "float64": Pace(1.49, 132, 0.48),
+        "complex": Pace(1.4, 115, 0.48),
+    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`."""
@@ -112,6 +125,12 @@ class SmemTiled(SimtKernel):
     name = "smem_tiled"
     summary = "square tiles in shared memory, K in steps"
     options = ("tile", "raster", "min_ctas")
+    paces: ClassVar = {
+        "half": Pace(1.65, 458, 0.52),
+        "float32": Pace(1.5, 2539, 0.54),
+        "float64": Pace(1.72, 414, 0.51),
+        "complex": Pace(3.16, 401, 0.5),
+    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`."""
@@ -124,6 +143,12 @@ class RegisterRows(SimtKernel):
     name = "register_rows"
     summary = "shared-memory tiles, each thread two (thread_tile) rows of C"
     options = ("tile", "thread_tile", "raster", "min_ctas")
+    paces: ClassVar = {
+        "half": Pace(6.05, 409, 0.51),
+        "float32": Pace(5.55, 449, 0.53),
+        "float64": Pace(3.39, 402, 0.5),
+        "complex": Pace(1.96, 400, 0.5),
+    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`."""
@@ -162,6 +187,12 @@ class ThreadTile2d(SimtKernel):
     name = "thread_tile_2d"
     summary = "TM x TN results per thread, outer products from registers"
     options = ("tile", "thread_tile", "raster", "min_ctas")
+    paces: ClassVar = {
+        "half": Pace(1.86, 459, 1.27),
+        "float32": Pace(1.45, 462, 1.78),
+        "float64": Pace(1.46, 1360, 0.66),
+        "complex": Pace(1.56, 541, 0.73),
+    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`."""
@@ -175,6 +206,12 @@ class Vectorized(SimtKernel):
     summary = "128-bit accesses, K-major operands turned on their way into shared memory"
     options = ("tile", "thread_tile", "raster", "min_ctas")
     wide = True
+    paces: ClassVar = {
+        "half": Pace(2.43, 417, 0.58),
+        "float32": Pace(1.37, 467, 0.96),
+        "float64": Pace(2.35, 719, 1.18),
+        "complex": Pace(1.66, 433, 0.57),
+    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`."""
@@ -189,6 +226,12 @@ class BankFree(SimtKernel):
     options = ("tile", "thread_tile", "skew", "raster", "min_ctas")
     choices: ClassVar = {"skew": ("xor", "padding")}
     wide = True
+    paces: ClassVar = {
+        "half": Pace(1.85, 459, 1.78),
+        "float32": Pace(1.01, 481, 1.95),
+        "float64": Pace(1.43, 1477, 0.64),
+        "complex": Pace(1.27, 675, 1.26),
+    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`."""
@@ -204,6 +247,12 @@ class WarpTiled(SimtKernel):
     options: tuple[str, ...] = ("tile", "thread_tile", "skew", "raster", "min_ctas")
     choices: ClassVar = {"skew": ("xor", "padding")}
     wide = True
+    paces: ClassVar = {
+        "half": Pace(1.92, 396, 1.62),
+        "float32": Pace(1.07, 529, 1.6),
+        "float64": Pace(1.46, 584, 2.02),
+        "complex": Pace(1.16, 502, 1.26),
+    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`."""
@@ -226,6 +275,12 @@ class DoubleBuffered(WarpTiled):
     summary = "the next tile loaded (registers or cp.async) while this one is computed"
     options = (*WarpTiled.options, "staging")
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
+    paces: ClassVar = {
+        "half": Pace(1.83, 469, 1.31, ahead=1),
+        "float32": Pace(0.69, 147, 0.98, ahead=1),
+        "float64": Pace(1.23, 355, 0.41, ahead=1),
+        "complex": Pace(0.88, 241, 0.34, ahead=1),
+    }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`.
@@ -236,11 +291,10 @@ class DoubleBuffered(WarpTiled):
         tiles = _BUFFERED[problem.inputs.name][_narrow(problem)]
         if not options.keys().isdisjoint(("tile", "thread_tile")):
             tiles = (tiles[0]._replace(min_ctas=1),)
-        # The longer side for the operand that need not be turned, and wait in registers.
         turn = problem.A.major == "K" and problem.B.major == "MN"
         return [
             {
-                "tile": (row.tile[1], row.tile[0], row.tile[2]) if turn else row.tile,
+                "tile": tile,
                 "thread_tile": row.thread_tile,
                 "skew": "padding",
                 "results": "quads",
@@ -248,7 +302,13 @@ class DoubleBuffered(WarpTiled):
                 "min_ctas": row.min_ctas,
             }
             for row in tiles
+            # The longer side first for the operand that need not be turned, and wait in registers.
+            for tile in dict.fromkeys((_turned(row.tile, turn), _turned(row.tile, not turn)))
         ]
+
+
+def _turned(tile: tuple[int, int, int], turn: bool) -> tuple[int, int, int]:
+    return (tile[1], tile[0], tile[2]) if turn else tile
 
 
 def _square(problem: GemmProblem, columns: int) -> dict[str, Any]:

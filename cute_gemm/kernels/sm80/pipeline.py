@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from cute_gemm.kernels.sm80.structure import (
     tiled_mma,
 )
 from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, stored
+from cute_gemm.model.price import Pace
 from cute_gemm.problem.dtypes import DTYPES, factor
 from cute_gemm.toolchain.signature import Launch
 
@@ -45,23 +47,56 @@ Tile = tuple[tuple[int, int, int], tuple[int, int], int, int]
 
 _HALF_TILES: tuple[Tile, ...] = (
     ((128, 256, 64), (2, 4), 3, 1),
+    ((256, 128, 64), (4, 2), 3, 1),
     ((128, 128, 32), (2, 2), 4, 2),
-    ((128, 128, 32), (2, 2), 3, 2),
+    ((128, 64, 64), (2, 2), 3, 2),
+    ((64, 128, 64), (2, 2), 3, 2),
+    ((64, 64, 64), (2, 2), 4, 2),
+    ((64, 32, 64), (2, 1), 5, 2),
+    ((32, 64, 64), (1, 2), 5, 2),
+    ((16, 128, 64), (1, 4), 4, 2),
+    ((128, 16, 64), (4, 1), 4, 2),
     ((64, 64, 32), (2, 2), 4, 2),
 )
-#: (dtype, compute) -> candidates, for large problems first; the last also fit sm_86's 99 KiB.
+#: (dtype, compute) -> candidates, tuned on an H200 and fit for the 99 KiB of sm_86 in part.
 _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ("float16", "float32"): _HALF_TILES,
     ("bfloat16", "float32"): _HALF_TILES,
     ("float32", "tf32"): (
+        ((256, 128, 16), (4, 2), 3, 1),
+        ((128, 256, 16), (2, 4), 3, 1),
         ((128, 128, 32), (2, 4), 3, 1),
-        ((128, 64, 32), (2, 2), 3, 1),
         ((64, 64, 32), (2, 2), 4, 2),
+        ((32, 128, 32), (1, 4), 4, 2),
+        ((128, 32, 32), (4, 1), 4, 2),
+        ((32, 64, 32), (1, 2), 4, 2),
+        ((64, 32, 32), (2, 1), 4, 2),
     ),
-    ("float32", "float32"): (((128, 128, 16), (2, 4), 3, 1), ((64, 64, 16), (2, 2), 4, 2)),
-    ("float64", "float64"): (((128, 128, 16), (2, 4), 4, 1), ((64, 64, 16), (2, 2), 4, 2)),
-    ("int8", "int32"): (((128, 128, 64), (2, 2), 3, 1), ((64, 64, 64), (2, 2), 4, 2)),
+    ("float32", "float32"): (
+        ((128, 128, 16), (2, 4), 3, 1),
+        ((64, 64, 32), (2, 2), 3, 2),
+        ((64, 64, 16), (2, 2), 4, 2),
+    ),
+    ("float64", "float64"): (
+        ((128, 64, 16), (2, 2), 3, 1),
+        ((64, 128, 16), (2, 2), 3, 1),
+        ((64, 64, 16), (2, 2), 4, 2),
+        ((64, 32, 16), (2, 1), 4, 2),
+        ((32, 64, 16), (1, 2), 4, 2),
+        ((32, 32, 16), (1, 1), 4, 2),
+    ),
+    ("int8", "int32"): (
+        ((128, 256, 64), (2, 4), 3, 1),
+        ((256, 128, 64), (4, 2), 3, 1),
+        ((128, 128, 128), (2, 4), 3, 1),
+        ((128, 128, 64), (2, 2), 3, 1),
+        ((64, 64, 128), (2, 2), 3, 2),
+        ((64, 64, 64), (2, 2), 4, 2),
+    ),
 }
+#: Copies of one thread and tile beyond which they are not unrolled (`TileLoader`), and the part of
+#: a load's wait that each then costs.
+_UNROLLED, _ROLLED_WAIT = 16, 0.36
 #: The field reference's, of 16-bit types (``copy="mn_major"``).
 _REFERENCE = ((128, 128, 32), (2, 2), 3, 1)
 
@@ -84,9 +119,27 @@ class Sm80Pipeline(CompiledKernel):
         if policy == "mn_major" and problem.inputs.bytes == 2:
             return (_REFERENCE,)
         tiles = _TILES[problem.inputs.name, problem.compute]
-        # Copies of 1 and 2 bytes go through registers, of which the largest tile has none to spare.
+        # Copies of 1 and 2 bytes go through registers, of which the largest tiles have few.
         narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
-        return tiles[narrow:]
+        return [row for row in tiles if not narrow or row[0][0] * row[0][1] < 128 * 256]
+
+    paces: ClassVar = {
+        "half": Pace(1.52, 103, 0.40),
+        "tf32": Pace(2.55, 227, 0.43),
+        "float32": Pace(0.86, 149, 0.73),
+        "float64": Pace(0.94, 146, 0.55),
+        "int8": Pace(1.61, 127, 0.95),
+    }
+
+    def pace(self, config: Config) -> Pace:
+        """See :meth:`CompiledKernel.pace`: narrow copies go one by one through registers."""
+        waits = 0.0
+        parts = structure(config)
+        for plan in parts.operands:
+            copies = prod(plan.extents) // (plan.gmem_copy.values * parts.mma.size)
+            narrow = plan.gmem_copy.atom.bits < 32
+            waits += copies if narrow else _ROLLED_WAIT * copies if copies > _UNROLLED else 0.0
+        return super().pace(config)._replace(waits=waits, ahead=config.stages - 1)
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline, Tile
+from cute_gemm.model.price import Pace
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -19,6 +20,13 @@ class TensorCore(Sm80Pipeline):
     dtypes = ("float16", "bfloat16", "float32/tf32", "float64", "int8")
     options = ("tile", "warps", "copy", "raster", "min_ctas", "mma")
     stages = (1, 1)
+
+    paces: ClassVar = {
+        "half": Pace(1.97, 1651, 0.67),
+        "tf32": Pace(4.68, 518, 1.30),
+        "float64": Pace(0.93, 1461, 0.66),
+        "int8": Pace(2.77, 656, 1.69),
+    }
 
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
         """See :meth:`Sm80Pipeline.tiles`: two CTAs, so that one computes as one waits."""
