@@ -92,27 +92,19 @@ def mends(
         if not isinstance(access, GlobalAccess) or access.tail == "elements":
             continue
         fills = [item for item in shared if item[1].operand == access.operand != "C"]
-        copies = _mend_global(
-            access,
-            threads,
-            tensor=tensor,
-            copy=copy,
-            instruction=instruction,
-            letters=letters,
-            buffer=buffers[access.operand] if fills else (),
-        )
+        buffered = buffers[access.operand] if fills else []
+        copies = _mend_global(access, threads, tensor, copy, instruction, letters, buffered)
         out[index] = tuple(mend for mend, _ in copies)
         # Where no layout frees the whole buffer, what mends the copy may.
         partly = any(mend.figures["conflicts"] for at, _ in fills for mend in out[at])
         for at, item in fills:
             if not smem.analyze(item).conflict_free and (partly or not out[at]):
+                homes = [(mend, home, [one.direction for one in home]) for mend, home in copies]
                 out[at] = (
                     tuple(
-                        shared_mend(
-                            mend.what, home, [x.direction for x in home].index(item.direction)
-                        )
-                        for mend, home in copies
-                        if item.direction in [x.direction for x in home]
+                        shared_mend(mend.what, home, ways.index(item.direction))
+                        for mend, home, ways in homes
+                        if item.direction in ways
                     )
                     or out[at]
                 )
@@ -145,15 +137,9 @@ class _Candidate(NamedTuple):
 
 
 def _mend_global(
-    access: GlobalAccess,
-    threads: int,
-    *,
-    tensor: Layout | None,
-    copy: TiledCopy | None,
-    instruction: str,
-    letters: dict[str, str],
-    buffer: Sequence[SharedAccess],
-) -> list[tuple[Mend, list[SharedAccess]]]:
+    access: GlobalAccess, threads: int, tensor: Layout | None, copy: TiledCopy | None,
+    instruction: str, letters: dict[str, str], buffer: Sequence[SharedAccess],
+) -> list[tuple[Mend, list[SharedAccess]]]:  # fmt: skip
     """Mends of one global access, each with the accesses of the shared memory that it then fills.
 
     ``letters`` is the op by operand. ``buffer`` are the accesses of the shared memory that is
@@ -288,9 +274,8 @@ class _Change:
     def in_matrix(self, place: _Place) -> GlobalAccess:
         matrix = self.access.matrix
         stride: Any = place.layout.stride  # two integers, as the matrix's were
-        return replace(
-            self.access, matrix=replace(matrix, stride=stride, alignment=place.alignment)
-        )
+        matrix = replace(matrix, stride=stride, alignment=place.alignment)
+        return replace(self.access, matrix=matrix)
 
 
 def _widths(place: _Place, axis: int, size: int) -> Iterator[int]:

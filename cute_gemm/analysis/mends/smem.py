@@ -177,9 +177,8 @@ def _excess(wants: Sequence[Want], size: int, table: np.ndarray, limit: float = 
     return total
 
 
-#: Homes that were looked for: the two operands of a kernel often want the same.
+#: Homes that were looked for, 64 at most: the two operands of a kernel often want the same.
 _searched: dict[Any, Home | None] = {}
-_SEARCHED_KEPT = 64
 
 
 def search(wants: Sequence[Want], size: int, kind: Kind, layout: Layout) -> Home | None:
@@ -190,7 +189,7 @@ def search(wants: Sequence[Want], size: int, kind: Kind, layout: Layout) -> Home
         digest.update(want.lanes.tobytes() + want.vectors.tobytes())
     question = kind, str(layout), size, digest.digest()
     if question not in _searched:
-        if len(_searched) >= _SEARCHED_KEPT:
+        if len(_searched) >= 64:
             _searched.clear()
         _searched[question] = _search(wants, size, kind(layout, wants, size))
     return _searched[question]

@@ -124,20 +124,11 @@ class Config:
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """How A or B gets from global memory to the threads that multiply it.
+    """How A or B, a tile of ``extents`` (bMN, bK), gets to the threads that multiply it.
 
-    Attributes
-    ----------
-    name, major
-        ``"A"`` or ``"B"``; ``"K"`` or ``"MN"``.
-    extents
-        (bMN, bK).
-    load, store
-        The same threads and blocks, in vectors of global and of shared memory.
-    threads, block
-        Thread -> first element of its block, linear in the copy's tile; extents of the block.
-    smem, elements
-        (bMN, bK) -> element of shared memory, and how many of them a tile takes.
+    ``load`` and ``store`` are the same threads and blocks, in vectors of global and of shared
+    memory. ``threads`` is thread -> first element of its ``block``, linear in the copy's tile.
+    ``smem`` is (bMN, bK) -> element of shared memory, of which a tile takes ``elements``.
     """
 
     name: str
@@ -160,18 +151,10 @@ class Operand:
 class Structure:
     """A config worked out.
 
-    Attributes
-    ----------
-    threads
-        Thread (a warp, where it shares a result) -> m + bM * n of its first result.
-    values
-        (run, repeat) -> m, and -> n, of a thread's results from its first.
-    vector_c
-        Results that one access of C moves.
-    chunk
-        Columns of a tile whose products are unrolled.
-    operands
-        A and B; none in kernels without shared memory.
+    ``threads`` is thread (a warp, where it shares a result) -> m + bM * n of its first result;
+    ``values`` (run, repeat) -> m, and -> n, of a thread's results from its first. One access of C
+    moves ``vector_c`` results; the products of ``chunk`` columns are unrolled. ``operands`` are A
+    and B; none in kernels without shared memory.
     """
 
     threads: Layout
