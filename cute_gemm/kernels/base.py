@@ -235,9 +235,9 @@ class CompiledKernel(Kernel):
         """Return all of a problem that its legal configs and their footprints depend on."""
         found: list[Any] = [problem.compute, max(problem.m, problem.n, problem.k) >= 2**31 - 4096]
         for x in (problem.A, problem.B, problem.C):
-            row = x.shape[x.unit] * DTYPES[x.dtype].bytes % 16
-            found += [x.dtype, x.unit, x.conj, x.alignment, pitch(x), row and gcd(row, 16)]
-        return tuple(found)
+            found += [x.dtype, x.unit, x.conj, x.alignment, pitch(x)]
+        # Vectors of C may not straddle the end of a row.
+        return (*found, gcd(problem.C.shape[problem.C.unit] * DTYPES[problem.C.dtype].bytes, 16))
 
     def footprint(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Footprint:
         """Return what a CTA of a config costs; the counts of its accesses are kept in memory."""
