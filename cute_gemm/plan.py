@@ -59,7 +59,7 @@ class Plan:
         self.backend = backend
         self.device = device
         self.arch = arch
-        self._kernel, self.config, self._candidates = choice
+        self._kernel, self.config, self.gpu, self._candidates = choice
         self._by_name = by_name
         self.kernel = self._kernel.name
         self.executable = Executable(self)
@@ -175,6 +175,8 @@ class Plan:
             gpu=gpu,
             reads_c=beta != 0,
             pictures=self._kernel.compiled().pictures(self.config),
+            candidates=self.candidates(),
+            priced_on=self.gpu.name,
         )
 
     # ---- running it -----------------------------------------------------------------------------

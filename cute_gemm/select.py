@@ -54,10 +54,11 @@ class Candidate(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The kernel and config that were chosen, and what from, the cheapest first."""
+    """The kernel and config that were chosen, whose prices said so, and what from."""
 
     kernel: Kernel
     config: Any
+    gpu: Gpu
     candidates: Callable[[], tuple[Candidate, ...]]
 
 
@@ -98,12 +99,13 @@ def select(
     arch. UnknownKernelError, UnsupportedError or OptionError when there is nothing to choose from.
     """
     options = dict(options or {})
+    place = gpu or (nearest(Arch(arch)) if arch != "cpu" else nearest(Arch("sm_80")))
     if kernel != "auto" and get(kernel).runs_on != "gpu":
         chosen = get(kernel)
         config = chosen.configure(problem, arch, **options)
         only = (Candidate(chosen, config, None),)
-        return Choice(chosen, config, lambda: only)
-    shelf = _shelf(problem, Arch(arch), kernel, options, gpu or nearest(Arch(arch)))
+        return Choice(chosen, config, place, lambda: only)
+    shelf = _shelf(problem, Arch(arch), kernel, options, place)
     seconds = shelf.prices.seconds(problem)
     best = int(seconds.argmin())
     made, config = shelf.configs[best]
@@ -114,7 +116,7 @@ def select(
             Candidate(*shelf.configs[index], shelf.prices.price(problem, index)) for index in order
         )
 
-    return Choice(made, config, candidates)
+    return Choice(made, config, place, candidates)
 
 
 def why(candidates: Sequence[Candidate], by_name: bool) -> str:

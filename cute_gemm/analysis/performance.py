@@ -313,7 +313,7 @@ def performance(
         shared = launch.smem + (resources.shared_static if resources else 0)
         held = occupancy(sm, launch.block, registers, shared)
     if place is not None and held is not None and held.ctas_per_sm:
-        grid = waves(launch.grid, held.ctas_per_sm, place.sms)
+        grid = waves(launch.ctas, held.ctas_per_sm, place.sms)
     return Performance(
         flops=problem.flops,
         traffic=traffic,

@@ -14,18 +14,20 @@ from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.html_page import Page
 from cute_gemm.analysis.mends.gmem import Mend, mends
 from cute_gemm.analysis.performance import Performance, performance
+from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
 from cute_gemm.analysis.shown import Paged, size_text, types_text
 from cute_gemm.analysis.tables import Cell, Column, Findings, Pairs, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access import Access, Partition
     from cute_gemm.gpus.table import Gpu
     from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.select import Candidate
     from cute_gemm.toolchain.cubin import Resources
     from cute_gemm.toolchain.signature import Launch
 
@@ -125,6 +127,8 @@ class Report(Paged):
     findings: tuple[str, ...]
     performance: Performance
     pictures: tuple[Partition, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    priced_on: str = ""
 
     def __getitem__(self, operand: str) -> OperandView:
         """Return the accesses of ``"A"``, ``"B"`` or ``"C"``.
@@ -186,6 +190,7 @@ class Report(Paged):
             "findings": list(self.findings),
             "mends": [[asdict(mend) for mend in found] for found in self.mends],
             "performance": self.performance.to_dict(),
+            "candidates": prices_dict(self.candidates),
         }
 
     # -- readable -----------------------------------------------------------------------------
@@ -198,7 +203,7 @@ class Report(Paged):
 
     @property
     def _launched(self) -> str:
-        shape = f"{self.launch.grid:,} CTAs x {self.launch.block} threads"
+        shape = f"{self.launch.ctas:,} CTAs x {self.launch.block} threads"
         return f"{shape}, {self.launch.smem:,} bytes of dynamic shared memory"
 
     @property
@@ -216,6 +221,10 @@ class Report(Paged):
             yield table
         yield Text()
         yield Pairs(self.performance.lines(), "Performance")
+        prices = prices_table(self.candidates, self.priced_on)
+        if prices is not None:
+            yield Text()
+            yield prices
         if self.findings:
             yield Text()
             yield Findings(self.findings)
@@ -247,6 +256,7 @@ class Report(Paged):
         size = (problem.m, problem.n, problem.k)
         words = [Column(head, left=True) for head in ("operand", "global memory", "shared memory")]
         summary = [view.summary() for view in self.operands]
+        prices = prices_table(self.candidates, self.priced_on)
         return Page(
             title=f"gemm {problem.op} {'x'.join(map(str, size))} {problem.A.dtype}, {self.kernel}",
             heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {problem.A.dtype}",
@@ -255,7 +265,7 @@ class Report(Paged):
                 ("Verdict", (Table("", tuple(words), summary), Findings(self.findings))),
                 ("Problem", self._problem_page()),
                 ("Kernel", self._kernel_page()),
-                ("Performance", (Pairs(self.performance.lines()),)),
+                ("Performance", (Pairs(self.performance.lines()), *([prices] if prices else ()))),
             ),
             rows=self.rows,
             pictures=self.pictures,
@@ -396,12 +406,15 @@ def make_report(
     gpu: Gpu | str | None = None,
     reads_c: bool = False,
     pictures: tuple[Partition, ...] = (),
+    candidates: Sequence[Candidate] = (),
+    priced_on: str = "",
 ) -> Report:
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
     ``accesses`` are listed in their order; ``resources`` are those of a build, if there was one;
     ``gpu`` is what the roofline is of, by default the one that stands for the arch; ``reads_c``:
-    beta is not 0. OptionError for a GPU that is not known, or does not run kernels of ``arch``.
+    beta is not 0; ``candidates`` are what the config was chosen from, by the prices on the GPU of
+    that name. OptionError for a GPU that is not known, or does not run kernels of ``arch``.
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _mends(accesses, launch.block)))
@@ -416,4 +429,6 @@ def make_report(
         findings=findings(rows),
         performance=performance(problem, launch, arch, rows, resources, gpu, reads_c),
         pictures=pictures,
+        candidates=tuple(candidates),
+        priced_on=priced_on,
     )

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from cute_gemm.api import Plan
 
 #: What ``add_problem`` adds beside op, kernel and arch; ``plan`` takes it under the same names.
-_PROBLEM = ("m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute")
+_PROBLEM = (
+    "m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute",
+)  # fmt: skip
 #: Parameters of ``plan`` that are no fields of a config; the words for them are others.
 _TAKEN = frozenset(
-    ("op", "a", "b", "c", "m", "n", "k", "kernel", "stream", "backend", "alpha", "beta")
+    ("op", "a", "b", "c", "m", "n", "k", "l", "kernel", "stream", "backend", "alpha", "beta")
 )
 
 
@@ -39,6 +41,7 @@ def add_problem(
         parser.add_argument("op", metavar="OP", help=text)
     for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "length of the sums")):
         parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")
+    parser.add_argument("-l", type=int, default=1, help="products of a batch (default 1)")
     types = ", ".join(row.name for row in DTYPES.values() if row.outputs)
     parser.add_argument("--dtype", default="float16", help=f"of A and B: {types} (default float16)")
     if kernel:

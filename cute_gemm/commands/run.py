@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Compute, and return 1 if the result is wrong, else 0."""
+    from cute_gemm.analysis.prices import prices_dict, prices_table
     from cute_gemm.api import plan as make_plan
     from cute_gemm.problem.scalars import scalar
 
@@ -59,6 +60,14 @@ def command(arguments: argparse.Namespace) -> int:
     for line in _descriptors(problem):
         say(f"  {line}")
     say(f"\nkernel   {plan.kernel} for {plan.arch}:\n         {plan.why}")
+    prices = prices_table(plan.candidates(), plan.gpu.name)
+    if prices is not None:
+        cells = [[column.head for column in prices.columns]]
+        cells += [[str(cell) for cell in row] for row in prices.rows]
+        say(f"\n  {prices.title}")
+        for line in columns(cells, left=(0, 3)):
+            say(f"  {line}")
+    result["candidates"] = prices_dict(plan.candidates())
 
     if plan.compiled:
         _show_kernel(arguments, plan, say, result)
@@ -163,13 +172,14 @@ def _matrices(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any,
         shape: tuple[int, int], order: str, ld: int | None, name: str, unread: bool = False
     ) -> Any:
         inner, outer = shape if order == "F" else shape[::-1]
-        buffer = np.empty((outer, max(ld or 0, inner)), DTYPES[name].numpy)
+        batch = () if problem.l == 1 else (problem.l,)
+        buffer = np.empty((*batch, outer, max(ld or 0, inner)), DTYPES[name].numpy)
         if unread:  # what a kernel must neither read nor leave behind
             buffer[...] = -(2**31) if name == "int32" else np.nan
         else:
             buffer[...] = random_values(rng, buffer.shape, name)
-        view = buffer[:, :inner]
-        return view.T if order == "F" else view
+        view = buffer[..., :inner]
+        return np.swapaxes(view, -1, -2) if order == "F" else view
 
     m, n, k, op = problem.m, problem.n, problem.k, problem.op
     name, storage = problem.inputs.name, arguments.storage

@@ -49,7 +49,7 @@ DEPTH = 4
 class Pace(NamedTuple):
     """How a kernel gets on: fitted to measured times, but for ``waits`` and ``ahead``.
 
-    ``slowdown``: clocks that its products take, over those at the unit's peak rate; ``latency``:
+    ``slowdown``: clocks of its products over those at its instruction's peak rate; ``latency``:
     clocks of a k-tile that nothing overlaps in a lone CTA; ``serial``: part of a warp's own work
     that the CTA's other warps do not overlap; ``waits``: loads of a k-tile that are waited for one
     by one; ``ahead``: k-tiles that are on their way at a time, 0 where a CTA waits for each.
@@ -187,8 +187,11 @@ def footprint(
     clocks = gpu.sms * gpu.clock_ghz * 1e9
     peak = gpu.peak(work.rate, work.unit) or gpu.peak("float32", "CUDA cores")
     assert peak is not None
+    rate = peak.tflops * 1e12 / 2 / clocks
+    if work.unit == "tensor cores" and work.rate != "float64":
+        rate *= gpu.arch.mma_sync_part
     units = {
-        work.unit: products / (peak.tflops * 1e12 / 2 / clocks) * pace.slowdown,
+        work.unit: products / rate * pace.slowdown,
         "shared memory": each.waves * WAVEFRONT,
         "L1": each.passes * PASS,
     }

@@ -118,11 +118,11 @@ class CutlassUniversal(CompiledKernel):
         return accesses(config, problem, reads_c)
 
     paces: ClassVar = {
-        "half": Pace(1.84, 112, 0.21),
-        "tf32": Pace(2.31, 155, 0.36),
+        "half": Pace(1.14, 112, 0.21),
+        "tf32": Pace(1.43, 155, 0.36),
         "float32": Pace(1.16, 187, 0.61),
         "float64": Pace(2.09, 258, 0.29),
-        "int8": Pace(1.89, 193, 0.38),
+        "int8": Pace(1.17, 193, 0.38),
     }
 
     def pace(self, config: CutlassUniversalConfig) -> Pace:

@@ -124,11 +124,11 @@ class Sm80Pipeline(CompiledKernel):
         return [row for row in tiles if not narrow or row[0][0] * row[0][1] < 128 * 256]
 
     paces: ClassVar = {
-        "half": Pace(1.52, 103, 0.40),
-        "tf32": Pace(2.55, 227, 0.43),
+        "half": Pace(0.94, 103, 0.40),
+        "tf32": Pace(1.58, 227, 0.43),
         "float32": Pace(0.86, 149, 0.73),
         "float64": Pace(0.94, 146, 0.55),
-        "int8": Pace(1.61, 127, 0.95),
+        "int8": Pace(1.00, 127, 0.95),
     }
 
     def pace(self, config: Config) -> Pace:

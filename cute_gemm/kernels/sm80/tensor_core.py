@@ -22,10 +22,10 @@ class TensorCore(Sm80Pipeline):
     stages = (1, 1)
 
     paces: ClassVar = {
-        "half": Pace(1.97, 1651, 0.67),
-        "tf32": Pace(4.68, 518, 1.30),
+        "half": Pace(1.22, 1651, 0.67),
+        "tf32": Pace(2.90, 518, 1.30),
         "float64": Pace(0.93, 1461, 0.66),
-        "int8": Pace(2.77, 656, 1.69),
+        "int8": Pace(1.72, 656, 1.69),
     }
 
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:

@@ -1,0 +1,64 @@
+"""What a kernel was chosen from: the cheapest configs and their predicted times, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm._text import duration, percent
+from cute_gemm.analysis.tables import Column, Table
+
+if TYPE_CHECKING:
+    from cute_gemm.select import Candidate
+
+#: How many are shown.
+SHOWN = 5
+
+
+def prices_table(candidates: Sequence[Candidate], gpu: str) -> Table | None:
+    """Return the cheapest few, each with the two largest terms of its price; None without prices.
+
+    The terms are times of units that work side by side: none of them is the whole, and their sum
+    is not either.
+    """
+    rows = []
+    for one in candidates[:SHOWN]:
+        price = one.price
+        if price is None:
+            return None
+        terms = sorted(price.terms.items(), key=lambda term: -term[1])[:2]
+        rows.append(
+            (
+                one.kernel.name,
+                "x".join(map(str, one.config.tile)),
+                duration(price.seconds),
+                ", ".join(f"{name} {duration(seconds)}" for name, seconds in terms),
+                f"{price.ctas:,}",
+                str(price.resident),
+                f"{price.rounds:,}",
+                percent(price.full),
+            )
+        )
+    if not rows:
+        return None
+    heads = ("kernel", "tile", "predicted", "most of it", "CTAs", "per SM", "rounds", "last full")
+    columns = tuple(Column(head, left=head in ("kernel", "most of it")) for head in heads)
+    return Table(f"Predicted on {gpu}, {len(rows)} of {len(candidates)} configs", columns, rows)
+
+
+def prices_dict(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+    """Return the same of all candidates, in strings, numbers, lists and dicts; seconds."""
+    return [
+        {
+            "kernel": one.kernel.name,
+            "config": one.config.name,
+            "seconds": one.price.seconds,
+            "terms": one.price.terms,
+            "ctas": one.price.ctas,
+            "resident": one.price.resident,
+            "rounds": one.price.rounds,
+            "full": one.price.full,
+        }
+        for one in candidates
+        if one.price is not None
+    ]
