@@ -16,7 +16,7 @@ from cute_gemm.analysis.mends.gmem import Mend, mends
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
-from cute_gemm.analysis.shown import Paged, size_text, types_text
+from cute_gemm.analysis.shown import Paged, size_text
 from cute_gemm.analysis.tables import Cell, Column, Findings, Pairs, Table
 
 if TYPE_CHECKING:
@@ -256,10 +256,11 @@ class Report(Paged):
         size = (problem.m, problem.n, problem.k)
         words = [Column(head, left=True) for head in ("operand", "global memory", "shared memory")]
         summary = [view.summary() for view in self.operands]
+        kind = problem.inputs.name
         prices = prices_table(self.candidates, self.priced_on)
         return Page(
-            title=f"gemm {problem.op} {'x'.join(map(str, size))} {problem.A.dtype}, {self.kernel}",
-            heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {problem.A.dtype}",
+            title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",
+            heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
             intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
             sections=(
                 ("Verdict", (Table("", tuple(words), summary), Findings(self.findings))),
@@ -276,7 +277,7 @@ class Report(Paged):
         said = (
             ("op", f"{problem.op} (BLAS-equivalent of the storage: {problem.blas_op})"),
             ("M, N, K", f"{problem.m:,}, {problem.n:,}, {problem.k:,}"),
-            ("types", types_text(problem)),
+            ("types", problem.types),
         )
         columns = (
             *(Column(head, left=True) for head in ("matrix", "shape : stride", "major")),

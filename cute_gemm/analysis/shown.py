@@ -22,17 +22,12 @@ if TYPE_CHECKING:
 WIDTH = 112
 
 
-def types_text(problem: GemmProblem) -> str:
-    """``"float16 -> float16, compute float32"``."""
-    return f"{problem.A.dtype} -> {problem.C.dtype}, compute {problem.compute}"
-
-
 def size_text(problem: GemmProblem) -> str:
     """What follows the op: ``" (BLAS-equivalent TN)  M=8 N=8 K=8  float16 -> ..."``."""
     size = f"M={problem.m} N={problem.n} K={problem.k}" + (
         f" L={problem.l}" if problem.l != 1 else ""
     )
-    return f" (BLAS-equivalent {problem.blas_op})  {size}  {types_text(problem)}"
+    return f" (BLAS-equivalent {problem.blas_op})  {size}  {problem.types}"
 
 
 class Shown(ABC):

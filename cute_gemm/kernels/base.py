@@ -261,7 +261,7 @@ class CompiledKernel(Kernel):
             self.launch(config, one),
             self.pace(config),
             gpu,
-            DTYPES[DTYPES[problem.A.dtype].accumulator].bytes,
+            DTYPES[problem.inputs.accumulator].bytes,
             getattr(config, "min_ctas", 1),
         )
 

@@ -133,7 +133,7 @@ class CutlassUniversal(CompiledKernel):
         """See :meth:`Kernel.work`."""
         unit: Literal["tensor cores", "CUDA cores"]
         unit = "CUDA cores" if config.is_simt else "tensor cores"
-        rate = "tf32" if config.math == "tf32" else config.dtype
+        rate = factor(problem.inputs.name, problem.compute).name
         return Work.of_tiles(problem, config.tile, unit, rate)
 
     def shares(self, config: CutlassUniversalConfig) -> Shares:

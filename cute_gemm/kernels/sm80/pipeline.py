@@ -208,7 +208,7 @@ class Sm80Pipeline(CompiledKernel):
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         """See :meth:`Kernel.work`."""
-        rate = "tf32" if config.compute == "tf32" else config.dtype
+        rate = factor(problem.inputs.name, problem.compute).name
         return Work.of_tiles(problem, config.tile, _unit(config), rate)
 
     def shares(self, config: Config) -> Shares:
