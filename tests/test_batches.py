@@ -478,7 +478,9 @@ def test_totals_of_huge_batches_are_not_bounded() -> None:
 
 
 def test_the_report_shows_the_batch() -> None:
-    report = cg.analyze("TN", m=256, n=128, k=64, l=5, batch_b=0, dtype="float16")
+    sizes: dict[str, Any] = {"m": 256, "n": 128, "k": 64, "dtype": "float16"}
+    sizes |= {"kernel": "sm80_pipeline", "tile": (64, 64, 32), "stages": 3}
+    report = cg.analyze("TN", **sizes, l=5, batch_b=0)
     text = str(report)
     assert "M=256 N=128 K=64 L=5" in text
     assert "A(M,K,L)  (256,64,5):(64,1,16384)" in text
@@ -486,7 +488,7 @@ def test_the_report_shows_the_batch() -> None:
     found = report.to_dict()
     assert (found["l"], found["matrices"]["A"]["batch_stride"]) == (5, 16384)
     assert found["matrices"]["B"]["l"] == 5
-    one = cg.analyze("TN", m=256, n=128, k=64, dtype="float16", tile=report.config.tile)
+    one = cg.analyze("TN", **sizes)
     assert "L" not in str(one).partition("\n")[0].replace("BLAS", "")
     for row, of_one in zip(report.rows, one.rows, strict=True):
         assert row.launch.requests == 5 * of_one.launch.requests

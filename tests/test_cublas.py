@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import cute_gemm as cg
 from cute_gemm import api
+from cute_gemm.arch import Arch
 from cute_gemm.errors import NoGpuError, OptionError, UnsupportedError
 from cute_gemm.kernels.library import cublas
 from cute_gemm.kernels.library import kernel as library
@@ -150,7 +151,9 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     monkeypatch.setattr(library, "_handles", {})
     monkeypatch.setattr(library, "entered", entered)
     monkeypatch.setattr(driver, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(driver, "device_arch", lambda device: "sm_90a")
+    monkeypatch.setattr(driver, "device_arch", lambda device: Arch("sm_90a"))
+    monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(driver, "multiprocessors", lambda device: 132)
     for name in ("upload", "allocate_like"):
         monkeypatch.setattr(memory, name, in_place)
     monkeypatch.setattr(memory, "download", lambda buffer, array: None)
