@@ -192,7 +192,20 @@ def test_run_of_every_kind_is_right(run, words):
     assert "all within" in out
 
 
-@pytest.mark.parametrize("empty", ["-m", "-k"])
+def test_run_and_analyze_take_batches(run):
+    words = ("TN", "-m", "40", "-n", "24", "-k", "32", "-l", "3", "--dtype", "float32")
+    loop = ("--kernel", "host", "--beta", "1")
+    status, out, _ = run("run", *words, "--lda", "36", *loop)
+    assert status == 0 and "all within" in out
+    assert "C(40,24,3) <- A^T B + 1 C" in out and "check    2880 elements" in out
+    assert "A(M,K,L)  (40,32,3):(36,1,1440)" in out
+    found = json.loads(run("run", *words, *loop, "--json")[1])
+    assert found["l"] == 3 and len(found["check"]["worst"]) == 3
+    assert "M=40 N=24 K=32 L=3" in run("analyze", *words)[1]
+    assert "--batch-a does not exist" in run("analyze", *words, "--batch-a", "0")[2]
+
+
+@pytest.mark.parametrize("empty", ["-m", "-k", "-l"])
 def test_run_of_nothing(run, empty):
     status, _, _ = run("run", "TN", *SIZES, empty, "0", *compile_arch())
     assert status == 0

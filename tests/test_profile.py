@@ -215,7 +215,7 @@ def test_other_base_offsets_are_refused(offset: int) -> None:
 
 
 def test_a_case_without_a_launch_is_refused() -> None:
-    with pytest.raises(OptionError, match="m=0, n=128: no kernel is launched"):
+    with pytest.raises(OptionError, match="m=0, n=128, l=1: no kernel is launched"):
         replace(CASE, m=0).plan()
 
 
@@ -373,3 +373,21 @@ def test_stmatrix_is_not_asked_of_old_devices(fake: Callable[..., str]) -> None:
     [found] = profile.count([replace(CASE, arch="sm_80")], fake())
     asked = {one.metric for one in counters.CLASSES if one.metric and one.minimum_cc <= 80}
     assert set(found) == asked and not any("stsm" in metric for metric in found)
+
+
+def test_a_batch_counts_each_matrix_from_where_it_begins() -> None:
+    case = Case("TN", 128, 64, 64, "float16", kernel="sm80_pipeline", arch="sm_90a",
+                options={"tile": (64, 64, 32)}, l=3, batch_a=128 * 64 + 8, batch_b=0)  # fmt: skip
+    problem = case.plan().problem
+    assert (problem.A.alignment, problem.A.first_alignment) == (16, 256)
+    assert str(problem.B) == "(64,64,3):(64,1,0)" and problem.C.batch_stride == 128 * 64
+    assert str(case).endswith("l=3 batch_a=8200 batch_b=0")
+    one = replace(case, l=1, batch_a=None, batch_b=None)
+    together, alone = predict(case), predict(one)
+    # The second A begins 16 bytes into a sector; all else is three times the same.
+    assert together["global loads sectors"] > 3 * alone.pop("global loads sectors")
+    assert all(together[name] == 3 * count for name, count in alone.items())
+    moved = replace(case, base_offset=4).plan().problem.A
+    assert (moved.alignment, moved.first_alignment) == (8, 0)
+    with pytest.raises(OptionError, match="l=0: no kernel is launched"):
+        replace(case, l=0).plan()

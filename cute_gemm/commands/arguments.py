@@ -18,7 +18,8 @@ _PROBLEM = (
 )  # fmt: skip
 #: Parameters of ``plan`` that are no fields of a config; the words for them are others.
 _TAKEN = frozenset(
-    ("op", "a", "b", "c", "m", "n", "k", "l", "kernel", "stream", "backend", "alpha", "beta")
+    ("op", "a", "b", "c", "m", "n", "k", "l", "batch-a", "batch-b", "batch-c", "kernel", "stream")
+    + ("backend", "alpha", "beta")
 )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cute_gemm.api import Plan
     from cute_gemm.problem.problem import GemmProblem
 
-_MODES = {"A": "A(M,K)", "B": "B(N,K)", "C": "C(M,N)"}
+_MODES = {"A": "A(M,K", "B": "B(N,K", "C": "C(M,N"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,12 +48,13 @@ def command(arguments: argparse.Namespace) -> int:
     problem = plan.problem
     result: dict[str, Any] = {
         "op": problem.op, "blas_op": problem.blas_op, "m": problem.m, "n": problem.n,
-        "k": problem.k, "dtype": problem.inputs.name, "out_dtype": problem.C.dtype,
+        "k": problem.k, "l": problem.l, "dtype": problem.inputs.name, "out_dtype": problem.C.dtype,
         "compute": problem.compute, "alpha": arguments.alpha, "beta": arguments.beta,
     }  # fmt: skip
 
     say(
-        f"op {problem.op}, BLAS-equivalent {problem.blas_op}: C({problem.m},{problem.n}) <- "
+        f"op {problem.op}, BLAS-equivalent {problem.blas_op}: "
+        f"C{str(problem.C).partition(':')[0]} <- "
         f"{_scaled_product(problem.op, arguments.alpha, arguments.beta)}, "
         f"{problem.types}\n"
     )
@@ -204,7 +205,8 @@ def _descriptors(problem: GemmProblem) -> list[str]:
     matrices = (problem.A, problem.B, problem.C)
     width = max(len(str(matrix)) for matrix in matrices)
     return [
-        f"{_MODES[matrix.name]}  {matrix!s:<{width}}  {matrix.dtype}, {matrix.major}-major, "
+        f"{_MODES[matrix.name]}{',L' * (matrix.l != 1)})  {matrix!s:<{width}}  {matrix.dtype}, "
+        f"{matrix.major}-major, "
         f"ld{matrix.name.lower()} {matrix.ld}, base aligned to {matrix.alignment} bytes"
         for matrix in matrices
     ]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: Fields of a `Case` that ``from_sizes`` takes.
 _PROBLEM = ("op", "m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
-            "compute")  # fmt: skip
+            "compute", "l", "batch_a", "batch_b", "batch_c")  # fmt: skip
 
 
 class CounterPermissionError(GemmError, PermissionError):
@@ -69,6 +69,10 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     beta: int | float = 0
     base_offset: int = 0
+    l: int = 1
+    batch_a: int | None = None
+    batch_b: int | None = None
+    batch_c: int | None = None
 
     def plan(self) -> Plan:
         """Return the plan for matrices at these addresses.
@@ -83,26 +87,30 @@ class Case:
                 f"base_offset is {self.base_offset}; expected 0 or a power of two, in elements"
             )
         problem = from_sizes(**{name: getattr(self, name) for name in _PROBLEM})
-        if not problem.m or not problem.n:
+        if not (problem.m and problem.n and problem.l):
             raise OptionError(
-                f"m={problem.m}, n={problem.n}: no kernel is launched, so nothing can be counted; "
-                "expected both to be 1 or more"
+                f"m={problem.m}, n={problem.n}, l={problem.l}: no kernel is launched, so nothing "
+                "can be counted; expected each to be 1 or more"
             )
         A, B, C = map(self._moved, (problem.A, problem.B, problem.C))
         problem = replace(problem, A=A, B=B, C=C)
         arch = normalize_arch(self.arch) if self.arch else device_arch(0)
-        choice = select.select(problem, arch, self.kernel, **self.options)
+        choice = select.select(problem, arch, self.kernel, self.options)
         return Plan(problem, "cuda", 0, arch, choice)
 
     def _moved(self, matrix: Matrix) -> Matrix:
         address = 256 | self.base_offset * dtype(matrix.dtype).bytes
-        return replace(matrix, alignment=address & -address)
+        first, every = address & -address, address | matrix.batch_bytes
+        every &= -every
+        return replace(matrix, alignment=every, first_alignment=first if first > every else 0)
 
     def __str__(self) -> str:
         given = {
             "lda": self.lda, "ldb": self.ldb, "ldc": self.ldc, "out": self.out_dtype,
             "compute": self.compute, **self.options, "beta": self.beta or None,
             "base": f"+{self.base_offset}" if self.base_offset else None,
+            "l": self.l if self.l != 1 else None, "batch_a": self.batch_a,
+            "batch_b": self.batch_b, "batch_c": self.batch_c,
         }  # fmt: skip
         words = [f"{name}={value}" for name, value in given.items() if value is not None]
         orders = [f"{n}={v}" for n, v in (("storage", self.storage), ("order", self.order))
@@ -275,6 +283,7 @@ def launch(case: Case) -> None:
         for matrix in (problem.A, problem.B, problem.C):
             size = dtype(matrix.dtype).bytes
             elements = case.base_offset + matrix.ld * matrix.shape[1 - matrix.unit]
+            elements += (matrix.l - 1) * matrix.batch_stride
             content = np.frombuffer(random.bytes(elements * size), np.uint8)
             buffer = stack.enter_context(upload(content[None]))
             addresses.append(buffer.pointer + case.base_offset * size)
