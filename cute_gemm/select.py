@@ -11,10 +11,10 @@ from cute_gemm._text import duration
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnknownKernelError, UnsupportedError
 from cute_gemm.gpus.table import Gpu, nearest
-from cute_gemm.model.price import Price, Prices
+from cute_gemm.model.price import Footprint, Price, Prices
 
 if TYPE_CHECKING:
-    from cute_gemm.kernels.base import CompiledKernel, Kernel
+    from cute_gemm.kernels.base import Kernel
     from cute_gemm.problem.problem import GemmProblem
 
 #: name -> (module, class); imported when asked for.
@@ -98,22 +98,19 @@ def select(
     fields of the config; ``gpu``: whose prices, by default those of the GPU that stands for the
     arch. UnknownKernelError, UnsupportedError or OptionError when there is nothing to choose from.
     """
-    options = dict(options or {})
-    place = gpu or (nearest(Arch(arch)) if arch != "cpu" else nearest(Arch("sm_80")))
-    if kernel != "auto" and get(kernel).runs_on != "gpu":
-        chosen = get(kernel)
-        config = chosen.configure(problem, arch, **options)
-        only = (Candidate(chosen, config, None),)
-        return Choice(chosen, config, place, lambda: only)
-    shelf = _shelf(problem, Arch(arch), kernel, options, place)
-    seconds = shelf.prices.seconds(problem)
-    best = int(seconds.argmin())
-    made, config = shelf.configs[best]
+    place = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
+    shelf = _shelf(problem, arch, kernel, dict(options or {}), place)
+    if shelf.prices is None:
+        made, config = shelf.configs[0]
+        only = (Candidate(made, config, None),)
+        return Choice(made, config, place, lambda: only)
+    prices, seconds = shelf.prices, shelf.prices.seconds(problem)
+    made, config = shelf.configs[int(seconds.argmin())]
 
     def candidates() -> tuple[Candidate, ...]:
         order = sorted(range(len(shelf.configs)), key=lambda index: float(seconds[index]))
         return tuple(
-            Candidate(*shelf.configs[index], shelf.prices.price(problem, index)) for index in order
+            Candidate(*shelf.configs[index], prices.price(problem, index)) for index in order
         )
 
     return Choice(made, config, place, candidates)
@@ -145,10 +142,10 @@ def label(one: Candidate) -> str:
 
 
 class _Shelf(NamedTuple):
-    """Legal configs of one class of problems, and their prices."""
+    """Legal configs of one class of problems, and their prices, where they have any."""
 
-    configs: list[tuple[CompiledKernel, Any]]
-    prices: Prices
+    configs: list[tuple[Kernel, Any]]
+    prices: Prices | None
 
 
 _shelves: dict[Any, _Shelf] = {}
@@ -156,16 +153,16 @@ _SHELVES_KEPT = 512
 
 
 def _shelf(
-    problem: GemmProblem, arch: Arch, kernel: str, options: dict[str, Any], gpu: Gpu
+    problem: GemmProblem, arch: str, kernel: str, options: dict[str, Any], gpu: Gpu
 ) -> _Shelf:
     """Return the configs for a problem's class: what it depends on beside its extents."""
-    kernels = CONTENDERS if kernel == "auto" else (kernel,)
+    kernels = [get(name) for name in (CONTENDERS if kernel == "auto" else (kernel,))]
     asked = tuple(
         (name, tuple(value) if isinstance(value, list) else value)
         for name, value in sorted(options.items())
     )
-    traits = tuple(get(name).compiled().traits(problem) for name in kernels)
-    key = (kernel, arch, gpu.name, asked, traits)
+    traits = tuple((id(made), made.traits(problem)) for made in kernels)  # the shelf keeps them
+    key = (arch, gpu.name, asked, traits)
     found = _shelves.get(key)
     if found is None:
         if len(_shelves) >= _SHELVES_KEPT:
@@ -175,19 +172,20 @@ def _shelf(
 
 
 def _filled(
-    problem: GemmProblem, arch: Arch, kernels: Sequence[str], options: dict[str, Any], gpu: Gpu
+    problem: GemmProblem, arch: str, kernels: Sequence[Kernel], options: dict[str, Any], gpu: Gpu
 ) -> _Shelf:
-    configs: list[tuple[CompiledKernel, Any]] = []
+    configs: list[tuple[Kernel, Any]] = []
+    footprints: list[Footprint] = []
     refused: Exception | None = None
-    for name in kernels:
-        made = get(name).compiled()
+    for made in kernels:
         try:
             made.check_call(problem, arch, options)
-            configs += [(made, config) for config in made.legal(problem, arch, options)]
+            for config, cost in made.offers(problem, arch, options, gpu):
+                configs.append((made, config))
+                footprints += [cost] if cost is not None else []
         except (OptionError, UnsupportedError) as error:
             refused = refused or error
     if not configs and refused is not None:
         raise refused
-    return _Shelf(
-        configs, Prices([made.footprint(config, problem, gpu) for made, config in configs], gpu)
-    )
+    priced = len(footprints) == len(configs)
+    return _Shelf(configs, Prices(footprints, gpu) if priced else None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import struct
 import warnings
 from typing import Any
 
@@ -24,6 +26,7 @@ from cute_gemm.errors import (
     UnsupportedError,
 )
 from cute_gemm.executable import raw_stream
+from cute_gemm.kernels.simt.ladder import Naive
 from cute_gemm.measure.compare import of_kernel
 from cute_gemm.measure.matrices import Place
 from cute_gemm.problem.dtypes import DTYPES
@@ -76,7 +79,7 @@ def check(C: np.ndarray, op: str, A: np.ndarray, B: np.ndarray, extra: Any = 0.0
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has not warned yet, on a machine without a GPU."""
-    monkeypatch.setattr("cute_gemm.run.launch.why_no_gpu", lambda: NO_GPU)
+    monkeypatch.setattr("cute_gemm.run.driver.why_no_gpu", lambda: NO_GPU)
     monkeypatch.setattr(api, "_warned", False)
     monkeypatch.setattr(api, "_plans", {})
 
@@ -305,7 +308,14 @@ def test_plan_from_sizes_is_the_plan_from_arrays() -> None:
 def test_what_a_plan_says() -> None:
     plan = cg.plan("TN", m=4096, n=4096, k=4096, dtype="float16", backend="cpu", arch="90a")
     assert (plan.backend, plan.device, plan.arch) == ("cpu", None, "sm_90a")
-    assert plan.kernel == "sm80_pipeline" and "A K-major, B K-major, C M-major" in plan.why
+    assert plan.kernel == "sm80_pipeline" and plan.config.tile == (128, 256, 64)
+    first, second, *_ = found = plan.candidates()
+    assert (first.kernel.name, first.config) == (plan.kernel, plan.config)
+    assert [one.price.seconds for one in found] == sorted(one.price.seconds for one in found)
+    assert plan.gpu.name == "H100 SXM" and plan.gpu.arch == plan.arch
+    tile = "x".join(map(str, second.config.tile))
+    beside = f"least of {len(found)} configs; next sm80_pipeline {tile} "
+    assert beside in plan.why and plan.why.startswith("289 us predicted (217 us of tensor cores")
     assert plan.symbol == plan.config.name and plan.symbol in plan.source
     assert plan.launch.grid == 32 * 16
     assert repr(plan) == f"Plan(TN m=4096 n=4096 k=4096 float16, {plan.symbol}, sm_90a)"
@@ -458,8 +468,16 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
     seen: list[tuple[Any, ...]] = []
 
     class Loaded:
-        def bind(self, launch: Any, **given: Any) -> Any:
-            seen[-1] += (launch, given)
+        def bind(self, launch: Any, arguments: Any) -> Any:
+            # Every argument is where the table says, and nothing lies between that was forgotten.
+            base = ctypes.addressof(arguments.block)
+            assert [at - base for at in arguments.table] == list(GEMM.offsets)
+            assert ctypes.sizeof(arguments.block) == GEMM.size
+            values = []
+            for one, at in zip(GEMM.parameters, arguments.table, strict=True):
+                code = "2f" if one.size == 16 else {4: "i", 8: "q"}[one.size]
+                values += struct.unpack(code, ctypes.string_at(at, struct.calcsize(code)))
+            seen[-1] += (launch, values[3:])
             return lambda *addresses: addresses
 
     def load(build: Any, device: int) -> Loaded:
@@ -467,20 +485,19 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
         return Loaded()
 
     monkeypatch.setattr("cute_gemm.run.launch.load", load)
-    sizes = {"m": 3, "n": 5, "k": 7, "lda": 8, "ldb": 9, "ldc": 4}
+    monkeypatch.setattr(Naive, "build", lambda self, config, arch: ("the build", config, arch))
+    sizes = {"m": 3, "n": 5, "k": 7, "l": 2, "lda": 8, "ldb": 9, "ldc": 4, "batch_b": 0}
     plan = cg.plan("TN", **sizes, dtype="complex64", kernel="naive", arch="sm_80", backend="cpu")
-    plan.__dict__["build"] = "the build"
-    given = {**sizes, "scalar": "complex64", "alpha": 1 + 2j, "beta": 3j, "alpha_pointer": 11,
-             "beta_pointer": 13}  # fmt: skip
+    build = ("the build", plan.config, "sm_80")
+    given = [3, 5, 7, 2, 8, 9, 4, 8 * 3, 0, 4 * 5]
     plan.bind(2, 1 + 2j, 3j, 11, 13)
-    assert seen == [("the build", 2, plan.launch, given)]
+    assert seen == [(build, 2, plan.launch, [*given, 1, 2, 0, 3, 11, 13])]
+    assert plan.launch.batch == 2
 
     plan.device = 1
     plan.executable._bind((0.5, 0, 0, 17))
-    changed = {"alpha": 0.5, "beta": 0, "alpha_pointer": 0, "beta_pointer": 17}
-    assert seen[1:] == [("the build", 1, plan.launch, given | changed)]
+    assert seen[1:] == [(build, 1, plan.launch, [*given, 0.5, 0, 0, 0, 0, 17])]
 
     start = of_kernel(plan, [Place(1, 2, 3), Place(4, 5, 6)], 3, 0.5, 2.0)
-    changed = {"alpha": 0.5, "beta": 2.0, "alpha_pointer": 0, "beta_pointer": 0}
-    assert seen[2:] == [("the build", 3, plan.launch, given | changed)]
+    assert seen[2:] == [(build, 3, plan.launch, [*given, 0.5, 0, 2, 0, 0, 0])]
     assert start(1) == (4, 5, 6)

@@ -363,6 +363,7 @@ def test_emit(run, tmp_path):
 
 def test_compile_fills_the_cache(run, tmp_path, monkeypatch):
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cubins"))
+    monkeypatch.setattr("cute_gemm.kernels.base._builds", {})
     words = ("compile", "TN", *SIZES, "--arch", "sm_80", "--json")
     (first,) = json.loads(run(*words)[1])
     (second,) = json.loads(run(*words)[1])

@@ -85,7 +85,10 @@ def rows_of(**options: Any) -> Any:
 
 def test_totals_of_one_tile_by_hand() -> None:
     """fp16, 4 CTAs of 64 x 64, two k-tiles of 32: everything 16 bytes wide."""
-    case = Case("TN", 128, 128, 64, "float16", kernel="sm80_pipeline", arch="sm_90a")
+    options = {"tile": (64, 64, 32), "warps": (2, 2), "stages": 4}
+    case = Case(
+        "TN", 128, 128, 64, "float16", kernel="sm80_pipeline", arch="sm_90a", options=options
+    )
     config = case.plan().config
     assert config.tile == (64, 64, 32) and config.bytes == (16, 16, 16)
     found = predict(case)
@@ -203,7 +206,8 @@ def test_a_base_offset_is_in_the_problem(offset: int, alignments: tuple[int, int
 
 
 def test_a_base_offset_costs_sectors() -> None:
-    wide, off = predict(CASE), predict(replace(CASE, base_offset=1))
+    same = replace(CASE, options={"tile": (64, 64, 32), "warps": (2, 2)})
+    wide, off = predict(same), predict(replace(same, base_offset=1))
     assert off["global loads requests"] == 8 * wide["global loads requests"]
     assert off["cp.async wavefronts"] == 0
 

@@ -111,7 +111,7 @@ def counts(
     shares: Shares | None, problem: GemmProblem, rows: Iterable[AccessRow]
 ) -> Iterator[Count]:
     """Count the accesses per result both ways, in the order of ``KINDS``; of A, B and both."""
-    if shares is None or not problem.m * problem.n:
+    if shares is None or not problem.m * problem.n * problem.l:
         return
     rows = tuple(rows)
     for space, direction in KINDS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -98,6 +99,16 @@ class Kernel(ABC):
     @abstractmethod
     def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Any:
         """Return the config of `configure`, of checked problems and options by their names."""
+
+    def traits(self, problem: GemmProblem) -> Any:
+        """Return all of a problem that its configs and their footprints depend on."""
+        return problem
+
+    def offers(
+        self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
+    ) -> list[tuple[Any, Footprint | None]]:
+        """Return the configs to choose from, of checked problems, and what each costs if known."""
+        return [(self.best(problem, arch, options), None)]
 
     @abstractmethod
     def bind(
@@ -206,11 +217,17 @@ class CompiledKernel(Kernel):
 
     def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Any:
         """Return the cheapest legal candidate."""
-        target = Arch(arch)
-        gpu = nearest(target)
-        legal = self.legal(problem, target, options)
-        prices = Prices([self.footprint(config, problem, gpu) for config in legal], gpu)
-        return legal[int(prices.seconds(problem).argmin())]
+        gpu = nearest(Arch(arch))
+        offers = self.offers(problem, arch, options, gpu)
+        prices = Prices([cost for _, cost in offers], gpu)
+        return offers[int(prices.seconds(problem).argmin())][0]
+
+    def offers(  # type: ignore[override]
+        self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
+    ) -> list[tuple[Any, Footprint]]:
+        """Return the candidates that are not refused, with their footprints."""
+        legal = self.legal(problem, Arch(arch), options)
+        return [(config, self.footprint(config, problem, gpu)) for config in legal]
 
     @abstractmethod
     def work(self, config: Any, problem: GemmProblem) -> Work:
@@ -278,7 +295,8 @@ class CompiledKernel(Kernel):
 
             if len(_builds) >= _BUILDS_KEPT:
                 _builds.clear()
-            found = _builds[key] = build(self.unit(config), arch)
+            found = build(self.unit(config), arch)
+            _builds[key] = replace(found, cached=True, seconds=0.0)
         return found
 
     def bind(
