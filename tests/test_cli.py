@@ -14,6 +14,7 @@ import cute_gemm as cg
 from cute_gemm.commands import arguments as _arguments
 from cute_gemm.commands import cli
 from cute_gemm.errors import OptionError
+from cute_gemm.kernels import base
 from cute_gemm.run.launch import why_no_gpu
 
 SIZES = ["-m", "96", "-n", "80", "-k", "64"]
@@ -363,7 +364,7 @@ def test_emit(run, tmp_path):
 
 def test_compile_fills_the_cache(run, tmp_path, monkeypatch):
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cubins"))
-    monkeypatch.setattr("cute_gemm.kernels.base._builds", {})
+    monkeypatch.setattr(base, "_builds", {})
     words = ("compile", "TN", *SIZES, "--arch", "sm_80", "--json")
     (first,) = json.loads(run(*words)[1])
     (second,) = json.loads(run(*words)[1])
