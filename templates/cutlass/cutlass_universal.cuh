@@ -132,8 +132,6 @@ CUTLASS_DEVICE void cutlass_universal(Element const* A, Element const* B, Output
   extern __shared__ __align__(128) char shared_storage[];
 
   LinearCombination<Scalar, Output> epilogue{scalar(alpha, alpha_ptr), scalar(beta, beta_ptr)};
-  bool const without_sums = epilogue.without_sums(k);
-
   typename Gemm::Arguments const arguments(
       cutlass::gemm::GemmUniversalMode::kGemm,
       Exchange ? cutlass::gemm::GemmCoord(n, m, k) : cutlass::gemm::GemmCoord(m, n, k),
@@ -143,7 +141,7 @@ CUTLASS_DEVICE void cutlass_universal(Element const* A, Element const* B, Output
   typename Gemm::Params const params(arguments, /* device_sms */ 1, /* sm_occupancy */ 1);
   typename Gemm::ThreadblockSwizzle swizzle{params.grid_tiled_shape.m(), params.grid_tiled_shape.n()};
 
-  if (without_sums) {
+  if (epilogue.without_sums(k)) {
     // GemmUniversal would read A and B all the same (with k == 0 even beyond them), and an alpha
     // that is not finite would reach C.
     auto const tile = swizzle.get_tile_offset(0);

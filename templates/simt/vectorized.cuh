@@ -13,8 +13,9 @@
 namespace cute_gemm {
 
 // Which thread copies which vector of a tile (kRows,bK): neighbours follow each other along the
-// operand's unit stride, down a whole column or, along k, for a sector of each row (8 elements, where
-// they go alone). A vector is as long as base pointer and leading dimension allow.
+// operand's unit stride, down a whole column or, along k, for a sector of each row (for 8 elements,
+// where they go alone and are wider than 2 bytes). A vector is as long as base pointer and leading
+// dimension allow.
 template <class Config, class Copy, int kRows, bool kMajorK>
 struct VectorCopy {
   static constexpr int kBK = size<2>(typename Config::Tile{}), kSize = sizeof(typename Config::Element);
@@ -36,8 +37,10 @@ struct VectorCopy {
 template <class Config>
 struct Vectorized {
   using Tile = typename Config::Tile;
-  using CopyA = VectorCopy<Config, typename Config::CopyA, size<0>(Tile{}), Config::kMajorKA>;
-  using CopyB = VectorCopy<Config, typename Config::CopyB, size<1>(Tile{}), Config::kMajorKB>;
+  using CopyA = typename VectorCopy<Config, typename Config::CopyA, size<0>(Tile{}),
+                                    Config::kMajorKA>::Threads;
+  using CopyB = typename VectorCopy<Config, typename Config::CopyB, size<1>(Tile{}),
+                                    Config::kMajorKB>::Threads;
 
   // `count` neighbours, in vectors of 16 bytes where there are as many.
   static constexpr int kMost = 16 / sizeof(typename Config::Element);
@@ -50,8 +53,8 @@ struct Vectorized {
 template <class Config>
 CUTE_DEVICE void vectorized(Gemm<Config> const& gemm) {
   using Page = Vectorized<Config>;
-  static_assert(same_offsets(typename Config::CopyA::Threads{}, typename Page::CopyA::Threads{}), "CopyA");
-  static_assert(same_offsets(typename Config::CopyB::Threads{}, typename Page::CopyB::Threads{}), "CopyB");
+  static_assert(same_offsets(typename Config::CopyA::Threads{}, typename Page::CopyA{}), "CopyA");
+  static_assert(same_offsets(typename Config::CopyB::Threads{}, typename Page::CopyB{}), "CopyB");
   static_assert(same_offsets(typename Config::ValuesM{}, typename Page::ValuesM{}), "ValuesM");
   static_assert(same_offsets(typename Config::ValuesN{}, typename Page::ValuesN{}), "ValuesN");
   outer_products<size<2>(typename Config::Tile{})>(gemm);

@@ -152,7 +152,7 @@ struct Tiles {
   }
 };
 
-// One operand, smem -> registers: the part of a tile that the thread's MMAs take, a k block at a time.
+// One operand, smem -> registers: what the thread's MMAs take of a tile, a k block at a time.
 template <class TiledCopy, class SmemLayout, class Element>
 struct BlockLoader {
   static constexpr int kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{});
@@ -172,7 +172,7 @@ struct BlockLoader {
   }
 
   template <class Fragment>
-  CUTE_DEVICE void load(int block, int pipe, Fragment&& fragment) const {  // ((Vector,Rest),MMA_MN,Blocks)
+  CUTE_DEVICE void load(int block, int pipe, Fragment&& fragment) const {  // ((V,R),MMA_MN,BLOCKS)
     uint32_t const source = smem + pipe * int(kRows * kColumns * sizeof(Element));
     CUTE_UNROLL
     for (int mn = 0; mn < kRows / kStepRows; ++mn) {

@@ -4,14 +4,18 @@
 // shared memory while tensor_core's products are made of the oldest, so that the time of a copy is
 // waited for once and not once per tile.
 //
-// CuTe is a calculator of layouts here, and the loops are written out. An address is a 32-bit register
-// with the thread's part, computed once, and a distance that is known to the compiler and lies in
-// the instruction; a swizzle is split so that its part of that distance stays a constant (join).
-// A CuTe tensor of a swizzled stage applies the swizzle to 64-bit pointers at each access, one of global
-// memory keeps a predicate and a multiple of the leading dimension for each copy of a tile, and
-// cute::copy issues all copies of a tile at once. Written out, a copy is predicated by one row count, a
-// tile goes on its way in parts between the MMAs, and only the last tile along k, loaded first,
-// looks at K's end.
+// CuTe is a calculator of layouts here, run by the compiler, and the loops are written out:
+//
+// - An address in shared memory is a 32-bit register with the thread's part, computed once, and a
+//   distance that the compiler knows and puts into the instruction. Where a layout is swizzled, the
+//   part of the distance that the swizzle touches is XORed into the register and the rest stays in the
+//   instruction (join). A partitioned CuTe tensor swizzles the sum of both parts at each access, which
+//   costs instructions and registers.
+// - In global memory a pointer steps through the tile. A partitioned tensor knows all offsets at a time,
+//   and the compiler keeps every multiple of the leading dimension in registers through the loop.
+// - cute::copy issues the copies of a tile together, with a predicate each. Here they go out in parts
+//   between the products, predicated by one number of rows and without a branch, around which ptxas
+//   would move nothing; only the last tile along k, which is loaded first, looks at K's end.
 
 #pragma once
 
@@ -34,7 +38,8 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
   typename Config::Epilogue epilogue{alpha, beta};
   int const k_tiles = epilogue.without_sums(k) ? 0 : ceil_div(k, kBK);
 
-  Tensor sums = partition_fragment_C(typename Config::TiledMma{}, select<0, 1>(CtaTiler{}));  // (MMA,MMA_M,MMA_N)
+  typename Config::TiledMma mma;
+  Tensor sums = partition_fragment_C(mma, select<0, 1>(CtaTiler{}));  // (MMA,MMA_M,MMA_N)
   clear(sums);
 
   if (k_tiles > 0) {

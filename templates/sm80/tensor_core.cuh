@@ -26,7 +26,8 @@ CUTE_DEVICE void tensor_core(typename Config::Element const* A, typename Config:
   typename Config::Epilogue epilogue{alpha, beta};
   int const k_tiles = epilogue.without_sums(k) ? 0 : ceil_div(k, kBK);
 
-  Tensor sums = partition_fragment_C(typename Config::TiledMma{}, select<0, 1>(CtaTiler{}));  // (MMA,MMA_M,MMA_N)
+  typename Config::TiledMma mma;
+  Tensor sums = partition_fragment_C(mma, select<0, 1>(CtaTiler{}));  // (MMA,MMA_M,MMA_N)
   clear(sums);
 
   if (k_tiles > 0) {
