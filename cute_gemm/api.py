@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm import select
 from cute_gemm.arch import Arch
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Executable, scalars, unowned
-from cute_gemm.gpus.table import Gpu, of_device
+from cute_gemm.gpus.table import Gpu
 from cute_gemm.plan import Plan
 from cute_gemm.problem.arrays import Operand, Order, fingerprint, read
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
@@ -306,19 +305,11 @@ def _make_plan(
 
         device = device or 0
         target = Arch(normalize_arch(arch)) if arch else device_arch(device)
-        gpu = _gpu(device)
+        gpu = select.gpu_of_device(device)
     else:
         target = Arch(normalize_arch(arch)) if arch else _arch_without_backend()
     choice = select.select(problem, target, kernel, options, gpu)
     return Plan(problem, where, device, target, choice, kernel != "auto")
-
-
-@cache
-def _gpu(device: int) -> Gpu:
-    """Return what a device is, with the multiprocessors that it says it has."""
-    from cute_gemm.run.driver import device_arch, device_name, multiprocessors
-
-    return of_device(device_name(device), device_arch(device), multiprocessors(device))
 
 
 def _runs_on(kernel: str) -> Literal["gpu", "cpu", "library"]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cute_gemm._text import duration
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnknownKernelError, UnsupportedError
-from cute_gemm.gpus.table import Gpu, nearest
+from cute_gemm.gpus.table import Gpu, nearest, of_device
 from cute_gemm.model.price import Footprint, Price, Prices
 
 if TYPE_CHECKING:
@@ -114,6 +114,14 @@ def select(
         )
 
     return Choice(made, config, place, candidates)
+
+
+@cache
+def gpu_of_device(device: int) -> Gpu:
+    """Return what a device is, with the multiprocessors that its driver says it has."""
+    from cute_gemm.run.driver import device_arch, device_name, multiprocessors
+
+    return of_device(device_name(device), device_arch(device), multiprocessors(device))
 
 
 def why(candidates: Sequence[Candidate], by_name: bool) -> str:

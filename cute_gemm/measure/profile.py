@@ -95,7 +95,8 @@ class Case:
         A, B, C = map(self._moved, (problem.A, problem.B, problem.C))
         problem = replace(problem, A=A, B=B, C=C)
         arch = normalize_arch(self.arch) if self.arch else device_arch(0)
-        choice = select.select(problem, arch, self.kernel, self.options)
+        gpu = None if self.arch else select.gpu_of_device(0)
+        choice = select.select(problem, arch, self.kernel, self.options, gpu)
         return Plan(problem, "cuda", 0, arch, choice)
 
     def _moved(self, matrix: Matrix) -> Matrix:

@@ -80,6 +80,8 @@ def fill(view: torch.Tensor, random: torch.Generator, largest: int | None = None
     """Fill with normal data, or with integers up to ``largest`` in magnitude."""
     if not view.numel():
         return
+    if view.dim() == 3 and view.stride(0) == 0:  # one matrix, shared
+        view = view[0]
     if largest is None and view.dtype.is_floating_point:
         values = torch.randn(view.shape, generator=random, device=DEVICE, dtype=torch.float32)
     else:
@@ -107,8 +109,8 @@ def inputs(case: Case, largest: int | None = None) -> Inputs:
     fill(A.view, random, largest)
     fill(B.view, random, largest)
     left, right = A.view.double(), B.view.double()
-    left = left.T if case.op[0] == "T" else left
-    right = right.T if case.op[1] == "T" else right
+    left = left.mT if case.op[0] == "T" else left
+    right = right.mT if case.op[1] == "T" else right
     return Inputs(case, A, B, left @ right, left.abs() @ right.abs())
 
 
@@ -166,11 +168,11 @@ def assert_result(
     wrong = error > bound
     if wrong.any():
         worst = int((error - bound).argmax())
-        i, j = divmod(worst, expected.shape[1])
+        where = tuple(int(i) for i in np.unravel_index(worst, expected.shape))
         raise AssertionError(
             f"{int(wrong.sum())} of {wrong.numel()} elements are out of bound with alpha={alpha}, "
-            f"beta={beta}; C[{i}, {j}] is {got[i, j].item()}, expected {expected[i, j].item()} "
-            f"+- {bound[i, j].item():.3g}"
+            f"beta={beta}; C[{', '.join(map(str, where))}] is {got[where].item()}, expected "
+            f"{expected[where].item()} +- {bound[where].item():.3g}"
         )
 
 

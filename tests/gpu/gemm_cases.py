@@ -72,21 +72,29 @@ PLAIN = tuple(name for name, t in TYPES.items() if "-" not in name)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a matrix lies in a buffer; ld and offset are in elements."""
+    """Where ``l`` matrices lie in a buffer; ld, offset and batch stride are in elements."""
 
-    shape: tuple[int, int]
+    matrix: tuple[int, int]
     order: str
     ld: int
     offset: int
+    l: int = 1
+    batch: int = 0
 
     @property
-    def strides(self) -> tuple[int, int]:
-        return (1, self.ld) if self.order == "F" else (self.ld, 1)
+    def shape(self) -> tuple[int, ...]:
+        return self.matrix if self.l == 1 else (self.l, *self.matrix)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        strides = (1, self.ld) if self.order == "F" else (self.ld, 1)
+        return strides if self.l == 1 else (self.batch, *strides)
 
     @property
     def length(self) -> int:
         """Elements of a buffer with room before, between and behind."""
-        return self.offset + self.ld * self.shape[self.order == "F"] + 256
+        last = self.offset + (self.l - 1) * self.batch
+        return last + self.ld * self.matrix[self.order == "F"] + 256
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,10 @@ class Case:
         Whether the leading dimensions leave at least two elements between columns (or rows).
     more
         Further options of the kernel.
+    l
+        Products of a batch.
+    shared
+        ``"A"`` or ``"B"``, which all products of a batch have in common, or neither.
     """
 
     kernel: str
@@ -114,12 +126,15 @@ class Case:
     widths: tuple[int, int, int]
     padded: bool = True
     more: tuple[tuple[str, Any], ...] = ()
+    l: int = 1
+    shared: str = ""
 
     def __str__(self) -> str:
         widths = "_".join(map(str, self.widths))
+        size = f"{self.m}x{self.n}x{self.k}" + (f"x{self.l}{self.shared}" if self.l != 1 else "")
         more = (str(value) for _, value in self.more)
         parts = (self.kernel, self.type, self.op, self.copy, *more, self.order, f"v{widths}")
-        return "-".join((*filter(None, parts), f"{self.m}x{self.n}x{self.k}"))
+        return "-".join((*filter(None, parts), size))
 
     @property
     def t(self) -> Type:
@@ -135,12 +150,15 @@ class Case:
             options["compute"] = self.t.compute
         return options
 
-    def _place(self, shape: tuple[int, int], order: str, element: int, width: int) -> Place:
-        """An address that is a multiple of ``width`` bytes and of no more, and so is the ld."""
+    def _place(
+        self, shape: tuple[int, int], order: str, element: int, width: int, shared: bool = False
+    ) -> Place:
+        """An address that is a multiple of ``width`` bytes and of no more; so are the strides."""
         step = max(1, width // element)
-        extent = shape[0] if order == "F" else shape[1]
+        extent, count = shape if order == "F" else shape[::-1]
         blocks = -(-(extent + 2 * self.padded) // step) | 1
-        return Place(shape, order, blocks * step, step)
+        batch = 0 if shared or self.l == 1 else (blocks * count + 2 * self.padded | 1) * step
+        return Place(shape, order, blocks * step, step, self.l, batch)
 
     @cached_property
     def places(self) -> tuple[Place, Place, Place]:
@@ -148,8 +166,20 @@ class Case:
         m, n, k = self.m, self.n, self.k
         element, out = self.t.bytes, DTYPES[self.t.out].bytes
         return (
-            self._place((m, k) if self.op[0] == "N" else (k, m), "F", element, self.widths[0]),
-            self._place((k, n) if self.op[1] == "N" else (n, k), "F", element, self.widths[1]),
+            self._place(
+                (m, k) if self.op[0] == "N" else (k, m),
+                "F",
+                element,
+                self.widths[0],
+                self.shared == "A",
+            ),
+            self._place(
+                (k, n) if self.op[1] == "N" else (n, k),
+                "F",
+                element,
+                self.widths[1],
+                self.shared == "B",
+            ),
             self._place((m, n), self.order, out, self.widths[2]),
         )
 
@@ -166,6 +196,10 @@ class Case:
             lda=a.ld,
             ldb=b.ld,
             ldc=c.ld,
+            l=self.l,
+            batch_a=a.batch,
+            batch_b=b.batch,
+            batch_c=c.batch,
             order=self.order,  # type: ignore[arg-type]
             out_dtype=self.t.out,
             compute=self.t.compute,
@@ -182,13 +216,15 @@ class Case:
         options = dict(self.more)
         if self.copy is not None:
             options["copy"] = self.copy
-        return Plan(self.problem, "cpu", None, arch, self.kernel, options)
+        gpu = select.gpu_of_device(0)
+        choice = select.select(self.problem, arch, self.kernel, options, gpu)
+        return Plan(self.problem, "cpu", None, arch, choice)
 
 
 def _at(matrix: Matrix, offset: int) -> Matrix:
     if 0 in matrix.shape:  # such arrays have no address
         return matrix
-    address = 256 | offset * DTYPES[matrix.dtype].bytes
+    address = 256 | offset * DTYPES[matrix.dtype].bytes | matrix.batch_bytes
     return replace(matrix, alignment=address & -address)
 
 
@@ -370,6 +406,14 @@ def small_cases(kinds: Iterable[Any] = (narrow, wide), **replacements: Any) -> I
                 case = kind("cutlass_universal", name, op)
                 if cutlass_takes(case) and (name in PLAIN or kind is narrow):
                     yield replace(case, **replacements)
+
+
+def batches() -> Iterator[Case]:
+    """Three products at once of small cases: of their own A and B, and with one shared."""
+    for number, case in enumerate((*small_cases(), *small_ladder())):
+        for step in range(2):
+            shared = ("", "A", "B")[(number + step) % 3]
+            yield replace(case, l=3, shared=shared, padded=bool((number + step) % 2))
 
 
 # Builds -------------------------------------------------------------------------------------------

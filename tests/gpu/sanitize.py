@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from gemm_cases import LADDER, OPS, Builds, Case, Place, narrow, small_cases, types_of, wide
@@ -29,7 +30,8 @@ def cases() -> list[Case]:
         if case.widths[0] == 16 and case.kernel == "sm80_pipeline":
             case = replace(case, m=33, n=72, k=47)
         found.append(case)
-    return [*found, *ladder()]
+    found += ladder()
+    return [*found, *(replace(case, l=3) for case in found[::8])]
 
 
 def ladder() -> Iterator[Case]:
@@ -57,17 +59,17 @@ def host_case(case: Case) -> Case:
 
 
 class _OnHost(Case):
-    def _place(self, shape: tuple[int, int], order: str, element: int, width: int) -> Place:
-        return replace(super()._place(shape, order, element, width), offset=0)
+    def _place(self, *given: Any) -> Place:
+        return replace(super()._place(*given), offset=0)
 
 
-def matrix(place: Place, dtype: str, fill: Callable[[tuple[int, int]], np.ndarray]) -> np.ndarray:
-    """A matrix in a buffer of its leading dimension."""
-    rows, columns = place.shape
-    shape = (place.ld, columns) if place.order == "F" else (rows, place.ld)
-    view = np.zeros(shape, DTYPES[dtype].numpy, place.order)[:rows, :columns]
-    view[...] = fill(place.shape)
-    return view
+def matrix(place: Place, dtype: str, fill: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
+    """A matrix in a buffer of its leading dimension, or a batch of them."""
+    rows, columns = place.matrix if place.order == "C" else place.matrix[::-1]
+    buffer = np.zeros((place.l, rows, place.ld), DTYPES[dtype].numpy)
+    view = buffer[..., :columns] if place.order == "C" else buffer[..., :columns].swapaxes(1, 2)
+    view[...] = fill(view.shape)
+    return view if place.l != 1 else view[0]
 
 
 def run(case: Case) -> Verdict:
@@ -75,7 +77,7 @@ def run(case: Case) -> Verdict:
     random = np.random.default_rng(len(str(case)))
     integers = case.t.integer
 
-    def fill(shape: tuple[int, int]) -> np.ndarray:
+    def fill(shape: tuple[int, ...]) -> np.ndarray:
         return random.integers(-128, 128, shape) if integers else random.standard_normal(shape)
 
     a, b, c = case.places

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -208,7 +208,20 @@ KERNELS = [
 ]
 
 
-@pytest.mark.parametrize("case", [*cases("double_buffered"), *ladder_cases()])
+def batches(found: Iterator[ComplexCase]) -> list[ComplexCase]:
+    """Three products of every fifth case."""
+    return [replace(case, l=3) for case in list(found)[::5]]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *cases("double_buffered"),
+        *ladder_cases(),
+        *batches(cases("double_buffered")),
+        *batches(ladder_cases()),
+    ],
+)
 def test_awkward_sizes(case: ComplexCase, builds: Builds, arch: str) -> None:
     builds.wait(case.plan(arch))
     given = inputs(case)
@@ -216,7 +229,7 @@ def test_awkward_sizes(case: ComplexCase, builds: Builds, arch: str) -> None:
         compute(given, alpha, beta)
 
 
-@pytest.mark.parametrize("case", list(cases("cublas")))
+@pytest.mark.parametrize("case", [*cases("cublas"), *batches(cases("cublas"))])
 def test_awkward_sizes_by_cublas(case: ComplexCase, cublas: None) -> None:
     given = inputs(case)
     for alpha, beta in pairs_of(case):

@@ -72,7 +72,13 @@ def cases() -> Iterator[Case]:
             number += 1
 
 
-@pytest.mark.parametrize("case", list(cases()))
+def batches() -> Iterator[Case]:
+    """Three products at once, of their own A and B and with one shared."""
+    for number, case in enumerate(cases()):
+        yield replace(case, l=3, shared=("", "A", "B")[number % 3])
+
+
+@pytest.mark.parametrize("case", [*cases(), *batches()])
 def test_awkward_sizes(case: Case) -> None:
     given = inputs(case)
     for alpha, beta in itertools.product(case.t.scalars, repeat=2):

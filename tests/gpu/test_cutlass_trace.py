@@ -12,11 +12,12 @@ import pytest
 from cutlass_traces import SECTION, SECTIONS, check, configs, unit
 
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
+from cute_gemm.problem.problem import from_sizes
 from cute_gemm.run.launch import load
 from cute_gemm.run.memory import download, upload
 from cute_gemm.toolchain.cubin import Build
 from cute_gemm.toolchain.nvrtc import build
-from cute_gemm.toolchain.signature import Launch
+from cute_gemm.toolchain.signature import GEMM, Launch
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +37,10 @@ def traces(arch: str) -> Iterator[dict[str, Future[Build]]]:
 def test_offsets(config: CutlassUniversalConfig, traces: dict[str, Future[Build]]) -> None:
     kernel = load(traces[config.name].result())
     out = np.full((SECTIONS, SECTION), -2, np.int32)
-    launch = kernel.bind(Launch(1, config.threads, config.smem), m=0, n=0, k=0, lda=0, ldb=0, ldc=0)
+    nothing = from_sizes("NN", m=0, n=0, k=0, dtype="float32")
+    launch = kernel.bind(
+        Launch(1, config.threads, config.smem), GEMM.arguments(nothing, alpha=1, beta=0)
+    )
     with upload(out) as memory:
         launch(memory.pointer, 0, 0)
         download(memory, out)

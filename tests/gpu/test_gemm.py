@@ -19,6 +19,7 @@ from gemm_cases import (
     TYPES,
     Builds,
     Case,
+    batches,
     cutlass_cases,
     cutlass_refuses,
     cutlass_takes,
@@ -85,6 +86,29 @@ def test_all_alpha_and_beta(case: Case, builds: Builds, arch: str) -> None:
     for alpha, beta in itertools.product(case.t.scalars, repeat=2):
         C, before = compute(given, alpha, beta)
         assert_result(given, C, before, alpha, beta)
+
+
+@pytest.mark.parametrize("case", batches())
+def test_batches(case: Case, builds: Builds, arch: str) -> None:
+    expected_plan = case.plan(arch)
+    builds.wait(expected_plan)
+    given = inputs(case)
+    first = zlib.crc32(str(case).encode())
+    for i, j in sorted({PAIRS[first % len(PAIRS)], (1, 0), (2, 2)}):
+        alpha, beta = case.t.scalars[i], case.t.scalars[j]
+        C, before = compute(given, alpha, beta)
+        assert_result(given, C, before, alpha, beta)
+    assert plan_of(case, given, C.view).symbol == expected_plan.symbol
+
+
+@pytest.mark.parametrize("kernel", ["sm80_pipeline", "cutlass_universal", *LADDER])
+def test_more_products_than_a_grid_has_layers(kernel: str) -> None:
+    """Of which CUDA allows 65535: the others lie along the grid's other dimension."""
+    name = types_of(kernel)[0] if kernel in LADDER else "float32"
+    case = replace(narrow(kernel, name, "NT"), m=3, n=2, k=5, l=200_003)
+    given = inputs(case)
+    C, before = compute(given, case.t.scalars[2], 1)
+    assert_result(given, C, before, case.t.scalars[2], 1)
 
 
 @pytest.mark.parametrize("case", [*small_cases(), *small_ladder()])
