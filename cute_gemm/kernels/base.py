@@ -202,14 +202,20 @@ class CompiledKernel(Kernel):
         return ""
 
     def legal(self, problem: GemmProblem, arch: Arch, options: dict[str, Any]) -> list[Any]:
-        """Return the candidates that are not refused; the last one's error where all are."""
+        """Return the candidates that are not refused.
+
+        Where all are: the error of an option that the usual choice gives, which is the first, or
+        that of the problem for the last, which takes most.
+        """
         found: list[Any] = []
         refused: Exception | None = None
         for config in dict.fromkeys(self.candidates(problem, arch, options)):
             try:
                 self.check(config, problem, arch)
                 found.append(config)
-            except (OptionError, UnsupportedError) as error:
+            except OptionError as error:
+                refused = refused or error
+            except UnsupportedError as error:
                 refused = error
         if not found and refused is not None:
             raise refused
@@ -250,7 +256,9 @@ class CompiledKernel(Kernel):
 
     def traits(self, problem: GemmProblem) -> Any:
         """Return all of a problem that its legal configs and their footprints depend on."""
-        found: list[Any] = [problem.compute, max(problem.m, problem.n, problem.k) >= 2**31 - 4096]
+        longest = max(problem.m, problem.n, problem.k)
+        # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
+        found: list[Any] = [problem.compute, longest if longest >= 2**31 - 4096 else 0]
         for x in (problem.A, problem.B, problem.C):
             found += [x.dtype, x.unit, x.conj, x.alignment, pitch(x)]
         # Vectors of C may not straddle the end of a row.

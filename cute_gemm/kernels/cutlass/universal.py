@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -72,6 +73,11 @@ class CutlassUniversal(CompiledKernel):
                 align_b=align_b,
                 align_c=align_c,
             )
+
+    def traits(self, problem: GemmProblem) -> Any:
+        """See :meth:`CompiledKernel.traits`: A's and B's extents bound the accesses too."""
+        widths = (gcd(x.ld, x.shape[x.unit], 16) for x in (problem.A, problem.B, problem.C))
+        return (*super().traits(problem), problem.k < _INT8_EXACT_K, *widths)
 
     def check(self, config: CutlassUniversalConfig, problem: GemmProblem, arch: Arch) -> None:
         """See :meth:`CompiledKernel.check`."""

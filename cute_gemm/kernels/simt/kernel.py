@@ -78,6 +78,10 @@ class SimtKernel(CompiledKernel):
         for row in self.rows(problem, options):
             yield self.settle(with_options(Config(**{**common, **row}), options))
 
+    def traits(self, problem: GemmProblem) -> Any:
+        """See :meth:`CompiledKernel.traits`."""
+        return (*super().traits(problem), problem.k if self.whole_k else 0)
+
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
         """See :meth:`CompiledKernel.check`."""
         if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):

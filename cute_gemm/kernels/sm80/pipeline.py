@@ -169,7 +169,10 @@ class Sm80Pipeline(CompiledKernel):
                 bytes=widths,
                 kernel=self.name,
             )
-            yield with_options(config, options)
+            config = with_options(config, options)
+            if "min_ctas" not in options and (config.tile, config.warps) != (tile, warps):
+                config = replace(config, min_ctas=1)  # registers were rationed for the row's own
+            yield config
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
         """See :meth:`CompiledKernel.check`."""
@@ -273,10 +276,14 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
                 f"option tile={config.tile}: with warps={config.warps} and {atom.name} the "
                 f"kernel's {name} extent must be {least} to 256; it is {tile[mode]}"
             )
-    if (tile[0] * tile[1]) // mma.size * DTYPES[DTYPES[config.dtype].accumulator].bytes > 512:
+    sums = tile[0] * tile[1] // mma.size * DTYPES[DTYPES[config.dtype].accumulator].bytes // 4
+    # Half of a thread's registers; of the 128 that 16 warps leave it a pipeline takes more than 64.
+    room = 128 if mma.size <= 256 else 64 if config.stages == 1 else 32
+    if sums > room:
         raise OptionError(
             f"option tile={config.tile} with warps={config.warps} needs more accumulators than a "
-            "thread has registers; take more warps or a smaller tile"
+            f"thread has registers: {sums} and {room}; take a smaller tile, or "
+            f"{'more' if mma.size <= 256 else 'fewer'} warps"
         )
     parts = structure(config)
     for plan in parts.operands:
