@@ -236,26 +236,39 @@ def test_launch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "tile", "narrow"),
+    ("size", "tile", "narrow"),
     [
-        (4096, 4096, (128, 128, 8), (128, 64, 16)),
-        (2048, 2048, (128, 128, 8), (128, 64, 16)),  # 256 CTAs: two for each multiprocessor
-        (1792, 1792, (128, 64, 16), (128, 64, 16)),  # 196 CTAs would take as long as 256
-        (1024, 1024, (128, 64, 16), (128, 64, 16)),
-        (512, 512, (64, 64, 16), (64, 64, 16)),
-        (1, 1, (64, 64, 16), (64, 64, 16)),
+        (2048, (128, 128, 8), (128, 64, 16)),  # 256 CTAs: two for each multiprocessor
+        (1792, (128, 64, 16), (128, 64, 16)),  # 196 CTAs would take as long as 256
+        (1024, (64, 64, 16), (64, 64, 16)),
+        (512, (64, 32, 16), (64, 32, 16)),
+        (48, (64, 32, 16), (64, 32, 16)),
     ],
 )
 def test_the_tile_of_double_buffered_fills_the_chip(
-    m: int, n: int, tile: tuple[int, int, int], narrow: tuple[int, int, int]
+    size: int, tile: tuple[int, int, int], narrow: tuple[int, int, int]
 ) -> None:
     for op in OPS:
         turn = (1, 0, 2) if op == "TT" else (0, 1, 2)  # the longer side is not A's to turn
-        assert configure("double_buffered", problem(op, m=m, n=n)).tile == tuple(
-            tile[mode] for mode in turn
-        )
-        odd = problem(op, m=m, n=n, lda=8193, ldb=8193, ldc=8193)
-        assert configure("double_buffered", odd).tile == tuple(narrow[mode] for mode in turn)
+        each = problem(op, m=size, n=size)
+        odd = problem(op, m=size, n=size, lda=8193, ldb=8193, ldc=8193)
+        for one, expected in ((each, tile), (odd, narrow)):
+            found = configure("double_buffered", one, "sm_90a").tile
+            assert found == tuple(expected[mode] for mode in turn), op
+
+
+def test_double_buffered_takes_large_tiles_for_large_problems() -> None:
+    for op, arch in product(OPS, ARCHS):
+        each = problem(op, size=4096)
+        found = configure("double_buffered", each, arch)
+        assert found.tile[0] * found.tile[1] >= 128 * 64, (op, arch)
+        # Where neither is read in vectors, elements wait in registers and leave less for sums.
+        odd = problem(op, size=4096, lda=4097, ldb=4097)
+        kernel = select.get("double_buffered")
+        assert isinstance(kernel, SimtKernel)
+        thread_tiles = {one.thread_tile for one in kernel.legal(each, Arch(arch), {})}
+        narrow = {one.thread_tile for one in kernel.legal(odd, Arch(arch), {})}
+        assert narrow == thread_tiles - {(8, 16)} != thread_tiles
 
 
 def test_beside_a_given_tile_double_buffered_is_as_for_a_large_problem() -> None:
@@ -265,7 +278,10 @@ def test_beside_a_given_tile_double_buffered_is_as_for_a_large_problem() -> None
     assert (config.thread_tile, config.min_ctas) == ((8, 16), 1)
     config = configure("double_buffered", problem(size=64), tile="128x256x8", min_ctas=2)
     assert config.min_ctas == 2
-    assert configure("double_buffered", problem(size=64), min_ctas=3).tile == (64, 64, 16)
+    # Registers alone leave the choice among tiles free.
+    config = configure("double_buffered", problem(size=64))
+    assert config.min_ctas == 4
+    assert configure("double_buffered", problem(size=64), min_ctas=3) == replace(config, min_ctas=3)
 
 
 def test_smem_full_k_refuses_a_k_that_does_not_fit() -> None:
@@ -546,7 +562,7 @@ def test_single_halves_are_not_read_by_the_byte(op: str, arch: str) -> None:
     """A copy through registers of operands whose leading dimension is odd."""
     each = problem(op, "float16", lda=257, ldb=257)
     kernel = select.get("double_buffered")
-    code = sass.disassemble(build(kernel.emit(kernel.configure(each, arch)), arch).cubin)
+    code = sass.disassemble(build(kernel.unit(kernel.configure(each, arch)), arch).cubin)
     loads = " ".join(opcode for opcode in sass.instructions(code) if opcode.startswith("LDG"))
     assert "LDG.E.U16" in loads and "U8" not in loads
 

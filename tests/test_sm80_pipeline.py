@@ -12,6 +12,7 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.report import Report
+from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Config, structure
@@ -233,7 +234,9 @@ def test_launch_and_executions() -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 64, 64), (64, 0, 64), (64, 64, 0), (1, 1, 1)])
 def test_small_and_empty_problems(m: int, n: int, k: int) -> None:
     report = analyze("NN", m=m, n=n, k=k)
-    assert report.launch.grid == (1 if m and n else 0)
+    bm, bn, _ = report.config.tile
+    assert report.launch.grid == -(-m // bm) * -(-n // bn)
+    assert (report.launch.grid > 0) == bool(m and n)
     assert all(row.launch.requests == 0 for row in report.rows) == (not (m and n))
 
 
@@ -244,10 +247,21 @@ def test_defaults_follow_the_problem() -> None:
     def tile(each: GemmProblem, arch: str = "sm_80") -> tuple[int, ...]:
         return KERNEL.configure(each, arch).tile
 
-    assert tile(problem()) == (128, 256, 64)
-    assert tile(problem(), "sm_86") == (128, 128, 32)  # 99 KiB
-    assert tile(problem(lda=4097)) == (128, 128, 32)  # copies through registers
-    assert tile(problem(size=512)) == (64, 64, 32)  # 64 tiles that can run at a time
+    def tiles(each: GemmProblem, arch: str = "sm_80") -> set[tuple[int, ...]]:
+        return {config.tile for config in KERNEL.legal(each, Arch(arch), {})}
+
+    for arch in ARCHS:
+        assert tile(problem(), arch) in ((128, 256, 64), (256, 128, 64))
+        # 64 of them, or 128, can run at a time; of the large one there would be eight.
+        assert tile(problem(size=512), arch) in ((64, 64, 64), (64, 32, 64), (32, 64, 64))
+        assert tile(problem(size=1), arch) in ((64, 32, 64), (32, 64, 64))
+    for large in ((128, 256, 64), (256, 128, 64)):
+        assert large in tiles(problem())
+        assert large not in tiles(problem(), "sm_86")  # 99 KiB
+        assert large not in tiles(problem(lda=4097))  # copies through registers
+    assert (128, 128, 32) in tiles(problem(), "sm_86") & tiles(problem(lda=4097))
+    for config in KERNEL.legal(problem(), Arch("sm_86"), {}):
+        assert KERNEL.launch(config, problem()).smem <= Arch("sm_86").shared_limit
     assert KERNEL.configure(problem(dtype="float64"), "sm_80").mma.startswith("SM80_8x8x4")
     assert KERNEL.configure(problem(dtype="float64"), "sm_90a").mma.startswith("SM90_16x8x4")
 
@@ -269,16 +283,30 @@ def test_options_as_text() -> None:
         ({"tile": (128, 128)}, r"option tile=\(128, 128\) does not fit; expected 3 integers"),
         ({"tile": "128x64; x"}, r"option tile='128x64; x' does not fit; expected 3 integers"),
         ({"tile": 128}, r"option tile=128 does not fit; expected 3 integers"),
-        ({"tile": (16, 128, 32)}, r"kernel's M extent must be 32 to 256; it is 16"),
+        (
+            {"tile": (16, 128, 32), "warps": (2, 2)},
+            r"tile=\(16, 128, 32\): with warps=\(2, 2\) and SM80_16x8x16_F32F16F16F32_TN the "
+            r"kernel's M extent must be 32 to 256; it is 16",
+        ),
+        ({"tile": (8, 128, 32)}, r"kernel's M extent must be 32 to 256; it is 8"),
         ({"tile": (128, 512, 32)}, r"kernel's N extent must be 64 to 256; it is 512"),
         ({"tile": (128, 128, 16)}, r"kernel's K extent must be 32 to 256; it is 16"),
-        ({"tile": (256, 256, 32), "warps": (1, 2)}, r"more accumulators than a thread"),
+        (
+            {"tile": (256, 256, 32), "warps": (1, 2)},
+            r"tile=\(256, 256, 32\) with warps=\(1, 2\) needs more accumulators than a thread has "
+            r"registers: 1024 and 128; take a smaller tile, or more warps",
+        ),
+        # 128 registers for each of 512 threads: these spill.
+        ({"tile": (128, 256, 64), "warps": (4, 4)}, r"registers: 64 and 32; .* or fewer warps"),
         ({"warps": (3, 2)}, r"option warps=\(3, 2\) is not supported; expected 1, 2 or 4 each"),
         ({"warps": 4}, r"option warps=4 does not fit; expected 2 integers"),
         ({"stages": 1}, r"option stages=1 is out of range; expected 2 to 8"),
         ({"stages": 9}, r"option stages=9 is out of range; expected 2 to 8"),
         ({"stages": "three"}, r"option stages='three' does not fit; expected an integer"),
-        ({"stages": 8}, r"stages=8 needs 393216 bytes of shared memory; sm_80 has 166912"),
+        (
+            {"tile": (128, 256, 64), "stages": 8},
+            r"stages=8 needs 393216 bytes of shared memory; sm_80 has 166912: take fewer stages",
+        ),
         ({"copy": "best"}, r"option copy='best' is unknown; expected one of \('auto', 'mn_major'"),
         ({"raster": 0}, r"raster and min_ctas must be 1 or more"),
         ({"min_ctas": -1}, r"raster and min_ctas must be 1 or more"),

@@ -1,0 +1,175 @@
+"""The choice of a kernel and a config: what is chosen is the cheapest that the problem allows."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+from typing import Any
+
+import pytest
+
+import cute_gemm as cg
+from cute_gemm import select
+from cute_gemm.arch import Arch
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels import base
+from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.problem.problem import GemmProblem, from_sizes
+
+COMPILED = tuple(name for name in select.LADDER if select.get(name).runs_on == "gpu")
+#: dtype, compute
+TYPES = (
+    ("float16", None),
+    ("float32", None),
+    ("float32", "tf32"),
+    ("float64", None),
+    ("int8", None),
+    ("complex64", None),
+)
+
+
+def plan(op: str = "TN", arch: str = "sm_90a", **given: Any) -> cg.Plan:
+    sizes = {"m": 64, "n": 64, "k": 64, "dtype": "float16", **given}
+    return cg.plan(op, arch=arch, backend="cpu", **sizes)
+
+
+def problems(random: Random, count: int) -> list[GemmProblem]:
+    """As many, each followed by three that differ from it in an extent, and in nothing else."""
+    found = []
+    for _ in range(count):
+        extents = {mode: random.choice((64, 128, 100, 4096)) for mode in "mnk"}
+        pitches = {name: 4096 + random.choice((0, 0, 1, 2, 8)) for name in ("lda", "ldb", "ldc")}
+        dtype, compute = random.choice(TYPES)
+        op = random.choice(("NN", "NT", "TN", "TT"))
+        order: Any = random.choice("FC")
+        for mode in (None, *"mnk"):
+            sizes: dict[str, Any] = {**extents, **pitches, "dtype": dtype, "compute": compute}
+            if mode is not None:
+                sizes[mode] = random.choice((0, 1, 62, 63, 1000))
+            found.append(from_sizes(op, order=order, **sizes))
+    return found
+
+
+def chosen(each: GemmProblem, arch: str, name: str) -> Any:
+    """The config, or the sentence with which the problem is refused."""
+    try:
+        return select.select(each, arch, name).config
+    except (OptionError, UnsupportedError) as error:
+        return str(error)
+
+
+def alone(each: GemmProblem, arch: str, name: str) -> Any:
+    """The same, of nothing that was kept of other problems."""
+    select._shelves.clear()
+    return chosen(each, arch, name)
+
+
+@pytest.mark.parametrize("name", ["auto", *COMPILED])
+def test_what_is_chosen_does_not_depend_on_what_was_chosen_before(name: str) -> None:
+    random = Random(name)
+    these = problems(random, 20)
+    expected = [alone(each, "sm_90a", name) for each in these]
+    select._shelves.clear()
+    for each, config in zip(these, expected, strict=True):
+        assert chosen(each, "sm_90a", name) == config, each
+
+
+@pytest.mark.parametrize(
+    ("kernel", "first", "second"),
+    [
+        ("smem_full_k", {"k": 64}, {"k": 100000}),
+        ("sm80_pipeline", {"m": 2**31 - 257}, {"m": 2**31 - 1}),
+        ("double_buffered", {"m": 2**31 - 257}, {"m": 2**31 - 1}),
+        ("cutlass_universal", {"m": 2**31 - 257}, {"m": 2**31 - 1}),
+        ("auto", {"m": 2**31 - 257}, {"m": 2**31 - 1}),
+    ],
+)
+def test_a_problem_is_refused_after_one_like_it_was_not(
+    kernel: str, first: dict[str, int], second: dict[str, int]
+) -> None:
+    sizes: dict[str, Any] = {"m": 64, "n": 1, "k": 1, "dtype": "float32", "kernel": kernel}
+    said = "k=100000 makes kernel" if "k" in second else f"m(=| is ){second['m']}"
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match=said):
+            plan("NT", **{**sizes, **second})
+        assert plan("NT", **{**sizes, **first}).config
+
+
+def test_cutlass_heeds_k_and_rows_after_a_problem_like_it() -> None:
+    given: dict[str, Any] = {"kernel": "cutlass_universal", "lda": 2**18, "ldb": 2**18}
+    maths = [plan(k=k, dtype="int8", **given).config.math for k in (1024, 2**17, 1024)]
+    assert maths == ["int8", "dp4a", "int8"]  # from 2**17 on the first of them could saturate
+    widths = [plan(k=k, **given).config.align_a for k in (64, 63, 62, 64)]
+    assert widths == [8, 1, 2, 8]
+
+
+@pytest.mark.parametrize(("dtype", "compute"), TYPES)
+@pytest.mark.parametrize("name", ["auto", *COMPILED])
+def test_the_cheapest_that_is_not_refused_is_chosen(
+    name: str, dtype: str, compute: str | None
+) -> None:
+    given: dict[str, Any] = {"dtype": dtype, "compute": compute, "kernel": name}
+    if (
+        name != "auto"
+        and (f"{dtype}/{compute}" if compute else dtype) not in select.get(name).dtypes
+    ):
+        with pytest.raises(UnsupportedError, match=f"kernel '{name}' does not take {dtype}"):
+            plan("TN", **given)
+        return
+    for arch, size in product(("sm_80", "sm_90a"), (4, 100, 1024)):
+        k = min(size, 512) if name == "smem_full_k" else size
+        found = plan("TN", arch, m=size, n=size, k=k, **given)
+        first, *others = found.candidates()
+        assert (first.kernel.name, first.config) == (found.kernel, found.config)
+        prices = [first.price.seconds, *(one.price.seconds for one in others)]  # type: ignore
+        assert prices == sorted(prices) and prices[0] > 0
+        for one in found.candidates():
+            assert isinstance(one.kernel, CompiledKernel)
+            assert one.kernel.refuse(one.config, found.problem, arch) == ""
+        legal = [
+            config
+            for kernel in map(select.get, select.CONTENDERS if name == "auto" else (name,))
+            if isinstance(kernel, CompiledKernel)
+            and (f"{dtype}/{compute}" if compute else dtype) in kernel.dtypes
+            for config in kernel.legal(found.problem, Arch(arch), {})
+        ]
+        assert {one.config for one in found.candidates()} == set(legal)
+        assert len(found.candidates()) == len(legal)
+        if name != "auto":
+            assert found.config == select.get(name).configure(found.problem, arch)
+
+
+def test_a_price_is_of_the_accesses_of_its_own_problem() -> None:
+    """Of counts that were kept of other problems none enters that is not this one's."""
+    kernel = select.get("sm80_pipeline")
+    these = [each for each in problems(Random(1), 6) if each.inputs.name != "complex64"]
+    gpu = select.select(these[0], "sm_90a", "sm80_pipeline").gpu
+    configs = [kernel.configure(each, "sm_90a") for each in these]
+    assert isinstance(kernel, CompiledKernel)
+    kept = [kernel.price(one, each, gpu) for one, each in zip(configs, these, strict=True)]
+    for one, each, price in zip(configs, these, kept, strict=True):
+        base._tallies.clear()
+        assert kernel.price(one, each, gpu) == price
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        ("sm80_pipeline", {"stages": 8}),
+        ("sm80_pipeline", {"tile": (16, 128, 32)}),
+        ("sm80_pipeline", {"warps": (4, 2), "raster": 4}),
+        ("sm80_pipeline", {"tile": (128, 128, 32), "warps": (4, 4)}),
+        ("double_buffered", {"min_ctas": 2}),
+        ("double_buffered", {"tile": (64, 64, 8), "staging": "registers"}),
+        ("cutlass_universal", {"stages": 11}),
+        ("cutlass_universal", {"tile": (64, 128, 32), "swizzle": 2}),
+    ],
+)
+def test_what_is_given_is_kept_and_what_is_left_is_chosen(
+    kernel: str, options: dict[str, Any]
+) -> None:
+    found = plan(m=4096, n=4096, k=4096, kernel=kernel, arch="sm_80", **options)
+    for one in found.candidates():
+        assert {name: getattr(one.config, name) for name in options} == options
+    # It builds, without spills, or this raises.
+    assert found.resources.registers > 0
