@@ -38,6 +38,11 @@ struct LinearCombination {
     return ElementC(alpha * sum + beta * Accumulator(old));
   }
 
+  // An element of C where nothing was summed.
+  CUTE_DEVICE void scale(ElementC& c) const {
+    c = ElementC(reads_c() ? beta * Accumulator(c) : Accumulator(0));
+  }
+
   // N neighbouring elements of C, in one access each way.
   template <int N, class Sums>
   CUTE_DEVICE void update(ElementC* c, Sums const& sums) const {

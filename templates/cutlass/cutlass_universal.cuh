@@ -112,11 +112,10 @@ template <class Gemm, class Scalar, class Output>
 CUTLASS_DEVICE void scale_tile(LinearCombination<Scalar, Output> const& epilogue, Output* C, int rows,
                                int columns, int64_t ldc, int row, int column) {
   using Tile = typename Gemm::ThreadblockShape;
-  Scalar const sum(0);
   for (int i = threadIdx.x; i < Tile::kM * Tile::kN; i += Gemm::kThreadCount) {
     int const r = row + i / Tile::kN;
     int const c = column + i % Tile::kN;
-    if (r < rows && c < columns) epilogue.template update<1>(C + r * ldc + c, &sum);
+    if (r < rows && c < columns) epilogue.scale(C[r * ldc + c]);
   }
 }
 

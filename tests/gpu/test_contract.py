@@ -103,7 +103,8 @@ BAD: dict[str, tuple[type[GemmError], str, Callable[..., dict[str, Any]]]] = {
     "k of A and B": (ShapeError, r"k = 127.*k = 126", lambda A, B, C: {"B": B[:-1]}),
     "shape of C": (ShapeError, r"\(64, 63\).*\(65, 63\)", lambda A, B, C: {"C": C[:-1]}),
     "one dimension": (ShapeError, "two dimensions", lambda A, B, C: {"A": A[:, 0]}),
-    "three dimensions": (ShapeError, "two dimensions", lambda A, B, C: {"B": B[None]}),
+    "four dimensions": (ShapeError, "a matrix or a batch", lambda A, B, C: {"B": B[None, None]}),
+    "a batch into a matrix": (ShapeError, "expected .1, 65, 63", lambda A, B, C: {"B": B[None]}),
     "no unit stride in A": (
         StrideError,
         "expected one of them to be 1",

@@ -88,7 +88,7 @@ def test_all_alpha_and_beta(case: Case, builds: Builds, arch: str) -> None:
         assert_result(given, C, before, alpha, beta)
 
 
-@pytest.mark.parametrize("case", batches())
+@pytest.mark.parametrize("case", list(batches()))
 def test_batches(case: Case, builds: Builds, arch: str) -> None:
     expected_plan = case.plan(arch)
     builds.wait(expected_plan)
