@@ -2,9 +2,9 @@
 
 ``python tests/gpu/counters.py --output counters.csv`` compiles every kernel in parallel, launches
 every case once under Nsight Compute and prints what differs, what was refused, and a summary by
-class of accesses. Exits with 1 if anything differs or does not build. ``--only REGEX`` and
-``--limit N`` choose cases by name, ``--order C`` takes a row-major C, and ``--list`` shows the
-cases, which with ``--arch`` needs no GPU.
+class of accesses. Exits with 1 if anything differs or does not build. ``--only REGEX``,
+``--limit N`` and ``--sample N`` choose cases, ``--order C`` takes a row-major C, and ``--list`` shows
+the cases, which with ``--arch`` needs no GPU.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import random
 import re
 import sys
 import time
@@ -184,6 +185,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names match")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N of them")
+    parser.add_argument("--sample", type=int, metavar="N", help="N of them, drawn from a seed")
     parser.add_argument("--order", choices=("F", "C"), default="F", help="of C (default F)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="all figures: .csv or .json")
     parser.add_argument("--arch", help="default: that of GPU 0")
@@ -194,6 +196,8 @@ def main() -> int:
     start = time.perf_counter()
     everything = cases(arguments.order, arguments.arch)
     chosen = [one for one in everything if re.search(arguments.only, one[0])]
+    if arguments.sample is not None:
+        chosen = random.Random(0).sample(chosen, min(arguments.sample, len(chosen)))
     taken, refused = sort(dict(chosen[: arguments.limit]))
     for name, why in refused.items():
         print(f"refused  {name}: {why}")
