@@ -3,8 +3,8 @@
 ``python tests/gpu/counters.py --output counters.csv`` compiles every kernel in parallel, launches
 every case once under Nsight Compute and prints what differs, what was refused, and a summary by
 class of accesses. Exits with 1 if anything differs or does not build. ``--only REGEX``,
-``--limit N`` and ``--sample N`` choose cases, ``--order C`` takes a row-major C, and ``--list`` shows
-the cases, which with ``--arch`` needs no GPU.
+``--limit N`` and ``--sample N`` choose cases, ``--order C`` takes a row-major C, and ``--list``
+shows the cases, which with ``--arch`` needs no GPU.
 """
 
 from __future__ import annotations
