@@ -84,6 +84,12 @@ class CutlassUniversal(CompiledKernel):
                     f"{name} is {extent}; kernel {self.name!r} takes up to {longest} with this tile"
                 )
 
+    def traits(self, problem: GemmProblem) -> Any:
+        """See :meth:`CompiledKernel.traits`: widths depend on extents too, and int8 on K."""
+        matrices = (problem.A, problem.B, problem.C)
+        widths = (elements_per_access(matrix, True) for matrix in matrices)
+        return *super().traits(problem), *widths, problem.k < _INT8_EXACT_K
+
     def _math(self, problem: GemmProblem) -> str:
         """Key of ``MATH`` for the problem."""
         kind = factor(problem.inputs.name, problem.compute).name

@@ -165,6 +165,10 @@ class SimtKernel(CompiledKernel):
                     f"{operand.extents[0]} x {operand.extents[1]}; take a larger tile"
                 )
 
+    def traits(self, problem: GemmProblem) -> Any:
+        """See :meth:`CompiledKernel.traits`: what fits shared memory may depend on K."""
+        return *super().traits(problem), problem.k if self.whole_k else 0
+
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""
         from cute_gemm.kernels.simt.unit import emit_simt
