@@ -11,6 +11,7 @@ from cute_gemm.arch import Arch
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Executable, scalars, unowned
 from cute_gemm.gpus.table import Gpu
+from cute_gemm.kernels import registry
 from cute_gemm.plan import Plan
 from cute_gemm.problem.arrays import Operand, Order, fingerprint, read
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
@@ -282,7 +283,7 @@ def analyze(
 
 def kernels() -> list[KernelInfo]:
     """Return what kernels there are."""
-    found = map(select.get, select.names())
+    found = map(registry.get, registry.names())
     return [
         KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes, k.options, k.runs_on) for k in found
     ]
@@ -313,7 +314,7 @@ def _make_plan(
 
 
 def _runs_on(kernel: str) -> Literal["gpu", "cpu", "library"]:
-    return "gpu" if kernel == "auto" else select.get(kernel).runs_on
+    return "gpu" if kernel == "auto" else registry.get(kernel).runs_on
 
 
 def _arch_without_backend() -> Arch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Protocol
 
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.problem.arrays import (
@@ -20,11 +20,22 @@ from cute_gemm.problem.arrays import (
 from cute_gemm.problem.problem import GemmProblem, from_operands
 from cute_gemm.problem.scalars import Scalar, check_beta, scalar
 
-if TYPE_CHECKING:
-    from cute_gemm.plan import Plan
-
 #: Launches of a plan that are kept, by alpha and beta.
 _BOUND_KEPT = 64
+
+
+class Runnable(Protocol):
+    """What is asked of a plan (`cute_gemm.plan.Plan`)."""
+
+    problem: GemmProblem
+    backend: Literal["cuda", "cpu"]
+    device: int | None
+
+    def bind(self, *given: Any, **named: Any) -> Callable[..., None]:
+        """Return a launch, of the addresses of A, B and C and a stream."""
+
+    def compute_on_host(self, *given: Any, **named: Any) -> None:
+        """Compute on host arrays, in place."""
 
 
 class Executable:
@@ -32,7 +43,7 @@ class Executable:
 
     __slots__ = ("_bound", "_last", "_seen", "plan")
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Runnable) -> None:
         self.plan = plan
         self._bound: dict[tuple[Any, ...], Callable[..., None]] = {}
         self._seen: tuple[Any, ...] = ()

@@ -4,42 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._text import duration
 from cute_gemm.arch import Arch
-from cute_gemm.errors import OptionError, UnknownKernelError, UnsupportedError
+from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import Gpu, nearest, of_device
+from cute_gemm.kernels import registry
 from cute_gemm.model.price import Footprint, Price, Prices
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
     from cute_gemm.problem.problem import GemmProblem
-
-#: name -> (module, class); imported when asked for.
-_KERNELS = {
-    "host": ("cute_gemm.kernels.host", "Host"),
-    "naive": ("cute_gemm.kernels.simt.ladder", "Naive"),
-    "coalesced": ("cute_gemm.kernels.simt.ladder", "Coalesced"),
-    "smem_full_k": ("cute_gemm.kernels.simt.ladder", "SmemFullK"),
-    "smem_tiled": ("cute_gemm.kernels.simt.ladder", "SmemTiled"),
-    "register_rows": ("cute_gemm.kernels.simt.ladder", "RegisterRows"),
-    "thread_tile_1d": ("cute_gemm.kernels.simt.ladder", "ThreadTile1d"),
-    "thread_tile_2d": ("cute_gemm.kernels.simt.ladder", "ThreadTile2d"),
-    "vectorized": ("cute_gemm.kernels.simt.ladder", "Vectorized"),
-    "bank_free": ("cute_gemm.kernels.simt.ladder", "BankFree"),
-    "warp_tiled": ("cute_gemm.kernels.simt.ladder", "WarpTiled"),
-    "double_buffered": ("cute_gemm.kernels.simt.ladder", "DoubleBuffered"),
-    "tensor_core": ("cute_gemm.kernels.sm80.tensor_core", "TensorCore"),
-    "sm80_pipeline": ("cute_gemm.kernels.sm80.pipeline", "Sm80Pipeline"),
-    "cutlass_universal": ("cute_gemm.kernels.cutlass.universal", "CutlassUniversal"),
-    "cublas": ("cute_gemm.kernels.library.kernel", "CublasLibrary"),
-}
-
-
-#: The road of the tutorials, each kernel one idea further; cuBLAS to compare with.
-LADDER = tuple(_KERNELS)
 
 #: What ``"auto"`` chooses from: the other rungs of the ladder are there to be overtaken.
 CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal")
@@ -60,29 +36,6 @@ class Choice(NamedTuple):
     config: Any
     gpu: Gpu
     candidates: Callable[[], tuple[Candidate, ...]]
-
-
-def names() -> tuple[str, ...]:
-    """Names of all kernels: the values of ``kernel=``."""
-    return tuple(_KERNELS)
-
-
-@cache
-def get(name: str) -> Kernel:
-    """Return the kernel called ``name``.
-
-    Raises
-    ------
-    UnknownKernelError
-        When there is none; the message lists those there are.
-    """
-    if name not in _KERNELS:
-        raise UnknownKernelError(
-            f"kernel {name!r} is not known; expected 'auto' or one of {', '.join(_KERNELS)}"
-        )
-    module, kind = _KERNELS[name]
-    kernel: Kernel = getattr(import_module(module), kind)()
-    return kernel
 
 
 def select(
@@ -164,7 +117,7 @@ def _shelf(
     problem: GemmProblem, arch: str, kernel: str, options: dict[str, Any], gpu: Gpu
 ) -> _Shelf:
     """Return the configs for a problem's class: what it depends on beside its extents."""
-    kernels = [get(name) for name in (CONTENDERS if kernel == "auto" else (kernel,))]
+    kernels = [registry.get(name) for name in (CONTENDERS if kernel == "auto" else (kernel,))]
     asked = tuple(
         (name, tuple(value) if isinstance(value, list) else value)
         for name, value in sorted(options.items())

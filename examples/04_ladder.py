@@ -10,9 +10,9 @@ import sys
 import textwrap
 
 import cute_gemm as cg
-from cute_gemm import select
 from cute_gemm.analysis.report import Report
 from cute_gemm.errors import UnsupportedError
+from cute_gemm.kernels import registry
 from cute_gemm.measure.bench import OPS, bench
 from cute_gemm.run.launch import why_no_gpu
 
@@ -35,8 +35,8 @@ def predict(size: int) -> None:
     heads = "".join(f"  {op}: A   B     kB" for op in OPS)
     print(f"{'kernel':<17}{'global':>7}{'shared':>7}{heads}")
     refused = []
-    for name in select.names():
-        if select.get(name).runs_on != "gpu":
+    for name in registry.names():
+        if registry.get(name).runs_on != "gpu":
             continue
         cells, elements = [], (0.0, 0.0)
         try:

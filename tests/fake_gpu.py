@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cute_gemm import select
 from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
+from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library.cublas import CublasError
 from cute_gemm.measure import bench, compare
@@ -101,7 +101,7 @@ class FakeGpu:
         return name
 
     def get(self, name: str) -> Any:
-        return self.kernels[name] if name in self.kernels else select_get(name)
+        return self.kernels[name] if name in self.kernels else registry_get(name)
 
     def run(self, name: str, kind: str, ms: float, problem: GemmProblem, place: Any) -> None:
         self.ran.append((name, problem.op, place[2]))
@@ -179,7 +179,7 @@ class Mark:
         return self.at - earlier.at
 
 
-select_get = select.get
+registry_get = registry.get
 
 
 def install(patch: pytest.MonkeyPatch) -> FakeGpu:
@@ -206,5 +206,5 @@ def install(patch: pytest.MonkeyPatch) -> FakeGpu:
     patch.setattr(runtime, "Event", lambda device: Mark(gpu))
     patch.setattr(compare, "Cublas", gpu.blas)
     patch.setattr(bench, "compile_missing", lambda plans, tell: None)
-    patch.setattr(select, "get", gpu.get)
+    patch.setattr(registry, "get", gpu.get)
     return gpu

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import api, select
+from cute_gemm import api
 from cute_gemm.errors import (
     DeviceError,
     DTypeError,
@@ -26,6 +26,7 @@ from cute_gemm.errors import (
     UnsupportedError,
 )
 from cute_gemm.executable import raw_stream
+from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.ladder import Naive
 from cute_gemm.measure.compare import of_kernel
 from cute_gemm.measure.matrices import Place
@@ -376,7 +377,7 @@ def test_analyze_takes_arrays_and_options(no_gpu: None) -> None:
 
 def test_kernels() -> None:
     found = {info.name: info for info in api.kernels()}
-    assert tuple(found) == select.names()
+    assert tuple(found) == registry.names()
     elsewhere = {name: info.runs_on for name, info in found.items() if info.runs_on != "gpu"}
     assert elsewhere == {"host": "cpu", "cublas": "library"}
     pipeline = found["sm80_pipeline"]

@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 import cute_gemm as cg
 from cute_gemm import errors, select
 from cute_gemm.access import GlobalAccess
+from cute_gemm.kernels import registry
 from cute_gemm.model import gmem, smem
 from cute_gemm.problem.arrays import Operand, read
 from cute_gemm.problem.overlap import matrices_overlap
@@ -430,7 +431,7 @@ def test_counts_are_the_sums_over_the_matrices(
         op, m=66, n=41, k=37, l=7, dtype=dtype, lda=72 + odd_ld, ldb=72, ldc=70, **batch
     )
     config = select.select(problem, "sm_80", kernel).config
-    family = select.get(kernel)
+    family = registry.get(kernel)
     together = family.accesses(config, problem, reads_c=True)
     alone = family.accesses(config, single(problem), reads_c=True)
     assert len(together) == len(alone) > 0

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import select
 from cute_gemm.commands import bench as bench_command
 from cute_gemm.commands import cli
 from cute_gemm.errors import LaunchError, NoGpuError, OptionError, UnknownKernelError
+from cute_gemm.kernels import registry
 from cute_gemm.kernels.library import cublas
 from cute_gemm.measure import bench
 from cute_gemm.measure.compare import Timing, compare
@@ -302,8 +302,8 @@ def test_the_host_needs_no_gpu(monkeypatch):
 
 def test_names_of_kernels(gpu, monkeypatch):
     names = ("host", gpu.add("one"), gpu.add("two"))
-    monkeypatch.setattr(select, "LADDER", names, raising=False)
-    monkeypatch.setattr(select, "names", lambda: (*names, gpu.add("three")))
+    monkeypatch.setattr(registry, "LADDER", names, raising=False)
+    monkeypatch.setattr(registry, "names", lambda: (*names, gpu.add("three")))
 
     def listed(kernels):
         return bench.bench(["NN"], kernels, [16], rounds=1).sizes[0].kernels
@@ -443,7 +443,7 @@ def test_a_process_compiles_the_same_unit(cache_directory):
 @pytest.fixture
 def command(gpu, capsys, monkeypatch):
     """Return a function: words -> (exit status, standard output, standard error)."""
-    monkeypatch.setattr(select, "LADDER", ("fast",), raising=False)
+    monkeypatch.setattr(registry, "LADDER", ("fast",), raising=False)
     gpu.add("fast", 1.0), gpu.add("bad", kind="wrong")
 
     def call(*words: str) -> tuple[int, str, str]:

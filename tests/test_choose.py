@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cute_gemm import select
 from cute_gemm.access import SharedAccess
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, universal
 from cute_gemm.cute.layout import tile_to_shape
 from cute_gemm.errors import OptionError
+from cute_gemm.kernels import registry
 from cute_gemm.kernels.sm80.structure import structure
 from cute_gemm.model import smem
 from cute_gemm.problem.problem import from_sizes
@@ -45,7 +45,7 @@ def test_a_tile_too_small_for_its_threads_is_not_covered() -> None:
         OptionError,
         match="256 threads copy 64 x 16 elements of A at a time, which do not fill its tile 64 x 8",
     ):
-        select.get("sm80_pipeline").configure(problem, "sm_80", tile=(64, 64, 8), warps=(2, 4))
+        registry.get("sm80_pipeline").configure(problem, "sm_80", tile=(64, 64, 8), warps=(2, 4))
 
 
 def test_narrow_copies_do_without_cp_async() -> None:
@@ -82,7 +82,7 @@ def test_every_reader_and_writer_of_tensor_core_kernels(
         )
         options: dict[str, Any] = {"tile": (*tile, bk), "warps": warps}
         try:
-            config = select.get(kernel).configure(problem, arch, **options)
+            config = registry.get(kernel).configure(problem, arch, **options)
         except OptionError:
             continue
         for plan in structure(config).operands:
@@ -119,7 +119,7 @@ def test_every_reader_of_fma_kernels(kernel: str, skew: str | None, dtype: str) 
     """And every writer of whole 16-byte vectors of float32; others are told in test_ladder."""
     for op in ("NN", "NT", "TN", "TT"):
         problem = from_sizes(op, m=256, n=256, k=256, dtype=dtype)
-        chosen = select.get(kernel)
+        chosen = registry.get(kernel)
         config = chosen.configure(problem, "sm_80", **({"skew": skew} if skew else {}))
         for access in chosen.accesses(config, problem):
             if isinstance(access, SharedAccess) and (

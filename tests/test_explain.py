@@ -9,15 +9,15 @@ from math import ceil
 import pytest
 from rich.console import Console
 
-from cute_gemm import select
 from cute_gemm.analysis import ideas
 from cute_gemm.analysis.explain import Explanation
 from cute_gemm.commands import cli
 from cute_gemm.commands.explain import explain, print_code
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels import registry
 
 OPS = ("NN", "NT", "TN", "TT")
-SIMT = select.LADDER[select.LADDER.index("naive") : select.LADDER.index("tensor_core")]
+SIMT = registry.LADDER[registry.LADDER.index("naive") : registry.LADDER.index("tensor_core")]
 N = 4096
 
 
@@ -42,9 +42,9 @@ def bound(found: Explanation, unit: str):
 # -- ideas ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", select.LADDER)
+@pytest.mark.parametrize("name", registry.LADDER)
 def test_every_kernel_has_an_idea(name):
-    text = ideas.idea(select.get(name))
+    text = ideas.idea(registry.get(name))
     assert len(text) > 60 and "\n" not in text and text.endswith(".")
     assert not text.startswith("The idea")
 
@@ -56,12 +56,13 @@ def test_an_idea_is_the_paragraph_of_the_header(tmp_path, monkeypatch):
     )
     (tmp_path / "some.cuh").write_text(header)
     (tmp_path / "naive.cuh").touch()
-    assert ideas._of_template.__wrapped__("some") == "naive, with a twist."  # a name stays as it is
+    idea = ideas._of_template.__wrapped__
+    assert idea(tmp_path / "some.cuh") == "naive, with a twist."  # a name stays as it is
     (tmp_path / "some.cuh").write_text(
         "// some: what it is.\n\nint a;\n//\n// The idea: too late.\n"
     )
     with pytest.raises(LookupError, match=r"some\.cuh has no paragraph"):
-        ideas._of_template.__wrapped__("some")
+        idea(tmp_path / "some.cuh")
 
 
 # -- accesses per result --------------------------------------------------------------------------
@@ -286,7 +287,7 @@ def test_without_a_gpu_there_is_no_ceiling():
 
 def test_the_next_kernel_is_the_next_of_the_ladder():
     [one] = large("thread_tile_1d").next
-    assert one.kernel == "thread_tile_2d" and one.idea == ideas.idea(select.get("thread_tile_2d"))
+    assert one.kernel == "thread_tile_2d" and one.idea == ideas.idea(registry.get("thread_tile_2d"))
     changes = {change.what: (change.this, change.next) for change in one.changes}
     assert changes["smem loads, elements per result"] == ("4,608", "1,024")
     assert changes["results of a thread"] == ("8 x 1", "8 x 8")
@@ -329,7 +330,7 @@ def test_host_and_cublas():
         assert found.report is None and found.ceiling is None
         assert found.intensity == 2 * N / 12
         json.dumps(found.to_dict(), allow_nan=False)
-        assert ideas.idea(select.get(found.kernel))[:30] in str(found)
+        assert ideas.idea(registry.get(found.kernel))[:30] in str(found)
     assert [one.kernel for one in host.next] == ["naive"] and not host.next[0].changes
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import select
 from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import Config, structure
 from cute_gemm.problem.problem import GemmProblem, from_sizes
@@ -25,7 +25,7 @@ CONJUGATES = ("CN", "NC", "CC", "CT", "TC")
 ORDERS = ("F", "C")
 ARCHS = ("sm_80", "sm_90a")
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
-SIMT = tuple(n for n in select.LADDER[1:] if isinstance(select.get(n), SimtKernel))
+SIMT = tuple(n for n in registry.LADDER[1:] if isinstance(registry.get(n), SimtKernel))
 #: From this one on, layouts are heeded.
 AWARE = SIMT[1:]
 SKEWED = ("bank_free", "warp_tiled", "double_buffered")
@@ -39,14 +39,14 @@ def problem(op: str = "NN", dtype: str = "float32", size: int = 256, **given: An
 
 
 def configure(name: str, each: GemmProblem, arch: str = "sm_80", **options: Any) -> Config:
-    kernel = select.get(name)
+    kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
     return kernel.configure(each, arch, **options)
 
 
 def rows(name: str, each: GemmProblem, **options: Any) -> list[AccessRow]:
     config = configure(name, each, **options)
-    return [make_row(access) for access in select.get(name).accesses(config, each)]
+    return [make_row(access) for access in registry.get(name).accesses(config, each)]
 
 
 def global_(found: list[AccessRow], operand: str) -> AccessRow:
@@ -55,11 +55,11 @@ def global_(found: list[AccessRow], operand: str) -> AccessRow:
 
 
 def test_the_ladder() -> None:
-    assert select.LADDER[0] == "host" and select.LADDER[-1] == "cublas"
-    assert select.LADDER[1:12] == SIMT and SIMT[0] == "naive" and SIMT[-1] == "double_buffered"
-    assert select.LADDER[12] == "tensor_core"
+    assert registry.LADDER[0] == "host" and registry.LADDER[-1] == "cublas"
+    assert registry.LADDER[1:12] == SIMT and SIMT[0] == "naive" and SIMT[-1] == "double_buffered"
+    assert registry.LADDER[12] == "tensor_core"
     for name in SIMT:
-        kernel = select.get(name)
+        kernel = registry.get(name)
         assert kernel.name == name and kernel.dtypes == DTYPES and kernel.runs_on == "gpu"
 
 
@@ -124,7 +124,7 @@ def test_which_stores_of_c_are_coalesced(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", SIMT)
 def test_a_and_b_at_most_16_bytes_at_a_time_where_asked(name: str) -> None:
-    kernel = select.get(name)
+    kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
     for op in OPS:
         for pad, bits in ((0, 128), (2, 64), (1, 32)):
@@ -217,7 +217,7 @@ def test_defaults_are_legal(name: str, arch: str, dtype: str) -> None:
     for op in OPS:
         each = problem(op, dtype, 64)
         config = configure(name, each, arch)
-        launch = select.get(name).launch(config, each)
+        launch = registry.get(name).launch(config, each)
         assert launch.block == config.threads and launch.block % 32 == 0
         assert launch.block * config.min_ctas <= 2048
         limit = Arch(arch).shared_limit
@@ -227,11 +227,11 @@ def test_defaults_are_legal(name: str, arch: str, dtype: str) -> None:
 def test_launch() -> None:
     each = problem(m=1000, n=129, k=65)
     config = configure("double_buffered", each)
-    launch = select.get("double_buffered").launch(config, each)
+    launch = registry.get("double_buffered").launch(config, each)
     assert launch.grid == -(-1000 // config.tile[0]) * -(-129 // config.tile[1])
     elements = sum(operand.elements for operand in structure(config).operands)
     assert launch.smem == 2 * 4 * elements
-    naive = select.get("naive").launch(configure("naive", each), each)
+    naive = registry.get("naive").launch(configure("naive", each), each)
     assert (naive.grid, naive.block, naive.smem) == (32 * 5, 1024, 0)
 
 
@@ -264,7 +264,7 @@ def test_double_buffered_takes_large_tiles_for_large_problems() -> None:
         assert found.tile[0] * found.tile[1] >= 128 * 64, (op, arch)
         # Where neither is read in vectors, elements wait in registers and leave less for sums.
         odd = problem(op, size=4096, lda=4097, ldb=4097)
-        kernel = select.get("double_buffered")
+        kernel = registry.get("double_buffered")
         assert isinstance(kernel, SimtKernel)
         thread_tiles = {one.thread_tile for one in kernel.legal(each, Arch(arch), {})}
         narrow = {one.thread_tile for one in kernel.legal(odd, Arch(arch), {})}
@@ -329,7 +329,7 @@ OF_KERNEL: dict[tuple[str, str], Any] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [(name, o) for name in SIMT for o in select.get(name).options]
+    ("name", "option"), [(name, o) for name in SIMT for o in registry.get(name).options]
 )
 def test_options(name: str, option: str) -> None:
     value = OF_KERNEL.get((name, option), OTHER[option])
@@ -399,7 +399,7 @@ def test_a_tile_too_small_for_its_skew(
             config = configure(name, each, tile=tile, thread_tile=own, skew=skew)
         except OptionError:
             continue
-        select.get(name).unit(config)
+        registry.get(name).unit(config)
 
 
 def test_a_tile_that_does_not_fit_shared_memory() -> None:
@@ -423,10 +423,10 @@ def test_what_is_refused(name: str) -> None:
 
 
 def test_tensor_core_is_sm80_pipeline_with_one_stage() -> None:
-    kernel = select.get("tensor_core")
+    kernel = registry.get("tensor_core")
     config = kernel.configure(problem("TN", "float16"), "sm_80")
     assert (config.kernel, config.stages) == ("tensor_core", 1)
-    other = select.get("sm80_pipeline").configure(problem("TN", "float16"), "sm_80")
+    other = registry.get("sm80_pipeline").configure(problem("TN", "float16"), "sm_80")
     assert config.name != other.name
     with pytest.raises(OptionError, match="option 'stages' is not one of kernel 'tensor_core'"):
         kernel.configure(problem("TN", "float16"), "sm_80", stages=2)
@@ -516,7 +516,7 @@ def test_out_dtype() -> None:
 
 
 def builds(name: str, each: GemmProblem, arch: str, **options: Any) -> None:
-    kernel = select.get(name)
+    kernel = registry.get(name)
     config = kernel.configure(each, arch, **options)
     unit = kernel.unit(config)
     family = "simt" if name in SIMT else "sm80"
@@ -561,7 +561,7 @@ def test_nvrtc_builds(name: str, op: str, dtype: str) -> None:
 def test_single_halves_are_not_read_by_the_byte(op: str, arch: str) -> None:
     """A copy through registers of operands whose leading dimension is odd."""
     each = problem(op, "float16", lda=257, ldb=257)
-    kernel = select.get("double_buffered")
+    kernel = registry.get("double_buffered")
     code = sass.disassemble(build(kernel.unit(kernel.configure(each, arch)), arch).cubin)
     loads = " ".join(opcode for opcode in sass.instructions(code) if opcode.startswith("LDG"))
     assert "LDG.E.U16" in loads and "U8" not in loads
@@ -577,10 +577,10 @@ def test_nvrtc_builds_everything(dtype: str, op: str, order: str, arch: str, nam
     each = problem(op, "float32" if types else dtype, 128, order=order, **types)
     if dtype.startswith("complex") and order == "C":
         each = problem(op.replace("T", "C"), dtype, 128, order=order)
-    taken = select.get(name).dtypes
+    taken = registry.get(name).dtypes
     if (f"float32/{dtype}" if types else dtype) not in taken:
         with pytest.raises(UnsupportedError):
-            select.get(name).configure(each, arch)
+            registry.get(name).configure(each, arch)
         return
     builds(name, each, arch)
 

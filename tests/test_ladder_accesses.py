@@ -18,10 +18,10 @@ import pytest
 from simt_traces import Key, Machine
 from trace_counts import count
 
-from cute_gemm import select
 from cute_gemm.access import Access
 from cute_gemm.analysis.rows import make_row
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 
@@ -61,7 +61,7 @@ def reported(accesses: tuple[Access, ...]) -> dict[Key, dict[str, int]]:
 def run(
     name: str, problem: GemmProblem, reads_c: bool = False, **options: Any
 ) -> tuple[Machine, tuple[Access, ...]]:
-    kernel = select.get(name)
+    kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
     config = kernel.configure(problem, "sm_80", **options)
     launch = kernel.launch(config, problem)
@@ -202,7 +202,7 @@ def test_random_options(seed: int) -> None:
         return choices[random.integers(len(choices))]
 
     name = one(*SMALL)
-    kernel = select.get(name)
+    kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
     sizes = {letter: one(1, 3, 8, 17, 31, 32, 40, 64, 65) for letter in "mnk"}
     ld = {letter: one(128, 129, 130, 132, 136) for letter in ("lda", "ldb", "ldc")}
@@ -245,7 +245,7 @@ def test_everything_with_default_tiles(name: str, op: str, order: str, dtype: st
 def test_a_wrong_program_is_found() -> None:
     """The interpreter does what the text says, and that would be seen in C."""
     problem = odd("TN")
-    kernel = select.get("smem_tiled")
+    kernel = registry.get("smem_tiled")
     config = kernel.configure(problem, "sm_80", **SMALL["smem_tiled"])
     source, launch = kernel.unit(config).source, kernel.launch(config, problem)
     right = Machine(source, problem, launch.grid, launch.smem).c.values
@@ -263,8 +263,8 @@ def test_a_wrong_description_is_found() -> None:
     problem = odd("TN")
     for name, right, wrong in (("smem_tiled", "turned", "none"), ("bank_free", "xor", "none")):
         tiles = {"tile": (64, 64, 16), "thread_tile": (8, 8)} if name == "bank_free" else {}
-        config = select.get(name).configure(problem, "sm_80", **tiles)
+        config = registry.get(name).configure(problem, "sm_80", **tiles)
         assert config.skew == right
         machine, _ = run(name, problem, **tiles)
-        other = select.get(name).accesses(replace(config, skew=wrong), problem)
+        other = registry.get(name).accesses(replace(config, skew=wrong), problem)
         assert reported(other) != count(machine.trace)

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cute_gemm import select
-from cute_gemm.analysis.ideas import template
 from cute_gemm.cute.copies import TiledCopy, TiledMma
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import CompileError, OptionError
+from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt import structure as simt_structure
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.unit import emit_simt
@@ -30,6 +29,7 @@ from cute_gemm.kernels.sm80.structure import Config, Structure, structure
 from cute_gemm.kernels.sm80.unit import emit_sm80_pipeline
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_sizes
+from cute_gemm.toolchain.headers import template_path
 from cute_gemm.toolchain.nvrtc import build
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -277,12 +277,12 @@ def test_a_wrong_layout_fails_the_build() -> None:
 
 # -- the tutorial kernels -------------------------------------------------------------------------
 
-SIMT = [name for name in select.LADDER if isinstance(select.get(name), SimtKernel)]
+SIMT = [name for name in registry.LADDER if isinstance(registry.get(name), SimtKernel)]
 SimtChange = Callable[[simt_structure.Structure], simt_structure.Structure]
 
 
 def simt_config(name: str, op: str, dtype: str = "float32", **given: Any) -> simt_structure.Config:
-    kernel = select.get(name)
+    kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
     options = {key: given.pop(key) for key in kernel.options if key in given}
     problem = from_sizes(op, **{"m": 128, "n": 128, "k": 128, **given}, dtype=dtype)
@@ -293,7 +293,7 @@ def simt_asserts(
     config: simt_structure.Config, change: SimtChange = lambda parts: parts, python: bool = True
 ) -> str:
     """The asserts of a config as Python has it after ``change``; the types are those before."""
-    kernel = select.get(config.kernel)
+    kernel = registry.get(config.kernel)
     assert isinstance(kernel, SimtKernel)
     staged = kernel.staged
     parts = simt_structure.structure(config, staged)
@@ -381,14 +381,14 @@ def test_a_wrong_layout_of_the_ladder_fails_its_assert(
 # -- the pages of the ladder ----------------------------------------------------------------------
 
 #: Those that write their layouts down again, in CuTe's terms.
-PAGES = [name for name in SIMT if "using Page = " in template(name)]
+PAGES = [name for name in SIMT if "using Page = " in template_path(name).read_text()]
 
 
 def page_asserts(config: simt_structure.Config, change: SimtChange = lambda parts: parts) -> str:
     """What a page asserts of the config that Python emits after ``change``."""
     unit = emit_simt(config, change(simt_structure.structure(config)))
     types = without_kernel(unit).partition("// The layouts that Python")[0]
-    text = template(config.kernel)
+    text = template_path(config.kernel).read_text()
     (page,) = re.findall(r"using Page = (\w+)<Config>;", text)
     found = re.findall(r"static_assert\(same_offsets.*;", text)
     assert len(found) == text.count("static_assert")
@@ -409,7 +409,7 @@ def options_of(name: str) -> list[dict[str, Any]]:
             for tile in ((64, 128, 16), (128, 64, 32), (256, 64, 64))
             for own in ((8, 8), (4, 8), (16, 4), (2, 2))
         ]
-    skews = select.get(name).choices.get("skew", ())  # type: ignore[attr-defined]
+    skews = registry.get(name).choices.get("skew", ())  # type: ignore[attr-defined]
     return [{**shape, "skew": skew} for shape in shapes for skew in skews] or shapes
 
 
@@ -452,7 +452,7 @@ def test_another_layout_fails_the_assert_of_its_page(name: str) -> None:
         return replace(layout, stride=twice(layout.stride))
 
     config = simt_config(name, "TN")
-    names = re.findall(r'static_assert\(same_offsets.*"(\w+)"\);', template(name))
+    names = re.findall(r'static_assert\(same_offsets.*"(\w+)"\);', template_path(name).read_text())
     changes: dict[str, SimtChange] = {
         "Threads": lambda parts: replace(parts, threads=doubled(parts.threads)),
         "ValuesM": lambda p: replace(p, values=(doubled(p.values[0]), p.values[1])),

@@ -12,9 +12,9 @@ import cuda.pathfinder
 import numpy as np
 import pytest
 
-from cute_gemm import select
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.errors import CompileError
+from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
 from cute_gemm.kernels.simt.kernel import SimtKernel
@@ -176,7 +176,7 @@ def test_the_machine_code_has_what_the_report_claims(
     assert missing(kernel, op, arch, **given) == []
 
 
-LADDER = [name for name in select.LADDER if isinstance(select.get(name), SimtKernel)]
+LADDER = [name for name in registry.LADDER if isinstance(registry.get(name), SimtKernel)]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_the_machine_code_of_the_ladder(
     name: str, op: str, arch: str, given: dict[str, Any]
 ) -> None:
     types = {} if name == "tensor_core" else {"dtype": "float32"}
-    assert missing(select.get(name), op, arch, **types | given) == []
+    assert missing(registry.get(name), op, arch, **types | given) == []
 
 
 @pytest.mark.matrix
@@ -218,7 +218,7 @@ def test_all_machine_code_of_the_ladder(
     k = 64 if name == "smem_full_k" else 256
     ld = dict.fromkeys(("lda", "ldb", "ldc"), 256 + pad)
     for order in "FC":
-        assert missing(select.get(name), op, arch, dtype=dtype, k=k, order=order, **ld) == []
+        assert missing(registry.get(name), op, arch, dtype=dtype, k=k, order=order, **ld) == []
 
 
 @pytest.mark.matrix

@@ -12,11 +12,11 @@ import cute_gemm as cg
 from cute_gemm import select
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels import base
+from cute_gemm.kernels import base, registry
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 
-COMPILED = tuple(name for name in select.LADDER if select.get(name).runs_on == "gpu")
+COMPILED = tuple(name for name in registry.LADDER if registry.get(name).runs_on == "gpu")
 #: dtype, compute
 TYPES = (
     ("float16", None),
@@ -111,7 +111,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
     given: dict[str, Any] = {"dtype": dtype, "compute": compute, "kernel": name}
     if (
         name != "auto"
-        and (f"{dtype}/{compute}" if compute else dtype) not in select.get(name).dtypes
+        and (f"{dtype}/{compute}" if compute else dtype) not in registry.get(name).dtypes
     ):
         with pytest.raises(UnsupportedError, match=f"kernel '{name}' does not take {dtype}"):
             plan("TN", **given)
@@ -128,7 +128,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
             assert one.kernel.refuse(one.config, found.problem, arch) == ""
         legal = [
             config
-            for kernel in map(select.get, select.CONTENDERS if name == "auto" else (name,))
+            for kernel in map(registry.get, select.CONTENDERS if name == "auto" else (name,))
             if isinstance(kernel, CompiledKernel)
             and (f"{dtype}/{compute}" if compute else dtype) in kernel.dtypes
             for config in kernel.legal(found.problem, Arch(arch), {})
@@ -136,12 +136,12 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
         assert {one.config for one in found.candidates()} == set(legal)
         assert len(found.candidates()) == len(legal)
         if name != "auto":
-            assert found.config == select.get(name).configure(found.problem, arch)
+            assert found.config == registry.get(name).configure(found.problem, arch)
 
 
 def test_a_price_is_of_the_accesses_of_its_own_problem() -> None:
     """Of counts that were kept of other problems none enters that is not this one's."""
-    kernel = select.get("sm80_pipeline")
+    kernel = registry.get("sm80_pipeline")
     these = [each for each in problems(Random(1), 6) if each.inputs.name != "complex64"]
     gpu = select.select(these[0], "sm_90a", "sm80_pipeline").gpu
     configs = [kernel.configure(each, "sm_90a") for each in these]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cute_gemm.toolchain.headers import templates_path
@@ -16,13 +17,13 @@ _MARK = "The idea: "
 
 def idea(kernel: Kernel) -> str:
     """Return what a kernel does that the one before it does not; LookupError where nobody says."""
-    return kernel.idea or _of_template(kernel.name)
+    return kernel.idea or _of_template(kernel.compiled().template)
 
 
 @cache
-def _of_template(name: str) -> str:
+def _of_template(path: Path) -> str:
     header = []
-    for line in template(name).splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("//"):
             break
         header.append(line[2:].strip())
@@ -33,10 +34,4 @@ def _of_template(name: str) -> str:
             # Unless it begins with the name of another kernel.
             named = any(templates_path().rglob(f"{text.split(',')[0]}.cuh"))
             return text if named else f"{text[0].upper()}{text[1:]}"
-    raise LookupError(f"{name}.cuh has no paragraph {_MARK.strip()!r} in its header: {title}")
-
-
-def template(name: str) -> str:
-    """Return the text of a kernel's template in CUDA C++: ``NAME.cuh`` in its family's folder."""
-    (path,) = templates_path().rglob(f"{name}.cuh")
-    return path.read_text(encoding="utf-8")
+    raise LookupError(f"{path.name} has no paragraph {_MARK.strip()!r} in its header: {title}")

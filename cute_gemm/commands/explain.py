@@ -47,18 +47,18 @@ def explain(
     are those of :func:`cute_gemm.plan`; ``gpu`` is where it is bounded, by default the one that
     stands for the arch; with a ``beta`` other than 0, C is read too.
     """
-    from cute_gemm import select
     from cute_gemm.analysis.explain import Next, explanation
     from cute_gemm.analysis.ideas import idea
     from cute_gemm.api import plan
     from cute_gemm.gpus.table import arch_for
+    from cute_gemm.kernels import registry
 
     arguments["arch"] = arch_for(arguments.get("arch"), gpu)
 
     def explained(name: str, **options: Any) -> Explanation:
         made = plan(op, kernel=name, **{"backend": "cpu", **options})
         report = made.report(gpu=gpu, beta=beta) if made.compiled else None
-        return explanation(select.get(made.kernel), made, report, beta != 0)
+        return explanation(registry.get(made.kernel), made, report, beta != 0)
 
     found = explained(kernel, **arguments)
     # Not the options: they are of this kernel's config.
@@ -66,11 +66,13 @@ def explain(
              "compute", "arch")  # fmt: skip
     same = {name: arguments[name] for name in known if name in arguments}
     following: list[Next] = []
-    for name in select.LADDER[select.LADDER.index(found.kernel) + 1 :]:
+    ladder = registry.LADDER  # which a kernel from elsewhere is not on
+    after = ladder.index(found.kernel) + 1 if found.kernel in ladder else len(ladder)
+    for name in ladder[after:]:
         try:
             other = explained(name, **same)
         except (UnsupportedError, DTypeError) as error:
-            following.append(Next(name, idea(select.get(name)), str(error).rstrip(".")))
+            following.append(Next(name, idea(registry.get(name)), str(error).rstrip(".")))
             continue
         following.append(Next(name, other.idea, changes=found.before(other)))
         break
@@ -95,11 +97,12 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _code(made: Plan, kind: str) -> str:
     """The text of a kernel: its template and unit, its PTX or its SASS."""
-    from cute_gemm.analysis.ideas import template
+    from cute_gemm.kernels import registry
 
     text: str = getattr(made, kind)
     if kind == "source" and made.compiled:
-        return f"{template(made.kernel)}\n// The unit that is compiled.\n\n{text}"
+        template = registry.get(made.kernel).compiled().template.read_text(encoding="utf-8")
+        return f"{template}\n// The unit that is compiled.\n\n{text}"
     return text
 
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import gcd
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cute_gemm.arch import Arch
@@ -29,6 +30,7 @@ from cute_gemm.model.price import (
 )
 from cute_gemm.problem import reference
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.toolchain.headers import template_path
 from cute_gemm.toolchain.signature import GEMM, Launch, Signature
 
 if TYPE_CHECKING:
@@ -157,7 +159,10 @@ class Kernel(ABC):
 
 
 class CompiledKernel(Kernel):
-    """A family of kernels that share one template."""
+    """A kernel with a template; its configs have a ``.name``, a ``.tile`` and a ``.dtype``.
+
+    The name is the entry's symbol and says all that the code depends on; the tile is (bM, bN, bK).
+    """
 
     #: What its entry is called with.
     signature: Signature = GEMM
@@ -165,6 +170,11 @@ class CompiledKernel(Kernel):
     def compiled(self) -> CompiledKernel:
         """Return this kernel."""
         return self
+
+    @property
+    def template(self) -> Path:
+        """The file of its CUDA C++, whose header says its idea: one of the package's."""
+        return template_path(self.name)
 
     @abstractmethod
     def candidates(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm import select
 from cute_gemm.api import plan as make_plan
 from cute_gemm.errors import (
     CompileError,
@@ -25,6 +24,7 @@ from cute_gemm.errors import (
     OptionError,
     UnsupportedError,
 )
+from cute_gemm.kernels import registry
 from cute_gemm.measure.against import Function, named_function, of_function
 from cute_gemm.measure.compare import CUBLAS, Key, Machine, Start, machine, of_kernel, timed
 from cute_gemm.measure.matrices import (
@@ -134,14 +134,14 @@ def bench(
 
 def _runs_on(name: str) -> str:
     """Return ``"gpu"``, ``"cpu"`` or ``"library"``: what computes with a kernel of this name."""
-    return "gpu" if name == "auto" else select.get(name).runs_on
+    return "gpu" if name == "auto" else registry.get(name).runs_on
 
 
 def _kernel_names(kernels: str | Sequence[str]) -> tuple[str, ...]:
     if kernels == "ladder":
-        return select.LADDER
+        return registry.LADDER
     if kernels == "all":
-        return select.names()
+        return registry.names()
     listed = kernels.split(",") if isinstance(kernels, str) else kernels
     names = tuple(dict.fromkeys(name.strip() for name in listed))
     for name in names:

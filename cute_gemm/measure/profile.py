@@ -24,6 +24,7 @@ from cute_gemm import select
 from cute_gemm._text import columns
 from cute_gemm.api import Plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
+from cute_gemm.kernels import registry
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
 from cute_gemm.problem.dtypes import dtype
 from cute_gemm.problem.problem import from_sizes
@@ -125,7 +126,7 @@ def predict(case: Case) -> dict[str, int]:
     from cute_gemm.analysis.rows import make_row
 
     plan = case.plan()
-    kernel = select.get(plan.kernel).compiled()
+    kernel = registry.get(plan.kernel).compiled()
     accesses = kernel.accesses(plan.config, plan.problem, reads_c=case.beta != 0)
     return predicted(map(make_row, accesses))
 

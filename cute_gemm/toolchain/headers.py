@@ -32,6 +32,12 @@ def templates_path() -> Path:
     )
 
 
+def template_path(name: str) -> Path:
+    """Return the file of a template of the package: ``NAME.cuh`` in its family's folder."""
+    (path,) = templates_path().rglob(f"{name}.cuh")
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class CudaHeaders:
     """One set of CUDA headers: where each part lies, or None for a part that is missing."""

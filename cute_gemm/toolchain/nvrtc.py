@@ -54,7 +54,7 @@ def build(unit: TranslationUnit, arch: str, *, cache: bool = True) -> Build:
     """
     start = time.perf_counter()
     arch = normalize_arch(arch)
-    paths = include_paths()
+    paths = (*unit.folders, *include_paths())
     if not cache:
         return _compile(unit, arch, paths, start)
 
@@ -80,7 +80,8 @@ def ptx(unit: TranslationUnit, arch: str) -> str:
     """
     arch, nvrtc = normalize_arch(arch), _nvrtc()
     # Not through cuda.core, which looks for the driver when it is asked for PTX.
-    options = _options(arch.replace("sm_", "compute_"), include_paths()).as_bytes("nvrtc")
+    paths = (*unit.folders, *include_paths())
+    options = _options(arch.replace("sm_", "compute_"), paths).as_bytes("nvrtc")
     _, program = nvrtc.nvrtcCreateProgram(unit.source.encode(), _NAME.encode(), 0, [], [])
     try:
         (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)

@@ -8,6 +8,7 @@ integers, enum tags and layout types reach that text.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cute_gemm.cute.layout import Layout
@@ -17,10 +18,14 @@ from cute_gemm.toolchain.signature import GEMM, Signature
 
 @dataclass(frozen=True, slots=True)
 class TranslationUnit:
-    """C++ text with one ``extern "C" __global__`` entry named ``symbol``."""
+    """C++ text with one ``extern "C" __global__`` entry named ``symbol``.
+
+    ``folders``: where it includes from, beside the package's templates and their headers.
+    """
 
     source: str
     symbol: str
+    folders: tuple[Path, ...] = ()
 
 
 def entry(

@@ -17,6 +17,7 @@ from typing import Any
 
 from cute_gemm import select
 from cute_gemm.api import Plan
+from cute_gemm.kernels import registry
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
 from cute_gemm.toolchain.cubin import Build
@@ -26,7 +27,7 @@ OPS = ("NN", "NT", "TN", "TT")
 SIZES = (1, 2, 3, 7, 31, 63, 65, 127, 129, 255, 1000, 4095)
 POLICIES = ("auto", "mn_major")
 #: The tutorial kernels.
-LADDER = select.LADDER[1 : select.LADDER.index("sm80_pipeline")]
+LADDER = registry.LADDER[1 : registry.LADDER.index("sm80_pipeline")]
 #: Those that choose the width of their accesses to A and B.
 WIDE = ("vectorized", "bank_free", "warp_tiled", "double_buffered")
 
@@ -321,7 +322,7 @@ def _cutlass_narrow() -> Iterator[Case]:
 
 def types_of(kernel: str) -> tuple[str, ...]:
     """The plain types that a tutorial kernel takes."""
-    taken = select.get(kernel).dtypes
+    taken = registry.get(kernel).dtypes
     return tuple(
         name
         for name in PLAIN

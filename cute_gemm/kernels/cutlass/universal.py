@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -74,11 +73,6 @@ class CutlassUniversal(CompiledKernel):
                 align_c=align_c,
             )
 
-    def traits(self, problem: GemmProblem) -> Any:
-        """See :meth:`CompiledKernel.traits`: A's and B's extents bound the accesses too."""
-        widths = (gcd(x.ld, x.shape[x.unit], 16) for x in (problem.A, problem.B, problem.C))
-        return (*super().traits(problem), problem.k < _INT8_EXACT_K, *widths)
-
     def check(self, config: CutlassUniversalConfig, problem: GemmProblem, arch: Arch) -> None:
         """See :meth:`CompiledKernel.check`."""
         _check(config, arch)
@@ -89,6 +83,12 @@ class CutlassUniversal(CompiledKernel):
                 raise UnsupportedError(
                     f"{name} is {extent}; kernel {self.name!r} takes up to {longest} with this tile"
                 )
+
+    def traits(self, problem: GemmProblem) -> Any:
+        """See :meth:`CompiledKernel.traits`: widths depend on extents too, and int8 on K."""
+        matrices = (problem.A, problem.B, problem.C)
+        widths = (elements_per_access(matrix, True) for matrix in matrices)
+        return *super().traits(problem), *widths, problem.k < _INT8_EXACT_K
 
     def _math(self, problem: GemmProblem) -> str:
         """Key of ``MATH`` for the problem."""

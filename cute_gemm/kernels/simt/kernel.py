@@ -78,10 +78,6 @@ class SimtKernel(CompiledKernel):
         for row in self.rows(problem, options):
             yield self.settle(with_options(Config(**{**common, **row}), options))
 
-    def traits(self, problem: GemmProblem) -> Any:
-        """See :meth:`CompiledKernel.traits`."""
-        return (*super().traits(problem), problem.k if self.whole_k else 0)
-
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
         """See :meth:`CompiledKernel.check`."""
         if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):
@@ -168,6 +164,10 @@ class SimtKernel(CompiledKernel):
                     f"{step[1]} elements of {operand.name} at a time, which do not fill its tile "
                     f"{operand.extents[0]} x {operand.extents[1]}; take a larger tile"
                 )
+
+    def traits(self, problem: GemmProblem) -> Any:
+        """See :meth:`CompiledKernel.traits`: what fits shared memory may depend on K."""
+        return *super().traits(problem), problem.k if self.whole_k else 0
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""

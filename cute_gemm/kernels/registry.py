@@ -1,0 +1,61 @@
+"""The kernels by name: adding one is a row here."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from cute_gemm.errors import UnknownKernelError
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.base import Kernel
+
+#: name -> (module, class), imported when asked for. A program may add rows of its own.
+KERNELS = {
+    "host": ("cute_gemm.kernels.host", "Host"),
+    "naive": ("cute_gemm.kernels.simt.ladder", "Naive"),
+    "coalesced": ("cute_gemm.kernels.simt.ladder", "Coalesced"),
+    "smem_full_k": ("cute_gemm.kernels.simt.ladder", "SmemFullK"),
+    "smem_tiled": ("cute_gemm.kernels.simt.ladder", "SmemTiled"),
+    "register_rows": ("cute_gemm.kernels.simt.ladder", "RegisterRows"),
+    "thread_tile_1d": ("cute_gemm.kernels.simt.ladder", "ThreadTile1d"),
+    "thread_tile_2d": ("cute_gemm.kernels.simt.ladder", "ThreadTile2d"),
+    "vectorized": ("cute_gemm.kernels.simt.ladder", "Vectorized"),
+    "bank_free": ("cute_gemm.kernels.simt.ladder", "BankFree"),
+    "warp_tiled": ("cute_gemm.kernels.simt.ladder", "WarpTiled"),
+    "double_buffered": ("cute_gemm.kernels.simt.ladder", "DoubleBuffered"),
+    "tensor_core": ("cute_gemm.kernels.sm80.tensor_core", "TensorCore"),
+    "sm80_pipeline": ("cute_gemm.kernels.sm80.pipeline", "Sm80Pipeline"),
+    "cutlass_universal": ("cute_gemm.kernels.cutlass.universal", "CutlassUniversal"),
+    "cublas": ("cute_gemm.kernels.library.kernel", "CublasLibrary"),
+}
+
+#: The road of the tutorials, each kernel one idea further; cuBLAS to compare with.
+LADDER = tuple(KERNELS)
+
+
+def names() -> tuple[str, ...]:
+    """Names of all kernels: the values of ``kernel=``."""
+    return tuple(KERNELS)
+
+
+def get(name: str) -> Kernel:
+    """Return the kernel called ``name``.
+
+    Raises
+    ------
+    UnknownKernelError
+        When there is none; the message lists those there are.
+    """
+    if name not in KERNELS:
+        raise UnknownKernelError(
+            f"kernel {name!r} is not known; expected 'auto' or one of {', '.join(KERNELS)}"
+        )
+    return _made(*KERNELS[name])
+
+
+@cache
+def _made(module: str, kind: str) -> Kernel:
+    kernel: Kernel = getattr(import_module(module), kind)()
+    return kernel

@@ -1,0 +1,76 @@
+"""A kernel from outside the package: what a newcomer writes beside a template and a row."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cute_gemm.access import GlobalAccess, Shares, Work
+from cute_gemm.errors import OptionError
+from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.options import with_options
+from cute_gemm.toolchain.signature import Launch
+from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, entry
+
+CPP = {"float32": "float", "float64": "double"}
+UNIT = '#include "toy.cuh"\n\nusing Toy = toy::Gemm<{}, {}, {}>;\n\n'
+SCALARS = "{cute_gemm::scalar(alpha, alpha_ptr), cute_gemm::scalar(beta, beta_ptr)}"
+CALL = f"Toy::run(A, B, C, m, n, k, lda, ldb, ldc, {SCALARS});"
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    dtype: str
+    majors: tuple[str, str, str]
+    unroll: int = 4
+    tile: tuple[int, int, int] = (32, 1, 1)
+
+    @property
+    def name(self):
+        return f"toy_{self.dtype}_{'_'.join(self.majors)}_u{self.unroll}"
+
+
+class Toy(CompiledKernel):
+    name = "toy"
+    summary = "a lane for each element of C, and a warp for 32 rows"
+    minimum_cc = 80
+    dtypes = tuple(CPP)
+    options = ("unroll",)
+    template = Path(__file__).parent / "data" / "toy.cuh"
+
+    def candidates(self, problem, arch, options):
+        majors = tuple(matrix.major for matrix in (problem.A, problem.B, problem.C))
+        yield with_options(ToyConfig(problem.A.dtype, majors), options)
+
+    def check(self, config, problem, arch):
+        if not 1 <= config.unroll <= 64:
+            raise OptionError(f"option unroll={config.unroll}; expected 1 to 64")
+
+    def unit(self, config):
+        majors = ", ".join(cpp_bool(major in ("K", "N")) for major in config.majors)
+        text = UNIT.format(CPP[config.dtype], majors, config.unroll)
+        text += entry(config.name, "32", CALL, prefix="Toy::")
+        return TranslationUnit(text, config.name, (self.template.parent,))
+
+    def launch(self, config, problem):
+        return Launch(-(-problem.m // 32) * problem.n, 32, 0, problem.l)
+
+    def accesses(self, config, problem, *, reads_c=False):
+        def access(x, way="load", what="ld.global", rows=32, **more):
+            lanes = np.stack([np.arange(32) % rows, np.zeros(32, int)], axis=-1)[None]
+            bits, tile = 8 * np.dtype(config.dtype).itemsize, (rows, 1)
+            return GlobalAccess(x.name, way, what, bits, x, tile, lanes, x.unit, **more)
+
+        C = {"x": problem.C, "sweeps": 1, "unit": "CTA"}
+        return (
+            access(problem.A, sweeps=problem.n),
+            access(problem.B, rows=1, sweeps=-(-problem.m // 32)),
+            *([access(**C)] if reads_c else []),
+            access(way="store", what="st.global", **C),
+        )
+
+    def work(self, config, problem):
+        return Work.of_tiles(problem, config.tile, "CUDA cores", problem.compute)
+
+    def shares(self, config):
+        return Shares((1, 1), None)
