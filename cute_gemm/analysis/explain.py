@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import duration, number, percent, si
+from cute_gemm._text import duration, named, number, percent, si
 from cute_gemm.analysis.ideas import idea
 from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
@@ -51,22 +51,11 @@ class Next:
 class Explanation(Shown):
     """What there is to say of a kernel on a problem; ``print`` it, or take ``to_dict()``.
 
-    Attributes
-    ----------
-    kernel, summary, idea
-        Its name, one line on it, and what it does that the one before does not.
-    plan
-        The kernel configured for the problem: a ``cute_gemm.plan.Plan``.
-    counts
-        Accesses per result.
-    intensity, requested_intensity
-        Operations per compulsory byte, and per byte requested of L2 (None without a report).
-    ceiling
-        What bounds it on a GPU; None where that is not known.
-    report
-        The report of the kernel; None of ``host`` and ``cublas``.
-    next
-        The next kernel of the ladder, and those after it up to the first that takes the problem.
+    ``idea`` is what it does that the kernel before does not; ``plan`` a ``cute_gemm.plan.Plan``;
+    ``counts`` the accesses per result; the intensities are operations per compulsory byte, and per
+    byte requested of L2 (None without a report); ``ceiling`` is what bounds it on a GPU, None where
+    that is not known; ``report`` None of ``host`` and ``cublas``. ``next`` has the next kernel of
+    the ladder, and those after it up to the first that takes the problem.
     """
 
     kernel: str
@@ -94,21 +83,14 @@ class Explanation(Shown):
             for count in self.counts
         ]
         return {
-            "kernel": self.kernel,
-            "summary": self.summary,
-            "idea": self.idea,
-            "op": problem.op,
-            "blas_op": problem.blas_op,
-            "m": problem.m,
-            "n": problem.n,
-            "k": problem.k,
+            **named(self, "kernel", "summary", "idea"),
+            **named(problem, "op", "blas_op", "m", "n", "k"),
             "dtype": problem.inputs.name,
             "compute": problem.compute,
             "arch": self.plan.arch,
             "config": getattr(self.plan.config, "name", None),
             "per_result": counts,
-            "intensity": self.intensity,
-            "requested_intensity": self.requested_intensity,
+            **named(self, "intensity", "requested_intensity"),
             "ceiling": self.ceiling.to_dict() if self.ceiling else None,
             "next": [asdict(one) for one in self.next],
         }
@@ -167,10 +149,8 @@ class Explanation(Shown):
             if count.operand == "AB":
                 yield f"{what}, elements per result", _figure(count.elements)
             yield f"{what}, requests per result", _figure(count.requests)
-            if count.sectors is not None:
-                yield f"{what}, sectors per result", _figure(count.sectors)
-            else:
-                yield f"{what}, wavefronts per result", _figure(count.wavefronts)
+            cost = "wavefronts" if count.sectors is None else "sectors"
+            yield f"{what}, {cost} per result", _figure(getattr(count, cost))
         conflicts = sum(row.launch.conflicts or 0 for row in report.rows)
         results = self.problem.m * self.problem.n * self.problem.l
         yield "bank conflicts per result", _figure(conflicts / (results or 1))
@@ -194,17 +174,11 @@ def explanation(
         work = kernel.compiled().work(plan.config, problem)
         found = ceiling(work, accesses, report.performance.gpu, problem.flops, moved)
     rows = report.rows if report is not None else ()
-    return Explanation(
-        kernel=kernel.name,
-        summary=kernel.summary,
-        idea=idea(kernel),
-        plan=plan,
-        counts=tuple(counts(kernel.shares(plan.config), problem, rows)),
-        intensity=problem.flops / moved if moved else 0.0,
-        requested_intensity=report.performance.requested_intensity if report else None,
-        ceiling=found,
-        report=report,
-    )
+    per_result = tuple(counts(kernel.shares(plan.config), problem, rows))
+    intensity = problem.flops / moved if moved else 0.0
+    requested = report.performance.requested_intensity if report else None
+    said = kernel.name, kernel.summary, idea(kernel)
+    return Explanation(*said, plan, per_result, intensity, requested, found, report)
 
 
 # ---- printing it --------------------------------------------------------------------------------

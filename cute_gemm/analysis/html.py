@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from cute_gemm.access import Partition
-    from cute_gemm.analysis.html_page import Page
     from cute_gemm.analysis.rows import AccessRow
+    from cute_gemm.analysis.shown import Page
 
 #: What the words mean, for a reader who has only this page.
 _TERMS = (

@@ -61,8 +61,7 @@ def command(arguments: argparse.Namespace) -> int:
     for line in _descriptors(problem):
         say(f"  {line}")
     say(f"\nkernel   {plan.kernel} for {plan.arch}:\n         {plan.why}")
-    prices = prices_table(plan.candidates(), plan.gpu.name)
-    if prices is not None:
+    for prices in prices_table(plan.candidates(), plan.gpu.name):
         cells = [[column.head for column in prices.columns]]
         cells += [[str(cell) for cell in row] for row in prices.rows]
         say(f"\n  {prices.title}")

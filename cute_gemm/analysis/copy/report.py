@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cute_gemm._text import named
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.arguments import Copy, understood
 from cute_gemm.analysis.copy.tiles import Direction, Space, global_access, shared_access
-from cute_gemm.analysis.html_page import Page
 from cute_gemm.analysis.mends.gmem import mends
 from cute_gemm.analysis.rows import AccessRow, copy_table, findings, make_row
-from cute_gemm.analysis.shown import Paged
+from cute_gemm.analysis.shown import Page, Paged
 from cute_gemm.analysis.tables import Cell, Findings, Pairs
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
@@ -73,13 +73,11 @@ class CopyReport(Paged):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole report in strings, numbers, lists and dicts, with keys that stay."""
-        asked = ("tensor", "atom", "dtype", "threads", "values", "smem")
-        found = ("base_alignment", "coalesced", "conflict_free", "bits")
         return {
             "format": FORMAT,
-            **{name: getattr(self, name) for name in asked},
+            **named(self, "tensor", "atom", "dtype", "threads", "values", "smem"),
             "tile": list(self.tile),
-            **{name: getattr(self, name) for name in found},
+            **named(self, "base_alignment", "coalesced", "conflict_free", "bits"),
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
             "mends": [[asdict(mend) for mend in found] for found in self.mends],
@@ -98,10 +96,10 @@ class CopyReport(Paged):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        yield Text.assemble(("copy ", ""), (self.atom, "bold"), f" of {self.dtype}")
-        for name, text in self._asked.items():
+        yield Text.assemble("copy ", (self.atom, "bold"), f" of {self.dtype}")
+        for name, text in self._asked:
             yield Text(f"{name:<8} {text}")
-        covers = f"one copy covers ({self.tile[0]},{self.tile[1]})"
+        covers = self._covers
         if any(row.space == "global" for row in self.rows):
             covers += f", base address aligned to {self.base_alignment} bytes"
         yield Text(covers)
@@ -113,16 +111,20 @@ class CopyReport(Paged):
             yield Findings(lines)
 
     @property
-    def _asked(self) -> dict[str, str]:
+    def _asked(self) -> list[tuple[str, str]]:
         """The layouts that were asked about."""
-        names = ("tensor", "smem", "threads", "values")
-        return {name: getattr(self, name) for name in names if getattr(self, name)}
+        layouts = named(self, "tensor", "smem", "threads", "values")
+        return [(name, text) for name, text in layouts.items() if text]
+
+    @property
+    def _covers(self) -> str:
+        return f"one copy covers ({self.tile[0]},{self.tile[1]})"
 
     def page(self) -> Page:
         """Return what ``to_html`` says."""
         asked: list[tuple[str, str | Cell]] = [
-            *((name, Cell(text, code=True)) for name, text in self._asked.items()),
-            ("tile", f"one copy covers ({self.tile[0]},{self.tile[1]})"),
+            *((name, Cell(text, code=True)) for name, text in self._asked),
+            ("tile", self._covers),
             ("base address", f"aligned to {self.base_alignment} bytes"),
         ]
         return Page(
@@ -223,13 +225,8 @@ def analyze_copy(
         tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem
     )
     accesses, tiled = _accesses(copy)
-    found = mends(
-        accesses,
-        len(tiled.partition),
-        tensor=copy.layout,
-        copy=tiled,
-        instruction=copy.atom.kind if copy.atom.kind == "cp.async" else "",
-    )
+    wider = copy.atom.kind if copy.atom.kind == "cp.async" else ""
+    found = mends(accesses, len(tiled.partition), copy.layout, tiled, wider)
     rows = tuple(map(make_row, accesses, found))
     return CopyReport(
         tensor=_shown(tensor),
@@ -304,13 +301,11 @@ def _accesses(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
     plain = {"load": "ld", "store": "st"}[copy.direction]
     name = "cp.async" if is_async else f"{plain}.{copy.space}"
     tiled = replace(tiled, atom=choose.copy_atom(name, width * bits))
-    accesses: list[GlobalAccess | SharedAccess] = []
+    first = shared_access(tiled, copy.layout, copy.direction)
+    accesses: list[GlobalAccess | SharedAccess] = [first]
     if copy.space == "global":
-        accesses.append(
-            global_access(tiled, copy.layout, copy.direction, copy.dtype, copy.alignment)
-        )
-    else:
-        accesses.append(shared_access(tiled, copy.layout, copy.direction))
+        way = copy.direction
+        accesses = [global_access(tiled, copy.layout, way, copy.dtype, copy.alignment)]
     if copy.smem is not None:
         accesses.append(shared_access(choose.shared_side(tiled), copy.smem, "store"))
     return [replace(access, limit=limit) for access in accesses], tiled

@@ -45,7 +45,6 @@ IDEAL = (True, 1.0, 8 * VECTOR)
 def mends(
     accesses: Sequence[Access],
     threads: int = 128,
-    *,
     tensor: Layout | None = None,
     copy: TiledCopy | None = None,
     instruction: str = "",
