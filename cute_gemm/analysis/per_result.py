@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from cute_gemm._text import named
 from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
@@ -46,11 +47,7 @@ def per_result(
             continue
         launch = row.launch
         moved = launch.lanes * row.bits // 8 if launch.lanes else launch.bytes
-        figures = {
-            "elements": moved // sizes[row.operand],
-            "requests": launch.requests,
-            cost: getattr(launch, cost),
-        }
+        figures = {"elements": moved // sizes[row.operand], **named(launch, "requests", cost)}
         totals = {name: totals.get(name, 0) + figure for name, figure in figures.items()}
     results = problem.m * problem.n * problem.l
     return {name: total / results if results else 0.0 for name, total in totals.items()}

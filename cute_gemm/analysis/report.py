@@ -227,7 +227,8 @@ class Report(Paged):
                 (name, "bold"),
                 f"  {matrix!s:<{width}}  {matrix.major}-major, ld{matrix.name.lower()} "
                 f"{matrix.ld}, {matrix.dtype}, base aligned to {matrix.alignment} bytes"
-                + (", conjugated" if matrix.conj else ""),
+                + ", conjugated"
+                * matrix.conj,
             )
         yield Text(f"kernel {self.kernel}, {self.arch}")
         if self.config is not None:
@@ -267,25 +268,15 @@ class Report(Paged):
             ("M, N, K", f"{problem.m:,}, {problem.n:,}, {problem.k:,}"),
             ("types", problem.types),
         )
-        columns = (
-            *(Column(head, left=True) for head in ("matrix", "shape : stride", "major")),
-            Column("ld"),
-            Column("dtype", left=True),
-            Column("base aligned to"),
-            Column("bytes"),
-        )
+        heads = ("matrix", "shape : stride", "major", "ld", "dtype", "base aligned to", "bytes")
+        numbers = ("ld", "base aligned to", "bytes")
+        columns = tuple(Column(head, left=head not in numbers) for head in heads)
         lines = [
-            [
-                Cell(name, bold=True),
-                Cell(str(matrix), code=True),
-                matrix.major,
-                f"{matrix.ld:,}",
-                matrix.dtype + (", conjugated" if matrix.conj else ""),
-                f"{matrix.alignment} bytes",
-                f"{matrix.nbytes:,}",
-            ]
+            [Cell(name, bold=True), Cell(str(matrix), code=True), matrix.major, f"{matrix.ld:,}",
+             matrix.dtype + ", conjugated" * matrix.conj, f"{matrix.alignment} bytes",
+             f"{matrix.nbytes:,}"]
             for name, matrix in self._matrices.items()
-        ]
+        ]  # fmt: skip
         return Pairs(said), Table("Descriptors", columns, lines)
 
     def _kernel_page(self) -> tuple[Pairs, ...]:
@@ -404,17 +395,8 @@ def make_report(
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _mends(accesses, launch.block)))
+    bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c)
     return Report(
-        problem=problem,
-        kernel=kernel_name,
-        config=config,
-        arch=arch,
-        launch=launch,
-        resources=resources,
-        rows=rows,
-        findings=findings(rows),
-        performance=performance(problem, launch, arch, rows, resources, gpu, reads_c),
-        pictures=pictures,
-        candidates=tuple(candidates),
-        priced_on=priced_on,
-    )
+        problem, kernel_name, config, arch, launch, resources, rows, findings(rows), bounds,
+        pictures, tuple(candidates), priced_on,
+    )  # fmt: skip
