@@ -134,33 +134,18 @@ def global_access(
     Memory is described as what it is, one run of elements; a coordinate is an offset in it.
     """
     first = copy.offsets(layout)[..., 0]
-    cosize = layout.cosize
-    memory = Matrix("tensor", (cosize, 1), (1, cosize), dtype_name, alignment)
+    memory = Matrix("tensor", (layout.cosize, 1), (1, layout.cosize), dtype_name, alignment)
     return GlobalAccess(
-        operand="tensor",
-        direction=direction,
-        instruction=copy.atom.name,
-        bits=copy.bits,
-        matrix=memory,
-        tile=memory.shape,
+        operand="tensor", direction=direction, instruction=copy.atom.name, bits=copy.bits,
+        matrix=memory, tile=memory.shape, axis=0, sweeps=1, unit="CTA",
         coords=np.stack([first, np.where(first < 0, -1, 0)], axis=-1),
-        axis=0,
-        sweeps=1,
-        unit="CTA",
-    )
+    )  # fmt: skip
 
 
 def shared_access(copy: TiledCopy, layout: Layout, direction: Direction) -> SharedAccess:
     """The copy of one tile in shared memory."""
     return SharedAccess(
-        operand="tensor",
-        direction=direction,
-        instruction=copy.atom.name,
-        bits=copy.bits,
-        offsets=copy.vector_offsets(layout),
-        executions=1,
-        unit="CTA",
-        layout=layout,
-        coords=copy.requests(layout.extents),
-        element_bits=copy.element_bits,
-    )
+        operand="tensor", direction=direction, instruction=copy.atom.name, bits=copy.bits,
+        offsets=copy.vector_offsets(layout), executions=1, unit="CTA", layout=layout,
+        coords=copy.requests(layout.extents), element_bits=copy.element_bits,
+    )  # fmt: skip
