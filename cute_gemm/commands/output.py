@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm._text import named
 from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
@@ -66,9 +67,8 @@ def build_dict(plan: Plan) -> dict[str, Any]:
     """Return what JSON says of a plan's build."""
     build = plan.build
     return {
-        "kernel": plan.kernel, "symbol": plan.symbol, "arch": build.arch,
-        "seconds": build.seconds, "cached": build.cached, "bytes": len(build.cubin),
-        "resources": asdict(build.resources),
+        **named(plan, "kernel", "symbol"), **named(build, "arch", "seconds", "cached"),
+        "bytes": len(build.cubin), "resources": asdict(build.resources),
     }  # fmt: skip
 
 
