@@ -212,11 +212,9 @@ def plan(
     >>> print(p.problem.A, p.problem.B, p.problem.C)
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
-    sizes = {"m": m, "n": n, "k": k, "dtype": dtype}
-    strides = {
-        "lda": lda, "ldb": ldb, "ldc": ldc, "batch_a": batch_a, "batch_b": batch_b,
-        "batch_c": batch_c,
-    }  # fmt: skip
+    sizes: dict[str, Any] = {"m": m, "n": n, "k": k, "dtype": dtype}
+    strides: dict[str, Any] = {"lda": lda, "ldb": ldb, "ldc": ldc}
+    strides |= {"batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c}
     device = None
     if A is None and B is None:
         missing = [name for name, value in sizes.items() if value is None]
@@ -225,18 +223,9 @@ def plan(
                 f"plan() needs A and B, or m, n, k and dtype; {', '.join(missing)} is missing"
             )
         problem = from_sizes(
-            op,
-            m=m,  # type: ignore[arg-type]
-            n=n,  # type: ignore[arg-type]
-            k=k,  # type: ignore[arg-type]
-            dtype=dtype,
-            l=1 if l is None else l,
-            **strides,
-            order=order,
-            out_dtype=out_dtype,
-            compute=compute,
-            storage=storage,
-        )
+            op, **sizes, l=1 if l is None else l, **strides, order=order, out_dtype=out_dtype,
+            compute=compute, storage=storage,
+        )  # fmt: skip
     else:
         given = [name for name, value in {**sizes, "l": l, **strides}.items() if value is not None]
         if given:
@@ -289,13 +278,9 @@ def kernels() -> list[KernelInfo]:
 
 
 def _make_plan(
-    problem: GemmProblem,
-    device: int | None,
-    kernel: str,
-    backend: Backend,
-    arch: str | None,
+    problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
     options: dict[str, Any],
-) -> Plan:
+) -> Plan:  # fmt: skip
     where = _backend(backend, device, kernel)
     gpu: Gpu | None = None
     if _runs_on(kernel) == "cpu":

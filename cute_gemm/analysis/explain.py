@@ -214,15 +214,13 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) 
 
 def _counts_table(counts: tuple[Count, ...], modelled: bool) -> Table:
     model = ("model", "requests", "sectors", "wavefronts") if modelled else ()
-    rows = []
-    kind = None
+    rows, kind = [], None
     for count in counts:
         what = KINDS[count.space, count.direction]
-        figures = (count.elements, count.requests, count.sectors, count.wavefronts)
+        figures = (count.elements, count.requests, count.sectors, count.wavefronts) * modelled
         tutorial = "1" if count.formula is None else str(count.formula)
         first = ("" if what == kind else what, " + ".join(count.operand), tutorial)
-        figures = (count.tutorial, *(figures if modelled else ()))
-        rows.append((*first, *map(_figure, figures)))
+        rows.append((*first, *map(_figure, (count.tutorial, *figures))))
         kind = what
     return _table(("", "", "tutorials", "", *model), rows, words=3)
 
@@ -232,9 +230,8 @@ def _ceiling(found: Ceiling) -> Iterator[Any]:
     rows = []
     for bound in found.bounds:
         per = f"{bound.rate:,.4g}" if bound.per == "SM and clock" else si(bound.rate).rstrip()
-        share = percent(bound.fraction)
-        if bound.fraction is not None and bound.fraction > 1:  # a unit may allow more than the peak
-            share = f"{bound.fraction * 100:,.0f} %"
+        part = bound.fraction  # a unit may allow more than the peak
+        share = f"{part * 100:,.0f} %" if part is not None and part > 1 else percent(part)
         work = f"{si(bound.work).rstrip()} {bound.of}"
         rows.append((bound.unit, work, f"{per} per {bound.per}", duration(bound.seconds), share))
     yield _table(("unit", "work", "rate", "time", of), rows)

@@ -189,21 +189,19 @@ def _occupancy_text(held: Occupancy) -> str:
         return f"no CTA fits on a multiprocessor: too much of {' and '.join(held.limiter)}"
     limits = sorted(held.limits.items(), key=lambda item: item[1])
     others = ", ".join(f"{name} {count}" for name, count in limits if name not in held.limiter)
-    many = "1 CTA" if held.ctas_per_sm == 1 else f"{held.ctas_per_sm} CTAs"
     text = (
-        f"{many}, {held.warps_per_sm} of {held.max_warps} warps per "
-        f"multiprocessor ({percent(held.fraction)}), limited by {' and '.join(held.limiter)}"
+        f"{held.ctas_per_sm} CTA{'s' * (held.ctas_per_sm > 1)}, {held.warps_per_sm} of "
+        f"{held.max_warps} warps per multiprocessor ({percent(held.fraction)}), limited by "
+        + " and ".join(held.limiter)
     )
     text += f" (others would allow: {others})" if others else ""
     return text if held.registers_known else f"{text}; registers are not known without a build"
 
 
 def _waves_text(gpu: Gpu, grid: Waves) -> str:
-    tail = "no tail"
-    if grid.tail_ctas:
-        many = "1 CTA" if grid.tail_ctas == 1 else f"{grid.tail_ctas:,} CTAs"
-        part = percent(grid.tail_fraction)
-        tail = f"{grid.full:,} full and a tail of {many} in {part} of its places"
+    many, part = f"{grid.tail_ctas:,} CTA{'s' * (grid.tail_ctas > 1)}", percent(grid.tail_fraction)
+    tail = f"{grid.full:,} full and a tail of {many} in {part} of its places"
+    tail = tail if grid.tail_ctas else "no tail"
     return (
         f"{short(grid.waves)} on the {gpu.sms} multiprocessors of {gpu.name}: {tail}; "
         f"{percent(grid.efficiency)} of the time used"
@@ -251,14 +249,9 @@ def _place(arch: Arch, gpu: Gpu | str | None) -> Gpu | None:
 
 
 def performance(
-    problem: GemmProblem,
-    launch: Launch,
-    arch: str,
-    rows: Iterable[AccessRow],
-    resources: Resources | None = None,
-    gpu: Gpu | str | None = None,
-    reads_c: bool = False,
-) -> Performance:
+    problem: GemmProblem, launch: Launch, arch: str, rows: Iterable[AccessRow],
+    resources: Resources | None = None, gpu: Gpu | str | None = None, reads_c: bool = False,
+) -> Performance:  # fmt: skip
     """Return what bounds a kernel for a problem.
 
     ``launch`` is of a kernel compiled for ``arch`` with ``rows`` of memory instructions; without
@@ -275,8 +268,6 @@ def performance(
             sectors = row.launch.l2_sectors or 0
             requested[row.operand] = requested.get(row.operand, 0) + sectors * SECTOR
     traffic = Traffic(compulsory, requested)
-    intensity = _ratio(problem.flops, traffic.compulsory_bytes)
-
     held = grid = None
     sm = MULTIPROCESSORS.get(place.cc) if place else Arch(arch).multiprocessor
     if sm is not None:
@@ -285,14 +276,11 @@ def performance(
         held = occupancy(sm, launch.block, registers, shared)
     if place is not None and held is not None and held.ctas_per_sm:
         grid = waves(launch.ctas, held.ctas_per_sm, place.sms)
-    return Performance(
-        flops=problem.flops,
-        traffic=traffic,
-        intensity=intensity,
-        requested_intensity=_ratio(problem.flops, traffic.requested_bytes),
-        per_result=_reuse(problem, rows),
-        gpu=place,
-        roofline=roofline(place, problem, reads_c) if place else None,
-        occupancy=held,
-        waves=grid,
+    flops, roof = problem.flops, roofline(place, problem, reads_c) if place else None
+    intensity, requested_intensity = (
+        _ratio(flops, moved) for moved in (traffic.compulsory_bytes, traffic.requested_bytes)
     )
+    return Performance(
+        flops, traffic, intensity, requested_intensity, _reuse(problem, rows), place, roof, held,
+        grid,
+    )  # fmt: skip

@@ -127,16 +127,9 @@ class Report(Paged):
     priced_on: str = ""
 
     def __getitem__(self, operand: str) -> OperandView:
-        """Return the accesses of ``"A"``, ``"B"`` or ``"C"``.
+        """Return the accesses of ``"A"``, ``"B"`` or ``"C"``: ``report["A"].coalesced``.
 
-        Raises
-        ------
-        KeyError
-            For another name; the message lists those there are.
-
-        Examples
-        --------
-        ``report["A"].coalesced`` is True or False.
+        KeyError for another name; the message lists those there are.
         """
         names = tuple(dict.fromkeys(("A", "B", "C", *(row.operand for row in self.rows))))
         if operand not in names:
@@ -343,8 +336,7 @@ def _digest(array: np.ndarray) -> bytes:
 def _content(key: Any, access: Access) -> Any:
     """What mends of a copy depend on."""
     if isinstance(access, GlobalAccess):
-        where = (access.tile, access.axis, access.region, access.origin)
-        return key, access.matrix, access.unit, *where
+        return key, *named(access, "matrix", "unit", "tile", "axis", "region", "origin").values()
     if isinstance(access, SharedAccess) and access.coords is not None:
         return key, access.element_bits, _digest(access.coords)
     return key
@@ -372,20 +364,11 @@ def _of_full_tiles(access: Access) -> Access:
 
 
 def make_report(
-    problem: GemmProblem,
-    kernel_name: str,
-    config: Any,
-    arch: str,
-    accesses: Iterable[Access],
-    launch: Launch,
-    resources: Resources | None = None,
-    *,
-    gpu: Gpu | str | None = None,
-    reads_c: bool = False,
-    pictures: tuple[Partition, ...] = (),
-    candidates: Sequence[Candidate] = (),
-    priced_on: str = "",
-) -> Report:
+    problem: GemmProblem, kernel_name: str, config: Any, arch: str, accesses: Iterable[Access],
+    launch: Launch, resources: Resources | None = None, *, gpu: Gpu | str | None = None,
+    reads_c: bool = False, pictures: tuple[Partition, ...] = (),
+    candidates: Sequence[Candidate] = (), priced_on: str = "",
+) -> Report:  # fmt: skip
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
     ``accesses`` are listed in their order; ``resources`` are those of a build, if there was one;

@@ -34,6 +34,9 @@ def size_text(problem: GemmProblem) -> str:
 class Shown(ABC):
     """What can be printed, with colours or without, and taken as data."""
 
+    #: Characters per line of ``str(...)``.
+    width = WIDTH
+
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Return the whole in strings, numbers, lists and dicts, with keys that stay."""
@@ -46,7 +49,7 @@ class Shown(ABC):
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def __str__(self) -> str:
-        return plain(self, WIDTH)
+        return plain(self, self.width)
 
     def show(self, console: Console | None = None) -> None:
         """Print with colours to ``console``, by default to a new one on standard output."""

@@ -195,10 +195,8 @@ class DeviceMatrices:
 
         _, (buffer, *_) = self._hold(("C", "N"))
         with entered(self._device):
-            checked(
-                load_driver().cuMemsetD8(buffer.pointer, 0xFF, buffer.nbytes),
-                f"setting {buffer.nbytes} bytes",
-            )
+            done = load_driver().cuMemsetD8(buffer.pointer, 0xFF, buffer.nbytes)
+            checked(done, f"setting {buffer.nbytes} bytes")
 
     def download(self) -> None:
         """Wait for the device and copy the first C to the host's."""
@@ -224,7 +222,5 @@ def l2_bytes(device: int = 0) -> int:
 
     driver = load_driver()
     which = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-    (size,) = checked(
-        driver.cuDeviceGetAttribute(which, device_properties(device).handle), "reading its L2 cache"
-    )
-    return int(size)
+    read = driver.cuDeviceGetAttribute(which, device_properties(device).handle)
+    return int(checked(read, "reading its L2 cache")[0])

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm import select
-from cute_gemm._text import columns
+from cute_gemm._text import columns, named
 from cute_gemm.api import Plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
@@ -86,7 +86,7 @@ class Case:
             raise OptionError(
                 f"base_offset is {self.base_offset}; expected 0 or a power of two, in elements"
             )
-        problem = from_sizes(**{name: getattr(self, name) for name in _PROBLEM})
+        problem = from_sizes(**named(self, *_PROBLEM))
         if not (problem.m and problem.n and problem.l):
             raise OptionError(
                 f"m={problem.m}, n={problem.n}, l={problem.l}: no kernel is launched, so nothing "
@@ -107,17 +107,15 @@ class Case:
 
     def __str__(self) -> str:
         given = {
-            "lda": self.lda, "ldb": self.ldb, "ldc": self.ldc, "out": self.out_dtype,
-            "compute": self.compute, **self.options, "beta": self.beta or None,
+            **named(self, "lda", "ldb", "ldc"), "out": self.out_dtype, "compute": self.compute,
+            **self.options, "beta": self.beta or None,
             "base": f"+{self.base_offset}" if self.base_offset else None,
-            "l": self.l if self.l != 1 else None, "batch_a": self.batch_a,
-            "batch_b": self.batch_b, "batch_c": self.batch_c,
+            "l": self.l if self.l != 1 else None, **named(self, "batch_a", "batch_b", "batch_c"),
+            **{n: v for n, v in named(self, "storage", "order").items() if v != "F"},
         }  # fmt: skip
         words = [f"{name}={value}" for name, value in given.items() if value is not None]
-        orders = [f"{n}={v}" for n, v in (("storage", self.storage), ("order", self.order))
-                  if v != "F"]  # fmt: skip
         size = f"{self.m}x{self.n}x{self.k}"
-        return " ".join((self.kernel, self.op, size, self.dtype, *words, *orders))
+        return " ".join((self.kernel, self.op, size, self.dtype, *words))
 
 
 def predict(case: Case) -> dict[str, int]:
@@ -152,7 +150,7 @@ class Profile:
             "case": asdict(self.case),
             "symbol": self.symbol,
             "agrees": not self.differences,
-            "figures": [asdict(one) | {"difference": one.difference} for one in self.figures],
+            "figures": [asdict(one) | named(one, "difference") for one in self.figures],
         }
 
     def __str__(self) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cute_gemm._text import plain
 from cute_gemm.analysis.performance import Roofline
+from cute_gemm.analysis.shown import Shown
+from cute_gemm.analysis.tables import Findings
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -98,7 +98,7 @@ class SizeResult:
 
 
 @dataclass(frozen=True)
-class BenchResult:
+class BenchResult(Shown):
     """What :func:`cute_gemm.measure.bench.bench` found; ``print`` it, or take ``to_dict()``.
 
     Type of A and B, what products are made in, order of C; the GPU as the driver calls it and what
@@ -118,6 +118,8 @@ class BenchResult:
     seed: int
     sizes: tuple[SizeResult, ...]
 
+    width = WIDTH
+
     @property
     def ok(self) -> bool:
         """Whether no kernel was wrong or failed; one that does not take a problem is no failure."""
@@ -131,13 +133,6 @@ class BenchResult:
                 one["roofline"]["attainable_tflops"] = size.roofline.attainable_tflops
         sizes = found.pop("sizes")
         return {"format": FORMAT, **found, "ok": self.ok, "sizes": sizes}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return ``to_dict()`` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    def __str__(self) -> str:
-        return plain(self, WIDTH)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
@@ -215,9 +210,6 @@ def _size_line(size: SizeResult) -> str:
 
 def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
     """Yield what is said below a table: why cells are empty, and what the roofline is."""
-    from rich.table import Table
-    from rich.text import Text
-
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in size.entries:
         if entry.reason:
@@ -234,12 +226,7 @@ def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
             f"({roof.peak_tflops:g} TFLOP/s of the {roof.unit}, {roof.bandwidth_gbs:,.0f} GB/s, "
             f"both as NVIDIA states them)"
         )
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    for line in lines:
-        # Text, not str: rich would read brackets as markup.
-        grid.add_row("-", Text(line))
-    if lines:
-        yield grid
+    yield Findings(lines)
 
 
 def _gflops(value: float) -> str:

@@ -229,26 +229,18 @@ def analyze_copy(
     found = mends(accesses, len(tiled.partition), copy.layout, tiled, wider)
     rows = tuple(map(make_row, accesses, found))
     return CopyReport(
-        tensor=_shown(tensor),
-        atom=copy.atom.text,
-        dtype=copy.dtype,
-        threads=_shown(threads),
-        values=_shown(tv if threads is None else values),
-        smem=_shown(smem),
-        tile=tiled.tile,
-        base_alignment=base_alignment,
-        rows=rows,
-        findings=(*findings(rows), *_widths(rows[0], copy)),
-    )
+        _shown(tensor), copy.atom.text, copy.dtype, _shown(threads),
+        _shown(tv if threads is None else values), _shown(smem), tiled.tile, base_alignment, rows,
+        (*findings(rows), *_widths(rows[0], copy)),
+    )  # fmt: skip
 
 
 def _widths(first: AccessRow, copy: Copy) -> list[str]:
     """What ``findings`` says of global accesses only: why it is not the widest instruction."""
     if not first.limit or first.space == "global":
         return []
-    if copy.atom.matrix is not None:
-        return [f"{first.operand}: {first.limit}."]
-    return [f"{first.operand}: {first.instruction} of {first.bits} bits, not 128: {first.limit}."]
+    what = f"{first.instruction} of {first.bits} bits, not 128: " * (copy.atom.matrix is None)
+    return [f"{first.operand}: {what}{first.limit}."]
 
 
 def _shown(layout: Any) -> str:
@@ -270,18 +262,15 @@ def _accesses(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
         asked = 128 // bits
     else:
         asked = max(1, (atom.bits or atom.most) // bits)
-    places = [(copy.layout, copy.space == "shared")]
-    if copy.smem is not None:
-        places.append((copy.smem, True))
+    places = [(copy.layout, copy.space == "shared"), *([(copy.smem, True)] if copy.smem else ())]
 
     def fits(tiled: TiledCopy) -> bool:
-        for layout, shared in places:
-            at = tiled.offsets(layout)
-            # The model of global memory has a verdict on addresses that are no multiple.
-            strict = shared or atom.bits is None
-            if not contiguous(at) or (strict and not _aligned(at, copy, shared)):
-                return False
-        return True
+        found = ((tiled.offsets(layout), shared) for layout, shared in places)
+        # The model of global memory has a verdict on addresses that are no multiple.
+        return all(
+            contiguous(at) and (_aligned(at, copy, shared) or not (shared or atom.bits is None))
+            for at, shared in found
+        )
 
     width = asked
     while True:
@@ -314,9 +303,8 @@ def _accesses(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
 def _aligned(at: np.ndarray, copy: Copy, shared: bool) -> bool:
     """Whether every lane's address is a multiple of its vector."""
     first, width = at[..., 0], at.shape[-1]
-    return (shared or copy.alignment % (width * copy.size) == 0) and not (
-        first[first >= 0] % width
-    ).any()
+    based = shared or copy.alignment % (width * copy.size) == 0
+    return based and not (first[first >= 0] % width).any()
 
 
 def _matrix_limit(copy: Copy, rows: TiledCopy) -> str:
