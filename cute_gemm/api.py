@@ -62,22 +62,11 @@ class KernelInfo:
 
 
 def gemm(
-    op: str,
-    A: Any,
-    B: Any,
-    C: Any = None,
-    *,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    order: Order = "F",
-    out_dtype: Any = None,
-    compute: str | None = None,
-    kernel: str = "auto",
-    backend: Backend = "auto",
-    arch: str | None = None,
-    stream: Any = None,
+    op: str, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
+    order: Order = "F", out_dtype: Any = None, compute: str | None = None,
+    kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
     **kernel_options: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` with BLAS semantics.
 
     Parameters
@@ -144,10 +133,8 @@ def gemm(
     c = None if C is None else read(C, "C")
     problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
     factors = scalars(alpha, beta, problem, a.device, c)
-    options = [
-        (name, tuple(value) if isinstance(value, list) else value)
-        for name, value in sorted(kernel_options.items())
-    ]
+    given = sorted(kernel_options.items())
+    options = [(name, tuple(x) if isinstance(x, list) else x) for name, x in given]
     key = (id(problem), a.device, kernel, backend, arch, *options)
     found = _plans.get(key)
     if found is None:
@@ -164,31 +151,14 @@ def gemm(
 
 
 def plan(
-    op: str,
-    A: Any = None,
-    B: Any = None,
-    C: Any = None,
-    *,
-    m: int | None = None,
-    n: int | None = None,
-    k: int | None = None,
-    dtype: Any = None,
-    l: int | None = None,
-    lda: int | None = None,
-    ldb: int | None = None,
-    ldc: int | None = None,
-    batch_a: int | None = None,
-    batch_b: int | None = None,
-    batch_c: int | None = None,
-    storage: Order = "F",
-    order: Order = "F",
-    out_dtype: Any = None,
-    compute: str | None = None,
-    kernel: str = "auto",
-    backend: Backend = "auto",
-    arch: str | None = None,
+    op: str, A: Any = None, B: Any = None, C: Any = None, *,
+    m: int | None = None, n: int | None = None, k: int | None = None, dtype: Any = None,
+    l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
+    batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
+    storage: Order = "F", order: Order = "F", out_dtype: Any = None, compute: str | None = None,
+    kernel: str = "auto", backend: Backend = "auto", arch: str | None = None,
     **kernel_options: Any,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
     Parameters
@@ -238,15 +208,9 @@ def plan(
 
 
 def analyze(
-    op: str,
-    A: Any = None,
-    B: Any = None,
-    C: Any = None,
-    *,
-    gpu: str | None = None,
-    beta: complex = 0.0,
-    **arguments: Any,
-) -> Report:
+    op: str, A: Any = None, B: Any = None, C: Any = None, *, gpu: str | None = None,
+    beta: complex = 0.0, **arguments: Any,
+) -> Report:  # fmt: skip
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
 
     Parameters

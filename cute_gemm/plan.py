@@ -171,15 +171,9 @@ class Plan:
     # ---- running it -----------------------------------------------------------------------------
 
     def __call__(
-        self,
-        A: Any,
-        B: Any,
-        C: Any = None,
-        *,
-        alpha: Any = 1.0,
-        beta: Any = 0.0,
+        self, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
         stream: Any = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` on arrays like those planned for.
 
         Parameters
@@ -199,13 +193,9 @@ class Plan:
         return self.executable(A, B, C, alpha, beta, stream)
 
     def bind(
-        self,
-        device: int = 0,
-        alpha: complex = 1,
-        beta: complex = 0,
-        alpha_pointer: int = 0,
+        self, device: int = 0, alpha: complex = 1, beta: complex = 0, alpha_pointer: int = 0,
         beta_pointer: int = 0,
-    ) -> Callable[..., None]:
+    ) -> Callable[..., None]:  # fmt: skip
         """Return a function that starts this GEMM, of the addresses of A, B and C and a stream.
 
         Parameters

@@ -79,11 +79,10 @@ def accesses_html(rows: Sequence[AccessRow], prefix: str = "cg") -> str:
     tables = ""
     for table, places in access_tables(rows):
         columns = (Column("#"), Column("operand", left=True), *table.columns[1:])
-        links = [
-            "" if place is None else Cell(str(place + 1), link=anchors.get(place, ""))
-            for place in places
+        lines = [
+            ["" if at is None else Cell(str(at + 1), link=anchors.get(at, "")), *line]
+            for at, line in zip(places, table.rows, strict=True)
         ]
-        lines = [[link, *line] for link, line in zip(links, table.rows, strict=True)]
         tables += Table(table.title, columns, lines).html()
     shown = "".join(_access_figure(rows[g[0]], g, anchors[g[0]]) for g in groups)
     intro = (

@@ -111,17 +111,16 @@ def counts(
     if shares is None or not problem.m * problem.n * problem.l:
         return
     rows = tuple(rows)
-    for space, direction in KINDS:
+    for kind in KINDS:
+        space, direction = kind
         if space == "shared" and shares.reader is None:
             continue
         told: dict[str, Formula | None] = {}
-        if (space, direction) != ("global", "store"):
-            told.update(formulas(shares, (space, direction) == ("shared", "load")))
-        if space == "global" and (
-            direction == "store" or per_result(problem, rows, "C", space, direction)
-        ):
+        if kind != ("global", "store"):
+            told.update(formulas(shares, kind == ("shared", "load")))
+        if space == "global" and (direction == "store" or per_result(problem, rows, "C", *kind)):
             told["C"] = None  # loaded, if beta is not 0
         for operand, formula in told.items():
-            model = per_result(problem, rows, operand, space, direction)
+            model = per_result(problem, rows, operand, *kind)
             tutorial = 1.0 if formula is None else formula.value(problem.k)
             yield Count(space, direction, operand, formula, tutorial, **model)

@@ -34,11 +34,9 @@ def print_json(value: Any) -> None:
 
 
 def show(found: Any) -> None:
-    """Print what has a rich form: in colour and as wide as the terminal, or as plain text."""
+    """Print a `Shown`: in colour and as wide as the terminal, or as plain text."""
     if sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(found)
+        found.show()
     else:
         print(found)
 

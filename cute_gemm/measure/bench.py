@@ -59,20 +59,12 @@ _HOST_MNK = 1 << 30
 
 
 def bench(
-    ops: Sequence[str] = OPS,
-    kernels: str | Sequence[str] = "ladder",
-    sizes: Sequence[int | tuple[int, int, int]] = (4096,),
-    dtype: str = "float32",
-    *,
-    compute: str | None = None,
-    order: Order = "F",
-    rounds: int = 9,
-    seed: int = 0,
-    check: bool = True,
-    against: Sequence[str | Function] = (),
-    device: int = 0,
+    ops: Sequence[str] = OPS, kernels: str | Sequence[str] = "ladder",
+    sizes: Sequence[int | tuple[int, int, int]] = (4096,), dtype: str = "float32", *,
+    compute: str | None = None, order: Order = "F", rounds: int = 9, seed: int = 0,
+    check: bool = True, against: Sequence[str | Function] = (), device: int = 0,
     progress: Progress | None = None,
-) -> BenchResult:
+) -> BenchResult:  # fmt: skip
     """Check kernels against float64 and time them, next to cuBLAS when one is installed.
 
     Each kernel first computes ``C = op(A) @ op(B)`` of column-major random matrices into a C of
@@ -239,10 +231,8 @@ class _Size:
                 if start is not None:
                     starts[key] = start
             step, steps = itertools.count(1), len(starts) * (self.rounds + 1)
-            self.samples |= timed(
-                starts, copies, self.rounds, device_clock(gpu.device),
-                lambda: self._tell("time", next(step), steps),
-            )  # fmt: skip
+            clock, tell = device_clock(gpu.device), lambda: self._tell("time", next(step), steps)
+            self.samples |= timed(starts, copies, self.rounds, clock, tell)
 
     def _plans(self, names: Sequence[str], **where: Any) -> dict[Key, Plan]:
         """Return the plans of those that take the problem."""

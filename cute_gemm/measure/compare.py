@@ -193,16 +193,9 @@ class Timing:
 
 
 def compare(
-    plan: Plan,
-    A: np.ndarray,
-    B: np.ndarray,
-    C: np.ndarray,
-    *,
-    alpha: complex = 1.0,
-    beta: complex = 0.0,
-    rounds: int = 9,
-    device: int = 0,
-) -> Timing:
+    plan: Plan, A: np.ndarray, B: np.ndarray, C: np.ndarray, *, alpha: complex = 1.0,
+    beta: complex = 0.0, rounds: int = 9, device: int = 0,
+) -> Timing:  # fmt: skip
     """Time a plan on copies of these host matrices, next to cuBLAS when one is installed.
 
     A, B and C are as stored, and none of them is changed; the plan is what `cute_gemm.plan` gave

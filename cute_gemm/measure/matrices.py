@@ -65,9 +65,8 @@ class Factors:
     def form(self, name: str, op: str) -> tuple[str, str]:
         """Return which stored matrix an op takes for ``"A"`` or ``"B"``: name and letter."""
         letter = op["AB".index(name)]
-        if letter == "N":
-            return name, "N"
-        return name, "C" if letter in "CH" and self._type.is_complex else "T"
+        turned = "C" if letter in "CH" and self._type.is_complex else "T"
+        return name, "N" if letter == "N" else turned
 
     def stored(self, name: str, letter: str) -> np.ndarray:
         """Return a matrix as stored for a letter of an op: column-major, without padding."""

@@ -173,19 +173,18 @@ class Profile:
 
 def ncu(path: str | None = None) -> str:
     """Return where Nsight Compute is: the given path, on ``PATH``, or in a CUDA toolkit."""
-    places = [path] if path else ["ncu"]
-    if not path:
-        homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
-        places += [f"{home}/bin/ncu" for home in homes if home]
-        # 2025.3 comes after 2025.10 as text; any of them will do.
-        places += sorted(map(str, Path("/opt/nvidia/nsight-compute").glob("*/ncu")), reverse=True)
+    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    # 2025.3 comes after 2025.10 as text; any of them will do.
+    alone = sorted(map(str, Path("/opt/nvidia/nsight-compute").glob("*/ncu")), reverse=True)
+    looked = ["ncu", *(f"{home}/bin/ncu" for home in homes if home), *alone]
+    places = [path] if path else looked
     for place in places:
         if found := shutil.which(place):
             return found
     raise ToolError(
         f"Nsight Compute was not found at {', '.join(map(repr, places))}: it comes with the CUDA "
-        "toolkit, or alone from https://developer.nvidia.com/nsight-compute; name it with "
-        "--ncu PATH"
+        "toolkit, or alone from https://developer.nvidia.com/nsight-compute; name it with --ncu "
+        "PATH"
     )
 
 
@@ -231,10 +230,9 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
     for case, plan, (name, counters) in zip(cases, plans, launches, strict=True):
         missing = [metric for metric in metrics if metric not in counters]
         if name != plan.config.name or missing:
-            raise ToolError(
-                f"ncu counted a kernel {name} where {plan.config.name} was expected ({case})"
-                + (f"; it has no number for {', '.join(missing)}" if missing else "")
-            )
+            lacks = f"; it has no number for {', '.join(missing)}" * bool(missing)
+            what = f"a kernel {name} where {plan.config.name} was expected ({case})"
+            raise ToolError(f"ncu counted {what}{lacks}")
     return [counters for _, counters in launches]
 
 

@@ -148,10 +148,9 @@ class BenchResult(Shown):
         yield Text(self._method())
 
     def _title(self) -> str:
-        text = f"gemm {self.dtype}, compute {self.compute}, C {_MAJOR[self.order]}"
-        if self.gpu is None:
-            return f"{text}, on the CPU"
-        return f"{text}, on {self.gpu} ({self.arch}), next to cuBLAS: {self.cublas}"
+        where = f"{self.gpu} ({self.arch}), next to cuBLAS: {self.cublas}"
+        where = where if self.gpu is not None else "the CPU"
+        return f"gemm {self.dtype}, compute {self.compute}, C {_MAJOR[self.order]}, on {where}"
 
     def _method(self) -> str:
         text = f"GFLOP/s: from the median of up to {self.rounds} rounds."
@@ -202,10 +201,8 @@ _MARK: dict[str, str] = {"ok": "-", "refused": "-", "wrong": "WRONG", "failed": 
 
 
 def _size_line(size: SizeResult) -> str:
-    text = f"M={size.m} N={size.n} K={size.k}"
-    if size.copies > 1:
-        text += f", {size.copies} copies of the matrices in turn, so that they come past L2"
-    return text
+    copies = f", {size.copies} copies of the matrices in turn, so that they come past L2"
+    return f"M={size.m} N={size.n} K={size.k}" + copies * (size.copies > 1)
 
 
 def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
@@ -213,12 +210,11 @@ def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in size.entries:
         if entry.reason:
-            what = f"{_MARK[entry.outcome]}: " if entry.outcome != "refused" else ""
+            what = f"{_MARK[entry.outcome]}: " * (entry.outcome != "refused")
             reasons.setdefault((entry.kernel, f"{what}{entry.reason}"), []).append(entry.op)
     lines = []
     for (kernel, reason), of in reasons.items():
-        where = "" if len(of) == len(ops) else f" {' '.join(of)}"
-        lines.append(f"{kernel}{where}: {reason}")
+        lines.append(f"{' '.join((kernel, *(of if len(of) != len(ops) else ())))}: {reason}")
     if (roof := size.roofline) is not None:
         bound = "operations" if roof.bound == "compute" else "memory"
         lines.append(

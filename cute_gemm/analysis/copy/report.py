@@ -140,19 +140,10 @@ class CopyReport(Paged):
 
 
 def analyze_copy(
-    *,
-    tensor: Any,
-    threads: Any = None,
-    values: Any = None,
-    atom: str,
-    dtype: Any = "float16",
-    space: Space | None = None,
-    direction: Direction | None = None,
-    base_alignment: int = 256,
-    tile: Any = None,
-    tv: Any = None,
-    smem: Any = None,
-) -> CopyReport:
+    *, tensor: Any, threads: Any = None, values: Any = None, atom: str, dtype: Any = "float16",
+    space: Space | None = None, direction: Direction | None = None, base_alignment: int = 256,
+    tile: Any = None, tv: Any = None, smem: Any = None,
+) -> CopyReport:  # fmt: skip
     """Say of a tiled copy whether it is coalesced and free of bank conflicts, and what mends it.
 
     Layouts are objects (this package's, pycute's, CuTe DSL's) or text in CuTe's notation, as C++

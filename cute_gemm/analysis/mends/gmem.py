@@ -211,11 +211,9 @@ class _Change:
             if not copy.covers(place.extents) or not self.whole(axis, width):
                 continue
             thread, value = copy.layouts
-            vector = "({},{})".format(*value.extents)
-            name = f"{copy.atom.name} of {copy.bits} bits"
-            words = (f"threads {thread}", f"values {vector}", name)
-            access = self.made(place, copy, axis)
-            yield _Candidate(words + place.words, access, copy, axis, place.extents)
+            vector, name = "({},{})".format(*value.extents), f"{copy.atom.name} of {copy.bits} bits"
+            words = (f"threads {thread}", f"values {vector}", name, *place.words)
+            yield _Candidate(words, self.made(place, copy, axis), copy, axis, place.extents)
             return
 
     def whole(self, axis: int, width: int) -> bool:

@@ -241,7 +241,7 @@ def _swizzled(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tupl
     """The same layout with each swizzle."""
     old = layout.swizzle
     for swizzle in (None, *_swizzles(wants, size, layout.affine.cosize)):
-        if swizzle != layout.swizzle:
+        if swizzle != old:
             new = Layout(layout.shape, layout.stride, swizzle)
             what = f"{swizzle} in place of {old}" if swizzle and old else "a swizzle"
             yield f"{what if swizzle else 'no swizzle'}: {new}", new
