@@ -29,6 +29,11 @@ def columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list
     ]
 
 
+def named(thing: Any, *names: str) -> dict[str, Any]:
+    """Return some attributes by their names."""
+    return {name: getattr(thing, name) for name in names}
+
+
 def short(value: float) -> str:
     """Return a number with three to four digits: ``1.23``, ``45.6``, ``1,365``."""
     if value >= 100 or value == int(value):

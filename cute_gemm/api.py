@@ -63,22 +63,11 @@ class KernelInfo:
 
 
 def gemm(
-    op: str,
-    A: Any,
-    B: Any,
-    C: Any = None,
-    *,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    order: Order = "F",
-    out_dtype: Any = None,
-    compute: str | None = None,
-    kernel: str = "auto",
-    backend: Backend = "auto",
-    arch: str | None = None,
-    stream: Any = None,
+    op: str, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
+    order: Order = "F", out_dtype: Any = None, compute: str | None = None,
+    kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
     **kernel_options: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` with BLAS semantics.
 
     Parameters
@@ -145,10 +134,8 @@ def gemm(
     c = None if C is None else read(C, "C")
     problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
     factors = scalars(alpha, beta, problem, a.device, c)
-    options = [
-        (name, tuple(value) if isinstance(value, list) else value)
-        for name, value in sorted(kernel_options.items())
-    ]
+    given = sorted(kernel_options.items())
+    options = [(name, tuple(x) if isinstance(x, list) else x) for name, x in given]
     key = (id(problem), a.device, kernel, backend, arch, *options)
     found = _plans.get(key)
     if found is None:
@@ -165,31 +152,14 @@ def gemm(
 
 
 def plan(
-    op: str,
-    A: Any = None,
-    B: Any = None,
-    C: Any = None,
-    *,
-    m: int | None = None,
-    n: int | None = None,
-    k: int | None = None,
-    dtype: Any = None,
-    l: int | None = None,
-    lda: int | None = None,
-    ldb: int | None = None,
-    ldc: int | None = None,
-    batch_a: int | None = None,
-    batch_b: int | None = None,
-    batch_c: int | None = None,
-    storage: Order = "F",
-    order: Order = "F",
-    out_dtype: Any = None,
-    compute: str | None = None,
-    kernel: str = "auto",
-    backend: Backend = "auto",
-    arch: str | None = None,
+    op: str, A: Any = None, B: Any = None, C: Any = None, *,
+    m: int | None = None, n: int | None = None, k: int | None = None, dtype: Any = None,
+    l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
+    batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
+    storage: Order = "F", order: Order = "F", out_dtype: Any = None, compute: str | None = None,
+    kernel: str = "auto", backend: Backend = "auto", arch: str | None = None,
     **kernel_options: Any,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
     Parameters
@@ -213,11 +183,9 @@ def plan(
     >>> print(p.problem.A, p.problem.B, p.problem.C)
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
-    sizes = {"m": m, "n": n, "k": k, "dtype": dtype}
-    strides = {
-        "lda": lda, "ldb": ldb, "ldc": ldc, "batch_a": batch_a, "batch_b": batch_b,
-        "batch_c": batch_c,
-    }  # fmt: skip
+    sizes: dict[str, Any] = {"m": m, "n": n, "k": k, "dtype": dtype}
+    strides: dict[str, Any] = {"lda": lda, "ldb": ldb, "ldc": ldc}
+    strides |= {"batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c}
     device = None
     if A is None and B is None:
         missing = [name for name, value in sizes.items() if value is None]
@@ -226,18 +194,9 @@ def plan(
                 f"plan() needs A and B, or m, n, k and dtype; {', '.join(missing)} is missing"
             )
         problem = from_sizes(
-            op,
-            m=m,  # type: ignore[arg-type]
-            n=n,  # type: ignore[arg-type]
-            k=k,  # type: ignore[arg-type]
-            dtype=dtype,
-            l=1 if l is None else l,
-            **strides,
-            order=order,
-            out_dtype=out_dtype,
-            compute=compute,
-            storage=storage,
-        )
+            op, **sizes, l=1 if l is None else l, **strides, order=order, out_dtype=out_dtype,
+            compute=compute, storage=storage,
+        )  # fmt: skip
     else:
         given = [name for name, value in {**sizes, "l": l, **strides}.items() if value is not None]
         if given:
@@ -250,15 +209,9 @@ def plan(
 
 
 def analyze(
-    op: str,
-    A: Any = None,
-    B: Any = None,
-    C: Any = None,
-    *,
-    gpu: str | None = None,
-    beta: complex = 0.0,
-    **arguments: Any,
-) -> Report:
+    op: str, A: Any = None, B: Any = None, C: Any = None, *, gpu: str | None = None,
+    beta: complex = 0.0, **arguments: Any,
+) -> Report:  # fmt: skip
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
 
     Parameters
@@ -290,13 +243,9 @@ def kernels() -> list[KernelInfo]:
 
 
 def _make_plan(
-    problem: GemmProblem,
-    device: int | None,
-    kernel: str,
-    backend: Backend,
-    arch: str | None,
+    problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
     options: dict[str, Any],
-) -> Plan:
+) -> Plan:  # fmt: skip
     where = _backend(backend, device, kernel)
     gpu: Gpu | None = None
     if _runs_on(kernel) == "cpu":

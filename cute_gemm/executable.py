@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
+from cute_gemm._text import named
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.problem.arrays import (
     Operand,
@@ -16,7 +17,7 @@ from cute_gemm.problem.arrays import (
     new_matrix,
     read,
     stream_handle,
-)
+)  # fmt: skip
 from cute_gemm.problem.problem import GemmProblem, from_operands
 from cute_gemm.problem.scalars import Scalar, check_beta, scalar
 
@@ -74,14 +75,10 @@ class Executable:
                 f"A has dtype {a.dtype}, and the plan was made for {planned.A.dtype}; make a plan "
                 "with these arrays"
             )
+        order: Order = "C" if planned.C.major == "N" else "F"
+        out = planned.C.dtype if c is None else None
         problem = from_operands(
-            planned.op,
-            a,
-            b,
-            c,
-            order="C" if planned.C.major == "N" else "F",
-            out_dtype=planned.C.dtype if c is None else None,
-            compute=planned.compute,
+            planned.op, a, b, c, order=order, out_dtype=out, compute=planned.compute
         )
         for name in "ABC":
             mine, given = getattr(planned, name), getattr(problem, name)
@@ -90,17 +87,16 @@ class Executable:
                     f"{name} starts at an address aligned to {given.alignment} bytes, and the plan "
                     f"was made for {mine.alignment}; make a plan with these arrays"
                 )
-            aligned = {x: getattr(mine, x) for x in ("alignment", "first_alignment")}
-            if replace(given, **aligned) != mine:
+            if replace(given, **named(mine, "alignment", "first_alignment")) != mine:
                 raise ShapeError(
                     f"{name} is {given} of {given.dtype}, and the plan was made for {mine} of "
                     f"{mine.dtype}; make a plan with these arrays"
                 )
-        if a.device is not None and a.device != self.plan.device:
+        device = self.plan.device
+        if a.device is not None and a.device != device:
+            where = "the CPU" if device is None else f"CUDA device {device}"
             raise DeviceError(
-                f"A is on {a.place} and the plan is for "
-                f"{'the CPU' if self.plan.device is None else f'CUDA device {self.plan.device}'}; "
-                "make a plan with these arrays"
+                f"A is on {a.place} and the plan is for {where}; make a plan with these arrays"
             )
 
     def run(
@@ -170,10 +166,8 @@ def scalars(
     """Check alpha and beta of a call, beta against the C that is given or not."""
     if type(alpha) is float and type(beta) is float and alpha == 1.0 and beta == 0.0:
         return _ONE_AND_ZERO  # every accumulator has these two
-    factors = (
-        scalar(alpha, "alpha", problem.inputs.name, device),
-        scalar(beta, "beta", problem.inputs.name, device),
-    )
+    kind = problem.inputs.name
+    factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
     check_beta(factors[1], c)
     return factors
 
@@ -183,8 +177,7 @@ def raw_stream(stream: Any) -> int:
     if isinstance(stream, int):
         return stream
     for attribute in ("cuda_stream", "ptr", "handle"):
-        value = getattr(stream, attribute, None)
-        if value is not None:
+        if (value := getattr(stream, attribute, None)) is not None:
             return int(value)
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:

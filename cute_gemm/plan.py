@@ -47,14 +47,9 @@ class Plan:
     """
 
     def __init__(
-        self,
-        problem: GemmProblem,
-        backend: Literal["cuda", "cpu"],
-        device: int | None,
-        arch: str,
-        choice: Choice,
-        by_name: bool = True,
-    ) -> None:
+        self, problem: GemmProblem, backend: Literal["cuda", "cpu"], device: int | None, arch: str,
+        choice: Choice, by_name: bool = True,
+    ) -> None:  # fmt: skip
         self.problem = problem
         self.backend = backend
         self.device = device
@@ -164,33 +159,21 @@ class Plan:
         """
         from cute_gemm.analysis.report import make_report
 
+        kernel, reads_c = self._kernel.compiled(), beta != 0
+        accesses = kernel.accesses(self.config, self.problem, reads_c=reads_c)
+        built = self.build.resources if "build" in self.__dict__ else None
         return make_report(
-            self.problem,
-            self.kernel,
-            self.config,
-            self.arch,
-            self._kernel.compiled().accesses(self.config, self.problem, reads_c=beta != 0),
-            self.launch,
-            self.build.resources if "build" in self.__dict__ else None,
-            gpu=gpu,
-            reads_c=beta != 0,
-            pictures=self._kernel.compiled().pictures(self.config),
-            candidates=self.candidates(),
-            priced_on=self.gpu.name,
-        )
+            self.problem, self.kernel, self.config, self.arch, accesses, self.launch, built,
+            gpu=gpu, reads_c=reads_c, pictures=kernel.pictures(self.config),
+            candidates=self.candidates(), priced_on=self.gpu.name,
+        )  # fmt: skip
 
     # ---- running it -----------------------------------------------------------------------------
 
     def __call__(
-        self,
-        A: Any,
-        B: Any,
-        C: Any = None,
-        *,
-        alpha: Any = 1.0,
-        beta: Any = 0.0,
+        self, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
         stream: Any = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` on arrays like those planned for.
 
         Parameters
@@ -210,13 +193,9 @@ class Plan:
         return self.executable(A, B, C, alpha, beta, stream)
 
     def bind(
-        self,
-        device: int = 0,
-        alpha: complex = 1,
-        beta: complex = 0,
-        alpha_pointer: int = 0,
+        self, device: int = 0, alpha: complex = 1, beta: complex = 0, alpha_pointer: int = 0,
         beta_pointer: int = 0,
-    ) -> Callable[..., None]:
+    ) -> Callable[..., None]:  # fmt: skip
         """Return a function that starts this GEMM, of the addresses of A, B and C and a stream.
 
         Parameters

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import duration, number, percent, si
+from cute_gemm._text import duration, named, number, percent, si
 from cute_gemm.analysis.ideas import idea
 from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
@@ -51,22 +51,11 @@ class Next:
 class Explanation(Shown):
     """What there is to say of a kernel on a problem; ``print`` it, or take ``to_dict()``.
 
-    Attributes
-    ----------
-    kernel, summary, idea
-        Its name, one line on it, and what it does that the one before does not.
-    plan
-        The kernel configured for the problem: a ``cute_gemm.plan.Plan``.
-    counts
-        Accesses per result.
-    intensity, requested_intensity
-        Operations per compulsory byte, and per byte requested of L2 (None without a report).
-    ceiling
-        What bounds it on a GPU; None where that is not known.
-    report
-        The report of the kernel; None of ``host`` and ``cublas``.
-    next
-        The next kernel of the ladder, and those after it up to the first that takes the problem.
+    ``idea`` is what it does that the kernel before does not; ``plan`` a ``cute_gemm.plan.Plan``;
+    ``counts`` the accesses per result; the intensities are operations per compulsory byte, and per
+    byte requested of L2 (None without a report); ``ceiling`` is what bounds it on a GPU, None where
+    that is not known; ``report`` None of ``host`` and ``cublas``. ``next`` has the next kernel of
+    the ladder, and those after it up to the first that takes the problem.
     """
 
     kernel: str
@@ -94,21 +83,14 @@ class Explanation(Shown):
             for count in self.counts
         ]
         return {
-            "kernel": self.kernel,
-            "summary": self.summary,
-            "idea": self.idea,
-            "op": problem.op,
-            "blas_op": problem.blas_op,
-            "m": problem.m,
-            "n": problem.n,
-            "k": problem.k,
+            **named(self, "kernel", "summary", "idea"),
+            **named(problem, "op", "blas_op", "m", "n", "k"),
             "dtype": problem.inputs.name,
             "compute": problem.compute,
             "arch": self.plan.arch,
             "config": getattr(self.plan.config, "name", None),
             "per_result": counts,
-            "intensity": self.intensity,
-            "requested_intensity": self.requested_intensity,
+            **named(self, "intensity", "requested_intensity"),
             "ceiling": self.ceiling.to_dict() if self.ceiling else None,
             "next": [asdict(one) for one in self.next],
         }
@@ -167,10 +149,8 @@ class Explanation(Shown):
             if count.operand == "AB":
                 yield f"{what}, elements per result", _figure(count.elements)
             yield f"{what}, requests per result", _figure(count.requests)
-            if count.sectors is not None:
-                yield f"{what}, sectors per result", _figure(count.sectors)
-            else:
-                yield f"{what}, wavefronts per result", _figure(count.wavefronts)
+            cost = "wavefronts" if count.sectors is None else "sectors"
+            yield f"{what}, {cost} per result", _figure(getattr(count, cost))
         conflicts = sum(row.launch.conflicts or 0 for row in report.rows)
         results = self.problem.m * self.problem.n * self.problem.l
         yield "bank conflicts per result", _figure(conflicts / (results or 1))
@@ -194,17 +174,11 @@ def explanation(
         work = kernel.compiled().work(plan.config, problem)
         found = ceiling(work, accesses, report.performance.gpu, problem.flops, moved)
     rows = report.rows if report is not None else ()
-    return Explanation(
-        kernel=kernel.name,
-        summary=kernel.summary,
-        idea=idea(kernel),
-        plan=plan,
-        counts=tuple(counts(kernel.shares(plan.config), problem, rows)),
-        intensity=problem.flops / moved if moved else 0.0,
-        requested_intensity=report.performance.requested_intensity if report else None,
-        ceiling=found,
-        report=report,
-    )
+    per_result = tuple(counts(kernel.shares(plan.config), problem, rows))
+    intensity = problem.flops / moved if moved else 0.0
+    requested = report.performance.requested_intensity if report else None
+    said = kernel.name, kernel.summary, idea(kernel)
+    return Explanation(*said, plan, per_result, intensity, requested, found, report)
 
 
 # ---- printing it --------------------------------------------------------------------------------
@@ -240,15 +214,13 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) 
 
 def _counts_table(counts: tuple[Count, ...], modelled: bool) -> Table:
     model = ("model", "requests", "sectors", "wavefronts") if modelled else ()
-    rows = []
-    kind = None
+    rows, kind = [], None
     for count in counts:
         what = KINDS[count.space, count.direction]
-        figures = (count.elements, count.requests, count.sectors, count.wavefronts)
+        figures = (count.elements, count.requests, count.sectors, count.wavefronts) * modelled
         tutorial = "1" if count.formula is None else str(count.formula)
         first = ("" if what == kind else what, " + ".join(count.operand), tutorial)
-        figures = (count.tutorial, *(figures if modelled else ()))
-        rows.append((*first, *map(_figure, figures)))
+        rows.append((*first, *map(_figure, (count.tutorial, *figures))))
         kind = what
     return _table(("", "", "tutorials", "", *model), rows, words=3)
 
@@ -258,9 +230,8 @@ def _ceiling(found: Ceiling) -> Iterator[Any]:
     rows = []
     for bound in found.bounds:
         per = f"{bound.rate:,.4g}" if bound.per == "SM and clock" else si(bound.rate).rstrip()
-        share = percent(bound.fraction)
-        if bound.fraction is not None and bound.fraction > 1:  # a unit may allow more than the peak
-            share = f"{bound.fraction * 100:,.0f} %"
+        part = bound.fraction  # a unit may allow more than the peak
+        share = f"{part * 100:,.0f} %" if part is not None and part > 1 else percent(part)
         work = f"{si(bound.work).rstrip()} {bound.of}"
         rows.append((bound.unit, work, f"{per} per {bound.per}", duration(bound.seconds), share))
     yield _table(("unit", "work", "rate", "time", of), rows)

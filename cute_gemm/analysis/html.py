@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from cute_gemm.access import GlobalAccess, SharedAccess
+from cute_gemm.access import SharedAccess
 from cute_gemm.analysis import html_page
 from cute_gemm.analysis import pictures as draw
 from cute_gemm.analysis.html_page import section
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from cute_gemm.access import Partition
-    from cute_gemm.analysis.html_page import Page
     from cute_gemm.analysis.rows import AccessRow
+    from cute_gemm.analysis.shown import Page
 
 #: What the words mean, for a reader who has only this page.
 _TERMS = (
@@ -43,31 +42,15 @@ _TERMS = (
 )
 
 
-class _Picture(NamedTuple):
-    """A picture, and the places of the rows whose accesses it shows."""
-
-    svg: str
-    places: tuple[int, ...]
-
-
-def _access_pictures(rows: Sequence[AccessRow]) -> list[_Picture]:
-    """Draw the worst request of each access; those with the same request share a picture."""
+def _drawn_together(rows: Sequence[AccessRow]) -> list[list[int]]:
+    """The places of the accesses to be drawn; those whose worst request is the same together."""
     found: dict[Any, list[int]] = {}
     for place, row in enumerate(rows):
-        access = row.access
-        worst: Any = None
-        if isinstance(access, GlobalAccess):
-            worst = draw.worst_request(access)
-        elif isinstance(access, SharedAccess):
-            worst = draw.worst_banks(access)
-        if worst is not None:
+        if (worst := draw.worst(row.access)) is not None:
             drawn = (array.tobytes() for array in worst[1:])
             key = (row.space, row.operand, row.instruction, row.bits, row.direction, *drawn)
             found.setdefault(key, []).append(place)
-    return [
-        _Picture(draw.access_picture(rows[places[0]].access) or "", tuple(places))
-        for places in found.values()
-    ]
+    return list(found.values())
 
 
 def _details(summary: str, svg: str, anchor: str = "") -> str:
@@ -76,13 +59,13 @@ def _details(summary: str, svg: str, anchor: str = "") -> str:
     return f"<details open{identity}><summary>{summary}</summary>\n{figure}</details>\n"
 
 
-def _access_figure(row: AccessRow, picture: _Picture, anchor: str) -> str:
-    numbers = ", ".join(f"#{place + 1}" for place in picture.places)
+def _access_figure(row: AccessRow, places: Sequence[int], anchor: str) -> str:
+    numbers = ", ".join(f"#{place + 1}" for place in places)
     what = f"<b>{numbers} {markup(row.operand)}: {markup(row.name)}</b>, "
     what += f"{row.direction}, {row.space} memory: {markup(Cell(row.verdict, good=row.good))}"
     what += f"; {markup(row.why)}" if row.why else ""
     what += f". <b>Mend:</b> {markup(row.mend)}" if row.mend else ""
-    return _details(what, picture.svg, anchor)
+    return _details(what, draw.access_picture(row.access) or "", anchor)
 
 
 def accesses_html(rows: Sequence[AccessRow], prefix: str = "cg") -> str:
@@ -91,32 +74,23 @@ def accesses_html(rows: Sequence[AccessRow], prefix: str = "cg") -> str:
     It belongs into an element of class ``cute-gemm``; ids begin with ``prefix``, which must be
     another one for each such part of a page.
     """
-    pictures = _access_pictures(rows)
-    anchors = {
-        place: f"{prefix}-access-{picture.places[0] + 1}"
-        for picture in pictures
-        for place in picture.places
-    }
+    groups = _drawn_together(rows)
+    anchors = {place: f"{prefix}-access-{group[0] + 1}" for group in groups for place in group}
     tables = ""
     for table, places in access_tables(rows):
         columns = (Column("#"), Column("operand", left=True), *table.columns[1:])
-        links = [
-            "" if place is None else Cell(str(place + 1), link=anchors.get(place, ""))
-            for place in places
+        lines = [
+            ["" if at is None else Cell(str(at + 1), link=anchors.get(at, "")), *line]
+            for at, line in zip(places, table.rows, strict=True)
         ]
-        lines = [[link, *line] for link, line in zip(links, table.rows, strict=True)]
         tables += Table(table.title, columns, lines).html()
-    shown = "".join(
-        _access_figure(rows[picture.places[0]], picture, anchors[picture.places[0]])
-        for picture in pictures
-    )
+    shown = "".join(_access_figure(rows[g[0]], g, anchors[g[0]]) for g in groups)
     intro = (
         "<p>The worst request of each access, of the first tile for global memory. The numbers "
         "in the cells are lanes; the mouse over a cell shows its bytes.</p>\n"
     )
-    return section("Memory accesses", tables) + section(
-        "Requests, drawn", intro + shown if shown else ""
-    )
+    drawn = section("Requests, drawn", intro + shown if shown else "")
+    return section("Memory accesses", tables) + drawn
 
 
 def _tile_pictures(partitions: Iterable[Partition], rows: Iterable[AccessRow]) -> str:
@@ -126,33 +100,26 @@ def _tile_pictures(partitions: Iterable[Partition], rows: Iterable[AccessRow]) -
         svg = draw.tv_layout(one.table, one.extents, f"{one.operand}: {one.what}, {one.layouts}")
         what = f"<b>{markup(one.operand)}</b>: thread-value layout, {markup(one.what)}"
         out.append(_details(what, svg))
-    seen = set()
+    tiles: dict[tuple[str, str], SharedAccess] = {}
     for access in (row.access for row in rows):
-        if not isinstance(access, SharedAccess) or access.layout is None:
-            continue
-        key = (access.operand, str(access.layout))
-        if key in seen or access.layout.rank != 2:
-            continue
-        seen.add(key)
-        extents = (access.layout.extents[0], access.layout.extents[1])
-        title = f"{access.operand}: tile in shared memory"
-        svg = draw.shared_layout(access.layout, extents, access.element_bits, title)
-        out.append(_details(f"<b>{markup(access.operand)}</b>: tile in shared memory", svg))
+        if isinstance(access, SharedAccess) and access.layout and access.layout.rank == 2:
+            tiles.setdefault((access.operand, str(access.layout)), access)
+    for (operand, _), access in tiles.items():
+        assert access.layout is not None
+        what, (rows_, columns) = "tile in shared memory", access.layout.extents
+        title = f"{operand}: {what}"
+        svg = draw.shared_layout(access.layout, (rows_, columns), access.element_bits, title)
+        out.append(_details(f"<b>{markup(operand)}</b>: {what}", svg))
     return "".join(out)
 
 
 def _body(page: Page, prefix: str) -> str:
     intro = f"<p>{markup(page.intro)}</p>\n" if page.intro else ""
     tiles = "" if page.pictures is None else _tile_pictures(page.pictures, page.rows)
-    return "".join(
-        chain(
-            [f"<h1>{markup(page.heading)}</h1>\n{intro}"],
-            (section(title, "".join(p.html() for p in parts)) for title, parts in page.sections),
-            [accesses_html(page.rows, prefix)],
-            [section("Tiles, drawn", tiles)],
-            [section("Terms", Pairs(_TERMS).html())],
-        )
-    )
+    sections = (section(title, "".join(p.html() for p in parts)) for title, parts in page.sections)
+    parts = f"<h1>{markup(page.heading)}</h1>\n{intro}", *sections, accesses_html(page.rows, prefix)
+    ends = section("Tiles, drawn", tiles), section("Terms", Pairs(_TERMS).html())
+    return "".join((*parts, *ends))
 
 
 def page_html(page: Page) -> str:

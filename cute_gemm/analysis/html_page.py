@@ -1,17 +1,8 @@
-"""A self-contained page of HTML: what it is made of, its style sheet and its sections."""
+"""A self-contained page of HTML: its style sheet and its sections."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cute_gemm.access import Partition
-    from cute_gemm.analysis.rows import AccessRow
-    from cute_gemm.analysis.tables import Findings, Pairs, Table
 
 # Everything is under .cute-gemm, so that a notebook's own tables stay as they are.
 _STYLE = """
@@ -81,22 +72,6 @@ body {{ margin: 20px auto; max-width: 1110px; }}
 </body>
 </html>
 """
-
-
-@dataclass(frozen=True)
-class Page:
-    """What a report is as a page.
-
-    ``sections`` are titles with what stands under them; then come the tables and pictures of
-    ``rows`` and, where ``pictures`` is not None, those and the tiles in shared memory.
-    """
-
-    title: str
-    heading: str
-    intro: str
-    sections: Sequence[tuple[str, Sequence[Table | Pairs | Findings]]]
-    rows: Sequence[AccessRow]
-    pictures: Sequence[Partition] | None = None
 
 
 def section(title: str, body: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from cute_gemm._text import named
 from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
@@ -46,11 +47,7 @@ def per_result(
             continue
         launch = row.launch
         moved = launch.lanes * row.bits // 8 if launch.lanes else launch.bytes
-        figures = {
-            "elements": moved // sizes[row.operand],
-            "requests": launch.requests,
-            cost: getattr(launch, cost),
-        }
+        figures = {"elements": moved // sizes[row.operand], **named(launch, "requests", cost)}
         totals = {name: totals.get(name, 0) + figure for name, figure in figures.items()}
     results = problem.m * problem.n * problem.l
     return {name: total / results if results else 0.0 for name, total in totals.items()}
@@ -114,17 +111,16 @@ def counts(
     if shares is None or not problem.m * problem.n * problem.l:
         return
     rows = tuple(rows)
-    for space, direction in KINDS:
+    for kind in KINDS:
+        space, direction = kind
         if space == "shared" and shares.reader is None:
             continue
         told: dict[str, Formula | None] = {}
-        if (space, direction) != ("global", "store"):
-            told.update(formulas(shares, (space, direction) == ("shared", "load")))
-        if space == "global" and (
-            direction == "store" or per_result(problem, rows, "C", space, direction)
-        ):
+        if kind != ("global", "store"):
+            told.update(formulas(shares, kind == ("shared", "load")))
+        if space == "global" and (direction == "store" or per_result(problem, rows, "C", *kind)):
             told["C"] = None  # loaded, if beta is not 0
         for operand, formula in told.items():
-            model = per_result(problem, rows, operand, space, direction)
+            model = per_result(problem, rows, operand, *kind)
             tutorial = 1.0 if formula is None else formula.value(problem.k)
             yield Count(space, direction, operand, formula, tutorial, **model)

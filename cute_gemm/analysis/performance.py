@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cute_gemm._text import duration, percent, short, si
+from cute_gemm._text import duration, named, percent, short, si
 from cute_gemm.analysis.per_result import per_result
 from cute_gemm.arch import MULTIPROCESSORS, Arch
 from cute_gemm.errors import OptionError
@@ -122,20 +122,13 @@ class Performance:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in strings, numbers, lists and dicts; None for what is not known."""
-        traffic = {
-            **asdict(self.traffic),
-            "excess": self.traffic.excess,
-            "compulsory_bytes": self.traffic.compulsory_bytes,
-            "requested_bytes": self.traffic.requested_bytes,
-        }
         of_gpu = ("name", "cc", "sms", "clock_ghz", "bandwidth_gbs", "l2_bytes", "source")
         return {
             "flops": self.flops,
-            "traffic": traffic,
-            "intensity": self.intensity,
-            "requested_intensity": self.requested_intensity,
+            "traffic": _dict(self.traffic, "excess", "compulsory_bytes", "requested_bytes"),
+            **named(self, "intensity", "requested_intensity"),
             "per_result": asdict(self.per_result),
-            "gpu": {name: getattr(self.gpu, name) for name in of_gpu} if self.gpu else None,
+            "gpu": named(self.gpu, *of_gpu) if self.gpu else None,
             "roofline": _dict(self.roofline, "bound", "seconds", "attainable_tflops"),
             "occupancy": _dict(self.occupancy, "fraction", "registers_known"),
             "waves": _dict(self.waves),
@@ -144,26 +137,19 @@ class Performance:
     def lines(self) -> list[tuple[str, str]]:
         """Return (label, text) pairs for printing; every number with its unit."""
         traffic, per = self.traffic, self.per_result
-        excess = ", ".join(
-            f"{name} {short(ratio)}x" for name, ratio in traffic.excess.items() if ratio
-        )
+        excess = ", ".join(f"{n} {short(ratio)}x" for n, ratio in traffic.excess.items() if ratio)
+        moved = f"{si(traffic.compulsory_bytes)}B compulsory, "
+        moved += f"{si(traffic.requested_bytes)}B requested of L2" + f" ({excess})" * bool(excess)
+        intensity = f"{short(self.intensity)} FLOP per compulsory byte, "
+        intensity += f"{short(self.requested_intensity)} per requested byte"
         reuse = f"{short(per.global_loads)} elements loaded from global memory, "
         if per.shared_stores is not None and per.shared_loads is not None:
             reuse += f"{short(per.shared_stores)} written to shared memory, "
             reuse += f"{short(per.shared_loads)} read from it, "
         found = [
             ("work", f"{si(self.flops)}FLOP"),
-            (
-                "traffic",
-                f"{si(traffic.compulsory_bytes)}B compulsory, "
-                f"{si(traffic.requested_bytes)}B requested of L2"
-                + (f" ({excess})" if excess else ""),
-            ),
-            (
-                "intensity",
-                f"{short(self.intensity)} FLOP per compulsory byte, "
-                f"{short(self.requested_intensity)} per requested byte",
-            ),
+            ("traffic", moved),
+            ("intensity", intensity),
             ("per element of C", f"{reuse}{short(per.global_stores)} stored"),
         ]
         if self.gpu is not None and self.roofline is not None:
@@ -179,7 +165,7 @@ def _dict(value: Any, *properties: str) -> dict[str, Any] | None:
     """The fields of a dataclass, and some of its properties."""
     if value is None:
         return None
-    return asdict(value) | {name: getattr(value, name) for name in properties}
+    return asdict(value) | named(value, *properties)
 
 
 def _ratio(a: float, b: float) -> float:
@@ -201,26 +187,21 @@ def _roofline_text(gpu: Gpu, roofline: Roofline) -> str:
 def _occupancy_text(held: Occupancy) -> str:
     if not held.ctas_per_sm:
         return f"no CTA fits on a multiprocessor: too much of {' and '.join(held.limiter)}"
-    others = ", ".join(
-        f"{name} {count}"
-        for name, count in sorted(held.limits.items(), key=lambda item: item[1])
-        if name not in held.limiter
-    )
-    many = "1 CTA" if held.ctas_per_sm == 1 else f"{held.ctas_per_sm} CTAs"
+    limits = sorted(held.limits.items(), key=lambda item: item[1])
+    others = ", ".join(f"{name} {count}" for name, count in limits if name not in held.limiter)
     text = (
-        f"{many}, {held.warps_per_sm} of {held.max_warps} warps per "
-        f"multiprocessor ({percent(held.fraction)}), limited by {' and '.join(held.limiter)}"
+        f"{held.ctas_per_sm} CTA{'s' * (held.ctas_per_sm > 1)}, {held.warps_per_sm} of "
+        f"{held.max_warps} warps per multiprocessor ({percent(held.fraction)}), limited by "
+        + " and ".join(held.limiter)
     )
     text += f" (others would allow: {others})" if others else ""
     return text if held.registers_known else f"{text}; registers are not known without a build"
 
 
 def _waves_text(gpu: Gpu, grid: Waves) -> str:
-    tail = "no tail"
-    if grid.tail_ctas:
-        many = "1 CTA" if grid.tail_ctas == 1 else f"{grid.tail_ctas:,} CTAs"
-        part = percent(grid.tail_fraction)
-        tail = f"{grid.full:,} full and a tail of {many} in {part} of its places"
+    many, part = f"{grid.tail_ctas:,} CTA{'s' * (grid.tail_ctas > 1)}", percent(grid.tail_fraction)
+    tail = f"{grid.full:,} full and a tail of {many} in {part} of its places"
+    tail = tail if grid.tail_ctas else "no tail"
     return (
         f"{short(grid.waves)} on the {gpu.sms} multiprocessors of {gpu.name}: {tail}; "
         f"{percent(grid.efficiency)} of the time used"
@@ -231,39 +212,27 @@ def _reuse(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
     def elements(*kind: str) -> float:
         return per_result(problem, rows, *kind).get("elements", 0.0)
 
-    described = any(row.operand in "AB" and row.space == "shared" for row in rows)
-    return PerResult(
-        global_loads=elements("AB", "global", "load"),
-        global_stores=elements("C", "global", "store"),
-        shared_stores=elements("AB", "shared", "store") if described else None,
-        shared_loads=elements("AB", "shared", "load") if described else None,
-    )
+    moved = elements("AB", "global", "load"), elements("C", "global", "store")
+    if not any(row.operand in "AB" and row.space == "shared" for row in rows):
+        return PerResult(*moved, None, None)
+    return PerResult(*moved, elements("AB", "shared", "store"), elements("AB", "shared", "load"))
 
 
 def compulsory_bytes(problem: GemmProblem, reads_c: bool) -> dict[str, int]:
     """Bytes of each matrix that have to be moved, whatever the kernel."""
-    matrices = (problem.A, problem.B, problem.C)
-    found = {matrix.name: matrix.nbytes for matrix in matrices}
-    if reads_c:
-        found["C"] *= 2
-    return found
+    moved = {matrix.name: matrix.nbytes for matrix in (problem.A, problem.B, problem.C)}
+    return moved | {"C": moved["C"] * (1 + reads_c)}
 
 
 def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline | None:
     """Return where a problem stands on the roofline of a GPU; None without a peak for its type."""
-    peak = gpu.peak(factor(problem.inputs.name, problem.compute).name)
+    peak, bandwidth = gpu.peak(factor(problem.inputs.name, problem.compute).name), gpu.bandwidth_gbs
     if peak is None:
         return None
     compulsory = sum(compulsory_bytes(problem, reads_c).values())
-    return Roofline(
-        peak_tflops=peak.tflops,
-        unit=peak.unit,
-        bandwidth_gbs=gpu.bandwidth_gbs,
-        ridge=peak.tflops * 1e3 / gpu.bandwidth_gbs,
-        intensity=_ratio(problem.flops, compulsory),
-        compute_seconds=problem.flops / (peak.tflops * 1e12),
-        memory_seconds=compulsory / (gpu.bandwidth_gbs * 1e9),
-    )
+    ridge, intensity = peak.tflops * 1e3 / bandwidth, _ratio(problem.flops, compulsory)
+    times = problem.flops / (peak.tflops * 1e12), compulsory / (bandwidth * 1e9)
+    return Roofline(peak.tflops, peak.unit, bandwidth, ridge, intensity, *times)
 
 
 def _place(arch: Arch, gpu: Gpu | str | None) -> Gpu | None:
@@ -280,14 +249,9 @@ def _place(arch: Arch, gpu: Gpu | str | None) -> Gpu | None:
 
 
 def performance(
-    problem: GemmProblem,
-    launch: Launch,
-    arch: str,
-    rows: Iterable[AccessRow],
-    resources: Resources | None = None,
-    gpu: Gpu | str | None = None,
-    reads_c: bool = False,
-) -> Performance:
+    problem: GemmProblem, launch: Launch, arch: str, rows: Iterable[AccessRow],
+    resources: Resources | None = None, gpu: Gpu | str | None = None, reads_c: bool = False,
+) -> Performance:  # fmt: skip
     """Return what bounds a kernel for a problem.
 
     ``launch`` is of a kernel compiled for ``arch`` with ``rows`` of memory instructions; without
@@ -304,8 +268,6 @@ def performance(
             sectors = row.launch.l2_sectors or 0
             requested[row.operand] = requested.get(row.operand, 0) + sectors * SECTOR
     traffic = Traffic(compulsory, requested)
-    intensity = _ratio(problem.flops, traffic.compulsory_bytes)
-
     held = grid = None
     sm = MULTIPROCESSORS.get(place.cc) if place else Arch(arch).multiprocessor
     if sm is not None:
@@ -314,14 +276,11 @@ def performance(
         held = occupancy(sm, launch.block, registers, shared)
     if place is not None and held is not None and held.ctas_per_sm:
         grid = waves(launch.ctas, held.ctas_per_sm, place.sms)
-    return Performance(
-        flops=problem.flops,
-        traffic=traffic,
-        intensity=intensity,
-        requested_intensity=_ratio(problem.flops, traffic.requested_bytes),
-        per_result=_reuse(problem, rows),
-        gpu=place,
-        roofline=roofline(place, problem, reads_c) if place else None,
-        occupancy=held,
-        waves=grid,
+    flops, roof = problem.flops, roofline(place, problem, reads_c) if place else None
+    intensity, requested_intensity = (
+        _ratio(flops, moved) for moved in (traffic.compulsory_bytes, traffic.requested_bytes)
     )
+    return Performance(
+        flops, traffic, intensity, requested_intensity, _reuse(problem, rows), place, roof, held,
+        grid,
+    )  # fmt: skip

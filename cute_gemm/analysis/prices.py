@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import duration, percent
+from cute_gemm._text import duration, named, percent
 from cute_gemm.analysis.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 SHOWN = 5
 
 
-def prices_table(candidates: Sequence[Candidate], gpu: str) -> Table | None:
-    """Return the cheapest few, each with the two largest terms of its price; None without prices.
+def prices_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
+    """Return the cheapest few, each with the two largest terms of its price; [] without prices.
 
     The terms are times of units that work side by side: none of them is the whole, and their sum
     is not either.
@@ -25,40 +25,23 @@ def prices_table(candidates: Sequence[Candidate], gpu: str) -> Table | None:
     for one in candidates[:SHOWN]:
         price = one.price
         if price is None:
-            return None
+            return []
         terms = sorted(price.terms.items(), key=lambda term: -term[1])[:2]
-        rows.append(
-            (
-                one.kernel.name,
-                "x".join(map(str, one.config.tile)),
-                duration(price.seconds),
-                ", ".join(f"{name} {duration(seconds)}" for name, seconds in terms),
-                f"{price.ctas:,}",
-                str(price.resident),
-                f"{price.rounds:,}",
-                percent(price.full),
-            )
-        )
-    if not rows:
-        return None
+        most = ", ".join(f"{name} {duration(seconds)}" for name, seconds in terms)
+        first = (one.kernel.name, "x".join(map(str, one.config.tile)), duration(price.seconds))
+        counts = (f"{price.ctas:,}", str(price.resident), f"{price.rounds:,}")
+        rows.append((*first, most, *counts, percent(price.full)))
     heads = ("kernel", "tile", "predicted", "most of it", "CTAs", "per SM", "rounds", "last full")
     columns = tuple(Column(head, left=head in ("kernel", "most of it")) for head in heads)
-    return Table(f"Predicted on {gpu}, {len(rows)} of {len(candidates)} configs", columns, rows)
+    title = f"Predicted on {gpu}, {len(rows)} of {len(candidates)} configs"
+    return [Table(title, columns, rows)] if rows else []
 
 
 def prices_dict(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Return the same of all candidates, in strings, numbers, lists and dicts; seconds."""
     return [
-        {
-            "kernel": one.kernel.name,
-            "config": one.config.name,
-            "seconds": one.price.seconds,
-            "terms": one.price.terms,
-            "ctas": one.price.ctas,
-            "resident": one.price.resident,
-            "rounds": one.price.rounds,
-            "full": one.price.full,
-        }
+        {"kernel": one.kernel.name, "config": one.config.name}
+        | named(one.price, "seconds", "terms", "ctas", "resident", "rounds", "full")
         for one in candidates
         if one.price is not None
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
 from math import prod
@@ -9,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm._text import percent
+from cute_gemm._text import named, percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.analysis.html_page import Page
 from cute_gemm.analysis.mends.gmem import Mend, mends
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
-from cute_gemm.analysis.shown import Paged, size_text
+from cute_gemm.analysis.shown import Page, Paged, size_text
 from cute_gemm.analysis.tables import Cell, Column, Findings, Pairs, Table
 
 if TYPE_CHECKING:
@@ -82,15 +82,11 @@ class OperandView:
 
 def _jsonable(value: Any) -> Any:
     """Return ``value`` in what JSON has; other objects as their text."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _jsonable(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, dict):
-        return {str(k): _jsonable(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [_jsonable(v) for v in value]
-    return str(value)
+
+    def other(one: Any) -> Any:
+        return named(one, *(f.name for f in fields(one))) if is_dataclass(one) else str(one)
+
+    return json.loads(json.dumps(value, default=other))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,16 +127,9 @@ class Report(Paged):
     priced_on: str = ""
 
     def __getitem__(self, operand: str) -> OperandView:
-        """Return the accesses of ``"A"``, ``"B"`` or ``"C"``.
+        """Return the accesses of ``"A"``, ``"B"`` or ``"C"``: ``report["A"].coalesced``.
 
-        Raises
-        ------
-        KeyError
-            For another name; the message lists those there are.
-
-        Examples
-        --------
-        ``report["A"].coalesced`` is True or False.
+        KeyError for another name; the message lists those there are.
         """
         names = tuple(dict.fromkeys(("A", "B", "C", *(row.operand for row in self.rows))))
         if operand not in names:
@@ -164,27 +153,19 @@ class Report(Paged):
         problem = self.problem
         return {
             "format": FORMAT,
-            "op": problem.op,
-            "blas_op": problem.blas_op,
-            "m": problem.m,
-            "n": problem.n,
-            "k": problem.k,
-            "l": problem.l,
-            "compute": problem.compute,
+            **named(problem, "op", "blas_op", "m", "n", "k", "l", "compute"),
             "matrices": {
-                matrix.name: {"descriptor": str(matrix)}
-                | {name: _jsonable(getattr(matrix, name)) for name in _OF_MATRIX}
+                matrix.name: {"descriptor": str(matrix), **_jsonable(named(matrix, *_OF_MATRIX))}
                 for matrix in self._matrices.values()
             },
             "kernel": self.kernel,
             "config": _jsonable(self.config),
             "config_name": getattr(self.config, "name", None),
             "arch": self.arch,
-            "launch": {name: getattr(self.launch, name) for name in ("grid", "block", "smem")},
+            "launch": named(self.launch, "grid", "block", "smem"),
             "resources": _jsonable(self.resources),
             "operands": {
-                view.name: {"coalesced": view.coalesced, "conflict_free": view.conflict_free}
-                for view in self.operands
+                view.name: named(view, "coalesced", "conflict_free") for view in self.operands
             },
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
@@ -207,6 +188,10 @@ class Report(Paged):
         return f"{shape}, {self.launch.smem:,} bytes of dynamic shared memory"
 
     @property
+    def _configured(self) -> str:
+        return str(getattr(self.config, "name", None) or self.config)
+
+    @property
     def _spilled(self) -> str:
         assert self.resources is not None
         spilled = self.resources.spill_stores + self.resources.spill_loads
@@ -216,18 +201,14 @@ class Report(Paged):
         from rich.text import Text
 
         yield from self._header()
-        for table, _ in access_tables(self.rows):
+        for part in (
+            *(table for table, _ in access_tables(self.rows)),
+            Pairs(self.performance.lines(), "Performance"),
+            *prices_table(self.candidates, self.priced_on),
+            *([Findings(self.findings)] if self.findings else ()),
+        ):
             yield Text()
-            yield table
-        yield Text()
-        yield Pairs(self.performance.lines(), "Performance")
-        prices = prices_table(self.candidates, self.priced_on)
-        if prices is not None:
-            yield Text()
-            yield prices
-        if self.findings:
-            yield Text()
-            yield Findings(self.findings)
+            yield part
 
     def _header(self) -> Iterable[Any]:
         from rich.text import Text
@@ -239,11 +220,12 @@ class Report(Paged):
                 (name, "bold"),
                 f"  {matrix!s:<{width}}  {matrix.major}-major, ld{matrix.name.lower()} "
                 f"{matrix.ld}, {matrix.dtype}, base aligned to {matrix.alignment} bytes"
-                + (", conjugated" if matrix.conj else ""),
+                + ", conjugated"
+                * matrix.conj,
             )
         yield Text(f"kernel {self.kernel}, {self.arch}")
         if self.config is not None:
-            yield Text(f"config {getattr(self.config, 'name', None) or self.config}")
+            yield Text(f"config {self._configured}")
         launch, built = f"launch {self._launched}", self.resources
         if built is not None:
             launch += f"; {built.registers} registers, {built.shared_static:,} bytes static, "
@@ -257,7 +239,7 @@ class Report(Paged):
         words = [Column(head, left=True) for head in ("operand", "global memory", "shared memory")]
         summary = [view.summary() for view in self.operands]
         kind = problem.inputs.name
-        prices = prices_table(self.candidates, self.priced_on)
+        performance = Pairs(self.performance.lines())
         return Page(
             title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",
             heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
@@ -266,7 +248,7 @@ class Report(Paged):
                 ("Verdict", (Table("", tuple(words), summary), Findings(self.findings))),
                 ("Problem", self._problem_page()),
                 ("Kernel", self._kernel_page()),
-                ("Performance", (Pairs(self.performance.lines()), *([prices] if prices else ()))),
+                ("Performance", (performance, *prices_table(self.candidates, self.priced_on))),
             ),
             rows=self.rows,
             pictures=self.pictures,
@@ -279,25 +261,15 @@ class Report(Paged):
             ("M, N, K", f"{problem.m:,}, {problem.n:,}, {problem.k:,}"),
             ("types", problem.types),
         )
-        columns = (
-            *(Column(head, left=True) for head in ("matrix", "shape : stride", "major")),
-            Column("ld"),
-            Column("dtype", left=True),
-            Column("base aligned to"),
-            Column("bytes"),
-        )
+        heads = ("matrix", "shape : stride", "major", "ld", "dtype", "base aligned to", "bytes")
+        numbers = ("ld", "base aligned to", "bytes")
+        columns = tuple(Column(head, left=head not in numbers) for head in heads)
         lines = [
-            [
-                Cell(name, bold=True),
-                Cell(str(matrix), code=True),
-                matrix.major,
-                f"{matrix.ld:,}",
-                matrix.dtype + (", conjugated" if matrix.conj else ""),
-                f"{matrix.alignment} bytes",
-                f"{matrix.nbytes:,}",
-            ]
+            [Cell(name, bold=True), Cell(str(matrix), code=True), matrix.major, f"{matrix.ld:,}",
+             matrix.dtype + ", conjugated" * matrix.conj, f"{matrix.alignment} bytes",
+             f"{matrix.nbytes:,}"]
             for name, matrix in self._matrices.items()
-        ]
+        ]  # fmt: skip
         return Pairs(said), Table("Descriptors", columns, lines)
 
     def _kernel_page(self) -> tuple[Pairs, ...]:
@@ -308,18 +280,15 @@ class Report(Paged):
             ("launch", self._launched),
         ]
         if built is not None:
-            used = (
-                f"{built.registers} registers per thread, {built.shared_static:,} bytes of static"
-            )
-            pairs.append(("build", f"{used} shared memory, {self._spilled}"))
+            used = f"{built.registers} registers per thread, {built.shared_static:,} bytes of"
+            pairs.append(("build", f"{used} static shared memory, {self._spilled}"))
         if config is not None:
-            pairs.append(("config", Cell(str(getattr(config, "name", None) or config), code=True)))
+            pairs.append(("config", Cell(self._configured, code=True)))
         if not is_dataclass(config):
             return (Pairs(pairs),)
-        of_config = [
-            (f.name, Cell(str(getattr(config, f.name)), code=True)) for f in fields(config)
-        ]
-        return Pairs(pairs), Pairs(of_config, compact=True)
+        of_config = named(config, *(f.name for f in fields(config))).items()
+        values = [(name, Cell(str(value), code=True)) for name, value in of_config]
+        return Pairs(pairs), Pairs(values, compact=True)
 
 
 #: Mends that were looked for, by all that they depend on: some kernels' take half a second.
@@ -367,8 +336,7 @@ def _digest(array: np.ndarray) -> bytes:
 def _content(key: Any, access: Access) -> Any:
     """What mends of a copy depend on."""
     if isinstance(access, GlobalAccess):
-        where = (access.tile, access.axis, access.region, access.origin)
-        return key, access.matrix, access.unit, *where
+        return key, *named(access, "matrix", "unit", "tile", "axis", "region", "origin").values()
     if isinstance(access, SharedAccess) and access.coords is not None:
         return key, access.element_bits, _digest(access.coords)
     return key
@@ -396,20 +364,11 @@ def _of_full_tiles(access: Access) -> Access:
 
 
 def make_report(
-    problem: GemmProblem,
-    kernel_name: str,
-    config: Any,
-    arch: str,
-    accesses: Iterable[Access],
-    launch: Launch,
-    resources: Resources | None = None,
-    *,
-    gpu: Gpu | str | None = None,
-    reads_c: bool = False,
-    pictures: tuple[Partition, ...] = (),
-    candidates: Sequence[Candidate] = (),
-    priced_on: str = "",
-) -> Report:
+    problem: GemmProblem, kernel_name: str, config: Any, arch: str, accesses: Iterable[Access],
+    launch: Launch, resources: Resources | None = None, *, gpu: Gpu | str | None = None,
+    reads_c: bool = False, pictures: tuple[Partition, ...] = (),
+    candidates: Sequence[Candidate] = (), priced_on: str = "",
+) -> Report:  # fmt: skip
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
     ``accesses`` are listed in their order; ``resources`` are those of a build, if there was one;
@@ -419,17 +378,8 @@ def make_report(
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _mends(accesses, launch.block)))
+    bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c)
     return Report(
-        problem=problem,
-        kernel=kernel_name,
-        config=config,
-        arch=arch,
-        launch=launch,
-        resources=resources,
-        rows=rows,
-        findings=findings(rows),
-        performance=performance(problem, launch, arch, rows, resources, gpu, reads_c),
-        pictures=pictures,
-        candidates=tuple(candidates),
-        priced_on=priced_on,
-    )
+        problem, kernel_name, config, arch, launch, resources, rows, findings(rows), bounds,
+        pictures, tuple(candidates), priced_on,
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import number, percent
+from cute_gemm._text import named, number, percent
 from cute_gemm.analysis.tables import Cell, Column, Table
 from cute_gemm.model import gmem, smem, tma
 from cute_gemm.model.analyze import Analysis, analyze
@@ -116,30 +116,19 @@ class AccessRow:
         """Bytes used over bytes of the sectors that L2 is asked for."""
         return getattr(self.counts, "efficiency", None)
 
-    @property
-    def interior_tiles(self) -> int | None:
-        """Visits of tiles that are full."""
-        return getattr(self.found.interior, "tiles", None)
+    # Visits of tiles that are full, and of those that the matrix does not fill.
+    interior_tiles = property(lambda row: getattr(row.found.interior, "tiles", None))
+    edge_tiles = property(lambda row: getattr(row.found.edge, "tiles", None))
+    # In the edge tiles, if there are any.
+    edge_sectors = property(lambda row: row._at_edge("sectors"))
+    edge_l2_sectors = property(lambda row: row._at_edge("l2_sectors"))
+    edge_efficiency = property(lambda row: row._at_edge("efficiency"))
 
-    @property
-    def edge_tiles(self) -> int | None:
-        """Visits of tiles that the matrix does not fill."""
-        return getattr(self.found.edge, "tiles", None)
-
-    @property
-    def edge_sectors(self) -> float | None:
-        """Sectors per request in the edge tiles, if there are any."""
-        return _per_request(self.found.edge, "sectors") if self.edge_tiles else None
-
-    @property
-    def edge_l2_sectors(self) -> float | None:
-        """Sectors that L2 is asked for per request in the edge tiles, if there are any."""
-        return _per_request(self.found.edge, "l2_sectors") if self.edge_tiles else None
-
-    @property
-    def edge_efficiency(self) -> float | None:
-        """Efficiency in the edge tiles, if there are any."""
-        return getattr(self.found.edge, "efficiency", None) if self.edge_tiles else None
+    def _at_edge(self, name: str) -> float | None:
+        if not self.edge_tiles:
+            return None
+        edge: Any = self.found.edge
+        return edge.efficiency if name == "efficiency" else _per_request(edge, name)
 
     @property
     def at_edges(self) -> bool:
@@ -150,10 +139,8 @@ class AccessRow:
     def launch(self) -> LaunchTotals:
         """Totals of the whole launch."""
         found = self.found
-        figures: Any = {
-            field.name: getattr(found.launch, field.name, None) for field in fields(LaunchTotals)
-        }
-        totals = LaunchTotals(**figures)
+        figures: Any = (getattr(found.launch, f.name, None) for f in fields(LaunchTotals))
+        totals = LaunchTotals(*figures)
         if isinstance(found, tma.TmaAnalysis):
             arrives = (found.interior.bytes + found.edge.bytes) * self.access.sweeps  # type: ignore[union-attr]
             return replace(totals, bytes=arrives)
@@ -169,15 +156,9 @@ class AccessRow:
             return found.conflict_free
         return found.coalesced and getattr(found, "legal", True)
 
-    @property
-    def verdict(self) -> str:
-        """The same in words."""
-        return self._words[0]
-
-    @property
-    def why(self) -> str:
-        """What the verdict comes from, when it is not good."""
-        return self._words[1]
+    # The same in words, and what it comes from, when it is not good.
+    verdict = property(lambda row: row._words[0])
+    why = property(lambda row: row._words[1])
 
     @cached_property
     def _words(self) -> tuple[str, str]:
@@ -216,7 +197,7 @@ class AccessRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return every figure and word by its name."""
-        return {key: getattr(self, key) for key in _KEYS} | {"launch": asdict(self.launch)}
+        return named(self, *_KEYS) | {"launch": asdict(self.launch)}
 
     def findings(self) -> list[str]:
         """One plain sentence per thing worth knowing."""
@@ -283,22 +264,16 @@ def _why_global(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[str, 
     a_matrix, size = matrix.name in "ABC", dtype(matrix.dtype).bytes
     if worst is None:
         return "no access", ""
+    ld = f", leading dimension {matrix.ld}" if a_matrix else ""
+    base = f"base address aligned to {matrix.alignment} bytes{ld}"
     if not found.aligned:
-        ld = f", leading dimension {matrix.ld}" if a_matrix else ""
-        return (
-            MISALIGNED,
-            f"some lane's address is not a multiple of its {access.bits // 8} bytes (base address "
-            f"aligned to {matrix.alignment} bytes{ld})",
-        )
+        bytes_ = f"a multiple of its {access.bits // 8} bytes"
+        return MISALIGNED, f"some lane's address is not {bytes_} ({base})"
     if found.coalesced:
         return "coalesced", ""
     if worst.cause == "offset":
-        ld = f", leading dimension {matrix.ld} x {size} bytes" if a_matrix else ""
-        return (
-            "off sector",
-            f"its runs do not begin on a 32-byte boundary (base address aligned to "
-            f"{matrix.alignment} bytes{ld})",
-        )
+        base += f" x {size} bytes" if a_matrix else ""
+        return "off sector", f"its runs do not begin on a 32-byte boundary ({base})"
     mode = matrix.modes[matrix.unit]
     extent, tile = matrix.shape[matrix.unit], access.tile[matrix.unit]
     if worst.run_bytes == extent * size:
@@ -326,8 +301,7 @@ def _numbers(**figures: str) -> _Columns:
     """Columns of numbers: head -> the row's figure, blanks of a head as underscores."""
 
     def column(figure: str) -> Callable[[AccessRow], str]:
-        get = attrgetter(figure)
-        return lambda row: number(get(row))
+        return lambda row: number(attrgetter(figure)(row))
 
     return {head.replace("_", " "): column(figure) for head, figure in figures.items()}
 
@@ -344,23 +318,17 @@ _SECTORS = _numbers(
 ) | {"efficiency": lambda row: percent(row.efficiency)}
 _WAVEFRONTS = _numbers(wavefronts="wavefronts", ideal="ideal_wavefronts", conflicts="conflicts")
 _EDGES = _numbers(
-    interior_tiles="interior_tiles",
-    edge_tiles="edge_tiles",
-    sectors="edge_sectors",
+    interior_tiles="interior_tiles", edge_tiles="edge_tiles", sectors="edge_sectors",
     of_L2="edge_l2_sectors",
-) | {"efficiency": lambda row: percent(row.edge_efficiency)}
+) | {"efficiency": lambda row: percent(row.edge_efficiency)}  # fmt: skip
 _LAUNCH = {
     **_FIRST,
     "access": lambda row: _name(row, "" if row.instruction.endswith(row.space) else row.space),
     **_numbers(
-        requests="launch.requests",
-        sectors="launch.sectors",
-        of_L2="launch.l2_sectors",
-        ideal="launch.ideal_sectors",
-        wavefronts="launch.wavefronts",
-        conflicts="launch.conflicts",
+        requests="launch.requests", sectors="launch.sectors", of_L2="launch.l2_sectors",
+        ideal="launch.ideal_sectors", wavefronts="launch.wavefronts", conflicts="launch.conflicts",
     ),
-}
+}  # fmt: skip
 
 
 def _name(row: AccessRow, space: str = "") -> Cell:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from cute_gemm.access import Access
-    from cute_gemm.analysis.html_page import Page
+    from cute_gemm.access import Access, Partition
     from cute_gemm.analysis.mends.smem import Mend
     from cute_gemm.analysis.rows import AccessRow
+    from cute_gemm.analysis.tables import Findings, Pairs, Table
     from cute_gemm.problem.problem import GemmProblem
 
 #: Characters per line of ``str(report)``.
@@ -24,14 +27,15 @@ WIDTH = 112
 
 def size_text(problem: GemmProblem) -> str:
     """What follows the op: ``" (BLAS-equivalent TN)  M=8 N=8 K=8  float16 -> ..."``."""
-    size = f"M={problem.m} N={problem.n} K={problem.k}" + (
-        f" L={problem.l}" if problem.l != 1 else ""
-    )
+    size = f"M={problem.m} N={problem.n} K={problem.k}" + f" L={problem.l}" * (problem.l != 1)
     return f" (BLAS-equivalent {problem.blas_op})  {size}  {problem.types}"
 
 
 class Shown(ABC):
     """What can be printed, with colours or without, and taken as data."""
+
+    #: Characters per line of ``str(...)``.
+    width = WIDTH
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -45,7 +49,7 @@ class Shown(ABC):
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def __str__(self) -> str:
-        return plain(self, WIDTH)
+        return plain(self, self.width)
 
     def show(self, console: Console | None = None) -> None:
         """Print with colours to ``console``, by default to a new one on standard output."""
@@ -54,6 +58,22 @@ class Shown(ABC):
 
             console = Console()
         console.print(self)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a report is as a page.
+
+    ``sections`` are titles with what stands under them; then come the tables and pictures of
+    ``rows`` and, where ``pictures`` is not None, those and the tiles in shared memory.
+    """
+
+    title: str
+    heading: str
+    intro: str
+    sections: Sequence[tuple[str, Sequence[Table | Pairs | Findings]]]
+    rows: Sequence[AccessRow]
+    pictures: Sequence[Partition] | None = None
 
 
 class Paged(Shown):

@@ -85,13 +85,8 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        out = RichTable(
-            title=self.title or None,
-            title_justify="left",
-            title_style="bold",
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-        )
+        out = RichTable(box=box.SIMPLE_HEAD, show_edge=False)
+        out.title, out.title_justify, out.title_style = self.title or None, "left", "bold"
         for head, left in self.columns:
             out.add_column(head, justify="left" if left else "right", no_wrap=left)
         for row in self.rows:

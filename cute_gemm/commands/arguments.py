@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm._text import named
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.dtypes import DTYPES
 
@@ -23,6 +24,38 @@ _TAKEN = frozenset(
 )
 
 
+def number(text: str) -> int | float | complex:
+    """Read an integer as one: integer types take no fraction, and real ones no imaginary part."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return complex(text)
+
+
+#: Options that several commands have, as ``add_argument`` takes them.
+_SHARED: dict[str, dict[str, Any]] = {
+    "--alpha": {"type": number, "default": 1, "help": "default 1"},
+    "--beta": {"type": number, "default": 0, "help": "with another than 0, C is read (default 0)"},
+    "--gpu": {"metavar": "NAME", "help": "place it on this GPU: H200, A100, 4090, ..."},
+    "--order": {"choices": ("F", "C"), "default": "F", "help": "order of C (default F)"},
+    "--compute": {"help": "float32 or tf32, for float32 matrices"},
+    "--seed": {"type": int, "default": 0, "help": "of the random matrices (default 0)"},
+    "--no-check": {"action": "store_true", "help": "skip the comparison with float64"},
+    "--html": {
+        "metavar": "FILE", "help": "write the report with its pictures to FILE, - for stdout",
+    },
+}  # fmt: skip
+
+
+def add(parser: argparse.ArgumentParser, *names: str, **help_texts: str) -> None:
+    """Add shared options, of which some say something else here."""
+    for name in names:
+        own = {"help": help_texts[name[2:]]} if name[2:] in help_texts else {}
+        parser.add_argument(name, **(_SHARED[name] | own))
+
+
 def add_problem(
     parser: argparse.ArgumentParser, *, several: bool = False, kernel: bool = True
 ) -> None:
@@ -36,10 +69,8 @@ def add_problem(
         "--tile 128x128x32. `cute-gemm kernels` lists them."
     )
     text = "BLAS op: first letter A, second B (N as stored, T transposed): NN NT TN TT"
-    if several:
-        parser.add_argument("ops", nargs="+", metavar="OP", help=text)
-    else:
-        parser.add_argument("op", metavar="OP", help=text)
+    many: dict[str, Any] = {"nargs": "+"} if several else {}
+    parser.add_argument("ops" if several else "op", metavar="OP", help=text, **many)
     for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "length of the sums")):
         parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")
     parser.add_argument("-l", type=int, default=1, help="products of a batch (default 1)")
@@ -47,26 +78,21 @@ def add_problem(
     parser.add_argument("--dtype", default="float16", help=f"of A and B: {types} (default float16)")
     if kernel:
         parser.add_argument("--kernel", default="auto", help="a name from `cute-gemm kernels`")
-    several_text = "; several, with commas, to compile for each" if several else ""
-    parser.add_argument("--arch", help=f"sm_80, sm_90a, ... (default: this GPU's){several_text}")
-    for name in ("lda", "ldb", "ldc"):
-        parser.add_argument(
-            f"--{name}", type=int, help=f"leading dimension of {name[2].upper()} in elements"
-        )
-    parser.add_argument(
-        "--storage",
-        choices=("F", "C"),
-        default="F",
-        help="order of A and B (default F, as in BLAS)",
-    )
-    parser.add_argument("--order", choices=("F", "C"), default="F", help="order of C (default F)")
-    parser.add_argument("--compute", help="float32 or tf32, for float32 matrices")
+    text = "sm_80, sm_90a, ... (default: this GPU's)"
+    text += "; several, with commas, to compile for each" * several
+    parser.add_argument("--arch", help=text)
+    for name in "ABC":
+        text = f"leading dimension of {name} in elements"
+        parser.add_argument(f"--ld{name.lower()}", type=int, help=text)
+    text = "order of A and B (default F, as in BLAS)"
+    parser.add_argument("--storage", choices=("F", "C"), default="F", help=text)
+    add(parser, "--order", "--compute")
     parser.add_argument("--out-dtype", help="of C (default: that of A and B; int32 for int8)")
 
 
 def sizes(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return extents, types, leading dimensions and orders, as keyword arguments of ``plan``."""
-    return {name: getattr(arguments, name) for name in _PROBLEM}
+    return named(arguments, *_PROBLEM)
 
 
 def planned(
@@ -82,13 +108,6 @@ def planned(
     )  # fmt: skip
 
 
-def add_html(parser: argparse.ArgumentParser) -> None:
-    """Add ``--html`` of the commands that show a report."""
-    parser.add_argument(
-        "--html", metavar="FILE", help="write the report with its pictures to FILE, - for stdout"
-    )
-
-
 def join_negative_values(words: list[str]) -> list[str]:
     """Write ``--alpha -1e-3`` as ``--alpha=-1e-3``: argparse takes the value for an option."""
     joined: list[str] = []
@@ -98,16 +117,6 @@ def join_negative_values(words: list[str]) -> list[str]:
         else:
             joined.append(word)
     return joined
-
-
-def number(text: str) -> int | float | complex:
-    """Read an integer as one: integer types take no fraction, and real ones no imaginary part."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return complex(text)
 
 
 def split_kernel_options(

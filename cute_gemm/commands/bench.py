@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cute_gemm._text import named
+from cute_gemm.commands.arguments import add
 from cute_gemm.commands.output import OK, WRONG, show
 from cute_gemm.errors import OptionError
 from cute_gemm.measure import plot
@@ -34,11 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="N, or MxNxK, several with commas: 1024,4096,1000x1003x1001 (default 4096)",
     )  # fmt: skip
     parser.add_argument("--dtype", default="float32", help="of A and B (default float32)")
-    parser.add_argument("--compute", help="float32 or tf32, for float32 matrices")
-    parser.add_argument("--order", choices=("F", "C"), default="F", help="order of C (default F)")
+    add(parser, "--compute", "--order")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of timing (default 9)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random matrices (default 0)")
-    parser.add_argument("--no-check", action="store_true", help="skip the comparison with float64")
+    add(parser, "--seed", "--no-check")
     parser.add_argument(
         "--against", action="append", default=[], metavar="MODULE:FUNCTION",
         help="check and time f(op, A, B, C) of your own too: C = op(A) op(B), started on the "
@@ -65,9 +65,9 @@ def command(arguments: argparse.Namespace) -> int:
         raise OptionError(f"json={str(file)!r} lies in no directory that exists")
     with _progress() as progress:
         found = bench(
-            arguments.ops, arguments.kernels, sizes, arguments.dtype, compute=arguments.compute,
-            order=arguments.order, rounds=arguments.rounds, seed=arguments.seed,
-            check=not arguments.no_check, against=arguments.against, progress=progress,
+            arguments.ops, arguments.kernels, sizes, arguments.dtype, progress=progress,
+            check=not arguments.no_check,
+            **named(arguments, "compute", "order", "rounds", "seed", "against"),
         )  # fmt: skip
     if arguments.json == "-":
         print(found.to_json())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import asdict
-from typing import Any
 
 from cute_gemm.commands.output import OK, print_json
 
@@ -27,15 +26,12 @@ def command(arguments: argparse.Namespace) -> int:
         else:
             print(f"{count} cubins, {size} bytes removed from {directory}")
         return OK
-    entries = cache.entries()
-    result: dict[str, Any] = {"directory": directory, "count": len(entries), "bytes": size}
-    listed = entries if arguments.action == "list" else []
+    entries, listing = cache.entries(), arguments.action == "list"
     if arguments.json:
-        if arguments.action == "list":
-            result["entries"] = [asdict(entry) for entry in listed]
-        print_json(result)
+        listed = {"entries": [asdict(entry) for entry in entries]} if listing else {}
+        print_json({"directory": directory, "count": len(entries), "bytes": size, **listed})
         return OK
-    for entry in listed:
+    for entry in entries if listing else ():
         written = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created))
         print(f"{written}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
     print(f"{len(entries)} cubins, {size} bytes in {directory}")

@@ -39,12 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     ``doctor`` found something missing; 2 for bad input and for every other `GemmError`, which is
     one line on standard error.
     """
-    words = sys.argv[1:] if argv is None else list(argv)
-    name = next((word for word in words if word in COMMANDS), None)
-    module: Any = importlib.import_module(f"cute_gemm.commands.{name}") if name else None
+    words, kernel_words = sys.argv[1:] if argv is None else list(argv), list[str]()
     parser, commands = parsers()
-    kernel_words: list[str] = []
-    if name:
+    if name := next((word for word in words if word in COMMANDS), None):
+        module: Any = importlib.import_module(f"cute_gemm.commands.{name}")
         module.add_arguments(commands[name])
         words, kernel_words = split_kernel_options(words, commands[name])
     arguments = parser.parse_args(join_negative_values(words))  # leaves where none is named
@@ -73,11 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parser, and those of the commands by name, which have no arguments yet."""
-    parser = argparse.ArgumentParser(
-        prog="cute-gemm",
-        description="Dense GEMM on NVIDIA GPUs that knows its layouts.",
-        allow_abbrev=False,
-    )
+    says = "Dense GEMM on NVIDIA GPUs that knows its layouts."
+    parser = argparse.ArgumentParser("cute-gemm", description=says, allow_abbrev=False)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     commands = {}

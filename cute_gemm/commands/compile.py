@@ -31,10 +31,8 @@ def command(arguments: argparse.Namespace) -> int:
             plan = planned(arguments, op=op, arch=arch)
             say(f"{plan.symbol}  {plan.arch}\n  ... ", end="")
             build = plan.build
-            say(
-                f"{build_time(plan)}, {len(build.cubin)} bytes, "
-                f"{build.resources.registers} registers"
-            )
+            registers = f"{build.resources.registers} registers"
+            say(f"{build_time(plan)}, {len(build.cubin)} bytes, {registers}")
             built.append(build_dict(plan))
             if arguments.output:
                 arguments.output.write_bytes(build.cubin)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from cute_gemm.commands.arguments import add_html
+from cute_gemm._text import named
+from cute_gemm.commands.arguments import add
 from cute_gemm.commands.output import check_html, show_report
 
 #: Those of ``analyze_copy``, under its names: what it is, and whether it must be given.
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--base-alignment", type=int, default=256, metavar="BYTES", help="of its address (256)"
     )
-    add_html(parser)
+    add(parser, "--html")
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -43,6 +44,5 @@ def command(arguments: argparse.Namespace) -> int:
     from cute_gemm.analysis.copy.report import analyze_copy
 
     check_html(arguments)
-    names = [name for name, *_ in _LAYOUTS]
-    names += ["atom", "dtype", "space", "direction", "base_alignment"]
-    return show_report(arguments, analyze_copy(**{n: getattr(arguments, n) for n in names}))
+    names = (*(name for name, *_ in _LAYOUTS), "atom", "dtype", "space", "direction")
+    return show_report(arguments, analyze_copy(**named(arguments, *names, "base_alignment")))

@@ -77,14 +77,13 @@ def _python() -> Iterator[_Finding]:
 
 
 def _templates() -> Iterator[_Finding]:
-    mend = "reinstall cute-gemm"
     try:
         path = templates_path()
+        files = len(list(path.rglob("*.cuh")))
+        ok, said = files > 0, f"{files} files in {path}"
     except HeaderError as error:
-        yield False, str(error), mend
-        return
-    files = len(list(path.rglob("*.cuh")))
-    yield files > 0, f"{files} files in {path}", mend
+        ok, said = False, str(error)
+    yield ok, said, "reinstall cute-gemm"
 
 
 def _cutlass() -> Iterator[_Finding]:
@@ -103,8 +102,8 @@ def _cuda() -> Iterator[_Finding]:
     headers = cuda_headers()
     if headers is None or headers.runtime is None:
         yield False, "none", INSTALL
-        return
-    yield True, f"{cuda_headers_version()} from {headers.source}: {headers.runtime}", ""
+    else:
+        yield True, f"{cuda_headers_version()} from {headers.source}: {headers.runtime}", ""
 
 
 def _crt() -> Iterator[_Finding]:
@@ -137,14 +136,11 @@ def _nvrtc() -> Iterator[_Finding]:
     except HeaderError as error:
         yield False, str(error), mend
         return
-    installed = compiler.nvrtc_version()
+    installed, headers = compiler.nvrtc_version(), cuda_headers_version()
     version = installed if installed.startswith(f"{loaded}.") else loaded
-    headers = cuda_headers_version()
-    yield (
-        headers in (None, loaded) or None,
-        f"{version}, compiles for {archs[0]} to {archs[-1]}",
-        f"the CUDA headers are of {headers}, NVRTC is of {loaded}: {mend}",
-    )
+    mend = f"the CUDA headers are of {headers}, NVRTC is of {loaded}: {mend}"
+    said = f"{version}, compiles for {archs[0]} to {archs[-1]}"
+    yield headers in (None, loaded) or None, said, mend
 
 
 def _packages() -> Iterator[_Finding]:
@@ -170,12 +166,8 @@ def _driver() -> Iterator[_Finding]:
         yield None, "none", "install the NVIDIA driver to run kernels on a GPU"
         return
     built = compiler.nvrtc_version().partition(".")[0]
-    ok = int(version.partition(".")[0]) >= int(built)
-    yield (
-        ok,
-        f"for CUDA {version}",
-        f"update it: cubins of CUDA {built} need a driver for CUDA {built}",
-    )
+    mend = f"update it: cubins of CUDA {built} need a driver for CUDA {built}"
+    yield int(version.partition(".")[0]) >= int(built), f"for CUDA {version}", mend
 
 
 def _gpus() -> Iterator[_Finding]:
@@ -209,31 +201,18 @@ def _ncu() -> Iterator[_Finding]:
 
 
 def _cache() -> Iterator[_Finding]:
-    reason = cache.writable()
-    said = (
-        f"{len(cache.entries())} builds, {cache.size() / 2**20:.1f} MiB in {cache.directory()}"
-        if reason is None
-        else reason
-    )
-    mend = "set CUTE_GEMM_CACHE_DIR to a directory that you can write to"
-    yield True if reason is None else None, said, mend
+    if reason := cache.writable():
+        yield None, reason, "set CUTE_GEMM_CACHE_DIR to a directory that you can write to"
+        return
+    size = f"{cache.size() / 2**20:.1f} MiB"
+    yield True, f"{len(cache.entries())} builds, {size} in {cache.directory()}", ""
 
 
 _LOOKS: dict[str, Callable[[], Iterable[_Finding]]] = {
-    "Python": _python,
-    "templates": _templates,
-    "CUTLASS headers": _cutlass,
-    "CUDA headers": _cuda,
-    "CRT headers": _crt,
-    "CCCL": _cccl,
-    "NVRTC": _nvrtc,
-    "CUDA Python": _packages,
-    "driver": _driver,
-    "GPU": _gpus,
-    "nvdisasm": _nvdisasm,
-    "Nsight Compute": _ncu,
-    "cache": _cache,
-}
+    "Python": _python, "templates": _templates, "CUTLASS headers": _cutlass, "CUDA headers": _cuda,
+    "CRT headers": _crt, "CCCL": _cccl, "NVRTC": _nvrtc, "CUDA Python": _packages,
+    "driver": _driver, "GPU": _gpus, "nvdisasm": _nvdisasm, "Nsight Compute": _ncu, "cache": _cache,
+}  # fmt: skip
 
 
 def cuda_headers_version() -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cute_gemm._text import named
 from cute_gemm.commands.arguments import add_problem, planned
 from cute_gemm.commands.output import OK, print_json
 
@@ -26,7 +27,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     if arguments.json:
-        print_json({"kernel": plan.kernel, "arch": plan.arch, "symbol": plan.symbol, kind: text})
+        print_json({**named(plan, "kernel", "arch", "symbol"), kind: text})
     elif not arguments.output:
         print(text, end="" if text.endswith("\n") else "\n")
     return OK

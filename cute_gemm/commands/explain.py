@@ -7,7 +7,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.commands.arguments import add_problem, number, sizes
+from cute_gemm._text import named
+from cute_gemm.commands.arguments import add, add_problem, sizes
 from cute_gemm.commands.output import OK, show
 from cute_gemm.errors import DTypeError, UnsupportedError
 
@@ -30,10 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm explain`` takes."""
     parser.add_argument("name", metavar="KERNEL", help="a name from `cute-gemm kernels`")
     add_problem(parser, kernel=False)
-    parser.add_argument("--gpu", metavar="NAME", help="what bounds it there: H200, A100, 4090, ...")
-    parser.add_argument(
-        "--beta", type=number, default=0, help="with another than 0, C is read (default 0)"
-    )
+    add(parser, "--gpu", "--beta", gpu="what bounds it there: H200, A100, 4090, ...")
     for kind, what in _CODE.items():
         parser.add_argument(f"--{kind}", action="store_true", help=f"print {what}")
 
@@ -81,7 +79,7 @@ def explain(
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the explanation and the code that is asked for; return 0."""
-    given = {name: getattr(arguments, name) for name in ("arch", "gpu", "beta")}
+    given = named(arguments, "arch", "gpu", "beta")
     found = explain(arguments.name, arguments.op, **sizes(arguments), **given, **arguments.options)
     code = {kind: _code(found.plan, kind) for kind in _CODE if getattr(arguments, kind)}
     if arguments.json:

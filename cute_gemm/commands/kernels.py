@@ -21,11 +21,9 @@ def command(arguments: argparse.Namespace) -> int:
         print_json([asdict(info) for info in found])
         return OK
     for info in found:
+        where = f"from compute capability {info.minimum_cc // 10}.{info.minimum_cc % 10}"
         print(f"{info.name}: {info.summary}")
-        if info.runs_on == "cpu":
-            print("  on the CPU")
-        else:
-            print(f"  from compute capability {info.minimum_cc // 10}.{info.minimum_cc % 10}")
+        print(f"  {'on the CPU' if info.runs_on == 'cpu' else where}")
         print(f"  dtypes   {', '.join(info.dtypes)}")
         if info.options:
             options = " ".join(f"--{name.replace('_', '-')}" for name in info.options)

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm._text import named
 from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
@@ -33,11 +34,9 @@ def print_json(value: Any) -> None:
 
 
 def show(found: Any) -> None:
-    """Print what has a rich form: in colour and as wide as the terminal, or as plain text."""
+    """Print a `Shown`: in colour and as wide as the terminal, or as plain text."""
     if sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(found)
+        found.show()
     else:
         print(found)
 
@@ -66,9 +65,8 @@ def build_dict(plan: Plan) -> dict[str, Any]:
     """Return what JSON says of a plan's build."""
     build = plan.build
     return {
-        "kernel": plan.kernel, "symbol": plan.symbol, "arch": build.arch,
-        "seconds": build.seconds, "cached": build.cached, "bytes": len(build.cubin),
-        "resources": asdict(build.resources),
+        **named(plan, "kernel", "symbol"), **named(build, "arch", "seconds", "cached"),
+        "bytes": len(build.cubin), "resources": asdict(build.resources),
     }  # fmt: skip
 
 

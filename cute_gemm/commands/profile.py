@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from cute_gemm.commands.arguments import add_problem, number, sizes
+from cute_gemm._text import named
+from cute_gemm.commands.arguments import add, add_problem, sizes
 from cute_gemm.commands.output import OK, WRONG, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm profile`` takes."""
     add_problem(parser)
-    parser.add_argument("--beta", type=number, default=0, help="default 0: C is not read")
+    add(parser, "--beta", beta="default 0: C is not read")
     parser.add_argument(
         "--base-offset", type=int, default=0, metavar="N",
         help="elements from an aligned address to each matrix: 0 or a power of two (default 0)",
@@ -23,9 +24,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Print predicted | counted | difference, and return 1 if any figure differs, else 0."""
     from cute_gemm.measure.profile import Case, profile
 
-    names = ("op", "kernel", "arch", "options", "beta", "base_offset")
-    case = Case(**sizes(arguments), **{name: getattr(arguments, name) for name in names})
-    [found] = profile([case], arguments.ncu)
+    others = named(arguments, "op", "kernel", "arch", "options", "beta", "base_offset")
+    [found] = profile([Case(**sizes(arguments), **others)], arguments.ncu)
     if arguments.json:
         print_json(found.to_dict())
     else:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import columns
-from cute_gemm.commands.arguments import add_problem, number, planned
+from cute_gemm._text import columns, named
+from cute_gemm.commands.arguments import add, add_problem, planned
 from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, printer
 from cute_gemm.problem.dtypes import DTYPES
 
@@ -22,11 +22,9 @@ _MODES = {"A": "A(M,K", "B": "B(N,K", "C": "C(M,N"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm run`` takes."""
     add_problem(parser)
-    parser.add_argument("--alpha", type=number, default=1, help="default 1")
-    parser.add_argument("--beta", type=number, default=0, help="default 0")
+    add(parser, "--alpha", "--beta", beta="default 0")
     parser.add_argument("--backend", choices=("auto", "cuda", "cpu"), default="auto")
-    parser.add_argument("--seed", type=int, default=0, help="of the random matrices (default 0)")
-    parser.add_argument("--no-check", action="store_true", help="skip the comparison with float64")
+    add(parser, "--seed", "--no-check")
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -42,27 +40,23 @@ def command(arguments: argparse.Namespace) -> int:
         scalar(getattr(arguments, name), name, sized.inputs.name, None)
     A, B, C = _matrices(arguments, sized)
     plan = make_plan(
-        arguments.op, A, B, C, compute=arguments.compute, kernel=arguments.kernel,
-        backend=arguments.backend, arch=arguments.arch, **arguments.options,
+        arguments.op, A, B, C, **arguments.options,
+        **named(arguments, "compute", "kernel", "backend", "arch"),
     )  # fmt: skip
     problem = plan.problem
     result: dict[str, Any] = {
-        "op": problem.op, "blas_op": problem.blas_op, "m": problem.m, "n": problem.n,
-        "k": problem.k, "l": problem.l, "dtype": problem.inputs.name, "out_dtype": problem.C.dtype,
-        "compute": problem.compute, "alpha": arguments.alpha, "beta": arguments.beta,
+        **named(problem, "op", "blas_op", "m", "n", "k", "l"), "dtype": problem.inputs.name,
+        "out_dtype": problem.C.dtype, "compute": problem.compute, "alpha": arguments.alpha,
+        "beta": arguments.beta,
     }  # fmt: skip
 
-    say(
-        f"op {problem.op}, BLAS-equivalent {problem.blas_op}: "
-        f"C{str(problem.C).partition(':')[0]} <- "
-        f"{_scaled_product(problem.op, arguments.alpha, arguments.beta)}, "
-        f"{problem.types}\n"
-    )
+    product = _scaled_product(problem.op, arguments.alpha, arguments.beta)
+    of = f"op {problem.op}, BLAS-equivalent {problem.blas_op}"
+    say(f"{of}: C{str(problem.C).partition(':')[0]} <- {product}, {problem.types}\n")
     for line in _descriptors(problem):
         say(f"  {line}")
     say(f"\nkernel   {plan.kernel} for {plan.arch}:\n         {plan.why}")
-    prices = prices_table(plan.candidates(), plan.gpu.name)
-    if prices is not None:
+    for prices in prices_table(plan.candidates(), plan.gpu.name):
         cells = [[column.head for column in prices.columns]]
         cells += [[str(cell) for cell in row] for row in prices.rows]
         say(f"\n  {prices.title}")
@@ -98,20 +92,13 @@ def _show_kernel(
     """Say how the kernel accesses memory and what its build is like."""
     report = plan.report(beta=arguments.beta)
     cells = [("", "access", "bits", "requests", "sectors", "ideal", "efficiency", "coalesced")]
-    cells += [
-        (
-            row.operand,
-            row.instruction,
-            str(row.bits or "-"),
-            f"{row.requests}/{row.unit}",
-            f"{row.sectors:g}",
-            f"{row.ideal_sectors:g}",
-            "-" if row.efficiency is None else f"{100 * row.efficiency:.4g} %",
-            "yes" if row.good else "NO",
-        )
-        for row in report.rows
-        if row.space == "global"
-    ]
+    for row in report.rows:
+        if row.space != "global":
+            continue
+        first = (row.operand, row.instruction, str(row.bits or "-"), f"{row.requests}/{row.unit}")
+        used = "-" if row.efficiency is None else f"{100 * row.efficiency:.4g} %"
+        good = "yes" if row.good else "NO"
+        cells.append((*first, f"{row.sectors:g}", f"{row.ideal_sectors:g}", used, good))
     say()
     for line in columns(cells, left=(0, 1, 7)):
         say(f"  {line}")
@@ -119,11 +106,10 @@ def _show_kernel(
         say(f"  - {finding}")
 
     say(f"\ncompile  {plan.symbol}\n         ... ", end="")
-    used = plan.build.resources
-    spilled = used.spill_stores + used.spill_loads
+    built = plan.build.resources
+    shared, spilled = plan.launch.smem + built.shared_static, built.spill_stores + built.spill_loads
     say(
-        f"{build_time(plan)}: {used.registers} registers, "
-        f"{plan.launch.smem + used.shared_static} bytes of shared memory, "
+        f"{build_time(plan)}: {built.registers} registers, {shared} bytes of shared memory, "
         + (f"{spilled} bytes spilled" if spilled else "no spills")
     )
     result |= {"report": report.to_dict(), "build": build_dict(plan)}
@@ -139,18 +125,15 @@ def _check(
     verdict = verify(plan.problem, A, B, C, C=before, alpha=arguments.alpha, beta=arguments.beta)
     ratio = verdict.max_ratio
     result["check"] = {
-        "ok": verdict.ok, "elements": verdict.elements, "wrong": verdict.wrong,
-        "max_error": verdict.max_error,
+        **named(verdict, "ok", "elements", "wrong", "max_error"),
         "max_error_over_bound": ratio if ratio < float("inf") else None,
-        "worst": verdict.worst, "bound": verdict.bound,
-    }  # fmt: skip
+        **named(verdict, "worst", "bound"),
+    }
     say(f"check    {verdict.elements} elements against float64, bound {verdict.bound}:")
     say("         ", end="")
     if verdict.ok:
-        say(
-            f"all within; largest error {verdict.max_error:.3g}; "
-            f"at most {ratio:.2g} of an element's bound"
-        )
+        error = f"largest error {verdict.max_error:.3g}"
+        say(f"all within; {error}; at most {ratio:.2g} of an element's bound")
         return OK
     say(f"{verdict.wrong} WRONG; largest error {verdict.max_error:.3g}, worst at {verdict.worst}")
     print(
@@ -206,8 +189,8 @@ def _descriptors(problem: GemmProblem) -> list[str]:
     width = max(len(str(matrix)) for matrix in matrices)
     return [
         f"{_MODES[matrix.name]}{',L' * (matrix.l != 1)})  {matrix!s:<{width}}  {matrix.dtype}, "
-        f"{matrix.major}-major, "
-        f"ld{matrix.name.lower()} {matrix.ld}, base aligned to {matrix.alignment} bytes"
+        f"{matrix.major}-major, ld{matrix.name.lower()} {matrix.ld}, "
+        f"base aligned to {matrix.alignment} bytes"
         for matrix in matrices
     ]
 

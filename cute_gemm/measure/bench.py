@@ -23,17 +23,21 @@ from cute_gemm.errors import (
     NoGpuError,
     OptionError,
     UnsupportedError,
-)
+)  # fmt: skip
 from cute_gemm.kernels import registry
-from cute_gemm.measure.against import Function, named_function, of_function
-from cute_gemm.measure.compare import CUBLAS, Key, Machine, Start, machine, of_kernel, timed
-from cute_gemm.measure.matrices import (
-    DeviceMatrices,
-    Factors,
-    Reference,
-    copies_past_l2,
-    l2_bytes,
-)
+from cute_gemm.measure.compare import (
+    CUBLAS,
+    Function,
+    Key,
+    Machine,
+    Start,
+    machine,
+    named_function,
+    of_function,
+    of_kernel,
+    timed,
+)  # fmt: skip
+from cute_gemm.measure.matrices import DeviceMatrices, Factors, Reference, copies_past_l2, l2_bytes
 from cute_gemm.measure.result import BenchResult, Entry, Outcome, SizeResult, Speed
 from cute_gemm.measure.timing import Samples, device_clock, host_clock, interleave
 from cute_gemm.problem.dtypes import dtype as dtype_row
@@ -55,20 +59,12 @@ _HOST_MNK = 1 << 30
 
 
 def bench(
-    ops: Sequence[str] = OPS,
-    kernels: str | Sequence[str] = "ladder",
-    sizes: Sequence[int | tuple[int, int, int]] = (4096,),
-    dtype: str = "float32",
-    *,
-    compute: str | None = None,
-    order: Order = "F",
-    rounds: int = 9,
-    seed: int = 0,
-    check: bool = True,
-    against: Sequence[str | Function] = (),
-    device: int = 0,
+    ops: Sequence[str] = OPS, kernels: str | Sequence[str] = "ladder",
+    sizes: Sequence[int | tuple[int, int, int]] = (4096,), dtype: str = "float32", *,
+    compute: str | None = None, order: Order = "F", rounds: int = 9, seed: int = 0,
+    check: bool = True, against: Sequence[str | Function] = (), device: int = 0,
     progress: Progress | None = None,
-) -> BenchResult:
+) -> BenchResult:  # fmt: skip
     """Check kernels against float64 and time them, next to cuBLAS when one is installed.
 
     Each kernel first computes ``C = op(A) @ op(B)`` of column-major random matrices into a C of
@@ -165,13 +161,9 @@ class _Size:
     """
 
     def __init__(
-        self,
-        problems: dict[str, GemmProblem],
-        seed: int,
-        check: bool,
-        rounds: int,
+        self, problems: dict[str, GemmProblem], seed: int, check: bool, rounds: int,
         progress: Progress | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.problems = problems
         self.rounds = rounds
         self.progress = progress
@@ -239,10 +231,8 @@ class _Size:
                 if start is not None:
                     starts[key] = start
             step, steps = itertools.count(1), len(starts) * (self.rounds + 1)
-            self.samples |= timed(
-                starts, copies, self.rounds, device_clock(gpu.device),
-                lambda: self._tell("time", next(step), steps),
-            )  # fmt: skip
+            clock, tell = device_clock(gpu.device), lambda: self._tell("time", next(step), steps)
+            self.samples |= timed(starts, copies, self.rounds, clock, tell)
 
     def _plans(self, names: Sequence[str], **where: Any) -> dict[Key, Plan]:
         """Return the plans of those that take the problem."""
@@ -251,10 +241,8 @@ class _Size:
             for name in names:
                 try:
                     if where["backend"] == "cpu" and problem.m * problem.n * problem.k > _HOST_MNK:
-                        raise UnsupportedError(
-                            "it is timed up to m n k = 2^30 (1024^3), which takes a CPU about a "
-                            "second"
-                        )
+                        most = "m n k = 2^30 (1024^3), which takes a CPU about a second"
+                        raise UnsupportedError(f"it is timed up to {most}")
                     plans[name, op] = make_plan(
                         op, m=problem.m, n=problem.n, k=problem.k, dtype=problem.inputs.name,
                         order=self.order, compute=problem.compute, kernel=name, **where,
@@ -294,16 +282,16 @@ class _Size:
 
     def _judge(self, key: Key, config: str) -> bool:
         """Compare C with the reference, keep the entry, and return whether it may be timed."""
-        found = self.reference.check(self.C) if self.reference else None
+        found, reason = self.reference.check(self.C) if self.reference else None, ""
         if found and found.wrong:
             reason = (
                 f"{found.wrong:,} of {self.C.size:,} elements are out of bound, the worst at "
                 f"{found.worst}; largest error {found.max_error:.3g}"
             )
-            self.entries[key] = Entry(*key, "wrong", reason, config, found.max_error)
-            return False
-        self.entries[key] = Entry(*key, "ok", "", config, found.max_error if found else None)
-        return True
+        outcome: Outcome = "wrong" if reason else "ok"
+        error = found.max_error if found else None
+        self.entries[key] = Entry(*key, outcome, reason, config, error)
+        return not reason
 
     def _finished(self, key: Key, roofline: Roofline | None) -> Entry:
         """Return the entry with its speed."""
@@ -311,16 +299,13 @@ class _Size:
         if samples is None:
             return self.entries[key]
         gflops = self.problems[key[1]].flops / samples.median / 1e6
-        speed = Speed(
-            milliseconds=samples.median,
-            quartiles=samples.quartiles,
-            gflops=gflops,
-            of_cublas=samples.ratio(cublas) if cublas else None,
-            of_roofline=gflops / (1e3 * roofline.attainable_tflops) if roofline else None,
-            rounds=len(samples.taken),
-            calls=samples.calls,
+        of_cublas = samples.ratio(cublas) if cublas else None
+        of_roofline = gflops / (1e3 * roofline.attainable_tflops) if roofline else None
+        counts = len(samples.taken), samples.calls
+        times = samples.median, samples.quartiles
+        return replace(
+            self.entries[key], speed=Speed(*times, gflops, of_cublas, of_roofline, *counts)
         )
-        return replace(self.entries[key], speed=speed)
 
 
 def compile_missing(plans: Sequence[Plan], tell: Callable[[int, int], None]) -> None:
@@ -329,10 +314,9 @@ def compile_missing(plans: Sequence[Plan], tell: Callable[[int, int], None]) -> 
     The matrices of the plans have no padding. What goes wrong here goes wrong again, with its
     message, when the plan builds. ``tell`` is called with how many are done, of how many.
     """
-    known = {(entry.symbol, entry.arch) for entry in cache.entries()}
-    missing = {
-        (plan.symbol, plan.arch): plan for plan in plans if (plan.symbol, plan.arch) not in known
-    }
+    missing = {(plan.symbol, plan.arch): plan for plan in plans}
+    for entry in cache.entries():
+        missing.pop((entry.symbol, entry.arch), None)
     if len(missing) < 2:
         return
     tell(0, len(missing))

@@ -1,8 +1,15 @@
-"""Kernels timed on this GPU next to cuBLAS, in one run and interleaved: here those of one plan."""
+"""Kernels, and functions of the user's own, timed on this GPU next to cuBLAS, in turns.
+
+Here are those of one plan; `cute_gemm.measure.bench` has those of many.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import itertools
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -24,6 +31,8 @@ if TYPE_CHECKING:
 Key = tuple[str, str]
 #: Starts the GEMM on the copy of the matrices that has this number.
 Start = Callable[[int], object]
+#: ``f(op, A, B, C)``: what ``--against`` names.
+Function = Callable[[str, Any, Any, Any], object]
 
 CUBLAS = "cublas"
 
@@ -89,6 +98,53 @@ def of_kernel(
     return lambda index: bound(*places[index])
 
 
+@dataclass(frozen=True, eq=False)
+class DeviceArray:
+    """A matrix as stored on the device; of bfloat16 it only says that it has two bytes."""
+
+    __cuda_array_interface__: dict[str, Any]
+
+
+def of_function(
+    function: Function, op: str, matrices: Sequence[np.ndarray], places: Sequence[Place]
+) -> Start:
+    """Return what calls ``function(op, A, B, C)`` with copies, at ``places``, of host matrices."""
+
+    def shown(pointer: int, like: np.ndarray) -> DeviceArray:
+        # Nothing is under way on it when a function is called: to wait would only take time.
+        interface = {"version": 3, "shape": like.shape, "strides": like.strides, "stream": None}
+        return DeviceArray({**interface, "typestr": like.dtype.str, "data": (pointer, False)})
+
+    arrays = [[shown(*pair) for pair in zip(place, matrices, strict=True)] for place in places]
+    return lambda index: function(op, *arrays[index])
+
+
+def named_function(given: str | Function) -> tuple[str, Function]:
+    """Return name and function of ``"module:function"``, or of a function.
+
+    Python must find the module, also in the working directory.
+    """
+    if not isinstance(given, str):
+        name = getattr(given, "__qualname__", type(given).__name__)
+        return f"{getattr(given, '__module__', '')}:{name}", given
+    module, colon, name = given.partition(":")
+    if not (module and colon and name):
+        raise OptionError(f"against={given!r}; expected MODULE:FUNCTION")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        function = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    except ImportError as error:
+        expected = "expected a module of the working directory or an installed one"
+        raise OptionError(f"against={given!r} cannot be imported ({error}); {expected}") from error
+    except AttributeError:
+        raise OptionError(f"against={given!r}: {module} has no {name}") from None
+    if not callable(function):
+        kind = type(function).__name__
+        raise OptionError(f"against={given!r} is a {kind}; expected a function f(op, A, B, C)")
+    return given, function
+
+
 def timed(
     starts: Mapping[Key, Start], copies: int, rounds: int, clock: Clock,
     step: Callable[[], None] = lambda: None,
@@ -137,16 +193,9 @@ class Timing:
 
 
 def compare(
-    plan: Plan,
-    A: np.ndarray,
-    B: np.ndarray,
-    C: np.ndarray,
-    *,
-    alpha: complex = 1.0,
-    beta: complex = 0.0,
-    rounds: int = 9,
-    device: int = 0,
-) -> Timing:
+    plan: Plan, A: np.ndarray, B: np.ndarray, C: np.ndarray, *, alpha: complex = 1.0,
+    beta: complex = 0.0, rounds: int = 9, device: int = 0,
+) -> Timing:  # fmt: skip
     """Time a plan on copies of these host matrices, next to cuBLAS when one is installed.
 
     A, B and C are as stored, and none of them is changed; the plan is what `cute_gemm.plan` gave
@@ -171,12 +220,5 @@ def compare(
             about = str(error)
         samples = timed(starts, 1, rounds, device_clock(device))
     own, cublas = samples[ours], samples.get(theirs)
-    return Timing(
-        own.median,
-        problem.flops / own.median / 1e9,
-        cublas.median if cublas else None,
-        own.ratio(cublas) if cublas else None,
-        rounds,
-        own.calls,
-        about,
-    )
+    beside = cublas.median if cublas else None, own.ratio(cublas) if cublas else None
+    return Timing(own.median, problem.flops / own.median / 1e9, *beside, rounds, own.calls, about)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.errors import ToolError, UnsupportedError
 
@@ -54,31 +54,29 @@ _GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
 _WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
 _CONFLICTS = "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
 
+
+def _of_global(access: str, op: str, *rows: Any) -> Iterator[Class]:
+    for figure in ("requests", "sectors"):
+        yield Class(access, figure, _GLOBAL.format(figure, op), "global", *rows)
+
+
+def _of_shared(access: str, op: str, conflicts: str, *rows: Any) -> Iterator[Class]:
+    yield Class(access, "wavefronts", _WAVEFRONTS.format(op), "shared", *rows)
+    metric = _CONFLICTS.format(conflicts) if conflicts else ""
+    yield Class(access, "conflicts", metric, "shared", *rows)
+
+
 #: Everything that is compared. Conflicts without a metric follow their wavefronts.
 CLASSES = (
-    Class("global loads", "requests", _GLOBAL.format("requests", "ld"), "global", "load",
-          r"ld\.global|cp\.async"),
-    Class("global loads", "sectors", _GLOBAL.format("sectors", "ld"), "global", "load",
-          r"ld\.global|cp\.async"),
-    Class("global stores", "requests", _GLOBAL.format("requests", "st"), "global", "store",
-          r"st\.global"),
-    Class("global stores", "sectors", _GLOBAL.format("sectors", "st"), "global", "store",
-          r"st\.global"),
-    Class("shared loads", "wavefronts", _WAVEFRONTS.format("ld"), "shared", "load", r"ld\.shared"),
-    Class("shared loads", "conflicts", "", "shared", "load", r"ld\.shared"),
-    Class("shared stores", "wavefronts", _WAVEFRONTS.format("st"), "shared", "store",
-          r"st\.shared"),
-    Class("shared stores", "conflicts", "", "shared", "store", r"st\.shared"),
-    Class("ldmatrix", "wavefronts", _WAVEFRONTS.format("ldsm"), "shared", "load", r"ldmatrix.*"),
-    Class("ldmatrix", "conflicts", _CONFLICTS.format("ldsm"), "shared", "load", r"ldmatrix.*"),
-    Class("stmatrix", "wavefronts", _WAVEFRONTS.format("stsm"), "shared", "store", r"stmatrix.*",
-          90),
-    Class("stmatrix", "conflicts", _CONFLICTS.format("stsm"), "shared", "store", r"stmatrix.*", 90),
+    *_of_global("global loads", "ld", "load", r"ld\.global|cp\.async"),
+    *_of_global("global stores", "st", "store", r"st\.global"),
+    *_of_shared("shared loads", "ld", "", "load", r"ld\.shared"),
+    *_of_shared("shared stores", "st", "", "store", r"st\.shared"),
+    *_of_shared("ldmatrix", "ldsm", "ldsm", "load", r"ldmatrix.*"),
+    *_of_shared("stmatrix", "stsm", "stsm", "store", r"stmatrix.*", 90),
     # Copies of 16 bytes go past the data pipe, and take no wavefront of it.
-    Class("cp.async", "wavefronts", _WAVEFRONTS.format("ldgsts_cache_access"), "shared", "store",
-          r"cp\.async"),
-    Class("cp.async", "conflicts", _CONFLICTS.format("ldgsts"), "shared", "store", r"cp\.async"),
-)  # fmt: skip
+    *_of_shared("cp.async", "ldgsts_cache_access", "ldgsts", "store", r"cp\.async"),
+)
 
 
 def predicted(rows: Iterable[AccessRow]) -> dict[str, int]:

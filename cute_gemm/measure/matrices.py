@@ -65,9 +65,8 @@ class Factors:
     def form(self, name: str, op: str) -> tuple[str, str]:
         """Return which stored matrix an op takes for ``"A"`` or ``"B"``: name and letter."""
         letter = op["AB".index(name)]
-        if letter == "N":
-            return name, "N"
-        return name, "C" if letter in "CH" and self._type.is_complex else "T"
+        turned = "C" if letter in "CH" and self._type.is_complex else "T"
+        return name, "N" if letter == "N" else turned
 
     def stored(self, name: str, letter: str) -> np.ndarray:
         """Return a matrix as stored for a letter of an op: column-major, without padding."""
@@ -195,10 +194,8 @@ class DeviceMatrices:
 
         _, (buffer, *_) = self._hold(("C", "N"))
         with entered(self._device):
-            checked(
-                load_driver().cuMemsetD8(buffer.pointer, 0xFF, buffer.nbytes),
-                f"setting {buffer.nbytes} bytes",
-            )
+            done = load_driver().cuMemsetD8(buffer.pointer, 0xFF, buffer.nbytes)
+            checked(done, f"setting {buffer.nbytes} bytes")
 
     def download(self) -> None:
         """Wait for the device and copy the first C to the host's."""
@@ -224,7 +221,5 @@ def l2_bytes(device: int = 0) -> int:
 
     driver = load_driver()
     which = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-    (size,) = checked(
-        driver.cuDeviceGetAttribute(which, device_properties(device).handle), "reading its L2 cache"
-    )
-    return int(size)
+    read = driver.cuDeviceGetAttribute(which, device_properties(device).handle)
+    return int(checked(read, "reading its L2 cache")[0])

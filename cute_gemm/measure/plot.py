@@ -71,21 +71,17 @@ def draw(result: BenchResult) -> Figure:
         first = first or axes
         _lines(axes, result, op)
     if first is not None:
-        figure.legend(
-            *first.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False
-        )
+        handles = first.get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False)
     return figure
 
 
 def _bars(axes: Axes, result: BenchResult, size: SizeResult) -> None:
     """Draw one size: a group for each kernel, a bar for each op."""
     compared = any(entry.speed and entry.speed.of_cublas for entry in size.entries)
-    kernels = [
-        kernel
-        for kernel in size.kernels
-        if any(entry.kernel == kernel and entry.speed for entry in size.entries)
-        and not (compared and kernel == "cublas")  # it is the line at 100 %
-    ]
+    # cuBLAS is the line at 100 %.
+    drawn = dict.fromkeys(entry.kernel for entry in size.entries if entry.speed)
+    kernels = [kernel for kernel in drawn if not (compared and kernel == "cublas")]
     width = 0.84 / len(result.ops)
     for index, op in enumerate(result.ops):
         at: list[float] = []
@@ -117,16 +113,12 @@ def _lines(axes: Axes, result: BenchResult, op: str) -> None:
     drawn = {e.kernel: None for size in sizes for e in size.entries if e.speed}
     for index, kernel in enumerate(drawn):
         speeds = [size.find(kernel, op).speed for size in sizes]
+        again, colour = divmod(index, len(COLOURS))
         axes.plot(
-            range(len(sizes)),
-            [speed.gflops if speed else float("nan") for speed in speeds],
-            label=kernel,
-            color=COLOURS[index % len(COLOURS)],
-            marker=_MARKERS[(index + index // len(COLOURS)) % len(_MARKERS)],
-            linestyle=_DASHES[index // len(COLOURS) % len(_DASHES)],
-            markersize=4,
-            linewidth=1.2,
-        )
+            range(len(sizes)), [speed.gflops if speed else float("nan") for speed in speeds],
+            label=kernel, color=COLOURS[colour], marker=_MARKERS[(index + again) % len(_MARKERS)],
+            linestyle=_DASHES[again % len(_DASHES)], markersize=4, linewidth=1.2,
+        )  # fmt: skip
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.set_xticks(range(len(sizes)), [size.label for size in sizes])

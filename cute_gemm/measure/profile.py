@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm import select
-from cute_gemm._text import columns
+from cute_gemm._text import columns, named
 from cute_gemm.api import Plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.kernels import registry
@@ -87,7 +87,7 @@ class Case:
             raise OptionError(
                 f"base_offset is {self.base_offset}; expected 0 or a power of two, in elements"
             )
-        problem = from_sizes(**{name: getattr(self, name) for name in _PROBLEM})
+        problem = from_sizes(**named(self, *_PROBLEM))
         if not (problem.m and problem.n and problem.l):
             raise OptionError(
                 f"m={problem.m}, n={problem.n}, l={problem.l}: no kernel is launched, so nothing "
@@ -108,17 +108,15 @@ class Case:
 
     def __str__(self) -> str:
         given = {
-            "lda": self.lda, "ldb": self.ldb, "ldc": self.ldc, "out": self.out_dtype,
-            "compute": self.compute, **self.options, "beta": self.beta or None,
+            **named(self, "lda", "ldb", "ldc"), "out": self.out_dtype, "compute": self.compute,
+            **self.options, "beta": self.beta or None,
             "base": f"+{self.base_offset}" if self.base_offset else None,
-            "l": self.l if self.l != 1 else None, "batch_a": self.batch_a,
-            "batch_b": self.batch_b, "batch_c": self.batch_c,
+            "l": self.l if self.l != 1 else None, **named(self, "batch_a", "batch_b", "batch_c"),
+            **{n: v for n, v in named(self, "storage", "order").items() if v != "F"},
         }  # fmt: skip
         words = [f"{name}={value}" for name, value in given.items() if value is not None]
-        orders = [f"{n}={v}" for n, v in (("storage", self.storage), ("order", self.order))
-                  if v != "F"]  # fmt: skip
         size = f"{self.m}x{self.n}x{self.k}"
-        return " ".join((self.kernel, self.op, size, self.dtype, *words, *orders))
+        return " ".join((self.kernel, self.op, size, self.dtype, *words))
 
 
 def predict(case: Case) -> dict[str, int]:
@@ -153,7 +151,7 @@ class Profile:
             "case": asdict(self.case),
             "symbol": self.symbol,
             "agrees": not self.differences,
-            "figures": [asdict(one) | {"difference": one.difference} for one in self.figures],
+            "figures": [asdict(one) | named(one, "difference") for one in self.figures],
         }
 
     def __str__(self) -> str:
@@ -176,19 +174,18 @@ class Profile:
 
 def ncu(path: str | None = None) -> str:
     """Return where Nsight Compute is: the given path, on ``PATH``, or in a CUDA toolkit."""
-    places = [path] if path else ["ncu"]
-    if not path:
-        homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
-        places += [f"{home}/bin/ncu" for home in homes if home]
-        # 2025.3 comes after 2025.10 as text; any of them will do.
-        places += sorted(map(str, Path("/opt/nvidia/nsight-compute").glob("*/ncu")), reverse=True)
+    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    # 2025.3 comes after 2025.10 as text; any of them will do.
+    alone = sorted(map(str, Path("/opt/nvidia/nsight-compute").glob("*/ncu")), reverse=True)
+    looked = ["ncu", *(f"{home}/bin/ncu" for home in homes if home), *alone]
+    places = [path] if path else looked
     for place in places:
         if found := shutil.which(place):
             return found
     raise ToolError(
         f"Nsight Compute was not found at {', '.join(map(repr, places))}: it comes with the CUDA "
-        "toolkit, or alone from https://developer.nvidia.com/nsight-compute; name it with "
-        "--ncu PATH"
+        "toolkit, or alone from https://developer.nvidia.com/nsight-compute; name it with --ncu "
+        "PATH"
     )
 
 
@@ -234,10 +231,9 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
     for case, plan, (name, counters) in zip(cases, plans, launches, strict=True):
         missing = [metric for metric in metrics if metric not in counters]
         if name != plan.config.name or missing:
-            raise ToolError(
-                f"ncu counted a kernel {name} where {plan.config.name} was expected ({case})"
-                + (f"; it has no number for {', '.join(missing)}" if missing else "")
-            )
+            lacks = f"; it has no number for {', '.join(missing)}" * bool(missing)
+            what = f"a kernel {name} where {plan.config.name} was expected ({case})"
+            raise ToolError(f"ncu counted {what}{lacks}")
     return [counters for _, counters in launches]
 
 

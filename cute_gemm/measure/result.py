@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cute_gemm._text import plain
 from cute_gemm.analysis.performance import Roofline
+from cute_gemm.analysis.shown import Shown
+from cute_gemm.analysis.tables import Findings
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -98,7 +98,7 @@ class SizeResult:
 
 
 @dataclass(frozen=True)
-class BenchResult:
+class BenchResult(Shown):
     """What :func:`cute_gemm.measure.bench.bench` found; ``print`` it, or take ``to_dict()``.
 
     Type of A and B, what products are made in, order of C; the GPU as the driver calls it and what
@@ -118,6 +118,8 @@ class BenchResult:
     seed: int
     sizes: tuple[SizeResult, ...]
 
+    width = WIDTH
+
     @property
     def ok(self) -> bool:
         """Whether no kernel was wrong or failed; one that does not take a problem is no failure."""
@@ -131,13 +133,6 @@ class BenchResult:
                 one["roofline"]["attainable_tflops"] = size.roofline.attainable_tflops
         sizes = found.pop("sizes")
         return {"format": FORMAT, **found, "ok": self.ok, "sizes": sizes}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return ``to_dict()`` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    def __str__(self) -> str:
-        return plain(self, WIDTH)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
@@ -153,10 +148,9 @@ class BenchResult:
         yield Text(self._method())
 
     def _title(self) -> str:
-        text = f"gemm {self.dtype}, compute {self.compute}, C {_MAJOR[self.order]}"
-        if self.gpu is None:
-            return f"{text}, on the CPU"
-        return f"{text}, on {self.gpu} ({self.arch}), next to cuBLAS: {self.cublas}"
+        where = f"{self.gpu} ({self.arch}), next to cuBLAS: {self.cublas}"
+        where = where if self.gpu is not None else "the CPU"
+        return f"gemm {self.dtype}, compute {self.compute}, C {_MAJOR[self.order]}, on {where}"
 
     def _method(self) -> str:
         text = f"GFLOP/s: from the median of up to {self.rounds} rounds."
@@ -207,26 +201,20 @@ _MARK: dict[str, str] = {"ok": "-", "refused": "-", "wrong": "WRONG", "failed": 
 
 
 def _size_line(size: SizeResult) -> str:
-    text = f"M={size.m} N={size.n} K={size.k}"
-    if size.copies > 1:
-        text += f", {size.copies} copies of the matrices in turn, so that they come past L2"
-    return text
+    copies = f", {size.copies} copies of the matrices in turn, so that they come past L2"
+    return f"M={size.m} N={size.n} K={size.k}" + copies * (size.copies > 1)
 
 
 def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
     """Yield what is said below a table: why cells are empty, and what the roofline is."""
-    from rich.table import Table
-    from rich.text import Text
-
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in size.entries:
         if entry.reason:
-            what = f"{_MARK[entry.outcome]}: " if entry.outcome != "refused" else ""
+            what = f"{_MARK[entry.outcome]}: " * (entry.outcome != "refused")
             reasons.setdefault((entry.kernel, f"{what}{entry.reason}"), []).append(entry.op)
     lines = []
     for (kernel, reason), of in reasons.items():
-        where = "" if len(of) == len(ops) else f" {' '.join(of)}"
-        lines.append(f"{kernel}{where}: {reason}")
+        lines.append(f"{' '.join((kernel, *(of if len(of) != len(ops) else ())))}: {reason}")
     if (roof := size.roofline) is not None:
         bound = "operations" if roof.bound == "compute" else "memory"
         lines.append(
@@ -234,12 +222,7 @@ def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
             f"({roof.peak_tflops:g} TFLOP/s of the {roof.unit}, {roof.bandwidth_gbs:,.0f} GB/s, "
             f"both as NVIDIA states them)"
         )
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    for line in lines:
-        # Text, not str: rich would read brackets as markup.
-        grid.add_row("-", Text(line))
-    if lines:
-        yield grid
+    yield Findings(lines)
 
 
 def _gflops(value: float) -> str:

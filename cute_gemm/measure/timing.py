@@ -111,13 +111,10 @@ def _orders(groups: Sequence[Mapping[Key, object]], rounds: int) -> Iterator[lis
     chance = random.Random(0)
     order: list[Key] = []
     for index in range(rounds):
-        if index % 2:
-            yield order[::-1]
-            continue
-        order = []
-        for group in chance.sample(groups, len(groups)):
-            order += chance.sample(list(group), len(group))
-        yield order
+        if index % 2 == 0:
+            shuffled = chance.sample(groups, len(groups))
+            order = [key for group in shuffled for key in chance.sample(list(group), len(group))]
+        yield order[::-1] if index % 2 else order
 
 
 def device_clock(device: int = 0) -> Clock:

@@ -60,12 +60,8 @@ def understood(
         way = "store"
     if direction not in (None, way):
         raise OptionError(f"direction={direction!r} does not fit atom {atom!r}, which is a {way}")
-    if (
-        isinstance(base_alignment, bool)
-        or not isinstance(base_alignment, int)
-        or base_alignment < row.bytes
-        or base_alignment & (base_alignment - 1)
-    ):
+    whole = isinstance(base_alignment, int) and not isinstance(base_alignment, bool)
+    if not whole or base_alignment < row.bytes or base_alignment & (base_alignment - 1):
         raise OptionError(
             f"base_alignment={base_alignment!r}; expected a power of two, in bytes, of at least "
             f"the {row.bytes} of {row.name}"
@@ -109,8 +105,8 @@ def _tile_layout(argument: str, printed: Printed, size: int) -> Layout:
         )
     if layout.rank != 2:
         raise OptionError(
-            f"{argument} {layout} has {layout.rank} mode{'s' if layout.rank > 1 else ''}; expected "
-            "the two of a tile (of a pipeline: one stage)"
+            f"{argument} {layout} has {_modes(layout.rank)}; expected the two of a tile (of a "
+            "pipeline: one stage)"
         )
     return _bounded(argument, layout)
 
@@ -129,6 +125,10 @@ def _bounded(argument: str, layout: Layout) -> Layout:
     return layout
 
 
+def _modes(count: int) -> str:
+    return f"{count} mode{'s' * (count > 1)}"
+
+
 def _injective(argument: str, layout: Layout) -> None:
     """Refuse a layout that stores two elements at one address."""
     table = layout.table().reshape(-1)
@@ -144,18 +144,15 @@ def _injective(argument: str, layout: Layout) -> None:
 
 def _fits_elements(atom: AtomName, name: str, bits: int) -> None:
     """Refuse an atom that cannot move elements of ``bits``."""
+    wrong = ""
     if atom.bits is not None and atom.bits < bits:
-        raise OptionError(
-            f"atom {atom.text!r} moves {atom.bits} bits; an element of {name} has {bits}"
-        )
-    if atom.matrix is None:
-        return
-    if atom.matrix.name.endswith(".trans") and bits != 16:
-        raise OptionError(f"atom {atom.text!r} transposes elements of 16 bits; {name} has {bits}")
-    if bits > 32:
-        raise OptionError(
-            f"atom {atom.text!r} gives a thread 32 bits of a matrix; {name} has {bits}"
-        )
+        wrong = f"moves {atom.bits} bits; an element of {name}"
+    elif atom.matrix is not None and atom.matrix.name.endswith(".trans") and bits != 16:
+        wrong = f"transposes elements of 16 bits; {name}"
+    elif atom.matrix is not None and bits > 32:
+        wrong = f"gives a thread 32 bits of a matrix; {name}"
+    if wrong:
+        raise OptionError(f"atom {atom.text!r} {wrong} has {bits}")
 
 
 def _pair(numbers: Sequence[Any]) -> str:
@@ -186,14 +183,13 @@ def _tiled(
         raise OptionError(
             f"threads is missing; expected a layout such as '(16,8):(1,16)' for atom {atom.text!r}"
         )
-    else:
-        found = choose.matrix_copy(atom.matrix, size, layout.extents, _contiguous_mode(layout))
-        if found is None:
-            raise OptionError(
-                f"tensor {layout} is not a multiple of 8 rows of 16 bytes, as many times as atom "
-                f"{atom.text!r} has matrices"
-            )
+    elif found := choose.matrix_copy(atom.matrix, size, layout.extents, _contiguous_mode(layout)):
         return found
+    else:
+        raise OptionError(
+            f"tensor {layout} is not a multiple of 8 rows of 16 bytes, as many times as atom "
+            f"{atom.text!r} has matrices"
+        )
     count = len(copy.partition)
     if count > MOST_THREADS:
         raise OptionError(f"{count} threads; a CTA has at most {MOST_THREADS}")
@@ -217,17 +213,16 @@ def _bijection(argument: str, given: Any) -> Layout:
     seen = np.zeros(layout.size, bool)
     for place in np.ndindex(table.shape):
         number = table[place]
-        if number >= layout.size:
-            raise OptionError(
-                f"{argument} {layout} do not cover the tile: {_pair(place)} is number {number} of "
-                f"{layout.size}; expected each of 0 to {layout.size - 1} once"
-            )
-        if seen[number]:
-            raise OptionError(
-                f"{argument} {layout} do not cover the tile: number {number} has more than one "
-                f"place, {_pair(place)} for instance; expected each of 0 to {layout.size - 1} once"
-            )
-        seen[number] = True
+        if number < layout.size and not seen[number]:
+            seen[number] = True
+            continue
+        wrong = f"{_pair(place)} is number {number} of {layout.size}"
+        if number < layout.size:
+            wrong = f"number {number} has more than one place, {_pair(place)} for instance"
+        raise OptionError(
+            f"{argument} {layout} do not cover the tile: {wrong}; expected each of 0 to "
+            f"{layout.size - 1} once"
+        )
     return layout
 
 
@@ -246,7 +241,7 @@ def _extents(tile: Any) -> tuple[int, int]:
 def _from_tv(tv: Layout, tile: tuple[int, int]) -> np.ndarray:
     """Coordinates [threads, values, 2] in the tile."""
     if tv.rank != 2:
-        raise OptionError(f"tv {tv} has {tv.rank} mode{'s' if tv.rank > 1 else ''}; expected 2")
+        raise OptionError(f"tv {tv} has {_modes(tv.rank)}; expected 2")
     table = _bounded("tv", tv).table()
     size = tile[0] * tile[1]
     if table.max() >= size:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cute_gemm._text import named
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.arguments import Copy, understood
 from cute_gemm.analysis.copy.tiles import Direction, Space, global_access, shared_access
-from cute_gemm.analysis.html_page import Page
 from cute_gemm.analysis.mends.gmem import mends
 from cute_gemm.analysis.rows import AccessRow, copy_table, findings, make_row
-from cute_gemm.analysis.shown import Paged
+from cute_gemm.analysis.shown import Page, Paged
 from cute_gemm.analysis.tables import Cell, Findings, Pairs
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
@@ -73,13 +73,11 @@ class CopyReport(Paged):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole report in strings, numbers, lists and dicts, with keys that stay."""
-        asked = ("tensor", "atom", "dtype", "threads", "values", "smem")
-        found = ("base_alignment", "coalesced", "conflict_free", "bits")
         return {
             "format": FORMAT,
-            **{name: getattr(self, name) for name in asked},
+            **named(self, "tensor", "atom", "dtype", "threads", "values", "smem"),
             "tile": list(self.tile),
-            **{name: getattr(self, name) for name in found},
+            **named(self, "base_alignment", "coalesced", "conflict_free", "bits"),
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
             "mends": [[asdict(mend) for mend in found] for found in self.mends],
@@ -98,10 +96,10 @@ class CopyReport(Paged):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        yield Text.assemble(("copy ", ""), (self.atom, "bold"), f" of {self.dtype}")
-        for name, text in self._asked.items():
+        yield Text.assemble("copy ", (self.atom, "bold"), f" of {self.dtype}")
+        for name, text in self._asked:
             yield Text(f"{name:<8} {text}")
-        covers = f"one copy covers ({self.tile[0]},{self.tile[1]})"
+        covers = self._covers
         if any(row.space == "global" for row in self.rows):
             covers += f", base address aligned to {self.base_alignment} bytes"
         yield Text(covers)
@@ -113,16 +111,20 @@ class CopyReport(Paged):
             yield Findings(lines)
 
     @property
-    def _asked(self) -> dict[str, str]:
+    def _asked(self) -> list[tuple[str, str]]:
         """The layouts that were asked about."""
-        names = ("tensor", "smem", "threads", "values")
-        return {name: getattr(self, name) for name in names if getattr(self, name)}
+        layouts = named(self, "tensor", "smem", "threads", "values")
+        return [(name, text) for name, text in layouts.items() if text]
+
+    @property
+    def _covers(self) -> str:
+        return f"one copy covers ({self.tile[0]},{self.tile[1]})"
 
     def page(self) -> Page:
         """Return what ``to_html`` says."""
         asked: list[tuple[str, str | Cell]] = [
-            *((name, Cell(text, code=True)) for name, text in self._asked.items()),
-            ("tile", f"one copy covers ({self.tile[0]},{self.tile[1]})"),
+            *((name, Cell(text, code=True)) for name, text in self._asked),
+            ("tile", self._covers),
             ("base address", f"aligned to {self.base_alignment} bytes"),
         ]
         return Page(
@@ -138,19 +140,10 @@ class CopyReport(Paged):
 
 
 def analyze_copy(
-    *,
-    tensor: Any,
-    threads: Any = None,
-    values: Any = None,
-    atom: str,
-    dtype: Any = "float16",
-    space: Space | None = None,
-    direction: Direction | None = None,
-    base_alignment: int = 256,
-    tile: Any = None,
-    tv: Any = None,
-    smem: Any = None,
-) -> CopyReport:
+    *, tensor: Any, threads: Any = None, values: Any = None, atom: str, dtype: Any = "float16",
+    space: Space | None = None, direction: Direction | None = None, base_alignment: int = 256,
+    tile: Any = None, tv: Any = None, smem: Any = None,
+) -> CopyReport:  # fmt: skip
     """Say of a tiled copy whether it is coalesced and free of bank conflicts, and what mends it.
 
     Layouts are objects (this package's, pycute's, CuTe DSL's) or text in CuTe's notation, as C++
@@ -223,35 +216,22 @@ def analyze_copy(
         tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem
     )
     accesses, tiled = _accesses(copy)
-    found = mends(
-        accesses,
-        len(tiled.partition),
-        tensor=copy.layout,
-        copy=tiled,
-        instruction=copy.atom.kind if copy.atom.kind == "cp.async" else "",
-    )
+    wider = copy.atom.kind if copy.atom.kind == "cp.async" else ""
+    found = mends(accesses, len(tiled.partition), copy.layout, tiled, wider)
     rows = tuple(map(make_row, accesses, found))
     return CopyReport(
-        tensor=_shown(tensor),
-        atom=copy.atom.text,
-        dtype=copy.dtype,
-        threads=_shown(threads),
-        values=_shown(tv if threads is None else values),
-        smem=_shown(smem),
-        tile=tiled.tile,
-        base_alignment=base_alignment,
-        rows=rows,
-        findings=(*findings(rows), *_widths(rows[0], copy)),
-    )
+        _shown(tensor), copy.atom.text, copy.dtype, _shown(threads),
+        _shown(tv if threads is None else values), _shown(smem), tiled.tile, base_alignment, rows,
+        (*findings(rows), *_widths(rows[0], copy)),
+    )  # fmt: skip
 
 
 def _widths(first: AccessRow, copy: Copy) -> list[str]:
     """What ``findings`` says of global accesses only: why it is not the widest instruction."""
     if not first.limit or first.space == "global":
         return []
-    if copy.atom.matrix is not None:
-        return [f"{first.operand}: {first.limit}."]
-    return [f"{first.operand}: {first.instruction} of {first.bits} bits, not 128: {first.limit}."]
+    what = f"{first.instruction} of {first.bits} bits, not 128: " * (copy.atom.matrix is None)
+    return [f"{first.operand}: {what}{first.limit}."]
 
 
 def _shown(layout: Any) -> str:
@@ -273,18 +253,15 @@ def _accesses(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
         asked = 128 // bits
     else:
         asked = max(1, (atom.bits or atom.most) // bits)
-    places = [(copy.layout, copy.space == "shared")]
-    if copy.smem is not None:
-        places.append((copy.smem, True))
+    places = [(copy.layout, copy.space == "shared"), *([(copy.smem, True)] if copy.smem else ())]
 
     def fits(tiled: TiledCopy) -> bool:
-        for layout, shared in places:
-            at = tiled.offsets(layout)
-            # The model of global memory has a verdict on addresses that are no multiple.
-            strict = shared or atom.bits is None
-            if not contiguous(at) or (strict and not _aligned(at, copy, shared)):
-                return False
-        return True
+        found = ((tiled.offsets(layout), shared) for layout, shared in places)
+        # The model of global memory has a verdict on addresses that are no multiple.
+        return all(
+            contiguous(at) and (_aligned(at, copy, shared) or not (shared or atom.bits is None))
+            for at, shared in found
+        )
 
     width = asked
     while True:
@@ -304,13 +281,11 @@ def _accesses(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
     plain = {"load": "ld", "store": "st"}[copy.direction]
     name = "cp.async" if is_async else f"{plain}.{copy.space}"
     tiled = replace(tiled, atom=choose.copy_atom(name, width * bits))
-    accesses: list[GlobalAccess | SharedAccess] = []
+    first = shared_access(tiled, copy.layout, copy.direction)
+    accesses: list[GlobalAccess | SharedAccess] = [first]
     if copy.space == "global":
-        accesses.append(
-            global_access(tiled, copy.layout, copy.direction, copy.dtype, copy.alignment)
-        )
-    else:
-        accesses.append(shared_access(tiled, copy.layout, copy.direction))
+        way = copy.direction
+        accesses = [global_access(tiled, copy.layout, way, copy.dtype, copy.alignment)]
     if copy.smem is not None:
         accesses.append(shared_access(choose.shared_side(tiled), copy.smem, "store"))
     return [replace(access, limit=limit) for access in accesses], tiled
@@ -319,9 +294,8 @@ def _accesses(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
 def _aligned(at: np.ndarray, copy: Copy, shared: bool) -> bool:
     """Whether every lane's address is a multiple of its vector."""
     first, width = at[..., 0], at.shape[-1]
-    return (shared or copy.alignment % (width * copy.size) == 0) and not (
-        first[first >= 0] % width
-    ).any()
+    based = shared or copy.alignment % (width * copy.size) == 0
+    return based and not (first[first >= 0] % width).any()
 
 
 def _matrix_limit(copy: Copy, rows: TiledCopy) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -59,9 +59,10 @@ def atom_name(text: str) -> AtomName:
     name = text.strip().removesuffix("{}").replace("cute::", "").replace("cutlass::", "")
     if wrapped := re.fullmatch(r"Copy_Atom<(.*),[^,<>]*>", name):
         name = wrapped[1].strip()
+    cp_async, plain = AtomName(text, "cp.async", "global", "load"), AtomName(text, "universal")
     if found := _PTX.fullmatch(name):
         if found[4]:
-            return _sized(AtomName(text, "cp.async", "global", "load"), found[5], (32, 64, 128))
+            return _sized(cp_async, found[5], (32, 64, 128))
         space: Space = "global" if found[2] == "global" else "shared"
         direction: Direction = "load" if found[1] == "ld" else "store"
         return _sized(AtomName(text, "universal", space, direction), found[3])
@@ -75,26 +76,24 @@ def atom_name(text: str) -> AtomName:
     else:
         matrix = next((atom.name for atom in MATRIX_ATOMS.values() if atom.cpp == name), None)
     if matrix:
-        store = matrix.startswith("st")
-        atom = MATRIX_ATOMS[matrix]
-        return AtomName(text, "matrix", "shared", "store" if store else "load", None, 128, atom)
+        way: Direction = "store" if matrix.startswith("st") else "load"
+        return AtomName(text, "matrix", "shared", way, matrix=MATRIX_ATOMS[matrix])
     if found := _CPP.fullmatch(name):
         head, argument = found[1], (found[2] or "").split(",")[0].strip()
         if re.fullmatch(r"SM80_CP_ASYNC_CACHE(GLOBAL|ALWAYS)(_ZFILL)?", head):
-            bits = _type_bits(argument, text)
-            return _sized(AtomName(text, "cp.async", "global", "load"), bits, (32, 64, 128))
+            return _sized(cp_async, _type_bits(argument, text), (32, 64, 128))
         if head == "AutoCopyAsync":
-            return AtomName(text, "cp.async", "global", "load")
+            return cp_async
         if head == "UniversalCopy":
-            return _sized(AtomName(text, "universal"), _type_bits(argument, text))
+            return _sized(plain, _type_bits(argument, text))
         if head in ("AutoVectorizingCopy", "AutoVectorizingCopyWithAssumedAlignment"):
-            return AtomName(text, "universal", most=int(argument) if argument.isdigit() else 128)
+            return replace(plain, most=int(argument) if argument.isdigit() else 128)
         if head == "DefaultCopy":
-            return AtomName(text, "universal", most=8)  # it assumes no alignment
+            return replace(plain, most=8)  # it assumes no alignment
     if re.fullmatch(r"[\w.]*\bCopyG2SOp(\(.*\))?", name):
-        return AtomName(text, "cp.async", "global", "load")
+        return cp_async
     if re.fullmatch(r"[\w.]*\bCopyUniversalOp(\(.*\))?", name):
-        return AtomName(text, "universal")
+        return plain
     raise OptionError(
         f"atom {text!r} is unknown; expected one like 'cp.async.128', 'ld.global', 'st.shared.64', "
         "'ldmatrix.x4.trans', 'stmatrix.x2', or CuTe's name of it, 'SM75_U32x4_LDSM_N', "
@@ -111,7 +110,7 @@ def _sized(
         raise OptionError(
             f"atom {atom.text!r} asks for {bits} bits; expected one of {', '.join(map(str, legal))}"
         )
-    return AtomName(atom.text, atom.kind, atom.space, atom.direction, int(bits))
+    return replace(atom, bits=int(bits))
 
 
 def _type_bits(name: str, text: str) -> int:
@@ -134,33 +133,18 @@ def global_access(
     Memory is described as what it is, one run of elements; a coordinate is an offset in it.
     """
     first = copy.offsets(layout)[..., 0]
-    cosize = layout.cosize
-    memory = Matrix("tensor", (cosize, 1), (1, cosize), dtype_name, alignment)
+    memory = Matrix("tensor", (layout.cosize, 1), (1, layout.cosize), dtype_name, alignment)
     return GlobalAccess(
-        operand="tensor",
-        direction=direction,
-        instruction=copy.atom.name,
-        bits=copy.bits,
-        matrix=memory,
-        tile=memory.shape,
+        operand="tensor", direction=direction, instruction=copy.atom.name, bits=copy.bits,
+        matrix=memory, tile=memory.shape, axis=0, sweeps=1, unit="CTA",
         coords=np.stack([first, np.where(first < 0, -1, 0)], axis=-1),
-        axis=0,
-        sweeps=1,
-        unit="CTA",
-    )
+    )  # fmt: skip
 
 
 def shared_access(copy: TiledCopy, layout: Layout, direction: Direction) -> SharedAccess:
     """The copy of one tile in shared memory."""
     return SharedAccess(
-        operand="tensor",
-        direction=direction,
-        instruction=copy.atom.name,
-        bits=copy.bits,
-        offsets=copy.vector_offsets(layout),
-        executions=1,
-        unit="CTA",
-        layout=layout,
-        coords=copy.requests(layout.extents),
-        element_bits=copy.element_bits,
-    )
+        operand="tensor", direction=direction, instruction=copy.atom.name, bits=copy.bits,
+        offsets=copy.vector_offsets(layout), executions=1, unit="CTA", layout=layout,
+        coords=copy.requests(layout.extents), element_bits=copy.element_bits,
+    )  # fmt: skip

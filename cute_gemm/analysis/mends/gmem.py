@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from math import gcd
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,14 +18,8 @@ import numpy as np
 from cute_gemm._text import number, percent
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.tiles import global_access, shared_access
-from cute_gemm.analysis.mends.smem import (
-    Mend,
-    anew,
-    mend_shared,
-    move_to,
-    shared_mend,
-    wants_of,
-)
+from cute_gemm.analysis.mends import smem as shared
+from cute_gemm.analysis.mends.smem import Mend, mend_shared, shared_mend
 from cute_gemm.cute import choose
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy, contiguous
@@ -45,7 +39,6 @@ IDEAL = (True, 1.0, 8 * VECTOR)
 def mends(
     accesses: Sequence[Access],
     threads: int = 128,
-    *,
     tensor: Layout | None = None,
     copy: TiledCopy | None = None,
     instruction: str = "",
@@ -64,50 +57,46 @@ def mends(
     tile; the op whose storage makes the operand contiguous the other way.
     """
     out: list[tuple[Mend, ...]] = [() for _ in accesses]
-    shared = [
-        (index, access)
-        for index, access in enumerate(accesses)
-        if isinstance(access, SharedAccess) and access.layout is not None
-    ]
-
-    def buffer(item: tuple[int, SharedAccess]) -> tuple[str, str]:
-        return item[1].operand, str(item[1].layout)
-
+    groups: dict[tuple[str, str], dict[int, SharedAccess]] = {}
+    for index, access in enumerate(accesses):
+        if isinstance(access, SharedAccess) and access.layout is not None:
+            groups.setdefault((access.operand, str(access.layout)), {})[index] = access
     buffers: dict[str, list[SharedAccess]] = {}
-    for (operand, _), group in groupby(sorted(shared, key=buffer), key=buffer):
-        items = list(group)
-        known = [access for _, access in items]
+    for (operand, _), group in sorted(groups.items(), key=lambda item: item[0]):
+        known = list(group.values())
         assumed = _other_side(known, threads)
         buffers[operand] = [*known, *assumed]
-        for (index, _), mended in zip(items, mend_shared(known, assumed), strict=True):
+        for index, mended in zip(group, mend_shared(known, assumed), strict=True):
             out[index] = mended
     letters = {
-        access.operand: "NT"[
-            access.matrix.unit if access.operand == "A" else 1 - access.matrix.unit
-        ]
+        access.operand: "NT"[access.matrix.unit ^ (access.operand == "B")]
         for access in accesses
         if isinstance(access, GlobalAccess) and access.operand in "AB" and 1 in access.matrix.stride
     }
     for index, access in enumerate(accesses):
         if not isinstance(access, GlobalAccess) or access.tail == "elements":
             continue
-        fills = [item for item in shared if item[1].operand == access.operand != "C"]
+        fills = {
+            at: filled
+            for (operand, _), group in groups.items()
+            for at, filled in group.items()
+            if operand == access.operand != "C"
+        }
         buffered = buffers[access.operand] if fills else []
         copies = _mend_global(access, threads, tensor, copy, instruction, letters, buffered)
         out[index] = tuple(mend for mend, _ in copies)
         # Where no layout frees the whole buffer, what mends the copy may.
-        partly = any(mend.figures["conflicts"] for at, _ in fills for mend in out[at])
-        for at, item in fills:
-            if not smem.analyze(item).conflict_free and (partly or not out[at]):
-                homes = [(mend, home, [one.direction for one in home]) for mend, home in copies]
-                out[at] = (
-                    tuple(
-                        shared_mend(mend.what, home, ways.index(item.direction))
-                        for mend, home, ways in homes
-                        if item.direction in ways
-                    )
-                    or out[at]
-                )
+        partly = any(mend.figures["conflicts"] for at in fills for mend in out[at])
+        for at, item in fills.items():
+            if smem.analyze(item).conflict_free or (out[at] and not partly):
+                continue
+            homes = [(mend, home, [one.direction for one in home]) for mend, home in copies]
+            found = (
+                shared_mend(mend.what, home, ways.index(item.direction))
+                for mend, home, ways in homes
+                if item.direction in ways
+            )
+            out[at] = tuple(found) or out[at]
     return out
 
 
@@ -166,13 +155,12 @@ def _mend_global(
     )
     found: list[tuple[Mend, list[SharedAccess]]] = []
     for places in rounds:
-        candidates = [c for place in places() for c in change.candidates(place)]
-        rated = [(c, gmem.analyze(c.access)) for c in candidates]
-        rated = [(c, analysis) for c, analysis in rated if analysis.judged.requests]
+        candidates = (c for place in places() for c in change.candidates(place))
+        analysed = ((c, gmem.analyze(c.access)) for c in candidates)
+        rated = [(_quality(c.access, of), c, of) for c, of in analysed if of.judged.requests]
         if not rated:
             continue
-        choice, analysis = max(rated, key=lambda pair: _quality(pair[0].access, pair[1]))
-        quality = _quality(choice.access, analysis)
+        quality, choice, analysis = max(rated, key=itemgetter(0))
         # The other op is worth naming beside another copy for the same storage.
         other = places is rounds[-1] and now.worst.cause == "strided" and quality == IDEAL
         if quality > best or other:
@@ -191,15 +179,10 @@ def _quality(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[bool, fl
 
 def _global_mend(words: Iterable[str], access: GlobalAccess, found: gmem.GlobalAnalysis) -> Mend:
     judged = found.judged
-    per = [count / judged.requests for count in (judged.sectors, judged.ideal_sectors)]
-    reading = f"{number(per[0])} sectors per request, ideal {number(per[1])}, "
-    figures = {
-        "bits": access.bits,
-        "requests": found.tile.requests,
-        "sectors": per[0],
-        "ideal_sectors": per[1],
-        "efficiency": judged.efficiency,
-    }
+    sectors, ideal = (x / judged.requests for x in (judged.sectors, judged.ideal_sectors))
+    reading = f"{number(sectors)} sectors per request, ideal {number(ideal)}, "
+    figures = {"bits": access.bits, "requests": found.tile.requests, "sectors": sectors}
+    figures |= {"ideal_sectors": ideal, "efficiency": judged.efficiency}
     return Mend(", ".join(words), reading + percent(judged.efficiency), figures)
 
 
@@ -228,11 +211,9 @@ class _Change:
             if not copy.covers(place.extents) or not self.whole(axis, width):
                 continue
             thread, value = copy.layouts
-            vector = "({},{})".format(*value.extents)
-            name = f"{copy.atom.name} of {copy.bits} bits"
-            words = (f"threads {thread}", f"values {vector}", name)
-            access = self.made(place, copy, axis)
-            yield _Candidate(words + place.words, access, copy, axis, place.extents)
+            vector, name = "({},{})".format(*value.extents), f"{copy.atom.name} of {copy.bits} bits"
+            words = (f"threads {thread}", f"values {vector}", name, *place.words)
+            yield _Candidate(words, self.made(place, copy, axis), copy, axis, place.extents)
             return
 
     def whole(self, axis: int, width: int) -> bool:
@@ -261,15 +242,11 @@ class _Change:
         if self.copy is not None:
             layout, alignment = place.layout, place.alignment
             return global_access(copy, layout, old.direction, old.matrix.dtype, alignment)
+        # Its targets are side by side, where the new layout puts them.
         return replace(
-            self.in_matrix(place),
-            tile=place.extents,
-            coords=copy.requests(place.extents),
-            axis=axis,
-            bits=copy.bits,
-            instruction=copy.atom.name,
-            targets=None,  # side by side, where the new layout puts them
-        )
+            self.in_matrix(place), tile=place.extents, coords=copy.requests(place.extents),
+            axis=axis, bits=copy.bits, instruction=copy.atom.name, targets=None,
+        )  # fmt: skip
 
     def in_matrix(self, place: _Place) -> GlobalAccess:
         matrix = self.access.matrix
@@ -291,13 +268,10 @@ def _widths(place: _Place, axis: int, size: int) -> Iterator[int]:
 
 def _strides(layout: Layout) -> tuple[tuple[int, int], int] | None:
     """The two strides of a layout that has just two, one of them 1, and which mode is the other."""
-    stride = layout.coalesced().stride
-    if layout.swizzle or not isinstance(stride, tuple) or len(stride) != 2:
+    stride: Any = layout.coalesced().stride
+    if layout.swizzle or not isinstance(stride, tuple) or len(stride) != 2 or 1 not in stride:
         return None
-    first, second = stride
-    if not isinstance(first, int) or not isinstance(second, int) or 1 not in (first, second):
-        return None
-    return (first, second), 1 if first == 1 else 0
+    return (stride, int(stride[0] == 1)) if all(isinstance(x, int) for x in stride) else None
 
 
 def _with_pitch(layout: Layout, pitch: int, pitched: int) -> Layout:
@@ -352,11 +326,9 @@ def _turned(
         turned = _with_pitch(place.layout, strides[pitched], unit)
         yield _Place(turned, place.alignment, (f"tensor {turned}",))
         return
-    step = gmem.SECTOR // size
-    matrix = access.matrix
+    step, matrix = gmem.SECTOR // size, access.matrix
     turned = _with_pitch(place.layout, max(step, -(-matrix.shape[pitched] // step) * step), unit)
-    names = matrix.modes
-    stored = f"{matrix.name} {names[pitched]}-major"
+    stored = f"{matrix.name} {matrix.modes[pitched]}-major"
     if matrix.name == "C":
         words = (f'order="{"C" if pitched else "F"}", {stored}',)
     else:
@@ -379,7 +351,7 @@ def _home(
     if not fits:
         # The operand lies the other way now: loads of single elements stay, ldmatrix turn with it.
         layout = (row_major if choice.axis else column_major)(*extents)
-        wanted = [move_to(load, layout) for load in loads if load.bits == load.element_bits]
+        wanted = [shared.move_to(load, layout) for load in loads if load.bits == load.element_bits]
         if any(smem.matrices(load.instruction) for load in loads):
             turned = _matrix_loads(layout, choice.axis, size)
             wanted = [*wanted, *turned]
@@ -389,13 +361,13 @@ def _home(
     wanted = [shared_access(choose.shared_side(copy), layout, "store"), *wanted]
     if fits and all(smem.analyze(access).conflict_free for access in wanted):
         return "", []
-    wants = wants_of(wanted)
-    home = anew(wants, size, layout) if wants else None
+    wants = shared.wants_of(wanted)
+    home = shared.anew(wants, size, layout) if wants else None
     if home is None:
         return "with a shared-memory layout in which its vectors lie together", []
     if home.excess:
         read += f", with {home.excess} wavefronts per tile above the ideal"
-    moved = [move_to(access, home.layout) for access in wanted]
+    moved = [shared.move_to(access, home.layout) for access in wanted]
     return f"into shared memory {home.what}{read}", moved
 
 

@@ -114,12 +114,9 @@ def shared_mend(what: str, accesses: Sequence[SharedAccess], index: int) -> Mend
     }
     plural = "" if taken[index] == 1 else "s"
     reading = f"{number(taken[index])} wavefront{plural} per request, ideal {number(ideal[index])}"
-    conflicts = taken[index] - ideal[index]
-    return Mend(
-        what,
-        "; ".join((reading, *beside)),
-        {"wavefronts": taken[index], "ideal_wavefronts": ideal[index], "conflicts": conflicts},
-    )
+    figures = {"wavefronts": taken[index], "ideal_wavefronts": ideal[index]}
+    figures["conflicts"] = taken[index] - ideal[index]
+    return Mend(what, "; ".join((reading, *beside)), figures)
 
 
 def wants_of(accesses: Sequence[SharedAccess]) -> list[Want] | None:
@@ -144,9 +141,8 @@ def wants_of(accesses: Sequence[SharedAccess]) -> list[Want] | None:
         first = np.unique(lanes[lanes >= 0])
         for axis in (0, 1):
             vectors = first[:, None] + np.arange(width) * (table.shape[1], 1)[axis]
-            want = Want(
-                access.instruction, access.bits, lanes, vectors, axis if width > 1 else None
-            )
+            along = axis if width > 1 else None
+            want = Want(access.instruction, access.bits, lanes, vectors, along)
             if vectors.max(initial=0) < table.size and want.whole(table):
                 wants[key] = want
                 break
@@ -231,23 +227,21 @@ def _swizzles(wants: Sequence[Want], size: int, extent: int) -> list[Swizzle]:
     """Swizzles that keep vectors whole and stay within ``extent`` elements, the least first."""
     lowest = _widest(wants).bit_length() - 1
     row = (ROW // size).bit_length() - 1
-    return sorted(
-        (
-            Swizzle(bits, base, shift)
-            for base in range(lowest, row)
-            for bits in range(1, row - base + 1)
-            for shift in range(bits, extent.bit_length())
-            if base + bits + shift < extent.bit_length() and extent % (1 << (base + bits)) == 0
-        ),
-        key=lambda swizzle: (swizzle.bits, abs(swizzle.shift - 3), swizzle.base),
+    found = (
+        Swizzle(bits, base, shift)
+        for base in range(lowest, row)
+        for bits in range(1, row - base + 1)
+        for shift in range(bits, extent.bit_length() - base - bits)
+        if extent % (1 << (base + bits)) == 0
     )
+    return sorted(found, key=lambda swizzle: (swizzle.bits, abs(swizzle.shift - 3), swizzle.base))
 
 
 def _swizzled(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[str, Layout]]:
     """The same layout with each swizzle."""
     old = layout.swizzle
     for swizzle in (None, *_swizzles(wants, size, layout.affine.cosize)):
-        if swizzle != layout.swizzle:
+        if swizzle != old:
             new = Layout(layout.shape, layout.stride, swizzle)
             what = f"{swizzle} in place of {old}" if swizzle and old else "a swizzle"
             yield f"{what if swizzle else 'no swizzle'}: {new}", new

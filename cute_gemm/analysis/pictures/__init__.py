@@ -3,6 +3,7 @@
 from cute_gemm.analysis.pictures.accesses import (
     access_picture,
     access_title,
+    worst,
     worst_banks,
     worst_request,
 )
@@ -10,13 +11,6 @@ from cute_gemm.analysis.pictures.requests import banks, request, spans
 from cute_gemm.analysis.pictures.tiles import shared_layout, tv_layout
 
 __all__ = [
-    "access_picture",
-    "access_title",
-    "banks",
-    "request",
-    "shared_layout",
-    "spans",
-    "tv_layout",
-    "worst_banks",
-    "worst_request",
-]
+    "access_picture", "access_title", "banks", "request", "shared_layout", "spans", "tv_layout",
+    "worst", "worst_banks", "worst_request",
+]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
@@ -56,23 +58,26 @@ def worst_banks(access: SharedAccess) -> tuple[int, np.ndarray] | None:
     return worst, offsets[worst]
 
 
+def worst(access: Access) -> tuple[Any, ...] | None:
+    """What `worst_request` or `worst_banks` says; None for what has no lanes (TMA)."""
+    if isinstance(access, GlobalAccess):
+        return worst_request(access)
+    return worst_banks(access) if isinstance(access, SharedAccess) else None
+
+
 def access_picture(access: Access, title: str = "") -> str | None:
     """Draw the worst request of an access; None for what has no lanes (TMA) or no request."""
-    what = title or access_title(access)
-    if isinstance(access, GlobalAccess):
-        found = worst_request(access)
-        if found is None:
-            return None
-        which, starts, lengths = found
-        many = len(access.coords) * (access.width if access.tail == "elements" else 1)
-        residue = gmem.base_residue(access.matrix)
-        return request(starts, lengths, residue, f"{what}, request #{which} of {many}")
-    chosen = worst_banks(access) if isinstance(access, SharedAccess) else None
-    if chosen is None or not isinstance(access, SharedAccess):
+    found = worst(access)
+    if found is None:
         return None
-    many = np.asarray(access.offsets).size // smem.LANES
-    named = f"{what}, request #{chosen[0]} of {many}"
-    return banks(access.instruction, access.bits, chosen[1], named)
+    named = f"{title or access_title(access)}, request #{found[0]} of "
+    if isinstance(access, GlobalAccess):
+        many = len(access.coords) * (access.width if access.tail == "elements" else 1)
+        _, starts, lengths = found
+        return request(starts, lengths, gmem.base_residue(access.matrix), f"{named}{many}")
+    assert isinstance(access, SharedAccess)
+    named += str(np.asarray(access.offsets).size // smem.LANES)
+    return banks(access.instruction, access.bits, found[1], named)
 
 
 def access_title(access: Access) -> str:

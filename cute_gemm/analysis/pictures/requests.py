@@ -27,7 +27,7 @@ from cute_gemm.analysis.pictures.svg import (
     path,
     rect,
     text,
-)
+)  # fmt: skip
 from cute_gemm.model import gmem, smem
 
 if TYPE_CHECKING:
@@ -89,23 +89,21 @@ def _lane_labels(pieces: dict[tuple[int, int], list[int]], y: float) -> list[str
     narrow: list[tuple[int, int, list[int]]] = []
     taken = sorted(pieces.items())
     for n, ((begin, end), lanes) in enumerate(taken):
-        wide = (end - begin) * _BYTE
         names = [f"lane {lanes[0]}", str(lanes[0])]
         if len(lanes) > 1:
             names = [f"lanes {spans(lanes)}", spans(lanes), f"x{len(lanes)}"]
-        label = next((name for name in names if cell_width(name) <= wide), None)
+        label = next((name for name in names if cell_width(name) <= (end - begin) * _BYTE), None)
         if label is not None:
-            x = (begin + end) / 2 * _BYTE
-            out.append(text(x, y, label))
+            out.append(text((begin + end) / 2 * _BYTE, y, label))
             continue
         if narrow and narrow[-1][1] == begin:
-            narrow[-1] = (narrow[-1][0], end, narrow[-1][2] + lanes)
-        else:
-            narrow.append((begin, end, list(lanes)))
+            first, _, before = narrow.pop()
+            begin, lanes = first, before + lanes
+        narrow.append((begin, end, lanes))
         following = taken[n + 1][0][0] if n + 1 < len(taken) else gmem.LINE
         if following == end and n + 1 < len(taken):
             continue
-        begin, end, lanes = narrow.pop()
+        narrow.pop()
         label = spans(sorted(lanes))
         wide = cell_width(label)
         if wide + 1 <= (end - begin) * _BYTE:
@@ -208,21 +206,16 @@ def _request_caption(starts: np.ndarray, lengths: np.ndarray, base: int) -> list
         return ["No lane takes part."]
     order = np.argsort(starts[active], kind="stable")
     run = (starts[active][order], lengths[active][order])
-    sectors, lines, used = (
-        int(gmem.covered(*run, granule)) for granule in (gmem.SECTOR, gmem.LINE, 1)
-    )
+    sectors, lines, used = (int(gmem.covered(*run, of)) for of in (gmem.SECTOR, gmem.LINE, 1))
     ideal = -(-used // gmem.SECTOR)
     efficiency = used / (gmem.SECTOR * sectors)
     verdict = "coalesced" if sectors == ideal else "not coalesced"
-    many = f"{int(active.sum())} of {active.size} lanes use {used} bytes"
     says = (
-        f"{many}: {sectors} sector{'s' * (sectors != 1)} of 32 bytes "
-        f"where {ideal} would do, in {lines} line{'s' * (lines != 1)} of 128 bytes; "
-        f"efficiency {100 * efficiency:.1f} %; {verdict}."
+        f"{int(active.sum())} of {active.size} lanes use {used} bytes: {sectors} "
+        f"sector{'s' * (sectors != 1)} of 32 bytes where {ideal} would do, in {lines} "
+        f"line{'s' * (lines != 1)} of 128 bytes; efficiency {100 * efficiency:.1f} %; {verdict}."
     )
-    if base:
-        says += f" The matrix begins {base} bytes into a line."
-    return [says]
+    return [says + f" The matrix begins {base} bytes into a line." * bool(base)]
 
 
 # ---- shared memory ------------------------------------------------------------------------------
@@ -270,9 +263,8 @@ def banks(
         for word in sorted(touched):
             by_bank.setdefault(word % smem.BANKS, []).append(word)
         kind = f'class="wavefront" text-anchor="end" fill="{GREY}"'
-        sides += [
-            text(_BANK_LEFT - 8, y + row * _BANK_ROW + 14, str(row), kind) for row in range(rows)
-        ]
+        for row in range(rows):
+            sides.append(text(_BANK_LEFT - 8, y + row * _BANK_ROW + 14, str(row), kind))
         if rows:
             x0, x1, y1 = _BANK_LEFT, _BANK_LEFT + smem.BANKS * _BANK, y + rows * _BANK_ROW
             grid.append("".join(f"M{x0 + n * _BANK} {number(y)}V{number(y1)}" for n in range(33)))
@@ -314,12 +306,11 @@ def banks(
         Item(BAD_TINT, "conflict: the bank serves other words of the phase too", BAD, hatched=True),
     ]
     total, ideal = int(wavefronts.sum()), int((-(-distinct // smem.BANKS)).sum())
-    used = int((offsets >= 0).sum())
+    used, more = int((offsets >= 0).sum()), total - ideal
     says = (
-        f"{instruction}, {bits} bits per lane, {used} of {offsets.size} lanes: "
-        f"{total} wavefront{'s' * (total != 1)} where {ideal} would do, "
-        f"{total - ideal} bank conflict{'s' * (total - ideal != 1)}."
+        f"{instruction}, {bits} bits per lane, {used} of {offsets.size} lanes: {total} "
+        f"wavefront{'s' * (total != 1)} where {ideal} would do, {more} bank "
+        f"conflict{'s' * (more != 1)}."
     )
-    if not used:
-        says = "No lane takes part."
+    says = says if used else "No lane takes part."
     return document(title, [says], body, (_BANK_LEFT + smem.BANKS * _BANK + 1, y), legend)

@@ -58,10 +58,8 @@ def rect(
     x: float, y: float, width: float, height: float, attributes: str = "", tip: str = ""
 ) -> str:
     """Return a rectangle; ``tip`` is what it says under the mouse."""
-    head = (
-        f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
-    )
-    head += f" {attributes}" if attributes else ""
+    size = f'width="{number(width)}" height="{number(height)}"'
+    head = f'<rect x="{number(x)}" y="{number(y)}" {size}' + f" {attributes}" * bool(attributes)
     return f"{head}><title>{escape(tip)}</title></rect>" if tip else f"{head}/>"
 
 
@@ -133,12 +131,9 @@ def _legend(items: Sequence[Item], width: float, top: float) -> tuple[list[str],
 
 
 def document(
-    title: str,
-    caption: Sequence[str],
-    body: Sequence[str],
-    size: tuple[float, float],
+    title: str, caption: Sequence[str], body: Sequence[str], size: tuple[float, float],
     legend: Sequence[Item],
-) -> str:
+) -> str:  # fmt: skip
     """Put title, caption (paragraphs), body and legend under each other, in an ``<svg>`` element.
 
     The body is drawn in a space of ``size`` pixels whose origin is its upper left corner.
@@ -151,10 +146,9 @@ def document(
         top += 17
         head.append(text(MARGIN, top, line, 'font-size="15" font-weight="bold"'))
     top += 3
-    for paragraph in caption:
-        for line in wrap(paragraph, width - 2 * MARGIN, 12):
-            top += 16
-            head.append(text(MARGIN, top, line, 'font-size="12"'))
+    for line in (line for part in caption for line in wrap(part, width - 2 * MARGIN, 12)):
+        top += 16
+        head.append(text(MARGIN, top, line, 'font-size="12"'))
     top += 12
     foot, bottom = _legend(legend, width, top + size[1] + 12)
     height = bottom + MARGIN

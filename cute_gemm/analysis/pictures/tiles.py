@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from cute_gemm.analysis.pictures.svg import (
     document,
     group,
     text,
-)
+)  # fmt: skip
 from cute_gemm.model import smem
 
 if TYPE_CHECKING:
@@ -48,19 +48,17 @@ def _vector(index: np.ndarray, most: int) -> tuple[int, int]:
     return best
 
 
-class _Grid(NamedTuple):
-    """Cells of a tile: two labels and a colour each; what was left out."""
+def _draw_grid(
+    labels: list[list[tuple[str, str]]], fills: np.ndarray, heads: tuple[range, range]
+) -> tuple[list[str], tuple[float, float]]:
+    """Return the elements of a grid and its size in pixels.
 
-    labels: list[list[tuple[str, str]]]
-    fills: np.ndarray  # int [rows, columns]: index into TINTS, -1 blank, -2 dimmed
-    heads: tuple[list[int], list[int]]
-
-
-def _draw_grid(grid: _Grid) -> tuple[list[str], tuple[float, float]]:
-    """Return the elements of a grid and its size in pixels."""
-    rows, columns = grid.fills.shape
-    first = max((cell_width(a) for row in grid.labels for a, _ in row), default=0)
-    second = max((cell_width(b) for row in grid.labels for _, b in row), default=0)
+    A cell has two labels and a colour: ``fills``, int [rows, columns], are indices into ``TINTS``,
+    -1 blank, -2 dimmed; ``heads`` the numbers of rows and columns.
+    """
+    rows, columns = fills.shape
+    first = max((cell_width(a) for row in labels for a, _ in row), default=0)
+    second = max((cell_width(b) for row in labels for _, b in row), default=0)
     one_line = columns * (first + second + 16) <= _GRID_WIDTH
     wide = max(first + second + 16 if one_line else max(first, second) + 7, 24)
     high = 19 if one_line else 30
@@ -68,9 +66,9 @@ def _draw_grid(grid: _Grid) -> tuple[list[str], tuple[float, float]]:
 
     places: dict[int, list[tuple[float, float]]] = {}
     words: dict[bool, list[str]] = {}
-    for i, row in enumerate(grid.labels):
+    for i, row in enumerate(labels):
         for j, (a, b) in enumerate(row):
-            fill = int(grid.fills[i, j])
+            fill = int(fills[i, j])
             x, y = left + j * wide, top + i * high
             places.setdefault(fill, []).append((x, y))
             if fill == -1:
@@ -91,16 +89,16 @@ def _draw_grid(grid: _Grid) -> tuple[list[str], tuple[float, float]]:
     parts.append(text(0, 11, "mode 0 down, mode 1 across", f'font-size="11" fill="{GREY}"'))
     # Column numbers that would run into each other are left out.
     every = 1
-    while every * wide < cell_width(str(max(grid.heads[1], default=0))) + 6:
+    while every * wide < cell_width(str(max(heads[1], default=0))) + 6:
         every *= 2
     sides = [
         text(left + (j + 0.5) * wide, top - 5, str(head), 'text-anchor="middle"')
-        for j, head in enumerate(grid.heads[1])
+        for j, head in enumerate(heads[1])
         if j % every == 0
     ]
     sides += [
         text(left - 6, top + i * high + high / 2 + 4, str(head), 'text-anchor="end"')
-        for i, head in enumerate(grid.heads[0])
+        for i, head in enumerate(heads[0])
     ]
     parts.append(group(f'font-family="{MONO}" font-size="10" fill="{GREY}"', sides))
     return parts, (left + columns * wide + 1, top + rows * high + 1)
@@ -122,9 +120,8 @@ def _window(
     if shown == tuple(extents):
         return low, last, ""
     whole = f"{shown[0]}x{shown[1]} of {extents[0]}x{extents[1]}"
-    if low == (0, 0):
-        return low, last, f"Shown: the first {whole}."
-    return low, last, f"Shown: {whole}, from ({low[0]},{low[1]}) on."
+    from_ = f"{whole}, from ({low[0]},{low[1]}) on"
+    return low, last, f"Shown: {from_ if any(low) else f'the first {whole}'}."
 
 
 def tv_layout(
@@ -162,8 +159,7 @@ def tv_layout(
     if warp is not None:
         held = np.argwhere((cells >= 0) & (cells // power // smem.LANES == warp))
         if held.size:
-            low = tuple(held.min(axis=0).tolist())
-            high = tuple((held.max(axis=0) + 1).tolist())
+            low, high = (tuple(x.tolist()) for x in (held.min(axis=0), held.max(axis=0) + 1))
     low, last, note = _window(low, (high[0], high[1]), extents, step)
     first = cells[low[0] : last[0] : step[0], low[1] : last[1] : step[1]]
     owner, value = first // power, first % power
@@ -171,15 +167,14 @@ def tv_layout(
     if warp is not None:
         fills = np.where((first >= 0) & (owner // smem.LANES != warp), -2, fills)
 
-    def of(v: int) -> str:
-        return f"V{v}" if width == 1 else f"V{v}-{v + width - 1}"
+    def label(thread: int, v: int) -> tuple[str, str]:
+        values = f"V{v}" if width == 1 else f"V{v}-{v + width - 1}"
+        return ("", "") if thread < 0 else (f"T{thread}", values)
 
-    labels = [
-        [("", "") if t < 0 else (f"T{t}", of(v)) for t, v in zip(*row, strict=True)]
-        for row in zip(np.where(first < 0, -1, owner).tolist(), value.tolist(), strict=True)
-    ]
-    heads = (list(range(low[0], last[0], step[0])), list(range(low[1], last[1], step[1])))
-    body, size = _draw_grid(_Grid(labels, fills, heads))
+    holds = zip(np.where(first < 0, -1, owner).tolist(), value.tolist(), strict=True)
+    labels = [list(map(label, *row)) for row in holds]
+    heads = range(low[0], last[0], step[0]), range(low[1], last[1], step[1])
+    body, size = _draw_grid(labels, fills, heads)
     says = f"{threads} threads, {values} values each, on a tile of {extents[0]}x{extents[1]}."
     if width > 1:
         says += f" A cell is {width} elements along mode {axis}."
@@ -215,12 +210,10 @@ def shared_layout(
     _, last, note = _window((0, 0), extents, extents, step)
     first = offsets[: last[0] : step[0], : last[1] : step[1]]
     bank = first * element_bits // 8 // smem.WORD % smem.BANKS
-    labels = [
-        [(str(offset), f"b{b}") for offset, b in zip(*row, strict=True)]
-        for row in zip(first.tolist(), bank.tolist(), strict=True)
-    ]
-    heads = (list(range(0, last[0], step[0])), list(range(0, last[1], step[1])))
-    body, size = _draw_grid(_Grid(labels, bank // 4, heads))
+    cells = zip(first.tolist(), bank.tolist(), strict=True)
+    labels = [[(str(at), f"b{b}") for at, b in zip(*row, strict=True)] for row in cells]
+    heads = range(0, last[0], step[0]), range(0, last[1], step[1])
+    body, size = _draw_grid(labels, bank // 4, heads)
     says = f"{layout}, {element_bits}-bit elements."
     if width > 1:
         says += f" A cell is {width} elements ({width * element_bits // 8} bytes) along mode {axis}"
