@@ -29,65 +29,40 @@ Tail = Literal["cut", "whole", "full", "elements"]
 class GlobalAccess:
     """One global-memory instruction of a kernel: which elements each lane of each request moves.
 
-    Of a batch it stands for all matrices: each is visited alike, and so counted.
-
     The requests are those of one visit of one tile (all warps of the CTA). Lanes whose vector lies
-    outside the region are predicated off.
-
-    Attributes
-    ----------
-    operand, direction, instruction, bits
-        ``"A"``, ``"load"``, ``"cp.async"``, bits per thread.
-    matrix
-        The matrix in memory: shape, strides (elements), dtype, alignment of its base address.
-    tile
-        Extents of the tile, in the modes of ``matrix``; the launch visits every tile of the region.
-    coords
-        int array [requests, 32, 2]: the first element of each lane's vector, relative to the tile's
-        corner. A lane that never takes part has -1 in both.
-    axis
-        The mode along which the vector runs.
-    sweeps
-        How often the launch visits each tile (A: once per column of CTAs).
-    limit
-        What keeps the vector from being wider, or "" at 128 bits.
-    mend
-        What would fix a bad verdict, or "".
-    origin, extents
-        First element and shape of the region of the matrix whose tiles are visited; by default all.
-    tail
-        What becomes of a vector that straddles the end of the region along ``axis``. With
-        ``"elements"`` only such vectors take part, and ``bits`` is an element's: request ``r`` of
-        ``coords`` stands for one request per element of ``width``, which are numbers
-        ``r * width + i``.
-    width
-        Elements of a straddling vector (``tail="elements"``).
-    unit
-        What one visit belongs to: ``"k-tile"`` or ``"CTA"``.
-    part
-        Which part of the launch this is, when the instruction has several (``"last k-tile"``).
-    targets
-        Of ``cp.async``: int array [requests, 32], the byte of shared memory that each lane's vector
-        goes to. Copies of 16 bytes bypass L1, and their sectors depend on it (``gmem.analyze``).
+    outside the region are predicated off. Of a batch it stands for all matrices: each is visited
+    alike, and so counted.
     """
 
-    operand: str
+    operand: str  #: ``"A"``.
     direction: Literal["load", "store"]
-    instruction: str
-    bits: int
+    instruction: str  #: ``"cp.async"``.
+    bits: int  #: Per thread.
+    #: The matrix in memory: shape, strides (elements), dtype, alignment of its base address.
     matrix: Matrix
+    #: Extents of the tile, in the modes of ``matrix``; the launch visits every tile of the region.
     tile: tuple[int, int]
+    #: int array [requests, 32, 2]: the first element of each lane's vector, relative to the tile's
+    #: corner. A lane that never takes part has -1 in both.
     coords: np.ndarray
-    axis: int
-    sweeps: int
-    limit: str = ""
-    mend: str = ""
+    axis: int  #: The mode along which the vector runs.
+    sweeps: int  #: How often the launch visits each tile (A: once per column of CTAs).
+    limit: str = ""  #: What keeps the vector from being wider, or "" at 128 bits.
+    mend: str = ""  #: What would fix a bad verdict, or "".
+    #: First element and shape of the region of the matrix whose tiles are visited; by default all.
     origin: tuple[int, int] = (0, 0)
     extents: tuple[int, int] | None = None
+    #: What becomes of a vector that straddles the end of the region along ``axis``. With
+    #: ``"elements"`` only such vectors take part, and ``bits`` is an element's: request ``r`` of
+    #: ``coords`` stands for one request per element of ``width``, which are numbers ``r * width +
+    #: i``.
     tail: Tail = "cut"
-    width: int = 1
-    unit: Literal["k-tile", "CTA"] = "k-tile"
+    width: int = 1  #: Elements of a straddling vector (``tail="elements"``).
+    unit: Literal["k-tile", "CTA"] = "k-tile"  #: What one visit belongs to.
+    #: Which part of the launch this is, when the instruction has several (``"last k-tile"``).
     part: str = ""
+    #: Of ``cp.async``: int array [requests, 32], the byte of shared memory that each lane's vector
+    #: goes to. Copies of 16 bytes bypass L1, and their sectors depend on it (``gmem.analyze``).
     targets: np.ndarray | None = None
 
     @property
@@ -99,11 +74,8 @@ class GlobalAccess:
     def vector(self) -> tuple[int, int]:
         """Bytes of an element, and elements that a lane moves at a time.
 
-        Raises
-        ------
-        ValueError
-            When ``bits`` is no whole number of elements, or the vector runs along a mode whose
-            stride is not 1.
+        ValueError when ``bits`` is no whole number of elements, or the vector runs along a mode
+        whose stride is not 1.
         """
         size = dtype(self.matrix.dtype).bytes
         width, rest = divmod(self.bits, 8 * size)
@@ -136,12 +108,9 @@ class GlobalAccess:
         return np.where(takes_part, valid[self.axis] - coords[..., self.axis], 0)
 
     def straddling(self, valid: tuple[int, int]) -> np.ndarray:
-        """Which lanes' vectors the region's end cuts; bool [requests, 32].
+        """Which lanes' vectors the region's end cuts, of a tile of ``valid`` elements in each mode.
 
-        Parameters
-        ----------
-        valid
-            Elements of the tile that lie in the region, in each mode.
+        bool [requests, 32].
         """
         width = self.width if self.tail == "elements" else self.vector[1]
         left = self._left(valid)
@@ -150,16 +119,9 @@ class GlobalAccess:
     def lanes(self, valid: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         """First byte and number of bytes of every lane of every request of a tile.
 
-        Parameters
-        ----------
-        valid
-            Elements of the tile that lie in the region, in each mode.
-
-        Returns
-        -------
-        (int64 [requests, 32], int64 [requests, 32])
-            Bytes from the tile's corner, and 0 bytes where a lane takes no part. With
-            ``tail="elements"`` there are ``width`` requests for each in ``coords``.
+        ``valid``: elements of the tile that lie in the region, in each mode. Both are int64
+        [requests, 32]: bytes from the tile's corner, and 0 bytes where a lane takes no part. With
+        ``tail="elements"`` there are ``width`` requests for each in ``coords``.
         """
         size, width = self.vector
         coords = np.asarray(self.coords, np.int64).reshape(-1, 32, 2)
@@ -181,93 +143,52 @@ class GlobalAccess:
 
 @dataclass(frozen=True, eq=False)
 class SharedAccess:
-    """One shared-memory instruction of a kernel.
+    """One shared-memory instruction of a kernel."""
 
-    Attributes
-    ----------
-    operand, direction, instruction, bits
-        ``"A"``, ``"load"``, ``"ldmatrix.x4"``, bits per thread.
-    offsets
-        int array [requests, 32]: byte offset of each lane's vector; for ldmatrix and stmatrix lane
-        i gives row i % 8 of matrix i // 8, as the instruction takes them. -1: lane inactive.
-    executions
-        How often the whole launch executes this list of requests; with a ``guard`` that follows
-        from it, and this is left 0.
-    unit
-        What one execution belongs to: ``"k-tile"`` or ``"CTA"``.
-    mend
-        What would fix a bad verdict, or "".
-    guard
-        The global access, request by request the same, under whose predicate this one stands
-        (``cp.async`` itself; staged sums that are stored to C); None when every lane takes part.
-    zero_fill
-        Whether what the guard leaves out is written all the same, as zeros.
-    source
-        Of ``cp.async``: the global access whose addresses it copies from, when there is no guard.
-    layout, coords, element_bits
-        Where known: the layout of the tile in shared memory (elements; one stage), the coordinates
-        int [requests, 32, 2] of the lanes' vectors in it, and the width of an element; then
-        ``offsets`` is ``layout(coords)`` in bytes.
-    part
-        Which part of the launch this is, when the instruction has several.
-    limit
-        What keeps the vector from being wider, or "".
-    """
-
-    operand: str
+    operand: str  #: ``"A"``.
     direction: Literal["load", "store"]
-    instruction: str
-    bits: int
+    instruction: str  #: ``"ldmatrix.x4"``.
+    bits: int  #: Per thread.
+    #: int array [requests, 32]: byte offset of each lane's vector; for ldmatrix and stmatrix lane i
+    #: gives row i % 8 of matrix i // 8, as the instruction takes them. -1: lane inactive.
     offsets: np.ndarray
+    #: How often the whole launch executes this list of requests; with a ``guard`` that follows from
+    #: it, and this is left 0.
     executions: int = 0
-    unit: Literal["k-tile", "CTA"] = "k-tile"
-    mend: str = ""
+    unit: Literal["k-tile", "CTA"] = "k-tile"  #: What one execution belongs to.
+    mend: str = ""  #: What would fix a bad verdict, or "".
+    #: The global access, request by request the same, under whose predicate this one stands
+    #: (``cp.async`` itself; staged sums that are stored to C); None when every lane takes part.
     guard: GlobalAccess | None = None
-    zero_fill: bool = False
+    zero_fill: bool = False  #: Whether what the guard leaves out is written all the same, as zeros.
+    #: Of ``cp.async``: the global access whose addresses it copies from, when there is no guard.
     source: GlobalAccess | None = None
+    #: Where known: the layout of the tile in shared memory (elements; one stage), the coordinates
+    #: int [requests, 32, 2] of the lanes' vectors in it, and the width of an element; then
+    #: ``offsets`` is ``layout(coords)`` in bytes.
     layout: Layout | None = None
     coords: np.ndarray | None = None
     element_bits: int = 0
-    part: str = ""
-    limit: str = ""
+    part: str = ""  #: Which part of the launch this is, when the instruction has several.
+    limit: str = ""  #: What keeps the vector from being wider, or "".
 
 
 @dataclass(frozen=True, eq=False)
 class TmaAccess:
-    """One bulk tensor copy (TMA) between global and shared memory.
+    """One bulk tensor copy (TMA) between global and shared memory."""
 
-    Attributes
-    ----------
-    operand, direction
-        ``"A"``, ``"load"``.
-    matrix
-        The matrix in memory; the launch moves every box of it, what lies outside as zeros.
-    box
-        Extents of what one instruction moves, in the modes of ``matrix``.
-    sweeps
-        How often each box is delivered to a CTA (a multicast load counts for each CTA it serves).
-    swizzle
-        Bytes of the swizzle's span: 0, 32, 64 or 128.
-    multicast
-        CTAs of a cluster that one load serves.
-    unit
-        What the instruction belongs to: ``"k-tile"`` or ``"CTA"``.
-    part
-        Which part of the launch this is, when the instruction has several.
-    mend
-        What would fix a bad verdict, or "".
-    """
-
-    operand: str
+    operand: str  #: ``"A"``.
     direction: Literal["load", "store"]
+    #: The matrix in memory; the launch moves every box of it, what lies outside as zeros.
     matrix: Matrix
-    box: tuple[int, int]
+    box: tuple[int, int]  #: Extents of what one instruction moves, in the modes of ``matrix``.
+    #: How often each box is delivered to a CTA (a multicast load counts for each CTA it serves).
     sweeps: int
-    swizzle: int = 0
-    multicast: int = 1
-    unit: Literal["k-tile", "CTA"] = "k-tile"
-    part: str = ""
-    mend: str = ""
+    swizzle: int = 0  #: Bytes of the swizzle's span: 0, 32, 64 or 128.
+    multicast: int = 1  #: CTAs of a cluster that one load serves.
+    unit: Literal["k-tile", "CTA"] = "k-tile"  #: What the instruction belongs to.
+    part: str = ""  #: Which part of the launch this is, when the instruction has several.
+    mend: str = ""  #: What would fix a bad verdict, or "".
 
     #: What it is called as an instruction; it has no lanes whose vectors could be wider.
     instruction: ClassVar[str] = "TMA"
@@ -280,25 +201,14 @@ Access = GlobalAccess | SharedAccess | TmaAccess
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a launch multiplies.
+    """What a launch multiplies."""
 
-    Attributes
-    ----------
-    ctas
-        CTAs that have a tile of C.
-    products
-        Real products that they make, those past the edges of C and K included; a complex one is
-        four.
-    unit
-        What makes them.
-    rate
-        The type whose rate theirs is: a key of ``Gpu.peak`` (``"tf32"``).
-    """
-
-    ctas: int
+    ctas: int  #: CTAs that have a tile of C.
+    #: Real products that they make, those past the edges of C and K included; a complex one is
+    #: four.
     products: int
-    unit: Literal["tensor cores", "CUDA cores"]
-    rate: str
+    unit: Literal["tensor cores", "CUDA cores"]  #: What makes them.
+    rate: str  #: The type whose rate theirs is: a key of ``Gpu.peak`` (``"tf32"``).
 
     @classmethod
     def of_tiles(
@@ -318,21 +228,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many results share an element of A and of B on its way.
+    """How many results share an element of A and of B on its way."""
 
-    Attributes
-    ----------
-    cta
-        Rows and columns of C that what is loaded from global memory serves; (1, 1): one result.
-    reader
-        Rows and columns of C that what is read from shared memory serves: a thread's results or,
-        with tensor cores, a warp's; None without shared memory.
-    names
-        What ``cta`` and ``reader`` are called.
-    """
-
+    #: Rows and columns of C that what is loaded from global memory serves; (1, 1): one result.
     cta: tuple[int, int]
+    #: Rows and columns of C that what is read from shared memory serves: a thread's results or,
+    #: with tensor cores, a warp's; None without shared memory.
     reader: tuple[int, int] | None
+    #: What ``cta`` and ``reader`` are called.
     names: tuple[tuple[str, str], tuple[str, str]] = (("bM", "bN"), ("TM", "TN"))
 
     @classmethod
@@ -349,20 +252,10 @@ class Shares:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Partition:
-    """How the threads of a CTA divide a tile of an operand.
+    """How the threads of a CTA divide a tile of an operand."""
 
-    Attributes
-    ----------
-    operand, what, layouts
-        ``"A"``, ``"gmem copy"``, ``"threads (32,4):(4,1), values (1,8):(0,1)"``.
-    table
-        int array [threads, values, 2]: coordinates in the tile, -1 for none.
-    extents
-        Of the tile.
-    """
-
-    operand: str
-    what: str
-    layouts: str
-    table: np.ndarray
-    extents: tuple[int, int]
+    operand: str  #: ``"A"``.
+    what: str  #: ``"gmem copy"``.
+    layouts: str  #: ``"threads (32,4):(4,1), values (1,8):(0,1)"``.
+    table: np.ndarray  #: int array [threads, values, 2]: coordinates in the tile, -1 for none.
+    extents: tuple[int, int]  #: Of the tile.

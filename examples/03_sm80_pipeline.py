@@ -13,7 +13,7 @@ import numpy as np
 import cute_gemm as cg
 from cute_gemm.measure.compare import compare
 from cute_gemm.problem.verify import verify
-from cute_gemm.run.launch import why_no_gpu
+from cute_gemm.run.driver import why_no_gpu
 
 
 def main() -> None:

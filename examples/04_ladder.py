@@ -14,7 +14,7 @@ from cute_gemm.analysis.report import Report
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.measure.bench import OPS, bench
-from cute_gemm.run.launch import why_no_gpu
+from cute_gemm.run.driver import why_no_gpu
 
 
 def sectors(report: Report, operand: str) -> str:

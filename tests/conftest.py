@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu:
-        from cute_gemm.run.launch import why_no_gpu
+        from cute_gemm.run.driver import why_no_gpu
 
         reason = why_no_gpu()
         if reason is not None:

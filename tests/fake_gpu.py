@@ -196,8 +196,8 @@ def install(patch: pytest.MonkeyPatch) -> FakeGpu:
         cuMemsetD8=memset,
     )
     properties = devices.Properties(0, "NVIDIA H200", (9, 0), 132, 232448, 2**37)
+    patch.setattr(devices, "why_no_gpu", lambda: None)
     for module in (devices, runtime):
-        patch.setattr(module, "why_no_gpu", lambda: None)
         patch.setattr(module, "load_driver", lambda: driver)
         patch.setattr(module, "device_properties", lambda device: properties)
         patch.setattr(module, "entered", lambda device: nullcontext())

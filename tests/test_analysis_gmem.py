@@ -256,13 +256,10 @@ def test_a_request_without_lanes_is_counted_apart():
     assert (found.tile.requests, found.tile.off) == (1, 2)
 
 
-def test_the_rule_for_requests_without_lanes_is_one_function(monkeypatch):
-    monkeypatch.setattr(gmem, "counts_when_off", lambda instruction: True)
+def test_a_tile_without_lanes_makes_no_request():
     matrix = Matrix("A", (32, 1), (1, 32), "float32", 256)
-    coords = np.concatenate([warp((1, 0)), warp((1, 0)) + (32, 0)])
-    assert gmem.analyze(access(matrix, (64, 1), coords)).tile.requests == 2
-    nobody = np.full((2, 32, 2), -1)
-    assert gmem.analyze(access(matrix, (64, 1), nobody)).tile.requests == 2
+    found = gmem.analyze(access(matrix, (64, 1), np.full((2, 32, 2), -1))).tile
+    assert (found.requests, found.off) == (0, 2)
 
 
 def test_a_batch_begins_where_its_first_matrix_does():

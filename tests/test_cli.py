@@ -15,7 +15,7 @@ from cute_gemm.commands import arguments as _arguments
 from cute_gemm.commands import cli
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import base
-from cute_gemm.run.launch import why_no_gpu
+from cute_gemm.run.driver import why_no_gpu
 
 SIZES = ["-m", "96", "-n", "80", "-k", "64"]
 

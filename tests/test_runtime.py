@@ -629,9 +629,14 @@ class TestCopies:
                 memory.download(buffer, array)
 
 
-def test_time_launches(driver: FakeDriver) -> None:
+def test_events_tell_the_time_between_them(driver: FakeDriver) -> None:
     bound = runtime.load(a_build()).bind(Launch(1, 1, 0), arguments())
-    assert runtime.time_launches(lambda: bound(1, 2, 3), 3) == [1.0, 3.0, 5.0]
+    marks = [runtime.Event() for _ in range(4)]
+    for mark in marks:
+        mark.record()
+        bound(1, 2, 3)
+    marks[-1].synchronize()
+    assert [b.since(a) for a, b in zip(marks, marks[1:], strict=False)] == [1.0, 3.0, 5.0]
 
 
 def test_nothing_of_cuda_is_imported_before_it_is_needed() -> None:

@@ -64,9 +64,7 @@ MMA_ATOMS: dict[str, MmaAtom] = {
         _tensor_op("SM90_16x8x4_F64F64F64F64_TN", "((4,8),2):((16,1),8)", _ROW),
         _tensor_op("SM90_16x8x8_F64F64F64F64_TN", _A_32BIT, _B_32BIT),
         _tensor_op(
-            "SM90_16x8x16_F64F64F64F64_TN",
-            "((4,8),(2,4)):((16,1),(8,64))",
-            "((4,8),4):((8,1),32)",
+            "SM90_16x8x16_F64F64F64F64_TN", "((4,8),(2,4)):((16,1),(8,64))", "((4,8),4):((8,1),32)"
         ),
         _tensor_op("SM80_8x8x4_F64F64F64F64_TN", _ROW, _ROW, "((4,8),2):((16,1),8)"),
         MmaAtom("UniversalFMA<float>", (1, 1, 1), 1, _ONE, _ONE, _ONE, ("f32", "f32"), "Simt"),

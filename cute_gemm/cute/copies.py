@@ -158,10 +158,7 @@ class TiledCopy:
     def vector_offsets(self, layout: Layout, extents: tuple[int, ...] | None = None) -> np.ndarray:
         """Byte offsets [requests, 32] of `requests` in ``layout``; -1 for lanes without a part.
 
-        Raises
-        ------
-        ValueError
-            When the elements of a vector are not contiguous in ``layout``.
+        ValueError when the elements of a vector are not contiguous in ``layout``.
         """
         found = self.offsets(layout, extents)
         if not contiguous(found):

@@ -11,17 +11,10 @@ from cute_gemm.arch import RESERVED_SHARED, Multiprocessor
 class Occupancy:
     """What one multiprocessor holds of a kernel.
 
-    Attributes
-    ----------
-    ctas_per_sm, warps_per_sm
-        Resident CTAs and their warps; 0 when the kernel cannot be launched at all.
-    max_warps
-        Warps that the multiprocessor can hold.
-    limits
-        CTAs that each resource alone would allow: ``"warps"``, ``"CTAs"``, ``"shared memory"``,
-        ``"registers"``. Without ``"registers"`` when their number is not known.
-    limiter
-        Those of them that are the lowest.
+    ``ctas_per_sm`` and ``warps_per_sm`` are resident, 0 when the kernel cannot be launched at all;
+    ``max_warps`` is what the multiprocessor can hold. ``limits``: CTAs that each resource alone
+    would allow, ``"warps"``, ``"CTAs"``, ``"shared memory"``, ``"registers"`` (without the last
+    when their number is not known); ``limiter``: those of them that are the lowest.
     """
 
     ctas_per_sm: int
@@ -84,19 +77,11 @@ def occupancy(sm: Multiprocessor, threads: int, registers: int | None, shared: i
 class Waves:
     """How a grid fills a GPU.
 
-    Attributes
-    ----------
-    waves
-        CTAs of the grid over those that are resident at a time: Nsight Compute's "Waves Per SM".
-    full
-        Waves that fill the GPU.
-    tail_ctas
-        CTAs that are left over for a last, partial wave; 0 without one.
-    tail_fraction
-        Part of the GPU that they fill; 0.0 without one.
-    efficiency
-        CTAs over the places of all waves, the last one included: the part of the GPU's time that is
-        used if all CTAs take equally long.
+    ``waves``: CTAs of the grid over those that are resident at a time, Nsight Compute's "Waves Per
+    SM"; ``full``: waves that fill the GPU; ``tail_ctas``: CTAs that are left over for a last,
+    partial wave, and ``tail_fraction`` the part of the GPU that they fill, both 0 without one;
+    ``efficiency``: CTAs over the places of all waves, the last one included: the part of the GPU's
+    time that is used if all CTAs take equally long.
     """
 
     waves: float
@@ -107,27 +92,10 @@ class Waves:
 
 
 def waves(grid: int, ctas_per_sm: int, sms: int) -> Waves:
-    """Return how a grid fills a GPU.
+    """Return how ``grid`` CTAs fill a GPU of ``sms`` multiprocessors with ``ctas_per_sm`` each.
 
-    Parameters
-    ----------
-    grid
-        CTAs of the launch.
-    ctas_per_sm
-        CTAs that a multiprocessor holds, at least 1.
-    sms
-        Multiprocessors, at least 1.
-
-    Raises
-    ------
-    ValueError
-        When nothing would be resident.
-
-    Examples
-    --------
-    >>> waves(512, 2, 108)
-    Waves(waves=2.3703703703703702, full=2, tail_ctas=80, tail_fraction=0.37037037037037035, \
-efficiency=0.7901234567901234)
+    ValueError when nothing would be resident. 512 CTAs, 2 on each of 108: 2 full waves and a tail
+    of 80.
     """
     if grid < 0 or ctas_per_sm < 1 or sms < 1:
         raise ValueError(

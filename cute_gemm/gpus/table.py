@@ -21,6 +21,7 @@ Unit = Literal["tensor cores", "CUDA cores"]
 class Peak(NamedTuple):
     """One peak rate: the type of the products, what makes them, 10**12 operations per second."""
 
+    #: ``"float16"``, ``"bfloat16"``, ``"tf32"``, ``"float32"``, ``"float64"`` or ``"int8"``.
     key: str
     unit: Unit
     tflops: float
@@ -28,39 +29,18 @@ class Peak(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One product.
+    """One product: a row of `GPUS`."""
 
-    Attributes
-    ----------
-    name
-        ``"H100 SXM"``.
-    aliases
-        Other names, as users write them and as the driver gives them (without ``"NVIDIA"``).
-    cc
-        Compute capability as an int (90).
-    sms
-        Multiprocessors.
-    clock_ghz
-        Boost clock in GHz.
-    bandwidth_gbs
-        Memory bandwidth in 10**9 bytes per second.
-    l2_bytes
-        L2 cache in bytes.
-    peaks
-        Peak rates of dense matrices.
-    source
-        Document that the rates and the bandwidth are from.
-    """
-
-    name: str
+    name: str  #: ``"H100 SXM"``.
+    #: Other names, as users write them and as the driver gives them (without ``"NVIDIA"``).
     aliases: tuple[str, ...]
-    cc: int
-    sms: int
-    clock_ghz: float
-    bandwidth_gbs: float
-    l2_bytes: int
-    peaks: tuple[Peak, ...]
-    source: str
+    cc: int  #: Compute capability (90).
+    sms: int  #: Multiprocessors.
+    clock_ghz: float  #: Boost clock.
+    bandwidth_gbs: float  #: Memory bandwidth in 10**9 bytes per second.
+    l2_bytes: int  #: L2 cache.
+    peaks: tuple[Peak, ...]  #: Peak rates of dense matrices.
+    source: str  #: Document that the rates and the bandwidth are from.
 
     @property
     def arch(self) -> Arch:
@@ -68,22 +48,7 @@ class Gpu:
         return Arch.of_device(divmod(self.cc, 10))
 
     def peak(self, key: str, unit: Unit | None = None) -> Peak | None:
-        """Return the highest rate of ``key``, of ``unit`` if one is given; None without one.
-
-        Parameters
-        ----------
-        key
-            ``"float16"``, ``"bfloat16"``, ``"tf32"``, ``"float32"``, ``"float64"`` or ``"int8"``.
-        unit
-            ``"tensor cores"`` or ``"CUDA cores"``.
-
-        Examples
-        --------
-        >>> gpu("A100").peak("float64")
-        Peak(key='float64', unit='tensor cores', tflops=19.5)
-        >>> gpu("A100").peak("float64", "CUDA cores").tflops
-        9.7
-        """
+        """Return the highest rate of ``key``, of ``unit`` if one is given; None without one."""
         found = [p for p in self.peaks if p.key == key and unit in (None, p.unit)]
         return max(found, key=lambda peak: peak.tflops, default=None)
 
@@ -124,136 +89,65 @@ _RTX_BLACKWELL_PAPER = "NVIDIA RTX Blackwell GPU architecture whitepaper"
 
 #: All of them. A name or alias occurs once; the first of a family also answers to the family.
 GPUS: tuple[Gpu, ...] = (
-    Gpu(
-        "A100 SXM 80GB",
-        ("A100", "A100 SXM", "A100-SXM4-80GB", "A100 80GB"),
-        *(80, 108, 1.41, 2039, 40 * _MIB, _A100, _A100_SHEET),
-    ),
-    Gpu(
-        "A100 SXM 40GB",
-        ("A100-SXM4-40GB", "A100 40GB"),
-        *(80, 108, 1.41, 1555, 40 * _MIB, _A100, _A100_SHEET),
-    ),
-    Gpu(
-        "A100 PCIe 80GB",
-        ("A100 PCIe", "A100 80GB PCIe"),
-        *(80, 108, 1.41, 1935, 40 * _MIB, _A100, _A100_SHEET),
-    ),
-    Gpu(
-        "A100 PCIe 40GB",
-        ("A100-PCIE-40GB", "A100 40GB PCIe"),
-        *(80, 108, 1.41, 1555, 40 * _MIB, _A100, _A100_SHEET),
-    ),
-    Gpu(
-        "A30",
-        (),
-        *(80, 56, 1.44, 933, 24 * _MIB, _peaks(165, 82, 330, 10.3, 5.2, 10.3)),
-        "NVIDIA A30 Tensor Core GPU datasheet",
-    ),
+    Gpu("A100 SXM 80GB", ("A100", "A100 SXM", "A100-SXM4-80GB", "A100 80GB"),
+        80, 108, 1.41, 2039, 40 * _MIB, _A100, _A100_SHEET),
+    Gpu("A100 SXM 40GB", ("A100-SXM4-40GB", "A100 40GB"),
+        80, 108, 1.41, 1555, 40 * _MIB, _A100, _A100_SHEET),
+    Gpu("A100 PCIe 80GB", ("A100 PCIe", "A100 80GB PCIe"),
+        80, 108, 1.41, 1935, 40 * _MIB, _A100, _A100_SHEET),
+    Gpu("A100 PCIe 40GB", ("A100-PCIE-40GB", "A100 40GB PCIe"),
+        80, 108, 1.41, 1555, 40 * _MIB, _A100, _A100_SHEET),
+    Gpu("A30", (),
+        80, 56, 1.44, 933, 24 * _MIB, _peaks(165, 82, 330, 10.3, 5.2, 10.3),
+        "NVIDIA A30 Tensor Core GPU datasheet"),
     # The FP64 rate of GA10x, Ada and GB20x is a 64th of that of FP32 (their whitepapers).
-    Gpu(
-        "A10",
-        (),
-        *(86, 72, 1.695, 600, 6 * _MIB, _peaks(125, 62.5, 250, 31.2, 0.488)),
-        "NVIDIA A10 Tensor Core GPU datasheet",
-    ),
-    Gpu(
-        "A40",
-        (),
-        *(86, 84, 1.74, 696, 6 * _MIB, _peaks(149.7, 74.8, 299.3, 37.4, 0.584), _GA102_PAPER),
-    ),
-    Gpu(
-        "RTX A6000",
-        ("A6000",),
-        *(86, 84, 1.8, 768, 6 * _MIB, _peaks(154.8, 77.4, 309.7, 38.7, 0.605), _GA102_PAPER),
-    ),
-    Gpu(
-        "RTX 3090",
-        ("GeForce RTX 3090", "3090"),
-        *(86, 82, 1.695, 936, 6 * _MIB, _peaks(71, 35.6, 284, 35.6, 0.556), _GA102_PAPER),
-    ),
-    Gpu(
-        "L4",
-        (),
-        *(89, 58, 2.04, 300, 48 * _MIB, _peaks(121, 60, 242.5, 30.3, 0.473)),
-        "NVIDIA L4 Tensor Core GPU datasheet",
-    ),
-    Gpu(
-        "L40S",
-        (),
-        *(89, 142, 2.52, 864, 96 * _MIB, _peaks(362, 183, 733, 91.6, 1.43)),
-        "NVIDIA L40S GPU datasheet",
-    ),
-    Gpu(
-        "RTX 6000 Ada",
-        ("RTX 6000 Ada Generation", "6000 Ada"),
-        *(89, 142, 2.505, 960, 96 * _MIB, _peaks(364.2, 182.1, 728.5, 91.1, 1.42)),
-        "NVIDIA Ada professional GPU architecture whitepaper",
-    ),
-    Gpu(
-        "RTX 4090",
-        ("GeForce RTX 4090", "4090"),
-        *(89, 128, 2.52, 1008, 72 * _MIB, _peaks(165.2, 82.6, 660.6, 82.6, 1.29), _ADA_PAPER),
-    ),
-    Gpu(
-        "H100 SXM",
-        ("H100", "H100 SXM5", "H100 80GB HBM3"),
-        *(90, 132, 1.98, 3352, 50 * _MIB, _H100_SXM, _H100_PAPER),
-    ),
-    Gpu(
-        "H100 PCIe",
-        (),
-        *(90, 114, 1.755, 2039, 50 * _MIB, _peaks(756, 378, 1513, 51.2, 25.6, 51.2)),
-        _H100_PAPER,
-    ),
-    Gpu(
-        "H100 NVL",
-        (),
-        *(90, 132, 1.785, 3938, 60 * _MIB, _HOPPER_NVL, "NVIDIA H100 Tensor Core GPU datasheet"),
-    ),
-    Gpu(
-        "H200",
-        ("H200 SXM",),
-        *(90, 132, 1.98, 4800, 60 * _MIB, _H100_SXM, "NVIDIA H200 Tensor Core GPU datasheet"),
-    ),
-    Gpu(
-        "H200 NVL",
-        (),
-        *(90, 132, 1.785, 4800, 60 * _MIB, _HOPPER_NVL, "NVIDIA H200 Tensor Core GPU datasheet"),
-    ),
-    Gpu(
-        "GH200",
-        ("GH200 480GB", "GH200 96GB HBM3"),
-        *(90, 132, 1.98, 4000, 60 * _MIB, _H100_SXM, "NVIDIA GH200 Superchip datasheet (96 GB)"),
-    ),
-    Gpu(
-        "B200",
-        (),
-        *(100, 148, 1.98, 7700, 126 * _MIB, _peaks(2250, 1100, 4500, 75, 37, 37)),
-        "NVIDIA Blackwell datasheet (HGX B200)",
-    ),
-    Gpu(
-        "RTX 5090",
-        ("GeForce RTX 5090", "5090"),
-        *(120, 170, 2.407, 1792, 96 * _MIB, _peaks(209.5, 104.8, 838, 104.8, 1.637)),
-        _RTX_BLACKWELL_PAPER,
-    ),
-    Gpu(
-        "RTX PRO 6000",
-        ("RTX PRO 6000 Blackwell", "RTX PRO 6000 Blackwell Workstation Edition"),
-        *(120, 188, 2.617, 1792, 128 * _MIB, _peaks(503.8, 251.9, 1007.6, 126, 1.968)),
-        "NVIDIA RTX PRO Blackwell GPU architecture whitepaper",
-    ),
-)
+    Gpu("A10", (),
+        86, 72, 1.695, 600, 6 * _MIB, _peaks(125, 62.5, 250, 31.2, 0.488),
+        "NVIDIA A10 Tensor Core GPU datasheet"),
+    Gpu("A40", (),
+        86, 84, 1.74, 696, 6 * _MIB, _peaks(149.7, 74.8, 299.3, 37.4, 0.584), _GA102_PAPER),
+    Gpu("RTX A6000", ("A6000",),
+        86, 84, 1.8, 768, 6 * _MIB, _peaks(154.8, 77.4, 309.7, 38.7, 0.605), _GA102_PAPER),
+    Gpu("RTX 3090", ("GeForce RTX 3090", "3090"),
+        86, 82, 1.695, 936, 6 * _MIB, _peaks(71, 35.6, 284, 35.6, 0.556), _GA102_PAPER),
+    Gpu("L4", (),
+        89, 58, 2.04, 300, 48 * _MIB, _peaks(121, 60, 242.5, 30.3, 0.473),
+        "NVIDIA L4 Tensor Core GPU datasheet"),
+    Gpu("L40S", (),
+        89, 142, 2.52, 864, 96 * _MIB, _peaks(362, 183, 733, 91.6, 1.43),
+        "NVIDIA L40S GPU datasheet"),
+    Gpu("RTX 6000 Ada", ("RTX 6000 Ada Generation", "6000 Ada"),
+        89, 142, 2.505, 960, 96 * _MIB, _peaks(364.2, 182.1, 728.5, 91.1, 1.42),
+        "NVIDIA Ada professional GPU architecture whitepaper"),
+    Gpu("RTX 4090", ("GeForce RTX 4090", "4090"),
+        89, 128, 2.52, 1008, 72 * _MIB, _peaks(165.2, 82.6, 660.6, 82.6, 1.29), _ADA_PAPER),
+    Gpu("H100 SXM", ("H100", "H100 SXM5", "H100 80GB HBM3"),
+        90, 132, 1.98, 3352, 50 * _MIB, _H100_SXM, _H100_PAPER),
+    Gpu("H100 PCIe", (),
+        90, 114, 1.755, 2039, 50 * _MIB, _peaks(756, 378, 1513, 51.2, 25.6, 51.2), _H100_PAPER),
+    Gpu("H100 NVL", (),
+        90, 132, 1.785, 3938, 60 * _MIB, _HOPPER_NVL, "NVIDIA H100 Tensor Core GPU datasheet"),
+    Gpu("H200", ("H200 SXM",),
+        90, 132, 1.98, 4800, 60 * _MIB, _H100_SXM, "NVIDIA H200 Tensor Core GPU datasheet"),
+    Gpu("H200 NVL", (),
+        90, 132, 1.785, 4800, 60 * _MIB, _HOPPER_NVL, "NVIDIA H200 Tensor Core GPU datasheet"),
+    Gpu("GH200", ("GH200 480GB", "GH200 96GB HBM3"),
+        90, 132, 1.98, 4000, 60 * _MIB, _H100_SXM, "NVIDIA GH200 Superchip datasheet (96 GB)"),
+    Gpu("B200", (),
+        100, 148, 1.98, 7700, 126 * _MIB, _peaks(2250, 1100, 4500, 75, 37, 37),
+        "NVIDIA Blackwell datasheet (HGX B200)"),
+    Gpu("RTX 5090", ("GeForce RTX 5090", "5090"),
+        120, 170, 2.407, 1792, 96 * _MIB, _peaks(209.5, 104.8, 838, 104.8, 1.637),
+        _RTX_BLACKWELL_PAPER),
+    Gpu("RTX PRO 6000", ("RTX PRO 6000 Blackwell", "RTX PRO 6000 Blackwell Workstation Edition"),
+        120, 188, 2.617, 1792, 128 * _MIB, _peaks(503.8, 251.9, 1007.6, 126, 1.968),
+        "NVIDIA RTX PRO Blackwell GPU architecture whitepaper"),
+)  # fmt: skip
 
 _DEFAULTS = {
-    80: "A100 SXM 80GB",
-    86: "RTX 3090",
-    89: "RTX 4090",
-    90: "H100 SXM",
-    100: "B200",
+    80: "A100 SXM 80GB", 86: "RTX 3090", 89: "RTX 4090", 90: "H100 SXM", 100: "B200",
     120: "RTX 5090",
-}
+}  # fmt: skip
 
 
 def _plain(name: str) -> str:
@@ -268,23 +162,9 @@ _BY_NAME = {_plain(name): row for row in GPUS for name in (row.name, *row.aliase
 def gpu(name: str) -> Gpu:
     """Return the GPU of a name.
 
-    Parameters
-    ----------
-    name
-        As printed in ``GPUS``, as users write it or as the driver gives it; case, ``"NVIDIA"``,
-        spaces and hyphens do not matter.
-
-    Raises
-    ------
-    OptionError
-        When there is no such GPU; the message lists those there are.
-
-    Examples
-    --------
-    >>> gpu("NVIDIA H200").bandwidth_gbs
-    4800
-    >>> gpu("a100-sxm4-40gb").name
-    'A100 SXM 40GB'
+    Names are as printed in ``GPUS``, as users write them or as the driver gives them; case,
+    ``"NVIDIA"``, spaces and hyphens do not matter. OptionError, with those there are, for an
+    unknown one.
     """
     found = _BY_NAME.get(_plain(name))
     if found is not None:

@@ -18,10 +18,7 @@ Config = TypeVar("Config")
 def with_options(config: Config, options: dict[str, Any]) -> Config:
     """Return ``config`` with these fields changed; text as on the command line is understood.
 
-    Raises
-    ------
-    OptionError
-        When a value is not of the kind that the field's default is.
+    OptionError for a value that is not of the kind that the field's default is.
     """
     values = {key: _value(config, key, value) for key, value in options.items()}
     return replace(config, **values)  # type: ignore[type-var]
@@ -59,10 +56,8 @@ def power_of_two(number: int) -> bool:
 def access_bytes(matrix: Matrix, extent_counts: bool) -> tuple[int, str]:
     """Widest power-of-two access, 16 bytes at most, that a matrix in memory allows, and its limit.
 
-    Parameters
-    ----------
-    extent_counts
-        Whether vectors must not straddle the end of a row (stores) or may be cut short (loads).
+    ``extent_counts``: vectors must not straddle the end of a row (stores), or may be cut short
+    (loads).
     """
     element = DTYPES[matrix.dtype].bytes
     limits = [(matrix.alignment, f"base address aligned to {matrix.alignment} B")]

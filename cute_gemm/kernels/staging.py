@@ -56,14 +56,8 @@ def stored(
 ) -> list[SharedAccess]:
     """Return the store of each of these loads: under its predicate, with zeros for the outside.
 
-    Parameters
-    ----------
-    store
-        That of a whole tile.
-    loads
-        Vector by vector (`by_last_tile`); in other than the last k-tile nothing needs zeros.
-    cuts
-        Element by element (`cut_vectors`).
+    ``store`` is that of a whole tile. ``loads`` go vector by vector (`by_last_tile`), and only in
+    the last k-tile is anything in need of zeros; ``cuts`` go element by element (`cut_vectors`).
     """
     found = [
         replace(store, executions=0, guard=load, zero_fill=load.tail == "full", part=load.part)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from itertools import product
 from math import gcd
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,21 +22,14 @@ if TYPE_CHECKING:
     from cute_gemm.access import GlobalAccess
     from cute_gemm.problem.problem import Matrix
 
+Counts = TypeVar("Counts", bound="Sums")
+
 #: Bytes of a sector: what moves between L1, L2 and DRAM.
 SECTOR = 32
 #: Bytes of a cache line: four sectors.
 LINE = 128
 #: Lanes of a warp.
 LANES = 32
-
-
-def counts_when_off(instruction: str) -> bool:
-    """Whether the hardware counts a request whose lanes are all predicated off.
-
-    The one statement of this rule: a warp that has no lane to serve sends nothing to L1, so neither
-    a request nor a sector is counted. (``GlobalCounts.off`` keeps the number of such requests.)
-    """
-    return False
 
 
 def base_residue(matrix: Matrix) -> int:
@@ -50,18 +43,17 @@ def base_residue(matrix: Matrix) -> int:
 
 
 def residue_histogram(count: int, step: int, modulus: int = LINE) -> np.ndarray:
-    """How many of ``i * step``, ``0 <= i < count``, have which residue; int64 [modulus].
-
-    Examples
-    --------
-    >>> residue_histogram(5, 48, 128).nonzero()[0].tolist()
-    [0, 16, 48, 64, 96]
-    """
+    """How many of ``i * step``, ``0 <= i < count``, have which residue; int64 [modulus]."""
     period = modulus // gcd(step, modulus)
     index = np.arange(period)
     histogram = np.zeros(modulus, np.int64)
     histogram[index * (step % modulus) % modulus] = count // period + (index < count % period)
     return histogram
+
+
+def one_residue(address: int) -> np.ndarray:
+    """The histogram of a single address."""
+    return np.bincount([address % LINE], minlength=LINE)
 
 
 def convolve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -85,17 +77,8 @@ def in_batch(tiles: np.ndarray, matrix: Matrix) -> np.ndarray:
 def covered(starts: np.ndarray, lengths: np.ndarray, granule: int) -> np.ndarray:
     """Number of distinct blocks of ``granule`` bytes that the lanes of each request touch.
 
-    Parameters
-    ----------
-    starts
-        Byte addresses, ascending along the last axis, non-negative.
-    lengths
-        Bytes of each lane, at least 1.
-
-    Examples
-    --------
-    >>> int(covered(np.arange(32) * 4, np.full(32, 4), 32))
-    4
+    ``starts`` are byte addresses, ascending along the last axis and not negative; ``lengths`` the
+    bytes of each lane, at least 1.
     """
     first = starts // granule
     last = (starts + lengths - 1) // granule
@@ -107,13 +90,7 @@ def covered(starts: np.ndarray, lengths: np.ndarray, granule: int) -> np.ndarray
 
 
 def runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
-    """Contiguous runs (start, bytes) of one request's lanes, ascending.
-
-    Examples
-    --------
-    >>> runs(np.array([0, 4, 64]), np.array([4, 4, 4]))
-    [(0, 8), (64, 4)]
-    """
+    """Contiguous runs (start, bytes) of one request's lanes, ascending."""
     found: list[tuple[int, int]] = []
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         if found and start <= sum(found[-1]):
@@ -125,28 +102,28 @@ def runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalCounts:
+class Sums:
+    """Numbers that are added field by field."""
+
+    def __add__(self: Counts, other: Counts) -> Counts:
+        return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def times(self: Counts, factor: int) -> Counts:
+        """Return these sums taken ``factor`` times."""
+        return type(self)(*(getattr(self, f.name) * factor for f in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalCounts(Sums):
     """Sums over the requests of some visits of some tiles.
 
-    Attributes
-    ----------
-    tiles
-        Visits of tiles.
-    requests
-        Requests that the hardware counts (see ``counts_when_off``).
-    off
-        Requests whose lanes are all predicated off.
-    lanes
-        Lanes that take part.
-    sectors, lines
-        Distinct 32-byte sectors and 128-byte lines of each request, summed; the sectors of 16-byte
-        ``cp.async`` as the hardware counts them (see ``analyze``).
-    l2_sectors
-        Sectors that L2 is asked for: the same, but for 16-byte ``cp.async``.
-    ideal_sectors
-        The fewest sectors that can hold the bytes used of each request, summed.
-    bytes
-        Distinct bytes used of each request, summed.
+    ``tiles`` are visits of tiles, ``lanes`` those that take part. A request whose lanes are all
+    predicated off sends nothing to L1, so the hardware counts neither a request nor a sector: it is
+    one of ``off``, not of ``requests``. ``sectors`` and ``lines`` are the distinct 32-byte sectors
+    and 128-byte lines of each request, summed; the sectors of 16-byte ``cp.async`` as the hardware
+    counts them (see ``analyze``). ``l2_sectors`` are what L2 is asked for: the same, but for those.
+    ``ideal_sectors``: the fewest that can hold the bytes used of each request; ``bytes``: distinct
+    bytes used of each, both summed.
     """
 
     tiles: int = 0
@@ -158,15 +135,6 @@ class GlobalCounts:
     lines: int = 0
     bytes: int = 0
     l2_sectors: int = 0
-
-    def __add__(self, other: GlobalCounts) -> GlobalCounts:
-        return GlobalCounts(
-            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(GlobalCounts))
-        )
-
-    def times(self, factor: int) -> GlobalCounts:
-        """Return these sums taken ``factor`` times."""
-        return GlobalCounts(*(getattr(self, f.name) * factor for f in fields(GlobalCounts)))
 
     @property
     def efficiency(self) -> float:
@@ -186,18 +154,10 @@ class GlobalCounts:
 class WorstRequest:
     """The request with most sectors above its ideal, and how its bytes lie.
 
-    Attributes
-    ----------
-    sectors, ideal_sectors, lines, bytes
-        As in ``GlobalCounts``, of this request alone; sectors are those that L2 is asked for.
-    runs
-        Number of contiguous runs of bytes.
-    run_bytes
-        Length of its shortest run.
-    pitch
-        Bytes from the start of a run to that of the next; 0 if it is not the same for all.
-    fewest_sectors
-        Sectors if every run began on a sector boundary.
+    The first four are as in ``GlobalCounts``, of this request alone; sectors are those that L2 is
+    asked for. ``runs``: number of contiguous runs of bytes; ``run_bytes``: length of its shortest;
+    ``pitch``: bytes from the start of a run to that of the next, 0 if it is not the same for all;
+    ``fewest_sectors``: sectors if every run began on a sector boundary.
     """
 
     sectors: int
@@ -221,18 +181,11 @@ class WorstRequest:
 class GlobalAnalysis:
     """What one ``GlobalAccess`` costs.
 
-    Attributes
-    ----------
-    tile
-        One visit of the first tile: an interior one unless the matrix is smaller than a tile.
-    interior, edge
-        One visit of each full tile, and of each tile that the matrix does not fill.
-    launch
-        Every visit of every tile.
-    worst
-        The worst request of the interior tiles (of all tiles when none is full); None without any.
-    aligned
-        Whether every lane's address is a multiple of its vector. If not, the hardware faults.
+    ``tile``: one visit of the first tile, an interior one unless the matrix is smaller than a tile;
+    ``interior``, ``edge``: one visit of each full tile, and of each that the matrix does not fill;
+    ``launch``: every visit of every tile; ``worst``: the worst request of the interior tiles (of
+    all when none is full), None without any; ``aligned``: whether every lane's address is a
+    multiple of its vector. If not, the hardware faults.
     """
 
     tile: GlobalCounts
@@ -276,12 +229,6 @@ def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distinct rows of int64 [n, m], and which of them each row is.
 
     Many times as fast as ``np.unique(axis=0)``, which compares by element.
-
-    Examples
-    --------
-    >>> distinct, which = distinct_rows(np.array([[1, 2], [0, 1], [1, 2]]))
-    >>> distinct[which].tolist()
-    [[1, 2], [0, 1], [1, 2]]
     """
     rows = np.ascontiguousarray(rows, np.int64)
     number: dict[bytes, int] = {}
@@ -345,28 +292,35 @@ def classes(access: GlobalAccess, base: int | None = None) -> list[TileClass]:
     """Sort the tiles of the region, in all matrices of a batch, by extent and base residue.
 
     ``base`` is the residue of element (0, 0) of the first matrix; by default its ``base_residue``.
-    No tile is visited.
     """
-    matrix = access.matrix
-    base = base_residue(matrix) if base is None else base
-    corner = sum(o * s for o, s in zip(access.origin, matrix.stride, strict=True))
-    size = dtype(matrix.dtype).bytes
+    base = base_residue(access.matrix) if base is None else base
+    return tile_classes(access.matrix, access.region, access.tile, base + corner_bytes(access))
+
+
+def corner_bytes(access: GlobalAccess) -> int:
+    """Bytes from element (0, 0) of a matrix to the first of the region."""
+    corner = sum(o * s for o, s in zip(access.origin, access.matrix.stride, strict=True))
+    return corner * dtype(access.matrix.dtype).bytes
+
+
+def tile_classes(
+    matrix: Matrix, region: tuple[int, int], tile: tuple[int, int], base: int
+) -> list[TileClass]:
+    """Sort the tiles of a region whose first element is at ``base``; no tile is visited."""
     modes = []
-    for extent, tile, stride in zip(access.region, access.tile, matrix.stride, strict=True):
-        step = tile * stride * size
-        whole, rest = divmod(extent, tile)
+    for extent, length, stride in zip(region, tile, matrix.stride, strict=True):
+        step = length * stride * dtype(matrix.dtype).bytes
+        whole, rest = divmod(extent, length)
         options = []
         if whole:
-            options.append((tile, residue_histogram(whole, step), True))
+            options.append((length, residue_histogram(whole, step), True))
         if rest:
-            last = np.zeros(LINE, np.int64)
-            last[whole * step % LINE] = 1
-            options.append((rest, last, False))
+            options.append((rest, one_residue(whole * step), False))
         modes.append(options)
     return [
         TileClass(
             (v0, v1),
-            np.roll(in_batch(convolve(h0, h1), matrix), (base + corner * size) % LINE),
+            np.roll(in_batch(convolve(h0, h1), matrix), base % LINE),
             full0 and full1,
         )
         for (v0, h0, full0), (v1, h1, full1) in product(*modes)
@@ -396,8 +350,7 @@ def _evaluate(
     weights = convolve(patterns.histogram, tiles)  # [patterns, LINE]
     residues = np.flatnonzero(weights.any(axis=0))
     if not residues.size:
-        counted = off if counts_when_off(access.instruction) else 0
-        return GlobalCounts(tiles=number, requests=counted, off=off), None, True
+        return GlobalCounts(tiles=number, off=off), None, True
     weights = weights[:, residues]
     starts = patterns.starts[:, None, :] + residues[None, :, None]
     lengths = patterns.lengths[:, None, :]
@@ -427,10 +380,9 @@ def _evaluate(
         pitch=pitches.pop() if len(pitches) == 1 else 0,
         fewest_sectors=sum(-(-length // SECTOR) for _, length in found),
     )
-    requests = sum(weights.ravel().tolist())
     counts = GlobalCounts(
         tiles=number,
-        requests=requests + (off if counts_when_off(access.instruction) else 0),
+        requests=sum(weights.ravel().tolist()),
         off=off,
         lanes=_total(weights, patterns.lanes[:, None]),
         sectors=_total(weights, sectors),
@@ -445,35 +397,12 @@ def _evaluate(
 def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
     """Count requests, sectors, lines and bytes of one global-memory instruction.
 
-    Parameters
-    ----------
-    access
-        The instruction; offsets are in elements of its matrix.
-    base
-        Address of element (0, 0) in bytes; only its residue modulo 128 matters. By default what the
-        matrix's alignment says (``base_residue``).
+    Counts are in units (requests, sectors of 32 bytes, lines of 128 bytes, bytes); the time taken
+    does not depend on the extents of the matrix. Of ``base``, the address of element (0, 0) in
+    bytes, only the residue modulo 128 matters; by default it is ``base_residue``. ValueError when
+    the access does not describe an instruction (``GlobalAccess.vector``). A warp that loads 32
+    adjacent float32 values of a column, aligned, touches 4 sectors of one line.
 
-    Returns
-    -------
-    GlobalAnalysis
-        Counts in units (requests, sectors of 32 bytes, lines of 128 bytes, bytes). The time taken
-        does not depend on the extents of the matrix.
-
-    Raises
-    ------
-    ValueError
-        When the access does not describe an instruction: a vector that is not a whole number of
-        elements, or that runs along a mode whose stride is not 1.
-
-    Examples
-    --------
-    A warp that loads 32 adjacent float32 values of a column, aligned, touches 4 sectors of one
-    line: ``analyze(access).tile`` is
-    ``GlobalCounts(tiles=1, requests=1, off=0, lanes=32, sectors=4, ideal_sectors=4, lines=1,
-    bytes=128)``.
-
-    Notes
-    -----
     A request moves the distinct 32-byte sectors that its active lanes touch, whatever the order of
     the lanes: NVIDIA, Nsight Compute documentation, "Memory tables"; metrics
     ``l1tex__t_requests_pipe_lsu_mem_global_op_{ld,st}.sum`` and ``l1tex__t_sectors_...``.
@@ -485,9 +414,7 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
     addresses only where a row is off a 32-byte boundary, or its vectors do not stay side by side.
     """
     base = base_residue(access.matrix) if base is None else base
-    offset = sum(o * s for o, s in zip(access.origin, access.matrix.stride, strict=True))
-    none = GlobalCounts()
-    interior, edge, tile = none, none, none
+    interior = edge = tile = GlobalCounts()
     worst_full: WorstRequest | None = None
     worst_edge: WorstRequest | None = None
     aligned = True
@@ -501,8 +428,7 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
         else:
             edge, worst_edge = edge + counts, _worse(worst_edge, worst)
         if valid == corner:
-            first = np.zeros(LINE, np.int64)
-            first[(base + offset * access.vector[0]) % LINE] = 1
+            first = one_residue(base + corner_bytes(access))
             tile = _evaluate(access, patterns, first)[0]
     return GlobalAnalysis(
         tile=tile,

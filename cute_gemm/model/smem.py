@@ -12,7 +12,7 @@ Loads of 8 and 16 bytes join two phases where neighbouring lanes share their vec
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,15 +35,7 @@ _MATRIX = re.compile(r"\b(?:ldmatrix|stmatrix)\b.*?\.x([124])\b")
 
 
 def matrices(instruction: str) -> int:
-    """Number of 8x8 matrices that an ``ldmatrix``/``stmatrix`` moves; 0 for other instructions.
-
-    Examples
-    --------
-    >>> matrices("ldmatrix.x4"), matrices("ldmatrix.sync.aligned.m8n8.x2.trans.b16")
-    (4, 2)
-    >>> matrices("ld.shared")
-    0
-    """
+    """Number of 8x8 matrices that an ``ldmatrix``/``stmatrix`` moves; 0 for other instructions."""
     if "ldmatrix" not in instruction and "stmatrix" not in instruction:
         return 0
     found = _MATRIX.search(instruction)
@@ -53,13 +45,7 @@ def matrices(instruction: str) -> int:
 
 
 def phase_lanes(instruction: str, bits: int) -> int:
-    """Lanes that shared memory serves together.
-
-    Examples
-    --------
-    >>> phase_lanes("ld.shared", 32), phase_lanes("ld.shared", 64), phase_lanes("cp.async", 128)
-    (32, 16, 8)
-    """
+    """Lanes that shared memory serves together: 32 of 4 bytes or less, 16 of 8, 8 of 16."""
     if matrices(instruction):
         return MATRIX_ROWS
     if bits not in (8, 16, 32, 64, 128):
@@ -72,12 +58,6 @@ def joined(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
 
     A load of 8 or 16 bytes is, if every active lane ``i`` shares its vector with lane ``i ^ 1`` or
     that lane is inactive, or if that is so of all ``i`` and ``i ^ 2``. Stores never are.
-
-    Examples
-    --------
-    >>> pairs = np.arange(32) // 2 * 16
-    >>> joined("ld.shared", 128, np.stack([pairs, np.arange(32) * 16])).tolist()
-    [True, False]
     """
     offsets = np.asarray(offsets, np.int64).reshape(-1, LANES)
     if instruction != "ld.shared" or bits not in (64, 128):
@@ -91,26 +71,14 @@ def joined(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
 
 
 def lane_phases(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
-    """Phase that serves each lane; int64 [requests, 32].
-
-    Examples
-    --------
-    >>> lane_phases("ld.shared", 64, np.arange(32) * 8)[0, ::8].tolist()
-    [0, 0, 1, 1]
-    """
+    """Phase that serves each lane; int64 [requests, 32]."""
     phase = np.arange(LANES) // phase_lanes(instruction, bits)
     pairs = joined(instruction, bits, offsets)[:, None]
     return np.where(pairs, phase // 2 * 2, phase)
 
 
 def lane_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
-    """Words that each lane touches; int64 [requests, 32, words], -1 for an inactive lane.
-
-    Examples
-    --------
-    >>> lane_words("ld.shared", 64, np.arange(32) * 8)[0, 1].tolist()
-    [2, 3]
-    """
+    """Words that each lane touches; int64 [requests, 32, words], -1 for an inactive lane."""
     offsets = np.asarray(offsets, np.int64).reshape(-1, LANES)
     number = matrices(instruction)
     size = MATRIX_ROW_BYTES if number else bits // 8
@@ -121,18 +89,10 @@ def lane_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
 
 
 def phase_words(instruction: str, bits: int, offsets: np.ndarray) -> np.ndarray:
-    """Words that each phase of each request touches.
+    """Index of each 4-byte word that each phase touches; int64 [requests, phases, words].
 
-    Parameters
-    ----------
-    offsets
-        int [requests, 32]: bytes, -1 for an inactive lane.
-
-    Returns
-    -------
-    int64 [requests, phases, words]
-        Index of each 4-byte word; -1 where a lane is inactive. Of two joined phases the first has
-        the words of both.
+    ``offsets`` are bytes [requests, 32], -1 for an inactive lane, and so are the words of one. Of
+    two joined phases the first has the words of both.
     """
     words = lane_words(instruction, bits, offsets)
     lanes = phase_lanes(instruction, bits)
@@ -155,15 +115,10 @@ def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.n
     of shared memory. Each bank of L1 gives its vectors one after the other, in the order of their
     addresses; each takes the first wavefront after that in which its bank of shared memory is free.
 
-    Parameters
-    ----------
-    targets, sources
-        int [requests, 32]: byte offsets in shared and (from any origin that is a multiple of 128
-        bytes) in global memory; -1 in ``targets`` for an inactive lane, -1 in ``sources`` for one
-        that writes zeros.
+    ``targets`` and ``sources``, int [requests, 32], are byte offsets in shared and (from any origin
+    that is a multiple of 128 bytes) in global memory; -1 in ``targets`` for an inactive lane, -1 in
+    ``sources`` for one that writes zeros.
 
-    Notes
-    -----
     Found on an H200: the rule gave
     ``smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum`` of 196 of 201 patterns,
     all but some where random vectors conflict on both sides.
@@ -197,22 +152,11 @@ def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.n
 
 
 def phase_wavefronts(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Wavefronts that each phase takes, and how many distinct words it touches.
+    """Wavefronts that each phase takes, and how many distinct words it touches, by `phase_words`.
 
-    Parameters
-    ----------
-    words
-        int64 [requests, phases, words], as ``phase_words`` returns them.
-
-    Returns
-    -------
-    (int64 [requests, phases], int64 [requests, phases])
-        Both 0 for a phase without an active lane.
-
-    Notes
-    -----
-    Of a word that several lanes touch, one access is counted: loads broadcast it, and of stores one
-    lane's value is kept (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x on).
+    Both are int64 [requests, phases], and 0 for a phase without an active lane. Of a word that
+    several lanes touch, one access is counted: loads broadcast it, and of stores one lane's value
+    is kept (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x on).
     """
     requests, phases, _ = words.shape
     ordered = np.sort(words, axis=-1)
@@ -228,25 +172,18 @@ def phase_wavefronts(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedCounts:
+class SharedCounts(gmem.Sums):
     """Sums over the requests of some executions.
 
-    Attributes
-    ----------
-    requests
-        Requests with at least one active lane.
-    off
-        Requests without one.
-    lanes
-        Lanes that take part (of ldmatrix and stmatrix: row addresses).
-    wavefronts, ideal_wavefronts
-        Passes through shared memory, and the fewest that could carry the words of each phase.
-    bytes
-        Distinct words of each phase, summed, in bytes.
-    counted_wavefronts, counted_conflicts
-        What the hardware's counters show. Only those of ``cp.async`` differ from ``wavefronts`` and
-        ``conflicts``: with 16 bytes it goes past the unit that is counted, and there are none; with
-        less it has the banks of L1 to heed too (``copy_wavefronts``).
+    ``requests`` have at least one active lane, ``off`` have none; ``lanes`` take part (of ldmatrix
+    and stmatrix: row addresses). ``wavefronts`` are passes through shared memory,
+    ``ideal_wavefronts`` the fewest that could carry the words of each phase, ``bytes`` the distinct
+    words of each phase, summed.
+
+    ``counted_wavefronts`` and ``counted_conflicts`` are what the hardware's counters show. Only
+    those of ``cp.async`` differ from ``wavefronts`` and ``conflicts``: with 16 bytes it goes past
+    the unit that is counted, and there are none; with less it has the banks of L1 to heed too
+    (``copy_wavefronts``).
     """
 
     requests: int = 0
@@ -258,15 +195,6 @@ class SharedCounts:
     counted_wavefronts: int = 0
     counted_conflicts: int = 0
 
-    def __add__(self, other: SharedCounts) -> SharedCounts:
-        return SharedCounts(
-            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(SharedCounts))
-        )
-
-    def times(self, factor: int) -> SharedCounts:
-        """Return these sums taken ``factor`` times."""
-        return SharedCounts(*(getattr(self, f.name) * factor for f in fields(SharedCounts)))
-
     @property
     def conflicts(self) -> int:
         """Wavefronts above the ideal."""
@@ -277,19 +205,11 @@ class SharedCounts:
 class SharedAnalysis:
     """What one ``SharedAccess`` costs.
 
-    Attributes
-    ----------
-    once
-        One execution: a k-tile, or a CTA; under a guard, one visit of the first tile.
-    launch
-        Every execution of the launch.
-    worst_wavefronts, worst_ideal
-        Of the request with most conflicts.
-    ways
-        Wavefronts of the worst phase: 2 for a 2-way conflict, 1 without one.
-    interior, edge
-        Of ``launch``, what belongs to full tiles and to tiles at an edge; without a guard all is
-        interior.
+    ``once``: one execution, a k-tile or a CTA; under a guard, one visit of the first tile;
+    ``launch``: every execution of the launch; ``worst_wavefronts``, ``worst_ideal``: of the request
+    with most conflicts; ``ways``: wavefronts of the worst phase, 2 for a 2-way conflict, 1 without
+    one; ``interior``, ``edge``: of ``launch``, what belongs to full tiles and to tiles at an edge;
+    without a guard all is interior.
     """
 
     once: SharedCounts
@@ -355,24 +275,9 @@ def guarded_offsets(access: SharedAccess, valid: tuple[int, int]) -> np.ndarray:
 def analyze(access: SharedAccess) -> SharedAnalysis:
     """Count the wavefronts of one shared-memory instruction.
 
-    Parameters
-    ----------
-    access
-        The instruction; offsets in bytes.
-
-    Returns
-    -------
-    SharedAnalysis
-
-    Raises
-    ------
-    ValueError
-        When ``bits`` is not a width that the instruction has.
-
-    Examples
-    --------
-    ``ldmatrix.x4`` on rows 128 bytes apart takes 32 wavefronts where 4 would do; with a
-    ``Swizzle<3,3,3>`` on 16-bit elements it takes 4.
+    ValueError when ``bits`` is not a width that the instruction has. ``ldmatrix.x4`` on rows 128
+    bytes apart takes 32 wavefronts where 4 would do; with a ``Swizzle<3,3,3>`` on 16-bit elements
+    it takes 4.
     """
     guard, source = access.guard, access.source
     if guard is None:

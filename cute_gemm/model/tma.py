@@ -9,7 +9,6 @@ first addresses alone, whose number is known in closed form, as in ``gmem``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
 from math import log2
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,9 @@ from cute_gemm.model.gmem import (
     GlobalCounts,
     base_residue,
     convolve,
-    in_batch,
+    one_residue,
     residue_histogram,
+    tile_classes,
 )
 from cute_gemm.model.smem import MATRIX_ROW_BYTES, MATRIX_ROWS, phase_wavefronts, phase_words
 from cute_gemm.problem.dtypes import dtype
@@ -43,36 +43,20 @@ EXTENT_LIMIT, STRIDE_LIMIT = 1 << 32, 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class TmaAnalysis:
-    """What one ``TmaAccess`` costs.
+    """What one ``TmaAccess`` costs; ``requests`` of the counts are instructions, lanes it has none.
 
-    ``requests`` of the counts are instructions; lanes it has none.
+    ``tile``: the first box, an interior one unless the matrix is smaller than a box; ``interior``,
+    ``edge``: each full box once, and each that the matrix does not fill; ``launch``: what the
+    launch asks of L2, every box as often as it is moved, but once for all the CTAs that a multicast
+    serves; ``shared_bytes``: what the launch writes to (of a store: reads from) shared memory,
+    zeros included, in every CTA that a multicast serves.
 
-    Attributes
-    ----------
-    tile
-        The first box: an interior one unless the matrix is smaller than a box.
-    interior, edge
-        Each full box once, and each box that the matrix does not fill once.
-    launch
-        What the launch asks of L2: every box as often as it is moved, but once for all the CTAs
-        that a multicast serves.
-    shared_bytes
-        Bytes that the launch writes to (of a store: reads from) shared memory, zeros included, in
-        every CTA that a multicast serves.
-    layout
-        The box in shared memory, in elements.
-    box_bytes
-        Shared memory that a box takes; a swizzle wider than a row pads it.
-    ways
-        Wavefronts that 8 rows of the box, 16 bytes of each, take at most: the unit in which
-        ldmatrix, stmatrix and wgmma take a tile. 1 without a conflict.
-    wgmma
-        Whether that layout is one that a wgmma descriptor has: rows as long as the swizzle's span,
-        or of 16 bytes without one.
-    findings
-        One sentence for each thing that the hardware refuses or that is slow.
-    legal
-        Whether the driver encodes such a tensor map.
+    ``layout``: the box in shared memory, in elements; ``box_bytes``: what it takes there (a swizzle
+    wider than a row pads it); ``ways``: wavefronts that 8 rows of the box, 16 bytes of each, take
+    at most, the unit in which ldmatrix, stmatrix and wgmma take a tile, 1 without a conflict;
+    ``wgmma``: whether that layout is one that a wgmma descriptor has, rows as long as the swizzle's
+    span, or of 16 bytes without one; ``findings``: one sentence for each thing that the hardware
+    refuses or that is slow; ``legal``: whether the driver encodes such a tensor map.
     """
 
     tile: GlobalCounts
@@ -112,11 +96,8 @@ def shared_layout(access: TmaAccess) -> Layout:
     """Return how a box lies in shared memory, in elements: the box's modes, the matrix's order.
 
     A swizzle of a span of ``s`` bytes is ``Swizzle<log2(s / 16), 4, 3>`` of byte addresses; rows
-    shorter than the span are padded to it.
-
-    Examples
-    --------
-    float16, box (128, 64) of a K-major matrix, swizzle 128: ``Sw<3,3,3> o 0 o (128,64):(64,1)``.
+    shorter than the span are padded to it. float16, box (128, 64) of a K-major matrix, swizzle 128:
+    ``Sw<3,3,3> o 0 o (128,64):(64,1)``.
     """
     size = dtype(access.matrix.dtype).bytes
     unit = access.matrix.unit
@@ -131,21 +112,8 @@ def shared_layout(access: TmaAccess) -> Layout:
 def read_ways(layout: Layout, unit: int, size: int) -> int:
     """Wavefronts that 8 rows, 16 bytes of each, take at most, over all places in the tile.
 
-    Parameters
-    ----------
-    layout
-        The tile in shared memory, in elements.
-    unit
-        The mode whose elements are contiguous, apart from a swizzle.
-    size
-        Bytes of an element.
-
-    Examples
-    --------
-    >>> read_ways(Layout((128, 64), (64, 1)), 1, 2)
-    8
-    >>> read_ways(Layout((128, 64), (64, 1), Swizzle(3, 3, 3)), 1, 2)
-    1
+    ``layout`` is in elements of ``size`` bytes; those of mode ``unit`` are contiguous, apart from a
+    swizzle. 8 of ``(128,64):(64,1)`` in 16-bit elements, 1 with ``Sw<3,3,3>`` on top.
     """
     rows, columns = layout.extents[1 - unit], layout.extents[unit]
     row = np.arange(rows // MATRIX_ROWS * MATRIX_ROWS or rows)[None, :]
@@ -165,35 +133,17 @@ def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, Gl
     """Count the first box, the full boxes and the others, of every matrix, each moved once."""
     matrix = access.matrix
     size, unit = dtype(matrix.dtype).bytes, matrix.unit
-    modes = []
-    for extent, box, stride in zip(matrix.shape, access.box, matrix.stride, strict=True):
-        whole, rest = divmod(extent, box)
-        step = box * stride * size
-        options = []
-        if whole:
-            options.append((box, residue_histogram(whole, step), True))
-        if rest:
-            corner = np.zeros(LINE, np.int64)
-            corner[whole * step % LINE] = 1
-            options.append((rest, corner, False))
-        modes.append(options)
     first = interior = edge = GlobalCounts()
-    for (v0, h0, full0), (v1, h1, full1) in product(*modes):
-        if not matrix.l:
-            break
-        valid = (v0, v1)
+    for valid, boxes, full in tile_classes(matrix, matrix.shape, access.box, base):
         rows, length = valid[1 - unit], valid[unit] * size
         row_starts = residue_histogram(rows, matrix.stride[1 - unit] * size)
-        boxes = np.roll(in_batch(convolve(h0, h1), matrix), base)
         counts = _boxes(boxes, row_starts, rows, length)
-        if full0 and full1:
+        if full:
             interior += counts
         else:
             edge += counts
         if valid == tuple(map(min, access.box, matrix.shape)):
-            corner = np.zeros(LINE, np.int64)
-            corner[base] = 1
-            first = _boxes(corner, row_starts, rows, length)
+            first = _boxes(one_residue(base), row_starts, rows, length)
     return first, interior, edge
 
 
@@ -318,34 +268,12 @@ def _best_box(access: TmaAccess) -> tuple[int, int, int]:
 def analyze(access: TmaAccess, base: int | None = None) -> TmaAnalysis:
     """Count instructions, sectors, lines and bytes of one bulk tensor copy, and check it.
 
-    Parameters
-    ----------
-    access
-        The copy. ``sweeps`` counts the CTAs that each box is moved to (or from); with a
-        ``multicast`` of ``c`` that takes ``ceil(sweeps / c)`` instructions.
-    base
-        Address of element (0, 0) in bytes; only its residue modulo 128 matters. By default what the
-        matrix's alignment says.
+    ``sweeps`` counts the CTAs that each box is moved to (or from); with a ``multicast`` of ``c``
+    that takes ``ceil(sweeps / c)`` instructions. ``base`` is as in ``gmem.analyze``, and the time
+    taken does not depend on the extents of the matrix here either. ValueError for a box without
+    elements, or a swizzle that does not exist. A float16 box of 64 x 128 elements whose rows are
+    128 bytes on line boundaries touches 512 sectors and 128 lines.
 
-    Returns
-    -------
-    TmaAnalysis
-        Counts in units (instructions, sectors of 32 bytes, lines of 128 bytes, bytes). The time
-        taken does not depend on the extents of the matrix.
-
-    Raises
-    ------
-    ValueError
-        When the access is none: a box without elements, or a swizzle that does not exist.
-
-    Examples
-    --------
-    A float16 box of 64 x 128 elements whose rows are 128 bytes on line boundaries touches 512
-    sectors and 128 lines; ``analyze(access).tile`` is ``GlobalCounts(tiles=1, requests=1, off=0,
-    lanes=0, sectors=512, ideal_sectors=512, lines=128, bytes=16384)``.
-
-    Notes
-    -----
     Every row of a box is fetched by itself: two rows that share a sector both fetch it. The limits
     are those of ``cuTensorMapEncodeTiled`` (CUDA Driver API, "Tensor Map Object Management").
     """

@@ -108,14 +108,9 @@ def total_memory(device: int = 0) -> int:
     return device_properties(device).memory
 
 
-def shared_memory_limit(device: int = 0) -> int:
-    """Return the most shared memory in bytes that one CTA may have."""
-    return device_properties(device).shared_memory
-
-
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What the driver says of a device; memory in bytes, shared memory in bytes per CTA."""
+    """What the driver says of a device; memory in bytes, and the most shared memory of a CTA."""
 
     handle: int
     name: str
@@ -129,12 +124,7 @@ class Properties:
 def device_properties(device: int) -> Properties:
     """Return the properties of a device, without making a context on it.
 
-    Raises
-    ------
-    NoGpuError
-        When there is no usable GPU.
-    DeviceError
-        When there is no device of that ordinal.
+    NoGpuError when there is no usable GPU, DeviceError when there is no device of that ordinal.
     """
     driver = load_driver()
     count = device_count()
@@ -152,10 +142,7 @@ def device_properties(device: int) -> Properties:
     return Properties(
         handle=int(handle),
         name=name.partition(b"\0")[0].decode(errors="replace"),
-        capability=(
-            attribute("COMPUTE_CAPABILITY_MAJOR"),
-            attribute("COMPUTE_CAPABILITY_MINOR"),
-        ),
+        capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
         multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
         shared_memory=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         memory=int(memory),
@@ -189,10 +176,7 @@ def entered(device: int) -> Iterator[None]:
 def synchronize(device: int = 0) -> None:
     """Wait until everything that was started on ``device`` has ended.
 
-    Raises
-    ------
-    LaunchError
-        When something that ran since failed, for instance by an illegal address.
+    LaunchError when something that ran since failed, for instance by an illegal address.
     """
     with entered(device):
         checked(load_driver().cuCtxSynchronize(), f"waiting for device {device}")

@@ -11,50 +11,23 @@ import ctypes
 import struct
 import sys
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.arch import Arch
 from cute_gemm.errors import CubinError, LaunchError
 from cute_gemm.run.driver import (
     checked,
-    compute_capability,
     device_arch,
-    device_count,
-    device_name,
     device_properties,
     driver_version,
     entered,
     error_name,
     load_driver,
-    multiprocessors,
-    shared_memory_limit,
-    synchronize,
-    total_memory,
-    why_no_gpu,
 )
 
 if TYPE_CHECKING:
     from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.signature import Arguments, Launch
-
-__all__ = [
-    "BoundLaunch",
-    "Event",
-    "LoadedKernel",
-    "compute_capability",
-    "device_arch",
-    "device_count",
-    "device_name",
-    "driver_version",
-    "load",
-    "multiprocessors",
-    "shared_memory_limit",
-    "synchronize",
-    "time_launches",
-    "total_memory",
-    "why_no_gpu",
-]
 
 #: How the driver refuses a kernel of a context that is not current: CUDA_ERROR_INVALID_CONTEXT,
 #: INVALID_HANDLE, CONTEXT_IS_DESTROYED; nothing has been started then.
@@ -71,13 +44,7 @@ _loaded: dict[tuple[int, str, bytes], LoadedKernel] = {}
 
 
 def load(build: Build, device: int = 0) -> LoadedKernel:
-    """Return the kernel of ``build`` on ``device``; the same object for the same cubin.
-
-    Raises
-    ------
-    CubinError
-        When the cubin is for another architecture.
-    """
+    """Return the kernel of ``build`` on ``device``; the same object for the same cubin."""
     key = (device, build.symbol, build.cubin)
     kernel = _loaded.get(key)
     if kernel is None:
@@ -88,19 +55,8 @@ def load(build: Build, device: int = 0) -> LoadedKernel:
 class LoadedKernel:
     """A cubin in the primary context of one device, until the process ends.
 
-    Parameters
-    ----------
-    build
-        What `cute_gemm.toolchain.nvrtc.build` gave.
-    device
-        CUDA ordinal.
-
-    Raises
-    ------
-    CubinError
-        When the cubin is for another architecture.
-    NoGpuError, DeviceError
-        When there is no such device.
+    CubinError when it is for another architecture; NoGpuError or DeviceError when there is no such
+    device.
     """
 
     def __init__(self, build: Build, device: int = 0) -> None:
@@ -150,7 +106,7 @@ class LoadedKernel:
         if not 0 < launch.block <= 1024:
             raise LaunchError(f"{what} cannot have {launch.block} threads per CTA; at most 1024")
         static = self.build.resources.shared_static
-        limit = shared_memory_limit(self.device)
+        limit = device_properties(self.device).shared_memory
         if launch.smem + static > limit:
             raise LaunchError(
                 f"{what} cannot have {launch.smem + static} bytes of shared memory per CTA; "
@@ -179,18 +135,9 @@ class BoundLaunch:
     _STREAM = struct.Struct("=Q").pack_into
 
     __slots__ = (
-        "_arguments",
-        "_attributes",
-        "_block",
-        "_configuration",
-        "_function",
-        "_launch",
-        "_lock",
-        "_stream",
-        "_table",
-        "kernel",
-        "launch",
-    )
+        "_arguments", "_attributes", "_block", "_configuration", "_function", "_launch", "_lock",
+        "_stream", "_table", "kernel", "launch",
+    )  # fmt: skip
 
     def __init__(self, kernel: LoadedKernel, launch: Launch, arguments: Arguments) -> None:
         self.kernel = kernel
@@ -218,10 +165,7 @@ class BoundLaunch:
     def __call__(self, a: int, b: int, c: int, stream: int = 0) -> None:
         """Start the kernel on the matrices at these device addresses, in stream order.
 
-        Raises
-        ------
-        LaunchError
-            When the driver refuses, which it also does after an earlier kernel failed.
+        LaunchError when the driver refuses, which it also does after an earlier kernel failed.
         """
         # The block is shared by the threads that call this.
         with self._lock:
@@ -268,15 +212,7 @@ def _nothing(*_: object) -> tuple[int]:
 
 
 class Event:
-    """A mark in a stream, with the time at which the device reached it.
-
-    Examples
-    --------
-    >>> start, end = Event(), Event()  # doctest: +SKIP
-    >>> start.record(); work(); end.record(); end.synchronize()  # doctest: +SKIP
-    >>> end.since(start)  # doctest: +SKIP
-    0.185
-    """
+    """A mark in a stream, with the time at which the device reached it."""
 
     __slots__ = ("_event", "device")
 
@@ -307,28 +243,3 @@ class Event:
     def __del__(self) -> None:
         if self._event is not None and not sys.is_finalizing():
             load_driver().cuEventDestroy(self._event)
-
-
-def time_launches(
-    function: Callable[[], object], repeats: int, stream: int = 0, device: int = 0
-) -> list[float]:
-    """Return the device time of each of ``repeats`` calls in milliseconds.
-
-    Parameters
-    ----------
-    function
-        Starts work in ``stream`` and does not wait for it.
-    repeats
-        How often it is called; call it before, so that caches and clocks are warm.
-    stream
-        Raw ``CUstream``.
-    device
-        CUDA ordinal.
-    """
-    marks = [Event(device) for _ in range(repeats + 1)]
-    marks[0].record(stream)
-    for mark in marks[1:]:
-        function()
-        mark.record(stream)
-    marks[-1].synchronize()
-    return [mark.since(before) for before, mark in zip(marks, marks[1:], strict=False)]

@@ -166,13 +166,7 @@ GEMM = Signature(
 
 
 def pack_scalar(scalar: str, block: Any, offset: int, value: complex, name: str) -> None:
-    """Write alpha or beta into ``block`` as a number of the type called ``scalar``.
-
-    Raises
-    ------
-    ScalarError
-        When it is not one.
-    """
+    """Write alpha or beta into ``block`` as a number of type ``scalar``; or ScalarError."""
     form = f"={DTYPES[scalar].scalar}"
     parts = [value.real, value.imag] if form[1] == "2" else [value]
     try:

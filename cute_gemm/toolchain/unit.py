@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from cute_gemm.cute.layout import Layout
 from cute_gemm.problem.dtypes import DTYPES
@@ -63,18 +63,11 @@ def gemm_operation(
 ) -> Any:
     """Describe a kernel as cutlass_library does: a ``GemmOperation`` with the config beside it.
 
-    Parameters
-    ----------
-    config, structure
-        Of this package; ``config`` has ``name``, ``tile``, ``dtype``, ``out_dtype`` and ``bytes``.
-    element
-        Member of ``cutlass_library.DataType`` that A and B are multiplied as.
-    instruction
-        Extents of the math instruction, member of ``OpcodeClass``, lowest compute capability.
-    stages, warps
-        k tiles in shared memory at a time; warps along M and N, (0, 0) for none in particular.
-    row_major, conj
-        Of A (M, K), B (K, N) and C (M, N); of A and B.
+    ``config`` has ``name``, ``tile``, ``dtype``, ``out_dtype`` and ``bytes``. A and B are
+    multiplied as ``element``, a member of ``cutlass_library.DataType``. ``instruction``: extents of
+    the math instruction, member of ``OpcodeClass``, lowest compute capability; ``stages``: k tiles
+    in shared memory at a time; ``warps``: along M and N, (0, 0) for none in particular;
+    ``row_major``: of A (M, K), B (K, N) and C (M, N); ``conj``: of A and B.
     """
     from cutlass_library import (
         ComplexTransform,
@@ -115,6 +108,43 @@ def gemm_operation(
             return name
 
     return Operation()
+
+
+class Emitter:
+    """An emitter in the protocol of cutlass_library, of operations made by `gemm_operation`."""
+
+    template: ClassVar[str]
+
+    def values(self, config: Any, structure: Any) -> dict[str, str]:
+        """Return what the template's names stand for, but for those that every kernel has."""
+        raise NotImplementedError
+
+    def emit(self, operation: Any) -> str:
+        """Return the translation unit of an operation."""
+        from cutlass_library import DataTypeTag, SubstituteTemplate
+
+        config, math = operation.config, operation.tile_description.math_instruction
+        values = {
+            "kernel": config.kernel,
+            "element": DataTypeTag[math.element_a],
+            "element_c": DataTypeTag[operation.C.element],
+            "accumulator": DataTypeTag[math.element_accumulator],
+            "raster": str(config.raster),
+            **self.values(config, operation.structure),
+        }
+        text: str = SubstituteTemplate(self.template, values)
+        return text
+
+
+def asserted(facts: list[tuple[str, str]]) -> str:
+    """Return (fact, name) pairs as what C++ asserts."""
+    return "\n".join(f'static_assert({fact}, "{name}");' for fact, name in facts)
+
+
+def element_proofs(config: Any) -> list[tuple[str, str]]:
+    """Facts that hold when the types of a config are those of the unit."""
+    sizes = {"Element": DTYPES[config.dtype].bytes, "ElementC": DTYPES[config.out_dtype].bytes}
+    return [(f"sizeof(Config::{name}) == {size}", name) for name, size in sizes.items()]
 
 
 def layout_proofs(name: str, layout: Layout, extents: tuple[int, ...]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 @pytest.fixture(scope="session")
 def arch() -> str:
     """What kernels are compiled for: the first GPU."""
-    from cute_gemm.run.launch import device_arch
+    from cute_gemm.run.driver import device_arch
 
     return device_arch(0)
 

@@ -20,7 +20,7 @@ from gemm_cases import LADDER, OPS, Builds, Case, Place, narrow, small_cases, ty
 import cute_gemm as cg
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.verify import Verdict, verify
-from cute_gemm.run.launch import device_arch
+from cute_gemm.run.driver import device_arch
 
 
 def cases() -> list[Case]:

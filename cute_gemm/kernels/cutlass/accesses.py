@@ -173,11 +173,7 @@ class _Launch:
         return (self._global_c("load", coords, 1, limit), store) if reads_c else (store,)
 
     def _global_c(
-        self,
-        direction: Direction,
-        coords: np.ndarray,
-        elements: int,
-        limit: str | None = None,
+        self, direction: Direction, coords: np.ndarray, elements: int, limit: str | None = None
     ) -> GlobalAccess:
         """One access of C; ``coords`` are (row, column) of the instance."""
         config, matrix = self.config, self.problem.C

@@ -135,10 +135,7 @@ def _operand(matrix: Matrix, transposed: bool) -> tuple[int, int]:
 class Cublas:
     """A cuBLAS handle on the device whose primary context is current, to be closed there too.
 
-    Raises
-    ------
-    CublasError
-        When no cuBLAS is installed or it does not start.
+    CublasError when no cuBLAS is installed or it does not start.
     """
 
     def __init__(self) -> None:

@@ -152,14 +152,8 @@ class RegisterRows(SimtKernel):
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`."""
-        return [
-            {
-                "tile": (64, 32, 32),
-                "thread_tile": (2, 1),
-                "warp_along": "n",
-                "min_ctas": _pair(problem),
-            }
-        ]
+        own = {"tile": (64, 32, 32), "thread_tile": (2, 1), "warp_along": "n"}
+        return [{**own, "min_ctas": _pair(problem)}]
 
 
 class ThreadTile1d(SimtKernel):
@@ -171,14 +165,8 @@ class ThreadTile1d(SimtKernel):
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`."""
-        return [
-            {
-                "tile": (64, 64, _flat(problem)),
-                "thread_tile": (8, 1),
-                "warp_along": "n",
-                "min_ctas": _pair(problem),
-            }
-        ]
+        own = {"tile": (64, 64, _flat(problem)), "thread_tile": (8, 1), "warp_along": "n"}
+        return [{**own, "min_ctas": _pair(problem)}]
 
 
 class ThreadTile2d(SimtKernel):
@@ -292,15 +280,9 @@ class DoubleBuffered(WarpTiled):
         if not options.keys().isdisjoint(("tile", "thread_tile")):
             tiles = (tiles[0]._replace(min_ctas=1),)
         turn = problem.A.major == "K" and problem.B.major == "MN"
+        common = {"skew": "padding", "results": "quads", "staging": "cp.async"}
         return [
-            {
-                "tile": tile,
-                "thread_tile": row.thread_tile,
-                "skew": "padding",
-                "results": "quads",
-                "staging": "cp.async",
-                "min_ctas": row.min_ctas,
-            }
+            {**common, **row._asdict(), "tile": tile}
             for row in tiles
             # The longer side first for the operand that need not be turned, and wait in registers.
             for tile in dict.fromkeys((_turned(row.tile, turn), _turned(row.tile, not turn)))
@@ -319,8 +301,4 @@ def _square(problem: GemmProblem, columns: int) -> dict[str, Any]:
     size = _bytes(problem)
     if size > 4:
         return {"tile": (64, 64, columns // 2), "thread_tile": (4, 4)}
-    return {
-        "tile": (128, 128, max(columns, _flat(problem))),
-        "thread_tile": (8, 8),
-        "min_ctas": 2,
-    }
+    return {"tile": (128, 128, max(columns, _flat(problem))), "thread_tile": (8, 8), "min_ctas": 2}

@@ -37,55 +37,27 @@ class Config:
 
     Which of the fields up to ``min_ctas`` may be set as options differs from kernel to kernel; the
     others follow from the problem.
-
-    Attributes
-    ----------
-    kernel
-        Its name.
-    tile
-        (bM, bN, bK): extents of the CTA tile.
-    thread_tile
-        (TM, TN): results of a thread.
-    warps
-        (m, n): warps along M and N; (0, 0) where threads are dealt out one after the other.
-    warp_along
-        ``"m"``, ``"n"`` or ``"k"``: the mode along which a warp's lanes lie, without ``warps``.
-    skew
-        ``"none"``, ``"turned"``, ``"padding"`` or ``"xor"``: where a tile lies in shared memory.
-    staging
-        ``"none"``: no copy overlaps the products. ``"registers"``: the next tile waits there;
-        ``"cp.async"``: it goes to shared memory by itself, where it need not be turned.
-    raster
-        Rows of tiles that share an L2 group.
-    min_ctas
-        CTAs per multiprocessor that the register count must leave room for.
-    results
-        How a thread's results lie in the tile.
-    dtype, out_dtype
-        Element type; type of C.
-    majors
-        ``"K"`` or ``"MN"`` for A and for B; ``"M"`` or ``"N"`` for C.
-    conj
-        Whether the conjugate of A, and of B, is meant.
-    bytes
-        Width in bytes of a gmem access of A, of B, and of C.
     """
 
     kernel: str
-    tile: tuple[int, int, int]
-    thread_tile: tuple[int, int]
+    tile: tuple[int, int, int]  #: (bM, bN, bK): extents of the CTA tile.
+    thread_tile: tuple[int, int]  #: (TM, TN): results of a thread.
+    #: (m, n): warps along M and N; (0, 0) where threads are dealt out one after the other.
     warps: tuple[int, int]
+    #: ``"m"``, ``"n"`` or ``"k"``: the mode along which lanes lie, without ``warps``.
     warp_along: str
-    skew: Skew
+    skew: Skew  #: Where a tile lies in shared memory.
+    #: ``"none"``: no copy overlaps the products. ``"registers"``: the next tile waits there;
+    #: ``"cp.async"``: it goes to shared memory by itself, where it need not be turned.
     staging: str
-    raster: int
-    min_ctas: int
-    results: Results
-    dtype: str
+    raster: int  #: Rows of tiles that share an L2 group.
+    min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
+    results: Results  #: How a thread's results lie in the tile.
+    dtype: str  #: Of A and B, and of C.
     out_dtype: str
-    majors: tuple[str, str, str]
-    conj: tuple[bool, bool]
-    bytes: tuple[int, int, int]
+    majors: tuple[str, str, str]  #: ``"K"`` or ``"MN"`` for A and for B; ``"M"`` or ``"N"`` for C.
+    conj: tuple[bool, bool]  #: Whether the conjugate of A, and of B, is meant.
+    bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
 
     @cached_property
     def name(self) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cute_gemm.kernels.simt.structure import WARP
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.unit import (
+    Emitter,
     TranslationUnit,
+    asserted,
     cpp_bool,
     cpp_shape,
+    element_proofs,
     entry,
     gemm_operation,
     layout_proofs,
 )
 
 if TYPE_CHECKING:
-    from cute_gemm.cute.layout import Layout
     from cute_gemm.kernels.simt.structure import Config, Operand, Structure
 
 _UNIT = """\
@@ -54,31 +56,21 @@ _OPERAND = """
 """
 
 
-class EmitSimt:
-    """Emitter of the tutorial kernels' templates, in the protocol of cutlass_library."""
+class EmitSimt(Emitter):
+    """Emitter of the tutorial kernels' templates."""
 
-    def __init__(self, operation_suffix: str = "") -> None:
-        self.operation_suffix = operation_suffix
+    template = _UNIT
 
-    def emit(self, operation: Any) -> str:
-        """Return the translation unit of an operation made by :func:`simt_operation`."""
-        from cutlass_library import DataTypeTag, SubstituteTemplate
-
-        config, parts = operation.config, operation.structure
-        tile = operation.tile_description
+    def values(self, config: Config, parts: Structure) -> dict[str, str]:
+        """See :meth:`Emitter.values`."""
         majors = f"A {config.majors[0]}, B {config.majors[1]}, C {config.majors[2]}"
-        values = {
+        return {
             "summary": f"{config.dtype}, majors {majors}",
-            "kernel": config.kernel,
-            "element": DataTypeTag[operation.A.element],
-            "element_c": DataTypeTag[operation.C.element],
-            "accumulator": DataTypeTag[tile.math_instruction.element_accumulator],
             "major_k_a": cpp_bool(config.majors[0] == "K"),
             "major_k_b": cpp_bool(config.majors[1] == "K"),
             "major_n_c": cpp_bool(config.majors[2] == "N"),
             "conj_a": cpp_bool(config.conj[0]),
             "conj_b": cpp_bool(config.conj[1]),
-            "raster": str(config.raster),
             "tile": cpp_shape(config.tile),
             "threads": parts.threads.cpp(),
             "values_m": parts.values[0].cpp(),
@@ -87,21 +79,20 @@ class EmitSimt:
             "lanes_k": str(WARP if config.warp_along == "k" else 1),
             "chunk": str(parts.chunk),
             "operands": "".join(_operand(operand) for operand in parts.operands),
-            "proofs": "\n".join(_proofs(config, parts)),
+            "proofs": _proofs(config, parts),
             "entry": entry(
-                operation.procedural_name() + self.operation_suffix,
+                config.name,
                 f"{config.threads}, {config.min_ctas}",
                 f"cute_gemm::{config.kernel}(cute_gemm::Gemm<Config>(\n"
                 "      A, B, C, m, n, k, lda, ldb, ldc, cute_gemm::scalar(alpha, alpha_ptr),\n"
                 "      cute_gemm::scalar(beta, beta_ptr)));",
             ),
         }
-        return SubstituteTemplate(_UNIT, values)
 
 
-def simt_operation(config: Config, structure: Structure) -> Any:
-    """Describe a tutorial kernel for `EmitSimt`."""
-    return gemm_operation(
+def emit_simt(config: Config, structure: Structure) -> TranslationUnit:
+    """Emit the unit of one config."""
+    operation = gemm_operation(
         config,
         structure,
         element=DTYPES[config.dtype].tag,
@@ -111,11 +102,6 @@ def simt_operation(config: Config, structure: Structure) -> Any:
         row_major=(config.majors[0] == "K", config.majors[1] != "K", config.majors[2] == "N"),
         conj=config.conj,
     )
-
-
-def emit_simt(config: Config, structure: Structure) -> TranslationUnit:
-    """Emit the unit of one config."""
-    operation = simt_operation(config, structure)
     return TranslationUnit(EmitSimt().emit(operation), operation.procedural_name())
 
 
@@ -136,22 +122,13 @@ def _operand(operand: Operand) -> str:
     )
 
 
-def _proofs(config: Config, parts: Structure) -> list[str]:
+def _proofs(config: Config, parts: Structure) -> str:
     """What the report evaluates in Python, stated as what C++ CuTe must compute too."""
-
-    def layout(name: str, of: Layout) -> list[tuple[str, str]]:
-        return layout_proofs(name, of, of.extents)
-
-    facts = [
-        (f"sizeof(Config::Element) == {DTYPES[config.dtype].bytes}", "Element"),
-        (f"sizeof(Config::ElementC) == {DTYPES[config.out_dtype].bytes}", "ElementC"),
-        *layout("Threads", parts.threads),
-        *layout("ValuesM", parts.values[0]),
-        *layout("ValuesN", parts.values[1]),
-    ]
+    layouts = {"Threads": parts.threads, "ValuesM": parts.values[0], "ValuesN": parts.values[1]}
     for operand in parts.operands:
-        facts += [
-            *layout(f"Copy{operand.name}::Threads", operand.threads),
-            *layout(f"Smem{operand.name}", operand.smem),
-        ]
-    return [f'static_assert({fact}, "{name}");' for fact, name in facts]
+        layouts[f"Copy{operand.name}::Threads"] = operand.threads
+        layouts[f"Smem{operand.name}"] = operand.smem
+    facts = element_proofs(config)
+    for name, layout in layouts.items():
+        facts += layout_proofs(name, layout, layout.extents)
+    return asserted(facts)

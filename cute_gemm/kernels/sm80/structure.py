@@ -25,50 +25,25 @@ class Config:
 
     The fields up to ``min_ctas``, and ``mma``, may be set as kernel options; the others follow from
     the problem.
-
-    Attributes
-    ----------
-    tile
-        (bM, bN, bK): extents of the CTA tile.
-    warps
-        (m, n): warps along M and N.
-    stages
-        k tiles in shared memory at a time.
-    copy
-        ``"auto"``: thread layouts, swizzles and ldmatrix kinds follow each operand's major.
-        ``"mn_major"``: the thread layout (16,T/16):(1,16) with vectors along M or N and MN-major
-        shared memory, whatever the operand's major.
-    raster
-        Rows of tiles that share an L2 group.
-    min_ctas
-        CTAs per multiprocessor that the register count must leave room for.
-    dtype, compute, out_dtype
-        Element type, type of the products, type of C.
-    mma
-        Name of the MMA atom.
-    majors
-        ``"K"`` or ``"MN"`` for A and for B, in memory.
-    exchange
-        C is row-major: the kernel computes C^T with A and B exchanged.
-    bytes
-        Width in bytes of a gmem access of A, of B, and of C.
-    kernel
-        ``"sm80_pipeline"``, or ``"tensor_core"``: the same without a pipeline, of one stage.
     """
 
-    tile: tuple[int, int, int]
-    warps: tuple[int, int]
-    stages: int
+    tile: tuple[int, int, int]  #: (bM, bN, bK): extents of the CTA tile.
+    warps: tuple[int, int]  #: (m, n): warps along M and N.
+    stages: int  #: k tiles in shared memory at a time.
+    #: ``"auto"``: thread layouts, swizzles and ldmatrix kinds follow each operand's major.
+    #: ``"mn_major"``: the thread layout (16,T/16):(1,16) with vectors along M or N and MN-major
+    #: shared memory, whatever the operand's major.
     copy: str
-    raster: int
-    min_ctas: int
-    dtype: str
+    raster: int  #: Rows of tiles that share an L2 group.
+    min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
+    dtype: str  #: Of the elements, of the products, and of C.
     compute: str
     out_dtype: str
-    mma: str
-    majors: tuple[str, str]
-    exchange: bool
-    bytes: tuple[int, int, int]
+    mma: str  #: Name of the MMA atom.
+    majors: tuple[str, str]  #: ``"K"`` or ``"MN"`` for A and for B, in memory.
+    exchange: bool  #: C is row-major: the kernel computes C^T with A and B exchanged.
+    bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
+    #: Or ``"tensor_core"``: the same without a pipeline, of one stage.
     kernel: str = "sm80_pipeline"
 
     @cached_property

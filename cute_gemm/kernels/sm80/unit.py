@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cute_gemm.cute.layout import Layout, from_map
-from cute_gemm.problem.dtypes import DTYPES, factor
+from cute_gemm.problem.dtypes import factor
 from cute_gemm.toolchain.unit import (
+    Emitter,
     TranslationUnit,
+    asserted,
     cpp_bool,
     cpp_extents,
     cpp_shape,
+    element_proofs,
     entry,
     gemm_operation,
     layout_proofs,
@@ -72,35 +75,25 @@ _SHARED_BYTES = (
 _PLAIN, _EXCHANGED = "A, B, C, m, n, k, lda, ldb, ldc", "B, A, C, n, m, k, ldb, lda, ldc"
 
 
-class EmitSm80Pipeline:
-    """Emitter of ``sm80_pipeline.cuh`` and ``tensor_core.cuh``, in cutlass_library's protocol."""
+class EmitSm80Pipeline(Emitter):
+    """Emitter of ``sm80_pipeline.cuh`` and ``tensor_core.cuh``."""
 
-    def __init__(self, operation_suffix: str = "") -> None:
-        self.operation_suffix = operation_suffix
+    template = _SM80_PIPELINE
 
-    def emit(self, operation: Any) -> str:
-        """Return the translation unit of an operation made by :func:`sm80_pipeline_operation`."""
-        from cutlass_library import DataTypeTag, SubstituteTemplate
-
-        config, parts = operation.config, operation.structure
-        tile = operation.tile_description
+    def values(self, config: Config, parts: Structure) -> dict[str, str]:
+        """See :meth:`Emitter.values`."""
         values = {
             "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
             f"C {'row' if config.exchange else 'column'}-major, copy={config.copy}",
-            "kernel": config.kernel,
-            "element": DataTypeTag[tile.math_instruction.element_a],
-            "element_c": DataTypeTag[operation.C.element],
-            "accumulator": DataTypeTag[tile.math_instruction.element_accumulator],
             "cta_tiler": cpp_shape(parts.tile),
             "tiled_mma": parts.mma.cpp(),
-            "raster": str(config.raster),
             "epilogue_tile": cpp_shape(parts.epilogue_tile),
             "epilogue_layout": parts.epilogue_layout.cpp(),
             "epilogue_stage": _mma_copy(parts.epilogue_stage, "Accumulator", "C"),
             "epilogue_copy": _gmem_copy(parts.epilogue_copy, "Accumulator"),
-            "proofs": "\n".join(_proofs(config, parts)),
+            "proofs": _proofs(config, parts),
             "entry": entry(
-                operation.procedural_name() + self.operation_suffix,
+                config.name,
                 f"{parts.mma.size}, {config.min_ctas}",
                 f"cute_gemm::{config.kernel}<Config>({_EXCHANGED if config.exchange else _PLAIN},\n"
                 "      cute_gemm::scalar(alpha, alpha_ptr), cute_gemm::scalar(beta, beta_ptr));",
@@ -115,13 +108,13 @@ class EmitSm80Pipeline:
                 f"{cpp_shape(plan.smem_layout.extents)}{{}}))",
                 f"smem_copy_{letter}": _mma_copy(plan.smem_copy, "Element", upper),
             }
-        return SubstituteTemplate(_SM80_PIPELINE, values)
+        return values
 
 
-def sm80_pipeline_operation(config: Config, structure: Structure) -> Any:
-    """Describe a kernel of the ``sm80_pipeline`` family for `EmitSm80Pipeline`."""
+def emit_sm80_pipeline(config: Config, structure: Structure) -> TranslationUnit:
+    """Emit the unit of one sm80_pipeline config."""
     atom = structure.mma.atom
-    return gemm_operation(
+    operation = gemm_operation(
         config,
         structure,
         element=factor(config.dtype, config.compute).tag,
@@ -131,20 +124,15 @@ def sm80_pipeline_operation(config: Config, structure: Structure) -> Any:
         row_major=(config.majors[0] == "K", config.majors[1] != "K", config.exchange),
     )
 
-
-def emit_sm80_pipeline(config: Config, structure: Structure) -> TranslationUnit:
-    """Emit the unit of one sm80_pipeline config."""
-    operation = sm80_pipeline_operation(config, structure)
     return TranslationUnit(EmitSm80Pipeline().emit(operation), operation.procedural_name())
 
 
-def _proofs(config: Config, parts: Structure) -> list[str]:
+def _proofs(config: Config, parts: Structure) -> str:
     """Everything that the report evaluates in Python, stated as what C++ CuTe must compute too."""
     threads, (a, b) = parts.mma.size, parts.operands
     facts = [
         (f"size(Config::TiledMma{{}}) == {threads}", "threads"),
-        (f"sizeof(Config::Element) == {DTYPES[config.dtype].bytes}", "Element"),
-        (f"sizeof(Config::ElementC) == {DTYPES[config.out_dtype].bytes}", "ElementC"),
+        *element_proofs(config),
         (cpp_extents("Config::CtaTiler{}", (a.extents[0], *b.extents)), "CtaTiler"),
         (f"{_SHARED_BYTES} == {parts.smem}", "shared memory"),
         *layout_proofs("EpilogueLayout", parts.epilogue_layout, parts.epilogue_tile),
@@ -167,7 +155,7 @@ def _proofs(config: Config, parts: Structure) -> list[str]:
         facts.append(
             (_same(f"Config::TiledMma{{}}.get_layout{letter}_TV()", held), f"TiledMma: {letter}")
         )
-    return [f'static_assert({fact}, "{name}");' for fact, name in facts]
+    return asserted(facts)
 
 
 def _copy_proofs(name: str, tv: str, copy: TiledCopy, threads: int) -> list[tuple[str, str]]:
