@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.problem.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from cute_gemm.cute.copies import TiledCopy
+    from cute_gemm.cute.layout import Layout
 
 #: What a kernel does that works ahead of itself.
 IN_VAIN = "after the last k-tile, in vain"
@@ -34,21 +39,33 @@ def by_last_tile(load: GlobalAccess) -> list[GlobalAccess]:
 
 def cut_vectors(load: GlobalAccess, part: str) -> list[GlobalAccess]:
     """Return the elements of the vectors of A or B that straddle an end, if there are any."""
-    element, width = load.vector
     mode = "k" if load.axis else {"A": "m", "B": "n"}[load.operand]
-    cut = replace(
-        load,
-        instruction="ld.global",
-        bits=8 * element,
-        tail="elements",
-        width=width,
-        targets=None,
-        limit="a vector that straddles the matrix's end goes element by element",
-        mend=f"pad {mode} to a multiple of {width}, with zeros",
-        part=part,
-    )
+    limit = "a vector that straddles the matrix's end goes element by element"
+    mend = f"pad {mode} to a multiple of {load.vector[1]}, with zeros"
+    load = replace(load, instruction="ld.global", targets=None, limit=limit, mend=mend, part=part)
+    return element_by_element(load)
+
+
+def element_by_element(access: GlobalAccess) -> list[GlobalAccess]:
+    """Return the accesses of the vectors that straddle the end, if there are any."""
+    element, width = access.vector
+    cut = replace(access, bits=8 * element, tail="elements", width=width)
     some = width > 1 and any(cut.straddling(valid).any() for valid, _, _ in cut.tile_classes())
     return [cut] if some else []
+
+
+def shared(
+    operand: str,
+    direction: Literal["load", "store"],
+    copy: TiledCopy,
+    layout: Layout,
+    extents: tuple[int, int],
+    **more: Any,
+) -> SharedAccess:
+    """Return the access of a tile of ``extents`` in shared memory that a tiled copy makes."""
+    atom, offsets = copy.atom, copy.vector_offsets(layout, extents)
+    more |= {"layout": layout, "coords": copy.requests(extents), "element_bits": copy.element_bits}
+    return SharedAccess(operand, direction, atom.name, atom.bits, offsets, **more)
 
 
 def stored(

@@ -357,20 +357,16 @@ class _Jax(_Exchange):
 
 
 LIBRARIES = {x.name: x for x in (_Numpy(), _Cupy(), _Torch(), _Jax(), _Exchange())}
-#: Classes that an adapter reads: (first part of their module, name) -> library.
-_CLASSES = {
-    ("numpy", "ndarray"): "numpy",
-    ("cupy", "ndarray"): "cupy",
-    ("torch", "Tensor"): "torch",
-}
+#: Classes that an adapter of their own reads: library, which is the first part of their module.
+_CLASSES = {("numpy", "ndarray"), ("cupy", "ndarray"), ("torch", "Tensor")}
 
 
 @lru_cache(maxsize=256)
 def _adapter(kind: Any) -> _Exchange:
     """Return the adapter that reads arrays of this class."""
     for base in kind.__mro__:
-        library = _CLASSES.get((base.__module__.partition(".")[0], base.__name__))
-        if library:
+        library = base.__module__.partition(".")[0]
+        if (library, base.__name__) in _CLASSES:
             return LIBRARIES[library]
     return LIBRARIES["dlpack"]
 

@@ -50,24 +50,25 @@ extern "C" __global__ void __launch_bounds__({bounds})
 """
 
 
-def gemm_operation(
-    config: Any,
-    structure: Any,
+def cutlass_operation(
+    name: str,
     *,
-    element: str,
+    types: tuple[str, str, str],
     instruction: tuple[tuple[int, int, int], str, int],
+    tile: tuple[int, int, int],
     stages: int,
     warps: tuple[int, int],
-    row_major: tuple[bool, bool, bool],
+    row_major: tuple[bool, ...],
+    aligned: tuple[int, ...],
     conj: tuple[bool, bool] = (False, False),
+    saturate: bool = False,
 ) -> Any:
-    """Describe a kernel as cutlass_library does: a ``GemmOperation`` with the config beside it.
+    """Return cutlass_library's ``GemmOperation`` of that name.
 
-    ``config`` has ``name``, ``tile``, ``dtype``, ``out_dtype`` and ``bytes``. A and B are
-    multiplied as ``element``, a member of ``cutlass_library.DataType``. ``instruction``: extents of
+    ``types``: members of ``DataType``, of the factors, the sums and C; ``instruction``: extents of
     the math instruction, member of ``OpcodeClass``, lowest compute capability; ``stages``: k tiles
-    in shared memory at a time; ``warps``: along M and N, (0, 0) for none in particular;
-    ``row_major``: of A (M, K), B (K, N) and C (M, N); ``conj``: of A and B.
+    in shared memory at a time; ``row_major`` and ``aligned`` (elements of an access): of A (M, K),
+    B (K, N) and C (M, N).
     """
     from cutlass_library import (
         ComplexTransform,
@@ -75,6 +76,7 @@ def gemm_operation(
         GemmKind,
         LayoutType,
         MathInstruction,
+        MathOperation,
         OpcodeClass,
         TensorDescription,
         TileDescription,
@@ -82,40 +84,43 @@ def gemm_operation(
     from cutlass_library.gemm_operation import GemmOperation
 
     class Operation(GemmOperation):
-        def __init__(self) -> None:
-            row, out = DTYPES[config.dtype], DTYPES[config.out_dtype]
-            sums = DataType[DTYPES[row.accumulator].tag]
-            shape, opcode, minimum_cc = instruction
-            math = MathInstruction(
-                list(shape), DataType[element], DataType[element], sums, OpcodeClass[opcode]
-            )
-            count = [*warps, 1] if warps[0] else None
-            tile = TileDescription(list(config.tile), stages, count, math, minimum_cc, 1024)
-            layouts = [
-                LayoutType.RowMajor if rows else LayoutType.ColumnMajor for rows in row_major
-            ]
-            transforms = [ComplexTransform.conj if flag else ComplexTransform.none for flag in conj]
-            a, b = (
-                TensorDescription(DataType[element], layout, width // row.bytes, transform)
-                for layout, width, transform in zip(layouts, config.bytes, transforms, strict=False)
-            )
-            c = TensorDescription(DataType[out.tag], layouts[2], config.bytes[2] // out.bytes)
-            super().__init__(GemmKind.Universal, minimum_cc, tile, a, b, c, sums)
-            self.config, self.structure = config, structure
-
         def procedural_name(self) -> str:
-            name: str = config.name
+            """Our symbol: CUTLASS's name leaves out C's layout and the warps."""
             return name
 
-    return Operation()
+    element, sums, out = (DataType[tag] for tag in types)
+    shape, opcode, minimum_cc = instruction
+    kind = MathOperation.multiply_add_saturate if saturate else MathOperation.multiply_add
+    math = MathInstruction(list(shape), element, element, sums, OpcodeClass[opcode], kind)
+    count = [*warps, 1] if warps[0] else None
+    tensors = [
+        TensorDescription(
+            of,
+            LayoutType.RowMajor if rows else LayoutType.ColumnMajor,
+            width,
+            ComplexTransform.conj if turned else ComplexTransform.none,
+        )
+        for of, rows, width, turned in zip(
+            (element, element, out), row_major, aligned, (*conj, False), strict=True
+        )
+    ]
+    described = TileDescription(list(tile), stages, count, math, minimum_cc, 1024)
+    return Operation(GemmKind.Universal, minimum_cc, described, *tensors, sums)
 
 
 class Emitter:
-    """An emitter in the protocol of cutlass_library, of operations made by `gemm_operation`."""
+    """An emitter of one config's kernel, in the protocol of cutlass_library.
+
+    The config has ``name``, ``kernel``, ``tile``, ``warps``, ``raster``, ``dtype``, ``out_dtype``
+    and ``bytes``.
+    """
 
     template: ClassVar[str]
 
-    def values(self, config: Any, structure: Any) -> dict[str, str]:
+    def __init__(self, config: Any, structure: Any) -> None:
+        self.config, self.structure = config, structure
+
+    def values(self) -> dict[str, str]:
         """Return what the template's names stand for, but for those that every kernel has."""
         raise NotImplementedError
 
@@ -123,17 +128,35 @@ class Emitter:
         """Return the translation unit of an operation."""
         from cutlass_library import DataTypeTag, SubstituteTemplate
 
-        config, math = operation.config, operation.tile_description.math_instruction
+        math = operation.tile_description.math_instruction
         values = {
-            "kernel": config.kernel,
+            "kernel": self.config.kernel,
             "element": DataTypeTag[math.element_a],
             "element_c": DataTypeTag[operation.C.element],
             "accumulator": DataTypeTag[math.element_accumulator],
-            "raster": str(config.raster),
-            **self.values(config, operation.structure),
+            "raster": str(self.config.raster),
+            **self.values(),
         }
         text: str = SubstituteTemplate(self.template, values)
         return text
+
+    def unit(self, element: str, **more: Any) -> TranslationUnit:
+        """Emit the unit; A and B are multiplied as ``element``, the rest is `cutlass_operation`'s.
+
+        ``warps`` of a config may be (0, 0), for none in particular.
+        """
+        config = self.config
+        row, out = DTYPES[config.dtype], DTYPES[config.out_dtype]
+        a, b, c = config.bytes
+        operation = cutlass_operation(
+            config.name,
+            types=(element, DTYPES[row.accumulator].tag, out.tag),
+            tile=config.tile,
+            warps=config.warps,
+            aligned=(a // row.bytes, b // row.bytes, c // out.bytes),
+            **more,
+        )
+        return TranslationUnit(self.emit(operation), config.name)
 
 
 def asserted(facts: list[tuple[str, str]]) -> str:

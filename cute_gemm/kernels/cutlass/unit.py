@@ -14,7 +14,7 @@ from cute_gemm.kernels.cutlass.config import MATH, CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.maps import StoreMap
 from cute_gemm.kernels.cutlass.shared import shared_tile, simt_interleave
 from cute_gemm.problem.dtypes import dtype
-from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, entry
+from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, cutlass_operation, entry
 
 _UNIT = """\
 // CUTLASS 2.x GemmUniversal, emitted by cutlass_library (EmitGemmUniversalInstance). It writes a
@@ -95,47 +95,21 @@ def _operation(config: CutlassUniversalConfig) -> Any:
 
     With a row-major C that is the transposed problem, whose first operand is B.
     """
-    from cutlass_library import (
-        DataType,
-        GemmKind,
-        LayoutType,
-        MathInstruction,
-        MathOperation,
-        OpcodeClass,
-        TensorDescription,
-        TileDescription,
-    )
-    from cutlass_library.gemm_operation import GemmOperation
-
-    class Operation(GemmOperation):
-        def procedural_name(self) -> str:
-            """Our symbol: CUTLASS's name leaves out C's layout and the warps."""
-            return config.name
-
     row = MATH[config.math]
-    element, accumulator = DataType[config.element.tag], DataType[config.sums.tag]
-    # CUTLASS has no other int8 instruction for tensor cores.
-    saturate = "_saturate" if config.math == "int8" else ""
-    kind = MathOperation[f"multiply_add{saturate}"]
-    math = MathInstruction(
-        list(row.instruction), element, element, accumulator, OpcodeClass[row.opcode], kind
-    )
-    tile = TileDescription(
-        list(config.instance_tile), config.stages, [*config.instance_warps, 1], math, 80, 1024
-    )
     # A(M,K) with a contiguous M, and B(N,K) with a contiguous K, are column-major BLAS operands.
-    column, row_major = LayoutType.ColumnMajor, LayoutType.RowMajor
     first, second = (config.major_a, config.align_a), (config.major_b, config.align_b)
     if not config.exchange:
         first, second = second, first
-    return Operation(
-        GemmKind.Universal,
-        80,
-        tile,
-        TensorDescription(element, row_major if first[0] == "K" else column, first[1]),
-        TensorDescription(element, column if second[0] == "K" else row_major, second[1]),
-        TensorDescription(DataType[dtype(config.out_dtype).tag], column, config.align_c),
-        accumulator,
+    return cutlass_operation(
+        config.name,
+        types=(config.element.tag, config.sums.tag, dtype(config.out_dtype).tag),
+        instruction=(row.instruction, row.opcode, 80),
+        tile=config.instance_tile,
+        stages=config.stages,
+        warps=config.instance_warps,
+        row_major=(first[0] == "K", second[0] != "K", False),
+        aligned=(first[1], second[1], config.align_c),
+        saturate=config.math == "int8",  # the only int8 instruction that CUTLASS has there
     )
 
 

@@ -17,7 +17,14 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, with_options
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config, Operand, Structure, structure
-from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, stored
+from cute_gemm.kernels.staging import (
+    IN_VAIN,
+    by_last_tile,
+    cut_vectors,
+    element_by_element,
+    shared,
+    stored,
+)
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.signature import Launch
 
@@ -287,38 +294,28 @@ def _copied(
     wide: bool,
 ) -> list[Access]:
     """The copy of A or B to shared memory."""
-    load_coords = operand.load.requests(operand.extents)
-    offsets = operand.store.vector_offsets(operand.smem, operand.extents)
+    if not executions:
+        return []
+    name, extents, mend = operand.name, operand.extents, _bank_mend(config)
+    store = shared(
+        name, "store", operand.store, operand.smem, extents, executions=executions, mend=mend
+    )
     axis = 0 if operand.major == "MN" else 1
     limit = access_bytes(matrix, False)[1] if wide else "a thread copies one element at a time"
     load = GlobalAccess(
-        operand=operand.name,
+        operand=name,
         direction="load",
         instruction=operand.load.atom.name,
         bits=operand.load.atom.bits,
         matrix=matrix,
-        tile=operand.extents,
-        coords=load_coords,
+        tile=extents,
+        coords=operand.load.requests(extents),
         axis=axis,
         sweeps=sweeps,
         limit=limit if operand.load.atom.bits < 128 else "",
         tail="full",
-        targets=offsets if operand.asynchronous else None,
+        targets=store.offsets if operand.asynchronous else None,
     )
-    store = SharedAccess(
-        operand=operand.name,
-        direction="store",
-        instruction=operand.store.atom.name,
-        bits=operand.store.atom.bits,
-        offsets=offsets,
-        executions=executions,
-        layout=operand.smem,
-        coords=operand.store.requests(operand.extents),
-        element_bits=operand.store.element_bits,
-        mend='kernel="bank_free"' if config.kernel == "vectorized" else "",
-    )
-    if not executions:
-        return []
     if config.staging == "none":
         return [load, *_cut(load), store]
     # The last k-tile is loaded first.
@@ -355,8 +352,13 @@ def _fragments(config: Config, parts: Structure, index: int, executions: int) ->
         layout=operand.smem,
         coords=coords,
         element_bits=8 * element,
-        mend='kernel="bank_free"' if config.kernel == "vectorized" else "",
+        mend=_bank_mend(config),
     )
+
+
+def _bank_mend(config: Config) -> str:
+    """What fixes bank conflicts."""
+    return 'kernel="bank_free"' if config.kernel == "vectorized" else ""
 
 
 def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bool) -> list[Access]:
@@ -376,11 +378,9 @@ def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bo
     widest, limit = access_bytes(problem.C, False)
     bits = 8 * DTYPES[config.out_dtype].bytes * vector
     if bits < 8 * widest:
-        limit = (
-            f"a thread has {vector} neighbouring results"
-            if vector > 1
-            else ("a thread's results are not neighbours")
-        )
+        limit = "a thread's results are not neighbours"
+        if vector > 1:
+            limit = f"a thread has {vector} neighbouring results"
     store = GlobalAccess(
         operand="C",
         direction="store",
@@ -395,19 +395,10 @@ def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bo
         unit="CTA",
         tail="full",
     )
-    stores = [store]
-    if vector > 1:
-        cut = replace(
-            store,
-            bits=8 * DTYPES[config.out_dtype].bytes,
-            tail="elements",
-            width=vector,
-            limit="a vector that straddles C's end goes element by element",
-            mend=f"pad {'mn'[axis]} to a multiple of {vector}",
-            part="cut vectors",
-        )
-        if any(cut.straddling(valid).any() for valid, _, _ in cut.tile_classes()):
-            stores.append(cut)
+    limit = "a vector that straddles C's end goes element by element"
+    mend = f"pad {'mn'[axis]} to a multiple of {vector}"
+    cut = replace(store, limit=limit, mend=mend, part="cut vectors")
+    stores = [store, *element_by_element(cut)]
     loads = [replace(one, direction="load", instruction="ld.global") for one in stores]
     return [*(loads if reads_c else []), *stores]
 

@@ -14,7 +14,6 @@ from cute_gemm.toolchain.unit import (
     cpp_shape,
     element_proofs,
     entry,
-    gemm_operation,
     layout_proofs,
 )
 
@@ -61,8 +60,9 @@ class EmitSimt(Emitter):
 
     template = _UNIT
 
-    def values(self, config: Config, parts: Structure) -> dict[str, str]:
+    def values(self) -> dict[str, str]:
         """See :meth:`Emitter.values`."""
+        config, parts = self.config, self.structure
         majors = f"A {config.majors[0]}, B {config.majors[1]}, C {config.majors[2]}"
         return {
             "summary": f"{config.dtype}, majors {majors}",
@@ -92,17 +92,13 @@ class EmitSimt(Emitter):
 
 def emit_simt(config: Config, structure: Structure) -> TranslationUnit:
     """Emit the unit of one config."""
-    operation = gemm_operation(
-        config,
-        structure,
-        element=DTYPES[config.dtype].tag,
+    return EmitSimt(config, structure).unit(
+        DTYPES[config.dtype].tag,
         instruction=((1, 1, 1), "Simt", 80),
         stages=config.buffers,
-        warps=config.warps,
         row_major=(config.majors[0] == "K", config.majors[1] != "K", config.majors[2] == "N"),
         conj=config.conj,
     )
-    return TranslationUnit(EmitSimt().emit(operation), operation.procedural_name())
 
 
 def _operand(operand: Operand) -> str:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
+from cute_gemm.access import Access, GlobalAccess, Partition, Shares, Work
+from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import OptionError, UnsupportedError
@@ -28,7 +29,7 @@ from cute_gemm.kernels.sm80.structure import (
     structure,
     tiled_mma,
 )
-from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, stored
+from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, shared, stored
 from cute_gemm.model.price import Pace
 from cute_gemm.problem.dtypes import DTYPES, factor
 from cute_gemm.toolchain.signature import Launch
@@ -330,8 +331,9 @@ def _operand_accesses(
         plan.smem_layout.stride[:2],  # type: ignore[index]
         plan.smem_layout.swizzle,
     )
-    asynchronous = copy.atom.name == "cp.async"
-    coords, offsets = copy.requests(plan.extents), copy.vector_offsets(one_stage, plan.extents)
+    store = shared(
+        plan.source, "store", choose.shared_side(copy), one_stage, plan.extents, mend=shared_mend
+    )
     load = GlobalAccess(
         operand=plan.source,
         direction="load",
@@ -339,50 +341,23 @@ def _operand_accesses(
         bits=copy.atom.bits,
         matrix=matrix,
         tile=plan.extents,
-        coords=coords,
+        coords=store.coords,  # type: ignore[arg-type]
         axis=0 if plan.major == "MN" else 1,
         sweeps=sweeps,
         limit=limit,
         mend=mend,
-        targets=offsets if asynchronous else None,
-    )
-    store = SharedAccess(
-        operand=plan.source,
-        direction="store",
-        instruction="cp.async" if asynchronous else "st.shared",
-        bits=copy.atom.bits,
-        offsets=offsets,
-        mend=shared_mend,
-        layout=one_stage,
-        coords=coords,
-        element_bits=copy.element_bits,
+        targets=store.offsets if copy.atom.name == "cp.async" else None,
     )
     loads = by_last_tile(load) if executions else []
     cuts = [cut for last in loads[-1:] for cut in cut_vectors(last, "last k-tile, cut vectors")]
     reader = plan.smem_copy
-    blocks = SharedAccess(
-        operand=plan.source,
-        direction="load",
-        instruction=reader.atom.name,
-        bits=reader.atom.bits,
-        offsets=reader.vector_offsets(one_stage, plan.extents),
-        executions=executions,
-        mend=shared_mend,
-        layout=one_stage,
-        coords=reader.requests(plan.extents),
-        element_bits=reader.element_bits,
-    )
-    # Fragments are loaded a block ahead: after the last k tile too, one block in vain.
-    block = (plan.extents[0], reader.tile[1])
-    beyond = replace(
-        blocks,
-        offsets=reader.vector_offsets(one_stage, block),
-        coords=reader.requests(block),
-        executions=ctas,
-        unit="CTA",
-        part=IN_VAIN,
-    )
-    readers = [blocks, beyond] if config.stages > 1 else [blocks]
+    read: dict[str, Any] = {"executions": executions, "mend": shared_mend}
+    readers = [shared(plan.source, "load", reader, one_stage, plan.extents, **read)]
+    if config.stages > 1:
+        # Fragments are loaded a block ahead: after the last k tile too, one block in vain.
+        block = (plan.extents[0], reader.tile[1])
+        read |= {"executions": ctas, "unit": "CTA", "part": IN_VAIN}
+        readers.append(shared(plan.source, "load", reader, one_stage, block, **read))
     copied: list[Access] = [*loads, *cuts, *stored(store, loads, cuts)]
     return [*copied, *(readers if executions else [])]
 
@@ -393,9 +368,9 @@ def _epilogue_accesses(
     ctas = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1]) * problem.l
     chunks = parts.tile[1] // parts.epilogue_tile[1]
     stage, copy, tile = parts.epilogue_stage, parts.epilogue_copy, parts.epilogue_tile
-    own = copy.requests((parts.tile[0], parts.tile[1]))  # as the kernel sees C
-    extents = (parts.tile[0], parts.tile[1])
-    coords, axis = own, 0
+    extents = (parts.tile[0], parts.tile[1])  # as the kernel sees C
+    coords = own = copy.requests(extents)
+    axis = 0
     if config.exchange:
         coords, extents, axis = own[..., ::-1], extents[::-1], 1
     bits = copy.values * 8 * DTYPES[config.out_dtype].bytes
@@ -415,17 +390,8 @@ def _epilogue_accesses(
         limit=limit,
         unit="CTA",
     )
-    staged = SharedAccess(
-        operand="C",
-        direction="store",
-        instruction=stage.atom.name,
-        bits=stage.atom.bits,
-        offsets=stage.vector_offsets(parts.epilogue_layout, tile),
-        executions=ctas * chunks,
-        unit="CTA",
-        layout=parts.epilogue_layout,
-        coords=stage.requests(tile),
-        element_bits=stage.element_bits,
+    staged = shared(
+        "C", "store", stage, parts.epilogue_layout, tile, executions=ctas * chunks, unit="CTA"
     )
     in_chunk = own % np.array(tile)
     read = replace(

@@ -77,7 +77,6 @@ class OperandPlan:
 
     source: str
     major: str
-    smem_major: str
     gmem_copy: TiledCopy
     smem_atom: Layout
     smem_layout: Layout
@@ -186,7 +185,6 @@ def structure(config: Config) -> Structure:
             OperandPlan(
                 source=source,
                 major=major,
-                smem_major=smem_major,
                 gmem_copy=copy,
                 smem_atom=atom,
                 smem_layout=tile_to_shape(atom, (*extents, config.stages)),

@@ -17,7 +17,6 @@ from cute_gemm.toolchain.unit import (
     cpp_shape,
     element_proofs,
     entry,
-    gemm_operation,
     layout_proofs,
 )
 
@@ -80,8 +79,9 @@ class EmitSm80Pipeline(Emitter):
 
     template = _SM80_PIPELINE
 
-    def values(self, config: Config, parts: Structure) -> dict[str, str]:
+    def values(self) -> dict[str, str]:
         """See :meth:`Emitter.values`."""
+        config, parts = self.config, self.structure
         values = {
             "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
             f"C {'row' if config.exchange else 'column'}-major, copy={config.copy}",
@@ -114,17 +114,12 @@ class EmitSm80Pipeline(Emitter):
 def emit_sm80_pipeline(config: Config, structure: Structure) -> TranslationUnit:
     """Emit the unit of one sm80_pipeline config."""
     atom = structure.mma.atom
-    operation = gemm_operation(
-        config,
-        structure,
-        element=factor(config.dtype, config.compute).tag,
+    return EmitSm80Pipeline(config, structure).unit(
+        factor(config.dtype, config.compute).tag,
         instruction=(atom.shape_mnk, atom.opcode_class, atom.minimum_cc),
         stages=config.stages,
-        warps=config.warps,
         row_major=(config.majors[0] == "K", config.majors[1] != "K", config.exchange),
     )
-
-    return TranslationUnit(EmitSm80Pipeline().emit(operation), operation.procedural_name())
 
 
 def _proofs(config: Config, parts: Structure) -> str:
