@@ -75,7 +75,10 @@ class AccessRow:
     means over the requests that the verdict is about: for global memory those of the interior tiles
     (of all tiles if the matrix fills none), for shared memory all. ``sectors`` are as the hardware
     counts them, ``l2_sectors`` those that L2 is asked for, which differ for 16-byte ``cp.async``
-    off a sector (``gmem.analyze``). A figure that the memory space does not have is None.
+    off a sector (``gmem.analyze``). ``interior_tiles`` and ``edge_tiles`` are visits of tiles that
+    the matrix fills, and of those it does not; ``edge_...`` are the figures in the latter, if there
+    are any. ``verdict`` and ``why`` are ``good`` in words, and what it comes from when it is not.
+    A figure that the memory space does not have is None.
     """
 
     access: Access
@@ -116,10 +119,8 @@ class AccessRow:
         """Bytes used over bytes of the sectors that L2 is asked for."""
         return getattr(self.counts, "efficiency", None)
 
-    # Visits of tiles that are full, and of those that the matrix does not fill.
     interior_tiles = property(lambda row: getattr(row.found.interior, "tiles", None))
     edge_tiles = property(lambda row: getattr(row.found.edge, "tiles", None))
-    # In the edge tiles, if there are any.
     edge_sectors = property(lambda row: row._at_edge("sectors"))
     edge_l2_sectors = property(lambda row: row._at_edge("l2_sectors"))
     edge_efficiency = property(lambda row: row._at_edge("efficiency"))
@@ -156,7 +157,6 @@ class AccessRow:
             return found.conflict_free
         return found.coalesced and getattr(found, "legal", True)
 
-    # The same in words, and what it comes from, when it is not good.
     verdict = property(lambda row: row._words[0])
     why = property(lambda row: row._words[1])
 
