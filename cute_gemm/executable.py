@@ -140,10 +140,12 @@ class Executable:
         self, bound: Callable[..., None], a: Operand, b: Operand, c: Operand, beta: Scalar
     ) -> None:
         """Copy in, compute, copy out."""
+        from cute_gemm.run.driver import entered
         from cute_gemm.run.memory import allocate_like, download, upload
 
         device, C = self.plan.device or 0, host_array(c)
         with (
+            entered(device),
             upload(host_array(a), device) as on_a,
             upload(host_array(b), device) as on_b,
             upload(C, device) if beta.value != 0 else allocate_like(C, device) as on_c,

@@ -295,6 +295,9 @@ def test_the_host_needs_no_gpu(monkeypatch):
     assert [size.label for size in found.sizes] == ["16", "40x30x20"]
     assert all(entry.speed.of_cublas is None for size in found.sizes for entry in size.entries)
     assert "cuBLAS" not in str(found)
+    batch = bench.bench(["TN"], "host", [16, (9, 8, 7)], order="C", l=3, rounds=2)
+    assert batch.ok and [size.label for size in batch.sizes] == ["3 x 16", "3 x 9x8x7"]
+    assert batch.to_dict()["sizes"][0]["l"] == 3 and "M=9 N=8 K=7 L=3" in str(batch)
     for more in ({"kernels": ["host", "naive"]}, {"kernels": "host", "against": [print]}):
         with pytest.raises(NoGpuError, match="there is none"):
             bench.bench(sizes=[16], **more)
@@ -507,12 +510,12 @@ def test_the_command_takes_every_argument(command, monkeypatch):
     monkeypatch.setattr(bench_command, "bench", instead)
     command("NT", "--kernels", "all", "--sizes", "8,1x2x3", "--dtype", "float16",
             "--compute", "tf32", "--order", "C", "--rounds", "4", "--seed", "6", "--no-check",
-            "--against", "a:b", "--against", "c:d")  # fmt: skip
+            "--against", "a:b", "--against", "c:d", "-l", "5")  # fmt: skip
     del seen["progress"]
     assert seen == {
         "ops": ["NT"], "kernels": "all", "sizes": [(8, 8, 8), (1, 2, 3)], "dtype": "float16",
         "compute": "tf32", "order": "C", "rounds": 4, "seed": 6, "check": False,
-        "against": ["a:b", "c:d"],
+        "against": ["a:b", "c:d"], "l": 5,
     }  # fmt: skip
     command()
     assert (seen["ops"], seen["kernels"]) == (["NN", "NT", "TN", "TT"], "ladder")

@@ -101,6 +101,23 @@ def test_one_product_serves_every_op(dtype, op):
     assert verify(p, A, B, result(p, factors)).ok
 
 
+@pytest.mark.parametrize("order", ["F", "C"])
+@pytest.mark.parametrize("op", ["NT", "CN"])
+def test_a_batch(op, order):
+    p = from_sizes(op, m=M, n=N, k=K, l=3, dtype="complex64", order=order)
+    factors = Factors(p, seed=2)
+    A, B = (factors.stored(*factors.form(name, op)) for name in "AB")
+    assert A.shape[0] == B.shape[0] == 3
+    assert all(x.flags.f_contiguous for x in (*A, *B))
+    C = factors.left @ factors.right
+    if order == "F":
+        C = np.ascontiguousarray(C.swapaxes(1, 2)).swapaxes(1, 2)
+    reference = Reference(p, factors)
+    assert reference.check(C).wrong == 0 and verify(p, A, B, C).ok
+    C[2, 69, 7] += 1
+    assert (reference.check(C).wrong, reference.check(C).worst) == (1, (2, 69, 7))
+
+
 def test_equal_forms_are_held_once():
     real, complex_ = (Factors(problem(t), 0) for t in ("float32", "complex64"))
     assert real.form("A", "TN") == real.form("A", "CN") == real.form("A", "HT")

@@ -20,7 +20,7 @@ from cute_gemm.kernels import registry
 from cute_gemm.measure import bench
 from cute_gemm.measure.profile import Case, predict
 from cute_gemm.problem.verify import verify
-from cute_gemm.run.launch import why_no_gpu
+from cute_gemm.run.driver import why_no_gpu
 from cute_gemm.toolchain.nvrtc import build
 
 OPS = ("NN", "NT", "TN", "TT")

@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sizes", default="4096", metavar="LIST",
         help="N, or MxNxK, several with commas: 1024,4096,1000x1003x1001 (default 4096)",
     )  # fmt: skip
+    parser.add_argument("-l", type=int, default=1, help="products of a batch (default 1)")
     parser.add_argument("--dtype", default="float32", help="of A and B (default float32)")
     add(parser, "--compute", "--order")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of timing (default 9)")
@@ -67,7 +68,7 @@ def command(arguments: argparse.Namespace) -> int:
         found = bench(
             arguments.ops, arguments.kernels, sizes, arguments.dtype, progress=progress,
             check=not arguments.no_check,
-            **named(arguments, "compute", "order", "rounds", "seed", "against"),
+            **named(arguments, "l", "compute", "order", "rounds", "seed", "against"),
         )  # fmt: skip
     if arguments.json == "-":
         print(found.to_json())

@@ -60,7 +60,7 @@ def explain(
 
     found = explained(kernel, **arguments)
     # Not the options: they are of this kernel's config.
-    known = ("m", "n", "k", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
+    known = ("m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
              "compute", "arch")  # fmt: skip
     same = {name: arguments[name] for name in known if name in arguments}
     following: list[Next] = []

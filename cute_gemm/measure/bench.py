@@ -37,7 +37,14 @@ from cute_gemm.measure.compare import (
     of_kernel,
     timed,
 )  # fmt: skip
-from cute_gemm.measure.matrices import DeviceMatrices, Factors, Reference, copies_past_l2, l2_bytes
+from cute_gemm.measure.matrices import (
+    DeviceMatrices,
+    Factors,
+    Reference,
+    copies_past_l2,
+    l2_bytes,
+    stacked,
+)
 from cute_gemm.measure.result import BenchResult, Entry, Outcome, SizeResult, Speed
 from cute_gemm.measure.timing import Samples, device_clock, host_clock, interleave
 from cute_gemm.problem.dtypes import dtype as dtype_row
@@ -61,7 +68,7 @@ _HOST_MNK = 1 << 30
 def bench(
     ops: Sequence[str] = OPS, kernels: str | Sequence[str] = "ladder",
     sizes: Sequence[int | tuple[int, int, int]] = (4096,), dtype: str = "float32", *,
-    compute: str | None = None, order: Order = "F", rounds: int = 9, seed: int = 0,
+    l: int = 1, compute: str | None = None, order: Order = "F", rounds: int = 9, seed: int = 0,
     check: bool = True, against: Sequence[str | Function] = (), device: int = 0,
     progress: Progress | None = None,
 ) -> BenchResult:  # fmt: skip
@@ -77,8 +84,9 @@ def bench(
 
     ``kernels`` are ``"ladder"``, the tutorial kernels from the loop on the host to cuBLAS;
     ``"all"``; or names, also as one string with commas. A size is ``n`` for n x n x n, or
-    ``(m, n, k)``. ``compute`` may be ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or
-    ``"C"``, is that of C; ``rounds`` is how often each kernel is timed.
+    ``(m, n, k)``; ``l`` is how many such products a call computes, a batch. ``compute`` may be
+    ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or ``"C"``, is that of C; ``rounds`` is how
+    often each kernel is timed.
 
     ``against`` has functions of one's own that are checked and timed like the kernels, each as
     ``"module:function"`` or itself. One is called as ``f(op, A, B, C)`` and starts
@@ -102,7 +110,10 @@ def bench(
     if rounds < 1:
         raise OptionError(f"rounds={rounds}; expected 1 or more")
     made = [
-        [from_sizes(op, m=m, n=n, k=k, dtype=dtype, order=order, compute=compute) for op in ops]
+        [
+            from_sizes(op, m=m, n=n, k=k, l=l, dtype=dtype, order=order, compute=compute)
+            for op in ops
+        ]
         for m, n, k in map(extents, sizes)
     ]
     problems = [{problem.op: problem for problem in given} for given in made]
@@ -174,7 +185,9 @@ class _Size:
         self._tell("product in float64", 0, 1)
         self.factors = Factors(first, seed)
         self.reference = Reference(first, self.factors) if check else None
-        self.C = np.empty((first.m, first.n), dtype_row(first.C.dtype).numpy, order=self.order)
+        rows, columns = (first.m, first.n) if self.order == "C" else (first.n, first.m)
+        C = np.empty(stacked(first, (rows, columns)), dtype_row(first.C.dtype).numpy)
+        self.C = C if self.order == "C" else C.swapaxes(-1, -2)
 
     def run(
         self, names: Sequence[str], functions: Mapping[str, Function], gpu: Machine | None
@@ -189,12 +202,13 @@ class _Size:
             copies, roofline = copies_past_l2(first, l2_bytes(gpu.device)), gpu.roofline(first)
             self._run_on_gpu([n for n in names if _runs_on(n) == "gpu"], functions, gpu, copies)
         entries = [self._finished((name, op), roofline) for name in listed for op in self.problems]
-        return SizeResult(first.m, first.n, first.k, copies, roofline, tuple(entries))
+        return SizeResult(first.m, first.n, first.k, copies, roofline, tuple(entries), first.l)
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
             first = self.first
-            self.progress(f"{first.m} x {first.n} x {first.k}: {what}", done, total)
+            batch = f", {first.l} times" if first.l > 1 else ""
+            self.progress(f"{first.m} x {first.n} x {first.k}{batch}: {what}", done, total)
 
     def _run_on_host(self, names: Sequence[str]) -> None:
         """Check each, and time it by itself."""
@@ -240,11 +254,13 @@ class _Size:
         for op, problem in self.problems.items():
             for name in names:
                 try:
-                    if where["backend"] == "cpu" and problem.m * problem.n * problem.k > _HOST_MNK:
+                    products = problem.m * problem.n * problem.k * problem.l
+                    if where["backend"] == "cpu" and products > _HOST_MNK:
                         most = "m n k = 2^30 (1024^3), which takes a CPU about a second"
                         raise UnsupportedError(f"it is timed up to {most}")
                     plans[name, op] = make_plan(
-                        op, m=problem.m, n=problem.n, k=problem.k, dtype=problem.inputs.name,
+                        op, m=problem.m, n=problem.n, k=problem.k, l=problem.l,
+                        dtype=problem.inputs.name,
                         order=self.order, compute=problem.compute, kernel=name, **where,
                     )  # fmt: skip
                 except (UnsupportedError, OptionError) as error:
@@ -330,7 +346,7 @@ def compile_missing(plans: Sequence[Plan], tell: Callable[[int, int], None]) -> 
 def _compile(plan: Plan) -> None:
     problem = plan.problem
     words = [
-        "compile", problem.op, "-m", problem.m, "-n", problem.n, "-k", problem.k,
+        "compile", problem.op, "-m", problem.m, "-n", problem.n, "-k", problem.k, "-l", problem.l,
         "--dtype", problem.inputs.name, "--compute", problem.compute, "--arch", plan.arch,
         "--order", "F" if problem.C.unit == 0 else "C", "--kernel", plan.kernel,
     ]  # fmt: skip

@@ -49,8 +49,17 @@ class Place(NamedTuple):
     C: int
 
 
+def stacked(problem: GemmProblem, shape: tuple[int, int]) -> tuple[int, ...]:
+    """Return the shape of a batch of matrices, or of one."""
+    return shape if problem.l == 1 else (problem.l, *shape)
+
+
+def _transposed(matrices: np.ndarray) -> np.ndarray:
+    return matrices.swapaxes(-1, -2)
+
+
 class Factors:
-    """Random op(A) (m, k) and op(B) (k, n), and how each op stores them.
+    """Random op(A) (m, k) and op(B) (k, n), with l of each in front, and how each op stores them.
 
     Of the problem extents and types count, and not which op it is.
     """
@@ -59,8 +68,9 @@ class Factors:
         rng = np.random.default_rng(seed)
         self._type = problem.inputs
         # Column-major, so that what N stores is no copy.
-        self.left = random_values(rng, (problem.k, problem.m), problem.A.dtype).T
-        self.right = random_values(rng, (problem.n, problem.k), problem.B.dtype).T
+        left, right = (problem.k, problem.m), (problem.n, problem.k)
+        self.left = _transposed(random_values(rng, stacked(problem, left), problem.A.dtype))
+        self.right = _transposed(random_values(rng, stacked(problem, right), problem.B.dtype))
 
     def form(self, name: str, op: str) -> tuple[str, str]:
         """Return which stored matrix an op takes for ``"A"`` or ``"B"``: name and letter."""
@@ -73,7 +83,7 @@ class Factors:
         matrix = self.left if name == "A" else self.right
         if letter == "N":
             return matrix
-        return np.asfortranarray(matrix.conj().T if letter == "C" else matrix.T)
+        return _transposed(np.ascontiguousarray(matrix.conj() if letter == "C" else matrix))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class Check:
 
     wrong: int
     max_error: float
-    worst: tuple[int, int] | None
+    worst: tuple[int, ...] | None
 
 
 class Reference:
@@ -97,9 +107,11 @@ class Reference:
         self._column_major = problem.C.unit == 0
         first, second = factors.left.astype(wide), factors.right.astype(wide)
         if self._column_major:
-            first, second = second.T, first.T
-        self._product = first @ second
-        sums = abs(first) @ abs(second)
+            first, second = _transposed(second), _transposed(first)
+        product = first @ second
+        self._shape = product.shape
+        self._product = product.reshape(-1, product.shape[-1])
+        sums = (abs(first) @ abs(second)).reshape(self._product.shape)
         self._bound = np.empty_like(sums)
         self._each(lambda rows: self._set_bound(problem, rows, sums[rows]))
 
@@ -114,14 +126,19 @@ class Reference:
         )
 
     def check(self, result: np.ndarray) -> Check:
-        """Compare a C (m, n) with the reference, element by element."""
-        lying = result.T if self._column_major else result
+        """Compare a C (m, n), or (l, m, n), with the reference, element by element."""
+        lying = _transposed(result) if self._column_major else result
+        lying = lying.reshape(self._product.shape)
         found = self._each(lambda rows: self._check(lying[rows], rows))
-        ratio, worst = max((ratio, at) for _, _, ratio, at in found)
+        ratio, (row, column) = max((ratio, at) for _, _, ratio, at in found)
+        flat = row * lying.shape[1] + column
+        worst = [int(index) for index in np.unravel_index(flat, self._shape)]
+        if self._column_major:
+            worst[-2:] = worst[-1], worst[-2]
         return Check(
             wrong=sum(wrong for wrong, _, _, _ in found),
             max_error=max(error for _, error, _, _ in found),
-            worst=(worst[::-1] if self._column_major else worst) if ratio else None,
+            worst=tuple(worst) if ratio else None,
         )
 
     def _check(self, got: np.ndarray, rows: slice) -> tuple[int, float, float, tuple[int, int]]:

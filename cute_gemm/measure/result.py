@@ -77,6 +77,7 @@ class SizeResult:
     copies: int
     roofline: Roofline | None
     entries: tuple[Entry, ...]
+    l: int = 1
 
     def find(self, kernel: str, op: str) -> Entry:
         """Return the entry of a kernel and an op; KeyError when there is none."""
@@ -94,7 +95,8 @@ class SizeResult:
     def label(self) -> str:
         """The size in few characters: ``"4096"`` or ``"1000x1003x1001"``."""
         cube = self.m == self.n == self.k
-        return str(self.m) if cube else f"{self.m}x{self.n}x{self.k}"
+        size = str(self.m) if cube else f"{self.m}x{self.n}x{self.k}"
+        return size if self.l == 1 else f"{self.l} x {size}"
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,8 @@ _MARK: dict[str, str] = {"ok": "-", "refused": "-", "wrong": "WRONG", "failed": 
 
 def _size_line(size: SizeResult) -> str:
     copies = f", {size.copies} copies of the matrices in turn, so that they come past L2"
-    return f"M={size.m} N={size.n} K={size.k}" + copies * (size.copies > 1)
+    batch = f" L={size.l}" if size.l > 1 else ""
+    return f"M={size.m} N={size.n} K={size.k}{batch}" + copies * (size.copies > 1)
 
 
 def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
