@@ -10,7 +10,7 @@ from cute_gemm import select
 from cute_gemm.arch import Arch
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Executable, scalars, unowned
-from cute_gemm.gpus.table import Gpu
+from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
 from cute_gemm.plan import Plan
 from cute_gemm.problem.arrays import Operand, Order, fingerprint, read
@@ -19,6 +19,7 @@ from cute_gemm.toolchain.nvrtc import normalize_arch
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
+    from cute_gemm.gpus.table import Gpu
 
 __all__ = ["DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "gemm", "kernels", "plan"]
 
@@ -158,7 +159,7 @@ def plan(
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
     storage: Order = "F", order: Order = "F", out_dtype: Any = None, compute: str | None = None,
     kernel: str = "auto", backend: Backend = "auto", arch: str | None = None,
-    **kernel_options: Any,
+    gpu: str | None = None, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
@@ -172,6 +173,9 @@ def plan(
     l, batch_a, batch_b, batch_c
         Of a batch: number of products, and elements from one stored matrix to the next, by default
         without padding; 0 shares A or B.
+    gpu
+        A GPU's name (``"H200"``), for which the config is chosen; by default this machine's, if it
+        runs kernels of the arch, or the one that stands for the arch.
 
     Returns
     -------
@@ -205,7 +209,7 @@ def plan(
         c = None if C is None else read(C, "C")
         problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
         device = a.device
-    return _make_plan(problem, device, kernel, backend, arch, kernel_options)
+    return _make_plan(problem, device, kernel, backend, arch, kernel_options, gpu)
 
 
 def analyze(
@@ -227,10 +231,8 @@ def analyze(
     >>> report["A"].coalesced, report["B"].coalesced
     (False, False)
     """
-    from cute_gemm.gpus.table import arch_for
-
-    arch = arch_for(arguments.pop("arch", None), gpu)
-    made = plan(op, A, B, C, **{"backend": "cpu", "arch": arch, **arguments})
+    arch = gpus.arch_for(arguments.pop("arch", None), gpu)
+    made = plan(op, A, B, C, **{"backend": "cpu", "arch": arch, "gpu": gpu, **arguments})
     return made.report(gpu=gpu, beta=beta)
 
 
@@ -244,10 +246,10 @@ def kernels() -> list[KernelInfo]:
 
 def _make_plan(
     problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
-    options: dict[str, Any],
+    options: dict[str, Any], name: str | None = None,
 ) -> Plan:  # fmt: skip
     where = _backend(backend, device, kernel)
-    gpu: Gpu | None = None
+    gpu = gpus.gpu(name) if name else None
     if _runs_on(kernel) == "cpu":
         target: str = "cpu"
     elif where == "cuda":
@@ -255,9 +257,10 @@ def _make_plan(
 
         device = device or 0
         target = Arch(normalize_arch(arch)) if arch else device_arch(device)
-        gpu = select.gpu_of_device(device)
+        gpu = gpu or select.gpu_of_device(device)
     else:
         target = Arch(normalize_arch(arch)) if arch else _arch_without_backend()
+        gpu = gpu or _gpu_without_backend(target)
     choice = select.select(problem, target, kernel, options, gpu)
     return Plan(problem, where, device, target, choice, kernel != "auto")
 
@@ -271,6 +274,14 @@ def _arch_without_backend() -> Arch:
     from cute_gemm.run.driver import device_arch, why_no_gpu
 
     return Arch(DEFAULT_ARCH) if why_no_gpu() else device_arch(0)
+
+
+def _gpu_without_backend(arch: Arch) -> Gpu | None:
+    """The GPU to choose for when the CPU computes: that of this machine, if it is of the arch."""
+    from cute_gemm.run.driver import device_arch, why_no_gpu
+
+    there = not why_no_gpu() and device_arch(0) == arch
+    return select.gpu_of_device(0) if there else None
 
 
 def _backend(backend: Backend, device: int | None, kernel: str = "auto") -> Literal["cuda", "cpu"]:

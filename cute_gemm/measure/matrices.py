@@ -131,7 +131,7 @@ class Reference:
         lying = lying.reshape(self._product.shape)
         found = self._each(lambda rows: self._check(lying[rows], rows))
         ratio, (row, column) = max((ratio, at) for _, _, ratio, at in found)
-        flat = row * lying.shape[1] + column
+        flat = row * self._shape[-1] + column
         worst = [int(index) for index in np.unravel_index(flat, self._shape)]
         if self._column_major:
             worst[-2:] = worst[-1], worst[-2]
