@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import duration, named, percent
+from cute_gemm._text import duration, named
 from cute_gemm.analysis.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -28,11 +28,10 @@ def prices_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
             return []
         terms = sorted(price.terms.items(), key=lambda term: -term[1])[:2]
         most = ", ".join(f"{name} {duration(seconds)}" for name, seconds in terms)
-        first = (one.kernel.name, "x".join(map(str, one.config.tile)), duration(price.seconds))
-        counts = (f"{price.ctas:,}", str(price.resident), f"{price.rounds:,}")
-        rows.append((*first, most, *counts, percent(price.full)))
-    heads = ("kernel", "tile", "predicted", "most of it", "CTAs", "per SM", "rounds", "last full")
-    columns = tuple(Column(head, left=head in ("kernel", "most of it")) for head in heads)
+        config = f"{one.kernel.name} {'x'.join(map(str, one.config.tile))}"
+        rows.append((config, duration(price.seconds), most, f"{price.ctas:,}", f"{price.rounds:,}"))
+    heads = ("config", "predicted", "most of it", "CTAs", "rounds")
+    columns = tuple(Column(head, left=head in ("config", "most of it")) for head in heads)
     title = f"Predicted on {gpu}, {len(rows)} of {len(candidates)} configs"
     return [Table(title, columns, rows)] if rows else []
 
