@@ -60,7 +60,8 @@ def command(arguments: argparse.Namespace) -> int:
         cells = [[column.head for column in prices.columns]]
         cells += [[str(cell) for cell in row] for row in prices.rows]
         say(f"\n  {prices.title}")
-        for line in columns(cells, left=(0, 3)):
+        left = [index for index, column in enumerate(prices.columns) if column.left]
+        for line in columns(cells, left):
             say(f"  {line}")
     result["candidates"] = prices_dict(plan.candidates())
 
