@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.access import SharedAccess
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Partition
     from cute_gemm.analysis.rows import AccessRow
-    from cute_gemm.analysis.shown import Page
+    from cute_gemm.analysis.tables import Findings
 
 #: What the words mean, for a reader who has only this page.
 _TERMS = (
@@ -40,6 +41,22 @@ _TERMS = (
         "the interior tiles, or all when there are none.",
     ),
 )
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a report is as a page.
+
+    ``sections`` are titles with what stands under them; then come the tables and pictures of
+    ``rows`` and, where ``pictures`` is not None, those and the tiles in shared memory.
+    """
+
+    title: str
+    heading: str
+    intro: str
+    sections: Sequence[tuple[str, Sequence[Table | Pairs | Findings]]]
+    rows: Sequence[AccessRow]
+    pictures: Sequence[Partition] | None = None
 
 
 def _drawn_together(rows: Sequence[AccessRow]) -> list[list[int]]:

@@ -16,7 +16,7 @@ from cute_gemm.analysis.mends.gmem import Mend, mends
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
-from cute_gemm.analysis.shown import Page, Paged, size_text
+from cute_gemm.analysis.shown import Paged, size_text
 from cute_gemm.analysis.tables import Cell, Column, Findings, Pairs, Table
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access import Access, Partition
+    from cute_gemm.analysis.html import Page
     from cute_gemm.gpus.table import Gpu
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.select import Candidate
@@ -234,6 +235,8 @@ class Report(Paged):
 
     def page(self) -> Page:
         """Return what ``to_html`` says."""
+        from cute_gemm.analysis.html import Page
+
         problem = self.problem
         size = (problem.m, problem.n, problem.k)
         words = [Column(head, left=True) for head in ("operand", "global memory", "shared memory")]

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from cute_gemm.access import Access, Partition
+    from cute_gemm.access import Access
+    from cute_gemm.analysis.html import Page
     from cute_gemm.analysis.mends.smem import Mend
     from cute_gemm.analysis.rows import AccessRow
-    from cute_gemm.analysis.tables import Findings, Pairs, Table
     from cute_gemm.problem.problem import GemmProblem
 
 #: Characters per line of ``str(report)``.
@@ -58,22 +55,6 @@ class Shown(ABC):
 
             console = Console()
         console.print(self)
-
-
-@dataclass(frozen=True)
-class Page:
-    """What a report is as a page.
-
-    ``sections`` are titles with what stands under them; then come the tables and pictures of
-    ``rows`` and, where ``pictures`` is not None, those and the tiles in shared memory.
-    """
-
-    title: str
-    heading: str
-    intro: str
-    sections: Sequence[tuple[str, Sequence[Table | Pairs | Findings]]]
-    rows: Sequence[AccessRow]
-    pictures: Sequence[Partition] | None = None
 
 
 class Paged(Shown):

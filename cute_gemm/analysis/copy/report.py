@@ -13,7 +13,7 @@ from cute_gemm.analysis.copy.arguments import Copy, understood
 from cute_gemm.analysis.copy.tiles import Direction, Space, global_access, shared_access
 from cute_gemm.analysis.mends.gmem import mends
 from cute_gemm.analysis.rows import AccessRow, copy_table, findings, make_row
-from cute_gemm.analysis.shown import Page, Paged
+from cute_gemm.analysis.shown import Paged
 from cute_gemm.analysis.tables import Cell, Findings, Pairs
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
@@ -22,6 +22,8 @@ from cute_gemm.cute.notation import parse
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+
+    from cute_gemm.analysis.html import Page
 
 #: Version of the keys of ``CopyReport.to_dict``.
 FORMAT = 1
@@ -122,6 +124,8 @@ class CopyReport(Paged):
 
     def page(self) -> Page:
         """Return what ``to_html`` says."""
+        from cute_gemm.analysis.html import Page
+
         asked: list[tuple[str, str | Cell]] = [
             *((name, Cell(text, code=True)) for name, text in self._asked),
             ("tile", self._covers),
