@@ -125,6 +125,8 @@ def test_spills_fail_the_build() -> None:
     source = unit(body).source.replace("void", "void __launch_bounds__(1024, 2)")
     with pytest.raises(CompileError, match=r"entry spills registers \(\d+ bytes of stores"):
         build(TranslationUnit(source, "entry"), "sm_80", cache=False)
+    found = build(TranslationUnit(source, "entry", spills=10_000), "sm_80", cache=False).resources
+    assert 0 < found.spill_stores < 10_000 and 0 < found.spill_loads < 10_000
 
 
 @pytest.mark.parametrize(
@@ -138,8 +140,9 @@ def test_spills_fail_the_build() -> None:
 def test_serialised_wgmma_fails_the_build(line: str) -> None:
     log = "\n".join([line, "Compiling entry function 'entry' for 'sm_90a'", "Used 8 registers"])
     with pytest.raises(CompileError, match="wgmma"):
-        compiler._checked_resources(log, "entry")
-    assert compiler._checked_resources(log.replace(line, ""), "entry").registers == 8
+        compiler._checked_resources(log, TranslationUnit("", "entry"))
+    found = compiler._checked_resources(log.replace(line, ""), TranslationUnit("", "entry"))
+    assert found.registers == 8
 
 
 CUTE = unit(

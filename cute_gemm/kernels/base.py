@@ -186,7 +186,7 @@ class CompiledKernel(Kernel):
     def check(self, config: Any, problem: GemmProblem, arch: Arch) -> None:
         """Raise for the first legality rule that a config breaks.
 
-        What is not refused compiles without spills, launches and is right.
+        What is not refused compiles, within the spills of its unit, launches and is right.
         """
 
     @abstractmethod

@@ -203,7 +203,7 @@ def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: f
         raise _explained(error, arch, logs.getvalue()) from error
 
     log = logs.getvalue().replace("\0", "").strip()
-    resources = _checked_resources(log, unit.symbol)
+    resources = _checked_resources(log, unit)
     return Build(cubin, unit.symbol, arch, resources, time.perf_counter() - start, False, log)
 
 
@@ -229,8 +229,9 @@ def _from_log(text: str, arch: str) -> CompileError:
     return CompileError(first + more, text)
 
 
-def _checked_resources(log: str, symbol: str) -> Resources:
-    """Read ``ptxas -v``; spills and serialised wgmma are errors."""
+def _checked_resources(log: str, unit: TranslationUnit) -> Resources:
+    """Read ``ptxas -v``; more spills than the unit allows, and serialised wgmma, are errors."""
+    symbol = unit.symbol
     serialised = re.search(r".*(?:C7509|C7510|wgmma.*serialized).*", log)
     if serialised:
         raise CompileError(f"{serialised[0].strip()}: a build that waits after each wgmma", log)
@@ -239,14 +240,17 @@ def _checked_resources(log: str, symbol: str) -> Resources:
         r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads",
         log,
     )
-    for name, _, stores, loads in spills:
-        if int(stores) or int(loads):
+    stack = stored = loaded = 0
+    for name, *figures in spills:
+        frame, stores, loads = map(int, figures)
+        if max(stores, loads) > unit.spills:
             raise CompileError(
                 f"{name} spills registers ({stores} bytes of stores, {loads} bytes of loads per "
                 "thread): use a smaller tile, fewer stages or more threads",
                 log,
             )
-    stack = next((int(stack) for name, stack, _, _ in spills if name == symbol), 0)
+        if name == symbol:
+            stack, stored, loaded = frame, stores, loads
     entry = re.search(
         rf"Compiling entry function '{re.escape(symbol)}' for.*?Used (\d+) registers([^\n]*)",
         log,
@@ -255,4 +259,5 @@ def _checked_resources(log: str, symbol: str) -> Resources:
     if entry is None:
         raise CompileError(f"the unit has no entry named {symbol!r}", log)
     shared = re.search(r"(\d+) bytes smem", entry[2])
-    return Resources(int(entry[1]), int(shared[1]) if shared else 0, 0, 0, stack)
+    static = int(shared[1]) if shared else 0
+    return Resources(int(entry[1]), static, stored, loaded, stack)

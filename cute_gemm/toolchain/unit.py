@@ -20,12 +20,14 @@ from cute_gemm.toolchain.signature import GEMM, Signature
 class TranslationUnit:
     """C++ text with one ``extern "C" __global__`` entry named ``symbol``.
 
-    ``folders``: where it includes from, beside the package's templates and their headers.
+    ``folders``: where it includes from, beside the package's templates and their headers;
+    ``spills``: the most bytes per thread that ptxas may store, or load, for want of registers.
     """
 
     source: str
     symbol: str
     folders: tuple[Path, ...] = ()
+    spills: int = 0
 
 
 def entry(

@@ -16,6 +16,10 @@ from cute_gemm.kernels.cutlass.shared import shared_tile, simt_interleave
 from cute_gemm.problem.dtypes import dtype
 from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, cutlass_operation, entry
 
+#: Bytes per thread. How many registers CUTLASS's loops get is ptxas's own choice, which for some
+#: types, majors and archs trades a few bytes of local memory for one more resident CTA.
+_SPILLS = 32
+
 _UNIT = """\
 // CUTLASS 2.x GemmUniversal, emitted by cutlass_library (EmitGemmUniversalInstance). It writes a
 // column-major C as the transpose of a row-major one: the type's operands are then B and A.
@@ -87,7 +91,7 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
         "scalar": DataTypeTag[operation.accumulator_type()],
     }
     text = SubstituteTemplate(_UNIT, {name: str(value) for name, value in values.items()})
-    return TranslationUnit(text, config.name)
+    return TranslationUnit(text, config.name, spills=_SPILLS)
 
 
 def _operation(config: CutlassUniversalConfig) -> Any:
