@@ -150,6 +150,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     monkeypatch.setattr(cublas, "_load", load)
     monkeypatch.setattr(library, "_handles", {})
     monkeypatch.setattr(library, "entered", entered)
+    monkeypatch.setattr(driver, "entered", entered)
     monkeypatch.setattr(driver, "why_no_gpu", lambda: None)
     monkeypatch.setattr(driver, "device_arch", lambda device: Arch("sm_90a"))
     monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")
