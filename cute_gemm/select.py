@@ -83,8 +83,7 @@ def why(candidates: Sequence[Candidate], by_name: bool) -> str:
     price = candidates[0].price
     if price is None:
         return asked
-    terms = sorted(price.terms.items(), key=lambda term: -term[1])[:2]
-    parts = " and ".join(f"{duration(seconds)} of {name}" for name, seconds in terms)
+    parts = " and ".join(f"{duration(seconds)} of {name}" for name, seconds in price.largest(2))
     text = f"{duration(price.seconds)} predicted ({parts} alone)"
     if len(candidates) > 1:
         text += f", the least of {len(candidates)} configs; next "

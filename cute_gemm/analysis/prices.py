@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cute_gemm._text import duration, named
 from cute_gemm.analysis.tables import Column, Table
-
-if TYPE_CHECKING:
-    from cute_gemm.select import Candidate
+from cute_gemm.select import Candidate, label
 
 #: How many are shown.
 SHOWN = 5
@@ -26,10 +24,9 @@ def prices_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
         price = one.price
         if price is None:
             return []
-        terms = sorted(price.terms.items(), key=lambda term: -term[1])[:2]
-        most = ", ".join(f"{name} {duration(seconds)}" for name, seconds in terms)
-        config = f"{one.kernel.name} {'x'.join(map(str, one.config.tile))}"
-        rows.append((config, duration(price.seconds), most, f"{price.ctas:,}", f"{price.rounds:,}"))
+        most = ", ".join(f"{name} {duration(seconds)}" for name, seconds in price.largest(2))
+        counts = f"{price.ctas:,}", f"{price.rounds:,}"
+        rows.append((label(one), duration(price.seconds), most, *counts))
     heads = ("config", "predicted", "most of it", "CTAs", "rounds")
     columns = tuple(Column(head, left=head in ("config", "most of it")) for head in heads)
     title = f"Predicted on {gpu}, {len(rows)} of {len(candidates)} configs"

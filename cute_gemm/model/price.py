@@ -104,7 +104,11 @@ class Price:
     @property
     def binding(self) -> str:
         """The largest term."""
-        return max(self.terms, key=lambda name: self.terms[name])
+        return self.largest(1)[0][0]
+
+    def largest(self, count: int) -> list[tuple[str, float]]:
+        """Return the largest terms, with their seconds."""
+        return sorted(self.terms.items(), key=lambda term: -term[1])[:count]
 
 
 def sample(problem: GemmProblem, tile: tuple[int, int, int]) -> GemmProblem:
