@@ -19,7 +19,7 @@ from cute_gemm.problem.arrays import (
     stream_handle,
 )  # fmt: skip
 from cute_gemm.problem.problem import GemmProblem, from_operands
-from cute_gemm.problem.scalars import Scalar, check_beta, scalar
+from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 
 #: Launches of a plan that are kept, by alpha and beta.
 _BOUND_KEPT = 64
@@ -46,7 +46,7 @@ class Executable:
 
     def __init__(self, plan: Runnable) -> None:
         self.plan = plan
-        self._bound: dict[tuple[Any, ...], Callable[..., None]] = {}
+        self._bound: dict[tuple[Scalar, Scalar], Callable[..., None]] = {}
         self._seen: tuple[Any, ...] = ()
         self._last: tuple[Operand, ...] = ()
 
@@ -115,8 +115,7 @@ class Executable:
             return c.owner
         if not (problem.m and problem.n and problem.l):
             return c.owner
-        key = (alpha.value, beta.value, alpha.pointer, beta.pointer)
-        bound = self._bound.get(key) or self._bind(key)
+        bound = self._bound.get((alpha, beta)) or self._bind(alpha, beta)
         if a.device is None:
             self._run_from_host(bound, a, b, c, beta)
         else:
@@ -128,12 +127,12 @@ class Executable:
                 synchronize(a.device)
         return c.owner
 
-    def _bind(self, key: tuple[Any, ...]) -> Callable[..., None]:
-        """Keep and return a bound launch; ``key`` is alpha and beta."""
-        bound = self.plan.bind(self.plan.device or 0, *key)
+    def _bind(self, alpha: Scalar, beta: Scalar) -> Callable[..., None]:
+        """Keep and return a bound launch."""
+        bound = self.plan.bind(self.plan.device or 0, alpha, beta)
         if len(self._bound) >= _BOUND_KEPT:
             self._bound.clear()
-        self._bound[key] = bound
+        self._bound[alpha, beta] = bound
         return bound
 
     def _run_from_host(
@@ -159,15 +158,12 @@ def unowned(*operands: Operand) -> tuple[Operand, ...]:
     return tuple(replace(operand, owner=None) for operand in operands)
 
 
-_ONE_AND_ZERO = (Scalar(1), Scalar(0))
-
-
 def scalars(
     alpha: Any, beta: Any, problem: GemmProblem, device: int | None, c: Operand | None
 ) -> tuple[Scalar, Scalar]:
     """Check alpha and beta of a call, beta against the C that is given or not."""
     if type(alpha) is float and type(beta) is float and alpha == 1.0 and beta == 0.0:
-        return _ONE_AND_ZERO  # every accumulator has these two
+        return ONE, ZERO  # every accumulator has these two
     kind = problem.inputs.name
     factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
     check_beta(factors[1], c)

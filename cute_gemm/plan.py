@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.executable import Executable
+from cute_gemm.problem.scalars import scalar
 from cute_gemm.select import Candidate, Choice, why
 from cute_gemm.toolchain.nvrtc import ptx
 
@@ -192,10 +193,7 @@ class Plan:
         """
         return self.executable(A, B, C, alpha, beta, stream)
 
-    def bind(
-        self, device: int = 0, alpha: complex = 1, beta: complex = 0, alpha_pointer: int = 0,
-        beta_pointer: int = 0,
-    ) -> Callable[..., None]:  # fmt: skip
+    def bind(self, device: int = 0, alpha: Any = 1, beta: Any = 0) -> Callable[..., None]:
         """Return a function that starts this GEMM, of the addresses of A, B and C and a stream.
 
         Parameters
@@ -203,9 +201,7 @@ class Plan:
         device
             CUDA ordinal.
         alpha, beta
-            Values, where the pointers are 0.
-        alpha_pointer, beta_pointer
-            Device addresses that they are read from, or 0.
+            As in a call: one on the device is read there, each time.
 
         Raises
         ------
@@ -214,9 +210,9 @@ class Plan:
         UnsupportedError
             For ``kernel="host"``, and ``"cublas"`` where there is none.
         """
-        return self._kernel.bind(
-            self.config, self.problem, self.arch, device, alpha, beta, alpha_pointer, beta_pointer
-        )
+        kind = self.problem.inputs.name
+        factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
+        return self._kernel.bind(self.config, self.problem, self.arch, device, *factors)
 
     def compute_on_host(
         self, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex, beta: complex

@@ -22,6 +22,7 @@ from cute_gemm.kernels.library.cublas import CublasError
 from cute_gemm.measure import bench, compare
 from cute_gemm.problem.dtypes import DTYPES, operand_types
 from cute_gemm.problem.problem import GemmProblem, Matrix
+from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime
 from cute_gemm.run import memory
@@ -72,9 +73,9 @@ class FakeKernel(Kernel):
         return FakeConfig(f"{self.name}_{problem.op}")
 
     def bind(
-        self, config: FakeConfig, problem: GemmProblem, arch: str, device: int, *scalars: complex
+        self, config: FakeConfig, problem: GemmProblem, arch: str, device: int, *scalars: Scalar
     ) -> Callable[..., None]:
-        assert scalars == (1, 0, 0, 0)
+        assert scalars == (ONE, ZERO)
         if self.kind == "does not compile":
             raise CompileError("it spills 12 bytes\nand more")
         if self.kind == "is not launched":

@@ -31,6 +31,7 @@ from cute_gemm.kernels.simt.ladder import Naive
 from cute_gemm.measure.compare import of_kernel
 from cute_gemm.measure.matrices import Place
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.scalars import Scalar
 from cute_gemm.toolchain.signature import GEMM
 
 OPS = ("NN", "NT", "TN", "TT")
@@ -492,12 +493,12 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
     plan = cg.plan("TN", **sizes, dtype="complex64", kernel="naive", arch="sm_80", backend="cpu")
     build = ("the build", plan.config, "sm_80")
     given = [3, 5, 7, 2, 8, 9, 4, 8 * 3, 0, 4 * 5]
-    plan.bind(2, 1 + 2j, 3j, 11, 13)
+    plan.bind(2, Scalar(1 + 2j, 11), Scalar(3j, 13))
     assert seen == [(build, 2, plan.launch, [*given, 1, 2, 0, 3, 11, 13])]
     assert plan.launch.batch == 2
 
     plan.device = 1
-    plan.executable._bind((0.5, 0, 0, 17))
+    plan.executable._bind(Scalar(0.5), Scalar(0, 17))
     assert seen[1:] == [(build, 1, plan.launch, [*given, 0.5, 0, 0, 0, 0, 17])]
 
     start = of_kernel(plan, [Place(1, 2, 3), Place(4, 5, 6)], 3, 0.5, 2.0)

@@ -22,6 +22,7 @@ from cute_gemm.kernels.library import cublas
 from cute_gemm.kernels.library import kernel as library
 from cute_gemm.problem.arrays import read
 from cute_gemm.problem.problem import from_operands, from_sizes
+from cute_gemm.problem.scalars import Scalar
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import driver, memory
 
@@ -293,7 +294,7 @@ def test_stream_and_pointer_mode_are_set_when_they_change(model: Model) -> None:
     handle = library.CublasLibrary()
     alpha, kept = number(2j)
     on_host = handle.bind(CONFIG, problem, ARCH, 0)
-    on_device = handle.bind(CONFIG, problem, ARCH, 0, 1, 0, alpha, alpha)
+    on_device = handle.bind(CONFIG, problem, ARCH, 0, Scalar(1, alpha), Scalar(1, alpha))
     addresses = tuple(x.ctypes.data for x in (A, B, C))
     on_host(*addresses)
     on_host(*addresses, 7)
@@ -331,10 +332,8 @@ def test_one_scalar_on_the_device_takes_the_other_there(
             problem,
             ARCH,
             0,
-            1 if alpha_there else 2j,
-            1 if beta_there else 3 - 1j,
-            alpha if alpha_there else 0,
-            beta if beta_there else 0,
+            Scalar(1, alpha) if alpha_there else Scalar(2j),
+            Scalar(1, beta) if beta_there else Scalar(3 - 1j),
         )
         start(*(x.ctypes.data for x in (A, B, C)))
         np.testing.assert_allclose(C, expected, rtol=1e-13)

@@ -27,6 +27,7 @@ from cute_gemm.errors import (
     StrideError,
 )
 from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.scalars import Scalar
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime
 from cute_gemm.run import memory
@@ -215,14 +216,16 @@ def a_build(arch: str = "sm_90a", symbol: str = "entry", static: int = 0) -> Bui
     return Build(b"cubin", symbol, arch, Resources(32, static, 0, 0, 0), 0.0, False, "")
 
 
-def arguments(dtype: str = "float32", alpha: Any = 1, beta: Any = 0, **pointers: int) -> Arguments:
+def arguments(
+    dtype: str = "float32", alpha: complex = 1, beta: complex = 0, beta_pointer: int = 0
+) -> Arguments:
     """Those of a batch of two GEMMs."""
     sizes = {"m": 3, "n": 4, "k": 5, "lda": 2**33, "ldb": 7, "ldc": 8}
     problem = from_sizes("NN", dtype=dtype, **sizes)
     A, B = replace(problem.A, l=2, batch_stride=2**40), replace(problem.B, l=2)
     C = replace(problem.C, l=2, batch_stride=99)
     problem = replace(problem, l=2, A=A, B=B, C=C)
-    return GEMM.arguments(problem, alpha=alpha, beta=beta, **pointers)
+    return GEMM.arguments(problem, Scalar(alpha), Scalar(beta, beta_pointer))
 
 
 class TestDevices:
@@ -326,7 +329,7 @@ def test_runs_on(arch: str, capability: tuple[int, int], runs: bool) -> None:
 class TestLaunch:
     def test_the_arguments_arrive(self, driver: FakeDriver) -> None:
         bound = runtime.load(a_build()).bind(
-            Launch(7, 128, 1000), arguments(alpha=1.5, beta=-0.5, beta_ptr=2**63 + 1)
+            Launch(7, 128, 1000), arguments(alpha=1.5, beta=-0.5, beta_pointer=2**63 + 1)
         )
         bound(2**63 + 11, 12, 13, 17)
         (seen,) = driver.launches

@@ -30,6 +30,7 @@ from cute_gemm.model.price import (
 )
 from cute_gemm.problem import reference
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.headers import template_path
 from cute_gemm.toolchain.signature import GEMM, Launch, Signature
 
@@ -119,15 +120,12 @@ class Kernel(ABC):
         problem: GemmProblem,
         arch: str,
         device: int,
-        alpha: complex = 1,
-        beta: complex = 0,
-        alpha_pointer: int = 0,
-        beta_pointer: int = 0,
+        alpha: Scalar = ONE,
+        beta: Scalar = ZERO,
     ) -> Callable[..., None]:
         """Return a function of the addresses of A, B and C and a stream, for any thread.
 
-        alpha and beta are values where the pointers, device addresses that they are read from, are
-        0. CompileError, CubinError, LaunchError, UnsupportedError or NoGpuError where it cannot be.
+        CompileError, CubinError, LaunchError, UnsupportedError or NoGpuError where it cannot be.
         """
 
     def on_host(
@@ -323,17 +321,13 @@ class CompiledKernel(Kernel):
         problem: GemmProblem,
         arch: str,
         device: int,
-        alpha: complex = 1,
-        beta: complex = 0,
-        alpha_pointer: int = 0,
-        beta_pointer: int = 0,
+        alpha: Scalar = ONE,
+        beta: Scalar = ZERO,
     ) -> Callable[..., None]:
         """See :meth:`Kernel.bind`."""
         from cute_gemm.run.launch import load
 
-        arguments = self.signature.arguments(
-            problem, alpha=alpha, beta=beta, alpha_ptr=alpha_pointer, beta_ptr=beta_pointer
-        )
+        arguments = self.signature.arguments(problem, alpha, beta)
         return load(self.build(config, arch), device).bind(self.launch(config, problem), arguments)
 
 

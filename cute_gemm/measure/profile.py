@@ -28,7 +28,6 @@ from cute_gemm.kernels import registry
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
 from cute_gemm.problem.dtypes import dtype
 from cute_gemm.problem.problem import from_sizes
-from cute_gemm.problem.scalars import scalar
 
 if TYPE_CHECKING:
     from cute_gemm.problem.arrays import Order
@@ -285,8 +284,7 @@ def launch(case: Case) -> None:
             content = np.frombuffer(random.bytes(elements * size), np.uint8)
             buffer = stack.enter_context(upload(content[None]))
             addresses.append(buffer.pointer + case.base_offset * size)
-        beta = scalar(case.beta, "beta", problem.inputs.name, None).value
-        plan.bind(beta=beta)(*addresses)
+        plan.bind(beta=case.beta)(*addresses)
         synchronize()
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import numbers
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,26 +13,31 @@ from cute_gemm.problem.arrays import LIBRARIES, Operand, host_array, read
 from cute_gemm.problem.dtypes import dtype as dtype_row
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(NamedTuple):
     """alpha or beta.
 
     ``value`` is the number, rounded to the accumulator's type, and 1 when only the device knows it;
     ``pointer`` the address of the 0-d device array that the kernel is to read, or 0.
     """
 
-    value: float | int | complex
+    value: complex
     pointer: int = 0
+
+
+ONE, ZERO = Scalar(1), Scalar(0)
 
 
 def scalar(x: Any, name: str, dtype: str, device: int | None) -> Scalar:
     """Check alpha or beta (``name``), and round it to the type that the kernel multiplies in.
 
     ``x`` is any number, a 0-d array on the host, or one on the operands' ``device``, which is not
-    read here: the kernel does. ``dtype`` is the type of A and B, or of the accumulator. What is no
-    number of the accumulator's kind is a ScalarError: complex for real types, fractional or too
-    large for integers. A device array of another type is a DTypeError, one elsewhere a DeviceError.
+    read here: the kernel does; a `Scalar` stays what it is. ``dtype`` is the type of A and B, or of
+    the accumulator. What is no number of the accumulator's kind is a ScalarError: complex for real
+    types, fractional or too large for integers. A device array of another type is a DTypeError, one
+    elsewhere a DeviceError.
     """
+    if isinstance(x, Scalar):
+        return x
     accumulator = dtype_row(dtype).accumulator
     if isinstance(x, np.generic):
         x = x.item()

@@ -17,6 +17,7 @@ from cute_gemm.errors import ScalarError
 from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
+    from cute_gemm.problem import scalars
     from cute_gemm.problem.problem import GemmProblem
 
 #: Most that a grid has along y and z.
@@ -122,13 +123,14 @@ class Signature:
         """Return the C++ parameter list; ``prefix``: where Element, ElementC, Accumulator are."""
         return ", ".join(f"{one.cpp.format(prefix)} {one.name}" for one in self.parameters)
 
-    def arguments(self, problem: GemmProblem, **given: Any) -> Arguments:
-        """Pack the arguments of a problem.
-
-        ``given``: ``alpha`` and ``beta``, and ``alpha_ptr`` and ``beta_ptr``, the device addresses
-        that they are read from instead, where they are not 0. ScalarError for a value that is not
-        of the type of the sums.
-        """
+    def arguments(
+        self, problem: GemmProblem, alpha: scalars.Scalar, beta: scalars.Scalar
+    ) -> Arguments:
+        """Pack the arguments of a problem; ScalarError for a value not of the type of the sums."""
+        given = {
+            "alpha": alpha.value, "beta": beta.value,
+            "alpha_ptr": alpha.pointer, "beta_ptr": beta.pointer,
+        }  # fmt: skip
         return Arguments(self, problem, given)
 
 

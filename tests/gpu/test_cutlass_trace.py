@@ -13,6 +13,7 @@ from cutlass_traces import SECTION, SECTIONS, check, configs, unit
 
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
 from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.scalars import ONE, ZERO
 from cute_gemm.run.launch import load
 from cute_gemm.run.memory import download, upload
 from cute_gemm.toolchain.cubin import Build
@@ -38,9 +39,8 @@ def test_offsets(config: CutlassUniversalConfig, traces: dict[str, Future[Build]
     kernel = load(traces[config.name].result())
     out = np.full((SECTIONS, SECTION), -2, np.int32)
     nothing = from_sizes("NN", m=0, n=0, k=0, dtype="float32")
-    launch = kernel.bind(
-        Launch(1, config.threads, config.smem), GEMM.arguments(nothing, alpha=1, beta=0)
-    )
+    arguments = GEMM.arguments(nothing, ONE, ZERO)
+    launch = kernel.bind(Launch(1, config.threads, config.smem), arguments)
     with upload(out) as memory:
         launch(memory.pointer, 0, 0)
         download(memory, out)

@@ -18,6 +18,7 @@ import numpy as np
 
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.scalars import ZERO, Scalar
 from cute_gemm.run.driver import synchronize
 from cute_gemm.run.memory import upload
 from cute_gemm.toolchain.signature import pack_scalar
@@ -178,32 +179,26 @@ class Cublas:
         return start
 
     def launcher(
-        self,
-        problem: GemmProblem,
-        alpha: complex,
-        beta: complex,
-        alpha_pointer: int = 0,
-        beta_pointer: int = 0,
-        device: int = 0,
+        self, problem: GemmProblem, alpha: Scalar, beta: Scalar, device: int = 0
     ) -> Callable[..., None]:
         """Return a function of the matrices' addresses and a stream, for any thread.
 
-        The primary context of ``device`` is current when it is called. Pointers are device
-        addresses of the scalars, or 0; with one of them the other scalar is copied to the device,
-        because cuBLAS wants both in one place. A CublasError as for ``bind``.
+        The primary context of ``device`` is current when it is called. With one scalar on the
+        device the other is copied there, because cuBLAS wants both in one place. A CublasError as
+        for ``bind``.
         """
-        if alpha == 0 and not alpha_pointer:
+        if alpha == ZERO:
             problem = replace(problem, k=0)  # or some of its kernels let NaN of A and B through
         found = call(problem)
-        block, alpha_at, beta_at = _scalars(problem, alpha, beta)
+        block, alpha_at, beta_at = _scalars(problem, alpha.value, beta.value)
         mode, copy = _HOST, None
-        if alpha_pointer or beta_pointer:
+        if alpha.pointer or beta.pointer:
             mode = _DEVICE
-            if not (alpha_pointer and beta_pointer):
+            if not (alpha.pointer and beta.pointer):
                 copy = upload(np.frombuffer(block, np.uint8)[None], device)
                 synchronize(device)  # streams that do not wait for the default one read it too
                 alpha_at, beta_at = copy.pointer, copy.pointer + _SCALAR
-            alpha_at, beta_at = alpha_pointer or alpha_at, beta_pointer or beta_at
+            alpha_at, beta_at = alpha.pointer or alpha_at, beta.pointer or beta_at
 
         def launch(
             a: int, b: int, c: int, stream: int = 0, keep_alive: Any = (block, copy)

@@ -15,6 +15,7 @@ from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library import cublas
 from cute_gemm.problem.dtypes import operand_types
+from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.run.driver import entered
 
 if TYPE_CHECKING:
@@ -73,10 +74,8 @@ class CublasLibrary(Kernel):
         problem: GemmProblem,
         arch: str,
         device: int,
-        alpha: complex = 1,
-        beta: complex = 0,
-        alpha_pointer: int = 0,
-        beta_pointer: int = 0,
+        alpha: Scalar = ONE,
+        beta: Scalar = ZERO,
     ) -> Callable[..., None]:
         """See :meth:`Kernel.bind`; the function refuses types or sizes that cuBLAS does."""
         with entered(device):
@@ -84,7 +83,7 @@ class CublasLibrary(Kernel):
                 handle = _handles.get(device)
                 if handle is None:
                     handle = _handles[device] = cublas.Cublas()
-            launcher = handle.launcher(problem, alpha, beta, alpha_pointer, beta_pointer, device)
+            launcher = handle.launcher(problem, alpha, beta, device)
 
         def launch(a: int, b: int, c: int, stream: int = 0) -> None:
             with entered(device):
