@@ -32,7 +32,7 @@ DEFAULT_ARCH = "sm_80"
 _plans: dict[tuple[Any, ...], Plan] = {}
 _PLANS_KEPT = 1024
 #: Calls on device arrays that went through every check, by all that the checks look at.
-_recent: dict[Any, tuple[Executable, tuple[Operand, ...]]] = {}
+_recent: dict[Any, tuple[Executable, tuple[Operand, Operand, Operand | None]]] = {}
 _RECENT_KEPT = 256
 
 
@@ -121,16 +121,15 @@ def gemm(
     >>> gemm("NT", A, B, backend="cpu")[:, 0]
     array([ 3., 12.])
     """
-    seen: tuple[Any, ...] | None = None
-    if C is not None and not kernel_options:
-        seen = (fingerprint(A), fingerprint(B), fingerprint(C), op, kernel, backend, compute)
-        seen = None if None in seen[:3] else (*seen, arch, out_dtype)
+    seen = None if kernel_options else fingerprint(A, B, C)
+    if seen is not None:
+        seen = (seen, op, order, kernel, backend, compute, arch, out_dtype)
         recent = _recent.get(seen)
         if recent is not None:
-            executable, known = recent
-            factors = scalars(alpha, beta, executable.plan.problem, known[0].device, C)
-            executable.run(known[0], known[1], known[2], *factors, stream)
-            return C
+            executable, (a, b, c) = recent
+            factors = scalars(alpha, beta, executable.plan.problem, a.device, c)
+            result = executable.run(a, b, c, *factors, stream)
+            return result if C is None else C
     a, b = read(A, "A"), read(B, "B")
     c = None if C is None else read(C, "C")
     problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
@@ -145,7 +144,7 @@ def gemm(
         found = _make_plan(problem, a.device, kernel, backend, arch, kernel_options)
         _plans[key] = found
     result = found.executable.run(a, b, c, *factors, stream)
-    if seen is not None and c is not None and a.device is not None:
+    if seen is not None and a.device is not None:
         if len(_recent) >= _RECENT_KEPT:
             _recent.clear()
         _recent[seen] = found.executable, unowned(a, b, c)

@@ -42,29 +42,31 @@ class Runnable(Protocol):
 class Executable:
     """A plan that runs: its launches, bound once for each alpha and beta, and the last arrays."""
 
-    __slots__ = ("_bound", "_last", "_seen", "plan")
+    __slots__ = ("_bound", "_last", "plan")
 
     def __init__(self, plan: Runnable) -> None:
         self.plan = plan
         self._bound: dict[tuple[Scalar, Scalar], Callable[..., None]] = {}
-        self._seen: tuple[Any, ...] = ()
-        self._last: tuple[Operand, ...] = ()
+        #: The fingerprint of the last call's arrays, and their operands; one value, for threads.
+        self._last: tuple[Any, tuple[Operand, Operand, Operand | None] | None] = (None, None)
 
     def __call__(self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
         """Compute on arrays that are checked against the plan; see :meth:`Plan.__call__`."""
-        seen = (fingerprint(A), fingerprint(B), fingerprint(C))
-        if seen == self._seen and None not in seen:
+        seen = fingerprint(A, B, C)
+        last, operands = self._last
+        if operands is not None and seen == last:
             # Device arrays that are what and where those of the last call were.
-            a, b, c = self._last
-            self.run(a, b, c, *scalars(alpha, beta, self.plan.problem, a.device, c), stream)
-            return C
+            a, b, c = operands
+            factors = scalars(alpha, beta, self.plan.problem, a.device, c)
+            result = self.run(a, b, c, *factors, stream)
+            return result if C is None else C
         a, b = read(A, "A"), read(B, "B")
         given = None if C is None else read(C, "C")
         self._check(a, b, given)
         factors = scalars(alpha, beta, self.plan.problem, a.device, given)
         result = self.run(a, b, given, *factors, stream)
-        if given is not None and a.device is not None:
-            self._seen, self._last = seen, unowned(a, b, given)
+        if seen is not None and a.device is not None:
+            self._last = seen, unowned(a, b, given)
         return result
 
     def _check(self, a: Operand, b: Operand, c: Operand | None) -> None:
@@ -153,9 +155,10 @@ class Executable:
             download(on_c, C)
 
 
-def unowned(*operands: Operand) -> tuple[Operand, ...]:
+def unowned(a: Operand, b: Operand, c: Operand | None) -> tuple[Operand, Operand, Operand | None]:
     """Return operands that keep no array alive."""
-    return tuple(replace(operand, owner=None) for operand in operands)
+    kept = None if c is None else replace(c, owner=None)
+    return replace(a, owner=None), replace(b, owner=None), kept
 
 
 def scalars(

@@ -39,7 +39,12 @@ class FakeTensor:
             raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
         return 0x7000
 
+    def size(self):
+        return self.shape
+
     def stride(self):
+        if self.layout != "torch.strided":
+            raise RuntimeError("sparse tensors do not have strides")
         return self._stride
 
     def is_conj(self):
@@ -217,8 +222,19 @@ def test_a_lazy_view_is_not_taken_for_what_it_views(lazy):
     """A plan skips the checks for what it has seen: these bits are all that tells the two apart."""
     tensor, again, view = FakeTensor(), FakeTensor(), FakeTensor(lazy=lazy)
     again.dtype = view.dtype = tensor.dtype
-    assert operand.fingerprint(tensor) == operand.fingerprint(again)
-    assert operand.fingerprint(tensor) != operand.fingerprint(view)
+    seen = operand.fingerprint(tensor, tensor, tensor)
+    assert seen == operand.fingerprint(again, again, again)
+    for others in ((view, tensor, tensor), (tensor, view, tensor), (tensor, tensor, view)):
+        assert seen != operand.fingerprint(*others)
+    assert operand.fingerprint(tensor, tensor, None) != operand.fingerprint(view, tensor, None)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_what_has_no_fingerprint_is_read(place):
+    for other in (FakeTensor(layout="torch.sparse_coo"), FakeCupy(), np.zeros((4, 6))):
+        arrays = [FakeTensor(), FakeTensor(), FakeTensor()]
+        arrays[place] = other
+        assert operand.fingerprint(*arrays) is None
 
 
 def test_cupy():
@@ -303,12 +319,11 @@ def test_new_torch_matrix(monkeypatch, shape, order, strides):
         float16="half", empty_strided=lambda *given, dtype, device: (*given, dtype, device)
     )
     monkeypatch.setitem(sys.modules, "torch", made)
-    like = FakeTensor()
-    assert new_matrix(read(like, "A"), shape, order, "float16") == (
+    assert new_matrix(read(FakeTensor(), "A"), shape, order, "float16") == (
         shape,
         strides,
         "half",
-        like.device,
+        3,
     )
 
 

@@ -88,10 +88,20 @@ def host_array(operand: Operand) -> np.ndarray:
     return LIBRARIES[operand.library].to_numpy(operand)
 
 
-def fingerprint(array: Any) -> tuple[Any, ...] | None:
-    """Return all that ``read`` looks at, or None for a library where that is no quicker to get."""
-    kind: Any = type(array)
-    return _adapter(kind).fingerprint(array)
+def fingerprint(A: Any, B: Any, C: Any) -> tuple[Any, ...] | None:
+    """Return all that ``read`` looks at of device arrays of one library; C may be None.
+
+    None for arrays of several, for a library where it is no quicker to get, and for an array that
+    has no memory to look at: ``read`` says what is wrong with it.
+    """
+    kind: Any = type(A)
+    library = _adapter(kind)
+    if type(B) is not kind or not (C is None or type(C) is kind):
+        return None
+    try:
+        return library.fingerprint(A, B, C)
+    except RuntimeError:
+        return None
 
 
 def stream_handle(operand: Operand) -> int:
@@ -179,7 +189,7 @@ class _Exchange:
             view.readonly or jax,  # JAX's are immutable, though its DLPack export does not say so
         )
 
-    def fingerprint(self, array: Any) -> tuple[Any, ...] | None:
+    def fingerprint(self, A: Any, B: Any, C: Any) -> tuple[Any, ...] | None:
         return None
 
     def stream(self, operand: Operand) -> int:
@@ -250,8 +260,9 @@ class _Cupy(_Exchange):
             False,
         )
 
-    def fingerprint(self, array: Any) -> tuple[Any, ...]:
-        return array.data.ptr, array.shape, array.strides, array.dtype
+    def fingerprint(self, A: Any, B: Any, C: Any) -> tuple[Any, ...]:
+        factors = (A.data.ptr, A.shape, A.strides, A.dtype, B.data.ptr, B.shape, B.strides, B.dtype)
+        return factors if C is None else (*factors, C.data.ptr, C.shape, C.strides, C.dtype)
 
     def stream(self, operand: Operand) -> int:
         return sys.modules["cupy"].cuda.get_current_stream(operand.device).ptr
@@ -305,17 +316,17 @@ class _Torch(_Exchange):
                 f"{name}.to_dense() makes"
             ) from error
 
-    def fingerprint(self, array: Any) -> tuple[Any, ...]:
-        return (
-            array.data_ptr(),
-            array.shape,
-            array.stride(),
-            array.dtype,
-            array.is_cuda,
-            array.requires_grad,
-            array.is_conj(),
-            array.is_neg(),
-        )
+    def fingerprint(self, A: Any, B: Any, C: Any) -> tuple[Any, ...]:
+        # The device goes without saying: an address is of one.
+        factors = (
+            A.data_ptr(), A.size(), A.stride(), A.dtype, A.requires_grad, A.is_conj(), A.is_neg(),
+            B.data_ptr(), B.size(), B.stride(), B.dtype, B.requires_grad, B.is_conj(), B.is_neg(),
+        )  # fmt: skip
+        if C is None:
+            return factors
+        return factors + (
+            C.data_ptr(), C.size(), C.stride(), C.dtype, C.requires_grad, C.is_conj(), C.is_neg(),
+        )  # fmt: skip
 
     def stream(self, operand: Operand) -> int:
         if operand.device is None:
@@ -327,8 +338,9 @@ class _Torch(_Exchange):
         rows, columns = shape[-2:]
         batch = (rows * columns,) * (len(shape) - 2)
         strides = (*batch, *((1, max(rows, 1)) if order == "F" else (max(columns, 1), 1)))
+        on_host = like.device is None
         return torch.empty_strided(
-            shape, strides, dtype=getattr(torch, dtype), device=like.owner.device
+            shape, strides, dtype=getattr(torch, dtype), device="cpu" if on_host else like.device
         )
 
     def to_numpy(self, operand: Operand) -> np.ndarray:

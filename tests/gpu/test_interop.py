@@ -119,6 +119,12 @@ def busy(stream: Any) -> None:
         torch.cuda._sleep(BUSY)
 
 
+def on_torch(array: np.ndarray) -> Any:
+    import torch
+
+    return torch.from_numpy(array).cuda()
+
+
 @pytest.mark.parametrize("rows", ["C", "F"])
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int8"])
 def test_torch(name: str, rows: str) -> None:
@@ -145,6 +151,21 @@ def test_torch_in_place_and_parameters() -> None:
     with pytest.raises(ArrayError, match="detach"):
         cg.gemm("TN", torch.nn.Parameter(A), B)
     assert (cg.gemm("TN", torch.nn.Parameter(A).detach(), B) == K).all()
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_a_new_c_each_time(library: str) -> None:
+    """Arrays that were seen before are not looked at again, and their result is another one."""
+    pytest.importorskip(library)
+    A, B = pair("NT")
+    a, b = (on_torch(x) if library == "torch" else on_cupy(x) for x in (A, B))
+    plan = cg.plan("NT", a, b)
+    for call in (lambda: cg.gemm("NT", a, b), lambda: plan(a, b)):
+        results = [call() for _ in range(3)]
+        assert len({id(x) for x in results}) == 3
+        assert len({read(x, "C").pointer for x in results}) == 3
+        for x in results:
+            assert_product("NT", A, B, x.cpu().numpy() if library == "torch" else x.get())
 
 
 def test_torch_on_the_host() -> None:
