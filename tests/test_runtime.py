@@ -58,6 +58,7 @@ class FakeDriver:
         self.memory: dict[int, ctypes.Array] = {}
         self.launches: list[dict[str, Any]] = []
         self.smem: list[int] = []
+        self.unloaded: list[tuple[str, int]] = []
         self.copies: list[str] = []
         self.code = 0
         self.load_code = 0
@@ -102,6 +103,10 @@ class FakeDriver:
     # kernels
     def cuModuleLoadData(self, image: bytes) -> tuple[int, str]:
         return self.load_code, "module"
+
+    def cuModuleUnload(self, module: str) -> tuple[int]:
+        self.unloaded.append((module, self.contexts[-1]))
+        return (0,)
 
     def cuModuleGetFunction(self, module: str, name: bytes) -> tuple[int, int]:
         return (0, 0x88) if name == b"entry" else (500, 0)
@@ -425,6 +430,12 @@ class TestLaunch:
     def test_one_cubin_is_loaded_once_per_device(self, driver: FakeDriver) -> None:
         assert runtime.load(a_build()) is runtime.load(a_build())
         assert runtime.load(a_build(), 1) is not runtime.load(a_build(), 0)
+
+    def test_kernels_are_unloaded_in_their_context(self, driver: FakeDriver) -> None:
+        kernels = [runtime.load(a_build(), device) for device in (0, 1)]
+        runtime.unload()
+        assert sorted(driver.unloaded) == [("module", 0x1000), ("module", 0x1001)]
+        assert runtime.load(a_build()) not in kernels
 
     def test_cubin_for_another_arch(self, driver: FakeDriver) -> None:
         with pytest.raises(CubinError, match="is for sm_80, and device 0 .* is sm_90a"):

@@ -270,6 +270,7 @@ def launch(case: Case) -> None:
     import numpy as np
 
     from cute_gemm.run.driver import entered, synchronize
+    from cute_gemm.run.launch import unload
     from cute_gemm.run.memory import upload
 
     plan, random = case.plan(), np.random.default_rng(0)
@@ -286,6 +287,7 @@ def launch(case: Case) -> None:
             addresses.append(buffer.pointer + case.base_offset * size)
         plan.bind(beta=case.beta)(*addresses)
         synchronize()
+    unload()  # ncu saves the variables of every loaded module before each of its passes
 
 
 def main(argv: Sequence[str]) -> int:

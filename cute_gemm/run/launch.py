@@ -52,8 +52,17 @@ def load(build: Build, device: int = 0) -> LoadedKernel:
     return kernel
 
 
+def unload() -> None:
+    """Take all kernels off their devices: what was bound of them must not be called again."""
+    driver = load_driver()
+    while _loaded:
+        _, kernel = _loaded.popitem()
+        with entered(kernel.device):
+            checked(driver.cuModuleUnload(kernel._module), f"unloading {kernel.build.symbol}")
+
+
 class LoadedKernel:
-    """A cubin in the primary context of one device, until the process ends.
+    """A cubin in the primary context of one device, until the process ends or `unload`.
 
     CubinError when it is for another architecture; NoGpuError or DeviceError when there is no such
     device.
