@@ -13,7 +13,7 @@ from cute_gemm.executable import Executable, scalars, unowned
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
 from cute_gemm.plan import Plan
-from cute_gemm.problem.arrays import Operand, Order, fingerprint, read
+from cute_gemm.problem.arrays import Operand, Order, dtype_name, fingerprint, read, traced
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 from cute_gemm.toolchain.nvrtc import normalize_arch
 
@@ -121,6 +121,13 @@ def gemm(
     >>> gemm("NT", A, B, backend="cpu")[:, 0]
     array([ 3., 12.])
     """
+    if traced():
+        from cute_gemm.torch_op import call
+
+        keywords = {"order": order, "compute": compute, "kernel": kernel, "backend": backend}
+        keywords |= {"arch": arch, "stream": stream, **kernel_options}
+        keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
+        return call(op, A, B, C, alpha, beta, keywords)
     seen = None if kernel_options else fingerprint(A, B, C)
     if seen is not None:
         seen = (seen, op, order, kernel, backend, compute, arch, out_dtype)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakValueDictionary
 
 from cute_gemm.executable import Executable
+from cute_gemm.problem.arrays import traced
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.select import Candidate, Choice, why
 from cute_gemm.toolchain.nvrtc import ptx
@@ -19,6 +22,11 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.cubin import Build, Resources
     from cute_gemm.toolchain.signature import Launch
     from cute_gemm.toolchain.unit import TranslationUnit
+
+
+#: Plans by number, under which PyTorch's graphs know them.
+PLANS: WeakValueDictionary[int, Plan] = WeakValueDictionary()
+_numbers = count()
 
 
 class Plan:
@@ -59,6 +67,8 @@ class Plan:
         self._by_name = by_name
         self.kernel = self._kernel.name
         self.executable = Executable(self)
+        self._number = next(_numbers)
+        PLANS[self._number] = self
 
     def __repr__(self) -> str:
         p = self.problem
@@ -191,6 +201,13 @@ class Plan:
         ShapeError
             When an array's descriptor is not the plan's; everything that :func:`gemm` raises.
         """
+        if traced():
+            from cute_gemm.torch_op import call
+
+            of = self.problem.C
+            keywords = {"plan": self._number, "out_dtype": of.dtype, "stream": stream}
+            keywords["order"] = "C" if of.major == "N" else "F"
+            return call(self.problem.op, A, B, C, alpha, beta, keywords)
         return self.executable(A, B, C, alpha, beta, stream)
 
     def bind(self, device: int = 0, alpha: Any = 1, beta: Any = 0) -> Callable[..., None]:

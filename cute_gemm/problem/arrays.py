@@ -88,6 +88,12 @@ def host_array(operand: Operand) -> np.ndarray:
     return LIBRARIES[operand.library].to_numpy(operand)
 
 
+def traced() -> bool:
+    """Return whether PyTorch's compiler is looking at the caller, rather than running it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
+
+
 def fingerprint(A: Any, B: Any, C: Any) -> tuple[Any, ...] | None:
     """Return all that ``read`` looks at of device arrays of one library; C may be None.
 
