@@ -18,8 +18,8 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +82,24 @@ def get(key: str) -> Build | None:
             path.unlink()
         return None
     return replace(build, seconds=time.perf_counter() - start)
+
+
+@contextmanager
+def building(key: str) -> Iterator[None]:
+    """Be the only one that builds ``key``: threads and processes wait until this one is done.
+
+    A process that dies lets go. Where there is nothing to lock, everybody builds.
+    """
+    path = directory() / f".{key}.lock"
+    with ExitStack() as stack:
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            file = stack.enter_context((_place(make=True) / path.name).open("wb"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Who waited for the file finds the build; who comes after, too.
+            stack.callback(path.unlink, missing_ok=True)
+        yield
 
 
 def put(key: str, build: Build) -> None:

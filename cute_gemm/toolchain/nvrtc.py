@@ -17,6 +17,7 @@ from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
 from cute_gemm.toolchain import cache as store
 from cute_gemm.toolchain.cubin import Build, Resources
 from cute_gemm.toolchain.headers import include_paths, package_dirs
+from cute_gemm.toolchain.interrupt import interruptible
 
 if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
@@ -63,14 +64,18 @@ def build(unit: TranslationUnit, arch: str, *, cache: bool = True) -> Build:
     found = store.get(key)
     if found is not None:
         return found
-    built = _compile(unit, arch, paths, start)
-    # Another NVRTC may have been in the process already (PyTorch brings one): then the build goes
-    # under that one's name.
-    used = loaded_nvrtc_version()
-    if nvrtc_version().split(".")[:2] != used.split("."):
-        key = store.key(unit, headers, OPTIONS, arch, used)
-    store.put(key, built)
-    return built
+    with store.building(key):
+        found = store.get(key)
+        if found is not None:
+            return found
+        built = _compile(unit, arch, paths, start)
+        # Another NVRTC may have been in the process already (PyTorch brings one): then the build
+        # goes under that one's name.
+        used = loaded_nvrtc_version()
+        if nvrtc_version().split(".")[:2] != used.split("."):
+            key = store.key(unit, headers, OPTIONS, arch, used)
+        store.put(key, built)
+        return built
 
 
 def ptx(unit: TranslationUnit, arch: str) -> str:
@@ -196,7 +201,8 @@ def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: f
         program = Program(unit.source, "c++", _options(arch, paths))
         try:
             # Not "ptx": cuda.core looks for the driver then.
-            cubin = bytes(program.compile("cubin", logs=logs).code)
+            with interruptible():
+                cubin = bytes(program.compile("cubin", logs=logs).code)
         finally:
             program.close()
     except Exception as error:

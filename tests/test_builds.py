@@ -1,0 +1,111 @@
+"""Builds that meet, are interrupted or killed: one builds, the others wait, and nothing breaks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cute_gemm.toolchain import cache, nvrtc
+from cute_gemm.toolchain.unit import TranslationUnit
+
+#: A unit that takes a second.
+SLOW = "#include <cute/tensor.hpp>\n" + 'extern "C" __global__ void entry(float* x) { x[0] = 1; }\n'
+BUILD = f"""
+import sys, time
+from cute_gemm.toolchain.nvrtc import build
+from cute_gemm.toolchain.unit import TranslationUnit
+unit = TranslationUnit({SLOW!r}, "entry")
+print("ready", flush=True)
+try:
+    time.sleep(max(0.0, float(sys.argv[1]) - time.time()))
+    print("cached" if build(unit, "sm_90a").cached else "built", flush=True)
+except KeyboardInterrupt:
+    print("KeyboardInterrupt", flush=True)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cubins"))
+    return tmp_path / "cubins"
+
+
+def start(at: float) -> subprocess.Popen[str]:
+    """Begin a process that builds the slow unit at a time."""
+    command = [sys.executable, "-c", BUILD, str(at)]
+    found = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert found.stdout is not None and found.stdout.readline() == "ready\n"
+    return found
+
+
+def test_processes_that_want_one_kernel_build_it_once(place: Path) -> None:
+    at = time.time() + 1
+    asking = [start(at) for _ in range(3)]
+    said = [process.communicate(timeout=120)[0] for process in asking]
+    assert sorted(said) == ["built\n", "cached\n", "cached\n"]
+    assert not list(place.glob(".*"))
+
+
+def test_threads_that_want_one_kernel_build_it_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, compile_ = [], nvrtc._compile
+    monkeypatch.setattr(nvrtc, "_compile", lambda *given: built.append(1) or compile_(*given))
+    unit = TranslationUnit('extern "C" __global__ void entry(float* x) { x[0] = 1; }', "entry")
+    threads = [threading.Thread(target=nvrtc.build, args=(unit, "sm_90a")) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert built == [1] and len(cache.entries()) == 1
+
+
+def test_who_is_killed_lets_go(place: Path) -> None:
+    holds = (
+        "from cute_gemm.toolchain import cache\nwith cache.building('k'):\n print(1, flush=True)"
+    )
+    command = [sys.executable, "-c", f"{holds}\n import time; time.sleep(60)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "1\n"
+        entered = threading.Event()
+
+        def wait() -> None:
+            with cache.building("k"):
+                entered.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert not entered.wait(0.3)
+        process.kill()
+        assert entered.wait(10)
+        thread.join()
+    assert not list(place.glob(".*"))
+
+
+def test_where_nothing_can_be_locked_everybody_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "file"))
+    with cache.building("k"), cache.building("k"):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals as POSIX has them")
+def test_ctrl_c_while_a_unit_is_compiled(place: Path) -> None:
+    """NVRTC's own handler would end the process with status 4."""
+    process = start(0.0)
+    time.sleep(0.5)  # the compiler is at work: it takes a second
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("KeyboardInterrupt\n", 0), err
+    again = start(0.0)
+    assert again.communicate(timeout=60)[0] in ("built\n", "cached\n")
+    assert {path.suffix for path in place.iterdir()} == {".build", ".json"}
