@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,8 +21,12 @@ from cute_gemm.toolchain.nvrtc import normalize_arch
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
     from cute_gemm.gpus.table import Gpu
+    from cute_gemm.toolchain.cubin import Build
 
-__all__ = ["DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "gemm", "kernels", "plan"]
+__all__ = [
+    "DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "compile", "gemm", "kernels",
+    "plan",
+]  # fmt: skip
 
 Backend = Literal["auto", "cuda", "cpu"]
 
@@ -240,6 +245,49 @@ def analyze(
     arch = gpus.arch_for(arguments.pop("arch", None), gpu)
     made = plan(op, A, B, C, **{"backend": "cpu", "arch": arch, "gpu": gpu, **arguments})
     return made.report(gpu=gpu, beta=beta)
+
+
+def compile(  # it is reached as cute_gemm.compile
+    plans: Iterable[Plan], tell: Callable[[int, int], None] | None = None
+) -> list[Build]:
+    """Build the kernels of plans, several at once, into the cache; no GPU is needed.
+
+    Parameters
+    ----------
+    plans
+        Of any problems and archs; each kernel is built once.
+    tell
+        Called with how many are done, of how many.
+
+    Returns
+    -------
+    list
+        The builds, in the order of the plans.
+
+    Raises
+    ------
+    CompileError, HeaderError
+        Of the first kernel that cannot be built; those that have not begun are not built.
+
+    Examples
+    --------
+    >>> ops = [plan(op, m=64, n=64, k=64, dtype="float32", kernel="naive") for op in ("NN", "TN")]
+    >>> [build.arch for build in compile(ops)]
+    ['sm_80', 'sm_80']
+    """
+    from concurrent.futures import as_completed
+
+    futures = [plan.prepare() for plan in plans]
+    try:
+        for done, one in enumerate(as_completed(futures), 1):
+            one.result()
+            if tell is not None:
+                tell(done, len(futures))
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+    return [future.result() for future in futures]
 
 
 def kernels() -> list[KernelInfo]:

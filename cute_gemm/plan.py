@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -15,6 +16,8 @@ from cute_gemm.select import Candidate, Choice, why
 from cute_gemm.toolchain.nvrtc import ptx
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     import numpy as np
 
     from cute_gemm.analysis.report import Report
@@ -27,6 +30,14 @@ if TYPE_CHECKING:
 #: Plans by number, under which PyTorch's graphs know them.
 PLANS: WeakValueDictionary[int, Plan] = WeakValueDictionary()
 _numbers = count()
+
+
+@cache
+def _builders() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ThreadPoolExecutor(cores, "cute_gemm build")
 
 
 class Plan:
@@ -130,6 +141,27 @@ class Plan:
     def build(self) -> Build:
         """The compiled kernel, from memory, the cache or NVRTC."""
         return self._kernel.compiled().build(self.config, self.arch)
+
+    def prepare(self) -> Future[Build]:
+        """Begin to build the kernel in the background, and return the future of its build.
+
+        NVRTC needs no GPU and lets other threads run: as many plans as there are cores build at
+        once. A call of a plan that is being built waits for it.
+
+        Examples
+        --------
+        >>> from cute_gemm import plan
+        >>> p = plan("TN", m=64, n=64, k=64, dtype="float32", kernel="naive", arch="sm_90a")
+        >>> p.prepare().result().arch
+        'sm_90a'
+        """
+        return _builders().submit(self._build)
+
+    def _build(self) -> Build:
+        # Not the property: up to Python 3.11 one lock is that of all plans' there.
+        built = self._kernel.compiled().build(self.config, self.arch)
+        self.__dict__["build"] = built
+        return built
 
     @property
     def cubin(self) -> bytes:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import cute_gemm as cg
+from cute_gemm.errors import CompileError
+from cute_gemm.kernels import base
 from cute_gemm.toolchain import cache, nvrtc
+from cute_gemm.toolchain.cubin import Build, Resources
 from cute_gemm.toolchain.unit import TranslationUnit
 
+#: The module, not the function of that name.
+plan_module = importlib.import_module("cute_gemm.plan")
 #: A unit that takes a second.
 SLOW = "#include <cute/tensor.hpp>\n" + 'extern "C" __global__ void entry(float* x) { x[0] = 1; }\n'
 BUILD = f"""
@@ -65,6 +74,49 @@ def test_threads_that_want_one_kernel_build_it_once(
     for thread in threads:
         thread.join(60)
     assert built == [1] and len(cache.entries()) == 1
+
+
+def plans(count: int) -> list[cg.Plan]:
+    """Plans of kernels that differ."""
+    tiles = [(32, 2**i, 1) for i in range(count)]
+    sizes = {"m": 64, "n": 64, "k": 64, "dtype": "float32", "arch": "sm_90a", "backend": "cpu"}
+    return [cg.plan("NN", kernel="naive", tile=tile, **sizes) for tile in tiles]
+
+
+@pytest.fixture
+def compiler(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """In place of NVRTC, which lets two builds end only together, and refuses a tile."""
+    together, began = threading.Barrier(2), list[str]()
+
+    def compile_(unit: TranslationUnit, *_: object) -> Build:
+        began.append(unit.symbol)
+        if "32x8" in unit.symbol:
+            together.abort()
+            raise CompileError("it spills")
+        together.wait(20)
+        return Build(b"", unit.symbol, "sm_90a", Resources(1, 0, 0, 0, 0), 0.0, False, "")
+
+    monkeypatch.setattr(nvrtc, "_compile", compile_)
+    monkeypatch.setattr(base, "_builds", {})
+    pool = ThreadPoolExecutor(2)
+    monkeypatch.setattr(plan_module, "_builders", lambda: pool)
+    yield began
+    pool.shutdown()
+
+
+def test_plans_are_built_at_once(compiler: list[str]) -> None:
+    asked, told = plans(2), list[tuple[int, int]]()
+    builds = cg.compile(asked, tell=lambda *done: told.append(done))
+    assert [build.symbol for build in builds] == [plan.symbol for plan in asked]
+    assert told == [(1, 2), (2, 2)] and len(compiler) == 2
+    assert [plan.build.symbol for plan in asked] == [build.symbol for build in builds]
+    assert len(compiler) == 2
+
+
+def test_what_cannot_be_built_ends_the_rest(compiler: list[str]) -> None:
+    with pytest.raises(CompileError, match="it spills"):
+        cg.compile([plans(4)[3], *plans(3) * 9])
+    assert len(compiler) <= 3
 
 
 def test_who_is_killed_lets_go(place: Path) -> None:
