@@ -6,7 +6,7 @@ import argparse
 import time
 from dataclasses import asdict
 
-from cute_gemm.commands.output import OK, print_json
+from cute_gemm.commands.output import OK, print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def command(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json({"directory": directory, "removed": count, "bytes": size})
         else:
-            print(f"{count} cubins, {size} bytes removed from {directory}")
+            say(f"{count} cubins, {size} bytes removed from {directory}")
         return OK
     entries, listing = cache.entries(), arguments.action == "list"
     if arguments.json:
@@ -33,6 +33,6 @@ def command(arguments: argparse.Namespace) -> int:
         return OK
     for entry in entries if listing else ():
         written = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created))
-        print(f"{written}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
-    print(f"{len(entries)} cubins, {size} bytes in {directory}")
+        say(f"{written}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
+    say(f"{len(entries)} cubins, {size} bytes in {directory}")
     return OK

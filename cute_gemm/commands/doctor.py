@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cute_gemm.commands.output import OK, WRONG, print_json
+from cute_gemm.commands.output import OK, WRONG, print_json, say
 from cute_gemm.errors import HeaderError, ToolError
 from cute_gemm.measure import profile
 from cute_gemm.run import driver as devices
@@ -50,9 +50,9 @@ def command(arguments: argparse.Namespace) -> int:
         width = max(len(check.name) for check in found)
         for check in found:
             mark = {True: "ok", False: "MISSING", None: "-"}[check.ok]
-            print(f"{mark:<8} {check.name:<{width}}  {check.found}")
+            say(f"{mark:<8} {check.name:<{width}}  {check.found}", hang=width + 11)
             if not check.ok and check.mend:
-                print(f"{'':<8} {'':<{width}}  -> {check.mend}")
+                say(f"{'':<8} {'':<{width}}  -> {check.mend}")
     return WRONG if any(check.ok is False for check in found) else OK
 
 
