@@ -58,6 +58,11 @@ def plain(content: Any, width: int) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
+def printable(text: str) -> str:
+    """Return text whose control characters, which a terminal would obey, are written out."""
+    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda one: f"\\x{ord(one[0]):02x}", text)
+
+
 def named(thing: Any, *names: str) -> dict[str, Any]:
     """Return some attributes by their names."""
     return {name: getattr(thing, name) for name in names}

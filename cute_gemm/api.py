@@ -125,18 +125,24 @@ def gemm(
     if C is not None and not kernel_options:
         seen = (fingerprint(A), fingerprint(B), fingerprint(C), op, kernel, backend, compute)
         seen = None if None in seen[:3] else (*seen, arch, out_dtype)
-        recent = _recent.get(seen)
+        try:
+            recent = _recent.get(seen)
+        except TypeError:  # an argument that has no hash: the check below says which
+            recent = None
         if recent is not None:
             executable, known = recent
             factors = scalars(alpha, beta, executable.plan.problem, known[0].device, C)
             executable.run(known[0], known[1], known[2], *factors, stream)
             return C
+    kernel_options = _checked(
+        {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
+         "out_dtype": out_dtype, "compute": compute}, kernel_options,
+    )  # fmt: skip
     a, b = read(A, "A"), read(B, "B")
     c = None if C is None else read(C, "C")
     problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
     factors = scalars(alpha, beta, problem, a.device, c)
-    given = sorted(kernel_options.items())
-    options = [(name, tuple(x) if isinstance(x, list) else x) for name, x in given]
+    options = sorted(kernel_options.items())
     key = (id(problem), a.device, kernel, backend, arch, *options)
     found = _plans.get(key)
     if found is None:
@@ -187,6 +193,10 @@ def plan(
     >>> print(p.problem.A, p.problem.B, p.problem.C)
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
+    kernel_options = _checked(
+        {"kernel": kernel, "backend": backend, "arch": arch, "order": order, "storage": storage,
+         "out_dtype": out_dtype, "compute": compute, "dtype": dtype}, kernel_options,
+    )  # fmt: skip
     sizes: dict[str, Any] = {"m": m, "n": n, "k": k, "dtype": dtype}
     strides: dict[str, Any] = {"lda": lda, "ldb": ldb, "ldc": ldc}
     strides |= {"batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c}
@@ -249,7 +259,7 @@ def _make_plan(
     options: dict[str, Any], name: str | None = None,
 ) -> Plan:  # fmt: skip
     where = _backend(backend, device, kernel)
-    gpu = gpus.gpu(name) if name else None
+    gpu = None if name is None else gpus.gpu(name)
     if _runs_on(kernel) == "cpu":
         target: str = "cpu"
     elif where == "cuda":
@@ -263,6 +273,19 @@ def _make_plan(
         gpu = gpu or _gpu_without_backend(target)
     choice = select.select(problem, target, kernel, options, gpu)
     return Plan(problem, where, device, target, choice, kernel != "auto")
+
+
+def _checked(words: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, lists as tuples; refuse those and words that nothing is called by."""
+    options = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
+    for kind, given in (("", words), ("option ", options)):
+        for name, value in given.items():
+            try:
+                hash(value)
+            except TypeError:
+                what = "a name" if name in words else "a number, a name or a tuple of numbers"
+                raise OptionError(f"{kind}{name}={value!r} does not fit; expected {what}") from None
+    return options
 
 
 def _runs_on(kernel: str) -> Literal["gpu", "cpu", "library"]:

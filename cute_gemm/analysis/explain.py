@@ -69,6 +69,9 @@ class Explanation(Shown):
     report: Report | None
     next: tuple[Next, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Explanation: {self.kernel}, {self.plan!r}>"
+
     @property
     def problem(self) -> GemmProblem:
         """Extents and descriptors."""

@@ -239,7 +239,7 @@ def _place(arch: Arch, gpu: Gpu | str | None) -> Gpu | None:
     """Return the GPU that is meant, which must run cubins of ``arch``."""
     if gpu is None:
         return stands_for(arch)
-    found = gpu_named(gpu) if isinstance(gpu, str) else gpu
+    found = gpu if isinstance(gpu, Gpu) else gpu_named(gpu)
     if not arch.runs_on(divmod(found.cc, 10)):
         raise OptionError(
             f"gpu={found.name!r} has compute capability {found.cc // 10}.{found.cc % 10} and does "

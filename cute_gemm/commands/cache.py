@@ -18,14 +18,16 @@ def command(arguments: argparse.Namespace) -> int:
     """List, size or clear them; return 0."""
     from cute_gemm.toolchain import cache
 
-    directory, size = str(cache.directory()), cache.size()
+    directory = str(cache.directory())
     if arguments.action == "clear":
-        count = cache.clear()
+        done = cache.clear()
         if arguments.json:
-            print_json({"directory": directory, "removed": count, "bytes": size})
+            print_json({"directory": directory, **done._asdict()})
         else:
-            say(f"{count} cubins, {size} bytes removed from {directory}")
+            more = f"; {done.left} could not be removed" * bool(done.left)
+            say(f"{done.removed} cubins, {done.bytes} bytes removed from {directory}{more}")
         return OK
+    size = cache.size()
     entries, listing = cache.entries(), arguments.action == "list"
     if arguments.json:
         listed = {"entries": [asdict(entry) for entry in entries]} if listing else {}

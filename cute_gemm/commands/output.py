@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import WIDTH, named, plain, wrapped, write
+from cute_gemm._text import WIDTH, named, plain, printable, wrapped, write
 from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def say(text: Any = "", end: str = "\n", hang: int = 9) -> None:
     if not isinstance(text, str):
         show(text)
         return
+    text = printable(text)
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         *lines, last = text.split("\n")
@@ -71,7 +72,9 @@ def check_html(arguments: argparse.Namespace) -> None:
 def show_report(arguments: argparse.Namespace, report: Report | CopyReport) -> int:
     """Print a report in the form that was asked for, and return the exit status."""
     if arguments.html == "-":
-        print(report.to_html(), end="")
+        # Not print: a page says itself that it is UTF-8, whatever the terminal is.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(report.to_html().encode())
         return OK
     if arguments.html:
         Path(arguments.html).write_text(report.to_html(), encoding="utf-8")

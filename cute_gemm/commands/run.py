@@ -147,9 +147,9 @@ def _matrices(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any,
     """Return random A, B and C as stored, each in a buffer with its leading dimension."""
     import numpy as np
 
-    from cute_gemm.measure.matrices import random_values
+    from cute_gemm.measure.matrices import generator, random_values
 
-    rng = np.random.default_rng(arguments.seed)
+    rng = generator(arguments.seed)
 
     def matrix(
         shape: tuple[int, int], order: str, ld: int | None, name: str, unread: bool = False

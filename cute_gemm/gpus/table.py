@@ -166,6 +166,8 @@ def gpu(name: str) -> Gpu:
     ``"NVIDIA"``, spaces and hyphens do not matter. OptionError, with those there are, for an
     unknown one.
     """
+    if not isinstance(name, str):
+        raise OptionError(f"gpu={name!r} is no name of a GPU; expected one such as 'H200'")
     found = _BY_NAME.get(_plain(name))
     if found is not None:
         return found

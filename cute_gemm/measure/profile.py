@@ -143,6 +143,9 @@ class Profile(Shown):
     symbol: str
     figures: tuple[Comparison, ...]
 
+    def __repr__(self) -> str:
+        return f"<Profile: {self.case}: {len(self.differences)} figures differ>"
+
     @property
     def differences(self) -> tuple[Comparison, ...]:
         """The figures that differ; none when the model is right."""

@@ -121,6 +121,12 @@ class BenchResult(Shown):
 
     width = WIDTH
 
+    def __repr__(self) -> str:
+        sizes = ", ".join(size.label for size in self.sizes)
+        return (
+            f"<BenchResult: {self.dtype} {' '.join(self.ops)}, {sizes}, on {self.gpu or 'the CPU'}>"
+        )
+
     @property
     def ok(self) -> bool:
         """Whether no kernel was wrong or failed; one that does not take a problem is no failure."""

@@ -266,12 +266,17 @@ def _sized(
     major, minor = shape if order == "F" else shape[::-1]
     least = max(1, major)
     ld = _step(f"ld{name.lower()}", ld, least)
-    # A bound on the last offset in bytes; 16 is the size of the largest type.
-    if ld < least or ld * max(1, minor) * 16 > _LARGEST_OFFSET:
-        kind = "column" if order == "F" else "row"
+    stored = f"{shape[0]} x {shape[1]}, {'column' if order == 'F' else 'row'}-major"
+    if ld < least:
         raise StrideError(
             f"ld{name.lower()} = {ld}; expected at least {least}, because {name} is stored as "
-            f"{shape[0]} x {shape[1]}, {kind}-major, and offsets that fit 64 bits"
+            f"{stored}"
+        )
+    # A bound on the last offset in bytes; 16 is the size of the largest type.
+    if ld * max(1, minor) * 16 > _LARGEST_OFFSET:
+        raise StrideError(
+            f"{name} of {stored}, with ld{name.lower()} = {ld} is larger than memory can be; "
+            f"expected offsets that fit 64 bits: at most 2**59 elements"
         )
     step = _step(f"batch_{name.lower()}", batch_stride, ld * minor)
     if step < 0 or (ld * max(1, minor) + step * max(0, batch - 1)) * 16 > _LARGEST_OFFSET:
