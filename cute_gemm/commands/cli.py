@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TextIO
 from cute_gemm._text import printable
 from cute_gemm.commands.arguments import join_negative_values, kernel_options, split_kernel_options
 from cute_gemm.commands.output import BAD_INPUT, OK
-from cute_gemm.errors import GemmError, OptionError
+from cute_gemm.errors import GemmError, HeaderError, OptionError
 
 #: The commands. The module of the same name, imported when the command is asked for, has
 #: ``add_arguments(parser)`` and ``command(arguments)``, which returns the exit status.
@@ -67,19 +67,20 @@ def _run(words: list[str]) -> int:
     """Run the command that the words name, and return its exit status."""
     parser, commands = parsers()
     kernel_words: list[str] = []
-    if name := next((word for word in words if word in COMMANDS), None):
-        module: Any = importlib.import_module(f"cute_gemm.commands.{name}")
-        module.add_arguments(commands[name])
-        words, kernel_words = split_kernel_options(words, commands[name])
+    name = next((word for word in words if word in COMMANDS), None)
     as_json = "--json" in words
     if name == "bench" and as_json:  # whose --json may name a file
         as_json = words[words.index("--json") + 1 :][:1] in ([], ["-"])
     try:
-        # Leaves where no command is named, and after --help and --version.
-        arguments = parser.parse_args(join_negative_values(words))
-    except OptionError as error:
-        raise SystemExit(_fail(error, as_json)) from None
-    try:
+        if name:
+            module: Any = importlib.import_module(f"cute_gemm.commands.{name}")
+            module.add_arguments(commands[name])
+            words, kernel_words = split_kernel_options(words, commands[name])
+        try:
+            # Leaves where no command is named, and after --help and --version.
+            arguments = parser.parse_args(join_negative_values(words))
+        except OptionError as error:
+            raise SystemExit(_fail(error, as_json)) from None
         arguments.options = kernel_options(kernel_words)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -89,15 +90,21 @@ def _run(words: list[str]) -> int:
         raise
     except (GemmError, MemoryError, OSError) as error:  # no permission to write, a terabyte
         return _fail(error, as_json)
+    except ImportError as error:
+        missing = f"the Python package {error.name} is missing" if error.name else str(error)
+        return _fail(HeaderError(missing), as_json)
 
 
 def _fail(error: Exception, as_json: bool = False) -> int:
     """Say what went wrong in one line, and as JSON if that was asked for; return the status."""
+    said = str(error).strip() or type(error).__name__
+    if isinstance(error, HeaderError):
+        said = f"{said}; run `cute-gemm doctor`"
     if as_json:
-        failure = {"type": type(error).__name__, "message": str(error)}
+        failure = {"type": type(error).__name__, "message": said}
         log = getattr(error, "log", "")
         print(json.dumps({"error": failure | ({"log": log} if log else {})}, indent=2))
-    line = str(error).strip().partition("\n")[0] or type(error).__name__
+    line = said.partition("\n")[0]
     print(f"cute-gemm: {printable(line)}", file=sys.stderr)
     return BAD_INPUT
 
