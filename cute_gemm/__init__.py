@@ -10,7 +10,7 @@ try:
     from cute_gemm.api import KernelInfo, Plan, analyze, gemm, kernels, plan
     from cute_gemm.cute.layout import Layout
     from cute_gemm.errors import GemmError
-    from cute_gemm.gpus.table import Gpu
+    from cute_gemm.gpus.gpu import Gpu
 except ModuleNotFoundError as error:
     # Of a package that lacks what it needs there is the doctor, which says so.
     if str(error.name).startswith("cute_gemm"):

@@ -19,7 +19,8 @@ from cute_gemm.toolchain.nvrtc import normalize_arch
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
-    from cute_gemm.gpus.table import Gpu
+    from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.gpus.table import GpuLike
 
 __all__ = ["DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "gemm", "kernels", "plan"]
 
@@ -165,7 +166,7 @@ def plan(
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
     storage: Order = "F", order: Order = "F", out_dtype: Any = None, compute: str | None = None,
     kernel: str = "auto", backend: Backend = "auto", arch: str | None = None,
-    gpu: str | None = None, **kernel_options: Any,
+    gpu: GpuLike | None = None, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
@@ -180,8 +181,9 @@ def plan(
         Of a batch: number of products, and elements from one stored matrix to the next, by default
         without padding; 0 shares A or B.
     gpu
-        A GPU's name (``"H200"``), for which the config is chosen; by default this machine's, if it
-        runs kernels of the arch, or the one that stands for the arch.
+        The GPU for which the config is chosen: a name (``"H200"``), a file ``.toml`` or ``.json``
+        that describes one, a dict of its values, or a :class:`Gpu`; by default this machine's, if
+        it runs kernels of the arch, or the one that stands for the arch.
 
     Returns
     -------
@@ -223,7 +225,7 @@ def plan(
 
 
 def analyze(
-    op: str, A: Any = None, B: Any = None, C: Any = None, *, gpu: str | None = None,
+    op: str, A: Any = None, B: Any = None, C: Any = None, *, gpu: GpuLike | None = None,
     beta: complex = 0.0, **arguments: Any,
 ) -> Report:  # fmt: skip
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
@@ -256,7 +258,7 @@ def kernels() -> list[KernelInfo]:
 
 def _make_plan(
     problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
-    options: dict[str, Any], name: str | None = None,
+    options: dict[str, Any], name: GpuLike | None = None,
 ) -> Plan:  # fmt: skip
     where = _backend(backend, device, kernel)
     gpu = None if name is None else gpus.gpu(name)

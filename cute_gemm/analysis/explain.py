@@ -115,6 +115,9 @@ class Explanation(Shown):
         yield from _section("Intensity", said)
         if self.ceiling is not None:
             yield from _section(f"What bounds it on {self.ceiling.gpu}", *_ceiling(self.ceiling))
+        elif self.report is not None and self.report.performance.gpu is None:
+            said = f"Not known: no GPU stands for {self.plan.arch}; name one: --gpu NAME or FILE."
+            yield from _section("What bounds it", said)
         for one in self.next:
             yield from _section(f"The next kernel: {one.kernel}", one.idea)
             if one.refused:

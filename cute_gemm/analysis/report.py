@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Access, Partition
     from cute_gemm.analysis.html import Page
-    from cute_gemm.gpus.table import Gpu
+    from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.select import Candidate
     from cute_gemm.toolchain.cubin import Resources
@@ -377,7 +377,7 @@ def _of_full_tiles(access: Access) -> Access:
 
 def make_report(
     problem: GemmProblem, kernel_name: str, config: Any, arch: str, accesses: Iterable[Access],
-    launch: Launch, resources: Resources | None = None, *, gpu: Gpu | str | None = None,
+    launch: Launch, resources: Resources | None = None, *, gpu: GpuLike | None = None,
     reads_c: bool = False, pictures: tuple[Partition, ...] = (),
     candidates: Sequence[Candidate] = (), priced_on: str = "",
 ) -> Report:  # fmt: skip

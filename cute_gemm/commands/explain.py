@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.analysis.explain import Explanation, Next
     from cute_gemm.api import Plan
+    from cute_gemm.gpus.table import GpuLike
 
 #: Characters of a column of code beside others, at least.
 _COLUMN = 60
@@ -31,13 +32,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm explain`` takes."""
     parser.add_argument("name", metavar="KERNEL", help="a name from `cute-gemm kernels`")
     add_problem(parser, kernel=False)
-    add(parser, "--gpu", "--beta", gpu="what bounds it there: H200, A100, 4090, ...")
+    add(
+        parser,
+        "--gpu",
+        "--beta",
+        gpu="what bounds it there: H200, A100, 4090, ..., or a FILE (.toml, .json) of your own",
+    )
     for kind, what in _CODE.items():
         parser.add_argument(f"--{kind}", action="store_true", help=f"print {what}")
 
 
 def explain(
-    kernel: str, op: str, *, gpu: str | None = None, beta: complex = 0.0, **arguments: Any
+    kernel: str, op: str, *, gpu: GpuLike | None = None, beta: complex = 0.0, **arguments: Any
 ) -> Explanation:
     """Plan a kernel and the next of the ladder, and explain them; nothing is compiled.
 
