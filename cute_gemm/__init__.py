@@ -1,12 +1,37 @@
 """A layout-aware GEMM frontend for NVIDIA GPUs; see the README."""
 
-# First: importing the subpackage of that name later would put it in the function's place.
-import cute_gemm.kernels  # noqa: F401
-from cute_gemm.analysis.copy.report import analyze_copy
-from cute_gemm.api import KernelInfo, Plan, analyze, compile, gemm, kernels, plan
-from cute_gemm.errors import GemmError
+from typing import TYPE_CHECKING, Any
+
+try:
+    # First: importing the subpackage of that name later would put it in the function's place.
+    import cute_gemm.kernels  # noqa: F401
+    from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
+    from cute_gemm.analysis.report import Report
+    from cute_gemm.api import KernelInfo, Plan, analyze, compile, gemm, kernels, plan
+    from cute_gemm.cute.layout import Layout
+    from cute_gemm.errors import GemmError
+    from cute_gemm.gpus.gpu import Gpu
+except ModuleNotFoundError as error:
+    # Of a package that lacks what it needs there is the doctor, which says so.
+    if str(error.name).startswith("cute_gemm"):
+        raise
+    _missing = error.name
 
 __all__ = [
-    "GemmError", "KernelInfo", "Plan", "analyze", "analyze_copy", "compile", "gemm", "kernels",
-    "plan",
+    "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "analyze",
+    "analyze_copy", "compile", "gemm", "kernels", "plan",
 ]  # fmt: skip
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("cute-gemm")
+        if name in __all__:
+            said = f"cute_gemm needs {_missing}, which is missing: run `cute-gemm doctor`"
+            raise ModuleNotFoundError(said, name=_missing)
+        raise AttributeError(f"module 'cute_gemm' has no attribute {name!r}")

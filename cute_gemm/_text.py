@@ -3,30 +3,64 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Sequence
+import re
+import textwrap
 from typing import Any
+
+#: Characters per line of what is printed to no terminal.
+WIDTH = 112
+#: Spaces that no line ends at: between a number and its unit, and around a swizzle's ``o``.
+_BOUND = re.compile(
+    r"(?<=\d) (?=(?:%|[mu]?s|bits|bytes|[kMGTPE]?(?:B|FLOP)?(?:/[sB])?)(?!\w))| (?=o )|(?<= o) "
+)
+
+
+def wrapped(text: str, width: int, hang: int = 0) -> list[str]:
+    """Return lines, broken between words alone; a word that is longer than a line sticks out.
+
+    So no number, unit, name or layout is ever cut. Further lines begin ``hang`` spaces to the
+    right of the first, which keeps its own indentation.
+    """
+    indent = " " * (len(text) - len(text.lstrip()))
+    lines = textwrap.wrap(
+        _BOUND.sub("\0", text.strip()), width, initial_indent=indent,
+        subsequent_indent=indent + " " * hang, break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace("\0", " ") for line in lines] or [""]
+
+
+def write(content: Any, console: Any) -> None:
+    """Print with ``rich``: what ``content`` yields, each paragraph `wrapped`."""
+    from rich.text import Text
+
+    shown = getattr(content, "__rich_console__", None)
+    for part in shown(console, console.options) if shown else (content,):
+        if not isinstance(part, Text):
+            console.print(part, crop=False)
+            continue
+        at = 0
+        for line in wrapped(part.plain, console.width, 2):
+            said = line.lstrip()
+            # A slice of the paragraph, so that what is bold there is bold here.
+            at = part.plain.index(said, at)
+            indented = Text.assemble(" " * (len(line) - len(said)), part[at : at + len(said)])
+            console.print(indented, no_wrap=True, overflow="ignore", crop=False)
+            at += len(said)
 
 
 def plain(content: Any, width: int) -> str:
-    """Return what ``rich`` prints of ``content``, without colours and trailing spaces."""
+    """Return what ``write`` prints of ``content``, without colours and trailing spaces."""
     from rich.console import Console
 
     out = io.StringIO()
     # no_color would still write bold and dim; without a terminal rich writes no codes at all.
-    Console(file=out, width=width, force_terminal=False, color_system=None).print(content)
+    write(content, Console(file=out, width=width, force_terminal=False, color_system=None))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """Return rows of cells as lines, aligned to the right but in the columns of ``left``."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            text.ljust(width) if i in left else text.rjust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+def printable(text: str) -> str:
+    """Return text whose control characters, which a terminal would obey, are written out."""
+    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", lambda one: f"\\x{ord(one[0]):02x}", text)
 
 
 def named(thing: Any, *names: str) -> dict[str, Any]:

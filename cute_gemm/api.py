@@ -20,7 +20,8 @@ from cute_gemm.toolchain.nvrtc import normalize_arch
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
-    from cute_gemm.gpus.table import Gpu
+    from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.gpus.table import GpuLike
     from cute_gemm.toolchain.cubin import Build
 
 __all__ = [
@@ -136,18 +137,24 @@ def gemm(
     seen = None if kernel_options else fingerprint(A, B, C)
     if seen is not None:
         seen = (seen, op, order, kernel, backend, compute, arch, out_dtype)
-        recent = _recent.get(seen)
+        try:
+            recent = _recent.get(seen)
+        except TypeError:  # an argument that has no hash: the check below says which
+            recent = None
         if recent is not None:
             executable, (a, b, c) = recent
             factors = scalars(alpha, beta, executable.plan.problem, a.device, c)
             result = executable.run(a, b, c, *factors, stream)
             return result if C is None else C
+    kernel_options = _checked(
+        {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
+         "out_dtype": out_dtype, "compute": compute}, kernel_options,
+    )  # fmt: skip
     a, b = read(A, "A"), read(B, "B")
     c = None if C is None else read(C, "C")
     problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
     factors = scalars(alpha, beta, problem, a.device, c)
-    given = sorted(kernel_options.items())
-    options = [(name, tuple(x) if isinstance(x, list) else x) for name, x in given]
+    options = sorted(kernel_options.items())
     key = (id(problem), a.device, kernel, backend, arch, *options)
     found = _plans.get(key)
     if found is None:
@@ -170,7 +177,7 @@ def plan(
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
     storage: Order = "F", order: Order = "F", out_dtype: Any = None, compute: str | None = None,
     kernel: str = "auto", backend: Backend = "auto", arch: str | None = None,
-    gpu: str | None = None, **kernel_options: Any,
+    gpu: GpuLike | None = None, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
@@ -185,8 +192,9 @@ def plan(
         Of a batch: number of products, and elements from one stored matrix to the next, by default
         without padding; 0 shares A or B.
     gpu
-        A GPU's name (``"H200"``), for which the config is chosen; by default this machine's, if it
-        runs kernels of the arch, or the one that stands for the arch.
+        The GPU for which the config is chosen: a name (``"H200"``), a file ``.toml`` or ``.json``
+        that describes one, a dict of its values, or a :class:`Gpu`; by default this machine's, if
+        it runs kernels of the arch, or the one that stands for the arch.
 
     Returns
     -------
@@ -198,6 +206,10 @@ def plan(
     >>> print(p.problem.A, p.problem.B, p.problem.C)
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
+    kernel_options = _checked(
+        {"kernel": kernel, "backend": backend, "arch": arch, "order": order, "storage": storage,
+         "out_dtype": out_dtype, "compute": compute, "dtype": dtype}, kernel_options,
+    )  # fmt: skip
     sizes: dict[str, Any] = {"m": m, "n": n, "k": k, "dtype": dtype}
     strides: dict[str, Any] = {"lda": lda, "ldb": ldb, "ldc": ldc}
     strides |= {"batch_a": batch_a, "batch_b": batch_b, "batch_c": batch_c}
@@ -224,7 +236,7 @@ def plan(
 
 
 def analyze(
-    op: str, A: Any = None, B: Any = None, C: Any = None, *, gpu: str | None = None,
+    op: str, A: Any = None, B: Any = None, C: Any = None, *, gpu: GpuLike | None = None,
     beta: complex = 0.0, **arguments: Any,
 ) -> Report:  # fmt: skip
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
@@ -300,10 +312,10 @@ def kernels() -> list[KernelInfo]:
 
 def _make_plan(
     problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
-    options: dict[str, Any], name: str | None = None,
+    options: dict[str, Any], name: GpuLike | None = None,
 ) -> Plan:  # fmt: skip
     where = _backend(backend, device, kernel)
-    gpu = gpus.gpu(name) if name else None
+    gpu = None if name is None else gpus.gpu(name)
     if _runs_on(kernel) == "cpu":
         target: str = "cpu"
     elif where == "cuda":
@@ -317,6 +329,19 @@ def _make_plan(
         gpu = gpu or _gpu_without_backend(target)
     choice = select.select(problem, target, kernel, options, gpu)
     return Plan(problem, where, device, target, choice, kernel != "auto")
+
+
+def _checked(words: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, lists as tuples; refuse those and words that nothing is called by."""
+    options = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
+    for kind, given in (("", words), ("option ", options)):
+        for name, value in given.items():
+            try:
+                hash(value)
+            except TypeError:
+                what = "a name" if name in words else "a number, a name or a tuple of numbers"
+                raise OptionError(f"{kind}{name}={value!r} does not fit; expected {what}") from None
+    return options
 
 
 def _runs_on(kernel: str) -> Literal["gpu", "cpu", "library"]:

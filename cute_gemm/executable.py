@@ -12,6 +12,7 @@ from cute_gemm.problem.arrays import (
     Operand,
     Order,
     fingerprint,
+    finished,
     host_array,
     needs_synchronize,
     new_matrix,
@@ -107,6 +108,7 @@ class Executable:
         """Compute on operands and factors that fit; return C, a new one where there is none."""
         plan = self.plan
         problem = plan.problem
+        made = c is None
         if c is None:
             order: Order = "C" if problem.C.major == "N" else "F"
             batch = (problem.l,) if 3 in (len(a.shape), len(b.shape)) else ()
@@ -114,9 +116,9 @@ class Executable:
         if plan.backend == "cpu":
             arrays = host_array(a), host_array(b), host_array(c)
             plan.compute_on_host(*arrays, alpha.value, beta.value)
-            return c.owner
+            return finished(a, c.owner) if made else c.owner
         if not (problem.m and problem.n and problem.l):
-            return c.owner
+            return finished(a, c.owner) if made else c.owner
         bound = self._bound.get((alpha, beta)) or self._bind(alpha, beta)
         if a.device is None:
             self._run_from_host(bound, a, b, c, beta)
@@ -127,7 +129,7 @@ class Executable:
                 from cute_gemm.run.driver import synchronize
 
                 synchronize(a.device)
-        return c.owner
+        return finished(a, c.owner) if made else c.owner
 
     def _bind(self, alpha: Scalar, beta: Scalar) -> Callable[..., None]:
         """Keep and return a bound launch."""

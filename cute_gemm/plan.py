@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cute_gemm.analysis.report import Report
+    from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build, Resources
     from cute_gemm.toolchain.signature import Launch
@@ -185,13 +186,14 @@ class Plan:
 
         return disassemble(self.cubin)
 
-    def report(self, *, gpu: str | None = None, beta: complex = 0.0) -> Report:
+    def report(self, *, gpu: GpuLike | None = None, beta: complex = 0.0) -> Report:
         """Return the analysis of every memory access of this kernel on this problem.
 
         Parameters
         ----------
         gpu
-            A GPU's name, for roofline and waves (``"H200"``); by default one stands for the arch.
+            A GPU, for roofline and waves: a name (``"H200"``), a file that describes one, a dict of
+            its values, or a :class:`Gpu`; by default one stands for the arch.
         beta
             With another than 0, C is read too.
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cute_gemm._text import duration
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.gpus.table import Gpu, nearest, of_device
+from cute_gemm.gpus.gpu import Gpu
+from cute_gemm.gpus.table import nearest, of_device
 from cute_gemm.kernels import registry
 from cute_gemm.model.price import Footprint, Price, Prices
 

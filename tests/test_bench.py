@@ -460,7 +460,7 @@ def test_the_command_prints_tables(command):
     status, out, err = command("NN", "TT", "--kernels", "fast", "--sizes", "16,40x30x20")
     assert (status, err) == (0, "")
     assert "M=16 N=16 K=16" in out and "M=40 N=30 K=20" in out
-    assert out.count("\nfast ") == 2
+    assert out.count("\n fast ") == 2
     assert max(map(len, out.splitlines())) <= 100
 
 

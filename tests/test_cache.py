@@ -54,7 +54,7 @@ def test_the_directory_is_private(place: Path) -> None:
 
 
 def test_entries_size_and_clear(place: Path) -> None:
-    assert (cache.entries(), cache.size(), cache.clear()) == ([], 0, 0)
+    assert (cache.entries(), cache.size(), cache.clear()) == ([], 0, (0, 0, 0))
     cache.put(KEY, BUILD)
     cache.put("other", BUILD)
     os.utime(place / "other.build", (1, 1))
@@ -65,7 +65,7 @@ def test_entries_size_and_clear(place: Path) -> None:
     assert (entries[0].symbol, entries[0].arch) == ("entry", "sm_80")
     assert entries[1].created == 1
     assert cache.size() == 2 * entries[0].size + 1
-    assert cache.clear() == 3
+    assert cache.clear() == (3, 2 * entries[0].size + 1, 0)
     assert [path.name for path in place.iterdir()] == ["note.txt"]
     assert cache.get(KEY) is None
 

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cute_gemm.commands import doctor
+from cute_gemm.commands import cli, doctor
 from cute_gemm.commands.doctor import Check, checks
 from cute_gemm.errors import HeaderError
 from cute_gemm.run import driver as devices
@@ -140,3 +146,100 @@ def test_programs_that_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     assert (named("nvdisasm").ok, named("Nsight Compute").ok) == (None, None)
     assert "pip install 'cute-gemm[sass]'" in named("nvdisasm").mend
+
+
+# -- what is missing --------------------------------------------------------------------------
+
+#: Run as a process's program: takes modules away, then is ``cute-gemm``.
+WITHOUT = """
+import sys
+gone, words = sys.argv[1].split(","), sys.argv[2:]
+class Gone:
+    def find_spec(self, name, path=None, target=None):
+        if any(name == one or name.startswith(one + ".") for one in gone):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Gone())
+from cute_gemm.commands.cli import main
+sys.exit(main(words))
+"""
+TOY = ("-m", "8", "-n", "8", "-k", "8", "--arch", "sm_80", "--kernel", "naive")
+
+
+def without(gone: str, *words: str, place: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT, gone, *words], capture_output=True, text=True, check=False,
+        env=os.environ | {"CUTE_GEMM_CACHE_DIR": str(place)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gone", "package", "words"),
+    [
+        ("pycute", "nvidia-cutlass==4.2.0.0", ("kernels",)),
+        ("cutlass_library", "nvidia-cutlass==4.2.0.0", ("compile", "TN", *TOY)),
+        ("numpy", "numpy", ("run", "TN", "--json")),
+        ("rich", "rich", ("analyze", "TN", *TOY)),
+        ("cuda.bindings", "cuda-bindings", ("compile", "TN", *TOY)),
+        ("cuda.core", "cuda-core", ("compile", "TN", *TOY)),
+        ("cuda.pathfinder", "cuda-pathfinder", ("emit", "TN", *TOY, "--ptx")),
+    ],
+)
+def test_without_a_package_there_is_the_doctor(
+    gone: str, package: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = without(gone, "doctor", "--json", place=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    listed = {check["name"]: check for check in json.loads(done.stdout)}
+    assert listed["Python packages"]["ok"] is False
+    assert re.search(f'pip install "{package}[<>="]', listed["Python packages"]["mend"])
+    assert all(check["mend"] for check in listed.values() if not check["ok"])
+
+    done = without(gone, *words, place=tmp_path)
+    assert done.returncode == 2
+    [line] = [line for line in done.stderr.splitlines() if not line.startswith("note:")]
+    assert gone in line and line.endswith("; run `cute-gemm doctor`")
+    if "--json" in words:
+        assert json.loads(done.stdout)["error"]["type"] == "HeaderError"
+
+
+def test_a_package_that_is_missing_is_named_in_python_too() -> None:
+    code = WITHOUT.split("from cute_gemm")[0] + "import cute_gemm as cg\ncg.__all__\ncg.gemm"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "pycute"], capture_output=True, text=True, check=False
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith("cute_gemm needs pycute, which is missing: run `cute-gemm doctor`")
+
+
+def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    from cuda.bindings import nvrtc
+
+    def nowhere() -> None:
+        raise RuntimeError("Failure finding libnvrtc.so:\n  listdir('/usr/lib'):\n  ...")
+
+    monkeypatch.setattr(nvrtc, "nvrtcVersion", nowhere)
+    compiler._nvrtc.cache_clear()
+    try:
+        assert cli.main(["emit", "TN", *TOY, "--ptx"]) == 2
+    finally:
+        compiler._nvrtc.cache_clear()
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == (
+        'cute-gemm: NVRTC cannot be loaded: pip install "nvidia-cuda-nvrtc==13.0.*"; '
+        "run `cute-gemm doctor`"
+    )
+
+
+def test_cccl_of_another_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    found = replace(planted(tmp_path, "3003002"), crt=tmp_path)
+    monkeypatch.setattr(headers, "cuda_headers", lambda: found)
+    headers.include_paths.cache_clear()
+    try:
+        assert cli.main(["emit", "TN", *TOY, "--ptx"]) == 2
+    finally:
+        headers.include_paths.cache_clear()
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("cute-gemm: CCCL 3.3.2 in ") and "nvidia-cuda-cccl==13.0.*" in line
+    assert line.endswith("; run `cute-gemm doctor`") and ".log" not in line

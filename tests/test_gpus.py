@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import replace
+
 import pytest
 
+import cute_gemm as cg
 from cute_gemm.arch import MULTIPROCESSORS, Arch
+from cute_gemm.commands import cli
+from cute_gemm.commands.explain import explain
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import GPUS, gpu, nearest, of_device, stands_for
 
@@ -13,6 +20,7 @@ from cute_gemm.gpus.table import GPUS, gpu, nearest, of_device, stands_for
 RATES = {
     80: ((2048,), 128),
     86: ((1024, 512), 256),
+    87: ((2048,), 256),
     89: ((1024, 512), 256),
     90: ((4096,), 256),
     100: ((8192,), 256),
@@ -20,12 +28,17 @@ RATES = {
 }
 
 
+#: Consumer cards.
+SLOW = tuple(f"RTX {name}" for name in (3080, 3090, 4080, 4090, 5080, 5090))
+
+
 @pytest.mark.parametrize("row", GPUS, ids=lambda row: row.name)
 def test_peaks_follow_from_multiprocessors_and_clock(row):
     half, fp32 = RATES[row.cc]
     cycles = row.sms * row.clock_ghz / 1e3  # 10**12 clocks of all multiprocessors per second
     assert row.peak("float32").tflops == pytest.approx(fp32 * cycles, rel=0.02)
-    rate = half[-1] if row.name.startswith("RTX ") and row.name[4:] in "3090 4090 5090" else half[0]
+    slow = row.name == "L40" or row.name in SLOW
+    rate = half[-1] if slow else half[0]
     peak = row.peak("float16")
     # Hopper and Blackwell state tensor rates at a clock below the boost clock.
     low = 0.84 if row.cc in (90, 100) else 0.98
@@ -33,7 +46,7 @@ def test_peaks_follow_from_multiprocessors_and_clock(row):
     assert row.peak("bfloat16").tflops == peak.tflops
     assert row.peak("tf32").tflops == pytest.approx(peak.tflops / 2, rel=0.03)
     # Consumer chips accumulate int32 at full rate, float32 at half of it.
-    factor = 2 if rate == half[0] else 4
+    factor = 4 if row.name in SLOW else 2
     assert row.peak("int8").tflops == pytest.approx(factor * peak.tflops, rel=0.03)
     fraction = 2 if row.cc in (80, 90, 100) else 64
     slow = row.peak("float64", "CUDA cores").tflops
@@ -46,7 +59,7 @@ def test_peaks_follow_from_multiprocessors_and_clock(row):
 @pytest.mark.parametrize("row", GPUS, ids=lambda row: row.name)
 def test_rows_are_complete(row):
     assert row.source.startswith("NVIDIA ")
-    assert 300 <= row.bandwidth_gbs <= 8000
+    assert (200 if row.cc == 87 else 300) <= row.bandwidth_gbs <= 8000
     assert row.l2_bytes % (1 << 20) == 0
     assert row.cc in MULTIPROCESSORS and row.arch.cc == row.cc
     assert row.peak("float8") is None and row.peak("float32", "tensor cores") is None
@@ -69,6 +82,12 @@ def test_rows_are_complete(row):
         ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
         ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA A800 80GB PCIe", "A800 PCIe 80GB"),
+        ("NVIDIA GeForce RTX 3080", "RTX 3080"),
+        ("rtx 4080", "RTX 4080"),
+        ("5080", "RTX 5080"),
+        ("L40", "L40"),
+        ("Orin", "Jetson AGX Orin 64GB"),
     ],
 )
 def test_names(given, name):
@@ -99,7 +118,9 @@ def test_an_unknown_name_lists_and_suggests():
         ("sm_90a", "H100 SXM"),
         ("sm_100", "B200"),
         ("sm_120", "RTX 5090"),
-        ("sm_87", None),
+        ("sm_87", "Jetson AGX Orin 64GB"),
+        ("sm_103", None),
+        ("sm_121", None),
     ],
 )
 def test_the_gpu_of_an_arch(arch, name):
@@ -153,3 +174,92 @@ def test_the_gpu_that_a_driver_names():
     other = of_device("NVIDIA Thor", Arch("sm_110a"), 20)
     assert (other.name, other.cc, other.sms) == ("NVIDIA Thor", 110, 20)
     assert other.bandwidth_gbs == gpu("B200").bandwidth_gbs and nearest(Arch("sm_75")).cc == 80
+
+
+# -- a GPU of one's own -----------------------------------------------------------------------
+
+OWN = {
+    "name": "My GPU", "cc": 90, "sms": 100, "clock_ghz": 1.5, "bandwidth_gbs": 3000,
+    "l2_bytes": 1 << 25, "tensor_cores": {"float16": 700.5}, "cuda_cores": {"float32": 40},
+}  # fmt: skip
+TOML = """name = "My GPU"
+cc = 90
+sms = 100
+clock_ghz = 1.5
+bandwidth_gbs = 3000
+l2_bytes = 33554432
+[tensor_cores]
+float16 = 700.5
+[cuda_cores]
+float32 = 40
+"""
+SIZES = {"m": 512, "n": 512, "k": 512, "dtype": "float16"}
+
+
+@pytest.fixture(params=["json", "toml"] if sys.version_info >= (3, 11) else ["json"])
+def file(request, tmp_path):
+    path = tmp_path / f"gpu.{request.param}"
+    path.write_text(TOML if request.param == "toml" else json.dumps(OWN))
+    return path
+
+
+def test_a_gpu_of_ones_own(file, capsys):
+    made, told = gpu(OWN), gpu(str(file))
+    assert replace(told, source=made.source) == made and told.source == str(file)
+    assert made.peak("float16").unit == "tensor cores" and made.peak("float32").tflops == 40
+    for given in (OWN, str(file), made):
+        found = cg.analyze("TN", gpu=given, **SIZES)
+        assert (found.arch, found.performance.gpu.name) == ("sm_90a", "My GPU")
+        assert found.performance.roofline.peak_tflops == 700.5
+        assert "100 multiprocessors of My GPU" in str(found)
+        assert cg.plan("TN", gpu=given, arch="sm_90a", backend="cpu", **SIZES).gpu.sms == 100
+    words = ["TN", "-m", "512", "-n", "512", "-k", "512", "--gpu", str(file)]
+    assert cli.main(["analyze", *words]) == 0 and "of My GPU" in capsys.readouterr().out
+    assert cli.main(["explain", "naive", *words]) == 0
+    assert "What bounds it on My GPU" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"sms": None}, "has no sms; expected the number of multiprocessors"),
+        ({"sms": 0}, "has sms=0; expected the number"),
+        ({"clock_ghz": "fast"}, "has clock_ghz='fast'; expected GHz, more than 0"),
+        ({"bandwidth_gbs": float("nan")}, "has bandwidth_gbs=nan"),
+        ({"name": "a\x1b[31m"}, "expected a text"),
+        ({"cores": 7}, "has 'cores', which is not known; expected name, cc, sms"),
+        ({"tensor_cores": {"float7": 1}}, "tensor_cores={'float7': 1}; expected 10**12"),
+        ({"cuda_cores": {"float32": -1}}, "has cuda_cores.float32=-1"),
+        ({"cuda_cores": 7}, "cuda_cores=7; expected 10**12"),
+        ({"cc": True}, "has cc=True; expected the compute capability"),
+    ],
+)
+def test_values_that_no_gpu_has(change, part):
+    values = {name: value for name, value in {**OWN, **change}.items() if value is not None}
+    with pytest.raises(OptionError) as refused:
+        gpu(values)
+    assert part in str(refused.value)
+
+
+def test_files_that_describe_no_gpu(tmp_path):
+    for name, text, part in (
+        ("a.json", "[1]", "holds no table of values"), ("b.json", "{", "cannot be read"),
+        ("c.json", "{}", "has no name"), ("none.json", None, "No such file"),
+    ):  # fmt: skip
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        with pytest.raises(OptionError, match=part):
+            gpu(str(tmp_path / name))
+
+
+def test_what_is_not_known_is_said():
+    found = cg.analyze("TN", arch="sm_121", **SIZES)
+    assert found.performance.roofline is None and found.performance.waves is None
+    assert "no GPU stands for this arch; name one: gpu=, --gpu NAME or FILE" in str(found)
+    assert "Not known: no GPU stands for sm_121" in str(
+        explain("naive", "TN", arch="sm_121", **SIZES)
+    )
+    bare = {**OWN, "tensor_cores": {}}
+    assert "roofline: no rate of My GPU for these types" in str(cg.analyze("TN", gpu=bare, **SIZES))
+    lines = cg.analyze("TN", arch="sm_87", **SIZES).performance.lines()
+    assert {"roofline", "waves"} <= dict(lines).keys() and "not known" not in dict(lines)

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cute_gemm.errors import ArrayError, ShapeError, StrideError
+import cute_gemm as cg
+from cute_gemm.errors import ArrayError, ReadOnlyError, ShapeError, StrideError
 from cute_gemm.problem import arrays as operand
 from cute_gemm.problem.arrays import Operand, dtype_name, host_array, new_matrix, read
+from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.overlap import overlap
 
 
@@ -357,6 +359,45 @@ def test_new_jax_matrix_is_complete(monkeypatch):
     like = Operand(0, (2, 2), (2, 1), "float32", 0, "jax", SimpleNamespace(device="gpu0"), True)
     assert new_matrix(like, (4, 3), "F", "float32") == ((4, 3), "float32", "gpu0")
     assert operand.new_order(like, "F") == "C"
+
+
+@pytest.fixture
+def jax(monkeypatch):
+    """JAX on the CPU: arrays that NumPy reads and nobody writes to, and a way to make them."""
+
+    class Array:
+        def __init__(self, array):
+            self.array = np.array(array, order="C")
+            self.array.flags.writeable = False
+
+        def __dlpack_device__(self):
+            return 1, 0
+
+        def __dlpack__(self, **options):
+            raise BufferError("no bfloat16")
+
+        def __array__(self, dtype=None, copy=None):
+            return self.array
+
+    Array.__module__ = "jaxlib._jax"
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(numpy=SimpleNamespace(asarray=Array)))
+    return Array
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "complex128"])
+def test_jax_on_the_host(jax, dtype):
+    kind = DTYPES[dtype].numpy
+    A, B = (jax(np.arange(12).reshape(shape).astype(kind)) for shape in ((4, 3), (3, 4)))
+    found = read(A, "A")
+    assert facts(found) == ((4, 3), (3, 1), dtype, None, "jax", True) and found.owner is A
+    for C in (cg.gemm("NN", A, B, backend="cpu"), cg.plan("NN", A, B, backend="cpu")(A, B)):
+        assert type(C) is jax and C.array.dtype == kind and C.array.flags.c_contiguous
+        assert (C.array.astype(complex) == (A.array @ B.array).astype(kind).astype(complex)).all()
+    assert type(cg.gemm("NN", A, B.array, backend="cpu")) is jax
+    assert type(cg.gemm("NN", A.array, B, backend="cpu")) is np.ndarray
+    assert type(cg.gemm("NN", jax(np.ones((0, 3), kind)), B, backend="cpu")) is jax
+    with pytest.raises(ReadOnlyError, match="immutable, as all arrays of JAX are.* take gemm"):
+        cg.gemm("NN", A, B, C, backend="cpu")
 
 
 def test_new_matrix_of_an_unknown_library():

@@ -182,7 +182,7 @@ def test_the_gpu_must_run_the_arch():
     assert place("sm_80").name == "A100 SXM 80GB"
     assert place("sm_80", "RTX 3090").name == "RTX 3090"
     assert place("sm_90a", "NVIDIA H200").name == "H200"
-    assert place("sm_87") is None
+    assert place("sm_121") is None
     later = replace(gpu("B200"), name="later", cc=103)
     assert place("sm_100", later) is later
     with pytest.raises(OptionError, match="does not run kernels of sm_100a"):
@@ -195,12 +195,12 @@ def test_the_gpu_must_run_the_arch():
 
 
 def test_what_is_not_known_is_left_out():
-    found = performance(problem(512, 512, 512), Launch(16, 128, 0), "sm_87", [])
+    found = performance(problem(512, 512, 512), Launch(16, 128, 0), "sm_121", [])
     assert found.roofline is None and found.waves is None and found.occupancy is not None
     unknown = performance(problem(512, 512, 512), Launch(16, 128, 0), "sm_75", [])
     assert unknown.occupancy is None
     labels = [label for label, _ in unknown.lines()]
-    assert labels == ["work", "traffic", "intensity", "per element of C"]
+    assert labels == ["work", "traffic", "intensity", "per element of C", "not known"]
     json.dumps(unknown.to_dict(), allow_nan=False)
 
 

@@ -259,7 +259,7 @@ BAD_ARRAYS = {
     ),
     "mixed dtypes": (
         errors.DTypeError,
-        r"A has dtype float32 and B has dtype float64.*B\.astype\('float32'\)",
+        r"A has dtype float32 and B has dtype float64.* float64 holds .*: A\.astype\('float64'\)$",
         ("NN", A, B.astype("f8")),
         {},
     ),
@@ -278,8 +278,14 @@ BAD_ARRAYS = {
     "no bytes": (errors.DTypeError, "A has dtype void", ("NN", np.zeros((4, 6), "V0"), B), {}),
     "byte order": (
         errors.DTypeError,
-        "A has dtype .f4",
+        r"A has dtype .f4, whose bytes .*: pass A\.astype\('float32'\)$",
         ("NN", A.astype(A.dtype.newbyteorder()), B),
+        {},
+    ),
+    "byte order of C": (
+        errors.DTypeError,
+        r"C has dtype .f4, whose bytes .*: pass C\.astype\('float32'\)$",
+        ("NN", A, B, np.zeros((4, 5), A.dtype.newbyteorder())),
         {},
     ),
     "C dtype": (
@@ -400,8 +406,13 @@ def test_the_mend_is_in_the_words_of_the_library():
     for library, mend in [("torch", r"A\.contiguous"), ("cupy", r"cupy\.asf"), ("jax", "a cont")]:
         with pytest.raises(errors.StrideError, match=f"pass {mend}"):
             from_operands("NN", on_gpu((4, 4), (2, 8), library=library), B)
-    with pytest.raises(errors.DTypeError, match=r"B\.to\(torch\.float16\)"):
+    with pytest.raises(errors.DTypeError, match=r": A\.to\(torch\.float64\)$"):
         from_operands("NN", B, on_gpu((4, 4), dtype="float64"))
+    both = r"float32 holds .*: A\.to\(torch\.float32\) and B\.to\(torch\.float32\)$"
+    with pytest.raises(errors.DTypeError, match=both):
+        from_operands("NN", B, on_gpu((4, 4), dtype="bfloat16"))
+    with pytest.raises(errors.DTypeError, match="B has dtype int64, which is not supported"):
+        from_operands("NN", B, on_gpu((4, 4), dtype="int64"))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ TABLE = Table(
 
 def test_text():
     title, head, rule, *lines = plain(TABLE, 60).splitlines()
-    assert title == "A title" and head.split() == ["what", "how", "many"] and set(rule) == {"─"}
+    assert title == "A title" and head.split() == ["what", "how", "many"] and set(rule) == {"-"}
     assert [line.split() for line in lines[:3]] == [
         ["A", "cp.async", "1,024"], ["the", "last", "k-tile,"], ["cut", "vectors"],
     ]  # fmt: skip

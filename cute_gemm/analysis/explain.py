@@ -14,7 +14,7 @@ from cute_gemm.analysis.ideas import idea
 from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
 from cute_gemm.analysis.shown import Shown, size_text
-from cute_gemm.analysis.tables import Column, Table
+from cute_gemm.analysis.tables import Column, Paragraph, Table
 from cute_gemm.model.ceiling import Ceiling, ceiling
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ class Explanation(Shown):
     report: Report | None
     next: tuple[Next, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Explanation: {self.kernel}, {self.plan!r}>"
+
     @property
     def problem(self) -> GemmProblem:
         """Extents and descriptors."""
@@ -112,10 +115,13 @@ class Explanation(Shown):
         yield from _section("Intensity", said)
         if self.ceiling is not None:
             yield from _section(f"What bounds it on {self.ceiling.gpu}", *_ceiling(self.ceiling))
+        elif self.report is not None and self.report.performance.gpu is None:
+            said = f"Not known: no GPU stands for {self.plan.arch}; name one: --gpu NAME or FILE."
+            yield from _section("What bounds it", said)
         for one in self.next:
             yield from _section(f"The next kernel: {one.kernel}", one.idea)
             if one.refused:
-                yield _indented(f"It does not take this problem: {one.refused}.")
+                yield Paragraph(f"It does not take this problem: {one.refused}.", 1)
             elif one.changes:
                 changes = [(change.what, change.this, change.next) for change in one.changes]
                 table = _table(("", self.kernel, one.kernel), changes)
@@ -191,19 +197,12 @@ def _figure(value: float | None) -> str:
     return number(value) if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def _indented(content: str, left: int = 1) -> Any:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    return Padding(Text(content), (0, 1, 0, left))
-
-
 def _section(title: str, *content: Any) -> Iterator[Any]:
     from rich.text import Text
 
     yield Text()
     yield Text(title, style="bold")
-    yield from (_indented(one) if isinstance(one, str) else one for one in content)
+    yield from (Paragraph(one, 1) if isinstance(one, str) else one for one in content)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> Table:
@@ -249,4 +248,4 @@ def _ceiling(found: Ceiling) -> Iterator[Any]:
         "published."
     )
     for bound in found.bounds:
-        yield _indented(f"{bound.unit}: {bound.source}", left=3)
+        yield Paragraph(f"{bound.unit}: {bound.source}", 3)

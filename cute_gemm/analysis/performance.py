@@ -10,8 +10,9 @@ from cute_gemm._text import duration, named, percent, short, si
 from cute_gemm.analysis.per_result import per_result
 from cute_gemm.arch import MULTIPROCESSORS, Arch
 from cute_gemm.errors import OptionError
+from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
-from cute_gemm.gpus.table import Gpu, stands_for
+from cute_gemm.gpus.table import GpuLike, stands_for
 from cute_gemm.gpus.table import gpu as gpu_named
 from cute_gemm.model.gmem import SECTOR
 from cute_gemm.problem.dtypes import factor
@@ -158,6 +159,11 @@ class Performance:
             found.append(("occupancy", _occupancy_text(self.occupancy)))
         if self.gpu is not None and self.waves is not None:
             found.append(("waves", _waves_text(self.gpu, self.waves)))
+        if self.gpu is None:
+            why = "no GPU stands for this arch; name one: gpu=, --gpu NAME or FILE"
+            found.append(("not known", f"roofline and waves: {why}"))
+        elif self.roofline is None:
+            found.append(("not known", f"roofline: no rate of {self.gpu.name} for these types"))
         return found
 
 
@@ -235,11 +241,11 @@ def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline 
     return Roofline(peak.tflops, peak.unit, bandwidth, ridge, intensity, *times)
 
 
-def _place(arch: Arch, gpu: Gpu | str | None) -> Gpu | None:
+def _place(arch: Arch, gpu: GpuLike | None) -> Gpu | None:
     """Return the GPU that is meant, which must run cubins of ``arch``."""
     if gpu is None:
         return stands_for(arch)
-    found = gpu_named(gpu) if isinstance(gpu, str) else gpu
+    found = gpu_named(gpu)
     if not arch.runs_on(divmod(found.cc, 10)):
         raise OptionError(
             f"gpu={found.name!r} has compute capability {found.cc // 10}.{found.cc % 10} and does "
@@ -250,13 +256,13 @@ def _place(arch: Arch, gpu: Gpu | str | None) -> Gpu | None:
 
 def performance(
     problem: GemmProblem, launch: Launch, arch: str, rows: Iterable[AccessRow],
-    resources: Resources | None = None, gpu: Gpu | str | None = None, reads_c: bool = False,
+    resources: Resources | None = None, gpu: GpuLike | None = None, reads_c: bool = False,
 ) -> Performance:  # fmt: skip
     """Return what bounds a kernel for a problem.
 
     ``launch`` is of a kernel compiled for ``arch`` with ``rows`` of memory instructions; without
-    ``resources`` of a build occupancy is an upper bound. ``gpu``: a row of ``gpus.GPUS`` or its
-    name, by default the one that stands for the arch; OptionError for one that is not known or does
+    ``resources`` of a build occupancy is an upper bound. ``gpu``: what ``gpus.table.gpu`` takes,
+    by default the one that stands for the arch; OptionError for one that is not known or does
     not run kernels of ``arch``. ``reads_c``: beta is not 0.
     """
     rows = tuple(rows)

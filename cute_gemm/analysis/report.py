@@ -20,13 +20,13 @@ from cute_gemm.analysis.shown import Paged, size_text
 from cute_gemm.analysis.tables import Cell, Column, Findings, Pairs, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access import Access, Partition
     from cute_gemm.analysis.html import Page
-    from cute_gemm.gpus.table import Gpu
+    from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.select import Candidate
     from cute_gemm.toolchain.cubin import Resources
@@ -127,15 +127,24 @@ class Report(Paged):
     candidates: tuple[Candidate, ...] = ()
     priced_on: str = ""
 
+    def __repr__(self) -> str:
+        p = self.problem
+        sizes = f"m={p.m} n={p.n} k={p.k}" + f" l={p.l}" * (p.l != 1)
+        return f"<Report: gemm {p.op} {sizes} {p.types}, {self._configured}, {self.arch}>"
+
     def __getitem__(self, operand: str) -> OperandView:
         """Return the accesses of ``"A"``, ``"B"`` or ``"C"``: ``report["A"].coalesced``.
 
         KeyError for another name; the message lists those there are.
         """
-        names = tuple(dict.fromkeys(("A", "B", "C", *(row.operand for row in self.rows))))
+        names = tuple(self)
         if operand not in names:
             raise KeyError(f"operand {operand!r} is not in the report; expected one of {names}")
         return OperandView(operand, tuple(row for row in self.rows if row.operand == operand))
+
+    def __iter__(self) -> Iterator[str]:
+        """The names that ``report[name]`` takes."""
+        return iter(dict.fromkeys(("A", "B", "C", *(row.operand for row in self.rows))))
 
     @property
     def operands(self) -> tuple[OperandView, ...]:
@@ -368,7 +377,7 @@ def _of_full_tiles(access: Access) -> Access:
 
 def make_report(
     problem: GemmProblem, kernel_name: str, config: Any, arch: str, accesses: Iterable[Access],
-    launch: Launch, resources: Resources | None = None, *, gpu: Gpu | str | None = None,
+    launch: Launch, resources: Resources | None = None, *, gpu: GpuLike | None = None,
     reads_c: bool = False, pictures: tuple[Partition, ...] = (),
     candidates: Sequence[Candidate] = (), priced_on: str = "",
 ) -> Report:  # fmt: skip

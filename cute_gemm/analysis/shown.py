@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import plain
+from cute_gemm._text import WIDTH, plain, write
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.mends.smem import Mend
     from cute_gemm.analysis.rows import AccessRow
     from cute_gemm.problem.problem import GemmProblem
-
-#: Characters per line of ``str(report)``.
-WIDTH = 112
 
 
 def size_text(problem: GemmProblem) -> str:
@@ -54,7 +51,7 @@ class Shown(ABC):
             from rich.console import Console
 
             console = Console()
-        console.print(self)
+        write(self, console)
 
 
 class Paged(Shown):

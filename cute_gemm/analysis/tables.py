@@ -1,7 +1,8 @@
 """Tables, lists of pairs and of sentences as values, each with two renderers: rich text and HTML.
 
 What is printed goes to ``rich`` as ``Text``, never as ``str``: it would read the brackets of a
-config or a layout as markup. In HTML everything but ``Markup`` is escaped.
+config or a layout as markup. It is ASCII, whatever encoding it is printed in, and never cut: a
+table that is wider than the terminal continues below. In HTML everything but ``Markup`` is escaped.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cute_gemm._text import wrapped
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -24,10 +27,14 @@ class Markup(str):
 
 
 class Column(NamedTuple):
-    """A column: its head, and whether it holds words (to the left) or numbers (to the right)."""
+    """A column: its head, and whether it holds words (to the left) or numbers (to the right).
+
+    One that is ``joined`` is never parted from the column before it.
+    """
 
     head: str
     left: bool = False
+    joined: bool = False
 
 
 class Cell(NamedTuple):
@@ -49,7 +56,8 @@ class Cell(NamedTuple):
         from rich.text import Text
 
         style = "" if self.good is None else "green" if self.good else "bold red"
-        return Text("\n ".join((self.text, *wrap(self.under, 16))), style=style)
+        under = wrap(self.under, 16, break_long_words=False)
+        return Text("\n ".join((self.text, *under)), style=style)
 
     def html(self) -> Markup:
         """Return the cell's content as HTML; a verdict has a sign beside its colour."""
@@ -72,6 +80,39 @@ def markup(value: Any) -> Markup:
     return value if isinstance(value, Markup) else Markup(escape(str(value), quote=False))
 
 
+def _line(text: Any) -> Any:
+    """A line as it is, which is neither broken nor cut."""
+    text.no_wrap, text.overflow = True, "ignore"
+    text.rstrip()
+    return text
+
+
+def _width(text: Any) -> int:
+    return max(len(line) for line in text.plain.split("\n"))
+
+
+def _folded(text: Any, width: int) -> Any:
+    """Words on several lines."""
+    from rich.text import Text
+
+    return Text("\n".join(wrapped(text.plain, max(width, 1))), text.style)
+
+
+def _divided(groups: Sequence[list[int]], widths: Sequence[int], room: int) -> list[list[int]]:
+    """Divide columns into as few parts as fit into ``room``, about equally wide."""
+
+    def parts(most: int) -> list[list[int]]:
+        found: list[list[int]] = [[]]
+        for group in groups:
+            if found[-1] and sum(widths[at] for at in (*found[-1], *group)) > most:
+                found.append([])
+            found[-1] += group
+        return found
+
+    fewest = len(parts(room))
+    return next(found for most in range(max(room, 1) + 1) if len(found := parts(most)) <= fewest)
+
+
 @dataclass(frozen=True)
 class Table:
     """A title, columns and lines of cells."""
@@ -80,18 +121,60 @@ class Table:
     columns: tuple[Column, ...]
     rows: Sequence[Sequence[str | Cell]]
 
-    def __rich__(self) -> Any:
-        from rich import box
-        from rich.table import Table as RichTable
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        out = RichTable(box=box.SIMPLE_HEAD, show_edge=False)
-        out.title, out.title_justify, out.title_style = self.title or None, "left", "bold"
-        for head, left in self.columns:
-            out.add_column(head, justify="left" if left else "right", no_wrap=left)
-        for row in self.rows:
-            out.add_row(*(cell.rich() if isinstance(cell, Cell) else Text(cell) for cell in row))
-        return out
+        width = options.max_width
+        for line in wrapped(self.title, width) if self.title else ():
+            yield _line(Text(line, "bold"))
+        heads = [Text(column.head, "bold") for column in self.columns]
+        cells = [[c.rich() if isinstance(c, Cell) else Text(c) for c in row] for row in self.rows]
+        for number, part in enumerate(self._parts([heads, *cells], width)):
+            yield from map(_line, [Text(), *part] if number else part)
+
+    def _parts(self, cells: list[list[Any]], width: int) -> Iterator[list[Any]]:
+        """The lines of the table, or of the parts of one that is wider than ``width``.
+
+        Each part begins with the first columns of words, which say what a line is of.
+        """
+        for gap in (3, 2):
+            widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+            if sum(widths) + gap * len(widths) <= width + 1:
+                yield self._lines(cells, range(len(widths)), widths, gap)
+                return
+        words = next((at for at, column in enumerate(self.columns) if not column.left), 1)
+        room = width + 1 - sum(widths[:words]) - gap * words
+        groups: list[list[int]] = []
+        for at, column in enumerate(self.columns[words:], words):
+            if column.left and widths[at] + gap > room:
+                cells = [[*row[:at], _folded(row[at], room - gap), *row[at + 1 :]] for row in cells]
+                widths[at] = max(_width(row[at]) for row in cells)
+            groups = [*groups[:-1], [*groups[-1], at]] if column.joined else [*groups, [at]]
+        for part in _divided(groups, [each + gap for each in widths], room):
+            # A line that says nothing in this part's columns is left out of it.
+            kept = [row for row in cells if any(row[at].plain for at in part)]
+            yield self._lines(kept, [*range(words), *part], widths, gap)
+
+    def _lines(
+        self, cells: list[list[Any]], chosen: Sequence[int], widths: list[int], gap: int
+    ) -> list[Any]:
+        """The head, a rule and the other rows, as lines of text with some of the columns."""
+        from rich.text import Text
+
+        lines: list[Any] = []
+        for row in cells:
+            parts = [row[at].split("\n", allow_blank=True) for at in chosen]
+            for height in range(max(map(len, parts))):
+                line = Text(" ")
+                for at, part in zip(chosen, parts, strict=True):
+                    one = part[height] if height < len(part) else Text()
+                    pad = " " * (widths[at] - len(one))
+                    line.append(one if self.columns[at].left else Text.assemble(pad, one))
+                    line.append(pad * self.columns[at].left + " " * gap)
+                lines.append(line)
+            if row is cells[0]:
+                lines.append(Text("-" * (len(lines[0]) - gap + 1)))
+        return lines
 
     def html(self) -> str:
         """Return the table as HTML; nothing when there are no rows."""
@@ -122,15 +205,17 @@ class Pairs:
     title: str = ""
     compact: bool = False
 
-    def __rich__(self) -> Any:
-        from rich.table import Table as RichTable
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        out = RichTable.grid(padding=(0, 2, 0, 1))
-        out.title, out.title_justify, out.title_style = self.title, "left", "bold"
+        if self.title:
+            yield Text(self.title, "bold")
+        left = max((len(label) for label, _ in self.pairs), default=0) + 2
         for label, value in self.pairs:
-            out.add_row(label, value.rich() if isinstance(value, Cell) else Text(value))
-        return out
+            said = value.rich() if isinstance(value, Cell) else Text(value)
+            lines = wrapped(said.plain, options.max_width - left)
+            for start, line in zip((label, *[""] * len(lines)), lines, strict=False):
+                yield _line(Text.assemble(start.ljust(left), (line, said.style)))
 
     def html(self) -> str:
         """Return a list of definitions; its title is that of the section that it stands in."""
@@ -140,19 +225,29 @@ class Pairs:
 
 
 @dataclass(frozen=True)
+class Paragraph:
+    """A text, ``indent`` spaces to the right, and further lines ``hang`` more."""
+
+    text: str
+    indent: int = 0
+    hang: int = 0
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        for line in wrapped(" " * self.indent + self.text, options.max_width, self.hang):
+            yield _line(Text(line))
+
+
+@dataclass(frozen=True)
 class Findings:
     """Sentences, each with the mend that it may end in."""
 
     sentences: Sequence[str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
         for sentence in self.sentences:
-            grid = RichTable.grid(padding=(0, 1, 0, 0))  # further lines under the first
-            grid.add_row("-", Text(sentence))
-            yield grid
+            yield from Paragraph(f"- {sentence}", hang=2).__rich_console__(console, options)
 
     def html(self) -> str:
         """Return a list; a sentence when there is nothing to be found."""

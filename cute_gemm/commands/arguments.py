@@ -38,7 +38,10 @@ def number(text: str) -> int | float | complex:
 _SHARED: dict[str, dict[str, Any]] = {
     "--alpha": {"type": number, "default": 1, "help": "default 1"},
     "--beta": {"type": number, "default": 0, "help": "with another than 0, C is read (default 0)"},
-    "--gpu": {"metavar": "NAME", "help": "place it on this GPU: H200, A100, 4090, ..."},
+    "--gpu": {
+        "metavar": "NAME",
+        "help": "place it on this GPU: H200, A100, 4090, ..., or a FILE (.toml, .json) of your own",
+    },
     "--order": {"choices": ("F", "C"), "default": "F", "help": "order of C (default F)"},
     "--compute": {"help": "float32 or tf32, for float32 matrices"},
     "--seed": {"type": int, "default": 0, "help": "of the random matrices (default 0)"},

@@ -6,7 +6,7 @@ import argparse
 import time
 from dataclasses import asdict
 
-from cute_gemm.commands.output import OK, print_json
+from cute_gemm.commands.output import OK, print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,14 +18,16 @@ def command(arguments: argparse.Namespace) -> int:
     """List, size or clear them; return 0."""
     from cute_gemm.toolchain import cache
 
-    directory, size = str(cache.directory()), cache.size()
+    directory = str(cache.directory())
     if arguments.action == "clear":
-        count = cache.clear()
+        done = cache.clear()
         if arguments.json:
-            print_json({"directory": directory, "removed": count, "bytes": size})
+            print_json({"directory": directory, **done._asdict()})
         else:
-            print(f"{count} cubins, {size} bytes removed from {directory}")
+            more = f"; {done.left} could not be removed" * bool(done.left)
+            say(f"{done.removed} cubins, {done.bytes} bytes removed from {directory}{more}")
         return OK
+    size = cache.size()
     entries, listing = cache.entries(), arguments.action == "list"
     if arguments.json:
         listed = {"entries": [asdict(entry) for entry in entries]} if listing else {}
@@ -33,6 +35,6 @@ def command(arguments: argparse.Namespace) -> int:
         return OK
     for entry in entries if listing else ():
         written = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created))
-        print(f"{written}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
-    print(f"{len(entries)} cubins, {size} bytes in {directory}")
+        say(f"{written}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
+    say(f"{len(entries)} cubins, {size} bytes in {directory}")
     return OK

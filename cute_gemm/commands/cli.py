@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
+from cute_gemm._text import printable
 from cute_gemm.commands.arguments import join_negative_values, kernel_options, split_kernel_options
 from cute_gemm.commands.output import BAD_INPUT, OK
-from cute_gemm.errors import GemmError
+from cute_gemm.errors import GemmError, HeaderError, OptionError
 
 #: The commands. The module of the same name, imported when the command is asked for, has
 #: ``add_arguments(parser)`` and ``command(arguments)``, which returns the exit status.
@@ -39,43 +41,93 @@ def main(argv: Sequence[str] | None = None) -> int:
     ``doctor`` found something missing; 2 for bad input and for every other `GemmError`, which is
     one line on standard error.
     """
-    words, kernel_words = sys.argv[1:] if argv is None else list(argv), list[str]()
-    parser, commands = parsers()
-    if name := next((word for word in words if word in COMMANDS), None):
-        module: Any = importlib.import_module(f"cute_gemm.commands.{name}")
-        module.add_arguments(commands[name])
-        words, kernel_words = split_kernel_options(words, commands[name])
-    arguments = parser.parse_args(join_negative_values(words))  # leaves where none is named
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it is closed
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):  # no encoding has every character
+            stream.reconfigure(errors="backslashreplace")
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
+        try:
+            return _run(words)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # `cute-gemm emit ... | head`
+        _leave_stdout()
+        return OK
+    except OSError as error:  # a full disk
+        _leave_stdout()
+        return _fail(error)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(words: list[str]) -> int:
+    """Run the command that the words name, and return its exit status."""
+    parser, commands = parsers()
+    kernel_words: list[str] = []
+    name = next((word for word in words if word in COMMANDS), None)
+    as_json = "--json" in words
+    if name == "bench" and as_json:  # whose --json may name a file
+        as_json = words[words.index("--json") + 1 :][:1] in ([], ["-"])
+    try:
+        if name:
+            module: Any = importlib.import_module(f"cute_gemm.commands.{name}")
+            module.add_arguments(commands[name])
+            words, kernel_words = split_kernel_options(words, commands[name])
+        try:
+            # Leaves where no command is named, and after --help and --version.
+            arguments = parser.parse_args(join_negative_values(words))
+        except OptionError as error:
+            raise SystemExit(_fail(error, as_json)) from None
         arguments.options = kernel_options(kernel_words)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             status: int = module.command(arguments)
             return status
-    except GemmError as error:
-        if arguments.json in (True, "-"):  # --json of bench may name a file
-            failure = {"type": type(error).__name__, "message": str(error)}
-            log = getattr(error, "log", "")
-            print(json.dumps({"error": failure | ({"log": log} if log else {})}, indent=2))
-        print(f"cute-gemm: {_one_line(error)}", file=sys.stderr)
-        return BAD_INPUT
-    except BrokenPipeError:  # `cute-gemm emit ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except (MemoryError, OSError) as error:  # matrices of a terabyte, --output without permission
-        print(f"cute-gemm: {_one_line(error)}", file=sys.stderr)
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        return 130
+    except BrokenPipeError:
+        raise
+    except (GemmError, MemoryError, OSError) as error:  # no permission to write, a terabyte
+        return _fail(error, as_json)
+    except ImportError as error:
+        missing = f"the Python package {error.name} is missing" if error.name else str(error)
+        return _fail(HeaderError(missing), as_json)
+
+
+def _fail(error: Exception, as_json: bool = False) -> int:
+    """Say what went wrong in one line, and as JSON if that was asked for; return the status."""
+    said = str(error).strip() or type(error).__name__
+    if isinstance(error, HeaderError):
+        said = f"{said}; run `cute-gemm doctor`"
+    if as_json:
+        failure = {"type": type(error).__name__, "message": said}
+        log = getattr(error, "log", "")
+        print(json.dumps({"error": failure | ({"log": log} if log else {})}, indent=2))
+    line = said.partition("\n")[0]
+    print(f"cute-gemm: {printable(line)}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _leave_stdout() -> None:
+    """Let nothing more be written there, at the end of the process either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; see {self.prog} --help")
 
 
 def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parser, and those of the commands by name, which have no arguments yet."""
     says = "Dense GEMM on NVIDIA GPUs that knows its layouts."
-    parser = argparse.ArgumentParser("cute-gemm", description=says, allow_abbrev=False)
+    parser = _Parser("cute-gemm", description=says, allow_abbrev=False)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    commands = {}
+    commands: dict[str, argparse.ArgumentParser] = {}
     for name, text in COMMANDS.items():
         commands[name] = command = subparsers.add_parser(
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
@@ -95,13 +147,9 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _one_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int,
     file: TextIO | None = None, line: str | None = None,
 ) -> None:  # fmt: skip
     """Print a warning as one line, without the place in the source it came from."""
-    print(f"note: {message}", file=sys.stderr, flush=True)
+    print(f"note: {printable(str(message))}", file=sys.stderr, flush=True)

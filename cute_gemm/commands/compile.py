@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from cute_gemm.commands.arguments import add_problem, planned
-from cute_gemm.commands.output import OK, build_dict, build_time, print_json, printer
+from cute_gemm.commands.output import OK, build_dict, build_time, print_json, say, silent
 from cute_gemm.errors import OptionError
 
 
@@ -24,15 +24,15 @@ def command(arguments: argparse.Namespace) -> int:
             f"--output takes one cubin, and {len(arguments.ops)} ops for {len(archs)} "
             "architectures make more; leave it out, the cache keeps them all"
         )
-    say = printer(quiet=arguments.json)
+    tell = silent if arguments.json else say
     built = []
     for op in arguments.ops:
         for arch in archs:
             plan = planned(arguments, op=op, arch=arch)
-            say(f"{plan.symbol}  {plan.arch}\n  ... ", end="")
+            tell(f"{plan.symbol}  {plan.arch}\n  ... ", end="")
             build = plan.build
             registers = f"{build.resources.registers} registers"
-            say(f"{build_time(plan)}, {len(build.cubin)} bytes, {registers}")
+            tell(f"{build_time(plan)}, {len(build.cubin)} bytes, {registers}")
             built.append(build_dict(plan))
             if arguments.output:
                 arguments.output.write_bytes(build.cubin)

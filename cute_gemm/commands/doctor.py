@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import re
+import importlib.util
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from cute_gemm.commands.output import OK, WRONG, print_json
+from cute_gemm.commands.output import OK, WRONG, print_json, say
 from cute_gemm.errors import HeaderError, ToolError
-from cute_gemm.measure import profile
 from cute_gemm.run import driver as devices
 from cute_gemm.toolchain import cache
 from cute_gemm.toolchain import nvrtc as compiler
-from cute_gemm.toolchain.headers import INSTALL, cuda_headers, cutlass_path, templates_path
+from cute_gemm.toolchain.headers import (
+    INSTALL,
+    INSTALL_CCCL,
+    cuda_headers,
+    cutlass_path,
+    macro,
+    templates_path,
+)
 
+#: Modules that the package imports, and the packages that bring them.
+_MODULES = {
+    "numpy": "numpy", "ml_dtypes": "ml-dtypes", "rich": "rich", "platformdirs": "platformdirs",
+    "pycute": "nvidia-cutlass", "cutlass_library": "nvidia-cutlass",
+    "cuda.bindings": "cuda-bindings", "cuda.core": "cuda-core",
+    "cuda.pathfinder": "cuda-pathfinder",
+}  # fmt: skip
 _WHEELS = "pip install --upgrade --force-reinstall"
 _Finding = tuple[Any, ...]
 
@@ -50,9 +62,9 @@ def command(arguments: argparse.Namespace) -> int:
         width = max(len(check.name) for check in found)
         for check in found:
             mark = {True: "ok", False: "MISSING", None: "-"}[check.ok]
-            print(f"{mark:<8} {check.name:<{width}}  {check.found}")
+            say(f"{mark:<8} {check.name:<{width}}  {check.found}", hang=width + 11)
             if not check.ok and check.mend:
-                print(f"{'':<8} {'':<{width}}  -> {check.mend}")
+                say(f"{'':<8} {'':<{width}}  -> {check.mend}")
     return WRONG if any(check.ok is False for check in found) else OK
 
 
@@ -63,6 +75,9 @@ def checks() -> list[Check]:
         try:
             for ok, said, mend, *which in look():
                 found.append(Check(" ".join((name, *which)), ok, said, "" if ok else mend))
+        except ImportError as error:
+            mend = "install what is missing above"
+            found.append(Check(name, None, f"cannot be told without {error.name}", mend))
         except Exception as error:  # the doctor must not fall ill: what broke is a finding
             found.append(Check(name, False, f"{type(error).__name__}: {error}"))
     return found
@@ -74,6 +89,30 @@ def checks() -> list[Check]:
 def _python() -> Iterator[_Finding]:
     major, minor, micro = sys.version_info[:3]
     yield (major, minor) >= (3, 10), f"{major}.{minor}.{micro}", "use 3.10"
+
+
+def _modules() -> Iterator[_Finding]:
+    """What the package imports, by the packages that bring it."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        pins = [text.partition(";")[0].strip() for text in requires("cute-gemm") or ()]
+    except PackageNotFoundError:  # a checkout that is not installed
+        pins = []
+    missing = [package for module, package in _MODULES.items() if not _is_there(module)]
+    asked = [next((pin for pin in pins if pin.startswith(name)), name) for name in missing]
+    mend = "pip install " + " ".join(f'"{pin}"' for pin in dict.fromkeys(asked))
+    found = f"all {len(set(_MODULES.values()))} are there"
+    said = f"{', '.join(dict.fromkeys(missing))}: not there" if missing else found
+    yield not missing, said, mend
+
+
+def _is_there(module: str) -> bool:
+    """Whether a module can be imported, as far as that can be told without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # what it is part of is missing
+        return False
 
 
 def _templates() -> Iterator[_Finding]:
@@ -93,7 +132,7 @@ def _cutlass() -> Iterator[_Finding]:
         yield False, "none", mend
         return
     header = path / "cutlass" / "version.h"
-    parts = [_macro(header, f"CUTLASS_{part}") for part in ("MAJOR", "MINOR", "PATCH")]
+    parts = [macro(header, f"CUTLASS_{part}") for part in ("MAJOR", "MINOR", "PATCH")]
     version = ".".join("?" if part is None else str(part) for part in parts)
     yield parts[:2] == [4, 2] or None, f"{version} in {path}", f"4.2 was tested: {mend}"
 
@@ -114,19 +153,14 @@ def _crt() -> Iterator[_Finding]:
 
 
 def _cccl() -> Iterator[_Finding]:
-    mend = f'{_WHEELS} "nvidia-cuda-cccl==13.0.*"'
     headers = cuda_headers()
     if headers is None or headers.cccl is None:
-        yield False, "none", mend
-        return
-    number = _macro(headers.cccl / "cuda" / "std" / "__cccl" / "version.h", "CCCL_VERSION")
-    if number is None:
-        yield None, f"unknown version in {headers.cccl}", mend
-        return
-    version = f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
-    mend = f"CCCL 3.2 (CUDA 13.2) and later do not compile with CUTLASS 4.2: {mend}"
-    # CCCL 3.2 is that of CUDA 13.2, where tuple_size is declared again against CUTLASS 4.2.
-    yield number < 3_002_000, f"{version} in {headers.cccl}", mend
+        yield False, "none", INSTALL_CCCL
+    elif headers.cccl_version is None:
+        yield None, f"unknown version in {headers.cccl}", INSTALL_CCCL
+    else:
+        mend = f"CCCL 3.2 (CUDA 13.2) and later do not compile with CUTLASS 4.2: {INSTALL_CCCL}"
+        yield headers.cccl_fits, f"{headers.cccl_version} in {headers.cccl}", mend
 
 
 def _nvrtc() -> Iterator[_Finding]:
@@ -186,14 +220,18 @@ def _gpus() -> Iterator[_Finding]:
 
 
 def _nvdisasm() -> Iterator[_Finding]:
-    from cuda.pathfinder import find_nvidia_binary_utility
-
-    path = find_nvidia_binary_utility("nvdisasm") or shutil.which("nvdisasm")
+    try:
+        from cuda.pathfinder import find_nvidia_binary_utility as find
+    except ImportError:
+        find = shutil.which
+    path = find("nvdisasm") or shutil.which("nvdisasm")
     mend = "pip install 'cute-gemm[sass]' to see machine code (emit --sass)"
     yield True if path else None, path or "none", mend
 
 
 def _ncu() -> Iterator[_Finding]:
+    from cute_gemm.measure import profile
+
     try:
         yield True, profile.ncu(), ""
     except ToolError:
@@ -209,9 +247,10 @@ def _cache() -> Iterator[_Finding]:
 
 
 _LOOKS: dict[str, Callable[[], Iterable[_Finding]]] = {
-    "Python": _python, "templates": _templates, "CUTLASS headers": _cutlass, "CUDA headers": _cuda,
-    "CRT headers": _crt, "CCCL": _cccl, "NVRTC": _nvrtc, "CUDA Python": _packages,
-    "driver": _driver, "GPU": _gpus, "nvdisasm": _nvdisasm, "Nsight Compute": _ncu, "cache": _cache,
+    "Python": _python, "Python packages": _modules, "templates": _templates,
+    "CUTLASS headers": _cutlass, "CUDA headers": _cuda, "CRT headers": _crt, "CCCL": _cccl,
+    "NVRTC": _nvrtc, "CUDA Python": _packages, "driver": _driver, "GPU": _gpus,
+    "nvdisasm": _nvdisasm, "Nsight Compute": _ncu, "cache": _cache,
 }  # fmt: skip
 
 
@@ -220,15 +259,5 @@ def cuda_headers_version() -> str | None:
     headers = cuda_headers()
     if headers is None or headers.runtime is None:
         return None
-    number = _macro(headers.runtime / "cuda_runtime_api.h", "CUDART_VERSION")
+    number = macro(headers.runtime / "cuda_runtime_api.h", "CUDART_VERSION")
     return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _macro(path: Path, name: str) -> int | None:
-    """Return the integer that a header defines ``name`` as."""
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:
-        return None
-    match = re.search(rf"^\s*#\s*define\s+{name}\s+(\d+)", text, re.MULTILINE)
-    return int(match[1]) if match else None

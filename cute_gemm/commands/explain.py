@@ -17,27 +17,33 @@ if TYPE_CHECKING:
 
     from cute_gemm.analysis.explain import Explanation, Next
     from cute_gemm.api import Plan
+    from cute_gemm.gpus.table import GpuLike
 
+#: Characters of a column of code beside others, at least.
+_COLUMN = 60
 _CODE = {
     "source": "the template and the unit that instantiates it",
     "ptx": "the PTX; beside the others, where the terminal is wide enough",
     "sass": "the machine code, by nvdisasm",
 }
-#: Characters of a column of code beside others, at least.
-_COLUMN = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm explain`` takes."""
     parser.add_argument("name", metavar="KERNEL", help="a name from `cute-gemm kernels`")
     add_problem(parser, kernel=False)
-    add(parser, "--gpu", "--beta", gpu="what bounds it there: H200, A100, 4090, ...")
+    add(
+        parser,
+        "--gpu",
+        "--beta",
+        gpu="what bounds it there: H200, A100, 4090, ..., or a FILE (.toml, .json) of your own",
+    )
     for kind, what in _CODE.items():
         parser.add_argument(f"--{kind}", action="store_true", help=f"print {what}")
 
 
 def explain(
-    kernel: str, op: str, *, gpu: str | None = None, beta: complex = 0.0, **arguments: Any
+    kernel: str, op: str, *, gpu: GpuLike | None = None, beta: complex = 0.0, **arguments: Any
 ) -> Explanation:
     """Plan a kernel and the next of the ladder, and explain them; nothing is compiled.
 
@@ -105,15 +111,17 @@ def _code(made: Plan, kind: str) -> str:
 
 
 def print_code(console: Console, code: dict[str, str]) -> None:
-    """Print texts beside each other on a wide terminal, else one after the other."""
+    """Print texts beside each other on a terminal as wide as that, else one after the other."""
     from rich.table import Table
     from rich.text import Text
 
-    if len(code) > 1 and console.width >= _COLUMN * len(code):
-        table = Table(expand=True, show_edge=False)
-        for kind in code:
-            table.add_column(kind, ratio=1, overflow="fold", vertical="top")
-        table.add_row(*(Text(text.expandtabs(4)) for text in code.values()))
+    texts = {kind: text.expandtabs(4) for kind, text in code.items()}
+    widths = [max(_COLUMN, *map(len, text.splitlines())) for text in texts.values()]
+    if len(code) > 1 and console.width >= sum(widths) + 3 * len(code):
+        table = Table(show_edge=False)
+        for kind in texts:
+            table.add_column(kind, no_wrap=True, vertical="top")
+        table.add_row(*map(Text, texts.values()))
         console.print(table)
         return
     for kind, text in code.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from cute_gemm.commands.output import OK, print_json
+from cute_gemm.commands.output import OK, print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,10 +22,10 @@ def command(arguments: argparse.Namespace) -> int:
         return OK
     for info in found:
         where = f"from compute capability {info.minimum_cc // 10}.{info.minimum_cc % 10}"
-        print(f"{info.name}: {info.summary}")
-        print(f"  {'on the CPU' if info.runs_on == 'cpu' else where}")
-        print(f"  dtypes   {', '.join(info.dtypes)}")
+        say(f"{info.name}: {info.summary}", hang=2)
+        say(f"  {'on the CPU' if info.runs_on == 'cpu' else where}")
+        say(f"  dtypes   {', '.join(info.dtypes)}")
         if info.options:
             options = " ".join(f"--{name.replace('_', '-')}" for name in info.options)
-            print(f"  options  {options}")
+            say(f"  options  {options}")
     return OK

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
+import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import named
+from cute_gemm._text import WIDTH, named, plain, printable, wrapped, write
 from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,9 +22,30 @@ if TYPE_CHECKING:
 OK, WRONG, BAD_INPUT = 0, 1, 2
 
 
-def printer(quiet: bool) -> Callable[..., None]:
-    """Return a ``print`` that appears at once, or one that prints nothing."""
-    return (lambda *_, **__: None) if quiet else functools.partial(print, flush=True)
+def say(text: Any = "", end: str = "\n", hang: int = 9) -> None:
+    """Print text at once, or what rich can show.
+
+    On a terminal lines are broken between words alone; what follows on a line that is not indented
+    is, by ``hang``.
+    """
+    if not isinstance(text, str):
+        show(text)
+        return
+    text = printable(text)
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        *lines, last = text.split("\n")
+        parts = [
+            part
+            for line in (*lines, *[last] * bool(end))
+            for part in wrapped(line, width, 0 if line.startswith(" ") else hang)
+        ]
+        text = "\n".join((*parts, *[last] * (not end)))
+    print(text, end=end, flush=True)
+
+
+def silent(*_: Any, **__: Any) -> None:
+    """Print nothing, in the place of ``say``."""
 
 
 def print_json(value: Any) -> None:
@@ -34,11 +54,13 @@ def print_json(value: Any) -> None:
 
 
 def show(found: Any) -> None:
-    """Print a `Shown`: in colour and as wide as the terminal, or as plain text."""
+    """Print what rich can show: in colour and as wide as the terminal, or as plain text."""
     if sys.stdout.isatty():
-        found.show()
+        from rich.console import Console
+
+        write(found, Console())
     else:
-        print(found)
+        print(plain(found, getattr(found, "width", WIDTH)))
 
 
 def check_html(arguments: argparse.Namespace) -> None:
@@ -50,7 +72,9 @@ def check_html(arguments: argparse.Namespace) -> None:
 def show_report(arguments: argparse.Namespace, report: Report | CopyReport) -> int:
     """Print a report in the form that was asked for, and return the exit status."""
     if arguments.html == "-":
-        print(report.to_html(), end="")
+        # Not print: a page says itself that it is UTF-8, whatever the terminal is.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(report.to_html().encode())
         return OK
     if arguments.html:
         Path(arguments.html).write_text(report.to_html(), encoding="utf-8")

@@ -6,7 +6,7 @@ import argparse
 
 from cute_gemm._text import named
 from cute_gemm.commands.arguments import add, add_problem, sizes
-from cute_gemm.commands.output import OK, WRONG, print_json
+from cute_gemm.commands.output import OK, WRONG, print_json, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,5 +29,5 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found.to_dict())
     else:
-        print(found)
+        show(found)
     return WRONG if found.differences else OK

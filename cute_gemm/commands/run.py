@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import columns, named
+from cute_gemm._text import named
 from cute_gemm.commands.arguments import add, add_problem, planned
-from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, printer
+from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, say, silent
 from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def command(arguments: argparse.Namespace) -> int:
     from cute_gemm.api import plan as make_plan
     from cute_gemm.problem.scalars import scalar
 
-    say = printer(quiet=arguments.json)
+    tell = silent if arguments.json else say
     # What is refused should be before a large matrix is made and a kernel compiled.
     sized = planned(arguments).problem
     for name in ("alpha", "beta"):
@@ -52,64 +52,62 @@ def command(arguments: argparse.Namespace) -> int:
 
     product = _scaled_product(problem.op, arguments.alpha, arguments.beta)
     of = f"op {problem.op}, BLAS-equivalent {problem.blas_op}"
-    say(f"{of}: C{str(problem.C).partition(':')[0]} <- {product}, {problem.types}\n")
+    tell(f"{of}: C{str(problem.C).partition(':')[0]} <- {product}, {problem.types}\n")
     for line in _descriptors(problem):
-        say(f"  {line}")
-    say(f"\nkernel   {plan.kernel} for {plan.arch}:\n         {plan.why}")
+        tell(f"  {line}")
+    tell(f"\nkernel   {plan.kernel} for {plan.arch}:\n         {plan.why}")
     for prices in prices_table(plan.candidates(), plan.gpu.name):
-        cells = [[column.head for column in prices.columns]]
-        cells += [[str(cell) for cell in row] for row in prices.rows]
-        say(f"\n  {prices.title}")
-        left = [index for index, column in enumerate(prices.columns) if column.left]
-        for line in columns(cells, left):
-            say(f"  {line}")
+        tell()
+        tell(prices)
     result["candidates"] = prices_dict(plan.candidates())
 
     if plan.compiled:
-        _show_kernel(arguments, plan, say, result)
+        _show_kernel(arguments, plan, tell, result)
 
     before = C.copy(order="K") if arguments.beta != 0 else None
     plan(A, B, C, alpha=arguments.alpha, beta=arguments.beta)
-    say(f"run      on the {_where(plan)}")
+    tell(f"run      on the {_where(plan)}")
     result["backend"] = plan.backend
 
     status = OK
     if not arguments.no_check:
-        status = _check(arguments, plan, A, B, C, before, say, result)
+        status = _check(arguments, plan, A, B, C, before, tell, result)
     if plan.backend == "cuda" and plan.compiled and status == OK and problem.flops:
         from cute_gemm.measure.compare import compare
 
         timing = compare(plan, A, B, C, alpha=arguments.alpha, beta=arguments.beta)
         result["timing"] = timing.to_dict()
-        say(f"speed    {timing}")
+        tell(f"speed    {timing}")
     if arguments.json:
         print_json(result)
     return status
 
 
 def _show_kernel(
-    arguments: argparse.Namespace, plan: Plan, say: Callable[..., None], result: dict[str, Any]
+    arguments: argparse.Namespace, plan: Plan, tell: Callable[..., None], result: dict[str, Any]
 ) -> None:
     """Say how the kernel accesses memory and what its build is like."""
+    from cute_gemm.analysis.tables import Cell, Column, Findings, Table
+
     report = plan.report(beta=arguments.beta)
-    cells = [("", "access", "bits", "requests", "sectors", "ideal", "efficiency", "coalesced")]
+    cells = []
     for row in report.rows:
         if row.space != "global":
             continue
         first = (row.operand, row.instruction, str(row.bits or "-"), f"{row.requests}/{row.unit}")
         used = "-" if row.efficiency is None else f"{100 * row.efficiency:.4g} %"
-        good = "yes" if row.good else "NO"
+        good = Cell("yes" if row.good else "NO", good=row.good)
         cells.append((*first, f"{row.sectors:g}", f"{row.ideal_sectors:g}", used, good))
-    say()
-    for line in columns(cells, left=(0, 1, 7)):
-        say(f"  {line}")
-    for finding in report.findings:
-        say(f"  - {finding}")
+    heads = ("", "access", "bits", "requests", "sectors", "ideal", "efficiency", "coalesced")
+    left = ("", "access", "coalesced")
+    tell()
+    tell(Table("", tuple(Column(head, left=head in left) for head in heads), cells))
+    tell(Findings(report.findings))
 
-    say(f"\ncompile  {plan.symbol}\n         ... ", end="")
+    tell(f"\ncompile  {plan.symbol}\n         ... ", end="")
     built = plan.build.resources
     shared, spilled = plan.launch.smem + built.shared_static, built.spill_stores + built.spill_loads
-    say(
+    tell(
         f"{build_time(plan)}: {built.registers} registers, {shared} bytes of shared memory, "
         + (f"{spilled} bytes spilled" if spilled else "no spills")
     )
@@ -118,7 +116,7 @@ def _show_kernel(
 
 def _check(
     arguments: argparse.Namespace, plan: Plan, A: Any, B: Any, C: Any, before: Any,
-    say: Callable[..., None], result: dict[str, Any],
+    tell: Callable[..., None], result: dict[str, Any],
 ) -> int:  # fmt: skip
     """Compare C with float64, say so, and return the exit status."""
     from cute_gemm.problem.verify import verify
@@ -130,13 +128,13 @@ def _check(
         "max_error_over_bound": ratio if ratio < float("inf") else None,
         **named(verdict, "worst", "bound"),
     }
-    say(f"check    {verdict.elements} elements against float64, bound {verdict.bound}:")
-    say("         ", end="")
+    tell(f"check    {verdict.elements} elements against float64, bound {verdict.bound}:")
     if verdict.ok:
         error = f"largest error {verdict.max_error:.3g}"
-        say(f"all within; {error}; at most {ratio:.2g} of an element's bound")
+        tell(f"         all within; {error}; at most {ratio:.2g} of an element's bound")
         return OK
-    say(f"{verdict.wrong} WRONG; largest error {verdict.max_error:.3g}, worst at {verdict.worst}")
+    error = f"largest error {verdict.max_error:.3g}, worst at {verdict.worst}"
+    tell(f"         {verdict.wrong} WRONG; {error}")
     print(
         f"cute-gemm: wrong result: {verdict.wrong} of {verdict.elements} elements are out of "
         f"bound, worst at {verdict.worst}",
@@ -149,9 +147,9 @@ def _matrices(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any,
     """Return random A, B and C as stored, each in a buffer with its leading dimension."""
     import numpy as np
 
-    from cute_gemm.measure.matrices import random_values
+    from cute_gemm.measure.matrices import generator, random_values
 
-    rng = np.random.default_rng(arguments.seed)
+    rng = generator(arguments.seed)
 
     def matrix(
         shape: tuple[int, int], order: str, ld: int | None, name: str, unread: bool = False

@@ -9,48 +9,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Union
 
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError
-
-Unit = Literal["tensor cores", "CUDA cores"]
-
-
-class Peak(NamedTuple):
-    """One peak rate: the type of the products, what makes them, 10**12 operations per second."""
-
-    #: ``"float16"``, ``"bfloat16"``, ``"tf32"``, ``"float32"``, ``"float64"`` or ``"int8"``.
-    key: str
-    unit: Unit
-    tflops: float
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One product: a row of `GPUS`."""
-
-    name: str  #: ``"H100 SXM"``.
-    #: Other names, as users write them and as the driver gives them (without ``"NVIDIA"``).
-    aliases: tuple[str, ...]
-    cc: int  #: Compute capability (90).
-    sms: int  #: Multiprocessors.
-    clock_ghz: float  #: Boost clock.
-    bandwidth_gbs: float  #: Memory bandwidth in 10**9 bytes per second.
-    l2_bytes: int  #: L2 cache.
-    peaks: tuple[Peak, ...]  #: Peak rates of dense matrices.
-    source: str  #: Document that the rates and the bandwidth are from.
-
-    @property
-    def arch(self) -> Arch:
-        """What kernels are compiled for to run on it."""
-        return Arch.of_device(divmod(self.cc, 10))
-
-    def peak(self, key: str, unit: Unit | None = None) -> Peak | None:
-        """Return the highest rate of ``key``, of ``unit`` if one is given; None without one."""
-        found = [p for p in self.peaks if p.key == key and unit in (None, p.unit)]
-        return max(found, key=lambda peak: peak.tflops, default=None)
+from cute_gemm.gpus import own
+from cute_gemm.gpus.gpu import Gpu, Peak
 
 
 def _peaks(
@@ -97,6 +64,10 @@ GPUS: tuple[Gpu, ...] = (
         80, 108, 1.41, 1935, 40 * _MIB, _A100, _A100_SHEET),
     Gpu("A100 PCIe 40GB", ("A100-PCIE-40GB", "A100 40GB PCIe"),
         80, 108, 1.41, 1555, 40 * _MIB, _A100, _A100_SHEET),
+    Gpu("A800 SXM 80GB", ("A800", "A800-SXM4-80GB"),
+        80, 108, 1.41, 2039, 40 * _MIB, _A100, "NVIDIA A800 Tensor Core GPU datasheet"),
+    Gpu("A800 PCIe 80GB", ("A800 PCIe", "A800 80GB PCIe"),
+        80, 108, 1.41, 1935, 40 * _MIB, _A100, "NVIDIA A800 Tensor Core GPU datasheet"),
     Gpu("A30", (),
         80, 56, 1.44, 933, 24 * _MIB, _peaks(165, 82, 330, 10.3, 5.2, 10.3),
         "NVIDIA A30 Tensor Core GPU datasheet"),
@@ -110,9 +81,19 @@ GPUS: tuple[Gpu, ...] = (
         86, 84, 1.8, 768, 6 * _MIB, _peaks(154.8, 77.4, 309.7, 38.7, 0.605), _GA102_PAPER),
     Gpu("RTX 3090", ("GeForce RTX 3090", "3090"),
         86, 82, 1.695, 936, 6 * _MIB, _peaks(71, 35.6, 284, 35.6, 0.556), _GA102_PAPER),
+    Gpu("RTX 3080", ("GeForce RTX 3080", "3080"),
+        86, 68, 1.71, 760, 5 * _MIB, _peaks(59.5, 29.8, 238, 29.8, 0.465), _GA102_PAPER),
+    # Its tensor cores have twice the rate of GA102's; FP64 is a 64th of FP32.
+    Gpu("Jetson AGX Orin 64GB", ("Jetson AGX Orin", "Orin"),
+        87, 16, 1.3, 204.8, 4 * _MIB, _peaks(42.5, 21.3, 85, 5.3, 0.083),
+        "NVIDIA Jetson AGX Orin Series Technical Brief v1.2"),
     Gpu("L4", (),
         89, 58, 2.04, 300, 48 * _MIB, _peaks(121, 60, 242.5, 30.3, 0.473),
         "NVIDIA L4 Tensor Core GPU datasheet"),
+    # The datasheet has half of L40S's rates for the same chip.
+    Gpu("L40", (),
+        89, 142, 2.49, 864, 96 * _MIB, _peaks(181.05, 90.5, 362, 90.5, 1.41),
+        "NVIDIA L40 GPU datasheet"),
     Gpu("L40S", (),
         89, 142, 2.52, 864, 96 * _MIB, _peaks(362, 183, 733, 91.6, 1.43),
         "NVIDIA L40S GPU datasheet"),
@@ -121,6 +102,8 @@ GPUS: tuple[Gpu, ...] = (
         "NVIDIA Ada professional GPU architecture whitepaper"),
     Gpu("RTX 4090", ("GeForce RTX 4090", "4090"),
         89, 128, 2.52, 1008, 72 * _MIB, _peaks(165.2, 82.6, 660.6, 82.6, 1.29), _ADA_PAPER),
+    Gpu("RTX 4080", ("GeForce RTX 4080", "4080"),
+        89, 76, 2.505, 716.8, 64 * _MIB, _peaks(97.5, 48.7, 389.9, 48.7, 0.761), _ADA_PAPER),
     Gpu("H100 SXM", ("H100", "H100 SXM5", "H100 80GB HBM3"),
         90, 132, 1.98, 3352, 50 * _MIB, _H100_SXM, _H100_PAPER),
     Gpu("H100 PCIe", (),
@@ -139,14 +122,17 @@ GPUS: tuple[Gpu, ...] = (
     Gpu("RTX 5090", ("GeForce RTX 5090", "5090"),
         120, 170, 2.407, 1792, 96 * _MIB, _peaks(209.5, 104.8, 838, 104.8, 1.637),
         _RTX_BLACKWELL_PAPER),
+    Gpu("RTX 5080", ("GeForce RTX 5080", "5080"),
+        120, 84, 2.617, 960, 64 * _MIB, _peaks(112.6, 56.3, 450.2, 56.3, 0.88),
+        _RTX_BLACKWELL_PAPER),
     Gpu("RTX PRO 6000", ("RTX PRO 6000 Blackwell", "RTX PRO 6000 Blackwell Workstation Edition"),
         120, 188, 2.617, 1792, 128 * _MIB, _peaks(503.8, 251.9, 1007.6, 126, 1.968),
         "NVIDIA RTX PRO Blackwell GPU architecture whitepaper"),
 )  # fmt: skip
 
 _DEFAULTS = {
-    80: "A100 SXM 80GB", 86: "RTX 3090", 89: "RTX 4090", 90: "H100 SXM", 100: "B200",
-    120: "RTX 5090",
+    80: "A100 SXM 80GB", 86: "RTX 3090", 87: "Jetson AGX Orin 64GB", 89: "RTX 4090",
+    90: "H100 SXM", 100: "B200", 120: "RTX 5090",
 }  # fmt: skip
 
 
@@ -159,13 +145,28 @@ def _plain(name: str) -> str:
 _BY_NAME = {_plain(name): row for row in GPUS for name in (row.name, *row.aliases)}
 
 
-def gpu(name: str) -> Gpu:
-    """Return the GPU of a name.
+#: How a GPU is named: by a name of the table, a file (``gpus.own``), or all its values.
+GpuLike = Union[str, "Mapping[str, Any]", Gpu]
+
+
+def gpu(name: GpuLike) -> Gpu:
+    """Return the GPU of a name, of a file ``*.toml`` or ``*.json``, or of the values in a dict.
 
     Names are as printed in ``GPUS``, as users write them or as the driver gives them; case,
     ``"NVIDIA"``, spaces and hyphens do not matter. OptionError, with those there are, for an
     unknown one.
     """
+    if isinstance(name, Gpu):
+        return name
+    if isinstance(name, Mapping) and name:
+        return own.described(name, "what is given")
+    if not isinstance(name, str):
+        raise OptionError(
+            f"gpu={name!r} is no GPU; expected a name such as 'H200', a file .toml or .json, or a "
+            "dict of its values"
+        )
+    if name.lower().endswith(own.SUFFIXES):
+        return own.of_file(Path(name))
     found = _BY_NAME.get(_plain(name))
     if found is not None:
         return found
@@ -175,9 +176,9 @@ def gpu(name: str) -> Gpu:
     raise OptionError(f"gpu={name!r} is not known; expected one of {known}{hint}")
 
 
-def arch_for(arch: str | None, name: str | None) -> str | None:
+def arch_for(arch: str | None, name: GpuLike | None) -> str | None:
     """Return ``arch`` or, where it is None, that of the GPU called ``name``, if one is."""
-    return arch or (gpu(name).arch if name else None)
+    return arch or (None if name is None else gpu(name).arch)
 
 
 def stands_for(arch: Arch) -> Gpu | None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cute_gemm.access import Access, Partition, Shares, Work
-    from cute_gemm.gpus.table import Gpu
+    from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.unit import TranslationUnit

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.errors import LaunchError
+from cute_gemm.errors import LaunchError, OptionError
 from cute_gemm.problem import verify
 from cute_gemm.problem.dtypes import dtype
 
@@ -58,6 +58,13 @@ def _transposed(matrices: np.ndarray) -> np.ndarray:
     return matrices.swapaxes(-1, -2)
 
 
+def generator(seed: int) -> np.random.Generator:
+    """Return what makes the random matrices of a seed."""
+    if not isinstance(seed, int) or seed < 0:
+        raise OptionError(f"seed={seed!r}; expected an integer, 0 or more")
+    return np.random.default_rng(seed)
+
+
 class Factors:
     """Random op(A) (m, k) and op(B) (k, n), with l of each in front, and how each op stores them.
 
@@ -65,7 +72,7 @@ class Factors:
     """
 
     def __init__(self, problem: GemmProblem, seed: int) -> None:
-        rng = np.random.default_rng(seed)
+        rng = generator(seed)
         self._type = problem.inputs
         # Column-major, so that what N stores is no copy.
         left, right = (problem.k, problem.m), (problem.n, problem.k)

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm import select
-from cute_gemm._text import columns, named
+from cute_gemm._text import named
+from cute_gemm.analysis.shown import Shown
+from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.api import Plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.kernels import registry
@@ -30,6 +32,8 @@ from cute_gemm.problem.dtypes import dtype
 from cute_gemm.problem.problem import from_sizes
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
     from cute_gemm.problem.arrays import Order
     from cute_gemm.problem.problem import Matrix
 
@@ -129,7 +133,7 @@ def predict(case: Case) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Shown):
     """Predicted and counted figures of one launch; ``print`` it, or take ``to_dict()``.
 
     The kernel's name in the cubin, and a `Comparison` for each of ``CLASSES`` the device counts.
@@ -138,6 +142,9 @@ class Profile:
     case: Case
     symbol: str
     figures: tuple[Comparison, ...]
+
+    def __repr__(self) -> str:
+        return f"<Profile: {self.case}: {len(self.differences)} figures differ>"
 
     @property
     def differences(self) -> tuple[Comparison, ...]:
@@ -153,19 +160,24 @@ class Profile:
             "figures": [asdict(one) | named(one, "difference") for one in self.figures],
         }
 
-    def __str__(self) -> str:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
         shown = [one for one in self.figures if one.predicted or one.counted]
-        cells: list[tuple[str, ...]] = [("", "predicted", "counted", "difference")]
+        rows = []
         for one in shown:
             mark = "" if one.metric else "*"
             numbers = (f"{one.predicted:,}", f"{one.counted:,}{mark}", f"{one.difference:,}")
-            cells.append((f"{one.access} {one.figure}", *numbers))
-        lines = [str(self.case), self.symbol, "", *columns(cells)]
+            rows.append((f"{one.access} {one.figure}", *numbers))
+        heads = (Column("", left=True), *map(Column, ("predicted", "counted", "difference")))
+        yield from (Text(str(self.case)), Text(self.symbol), Text(), Table("", heads, rows))
         if any(not one.metric for one in shown):
-            lines.append("* wavefronts counted less the fewest possible")
+            yield Text("* wavefronts counted less the fewest possible")
         count = len(self.differences)
-        lines += ["", f"{count} of {len(shown)} figures differ" if count else "no difference"]
-        return "\n".join(lines)
+        yield from (
+            Text(),
+            Text(f"{count} of {len(shown)} figures differ" if count else "no difference"),
+        )
 
 
 # ---- Nsight Compute -----------------------------------------------------------------------------

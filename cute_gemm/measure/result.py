@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.analysis.performance import Roofline
 from cute_gemm.analysis.shown import Shown
-from cute_gemm.analysis.tables import Findings
+from cute_gemm.analysis.tables import Cell, Column, Findings, Table
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table
 
 #: Version of the keys of ``BenchResult.to_dict``; raised when a key changes its meaning.
 FORMAT = 1
@@ -122,6 +121,12 @@ class BenchResult(Shown):
 
     width = WIDTH
 
+    def __repr__(self) -> str:
+        sizes = ", ".join(size.label for size in self.sizes)
+        return (
+            f"<BenchResult: {self.dtype} {' '.join(self.ops)}, {sizes}, on {self.gpu or 'the CPU'}>"
+        )
+
     @property
     def ok(self) -> bool:
         """Whether no kernel was wrong or failed; one that does not take a problem is no failure."""
@@ -163,38 +168,33 @@ class BenchResult(Shown):
         return f"{text} Results were not checked."
 
     def _table(self, size: SizeResult, ops: tuple[str, ...]) -> Table:
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
         # Which of the columns there are depends on the machine, not on the kernels.
         compared = self.gpu is not None
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-        name = max(map(len, size.kernels))
-        table.add_column("\nkernel", min_width=min(name, 21), overflow="fold")
+        columns = [Column("\nkernel", left=True)]
         for op in ops:
-            table.add_column(f"{op}\nGFLOP/s", justify="right", no_wrap=True, min_width=8)
-            if compared:
-                table.add_column("% of\ncuBLAS", justify="right", no_wrap=True)
-        if size.roofline:
-            table.add_column("% of\nroofline", justify="right", no_wrap=True, min_width=10)
+            columns.append(Column(f"{op}\nGFLOP/s"))
+            columns += [Column("% of\ncuBLAS", joined=True)] * compared
+        columns += [Column("% of\nroofline")] * bool(size.roofline)
+        rows = []
         for kernel in size.kernels:
-            cells: list[Text] = [Text(kernel)]
+            cells: list[str | Cell] = [kernel]
             shares = []
             for op in ops:
                 entry = size.find(kernel, op)
                 speed = entry.speed
-                style = "bold red" if entry.outcome in ("wrong", "failed") else ""
-                cells.append(Text(_gflops(speed.gflops) if speed else _MARK[entry.outcome], style))
+                good = False if entry.outcome in ("wrong", "failed") else None
+                cells.append(
+                    Cell(_gflops(speed.gflops) if speed else _MARK[entry.outcome], "", good)
+                )
                 if compared:
-                    cells.append(Text(_percent(speed.of_cublas) if speed else ""))
+                    cells.append(_percent(speed.of_cublas) if speed else "")
                 if speed and speed.of_roofline is not None:
                     shares.append(_percent(speed.of_roofline))
             if size.roofline:
                 ends = dict.fromkeys(sorted(shares, key=float)[:: max(1, len(shares) - 1)])
-                cells.append(Text("-".join(ends)))
-            table.add_row(*cells)
-        return table
+                cells.append("-".join(ends))
+            rows.append(cells)
+        return Table("", tuple(columns), rows)
 
 
 _MAJOR = {"F": "column-major", "C": "row-major"}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cute_gemm.access import Access, Work
-    from cute_gemm.gpus.table import Gpu, Peak
+    from cute_gemm.gpus.gpu import Gpu, Peak
     from cute_gemm.model.analyze import Analysis
 
 _GUIDE = "CUDA C++ Programming Guide"

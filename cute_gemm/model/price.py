@@ -27,7 +27,7 @@ from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.access import Access, Work
-    from cute_gemm.gpus.table import Gpu
+    from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.toolchain.signature import Launch
 

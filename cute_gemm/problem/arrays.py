@@ -9,14 +9,14 @@ everything else goes through DLPack or ``__cuda_array_interface__``.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
 from cute_gemm.errors import ArrayError, ShapeError, StrideError
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.dtypes import DTYPES, canonical
 from cute_gemm.problem.dtypes import dtype as dtype_row
 
 Order = Literal["F", "C"]
@@ -39,8 +39,8 @@ class Operand:
     stored, ``dtype`` is a NumPy (or ``ml_dtypes``) name, ``device`` the CUDA ordinal, or None for
     host memory. ``library`` is where the array comes from, and where a result goes: ``"numpy"``,
     ``"cupy"``, ``"torch"``, ``"jax"`` or ``"dlpack"`` (any other library with device arrays); host
-    arrays of any library but PyTorch count as NumPy's. ``owner`` is the array itself, which keeps
-    the memory alive; ``readonly`` forbids writing to it.
+    arrays of any library but PyTorch and JAX count as NumPy's. ``owner`` is the array itself, which
+    keeps the memory alive; ``readonly`` forbids writing to it.
     """
 
     pointer: int
@@ -144,6 +144,11 @@ def new_matrix(like: Operand, shape: tuple[int, ...], order: Order, dtype: str) 
     return LIBRARIES[like.library].new(like, shape, new_order(like, order), dtype)
 
 
+def finished(like: Operand, made: Any) -> Any:
+    """Return what the caller gets of a new matrix, once it is computed."""
+    return LIBRARIES[like.library].result(like, made)
+
+
 # Libraries --------------------------------------------------------------------------------------
 
 
@@ -166,10 +171,12 @@ class _Exchange:
                 f"JAX, or anything with DLPack or __cuda_array_interface__: np.asarray({name}) "
                 f"makes one"
             )
+        jax = type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
         view: Any
         try:
             if on_host := dlpack and array.__dlpack_device__()[0] in _DLPACK_HOST:
-                view = np.from_dlpack(array)
+                # NumPy's DLPack has no bfloat16, and JAX gives it as that of ml_dtypes.
+                view = np.asarray(array) if jax else np.from_dlpack(array)
             else:
                 from cuda.core.utils import StridedMemoryView
 
@@ -182,8 +189,8 @@ class _Exchange:
                 f"in another library, such as np.asarray({name}), may"
             ) from error
         if on_host:
-            return LIBRARIES["numpy"].read(view, name)
-        jax = type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
+            operand = LIBRARIES["numpy"].read(view, name)
+            return replace(operand, library="jax", owner=array, readonly=True) if jax else operand
         return Operand(
             view.ptr,
             view.shape,
@@ -206,6 +213,10 @@ class _Exchange:
             f"A is a {_type_name(like.owner)}, and how to make another is not known: pass a C of "
             f"shape {shape} and dtype {dtype} to be written to"
         )
+
+    def result(self, like: Operand, made: Any) -> Any:
+        """Return what the caller gets of a matrix that ``new`` made."""
+        return made
 
     def to_numpy(self, operand: Operand) -> np.ndarray:
         return operand.owner
@@ -369,9 +380,17 @@ class _Jax(_Exchange):
     name, column_major = "jax", False
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
+        if like.device is None:  # what `result` makes an array of, since nobody writes to theirs
+            return np.empty(shape, dtype_row(dtype).numpy)
         # JAX fills the array asynchronously, on a stream that ours does not follow.
         empty = sys.modules["jax"].numpy.empty
         return empty(shape, dtype, device=like.owner.device).block_until_ready()
+
+    def result(self, like: Operand, made: Any) -> Any:
+        return made if like.device is not None else sys.modules["jax"].numpy.asarray(made)
+
+    def to_numpy(self, operand: Operand) -> np.ndarray:
+        return np.asarray(operand.owner)
 
 
 LIBRARIES = {x.name: x for x in (_Numpy(), _Cupy(), _Torch(), _Jax(), _Exchange())}
@@ -401,9 +420,9 @@ def _whole_matrices(empty: Any, shape: tuple[int, ...], order: Order, dtype: np.
 
 @lru_cache(maxsize=256)
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a data type, however a library spells it: ``np.float16``, say."""
+    """Return the name of a data type, however it is spelled: ``np.float16``, ``"f16"``, say."""
     if isinstance(dtype, str):
-        return dtype
+        return canonical(dtype)
     if isinstance(dtype, np.dtype):
         # In the other byte order the name is the same and the numbers are not: '>f4' says so.
         return dtype.name if dtype.isnative else dtype.str

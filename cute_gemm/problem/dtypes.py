@@ -43,6 +43,8 @@ class DType:
     computes: tuple[str, ...] = ()
     #: ``struct`` format of alpha and beta.
     scalar: str = ""
+    #: What else it is called, beside ``tag``, in small letters.
+    synonyms: tuple[str, ...] = ()
 
     @property
     def is_complex(self) -> bool:
@@ -77,28 +79,65 @@ DTYPES: dict[str, DType] = {
     row.name: row
     for row in (
         DType("float16", 2, "f16", 2.0**-11, 2.0**-25, "float32", 2,
-              outputs=("float16", "float32"), computes=("float32",)),
+              outputs=("float16", "float32"), computes=("float32",),
+              synonyms=("fp16", "half", "half_t")),
         DType("bfloat16", 2, "bf16", 2.0**-8, 2.0**-134, "float32", 14,
-              outputs=("bfloat16", "float32"), computes=("float32",)),
+              outputs=("bfloat16", "float32"), computes=("float32",), synonyms=("bfloat16_t",)),
         DType("float32", 4, "f32", 2.0**-24, 2.0**-150, "float32", 0, 68,
-              outputs=("float32",), computes=("float32", "tf32"), scalar="f"),
+              outputs=("float32",), computes=("float32", "tf32"), scalar="f",
+              synonyms=("fp32", "single")),
         DType("float64", 8, "f64", 2.0**-53, 0.0, "float64", 1, 70,
-              outputs=("float64",), computes=("float64",), scalar="d"),
+              outputs=("float64",), computes=("float64",), scalar="d",
+              synonyms=("fp64", "double")),
         DType("complex64", 8, "cf32", 2.0**-24, 2.0**-149.5, "complex64", 4,
               outputs=("complex64",), computes=("float32",), scalar="2f"),
         DType("complex128", 16, "cf64", 2.0**-53, 0.0, "complex128", 5,
               outputs=("complex128",), computes=("float64",), scalar="2d"),
-        DType("int8", 1, "s8", 0.0, 0.0, "int32", 3, outputs=("int32",), computes=("int32",)),
-        DType("int32", 4, "s32", 0.0, 0.0, "int32", 10, 72, scalar="i"),
+        DType("int8", 1, "s8", 0.0, 0.0, "int32", 3, outputs=("int32",), computes=("int32",),
+              synonyms=("i8", "int8_t")),
+        DType("int32", 4, "s32", 0.0, 0.0, "int32", 10, 72, scalar="i",
+              synonyms=("i32", "int32_t")),
         DType("tf32", 4, "tf32", 2.0**-11, 0.0, "float32", 0, 77),
     )
 }  # fmt: skip
 
 
+#: Every other name of a type.
+_NAMES = {name: row.name for row in DTYPES.values() for name in (row.tag, *row.synonyms)}
+
+
+def canonical(name: str) -> str:
+    """Return the name of a row for any of its synonyms, in letters of either case.
+
+    >>> canonical("FP16"), canonical("bf16"), canonical("float32"), canonical("quad")
+    ('float16', 'bfloat16', 'float32', 'quad')
+    """
+    plain = name.strip().lower()
+    return plain if plain in DTYPES else _NAMES.get(plain, name)
+
+
+def holding(*names: str) -> str:
+    """Return the smallest type of A and B that holds every number of these types."""
+    rows = [DTYPES[name] for name in names]
+    fitting = [row for row in DTYPES.values() if row.outputs and all(_holds(row, x) for x in rows)]
+    return min(fitting, key=lambda row: row.bytes).name
+
+
+def _holds(row: DType, other: DType) -> bool:
+    """Whether every number of one type is one of another."""
+    if row is other or row.roundoff == 0:
+        return row is other
+    if other.roundoff == 0:  # an int8 has fewer digits than any of the others
+        return True
+    own, its = (DTYPES[x.computes[0]] if x.is_complex else x for x in (row, other))
+    fits = own.roundoff <= its.roundoff and own.underflow <= its.underflow
+    return fits and (row.is_complex or not other.is_complex)
+
+
 def dtype(name: str) -> DType:
     """Return the row of ``name``; ``DTypeError``, with those there are, when there is none."""
     try:
-        return DTYPES[name]
+        return DTYPES[canonical(name)]
     except KeyError:
         known = ", ".join(row.name for row in DTYPES.values() if row.outputs)
         raise DTypeError(f"dtype {name!r} is not supported; expected one of {known}") from None

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cute_gemm.errors import (
     AlignmentError,
     DeviceError,
@@ -25,7 +27,7 @@ from cute_gemm.errors import (
     StrideError,
 )
 from cute_gemm.problem.arrays import LIBRARIES, Operand, Order, dtype_name, new_order
-from cute_gemm.problem.dtypes import DTYPES, DType
+from cute_gemm.problem.dtypes import DTYPES, DType, canonical, holding
 from cute_gemm.problem.dtypes import dtype as dtype_row
 from cute_gemm.problem.overlap import matrices_overlap, overlap
 
@@ -189,9 +191,12 @@ def from_operands(
         if A.device != C.device:
             raise DeviceError(f"A is on {A.place} and C is on {C.place}; expected one for both")
         if C.readonly:
+            why, instead = "read-only", ", or pass a copy"
+            if C.library == "jax":
+                why, instead = "immutable, as all arrays of JAX are,", ": C = gemm(...)"
             raise ReadOnlyError(
-                f"C ({C.library}) is read-only and is to be written to: leave it out and take "
-                f"gemm's result, or pass a copy"
+                f"C ({C.library}) is {why} and is to be written to: leave it out and take "
+                f"gemm's result{instead}"
             )
         for name, operand in (("A", A), ("B", B)):
             if overlap(C, operand):
@@ -266,12 +271,17 @@ def _sized(
     major, minor = shape if order == "F" else shape[::-1]
     least = max(1, major)
     ld = _step(f"ld{name.lower()}", ld, least)
-    # A bound on the last offset in bytes; 16 is the size of the largest type.
-    if ld < least or ld * max(1, minor) * 16 > _LARGEST_OFFSET:
-        kind = "column" if order == "F" else "row"
+    stored = f"{shape[0]} x {shape[1]}, {'column' if order == 'F' else 'row'}-major"
+    if ld < least:
         raise StrideError(
             f"ld{name.lower()} = {ld}; expected at least {least}, because {name} is stored as "
-            f"{shape[0]} x {shape[1]}, {kind}-major, and offsets that fit 64 bits"
+            f"{stored}"
+        )
+    # A bound on the last offset in bytes; 16 is the size of the largest type.
+    if ld * max(1, minor) * 16 > _LARGEST_OFFSET:
+        raise StrideError(
+            f"{name} of {stored}, with ld{name.lower()} = {ld} is larger than memory can be; "
+            f"expected offsets that fit 64 bits: at most 2**59 elements"
         )
     step = _step(f"batch_{name.lower()}", batch_stride, ld * minor)
     if step < 0 or (ld * max(1, minor) + step * max(0, batch - 1)) * 16 > _LARGEST_OFFSET:
@@ -305,12 +315,26 @@ def _describe(
     """Return the problem of operands as stored, after every check that needs no address."""
     turn_A, turn_B = _turns(op)
     _check_order(order, "order")
+    for name, stored in (("A", a), ("B", b), ("C", c)):
+        if stored is not None and stored.dtype[0] in "<>":
+            native = LIBRARIES[stored.library].cast(name, np.dtype(stored.dtype).name)
+            raise DTypeError(
+                f"{name} has dtype {stored.dtype}, whose bytes are in the other order than this "
+                f"machine's: pass {native}"
+            )
     element = _element("A", a.dtype)
-    if b.dtype != a.dtype:
+    if _element("B", b.dtype) is not element:
+        both = holding(a.dtype, b.dtype)
+        casts = [
+            LIBRARIES[stored.library].cast(name, both)
+            for name, stored in (("A", a), ("B", b))
+            if stored.dtype != both
+        ]
         raise DTypeError(
-            f"A has dtype {a.dtype} and B has dtype {b.dtype}; expected the same: "
-            f"{LIBRARIES[b.library].cast('B', a.dtype)}"
+            f"A has dtype {a.dtype} and B has dtype {b.dtype}; expected the same, and {both} holds "
+            f"the numbers of both: {' and '.join(casts)}"
         )
+    compute = canonical(compute) if isinstance(compute, str) else compute
     m, k = a.shape[-2:][::-1] if turn_A else a.shape[-2:]
     n, k_of_B = b.shape[-2:] if turn_B else b.shape[-2:][::-1]
     if k != k_of_B:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm.toolchain.cubin import Build, Resources
 
@@ -46,6 +46,14 @@ class Entry:
     arch: str
     size: int
     created: float
+
+
+class Cleared(NamedTuple):
+    """What became of the builds: how many were deleted, their bytes, how many are left."""
+
+    removed: int
+    bytes: int
+    left: int
 
 
 def directory() -> Path:
@@ -72,7 +80,7 @@ def get(key: str) -> Build | None:
     start = time.perf_counter()
     try:
         path = _place() / f"{key}{_SUFFIX}"
-        data = path.read_bytes()
+        data = _read(path)
     except OSError:
         return None
     try:
@@ -114,7 +122,7 @@ def entries() -> list[Entry]:
     found = []
     for path in _files():
         try:
-            data = path.read_bytes()
+            data = _read(path)
             build, created = _decode(data), path.stat().st_mtime
         except (OSError, ValueError, KeyError, TypeError):
             continue
@@ -131,16 +139,18 @@ def size() -> int:
     return total
 
 
-def clear() -> int:
-    """Delete every build, and return how many there were."""
-    count = 0
-    for path in _files():
+def clear() -> Cleared:
+    """Delete every build that can be deleted."""
+    count = freed = 0
+    files = _files()
+    for path in files:
         with suppress(OSError):
+            length = path.lstat().st_size
             path.unlink()
-            count += 1
+            count, freed = count + 1, freed + length
     with suppress(OSError):
         (directory() / _MEMO).unlink()
-    return count
+    return Cleared(count, freed, len(files) - count)
 
 
 def writable() -> str | None:
@@ -166,7 +176,7 @@ def headers_digest(paths: Sequence[Path]) -> str:
 
     known: dict[str, str] = {}
     with suppress(OSError, ValueError):
-        loaded = json.loads((_place() / _MEMO).read_bytes())
+        loaded = json.loads(_read(_place() / _MEMO))
         known = loaded if isinstance(loaded, dict) else {}
     if isinstance(known.get(now), str):
         return known[now]
@@ -240,6 +250,15 @@ def _write(path: Path, data: bytes) -> None:
             with suppress(OSError):
                 os.unlink(temporary)
         _warn(_reason(error))
+
+
+def _read(path: Path) -> bytes:
+    """Return what a file holds; OSError for what is none, as a FIFO, which would be waited for."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{path} is not a file")
+        return file.read()
 
 
 def _files() -> list[Path]:

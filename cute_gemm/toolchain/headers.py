@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from cute_gemm.errors import HeaderError
 INSTALL = (
     'pip install "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-crt==13.0.*" "nvidia-cuda-cccl==13.0.*"'
 )
+
+
+#: What brings a CCCL that fits, whatever there is.
+INSTALL_CCCL = 'pip install --upgrade --force-reinstall "nvidia-cuda-cccl==13.0.*"'
 
 
 def templates_path() -> Path:
@@ -53,6 +58,22 @@ class CudaHeaders:
         parts = {"runtime": self.runtime, "crt": self.crt, "cccl": self.cccl}
         return tuple(name for name, path in parts.items() if path is None)
 
+    @property
+    def cccl_version(self) -> str | None:
+        """The release of CCCL, ``"3.0.1"``; None when it cannot be told."""
+        if self.cccl is None:
+            return None
+        number = macro(self.cccl / "cuda" / "std" / "__cccl" / "version.h", "CCCL_VERSION")
+        if number is None:
+            return None
+        return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+
+    @property
+    def cccl_fits(self) -> bool:
+        """Whether this CCCL compiles: from 3.2 (CUDA 13.2) on tuple_size is declared twice."""
+        version = self.cccl_version or "0.0"
+        return tuple(map(int, version.split("."))) < (3, 2)
+
 
 @functools.cache
 def include_paths() -> tuple[Path, ...]:
@@ -65,6 +86,11 @@ def include_paths() -> tuple[Path, ...]:
     if cuda.missing:
         raise HeaderError(
             f"the CUDA headers of {cuda.source} lack {' and '.join(cuda.missing)}: {INSTALL}"
+        )
+    if not cuda.cccl_fits:
+        raise HeaderError(
+            f"CCCL {cuda.cccl_version} in {cuda.cccl} does not compile with CUTLASS 4.2: "
+            f"{INSTALL_CCCL}"
         )
     paths = (templates, cutlass, cuda.runtime, cuda.crt, cuda.cccl)
     return tuple(dict.fromkeys(path for path in paths if path is not None))
@@ -125,6 +151,16 @@ def package_dirs(name: str) -> list[Path]:
     if spec is None or spec.submodule_search_locations is None:
         return []
     return [Path(path) for path in spec.submodule_search_locations]
+
+
+def macro(path: Path, name: str) -> int | None:
+    """Return the integer that a header defines ``name`` as; None when it does not."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return None
+    match = re.search(rf"^\s*#\s*define\s+{name}\s+(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _first(*candidates: Path, holding: str = "") -> Path | None:

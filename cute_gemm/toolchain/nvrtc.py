@@ -179,7 +179,7 @@ def _nvrtc() -> Any:
         nvrtc.nvrtcVersion()
     except RuntimeError as error:  # the bindings found no library
         raise HeaderError(
-            f'NVRTC cannot be loaded: pip install "nvidia-cuda-nvrtc==13.0.*" ({error})'
+            'NVRTC cannot be loaded: pip install "nvidia-cuda-nvrtc==13.0.*"'
         ) from error
     return nvrtc
 

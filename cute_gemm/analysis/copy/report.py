@@ -58,6 +58,9 @@ class CopyReport(Paged):
     rows: tuple[AccessRow, ...]
     findings: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"<CopyReport: {self.atom} of {self.dtype}, {self.tensor}>"
+
     @property
     def coalesced(self) -> bool:
         """Whether its global accesses, if any, are coalesced."""

@@ -1,0 +1,100 @@
+"""A GPU of the user's own: from a file in TOML or JSON, or from the same values in a dict."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cute_gemm.errors import OptionError
+from cute_gemm.gpus.gpu import KEYS, Gpu, Peak, Unit
+
+#: Names of files that describe a GPU.
+SUFFIXES = (".toml", ".json")
+
+
+def _positive(value: Any) -> float:
+    if isinstance(value, bool) or not (0 < value < math.inf):
+        raise ValueError
+    return float(value)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or operator.index(value) < 1:
+        raise ValueError
+    return operator.index(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable() or not value:
+        raise ValueError
+    return value
+
+
+#: The values that there must be: what each is, and how it is read.
+_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "name": ("a text", _text),
+    "cc": ("the compute capability as an integer: 90", _whole),
+    "sms": ("the number of multiprocessors", _whole),
+    "clock_ghz": ("GHz, more than 0", _positive),
+    "bandwidth_gbs": ("10**9 bytes per second, more than 0", _positive),
+    "l2_bytes": ("bytes of L2, an integer", _whole),
+}
+#: Tables of peak rates, which may be left out, and what makes them.
+_PEAKS: dict[str, Unit] = {"tensor_cores": "tensor cores", "cuda_cores": "CUDA cores"}
+
+
+def described(values: Mapping[str, Any], where: str) -> Gpu:
+    """Return the GPU of these values; OptionError names the first that is not as expected."""
+    for name in values:
+        if name not in (*_FIELDS, *_PEAKS):
+            known = ", ".join((*_FIELDS, *_PEAKS))
+            raise OptionError(f"gpu: {where} has {name!r}, which is not known; expected {known}")
+    found: dict[str, Any] = {}
+    for name, (what, reads) in _FIELDS.items():
+        if name not in values:
+            raise OptionError(f"gpu: {where} has no {name}; expected {what}")
+        found[name] = _read(reads, values[name], f"gpu: {where} has {name}", what)
+    peaks = []
+    for table, unit in _PEAKS.items():
+        rates = values.get(table, {})
+        if not isinstance(rates, Mapping) or not set(rates) <= set(KEYS):
+            raise OptionError(
+                f"gpu: {where} has {table}={rates!r}; expected 10**12 operations per second of "
+                f"dense matrices by type, of {', '.join(KEYS)}"
+            )
+        for key, rate in rates.items():
+            what = f"gpu: {where} has {table}.{key}"
+            peaks.append(Peak(key, unit, _read(_positive, rate, what, "10**12 per second")))
+    return Gpu(**found, aliases=(), peaks=tuple(peaks), source=where)
+
+
+def _read(reads: Callable[[Any], Any], value: Any, what: str, expected: str) -> Any:
+    try:
+        return reads(value)
+    except (TypeError, ValueError):
+        raise OptionError(f"{what}={value!r}; expected {expected}") from None
+
+
+def of_file(path: Path) -> Gpu:
+    """Return the GPU that a file describes; OptionError where it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            values = json.loads(text)
+        else:
+            import tomllib  # type: ignore[import-not-found,unused-ignore]
+
+            values = tomllib.loads(text)
+    except ImportError:
+        raise OptionError(f"gpu={str(path)!r}: TOML needs Python 3.11; write it as JSON") from None
+    except (OSError, ValueError) as error:
+        raise OptionError(f"gpu={str(path)!r} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise OptionError(
+            f"gpu={str(path)!r} holds no table of values; expected name, cc, sms, ..."
+        )
+    return described(values, str(path))
