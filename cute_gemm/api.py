@@ -143,7 +143,7 @@ def gemm(
             recent = None
         if recent is not None:
             executable, (a, b, c) = recent
-            factors = scalars(alpha, beta, executable.plan.problem, a.device, c)
+            factors = scalars(alpha, beta, executable.plan.problem, a.device, c, stream)
             result = executable.run(a, b, c, *factors, stream)
             return result if C is None else C
     kernel_options = _checked(
@@ -153,7 +153,7 @@ def gemm(
     a, b = read(A, "A"), read(B, "B")
     c = None if C is None else read(C, "C")
     problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
-    factors = scalars(alpha, beta, problem, a.device, c)
+    factors = scalars(alpha, beta, problem, a.device, c, stream)
     options = sorted(kernel_options.items())
     key = (id(problem), a.device, kernel, backend, arch, *options)
     found = _plans.get(key)

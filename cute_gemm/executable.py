@@ -11,6 +11,7 @@ from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.problem.arrays import (
     Operand,
     Order,
+    converted,
     fingerprint,
     finished,
     host_array,
@@ -47,7 +48,7 @@ class Executable:
 
     def __init__(self, plan: Runnable) -> None:
         self.plan = plan
-        self._bound: dict[tuple[Scalar, Scalar], Callable[..., None]] = {}
+        self._bound: dict[tuple[tuple[complex, int], ...], Callable[..., None]] = {}
         #: The fingerprint of the last call's arrays, and their operands; one value, for threads.
         self._last: tuple[Any, tuple[Operand, Operand, Operand | None] | None] = (None, None)
 
@@ -58,13 +59,13 @@ class Executable:
         if operands is not None and seen == last:
             # Device arrays that are what and where those of the last call were.
             a, b, c = operands
-            factors = scalars(alpha, beta, self.plan.problem, a.device, c)
+            factors = scalars(alpha, beta, self.plan.problem, a.device, c, stream)
             result = self.run(a, b, c, *factors, stream)
             return result if C is None else C
         a, b = read(A, "A"), read(B, "B")
         given = None if C is None else read(C, "C")
         self._check(a, b, given)
-        factors = scalars(alpha, beta, self.plan.problem, a.device, given)
+        factors = scalars(alpha, beta, self.plan.problem, a.device, given, stream)
         result = self.run(a, b, given, *factors, stream)
         if seen is not None and a.device is not None:
             self._last = seen, unowned(a, b, given)
@@ -119,7 +120,7 @@ class Executable:
             return finished(a, c.owner) if made else c.owner
         if not (problem.m and problem.n and problem.l):
             return finished(a, c.owner) if made else c.owner
-        bound = self._bound.get((alpha, beta)) or self._bind(alpha, beta)
+        bound = self._bound.get((alpha[:2], beta[:2])) or self._bind(alpha, beta)
         if a.device is None:
             self._run_from_host(bound, a, b, c, beta)
         else:
@@ -136,7 +137,7 @@ class Executable:
         bound = self.plan.bind(self.plan.device or 0, alpha, beta)
         if len(self._bound) >= _BOUND_KEPT:
             self._bound.clear()
-        self._bound[alpha, beta] = bound
+        self._bound[alpha[:2], beta[:2]] = bound
         return bound
 
     def _run_from_host(
@@ -164,13 +165,22 @@ def unowned(a: Operand, b: Operand, c: Operand | None) -> tuple[Operand, Operand
 
 
 def scalars(
-    alpha: Any, beta: Any, problem: GemmProblem, device: int | None, c: Operand | None
+    alpha: Any, beta: Any, problem: GemmProblem, device: int | None, c: Operand | None, stream: Any
 ) -> tuple[Scalar, Scalar]:
-    """Check alpha and beta of a call, beta against the C that is given or not."""
+    """Check alpha and beta of a call, beta against the C that is given or not.
+
+    One on the device that is of another type is converted there, in the order of the stream.
+    """
     if type(alpha) is float and type(beta) is float and alpha == 1.0 and beta == 0.0:
         return ONE, ZERO  # every accumulator has these two
     kind = problem.inputs.name
-    factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
+
+    def convert(operand: Operand, dtype: str) -> Any:
+        return converted(operand, dtype, None if stream is None else raw_stream(stream))
+
+    factors = (
+        scalar(alpha, "alpha", kind, device, convert), scalar(beta, "beta", kind, device, convert)
+    )  # fmt: skip
     check_beta(factors[1], c)
     return factors
 

@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from cute_gemm import errors
 from cute_gemm.problem.arrays import Operand, read
+from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import Matrix, from_operands, from_sizes
 from cute_gemm.problem.scalars import Scalar, check_beta, scalar
 
@@ -530,6 +531,44 @@ def test_device_scalar_of_another_type(monkeypatch):
         scalar(x, "alpha", "float16", 0)
     with pytest.raises(errors.DTypeError, match=r"alpha .*float64; .*to\(torch\.complex128\)"):
         scalar(x, "alpha", "complex128", 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "taken"),
+    [
+        ("float64", "float16", True),
+        ("bfloat16", "float32", True),
+        ("int64", "float32", True),
+        ("float32", "complex64", True),
+        ("complex128", "complex64", True),
+        ("complex64", "float32", False),
+        ("int16", "int8", True),
+        ("int64", "int8", False),
+        ("float32", "int8", False),
+        ("qint8", "float32", False),
+    ],
+)
+def test_device_scalars_are_converted_where_nothing_is_lost(monkeypatch, kind, dtype, taken):
+    """Rounding is not a loss: a number of the host is rounded too."""
+    operands = {"x": on_gpu((), (), dtype=kind), "made": on_gpu((), (), dtype="float32")}
+    operands["made"] = dataclasses.replace(operands["made"], pointer=0x20000)
+    monkeypatch.setattr("cute_gemm.problem.scalars.read", lambda x, *_: operands.get(x))
+    asked = []
+    convert = lambda operand, to: asked.append((operand.dtype, to)) or "made"  # noqa: E731
+    if not taken:
+        with pytest.raises(errors.DTypeError, match=f"alpha is a device array of dtype {kind}"):
+            scalar("x", "alpha", dtype, 0, convert)
+        assert not asked
+        return
+    assert scalar("x", "alpha", dtype, 0, convert) == Scalar(1, 0x20000, "made")
+    [(given, to)] = asked
+    assert given == kind and to == DTYPES[dtype].accumulator
+
+
+def test_a_library_that_does_not_convert(monkeypatch):
+    x = device_scalar(monkeypatch, dtype="float64")
+    with pytest.raises(errors.DTypeError, match="expected float32"):
+        scalar(x, "alpha", "float32", 0, lambda operand, to: None)
 
 
 @pytest.mark.parametrize(("device", "place"), [(None, "the host"), (1, "CUDA device 1")])

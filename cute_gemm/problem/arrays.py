@@ -144,6 +144,14 @@ def new_matrix(like: Operand, shape: tuple[int, ...], order: Order, dtype: str) 
     return LIBRARIES[like.library].new(like, shape, new_order(like, order), dtype)
 
 
+def converted(operand: Operand, dtype: str, stream: int | None) -> Any:
+    """Return a device array as one of another type, made on a stream or the library's current one.
+
+    None for a library that is not known to make one.
+    """
+    return LIBRARIES[operand.library].converted(operand.owner, dtype, stream)
+
+
 def finished(like: Operand, made: Any) -> Any:
     """Return what the caller gets of a new matrix, once it is computed."""
     return LIBRARIES[like.library].result(like, made)
@@ -221,6 +229,9 @@ class _Exchange:
     def to_numpy(self, operand: Operand) -> np.ndarray:
         return operand.owner
 
+    def converted(self, array: Any, dtype: str, stream: int | None) -> Any:
+        return None
+
     def cast(self, name: str, dtype: str) -> str:
         """Return the expression that makes ``name`` one of another type, for error messages."""
         return f"{name}.astype('{dtype}')"
@@ -288,6 +299,14 @@ class _Cupy(_Exchange):
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(like.device):
             return _whole_matrices(cupy.empty, shape, order, dtype_row(dtype).numpy)
+
+    def converted(self, array: Any, dtype: str, stream: int | None) -> Any:
+        cuda = sys.modules["cupy"].cuda
+        with cuda.Device(array.data.device_id):
+            if stream is None:
+                return array.astype(dtype)
+            with cuda.ExternalStream(stream):
+                return array.astype(dtype)
 
     def copy(self, name: str, batched: bool) -> str:
         return f"cupy.ascontiguousarray({name})" if batched else f"cupy.asfortranarray({name})"
@@ -368,6 +387,13 @@ class _Torch(_Exchange):
         # PyTorch does not know ml_dtypes: the bits travel as integers.
         bits = getattr(sys.modules["torch"], f"int{8 * row.bytes}")
         return tensor.view(bits).numpy().view(row.numpy)
+
+    def converted(self, array: Any, dtype: str, stream: int | None) -> Any:
+        torch = sys.modules["torch"]
+        if stream is None:
+            return array.to(getattr(torch, dtype))
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, array.device)):
+            return array.to(getattr(torch, dtype))
 
     def cast(self, name: str, dtype: str) -> str:
         return f"{name}.to(torch.{dtype})"

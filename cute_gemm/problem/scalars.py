@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import numbers
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,29 +13,36 @@ from cute_gemm.errors import ArrayError, DeviceError, DTypeError, ScalarError, S
 from cute_gemm.problem.arrays import LIBRARIES, Operand, host_array, read
 from cute_gemm.problem.dtypes import dtype as dtype_row
 
+#: Makes of a 0-d device array one of another type, in stream order; None where it cannot.
+Convert = Callable[[Operand, str], Any]
+
 
 class Scalar(NamedTuple):
     """alpha or beta.
 
     ``value`` is the number, rounded to the accumulator's type, and 1 when only the device knows it;
-    ``pointer`` the address of the 0-d device array that the kernel is to read, or 0.
+    ``pointer`` the address of the 0-d device array that the kernel is to read, or 0; ``owner`` what
+    keeps that, where nobody else does.
     """
 
     value: complex
     pointer: int = 0
+    owner: Any = None
 
 
 ONE, ZERO = Scalar(1), Scalar(0)
 
 
-def scalar(x: Any, name: str, dtype: str, device: int | None) -> Scalar:
+def scalar(
+    x: Any, name: str, dtype: str, device: int | None, convert: Convert | None = None
+) -> Scalar:
     """Check alpha or beta (``name``), and round it to the type that the kernel multiplies in.
 
     ``x`` is any number, a 0-d array on the host, or one on the operands' ``device``, which is not
     read here: the kernel does; a `Scalar` stays what it is. ``dtype`` is the type of A and B, or of
     the accumulator. What is no number of the accumulator's kind is a ScalarError: complex for real
-    types, fractional or too large for integers. A device array of another type is a DTypeError, one
-    elsewhere a DeviceError.
+    types, fractional or too large for integers. A device array of another type is a DTypeError,
+    unless ``convert`` makes one that holds its number of it; one elsewhere is a DeviceError.
     """
     if isinstance(x, Scalar):
         return x
@@ -47,7 +55,7 @@ def scalar(x: Any, name: str, dtype: str, device: int | None) -> Scalar:
         except (ArrayError, ShapeError) as error:
             raise ScalarError(f"{name} is not a number, and no 0-d array either: {error}") from None
         if operand.device is not None:
-            return _device_scalar(operand, name, accumulator, device)
+            return _device_scalar(operand, name, accumulator, device, convert)
         x = host_array(operand).item()
     return Scalar(_rounded(x, name, accumulator))
 
@@ -59,19 +67,35 @@ def check_beta(beta: Scalar, C: object | None) -> None:
         raise ScalarError(f"beta {value} scales C, and no C is given: pass C, or beta = 0")
 
 
-def _device_scalar(operand: Operand, name: str, accumulator: str, device: int | None) -> Scalar:
+def _device_scalar(
+    operand: Operand, name: str, accumulator: str, device: int | None, convert: Convert | None
+) -> Scalar:
     if operand.device != device:
         place = "the host" if device is None else f"CUDA device {device}"
         raise DeviceError(
             f"{name} is on {operand.place} and A is on {place}; expected one for both, or a "
             f"number: {name}.item()"
         )
-    if operand.dtype != accumulator:
+    if operand.dtype == accumulator:
+        return Scalar(1, operand.pointer)
+    made = None
+    if convert is not None and _holds(accumulator, operand.dtype):
+        made = convert(operand, accumulator)
+    if made is None:
         raise DTypeError(
             f"{name} is a device array of dtype {operand.dtype}; expected {accumulator}, which is "
             f"what the kernel multiplies in: {LIBRARIES[operand.library].cast(name, accumulator)}"
         )
-    return Scalar(1, operand.pointer)
+    return Scalar(1, read(made, name, (0,)).pointer, made)
+
+
+def _holds(accumulator: str, dtype: str) -> bool:
+    """Whether numbers of a type may be rounded to the accumulator's; to integers, none is."""
+    given = "float16" if dtype == "bfloat16" else dtype
+    try:
+        return np.can_cast(given, accumulator, "safe" if accumulator == "int32" else "same_kind")
+    except TypeError:  # a type that NumPy does not know
+        return False
 
 
 def _rounded(x: Any, name: str, accumulator: str) -> complex:

@@ -341,11 +341,12 @@ def test_device_scalars(name: str, library: str, builds: Builds, arch: str) -> N
             assert_result(given, C, before, alpha, beta)
 
 
-def test_a_real_device_scalar_is_refused() -> None:
+def test_device_scalars_are_real_for_real_matrices() -> None:
     A = torch.ones(8, 8, dtype=torch.complex64, device=DEVICE)
-    alpha = torch.ones((), device=DEVICE)
-    with pytest.raises(DTypeError, match=r"float32; expected complex64.*torch\.complex64"):
-        cg.gemm("NN", A, A, alpha=alpha)
+    alpha = torch.full((), 3.0, device=DEVICE)
+    assert (cg.gemm("NN", A, A, alpha=alpha) == 24).all()
+    with pytest.raises(DTypeError, match=r"complex64; expected float32.*torch\.float32"):
+        cg.gemm("NN", A.real.contiguous(), A.real.contiguous(), alpha=alpha.to(A.dtype))
     with pytest.raises(ScalarError, match="expected a real number"):
         cg.gemm("NN", A.real.contiguous(), A.real.contiguous(), alpha=1j)
 

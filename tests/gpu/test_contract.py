@@ -141,8 +141,8 @@ BAD: dict[str, tuple[type[GemmError], str, Callable[..., dict[str, Any]]]] = {
     ),
     "alpha's dtype on the device": (
         DTypeError,
-        "alpha is a device array of dtype float64",
-        lambda A, B, C: {"alpha": torch.ones((), device=DEVICE, dtype=torch.float64)},
+        "alpha is a device array of dtype complex64",
+        lambda A, B, C: {"alpha": torch.ones((), device=DEVICE, dtype=torch.complex64)},
     ),
     "alpha with a dimension": (
         ScalarError,
@@ -321,6 +321,42 @@ def test_device_scalars(kernel: str, name: str, library: str, builds: Builds, ar
             assert_result(given, C, before, a, b)
     # One launch was bound, for all values.
     assert len(plan.executable._bound) == 1
+
+
+@pytest.mark.parametrize("side", [False, True])
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+@pytest.mark.parametrize("kind", ["float64", "float16", "int64", "int32"])
+def test_device_scalars_of_another_type(kind: str, library: str, side: bool) -> None:
+    """They are converted in the order of the stream: they may still be on their way."""
+    A, B = (torch.randint(-4, 5, (40, 40), device=DEVICE).float() for _ in "AB")
+    C = torch.ones(40, 40, device=DEVICE)
+    alpha, beta = device_number(library, 2, kind), device_number(library, 3, kind)
+    stream = torch.cuda.Stream() if side else None
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        if library == "torch":
+            alpha.fill_(5)
+    if library == "cupy" and side:
+        with pytest.importorskip("cupy").cuda.ExternalStream(stream.cuda_stream):
+            set_number(alpha, 5)
+    elif library == "cupy":
+        set_number(alpha, 5)
+    plan = cg.plan("NN", A, B, C)
+    if library == "cupy" and not side:
+        torch.cuda.synchronize()
+    plan(A, B, C, alpha=alpha, beta=beta, stream=stream)
+    torch.cuda.synchronize()
+    assert torch.equal(C, 5 * (A @ B) + 3)
+
+
+def test_int8_takes_no_device_scalars_that_need_not_be_whole() -> None:
+    A = torch.ones(8, 8, dtype=torch.int8, device=DEVICE)
+    for kind in (torch.float32, torch.int64):
+        with pytest.raises(DTypeError, match="expected int32"):
+            cg.gemm("NN", A, A, alpha=torch.ones((), device=DEVICE, dtype=kind))
+    narrow_one = torch.full((), 3, device=DEVICE, dtype=torch.int16)
+    assert (cg.gemm("NN", A, A, alpha=narrow_one) == 24).all()
 
 
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)
