@@ -276,8 +276,12 @@ def test_beside_a_given_tile_double_buffered_is_as_for_a_large_problem() -> None
     assert (config.tile, config.min_ctas) == ((128, 128, 8), 1)
     config = configure("double_buffered", problem(size=64), tile="128x256x8")
     assert (config.thread_tile, config.min_ctas) == ((8, 16), 1)
-    config = configure("double_buffered", problem(size=64), tile="128x256x8", min_ctas=2)
-    assert config.min_ctas == 2
+    with pytest.raises(OptionError, match="with min_ctas=2 needs 128 registers .* has 128"):
+        configure("double_buffered", problem(size=64), tile="128x256x8", min_ctas=2)
+    # Where the tile is not its own, neither is what its own leaves room for.
+    wide = problem(size=64, lda=65)
+    assert configure("warp_tiled", wide).min_ctas == 3
+    assert configure("warp_tiled", wide, tile="256x128x64").min_ctas == 1
     # Registers alone leave the choice among tiles free.
     config = configure("double_buffered", problem(size=64))
     assert config.min_ctas == 4
@@ -365,7 +369,11 @@ def test_options(name: str, option: str) -> None:
         ("naive", {"tile": (4, 4, 1)}, r"makes 16 threads; expected 32 to 1024"),
         ("register_rows", {"thread_tile": (3, 1)}, r"thread_tile=\(3, 1\): each extent must be a"),
         ("thread_tile_2d", {"thread_tile": (256, 1)}, r"with thread_tile=\(256, 1\) makes"),
-        ("thread_tile_2d", {"thread_tile": (16, 16)}, r"needs more registers for its sums"),
+        (
+            "thread_tile_2d",
+            {"thread_tile": (16, 16)},
+            r"needs 256 registers for the sums of a thread, which has 255",
+        ),
         ("warp_tiled", {"tile": (256, 16, 16)}, r"made of warps' tiles of 64 x 32"),
         ("vectorized", {"tile": (512, 64, 16)}, r"M and N at most 256"),
         ("vectorized", {"tile": (64, 64, 128)}, r"K at most 64"),
@@ -405,8 +413,8 @@ def test_a_tile_too_small_for_its_skew(
 def test_a_tile_that_does_not_fit_shared_memory() -> None:
     with pytest.raises(OptionError, match=r"needs \d+ bytes of shared memory; sm_86 has 101376"):
         configure(
-            "double_buffered", problem("NN", "complex128"), "sm_86", tile=(128, 128, 32),
-            thread_tile=(4, 8),
+            "double_buffered", problem("NN", "complex128"), "sm_86", tile=(128, 64, 32),
+            thread_tile=(4, 4),
         )  # fmt: skip
 
 

@@ -252,7 +252,7 @@ def _checked_resources(log: str, unit: TranslationUnit) -> Resources:
         if max(stores, loads) > unit.spills:
             raise CompileError(
                 f"{name} spills registers ({stores} bytes of stores, {loads} bytes of loads per "
-                "thread): use a smaller tile, fewer stages or more threads",
+                "thread): use a smaller tile or min_ctas, fewer stages or more threads",
                 log,
             )
         if name == symbol:

@@ -34,6 +34,15 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.toolchain.unit import TranslationUnit
 
+#: Of a multiprocessor; and of a thread, beside what it certainly keeps: addresses, operands.
+_REGISTERS, _OTHERS = 65536, 64
+
+
+def _sums(config: Config) -> int:
+    """Return the registers that a thread's sums take."""
+    tm, tn = config.thread_tile
+    return tm * tn * DTYPES[DTYPES[config.dtype].accumulator].bytes // 4
+
 
 class SimtKernel(CompiledKernel):
     """A kernel of the ladder: FMA on CUDA cores, any op, size, leading dimension and alignment."""
@@ -83,7 +92,12 @@ class SimtKernel(CompiledKernel):
             ),
         }
         for row in self.rows(problem, options):
-            yield self.settle(with_options(Config(**{**common, **row}), options))
+            config = self.settle(with_options(Config(**{**common, **row}), options))
+            if "min_ctas" not in options and not {"tile", "thread_tile"}.isdisjoint(options):
+                # What the kernel's own tile leaves room for, another may not.
+                room = _REGISTERS // max(1, config.threads * (_sums(config) + _OTHERS))
+                config = replace(config, min_ctas=max(1, min(config.min_ctas, room)))
+            yield config
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
         """See :meth:`CompiledKernel.check`."""
@@ -128,10 +142,11 @@ class SimtKernel(CompiledKernel):
                 f"option tile={config.tile} with thread_tile={config.thread_tile} makes "
                 f"{config.threads} threads; expected {WARP} to 1024"
             )
-        if tm * tn * DTYPES[DTYPES[config.dtype].accumulator].bytes > 512:
+        sums, room = _sums(config), min(_REGISTERS // (config.threads * config.min_ctas), 255)
+        if sums >= room:
             raise OptionError(
-                f"option thread_tile={config.thread_tile} needs more registers for its sums than a "
-                "thread has; take a smaller one"
+                f"option thread_tile={config.thread_tile} with min_ctas={config.min_ctas} needs "
+                f"{sums} registers for the sums of a thread, which has {room}; take a smaller one"
             )
         if config.warps[0] and (bm, bn) != tuple(
             warps * lanes * own
