@@ -60,7 +60,11 @@ def add(parser: argparse.ArgumentParser, *names: str, **help_texts: str) -> None
 
 
 def add_problem(
-    parser: argparse.ArgumentParser, *, several: bool = False, kernel: bool = True
+    parser: argparse.ArgumentParser,
+    *,
+    several: bool = False,
+    kernel: bool = True,
+    dtype: str | None = "float16",
 ) -> None:
     """Add the arguments that name a problem and, unless it has one of its own, a kernel.
 
@@ -78,7 +82,9 @@ def add_problem(
         parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")
     parser.add_argument("-l", type=int, default=1, help="products of a batch (default 1)")
     types = ", ".join(row.name for row in DTYPES.values() if row.outputs)
-    parser.add_argument("--dtype", default="float16", help=f"of A and B: {types} (default float16)")
+    text = f"of A and B: {types}, or f16, half, bf16, f32, ... (default "
+    text += f"{dtype})" if dtype else "float32, or the first that the kernel takes)"
+    parser.add_argument("--dtype", default=dtype, help=text)
     if kernel:
         parser.add_argument("--kernel", default="auto", help="a name from `cute-gemm kernels`")
     text = "sm_80, sm_90a, ... (default: this GPU's)"

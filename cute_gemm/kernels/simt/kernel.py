@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -97,15 +98,32 @@ class SimtKernel(CompiledKernel):
         if need > limit:
             if self.whole_k:
                 most = limit // (need // -(-problem.k // config.tile[2])) * config.tile[2]
+                fits = self._fitting(config, problem, limit)
+                mend = f"tile={fits}, or " if fits else ""
                 raise UnsupportedError(
                     f"k={problem.k} makes kernel {self.name!r} keep {need} bytes in shared memory, "
                     f"and {arch} has {limit}: k up to {most} fits with tile="
-                    f"{config.tile}; take a smaller tile, or kernel='smem_tiled'"
+                    f"{config.tile}; take {mend}kernel='smem_tiled'"
                 )
             raise OptionError(
                 f"option tile={config.tile} needs {need} bytes of shared memory; {arch} has "
                 f"{limit}: take a smaller tile"
             )
+
+    def _fitting(
+        self, config: Config, problem: GemmProblem, limit: int
+    ) -> tuple[int, int, int] | None:
+        """The largest legal tile of which all of K fits, if there is one."""
+        sides = (32, 16, 8, 4)
+        for m, n in sorted(product(sides, sides), key=lambda side: -side[0] * side[1]):
+            smaller = replace(config, tile=(m, n, config.tile[2]))
+            try:
+                self._check(smaller)
+            except OptionError:
+                continue
+            if self.launch(smaller, problem).smem <= limit:
+                return smaller.tile
+        return None
 
     def _check(self, config: Config) -> None:
         """Every legality rule of a config; the first that is broken is named."""
