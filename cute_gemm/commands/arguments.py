@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import named
+from cute_gemm._text import WIDTH, named, wrapped
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.dtypes import DTYPES
 
@@ -59,6 +60,26 @@ def add(parser: argparse.ArgumentParser, *names: str, **help_texts: str) -> None
         parser.add_argument(name, **(_SHARED[name] | own))
 
 
+class _One(argparse.Action):
+    """Take a value, and no second."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        if getattr(space, self.dest) is not None:
+            raise argparse.ArgumentError(self, "one is taken here, and several were given")
+        setattr(space, self.dest, values)
+
+
+class _Archs(argparse.Action):
+    """Join values with commas."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        setattr(space, self.dest, ",".join(filter(None, (getattr(space, self.dest), values))))
+
+
 def add_problem(
     parser: argparse.ArgumentParser,
     *,
@@ -73,7 +94,7 @@ def add_problem(
     parser.set_defaults(options={})
     parser.epilog = (
         "Every field of the kernel's config is an option too: --copy mn_major, --stages 4, "
-        "--tile 128x128x32. `cute-gemm kernels` lists them."
+        "--tile 128x128x32. `cute-gemm kernels` lists them by kernel."
     )
     text = "BLAS op: first letter A, second B (N as stored, T transposed): NN NT TN TT"
     many: dict[str, Any] = {"nargs": "+"} if several else {}
@@ -88,8 +109,8 @@ def add_problem(
     if kernel:
         parser.add_argument("--kernel", default="auto", help="a name from `cute-gemm kernels`")
     text = "sm_80, sm_90a, ... (default: this GPU's)"
-    text += "; several, with commas, to compile for each" * several
-    parser.add_argument("--arch", help=text)
+    text += "; several, with commas or each after an --arch, to compile for each" * several
+    parser.add_argument("--arch", action=_Archs if several else _One, help=text)
     for name in "ABC":
         text = f"leading dimension of {name} in elements"
         parser.add_argument(f"--ld{name.lower()}", type=int, help=text)
@@ -97,6 +118,21 @@ def add_problem(
     parser.add_argument("--storage", choices=("F", "C"), default="F", help=text)
     add(parser, "--order", "--compute")
     parser.add_argument("--out-dtype", help="of C (default: that of A and B; int32 for int8)")
+
+
+def options_help() -> str:
+    """Return the options of all kernels, with the values that each takes and the kernels' names."""
+    from cute_gemm.kernels import registry
+
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in registry.names():
+        for option, values in registry.get(name).values().items():
+            found.setdefault((option, values), []).append(name)
+    lines = ["", "options of kernels' configs:"]
+    for (option, values), kernels in sorted(found.items()):
+        text = f"  --{option.replace('_', '-')} {values} ({', '.join(kernels)})"
+        lines += wrapped(text, min(shutil.get_terminal_size().columns, WIDTH), hang=6)
+    return "\n".join(lines) + "\n"
 
 
 def sizes(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import named
 from cute_gemm.commands.arguments import add, add_problem, sizes
-from cute_gemm.commands.output import OK, show
+from cute_gemm.commands.output import OK, print_json, show
 from cute_gemm.errors import DTypeError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def command(arguments: argparse.Namespace) -> int:
     found = explain(arguments.name, arguments.op, **sizes(arguments), **given, **arguments.options)
     code = {kind: _code(found.plan, kind) for kind in _CODE if getattr(arguments, kind)}
     if arguments.json:
-        print(json.dumps({**found.to_dict(), **code}, indent=2, allow_nan=False))
+        print_json({**found.to_dict(), **code})
         return OK
     show(found)
     if code:

@@ -47,8 +47,6 @@ class SimtKernel(CompiledKernel):
     wide: ClassVar[bool] = False
     #: Whether shared memory holds all of K.
     whole_k: ClassVar[bool] = False
-    #: Values of options that are names.
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """Return the fields of each candidate that this kernel chooses, beside given options."""
