@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm import select
@@ -56,6 +56,8 @@ class KernelInfo:
         Element types; ``"float32/tf32"`` is float32 with ``compute="tf32"``.
     options
         Keyword arguments of :func:`gemm` that set a field of the kernel's config.
+    values
+        What each option takes, in words: ``{"copy": "auto | mn_major", ...}``.
     runs_on
         ``"gpu"``; ``"cpu"`` for a loop on the host, ``"library"`` for another library's GEMM: of
         these two nothing is emitted, compiled or reported.
@@ -67,6 +69,7 @@ class KernelInfo:
     dtypes: tuple[str, ...]
     options: tuple[str, ...]
     runs_on: Literal["gpu", "cpu", "library"] = "gpu"
+    values: dict[str, str] = field(default_factory=dict, hash=False)
 
 
 def gemm(
@@ -236,15 +239,21 @@ def plan(
 
 
 def analyze(
-    op: str, A: Any = None, B: Any = None, C: Any = None, *, gpu: GpuLike | None = None,
-    beta: complex = 0.0, **arguments: Any,
+    op: str, A: Any = None, B: Any = None, C: Any = None, *, beta: complex = 0.0,
+    m: int | None = None, n: int | None = None, k: int | None = None, dtype: Any = None,
+    l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
+    batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
+    storage: Order = "F", order: Order = "F", out_dtype: Any = None, compute: str | None = None,
+    kernel: str = "auto", backend: Backend = "cpu", arch: str | None = None,
+    gpu: GpuLike | None = None, **kernel_options: Any,
 ) -> Report:  # fmt: skip
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
 
     Parameters
     ----------
-    op, A, B, C, **arguments
-        As for :func:`plan`.
+    op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, storage, order, \
+    out_dtype, compute, kernel, backend, arch, **kernel_options
+        As for :func:`plan`; nothing is computed, whatever the backend.
     gpu, beta
         As for :meth:`Plan.report`; where no ``arch`` is given, the GPU's is taken.
 
@@ -254,8 +263,12 @@ def analyze(
     >>> report["A"].coalesced, report["B"].coalesced
     (False, False)
     """
-    arch = gpus.arch_for(arguments.pop("arch", None), gpu)
-    made = plan(op, A, B, C, **{"backend": "cpu", "arch": arch, "gpu": gpu, **arguments})
+    made = plan(
+        op, A, B, C, m=m, n=n, k=k, dtype=dtype, l=l, lda=lda, ldb=ldb, ldc=ldc, batch_a=batch_a,
+        batch_b=batch_b, batch_c=batch_c, storage=storage, order=order, out_dtype=out_dtype,
+        compute=compute, kernel=kernel, backend=backend, arch=gpus.arch_for(arch, gpu), gpu=gpu,
+        **kernel_options,
+    )  # fmt: skip
     return made.report(gpu=gpu, beta=beta)
 
 
@@ -306,7 +319,8 @@ def kernels() -> list[KernelInfo]:
     """Return what kernels there are."""
     found = map(registry.get, registry.names())
     return [
-        KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes, k.options, k.runs_on) for k in found
+        KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes, k.options, k.runs_on, k.values())
+        for k in found
     ]
 
 

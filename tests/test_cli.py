@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import inspect
 import json
+import re
+import shutil
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +22,7 @@ from cute_gemm.commands import cli
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import base
 from cute_gemm.run.driver import why_no_gpu
+from cute_gemm.toolchain.headers import include_paths
 
 SIZES = ["-m", "96", "-n", "80", "-k", "64"]
 
@@ -345,7 +352,7 @@ def test_emit_ptx_and_sass(run, tmp_path):
     assert (status, out) == (0, "")
     assert "HMMA" in file.read_text()
     report = json.loads(run(*words, "--sass", "--json")[1])
-    assert list(report) == ["kernel", "arch", "symbol", "sass"]
+    assert list(report) == ["format", "kernel", "arch", "symbol", "sass"]
     with pytest.raises(SystemExit) as leaving:
         run(*words, "--ptx", "--sass")
     assert leaving.value.code == 2
@@ -362,12 +369,131 @@ def test_emit(run, tmp_path):
     assert json.loads(out)["source"] == file.read_text()
 
 
+def test_emit_to_stdout_and_how_nvcc_builds_it(run, tmp_path):
+    words = ("emit", "TN", *SIZES, "--arch", "sm_80", "--kernel", "naive")
+    status, out, _ = run(*words, "-o", "-")
+    assert (status, out) == (0, run(*words)[1])
+    first, second, *_ = out.splitlines()
+    assert first.startswith("// nvcc -cubin ") and "-arch=sm_80" in first
+    assert first.endswith(" unit.cu") and second.startswith("// C(M,N) = ")
+    assert all(f"-I{path}" in first for path in include_paths())
+    run(*words, "-o", str(tmp_path / "naive.cu"))
+    assert (tmp_path / "naive.cu").read_text().splitlines()[0].endswith(" naive.cu")
+    assert "nvcc" not in run(*words, "--ptx")[1]
+    head = run(*words[:-1], "cutlass_universal")[1].splitlines()[:2]
+    assert "nvcc does not" in head[0] and "--device-as-default-execution-space" in head[1]
+    assert "expected --output FILE" in run(*words, "-o", "-", "--json")[2]
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+@pytest.mark.parametrize("kernel", ["naive", "double_buffered", "tensor_core", "sm80_pipeline"])
+def test_nvcc_builds_what_is_emitted(run, tmp_path, kernel):
+    run("emit", "TN", *SIZES, "--arch", "sm_80", "--kernel", kernel, "-o", str(tmp_path / "a.cu"))
+    line = (tmp_path / "a.cu").read_text().splitlines()[0].removeprefix("// ")
+    subprocess.run(line, shell=True, check=True, cwd=tmp_path)
+    assert (tmp_path / "a.cubin").read_bytes()[:4] == b"\x7fELF"
+
+
+def test_several_archs(run):
+    words = ("compile", "TN", *SIZES, "--kernel", "naive", "--json")
+    for given in (["--arch", "sm_80,sm_90a"], ["--arch", "sm_80", "--arch", "sm_90a"]):
+        assert [one["arch"] for one in json.loads(run(*words, *given)[1])["builds"]] == [
+            "sm_80", "sm_90a",
+        ]  # fmt: skip
+    with pytest.raises(SystemExit):
+        run("analyze", "TN", *SIZES, "--arch", "sm_80", "--arch", "sm_90a")
+
+
+COMMANDS_WITH_JSON = {
+    "analyze": ["TN", *SIZES], "emit": ["TN", *SIZES], "explain": ["naive", "TN", *SIZES],
+    "compile": ["TN", *SIZES, "--arch", "sm_80", "--kernel", "naive"],
+    "run": ["TN", *SIZES, "--kernel", "host"], "kernels": [], "doctor": [], "cache": [],
+    "copy": ["--tensor", "(32,8):(8,1)", "--threads", "(32,1):(1,32)", "--atom", "ld.global"],
+    "bench": ["NN", "--kernels", "host", "--sizes", "8"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS_WITH_JSON)
+def test_json_says_its_version_and_every_key_is_documented(run, command):
+    status, out, _ = run(command, *COMMANDS_WITH_JSON[command], "--json")
+    found = json.loads(out)
+    assert status == 0 and next(iter(found)) == "format" and found["format"] == 1
+    page = Path(__file__).parents[1] / "docs" / "json.md"
+    documented = set(re.findall(r"`([A-Za-z0-9_]+)`", page.read_text(encoding="utf-8")))
+    assert keys(found) - documented == set()
+
+
+#: Keys below which are names that users chose, or that depend on a kernel.
+FREE = {"config", "terms", "options", "limits", "values", "source", "worst"}
+
+
+def keys(value) -> set[str]:
+    """Every key of JSON, however deep."""
+    if isinstance(value, list):
+        return set().union(*map(keys, value))
+    if not isinstance(value, dict):
+        return set()
+    below = (keys(inner) for key, inner in value.items() if key not in FREE)
+    return set(value).union(*below)
+
+
+def test_every_option_says_what_it_takes(run):
+    listed = json.loads(run("kernels", "--json")[1])["kernels"]
+    out = run("kernels")[1]
+    for info in listed:
+        assert list(info["values"]) == list(info["options"])
+        for option, values in info["values"].items():
+            assert values != "see its config", (info["name"], option)
+            assert f"--{option.replace('_', '-')}" in out and values in out
+    by_name = {info["name"]: info["values"] for info in listed}
+    assert by_name["sm80_pipeline"]["copy"] == "auto | mn_major"
+    assert by_name["double_buffered"]["staging"] == "cp.async | registers"
+
+
+@pytest.mark.parametrize("name", ["copy", "skew", "staging", "warp_along", "mma", "swizzle"])
+def test_names_that_options_take_are_those_that_are_accepted(name):
+    """Each is accepted by some problem, and the refusal of another lists them."""
+    for info in cg.kernels():
+        if name not in info.values:
+            continue
+        for value in info.values[name].split(" | "):
+            accepted = []
+            for dtype in info.dtypes:
+                kind, _, compute = dtype.partition("/")
+                given = {"dtype": kind, "compute": compute or None, "kernel": info.name}
+                for tile in ({}, {"tile": (64, 64, 32)}):
+                    with suppress(cg.GemmError):
+                        sizes = {"m": 256, "n": 256, "k": 256, "arch": "sm_90a", "backend": "cpu"}
+                        plan = cg.plan("NN", **sizes, **given, **{name: value}, **tile)
+                        accepted.append(str(getattr(plan.config, name)) == value)
+            assert accepted and all(accepted), (info.name, name, value)
+
+
+def test_help_has_the_values_of_options(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["analyze", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "--copy auto | mn_major (tensor_core, sm80_pipeline)" in out
+
+
+def test_the_package_says_what_it_has():
+    assert cg.__version__ == importlib.metadata.version("cute-gemm")
+    assert all(hasattr(cg, name) for name in cg.__all__)
+    shown, planned = (inspect.signature(one).parameters for one in (cg.analyze, cg.plan))
+    assert [*shown] == [*[*shown][:4], "beta", *[*planned][4:]]
+    assert all(shown[name].default == each.default for name, each in planned.items()
+               if name != "backend")  # fmt: skip
+    report = cg.analyze("TN", m=64, n=64, k=64, dtype="half", arch="sm_80")
+    assert isinstance(report, cg.Report) and isinstance(cg.Layout((8, 8), (8, 1)), cg.Layout)
+
+
 def test_compile_fills_the_cache(run, tmp_path, monkeypatch):
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cubins"))
     monkeypatch.setattr(base, "_builds", {})
     words = ("compile", "TN", *SIZES, "--arch", "sm_80", "--json")
-    (first,) = json.loads(run(*words)[1])
-    (second,) = json.loads(run(*words)[1])
+    (first,) = json.loads(run(*words)[1])["builds"]
+    (second,) = json.loads(run(*words)[1])["builds"]
     assert (first["cached"], second["cached"]) == (False, True)
     assert first["arch"] == "sm_80"
 
@@ -393,12 +519,14 @@ def test_kernels(run):
     status, out, _ = run("kernels")
     assert status == 0
     assert "sm80_pipeline" in out
-    assert "sm80_pipeline" in [info["name"] for info in json.loads(run("kernels", "--json")[1])]
+    assert "sm80_pipeline" in [
+        info["name"] for info in json.loads(run("kernels", "--json")[1])["kernels"]
+    ]
 
 
 def test_doctor(run):
     status, out, _ = run("doctor", "--json")
-    names = [check["name"] for check in json.loads(out)]
+    names = [check["name"] for check in json.loads(out)["checks"]]
     assert status == 0
     assert len(names) >= 8
     assert run("doctor")[0] == 0

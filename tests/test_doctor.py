@@ -189,7 +189,7 @@ def test_without_a_package_there_is_the_doctor(
 ) -> None:
     done = without(gone, "doctor", "--json", place=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
-    listed = {check["name"]: check for check in json.loads(done.stdout)}
+    listed = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert listed["Python packages"]["ok"] is False
     assert re.search(f'pip install "{package}[<>="]', listed["Python packages"]["mend"])
     assert all(check["mend"] for check in listed.values() if not check["ok"])

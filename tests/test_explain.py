@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from math import ceil
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from cute_gemm.analysis import ideas
 from cute_gemm.analysis.explain import Explanation
-from cute_gemm.commands import cli
+from cute_gemm.commands import bench, cli
 from cute_gemm.commands.explain import explain, print_code
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import registry
@@ -276,7 +277,7 @@ def test_without_a_rate_there_is_no_percentage():
 
 
 def test_without_a_gpu_there_is_no_ceiling():
-    found = explain("naive", "NN", m=64, n=64, k=64, dtype="float32", arch="sm_87")
+    found = explain("naive", "NN", m=64, n=64, k=64, dtype="float32", arch="sm_121")
     assert found.ceiling is None and found.to_dict()["ceiling"] is None
     with pytest.raises(OptionError, match="gpu='H2'"):
         explain("naive", "NN", m=64, n=64, k=64, dtype="float32", arch="sm_80", gpu="H2")
@@ -414,3 +415,43 @@ def test_code_stands_side_by_side_where_there_is_room(width, beside, capsys):
     together = [line for line in lines if "first" in line and "mov [x]" in line and "FFMA" in line]
     assert bool(together) == beside
     assert ("==== ptx ====" in lines) == (not beside)
+
+
+def test_the_command_and_bench_have_one_default_type(capsys):
+    for name in registry.names():
+        assert cli.main(["explain", name, "NN", "-m", "64", "-n", "64", "-k", "64", "--json"]) == 0
+        kind = json.loads(capsys.readouterr().out)["dtype"]
+        assert kind == ("float16" if name == "tensor_core" else "float32")
+    parser, commands = cli.parsers()
+    bench.add_arguments(commands["bench"])
+    assert parser.parse_args(["bench"]).dtype == "float32"
+
+
+def test_words_are_explained_where_elements_are_none():
+    told = {
+        (name, dtype): "Told of float32" in str(large(name, dtype=dtype))
+        for name in ("vectorized", "smem_tiled")
+        for dtype in ("float32", "float16", "complex64")
+    }
+    assert [key for key, said in told.items() if said] == [
+        ("vectorized", "float16"), ("vectorized", "complex64"),
+        ("smem_tiled", "float16"), ("smem_tiled", "complex64"),  # of the next kernel
+    ]  # fmt: skip
+    assert "those of complex64 have 8" in str(large("vectorized", dtype="complex64"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex128"])
+@pytest.mark.parametrize("k", [600, 1100, 2048, 3000, 9999])
+def test_the_tile_that_is_advised_fits(dtype, k):
+    """Of smem_full_k, which keeps all of k in shared memory."""
+    sizes = {"m": 256, "n": 256, "k": k, "dtype": dtype, "arch": "sm_80"}
+    try:
+        explain("smem_full_k", "TN", **sizes)
+    except UnsupportedError as refused:
+        advice = r"; take (?:tile=\((\d+), (\d+), (\d+)\), or )?kernel='smem_tiled'$"
+        said = re.search(advice, str(refused))
+        if said[1]:
+            explain("smem_full_k", "TN", **sizes, tile=tuple(map(int, said.groups())))
+        else:  # not the smallest either
+            with pytest.raises(UnsupportedError):
+                explain("smem_full_k", "TN", **sizes, tile=(8, 4, 32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import fake_gpu
 import numpy as np
@@ -87,7 +88,10 @@ def test_build_source_and_ptx(command):
     assert plan.resources.registers > 0 and plan.cubin[:4] == b"\x7fELF"
     assert plan.symbol in plan.ptx and ".visible .entry" in plan.ptx
     assert (plan.launch.grid, plan.launch.block, plan.launch.smem) == (27, 32, 0)
-    assert command("emit", "TN", *WORDS, "--kernel", "toy", "--unroll=2") == plan.source
+    emitted = command("emit", "TN", *WORDS, "--kernel", "toy", "--unroll=2")
+    built_by, _, source = emitted.partition("\n")
+    assert source == plan.source and built_by.startswith("// nvcc ")
+    assert f"-I{Path(__file__).parent / 'data'}" in built_by
     assert plan.symbol in command("compile", "TN", *WORDS, "--kernel", "toy", "--unroll", "2")
 
 

@@ -105,7 +105,7 @@ class Explanation(Shown):
         yield Text(self.problem.op + size_text(self.problem))
         if self.report is not None:
             yield Text(f"config {self.plan.config.name}, {self.plan.arch}")
-        yield from _section("The idea", self.idea)
+        yield from _section("The idea", self._told(self.idea))
         if self.counts:
             title = "Accesses per result (element of C), in elements: tutorials and model"
             yield from _section(title, _counts_table(self.counts, self.report is not None))
@@ -119,13 +119,23 @@ class Explanation(Shown):
             said = f"Not known: no GPU stands for {self.plan.arch}; name one: --gpu NAME or FILE."
             yield from _section("What bounds it", said)
         for one in self.next:
-            yield from _section(f"The next kernel: {one.kernel}", one.idea)
+            yield from _section(f"The next kernel: {one.kernel}", self._told(one.idea))
             if one.refused:
                 yield Paragraph(f"It does not take this problem: {one.refused}.", 1)
             elif one.changes:
                 changes = [(change.what, change.this, change.next) for change in one.changes]
                 table = _table(("", self.kernel, one.kernel), changes)
                 yield from _section("What it changes", table)
+
+    def _told(self, idea: str) -> str:
+        """An idea, and what to read its words as where an element is no word."""
+        element = self.problem.inputs
+        if element.bytes == 4 or "word" not in idea:
+            return idea
+        return (
+            f"{idea} (Told of float32, whose elements are words of 4 bytes; those of "
+            f"{element.name} have {element.bytes}.)"
+        )
 
     def before(self, other: Explanation) -> tuple[Change, ...]:
         """The figures in which another kernel differs."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import named
+from cute_gemm._text import WIDTH, named, wrapped
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.dtypes import DTYPES
 
@@ -59,8 +60,32 @@ def add(parser: argparse.ArgumentParser, *names: str, **help_texts: str) -> None
         parser.add_argument(name, **(_SHARED[name] | own))
 
 
+class _One(argparse.Action):
+    """Take a value, and no second."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        if getattr(space, self.dest) is not None:
+            raise argparse.ArgumentError(self, "one is taken here, and several were given")
+        setattr(space, self.dest, values)
+
+
+class _Archs(argparse.Action):
+    """Join values with commas."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        setattr(space, self.dest, ",".join(filter(None, (getattr(space, self.dest), values))))
+
+
 def add_problem(
-    parser: argparse.ArgumentParser, *, several: bool = False, kernel: bool = True
+    parser: argparse.ArgumentParser,
+    *,
+    several: bool = False,
+    kernel: bool = True,
+    dtype: str | None = "float16",
 ) -> None:
     """Add the arguments that name a problem and, unless it has one of its own, a kernel.
 
@@ -69,7 +94,7 @@ def add_problem(
     parser.set_defaults(options={})
     parser.epilog = (
         "Every field of the kernel's config is an option too: --copy mn_major, --stages 4, "
-        "--tile 128x128x32. `cute-gemm kernels` lists them."
+        "--tile 128x128x32. `cute-gemm kernels` lists them by kernel."
     )
     text = "BLAS op: first letter A, second B (N as stored, T transposed): NN NT TN TT"
     many: dict[str, Any] = {"nargs": "+"} if several else {}
@@ -78,12 +103,14 @@ def add_problem(
         parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")
     parser.add_argument("-l", type=int, default=1, help="products of a batch (default 1)")
     types = ", ".join(row.name for row in DTYPES.values() if row.outputs)
-    parser.add_argument("--dtype", default="float16", help=f"of A and B: {types} (default float16)")
+    text = f"of A and B: {types}, or f16, half, bf16, f32, ... (default "
+    text += f"{dtype})" if dtype else "float32, or the first that the kernel takes)"
+    parser.add_argument("--dtype", default=dtype, help=text)
     if kernel:
         parser.add_argument("--kernel", default="auto", help="a name from `cute-gemm kernels`")
     text = "sm_80, sm_90a, ... (default: this GPU's)"
-    text += "; several, with commas, to compile for each" * several
-    parser.add_argument("--arch", help=text)
+    text += "; several, with commas or each after an --arch, to compile for each" * several
+    parser.add_argument("--arch", action=_Archs if several else _One, help=text)
     for name in "ABC":
         text = f"leading dimension of {name} in elements"
         parser.add_argument(f"--ld{name.lower()}", type=int, help=text)
@@ -91,6 +118,21 @@ def add_problem(
     parser.add_argument("--storage", choices=("F", "C"), default="F", help=text)
     add(parser, "--order", "--compute")
     parser.add_argument("--out-dtype", help="of C (default: that of A and B; int32 for int8)")
+
+
+def options_help() -> str:
+    """Return the options of all kernels, with the values that each takes and the kernels' names."""
+    from cute_gemm.kernels import registry
+
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in registry.names():
+        for option, values in registry.get(name).values().items():
+            found.setdefault((option, values), []).append(name)
+    lines = ["", "options of kernels' configs:"]
+    for (option, values), kernels in sorted(found.items()):
+        text = f"  --{option.replace('_', '-')} {values} ({', '.join(kernels)})"
+        lines += wrapped(text, min(shutil.get_terminal_size().columns, WIDTH), hang=6)
+    return "\n".join(lines) + "\n"
 
 
 def sizes(arguments: argparse.Namespace) -> dict[str, Any]:

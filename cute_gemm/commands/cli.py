@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
-import json
 import os
 import sys
 import warnings
@@ -13,8 +12,13 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 from cute_gemm._text import printable
-from cute_gemm.commands.arguments import join_negative_values, kernel_options, split_kernel_options
-from cute_gemm.commands.output import BAD_INPUT, OK
+from cute_gemm.commands.arguments import (
+    join_negative_values,
+    kernel_options,
+    options_help,
+    split_kernel_options,
+)
+from cute_gemm.commands.output import BAD_INPUT, OK, print_json
 from cute_gemm.errors import GemmError, HeaderError, OptionError
 
 #: The commands. The module of the same name, imported when the command is asked for, has
@@ -103,7 +107,7 @@ def _fail(error: Exception, as_json: bool = False) -> int:
     if as_json:
         failure = {"type": type(error).__name__, "message": said}
         log = getattr(error, "log", "")
-        print(json.dumps({"error": failure | ({"log": log} if log else {})}, indent=2))
+        print_json({"error": failure | ({"log": log} if log else {})})
     line = said.partition("\n")[0]
     print(f"cute-gemm: {printable(line)}", file=sys.stderr)
     return BAD_INPUT
@@ -116,6 +120,11 @@ def _leave_stdout() -> None:
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence."""
+
+    def format_help(self) -> str:
+        """Return the help; that of a command with a kernel has the options of all kernels too."""
+        more = "" if self.get_default("options") is None else options_help()
+        return super().format_help() + more
 
     def error(self, message: str) -> NoReturn:
         raise OptionError(f"{message}; see {self.prog} --help")

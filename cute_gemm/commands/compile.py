@@ -37,5 +37,5 @@ def command(arguments: argparse.Namespace) -> int:
             if arguments.output:
                 arguments.output.write_bytes(build.cubin)
     if arguments.json:
-        print_json(built)
+        print_json({"builds": built})
     return OK

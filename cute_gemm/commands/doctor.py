@@ -57,7 +57,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the findings, and return 1 if anything is broken, else 0."""
     found = checks()
     if arguments.json:
-        print_json([asdict(check) for check in found])
+        print_json({"checks": [asdict(check) for check in found]})
     else:
         width = max(len(check.name) for check in found)
         for check in found:

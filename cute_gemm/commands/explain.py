@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import named
 from cute_gemm.commands.arguments import add, add_problem, sizes
-from cute_gemm.commands.output import OK, show
+from cute_gemm.commands.output import OK, print_json, show
 from cute_gemm.errors import DTypeError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _CODE = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm explain`` takes."""
     parser.add_argument("name", metavar="KERNEL", help="a name from `cute-gemm kernels`")
-    add_problem(parser, kernel=False)
+    add_problem(parser, kernel=False, dtype=None)
     add(
         parser,
         "--gpu",
@@ -85,11 +84,16 @@ def explain(
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the explanation and the code that is asked for; return 0."""
+    from cute_gemm.kernels import registry
+
     given = named(arguments, "arch", "gpu", "beta")
+    if arguments.dtype is None:  # the type of `bench`, unless it is refused
+        types = registry.get(arguments.name).dtypes
+        arguments.dtype = types[0] if types and "float32" not in types else "float32"
     found = explain(arguments.name, arguments.op, **sizes(arguments), **given, **arguments.options)
     code = {kind: _code(found.plan, kind) for kind in _CODE if getattr(arguments, kind)}
     if arguments.json:
-        print(json.dumps({**found.to_dict(), **code}, indent=2, allow_nan=False))
+        print_json({**found.to_dict(), **code})
         return OK
     show(found)
     if code:

@@ -18,14 +18,13 @@ def command(arguments: argparse.Namespace) -> int:
 
     found = kernels()
     if arguments.json:
-        print_json([asdict(info) for info in found])
+        print_json({"kernels": [asdict(info) for info in found]})
         return OK
     for info in found:
         where = f"from compute capability {info.minimum_cc // 10}.{info.minimum_cc % 10}"
         say(f"{info.name}: {info.summary}", hang=2)
         say(f"  {'on the CPU' if info.runs_on == 'cpu' else where}")
         say(f"  dtypes   {', '.join(info.dtypes)}")
-        if info.options:
-            options = " ".join(f"--{name.replace('_', '-')}" for name in info.options)
-            say(f"  options  {options}")
+        for option, values in info.values.items():
+            say(f"  --{option.replace('_', '-'):<11}  {values}")
     return OK

@@ -48,9 +48,13 @@ def silent(*_: Any, **__: Any) -> None:
     """Print nothing, in the place of ``say``."""
 
 
-def print_json(value: Any) -> None:
-    """Print dicts and lists as JSON, and what is neither by its name."""
-    print(json.dumps(value, indent=2, default=str))
+#: Version of the keys of what commands print as JSON; raised when a key changes its meaning.
+FORMAT = 1
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print a dict as JSON, its version first, and what JSON does not have by its name."""
+    print(json.dumps({"format": FORMAT, **value}, indent=2, default=str))
 
 
 def show(found: Any) -> None:

@@ -43,6 +43,14 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.unit import TranslationUnit
 
+#: What options of many kernels take.
+TAKES = {
+    "tile": "bM x bN x bK of a CTA, each a power of two: 128x128x32",
+    "thread_tile": "results of a thread along M and N, each a power of two: 8x8",
+    "warps": "warps along M and N: 2x2",
+    "raster": "1 or more rows of CTAs that go together",
+    "min_ctas": "1 or more CTAs of a multiprocessor to leave registers for",
+}
 #: Builds that are kept in memory, by (kernel, config, arch).
 _BUILDS_KEPT = 4096
 _TALLIES_KEPT = 16384
@@ -64,8 +72,18 @@ class Kernel(ABC):
     idea: str = ""
     #: Fields of the config that may be set as kernel options.
     options: tuple[str, ...] = ()
+    #: Values of options that are names.
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    #: What other options take, where it is not what `TAKES` says.
+    takes: ClassVar[Mapping[str, str]] = {}
     #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
     runs_on: ClassVar[Literal["gpu", "cpu", "library"]] = "gpu"
+
+    def values(self) -> dict[str, str]:
+        """Return what each option takes, in words."""
+        named = {option: " | ".join(names) for option, names in self.choices.items()}
+        said = {**TAKES, **self.takes, **named}
+        return {option: said.get(option, "see its config") for option in self.options}
 
     def configure(self, problem: GemmProblem, arch: str, **options: Any) -> Any:
         """Return the frozen, hashable config, with a ``.name``, for ``problem`` on ``arch``.
@@ -164,6 +182,8 @@ class CompiledKernel(Kernel):
 
     #: What its entry is called with.
     signature: Signature = GEMM
+    #: Whether nvcc builds its unit too, which calls no function of the host's then.
+    nvcc: ClassVar[bool] = True
 
     def compiled(self) -> CompiledKernel:
         """Return this kernel."""

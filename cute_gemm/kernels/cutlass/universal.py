@@ -37,6 +37,13 @@ class CutlassUniversal(CompiledKernel):
     minimum_cc = 80
     dtypes = ("float16", "bfloat16", "float32", "float32/tf32", "float64", "int8")
     options = ("tile", "warps", "stages", "swizzle")
+    nvcc = False  # CUTLASS fills its Params by functions of the host
+    takes: ClassVar = {
+        "tile": "bM x bN x bK of a CTA, up to 512 each, multiples of the warps' tiles: 128x128x32",
+        "warps": "warps along M and N, 32 at most: 2x2",
+        "stages": "2 to 12, by type",
+        "swizzle": "1 | 2 | 4 | 8",
+    }
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]

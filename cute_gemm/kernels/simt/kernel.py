@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -55,8 +56,6 @@ class SimtKernel(CompiledKernel):
     wide: ClassVar[bool] = False
     #: Whether shared memory holds all of K.
     whole_k: ClassVar[bool] = False
-    #: Values of options that are names.
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """Return the fields of each candidate that this kernel chooses, beside given options."""
@@ -111,15 +110,32 @@ class SimtKernel(CompiledKernel):
         if need > limit:
             if self.whole_k:
                 most = limit // (need // -(-problem.k // config.tile[2])) * config.tile[2]
+                fits = self._fitting(config, problem, limit)
+                mend = f"tile={fits}, or " if fits else ""
                 raise UnsupportedError(
                     f"k={problem.k} makes kernel {self.name!r} keep {need} bytes in shared memory, "
                     f"and {arch} has {limit}: k up to {most} fits with tile="
-                    f"{config.tile}; take a smaller tile, or kernel='smem_tiled'"
+                    f"{config.tile}; take {mend}kernel='smem_tiled'"
                 )
             raise OptionError(
                 f"option tile={config.tile} needs {need} bytes of shared memory; {arch} has "
                 f"{limit}: take a smaller tile"
             )
+
+    def _fitting(
+        self, config: Config, problem: GemmProblem, limit: int
+    ) -> tuple[int, int, int] | None:
+        """The largest legal tile of which all of K fits, if there is one."""
+        sides = (32, 16, 8, 4)
+        for m, n in sorted(product(sides, sides), key=lambda side: -side[0] * side[1]):
+            smaller = replace(config, tile=(m, n, config.tile[2]))
+            try:
+                self._check(smaller)
+            except OptionError:
+                continue
+            if self.launch(smaller, problem).smem <= limit:
+                return smaller.tile
+        return None
 
     def _check(self, config: Config) -> None:
         """Every legality rule of a config; the first that is broken is named."""

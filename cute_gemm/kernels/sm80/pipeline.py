@@ -112,6 +112,8 @@ class Sm80Pipeline(CompiledKernel):
         "float16", "bfloat16", "float32", "float32/tf32", "float64", "int8",
     )  # fmt: skip
     options: tuple[str, ...] = ("tile", "warps", "stages", "copy", "raster", "min_ctas", "mma")
+    choices: ClassVar = {"copy": COPY_POLICIES, "mma": tuple(MMA_ATOMS)}
+    takes: ClassVar = {"warps": "warps along M and N, 1, 2 or 4 each: 2x2", "stages": "2 to 8"}
     #: Fewest and most stages.
     stages: ClassVar[tuple[int, int]] = (2, 8)
 

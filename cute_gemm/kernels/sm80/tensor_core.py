@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from cute_gemm.cute.atoms import MMA_ATOMS
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline, Tile
 from cute_gemm.model.price import Pace
 
@@ -19,6 +20,9 @@ class TensorCore(Sm80Pipeline):
     summary = "tiled MMA (mma.sync), ldmatrix, XOR-swizzled shared memory; no pipeline"
     dtypes = ("float16", "bfloat16", "float32/tf32", "float64", "int8")
     options = ("tile", "warps", "copy", "raster", "min_ctas", "mma")
+    choices: ClassVar = {
+        **Sm80Pipeline.choices, "mma": tuple(name for name in MMA_ATOMS if "FMA" not in name),
+    }  # fmt: skip
     stages = (1, 1)
 
     paces: ClassVar = {
