@@ -125,15 +125,20 @@ def _type_bits(name: str, text: str) -> int:
 # -- from a copy to accesses ----------------------------------------------------------------------
 
 
+#: A type of each size: what a copy costs depends on nothing else of it.
+_OF_SIZE = {1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
+
+
 def global_access(
-    copy: TiledCopy, layout: Layout, direction: Direction, dtype_name: str, alignment: int
+    copy: TiledCopy, layout: Layout, direction: Direction, size: int, alignment: int
 ) -> GlobalAccess:
     """The copy of one tile of a tensor in global memory; ``alignment``: bytes, of element (0, 0).
 
     Memory is described as what it is, one run of elements; a coordinate is an offset in it.
     """
     first = copy.offsets(layout)[..., 0]
-    memory = Matrix("tensor", (layout.cosize, 1), (1, layout.cosize), dtype_name, alignment)
+    extent = int(first.max()) + copy.values
+    memory = Matrix("tensor", (extent, 1), (1, extent), _OF_SIZE[size], alignment)
     return GlobalAccess(
         operand="tensor", direction=direction, instruction=copy.atom.name, bits=copy.bits,
         matrix=memory, tile=memory.shape, axis=0, sweeps=1, unit="CTA",
