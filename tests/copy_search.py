@@ -90,7 +90,8 @@ def _layout(rng: random.Random, extents: tuple[int, int], kind: str) -> Layout:
 
 def asked(question: Question) -> Copy:
     """A question, understood."""
-    return understood(**{name: question.get(name) for name in _ASKED} | {"atom": question["atom"]})
+    given = {name: question.get(name) for name in _ASKED}
+    return understood(**given | {"dtype": question.get("dtype", "float16")})
 
 
 def aliases(layout: Layout) -> bool:

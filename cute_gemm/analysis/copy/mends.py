@@ -65,6 +65,12 @@ class Tried(NamedTuple):
         both = self.accesses[index]
         return bool(found.coalesced if isinstance(both, GlobalAccess) else found.conflict_free)
 
+    def free(self, index: int) -> bool:
+        """Whether it is good, and so is what is named beside it."""
+        return self.good(index) and not (
+            self.partner and not smem.analyze(self.partner).conflict_free
+        )
+
     def quality(self, index: int) -> tuple[bool, float, int]:
         """How good an access is, whatever it costs."""
         return not self.faults, self.ideal(index), self.accesses[index].bits
@@ -77,7 +83,8 @@ class Tried(NamedTuple):
     def key(self, index: int) -> tuple[bool, float, float]:
         """What an access is compared by, per element, the least first."""
         size = self.copy.layout.size
-        return self.faults, sum(self.paid(index)) / size, self.requests(index) / size
+        beside = smem.analyze(self.partner).launch.wavefronts if self.partner else 0
+        return self.faults, (sum(self.paid(index)) + beside) / size, self.requests(index) / size
 
     def requests(self, index: int) -> int:
         """Its instructions."""
@@ -194,7 +201,7 @@ class _Search:
                 continue
             if best is None or new.key(index) < best.key(index):
                 best = new
-            if best.good(index) and (index or self.place == "tensor" or best.best):
+            if best.free(index) and (index or self.place == "tensor" or best.best):
                 break
         return best
 
@@ -301,14 +308,14 @@ class _Search:
             best: Tried | None = None
             for wants in self.all_wants():
                 best = self.best_of(self.housed(layout, wants, kind), index)
-                if best is not None and best.good(index):
+                if best is not None and best.free(index):
                     break
             if best is not None:
-                (free if best.good(index) else better).append(best)
+                (free if best.free(index) else better).append(best)
         if copy.atom.matrix is None:
             both = self.best_of(_threads(copy, self.threads, layout), index)
             if both is not None:
-                (free if both.good(index) else better).append(both)
+                (free if both.free(index) else better).append(both)
         found = free or sorted(better, key=lambda tried: tried.key(index))[:1]
         return list({(str(t.copy.layout), str(t.copy.smem), t.words[0]): t for t in found}.values())
 
