@@ -28,9 +28,9 @@ def as_printed(layout: object, let: Sequence[int] = ()) -> Printed:
     pycute's and CuTe DSL's do. A swizzle in front of the layout acts on its offsets; one that
     belongs to a pointer (``Sw<3,4,3> o smem_ptr[16b](unset) o``, ``Sw<3,4,3>_smem_ptr[16b](0x..)``,
     ``ptr<f16, smem, align<1024>, S<3,4,3>>``) acts on bytes, as in CuTe, and comes out as the one
-    that does the same to elements. An atom may be followed by ``, tiled to (128,64)``, as mends of
-    this package have it. ``let`` are the values of dynamic ``?``, in their order; a single one is
-    that of all.
+    that does the same to elements. As mends of this package have it, an atom may be followed by
+    ``, tiled to (128,64)``, and a layout by ``, rows padded by 16 bytes``. ``let`` are the values
+    of dynamic ``?``, in their order; a single one is that of all.
 
     ``NotationError`` names the column at which the text stops making sense, or that of what has no
     offsets to evaluate: a dynamic ``?`` without a value, a negative stride, a basis stride ``1@0``.
@@ -65,6 +65,7 @@ class _Parser:
     )
     _INT = re.compile(r"\s*_?(\d+)")
     _DYNAMIC = re.compile(r"\s*\?(?:\{[^{}]*\})?")
+    _PADDED = re.compile(r"\s*,\s*rows padded by \d+ bytes")
     _TILED = re.compile(r"\s*,\s*tiled\s+to\s*\(([\d,\s]+)\)")
 
     def __init__(self, text: str, let: Sequence[int]) -> None:
@@ -101,6 +102,7 @@ class _Parser:
         layout = self.affine(swizzle, offset)
         if match := self.match(self._TILED):
             layout = self.tiled(layout, match)
+        self.match(self._PADDED)
         rest = self.text[self.at :].lstrip()
         if closing and rest.startswith(closing):
             rest = rest[1:].lstrip()

@@ -53,7 +53,8 @@ def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
         return [load], tiled
     side = choose.shared_side(tiled)
     store = replace(_shared(side, copy.smem, "store", copy.smem_alignment), limit=limit)
-    if is_async:  # what it costs on one side depends on the other
+    legal = not (store.offsets[store.offsets >= 0] % (store.bits // 8)).any()
+    if is_async and legal:  # what it costs on one side depends on the other
         load = replace(load, targets=store.offsets)
         store = replace(store, source=load)
     return [load, store], tiled
