@@ -25,7 +25,7 @@ from cute_gemm.errors import GemmError
 Question = dict[str, Any]
 SIZES = {"int8": 1, "float16": 2, "float32": 4, "float64": 8}
 _ASKED = ("tensor", "threads", "values", "atom", "dtype", "space", "direction", "base_alignment",
-          "tile", "tv", "smem")  # fmt: skip
+          "tile", "tv", "smem", "let")  # fmt: skip
 
 
 # -- random copies --------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def searched(question: Question, index: int) -> tuple[Question | None, tuple[flo
     now = asked(question)
     old = rows_of(now)
     faults = any(row.verdict == "misaligned" for row in old)
-    best, best_key = None, (paid(old[index]) / now.layout.size, not old[index].good)
+    best, best_key = None, (paid(old[index]) / now.layout.size, False)
     for change in variants(question):
         try:
             copy = asked(question | change)

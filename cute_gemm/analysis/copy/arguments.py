@@ -48,7 +48,7 @@ class Copy:
 def understood(
     tensor: Any, threads: Any, values: Any, atom: str, dtype: Any, space: Space | None,
     direction: Direction | None, base_alignment: int | None, tile: Any, tv: Any, smem: Any,
-    let: Any = (),
+    let: Any = None,
 ) -> Copy:  # fmt: skip
     """Check every argument; the first that does not fit is named."""
     name = atom_name(atom)
@@ -132,7 +132,7 @@ def _alignment(
 
 def read_let(let: Any) -> tuple[int, ...]:
     """The values of dynamic extents and strides: an integer, several, or text ``?=4096``."""
-    given: Any = [let] if isinstance(let, int) else let
+    given: Any = [let] if isinstance(let, int) else () if let is None else let
     if isinstance(let, str):
         name, _, value = let.rpartition("=")
         given = [one for one in value.split(",") if let] if name.strip() in ("?", "") else "?"

@@ -145,7 +145,7 @@ def analyze_copy(
     *, tensor: Any, threads: Any = None, values: Any = None, atom: str, dtype: Any = "float16",
     space: Space | None = None, direction: Direction | None = None,
     base_alignment: int | None = None, tile: Any = None, tv: Any = None, smem: Any = None,
-    reader: str | None = None, writer: str | None = None, let: Any = (),
+    reader: str | None = None, writer: str | None = None, let: Any = None,
 ) -> CopyReport:  # fmt: skip
     """Say of a tiled copy whether it is coalesced and free of bank conflicts, and what mends it.
 

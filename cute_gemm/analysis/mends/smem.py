@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import product, repeat
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -224,9 +225,10 @@ def _search(
 def ranked(
     wants: Sequence[Want], size: int, kind: Kind, layout: Layout, most: int
 ) -> Iterator[Home]:
-    """Up to ``most`` candidates without a conflict, then the one that has fewest; vectors whole."""
-    fewest: Home | None = None
+    """Up to ``most`` candidates without a conflict, else those of fewest; vectors stay whole."""
+    others: list[Home] = []
     counted = set()
+    free = 0
     for what, new in kind(layout, wants, size):
         words = new.shape, new.stride, _of_words(new.swizzle, size)
         if words in counted:  # no better than the one before
@@ -235,16 +237,15 @@ def ranked(
         table = new.table()
         if not all(want.whole(table) for want in wants):
             continue
-        excess = _excess(wants, size, table, fewest.excess if fewest else inf)
-        if not excess:
-            yield Home(what, new, 0)
-            most -= 1
-            if not most:
-                return
-        elif fewest is None or excess < fewest.excess:
-            fewest = Home(what, new, excess)
-    if fewest is not None:
-        yield fewest
+        home = Home(what, new, _excess(wants, size, table))
+        if home.excess:
+            others.append(home)
+            continue
+        yield home
+        free += 1
+        if free == most:
+            return
+    yield from sorted(others, key=attrgetter("excess"))[: max(1, (most - free) // 4)]
 
 
 def _of_words(swizzle: Swizzle | None, size: int) -> Swizzle | None:
