@@ -14,6 +14,7 @@ from cute_gemm.cute.layout import (
     Layout,
     Swizzle,
     column_major,
+    composes,
     from_map,
     row_major,
     tile_to_shape,
@@ -221,6 +222,7 @@ def test_what_is_printed_parses(layout: Layout) -> None:
         ("(8):(1)", Layout((8,), (1,))),
         ("(8,):(1,)", Layout((8,), (1,))),
         ("SW_3_3_3 o 0 o (8, 64):(64, 1)", Layout((8, 64), (64, 1), Swizzle(3, 3, 3))),
+        ("Sw<3,3,3> o _8 o (8,64):(64,1)", Layout((8, 64), (64, 1), Swizzle(3, 3, 3), 8)),
     ],
 )
 def test_cutes_notations(text: str, layout: Layout) -> None:
@@ -232,44 +234,94 @@ PLAIN, HALF = Layout((8, 64), (64, 1)), Layout((8, 64), (64, 1), Swizzle(3, 3, 3
 
 
 @pytest.mark.parametrize(
-    ("text", "layout", "space", "bits"),
+    ("text", "layout", "space", "bits", "alignment"),
     [
         # print(tensor) of C++ CuTe; a swizzle of the pointer is one of bytes.
-        ("gmem_ptr[16b](0x7f2c00000000) o (_8,_64):(_64,_1)", PLAIN, "global", 16),
-        ("smem_ptr[32b](0x7f2c00000000) o (8,64):(64,_1)", PLAIN, "shared", 32),
-        ("ptr[8b](0x7f2c..) o (8,64):(64,1)", PLAIN, None, 8),
-        ("rmem_ptr[16b](0x7f) o (8,64):(64,1)", PLAIN, None, 16),
-        ("Sw<3,4,3>_smem_ptr[16b](0x7f2c00000400) o (_8,_64):(_64,_1)", HALF, "shared", 16),
-        ("Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)", HALF, "shared", 16),
-        ("smem_ptr[16b](0x7f2c) o Sw<3,3,3> o _0 o (_8,_64):(_64,_1)", HALF, "shared", 16),
+        ("gmem_ptr[16b](0x7f2c00000000) o (_8,_64):(_64,_1)", PLAIN, "global", 16, 1 << 34),
+        ("smem_ptr[32b](0x7f2c00000000) o (8,64):(64,_1)", PLAIN, "shared", 32, 1 << 34),
+        ("ptr[8b](0x7f2c..) o (8,64):(64,1)", PLAIN, None, 8, None),
+        ("rmem_ptr[16b](0x7f) o (8,64):(64,1)", PLAIN, None, 16, 1),
+        ("Sw<3,4,3>_smem_ptr[16b](0x7f2c00000400) o (_8,_64):(_64,_1)", HALF, "shared", 16, 1024),
+        ("Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)", HALF, "shared", 16, None),
+        ("smem_ptr[16b](0x7f2c) o Sw<3,3,3> o _0 o (_8,_64):(_64,_1)", HALF, "shared", 16, 4),
         (
             "Sw<3,4,3> o smem_ptr[64b](unset) o (_8,_64):(_64,_1)",
             Layout((8, 64), (64, 1), Swizzle(3, 1, 3)),
             "shared",
             64,
+            None,
         ),
         # CuTe DSL, static and at run time.
-        ("tensor<ptr<f16, smem, align<1024>, S<3,4,3>> o (8,64):(64,1)>", HALF, "shared", 16),
-        ("tensor<ptr<bf16, gmem> o (8,64):(64,1)>", PLAIN, "global", 16),
-        ("ptr<f8E4M3FN, gmem, align<16>> o (8,64):(64,1)", PLAIN, "global", 8),
+        ("tensor<ptr<f16, smem, align<1024>, S<3,4,3>> o (8,64):(64,1)>", HALF, "shared", 16, 1024),
+        ("tensor<ptr<bf16, gmem> o (8,64):(64,1)>", PLAIN, "global", 16, None),
+        ("ptr<f8E4M3FN, gmem, align<16>> o (8,64):(64,1)", PLAIN, "global", 8, 16),
         (
             "raw_ptr(0x0000781f44200400: f32, gmem, align<16>) o (8,64):(64,1) =\n ( 2.23, -0.9",
             PLAIN,
             "global",
             32,
+            1024,
         ),
         (
             "tensor(raw_ptr(0x00007ffe26625740: f32, rmem, align<32>) o (8,64):(64,1), data=\n [",
             PLAIN,
             None,
             32,
+            64,
         ),
-        ("(8,64):(64,1)", PLAIN, None, None),
+        ("(8,64):(64,1)", PLAIN, None, None, None),
+        # Before CUTLASS 3.5.
+        ("gmem_ptr_16b(0x7f5a8c000002) o (_8,_64):(_64,_1)", PLAIN, "global", 16, 2),
+        ("smem_ptr_32b(0x7f5a8c000040) o (8,64):(64,1)", PLAIN, "shared", 32, 64),
     ],
 )
-def test_printed_tensors(text: str, layout: Layout, space: str | None, bits: int | None) -> None:
-    assert as_printed(text) == (layout, space, bits)
+def test_printed_tensors(
+    text: str, layout: Layout, space: str | None, bits: int | None, alignment: int | None
+) -> None:
+    assert as_printed(text) == (layout, space, bits, alignment)
     assert parse(text) == layout
+
+
+def test_dynamic_extents_and_strides_are_bound() -> None:
+    assert parse("(?,64):(64,?{i64})", (8, 1)) == PLAIN
+    assert parse("(8,8):(?{div=8},?)", (8,)) == Layout((8, 8), (8, 8))
+    with pytest.raises(NotationError, match="replaced by a value, and there are 2"):
+        parse("(?,?):(?,1)", (8, 8))
+
+
+def test_an_atom_tiled_to_a_shape() -> None:
+    atom = parse("Sw<2,3,3> o 0 o (8,32):(32,1)")
+    assert parse(f"{atom}, tiled to (128,64)") == tile_to_shape(atom, (128, 64))
+    for text, message in (("(100,32)", "100 is not a multiple"), ("(8,)", "an extent for each")):
+        with pytest.raises(NotationError, match=message):
+            parse(f"{atom}, tiled to {text}")
+
+
+def test_an_offset_is_added_before_the_swizzle() -> None:
+    part = parse("Sw<3,3,3> o 64 o (8,64):(64,1)")
+    assert str(part) == "Sw<3,3,3> o 64 o (8,64):(64,1)"
+    assert part(0, 0) == Swizzle(3, 3, 3)(64) == 72
+    assert "ComposedLayout<Swizzle<3,3,3>,_64," in part.cpp()
+
+
+@pytest.mark.parametrize(
+    ("mode", "extent", "stride", "composes_so"),
+    [
+        # As pycute's composition has it, and nvcc's static_assert.
+        ("(6,4):(1,8)", 4, 1, False),
+        ("(6,4):(1,8)", 12, 1, True),
+        ("(6,4):(1,8)", 3, 1, True),
+        ("(6,4):(1,8)", 4, 3, True),
+        ("(6,4):(1,8)", 2, 4, False),
+        ("(6,4):(1,6)", 4, 1, True),  # one mode of 24
+        ("(2,3,4):(1,8,32)", 6, 2, True),
+        ("(2,3,4):(1,8,32)", 4, 2, False),
+        ("(2,3,4):(1,8,32)", 6, 1, True),
+        ("24:7", 5, 1, True),
+    ],
+)
+def test_what_composes(mode: str, extent: int, stride: int, composes_so: bool) -> None:
+    assert composes(parse(mode), extent, stride) is composes_so
 
 
 def test_layouts_of_any_kind_are_taken() -> None:
@@ -320,7 +372,6 @@ def test_a_swizzle_of_bytes_does_the_same_to_elements(swizzle: Swizzle, log: int
         ),
         ("ptr<f16, smem, S<3,4,3>> o S<3,3,3> o 0 o (8,64):(64,1)", 29, "one swizzle only"),
         ("Sw<3,3,3> (8,64):(64,1)", 10, "'o 0 o' after the swizzle"),
-        ("Sw<3,3,3> o 8 o (8,64):(64,1)", 10, "'o 0 o' after the swizzle"),
         ("Sw<3,3> o 0 o (8,64):(64,1)", 0, "'('"),
     ],
 )

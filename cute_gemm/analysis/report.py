@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import numpy as np
 
 from cute_gemm._text import named, percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.analysis.mends.gmem import Mend, mends
+from cute_gemm.analysis.mends.gmem import Mend, mends, of_part
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
@@ -179,7 +179,7 @@ class Report(Paged):
             },
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
-            "mends": [[asdict(mend) for mend in found] for found in self.mends],
+            "mends": [[mend.to_dict() for mend in found] for found in self.mends],
             "performance": self.performance.to_dict(),
             "candidates": prices_dict(self.candidates),
         }
@@ -327,7 +327,10 @@ def _mends(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Mend, ...]
             _looked_for.clear()
         answer = _looked_for[question] = tuple(mends(tuple(copies.values()), threads))
     found = dict(zip(copies, answer, strict=True))
-    return tuple(found[key] for key in keys)
+    return tuple(
+        of_part(found[key], access) if isinstance(access, GlobalAccess) else found[key]
+        for key, access in zip(keys, accesses, strict=True)
+    )
 
 
 def _copy_key(access: Access) -> Any:

@@ -168,6 +168,9 @@ class AccessRow:
         if isinstance(found, tma.TmaAnalysis):
             verdict = "coalesced" if found.coalesced else "not coalesced"
             return (verdict if found.legal else "illegal"), ""
+        if not found.aligned:
+            bytes_ = 16 if smem.matrices(self.instruction) else self.bits // 8
+            return MISALIGNED, f"some lane's address is not a multiple of its {bytes_} bytes"
         if found.conflict_free:
             return "conflict-free", ""
         why = f"a request takes {found.worst_wavefronts} wavefronts where {found.worst_ideal} "
@@ -204,14 +207,15 @@ class AccessRow:
         kind = f"{self.operand}: {self.instruction}" + (f" of {self.bits} bits" * bool(self.bits))
         what = f"{kind} ({self.part})" if self.part else kind
         mend = f" Mend: {self.mend.rstrip('.')}." if self.mend else ""
+        fault = f"{what} would fault: {self.why}.{mend}"
         if self.space == "shared":
             conflicts = f"{what} has bank conflicts ({self.verdict}): {self.why}.{mend}"
-            return [] if self.good else [conflicts]
+            return [] if self.good else [fault if self.verdict == MISALIGNED else conflicts]
         if isinstance(self.found, tma.TmaAnalysis):
             return [f"{note}{mend}" for note in self.notes] + self._of_edges(what)
         out = []
         if self.verdict == MISALIGNED:
-            out.append(f"{what} would fault: {self.why}.{mend}")
+            out.append(fault)
         elif not self.good and not self.at_edges:
             used = "fetched are used" if self.direction == "load" else "touched are written"
             more = f" ({number(self.l2_sectors)} of L2)" * (self.l2_sectors != self.sectors)

@@ -34,7 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", choices=("global", "shared"), help="where the tensor is")
     parser.add_argument("--direction", choices=("load", "store"), help="of a plain copy")
     parser.add_argument(
-        "--base-alignment", type=int, default=256, metavar="BYTES", help="of its address (256)"
+        "--base-alignment",
+        type=int,
+        metavar="BYTES",
+        help="of its address (default: what the tensor's text says, else 256)",
+    )
+    for name, what in (("reader", "loads from"), ("writer", "stores to")):
+        parser.add_argument(
+            f"--{name}",
+            metavar="ATOM",
+            help=f"what {what} the same shared memory: ldmatrix.x4, 'ld.shared threads 32:1'",
+        )
+    parser.add_argument(
+        "--let", default="", metavar="?=N", help="what ? in a layout stands for; N,N,... in order"
     )
     add(parser, "--html")
 
@@ -45,4 +57,5 @@ def command(arguments: argparse.Namespace) -> int:
 
     check_html(arguments)
     names = (*(name for name, *_ in _LAYOUTS), "atom", "dtype", "space", "direction")
-    return show_report(arguments, analyze_copy(**named(arguments, *names, "base_alignment")))
+    others = ("base_alignment", "reader", "writer", "let")
+    return show_report(arguments, analyze_copy(**named(arguments, *names, *others)))

@@ -48,15 +48,17 @@ class Swizzle:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A CuTe layout, ``swizzle o shape:stride``: ``Sw<3,3,3> o 0 o (8,64):(64,1)``.
+    """A CuTe layout, ``swizzle o offset o shape:stride``: ``Sw<3,3,3> o 0 o (8,64):(64,1)``.
 
     Shape and stride are congruent ints or nested tuples of ints, strides in elements; the swizzle
-    acts on the affine offset.
+    acts on the affine offset, to which ``offset`` is added: where a part of a swizzled layout
+    begins.
     """
 
     shape: IntTuple
     stride: IntTuple
     swizzle: Swizzle | None = None
+    offset: int = 0
 
     def __post_init__(self) -> None:
         if not _congruent(self.shape, self.stride):
@@ -107,7 +109,7 @@ class Layout:
             )
         at = coordinate[0] if len(coordinate) == 1 else coordinate
         offset = pycute.crd2idx(at, self.shape, self.stride)
-        return self.swizzle(offset) if self.swizzle else offset
+        return self.swizzle(self.offset + offset) if self.swizzle else offset
 
     def table(self) -> np.ndarray:
         """Offsets of all coordinates, an int64 array of shape ``extents``."""
@@ -118,16 +120,18 @@ class Layout:
         if not isinstance(self.shape, tuple):
             return self
         found = pycute.coalesce(pycute.Layout(self.shape, self.stride), (None,) * self.rank)
-        return Layout(found.shape, found.stride, self.swizzle)
+        return Layout(found.shape, found.stride, self.swizzle, self.offset)
 
     def __str__(self) -> str:
         affine = f"{_text(self.shape)}:{_text(self.stride)}"
-        return f"{self.swizzle} o 0 o {affine}" if self.swizzle else affine
+        return f"{self.swizzle} o {self.offset} o {affine}" if self.swizzle else affine
 
     def cpp(self) -> str:
         """Return the C++ type, ``Layout<Shape<_8,_64>,Stride<_64,_1>>``."""
         affine = f"Layout<{_cpp(self.shape, 'Shape')},{_cpp(self.stride, 'Stride')}>"
-        return f"ComposedLayout<{self.swizzle.cpp()},_0,{affine}>" if self.swizzle else affine
+        if self.swizzle is None:
+            return affine
+        return f"ComposedLayout<{self.swizzle.cpp()},{_cpp(self.offset, '')},{affine}>"
 
 
 def column_major(*extents: int) -> Layout:
@@ -156,7 +160,7 @@ def tile_to_shape(atom: Layout, shape: tuple[int, ...]) -> Layout:
         shapes.append((inner, repeats))
         strides.append((stride, step if repeats > 1 else 0))
         step *= repeats
-    return Layout(tuple(shapes), tuple(strides), atom.swizzle)
+    return Layout(tuple(shapes), tuple(strides), atom.swizzle, atom.offset)
 
 
 def from_map(table: np.ndarray) -> Layout:
@@ -170,6 +174,26 @@ def from_map(table: np.ndarray) -> Layout:
     if not np.array_equal(layout.table(), table):
         raise ValueError("the offsets are not those of a layout: a mode depends on another")
     return layout
+
+
+def composes(modes: Layout, extent: int, stride: int) -> bool:
+    """Whether CuTe composes one mode of a layout with ``extent:stride``: its shapes divide.
+
+    ``(6,4):(1,8)`` takes ``12:1`` and ``3:2``, and not ``4:1``, which would end within a 6. Of a
+    layout that merges into one mode, ``(6,4):(1,6)``, it takes all.
+    """
+    flat = pycute.coalesce(pycute.Layout(modes.shape, modes.stride))
+    for size in pycute.flatten(flat.shape)[:-1]:
+        if extent == 1:
+            return True
+        if stride % size and size % stride:
+            return False
+        here = max(1, size // stride)
+        if extent % here and here % extent:
+            return False
+        extent = max(1, extent // here)
+        stride = max(1, stride // size)
+    return True
 
 
 def _congruent(shape: IntTuple, stride: IntTuple) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from cute_gemm.cute.layout import IntTuple, Layout, Swizzle
+from cute_gemm.cute.layout import IntTuple, Layout, Swizzle, tile_to_shape
 from cute_gemm.errors import NotationError
 
 
@@ -15,28 +16,33 @@ class Printed(NamedTuple):
     layout: Layout
     space: str | None  # "global", "shared", or None where the text does not say
     bits: int | None  # of an element
+    #: Bytes, the largest power of two that divides the pointer's address or, where the text has
+    #: none, what the pointer's type promises; None where it says neither.
+    alignment: int | None
 
 
-def as_printed(layout: object) -> Printed:
+def as_printed(layout: object, let: Sequence[int] = ()) -> Printed:
     """Read a layout or a tensor, with what its text says of memory and element.
 
     ``layout`` is a ``Layout``, text in CuTe's notation, or any object that prints itself so, as
     pycute's and CuTe DSL's do. A swizzle in front of the layout acts on its offsets; one that
     belongs to a pointer (``Sw<3,4,3> o smem_ptr[16b](unset) o``, ``Sw<3,4,3>_smem_ptr[16b](0x..)``,
     ``ptr<f16, smem, align<1024>, S<3,4,3>>``) acts on bytes, as in CuTe, and comes out as the one
-    that does the same to elements.
+    that does the same to elements. As mends of this package have it, an atom may be followed by
+    ``, tiled to (128,64)``, and a layout by ``, rows padded by 16 bytes``. ``let`` are the values
+    of dynamic ``?``, in their order; a single one is that of all.
 
     ``NotationError`` names the column at which the text stops making sense, or that of what has no
-    offsets to evaluate: a dynamic ``?``, a negative stride, a basis stride ``1@0``.
+    offsets to evaluate: a dynamic ``?`` without a value, a negative stride, a basis stride ``1@0``.
     """
     if isinstance(layout, Layout):
-        return Printed(layout, None, None)
-    return _Parser(str(layout)).printed()
+        return Printed(layout, None, None, None)
+    return _Parser(str(layout), let).printed()
 
 
-def parse(layout: object) -> Layout:
+def parse(layout: object, let: Sequence[int] = ()) -> Layout:
     """Return the layout alone of what `as_printed` reads."""
-    return as_printed(layout).layout
+    return as_printed(layout, let).layout
 
 
 _SPACES = {"gmem": "global", "smem": "shared"}
@@ -48,64 +54,84 @@ class _Parser:
     _PYCUTE_SWIZZLE = re.compile(r"\s*SW_(\d+)_(\d+)_(-?\d+)")
     _COMPOSED = re.compile(r"\s*o\b")
     _OFFSET = re.compile(r"\s*_?(\d+)\s*o\b")
-    _CPP_POINTER = re.compile(r"\s*_?(?:([a-z]+)_)?ptr\[(\d+)b\]\([\w.\s]*\)\s*o\b")
+    _CPP_POINTER = re.compile(
+        r"\s*_?(?:(?P<space>[a-z]+)_)?ptr(?:\[|_)(?P<bits>\d+)b\]?"
+        r"\((?P<address>[\w.\s]*)\)\s*o\b"
+    )
     _DSL_POINTER = re.compile(
-        r"\s*(tensor\s*[<(]\s*)?(?:raw_)?ptr[<(](?:\s*0x[0-9a-f.]+\s*:)?\s*[a-z]+(\d+)\w*\s*,"
-        rf"\s*(\w+)\s*(?:,\s*align<\d+>\s*)?(?:,\s*{_TRIPLE}\s*)?[>)]\s*o\b"
+        r"\s*(?P<tensor>tensor\s*[<(]\s*)?(?:raw_)?ptr[<(](?:\s*(?P<address>0x[0-9a-f.]+)\s*:)?"
+        r"\s*[a-z]+(?P<bits>\d+)\w*\s*,\s*(?P<space>\w+)\s*(?:,\s*align<(?P<align>\d+)>\s*)?"
+        rf"(?:,\s*{_TRIPLE}\s*)?[>)]\s*o\b"
     )
     _INT = re.compile(r"\s*_?(\d+)")
+    _DYNAMIC = re.compile(r"\s*\?(?:\{[^{}]*\})?")
+    _PADDED = re.compile(r"\s*,\s*rows padded by \d+ bytes")
+    _TILED = re.compile(r"\s*,\s*tiled\s+to\s*\(([\d,\s]+)\)")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, let: Sequence[int]) -> None:
         self.text, self.at, self.depth = text, 0, 0
+        self.let, self.bound = tuple(let), 0
 
     def printed(self) -> Printed:
-        space: str | None = None
-        bits: int | None = None
         swizzle: Swizzle | None = None
-        pointer = False
+        offset = 0
         closing = ""
-        if match := self.match(self._DSL_POINTER):
-            pointer = True
-            closing = ">" if (match[1] or "").rstrip().endswith("<") else ""
-            bits, space = int(match[2]), _SPACES.get(match[3])
-            if match[4] is not None:
-                swizzle = self.in_elements(self.swizzle(match, 4), bits, match.start(4))
-        elif match := self.match(self._CPP_POINTER):
-            pointer = True
-            space, bits = _SPACES.get(match[1] or ""), int(match[2])
+        pointer = self.match(self._DSL_POINTER)
+        if pointer:
+            closing = ">" if (pointer["tensor"] or "").rstrip().endswith("<") else ""
+            first = self._DSL_POINTER.groupindex["align"] + 1
+            if pointer[first] is not None:
+                at = pointer.start(first)
+                swizzle = self.in_elements(self.swizzle(pointer, first), int(pointer["bits"]), at)
+        else:
+            pointer = self.match(self._CPP_POINTER)
         if match := self.match(self._SWIZZLE) or self.match(self._PYCUTE_SWIZZLE):
             outer, start = self.swizzle(match, 1), match.start(1)
             composed = self.match(self._COMPOSED)
-            if inner := not pointer and self.match(self._CPP_POINTER):
-                pointer = True
-                space, bits = _SPACES.get(inner[1] or ""), int(inner[2])
-                swizzle = self.in_elements(outer, bits, start)
+            if inner := None if pointer else self.match(self._CPP_POINTER):
+                pointer = inner
+                swizzle = self.in_elements(outer, int(inner["bits"]), start)
             elif swizzle is not None:
                 raise self.unexpected("one swizzle only", start)
             else:
-                offset = composed and self.match(self._OFFSET)
-                if not offset or int(offset[1]):
+                found = composed and self.match(self._OFFSET)
+                if not found:
                     self.at = composed.start() if composed else self.at
                     raise self.unexpected("'o 0 o' after the swizzle")
-                swizzle = outer
-        layout = self.affine(swizzle)
+                swizzle, offset = outer, int(found[1])
+        layout = self.affine(swizzle, offset)
+        if match := self.match(self._TILED):
+            layout = self.tiled(layout, match)
+        self.match(self._PADDED)
         rest = self.text[self.at :].lstrip()
         if closing and rest.startswith(closing):
             rest = rest[1:].lstrip()
         # A printed tensor may go on with its elements.
         if rest and not (pointer and rest[0] in ",="):
             raise self.unexpected("the end of the layout")
-        return Printed(layout, space, bits)
+        if pointer is None:
+            return Printed(layout, None, None, None)
+        space = _SPACES.get(pointer["space"] or "")
+        return Printed(layout, space, int(pointer["bits"]), _alignment(pointer))
 
-    def affine(self, swizzle: Swizzle | None) -> Layout:
+    def affine(self, swizzle: Swizzle | None, offset: int) -> Layout:
         shape = self.int_tuple()
         self.take(":")
         start = self.at
         stride = self.int_tuple()
         try:
-            return Layout(shape, stride, swizzle)
+            return Layout(shape, stride, swizzle, offset)
         except ValueError as error:
             raise NotationError(str(error), column=start) from None
+
+    def tiled(self, atom: Layout, match: re.Match[str]) -> Layout:
+        extents = tuple(map(int, match[1].replace(" ", "").strip(",").split(",")))
+        if len(extents) != atom.rank or not isinstance(atom.shape, tuple):
+            raise self.unexpected(f"an extent for each mode of {atom}", match.start(1))
+        try:
+            return tile_to_shape(atom, extents)
+        except ValueError as error:
+            raise NotationError(str(error), column=match.start(1)) from None
 
     def swizzle(self, match: re.Match[str], group: int) -> Swizzle:
         numbers = match.groups()[group - 1 : group + 2]
@@ -130,7 +156,7 @@ class _Parser:
                 )
             return int(match[1])
         if self.peek() == "?":
-            raise self.unexpected("an integer: a dynamic '?' must be replaced by its value")
+            return self.value()
         if self.peek() == "-":
             raise self.unexpected("an integer of 0 or more: negative ones are not supported")
         self.depth += 1
@@ -146,6 +172,16 @@ class _Parser:
         self.take(")")
         self.depth -= 1
         return tuple(modes)
+
+    def value(self) -> int:
+        """What a dynamic '?' stands for."""
+        place = self.bound if len(self.let) > 1 else 0
+        if place >= len(self.let):
+            wanted = "its value" if not self.let else f"a value, and there are {len(self.let)}"
+            raise self.unexpected(f"an integer: a dynamic '?' must be replaced by {wanted}")
+        self.match(self._DYNAMIC)
+        self.bound += 1
+        return self.let[place]
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         found = pattern.match(self.text, self.at)
@@ -169,3 +205,12 @@ class _Parser:
             f"layout {self.text!r} does not parse at column {column + 1}: expected {expected}",
             column=column,
         )
+
+
+def _alignment(pointer: re.Match[str]) -> int | None:
+    """Bytes that divide a printed pointer's address, or those of its type where it has none."""
+    address = re.fullmatch(r"\s*0x([0-9a-f]+)\s*", pointer["address"] or "")
+    if address and (value := int(address[1], 16)):
+        return value & -value
+    align = pointer.groupdict().get("align")
+    return int(align) if align else None

@@ -209,7 +209,8 @@ class SharedAnalysis:
     ``launch``: every execution of the launch; ``worst_wavefronts``, ``worst_ideal``: of the request
     with most conflicts; ``ways``: wavefronts of the worst phase, 2 for a 2-way conflict, 1 without
     one; ``interior``, ``edge``: of ``launch``, what belongs to full tiles and to tiles at an edge;
-    without a guard all is interior.
+    without a guard all is interior; ``aligned``: whether every lane's address is a multiple of its
+    vector. If not, the hardware faults.
     """
 
     once: SharedCounts
@@ -219,10 +220,15 @@ class SharedAnalysis:
     ways: int
     interior: SharedCounts
     edge: SharedCounts
+    aligned: bool = True
 
     @property
     def conflict_free(self) -> bool:
-        """Whether every request takes the fewest wavefronts possible."""
+        """Whether every request is legal and takes the fewest wavefronts possible."""
+        return self.aligned and self._without_conflicts
+
+    @property
+    def _without_conflicts(self) -> bool:
         return self.launch.conflicts == 0 if self.launch.requests else self.once.conflicts == 0
 
 
@@ -289,7 +295,8 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
             counted = _counted(access, offsets, source, source.tile, visits)
             if counted is not None and visits.any():
                 launch = _with(launch, counted * access.executions // int(visits.sum()))
-        return SharedAnalysis(once, launch, worst, ideal, ways, launch, SharedCounts())
+        none = SharedCounts()
+        return SharedAnalysis(once, launch, worst, ideal, ways, launch, none, _aligned(access))
     interior, edge, first = SharedCounts(), SharedCounts(), SharedCounts()
     worst, ideal, ways = 0, 0, 0
     for number, (valid, tiles, full) in enumerate(gmem.classes(guard)):
@@ -304,7 +311,17 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
         if found[1] - found[2] >= worst - ideal:
             worst, ideal = found[1:3]
         ways = max(ways, found[3])
-    return SharedAnalysis(first, interior + edge, worst, ideal, ways, interior, edge)
+    together, fits = interior + edge, _aligned(access)
+    return SharedAnalysis(first, together, worst, ideal, ways, interior, edge, fits)
+
+
+def _aligned(access: SharedAccess) -> bool:
+    """Whether the addresses of all lanes that take part are multiples of their vectors."""
+    number, offsets = matrices(access.instruction), access.offsets.reshape(-1, LANES)
+    if number:
+        offsets = offsets[:, : number * MATRIX_ROWS]
+    size = MATRIX_ROW_BYTES if number else access.bits // 8
+    return not bool((offsets[offsets >= 0] % size).any())
 
 
 def _counted(

@@ -9,28 +9,35 @@ from typing import Any
 
 import numpy as np
 
+from cute_gemm.analysis.copy.elements import element
 from cute_gemm.analysis.copy.tiles import AtomName, Direction, Space, atom_name
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import LANES, TiledCopy, gmem_tiled_copy
-from cute_gemm.cute.layout import Layout
+from cute_gemm.cute.layout import Layout, column_major, composes
 from cute_gemm.cute.notation import Printed, as_printed, parse
 from cute_gemm.errors import OptionError
-from cute_gemm.problem.arrays import dtype_name
-from cute_gemm.problem.dtypes import dtype as dtype_row
 
 #: Elements of the largest tile that is taken, and threads that a CTA may have.
 MOST_ELEMENTS, MOST_THREADS = 1 << 20, 1024
 
 
+#: Bytes that divide an address of which nothing is said, by memory space.
+ALIGNMENT = {"global": 256, "shared": 128}
+
+
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """The question, understood; ``tiled`` moves element by element, or by a matrix atom's rows."""
+    """The question, understood; ``tiled`` moves element by element, or by a matrix atom's rows.
+
+    ``alignment`` is that of the tensor's address, in bytes, ``smem_alignment`` that of ``smem``.
+    """
 
     atom: AtomName
     dtype: str
     size: int
     alignment: int
+    smem_alignment: int
     space: Space
     direction: Direction
     layout: Layout
@@ -40,54 +47,138 @@ class Copy:
 
 def understood(
     tensor: Any, threads: Any, values: Any, atom: str, dtype: Any, space: Space | None,
-    direction: Direction | None, base_alignment: int, tile: Any, tv: Any, smem: Any,
+    direction: Direction | None, base_alignment: int | None, tile: Any, tv: Any, smem: Any,
+    let: Any = None,
 ) -> Copy:  # fmt: skip
     """Check every argument; the first that does not fit is named."""
     name = atom_name(atom)
-    row = dtype_row(dtype_name(dtype))
-    printed = as_printed(tensor)
-    layout = _tile_layout("tensor", printed, row.bytes)
-    home = None if smem is None else _tile_layout("smem", as_printed(smem), row.bytes)
+    kind, size = element(dtype)
+    values_of = read_let(let)
+    printed, home = as_printed(tensor, values_of), None
+    if smem is not None:
+        printed, home = _one_stage(printed, as_printed(smem, values_of))
+        home = home._replace(layout=_tile_layout("smem", home, size))
+    layout = _tile_layout("tensor", printed, size)
+    where, way = _where(name, printed.space, space, direction)
+    if home is not None and (where, way) != ("global", "load"):
+        raise OptionError(f"smem is the target of a copy from global memory; atom {atom!r} is none")
+    if home is not None and home.layout.extents != layout.extents:
+        raise OptionError(
+            f"smem {home.layout} has extents {_pair(home.layout.extents)}; expected those of the "
+            f"tensor, {_pair(layout.extents)}"
+        )
+    alignment = _alignment("tensor", printed, where, kind, size, base_alignment)
+    under = ALIGNMENT["shared"] if home is None else _alignment("smem", home, "shared", kind, size)
+    if way == "store":
+        _injective("tensor", layout)
+    if home is not None:
+        _injective("smem", home.layout)
+    _fits_elements(name, kind, 8 * size)
+    tiled = _tiled(name, layout, threads, values, tile, tv, size)
+    if tv is not None and (way == "store" or home is not None):
+        _injective("tv", read_tv(tv))
+    _divided("tensor", layout, tiled)
+    if home is not None:
+        _divided("smem", home.layout, tiled)
+    target = None if home is None else home.layout
+    return Copy(name, kind, size, alignment, under, where, way, layout, target, tiled)
+
+
+def _where(
+    name: AtomName, printed: str | None, space: Space | None, direction: Direction | None
+) -> tuple[Space, Direction]:
+    """Where the tensor is, and which way it is copied: what atom, text and arguments agree on."""
     space = _one_of("space", space, ("global", "shared"))
     direction = _one_of("direction", direction, ("load", "store"))
-    where: Any = space or printed.space
+    where: Any = space or printed
     if where is None or name.kind == "matrix" or (name.kind == "universal" and name.space):
         where = name.space or "global"
     if space not in (None, where):
-        raise OptionError(f"space={space!r} does not fit atom {atom!r}, which is of {where} memory")
+        raise OptionError(
+            f"space={space!r} does not fit atom {name.text!r}, which is of {where} memory"
+        )
     way: Any = name.direction or direction or "load"
     if name.kind == "cp.async" and where == "shared":
         way = "store"
     if direction not in (None, way):
-        raise OptionError(f"direction={direction!r} does not fit atom {atom!r}, which is a {way}")
-    whole = isinstance(base_alignment, int) and not isinstance(base_alignment, bool)
-    if not whole or base_alignment < row.bytes or base_alignment & (base_alignment - 1):
         raise OptionError(
-            f"base_alignment={base_alignment!r}; expected a power of two, in bytes, of at least "
-            f"the {row.bytes} of {row.name}"
+            f"direction={direction!r} does not fit atom {name.text!r}, which is a {way}"
         )
-    if home is not None and (where, way) != ("global", "load"):
-        raise OptionError(f"smem is the target of a copy from global memory; atom {atom!r} is none")
-    if home is not None and home.extents != layout.extents:
+    return where, way
+
+
+def _alignment(
+    argument: str, printed: Printed, space: str, kind: str, size: int, given: Any = None
+) -> int:
+    """Bytes that divide the address: what is given, else what is printed, else the usual."""
+    if given is not None:
+        whole = isinstance(given, int) and not isinstance(given, bool)
+        if not whole or given < size or given & (given - 1):
+            raise OptionError(
+                f"base_alignment={given!r}; expected a power of two, in bytes, of at least the "
+                f"{size} of {kind}"
+            )
+        if space == "global":
+            return int(given)
+    if printed.alignment is None:
+        return ALIGNMENT[space]
+    if printed.alignment < size:
         raise OptionError(
-            f"smem {home} has extents {_pair(home.extents)}; expected those of the tensor, "
-            f"{_pair(layout.extents)}"
+            f"{argument} is printed with a pointer that is aligned to {printed.alignment} bytes; "
+            f"expected at least the {size} of {kind}"
         )
-    if way == "store":
-        _injective("tensor", layout)
-    if home is not None:
-        _injective("smem", home)
-    _fits_elements(name, row.name, 8 * row.bytes)
-    tiled = _tiled(name, layout, threads, values, tile, tv, row.bytes)
-    if tv is not None and (way == "store" or home is not None):
-        _injective("tv", parse(tv))
+    return min(printed.alignment, ALIGNMENT[space])
+
+
+def read_let(let: Any) -> tuple[int, ...]:
+    """The values of dynamic extents and strides: an integer, several, or text ``?=4096``."""
+    given: Any = [let] if isinstance(let, int) else () if let is None else let
+    if isinstance(let, str):
+        name, _, value = let.rpartition("=")
+        given = [one for one in value.split(",") if let] if name.strip() in ("?", "") else "?"
+    try:
+        found = tuple(map(int, given))
+    except (TypeError, ValueError):
+        found = (-1,)
+    if any(value < 0 for value in found):
+        raise OptionError(f"let={let!r}; expected what '?' stands for, such as 4096 or '?=64,4096'")
+    return found
+
+
+def _one_stage(tensor: Printed, smem: Printed) -> tuple[Printed, Printed]:
+    """A tile and its place of several stages: the first of them, one is as another."""
+    home = smem.layout
+    if tensor.layout.rank == 2 and home.rank == 3 and isinstance(home.shape, tuple):
+        stride: Any = home.stride
+        one = Layout(home.shape[:2], stride[:2], home.swizzle, home.offset)
+        return tensor, smem._replace(layout=one)
+    return tensor, smem
+
+
+def undivided(layout: Layout, tiled: TiledCopy) -> str:
+    """Why a copy does not divide a tile, as CuTe's algebra has it; empty when it does."""
     for mode, (extent, step) in enumerate(zip(layout.extents, tiled.tile, strict=True)):
         if extent % step:
-            raise OptionError(
-                f"tensor {layout} has {extent} elements in mode {mode}, which the {step} that one "
-                f"copy covers there do not divide; expected a multiple"
+            return (
+                f"has {extent} elements in mode {mode}, which the {step} that one copy covers "
+                "there do not divide; expected a multiple"
             )
-    return Copy(name, row.name, row.bytes, base_alignment, where, way, layout, home, tiled)
+        shape: Any = layout.shape
+        stride: Any = layout.stride
+        modes = Layout(shape[mode], stride[mode])
+        values = tiled.layouts[1].extents[mode] if tiled.layouts else 1
+        for many, apart in ((step, 1), (values, 1), (step // values, values)):
+            if not composes(modes, many, apart):
+                return (
+                    f"has mode {mode}, {modes}, which {many}:{apart} of the copy does not divide: "
+                    "CuTe refuses it; expected extents that do"
+                )
+    return ""
+
+
+def _divided(argument: str, layout: Layout, tiled: TiledCopy) -> None:
+    if wrong := undivided(layout, tiled):
+        raise OptionError(f"{argument} {layout} {wrong}")
 
 
 def _one_of(argument: str, value: Any, choices: tuple[str, ...]) -> Any:
@@ -103,10 +194,15 @@ def _tile_layout(argument: str, printed: Printed, size: int) -> Layout:
         raise OptionError(
             f"{argument} is printed with elements of {printed.bits} bits, and dtype has {8 * size}"
         )
+    shape: Any = layout.shape
+    stride: Any = layout.stride
+    if layout.rank == 3:  # the tiles of a pipeline, one after the other
+        modes = (shape[0], shape[1:]), (stride[0], stride[1:])
+        layout = Layout(*modes, layout.swizzle, layout.offset)
     if layout.rank != 2:
         raise OptionError(
-            f"{argument} {layout} has {_modes(layout.rank)}; expected the two of a tile (of a "
-            "pipeline: one stage)"
+            f"{argument} {layout} has {_modes(layout.rank)}; expected the two of a tile, or three "
+            "with its stages"
         )
     return _bounded(argument, layout)
 
@@ -170,15 +266,16 @@ def _tiled(
     if tv is not None:
         if threads is not None or values is not None or tile is None:
             raise OptionError("tv comes with tile, and without threads and values")
-        copy = TiledCopy(one, 8 * size, covered := _extents(tile), _from_tv(parse(tv), covered))
+        copy = TiledCopy(one, 8 * size, covered := _extents(tile), _from_tv(read_tv(tv), covered))
     elif tile is not None:
         raise OptionError("tile comes with tv; threads and values make their own")
     elif threads is not None:
-        thread = _bijection("threads", threads)
-        value = _bijection("values", _vector(atom, layout, size) if values is None else values)
+        thread = bijection("threads", threads)
+        value = _vector(atom, layout, size) if values is None else read_values(values)
+        value = bijection("values", value)
         copy = gmem_tiled_copy(one, 8 * size, thread, value)
     elif values is not None:
-        raise OptionError(f"values {parse(values)} come without threads; expected both")
+        raise OptionError(f"values {read_values(values)} come without threads; expected both")
     elif atom.matrix is None:
         raise OptionError(
             f"threads is missing; expected a layout such as '(16,8):(1,16)' for atom {atom.text!r}"
@@ -198,7 +295,7 @@ def _tiled(
     return copy
 
 
-def _bijection(argument: str, given: Any) -> Layout:
+def bijection(argument: str, given: Any) -> Layout:
     """A thread or value layout of two modes that numbers its coordinates 0, 1, ..., once each."""
     layout = parse(given)
     if layout.rank == 1:
@@ -226,16 +323,38 @@ def _bijection(argument: str, given: Any) -> Layout:
     return layout
 
 
+def read_values(values: Any) -> Layout:
+    """A value layout; a shape alone, as mends name it, ``(1,8)``, is first mode fastest."""
+    shape = re.fullmatch(r"\s*\(\s*_?(\d+)\s*,\s*_?(\d+)\s*\)\s*", str(values))
+    return column_major(int(shape[1]), int(shape[2])) if shape else parse(values)
+
+
+def read_tv(tv: Any) -> Layout:
+    """A TV layout, with or without the name under which CuTe prints it."""
+    return parse(re.sub(r"^\s*(TiledLayout_TV|TV Layout tiled)\s*:", "", str(tv)))
+
+
 def _extents(tile: Any) -> tuple[int, int]:
-    """The tile's extents: two integers, or text such as ``(_128,_32)`` or ``128x32``."""
-    numbers = re.findall(r"\d+", tile) if isinstance(tile, str) else list(tile)
-    try:
-        first, second = map(int, numbers)
-    except (TypeError, ValueError):
-        raise OptionError(f"tile={tile!r}; expected two extents, such as (128, 32)") from None
+    """The tile's extents: two integers, or text such as ``(_128,_32)`` or ``128x32``.
+
+    CuTe DSL has a layout for each mode, ``(128:1,32:1)``.
+    """
+    text = tile if isinstance(tile, str) else f"({','.join(map(str, _items(tile)))})"
+    bare = re.sub(r"^\s*(Tiler_MN|Tiler MN)\s*:", "", text)
+    part = r"_?(\d+)(?:\s*:\s*_?1)?"
+    found = re.fullmatch(rf"\s*\(?\s*{part}\s*[,x]\s*{part}\s*\)?\s*", bare)
+    first, second = (int(found[1]), int(found[2])) if found else (0, 0)
     if first < 1 or second < 1 or first * second > MOST_ELEMENTS:
-        raise OptionError(f"tile={tile!r}; expected two extents of 1 or more")
+        raise OptionError(f"tile={tile!r}; expected two extents, such as (128, 32)")
     return first, second
+
+
+def _items(tile: Any) -> list[Any]:
+    """What a tile's object holds; nothing where it holds nothing."""
+    try:
+        return list(tile)
+    except TypeError:
+        return []
 
 
 def _from_tv(tv: Layout, tile: tuple[int, int]) -> np.ndarray:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cute_gemm._text import named
-from cute_gemm.access import GlobalAccess, SharedAccess
-from cute_gemm.analysis.copy.arguments import Copy, understood
-from cute_gemm.analysis.copy.tiles import Direction, Space, global_access, shared_access
-from cute_gemm.analysis.mends.gmem import mends
+from cute_gemm.analysis.copy.arguments import Copy, read_let, read_tv, read_values, understood
+from cute_gemm.analysis.copy.evaluate import evaluated
+from cute_gemm.analysis.copy.mends import copy_mends
+from cute_gemm.analysis.copy.partners import assumed_partners, partner
+from cute_gemm.analysis.copy.tiles import Direction, Space
 from cute_gemm.analysis.rows import AccessRow, copy_table, findings, make_row
 from cute_gemm.analysis.shown import Paged
 from cute_gemm.analysis.tables import Cell, Findings, Pairs
-from cute_gemm.cute import choose
-from cute_gemm.cute.atoms import universal
-from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.notation import parse
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.analysis.html import Page
@@ -85,7 +83,7 @@ class CopyReport(Paged):
             **named(self, "base_alignment", "coalesced", "conflict_free", "bits"),
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
-            "mends": [[asdict(mend) for mend in found] for found in self.mends],
+            "mends": [[mend.to_dict() for mend in found] for found in self.mends],
         }
 
     @property
@@ -148,8 +146,9 @@ class CopyReport(Paged):
 
 def analyze_copy(
     *, tensor: Any, threads: Any = None, values: Any = None, atom: str, dtype: Any = "float16",
-    space: Space | None = None, direction: Direction | None = None, base_alignment: int = 256,
-    tile: Any = None, tv: Any = None, smem: Any = None,
+    space: Space | None = None, direction: Direction | None = None,
+    base_alignment: int | None = None, tile: Any = None, tv: Any = None, smem: Any = None,
+    reader: str | None = None, writer: str | None = None, let: Any = None,
 ) -> CopyReport:  # fmt: skip
     """Say of a tiled copy whether it is coalesced and free of bank conflicts, and what mends it.
 
@@ -159,8 +158,8 @@ def analyze_copy(
     Parameters
     ----------
     tensor
-        Layout of a tile, in elements: two modes, hierarchical or not, swizzled or not. The copy is
-        repeated over it.
+        Layout of a tile, in elements: two modes, hierarchical or not, swizzled or not, or three
+        with stages, all of which are copied. The copy is repeated over it.
     threads, values
         As ``make_tiled_copy`` takes them: ``(m, n) -> thread`` and ``(m, n) -> value``; one mode
         stands for ``(T, 1)``. For ldmatrix and stmatrix they say what the registers of the threads
@@ -173,20 +172,29 @@ def analyze_copy(
         ``"ldmatrix.x4.trans"``, ``"stmatrix.x2"``, ..., or CuTe's name
         (``"SM75_U32x4_LDSM_N"``, ``"UniversalCopy<uint128_t>"``).
     dtype
-        Of an element.
+        Of an element: of this package, or any of 1, 2, 4, 8 or 16 bytes by PTX's or CuTe's name.
     space, direction
         ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, where atom and tensor leave it
         open: a plain copy loads, cp.async is seen from global memory unless the tensor is in
         shared.
     base_alignment
-        Bytes, a power of two, that divide the address of the tensor in global memory. (Shared
-        memory is taken to be aligned to 128 bytes.)
+        Bytes, a power of two, that divide the address of the tensor in global memory. Left out:
+        what its text says, by the pointer's address or else by the alignment of its type, and 256
+        where it says nothing. (Shared memory whose text says nothing is aligned to 128 bytes.)
     tile, tv
         Instead of ``threads`` and ``values``: the tile that one copy covers, and ``(thread, value)
         -> coordinate`` in it, first mode fastest (CuTe's Tiler_MN and TiledLayout_TV).
     smem
         Layout of the same tile in shared memory, for a copy from global memory into it: a second
-        row, of the stores there.
+        row, of the stores there. Of several stages the first is looked at.
+    reader, writer
+        What loads from, or stores to, the same tile in shared memory, so that no mend is at its
+        cost: an ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a plain atom with its threads
+        and values, ``"ld.shared.64 threads (8,4):(4,1) values (1,2)"``. Left out: 16-byte
+        ``cp.async`` are taken to be read by ldmatrix, and what ldmatrix reads to be stored by
+        16-byte vectors, where a layout serves both; of plain accesses nothing is assumed.
+    let
+        What dynamic ``?`` stand for: an integer for all, or several in their order in each text.
 
     Returns
     -------
@@ -220,16 +228,20 @@ def analyze_copy(
     'threads (32,4):(4,1), values (1,8), cp.async of 128 bits'
     """
     copy = understood(
-        tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem
+        tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem, let
     )
-    accesses, tiled = _accesses(copy)
-    wider = copy.atom.kind if copy.atom.kind == "cp.async" else ""
-    found = mends(accesses, len(tiled.partition), copy.layout, tiled, wider)
+    accesses, tiled = evaluated(copy)
+    beside = [partner(reader, copy, "load")] if reader else []
+    beside += [partner(writer, copy, "store")] if writer else []
+    found = copy_mends(copy, beside or assumed_partners(copy, accesses))
     rows = tuple(map(make_row, accesses, found))
+    shown = [_shown(layout, read_let(let)) for layout in (tensor, threads, smem)]
+    held = values if tv is None else tv
+    read = read_values if tv is None else read_tv
     return CopyReport(
-        _shown(tensor), copy.atom.text, copy.dtype, _shown(threads),
-        _shown(tv if threads is None else values), _shown(smem), tiled.tile, base_alignment, rows,
-        (*findings(rows), *_widths(rows[0], copy)),
+        shown[0], copy.atom.text, copy.dtype, shown[1],
+        "" if held is None else str(read(held)), shown[2], tiled.tile,
+        copy.alignment, rows, (*findings(rows), *_widths(rows[0], copy), *_counted(rows)),
     )  # fmt: skip
 
 
@@ -241,94 +253,16 @@ def _widths(first: AccessRow, copy: Copy) -> list[str]:
     return [f"{first.operand}: {what}{first.limit}."]
 
 
-def _shown(layout: Any) -> str:
-    return "" if layout is None else str(parse(layout))
+def _counted(rows: Sequence[AccessRow]) -> list[str]:
+    """What counters show of narrow ``cp.async``, which has the banks of L1 to heed too."""
+    totals = [(row, row.launch.counted_wavefronts, row.launch.wavefronts) for row in rows]
+    return [
+        f"{row.operand}: {row.instruction} of {row.bits} bits: counters show {counted:,} "
+        f"wavefronts in all, not {wavefronts:,}: where it reads, L1 has banks as well."
+        for row, counted, wavefronts in totals
+        if counted is not None and wavefronts is not None and counted > wavefronts
+    ]
 
 
-# -- the accesses ---------------------------------------------------------------------------------
-
-
-def _accesses(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]:
-    """The accesses, with what keeps them from being wider, and the copy that they are of."""
-    atom, bits = copy.atom, 8 * copy.size
-    limit = ""
-    if atom.matrix is not None:
-        rows = replace(copy.tiled, atom=atom.matrix)
-        limit = _matrix_limit(copy, rows)
-        if not limit:
-            return [shared_access(rows, copy.layout, copy.direction)], rows
-        asked = 128 // bits
-    else:
-        asked = max(1, (atom.bits or atom.most) // bits)
-    places = [(copy.layout, copy.space == "shared"), *([(copy.smem, True)] if copy.smem else ())]
-
-    def fits(tiled: TiledCopy) -> bool:
-        found = ((tiled.offsets(layout), shared) for layout, shared in places)
-        # The model of global memory has a verdict on addresses that are no multiple.
-        return all(
-            contiguous(at) and (_aligned(at, copy, shared) or not (shared or atom.bits is None))
-            for at, shared in found
-        )
-
-    width = asked
-    while True:
-        if copy.tiled.partition.shape[1] % width == 0:
-            tiled = replace(copy.tiled, atom=universal("", width * bits))
-            if width == 1 or fits(tiled):
-                break
-        width //= 2
-    if atom.matrix is None and width < asked and atom.bits is not None:
-        limit = (
-            f"{atom.text} needs {asked} elements that lie together, aligned, and a thread has only "
-            f"{width} of them at a time; evaluated is the widest that fits"
-        )
-    elif atom.matrix is None and width * bits < 128:
-        limit = _narrow(copy, width)
-    is_async = atom.kind == "cp.async" and width * bits >= 32
-    plain = {"load": "ld", "store": "st"}[copy.direction]
-    name = "cp.async" if is_async else f"{plain}.{copy.space}"
-    tiled = replace(tiled, atom=choose.copy_atom(name, width * bits))
-    first = shared_access(tiled, copy.layout, copy.direction)
-    accesses: list[GlobalAccess | SharedAccess] = [first]
-    if copy.space == "global":
-        way = copy.direction
-        accesses = [global_access(tiled, copy.layout, way, copy.dtype, copy.alignment)]
-    if copy.smem is not None:
-        accesses.append(shared_access(choose.shared_side(tiled), copy.smem, "store"))
-    return [replace(access, limit=limit) for access in accesses], tiled
-
-
-def _aligned(at: np.ndarray, copy: Copy, shared: bool) -> bool:
-    """Whether every lane's address is a multiple of its vector."""
-    first, width = at[..., 0], at.shape[-1]
-    based = shared or copy.alignment % (width * copy.size) == 0
-    return based and not (first[first >= 0] % width).any()
-
-
-def _matrix_limit(copy: Copy, rows: TiledCopy) -> str:
-    """Why an ldmatrix or stmatrix does not fit; empty when it does."""
-    held, values = rows.bits // rows.element_bits, rows.partition.shape[1]
-    what = "evaluated are plain loads" if copy.direction == "load" else "evaluated are plain stores"
-    if values % held:
-        return f"{rows.atom.name} moves {held} values of a thread, and there are {values}; {what}"
-    at = rows.offsets(copy.layout)
-    if not contiguous(at) or not _aligned(at, copy, True):
-        return (
-            f"{rows.atom.name} takes rows of 16 contiguous bytes, aligned, and the tensor does not "
-            f"have what the threads hold in such rows; {what}"
-        )
-    return ""
-
-
-def _narrow(copy: Copy, width: int) -> str:
-    """What keeps a vector of ``width`` elements from being wider, where no width was missed."""
-    if copy.atom.bits is not None:
-        return f"the atom is {copy.atom.text}"
-    if 2 * width * copy.size * 8 > copy.atom.most:
-        return f"{copy.atom.text} assumes an alignment of {copy.atom.most} bits"
-    values = copy.tiled.partition.shape[1]
-    if values % (2 * width):
-        return f"a thread has {values} value{'s' if values > 1 else ''}"
-    if copy.space == "global" and copy.alignment < 2 * width * copy.size:
-        return f"base address aligned to {copy.alignment} bytes"
-    return f"a thread's values lie together, aligned, only {width} at a time"
+def _shown(layout: Any, let: Sequence[int]) -> str:
+    return "" if layout is None else str(parse(layout, let))

@@ -42,10 +42,21 @@ class AtomName:
     matrix: CopyAtom | None = None
 
 
-_PTX = re.compile(r"(ld|st)\.(global|shared)(?:\.b?(\d+))?|(cp\.async)(?:\.b?(\d+))?")
+_OWN = re.compile(r"(ld|st)\.(global|shared)(?:\.b?(\d+))?|(cp\.async)(?:\.b?(\d+))?")
+#: What PTX puts into the name of a load or store that says nothing of where and how wide.
+_PTX_QUALIFIERS = re.compile(
+    r"weak|volatile|relaxed|acquire|release|cta|cluster|gpu|sys|ca|cg|cs|lu|cv|wb|wt|nc"
+    r"|L1::(?:evict_\w+|no_allocate)|L2::(?:cache_hint|evict_\w+|64B|128B|256B)"
+)
+_PTX_ASYNC = re.compile(
+    r"cp\.async\.(ca|cg)\.shared(?:::(?:cta|cluster))?\.global(?:\.L2::\w+)*"
+    r"(?:\s*\[[^\]]*\]\s*,\s*\[[^\]]*\]\s*,\s*(\d+)\b.*)?"
+)
 _PTX_MATRIX = re.compile(r"(ldmatrix|stmatrix)\b[\w.]*?\.(x[124])\b(\.trans\b)?(?:\.[\w.:]+)?")
 _CPP = re.compile(r"(\w+)(?:<(.*)>)?")
 _DSL_MATRIX = re.compile(r"(Ld|St)Matrix8x8x16bOp\((.*)\)")
+_DSL = re.compile(r"\b(CopyG2SOp|CopyUniversalOp)\b(?:.*\bnum_bits_per_copy\s*=\s*(\d+))?")
+_LEGAL = (8, 16, 32, 64, 128)
 _TYPES = {"float": 32, "double": 64, "half_t": 16, "bfloat16_t": 16, "float2": 64, "float4": 128}
 _TYPES |= {"tfloat32_t": 32, "int": 32, "uint4": 128, "half": 16}
 
@@ -60,7 +71,13 @@ def atom_name(text: str) -> AtomName:
     if wrapped := re.fullmatch(r"Copy_Atom<(.*),[^,<>]*>", name):
         name = wrapped[1].strip()
     cp_async, plain = AtomName(text, "cp.async", "global", "load"), AtomName(text, "universal")
-    if found := _PTX.fullmatch(name):
+    # A report says "cp.async of 128 bits".
+    name = re.sub(r"^(\S+) of (\d+) bits$", r"\1.\2", name)
+    if found := _PTX_ASYNC.fullmatch(name):
+        size = 8 * int(found[2]) if found[2] else None
+        return _sized(cp_async, 128 if found[1] == "cg" and size is None else size, (32, 64, 128))
+    name = _own_name(name)
+    if found := _OWN.fullmatch(name):
         if found[4]:
             return _sized(cp_async, found[5], (32, 64, 128))
         space: Space = "global" if found[2] == "global" else "shared"
@@ -90,10 +107,9 @@ def atom_name(text: str) -> AtomName:
             return replace(plain, most=int(argument) if argument.isdigit() else 128)
         if head == "DefaultCopy":
             return replace(plain, most=8)  # it assumes no alignment
-    if re.fullmatch(r"[\w.]*\bCopyG2SOp(\(.*\))?", name):
-        return cp_async
-    if re.fullmatch(r"[\w.]*\bCopyUniversalOp(\(.*\))?", name):
-        return plain
+    if found := _DSL.search(name):
+        atom = cp_async if found[1] == "CopyG2SOp" else plain
+        return _sized(atom, found[2], (32, 64, 128) if atom is cp_async else _LEGAL)
     raise OptionError(
         f"atom {text!r} is unknown; expected one like 'cp.async.128', 'ld.global', 'st.shared.64', "
         "'ldmatrix.x4.trans', 'stmatrix.x2', or CuTe's name of it, 'SM75_U32x4_LDSM_N', "
@@ -101,9 +117,26 @@ def atom_name(text: str) -> AtomName:
     )
 
 
-def _sized(
-    atom: AtomName, bits: str | int | None, legal: tuple[int, ...] = (8, 16, 32, 64, 128)
-) -> AtomName:
+def _own_name(name: str) -> str:
+    """PTX's name of a load or store as this package has it: ``ld.global.nc.v4.f32`` of 128 bits."""
+    head, *parts = name.split(".")
+    if head not in ("ld", "st") or len(parts) < 2 or parts[-1].isdigit():
+        return name
+    kind = re.fullmatch(r"[bsuf](\d+)(x2)?", parts[-1])
+    if kind is None:
+        return name
+    bits, space = int(kind[1]) * (2 if kind[2] else 1), ""
+    for part in parts[:-1]:
+        if vector := re.fullmatch(r"v([248])", part):
+            bits *= int(vector[1])
+        elif part.partition("::")[0] in ("global", "shared"):
+            space = part.partition("::")[0]
+        elif not _PTX_QUALIFIERS.fullmatch(part):
+            return name
+    return f"{head}.{space}.{bits}"
+
+
+def _sized(atom: AtomName, bits: str | int | None, legal: tuple[int, ...] = _LEGAL) -> AtomName:
     if bits is None:
         return atom
     if int(bits) not in legal:
@@ -115,8 +148,10 @@ def _sized(
 
 def _type_bits(name: str, text: str) -> int:
     """Width of a C++ type."""
-    if found := re.fullmatch(r"u?int(\d+)_t", name):
-        return int(found[1])
+    if found := re.fullmatch(r"u?int(\d+)_t|uint_bit_t<(\d+)>", name):
+        return int(found[1] or found[2])
+    if found := re.fullmatch(r"uint_byte_t<(\d+)>", name):
+        return 8 * int(found[1])
     if name not in _TYPES:
         raise OptionError(f"atom {text!r} copies {name!r}; expected a type such as uint128_t")
     return _TYPES[name]
@@ -125,15 +160,20 @@ def _type_bits(name: str, text: str) -> int:
 # -- from a copy to accesses ----------------------------------------------------------------------
 
 
+#: A type of each size: what a copy costs depends on nothing else of it.
+_OF_SIZE = {1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
+
+
 def global_access(
-    copy: TiledCopy, layout: Layout, direction: Direction, dtype_name: str, alignment: int
+    copy: TiledCopy, layout: Layout, direction: Direction, size: int, alignment: int
 ) -> GlobalAccess:
     """The copy of one tile of a tensor in global memory; ``alignment``: bytes, of element (0, 0).
 
     Memory is described as what it is, one run of elements; a coordinate is an offset in it.
     """
     first = copy.offsets(layout)[..., 0]
-    memory = Matrix("tensor", (layout.cosize, 1), (1, layout.cosize), dtype_name, alignment)
+    extent = int(first.max()) + copy.values
+    memory = Matrix("tensor", (extent, 1), (1, extent), _OF_SIZE[size], alignment)
     return GlobalAccess(
         operand="tensor", direction=direction, instruction=copy.atom.name, bits=copy.bits,
         matrix=memory, tile=memory.shape, axis=0, sweeps=1, unit="CTA",

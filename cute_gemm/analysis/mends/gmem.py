@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from cute_gemm._text import number, percent
+from cute_gemm._text import named, number, percent
 from cute_gemm.access import GlobalAccess, SharedAccess
-from cute_gemm.analysis.copy.tiles import global_access, shared_access
+from cute_gemm.analysis.copy.tiles import shared_access
 from cute_gemm.analysis.mends import smem as shared
 from cute_gemm.analysis.mends.smem import Mend, mend_shared, shared_mend
 from cute_gemm.cute import choose
@@ -36,20 +36,13 @@ __all__ = ["Mend", "mend_shared", "mends"]
 IDEAL = (True, 1.0, 8 * VECTOR)
 
 
-def mends(
-    accesses: Sequence[Access],
-    threads: int = 128,
-    tensor: Layout | None = None,
-    copy: TiledCopy | None = None,
-    instruction: str = "",
-) -> list[tuple[Mend, ...]]:
-    """What would mend each access of a kernel of ``threads`` per CTA, or of a copy.
+def mends(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Mend, ...]]:
+    """What would mend each access of a kernel of ``threads`` per CTA.
 
     All of them are asked about at once: a shared-memory layout is mended for every access of its
     buffer, and a copy into shared memory together with the buffer it fills. One tuple per access,
     the mend of fewest changes first; empty where nothing is to be mended or nothing is known that
-    would. Of a copy of one's own, ``tensor`` and ``copy`` are what its access was made of, and
-    ``instruction`` is what a wider access would be (``"cp.async"``).
+    would.
 
     A global access is to become coalesced and 128 bits wide. Tried are, in this order: the copy
     that `choose` has for the tile, with the widest vectors that memory allows; a leading dimension
@@ -83,7 +76,7 @@ def mends(
             if operand == access.operand != "C"
         }
         buffered = buffers[access.operand] if fills else []
-        copies = _mend_global(access, threads, tensor, copy, instruction, letters, buffered)
+        copies = _mend_global(access, threads, letters, buffered)
         out[index] = tuple(mend for mend, _ in copies)
         # Where no layout frees the whole buffer, what mends the copy may.
         partly = any(mend.figures["conflicts"] for at in fills for mend in out[at])
@@ -126,9 +119,8 @@ class _Candidate(NamedTuple):
 
 
 def _mend_global(
-    access: GlobalAccess, threads: int, tensor: Layout | None, copy: TiledCopy | None,
-    instruction: str, letters: dict[str, str], buffer: Sequence[SharedAccess],
-) -> list[tuple[Mend, list[SharedAccess]]]:  # fmt: skip
+    access: GlobalAccess, threads: int, letters: dict[str, str], buffer: Sequence[SharedAccess]
+) -> list[tuple[Mend, list[SharedAccess]]]:
     """Mends of one global access, each with the accesses of the shared memory that it then fills.
 
     ``letters`` is the op by operand. ``buffer`` are the accesses of the shared memory that is
@@ -139,19 +131,17 @@ def _mend_global(
     size = dtype(access.matrix.dtype).bytes
     if now.worst is None or best == IDEAL:
         return []
-    if not instruction:
-        narrow = access.bits < 32 and access.direction == "load" and access.unit == "k-tile"
-        instruction = "cp.async" if narrow else access.instruction
-    layout = tensor or Layout(access.tile, access.matrix.stride)
-    here = _Place(layout, access.matrix.alignment)
-    change = _Change(access, here.extents, copy, threads, instruction, size)
+    narrow = access.bits < 32 and access.direction == "load" and access.unit == "k-tile"
+    instruction = "cp.async" if narrow else access.instruction
+    here = _Place(Layout(access.tile, access.matrix.stride), access.matrix.alignment)
+    change = _Change(access, here.extents, threads, instruction, size)
 
     rounds: tuple[Callable[[], Iterable[_Place]], ...] = (
         lambda: [here],
         lambda: [*_padded(here, size), *_aligned(here)],
-        lambda: [both for padded in _padded(here, size) for both in _aligned(padded)],
+        lambda: [both for wider in _padded(here, size) for both in _aligned(wider)],
         lambda: _longer(here, size),
-        lambda: _turned(access, here, tensor is not None, letters, size),
+        lambda: _turned(access, here, letters, size),
     )
     found: list[tuple[Mend, list[SharedAccess]]] = []
     for places in rounds:
@@ -167,7 +157,8 @@ def _mend_global(
             best = max(best, quality)
             word, home = _home(choice, buffer, size) if buffer else ("", [])
             words = (*choice.words, word) if word else choice.words
-            found.append((_global_mend(words, choice.access, analysis), home))
+            mend = global_mend(", ".join(words), choice.access, analysis)
+            found.append((replace(mend, made=choice.access), home))
     return found
 
 
@@ -177,22 +168,41 @@ def _quality(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[bool, fl
     return found.aligned, ideal, access.bits
 
 
-def _global_mend(words: Iterable[str], access: GlobalAccess, found: gmem.GlobalAnalysis) -> Mend:
+def global_mend(what: str, access: GlobalAccess, found: gmem.GlobalAnalysis) -> Mend:
+    """The mend after which a global access is this one."""
     judged = found.judged
     sectors, ideal = (x / judged.requests for x in (judged.sectors, judged.ideal_sectors))
-    reading = f"{number(sectors)} sectors per request, ideal {number(ideal)}, "
     figures = {"bits": access.bits, "requests": found.tile.requests, "sectors": sectors}
     figures |= {"ideal_sectors": ideal, "efficiency": judged.efficiency}
-    return Mend(", ".join(words), reading + percent(judged.efficiency), figures)
+    of_l2 = ""
+    if judged.l2_sectors != judged.sectors:
+        figures["l2_sectors"] = judged.l2_sectors / judged.requests
+        of_l2 = f" ({number(figures['l2_sectors'])} of L2)"
+    reading = f"{number(sectors)} sectors per request{of_l2}, ideal {number(ideal)}, "
+    return Mend(what, reading + percent(judged.efficiency), figures)
+
+
+def of_part(mended: Sequence[Mend], part: GlobalAccess) -> tuple[Mend, ...]:
+    """The mends of one part of a copy as another part has them; those that mend it too."""
+    now, found = _quality(part, gmem.analyze(part)), []
+    for mend in mended:
+        if mend.made is None:
+            continue
+        changed = named(mend.made, "matrix", "tile", "coords", "axis", "bits", "instruction")
+        same = np.array_equal(part.coords, mend.made.coords)
+        access = replace(part, **changed, targets=part.targets if same else None)
+        analysis = gmem.analyze(access)
+        if analysis.judged.requests and _quality(access, analysis) > now:
+            found.append(replace(global_mend(mend.what, access, analysis), made=access))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
 class _Change:
-    """How a copy is changed, and what access that makes; ``copy`` is one of one's own."""
+    """How a copy is changed, and what access that makes."""
 
     access: GlobalAccess
     extents: tuple[int, int]  # of the tile
-    copy: TiledCopy | None
     threads: int
     instruction: str
     size: int
@@ -218,7 +228,7 @@ class _Change:
 
     def whole(self, axis: int, width: int) -> bool:
         """Whether vectors end where the matrix does: stores must not pass it."""
-        free = self.copy is not None or self.access.direction == "load"
+        free = self.access.direction == "load"
         # Of the matrix too: the report may look at a region of full tiles alone.
         ends = self.access.region[axis], self.access.matrix.shape[axis]
         return free or not any(end % width for end in ends)
@@ -228,9 +238,6 @@ class _Change:
         old = self.access
         if place.extents != self.extents:
             return None
-        if self.copy is not None:
-            fits = contiguous(self.copy.offsets(place.layout))
-            return self.made(place, self.copy, old.axis) if fits else None
         stride: Any = place.layout.stride
         if old.bits > 8 * self.size and stride[old.axis] != 1:
             return None
@@ -238,10 +245,6 @@ class _Change:
 
     def made(self, place: _Place, copy: TiledCopy, axis: int) -> GlobalAccess:
         """The access that ``copy`` is."""
-        old = self.access
-        if self.copy is not None:
-            layout, alignment = place.layout, place.alignment
-            return global_access(copy, layout, old.direction, old.matrix.dtype, alignment)
         # Its targets are side by side, where the new layout puts them.
         return replace(
             self.in_matrix(place), tile=place.extents, coords=copy.requests(place.extents),
@@ -266,7 +269,7 @@ def _widths(place: _Place, axis: int, size: int) -> Iterator[int]:
         width //= 2
 
 
-def _strides(layout: Layout) -> tuple[tuple[int, int], int] | None:
+def strides(layout: Layout) -> tuple[tuple[int, int], int] | None:
     """The two strides of a layout that has just two, one of them 1, and which mode is the other."""
     stride: Any = layout.coalesced().stride
     if layout.swizzle or not isinstance(stride, tuple) or len(stride) != 2 or 1 not in stride:
@@ -274,60 +277,72 @@ def _strides(layout: Layout) -> tuple[tuple[int, int], int] | None:
     return (stride, int(stride[0] == 1)) if all(isinstance(x, int) for x in stride) else None
 
 
-def _with_pitch(layout: Layout, pitch: int, pitched: int) -> Layout:
+def with_pitch(layout: Layout, pitch: int, pitched: int) -> Layout:
+    """A layout of the same extents whose mode ``pitched`` has this stride, and the other 1."""
     return Layout(layout.extents, (1, pitch) if pitched else (pitch, 1))
 
 
-def _padded(place: _Place, size: int) -> Iterator[_Place]:
-    """The tile in a matrix whose leading dimension is padded."""
-    found = _strides(place.layout)
+def padded(layout: Layout, size: int) -> Iterator[tuple[Layout, str]]:
+    """A tile in a matrix whose leading dimension is padded, no shorter than the tile's rows."""
+    found = strides(layout)
     if found is None:
         return
-    strides, pitched = found
-    pitch = strides[pitched]
+    pitch, rows = found[0][found[1]], layout.extents[1 - found[1]]
     for granule in (VECTOR, gmem.SECTOR, gmem.LINE):
         step = granule // gcd(granule, size)
-        if pitch % step:
-            padded = -(-pitch // step) * step
-            words = (f"leading dimension {padded}, a multiple of {granule} bytes",)
-            yield _Place(_with_pitch(place.layout, padded, pitched), place.alignment, words)
+        wider = -(-max(pitch, rows) // step) * step
+        if wider != pitch:
+            yield (
+                with_pitch(layout, wider, found[1]),
+                f"leading dimension {wider}, a multiple of {granule} bytes",
+            )
+
+
+def aligned(alignment: int) -> Iterator[tuple[int, str]]:
+    """Better alignments of a base address."""
+    for better in (VECTOR, gmem.SECTOR, gmem.LINE):
+        if better > alignment:
+            yield better, f"base address aligned to {better} bytes"
+
+
+def longer(layout: Layout, size: int) -> Iterator[tuple[Layout, str]]:
+    """A tile that holds whole sectors along the contiguous mode, where rows have room for that."""
+    found = strides(layout)
+    if found is None:
+        return
+    unit, shape = 1 - found[1], list(layout.extents)
+    if shape[unit] * size % gmem.SECTOR:
+        shape[unit] = -(-shape[unit] * size // gmem.SECTOR) * gmem.SECTOR // size
+        if shape[unit] <= found[0][found[1]]:
+            yield Layout(tuple(shape), found[0]), f"a tile of ({shape[0]},{shape[1]})"
+
+
+def _padded(place: _Place, size: int) -> Iterator[_Place]:
+    for layout, said in padded(place.layout, size):
+        yield _Place(layout, place.alignment, (said,))
 
 
 def _aligned(place: _Place) -> Iterator[_Place]:
-    """The tile in a matrix whose base address is better aligned."""
-    for alignment in (VECTOR, gmem.SECTOR, gmem.LINE):
-        if alignment > place.alignment:
-            words = (*place.words, f"base address aligned to {alignment} bytes")
-            yield _Place(place.layout, alignment, words)
+    for alignment, said in aligned(place.alignment):
+        yield _Place(place.layout, alignment, (*place.words, said))
 
 
 def _longer(place: _Place, size: int) -> Iterator[_Place]:
-    """A tile that holds whole sectors along the contiguous mode."""
-    found = _strides(place.layout)
-    if found is None:
-        return
-    unit, shape = 1 - found[1], list(place.layout.extents)
-    if shape[unit] * size % gmem.SECTOR:
-        shape[unit] = -(-shape[unit] * size // gmem.SECTOR) * gmem.SECTOR // size
-        words = (f"a tile of ({shape[0]},{shape[1]})",)
-        yield _Place(Layout(tuple(shape), found[0]), place.alignment, words)
+    for layout, said in longer(place.layout, size):
+        yield _Place(layout, place.alignment, (said,))
 
 
 def _turned(
-    access: GlobalAccess, place: _Place, flat: bool, letters: dict[str, str], size: int
+    access: GlobalAccess, place: _Place, letters: dict[str, str], size: int
 ) -> Iterator[_Place]:
     """The tile in the storage that is contiguous the other way."""
-    found = _strides(place.layout)
+    found = strides(place.layout)
     if found is None:
         return
-    strides, pitched = found
-    unit = 1 - pitched
-    if flat:
-        turned = _with_pitch(place.layout, strides[pitched], unit)
-        yield _Place(turned, place.alignment, (f"tensor {turned}",))
-        return
-    step, matrix = gmem.SECTOR // size, access.matrix
-    turned = _with_pitch(place.layout, max(step, -(-matrix.shape[pitched] // step) * step), unit)
+    pitched = found[1]
+    step, matrix = max(1, gmem.SECTOR // size), access.matrix
+    pitch = max(step, -(-matrix.shape[pitched] // step) * step)
+    turned = with_pitch(place.layout, pitch, 1 - pitched)
     stored = f"{matrix.name} {matrix.modes[pitched]}-major"
     if matrix.name == "C":
         words = (f'order="{"C" if pitched else "F"}", {stored}',)

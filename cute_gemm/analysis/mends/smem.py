@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import product, repeat
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm._text import number
+from cute_gemm._text import named, number
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.choose import ROW, VECTOR
@@ -19,7 +20,7 @@ from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile
 from cute_gemm.model import smem
 
 if TYPE_CHECKING:
-    from cute_gemm.access import SharedAccess
+    from cute_gemm.access import GlobalAccess, SharedAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,17 @@ class Mend:
     what: str
     reading: str
     figures: dict[str, float] = field(hash=False)
+    #: Of a copy of one's own: the arguments of ``analyze_copy`` that differ then.
+    change: dict[str, Any] = field(default_factory=dict, hash=False)
+    #: Of a kernel's global access: what it is then.
+    made: GlobalAccess | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.what} ({self.reading})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what it is and what is read then, by name."""
+        return named(self, "what", "reading", "figures", "change")
 
 
 class Home(NamedTuple):
@@ -88,7 +97,7 @@ def mend_shared(
         return [()] * len(accesses)
     layout, size = accesses[0].layout, accesses[0].element_bits // 8
     assert layout is not None
-    found = [search(wants, size, kind, layout) for kind in (_swizzled, _atoms, _padded)]
+    found = [search(wants, size, kind, layout) for kind in (swizzled, atoms, padded)]
     homes = [home for home in found if home and home.excess == 0]
     if not homes:
         present = _excess(wants, size, layout.table())
@@ -213,6 +222,32 @@ def _search(
     return fewest
 
 
+def ranked(
+    wants: Sequence[Want], size: int, kind: Kind, layout: Layout, most: int
+) -> Iterator[Home]:
+    """Up to ``most`` candidates without a conflict, else those of fewest; vectors stay whole."""
+    others: list[Home] = []
+    counted = set()
+    free = 0
+    for what, new in kind(layout, wants, size):
+        words = new.shape, new.stride, _of_words(new.swizzle, size)
+        if words in counted:  # no better than the one before
+            continue
+        counted.add(words)
+        table = new.table()
+        if not all(want.whole(table) for want in wants):
+            continue
+        home = Home(what, new, _excess(wants, size, table))
+        if home.excess:
+            others.append(home)
+            continue
+        yield home
+        free += 1
+        if free == most:
+            return
+    yield from sorted(others, key=attrgetter("excess"))[: max(1, (most - free) // 4)]
+
+
 def _of_words(swizzle: Swizzle | None, size: int) -> Swizzle | None:
     """What a swizzle of elements does to 4-byte words: its bits within a word change no bank."""
     if swizzle is None:
@@ -237,40 +272,46 @@ def _swizzles(wants: Sequence[Want], size: int, extent: int) -> list[Swizzle]:
     return sorted(found, key=lambda swizzle: (swizzle.bits, abs(swizzle.shift - 3), swizzle.base))
 
 
-def _swizzled(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[str, Layout]]:
+def swizzled(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[str, Layout]]:
     """The same layout with each swizzle."""
     old = layout.swizzle
-    for swizzle in (None, *_swizzles(wants, size, layout.affine.cosize)):
-        if swizzle != old:
-            new = Layout(layout.shape, layout.stride, swizzle)
+    # A swizzle needs no more than the rows have with what lies between them.
+    room = max((extent * stride for extent, stride in layout.leaves), default=1)
+    for swizzle in (None, *_swizzles(wants, size, max(room, 1))):
+        if swizzle != old and not (layout.offset and swizzle is None):
+            new = Layout(layout.shape, layout.stride, swizzle, layout.offset)
             what = f"{swizzle} in place of {old}" if swizzle and old else "a swizzle"
             yield f"{what if swizzle else 'no swizzle'}: {new}", new
 
 
-def _axes(wants: Sequence[Want]) -> list[int]:
-    """The modes along which rows of a layout may run."""
-    return sorted({want.axis for want in wants if want.axis is not None}) or [0, 1]
+def _axes(wants: Sequence[Want], layout: Layout) -> list[int]:
+    """The modes along which rows of a layout may run, that of the present ones first."""
+    axes = {want.axis for want in wants if want.axis is not None} or {0, 1}
+    return sorted(axes, key=lambda axis: (axis != choose.contiguous_axis(layout), axis))
 
 
-def _atoms(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[str, Layout]]:
+def atoms(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[str, Layout]]:
     """Swizzled atoms, repeated over the tile: what a kernel with such reads has, then others."""
     extents = layout.extents
-    for atom in (*_chosen(extents, wants, size), *_tried(extents, wants, size)):
+    axes = _axes(wants, layout)
+    for atom in (*_chosen(extents, axes, wants, size), *_tried(axes, wants, size)):
         if all(extent % step == 0 for extent, step in zip(extents, atom.extents, strict=True)):
             yield f"{atom}, tiled to ({extents[0]},{extents[1]})", tile_to_shape(atom, extents)
 
 
-def _chosen(extents: tuple[int, ...], wants: Sequence[Want], size: int) -> Iterator[Layout]:
+def _chosen(
+    extents: tuple[int, ...], axes: Sequence[int], wants: Sequence[Want], size: int
+) -> Iterator[Layout]:
     """What kernels that read as these do build from."""
     instructions = {(want.instruction, want.bits) for want in wants}
-    for axis in _axes(wants):
+    for axis in axes:
         for by in (choose.reader(size, axis), universal("ld.shared", 8 * VECTOR)):
             if (by.name, by.bits) in instructions:
                 yield choose.swizzled_atom(size, extents, axis, by)
 
 
-def _tried(extents: tuple[int, ...], wants: Sequence[Want], size: int) -> Iterator[Layout]:
-    for axis, row, rows in product(_axes(wants), (128, 64, 32, 16), (8, 16)):
+def _tried(axes: Sequence[int], wants: Sequence[Want], size: int) -> Iterator[Layout]:
+    for axis, row, rows in product(axes, (128, 64, 32, 16), (8, 16)):
         row //= size
         if row >= _widest(wants):
             plain = row_major(rows, row) if axis else column_major(row, rows)
@@ -278,12 +319,14 @@ def _tried(extents: tuple[int, ...], wants: Sequence[Want], size: int) -> Iterat
                 yield Layout(plain.shape, plain.stride, swizzle)
 
 
-def _padded(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[str, Layout]]:
+def padded(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[str, Layout]]:
     """Rows of the tile, padded."""
-    extents = layout.extents
-    step = max(_widest(wants), 4 // size, 1)
-    for axis in _axes(wants):
-        for padding in range(step, ROW // size + 1, step):
+    extents, widest = layout.extents, _widest(wants)
+    words = max(widest, smem.WORD // size, 1)
+    every = range(widest, ROW // size + 1, widest)
+    steps = sorted(every, key=lambda step: (step % words > 0, step))
+    for axis in _axes(wants, layout):
+        for padding in steps:
             pitch = extents[axis] + padding
             new = Layout(extents, (pitch, 1) if axis else (1, pitch))
             yield f"{new}, rows padded by {padding * size} bytes", new
@@ -291,7 +334,7 @@ def _padded(layout: Layout, wants: Sequence[Want], size: int) -> Iterator[tuple[
 
 def anew(wants: Sequence[Want], size: int, layout: Layout) -> Home | None:
     """The best home of atoms for a tile of the extents of ``layout``."""
-    return search(wants, size, _atoms, row_major(*layout.extents))
+    return search(wants, size, atoms, row_major(*layout.extents))
 
 
 def _widest(wants: Sequence[Want]) -> int:

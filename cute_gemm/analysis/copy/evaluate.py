@@ -1,0 +1,124 @@
+"""The accesses that a copy of one's own makes, by the widest instruction that fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cute_gemm.access import GlobalAccess, SharedAccess
+from cute_gemm.analysis.copy.arguments import Copy
+from cute_gemm.analysis.copy.tiles import global_access, shared_access
+from cute_gemm.cute import choose
+from cute_gemm.cute.atoms import universal
+from cute_gemm.cute.copies import TiledCopy, contiguous
+from cute_gemm.cute.layout import Layout
+
+
+def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]:
+    """The accesses, with what keeps them from being wider, and the copy that they are of."""
+    atom, bits = copy.atom, 8 * copy.size
+    limit = ""
+    if atom.matrix is not None:
+        rows = replace(copy.tiled, atom=atom.matrix)
+        limit = _matrix_limit(copy, rows)
+        if not limit:
+            return [_shared(rows, copy.layout, copy.direction, copy.alignment)], rows
+    asked = asked_width(copy)
+    width = asked
+    while True:
+        if copy.tiled.partition.shape[1] % width == 0:
+            tiled = replace(copy.tiled, atom=universal("", width * bits))
+            if width == 1 or _fits(tiled, copy, width == asked and atom.bits is not None):
+                break
+        width //= 2
+    if atom.matrix is None and width < asked and atom.bits is not None:
+        limit = (
+            f"{atom.text} needs {asked} elements that lie together, aligned, and a thread has only "
+            f"{width} of them at a time; evaluated is the widest that fits"
+        )
+    elif atom.matrix is None and width * bits < 128:
+        limit = _narrow(copy, width)
+    is_async = atom.kind == "cp.async" and width * bits >= 32
+    plain = {"load": "ld", "store": "st"}[copy.direction]
+    name = "cp.async" if is_async else f"{plain}.{copy.space}"
+    tiled = replace(tiled, atom=choose.copy_atom(name, width * bits))
+    if copy.space == "shared":
+        first = _shared(tiled, copy.layout, copy.direction, copy.alignment)
+        return [replace(first, limit=limit)], tiled
+    way = copy.direction
+    load = global_access(tiled, copy.layout, way, copy.size, copy.alignment)
+    load = replace(load, limit=limit)
+    if copy.smem is None:
+        return [load], tiled
+    side = choose.shared_side(tiled)
+    store = replace(_shared(side, copy.smem, "store", copy.smem_alignment), limit=limit)
+    legal = not (store.offsets[store.offsets >= 0] % (store.bits // 8)).any()
+    if is_async and legal:  # what it costs on one side depends on the other
+        load = replace(load, targets=store.offsets)
+        store = replace(store, source=load)
+    return [load, store], tiled
+
+
+def asked_width(copy: Copy) -> int:
+    """Elements of the vector that is asked for."""
+    bits = 128 if copy.atom.matrix is not None else copy.atom.bits or copy.atom.most
+    return max(1, bits // (8 * copy.size))
+
+
+def _shared(tiled: TiledCopy, layout: Layout, direction: str, alignment: int) -> SharedAccess:
+    """The access of a tile whose address is a multiple of ``alignment`` and no more."""
+    access = shared_access(tiled, layout, direction)  # type: ignore[arg-type]
+    if alignment >= choose.VECTOR:
+        return access
+    at = access.offsets
+    return replace(access, offsets=np.where(at < 0, -1, at + alignment))
+
+
+def _fits(tiled: TiledCopy, copy: Copy, misaligned: bool) -> bool:
+    """Whether its vectors lie together and, unless they may be misaligned, are legal.
+
+    The model has a verdict on addresses that are no multiple of what was asked for.
+    """
+    places = [(copy.layout, copy.alignment)]
+    if copy.smem is not None:
+        places.append((copy.smem, copy.smem_alignment))
+    found = ((tiled.offsets(layout), alignment) for layout, alignment in places)
+    return all(
+        contiguous(at) and (misaligned or _aligned(at, alignment, copy.size))
+        for at, alignment in found
+    )
+
+
+def _aligned(at: np.ndarray, alignment: int, size: int) -> bool:
+    """Whether every lane's address is a multiple of its vector."""
+    first, width = at[..., 0], at.shape[-1]
+    return alignment % (width * size) == 0 and not (first[first >= 0] % width).any()
+
+
+def _matrix_limit(copy: Copy, rows: TiledCopy) -> str:
+    """Why an ldmatrix or stmatrix does not fit; empty when it does."""
+    held, values = rows.bits // rows.element_bits, rows.partition.shape[1]
+    what = "evaluated are plain loads" if copy.direction == "load" else "evaluated are plain stores"
+    if values % held:
+        return f"{rows.atom.name} moves {held} values of a thread, and there are {values}; {what}"
+    if not contiguous(rows.offsets(copy.layout)):
+        return (
+            f"{rows.atom.name} takes rows of 16 contiguous bytes, and the tensor does not have "
+            f"what the threads hold in such rows; {what}"
+        )
+    return ""
+
+
+def _narrow(copy: Copy, width: int) -> str:
+    """What keeps a vector of ``width`` elements from being wider, where no width was missed."""
+    if copy.atom.bits is not None:
+        return f"the atom is {copy.atom.text}"
+    if 2 * width * copy.size * 8 > copy.atom.most:
+        return f"{copy.atom.text} assumes an alignment of {copy.atom.most} bits"
+    values = copy.tiled.partition.shape[1]
+    if values % (2 * width):
+        return f"a thread has {values} value{'s' if values > 1 else ''}"
+    if copy.alignment < 2 * width * copy.size:
+        return f"base address aligned to {copy.alignment} bytes"
+    return f"a thread's values lie together, aligned, only {width} at a time"

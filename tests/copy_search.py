@@ -1,0 +1,287 @@
+"""Random copies, their mends asked about again, and a plain search beside the mends.
+
+``python tests/copy_search.py --copies 5000`` prints how many mends are refuted, and how many bad
+rows a search over swizzles, pitches and thread layouts mends where the report does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.analysis.copy.arguments import Copy, understood
+from cute_gemm.analysis.copy.evaluate import evaluated
+from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
+from cute_gemm.analysis.rows import AccessRow, make_row
+from cute_gemm.cute.layout import Layout, Swizzle
+from cute_gemm.cute.notation import parse
+from cute_gemm.errors import GemmError
+
+Question = dict[str, Any]
+SIZES = {"int8": 1, "float16": 2, "float32": 4, "float64": 8}
+_ASKED = ("tensor", "threads", "values", "atom", "dtype", "space", "direction", "base_alignment",
+          "tile", "tv", "smem", "let")  # fmt: skip
+
+
+# -- random copies --------------------------------------------------------------------------------
+
+
+def random_question(rng: random.Random) -> Question:
+    """A copy that `analyze_copy` takes: global, shared, or from one into the other."""
+    while True:
+        question = _random(rng)
+        try:
+            asked(question)
+        except GemmError:
+            continue
+        return question
+
+
+def _random(rng: random.Random) -> Question:
+    dtype = rng.choice(list(SIZES))
+    extents = rng.choice([8, 16, 24, 32, 64, 128]), rng.choice([4, 6, 8, 16, 32, 64])
+    extents = extents if rng.random() < 0.6 else extents[::-1]
+    kind = rng.choice(["ld.global", "st.global", "cp.async", "cp.async", "ld.shared", "st.shared",
+                       "ldmatrix", "both"])  # fmt: skip
+    question: Question = {"dtype": dtype, "tensor": str(_layout(rng, extents, kind))}
+    if kind == "ldmatrix":
+        trans = ".trans" * (dtype == "float16" and rng.random() < 0.4)
+        question["atom"] = f"{rng.choice(['ld', 'st'])}matrix.x{rng.choice([1, 2, 4])}{trans}"
+        return question
+    threads = rng.choice([1, 2, 4, 8, 16, 32]), rng.choice([1, 2, 3, 4, 8, 16])
+    order = (1, threads[0]) if rng.random() < 0.5 else (threads[1], 1)
+    vector = rng.choice([1, 1, 2, 4, 8, 16 // SIZES[dtype]])
+    value = rng.choice([(vector, 1), (1, vector)])
+    question["threads"] = str(Layout(threads, order))
+    question["values"] = str(Layout(value, (1, value[0])))
+    width = rng.choice(["", "", f".{8 * vector * SIZES[dtype]}", ".128"])
+    question["atom"] = ("ld.global" if kind == "both" else kind) + width
+    if kind in ("both", "cp.async") and rng.random() < 0.7:
+        question["smem"] = str(_layout(rng, extents, "smem"))
+    if rng.random() < 0.2:
+        question["base_alignment"] = rng.choice([8, 16, 32])
+    return question
+
+
+def _layout(rng: random.Random, extents: tuple[int, int], kind: str) -> Layout:
+    rows = rng.random() < 0.5
+    shared = kind in ("smem", "ld.shared", "st.shared", "ldmatrix")
+    step = 2 if rng.random() < 0.06 else 1
+    padding = rng.choice([0, 0, 1, 2, 4, 5, 8, 16] if shared else [0, 1, 3, 4, 8, 40, 4096])
+    pitch = step * extents[rows] + padding
+    pitch = 5 if rng.random() < 0.03 else pitch
+    stride: Any = (pitch, step) if rows else (step, pitch)
+    shape: Any = extents
+    if rng.random() < 0.1 and extents[0] % 4 == 0:  # the first mode in two
+        apart = extents[0] // 4 * stride[0] + rng.choice([0, 8])
+        if rows or apart * 4 <= stride[1]:
+            shape, stride = ((extents[0] // 4, 4), extents[1]), ((stride[0], apart), stride[1])
+    swizzle = None
+    if shared and rng.random() < 0.3:
+        bits = rng.randint(1, 3)
+        swizzle = Swizzle(bits, rng.randint(0, 4), rng.randint(bits, 5))
+    return Layout(shape, stride, swizzle)
+
+
+def asked(question: Question) -> Copy:
+    """A question, understood."""
+    given = {name: question.get(name) for name in _ASKED}
+    return understood(**given | {"dtype": question.get("dtype", "float16")})
+
+
+def aliases(layout: Layout) -> bool:
+    """Whether two elements share a place."""
+    return len(np.unique(layout.table())) != layout.size
+
+
+def rows_of(copy: Copy) -> list[AccessRow]:
+    """What a copy costs, by the evaluation of reports and without mends."""
+    return [make_row(access) for access in evaluated(copy)[0]]
+
+
+# -- mends, asked about again ---------------------------------------------------------------------
+
+
+def paid(row: AccessRow) -> int:
+    """Sectors of L1 and L2, or wavefronts, of the whole copy."""
+    total = row.launch
+    if row.space == "global":
+        return (total.sectors or 0) + (total.l2_sectors or 0)
+    return max(total.wavefronts or 0, total.counted_wavefronts or 0)
+
+
+def refutations(question: Question, report: CopyReport | None = None) -> list[str]:
+    """Why mends of a copy do not hold: one text for each that does not."""
+    report = report or analyze_copy(**question)
+    found = []
+    for index, mends in enumerate(report.mends):
+        for mend in mends:
+            wrong = refuted(question, report, index, mend)
+            if wrong:
+                found.append(f"{wrong}: {mend} of {question}")
+    return found
+
+
+def refuted(question: Question, report: CopyReport, index: int, mend: Any) -> str:
+    """Why a mend does not hold; empty when it does."""
+    try:
+        copy = asked(question | mend.change)
+    except GemmError as error:
+        return f"refused ({error})"
+    again = rows_of(copy)  # analyze_copy(**question | mend.change).rows, without its mends
+    row = again[index]
+    for argument, layout in (("tensor", copy.layout), ("smem", copy.smem)):
+        if argument in mend.change and layout is not None and aliases(layout):
+            return f"{argument} is not injective"
+    if any(row.verdict == "misaligned" for row in again):
+        return "misaligned"
+    for name, figure in mend.figures.items():
+        if getattr(row, name) != figure:
+            return f"{name} is {getattr(row, name)}, not {figure}"
+    for text in mend.change.values():
+        if text and ":" in str(text) and parse(text) != parse(str(text)):
+            return f"{text} does not parse"
+    if any(row.verdict == "misaligned" for row in report.rows):
+        return ""
+    size, before = asked(question).layout.size, copy.layout.size
+    costs = [(paid(new) * size, paid(old) * before)
+             for new, old in zip(again, report.rows, strict=True)]  # fmt: skip
+    if any(new > old for new, old in costs):
+        return f"worse than before: {costs}"
+    requests = row.launch.requests * size, report.rows[index].launch.requests * before
+    if costs[index][0] == costs[index][1] and requests[0] >= requests[1]:
+        return f"no cheaper: {costs}"
+    return ""
+
+
+# -- a plain search -------------------------------------------------------------------------------
+
+
+def variants(question: Question) -> Iterator[Question]:
+    """Other thread layouts, other swizzles and pitches of the tile in shared memory, pitches."""
+    copy = asked(question)
+    home = copy.layout if copy.space == "shared" else copy.smem
+    name = "tensor" if copy.space == "shared" else "smem"
+    if home is not None:
+        for bits in range(1, 6):
+            for base in range(5):
+                for shift in range(bits, 6):
+                    swizzle = Swizzle(bits, base, shift)
+                    yield {name: str(Layout(home.shape, home.stride, swizzle))}
+        for axis in (0, 1):
+            for pitch in range(home.extents[axis], home.extents[axis] + 33):
+                yield {name: str(Layout(home.extents, (pitch, 1) if axis else (1, pitch)))}
+    flat = all(isinstance(step, int) for step in copy.layout.stride)  # type: ignore[union-attr]
+    if copy.space == "global" and flat and 1 in copy.layout.stride:  # type: ignore[operator]
+        axis = copy.layout.stride.index(1)
+        pitch: Any = copy.layout.stride[1 - axis]
+        for more in range(65):
+            at = max(pitch, copy.layout.extents[axis]) + more
+            yield {"tensor": str(Layout(copy.layout.shape, (at, 1) if axis else (1, at)))}
+    if copy.atom.matrix is None:
+        count = len(copy.tiled.partition)
+        way = "cp.async" if copy.atom.kind == "cp.async" else question["atom"].rsplit(".", 1)[0]
+        way = question["atom"] if question["atom"].count(".") < 2 and way != "cp.async" else way
+        for first in range(1, count + 1):
+            if count % first:
+                continue
+            for order in ((1, first), (count // first, 1)):
+                for axis in (0, 1):
+                    for width in (1, 2, 4, 8, 16):
+                        bits = 8 * width * copy.size
+                        if bits > 128:
+                            continue
+                        value = (
+                            Layout((width, 1), (1, width))
+                            if axis == 0
+                            else Layout((1, width), (width, 1))
+                        )
+                        atom = way if bits >= 32 or way != "cp.async" else "ld.global"
+                        yield {
+                            "threads": str(Layout((first, count // first), order)),
+                            "values": str(value), "atom": f"{atom}.{bits}",
+                        }  # fmt: skip
+
+
+def searched(question: Question, index: int) -> tuple[Question | None, tuple[float, bool]]:
+    """The change of one thing that mends a row cheapest; what it costs per element, if not good."""
+    now = asked(question)
+    old = rows_of(now)
+    faults = any(row.verdict == "misaligned" for row in old)
+    best, best_key = None, (paid(old[index]) / now.layout.size, False)
+    for change in variants(question):
+        try:
+            copy = asked(question | change)
+        except GemmError:
+            continue
+        places = (("tensor", copy.layout), ("smem", copy.smem))
+        if any(name in change and place and aliases(place) for name, place in places):
+            continue
+        rows = rows_of(copy)
+        if len(rows) != len(old) or any(row.verdict == "misaligned" for row in rows):
+            continue
+        if "atom" in change and rows[0].bits != copy.atom.bits:
+            continue
+        if not faults and any(paid(a) > paid(b) for a, b in zip(rows, old, strict=True)):
+            continue
+        key = paid(rows[index]) / copy.layout.size, not rows[index].good
+        if (faults and best is None) or key < best_key:
+            best, best_key = change, key
+    return best, best_key
+
+
+def compared(question: Question, report: CopyReport) -> Iterator[tuple[str, str]]:
+    """What becomes of each bad row: a kind, and a text that says what the search found."""
+    for index, row in enumerate(report.rows):
+        if row.good:
+            continue
+        yield "bad rows", ""
+        least = float("inf")
+        for mend in report.mends[index]:
+            copy = asked(question | mend.change)
+            mended = rows_of(copy)[index]
+            least = min(least, paid(mended) / copy.layout.size)
+            if mended.good:
+                break
+        else:
+            found, (cost, bad) = searched(question, index)
+            if found is not None and not report.mends[index]:
+                yield "mended by the search and by no mend", f"{question} {found}"
+            elif found is not None and not bad and cost < least:
+                text = f"{question} {found} {report.mends[index][0]}"
+                yield "made good by the search and by no mend", text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--copies", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-search", action="store_true")
+    parser.add_argument("--show", type=int, default=20)
+    given = parser.parse_args()
+    counts: Counter[str] = Counter()
+    shown = 0
+    for number in range(given.copies):
+        question = random_question(random.Random(f"{given.seed} {number}"))
+        report = analyze_copy(**question)
+        wrong = refutations(question, report)
+        counts["mends"] += sum(map(len, report.mends))
+        counts["mends refuted"] += len(wrong)
+        lines = wrong
+        if not given.no_search:
+            for kind, text in compared(question, report):
+                counts[kind] += 1
+                lines = [*lines, f"{kind}: {text}"] if text else lines
+        for line in lines[: max(0, given.show - shown)]:
+            print(line, flush=True)
+        shown += len(lines)
+    print(dict(counts))
+
+
+if __name__ == "__main__":
+    main()
