@@ -1,14 +1,12 @@
 """A layout-aware GEMM frontend for NVIDIA GPUs; see the README."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 try:
     # First: importing the subpackage of that name later would put it in the function's place.
     import cute_gemm.kernels  # noqa: F401
-    from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
-    from cute_gemm.analysis.report import Report
     from cute_gemm.api import KernelInfo, Plan, analyze, compile, gemm, kernels, plan
-    from cute_gemm.cute.layout import Layout
     from cute_gemm.errors import GemmError
     from cute_gemm.gpus.gpu import Gpu
 except ModuleNotFoundError as error:
@@ -16,13 +14,27 @@ except ModuleNotFoundError as error:
     if str(error.name).startswith("cute_gemm"):
         raise
     _missing = error.name
+else:
+    _missing = None
 
 __all__ = [
     "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "analyze",
     "analyze_copy", "compile", "gemm", "kernels", "plan",
 ]  # fmt: skip
 
+#: What a GEMM does without: imported when it is asked for.
+_LATER = {
+    "CopyReport": "cute_gemm.analysis.copy.report",
+    "Layout": "cute_gemm.cute.layout",
+    "Report": "cute_gemm.analysis.report",
+    "analyze_copy": "cute_gemm.analysis.copy.report",
+}
+
 if TYPE_CHECKING:
+    from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
+    from cute_gemm.analysis.report import Report
+    from cute_gemm.cute.layout import Layout
+
     __version__: str
 else:
 
@@ -31,7 +43,9 @@ else:
             from importlib.metadata import version
 
             return version("cute-gemm")
-        if name in __all__:
+        if name in __all__ and _missing is not None:
             said = f"cute_gemm needs {_missing}, which is missing: run `cute-gemm doctor`"
             raise ModuleNotFoundError(said, name=_missing)
+        if name in _LATER:
+            return getattr(import_module(_LATER[name]), name)
         raise AttributeError(f"module 'cute_gemm' has no attribute {name!r}")

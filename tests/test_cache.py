@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cute_gemm.errors import OptionError
 from cute_gemm.toolchain import cache
 from cute_gemm.toolchain.cubin import Build, Resources
 from cute_gemm.toolchain.unit import TranslationUnit
@@ -45,6 +46,57 @@ def test_what_goes_in_comes_out() -> None:
     assert found.seconds < 1
     for name in ("cubin", "symbol", "arch", "resources", "log"):
         assert getattr(found, name) == getattr(BUILD, name)
+
+
+def test_what_was_not_used_for_longest_goes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, name in enumerate("abc"):
+        cache.put(name, BUILD)
+        os.utime(place / f"{name}.build", (100 + number, 100 + number))
+    size = (place / "a.build").stat().st_size
+    monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", str(3 * size))
+    assert cache.get("a") is not None  # and so it is the newest
+    assert {entry.key: entry.used > 1e9 for entry in cache.entries()} == {
+        "a": True, "b": False, "c": False,
+    }  # fmt: skip
+    assert [entry.created for entry in cache.entries()] == [102, 101, 100]
+    cache.put("d", BUILD)
+    assert sorted(entry.key for entry in cache.entries()) == ["a", "c", "d"]
+    monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", "0")
+    cache.put("e", BUILD)
+    assert [entry.key for entry in cache.entries()] == ["e"]  # it is needed now
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("", 2**30), ("7", 7), ("2k", 2048), ("1.5M", 3 * 2**19), ("2 GiB", 2**31), ("1GB", 2**30)],
+)
+def test_the_limit(text: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", text)
+    assert cache.limit() == size
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "1T", "1e9"])
+def test_what_is_no_limit(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", text)
+    with pytest.raises(OptionError, match=f"CUTE_GEMM_CACHE_LIMIT='{text}' .*500M"):
+        cache.limit()
+
+
+def test_more_directories_are_read_only(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.put(KEY, BUILD)
+    first, shared = tmp_path / "mine", tmp_path / "shared"
+    shared.mkdir(mode=0o700)
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", os.pathsep.join(map(str, (first, shared, place))))
+    found = cache.get(KEY)
+    assert found is not None and found.cubin == BUILD.cubin
+    cache.put("other", BUILD)
+    assert [entry.key for entry in cache.entries()] == ["other"]
+    assert [path.name for path in first.iterdir()] == ["other.build"]
+    assert cache.clear().removed == 1 and cache.get(KEY) is not None
+    place.chmod(0o777)  # anybody may have put it there
+    assert cache.get(KEY) is None
 
 
 def test_the_directory_is_private(place: Path) -> None:

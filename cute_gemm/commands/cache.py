@@ -31,10 +31,14 @@ def command(arguments: argparse.Namespace) -> int:
     entries, listing = cache.entries(), arguments.action == "list"
     if arguments.json:
         listed = {"entries": [asdict(entry) for entry in entries]} if listing else {}
-        print_json({"directory": directory, "count": len(entries), "bytes": size, **listed})
+        about = {"directory": directory, "count": len(entries), "bytes": size}
+        print_json({**about, "limit": cache.limit(), **listed})
         return OK
+    if listing and entries:
+        say(f"{'written':<16}  {'last used':<16}  {'bytes':>9}  {'arch':<8}  kernel")
     for entry in entries if listing else ():
-        written = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created))
-        say(f"{written}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
-    say(f"{len(entries)} cubins, {size} bytes in {directory}")
+        times = (time.localtime(one) for one in (entry.created, entry.used))
+        written, used = (time.strftime("%Y-%m-%d %H:%M", one) for one in times)
+        say(f"{written}  {used}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
+    say(f"{len(entries)} cubins, {size} bytes of at most {cache.limit()} in {directory}")
     return OK

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 import time
@@ -24,6 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cute_gemm.errors import OptionError
 from cute_gemm.toolchain.cubin import Build, Resources
 
 if TYPE_CHECKING:
@@ -39,13 +41,17 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cached build: key, entry symbol, architecture, bytes on disk, time of writing (Unix)."""
+    """One cached build: key, entry symbol, architecture, bytes on disk, and two times (Unix).
+
+    ``created``: of writing; ``used``: of the last reading, or of writing.
+    """
 
     key: str
     symbol: str
     arch: str
     size: int
     created: float
+    used: float
 
 
 class Cleared(NamedTuple):
@@ -56,14 +62,39 @@ class Cleared(NamedTuple):
     left: int
 
 
-def directory() -> Path:
-    """Return where the cache is: ``$CUTE_GEMM_CACHE_DIR``, or the platform's user cache place."""
-    chosen = os.environ.get("CUTE_GEMM_CACHE_DIR")
-    if chosen:
-        return Path(chosen).expanduser()
+def directories() -> list[Path]:
+    """Return where builds are looked for: ``$CUTE_GEMM_CACHE_DIR``, or the user's cache place.
+
+    The variable may name several, as ``PATH`` does: the first is written to, the others are only
+    read.
+    """
+    chosen = os.environ.get("CUTE_GEMM_CACHE_DIR", "").split(os.pathsep)
+    found = [Path(one).expanduser() for one in chosen if one]
+    if found:
+        return found
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("cute_gemm", appauthor=False))
+    return [Path(platformdirs.user_cache_dir("cute_gemm", appauthor=False))]
+
+
+def directory() -> Path:
+    """Return where builds are written."""
+    return directories()[0]
+
+
+def limit() -> int:
+    """Return the bytes that the cache may take: ``$CUTE_GEMM_CACHE_LIMIT``, by default 1 GiB.
+
+    The variable is a number of bytes, or of ``K``, ``M`` or ``G`` (powers of 1024). OptionError for
+    what is none.
+    """
+    text = os.environ.get("CUTE_GEMM_CACHE_LIMIT") or "1G"
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise OptionError(
+            f"CUTE_GEMM_CACHE_LIMIT={text!r} is not a size; expected bytes, or 500M or 2G"
+        )
+    return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
 
 
 def key(
@@ -78,18 +109,23 @@ def key(
 def get(key: str) -> Build | None:
     """Return the build of that key, or None; a file that is damaged is deleted."""
     start = time.perf_counter()
-    try:
-        path = _place() / f"{key}{_SUFFIX}"
-        data = _read(path)
-    except OSError:
-        return None
-    try:
-        build = _decode(data)
-    except (ValueError, KeyError, TypeError):
-        with suppress(OSError):
-            path.unlink()
-        return None
-    return replace(build, seconds=time.perf_counter() - start)
+    for place in directories():
+        path = place / f"{key}{_SUFFIX}"
+        try:
+            _trusted(place)
+            data = _read(path)
+        except OSError:
+            continue
+        try:
+            build = _decode(data)
+        except (ValueError, KeyError, TypeError):
+            with suppress(OSError):
+                path.unlink()
+            continue
+        with suppress(OSError):  # the time of use: many file systems do not note it
+            os.utime(path, (time.time(), path.stat().st_mtime))
+        return replace(build, seconds=time.perf_counter() - start)
+    return None
 
 
 @contextmanager
@@ -111,10 +147,27 @@ def building(key: str) -> Iterator[None]:
 
 
 def put(key: str, build: Build) -> None:
-    """Store a build; where that is not possible, warn once and go on."""
+    """Store a build; where that is not possible, warn once and go on.
+
+    Beyond the limit the builds go that were not used for longest.
+    """
     place = _writable()
-    if place is not None:
-        _write(place / f"{key}{_SUFFIX}", _encode(build))
+    if place is None:
+        return
+    path = place / f"{key}{_SUFFIX}"
+    _write(path, _encode(build))
+    known = []
+    for one in _files():
+        with suppress(OSError):
+            status = one.stat()
+            known.append((one == path, max(status.st_atime, status.st_mtime), status.st_size, one))
+    excess = sum(size for _, _, size, _ in known) - limit()
+    for new, _, size, one in sorted(known):
+        if excess <= 0 or new:
+            break
+        with suppress(OSError):
+            one.unlink()
+        excess -= size
 
 
 def entries() -> list[Entry]:
@@ -123,10 +176,11 @@ def entries() -> list[Entry]:
     for path in _files():
         try:
             data = _read(path)
-            build, created = _decode(data), path.stat().st_mtime
+            build, status = _decode(data), path.stat()
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        found.append(Entry(path.stem, build.symbol, build.arch, len(data), created))
+        written, used = status.st_mtime, max(status.st_atime, status.st_mtime)
+        found.append(Entry(path.stem, build.symbol, build.arch, len(data), written, used))
     return sorted(found, key=lambda entry: -entry.created)
 
 
@@ -253,8 +307,15 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _read(path: Path) -> bytes:
-    """Return what a file holds; OSError for what is none, as a FIFO, which would be waited for."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    """Return what a file holds; OSError for what is none, as a FIFO, which would be waited for.
+
+    Its time of use is left alone, where that is this user's to decide.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK
+    try:
+        handle = os.open(path, flags | getattr(os, "O_NOATIME", 0))
+    except PermissionError:
+        handle = os.open(path, flags)
     with open(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(f"{path} is not a file")
@@ -278,6 +339,12 @@ def _place(make: bool = False) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             place.mkdir(mode=0o700)
+    _trusted(place)
+    return place
+
+
+def _trusted(place: Path) -> None:
+    """Raise OSError for what is no directory, or one that others can write to."""
     status = place.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(f"{place} is not a directory")
@@ -286,7 +353,6 @@ def _place(make: bool = False) -> Path:
             raise PermissionError(f"{place} belongs to another user")
         if status.st_mode & 0o022:
             raise PermissionError(f"{place} can be written by other users (chmod go-w mends it)")
-    return place
 
 
 def _writable() -> Path | None:
