@@ -25,6 +25,7 @@ def wrapped(text: str, width: int, hang: int = 0) -> list[str]:
     lines = textwrap.wrap(
         _BOUND.sub("\0", text.strip()), width, initial_indent=indent,
         subsequent_indent=indent + " " * hang, break_long_words=False, break_on_hyphens=False,
+        expand_tabs=False, replace_whitespace=False,
     )  # fmt: skip
     return [line.replace("\0", " ") for line in lines] or [""]
 

@@ -231,6 +231,7 @@ def test_a_gpu_of_ones_own(file, capsys):
         ({"tensor_cores": {"float7": 1}}, "tensor_cores={'float7': 1}; expected 10**12"),
         ({"cuda_cores": {"float32": -1}}, "has cuda_cores.float32=-1"),
         ({"cuda_cores": 7}, "cuda_cores=7; expected 10**12"),
+        ({"cuda_cores": None}, "has no rate of float32 on CUDA cores"),
         ({"cc": True}, "has cc=True; expected the compute capability"),
     ],
 )
@@ -239,6 +240,11 @@ def test_values_that_no_gpu_has(change, part):
     with pytest.raises(OptionError) as refused:
         gpu(values)
     assert part in str(refused.value)
+
+
+def test_a_row_without_the_rate_that_prices_need():
+    with pytest.raises(OptionError, match="H200 has no rate of float32 on CUDA cores"):
+        cg.analyze("TN", gpu=replace(gpu("H200"), peaks=()), **SIZES)
 
 
 def test_files_that_describe_no_gpu(tmp_path):

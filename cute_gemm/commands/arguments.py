@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import WIDTH, named, wrapped
 from cute_gemm.errors import OptionError
+from cute_gemm.kernels import registry
 from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.api import Plan
 
+#: What ``--dtype`` takes.
+TYPES = ", ".join(row.name for row in DTYPES.values() if row.outputs) + ", or f16, half, bf16, ..."
 #: What ``add_problem`` adds beside op, kernel and arch; ``plan`` takes it under the same names.
 _PROBLEM = (
     "m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute",
@@ -102,12 +105,12 @@ def add_problem(
     for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "length of the sums")):
         parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")
     parser.add_argument("-l", type=int, default=1, help="products of a batch (default 1)")
-    types = ", ".join(row.name for row in DTYPES.values() if row.outputs)
-    text = f"of A and B: {types}, or f16, half, bf16, f32, ... (default "
+    text = f"of A and B: {TYPES} (default "
     text += f"{dtype})" if dtype else "float32, or the first that the kernel takes)"
     parser.add_argument("--dtype", default=dtype, help=text)
     if kernel:
-        parser.add_argument("--kernel", default="auto", help="a name from `cute-gemm kernels`")
+        text = f"auto (default), or one of {', '.join(registry.names())}"
+        parser.add_argument("--kernel", default="auto", help=text)
     text = "sm_80, sm_90a, ... (default: this GPU's)"
     text += "; several, with commas or each after an --arch, to compile for each" * several
     parser.add_argument("--arch", action=_Archs if several else _One, help=text)
@@ -117,13 +120,12 @@ def add_problem(
     text = "order of A and B (default F, as in BLAS)"
     parser.add_argument("--storage", choices=("F", "C"), default="F", help=text)
     add(parser, "--order", "--compute")
-    parser.add_argument("--out-dtype", help="of C (default: that of A and B; int32 for int8)")
+    text = "of C: that of A and B (default), float32 for half types; int32 for int8"
+    parser.add_argument("--out-dtype", help=text)
 
 
 def options_help() -> str:
     """Return the options of all kernels, with the values that each takes and the kernels' names."""
-    from cute_gemm.kernels import registry
-
     found: dict[tuple[str, str], list[str]] = {}
     for name in registry.names():
         for option, values in registry.get(name).values().items():

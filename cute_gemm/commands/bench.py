@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import add
+from cute_gemm.commands.arguments import TYPES, add
 from cute_gemm.commands.output import OK, WRONG, show
 from cute_gemm.errors import OptionError
+from cute_gemm.kernels import registry
 from cute_gemm.measure import plot
 from cute_gemm.measure.bench import OPS, Progress, bench, extents
 
@@ -29,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels", default="ladder", metavar="LIST",
         help="ladder (default): the tutorial kernels, from the loop on the host to cuBLAS; all; or "
-        "names from `cute-gemm kernels`, with commas",
+        f"names with commas, of {', '.join(registry.names())}",
     )  # fmt: skip
     parser.add_argument(
         "--sizes", default="4096", metavar="LIST",
         help="N, or MxNxK, several with commas: 1024,4096,1000x1003x1001 (default 4096)",
     )  # fmt: skip
     parser.add_argument("-l", type=int, default=1, help="products of a batch (default 1)")
-    parser.add_argument("--dtype", default="float32", help="of A and B (default float32)")
+    parser.add_argument("--dtype", default="float32", help=f"of A and B: {TYPES} (default float32)")
     add(parser, "--compute", "--order")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of timing (default 9)")
     add(parser, "--seed", "--no-check")

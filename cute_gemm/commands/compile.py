@@ -32,7 +32,7 @@ def command(arguments: argparse.Namespace) -> int:
             tell(f"{plan.symbol}  {plan.arch}\n  ... ", end="")
             build = plan.build
             registers = f"{build.resources.registers} registers"
-            tell(f"{build_time(plan)}, {len(build.cubin)} bytes, {registers}")
+            tell(f"{build_time(plan)}, {len(build.cubin)} bytes, {registers}", at=6)
             built.append(build_dict(plan))
             if arguments.output:
                 arguments.output.write_bytes(build.cubin)

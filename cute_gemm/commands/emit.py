@@ -10,6 +10,7 @@ from cute_gemm._text import named
 from cute_gemm.commands.arguments import add_problem, planned
 from cute_gemm.commands.output import OK, print_json
 from cute_gemm.errors import HeaderError, OptionError
+from cute_gemm.kernels import registry
 
 if TYPE_CHECKING:
     from cute_gemm.api import Plan
@@ -47,7 +48,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _built_by(plan: Plan, file: str) -> str:
     """A comment: what builds the unit outside this package."""
-    from cute_gemm.kernels import registry
     from cute_gemm.toolchain.headers import include_paths
 
     try:

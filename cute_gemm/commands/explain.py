@@ -10,6 +10,7 @@ from cute_gemm._text import named
 from cute_gemm.commands.arguments import add, add_problem, sizes
 from cute_gemm.commands.output import OK, print_json, show
 from cute_gemm.errors import DTypeError, UnsupportedError
+from cute_gemm.kernels import registry
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,7 @@ _CODE = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm explain`` takes."""
-    parser.add_argument("name", metavar="KERNEL", help="a name from `cute-gemm kernels`")
+    parser.add_argument("name", metavar="KERNEL", help=f"one of {', '.join(registry.names())}")
     add_problem(parser, kernel=False, dtype=None)
     add(
         parser,
@@ -54,7 +55,6 @@ def explain(
     from cute_gemm.analysis.ideas import idea
     from cute_gemm.api import plan
     from cute_gemm.gpus.table import arch_for
-    from cute_gemm.kernels import registry
 
     arguments["arch"] = arch_for(arguments.get("arch"), gpu)
 
@@ -84,8 +84,6 @@ def explain(
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the explanation and the code that is asked for; return 0."""
-    from cute_gemm.kernels import registry
-
     given = named(arguments, "arch", "gpu", "beta")
     if arguments.dtype is None:  # the type of `bench`, unless it is refused
         types = registry.get(arguments.name).dtypes
@@ -105,8 +103,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _code(made: Plan, kind: str) -> str:
     """The text of a kernel: its template and unit, its PTX or its SASS."""
-    from cute_gemm.kernels import registry
-
     text: str = getattr(made, kind)
     if kind == "source" and made.compiled:
         template = registry.get(made.kernel).compiled().template.read_text(encoding="utf-8")

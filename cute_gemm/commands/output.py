@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 OK, WRONG, BAD_INPUT = 0, 1, 2
 
 
-def say(text: Any = "", end: str = "\n", hang: int = 9) -> None:
+def say(text: Any = "", end: str = "\n", hang: int = 9, at: int = 0) -> None:
     """Print text at once, or what rich can show.
 
     On a terminal lines are broken between words alone; what follows on a line that is not indented
-    is, by ``hang``.
+    is, by ``hang``. The first begins after ``at`` characters that stand there already.
     """
     if not isinstance(text, str):
         show(text)
@@ -34,13 +34,13 @@ def say(text: Any = "", end: str = "\n", hang: int = 9) -> None:
     text = printable(text)
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-        *lines, last = text.split("\n")
+        *lines, last = (" " * at + text).split("\n")
         parts = [
             part
             for line in (*lines, *[last] * bool(end))
             for part in wrapped(line, width, 0 if line.startswith(" ") else hang)
         ]
-        text = "\n".join((*parts, *[last] * (not end)))
+        text = "\n".join((*parts, *[last] * (not end)))[at:]
     print(text, end=end, flush=True)
 
 

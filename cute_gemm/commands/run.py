@@ -109,7 +109,8 @@ def _show_kernel(
     shared, spilled = plan.launch.smem + built.shared_static, built.spill_stores + built.spill_loads
     tell(
         f"{build_time(plan)}: {built.registers} registers, {shared} bytes of shared memory, "
-        + (f"{spilled} bytes spilled" if spilled else "no spills")
+        + (f"{spilled} bytes spilled" if spilled else "no spills"),
+        at=13,
     )
     result |= {"report": report.to_dict(), "build": build_dict(plan)}
 

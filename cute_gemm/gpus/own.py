@@ -43,7 +43,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "bandwidth_gbs": ("10**9 bytes per second, more than 0", _positive),
     "l2_bytes": ("bytes of L2, an integer", _whole),
 }
-#: Tables of peak rates, which may be left out, and what makes them.
+#: Tables of peak rates, of which all but float32 may be left out, and what makes them.
 _PEAKS: dict[str, Unit] = {"tensor_cores": "tensor cores", "cuda_cores": "CUDA cores"}
 
 
@@ -69,7 +69,17 @@ def described(values: Mapping[str, Any], where: str) -> Gpu:
         for key, rate in rates.items():
             what = f"gpu: {where} has {table}.{key}"
             peaks.append(Peak(key, unit, _read(_positive, rate, what, "10**12 per second")))
-    return Gpu(**found, aliases=(), peaks=tuple(peaks), source=where)
+    return priced(Gpu(**found, aliases=(), peaks=tuple(peaks), source=where))
+
+
+def priced(gpu: Gpu) -> Gpu:
+    """Return a GPU that has the one rate that every price is made with."""
+    if gpu.peak("float32", "CUDA cores") is None:
+        raise OptionError(
+            f"gpu: {gpu.name} has no rate of float32 on CUDA cores (cuda_cores.float32); expected "
+            "10**12 operations per second"
+        )
+    return gpu
 
 
 def _read(reads: Callable[[Any], Any], value: Any, what: str, expected: str) -> Any:
@@ -83,7 +93,7 @@ def of_file(path: Path) -> Gpu:
     """Return the GPU that a file describes; OptionError where it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
+        if path.suffix.lower() == ".json":
             values = json.loads(text)
         else:
             import tomllib  # type: ignore[import-not-found,unused-ignore]

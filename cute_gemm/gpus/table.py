@@ -157,7 +157,7 @@ def gpu(name: GpuLike) -> Gpu:
     unknown one.
     """
     if isinstance(name, Gpu):
-        return name
+        return own.priced(name)
     if isinstance(name, Mapping) and name:
         return own.described(name, "what is given")
     if not isinstance(name, str):
