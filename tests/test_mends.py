@@ -190,6 +190,24 @@ def test_a_part_keeps_the_mends_that_mend_it_with_its_own_figures() -> None:
         assert all(mend.figures["conflicts"] < row.conflicts for mend in row.mends)
 
 
+def test_a_kernels_own_option_is_a_mend() -> None:
+    given: dict = {"m": 256, "n": 256, "k": 64, "dtype": "float32", "kernel": "naive"}
+    report = analyze("NN", **given, arch="sm_80")
+    (row,) = report["B"].of("global")
+    (mend,) = row.mends
+    assert str(mend) == 'warp_along="m" (1 sector per request, ideal 1, 12.5 %)'
+    assert mend.what in row.mend and mend.what in " ".join(report.findings)
+    mended = analyze("NN", **given, arch="sm_80", **mend.change)
+    assert all(mended[name].coalesced for name in "ABC") and not report["B"].coalesced
+    (after,) = mended["B"].of("global")
+    assert all(getattr(after, name) == figure for name, figure in mend.figures.items())
+    sectors = [sum(row.launch.sectors or 0 for row in one.rows) for one in (report, mended)]
+    assert sectors[1] < sectors[0]
+    # Of what the mend leads to, nothing is better in all.
+    for name in "AB":
+        assert all(row.mends == () for row in mended[name].of("global"))
+
+
 # -- what a mend says is what the model reads -----------------------------------------------------
 
 

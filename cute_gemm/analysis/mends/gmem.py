@@ -184,7 +184,8 @@ def global_mend(what: str, access: GlobalAccess, found: gmem.GlobalAnalysis) -> 
     if judged.l2_sectors != judged.sectors:
         figures["l2_sectors"] = judged.l2_sectors / judged.requests
         of_l2 = f" ({number(figures['l2_sectors'])} of L2)"
-    reading = f"{number(sectors)} sectors per request{of_l2}, ideal {number(ideal)}, "
+    plural = "s" * (sectors != 1)
+    reading = f"{number(sectors)} sector{plural} per request{of_l2}, ideal {number(ideal)}, "
     return Mend(what, reading + percent(judged.efficiency), figures)
 
 
