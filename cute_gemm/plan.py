@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
+from cute_gemm.arch import Arch
+from cute_gemm.errors import GemmError
 from cute_gemm.executable import Executable
 from cute_gemm.problem.arrays import traced
 from cute_gemm.problem.scalars import scalar
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from cute_gemm.access import Access
     from cute_gemm.analysis.report import Report
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
@@ -211,7 +215,22 @@ class Plan:
             self.problem, self.kernel, self.config, self.arch, accesses, self.launch, built,
             gpu=gpu, reads_c=reads_c, pictures=kernel.pictures(self.config),
             candidates=self.candidates(), priced_on=self.gpu.name,
+            others=lambda: self._others(reads_c),
         )  # fmt: skip
+
+    def _others(self, reads_c: bool) -> Iterator[tuple[dict[str, Any], list[Access]]]:
+        """Other values of the options that this kernel has a choice of, and its accesses then."""
+        kernel = self._kernel.compiled()
+        for option, values in getattr(kernel, "choices", {}).items():
+            for value in values:
+                config = replace(self.config, **{option: value})
+                try:
+                    kernel.check(config, self.problem, Arch(self.arch))
+                except GemmError:
+                    continue
+                if config != self.config:
+                    found = kernel.accesses(config, self.problem, reads_c=reads_c)
+                    yield {option: value}, list(found)
 
     # ---- running it -----------------------------------------------------------------------------
 

@@ -195,7 +195,7 @@ def test_a_tiler_that_permutes_is_refused() -> None:
 @pytest.mark.parametrize(
     ("dtype", "name", "size"),
     [
-        ("cutlass.Float16", "float16", 2), ("half_t", "half_t", 2), ("cute::half_t", "half_t", 2),
+        ("cutlass.Float16", "float16", 2), ("half_t", "float16", 2), ("cute::half_t", "half_t", 2),
         ("torch.bfloat16", "bfloat16", 2), ("Float8E4M3FN", "Float8E4M3FN", 1),
         ("float_e5m2_t", "float_e5m2_t", 1), ("uint8", "uint8", 1), ("int16", "int16", 2),
         ("uint64_t", "uint64_t", 8), ("s64", "s64", 8), (np.uint16, "uint16", 2),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.copy.report import analyze_copy
 from cute_gemm.analysis.mends.gmem import Mend, mend_shared, mends
+from cute_gemm.api import analyze
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major, tile_to_shape
@@ -158,6 +159,53 @@ def test_a_k_tile_without_a_whole_vector_is_no_reason_to_fail() -> None:
     assert any(last) and all(
         mend.figures.get("requests") != 0 for mended in offered for mend in mended
     )
+
+
+def test_the_last_k_tiles_mends_are_of_the_last_k_tile() -> None:
+    report = analyze("NN", m=100, n=100, k=130, dtype="float64", kernel="tensor_core", arch="sm_80")
+    whole, last = report["B"].of("global")
+    padded = "leading dimension 132, a multiple of 32 bytes"
+    assert (whole.part, last.part) == ("all but the last k-tile", "last k-tile")
+    assert str(whole.mends[0]) == f"{padded} (16 sectors per request, ideal 16, 100 %)"
+    # Its 2 columns take 4 sectors, half of each, before and after.
+    assert (last.sectors, last.efficiency, last.mends) == (4, 0.5, ())
+    mended = analyze("NN", m=100, n=100, k=130, dtype="float64", kernel="tensor_core",
+                     arch="sm_80", ldb=132)  # fmt: skip
+    for row in mended["B"].of("global"):
+        assert (row.sectors, row.efficiency) == ((4, 0.5) if row.part == last.part else (16, 1))
+
+
+def test_a_part_keeps_the_mends_that_mend_it_with_its_own_figures() -> None:
+    given: dict = {"m": 300, "n": 260, "k": 201, "dtype": "float16", "kernel": "sm80_pipeline"}
+    report = analyze("TN", **given, copy="mn_major", arch="sm_80")
+    whole, last = report["A"].of("global")
+    assert [mend.what for mend in whole.mends] == [mend.what for mend in last.mends]
+    for row in (whole, last):
+        for mend in row.mends:
+            found = gmem.analyze(mend.made).judged
+            assert mend.made.region == row.access.region
+            assert mend.figures["sectors"] == found.sectors / found.requests
+    # No mend of a store leaves it as it is.
+    for row in report["A"].of("shared"):
+        assert all(mend.figures["conflicts"] < row.conflicts for mend in row.mends)
+
+
+def test_a_kernels_own_option_is_a_mend() -> None:
+    given: dict = {"m": 256, "n": 256, "k": 64, "dtype": "float32", "kernel": "naive"}
+    report = analyze("NN", **given, arch="sm_80")
+    (row,) = report["B"].of("global")
+    (mend,) = row.mends
+    assert str(mend) == 'warp_along="m" (1 sector per request, ideal 1, 12.5 %)'
+    assert mend.what in row.mend and mend.what in " ".join(report.findings)
+    mended = analyze("NN", **given, arch="sm_80", **mend.change)
+    assert all(mended[name].coalesced for name in "ABC") and not report["B"].coalesced
+    (after,) = mended["B"].of("global")
+    assert all(getattr(after, name) == figure for name, figure in mend.figures.items())
+    sectors = [sum(row.launch.sectors or 0 for row in one.rows) for one in (report, mended)]
+    assert sectors[1] < sectors[0]
+    # Of what the mend leads to, nothing is better in all.
+    for name in "AB":
+        assert all(row.mends == () for row in mended[name].of("global"))
 
 
 # -- what a mend says is what the model reads -----------------------------------------------------

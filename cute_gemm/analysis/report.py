@@ -13,6 +13,7 @@ import numpy as np
 from cute_gemm._text import named, percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.mends.gmem import Mend, mends, of_part
+from cute_gemm.analysis.mends.options import Others, with_options
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
@@ -382,17 +383,19 @@ def make_report(
     problem: GemmProblem, kernel_name: str, config: Any, arch: str, accesses: Iterable[Access],
     launch: Launch, resources: Resources | None = None, *, gpu: GpuLike | None = None,
     reads_c: bool = False, pictures: tuple[Partition, ...] = (),
-    candidates: Sequence[Candidate] = (), priced_on: str = "",
+    candidates: Sequence[Candidate] = (), priced_on: str = "", others: Others | None = None,
 ) -> Report:  # fmt: skip
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
     ``accesses`` are listed in their order; ``resources`` are those of a build, if there was one;
     ``gpu`` is what the roofline is of, by default the one that stands for the arch; ``reads_c``:
     beta is not 0; ``candidates`` are what the config was chosen from, by the prices on the GPU of
-    that name. OptionError for a GPU that is not known, or does not run kernels of ``arch``.
+    that name; ``others`` has the accesses that other values of the kernel's options make.
+    OptionError for a GPU that is not known, or does not run kernels of ``arch``.
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _mends(accesses, launch.block)))
+    rows = with_options(rows, others) if others else rows
     bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c)
     return Report(
         problem, kernel_name, config, arch, launch, resources, rows, findings(rows), bounds,

@@ -89,7 +89,10 @@ def mends(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Mend, ..
                 for mend, home, ways in homes
                 if item.direction in ways
             )
-            out[at] = tuple(found) or out[at]
+            once = smem.analyze(item).once
+            now = once.conflicts / once.requests if once.requests else 0
+            better = tuple(mend for mend in found if mend.figures["conflicts"] < now)
+            out[at] = better or out[at]
     return out
 
 
@@ -154,9 +157,12 @@ def _mend_global(
         # The other op is worth naming beside another copy for the same storage.
         other = places is rounds[-1] and now.worst.cause == "strided" and quality == IDEAL
         if quality > best or other:
-            best = max(best, quality)
-            word, home = _home(choice, buffer, size) if buffer else ("", [])
+            into = _home(choice, buffer, size) if buffer else ("", [])
+            if into is None or _dearer(into[1], buffer):
+                continue
+            word, home = into
             words = (*choice.words, word) if word else choice.words
+            best = max(best, quality)
             mend = global_mend(", ".join(words), choice.access, analysis)
             found.append((replace(mend, made=choice.access), home))
     return found
@@ -178,7 +184,8 @@ def global_mend(what: str, access: GlobalAccess, found: gmem.GlobalAnalysis) -> 
     if judged.l2_sectors != judged.sectors:
         figures["l2_sectors"] = judged.l2_sectors / judged.requests
         of_l2 = f" ({number(figures['l2_sectors'])} of L2)"
-    reading = f"{number(sectors)} sectors per request{of_l2}, ideal {number(ideal)}, "
+    plural = "s" * (sectors != 1)
+    reading = f"{number(sectors)} sector{plural} per request{of_l2}, ideal {number(ideal)}, "
     return Mend(what, reading + percent(judged.efficiency), figures)
 
 
@@ -355,8 +362,11 @@ def _turned(
 
 def _home(
     choice: _Candidate, buffer: Sequence[SharedAccess], size: int
-) -> tuple[str, list[SharedAccess]]:
-    """The shared memory that a new copy needs, and its accesses; nothing when it fits as it is."""
+) -> tuple[str, list[SharedAccess]] | None:
+    """The shared memory that a new copy needs, and its accesses; none when it fits as it is.
+
+    None where no layout is known in which its vectors lie together.
+    """
     copy, layout, extents = choice.copy, buffer[0].layout, choice.extents
     if copy is None or layout is None or layout.extents != extents:
         return "", []
@@ -379,11 +389,23 @@ def _home(
     wants = shared.wants_of(wanted)
     home = shared.anew(wants, size, layout) if wants else None
     if home is None:
-        return "with a shared-memory layout in which its vectors lie together", []
+        return None
     if home.excess:
         read += f", with {home.excess} wavefronts per tile above the ideal"
     moved = [shared.move_to(access, home.layout) for access in wanted]
     return f"into shared memory {home.what}{read}", moved
+
+
+def _dearer(home: Sequence[SharedAccess], buffer: Sequence[SharedAccess]) -> bool:
+    """Whether shared memory costs more then: its stores in all, or its loads beside their ideal."""
+
+    def total(accesses: Sequence[SharedAccess], direction: str) -> tuple[int, int]:
+        found = [smem.analyze(access).once for access in accesses if access.direction == direction]
+        return sum(one.wavefronts for one in found), sum(one.ideal_wavefronts for one in found)
+
+    stores, loads = ((total(home, way), total(buffer, way)) for way in ("store", "load"))
+    dearer = stores[1][0] and stores[0][0] > stores[1][0]
+    return bool(dearer or loads[0][0] * loads[1][1] > loads[1][0] * loads[0][1])
 
 
 def _other_side(known: Sequence[SharedAccess], threads: int) -> list[SharedAccess]:
