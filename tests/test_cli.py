@@ -181,6 +181,14 @@ def test_run_json(run):
     assert result["backend"] == ("cpu" if why_no_gpu() else "cuda")
 
 
+@pytest.mark.parametrize("alpha", ["nan", "-inf", "1e300", "2+1j"])
+def test_json_of_any_number_is_json(run, alpha):
+    words = ("TN", "-m", "4", "-n", "4", "-k", "4", "--dtype", "complex128", "--kernel", "host")
+    _, out, _ = run("run", *words, "--alpha", alpha, "--json")
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert complex(str(found["alpha"])) == complex(alpha) or alpha == "nan" == found["alpha"]
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -250,7 +250,7 @@ def test_a_row_without_the_rate_that_prices_need():
 def test_files_that_describe_no_gpu(tmp_path):
     for name, text, part in (
         ("a.json", "[1]", "holds no table of values"), ("b.json", "{", "cannot be read"),
-        ("c.json", "{}", "has no name"), ("none.json", None, "No such file"),
+        ("c.json", "{}", "has no name"), ("none.json", None, "is no file"),
     ):  # fmt: skip
         if text is not None:
             (tmp_path / name).write_text(text)

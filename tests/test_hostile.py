@@ -115,6 +115,18 @@ def test_a_seed_is_a_natural_number(seed, capsys):
         assert "seed=-1; expected an integer, 0 or more" in capsys.readouterr().err
 
 
+def test_values_that_are_no_values(capsys):
+    for words, part in (
+        (
+            ["bench", "NN", "--kernels", "host", "--sizes", "8", "-l", "0"],
+            "l=0; expected 1 or more",
+        ),
+        (["analyze", "TN", "--out-dtype", ""], "C of dtype  does not go with"),
+    ):
+        assert cli.main(words) == 2
+        assert part in capsys.readouterr().err
+
+
 def test_a_matrix_larger_than_memory_can_be():
     n = 2**31 - 1
     with pytest.raises(StrideError) as refused:

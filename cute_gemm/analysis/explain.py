@@ -13,6 +13,7 @@ from cute_gemm._text import duration, named, number, percent, si
 from cute_gemm.analysis.ideas import idea
 from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
+from cute_gemm.analysis.report import FORMAT
 from cute_gemm.analysis.shown import Shown, size_text
 from cute_gemm.analysis.tables import Column, Paragraph, Table
 from cute_gemm.model.ceiling import Ceiling, ceiling
@@ -86,6 +87,7 @@ class Explanation(Shown):
             for count in self.counts
         ]
         return {
+            "format": FORMAT,
             **named(self, "kernel", "summary", "idea"),
             **named(problem, "op", "blas_op", "m", "n", "k"),
             "dtype": problem.inputs.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import sys
 from dataclasses import asdict
@@ -54,7 +55,16 @@ FORMAT = 1
 
 def print_json(value: dict[str, Any]) -> None:
     """Print a dict as JSON, its version first, and what JSON does not have by its name."""
-    print(json.dumps({"format": FORMAT, **value}, indent=2, default=str))
+    print(json.dumps(_named({"format": FORMAT, **value}), indent=2, default=str, allow_nan=False))
+
+
+def _named(value: Any) -> Any:
+    """Return a value with text in the place of infinities and NaN."""
+    if isinstance(value, dict):
+        return {key: _named(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_named(one) for one in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
 def show(found: Any) -> None:

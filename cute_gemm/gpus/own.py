@@ -91,6 +91,8 @@ def _read(reads: Callable[[Any], Any], value: Any, what: str, expected: str) -> 
 
 def of_file(path: Path) -> Gpu:
     """Return the GPU that a file describes; OptionError where it cannot be read."""
+    if not path.is_file():  # of which a FIFO would be waited for
+        raise OptionError(f"gpu={str(path)!r} is no file; expected one of a GPU's values")
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix.lower() == ".json":

@@ -107,8 +107,9 @@ def bench(
     for name, function in map(named_function, against):
         if functions.setdefault(name, function) is not function:
             raise OptionError(f"against: two functions are called {name!r}; expected other names")
-    if rounds < 1:
-        raise OptionError(f"rounds={rounds}; expected 1 or more")
+    for name, value in (("rounds", rounds), ("l", l)):
+        if value < 1:
+            raise OptionError(f"{name}={value}; expected 1 or more")
     made = [
         [
             from_sizes(op, m=m, n=n, k=k, l=l, dtype=dtype, order=order, compute=compute)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm import select
 from cute_gemm._text import named
+from cute_gemm.analysis.report import FORMAT
 from cute_gemm.analysis.shown import Shown
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.api import Plan
@@ -154,6 +155,7 @@ class Profile(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the whole in strings, numbers, lists and dicts."""
         return {
+            "format": FORMAT,
             "case": asdict(self.case),
             "symbol": self.symbol,
             "agrees": not self.differences,

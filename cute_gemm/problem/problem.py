@@ -316,7 +316,7 @@ def _describe(
     turn_A, turn_B = _turns(op)
     _check_order(order, "order")
     for name, stored in (("A", a), ("B", b), ("C", c)):
-        if stored is not None and stored.dtype[0] in "<>":
+        if stored is not None and stored.dtype.startswith(("<", ">")):
             native = LIBRARIES[stored.library].cast(name, np.dtype(stored.dtype).name)
             raise DTypeError(
                 f"{name} has dtype {stored.dtype}, whose bytes are in the other order than this "
