@@ -292,7 +292,7 @@ def compile(  # it is reached as cute_gemm.compile
     Raises
     ------
     CompileError, HeaderError
-        Of the first kernel that cannot be built; those that have not begun are not built.
+        Of the first kernel that cannot be built, when the others are.
 
     Examples
     --------
@@ -304,8 +304,7 @@ def compile(  # it is reached as cute_gemm.compile
 
     futures = [plan.prepare() for plan in plans]
     try:
-        for done, one in enumerate(as_completed(futures), 1):
-            one.result()
+        for done, _ in enumerate(as_completed(futures), 1):
             if tell is not None:
                 tell(done, len(futures))
     except BaseException:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from cute_gemm._text import named
 from cute_gemm.commands.arguments import TYPES, add
-from cute_gemm.commands.output import OK, WRONG, show
+from cute_gemm.commands.output import OK, WRONG, progress, show
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.measure import plot
-from cute_gemm.measure.bench import OPS, Progress, bench, extents
+from cute_gemm.measure.bench import OPS, bench, extents
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,9 +62,9 @@ def command(arguments: argparse.Namespace) -> int:
         )
     if file and not file.absolute().parent.is_dir():
         raise OptionError(f"json={str(file)!r} lies in no directory that exists")
-    with _progress() as progress:
+    with progress() as shown:
         found = bench(
-            arguments.ops, arguments.kernels, sizes, arguments.dtype, progress=progress,
+            arguments.ops, arguments.kernels, sizes, arguments.dtype, progress=shown,
             check=not arguments.no_check,
             **named(arguments, "l", "compute", "order", "rounds", "seed", "against"),
         )  # fmt: skip
@@ -92,22 +89,3 @@ def parse_sizes(text: str) -> list[tuple[int, int, int]]:
         m, n, k = map(int, words if len(words) == 3 else words * 3)
         sizes.append(extents((m, n, k)))
     return sizes
-
-
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """Give what draws a bar on standard error, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1)
-
-        def tell(text: str, done: int, total: int) -> None:
-            bar.update(task, description=text, completed=done, total=total)
-
-        yield tell

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cute_gemm.api import compile
 from cute_gemm.api import plan as make_plan
 from cute_gemm.errors import (
     CompileError,
     CubinError,
+    HeaderError,
     LaunchError,
     NoGpuError,
     OptionError,
@@ -326,10 +324,10 @@ class _Size:
 
 
 def compile_missing(plans: Sequence[Plan], tell: Callable[[int, int], None]) -> None:
-    """Compile what is not in the cache, in processes side by side: threads do not compile so.
+    """Compile what is not in the cache, several at once.
 
-    The matrices of the plans have no padding. What goes wrong here goes wrong again, with its
-    message, when the plan builds. ``tell`` is called with how many are done, of how many.
+    What goes wrong here goes wrong again, with its message, when the plan builds. ``tell`` is
+    called with how many are done, of how many.
     """
     missing = {(plan.symbol, plan.arch): plan for plan in plans}
     for entry in cache.entries():
@@ -337,20 +335,5 @@ def compile_missing(plans: Sequence[Plan], tell: Callable[[int, int], None]) -> 
     if len(missing) < 2:
         return
     tell(0, len(missing))
-    # A compiler takes half a gigabyte.
-    with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1, 32)) as pool:
-        started = [pool.submit(_compile, plan) for plan in missing.values()]
-        for done, _ in enumerate(as_completed(started), 1):
-            tell(done, len(missing))
-
-
-def _compile(plan: Plan) -> None:
-    problem = plan.problem
-    words = [
-        "compile", problem.op, "-m", problem.m, "-n", problem.n, "-k", problem.k, "-l", problem.l,
-        "--dtype", problem.inputs.name, "--compute", problem.compute, "--arch", plan.arch,
-        "--order", "F" if problem.C.unit == 0 else "C", "--kernel", plan.kernel,
-    ]  # fmt: skip
-    subprocess.run(
-        [sys.executable, "-m", "cute_gemm", *map(str, words)], capture_output=True, check=False
-    )
+    with suppress(CompileError, HeaderError):
+        compile(missing.values(), tell)
