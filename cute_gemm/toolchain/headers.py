@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +77,16 @@ def cutlass_path() -> Path | None:
         *(root / "source" / "include" for root in package_dirs("cutlass_library")),
         holding="cute/tensor.hpp",
     )
+
+
+def cutlass_version() -> tuple[int, int, int] | None:
+    """Return the version of the CUTLASS headers, or None where there are none."""
+    path = cutlass_path()
+    if path is None:
+        return None
+    text = (path / "cutlass" / "version.h").read_text(encoding="utf-8")
+    major, minor, patch = re.findall(r"#define CUTLASS_(?:MAJOR|MINOR|PATCH) (\d+)", text)
+    return int(major), int(minor), int(patch)
 
 
 def cuda_headers() -> CudaHeaders | None:
