@@ -414,7 +414,12 @@ def test_unit_structure(op: str, policy: str, dtype: str, compute: str | None) -
         config = KERNEL.configure(each, "sm_80", copy=policy)
         unit = KERNEL.unit(config)
         assert unit.symbol == config.name
-        assert re.findall(r"#include (.*)", unit.source) == ['"sm80/sm80_pipeline.cuh"']
+        assert re.findall(r"#include (.*)", unit.source) == [
+            "<cute/arch/mma_sm80.hpp>",
+            '"sm80/sm80_pipeline.cuh"',
+        ]
+        # Finished layouts: C++ CuTe makes, retiles and partitions nothing.
+        assert not re.search("decltype|make_|retile|partition|static", unit.source)
         assert unit.source.count('extern "C" __global__') == 1
         assert unit.source.count("cute_gemm::sm80_pipeline<Config>(") == 1
         assert re.search(rf"^{unit.symbol}\(", unit.source, re.M)
@@ -437,7 +442,7 @@ def test_a_row_major_c_exchanges_a_and_b(
     source = emit(problem("TT", order=order), tile=(64, 128, 32), warps=(2, 2)).source
     assert f"sm80_pipeline<Config>({arguments}," in source
     assert f"using CtaTiler = Shape<{tile}>;" in source
-    assert f"kMajorKA = {majors[0]}, kMajorKB = {majors[1]};" in source
+    assert f"kMajorKA = {majors[0]}, kMajorKB = {majors[1]} }};" in source
 
 
 @pytest.mark.parametrize(
@@ -462,6 +467,10 @@ def test_element_types(given: dict[str, str], names: tuple[str, str, str]) -> No
 
 
 def test_layouts_of_design() -> None:
+    def emit(each: GemmProblem, **options: Any) -> TranslationUnit:
+        """The proof, where C++ CuTe makes the layouts."""
+        return KERNEL.proof(KERNEL.configure(each, "sm_80", **options))
+
     # bK = 32: Swizzle<2,3,3> on (8,32):(32,1), threads (32,4):(4,1), values (1,8).
     half = emit(problem("TN"), tile=(128, 128, 32), warps=(2, 2)).source
     assert "ComposedLayout<Swizzle<2,3,3>,_0,Layout<Shape<_8,_32>,Stride<_32,_1>>>{}" in half
@@ -488,7 +497,7 @@ def builds(each: GemmProblem, arch: str, **options: Any) -> None:
     built = compile_unit(KERNEL.unit(config), arch)
     assert built.symbol == config.name and built.arch == arch
     assert built.cubin[:4] == b"\x7fELF"
-    # That Python's layouts are CuTe's is what the compiler just said.
+    assert len(built.cubin) < 225_000  # 0.9 MB where CuTe computes the layouts
     assert built.resources.spill_stores == built.resources.spill_loads == 0
     assert 0 < built.resources.registers * structure(config).mma.size * config.min_ctas <= 65536
 

@@ -36,6 +36,7 @@ from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
+    from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -188,9 +189,16 @@ class Sm80Pipeline(CompiledKernel):
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""
-        from cute_gemm.kernels.sm80.unit import emit_sm80_pipeline
+        return self._emitter(config).unit()
 
-        return emit_sm80_pipeline(config, structure(config))
+    def proof(self, config: Config) -> TranslationUnit:
+        """See :meth:`CompiledKernel.proof`."""
+        return self._emitter(config).proof()
+
+    def _emitter(self, config: Config) -> EmitSm80Pipeline:
+        from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
+
+        return EmitSm80Pipeline(config, structure(config))
 
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
         """See :meth:`CompiledKernel.launch`."""
