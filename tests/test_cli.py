@@ -529,7 +529,7 @@ def test_prove(run, monkeypatch):
     )
     status, out, _ = run(*words)
     assert (status, out.count(" facts hold, ")) == (0, 2)
-    proofs = json.loads(run(*words, "--json")[1])
+    proofs = json.loads(run(*words, "--json")[1])["proofs"]
     assert len({proof["symbol"] for proof in proofs}) == 2
     assert proofs[0]["facts"][:3] == ["Element", "ElementC", "Threads: extents"]
 

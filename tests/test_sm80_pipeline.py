@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -308,6 +309,10 @@ def test_options_as_text() -> None:
             r"stages=8 needs 393216 bytes of shared memory; sm_80 has 166912: take fewer stages",
         ),
         ({"copy": "best"}, r"option copy='best' is unknown; expected one of \('auto', 'mn_major'"),
+        (
+            {"copy": "mn_major", "tile": (64, 16, 64), "warps": (2, 1)},
+            r"tile=\(64, 16, 64\): with copy='mn_major' M and N must be 32 or more",
+        ),
         ({"raster": 0}, r"raster and min_ctas must be 1 or more"),
         ({"min_ctas": -1}, r"raster and min_ctas must be 1 or more"),
         (
@@ -326,6 +331,29 @@ def test_the_exchanged_problem_is_checked_as_the_kernel_sees_it() -> None:
     # For a row-major C the kernel's M is the problem's N.
     with pytest.raises(OptionError, match="kernel's M extent must be 64 to 256; it is 32"):
         KERNEL.configure(problem(order="C"), "sm_80", tile=(128, 32, 32), warps=(2, 4))
+
+
+def test_no_options_end_in_a_traceback() -> None:
+    """What a config cannot be is an error of the option, wherever it is noticed."""
+    random, taken = Random(0), 0
+    powers = [2**i for i in range(9)]
+    for _ in range(1500):
+        kind = random.choice(("float32", "float16", "float64", "int8"))
+        options = {
+            "tile": tuple(random.choice(powers) for _ in "mnk"),
+            "warps": (random.choice((1, 2, 4)), random.choice((1, 2, 4))),
+            "copy": random.choice(("auto", "mn_major")),
+        }
+        try:
+            KERNEL.configure(
+                problem(random.choice(OPS), dtype=kind, order=random.choice("FC")),
+                "sm_80",
+                **options,
+            )
+            taken += 1
+        except (OptionError, UnsupportedError):
+            continue
+    assert taken > 20
 
 
 def test_a_fraction_is_no_number_of_stages() -> None:

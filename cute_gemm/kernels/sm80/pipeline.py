@@ -287,6 +287,12 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
                 f"option tile={config.tile}: with warps={config.warps} and {atom.name} the "
                 f"kernel's {name} extent must be {least} to 256; it is {tile[mode]}"
             )
+    if config.copy == "mn_major":
+        least = 32 if DTYPES[config.dtype].bytes == 2 else 16  # rows of its copies, or its swizzle
+        if min(tile[:2]) < least:
+            raise OptionError(
+                f"option tile={config.tile}: with copy='mn_major' M and N must be {least} or more"
+            )
     sums = tile[0] * tile[1] // mma.size * DTYPES[DTYPES[config.dtype].accumulator].bytes // 4
     # Half of a thread's registers; of the 128 that 16 warps leave it a pipeline takes more than 64.
     room = 128 if mma.size <= 256 else 64 if config.stages == 1 else 32
