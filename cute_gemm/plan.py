@@ -16,7 +16,7 @@ from cute_gemm.executable import Executable
 from cute_gemm.problem.arrays import traced
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.select import Candidate, Choice, why
-from cute_gemm.toolchain.nvrtc import ptx
+from cute_gemm.toolchain.nvrtc import prove, ptx
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
-    from cute_gemm.toolchain.cubin import Build, Resources
+    from cute_gemm.toolchain.cubin import Build, Proof, Resources
     from cute_gemm.toolchain.signature import Launch
     from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -167,6 +167,16 @@ class Plan:
         built = self._kernel.compiled().build(self.config, self.arch)
         self.__dict__["build"] = built
         return built
+
+    @cached_property
+    def proof(self) -> Proof:
+        """The proof that C++ CuTe computes the layouts that the unit spells, compiled when asked.
+
+        Tiled copies, fragments and layouts of shared memory by its own ``make_tiled_copy``,
+        ``retile`` and ``partition``, and the offsets that the report evaluates: a unit of its own
+        beside the kernel's, from the same config. ``CompileError`` names a fact that is false.
+        """
+        return prove(self._kernel.compiled().proof(self.config), self.arch)
 
     @property
     def cubin(self) -> bytes:

@@ -523,6 +523,31 @@ def test_compile_writes_one_cubin(run, tmp_path):
     assert "--output" in err
 
 
+def test_prove(run, monkeypatch):
+    words = (
+        "prove",
+        "TN",
+        "NN",
+        *SIZES,
+        "--kernel",
+        "naive",
+        "--dtype",
+        "float32",
+        *compile_arch(),
+    )
+    status, out, _ = run(*words)
+    assert (status, out.count(" facts hold, ")) == (0, 2)
+    proofs = json.loads(run(*words, "--json")[1])["proofs"]
+    assert len({proof["symbol"] for proof in proofs}) == 2
+    assert proofs[0]["facts"][:3] == ["Element", "ElementC", "Threads: extents"]
+
+    emitter = importlib.import_module("cute_gemm.kernels.simt.unit").EmitSimt
+    facts = emitter.facts
+    monkeypatch.setattr(emitter, "facts", lambda self: [*facts(self), ("1 == 2", "one is two")])
+    status, _, err = run(*words)
+    assert status == 2 and 'static assertion failed with "one is two"' in err
+
+
 def test_kernels(run):
     status, out, _ = run("kernels")
     assert status == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -258,3 +259,12 @@ class TestHeaders:
 
 def test_version_of_the_wheel_is_that_of_the_library() -> None:
     assert compiler.nvrtc_version().startswith(compiler.loaded_nvrtc_version())
+
+
+def test_templates_take_of_cute_what_they_use() -> None:
+    """Half of cute/tensor.hpp is of other GPUs; a static member becomes a variable of the cubin."""
+    for path in headers.templates_path().rglob("*.cuh"):
+        text = path.read_text()
+        if path.name != "proof.cuh":
+            assert not re.search(r"#include <cute/(tensor|atom|algorithm)", text), path
+        assert not re.search(r"static constexpr (int|bool) \w+ =", text), path

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from importlib.metadata import version
 
 import numpy as np
 import pytest
 
 from cute_gemm.access import GlobalAccess
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import HeaderError, OptionError, UnsupportedError
+from cute_gemm.kernels.cutlass import unit as unit_module
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.maps import LoadMap, raked, striped, stripmined
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.toolchain.headers import cutlass_path, cutlass_version
 from cute_gemm.toolchain.unit import TranslationUnit
 
 KERNEL = CutlassUniversal()
@@ -345,3 +348,23 @@ def test_swizzle_gives_each_tile_to_one_cta() -> None:
     from cute_gemm.toolchain.nvrtc import build as compile_unit
 
     compile_unit(TranslationUnit(SWIZZLE, "nothing"), "sm_80")
+
+
+def test_stubs_are_those_of_one_cutlass(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = KERNEL.configure(problem(), "sm_80")
+    (stubs,) = KERNEL.unit(config).folders
+    own = cutlass_path()
+    assert own is not None
+    names = [path.relative_to(stubs) for path in stubs.rglob("*.h*")]
+    assert len(names) == 3 and all((own / name).is_file() for name in names)
+
+    monkeypatch.setattr(unit_module, "cutlass_version", lambda: (4, 3, 1))
+    unit_module._stubs.cache_clear()
+    with pytest.raises(HeaderError, match=r"CUTLASS 4\.3\.1.*cutlass_universal.*==4\.2\.\*"):
+        KERNEL.unit(config)
+
+
+def test_the_version_of_the_headers_is_the_wheels() -> None:
+    found = cutlass_version()
+    assert found is not None
+    assert version("nvidia-cutlass").startswith("{}.{}.{}".format(*found))

@@ -1,6 +1,6 @@
-"""What the report evaluates in Python is what C++ CuTe computes: the asserts of an emitted unit.
+"""What is shipped, and what the report evaluates in Python, is what C++ CuTe computes: the proofs.
 
-They hold for every config there is, and a wrong layout on Python's side does not compile.
+They hold for every config there is, and that of a wrong layout on Python's side does not compile.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import CompileError, OptionError
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.cutlass.universal import CutlassUniversal
 from cute_gemm.kernels.simt import structure as simt_structure
 from cute_gemm.kernels.simt.kernel import SimtKernel
-from cute_gemm.kernels.simt.unit import emit_simt
+from cute_gemm.kernels.simt.unit import EmitSimt
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Config, Structure, structure
-from cute_gemm.kernels.sm80.unit import emit_sm80_pipeline
+from cute_gemm.kernels.sm80.tensor_core import TensorCore
+from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.toolchain.headers import template_path
-from cute_gemm.toolchain.nvrtc import build
+from cute_gemm.toolchain.nvrtc import build, prove
 from cute_gemm.toolchain.unit import TranslationUnit
 
 Change = Callable[[Structure], Structure]
@@ -38,10 +41,13 @@ KERNEL = Sm80Pipeline()
 ARCH = "sm_80"
 
 
-def config(op: str = "TN", arch: str = ARCH, **given: Any) -> Config:
+def config(
+    op: str = "TN", arch: str = ARCH, kernel: CompiledKernel = KERNEL, **given: Any
+) -> Config:
     sizes = {"m": 256, "n": 256, "k": 256, "dtype": "float16"}
-    options = {key: given.pop(key) for key in KERNEL.options if key in given}
-    return KERNEL.configure(from_sizes(op, **{**sizes, **given}), arch, **options)
+    options = {key: given.pop(key) for key in kernel.options if key in given}
+    made: Config = kernel.configure(from_sizes(op, **{**sizes, **given}), arch, **options)
+    return made
 
 
 SMALL = config(tile=(64, 64, 32), warps=(2, 2), stages=3)
@@ -50,17 +56,18 @@ SMALL = config(tile=(64, 64, 32), warps=(2, 2), stages=3)
 
 
 def asserts(config: Config, parts: Structure) -> str:
-    """The emitted unit without its includes and its kernel."""
-    return without_kernel(emit_sm80_pipeline(config, parts))
+    """The proof without its includes and its entry."""
+    return without_entry(EmitSm80Pipeline(config, parts).proof())
 
 
-def without_kernel(unit: TranslationUnit) -> str:
+def without_entry(unit: TranslationUnit) -> str:
     return unit.source.partition("using namespace cute;")[2].partition('extern "C"')[0]
 
 
-def failing(cases: list[str], header: str = "sm80/sm80_pipeline.cuh") -> dict[int, set[str]]:
+def failing(cases: list[str], *headers: str) -> dict[int, set[str]]:
     """Names of the asserts that fail, by case; one compilation."""
-    head = f'#include "{header}"\nusing namespace cute;\n'
+    includes = headers or ("sm80/proof.cuh", "sm80/sm80_pipeline.cuh")
+    head = "".join(f'#include "{each}"\n' for each in includes) + "using namespace cute;\n"
     tail = '\nextern "C" __global__ void entry() {}\n'
     source, starts = head, []
     for number, text in enumerate(cases):
@@ -100,20 +107,36 @@ def hold(configs: list[Config]) -> None:
     assert {names[number]: found for number, found in failing(cases).items()} == {}
 
 
-def test_they_hold() -> None:
-    configs = [config(dtype="float16", copy="mn_major", lda=257)]
-    for dtype, compute in TYPES:
-        given: dict[str, Any] = {"dtype": dtype, "compute": compute}
-        configs.append(config("TN", **given))
-        configs.append(config("NT", "sm_90a", m=4096, n=4096, k=4096, order="C", **given))
+@pytest.mark.parametrize(("dtype", "compute"), TYPES, ids=lambda value: str(value or ""))
+def test_they_hold(dtype: str, compute: str | None) -> None:
+    given: dict[str, Any] = {"dtype": dtype, "compute": compute}
+    configs = [
+        config("TN", **given),
+        config("NT", "sm_90a", m=4096, n=4096, k=4096, order="C", **given),
+    ]
+    if dtype == "float16":
+        configs.append(config(copy="mn_major", lda=257, **given))
+    if dtype == "bfloat16":
+        configs.append(config("NN", kernel=TensorCore(), order="C", **given))
     hold(configs)
 
 
+OPS = ("NN", "NT", "TN", "TT")
+TYPED = [
+    (kernel, dtype, compute)
+    for kernel in (KERNEL, TensorCore())
+    for dtype, compute in TYPES
+    if (f"{dtype}/{compute}" if compute else dtype) in kernel.dtypes
+]
+
+
 @pytest.mark.matrix
-@pytest.mark.parametrize(("dtype", "compute"), TYPES, ids=lambda value: str(value or ""))
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
-def test_they_hold_everywhere(op: str, dtype: str, compute: str | None) -> None:
-    given: dict[str, Any] = {"dtype": dtype, "compute": compute}
+@pytest.mark.parametrize(("kernel", "dtype", "compute"), TYPED, ids=lambda v: getattr(v, "name", v))
+@pytest.mark.parametrize("op", OPS)
+def test_they_hold_everywhere(
+    op: str, kernel: CompiledKernel, dtype: str, compute: str | None
+) -> None:
+    given: dict[str, Any] = {"dtype": dtype, "compute": compute, "kernel": kernel}
     for size in (256, 4096):
         given |= {"m": size, "n": size, "k": size}
         hold(
@@ -124,6 +147,26 @@ def test_they_hold_everywhere(op: str, dtype: str, compute: str | None) -> None:
                 )
             ]
         )
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("dtype", CutlassUniversal.dtypes)
+@pytest.mark.parametrize("op", OPS)
+def test_those_of_cutlass_hold_everywhere(op: str, dtype: str) -> None:
+    dtype, _, compute = dtype.partition("/")
+    kernel = CutlassUniversal()
+    for order in "FC":
+        sizes = {"m": 256, "n": 256, "k": 256, "dtype": dtype, "compute": compute or None}
+        each = kernel.configure(from_sizes(op, order=order, **sizes), ARCH)  # type: ignore[arg-type]
+        assert prove(kernel.proof(each), ARCH).facts
+
+
+def test_a_proof_is_about_the_unit_that_is_shipped() -> None:
+    for kernel, dtype in ((KERNEL, "bfloat16"), (registry.get("warp_tiled").compiled(), "float32")):
+        each = config(kernel=kernel, dtype=dtype)
+        unit, proof = kernel.unit(each), kernel.proof(each)
+        assert without_entry(unit).strip() in proof.source
+        assert "static_assert" not in unit.source and proof.source.count("static_assert(") > 15
 
 
 # -- and they can fail ----------------------------------------------------------------------------
@@ -138,6 +181,22 @@ class WrongMma(TiledMma):
 
     def partition(self, operand: str) -> np.ndarray:
         return TiledMma(self.atom, self.threads, self.tile).partition(operand)
+
+
+class WrongFragment(TiledMma):
+    """Registers of another compact order: the MMAs of the second mode first."""
+
+    def __init__(self, right: TiledMma, operand: str) -> None:
+        super().__init__(right.atom, right.threads, right.tile)
+        object.__setattr__(self, "wrong", operand)
+
+    def fragment(self, operand: str, extents: tuple[int, ...]) -> Layout:
+        right = super().fragment(operand, extents)
+        if operand != self.wrong:  # type: ignore[attr-defined]
+            return right
+        (values, first, second), _, columns = right.shape  # type: ignore[misc]
+        step: Any = values * second  # type: ignore[operator]
+        return replace(right, stride=((1, step * columns, values), step * columns * first, step))
 
 
 class WrongLayout(Layout):
@@ -221,7 +280,7 @@ CORRUPTIONS: list[tuple[Change, set[str]]] = [
         ),
         {"threads", *(f"{name}: threads" for name in COPIES)},
     ),
-    (lambda parts: replace(parts, tile=(64, 128, 32)), {"CtaTiler"}),
+    (lambda parts: replace(parts, tile=(64, 128, 32)), {"CtaTiler", "FragmentB"}),
     (lambda parts: replace(parts, smem=parts.smem - 16), {"shared memory"}),
     (lambda parts: replace(parts, epilogue_tile=(64, 16)), {"EpilogueLayout: extents"}),
     (
@@ -238,12 +297,18 @@ for _letter in "AB":
     CORRUPTIONS += [
         (
             smem(_letter, lambda layout: replace(layout, swizzle=Swizzle(3, 3, 3))),
-            {_name, f"{_name}: offsets"},
+            {_name},
         ),
         (smem(_letter, wrong_arithmetic), {f"{_name}: offsets"}),
-        # The stages that Python counts are those that it spells.
-        (smem(_letter, one_stage_less), {f"{_name}: extents", "shared memory"}),
+        (smem(_letter, one_stage_less), {_name, f"{_name}: extents", "shared memory"}),
     ]
+for _letter in "ABC":
+    CORRUPTIONS.append(
+        (
+            lambda parts, letter=_letter: replace(parts, mma=WrongFragment(parts.mma, letter)),  # type: ignore[misc]
+            {f"Fragment{_letter}"},
+        )
+    )
 for _name in COPIES:
     CORRUPTIONS += [
         (copy(_name, swap_lanes), {_name}),
@@ -268,11 +333,11 @@ def test_a_wrong_layout_fails_its_assert(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(every) == len(set(every)) and set().union(*expected) == set(every)
 
 
-def test_a_wrong_layout_fails_the_build() -> None:
+def test_a_wrong_layout_fails_the_proof() -> None:
     change, _ = CORRUPTIONS[-4]
-    unit = emit_sm80_pipeline(SMALL, change(structure(SMALL)))
+    proof = EmitSm80Pipeline(SMALL, change(structure(SMALL))).proof()
     with pytest.raises(CompileError, match='static assertion failed with "EpilogueCopy"'):
-        build(unit, ARCH, cache=False)
+        build(proof, ARCH, cache=False)
 
 
 # -- the tutorial kernels -------------------------------------------------------------------------
@@ -297,10 +362,9 @@ def simt_asserts(
     assert isinstance(kernel, SimtKernel)
     staged = kernel.staged
     parts = simt_structure.structure(config, staged)
-    text = without_kernel(emit_simt(config, parts))
-    wrong = without_kernel(emit_simt(config, change(parts)))
-    types = text.partition("// The layouts that Python")[0]
-    return types + wrong.partition("// The layouts that Python computed")[2].partition("\n")[2]
+    types = without_entry(EmitSimt(config, parts).unit())
+    wrong = without_entry(EmitSimt(config, change(parts)).proof())
+    return types + "".join(wrong.partition("static_assert")[1:])
 
 
 def test_those_of_the_ladder_hold() -> None:
@@ -312,8 +376,14 @@ def test_those_of_the_ladder_hold() -> None:
     for name, skew in product(("bank_free", "warp_tiled", "double_buffered"), ("xor", "padding")):
         each = simt_config(name, "TN", skew=skew, lda=129)
         configs[each.name] = each
-    found = failing([simt_asserts(each) for each in configs.values()], "simt/double_buffered.cuh")
+    found = failing(
+        [simt_asserts(each) for each in configs.values()], *simt_headers("double_buffered")
+    )
     assert {list(configs)[number]: names for number, names in found.items()} == {}
+
+
+def simt_headers(name: str) -> tuple[str, str]:
+    return "common/proof.cuh", f"simt/{name}.cuh"
 
 
 def other_layout(layout: Layout) -> Layout:
@@ -367,10 +437,10 @@ def test_a_wrong_layout_of_the_ladder_fails_its_assert(
     expected = [names for _, names in SIMT_CORRUPTIONS]
     with monkeypatch.context() as patch:
         patch.setitem(DTYPES, "float32", replace(DTYPES["float32"], bytes=8))
-        text = without_kernel(emit_simt(config, simt_structure.structure(config)))
+        text = without_entry(EmitSimt(config, simt_structure.structure(config)).proof())
         cases.append(text)
         expected.append({"Element", "ElementC"})
-    found = failing([*cases, simt_asserts(config)], f"simt/{name}.cuh")
+    found = failing([*cases, simt_asserts(config)], *simt_headers(name))
     assert set(found) == set(range(len(expected)))
     for number, names in enumerate(expected):
         assert names <= found[number] <= names | {n.replace("extents", "offsets") for n in names}
@@ -386,8 +456,7 @@ PAGES = [name for name in SIMT if "using Page = " in template_path(name).read_te
 
 def page_asserts(config: simt_structure.Config, change: SimtChange = lambda parts: parts) -> str:
     """What a page asserts of the config that Python emits after ``change``."""
-    unit = emit_simt(config, change(simt_structure.structure(config)))
-    types = without_kernel(unit).partition("// The layouts that Python")[0]
+    types = without_entry(EmitSimt(config, change(simt_structure.structure(config))).unit())
     text = template_path(config.kernel).read_text()
     (page,) = re.findall(r"using Page = (\w+)<Config>;", text)
     found = re.findall(r"static_assert\(same_offsets.*;", text)
@@ -426,6 +495,21 @@ def pages_hold(name: str, cases: Iterable[tuple[str, str, str, int, dict[str, An
 
 
 SIMT_TYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", SIMT)
+@pytest.mark.parametrize("dtype", SIMT_TYPES)
+def test_those_of_the_ladder_hold_everywhere(name: str, dtype: str) -> None:
+    configs, given = {}, options_of(name) if name in PAGES else [{}]
+    for op, order, pad, options in product(OPS, "FC", (0, 1, 2, 4), given):
+        with suppress(OptionError):  # a tile that is too small, or too large, for the type
+            each = simt_config(
+                name, op, dtype, order=order, lda=128 + pad, ldb=128 + pad, **options
+            )
+            configs[each.name] = each
+    found = failing([simt_asserts(each) for each in configs.values()], *simt_headers(name))
+    assert {list(configs)[number]: names for number, names in found.items()} == {}
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -308,6 +309,10 @@ def test_options_as_text() -> None:
             r"stages=8 needs 393216 bytes of shared memory; sm_80 has 166912: take fewer stages",
         ),
         ({"copy": "best"}, r"option copy='best' is unknown; expected one of \('auto', 'mn_major'"),
+        (
+            {"copy": "mn_major", "tile": (64, 16, 64), "warps": (2, 1)},
+            r"tile=\(64, 16, 64\): with copy='mn_major' M and N must be 32 or more",
+        ),
         ({"raster": 0}, r"raster and min_ctas must be 1 or more"),
         ({"min_ctas": -1}, r"raster and min_ctas must be 1 or more"),
         (
@@ -326,6 +331,29 @@ def test_the_exchanged_problem_is_checked_as_the_kernel_sees_it() -> None:
     # For a row-major C the kernel's M is the problem's N.
     with pytest.raises(OptionError, match="kernel's M extent must be 64 to 256; it is 32"):
         KERNEL.configure(problem(order="C"), "sm_80", tile=(128, 32, 32), warps=(2, 4))
+
+
+def test_no_options_end_in_a_traceback() -> None:
+    """What a config cannot be is an error of the option, wherever it is noticed."""
+    random, taken = Random(0), 0
+    powers = [2**i for i in range(9)]
+    for _ in range(1500):
+        kind = random.choice(("float32", "float16", "float64", "int8"))
+        options = {
+            "tile": tuple(random.choice(powers) for _ in "mnk"),
+            "warps": (random.choice((1, 2, 4)), random.choice((1, 2, 4))),
+            "copy": random.choice(("auto", "mn_major")),
+        }
+        try:
+            KERNEL.configure(
+                problem(random.choice(OPS), dtype=kind, order=random.choice("FC")),
+                "sm_80",
+                **options,
+            )
+            taken += 1
+        except (OptionError, UnsupportedError):
+            continue
+    assert taken > 20
 
 
 def test_a_fraction_is_no_number_of_stages() -> None:
@@ -414,7 +442,12 @@ def test_unit_structure(op: str, policy: str, dtype: str, compute: str | None) -
         config = KERNEL.configure(each, "sm_80", copy=policy)
         unit = KERNEL.unit(config)
         assert unit.symbol == config.name
-        assert re.findall(r"#include (.*)", unit.source) == ['"sm80/sm80_pipeline.cuh"']
+        assert re.findall(r"#include (.*)", unit.source) == [
+            "<cute/arch/mma_sm80.hpp>",
+            '"sm80/sm80_pipeline.cuh"',
+        ]
+        # Finished layouts: C++ CuTe makes, retiles and partitions nothing.
+        assert not re.search("decltype|make_|retile|partition|static", unit.source)
         assert unit.source.count('extern "C" __global__') == 1
         assert unit.source.count("cute_gemm::sm80_pipeline<Config>(") == 1
         assert re.search(rf"^{unit.symbol}\(", unit.source, re.M)
@@ -437,7 +470,7 @@ def test_a_row_major_c_exchanges_a_and_b(
     source = emit(problem("TT", order=order), tile=(64, 128, 32), warps=(2, 2)).source
     assert f"sm80_pipeline<Config>({arguments}," in source
     assert f"using CtaTiler = Shape<{tile}>;" in source
-    assert f"kMajorKA = {majors[0]}, kMajorKB = {majors[1]};" in source
+    assert f"kMajorKA = {majors[0]}, kMajorKB = {majors[1]} }};" in source
 
 
 @pytest.mark.parametrize(
@@ -462,6 +495,10 @@ def test_element_types(given: dict[str, str], names: tuple[str, str, str]) -> No
 
 
 def test_layouts_of_design() -> None:
+    def emit(each: GemmProblem, **options: Any) -> TranslationUnit:
+        """The proof, where C++ CuTe makes the layouts."""
+        return KERNEL.proof(KERNEL.configure(each, "sm_80", **options))
+
     # bK = 32: Swizzle<2,3,3> on (8,32):(32,1), threads (32,4):(4,1), values (1,8).
     half = emit(problem("TN"), tile=(128, 128, 32), warps=(2, 2)).source
     assert "ComposedLayout<Swizzle<2,3,3>,_0,Layout<Shape<_8,_32>,Stride<_32,_1>>>{}" in half
@@ -488,7 +525,7 @@ def builds(each: GemmProblem, arch: str, **options: Any) -> None:
     built = compile_unit(KERNEL.unit(config), arch)
     assert built.symbol == config.name and built.arch == arch
     assert built.cubin[:4] == b"\x7fELF"
-    # That Python's layouts are CuTe's is what the compiler just said.
+    assert len(built.cubin) < 225_000  # 0.9 MB where CuTe computes the layouts
     assert built.resources.spill_stores == built.resources.spill_loads == 0
     assert 0 < built.resources.registers * structure(config).mma.size * config.min_ctas <= 65536
 

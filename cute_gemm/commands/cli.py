@@ -32,6 +32,7 @@ COMMANDS = {
     "explain": "say what a kernel's one idea is, counted and predicted",
     "emit": "print the CUDA C++ translation unit of a kernel, its PTX or its SASS",
     "compile": "compile kernels to cubin and keep them in the cache",
+    "prove": "compile the proof that C++ CuTe computes a kernel's layouts",
     "kernels": "list the kernels and what each supports",
     "doctor": "check headers, compiler, driver, GPUs and cache",
     "cache": "list, size or clear the cubins on disk",

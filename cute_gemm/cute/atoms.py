@@ -34,6 +34,16 @@ class MmaAtom:
     #: Lowest compute capability.
     minimum_cc: int = 80
 
+    @property
+    def cpp(self) -> str:
+        """The C++ type, which has the name only where CuTe's traits are included."""
+        return self.name.replace("SM90_", "SM90::MMA_")
+
+    @property
+    def header(self) -> str:
+        """CuTe's header that has it."""
+        return f"cute/arch/mma_sm{self.minimum_cc}.hpp"
+
 
 def _tensor_op(name: str, a: str, b: str, c: str = "((4,8),(2,2)):((32,1),(16,8))") -> MmaAtom:
     """A tensor core instruction of a warp; its name tells the rest: SM80_16x8x16_F32F16F16F32_TN.

@@ -69,6 +69,26 @@ class TiledMma:
         # CuTe counts values atom first, then the rests, each first mode fastest.
         return full.transpose(0, 3, 2, 1, 4).reshape(self.size, -1, 2)
 
+    def fragment(self, operand: str, extents: tuple[int, ...]) -> Layout:
+        """Where the registers of a thread have its values of an operand's tile of ``extents``.
+
+        ``((value, repeat, repeat), tile, tile)``, values of an MMA and its repeats in both modes
+        within and beyond a tile of this one: CuTe's ``retile`` of a fragment, whose registers are
+        compact as ``(value, MMAs, MMAs)``.
+        """
+        atom_tv = {"A": self.atom.a, "B": self.atom.b, "C": self.atom.c}[operand]
+        values, modes = atom_tv.extents[1], _MODES[operand]
+        first, second = (
+            self.extent(mode) // (self.atom.shape_mnk[mode] * self.threads.extents[mode])
+            for mode in modes
+        )
+        tiles = [extent // self.extent(mode) for extent, mode in zip(extents, modes, strict=True)]
+        column = values * first * tiles[0]
+        return Layout(
+            ((values, first, second), *tiles),
+            ((1, values, column), values * first, column * second),
+        )
+
     def cpp(self) -> str:
         """Return the C++ type."""
         tile = ",".join(

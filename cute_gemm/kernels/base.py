@@ -322,6 +322,13 @@ class CompiledKernel(Kernel):
         """Return the predicted time of a config on a problem."""
         return Prices([self.footprint(config, problem, gpu)], gpu).price(problem, 0)
 
+    def proof(self, config: Any) -> TranslationUnit:
+        """Return the unit whose asserts hold if C++ computes what Python did for ``config``.
+
+        By default the kernel's own; where asserts cost compile time, one without the kernel.
+        """
+        return self.unit(config)
+
     def build(self, config: Any, arch: str) -> Build:
         """Return the compiled kernel: from memory, from the cache or from NVRTC."""
         key = (self.name, config, arch)

@@ -17,6 +17,19 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """A unit whose asserts the compiler found to hold: what Python computed, C++ computes too."""
+
+    source: str  # the CUDA C++ of the unit
+    facts: tuple[str, ...]  # what it asserts: a name, or the text where there is none
+    arch: str
+    seconds: float  # of the compilation
+
+    def __repr__(self) -> str:
+        return f"Proof({len(self.facts)} facts hold for {self.arch}, {self.seconds:.3f} s)"
+
+
+@dataclass(frozen=True, slots=True)
 class Build:
     """A compiled unit."""
 

@@ -104,6 +104,16 @@ def cutlass_path() -> Path | None:
     )
 
 
+def cutlass_version() -> tuple[int, int, int] | None:
+    """Return the version of the CUTLASS headers, or None where there are none."""
+    path = cutlass_path()
+    if path is None:
+        return None
+    text = (path / "cutlass" / "version.h").read_text(encoding="utf-8")
+    major, minor, patch = re.findall(r"#define CUTLASS_(?:MAJOR|MINOR|PATCH) (\d+)", text)
+    return int(major), int(minor), int(patch)
+
+
 def cuda_headers() -> CudaHeaders | None:
     """Return the first complete set of CUDA headers, else the first incomplete one.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
 from cute_gemm.toolchain import cache as store
-from cute_gemm.toolchain.cubin import Build, Resources
+from cute_gemm.toolchain.cubin import Build, Proof, Resources
 from cute_gemm.toolchain.headers import include_paths, package_dirs
 from cute_gemm.toolchain.interrupt import interruptible
 
@@ -76,6 +76,18 @@ def build(unit: TranslationUnit, arch: str, *, cache: bool = True) -> Build:
             key = store.key(unit, headers, OPTIONS, arch, used)
         store.put(key, built)
         return built
+
+
+def prove(unit: TranslationUnit, arch: str) -> Proof:
+    """Compile a unit for its asserts, of which ``CompileError`` names the first that is false.
+
+    Nothing is cached: what is asked for is the proof.
+    """
+    asserts = re.findall(r'static_assert\((.*?)(?:, "(.*)")?\);', unit.source)
+    built = build(unit, arch, cache=False)
+    return Proof(
+        unit.source, tuple(name or fact for fact, name in asserts), built.arch, built.seconds
+    )
 
 
 def ptx(unit: TranslationUnit, arch: str) -> str:

@@ -111,22 +111,44 @@ def cutlass_operation(
 
 
 class Emitter:
-    """An emitter of one config's kernel, in the protocol of cutlass_library.
+    """An emitter of one config's kernel and of its proof, in the protocol of cutlass_library.
 
     The config has ``name``, ``kernel``, ``tile``, ``warps``, ``raster``, ``dtype``, ``out_dtype``
-    and ``bytes``.
+    and ``bytes``. Both units have the text of ``template``, includes and types. The proof includes
+    ``header`` before it, and has ``cute`` after it: what C++ CuTe computes for itself.
     """
 
     template: ClassVar[str]
+    header: ClassVar[str] = "common/proof.cuh"
+    cute: ClassVar[str] = ""
 
     def __init__(self, config: Any, structure: Any) -> None:
         self.config, self.structure = config, structure
 
     def values(self) -> dict[str, str]:
-        """Return what the template's names stand for, but for those that every kernel has."""
+        """Return what the names in the text stand for, but for those that every kernel has."""
         raise NotImplementedError
 
-    def emit(self, operation: Any) -> str:
+    def facts(self) -> list[tuple[str, str]]:
+        """Return everything that Python evaluated as what C++ must compute too, with names."""
+        raise NotImplementedError
+
+    def operation(self) -> Any:
+        """Return the operation, by `described`."""
+        raise NotImplementedError
+
+    def unit(self) -> TranslationUnit:
+        """Return the kernel."""
+        return TranslationUnit(self.emit(self.operation()), self.config.name)
+
+    def proof(self) -> TranslationUnit:
+        """Return a unit that compiles where all facts hold; there is nothing to run in it."""
+        asserts = "\n".join(f'static_assert({fact}, "{name}");' for fact, name in self.facts())
+        end = f'{self.cute}\n{asserts}\n\nextern "C" __global__ void proof() {{}}\n'
+        text = self.emit(self.operation(), end)
+        return TranslationUnit(f'#include "{self.header}"\n{text}', "proof")
+
+    def emit(self, operation: Any, end: str = "\n${entry}") -> str:
         """Return the translation unit of an operation."""
         from cutlass_library import DataTypeTag, SubstituteTemplate
 
@@ -139,18 +161,18 @@ class Emitter:
             "raster": str(self.config.raster),
             **self.values(),
         }
-        text: str = SubstituteTemplate(self.template, values)
+        text: str = SubstituteTemplate(self.template + end, values)
         return text
 
-    def unit(self, element: str, **more: Any) -> TranslationUnit:
-        """Emit the unit; A and B are multiplied as ``element``, the rest is `cutlass_operation`'s.
+    def described(self, element: str, **more: Any) -> Any:
+        """A and B are multiplied as ``element``; the rest is `cutlass_operation`'s.
 
         ``warps`` of a config may be (0, 0), for none in particular.
         """
         config = self.config
         row, out = DTYPES[config.dtype], DTYPES[config.out_dtype]
         a, b, c = config.bytes
-        operation = cutlass_operation(
+        return cutlass_operation(
             config.name,
             types=(element, DTYPES[row.accumulator].tag, out.tag),
             tile=config.tile,
@@ -158,12 +180,6 @@ class Emitter:
             aligned=(a // row.bytes, b // row.bytes, c // out.bytes),
             **more,
         )
-        return TranslationUnit(self.emit(operation), config.name)
-
-
-def asserted(facts: list[tuple[str, str]]) -> str:
-    """Return (fact, name) pairs as what C++ asserts."""
-    return "\n".join(f'static_assert({fact}, "{name}");' for fact, name in facts)
 
 
 def element_proofs(config: Any) -> list[tuple[str, str]]:

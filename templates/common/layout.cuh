@@ -1,41 +1,15 @@
-// Layouts: the proof that C++ CuTe and Python mean the same one, and offsets of which a part is static.
+// Layouts: offsets of which a part is static, and where they say that a thread's values lie.
 
 #pragma once
 
-#include <cute/tensor.hpp>
+#include <cute/swizzle_layout.hpp>
 
 namespace cute_gemm {
 
 using namespace cute;
 
-// Mode by mode, with inner modes merged as far as they go.
-template <class Shape, class Stride>
-CUTE_HOST_DEVICE constexpr auto canonical(Layout<Shape, Stride> const& layout) {
-  return coalesce(layout, repeat<rank_v<Layout<Shape, Stride>>>(Int<1>{}));
-}
-
-template <class Swz, class Offset, class Affine>
-CUTE_HOST_DEVICE constexpr auto canonical(ComposedLayout<Swz, Offset, Affine> const& layout) {
-  return make_composed_layout(layout.layout_a(), layout.offset(), canonical(layout.layout_b()));
-}
-
-// True when both are the same function with the same top-level modes.
-template <class Cpp, class Python>
-CUTE_HOST_DEVICE constexpr bool same_layout(Cpp const&, Python const&) {
-  return is_same_v<decltype(canonical(Cpp{})), decltype(canonical(Python{}))>;
-}
-
-// True when the offsets of the linear coordinates 1, 2, 4, ... are `offsets`. With compact extents
-// that are powers of two these are all there is to know of a layout, swizzled or not.
-template <class Layout, class... Offsets>
-CUTE_HOST_DEVICE constexpr bool has_offsets(Layout const& layout, Offsets... offsets) {
-  int coordinate = 1;
-  bool same = true;
-  ((same = same && layout(coordinate) == offsets, coordinate *= 2), ...);
-  return same;
-}
-
-// True when both give every linear coordinate the same offset; of extents as `has_offsets` takes them.
+// True when both give every linear coordinate the same offset; of compact extents
+// that are powers of two.
 template <class One, class Other>
 CUTE_HOST_DEVICE constexpr bool same_offsets(One const& one, Other const& other) {
   bool same = size(one) == size(other);

@@ -14,17 +14,19 @@ namespace cute_gemm {
 // The place of an operand's tile (kRows,kColumns), whose M or N mode is contiguous.
 template <class Config, class Smem, class Copy, bool kMajorK>
 struct BankFreeTile {
-  static constexpr int kRows = size<0>(Smem{}), kColumns = size<1>(Smem{});
-  static constexpr int kChunk = 16 / sizeof(typename Config::Element), kLine = 8 * kChunk;
-  static constexpr int kVector = kMajorK ? Copy::kBlockColumns : 1;
+  enum : int {
+    kRows = size<0>(Smem{}), kColumns = size<1>(Smem{}),
+    kChunk = 16 / sizeof(typename Config::Element), kLine = 8 * kChunk,
+    kVector = kMajorK ? Copy::kBlockColumns : 1
+  };
 
   // 16 bytes after every 128 of a column and, of elements of 4 bytes and more, behind it.
-  static constexpr int kPitch = kRows / kLine * (kLine + kChunk) + (kChunk <= 4 ? kChunk : 0);
+  enum : int { kPitch = kRows / kLine * (kLine + kChunk) + (kChunk <= 4 ? kChunk : 0) };
   using Padded = Layout<Shape<Shape<Int<kLine>, Int<kRows / kLine>>, Int<kColumns>>,
                         Stride<Stride<_1, Int<kLine + kChunk>>, Int<kPitch>>>;
 
   // The columns of a thread's vector lie apart, so that those of neighbouring threads are neighbours.
-  static constexpr int kCopies = kColumns / kVector;
+  enum : int { kCopies = kColumns / kVector };
   using Plain = Layout<Shape<Int<kRows>, Shape<Int<kVector>, Int<kCopies>>>,
                        Stride<_1, Stride<Int<kRows * kCopies>, Int<kRows>>>>;
   using Swizzled = ComposedLayout<Swizzle<3, log_2(uint32_t(kChunk)), 3>, _0, Plain>;

@@ -38,7 +38,7 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
   using Base = TileCopy<Copy, SmemLayout, Element, kMajorK>;
   using Base::Base;
   using Base::kColumnSteps, Base::kRowSteps, Base::kVectors, Base::kVector;
-  static constexpr int kBytes = kVector * sizeof(Element), kWords = kBytes < 4 ? 1 : kBytes / 4;
+  enum : int { kBytes = kVector * sizeof(Element), kWords = kBytes < 4 ? 1 : kBytes / 4 };
 
   uint32_t words[kColumnSteps][kRowSteps][kVectors][kWords];  // of the tile on its way
 

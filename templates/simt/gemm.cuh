@@ -18,7 +18,7 @@
 
 #pragma once
 
-#include <cute/tensor.hpp>
+#include <cute/arch/util.hpp>
 #include <cutlass/array.h>
 #include <cutlass/complex.h>
 

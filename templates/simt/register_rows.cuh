@@ -11,8 +11,10 @@ namespace cute_gemm {
 
 template <class Config>
 struct RegisterRows {
-  static constexpr int kTM = size(typename Config::ValuesM{});
-  static constexpr int kVector = cute::min(kTM, 16 / int(sizeof(typename Config::Element)));
+  enum : int {
+    kTM = size(typename Config::ValuesM{}),
+    kVector = cute::min(kTM, 16 / int(sizeof(typename Config::Element)))
+  };
 
   using ValuesM = Layout<Shape<Int<kVector>, Int<kTM / kVector>>, Stride<_1, Int<kVector>>>;
 };

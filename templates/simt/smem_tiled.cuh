@@ -13,8 +13,10 @@ namespace cute_gemm {
 template <class Config>
 struct SmemTiled {
   using Tile = typename Config::Tile;
-  static constexpr int kBM = size<0>(Tile{}), kBN = size<1>(Tile{}), kBK = size<2>(Tile{});
-  static constexpr int kPad = 16 / sizeof(typename Config::Element);
+  enum : int {
+    kBM = size<0>(Tile{}), kBN = size<1>(Tile{}), kBK = size<2>(Tile{}),
+    kPad = 16 / sizeof(typename Config::Element)
+  };
 
   using SmemA = Layout<Shape<Int<kBM>, Int<kBK>>, Stride<_1, Int<kBM + (Config::kMajorKA ? kPad : 0)>>>;
   using SmemB = Layout<Shape<Int<kBN>, Int<kBK>>, Stride<_1, Int<kBN + (Config::kMajorKB ? kPad : 0)>>>;

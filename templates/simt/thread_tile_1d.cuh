@@ -13,8 +13,10 @@ namespace cute_gemm {
 template <class Config>
 struct ThreadTile1D {
   using Tile = typename Config::Tile;
-  static constexpr int kBM = size<0>(Tile{}), kBN = size<1>(Tile{});
-  static constexpr int kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{});
+  enum : int {
+    kBM = size<0>(Tile{}), kBN = size<1>(Tile{}),
+    kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{})
+  };
 
   // A warp lies along n: its lanes take the same rows of A, and columns of B side by side.
   using Threads = Layout<Shape<Int<kBN / kTN>, Int<kBM / kTM>>, Stride<Int<kTN * kBM>, Int<kTM>>>;

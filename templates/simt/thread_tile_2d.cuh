@@ -13,9 +13,11 @@ namespace cute_gemm {
 template <class Config>
 struct ThreadTile2D {
   using Tile = typename Config::Tile;
-  static constexpr int kBM = size<0>(Tile{}), kBN = size<1>(Tile{}), kBK = size<2>(Tile{});
-  static constexpr int kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{});
-  static constexpr int kThreadsM = kBM / kTM, kThreadsN = kBN / kTN;
+  enum : int {
+    kBM = size<0>(Tile{}), kBN = size<1>(Tile{}), kBK = size<2>(Tile{}),
+    kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{}),
+    kThreadsM = kBM / kTM, kThreadsN = kBN / kTN
+  };
 
   // Neighbouring threads, neighbouring results, along C's unit stride first.
   using Threads = conditional_t<Config::kMajorNC,

@@ -43,8 +43,10 @@ CUTE_DEVICE void store_shared(uint32_t to, Element const* elements) {
 template <class Threads_, int StepRows, int StepColumns, int BlockRows, int BlockColumns>
 struct Copy {
   using Threads = Threads_;
-  static constexpr int kStepRows = StepRows, kStepColumns = StepColumns;
-  static constexpr int kBlockRows = BlockRows, kBlockColumns = BlockColumns;
+  enum : int {
+    kStepRows = StepRows, kStepColumns = StepColumns,
+    kBlockRows = BlockRows, kBlockColumns = BlockColumns
+  };
   static_assert(size(Threads{}) * BlockRows * BlockColumns == StepRows * StepColumns,
                 "the threads' blocks fill a step");
 };
@@ -52,13 +54,17 @@ struct Copy {
 // The part of one thread in copying the tiles (bMN,bK) of an operand, one after the other along k.
 template <class Copy, class SmemLayout, class Element, bool kMajorK>
 struct TileCopy {
-  static constexpr int kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{});
-  static constexpr int kRowSteps = kRows / Copy::kStepRows;
-  static constexpr int kColumnSteps = kColumns / Copy::kStepColumns;
+  enum : int {
+    kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{}),
+    kRowSteps = kRows / Copy::kStepRows,
+    kColumnSteps = kColumns / Copy::kStepColumns
+  };
   static_assert(kRowSteps * Copy::kStepRows == kRows && kColumnSteps * Copy::kStepColumns == kColumns,
                 "steps fill the tile");
-  static constexpr int kVectors = kMajorK ? Copy::kBlockRows : 1;  // of a block
-  static constexpr int kVector = kMajorK ? Copy::kBlockColumns : Copy::kBlockRows;
+  enum : int {
+    kVectors = kMajorK ? Copy::kBlockRows : 1,  // of a block
+    kVector = kMajorK ? Copy::kBlockColumns : Copy::kBlockRows
+  };
 
   Element const* source;  // the thread's first element of the next tile
   int64_t row_stride, column_stride;

@@ -18,14 +18,15 @@ namespace cute_gemm {
 // dimension allow.
 template <class Config, class Copy, int kRows, bool kMajorK>
 struct VectorCopy {
-  static constexpr int kBK = size<2>(typename Config::Tile{}), kSize = sizeof(typename Config::Element);
-  static constexpr int kThreads = size(typename Config::Threads{});
-  static constexpr int kVector = kMajorK ? Copy::kBlockColumns : Copy::kBlockRows;
+  enum : int {
+    kBK = size<2>(typename Config::Tile{}), kSize = sizeof(typename Config::Element),
+    kThreads = size(typename Config::Threads{}),
+    kVector = kMajorK ? Copy::kBlockColumns : Copy::kBlockRows,
 
-  static constexpr int kSector = kVector == 1 && kSize > 2 ? 8 : 32 / (kVector * kSize);
-  static constexpr int kLanes = kMajorK ? cute::min(kSector, kBK / kVector)
-                                        : cute::min(kRows / kVector, kThreads);
-  static constexpr int kOthers = kThreads / kLanes, kDown = cute::min(kRows, kOthers);
+    kSector = kVector == 1 && kSize > 2 ? 8 : 32 / (kVector * kSize),
+    kLanes = kMajorK ? cute::min(kSector, kBK / kVector) : cute::min(kRows / kVector, kThreads),
+    kOthers = kThreads / kLanes, kDown = cute::min(kRows, kOthers)
+  };
 
   // thread -> row + kStepRows * column
   using AlongK = Layout<Shape<Int<kLanes>, Int<kDown>, Int<kOthers / kDown>>,
@@ -43,8 +44,8 @@ struct Vectorized {
                                     Config::kMajorKB>::Threads;
 
   // `count` neighbours, in vectors of 16 bytes where there are as many.
-  static constexpr int kMost = 16 / sizeof(typename Config::Element);
-  template <int count, int run = cute::min(count, kMost)>
+  enum : int { kMost = 16 / sizeof(typename Config::Element) };
+  template <int count, int run = count < kMost ? count : int(kMost)>
   using Neighbours = Layout<Shape<Int<run>, Int<count / run>>, Stride<_1, Int<run>>>;
   using ValuesM = Neighbours<size(typename Config::ValuesM{})>;
   using ValuesN = Neighbours<size(typename Config::ValuesN{})>;

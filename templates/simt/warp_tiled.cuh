@@ -13,11 +13,13 @@ namespace cute_gemm {
 template <class Config>
 struct WarpTiled {
   using Tile = typename Config::Tile;
-  static constexpr int kBM = size<0>(Tile{}), kBN = size<1>(Tile{}), kBK = size<2>(Tile{});
-  static constexpr int kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{});
-  static constexpr int kWarpM = 8 * kTM, kWarpN = 4 * kTN;  // a warp's tile
-  static constexpr int kVector = 16 / sizeof(typename Config::Element);
-  static constexpr int kRunM = cute::min(kTM, kVector), kRunN = cute::min(kTN, kVector);
+  enum : int {
+    kBM = size<0>(Tile{}), kBN = size<1>(Tile{}), kBK = size<2>(Tile{}),
+    kTM = size(typename Config::ValuesM{}), kTN = size(typename Config::ValuesN{}),
+    kWarpM = 8 * kTM, kWarpN = 4 * kTN,  // a warp's tile
+    kVector = 16 / sizeof(typename Config::Element),
+    kRunM = cute::min(kTM, kVector), kRunN = cute::min(kTN, kVector)
+  };
 
   // The bits of a lane's number are n m m m n, those of a warp's m first.
   using Threads = Layout<

@@ -7,19 +7,24 @@
 //   Epilogue                         what becomes of the sums (LinearCombination)
 //   CtaTiler                         Shape<bM,bN,bK>
 //   kMajorKA, kMajorKB               true: K is the unit-stride mode (C is column-major)
-//   TiledMma                         instruction, warps, permutation
-//   GmemCopyA, GmemCopyB             TiledCopy: gmem -> smem
+//   Mma                              CuTe's instruction
+//   GmemCopyA, GmemCopyB             Copy: gmem -> smem
 //   SmemLayoutA, SmemLayoutB         (bM,bK,PIPE), (bN,bK,PIPE), swizzled
-//   SmemCopyA, SmemCopyB             TiledCopy: smem -> registers, as TiledMma partitions
+//   SmemCopyA, SmemCopyB             Copy: smem -> registers, as the tiled MMA partitions
+//   FragmentA, FragmentB             ((MMA,REST_MN,REST_K),TILES,BLOCKS) -> a thread's value
+//   FragmentC                        ((MMA,REST_M,REST_N),TILES_M,TILES_N) -> a thread's sum
 //   EpilogueTile, EpilogueLayout     the part of the C tile that is staged at a time, and where
-//   EpilogueStage, EpilogueCopy      TiledCopy: registers -> smem, smem -> gmem
-//   kRasterGroup, kMinCtas           rows of tiles per L2 group, CTAs per SM to fit registers for
+//   EpilogueStage, EpilogueCopy      Copy: registers -> smem, smem -> gmem
+//   kRasterGroup                     rows of tiles per L2 group
+//
+// These layouts are finished: what CuTe's make_tiled_copy, retile and partition would compute of thread
+// and value layouts is spelled out, and of CuTe come the layouts' arithmetic and the instructions. That
+// CuTe computes the same is proved by a unit of its own (common/proof.cuh).
 
 #pragma once
 
-#include <cute/algorithm/gemm.hpp>
-#include <cute/atom/copy_atom.hpp>
-#include <cute/atom/mma_atom.hpp>
+#include <cute/arch/copy_sm75.hpp>
+#include <cute/arch/mma.hpp>
 #include <cutlass/array.h>
 
 #include "../common/copy.cuh"
@@ -27,20 +32,29 @@
 
 namespace cute_gemm {
 
-// One operand, gmem -> smem: tiles (bMN,bK) in pieces of a TiledCopy.
-template <class TiledCopy, class SmemLayout, class Element, bool kVectorAlongK>
-struct TileLoader {
-  static constexpr int kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{});
-  using TV = typename TiledCopy::TiledLayout_TV;  // (thread,value) -> (kStepRows,kStepColumns)
-  static constexpr int kStepRows = size<0>(typename TiledCopy::Tiler_MN{});
-  static constexpr int kStepColumns = size<1>(typename TiledCopy::Tiler_MN{});
-  static constexpr int kValues = size<1>(TV{}), kVector = TiledCopy::NumValSrc;
-  static constexpr int kBytes = kVector * sizeof(Element);
-  using At = Position<TV, kStepRows>;
+// What each thread moves of a step (kRows,kColumns), which repeated fills a tile: TV takes (thread,value)
+// to row + kRows * column of what it addresses, kVector values at a time, with CuTe's Instruction.
+template <class Instruction_, class TV_, int Rows, int Columns, int Vector>
+struct Copy {
+  using Instruction = Instruction_;
+  using TV = TV_;
+  using At = Position<TV, Rows>;
+  enum : int { kRows = Rows, kColumns = Columns, kVector = Vector, kValues = size<1>(TV{}) };
+};
 
-  // The copies of a tile go along the mode across the vectors first, each one step further on.
-  static constexpr int kSteps = kVectorAlongK ? kRows / kStepRows : kColumns / kStepColumns;
-  static constexpr int kRepeats = kVectorAlongK ? kColumns / kStepColumns : kRows / kStepRows;
+// One operand, gmem -> smem: tiles (bMN,bK) in steps of a Copy.
+template <class Copy, class SmemLayout, class Element, bool kVectorAlongK>
+struct TileLoader {
+  using At = typename Copy::At;
+  enum : int {
+    kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{}),
+    kStepRows = Copy::kRows, kStepColumns = Copy::kColumns,
+    kValues = Copy::kValues, kVector = Copy::kVector,
+    kBytes = kVector * sizeof(Element),
+    // The copies of a tile go along the mode across the vectors first, each one step further on.
+    kSteps = kVectorAlongK ? kRows / kStepRows : kColumns / kStepColumns,
+    kRepeats = kVectorAlongK ? kColumns / kStepColumns : kRows / kStepRows
+  };
 
   int64_t row_stride, column_stride;
   int64_t step, k_step;   // elements to the next step, to the next tile
@@ -102,8 +116,8 @@ struct TileLoader {
         Element const* const from = source + inner_row * row_stride + inner_column * column_stride;
         if constexpr (kCut) {
           int const columns = columns_left - first.column - column;
-          int const valid = kVectorAlongK ? (row < rows ? min(columns, kVector) : 0)
-                                          : (columns > 0 ? min(rows - row, kVector) : 0);
+          int const valid = kVectorAlongK ? (row < rows ? min(columns, int(kVector)) : 0)
+                                          : (columns > 0 ? min(rows - row, int(kVector)) : 0);
           copy_async_cut<kVector>(to, from, valid);
         } else {
           copy_async_if<kBytes>(to, from, row < rows);
@@ -153,90 +167,134 @@ struct Tiles {
 };
 
 // One operand, smem -> registers: what the thread's MMAs take of a tile, a k block at a time.
-template <class TiledCopy, class SmemLayout, class Element>
+template <class Copy, class Fragment, class SmemLayout, class Element>
 struct BlockLoader {
-  static constexpr int kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{});
-  using TV = decltype(TiledCopy::get_layoutS_TV());
-  static constexpr int kStepRows = size<0>(typename TiledCopy::Tiler_MN{});
-  static constexpr int kStepColumns = size<1>(typename TiledCopy::Tiler_MN{});
-  static constexpr int kValues = size<1>(TV{}), kVector = TiledCopy::NumValSrc;
-  static constexpr int kBlocks = kColumns / kStepColumns;
-  using At = Position<TV, kStepRows>;
+  using Instruction = typename Copy::Instruction;
+  using Given = typename remove_extent<typename Instruction::SRegisters>::type;
+  using Taken = typename remove_extent<typename Instruction::DRegisters>::type;
+  using At = typename Copy::At;
+  enum : int {
+    kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{}),
+    kBlocks = kColumns / Copy::kColumns
+  };
 
   uint32_t smem;
   int smem_first;
+  alignas(16) Element values[size(Fragment{})];
 
   CUTE_DEVICE BlockLoader(uint32_t smem, int thread) : smem(smem) {
     At const first(thread, 0);
     smem_first = SmemLayout{}(first.row, first.column, 0);
   }
 
-  template <class Fragment>
-  CUTE_DEVICE void load(int block, int pipe, Fragment&& fragment) const {  // ((V,R),MMA_MN,BLOCKS)
+  CUTE_DEVICE void load(int block, int pipe) {
     uint32_t const source = smem + pipe * int(kRows * kColumns * sizeof(Element));
     CUTE_UNROLL
-    for (int mn = 0; mn < kRows / kStepRows; ++mn) {
+    for (int mn = 0; mn < kRows / Copy::kRows; ++mn) {
       CUTE_UNROLL
-      for (int v = 0; v < kValues / kVector; ++v) {
-        At const step(0, v * kVector);
-        int const offset = SmemLayout{}(mn * kStepRows + step.row, block * kStepColumns + step.column, 0);
-        auto const* from = shared_pointer<Element const>(
-            source + sizeof(Element) * join(SmemLayout{}, smem_first, offset));
-        Tensor to = fragment(make_coord(_, v), mn, block);
-        if constexpr (TiledCopy::AtomNumThr::value == 1) {
-          using Vector = cutlass::AlignedArray<Element, kVector>;
-          Vector const values = *reinterpret_cast<Vector const*>(from);
+      for (int v = 0; v < Copy::kValues; v += Copy::kVector) {
+        At const step(0, v);
+        int const offset =
+            SmemLayout{}(mn * Copy::kRows + step.row, block * Copy::kColumns + step.column, 0);
+        uint32_t const from = source + sizeof(Element) * join(SmemLayout{}, smem_first, offset);
+        if constexpr (is_same_v<Given, Taken>) {
+          using Vector = cutlass::AlignedArray<Element, Copy::kVector>;
+          Vector const vector = *shared_pointer<Vector const>(from);
           CUTE_UNROLL
-          for (int i = 0; i < kVector; ++i) to(i) = values[i];
-        } else {
-          TiledCopy{}.call(make_tensor(make_smem_ptr(from), Layout<Int<kVector>>{}), to);
+          for (int i = 0; i < Copy::kVector; ++i) values[Fragment{}(v + i, mn, block)] = vector[i];
+        } else {  // a row for other threads, and words of theirs (ldmatrix)
+          static_assert(Fragment{}(Copy::kVector - 1, 0, 0) == Copy::kVector - 1);
+          detail::explode(Instruction::copy, shared_pointer<Given const>(from), int_sequence<0>{},
+                          reinterpret_cast<Taken*>(values + Fragment{}(v, mn, block)),
+                          make_int_sequence<extent<typename Instruction::DRegisters>::value>{});
         }
       }
     }
     if constexpr (is_same_v<Element, cutlass::tfloat32_t>) {
       // tf32 operands come as float32 and are rounded to nearest; the instruction would truncate.
-      Tensor loaded = fragment(_, _, block);
       CUTE_UNROLL
-      for (int i = 0; i < size(loaded); ++i) {
-        loaded(i) = cutlass::tfloat32_t(reinterpret_cast<float const&>(loaded(i)));
+      for (int mn = 0; mn < kRows / Copy::kRows; ++mn) {
+        CUTE_UNROLL
+        for (int v = 0; v < size<0>(Fragment{}); ++v) {
+          Element& value = values[Fragment{}(v, mn, block)];
+          value = cutlass::tfloat32_t(reinterpret_cast<float const&>(value));
+        }
       }
     }
   }
 };
 
+// sums += a b^T, by one instruction on a thread's registers.
+template <class Mma, class Accumulator, class Element>
+CUTE_DEVICE void multiply(Accumulator* sums, Element const* a, Element const* b) {
+  using A = typename Mma::ARegisters;
+  using B = typename Mma::BRegisters;
+  using C = typename Mma::CRegisters;
+  auto* const c = reinterpret_cast<typename remove_extent<C>::type*>(sums);
+  make_int_sequence<extent<C>::value> const registers;
+  detail::explode(Mma::fma, c, registers, reinterpret_cast<typename remove_extent<A>::type const*>(a),
+                  make_int_sequence<extent<A>::value>{},
+                  reinterpret_cast<typename remove_extent<B>::type const*>(b),
+                  make_int_sequence<extent<B>::value>{}, c, registers);
+}
+
+// Calls with all (outer,inner), to and fro along inner, `kRun` of outer together: what follows each
+// other shares an operand.
+template <int kRun, int kOuter, int kInner, class Function>
+CUTE_DEVICE void serpentine(Function const& function) {
+  CUTE_UNROLL
+  for (int i = 0; i < kOuter * kInner; ++i) {
+    int const turn = i / (kRun * kInner), inner = i % (kRun * kInner) / kRun;
+    function(turn * kRun + i % kRun, turn % 2 ? kInner - 1 - inner : inner);
+  }
+}
+
 // Both operands, smem -> registers -> products, a k block at a time.
 template <class Config>
 struct Blocks {
   using Element = typename Config::Element;
-  using CtaTiler = typename Config::CtaTiler;
-  using TiledMma = typename Config::TiledMma;
-  using LoaderA = BlockLoader<typename Config::SmemCopyA, typename Config::SmemLayoutA, Element>;
-  using LoaderB = BlockLoader<typename Config::SmemCopyB, typename Config::SmemLayoutB, Element>;
-  using PartA = decltype(make_tensor<typename TiledMma::FrgTypeA>(
-      partition_shape_A(TiledMma{}, select<0, 2>(CtaTiler{}))));
-  using PartB = decltype(make_tensor<typename TiledMma::FrgTypeB>(
-      partition_shape_B(TiledMma{}, select<1, 2>(CtaTiler{}))));
-  static constexpr int kBlocks = LoaderA::kBlocks;           // k blocks in a tile
-  static constexpr int kSteps = size<2>(PartA{}) / kBlocks;  // MMAs along k in a block
+  using Accumulator = typename Config::Accumulator;
+  using FragmentA = typename Config::FragmentA;  // ((MMA,REST_M,REST_K),TILES_M,BLOCKS)
+  using FragmentB = typename Config::FragmentB;  // ((MMA,REST_N,REST_K),TILES_N,BLOCKS)
+  using LoaderA =
+      BlockLoader<typename Config::SmemCopyA, FragmentA, typename Config::SmemLayoutA, Element>;
+  using LoaderB =
+      BlockLoader<typename Config::SmemCopyB, FragmentB, typename Config::SmemLayoutB, Element>;
+  enum : int {
+    kBlocks = LoaderA::kBlocks,        // k blocks in a tile
+    kSteps = size<0, 2>(FragmentA{}),  // MMAs along k in a block
+    kMmaM = size<0, 1>(FragmentA{}) * size<1>(FragmentA{}),
+    kMmaN = size<0, 1>(FragmentB{}) * size<1>(FragmentB{}),
+    kA = size<0, 0>(FragmentA{}), kB = size<0, 0>(FragmentB{}),  // values of an MMA
+    kC = size<0, 0>(typename Config::FragmentC{})
+  };
 
-  LoaderA from_a;
-  LoaderB from_b;
-  PartA part_a;  // (MMA,MMA_M,MMA_K)
-  PartB part_b;  // (MMA,MMA_N,MMA_K)
+  LoaderA a;
+  LoaderB b;
 
   CUTE_DEVICE Blocks(uint32_t smem_a, uint32_t smem_b, int thread)
-      : from_a(smem_a, thread), from_b(smem_b, thread) {}
+      : a(smem_a, thread), b(smem_b, thread) {}
 
   CUTE_DEVICE void load(int block, int pipe) {
-    from_a.load(block, pipe, typename Config::SmemCopyA{}.get_slice(0).retile_D(part_a));
-    from_b.load(block, pipe, typename Config::SmemCopyB{}.get_slice(0).retile_D(part_b));
+    a.load(block, pipe);
+    b.load(block, pipe);
   }
 
-  template <class Sums>
-  CUTE_DEVICE void multiply(int block, Sums& sums) const {  // (MMA,MMA_M,MMA_N)
+  // In the order of cute::gemm, which follows the bytes of the operands' registers.
+  CUTE_DEVICE void multiply(int block, Accumulator* sums) const {  // (MMA,MMA_M,MMA_N)
+    constexpr int kBytesA = kA * sizeof(Element), kBytesB = kB * sizeof(Element);
     CUTE_UNROLL
     for (int step = block * kSteps; step < (block + 1) * kSteps; ++step) {
-      gemm(TiledMma{}, part_a(_, _, step), part_b(_, _, step), sums);
+      auto const one = [&](int m, int n) {
+        cute_gemm::multiply<typename Config::Mma>(sums + kC * (m + kMmaM * n),
+                                                  a.values + kA * (m + kMmaM * step),
+                                                  b.values + kB * (n + kMmaN * step));
+      };
+      if constexpr (kBytesA <= 8 && kBytesA == kBytesB) {
+        serpentine<(kBytesA == 4 && kMmaM > 1) ? 2 : 1, kMmaM, kMmaN>(one);
+      } else {
+        serpentine<1, kMmaN, kMmaM>([&](int n, int m) { one(m, n); });
+      }
     }
   }
 };

@@ -26,9 +26,7 @@ CUTE_DEVICE void tensor_core(typename Config::Element const* A, typename Config:
   typename Config::Epilogue epilogue{alpha, beta};
   int const k_tiles = epilogue.without_sums(k) ? 0 : ceil_div(k, kBK);
 
-  typename Config::TiledMma mma;
-  Tensor sums = partition_fragment_C(mma, select<0, 1>(CtaTiler{}));  // (MMA,MMA_M,MMA_N)
-  clear(sums);
+  typename Config::Accumulator sums[size(typename Config::FragmentC{})] = {};  // (MMA,MMA_M,MMA_N)
 
   if (k_tiles > 0) {
     uint32_t const smem_a = cast_smem_ptr_to_uint(shared);

@@ -7,18 +7,25 @@ takes the instance for (thread maps, layouts, lanes) is asserted in the unit.
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import Any
 
+from cute_gemm.errors import HeaderError
 from cute_gemm.kernels.cutlass import epilogue
 from cute_gemm.kernels.cutlass.config import MATH, CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.maps import StoreMap
 from cute_gemm.kernels.cutlass.shared import shared_tile, simt_interleave
 from cute_gemm.problem.dtypes import dtype
+from cute_gemm.toolchain.headers import cutlass_version, templates_path
 from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, cutlass_operation, entry
 
 #: Bytes per thread. How many registers CUTLASS's loops get is ptxas's own choice, which for some
 #: types, majors and archs trades a few bytes of local memory for one more resident CTA.
 _SPILLS = 32
+#: The CUTLASS whose headers ``templates/cutlass/stubs`` stands for. Without the stubs NVRTC reads
+#: every 3.x kernel, the stream-K and the complex ones, which is a third of a build.
+_STUBS_OF = (4, 2)
 
 _UNIT = """\
 // CUTLASS 2.x GemmUniversal, emitted by cutlass_library (EmitGemmUniversalInstance). It writes a
@@ -91,7 +98,20 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
         "scalar": DataTypeTag[operation.accumulator_type()],
     }
     text = SubstituteTemplate(_UNIT, {name: str(value) for name, value in values.items()})
-    return TranslationUnit(text, config.name, spills=_SPILLS)
+    return TranslationUnit(text, config.name, folders=(_stubs(),), spills=_SPILLS)
+
+
+@functools.cache
+def _stubs() -> Path:
+    """Headers that stand for those of kernels that are not used, as one CUTLASS declares them."""
+    found = cutlass_version()
+    if found is not None and found[:2] != _STUBS_OF:
+        raise HeaderError(
+            f"the headers are those of CUTLASS {'.'.join(map(str, found))}, and kernel "
+            "'cutlass_universal' has stubs for some of CUTLASS {}.{}: "
+            'pip install "nvidia-cutlass=={}.{}.*"'.format(*_STUBS_OF, *_STUBS_OF)
+        )
+    return templates_path() / "cutlass" / "stubs"
 
 
 def _operation(config: CutlassUniversalConfig) -> Any:

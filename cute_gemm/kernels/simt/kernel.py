@@ -32,6 +32,7 @@ from cute_gemm.toolchain.signature import Launch
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.cute.layout import Layout
+    from cute_gemm.kernels.simt.unit import EmitSimt
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -209,9 +210,16 @@ class SimtKernel(CompiledKernel):
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""
-        from cute_gemm.kernels.simt.unit import emit_simt
+        return self._emitter(config).unit()
 
-        return emit_simt(config, structure(config, self.staged))
+    def proof(self, config: Config) -> TranslationUnit:
+        """See :meth:`CompiledKernel.proof`."""
+        return self._emitter(config).proof()
+
+    def _emitter(self, config: Config) -> EmitSimt:
+        from cute_gemm.kernels.simt.unit import EmitSimt
+
+        return EmitSimt(config, structure(config, self.staged))
 
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
         """See :meth:`CompiledKernel.launch`."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cute_gemm.kernels.simt.structure import WARP
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.unit import (
     Emitter,
-    TranslationUnit,
-    asserted,
     cpp_bool,
     cpp_shape,
     element_proofs,
@@ -18,7 +16,7 @@ from cute_gemm.toolchain.unit import (
 )
 
 if TYPE_CHECKING:
-    from cute_gemm.kernels.simt.structure import Config, Operand, Structure
+    from cute_gemm.kernels.simt.structure import Operand
 
 _UNIT = """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
@@ -31,27 +29,23 @@ struct Config {
   using ElementC = ${element_c};
   using Accumulator = ${accumulator};
   using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
-  static constexpr bool kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c};
-  static constexpr bool kConjA = ${conj_a}, kConjB = ${conj_b};
-  static constexpr int kRaster = ${raster};
+  enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
+  enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
+  enum : int { kRaster = ${raster} };
 
   using Tile = ${tile};  // (bM,bN,bK)
   using Threads = ${threads};
   using ValuesM = ${values_m};
   using ValuesN = ${values_n};
-  static constexpr int kVectorC = ${vector_c}, kLanesK = ${lanes_k}, kChunk = ${chunk};
+  enum : int { kVectorC = ${vector_c}, kLanesK = ${lanes_k}, kChunk = ${chunk} };
 ${operands}};
-
-// The layouts that Python computed are those that C++ CuTe computes.
-${proofs}
-
-${entry}"""
+"""
 
 _OPERAND = """
   using Copy${name} = cute_gemm::Copy<${threads}, ${step}, ${block}>;
   using Smem${name} = ${smem};
-  static constexpr int kSmem${name} = ${elements};
-  static constexpr bool kAsync${name} = ${asynchronous};
+  enum : int { kSmem${name} = ${elements} };
+  enum : bool { kAsync${name} = ${asynchronous} };
 """
 
 
@@ -79,7 +73,6 @@ class EmitSimt(Emitter):
             "lanes_k": str(WARP if config.warp_along == "k" else 1),
             "chunk": str(parts.chunk),
             "operands": "".join(_operand(operand) for operand in parts.operands),
-            "proofs": _proofs(config, parts),
             "entry": entry(
                 config.name,
                 f"{config.threads}, {config.min_ctas}",
@@ -89,16 +82,28 @@ class EmitSimt(Emitter):
             ),
         }
 
+    def operation(self) -> Any:
+        """See :meth:`Emitter.operation`."""
+        config = self.config
+        return self.described(
+            DTYPES[config.dtype].tag,
+            instruction=((1, 1, 1), "Simt", 80),
+            stages=config.buffers,
+            row_major=(config.majors[0] == "K", config.majors[1] != "K", config.majors[2] == "N"),
+            conj=config.conj,
+        )
 
-def emit_simt(config: Config, structure: Structure) -> TranslationUnit:
-    """Emit the unit of one config."""
-    return EmitSimt(config, structure).unit(
-        DTYPES[config.dtype].tag,
-        instruction=((1, 1, 1), "Simt", 80),
-        stages=config.buffers,
-        row_major=(config.majors[0] == "K", config.majors[1] != "K", config.majors[2] == "N"),
-        conj=config.conj,
-    )
+    def facts(self) -> list[tuple[str, str]]:
+        """See :meth:`Emitter.facts`."""
+        parts = self.structure
+        layouts = {"Threads": parts.threads, "ValuesM": parts.values[0], "ValuesN": parts.values[1]}
+        for operand in parts.operands:
+            layouts[f"Copy{operand.name}::Threads"] = operand.threads
+            layouts[f"Smem{operand.name}"] = operand.smem
+        facts = element_proofs(self.config)
+        for name, layout in layouts.items():
+            facts += layout_proofs(name, layout, layout.extents)
+        return facts
 
 
 def _operand(operand: Operand) -> str:
@@ -116,15 +121,3 @@ def _operand(operand: Operand) -> str:
             "asynchronous": cpp_bool(operand.asynchronous),
         },
     )
-
-
-def _proofs(config: Config, parts: Structure) -> str:
-    """What the report evaluates in Python, stated as what C++ CuTe must compute too."""
-    layouts = {"Threads": parts.threads, "ValuesM": parts.values[0], "ValuesN": parts.values[1]}
-    for operand in parts.operands:
-        layouts[f"Copy{operand.name}::Threads"] = operand.threads
-        layouts[f"Smem{operand.name}"] = operand.smem
-    facts = element_proofs(config)
-    for name, layout in layouts.items():
-        facts += layout_proofs(name, layout, layout.extents)
-    return asserted(facts)

@@ -36,6 +36,7 @@ from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
+    from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -188,9 +189,16 @@ class Sm80Pipeline(CompiledKernel):
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""
-        from cute_gemm.kernels.sm80.unit import emit_sm80_pipeline
+        return self._emitter(config).unit()
 
-        return emit_sm80_pipeline(config, structure(config))
+    def proof(self, config: Config) -> TranslationUnit:
+        """See :meth:`CompiledKernel.proof`."""
+        return self._emitter(config).proof()
+
+    def _emitter(self, config: Config) -> EmitSm80Pipeline:
+        from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
+
+        return EmitSm80Pipeline(config, structure(config))
 
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
         """See :meth:`CompiledKernel.launch`."""
@@ -278,6 +286,12 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
             raise OptionError(
                 f"option tile={config.tile}: with warps={config.warps} and {atom.name} the "
                 f"kernel's {name} extent must be {least} to 256; it is {tile[mode]}"
+            )
+    if config.copy == "mn_major":
+        least = 32 if DTYPES[config.dtype].bytes == 2 else 16  # rows of its copies, or its swizzle
+        if min(tile[:2]) < least:
+            raise OptionError(
+                f"option tile={config.tile}: with copy='mn_major' M and N must be {least} or more"
             )
     sums = tile[0] * tile[1] // mma.size * DTYPES[DTYPES[config.dtype].accumulator].bytes // 4
     # Half of a thread's registers; of the 128 that 16 warps leave it a pipeline takes more than 64.

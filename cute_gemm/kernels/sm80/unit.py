@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm.cute.layout import Layout, from_map
+from cute_gemm.cute.layout import from_map
 from cute_gemm.problem.dtypes import factor
 from cute_gemm.toolchain.unit import (
     Emitter,
-    TranslationUnit,
-    asserted,
     cpp_bool,
     cpp_extents,
     cpp_shape,
@@ -22,10 +20,10 @@ from cute_gemm.toolchain.unit import (
 
 if TYPE_CHECKING:
     from cute_gemm.cute.copies import TiledCopy
-    from cute_gemm.kernels.sm80.structure import Config, Structure
 
 _SM80_PIPELINE = """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
+#include <${mma_header}>
 #include "sm80/${kernel}.cuh"
 
 using namespace cute;
@@ -36,28 +34,37 @@ struct Config {
   using Accumulator = ${accumulator};
   using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
   using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
-  using TiledMma = ${tiled_mma};
-  static constexpr int kRasterGroup = ${raster};
+  using Mma = ${mma};
+  enum : int { kRasterGroup = ${raster} };
+  enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b} };
 
-  static constexpr bool kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b};
   using GmemCopyA = ${gmem_copy_a};
   using GmemCopyB = ${gmem_copy_b};
   using SmemLayoutA = ${smem_layout_a};
   using SmemLayoutB = ${smem_layout_b};
   using SmemCopyA = ${smem_copy_a};
   using SmemCopyB = ${smem_copy_b};
+  using FragmentA = ${fragment_a};
+  using FragmentB = ${fragment_b};
+  using FragmentC = ${fragment_c};
 
   using EpilogueTile = ${epilogue_tile};
   using EpilogueLayout = ${epilogue_layout};
   using EpilogueStage = ${epilogue_stage};
   using EpilogueCopy = ${epilogue_copy};
 };
+"""
 
-// The layouts that Python computed are those that C++ CuTe computes.
-${proofs}
-
-${entry}"""
-
+_CUTE = """
+// The same by C++ CuTe: the copies and fragments of a tiled MMA, raked products, repeated atoms.
+struct Cute : cute_gemm::Partitions<Config, ${tiled_mma}> {
+  using GmemCopyA = ${gmem_product_a};
+  using GmemCopyB = ${gmem_product_b};
+  using EpilogueCopy = ${epilogue_product};
+  using SmemLayoutA = ${smem_tiled_a};
+  using SmemLayoutB = ${smem_tiled_b};
+};
+"""
 
 #: The thread-value layouts that the kernel reads: of a copy by make_tiled_copy, and of one that
 #: follows the MMA, whose instruction may hand values to other threads.
@@ -78,104 +85,116 @@ class EmitSm80Pipeline(Emitter):
     """Emitter of ``sm80_pipeline.cuh`` and ``tensor_core.cuh``."""
 
     template = _SM80_PIPELINE
+    header = "sm80/proof.cuh"
+    cute = _CUTE
+
+    def operation(self) -> Any:
+        """See :meth:`Emitter.operation`."""
+        config, atom = self.config, self.structure.mma.atom
+        return self.described(
+            factor(config.dtype, config.compute).tag,
+            instruction=(atom.shape_mnk, atom.opcode_class, atom.minimum_cc),
+            stages=config.stages,
+            row_major=(config.majors[0] == "K", config.majors[1] != "K", config.exchange),
+        )
 
     def values(self) -> dict[str, str]:
         """See :meth:`Emitter.values`."""
         config, parts = self.config, self.structure
+        mma = parts.mma
         values = {
             "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
             f"C {'row' if config.exchange else 'column'}-major, copy={config.copy}",
             "cta_tiler": cpp_shape(parts.tile),
-            "tiled_mma": parts.mma.cpp(),
+            "mma": mma.atom.cpp,
+            "mma_header": mma.atom.header,
+            "tiled_mma": mma.cpp(),
+            "fragment_c": mma.fragment("C", parts.tile[:2]).cpp(),
             "epilogue_tile": cpp_shape(parts.epilogue_tile),
             "epilogue_layout": parts.epilogue_layout.cpp(),
-            "epilogue_stage": _mma_copy(parts.epilogue_stage, "Accumulator", "C"),
-            "epilogue_copy": _gmem_copy(parts.epilogue_copy, "Accumulator"),
-            "proofs": _proofs(config, parts),
+            "epilogue_stage": _copy(parts.epilogue_stage),
+            "epilogue_copy": _copy(parts.epilogue_copy),
+            "epilogue_product": _product("EpilogueCopy", "Accumulator", parts.epilogue_copy),
             "entry": entry(
                 config.name,
-                f"{parts.mma.size}, {config.min_ctas}",
+                f"{mma.size}, {config.min_ctas}",
                 f"cute_gemm::{config.kernel}<Config>({_EXCHANGED if config.exchange else _PLAIN},\n"
                 "      cute_gemm::scalar(alpha, alpha_ptr), cute_gemm::scalar(beta, beta_ptr));",
             ),
         }
-        for letter, plan in zip("ab", parts.operands, strict=True):
-            upper = letter.upper()
+        for letter, plan in zip("AB", parts.operands, strict=True):
+            lower = letter.lower()
+            tiled = cpp_shape((*plan.extents, config.stages))
             values |= {
-                f"major_k_{letter}": cpp_bool(plan.major == "K"),
-                f"gmem_copy_{letter}": _gmem_copy(plan.gmem_copy, "Element"),
-                f"smem_layout_{letter}": f"decltype(tile_to_shape({plan.smem_atom.cpp()}{{}}, "
-                f"{cpp_shape(plan.smem_layout.extents)}{{}}))",
-                f"smem_copy_{letter}": _mma_copy(plan.smem_copy, "Element", upper),
+                f"major_k_{lower}": cpp_bool(plan.major == "K"),
+                f"gmem_copy_{lower}": _copy(plan.gmem_copy),
+                f"gmem_product_{lower}": _product(f"GmemCopy{letter}", "Element", plan.gmem_copy),
+                f"smem_layout_{lower}": plan.smem_layout.cpp(),
+                f"smem_tiled_{lower}": f"decltype(tile_to_shape({plan.smem_atom.cpp()}{{}}, "
+                f"{tiled}{{}}))",
+                f"smem_copy_{lower}": _copy(plan.smem_copy),
+                f"fragment_{lower}": mma.fragment(letter, plan.extents).cpp(),
             }
         return values
 
-
-def emit_sm80_pipeline(config: Config, structure: Structure) -> TranslationUnit:
-    """Emit the unit of one sm80_pipeline config."""
-    atom = structure.mma.atom
-    return EmitSm80Pipeline(config, structure).unit(
-        factor(config.dtype, config.compute).tag,
-        instruction=(atom.shape_mnk, atom.opcode_class, atom.minimum_cc),
-        stages=config.stages,
-        row_major=(config.majors[0] == "K", config.majors[1] != "K", config.exchange),
-    )
-
-
-def _proofs(config: Config, parts: Structure) -> str:
-    """Everything that the report evaluates in Python, stated as what C++ CuTe must compute too."""
-    threads, (a, b) = parts.mma.size, parts.operands
-    facts = [
-        (f"size(Config::TiledMma{{}}) == {threads}", "threads"),
-        *element_proofs(config),
-        (cpp_extents("Config::CtaTiler{}", (a.extents[0], *b.extents)), "CtaTiler"),
-        (f"{_SHARED_BYTES} == {parts.smem}", "shared memory"),
-        *layout_proofs("EpilogueLayout", parts.epilogue_layout, parts.epilogue_tile),
-        *_copy_proofs("EpilogueStage", _HELD, parts.epilogue_stage, threads),
-        *_copy_proofs("EpilogueCopy", _TILED, parts.epilogue_copy, threads),
-    ]
-    for letter, plan in zip("AB", parts.operands, strict=True):
-        facts += [
-            *_copy_proofs(f"GmemCopy{letter}", _TILED, plan.gmem_copy, threads),
-            (
-                _same(f"Config::SmemLayout{letter}{{}}", plan.smem_layout.coalesced()),
-                f"SmemLayout{letter}",
-            ),
-            *layout_proofs(f"SmemLayout{letter}", plan.smem_layout, (*plan.extents, config.stages)),
-            *_copy_proofs(f"SmemCopy{letter}", _HELD, plan.smem_copy, threads),
+    def facts(self) -> list[tuple[str, str]]:
+        """See :meth:`Emitter.facts`."""
+        config, parts = self.config, self.structure
+        threads, (a, b) = parts.mma.size, parts.operands
+        facts = [
+            (f"size(Cute::TiledMma{{}}) == {threads}", "threads"),
+            *element_proofs(config),
+            (cpp_extents("Config::CtaTiler{}", (a.extents[0], *b.extents)), "CtaTiler"),
+            (f"{_SHARED_BYTES} == {parts.smem}", "shared memory"),
+            *layout_proofs("EpilogueLayout", parts.epilogue_layout, parts.epilogue_tile),
+            *_copy_proofs("EpilogueStage", _HELD, parts.epilogue_stage, threads),
+            *_copy_proofs("EpilogueCopy", _TILED, parts.epilogue_copy, threads),
         ]
-    for letter, mode in zip("ABC", (0, 1, 0), strict=True):
-        rows, columns = np.moveaxis(parts.mma.partition(letter), -1, 0)
-        held = from_map(rows + parts.mma.extent(mode) * columns)
-        facts.append(
-            (_same(f"Config::TiledMma{{}}.get_layout{letter}_TV()", held), f"TiledMma: {letter}")
-        )
-    return asserted(facts)
+        for letter, plan in zip("AB", parts.operands, strict=True):
+            name = f"SmemLayout{letter}"
+            facts += [
+                *_copy_proofs(f"GmemCopy{letter}", _TILED, plan.gmem_copy, threads),
+                *_copy_proofs(f"SmemCopy{letter}", _HELD, plan.smem_copy, threads),
+                (_same(f"{name}{{}}", f"Config::{name}"), name),
+                *layout_proofs(name, plan.smem_layout, (*plan.extents, config.stages)),
+            ]
+        for letter, mode in zip("ABC", (0, 1, 0), strict=True):
+            rows, columns = np.moveaxis(parts.mma.partition(letter), -1, 0)
+            held = from_map(rows + parts.mma.extent(mode) * columns)
+            facts += [
+                (_same(f"TiledMma{{}}.get_layout{letter}_TV()", held.cpp()), f"TiledMma: {letter}"),
+                (_same(f"Fragment{letter}{{}}", f"Config::Fragment{letter}"), f"Fragment{letter}"),
+            ]
+        return facts
 
 
 def _copy_proofs(name: str, tv: str, copy: TiledCopy, threads: int) -> list[tuple[str, str]]:
-    cpp = f"Config::{name}"
+    tile = (f"size<{mode}>(Cute::{name}::Tiler_MN{{}}) == Config::{name}::k{extent}"
+            for mode, extent in enumerate(("Rows", "Columns")))  # fmt: skip
     return [
-        (f"{cpp}::TiledNumThr::value == {threads}", f"{name}: threads"),
-        (cpp_extents(f"{cpp}::Tiler_MN{{}}", copy.tile), f"{name}: tile"),
-        (f"{cpp}::NumValSrc == {copy.values}", f"{name}: vector"),
-        (f"sizeof_bits_v<{cpp}::ValType> == {copy.element_bits}", f"{name}: element"),
-        (_same(f"{cpp}::{tv}", copy.source_tv()), name),
+        (f"Cute::{name}::TiledNumThr::value == {threads}", f"{name}: threads"),
+        (" && ".join(tile), f"{name}: tile"),
+        (f"Cute::{name}::NumValSrc == Config::{name}::kVector", f"{name}: vector"),
+        (f"sizeof_bits_v<Cute::{name}::ValType> == {copy.element_bits}", f"{name}: element"),
+        (_same(f"{name}::{tv}", f"Config::{name}::TV"), name),
     ]
 
 
-def _same(cpp: str, layout: Layout) -> str:
-    return f"cute_gemm::same_layout({cpp}, {layout.cpp()}{{}})"
+def _same(cute: str, finished: str) -> str:
+    return f"cute_gemm::same_layout(Cute::{cute}, {finished}{{}})"
 
 
-def _gmem_copy(copy: TiledCopy, element: str) -> str:
-    threads, values = copy.layouts
+def _copy(copy: TiledCopy) -> str:
+    rows, columns = copy.tile
     return (
-        f"decltype(make_tiled_copy(Copy_Atom<{copy.atom.cpp}, {element}>{{}}, "
-        f"{threads.cpp()}{{}}, {values.cpp()}{{}}))"
+        f"cute_gemm::Copy<{copy.atom.cpp}, {copy.source_tv().cpp()}, "
+        f"{rows}, {columns}, {copy.values}>"
     )
 
 
-def _mma_copy(copy: TiledCopy, element: str, operand: str) -> str:
-    atom = f"Copy_Atom<{copy.atom.cpp}, {element}>{{}}"
-    return f"decltype(make_tiled_copy_{operand}({atom}, TiledMma{{}}))"
+def _product(name: str, element: str, copy: TiledCopy) -> str:
+    threads, values = copy.layouts
+    return (
+        f"decltype(make_tiled_copy(Copy_Atom<Config::{name}::Instruction, Config::{element}>{{}}, "
+        f"{threads.cpp()}{{}}, {values.cpp()}{{}}))"
+    )

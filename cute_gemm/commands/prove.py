@@ -1,0 +1,29 @@
+"""``cute-gemm prove``: kernels' layouts against those of C++ CuTe."""
+
+from __future__ import annotations
+
+import argparse
+
+from cute_gemm._text import named
+from cute_gemm.commands.arguments import add_problem, planned
+from cute_gemm.commands.output import OK, print_json, say, silent
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``cute-gemm prove`` takes."""
+    add_problem(parser, several=True)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Compile the proof of each op; return 0. What does not hold is a ``CompileError``."""
+    tell = silent if arguments.json else say
+    proved = []
+    for op in arguments.ops:
+        plan = planned(arguments, op=op)
+        tell(f"{plan.symbol}  {plan.arch}\n  ... ", end="")
+        proof = plan.proof
+        tell(f"{len(proof.facts)} facts hold, {proof.seconds:.1f} s", at=6)
+        proved.append(named(plan, "kernel", "symbol") | named(proof, "arch", "seconds", "facts"))
+    if arguments.json:
+        print_json({"proofs": proved})
+    return OK
