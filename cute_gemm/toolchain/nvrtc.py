@@ -36,7 +36,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 #: What NVRTC calls the unit. The name goes into the symbol of every internal variable, of which
-#: CuTe has thousands: the entry's own would make a cubin a quarter larger.
+#: CuTe's headers have hundreds.
 _NAME = "unit"
 
 #: Architectures accepted without asking NVRTC, so that a cached build need not load it.
