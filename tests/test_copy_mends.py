@@ -271,6 +271,47 @@ def test_a_swizzle_with_an_offset() -> None:
     assert report.tensor == "Sw<3,3,3> o 256 o (4,64):(64,1)" and report.conflict_free
 
 
+# -- bulk tensor copies ---------------------------------------------------------------------------
+
+TENSOR, HOME = "(4096,4096):(4096,1)", "Sw<3,3,3> o 0 o (128,64):(64,1)"
+
+
+@pytest.mark.parametrize(
+    "atom",
+    ["tma", "SM90_TMA_LOAD", "cute.nvgpu.cpasync.CopyBulkTensorTileG2SOp()",
+     "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"],
+)  # fmt: skip
+def test_a_bulk_tensor_copy(atom: str) -> None:
+    report = analyze_copy(tensor=TENSOR, tile="128x64", smem=HOME, atom=atom)
+    (row,) = report.rows
+    assert (report.coalesced, report.conflict_free, report.findings) == (True, True, ())
+    # 128 rows of 128 bytes; 32 x 64 boxes of the tensor.
+    assert (row.instruction, row.sectors, row.launch.requests) == ("TMA", 512, 32 * 64)
+    assert "one copy covers (128,64)" in str(report) and report.to_dict()["atom"] == atom
+    # Without a swizzle its 8 rows of 16 bytes are at one bank.
+    plain = analyze_copy(tensor=TENSOR, tile=(128, 64), atom=atom)
+    assert plain.coalesced and not plain.conflict_free
+    assert "rows of 128 bytes, swizzle 128, take 1." in plain.findings[0]
+
+
+def test_what_a_tensor_map_cannot_hold() -> None:
+    question = {"tensor": "(4096,4096):(4097,1)", "tile": (128, 64), "atom": "tma.store"}
+    report = analyze_copy(**question)
+    assert report.rows[0].verdict == "illegal" and not report.coalesced
+    assert "pad it to 4104" in report.findings[0]
+    for change, message in (
+        ({"tensor": "(4096,4096):(8192,2)"}, "in two plain modes, one of stride 1"),
+        ({"tile": None}, "tile is missing; expected the box"),
+        ({"threads": "32:1"}, "does not go with atom 'tma.store'"),
+        ({"smem": "(128,64):(1,128)"}, "expected (128,64):(64,1)"),
+        ({"smem": "Sw<3,3,4> o 0 o (128,64):(64,1)"}, "a swizzle that TMA has not"),
+        ({"dtype": "complex128"}, "moves elements of 1 to 8 bytes"),
+    ):
+        with pytest.raises(OptionError) as caught:
+            analyze_copy(**question | change)
+        assert message in str(caught.value)
+
+
 # -- one evaluation -------------------------------------------------------------------------------
 
 
