@@ -12,8 +12,13 @@ import pytest
 from copy_search import aliases, asked, compared, paid, random_question, refutations
 
 from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
+from cute_gemm.api import analyze
+from cute_gemm.cute.layout import Layout
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import OptionError
+from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
+from cute_gemm.kernels.sm80.structure import structure
+from cute_gemm.problem.problem import from_sizes
 
 
 def again(question: dict[str, Any], report: CopyReport, place: int = 0) -> list[CopyReport]:
@@ -331,6 +336,35 @@ def test_cp_async_is_counted_as_in_a_kernel() -> None:
     store = report.rows[1]
     assert store.launch.counted_wavefronts > store.launch.wavefronts
     assert "counters show" in report.findings[-1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lda", "way"), [("float16", 40, "auto"), ("float32", 32, "mn_major")]
+)
+def test_a_copy_counts_as_the_kernels_row_of_it(dtype: str, lda: int, way: str) -> None:
+    given: Any = {"m": 128, "n": 128, "k": 32, "dtype": dtype, "lda": lda}
+    problem = from_sizes("TN", **given)
+    chosen: Any = {"tile": (128, 128, 32), "warps": (2, 2), "copy": way}
+    config = Sm80Pipeline().configure(problem, "sm_80", **chosen)
+    report = analyze("TN", **given, kernel="sm80_pipeline", arch="sm_80", **chosen)
+    (plan,) = (plan for plan in structure(config).operands if plan.source == "A")
+    threads, values = plan.gmem_copy.layouts
+    home = plan.smem_layout
+    assert isinstance(home.shape, tuple) and isinstance(home.stride, tuple)
+    copy = analyze_copy(
+        tensor=f"(128,32):({lda},1)", threads=threads, values=values, dtype=dtype,
+        smem=Layout(home.shape[:2], home.stride[:2], home.swizzle),
+        atom=f"cp.async.{plan.gmem_copy.bits}",
+    )  # fmt: skip
+    kernels = [row for row in report["A"].rows if row.instruction == "cp.async"]
+    assert len(kernels) == 2 and kernels[0].bits == copy.bits
+    for row, own in zip(copy.rows, kernels, strict=True):
+        for name in ("requests", "sectors", "l2_sectors", "wavefronts", "counted_wavefronts"):
+            assert getattr(row.launch, name) == getattr(own.launch, name), name
+    if dtype == "float32":  # L1's banks are heeded
+        assert copy.rows[1].launch.counted_wavefronts > copy.rows[1].launch.wavefronts
+    else:
+        assert copy.rows[0].l2_sectors > copy.rows[0].sectors
 
 
 def test_misalignment_in_shared_memory_is_a_fault() -> None:
