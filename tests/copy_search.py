@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,12 +107,24 @@ def rows_of(copy: Copy) -> list[AccessRow]:
 # -- mends, asked about again ---------------------------------------------------------------------
 
 
-def paid(row: AccessRow) -> int:
-    """Sectors of L1 and L2, or wavefronts, of the whole copy."""
+def costs(row: AccessRow) -> tuple[int, ...]:
+    """Sectors of L1 and of L2, or wavefronts, of the whole copy."""
     total = row.launch
     if row.space == "global":
-        return (total.sectors or 0) + (total.l2_sectors or 0)
-    return max(total.wavefronts or 0, total.counted_wavefronts or 0)
+        return total.sectors or 0, total.l2_sectors or 0
+    return (max(total.wavefronts or 0, total.counted_wavefronts or 0),)
+
+
+def paid(row: AccessRow) -> int:
+    """The same in one number."""
+    return sum(costs(row))
+
+
+def dearer(new: list[AccessRow], old: Sequence[AccessRow], more: int, fewer: int) -> bool:
+    """Whether a side costs more than it did, of tiles of ``more`` and ``fewer`` elements."""
+    rows = zip(new, old, strict=True)
+    pairs = [pair for a, b in rows for pair in zip(costs(a), costs(b), strict=True)]
+    return any(after * fewer > before * more for after, before in pairs)
 
 
 def refutations(question: Question, report: CopyReport | None = None) -> list[str]:
@@ -148,14 +160,14 @@ def refuted(question: Question, report: CopyReport, index: int, mend: Any) -> st
             return f"{text} does not parse"
     if any(row.verdict == "misaligned" for row in report.rows):
         return ""
-    size, before = asked(question).layout.size, copy.layout.size
-    costs = [(paid(new) * size, paid(old) * before)
-             for new, old in zip(again, report.rows, strict=True)]  # fmt: skip
-    if any(new > old for new, old in costs):
-        return f"worse than before: {costs}"
-    requests = row.launch.requests * size, report.rows[index].launch.requests * before
-    if costs[index][0] == costs[index][1] and requests[0] >= requests[1]:
-        return f"no cheaper: {costs}"
+    size, before = copy.layout.size, asked(question).layout.size
+    if dearer(again, report.rows, size, before):
+        return f"worse than before: {[*map(costs, again)]}"
+    now = report.rows[index]
+    if (paid(row) * before, row.launch.requests * before) >= (
+        paid(now) * size, now.launch.requests * size,
+    ):  # fmt: skip
+        return f"no cheaper: {paid(row)}"
     return ""
 
 
@@ -227,7 +239,7 @@ def searched(question: Question, index: int) -> tuple[Question | None, tuple[flo
             continue
         if "atom" in change and rows[0].bits != copy.atom.bits:
             continue
-        if not faults and any(paid(a) > paid(b) for a, b in zip(rows, old, strict=True)):
+        if not faults and dearer(rows, old, copy.layout.size, now.layout.size):
             continue
         key = paid(rows[index]) / copy.layout.size, not rows[index].good
         if (faults and best is None) or key < best_key:

@@ -12,8 +12,13 @@ import pytest
 from copy_search import aliases, asked, compared, paid, random_question, refutations
 
 from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
+from cute_gemm.api import analyze
+from cute_gemm.cute.layout import Layout
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import OptionError
+from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
+from cute_gemm.kernels.sm80.structure import structure
+from cute_gemm.problem.problem import from_sizes
 
 
 def again(question: dict[str, Any], report: CopyReport, place: int = 0) -> list[CopyReport]:
@@ -271,6 +276,47 @@ def test_a_swizzle_with_an_offset() -> None:
     assert report.tensor == "Sw<3,3,3> o 256 o (4,64):(64,1)" and report.conflict_free
 
 
+# -- bulk tensor copies ---------------------------------------------------------------------------
+
+TENSOR, HOME = "(4096,4096):(4096,1)", "Sw<3,3,3> o 0 o (128,64):(64,1)"
+
+
+@pytest.mark.parametrize(
+    "atom",
+    ["tma", "SM90_TMA_LOAD", "cute.nvgpu.cpasync.CopyBulkTensorTileG2SOp()",
+     "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"],
+)  # fmt: skip
+def test_a_bulk_tensor_copy(atom: str) -> None:
+    report = analyze_copy(tensor=TENSOR, tile="128x64", smem=HOME, atom=atom)
+    (row,) = report.rows
+    assert (report.coalesced, report.conflict_free, report.findings) == (True, True, ())
+    # 128 rows of 128 bytes; 32 x 64 boxes of the tensor.
+    assert (row.instruction, row.sectors, row.launch.requests) == ("TMA", 512, 32 * 64)
+    assert "one copy covers (128,64)" in str(report) and report.to_dict()["atom"] == atom
+    # Without a swizzle its 8 rows of 16 bytes are at one bank.
+    plain = analyze_copy(tensor=TENSOR, tile=(128, 64), atom=atom)
+    assert plain.coalesced and not plain.conflict_free
+    assert "rows of 128 bytes, swizzle 128, take 1." in plain.findings[0]
+
+
+def test_what_a_tensor_map_cannot_hold() -> None:
+    question = {"tensor": "(4096,4096):(4097,1)", "tile": (128, 64), "atom": "tma.store"}
+    report = analyze_copy(**question)
+    assert report.rows[0].verdict == "illegal" and not report.coalesced
+    assert "pad it to 4104" in report.findings[0]
+    for change, message in (
+        ({"tensor": "(4096,4096):(8192,2)"}, "in two plain modes, one of stride 1"),
+        ({"tile": None}, "tile is missing; expected the box"),
+        ({"threads": "32:1"}, "does not go with atom 'tma.store'"),
+        ({"smem": "(128,64):(1,128)"}, "expected (128,64):(64,1)"),
+        ({"smem": "Sw<3,3,4> o 0 o (128,64):(64,1)"}, "a swizzle that TMA has not"),
+        ({"dtype": "complex128"}, "moves elements of 1 to 8 bytes"),
+    ):
+        with pytest.raises(OptionError) as caught:
+            analyze_copy(**question | change)
+        assert message in str(caught.value)
+
+
 # -- one evaluation -------------------------------------------------------------------------------
 
 
@@ -290,6 +336,35 @@ def test_cp_async_is_counted_as_in_a_kernel() -> None:
     store = report.rows[1]
     assert store.launch.counted_wavefronts > store.launch.wavefronts
     assert "counters show" in report.findings[-1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lda", "way"), [("float16", 40, "auto"), ("float32", 32, "mn_major")]
+)
+def test_a_copy_counts_as_the_kernels_row_of_it(dtype: str, lda: int, way: str) -> None:
+    given: Any = {"m": 128, "n": 128, "k": 32, "dtype": dtype, "lda": lda}
+    problem = from_sizes("TN", **given)
+    chosen: Any = {"tile": (128, 128, 32), "warps": (2, 2), "copy": way}
+    config = Sm80Pipeline().configure(problem, "sm_80", **chosen)
+    report = analyze("TN", **given, kernel="sm80_pipeline", arch="sm_80", **chosen)
+    (plan,) = (plan for plan in structure(config).operands if plan.source == "A")
+    threads, values = plan.gmem_copy.layouts
+    home = plan.smem_layout
+    assert isinstance(home.shape, tuple) and isinstance(home.stride, tuple)
+    copy = analyze_copy(
+        tensor=f"(128,32):({lda},1)", threads=threads, values=values, dtype=dtype,
+        smem=Layout(home.shape[:2], home.stride[:2], home.swizzle),
+        atom=f"cp.async.{plan.gmem_copy.bits}",
+    )  # fmt: skip
+    kernels = [row for row in report["A"].rows if row.instruction == "cp.async"]
+    assert len(kernels) == 2 and kernels[0].bits == copy.bits
+    for row, own in zip(copy.rows, kernels, strict=True):
+        for name in ("requests", "sectors", "l2_sectors", "wavefronts", "counted_wavefronts"):
+            assert getattr(row.launch, name) == getattr(own.launch, name), name
+    if dtype == "float32":  # L1's banks are heeded
+        assert copy.rows[1].launch.counted_wavefronts > copy.rows[1].launch.wavefronts
+    else:
+        assert copy.rows[0].l2_sectors > copy.rows[0].sectors
 
 
 def test_misalignment_in_shared_memory_is_a_fault() -> None:

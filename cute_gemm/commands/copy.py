@@ -14,7 +14,7 @@ _LAYOUTS = (
     ("threads", "(m, n) -> thread, as make_tiled_copy takes it", False),
     ("values", "(m, n) -> value (default: one vector along the contiguous mode)", False),
     ("smem", "layout of the same tile in shared memory, for a copy into it", False),
-    ("tile", "with --tv: extents of the tile that one copy covers, 128x32", False),
+    ("tile", "with --tv: extents of the tile that one copy covers; of tma: its box, 128x64", False),
     ("tv", "instead of --threads and --values: (thread, value) -> coordinate", False),
 )
 
@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, what, required in _LAYOUTS:
         parser.add_argument(f"--{name}", metavar="LAYOUT", required=required, help=what)
     parser.add_argument(
-        "--atom", required=True, help="cp.async.128, ld.global, ldmatrix.x4.trans, ..., CuTe's name"
+        "--atom",
+        required=True,
+        help="cp.async.128, ld.global, ldmatrix.x4.trans, tma, ..., PTX's or CuTe's name",
     )
     parser.add_argument("--dtype", default="float16", help="of an element (default float16)")
     parser.add_argument("--space", choices=("global", "shared"), help="where the tensor is")

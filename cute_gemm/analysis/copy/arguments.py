@@ -67,8 +67,12 @@ def understood(
             f"smem {home.layout} has extents {_pair(home.layout.extents)}; expected those of the "
             f"tensor, {_pair(layout.extents)}"
         )
-    alignment = _alignment("tensor", printed, where, kind, size, base_alignment)
-    under = ALIGNMENT["shared"] if home is None else _alignment("smem", home, "shared", kind, size)
+    alignment = tensor_alignment("tensor", printed, where, kind, size, base_alignment)
+    under = (
+        ALIGNMENT["shared"]
+        if home is None
+        else tensor_alignment("smem", home, "shared", kind, size)
+    )
     if way == "store":
         _injective("tensor", layout)
     if home is not None:
@@ -107,7 +111,7 @@ def _where(
     return where, way
 
 
-def _alignment(
+def tensor_alignment(
     argument: str, printed: Printed, space: str, kind: str, size: int, given: Any = None
 ) -> int:
     """Bytes that divide the address: what is given, else what is printed, else the usual."""
@@ -266,7 +270,7 @@ def _tiled(
     if tv is not None:
         if threads is not None or values is not None or tile is None:
             raise OptionError("tv comes with tile, and without threads and values")
-        copy = TiledCopy(one, 8 * size, covered := _extents(tile), _from_tv(read_tv(tv), covered))
+        copy = TiledCopy(one, 8 * size, covered := extents_of(tile), _from_tv(read_tv(tv), covered))
     elif tile is not None:
         raise OptionError("tile comes with tv; threads and values make their own")
     elif threads is not None:
@@ -334,7 +338,7 @@ def read_tv(tv: Any) -> Layout:
     return parse(re.sub(r"^\s*(TiledLayout_TV|TV Layout tiled)\s*:", "", str(tv)))
 
 
-def _extents(tile: Any) -> tuple[int, int]:
+def extents_of(tile: Any) -> tuple[int, int]:
     """The tile's extents: two integers, or text such as ``(_128,_32)`` or ``128x32``.
 
     CuTe DSL has a layout for each mode, ``(128:1,32:1)``.

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import named
 from cute_gemm.analysis.copy.arguments import Copy, read_let, read_tv, read_values, understood
+from cute_gemm.analysis.copy.bulk import bulk_access
+from cute_gemm.analysis.copy.elements import element
 from cute_gemm.analysis.copy.evaluate import evaluated
 from cute_gemm.analysis.copy.mends import copy_mends
 from cute_gemm.analysis.copy.partners import assumed_partners, partner
-from cute_gemm.analysis.copy.tiles import Direction, Space
+from cute_gemm.analysis.copy.tiles import Direction, Space, atom_name
 from cute_gemm.analysis.rows import AccessRow, copy_table, findings, make_row
 from cute_gemm.analysis.shown import Paged
 from cute_gemm.analysis.tables import Cell, Findings, Pairs
@@ -66,8 +68,11 @@ class CopyReport(Paged):
 
     @property
     def conflict_free(self) -> bool:
-        """Whether its shared accesses, if any, take the fewest wavefronts possible."""
-        return all(row.good for row in self.rows if row.space == "shared")
+        """Whether its shared accesses, if any, take the fewest wavefronts possible.
+
+        Of a bulk copy: whether 8 rows of the box, 16 bytes of each, take one wavefront.
+        """
+        return all(getattr(row.found, "conflict_free", True) for row in self.rows)
 
     @property
     def bits(self) -> int:
@@ -169,8 +174,10 @@ def analyze_copy(
     atom
         ``"cp.async"``, ``"ld.global"``, ``"st.global"``, ``"ld.shared"``, ``"st.shared"``, each
         with its width in bits or without (``"cp.async.128"``; without, the widest that fits),
-        ``"ldmatrix.x4.trans"``, ``"stmatrix.x2"``, ..., or CuTe's name
-        (``"SM75_U32x4_LDSM_N"``, ``"UniversalCopy<uint128_t>"``).
+        ``"ldmatrix.x4.trans"``, ``"stmatrix.x2"``, ..., PTX's name (``"ld.global.nc.v4.f32"``) or
+        CuTe's (``"SM75_U32x4_LDSM_N"``, ``"UniversalCopy<uint128_t>"``). ``"tma"`` and
+        ``"tma.store"`` (``"SM90_TMA_LOAD"``) are bulk tensor copies: of the whole ``tensor``, of
+        which one moves the box ``tile``, to a tile that lies as ``smem`` says (its swizzle).
     dtype
         Of an element: of this package, or any of 1, 2, 4, 8 or 16 bytes by PTX's or CuTe's name.
     space, direction
@@ -227,6 +234,18 @@ def analyze_copy(
     >>> report.mends[0][0].what
     'threads (32,4):(4,1), values (1,8), cp.async of 128 bits'
     """
+    if (name := atom_name(atom)).kind == "tma":
+        threaded = {
+            "threads": threads, "values": values, "tv": tv, "reader": reader, "writer": writer,
+            "space": space, "direction": direction,
+        }  # fmt: skip
+        box = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, threaded)
+        row = make_row(box)
+        given = read_let(let)
+        return CopyReport(
+            _shown(tensor, given), name.text, element(dtype)[0], "", "", _shown(smem, given),
+            box.box, box.matrix.alignment, (row,), findings((row,)),
+        )  # fmt: skip
     copy = understood(
         tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem, let
     )

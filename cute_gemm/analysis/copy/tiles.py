@@ -28,13 +28,14 @@ Direction = Literal["load", "store"]
 class AtomName:
     """What the name of an atom says; None where it leaves something open.
 
-    ``kind`` "universal" is plain loads and stores, "matrix" ldmatrix and stmatrix. ``space`` and
+    ``kind`` "universal" is plain loads and stores, "matrix" ldmatrix and stmatrix, "tma" a bulk
+    tensor copy. ``space`` and
     ``direction`` of cp.async are its global side's. ``bits`` is the width, None for the widest that
     fits, which may not pass ``most``.
     """
 
     text: str
-    kind: Literal["cp.async", "universal", "matrix"]
+    kind: Literal["cp.async", "universal", "matrix", "tma"]
     space: Space | None = None
     direction: Direction | None = None
     bits: int | None = None
@@ -55,6 +56,17 @@ _PTX_ASYNC = re.compile(
 _PTX_MATRIX = re.compile(r"(ldmatrix|stmatrix)\b[\w.]*?\.(x[124])\b(\.trans\b)?(?:\.[\w.:]+)?")
 _CPP = re.compile(r"(\w+)(?:<(.*)>)?")
 _DSL_MATRIX = re.compile(r"(Ld|St)Matrix8x8x16bOp\((.*)\)")
+#: Bulk tensor copies of two modes; the first that matches says which way.
+_TMA = {
+    "load": re.compile(
+        r"tma(\.load)?|SM90_TMA_LOAD(_MULTICAST)?|[\w.]*\bCopyBulkTensorTileG2S(Multicast)?Op(\(.*\))?"
+        r"|cp\.async\.bulk\.tensor\.2d\.shared::(cluster|cta)\.global[\w.:]*"
+    ),
+    "store": re.compile(
+        r"tma\.store|SM90_TMA_STORE|[\w.]*\bCopyBulkTensorTileS2GOp(\(.*\))?"
+        r"|cp\.async\.bulk\.tensor\.2d\.global\.shared::cta[\w.:]*"
+    ),
+}
 _DSL = re.compile(r"\b(CopyG2SOp|CopyUniversalOp)\b(?:.*\bnum_bits_per_copy\s*=\s*(\d+))?")
 _LEGAL = (8, 16, 32, 64, 128)
 _TYPES = {"float": 32, "double": 64, "half_t": 16, "bfloat16_t": 16, "float2": 64, "float4": 128}
@@ -73,6 +85,9 @@ def atom_name(text: str) -> AtomName:
     cp_async, plain = AtomName(text, "cp.async", "global", "load"), AtomName(text, "universal")
     # A report says "cp.async of 128 bits".
     name = re.sub(r"^(\S+) of (\d+) bits$", r"\1.\2", name)
+    for along, pattern in _TMA.items():
+        if pattern.fullmatch(name):
+            return AtomName(text, "tma", "global", along)  # type: ignore[arg-type]
     if found := _PTX_ASYNC.fullmatch(name):
         size = 8 * int(found[2]) if found[2] else None
         return _sized(cp_async, 128 if found[1] == "cg" and size is None else size, (32, 64, 128))
@@ -161,7 +176,7 @@ def _type_bits(name: str, text: str) -> int:
 
 
 #: A type of each size: what a copy costs depends on nothing else of it.
-_OF_SIZE = {1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
+OF_SIZE = {1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
 
 
 def global_access(
@@ -173,7 +188,7 @@ def global_access(
     """
     first = copy.offsets(layout)[..., 0]
     extent = int(first.max()) + copy.values
-    memory = Matrix("tensor", (extent, 1), (1, extent), _OF_SIZE[size], alignment)
+    memory = Matrix("tensor", (extent, 1), (1, extent), OF_SIZE[size], alignment)
     return GlobalAccess(
         operand="tensor", direction=direction, instruction=copy.atom.name, bits=copy.bits,
         matrix=memory, tile=memory.shape, axis=0, sweeps=1, unit="CTA",

@@ -1,0 +1,67 @@
+"""A bulk tensor copy (TMA) of one's own: a tensor, the box of one instruction, its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cute_gemm.access import TmaAccess
+from cute_gemm.analysis.copy.arguments import extents_of, read_let, tensor_alignment
+from cute_gemm.analysis.copy.elements import element
+from cute_gemm.analysis.copy.tiles import OF_SIZE, AtomName
+from cute_gemm.cute.layout import Layout
+from cute_gemm.cute.notation import as_printed
+from cute_gemm.errors import OptionError
+from cute_gemm.model import tma
+from cute_gemm.problem.problem import Matrix
+
+
+def bulk_access(
+    name: AtomName, tensor: Any, tile: Any, smem: Any, dtype: Any, base_alignment: int | None,
+    let: Any, others: dict[str, Any],
+) -> TmaAccess:  # fmt: skip
+    """The copy of every box of a tensor, once; OptionError for what is no such copy."""
+    for argument, given in others.items():
+        if given is not None:
+            raise OptionError(f"{argument}={given!r} does not go with atom {name.text!r}")
+    kind, size = element(dtype)
+    if size > 8:
+        raise OptionError(f"atom {name.text!r} moves elements of 1 to 8 bytes; {kind} has {size}")
+    values = read_let(let)
+    printed = as_printed(tensor, values)
+    layout = printed.layout.coalesced()
+    stride: Any = layout.stride
+    if layout.swizzle or layout.rank != 2 or not set(map(type, stride)) == {int} or 1 not in stride:
+        raise OptionError(
+            f"tensor {printed.layout} has no tensor map here; expected the whole tensor in two "
+            "plain modes, one of stride 1"
+        )
+    if tile is None:
+        raise OptionError(f"tile is missing; expected the box of atom {name.text!r}: (128, 64)")
+    alignment = tensor_alignment("tensor", printed, "global", kind, size, base_alignment)
+    extents = layout.extents[0], layout.extents[1]
+    matrix = Matrix("tensor", extents, (stride[0], stride[1]), OF_SIZE[size], alignment)
+    home = None if smem is None else as_printed(smem, values).layout
+    way = name.direction or "load"
+    access = TmaAccess("tensor", way, matrix, extents_of(tile), 1, _span(home, size))
+    if home is not None and not _same(home, tma.shared_layout(access)):
+        raise OptionError(
+            f"smem {home} is not how atom {name.text!r} lays a box of {access.box} down; expected "
+            f"{tma.shared_layout(access)}"
+        )
+    return access
+
+
+def _span(home: Layout | None, size: int) -> int:
+    """Bytes of the swizzle's span in a layout of elements."""
+    if home is None or home.swizzle is None:
+        return 0
+    swizzle = home.swizzle
+    span = tma.ALIGNMENT << swizzle.bits
+    if swizzle.shift != 3 or size << swizzle.base != tma.ALIGNMENT or span not in tma.SPANS:
+        bits = "<1,4,3>, <2,4,3> or <3,4,3>"
+        raise OptionError(f"smem {home} has a swizzle that TMA has not; expected {bits} of bytes")
+    return span
+
+
+def _same(home: Layout, box: Layout) -> bool:
+    return home.extents == box.extents and bool((home.table() == box.table()).all())
