@@ -10,6 +10,8 @@ from cute_gemm.errors import UnsupportedError
 
 #: What the driver takes of shared memory for every CTA, in bytes (compute capability 8.0 on).
 RESERVED_SHARED = 1024
+#: Registers of 32 bits, of a multiprocessor and of a thread (compute capability 5.0 on).
+REGISTERS, REGISTERS_PER_THREAD = 65536, 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,9 @@ class Multiprocessor:
     threads: int
     ctas: int
     shared_per_cta: int
-    registers: int = 65536
+    registers: int = REGISTERS
     register_unit: int = 256
-    registers_per_thread: int = 255
+    registers_per_thread: int = REGISTERS_PER_THREAD
     threads_per_cta: int = 1024
     partitions: int = 4
     shared_unit: int = 128

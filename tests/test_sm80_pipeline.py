@@ -313,6 +313,10 @@ def test_options_as_text() -> None:
             {"copy": "mn_major", "tile": (64, 16, 64), "warps": (2, 1)},
             r"tile=\(64, 16, 64\): with copy='mn_major' M and N must be 32 or more",
         ),
+        (
+            {"tile": (128, 256, 32), "warps": (2, 4), "stages": 2, "min_ctas": 4},
+            r"min_ctas=4 leaves each of 256 threads 64 registers, and its accumulators .* take 128",
+        ),
         ({"raster": 0}, r"raster and min_ctas must be 1 or more"),
         ({"min_ctas": -1}, r"raster and min_ctas must be 1 or more"),
         (

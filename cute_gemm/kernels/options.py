@@ -6,6 +6,7 @@ import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cute_gemm.arch import REGISTERS, REGISTERS_PER_THREAD
 from cute_gemm.errors import OptionError
 from cute_gemm.problem.dtypes import DTYPES
 
@@ -46,6 +47,11 @@ def _value(config: Any, key: str, value: Any) -> Any:
 def _integer(value: Any) -> int:
     """An integer or its text; a fraction is neither."""
     return int(value) if isinstance(value, str) else operator.index(value)
+
+
+def registers(threads: int, min_ctas: int) -> int:
+    """Return what a thread has at most where so many CTAs of so many threads are to fit."""
+    return min(REGISTERS // max(1, threads * min_ctas), REGISTERS_PER_THREAD)
 
 
 def power_of_two(number: int) -> bool:

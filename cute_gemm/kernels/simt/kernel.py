@@ -16,7 +16,7 @@ import numpy as np
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, Shares, Work
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
-from cute_gemm.kernels.options import access_bytes, power_of_two, with_options
+from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config, Operand, Structure, structure
 from cute_gemm.kernels.staging import (
     IN_VAIN,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.toolchain.unit import TranslationUnit
 
-#: Of a multiprocessor; and of a thread, beside what it certainly keeps: addresses, operands.
-_REGISTERS, _OTHERS = 65536, 64
+#: Registers of a thread beside its sums: addresses, operands.
+_OTHERS = 64
 
 
 def _sums(config: Config) -> int:
@@ -95,8 +95,9 @@ class SimtKernel(CompiledKernel):
             config = self.settle(with_options(Config(**{**common, **row}), options))
             if "min_ctas" not in options and not {"tile", "thread_tile"}.isdisjoint(options):
                 # What the kernel's own tile leaves room for, another may not.
-                room = _REGISTERS // max(1, config.threads * (_sums(config) + _OTHERS))
-                config = replace(config, min_ctas=max(1, min(config.min_ctas, room)))
+                need, most = _sums(config) + _OTHERS, config.min_ctas
+                fitting = (n for n in range(most, 1, -1) if registers(config.threads, n) >= need)
+                config = replace(config, min_ctas=next(fitting, 1))
             yield config
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
@@ -159,7 +160,7 @@ class SimtKernel(CompiledKernel):
                 f"option tile={config.tile} with thread_tile={config.thread_tile} makes "
                 f"{config.threads} threads; expected {WARP} to 1024"
             )
-        sums, room = _sums(config), min(_REGISTERS // (config.threads * config.min_ctas), 255)
+        sums, room = _sums(config), registers(config.threads, config.min_ctas)
         if sums >= room:
             raise OptionError(
                 f"option thread_tile={config.thread_tile} with min_ctas={config.min_ctas} needs "

@@ -19,7 +19,7 @@ from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
-from cute_gemm.kernels.options import access_bytes, power_of_two, with_options
+from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
 from cute_gemm.kernels.sm80.structure import (
     FMA_LANES,
     Config,
@@ -301,6 +301,13 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
             f"option tile={config.tile} with warps={config.warps} needs more accumulators than a "
             f"thread has registers: {sums} and {room}; take a smaller tile, or "
             f"{'more' if mma.size <= 256 else 'fewer'} warps"
+        )
+    left = registers(mma.size, config.min_ctas)
+    if sums >= left:
+        raise OptionError(
+            f"option min_ctas={config.min_ctas} leaves each of {mma.size} threads {left} "
+            f"registers, and its accumulators alone take {sums}; take a smaller one, or a smaller "
+            "tile"
         )
     parts = structure(config)
     for plan in parts.operands:
