@@ -7,6 +7,8 @@ import re
 import textwrap
 from typing import Any
 
+#: Version of the keys of all JSON; raised when a key changes its meaning.
+FORMAT = 1
 #: Characters per line of what is printed to no terminal.
 WIDTH = 112
 #: Spaces that no line ends at: between a number and its unit, and around a swizzle's ``o``.

@@ -231,7 +231,7 @@ class Plan:
     def _others(self, reads_c: bool) -> Iterator[tuple[dict[str, Any], list[Access]]]:
         """Other values of the options that this kernel has a choice of, and its accesses then."""
         kernel = self._kernel.compiled()
-        for option, values in getattr(kernel, "choices", {}).items():
+        for option, values in kernel.choices.items():
             for value in values:
                 config = replace(self.config, **{option: value})
                 try:

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import torch
 
 from cute_gemm.errors import OptionError
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.arrays import dtype_name
+from cute_gemm.problem.problem import element_of
 from cute_gemm.problem.scalars import ZERO, Scalar, check_beta
 
 Tensor: TypeAlias = torch.Tensor
@@ -62,7 +63,7 @@ def _(
 ) -> Tensor:
     given = _read(keywords)
     m, n = A.shape[-2 if op[0] in "Nn" else -1], B.shape[-1 if op[1] in "Nn" else -2]
-    name = given.get("out_dtype") or DTYPES[str(A.dtype).removeprefix("torch.")].outputs[0]
+    name = given.get("out_dtype") or element_of("A", dtype_name(A.dtype)).outputs[0]
     shape: tuple[Any, ...] = (m, n)
     strides: tuple[Any, ...] = (1, m) if given["order"] == "F" else (n, 1)
     batches = [x.shape[0] for x in (A, B) if x.dim() == 3]

@@ -432,9 +432,10 @@ def test_only_what_is_missing_is_compiled(monkeypatch):
                 done.set_result(None)
             return done
 
-        return SimpleNamespace(symbol=name, arch="sm_80", prepare=prepare)
+        return SimpleNamespace(symbol=name, arch="sm_80", prepare=prepare, compiled=True)
 
-    plans = [plan(name) for name in ("a", "b", "c", "c")]
+    library = cg.plan("NN", m=8, n=8, k=8, dtype="float32", kernel="host")  # nothing to compile
+    plans = [*(plan(name) for name in ("a", "b", "c", "c")), library]
     cached = SimpleNamespace(symbol="a", arch="sm_80"), SimpleNamespace(symbol="b", arch="sm_90a")
     monkeypatch.setattr(bench.cache, "entries", lambda: list(cached))
     bench.compile_missing(plans, lambda *counts: told.append(counts))

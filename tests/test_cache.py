@@ -97,6 +97,9 @@ def test_more_directories_are_read_only(
     assert cache.clear().removed == 1 and cache.get(KEY) is not None
     place.chmod(0o777)  # anybody may have put it there
     assert cache.get(KEY) is None
+    place.chmod(0o700)
+    (place / f"{KEY}.build").write_bytes(b"damaged")
+    assert cache.get(KEY) is None and (place / f"{KEY}.build").exists()
 
 
 def test_the_directory_is_private(place: Path) -> None:

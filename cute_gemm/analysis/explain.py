@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import duration, named, number, percent, si
+from cute_gemm._text import FORMAT, duration, named, number, percent, si
 from cute_gemm.analysis.ideas import idea
 from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
-from cute_gemm.analysis.report import FORMAT
 from cute_gemm.analysis.shown import Shown, size_text
 from cute_gemm.analysis.tables import Column, Paragraph, Table
 from cute_gemm.model.ceiling import Ceiling, ceiling

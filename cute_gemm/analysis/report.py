@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm._text import named, percent
+from cute_gemm._text import FORMAT, named, percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.mends.gmem import Mend, mends, of_part
 from cute_gemm.analysis.mends.options import Others, with_options
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.cubin import Resources
     from cute_gemm.toolchain.signature import Launch
 
-#: Version of the keys of ``Report.to_dict``; raised when a key changes its meaning.
-FORMAT = 1
 _OF_MATRIX = (
     "modes", "shape", "stride", "ld", "major", "dtype", "alignment", "conj", "l", "batch_stride",
 )  # fmt: skip

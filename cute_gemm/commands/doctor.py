@@ -20,6 +20,7 @@ from cute_gemm.toolchain.headers import (
     INSTALL_CCCL,
     cuda_headers,
     cutlass_path,
+    cutlass_version,
     macro,
     templates_path,
 )
@@ -131,10 +132,10 @@ def _cutlass() -> Iterator[_Finding]:
     if path is None:
         yield False, "none", mend
         return
-    header = path / "cutlass" / "version.h"
-    parts = [macro(header, f"CUTLASS_{part}") for part in ("MAJOR", "MINOR", "PATCH")]
-    version = ".".join("?" if part is None else str(part) for part in parts)
-    yield parts[:2] == [4, 2] or None, f"{version} in {path}", f"4.2 was tested: {mend}"
+    version = cutlass_version()
+    said = "unknown version" if version is None else ".".join(map(str, version))
+    tested = version is not None and version[:2] == (4, 2)
+    yield tested or None, f"{said} in {path}", f"4.2 was tested: {mend}"
 
 
 def _cuda() -> Iterator[_Finding]:

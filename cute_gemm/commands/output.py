@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import WIDTH, named, plain, printable, wrapped, write
+from cute_gemm._text import FORMAT, WIDTH, named, plain, printable, wrapped, write
 from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
@@ -68,10 +68,6 @@ def progress() -> Iterator[Callable[[str, int, int], None] | None]:
             bar.update(task, description=text, completed=done, total=total)
 
         yield tell
-
-
-#: Version of the keys of what commands print as JSON; raised when a key changes its meaning.
-FORMAT = 1
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -329,7 +329,7 @@ def compile_missing(plans: Sequence[Plan], tell: Callable[[int, int], None]) -> 
     What goes wrong here goes wrong again, with its message, when the plan builds. ``tell`` is
     called with how many are done, of how many.
     """
-    missing = {(plan.symbol, plan.arch): plan for plan in plans}
+    missing = {(plan.symbol, plan.arch): plan for plan in plans if plan.compiled}
     for entry in cache.entries():
         missing.pop((entry.symbol, entry.arch), None)
     if len(missing) < 2:

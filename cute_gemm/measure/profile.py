@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm import select
-from cute_gemm._text import named
-from cute_gemm.analysis.report import FORMAT
+from cute_gemm._text import FORMAT, named
 from cute_gemm.analysis.shown import Shown
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.api import Plan

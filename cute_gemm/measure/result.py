@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from cute_gemm._text import FORMAT
 from cute_gemm.analysis.performance import Roofline
 from cute_gemm.analysis.shown import Shown
 from cute_gemm.analysis.tables import Cell, Column, Findings, Table
@@ -13,8 +14,6 @@ from cute_gemm.analysis.tables import Cell, Column, Findings, Table
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-#: Version of the keys of ``BenchResult.to_dict``; raised when a key changes its meaning.
-FORMAT = 1
 #: Characters per line of ``str(result)``.
 WIDTH = 100
 #: Ops side by side in one table.

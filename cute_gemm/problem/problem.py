@@ -238,7 +238,7 @@ def from_sizes(
     m, n, k, batch = (
         _extent(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("l", l))
     )
-    element = _element("A", dtype_name(dtype))
+    element = element_of("A", dtype_name(dtype))
     out = _out(element, out_dtype)
     a = _sized("A", (k, m) if turn_A else (m, k), lda, batch, batch_a, storage, element.name)
     b = _sized("B", (n, k) if turn_B else (k, n), ldb, batch, batch_b, storage, element.name)
@@ -322,8 +322,8 @@ def _describe(
                 f"{name} has dtype {stored.dtype}, whose bytes are in the other order than this "
                 f"machine's: pass {native}"
             )
-    element = _element("A", a.dtype)
-    if _element("B", b.dtype) is not element:
+    element = element_of("A", a.dtype)
+    if element_of("B", b.dtype) is not element:
         both = holding(a.dtype, b.dtype)
         casts = [
             LIBRARIES[stored.library].cast(name, both)
@@ -437,7 +437,8 @@ def _check_order(order: str, argument: str) -> None:
         )
 
 
-def _element(name: str, dtype: str) -> DType:
+def element_of(name: str, dtype: str) -> DType:
+    """Return the row of an operand's type; DTypeError where nothing multiplies it."""
     row = DTYPES.get(dtype)
     if row is None or not row.outputs:
         known = _one_of(tuple(row.name for row in DTYPES.values() if row.outputs))

@@ -107,9 +107,10 @@ def key(
 
 
 def get(key: str) -> Build | None:
-    """Return the build of that key, or None; a file that is damaged is deleted."""
+    """Return the build of that key, or None; a file of one's own that is damaged is deleted."""
     start = time.perf_counter()
-    for place in directories():
+    mine, *others = directories()
+    for place in (mine, *others):
         path = place / f"{key}{_SUFFIX}"
         try:
             _trusted(place)
@@ -119,11 +120,13 @@ def get(key: str) -> Build | None:
         try:
             build = _decode(data)
         except (ValueError, KeyError, TypeError):
-            with suppress(OSError):
-                path.unlink()
+            if place == mine:
+                with suppress(OSError):
+                    path.unlink()
             continue
-        with suppress(OSError):  # the time of use: many file systems do not note it
-            os.utime(path, (time.time(), path.stat().st_mtime))
+        if place == mine:
+            with suppress(OSError):  # the time of use: many file systems do not note it
+                os.utime(path, (time.time(), path.stat().st_mtime))
         return replace(build, seconds=time.perf_counter() - start)
     return None
 
@@ -134,12 +137,12 @@ def building(key: str) -> Iterator[None]:
 
     A process that dies lets go. Where there is nothing to lock, everybody builds.
     """
-    path = directory() / f".{key}.lock"
     with ExitStack() as stack:
         with suppress(ImportError, OSError):
             import fcntl
 
-            file = stack.enter_context((_place(make=True) / path.name).open("wb"))
+            path = _place(make=True) / f".{key}.lock"
+            file = stack.enter_context(path.open("wb"))
             fcntl.flock(file, fcntl.LOCK_EX)
             # Who waited for the file finds the build; who comes after, too.
             stack.callback(path.unlink, missing_ok=True)
@@ -160,7 +163,7 @@ def put(key: str, build: Build) -> None:
     for one in _files():
         with suppress(OSError):
             status = one.stat()
-            known.append((one == path, max(status.st_atime, status.st_mtime), status.st_size, one))
+            known.append((one == path, _used(status), status.st_size, one))
     excess = sum(size for _, _, size, _ in known) - limit()
     for new, _, size, one in sorted(known):
         if excess <= 0 or new:
@@ -168,6 +171,11 @@ def put(key: str, build: Build) -> None:
         with suppress(OSError):
             one.unlink()
         excess -= size
+
+
+def _used(status: os.stat_result) -> float:
+    """When a file was read or written last: `get` notes the first."""
+    return max(status.st_atime, status.st_mtime)
 
 
 def entries() -> list[Entry]:
@@ -179,8 +187,8 @@ def entries() -> list[Entry]:
             build, status = _decode(data), path.stat()
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        written, used = status.st_mtime, max(status.st_atime, status.st_mtime)
-        found.append(Entry(path.stem, build.symbol, build.arch, len(data), written, used))
+        times = status.st_mtime, _used(status)
+        found.append(Entry(path.stem, build.symbol, build.arch, len(data), *times))
     return sorted(found, key=lambda entry: -entry.created)
 
 

@@ -105,13 +105,13 @@ def cutlass_path() -> Path | None:
 
 
 def cutlass_version() -> tuple[int, int, int] | None:
-    """Return the version of the CUTLASS headers, or None where there are none."""
+    """Return the version of the CUTLASS headers; None where there are none, or none that say."""
     path = cutlass_path()
     if path is None:
         return None
-    text = (path / "cutlass" / "version.h").read_text(encoding="utf-8")
-    major, minor, patch = re.findall(r"#define CUTLASS_(?:MAJOR|MINOR|PATCH) (\d+)", text)
-    return int(major), int(minor), int(patch)
+    header = path / "cutlass" / "version.h"
+    major, minor, patch = (macro(header, f"CUTLASS_{part}") for part in ("MAJOR", "MINOR", "PATCH"))
+    return None if major is None or minor is None or patch is None else (major, minor, patch)
 
 
 def cuda_headers() -> CudaHeaders | None:

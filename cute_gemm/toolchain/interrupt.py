@@ -8,9 +8,11 @@ so Python's handler is put back as soon as it is gone, by a thread that looks.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -49,17 +51,14 @@ def interruptible() -> Iterator[None]:
 def _watch(libc: ctypes.CDLL, kept: ctypes.Array[ctypes.c_char]) -> None:
     """Put the handler back whenever another is there, until nothing compiles."""
     now = ctypes.create_string_buffer(_ACTION)
-    wait = threading.Event().wait
-    looks = 0
-    while True:
+    for looks in itertools.count():
         with _lock:
             if not _compiling:
                 return
             libc.sigaction(signal.SIGINT, None, now)
             if now.raw[:8] not in (kept.raw[:8], _DEFAULT, _IGNORED):
                 libc.sigaction(signal.SIGINT, kept, None)
-        wait(_FIRST if looks < _MANY else _LATER)
-        looks += 1
+        time.sleep(_FIRST if looks < _MANY else _LATER)
 
 
 def _libc() -> ctypes.CDLL | None:

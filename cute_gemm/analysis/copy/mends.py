@@ -39,6 +39,7 @@ class Tried(NamedTuple):
     accesses: list[GlobalAccess | SharedAccess]
     found: list[Analysis]
     partner: SharedAccess | None = None
+    beside: smem.SharedAnalysis | None = None  # what the partner costs
 
     @property
     def faults(self) -> bool:
@@ -67,9 +68,7 @@ class Tried(NamedTuple):
 
     def free(self, index: int) -> bool:
         """Whether it is good, and so is what is named beside it."""
-        return self.good(index) and not (
-            self.partner and not smem.analyze(self.partner).conflict_free
-        )
+        return self.good(index) and (self.beside is None or self.beside.conflict_free)
 
     def quality(self, index: int) -> tuple[bool, float, int]:
         """How good an access is, whatever it costs."""
@@ -83,7 +82,7 @@ class Tried(NamedTuple):
     def key(self, index: int) -> tuple[bool, float, float]:
         """What an access is compared by, per element, the least first."""
         size = self.copy.layout.size
-        beside = smem.analyze(self.partner).launch.wavefronts if self.partner else 0
+        beside = self.beside.launch.wavefronts if self.beside else 0
         return self.faults, (sum(self.paid(index)) + beside) / size, self.requests(index) / size
 
     def requests(self, index: int) -> int:
@@ -141,7 +140,8 @@ class _Search:
         home = buffer_of(copy)
         if self.named is not None and home is not None:
             partner = self.named.access(home)
-        return Tried(words, change, copy, accesses, [*map(analyze, accesses)], partner)
+        beside = smem.analyze(partner) if partner else None
+        return Tried(words, change, copy, accesses, [*map(analyze, accesses)], partner, beside)
 
     def tried(self, words: tuple[str, ...], change: dict[str, Any], copy: Copy) -> Tried | None:
         """A changed question, unless it is illegal or costs more somewhere."""
@@ -177,12 +177,11 @@ class _Search:
         return True
 
     def partner_no_worse(self, new: Tried) -> bool:
-        if new.partner is None:
+        before, after = self.now.beside, new.beside
+        if after is None:
             return False
-        after = smem.analyze(new.partner)
-        if self.now.partner is None:
+        if before is None:
             return after.aligned
-        before = smem.analyze(self.now.partner)
         worse = after.launch.wavefronts > before.launch.wavefronts and before.aligned
         return after.aligned and not worse
 
