@@ -160,3 +160,18 @@ def test_ctrl_c_while_a_unit_is_compiled(place: Path) -> None:
     again = start(0.0)
     assert again.communicate(timeout=60)[0] in ("built\n", "cached\n")
     assert {path.suffix for path in place.iterdir()} == {".build", ".json"}
+
+
+def test_threads_import_what_compiles_at_once() -> None:
+    """Each finds all of ``cuda.core``, of which another has imported half at that time."""
+    program = """
+import sys, threading
+from cute_gemm._cuda_core import cuda_core
+found = []
+sys.setswitchinterval(1e-5)
+threads = [threading.Thread(target=lambda: found.append(cuda_core().Program)) for _ in range(16)]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+sys.exit(len(found) != 16)
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(6)]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 6

@@ -40,6 +40,9 @@ START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
 MEMORY = 1180.0
 #: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had.
 L2_BYTES, DRAM_PART = 54.5, 0.63
+#: Sectors of L2 that a k-tile's loads through L1 take at most, over those that its bytes fill: what
+#: one load of a sector leaves, the next finds in L1.
+REUSE = 1.5
 #: Registers of a thread beside its sums.
 REGISTERS = 88
 #: k-tiles of the sample whose accesses are counted.
@@ -52,7 +55,8 @@ class Pace(NamedTuple):
     ``slowdown``: clocks of its products over those at its instruction's peak rate; ``latency``:
     clocks of a k-tile that nothing overlaps in a lone CTA; ``serial``: part of a warp's own work
     that the CTA's other warps do not overlap; ``waits``: loads of a k-tile that are waited for one
-    by one; ``ahead``: k-tiles that are on their way at a time, 0 where a CTA waits for each.
+    by one; ``ahead``: k-tiles that are on their way at a time, 0 where a CTA waits for each;
+    ``issue``: instructions of an access, with those for its address and its predicate.
     """
 
     slowdown: float = 1.5
@@ -60,6 +64,7 @@ class Pace(NamedTuple):
     serial: float = 0.6
     waits: float = 0.0
     ahead: int = 0
+    issue: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,10 @@ def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
             one = Tally(waves=counts.wavefronts / share, moves=moves / share)
         else:
             passes = max(counts.requests, counts.lines / 4)
-            one = Tally(0.0, passes / share, counts.l2_sectors / share, counts.requests / share)
+            sectors: float = counts.l2_sectors
+            if access.unit == "k-tile" and access.instruction != "cp.async":
+                sectors = min(sectors, REUSE * counts.bytes / SECTOR)
+            one = Tally(0.0, passes / share, sectors / share, counts.requests / share)
         found[access.unit] += one
     return found
 
@@ -198,9 +206,10 @@ def footprint(
         work.unit: products / rate * pace.slowdown,
         "shared memory": each.waves * WAVEFRONT,
         "L1": each.passes * PASS,
+        "instruction issue": each.moves * pace.issue / 4,
     }
     if work.unit == "CUDA cores":
-        units["instruction issue"] = (products / 32 + each.moves) / 4
+        units["instruction issue"] += products / 32 / 4
     busy = sum(clock**3 for clock in units.values()) ** (1 / 3)
     registers = min(tile[0] * tile[1] * sums // 4 // launch.block + REGISTERS, 255)
     sm, resident = gpu.arch.multiprocessor, 1

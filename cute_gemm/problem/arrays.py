@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cute_gemm._cuda_core import cuda_core
 from cute_gemm.errors import ArrayError, ShapeError, StrideError
 from cute_gemm.problem.dtypes import DTYPES, canonical
 from cute_gemm.problem.dtypes import dtype as dtype_row
@@ -186,6 +187,7 @@ class _Exchange:
                 # NumPy's DLPack has no bfloat16, and JAX gives it as that of ml_dtypes.
                 view = np.asarray(array) if jax else np.from_dlpack(array)
             else:
+                cuda_core()
                 from cuda.core.utils import StridedMemoryView
 
                 view = StridedMemoryView.from_any_interface(

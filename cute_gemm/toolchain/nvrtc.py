@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm._cuda_core import cuda_core
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
 from cute_gemm.toolchain import cache as store
 from cute_gemm.toolchain.cubin import Build, Proof, Resources
@@ -198,19 +199,16 @@ def _nvrtc() -> Any:
 
 def _options(arch: str, paths: tuple[Path, ...]) -> Any:
     """``cuda.core.ProgramOptions`` of every compilation."""
-    from cuda.core import ProgramOptions
-
     include = [str(path) for path in paths]
-    return ProgramOptions(name=_NAME, arch=arch, include_path=include, **OPTIONS)
+    return cuda_core().ProgramOptions(name=_NAME, arch=arch, include_path=include, **OPTIONS)
 
 
 def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float) -> Build:
     _nvrtc()
-    from cuda.core import Program
-
+    core = cuda_core()
     logs = io.StringIO()
     try:
-        program = Program(unit.source, "c++", _options(arch, paths))
+        program = core.Program(unit.source, "c++", _options(arch, paths))
         try:
             # Not "ptx": cuda.core looks for the driver then.
             with interruptible():

@@ -21,13 +21,14 @@ class TranslationUnit:
     """C++ text with one ``extern "C" __global__`` entry named ``symbol``.
 
     ``folders``: where it includes from, beside the package's templates and their headers;
-    ``spills``: the most bytes per thread that ptxas may store, or load, for want of registers.
+    ``spills``: the most bytes per thread that ptxas may store, or load, for want of registers; four
+    of them it puts aside where it pleases, a kernel that lacks them wants hundreds of bytes.
     """
 
     source: str
     symbol: str
     folders: tuple[Path, ...] = ()
-    spills: int = 0
+    spills: int = 16
 
 
 def entry(

@@ -320,7 +320,7 @@ def test_a_jax_array_is_not_written_to() -> None:
         pytest.skip("JAX was installed without CUDA")
     A, B = (jax.numpy.asarray(x) for x in pair("NT", order="C"))
     C = jax.numpy.zeros((M, N), "float32")
-    with pytest.raises(ReadOnlyError, match="C .jax. is read-only"):
+    with pytest.raises(ReadOnlyError, match="C .jax. is immutable"):
         cg.gemm("NT", A, B, C)
     assert not np.asarray(C).any()
 

@@ -33,17 +33,22 @@ class Math(NamedTuple):
     vector: bool = True  # whether a thread moves vectors, or single elements
     #: For many CTAs when A or B allow less than so many bytes at a time: narrow accesses are many,
     #: and so are their predicates, for which the registers of ``large`` do not suffice.
-    narrow: tuple[int, Tile] | None = None
+    narrow: tuple[int, tuple[Tile, ...]] | None = None
+
+
+def _narrow(k: int) -> tuple[Tile, ...]:
+    """Tiles of the pipeline through registers: which side has the narrow accesses decides."""
+    return tuple(((m, n, k), (2, 2), 2) for m, n in ((128, 128), (128, 64), (64, 128)))
 
 
 MATH: dict[str, Math] = {
     "half": Math(
         "TensorOp", (16, 8, 16), ((128, 128, 32), (2, 2), 4), ((64, 64, 32), (2, 2), 6), (2, 12),
-        narrow=(CP_ASYNC, ((128, 64, 32), (2, 2), 2)),
+        narrow=(CP_ASYNC, _narrow(32)),
     ),
     "tf32": Math(
         "TensorOp", (16, 8, 8), ((128, 128, 32), (2, 2), 3), ((64, 64, 32), (2, 2), 4), (3, 12),
-        narrow=(WIDEST, ((128, 128, 16), (2, 2), 4)),
+        narrow=(WIDEST, (((128, 128, 16), (2, 2), 4),)),
     ),
     "float64": Math(
         "TensorOp", (8, 8, 4), ((128, 128, 16), (4, 2), 3), ((64, 64, 16), (2, 2), 4), (3, 8),
@@ -55,7 +60,7 @@ MATH: dict[str, Math] = {
     ),
     "int8": Math(
         "TensorOp", (16, 8, 32), ((128, 128, 64), (2, 2), 4), ((64, 64, 64), (2, 2), 6), (2, 12),
-        narrow=(CP_ASYNC, ((128, 64, 64), (2, 2), 2)),
+        narrow=(CP_ASYNC, _narrow(64)),
     ),
     "dp4a": Math(
         "Simt", (1, 1, 4), ((128, 128, 32), (4, 2), 2), ((64, 64, 32), (2, 2), 2), (2, 2)
