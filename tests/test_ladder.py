@@ -271,8 +271,21 @@ def test_double_buffered_takes_large_tiles_for_large_problems() -> None:
         assert narrow == thread_tiles - {(8, 16)} != thread_tiles
 
 
-def test_beside_a_given_tile_double_buffered_is_as_for_a_large_problem() -> None:
+def test_a_given_tile_of_double_buffered_is_the_one_that_is_chosen_from() -> None:
+    kernel = registry.get("double_buffered")
+    assert isinstance(kernel, SimtKernel)
+    for op in OPS:
+        for ld in (4096, 4097):
+            each = problem(op, size=4096, lda=ld, ldb=ld)
+            for own in kernel.legal(each, Arch("sm_90a"), {}):
+                text = "x".join(map(str, own.tile))
+                assert own == configure("double_buffered", each, tile=text)
+
+
+def test_beside_any_other_tile_double_buffered_is_as_for_a_large_problem() -> None:
     config = configure("double_buffered", problem(size=64), thread_tile="8x8")
+    assert (config.tile, config.min_ctas) in (((128, 64, 16), 2), ((64, 128, 16), 2))
+    config = configure("double_buffered", problem(size=64), thread_tile="4x16")
     assert (config.tile, config.min_ctas) == ((128, 128, 8), 1)
     config = configure("double_buffered", problem(size=64), tile="128x256x8")
     assert (config.thread_tile, config.min_ctas) == ((8, 16), 1)

@@ -21,8 +21,12 @@ def with_options(config: Config, options: dict[str, Any]) -> Config:
 
     OptionError for a value that is not of the kind that the field's default is.
     """
-    values = {key: _value(config, key, value) for key, value in options.items()}
-    return replace(config, **values)  # type: ignore[type-var]
+    return replace(config, **parsed(config, options))  # type: ignore[type-var]
+
+
+def parsed(config: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options as the fields that they change; see `with_options`."""
+    return {key: _value(config, key, value) for key, value in options.items()}
 
 
 def _value(config: Any, key: str, value: Any) -> Any:

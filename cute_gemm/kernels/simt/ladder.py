@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cute_gemm.cute.choose import VECTOR
-from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.options import access_bytes, parsed
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config
 from cute_gemm.model.price import Pace
@@ -80,7 +80,7 @@ class Naive(SimtKernel):
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`."""
-        return [{"tile": (32, 32, 1), "warp_along": "n"}]
+        return [{"tile": (32, 32, 1), "warp_along": "n", "min_ctas": _pair(problem)}]
 
 
 class Coalesced(SimtKernel):
@@ -273,20 +273,21 @@ class DoubleBuffered(WarpTiled):
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """See :meth:`SimtKernel.rows`.
 
-        Beside a given tile or thread tile the other is that of a large problem, and registers are
-        not rationed.
+        Of a given tile or thread tile the rows that have it; if none has, the other is that of a
+        large problem, and registers are not rationed.
         """
         tiles = _BUFFERED[problem.inputs.name][_narrow(problem)]
-        if not options.keys().isdisjoint(("tile", "thread_tile")):
-            tiles = (tiles[0]._replace(min_ctas=1),)
         turn = problem.A.major == "K" and problem.B.major == "MN"
         common = {"skew": "padding", "results": "quads", "staging": "cp.async"}
-        return [
+        rows = [
             {**common, **row._asdict(), "tile": tile}
             for row in tiles
             # The longer side first for the operand that need not be turned, and wait in registers.
             for tile in dict.fromkeys((_turned(row.tile, turn), _turned(row.tile, not turn)))
         ]
+        given = parsed(tiles[0], {o: options[o] for o in ("tile", "thread_tile") if o in options})
+        having = [row for row in rows if given.items() <= row.items()]
+        return having or [{**rows[0], "min_ctas": 1}]
 
 
 def _turned(tile: tuple[int, int, int], turn: bool) -> tuple[int, int, int]:
