@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cute_gemm import select
 from cute_gemm.arch import Arch
@@ -29,7 +29,7 @@ __all__ = [
     "plan",
 ]  # fmt: skip
 
-Backend = Literal["auto", "cuda", "cpu"]
+Backend = Literal["auto", "cuda", "cpu", "interpreter"]
 
 #: What kernels are compiled for where there is no GPU and no ``arch=``.
 DEFAULT_ARCH = "sm_80"
@@ -107,7 +107,8 @@ def gemm(
         A name from :func:`kernels`, and fields of its config. ``"host"`` is a loop on the CPU, also
         where there is a GPU.
     backend
-        ``"cuda"``, ``"cpu"`` or ``"auto"``: the CPU where there is no GPU, with a warning.
+        ``"cuda"``, ``"cpu"`` or ``"auto"``: the CPU where there is no GPU, with a warning;
+        ``"interpreter"``: the kernel itself, its PTX executed on the CPU.
     arch
         Compile for this arch rather than the device's.
     stream
@@ -376,23 +377,32 @@ def _gpu_without_backend(arch: Arch) -> Gpu | None:
     return select.gpu_of_device(0) if there else None
 
 
-def _backend(backend: Backend, device: int | None, kernel: str = "auto") -> Literal["cuda", "cpu"]:
+def _backend(
+    backend: Backend, device: int | None, kernel: str = "auto"
+) -> Literal["cuda", "cpu", "interpreter"]:
     """Return where a call computes: what is asked for, what the kernel is for, what there is."""
-    if backend not in ("auto", "cuda", "cpu"):
-        raise OptionError(f"backend={backend!r} is unknown; expected 'auto', 'cuda' or 'cpu'")
+    if backend not in get_args(Backend):
+        raise OptionError(
+            f"backend={backend!r} is unknown; expected 'auto', 'cuda', 'cpu' or 'interpreter'"
+        )
     runs_on = _runs_on(kernel)
+    if backend == "interpreter" and runs_on != "gpu":
+        raise OptionError(
+            f"kernel {kernel!r} is not compiled, and backend='interpreter' executes what is: leave "
+            "one of the two out"
+        )
     if runs_on == "cpu" and backend == "cuda":
         raise OptionError(
             f"kernel {kernel!r} computes on the CPU and backend is 'cuda': leave one of the two out"
         )
-    if runs_on == "cpu" or backend == "cpu":
-        asked = f"kernel={kernel!r}" if runs_on == "cpu" else "backend='cpu'"
+    if runs_on == "cpu" or backend in ("cpu", "interpreter"):
+        asked = f"kernel={kernel!r}" if runs_on == "cpu" else f"backend={backend!r}"
         if device is not None:
             raise DeviceError(
                 f"{asked} cannot read A on CUDA device {device}: pass host arrays, "
                 f"or leave {asked.partition('=')[0]} out"
             )
-        return "cpu"
+        return "interpreter" if backend == "interpreter" else "cpu"
     from cute_gemm.run.driver import why_no_gpu
 
     reason = why_no_gpu()

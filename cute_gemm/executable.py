@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cute_gemm._text import named
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
@@ -23,6 +23,9 @@ from cute_gemm.problem.arrays import (
 from cute_gemm.problem.problem import GemmProblem, from_operands
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 
+if TYPE_CHECKING:
+    import numpy as np
+
 #: Launches of a plan that are kept, by alpha and beta.
 _BOUND_KEPT = 64
 
@@ -31,7 +34,7 @@ class Runnable(Protocol):
     """What is asked of a plan (`cute_gemm.plan.Plan`)."""
 
     problem: GemmProblem
-    backend: Literal["cuda", "cpu"]
+    backend: Literal["cuda", "cpu", "interpreter"]
     device: int | None
 
     def bind(self, *given: Any, **named: Any) -> Callable[..., None]:
@@ -70,6 +73,28 @@ class Executable:
         if seen is not None and a.device is not None:
             self._last = seen, unowned(a, b, given)
         return result
+
+    def on_host(
+        self, A: Any, B: Any, C: Any, beta: complex
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return host arrays that fit as NumPy's, with a new C where none is given."""
+        a, b = read(A, "A"), read(B, "B")
+        c = None if C is None else read(C, "C")
+        self._check(a, b, c)
+        problem = self.plan.problem
+        check_beta(scalar(beta, "beta", problem.inputs.name, None), c)
+        if a.device is not None:
+            raise DeviceError(
+                f"A is on {a.place}, and a trace is of host arrays; pass copies, such as np.asarray"
+            )
+        return host_array(a), host_array(b), host_array(self._new(a, b) if c is None else c)
+
+    def _new(self, a: Operand, b: Operand) -> Operand:
+        """A new C, of the library that A is of."""
+        problem = self.plan.problem
+        order: Order = "C" if problem.C.major == "N" else "F"
+        batch = (problem.l,) if 3 in (len(a.shape), len(b.shape)) else ()
+        return read(new_matrix(a, (*batch, problem.m, problem.n), order, problem.C.dtype), "C")
 
     def _check(self, a: Operand, b: Operand, c: Operand | None) -> None:
         """Refuse arrays that this plan's kernel cannot serve."""
@@ -111,10 +136,8 @@ class Executable:
         problem = plan.problem
         made = c is None
         if c is None:
-            order: Order = "C" if problem.C.major == "N" else "F"
-            batch = (problem.l,) if 3 in (len(a.shape), len(b.shape)) else ()
-            c = read(new_matrix(a, (*batch, problem.m, problem.n), order, problem.C.dtype), "C")
-        if plan.backend == "cpu":
+            c = self._new(a, b)
+        if plan.backend != "cuda":
             arrays = host_array(a), host_array(b), host_array(c)
             plan.compute_on_host(*arrays, alpha.value, beta.value)
             return finished(a, c.owner) if made else c.owner

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Access
     from cute_gemm.analysis.report import Report
+    from cute_gemm.analysis.traced import Trace
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build, Proof, Resources
@@ -53,7 +54,7 @@ class Plan:
     problem
         Extents and CuTe descriptors.
     backend
-        ``"cuda"`` or ``"cpu"``: where a call computes.
+        ``"cuda"``, ``"cpu"`` or ``"interpreter"``: where a call computes.
     device
         CUDA ordinal, or None.
     arch
@@ -72,8 +73,8 @@ class Plan:
     """
 
     def __init__(
-        self, problem: GemmProblem, backend: Literal["cuda", "cpu"], device: int | None, arch: str,
-        choice: Choice, by_name: bool = True,
+        self, problem: GemmProblem, backend: Literal["cuda", "cpu", "interpreter"],
+        device: int | None, arch: str, choice: Choice, by_name: bool = True,
     ) -> None:  # fmt: skip
         self.problem = problem
         self.backend = backend
@@ -294,8 +295,56 @@ class Plan:
         factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
         return self._kernel.bind(self.config, self.problem, self.arch, device, *factors)
 
+    def trace(
+        self, A: Any, B: Any, C: Any = None, *, alpha: complex = 1.0, beta: complex = 0.0
+    ) -> Trace:
+        """Execute the kernel without a GPU, and put what it did beside what its report says.
+
+        The kernel is compiled to PTX, and every instruction of every thread is executed on host
+        arrays like those planned for: accesses out of bounds, races on shared memory and other
+        faults raise.
+
+        Parameters
+        ----------
+        A, B, C
+            NumPy arrays; C is updated, and a new one is made when it is left out.
+        alpha, beta
+            Numbers.
+
+        Returns
+        -------
+        Trace
+            With ``result``, ``verdict`` (against float64), ``figures`` (predicted and executed),
+            ``counts`` and ``requests(operand, cta, warp)``.
+
+        Raises
+        ------
+        FaultError
+            For what a kernel must not do; ``kind`` says which.
+        PtxError
+            For an instruction that is not executed here.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cute_gemm import plan
+        >>> A, B = np.ones((64, 40), "f4"), np.ones((40, 33), "f4")
+        >>> p = plan("NN", A, B, kernel="smem_tiled", backend="cpu")
+        >>> p.trace(A, B).agrees
+        True
+        """
+        from cute_gemm.analysis.traced import make_trace
+
+        a, b, c = self.executable.on_host(A, B, C, beta)
+        return make_trace(self, a, b, c, alpha, beta)
+
     def compute_on_host(
         self, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex, beta: complex
     ) -> None:
         """Compute on host arrays that fit, in place."""
-        self._kernel.on_host(self.problem, A, B, C, alpha, beta)
+        if self.backend == "interpreter":
+            from cute_gemm.ptx.gemm import execute
+
+            execute(self, A, B, C, alpha, beta)
+        else:
+            self._kernel.on_host(self.problem, A, B, C, alpha, beta)

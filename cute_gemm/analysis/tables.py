@@ -225,6 +225,17 @@ class Pairs:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A picture, of pages alone."""
+
+    svg: str
+
+    def html(self) -> str:
+        """Return it as a figure."""
+        return f"<figure>{self.svg}</figure>\n"
+
+
+@dataclass(frozen=True)
 class Paragraph:
     """A text, ``indent`` spaces to the right, and further lines ``hang`` more."""
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "run": "compute one GEMM on random matrices, check it and time it",
     "analyze": "report every memory access of a kernel",
     "copy": "report a tiled copy of one's own, from its layouts alone",
+    "trace": "execute a kernel without a GPU, beside what its report says",
     "profile": "compare the report with what Nsight Compute counts on the GPU",
     "bench": "check and time kernels side by side, next to cuBLAS",
     "explain": "say what a kernel's one idea is, counted and predicted",

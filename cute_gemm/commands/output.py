@@ -17,8 +17,7 @@ from cute_gemm._text import FORMAT, WIDTH, named, plain, printable, wrapped, wri
 from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
-    from cute_gemm.analysis.copy.report import CopyReport
-    from cute_gemm.analysis.report import Report
+    from cute_gemm.analysis.shown import Paged
     from cute_gemm.api import Plan
 
 #: Exit statuses.
@@ -100,7 +99,7 @@ def check_html(arguments: argparse.Namespace) -> None:
         raise OptionError("--html - and --json both print to stdout; expected --html FILE")
 
 
-def show_report(arguments: argparse.Namespace, report: Report | CopyReport) -> int:
+def show_report(arguments: argparse.Namespace, report: Paged) -> int:
     """Print a report in the form that was asked for, and return the exit status."""
     if arguments.html == "-":
         # Not print: a page says itself that it is UTF-8, whatever the terminal is.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from cute_gemm._text import named
 from cute_gemm.commands.arguments import add, add_problem, planned
@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm run`` takes."""
     add_problem(parser)
     add(parser, "--alpha", "--beta", beta="default 0")
-    parser.add_argument("--backend", choices=("auto", "cuda", "cpu"), default="auto")
+    from cute_gemm.api import Backend
+
+    parser.add_argument("--backend", choices=get_args(Backend), default="auto")
     add(parser, "--seed", "--no-check")
 
 
@@ -38,7 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
     sized = planned(arguments).problem
     for name in ("alpha", "beta"):
         scalar(getattr(arguments, name), name, sized.inputs.name, None)
-    A, B, C = _matrices(arguments, sized)
+    A, B, C = stored(arguments, sized)
     plan = make_plan(
         arguments.op, A, B, C, **arguments.options,
         **named(arguments, "compute", "kernel", "backend", "arch"),
@@ -144,7 +146,7 @@ def _check(
     return WRONG
 
 
-def _matrices(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, Any, Any]:
+def stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, Any, Any]:
     """Return random A, B and C as stored, each in a buffer with its leading dimension."""
     import numpy as np
 
@@ -196,6 +198,8 @@ def _descriptors(problem: GemmProblem) -> list[str]:
 
 
 def _where(plan: Plan) -> str:
+    if plan.backend == "interpreter":
+        return f"CPU, each instruction of the kernel's PTX for {plan.arch}"
     if plan.backend == "cpu":
         return "CPU (NumPy)"
     from cute_gemm.run.driver import device_arch

@@ -1,0 +1,311 @@
+"""``Trace``: a kernel executed instruction by instruction, beside what its report says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm._text import FORMAT, named
+from cute_gemm.analysis.executed import Compared, compare
+from cute_gemm.analysis.executed import named as described
+from cute_gemm.analysis.shown import Paged, size_text
+from cute_gemm.analysis.tables import Column, Figure, Pairs, Table
+from cute_gemm.errors import OptionError
+from cute_gemm.model import gmem
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.verify import Verdict, verify
+from cute_gemm.ptx.gemm import execute
+from cute_gemm.ptx.memory import GLOBAL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from cute_gemm.analysis.html import Page
+    from cute_gemm.analysis.rows import AccessRow
+    from cute_gemm.plan import Plan
+    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.ptx.launch import Execution
+
+
+#: Parts of opcodes that are told apart in the table of instructions.
+_SPACES = frozenset(("global", "shared", "shared::cta", "param", "local", "async"))
+
+
+class Request(NamedTuple):
+    """One memory instruction of one warp.
+
+    Attributes
+    ----------
+    where
+        What it accessed: ``"A"``, ``"B"``, ``"C"`` or ``"shared"``.
+    instruction, bits
+        As a report has them: ``"ld.shared"``, and what a lane moves.
+    text
+        The instruction, as in the PTX.
+    line
+        Its line there.
+    offsets
+        Bytes from the operand's element (0, 0), or into shared memory, int [32]; -1: lane off.
+    elements
+        (row, column) of each lane's first element, int [32, 2]; None in shared memory.
+    """
+
+    where: str
+    instruction: str
+    bits: int
+    text: str
+    line: int
+    offsets: np.ndarray
+    elements: np.ndarray | None
+
+    def table(self) -> Table:
+        """Lane by lane: bytes, elements, and the sector or bank that serves them."""
+        heads = ["lane", "byte", "bank" if self.elements is None else "sector"]
+        if self.elements is not None:
+            heads.insert(2, "element")
+        rows: list[Sequence[str]] = []
+        for lane, offset in enumerate(self.offsets.tolist()):
+            if offset < 0:
+                rows.append([str(lane), *["-"] * (len(heads) - 1)])
+            elif self.elements is None:
+                rows.append((str(lane), f"{offset:,}", str(offset // 4 % 32)))
+            else:
+                element = f"{self.where}({','.join(map(str, self.elements[lane].tolist()))})"
+                rows.append((str(lane), f"{offset:,}", element, f"{offset // gmem.SECTOR:,}"))
+        title = f"line {self.line}: {self.text}"
+        return Table(title, tuple(Column(head, left=head == "element") for head in heads), rows)
+
+    def picture(self) -> str:
+        """Return it drawn, as SVG: the sectors that it touches, or the banks."""
+        from cute_gemm.analysis.pictures import banks, request
+
+        title = f"{self.where}: {self.text}"
+        if self.elements is None:
+            return banks(self.instruction, self.bits, self.offsets, title)
+        lengths = np.where(self.offsets < 0, 0, self.bits // 8)
+        return request(self.offsets, lengths, 0, title)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace(Paged):
+    """A kernel that was executed without a GPU; ``print`` it, or take ``to_dict()``.
+
+    Attributes
+    ----------
+    problem, symbol, arch
+        What was computed, and by which kernel.
+    execution
+        What the interpreter did (`cute_gemm.ptx.Execution`).
+    rows
+        Those of the kernel's report.
+    figures
+        Each figure of each kind of access, predicted and executed.
+    result
+        C.
+    verdict
+        The result against float64.
+    shown
+        A request that is printed and drawn too.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cute_gemm import plan
+    >>> A, B = np.ones((40, 24), "f4"), np.ones((24, 33), "f4")
+    >>> trace = plan("NN", A, B, kernel="naive", backend="cpu").trace(A, B)
+    >>> trace.agrees, trace.result[39, 32], trace.counts["fma.rn.f32"]
+    (True, np.float32(24.0), 1848)
+    """
+
+    problem: GemmProblem
+    symbol: str
+    arch: str
+    execution: Execution
+    rows: tuple[AccessRow, ...]
+    figures: tuple[Compared, ...]
+    result: np.ndarray
+    verdict: Verdict
+    shown: Request | None = None
+
+    def __repr__(self) -> str:
+        return f"<Trace: {self.symbol}: {len(self.differences)} figures differ>"
+
+    @property
+    def differences(self) -> tuple[Compared, ...]:
+        """The figures that differ; none when the report is right."""
+        return tuple(figure for figure in self.figures if figure.difference)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the result is right and all was accessed as predicted."""
+        return self.verdict.ok and not self.differences
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Instructions that warps executed, by opcode, the most frequent first."""
+        found = self.execution.counts or {}
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+    def requests(self, operand: str, cta: int = 0, warp: int = 0) -> list[Request]:
+        """Return the requests of one warp in the order of execution.
+
+        Parameters
+        ----------
+        operand
+            ``"A"``, ``"B"`` or ``"C"`` in global memory, or ``"shared"``.
+        cta, warp
+            The CTA, x fastest, and the warp in it.
+
+        Raises
+        ------
+        OptionError
+            For an operand, CTA or warp that there is not.
+        """
+        execution = self.execution
+        found = execution.accesses
+        assert found is not None
+        regions = {region.name: region for region in execution.regions if region.name in "ABC"}
+        if operand != "shared" and operand not in regions:
+            raise OptionError(f"operand={operand!r} is unknown; expected A, B, C or shared")
+        mine = (found.cta == cta) & (found.warp == warp)
+        if not mine.any():
+            raise OptionError(
+                f"cta={cta}, warp={warp} accessed nothing; expected CTAs 0 to "
+                f"{found.cta.max(initial=0)} and warps 0 to {found.warp.max(initial=0)}"
+            )
+        first = found.addresses.max(axis=1)
+        if operand == "shared":
+            mine &= first < GLOBAL
+            begin, matrix = 0, None
+        else:
+            region, matrix = regions[operand], getattr(self.problem, operand)
+            begin = GLOBAL + region.begin
+            mine &= (first >= begin) & (first < GLOBAL + region.end)
+        code = execution.kernel.instructions
+        out = []
+        for row in np.flatnonzero(mine).tolist():
+            one, lanes = code[found.instruction[row]], found.addresses[row]
+            offsets = np.where(lanes < 0, -1, lanes - begin)
+            name, _, bits = described(one)
+            name = name.format("shared" if matrix is None else "global")
+            elements = None if matrix is None else _elements(matrix, offsets)
+            out.append(Request(operand, name, bits, one.text, one.line, offsets, elements))
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole in strings, numbers, lists and dicts."""
+        p = self.problem
+        ratio = self.verdict.max_ratio
+        return {
+            "format": FORMAT,
+            **named(p, "op", "blas_op", "m", "n", "k", "l"),
+            "dtype": p.inputs.name, "out_dtype": p.C.dtype, "compute": p.compute,
+            **named(self, "symbol", "arch", "agrees"),
+            "check": {
+                **named(self.verdict, "ok", "elements", "wrong", "max_error"),
+                "max_error_over_bound": ratio if ratio < float("inf") else None,
+                **named(self.verdict, "worst", "bound"),
+            },
+            "figures": [one.to_dict() for one in self.figures],
+            "counts": self.counts,
+        }  # fmt: skip
+
+    # ---- in words -------------------------------------------------------------------------------
+
+    def _checked(self) -> str:
+        found = self.verdict
+        if found.ok:
+            return (
+                f"{found.elements:,} elements of C are within {found.bound} of float64; largest "
+                f"error {found.max_error:.3g}"
+            )
+        return (
+            f"{found.wrong:,} of {found.elements:,} elements of C are WRONG, worst at "
+            f"{found.worst}, off by {found.max_error:.3g}"
+        )
+
+    def _table(self) -> Table:
+        heads = ("access", "bits", "figure", "predicted", "executed", "difference")
+        columns = [Column(head, left=head in ("access", "figure")) for head in heads]
+        lines = []
+        for one in self.figures:
+            kind = one.kind
+            where = kind.operand or "shared"
+            numbers = (f"{x:,}" for x in (one.predicted, one.executed, one.difference))
+            figure = one.figure.replace("_", " ")
+            lines.append((f"{where} {kind.instruction}", str(kind.bits), figure, *numbers))
+        return Table("Predicted and executed", tuple(columns), lines)
+
+    def _executed(self) -> Table:
+        return instructions_table(self.counts)
+
+    def _agreement(self) -> str:
+        count, all_of_them = len(self.differences), len(self.figures)
+        return f"{count} of {all_of_them} figures differ" if count else "no difference"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        yield Text(f"trace {self.problem.op}{size_text(self.problem)}")
+        yield from (Text(f"{self.symbol}, PTX for {self.arch}"), Text(), self._table(), Text())
+        yield from (self._executed(), Text(), Text(self._agreement()), Text(self._checked()))
+        if self.shown is not None:
+            yield from (Text(), self.shown.table())
+
+    def page(self) -> Page:
+        """Return what ``to_html`` says."""
+        from cute_gemm.analysis.html import Page
+
+        p = self.problem
+        size = " x ".join(f"{x:,}" for x in (p.m, p.n, p.k))
+        result = Pairs((("accesses", self._agreement()), ("result", self._checked())))
+        sections: list[Any] = [
+            ("Result", (result,)), ("Executed", (self._table(), self._executed())),
+        ]  # fmt: skip
+        if self.shown is not None:
+            sections.append(("Request", (Figure(self.shown.picture()), self.shown.table())))
+        return Page(
+            title=f"trace {p.op} {p.m}x{p.n}x{p.k} {p.inputs.name}, {self.symbol}",
+            heading=f"trace {p.op}, {size}, {p.inputs.name}",
+            intro=f"{self.symbol}, compiled to PTX for {self.arch} and executed.",
+            sections=sections,
+            rows=self.rows,
+        )
+
+
+def make_trace(plan: Plan, A: Any, B: Any, C: Any, alpha: complex, beta: complex) -> Trace:
+    """Execute a plan's kernel on host arrays that fit, C in place, and compare."""
+    before = C.copy() if beta != 0 else None
+    execution = execute(plan, A, B, C, alpha, beta, record=True)
+    report = plan.report(beta=beta)
+    return Trace(
+        plan.problem, plan.symbol, plan.arch, execution, report.rows,
+        compare(report.rows, execution), C,
+        verify(plan.problem, A, B, C, C=before, alpha=alpha, beta=beta),
+    )  # fmt: skip
+
+
+def _elements(matrix: Matrix, offsets: np.ndarray) -> np.ndarray:
+    """(row, column) of the elements at these bytes of a matrix, -1 of a lane that is off."""
+    at = np.where(offsets < 0, 0, offsets) // DTYPES[matrix.dtype].bytes
+    if matrix.l > 1 and matrix.batch_stride:
+        at %= matrix.batch_stride
+    along, across = at % matrix.ld, at // matrix.ld
+    pair = (along, across) if matrix.unit == 0 else (across, along)
+    return np.where(offsets[:, None] < 0, -1, np.stack(pair, axis=1))
+
+
+def instructions_table(counts: Mapping[str, int]) -> Table:
+    """Instructions of warps by kind: without types and rounding, memory by its space."""
+    kinds: Counter[str] = Counter()
+    for opcode, count in counts.items():
+        first, *rest = opcode.split(".")
+        space = next((part for part in rest if part in _SPACES), "")
+        kinds[f"{first}.{space}" if space else first] += count
+    columns = (Column("instruction", left=True), Column("executed by warps"))
+    return Table("Instructions", columns, [(one, f"{n:,}") for one, n in kinds.most_common()])
