@@ -102,6 +102,30 @@ class LaunchError(GemmError, RuntimeError):
     """The driver refused a launch."""
 
 
+class PtxError(GemmError, ValueError):
+    """PTX text that is not understood, or an instruction that the interpreter does not execute."""
+
+
+class FaultError(GemmError, RuntimeError):
+    """What a kernel did while it was interpreted and must not do.
+
+    Parameters
+    ----------
+    message
+        Instruction, thread and address.
+    kind
+        ``"out of bounds"``, ``"misaligned"``, ``"uninitialised"``, ``"race"``, ``"in flight"``,
+        ``"barrier"`` or ``"endless"``.
+    line
+        Of the PTX text, from 1; 0 where no one instruction is to blame.
+    """
+
+    def __init__(self, message: str, kind: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.line = line
+
+
 class NotationError(GemmError, ValueError):
     """Layout text that does not parse.
 

@@ -1,0 +1,268 @@
+"""Loads, stores and asynchronous copies: PTX ISA, 9.7.9.8 (ld), 9.7.9.11 (st), 9.7.9.25."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.ptx.code import DTYPES, KEPT, Code, opcode
+from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.memory import UNITS
+from cute_gemm.ptx.parser import (
+    BYTES,
+    Address,
+    Immediate,
+    Instruction,
+    Name,
+    Operand,
+    Register,
+    Variable,
+)
+from cute_gemm.ptx.places import Place
+from cute_gemm.ptx.undefined import demand
+
+Array = np.ndarray[Any, Any]
+
+#: Parts of opcodes that say how caches are used, in which order or by whom else: nothing here.
+_HINTS = frozenset(
+    ("ca", "cg", "cs", "cv", "lu", "wb", "wt", "nc", "weak", "volatile", "relaxed", "acquire",
+     "release", "cta", "gpu", "sys", "L2::64B", "L2::128B", "L2::256B", "L1::no_allocate",
+     "L1::evict_first", "L1::evict_last", "L1::evict_normal", "L1::evict_unchanged")
+)  # fmt: skip
+SPACES = {"global": "global", "shared": "shared", "shared::cta": "shared", "const": "global"}
+
+
+def shape_of(one: Instruction) -> tuple[str, int, str] | None:
+    """Space ("" for a generic address), elements of a lane and their type, of ``ld`` or ``st``."""
+    space, count, kind = "", 1, one.op[-1]
+    for part in one.op[1:-1]:
+        if part in SPACES:
+            space = SPACES[part]
+        elif part in ("v2", "v4"):
+            count = int(part[1:])
+        elif part == "param":
+            space = "param"
+        elif part not in _HINTS:
+            return None
+    return (space, count, kind) if BYTES.get(kind) else None
+
+
+def _shape(code: Code, one: Instruction) -> tuple[str, int, str]:
+    found = shape_of(one)
+    if found is None:
+        raise code.refuse(one)
+    return found
+
+
+@opcode("ld")
+def _ld(code: Code, one: Instruction) -> Step:
+    space, count, kind = _shape(code, one)
+    targets = code.parts(one.operands[0])
+    if len(targets) != count:
+        raise code.refuse(one)
+    if space == "param":
+        return _parameter(code, one, kind, targets)
+    place = Place(code, one, one.operands[1], BYTES[kind] * count, space)
+    loads = [
+        (step, *_loaded(code, one, target, kind))
+        for step, target in enumerate(targets)
+        if not isinstance(target, Name)
+    ]
+    values, machine, unit = code.values, code.machine, BYTES[kind]
+    undefined, bits = machine.undefined, np.dtype(f"uint{8 * unit}").type
+
+    def wider(lost: Array, dtype: Any, kept: Any) -> Array:
+        return lost.view(dtype).astype(kept)
+
+    def load() -> None:
+        shared = place.shared()
+        at = place.reads(shared)
+        memory = place.memory(shared)
+        watched = shared and machine.shared.watched
+        holes = watched and machine.shared.holes(at, place.width)
+        at = at // unit if unit > 1 else at
+        for step, slot, dtype, kept in loads:
+            found = memory.view(dtype).take(at + step if step else at)
+            if machine.mask is not None:
+                found = place.spread(found)
+            values[slot] = found if kept is None else found.astype(kept)
+            undefined[slot] = None
+            if holes:
+                lost = machine.shared.undefined.view(bits).take(at + step)
+                if lost.any():
+                    lost = place.spread(lost)
+                    # The rest of a wider register is defined, but for the sign of what was read.
+                    undefined[slot] = lost if kept is None else wider(lost, dtype, kept)
+
+    return load
+
+
+def _loaded(code: Code, one: Instruction, target: Operand, kind: str) -> tuple[int, Any, Any]:
+    """Slot, dtype of what is read, and dtype to extend it to where the register is wider."""
+    if not isinstance(target, Register):
+        raise code.refuse(one)
+    kept, width = KEPT[target.type], np.dtype(KEPT[target.type]).itemsize
+    if target.type == "pred" or width < BYTES[kind]:
+        raise code.refuse(one, f"{target.name} is of type {target.type}")
+    if width == BYTES[kind]:
+        return target.slot, kept, None
+    if kind[0] == "f" or target.type[0] == "f":
+        raise code.refuse(one, f"{target.name} is of type {target.type}")
+    return target.slot, DTYPES[kind], kept
+
+
+def _parameter(code: Code, one: Instruction, kind: str, targets: tuple[Operand, ...]) -> Step:
+    """The parameters do not change: what is read of them is a constant."""
+    address = one.operands[1]
+    name = address.base if isinstance(address, Address) else None
+    if not isinstance(name, Name) or name.name not in code.kernel.parameters:
+        raise code.refuse(one)
+    assert isinstance(address, Address)
+    variable: Variable = code.kernel.parameters[name.name]
+    if address.offset < 0 or address.offset + BYTES[kind] * len(targets) > (variable.size or 0):
+        raise code.refuse(one, "it is outside of the parameter")
+    begin = variable.offset + address.offset
+    values, pairs = code.values, []
+    for step, target in enumerate(targets):
+        slot, dtype, kept = _loaded(code, one, target, kind)
+        raw = code.parameters[begin + step * BYTES[kind] :][: BYTES[kind]]
+        found = np.frombuffer(raw, dtype).reshape(1, 1)
+        pairs.append((slot, found if kept is None else found.astype(kept)))
+
+    def load() -> None:
+        for slot, found in pairs:
+            values[slot] = found
+
+    return load
+
+
+@opcode("st")
+def _st(code: Code, one: Instruction) -> Step:
+    space, count, kind = _shape(code, one)
+    given = code.parts(one.operands[1])
+    if len(given) != count or space == "param":
+        raise code.refuse(one)
+    place = Place(code, one, one.operands[0], BYTES[kind] * count, space)
+    stores = [(step, *_stored(code, one, each, kind)) for step, each in enumerate(given)]
+    values, machine, unit = code.values, code.machine, BYTES[kind]
+    undefined, bits = machine.undefined, np.dtype(f"uint{8 * unit}").type
+
+    def store() -> None:
+        shared = place.shared()
+        at = place.writes(shared)
+        memory = place.memory(shared)
+        watched = shared and machine.shared.watched
+        if watched:
+            machine.shared.define(at, place.width)
+        at = at // unit
+        for step, slot, dtype, cut in stores:
+            value = values[slot]
+            place.put(memory.view(dtype), at + step, value if cut is None else value.astype(cut))
+            lost = undefined[slot]
+            if lost is None:
+                continue
+            if watched:
+                place.put(machine.shared.undefined.view(bits), at + step, lost.astype(bits))
+            else:
+                demand(machine, one, slot, "what is stored")
+
+    return store
+
+
+def _stored(code: Code, one: Instruction, given: Operand, kind: str) -> tuple[int, Any, Any]:
+    """Slot, dtype of what is written, and what to cut it to where the register is wider."""
+    if not isinstance(given, Register):
+        source = code.source(one, given, kind)
+        return source.slot, DTYPES[kind], None
+    kept, width = KEPT[given.type], np.dtype(KEPT[given.type]).itemsize
+    if given.type == "pred" or width < BYTES[kind]:
+        raise code.refuse(one, f"{given.name} is of type {given.type}")
+    if width == BYTES[kind]:
+        return given.slot, kept, None
+    if given.type[0] == "f" or kind[0] == "f":
+        raise code.refuse(one, f"{given.name} is of type {given.type}")
+    unsigned = np.dtype(f"uint{8 * BYTES[kind]}").type
+    return given.slot, unsigned, unsigned
+
+
+# Asynchronous copies ------------------------------------------------------------------------------
+
+
+@opcode("cp")
+def _cp(code: Code, one: Instruction) -> Step:
+    machine = code.machine
+    rest = one.op[1:]
+    if rest == ("async", "commit_group"):
+        return lambda: machine.copies.commit()
+    if rest == ("async", "wait_all"):
+        return lambda: machine.copies.wait(None)
+    if rest == ("async", "wait_group"):
+        (left,) = one.operands
+        if not isinstance(left, Immediate):
+            raise code.refuse(one)
+        count = int(left.value)
+        return lambda: machine.copies.wait(count)
+    known = (("async",), ("ca", "cg"), ("shared", "shared::cta"), ("global",))
+    fits = len(rest) >= 4 and all(part in choice for part, choice in zip(rest, known, strict=False))
+    if fits and all(part.startswith("L2::") for part in rest[4:]):
+        return _copy(code, one)
+    raise code.refuse(one)
+
+
+def _copy(code: Code, one: Instruction) -> Step:
+    """``cp.async``: bytes behind the source's size are zero, and are not read."""
+    width = one.operands[2]
+    if not isinstance(width, Immediate) or width.value not in (4, 8, 16):
+        raise code.refuse(one)
+    count = int(width.value)
+    to = Place(code, one, one.operands[0], count, "shared")
+    source = Place(code, one, one.operands[1], count, "global")
+    size = code.source(one, one.operands[3], "u32").slot if one.operands[3:] else None
+    values, machine = code.values, code.machine
+    unit = UNITS[count]
+    some = _sized(source, to, count, unit)
+
+    def copy() -> None:
+        # A mask in any case: what flies is kept lane by lane.
+        before, machine.mask = machine.mask, machine.lanes()
+        if size is not None:
+            demand(machine, one, size, "the size")
+        sizes = None if size is None else np.broadcast_to(values[size], machine.shape)
+        at = to.writes(True, flying=True)
+        if sizes is None or (sizes[machine.mask] == count).all():
+            data = machine.memory.view(unit).take(source.reads(False) // count)
+        else:
+            data = some(sizes)
+        machine.copies.start(machine.mask, at, data, count)
+        machine.mask = before
+
+    return copy
+
+
+def _sized(source: Place, to: Place, count: int, unit: Any) -> Callable[[Array], Array]:
+    """Data of copies of which some lanes copy fewer bytes."""
+    machine = source.machine
+
+    def some(sizes: Array) -> Array:
+        mask = machine.mask
+        assert mask is not None
+        data = np.zeros(machine.shape, unit)
+        raw = data.view(np.uint8).reshape(*machine.shape, count)
+        for size in np.unique(sizes[mask]):
+            lanes = mask & (sizes == size)
+            if size > count:
+                machine.fault(source.one, "out of bounds", f"{size} of {count} bytes", lanes)
+            if size == 0:
+                continue
+            machine.mask = lanes
+            # Whole units are checked, or the bytes one by one.
+            if size == count:
+                data[lanes] = machine.memory.view(unit).take(source.reads(False) // count)
+            else:
+                raw[lanes, :size] = source.bytes(int(size))
+        machine.mask = mask
+        return np.asarray(data[mask])
+
+    return some

@@ -1,0 +1,238 @@
+"""What a translator of instructions works with: operands as slots of the machine's values.
+
+A translator makes one function of an instruction, once; the function reads and sets values.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm.errors import PtxError
+from cute_gemm.ptx.machine import Machine, Step
+from cute_gemm.ptx.memory import SHARED_WINDOW
+from cute_gemm.ptx.parser import (
+    BYTES,
+    Immediate,
+    Instruction,
+    Kernel,
+    Name,
+    Operand,
+    Register,
+    Vector,
+)
+
+#: NumPy's dtype of the types of instructions; of bits that NumPy has no number for, unsigned.
+DTYPES: dict[str, Any] = {
+    "pred": np.bool_,
+    **{f"{kind}{bits}": np.dtype(f"uint{bits}").type for kind in "bu" for bits in (8, 16, 32, 64)},
+    **{f"s{bits}": np.dtype(f"int{bits}").type for bits in (8, 16, 32, 64)},
+    "f16": np.uint16, "bf16": np.uint16, "f16x2": np.uint32, "bf16x2": np.uint32,
+    "tf32": np.uint32, "f32": np.float32, "f64": np.float64,
+}  # fmt: skip
+#: How registers are kept: floats of 32 and 64 bits as such, all else as bits.
+KEPT = {
+    name: kind if name in ("pred", "f32", "f64") else np.dtype(f"uint{8 * BYTES[name]}").type
+    for name, kind in DTYPES.items()
+}
+_SPECIALS = {f"{name}.{axis}" for name in ("%tid", "%ntid", "%ctaid", "%nctaid") for axis in "xyz"}
+_SPECIALS.add("%laneid")
+
+
+class Source(NamedTuple):
+    """A value that is read: its slot, and the dtype to take its bits as, if it is another."""
+
+    slot: int
+    view: Any
+
+
+class Code:
+    """The operands of a kernel: registers, constants, special registers and parameters."""
+
+    def __init__(self, kernel: Kernel, machine: Machine, parameters: bytes) -> None:
+        self.kernel, self.machine, self.parameters = kernel, machine, parameters
+        self.values = machine.values
+        self.specials: dict[str, int] = {}
+        #: Index of the instruction that is translated.
+        self.index = 0
+        #: What memory instructions found out about base registers (`Place`).
+        self.known: dict[Any, tuple[Any, ...]] = {}
+        #: Of the instruction that is translated: results whose bits are moved from others, each
+        #: with the function that moves them and where from.
+        self.moves: list[tuple[int, Callable[..., Any], list[Source]]] = []
+        self._constants: dict[tuple[Any, bytes], int] = {}
+
+    def refuse(self, one: Instruction, what: str = "") -> PtxError:
+        """The error of an instruction that is not executed here."""
+        why = f": {what}" if what else ""
+        return PtxError(f"line {one.line}: {one.text!r} is not executed by the interpreter{why}")
+
+    def only(self, one: Instruction, *allowed: str) -> None:
+        """Refuse an opcode with a part, behind the first, that is not among these."""
+        for part in one.op[1:]:
+            if part not in allowed:
+                raise self.refuse(one, f".{part} is not known here")
+
+    def constant(self, value: Any, kind: Any) -> int:
+        """The slot of a value that never changes."""
+        array = np.array([[value]]).astype(kind)
+        key = (kind, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = len(self.values)
+            self._append(array)
+        return self._constants[key]
+
+    def _append(self, value: Any) -> None:
+        self.values.append(value)
+        self.machine.undefined.append(None)
+
+    def source(self, one: Instruction, operand: Operand, kind: str) -> Source:
+        """An operand that is read as a type of the instruction; widths must agree."""
+        dtype = DTYPES[kind]
+        if isinstance(operand, Register):
+            kept = KEPT[operand.type]
+            if np.dtype(kept).itemsize != np.dtype(dtype).itemsize or (kind == "pred") != (
+                operand.type == "pred"
+            ):
+                raise self.refuse(one, f"{operand.name} is of type {operand.type}")
+            return Source(operand.slot, None if kept is dtype else dtype)
+        if isinstance(operand, Immediate):
+            return Source(self.constant(*_immediate(operand.value, kind)), None)
+        if isinstance(operand, Name):
+            return self._named(one, operand.name, kind)
+        raise self.refuse(one)
+
+    def _named(self, one: Instruction, name: str, kind: str) -> Source:
+        if name in _SPECIALS and BYTES[kind] == 4:
+            if name not in self.specials:
+                self.specials[name] = len(self.values)
+                self._append(None)
+            return Source(self.specials[name], None if DTYPES[kind] is np.uint32 else DTYPES[kind])
+        if name in self.kernel.shared or name in self.kernel.globals:
+            return Source(self.constant(self.address_of(name), DTYPES[kind]), None)
+        if name in ("WARP_SZ",):
+            return Source(self.constant(32, DTYPES[kind]), None)
+        raise self.refuse(one, f"{name} is not known")
+
+    def address_of(self, name: str) -> int:
+        """The address of a variable in its own space."""
+        if name in self.kernel.shared:
+            return self.kernel.shared[name].offset
+        return self.machine.memory.address("variables") + self.kernel.globals[name].offset
+
+    def register(self, one: Instruction, operand: Operand, *kinds: str) -> Register:
+        """An operand that is a register, of one of these widths."""
+        if not isinstance(operand, Register):
+            raise self.refuse(one)
+        widths = {np.dtype(KEPT[kind]).itemsize for kind in kinds}
+        if np.dtype(KEPT[operand.type]).itemsize not in widths:
+            raise self.refuse(one, f"{operand.name} is of type {operand.type}")
+        return operand
+
+    def parts(self, operand: Operand) -> tuple[Operand, ...]:
+        """The elements of a vector; of anything else, itself."""
+        return operand.parts if isinstance(operand, Vector) else (operand,)
+
+    # ---- functions of an element ---------------------------------------------------------------
+
+    def apply(
+        self, one: Instruction, function: Callable[..., Any], result: str, kinds: tuple[str, ...],
+        moves: bool = False,
+    ) -> Step:  # fmt: skip
+        """Set the first operand to a function of the others.
+
+        ``kinds``: their types; ``result``: that of what the function returns; ``moves``: whether it
+        does nothing but put bits elsewhere.
+        """
+        first, *others = one.operands
+        if len(others) != len(kinds):
+            raise self.refuse(one)
+        register = self.register(one, first, result)
+        found = [self.source(one, other, kind) for other, kind in zip(others, kinds, strict=True)]
+        return self.step(register, function, DTYPES[result], found, moves)
+
+    def step(
+        self, register: Register, function: Callable[..., Any], result: Any, found: list[Source],
+        moves: bool = False,
+    ) -> Step:  # fmt: skip
+        """A function that sets a register; ``result``: dtype of what ``function`` returns."""
+        if moves:
+            self.moves.append((register.slot, function, found))
+        kept = KEPT[register.type]
+        return _made(self.values, register.slot, function, found, None if kept is result else kept)
+
+
+def _made(
+    values: list[Any], to: int, function: Callable[..., Any], found: list[Source], kept: Any
+) -> Step:
+    """The function of a step: shortest where no value is to be taken as another dtype."""
+    views = [source.view for source in found]
+    slots = [source.slot for source in found]
+    plain = kept is None and not any(view is not None for view in views)
+    if plain and len(slots) == 2:
+        a, b = slots
+
+        def two() -> None:
+            values[to] = function(values[a], values[b])
+
+        return two
+    if plain and len(slots) == 3:
+        a, b, c = slots
+
+        def three() -> None:
+            values[to] = function(values[a], values[b], values[c])
+
+        return three
+    if plain and len(slots) == 1:
+        (a,) = slots
+
+        def single() -> None:
+            values[to] = function(values[a])
+
+        return single
+    pairs = list(zip(slots, views, strict=True))
+
+    def any_number() -> None:
+        result = function(*(values[x] if v is None else values[x].view(v) for x, v in pairs))
+        values[to] = result if kept is None else result.view(kept)
+
+    return any_number
+
+
+def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:
+    """A constant of an instruction of a type, and its dtype (PTX ISA, 4.5)."""
+    dtype = DTYPES[kind]
+    if kind in ("f32", "f64"):
+        return value, dtype
+    bits = 8 * BYTES[kind]
+    if isinstance(value, float):  # 0f.. or 0d.. for bits
+        form = {32: "<f", 64: "<d"}.get(bits, "<d")
+        value = int.from_bytes(struct.pack(form, value), "little")
+    if kind == "pred":
+        return bool(value), dtype
+    value &= (1 << bits) - 1
+    if kind.startswith("s") and value >> (bits - 1):
+        value -= 1 << bits
+    return value, dtype
+
+
+#: Generic address of the first byte of shared memory.
+WINDOW = SHARED_WINDOW
+
+Translator = Callable[[Code, Instruction], Step]
+#: By the first part of an opcode.
+TRANSLATORS: dict[str, Translator] = {}
+
+
+def opcode(*names: str) -> Callable[[Translator], Translator]:
+    """Say which opcodes a translator is for."""
+
+    def put(translator: Translator) -> Translator:
+        for name in names:
+            TRANSLATORS[name] = translator
+        return translator
+
+    return put

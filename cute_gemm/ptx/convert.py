@@ -1,0 +1,168 @@
+"""Instructions that move and convert values: PTX ISA, 9.7.9.3 (mov), 9.7.9.21 (cvt), cvta."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.ptx.code import DTYPES, KEPT, WINDOW, Code, Source, opcode
+from cute_gemm.ptx.floats import from_bf16, from_f16, to_bf16, to_f16
+from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.parser import BYTES, Instruction, Name, Register, Vector
+
+Array = np.ndarray[Any, Any]
+_INTEGERS = tuple(f"{kind}{bits}" for kind in "su" for bits in (8, 16, 32, 64))
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+@opcode("mov")
+def _mov(code: Code, one: Instruction) -> Step:
+    kind = one.op[-1]
+    if len(one.op) != 2 or kind not in DTYPES or BYTES[kind] == 1:
+        raise code.refuse(one)
+    to, what = one.operands
+    if isinstance(to, Vector):
+        return _unpack(code, one, kind, to)
+    if isinstance(what, Vector):
+        return _pack(code, one, kind, what)
+    return code.apply(one, _same, kind, (kind,), moves=True)
+
+
+def _pack(code: Code, one: Instruction, kind: str, what: Vector) -> Step:
+    """Put values side by side, the first lowest."""
+    parts = [
+        code.source(one, part, f"b{8 * BYTES[kind] // len(what.parts)}") for part in what.parts
+    ]
+    dtype = np.dtype(f"uint{8 * BYTES[kind]}").type
+    width = 8 * BYTES[kind] // len(parts)
+
+    def together(*values: Array) -> Array:
+        found: Any = values[0].astype(dtype)
+        for place, value in enumerate(values[1:], 1):
+            found = found | value.astype(dtype) << dtype(width * place)
+        return np.asarray(found)
+
+    return code.step(code.register(one, one.operands[0], kind), together, dtype, parts, moves=True)
+
+
+def _unpack(code: Code, one: Instruction, kind: str, to: Vector) -> Step:
+    """Cut a value into registers; the first has the lowest bits."""
+    whole = np.dtype(f"uint{8 * BYTES[kind]}").type
+    bits = 8 * BYTES[kind] // len(to.parts)
+    source = code.source(one, one.operands[1], f"b{8 * BYTES[kind]}")
+    part = np.dtype(f"uint{bits}").type
+    steps = []
+    for place, register in enumerate(to.parts):
+        if isinstance(register, Name):  # "_": nobody reads it
+            continue
+        cut = _part(whole(bits * place), part)
+        target = code.register(one, register, f"b{bits}")
+        steps.append(code.step(target, cut, part, [source], moves=True))
+
+    def all_parts() -> None:
+        for step in steps:
+            step()
+
+    return all_parts
+
+
+def _part(begin: Any, dtype: Any) -> Callable[[Array], Array]:
+    return lambda x: (x >> begin).astype(dtype)
+
+
+@opcode("cvta")
+def _cvta(code: Code, one: Instruction) -> Step:
+    """Between generic addresses and those of a space: shared memory has a window of its own."""
+    space, kind = one.op[-2:]
+    if space not in ("global", "shared", "const") or kind != "u64":
+        raise code.refuse(one)
+    if space != "shared":
+        return code.apply(one, _same, kind, (kind,))
+    window = np.uint64(WINDOW)
+    if "to" in one.op:
+        return code.apply(one, lambda x: x - window, kind, (kind,))
+    return code.apply(one, lambda x: x + window, kind, (kind,))
+
+
+#: float -> float with a rounding (or none), by the parts behind ``cvt``.
+_FLOATS: dict[tuple[str, ...], Callable[..., Array]] = {
+    ("f32", "f16"): from_f16,
+    ("f32", "bf16"): from_bf16,
+    ("f64", "f16"): lambda x: from_f16(x).astype(np.float64),
+    ("f64", "f32"): lambda x: x.astype(np.float64),
+    ("rn", "f32", "f64"): lambda x: x.astype(np.float32),
+    ("rn", "f16", "f32"): to_f16,
+    ("rn", "bf16", "f32"): to_bf16,
+}
+#: Two floats side by side; the first operand is the upper one (PTX ISA, 9.7.9.21).
+_PAIRS = {("rn", "f16x2", "f32"): to_f16, ("rn", "bf16x2", "f32"): to_bf16}
+
+
+@opcode("cvt")
+def _cvt(code: Code, one: Instruction) -> Step:
+    how = one.op[1:]
+    to, kind = how[-2:]
+    if how in _FLOATS:
+        return code.apply(one, _FLOATS[how], to, (kind,))
+    if how in _PAIRS:
+        half = _PAIRS[how]
+        return code.apply(
+            one,
+            lambda a, b: half(a).astype(np.uint32) << np.uint32(16) | half(b),
+            "b32",
+            (kind, kind),
+        )
+    if to in _INTEGERS and kind in _INTEGERS and len(how) == 2:
+        return _between_integers(code, one, to, kind)
+    if kind in _INTEGERS and how[:-2] == ("rn",) and to in ("f16", "f32", "f64"):
+        if to == "f16" and BYTES[kind] > 4:
+            raise code.refuse(one)
+        if to == "f16":  # through float64, which holds every such integer
+            return _from_integer(
+                code, one, to, kind, lambda x: x.astype(np.float64).astype(np.float16).view("u2")
+            )
+        return _from_integer(code, one, to, kind, lambda x: x.astype(DTYPES[to]))
+    raise code.refuse(one)
+
+
+def _narrowed(code: Code, one: Instruction, kind: str) -> tuple[Source, Callable[[Array], Array]]:
+    """A source whose register may be wider than the type (PTX ISA, 9.4.1), and how it is cut."""
+    register = one.operands[1]
+    if not isinstance(register, Register):
+        return code.source(one, register, kind), _same
+    kept = KEPT[register.type]
+    if register.type in ("pred", "f32", "f64") or np.dtype(kept).itemsize < BYTES[kind]:
+        raise code.refuse(one, f"{register.name} is of type {register.type}")
+    dtype, unsigned = DTYPES[kind], np.dtype(f"uint{8 * BYTES[kind]}")
+    if kept is dtype:
+        return Source(register.slot, None), _same
+    return Source(register.slot, None), lambda x: x.astype(unsigned, copy=False).view(dtype)
+
+
+def _between_integers(code: Code, one: Instruction, to: str, kind: str) -> Step:
+    """Cut or extend by the sign of the source; a wider register gets the result extended too."""
+    source, cut = _narrowed(code, one, kind)
+    register = one.operands[0]
+    if not isinstance(register, Register) or np.dtype(KEPT[register.type]).itemsize < BYTES[to]:
+        raise code.refuse(one)
+    if register.type in ("pred", "f32", "f64"):
+        raise code.refuse(one, f"{register.name} is of type {register.type}")
+    kept, dtype = KEPT[register.type], DTYPES[to]
+
+    def convert(x: Array) -> Array:
+        return cut(x).astype(dtype, copy=False).astype(kept, copy=False)
+
+    return code.step(register, convert, kept, [source], moves=True)
+
+
+def _from_integer(
+    code: Code, one: Instruction, to: str, kind: str, function: Callable[[Array], Array]
+) -> Step:
+    source, cut = _narrowed(code, one, kind)
+    register = code.register(one, one.operands[0], to)
+    return code.step(register, lambda x: function(cut(x)), DTYPES[to], [source])

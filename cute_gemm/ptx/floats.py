@@ -1,0 +1,120 @@
+"""Floating point as PTX rounds it, where NumPy has no function for it.
+
+What bits a NaN has is not kept up: PTX makes canonical ones of all (ISA, section 9.7.3), NumPy does
+not everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+_HALFWAY = np.uint64((1 << 28) - 1)
+_ONE, _ZERO = np.uint64(1), np.uint64(0)
+_SPLIT = 134217729.0  # 2**27 + 1
+_TINY = 2.0**-900
+
+
+def _to_odd(total: Array, rest: Array) -> Array:
+    """Round to odd: a sum in float64 and what it leaves out, one number that is no tie later."""
+    even = (total.view(np.uint64) & _ONE) == 0
+    moved = np.nextafter(total, np.copysign(np.inf, rest))
+    return np.where((rest != 0) & even, moved, total)
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """The rounded sum and its error (Knuth)."""
+    total = a + b
+    of_b = total - a
+    return total, (a - (total - of_b)) + (b - of_b)
+
+
+def fma_f32(a: Array, b: Array, c: Array) -> Array:
+    """``a * b + c`` rounded once to float32, to the last bit.
+
+    The product is exact in float64, the sum is rounded there. Rounding that again can go wrong only
+    where it is a tie of float32 or of its subnormal numbers, whose last 28 bits in float64 are 0.
+    """
+    product = np.multiply(a, b, dtype=np.float64)
+    total = product + c
+    tie = (total.view(np.uint64) & _HALFWAY) == _ZERO
+    if tie.any():
+        _, rest = _two_sum(*np.broadcast_arrays(product, c.astype(np.float64)))
+        if rest.any():
+            # An infinity has no rest, but its computation gives NaN.
+            rest = np.where(np.isfinite(total), rest, 0.0)
+            total = np.where(tie, _to_odd(total, rest), total)
+    return total.astype(np.float32)
+
+
+def fma_f64(a: Array, b: Array, c: Array) -> Array:
+    """``a * b + c`` rounded once to float64, to the last bit.
+
+    S. Boldo and G. Melquiond, Emulation of FMA and correctly rounded sums: proved algorithms using
+    rounding to odd (IEEE Transactions on Computers 57, 2008). Where a product is tiny or something
+    overflows on the way, by exact fractions.
+    """
+    product = a * b
+    scaled = a * _SPLIT
+    high_a = scaled - (scaled - a)
+    low_a = a - high_a
+    scaled = b * _SPLIT
+    high_b = scaled - (scaled - b)
+    low_b = b - high_b
+    rest = ((high_a * high_b - product) + high_a * low_b + low_a * high_b) + low_a * low_b
+    upper, lower = _two_sum(c, rest)
+    upper, error = _two_sum(product, upper)
+    total, error = _two_sum(lower, error)
+    if error.any():
+        total = _to_odd(total, error)
+    result: Array = upper + total
+    zero = result == 0
+    if zero.any():  # whose sign is that of the plain sum
+        result = np.where(zero, product + c, result)
+    wrong = ~np.isfinite(result) | (abs(product) < _TINY)
+    if wrong.any():
+        result = _exactly(wrong, a, b, c, product, result)
+    return result
+
+
+def _exactly(wrong: Array, a: Array, b: Array, c: Array, product: Array, result: Array) -> Array:
+    """Put right the numbers of a result that are named."""
+    a, b, c, wrong, product, result = np.broadcast_arrays(a, b, c, wrong, product, result)
+    plain = product + c
+    # Nothing is rounded in a product by zero, and infinities and NaN are what they are.
+    plainly = (a == 0) | (b == 0) | ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c))
+    result = np.where(wrong & plainly, plain, result)
+    for at in zip(*np.nonzero(wrong & ~plainly), strict=True):
+        exact = Fraction(float(a[at])) * Fraction(float(b[at])) + Fraction(float(c[at]))
+        try:
+            result[at] = float(exact) if exact else 0.0
+        except OverflowError:
+            result[at] = math.inf if exact > 0 else -math.inf
+    return result
+
+
+def to_bf16(x: Array) -> Array:
+    """Bits of the nearest bfloat16 of float32, ties to even; NaN is 0x7fff."""
+    bits = x.view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return np.where(np.isnan(x), np.uint16(0x7FFF), (rounded >> np.uint32(16)).astype(np.uint16))
+
+
+def from_bf16(bits: Array) -> Array:
+    """float32 of the bits of a bfloat16."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def to_f16(x: Array) -> Array:
+    """Bits of the nearest float16, ties to even; NaN is 0x7fff."""
+    return np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float16).view(np.uint16))
+
+
+def from_f16(bits: Array) -> Array:
+    """float32 of the bits of a float16."""
+    return bits.view(np.float16).astype(np.float32)

@@ -1,0 +1,258 @@
+"""A launch: PTX, a grid, arguments -> the kernel executed on NumPy arrays."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.errors import PtxError
+from cute_gemm.ptx.access import shape_of
+from cute_gemm.ptx.code import Code
+from cute_gemm.ptx.machine import Machine
+from cute_gemm.ptx.memory import GlobalMemory, SharedMemory
+from cute_gemm.ptx.parser import BYTES, Instruction, Kernel, Variable, parse
+from cute_gemm.ptx.program import Program
+from cute_gemm.ptx.record import Accesses, Recorder
+
+Array = np.ndarray[Any, Any]
+
+#: Threads that are executed together: enough that NumPy's time a call is small, few enough that
+#: registers stay in the caches.
+_LANES = 16384
+#: 4-byte registers of all lanes together.
+_REGISTERS = 1 << 26
+#: Instructions of a batch of CTAs, after which a kernel counts as one that does not end.
+MOST_STEPS = 20_000_000
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A NumPy array as a kernel's argument: its address, in memory of its own.
+
+    The kernel may write its elements alone, and read from the first of them to the last. What it
+    wrote is put back into the array when it has ended.
+
+    Attributes
+    ----------
+    array
+        Of any strides.
+    name
+        What faults call it.
+    residue
+        Its address modulo 256; by default that of the array's own.
+    """
+
+    array: Array
+    name: str
+    residue: int | None = None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Bytes before and behind the first element's first that elements have."""
+        steps = [(n - 1) * s for n, s in zip(self.array.shape, self.array.strides, strict=True)]
+        if 0 in self.array.shape:
+            return 0, 0
+        before = -sum(step for step in steps if step < 0)
+        return before, sum(step for step in steps if step > 0) + self.array.itemsize
+
+    def content(self) -> tuple[Array, Array | None, int]:
+        """Bytes, which of them are elements', and the address modulo 256."""
+        before, behind = self.span
+        residue = self.array.ctypes.data if self.residue is None else self.residue
+        content = np.full(before + behind, 255, np.uint8)
+        elements = np.zeros(before + behind, bool)
+        if self.array.size:
+            self.elements(content)[...] = self.array
+            each = (*self.array.shape, self.array.itemsize)
+            np.ndarray(each, bool, elements, before, (*self.array.strides, 1))[...] = True
+        return content, elements, (residue - before) % 256
+
+    def elements(self, content: Array) -> Array:
+        """The array in these bytes."""
+        return np.ndarray(
+            self.array.shape, self.array.dtype, content, self.span[0], self.array.strides
+        )
+
+
+Argument = Buffer | int | float | bytes | np.generic
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a launch did.
+
+    Attributes
+    ----------
+    kernel
+        The instructions, to which indices refer.
+    steps
+        Instructions that were executed, each for a batch of CTAs and lanes that went together.
+    accesses
+        Memory instructions by warp; None unless they were asked for.
+    counts
+        Instructions of warps by opcode; None unless they were asked for.
+    """
+
+    kernel: Kernel
+    steps: int
+    accesses: Accesses | None
+    counts: dict[str, int] | None
+
+
+def run(
+    ptx: str, entry: str | None, grid: Sequence[int], block: Sequence[int], shared_bytes: int,
+    arguments: Sequence[Argument], *, record: bool = False, watch: bool = True,
+    most_steps: int = MOST_STEPS, lanes: int = _LANES,
+) -> Execution:  # fmt: skip
+    """Execute a kernel, all CTAs in order, a batch of them at a time.
+
+    Parameters
+    ----------
+    ptx, entry
+        The text, and the name of the entry; None where there is one only.
+    grid, block
+        CTAs along x, y, z and threads of a CTA; what is left out is 1.
+    shared_bytes
+        Dynamic shared memory of a CTA.
+    arguments
+        One for each parameter: a `Buffer`, a number, or the bytes of a struct.
+    record
+        Whether to keep every access and to count instructions.
+    watch
+        Whether shared memory is watched for races, reads of what nobody wrote, and copies that have
+        not been waited for. Bounds, alignment, registers and barriers always are.
+    most_steps
+        Instructions after which a kernel counts as one that does not end.
+    lanes
+        Threads that are executed together, if a CTA has not more.
+
+    Raises
+    ------
+    PtxError
+        For text that is not understood or an instruction that is not executed here.
+    FaultError
+        For what the kernel does and must not; the arrays keep what they had.
+    """
+    kernel = parsed(ptx, entry)
+    grid, block = _three(grid, "grid"), _three(block, "block")
+    buffers = [x for x in arguments if isinstance(x, Buffer)]
+    held = {one.name: one.content() for one in buffers}
+    if kernel.globals:
+        held["variables"] = (_variables(kernel.globals), None, 0)
+    memory = GlobalMemory(held)
+    recorder = Recorder() if record else None
+    machine = Machine(grid, block, memory, most_steps, recorder, len(kernel.registers))
+    code = Code(kernel, machine, _packed(kernel, arguments, memory))
+    shared = _with_dynamic(kernel)
+    with np.errstate(all="ignore"):
+        program = Program(code, watch)
+        ctas, size = math.prod(grid), shared + shared_bytes
+        fitting = max(1, min(lanes, _REGISTERS // max(1, len(machine.values))) // machine.threads)
+        granule = _granule(kernel)
+        first = 0
+        while first < ctas:
+            count = min(fitting, ctas - first)
+            code.known.clear()
+            its = SharedMemory(count, machine.threads, size, granule, watch and size > 0)
+            program.reset()
+            machine.begin(first, count, its, code.specials)
+            machine.execute(program.pieces)
+            first += count
+    for one in buffers:
+        if one.array.size and one.array.flags.writeable:
+            one.array[...] = one.elements(memory.content(one.name))
+    return Execution(
+        kernel,
+        machine.steps,
+        recorder.accesses() if recorder else None,
+        recorder.counts(kernel.instructions) if recorder else None,
+    )
+
+
+@lru_cache(maxsize=16)
+def parsed(ptx: str, entry: str | None) -> Kernel:
+    """An entry of a text, of which the last few are kept."""
+    return parse(ptx, entry)
+
+
+def _three(extents: Sequence[int], name: str) -> tuple[int, int, int]:
+    """Extents along x, y and z."""
+    x, y, z = (*(int(extent) for extent in extents[:3]), 1, 1)[:3]
+    found = x, y, z
+    if len(extents) > 3 or min(found) < (1 if name == "block" else 0):
+        raise PtxError(f"{name}={tuple(extents)!r} is not one to three extents")
+    if name == "block" and math.prod(found) > 1024:
+        raise PtxError(f"block={tuple(extents)!r} has more than 1024 threads")
+    return found
+
+
+def _variables(variables: dict[str, Variable]) -> Array:
+    """The bytes of the global variables that the kernel names."""
+    end = max(v.offset + (v.size or 0) for v in variables.values())
+    content = np.zeros(end, np.uint8)
+    for v in variables.values():
+        content[v.offset : v.offset + len(v.value)] = np.frombuffer(v.value, np.uint8)
+    return content
+
+
+def _with_dynamic(kernel: Kernel) -> int:
+    """Bytes of shared memory before the dynamic part, which begins where its alignment lets it."""
+    static = kernel.static_shared
+    for name, one in kernel.shared.items():
+        if one.size is None:
+            begin = -(-static // one.align) * one.align
+            kernel.shared[name] = Variable(name, None, one.align, begin)
+            static = begin
+    return static
+
+
+def _granule(kernel: Kernel) -> int:
+    """The narrowest access to what may be shared memory, in bytes."""
+    widths = [16]
+    for one in kernel.instructions:
+        shape = shape_of(one) if one.op[0] in ("ld", "st") else None
+        if shape is not None and shape[0] in ("shared", ""):
+            widths.append(shape[1] * BYTES[shape[2]])
+        elif one.op[:2] == ("cp", "async") and len(one.operands) > 2:
+            widths.append(_copied(one))
+    return min(widths)
+
+
+def _copied(one: Instruction) -> int:
+    return int(getattr(one.operands[2], "value", 16))
+
+
+def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> bytes:
+    """The bytes of the parameters; ``PtxError`` for an argument that does not fit its parameter."""
+    parameters = list(kernel.parameters.values())
+    size = max((v.offset + (v.size or 0) for v in parameters), default=0)
+    if len(arguments) != len(parameters):
+        raise PtxError(f"{len(arguments)} arguments; {kernel.name} takes {len(parameters)}")
+    block = bytearray(size)
+    for position, (one, given) in enumerate(zip(parameters, arguments, strict=True)):
+        width = one.size or 0
+        raw = _bytes(given, width, memory)
+        if len(raw) != width:
+            raise PtxError(
+                f"argument {position} of {kernel.name} has {len(raw)} bytes; its parameter {width}"
+            )
+        block[one.offset : one.offset + width] = raw
+    return bytes(block)
+
+
+def _bytes(given: Argument, width: int, memory: GlobalMemory) -> bytes:
+    if isinstance(given, Buffer):
+        return struct.pack("<Q", memory.address(given.name) + given.span[0])
+    if isinstance(given, np.generic):
+        return given.tobytes()
+    if isinstance(given, float):
+        return struct.pack("<d" if width == 8 else "<f", given)
+    if isinstance(given, int):
+        return (given & (1 << 8 * width) - 1).to_bytes(width, "little")
+    return given

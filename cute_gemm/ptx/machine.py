@@ -1,0 +1,249 @@
+"""Threads that execute a kernel: lanes of NumPy arrays, their divergence and their barriers.
+
+All threads of a batch of CTAs are lanes. A register is an array that broadcasts to (CTAs, threads):
+where all threads of a CTA, the same thread of all CTAs, or everybody has the same value, it is kept
+once. Arrays are never changed in place.
+
+Lanes that go different ways are apart until they meet: of all that are under way those at the
+least instruction go on, which is where code that compilers lay out meets again. They wait for each
+other at barriers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.errors import FaultError
+from cute_gemm.ptx.copies import Copies
+from cute_gemm.ptx.memory import GLOBAL, GlobalMemory, SharedMemory
+from cute_gemm.ptx.parser import Instruction
+from cute_gemm.ptx.record import Recorder
+
+Array = np.ndarray[Any, Any]
+Step = Callable[[], None]
+
+
+@dataclass
+class Piece:
+    """A block of instructions as functions.
+
+    ``plain`` leaves open what becomes of registers of lanes that are not here, ``apart`` keeps
+    them. Then comes one of: a branch of those with ``choice`` to ``target``, of the others to the
+    next piece (None: the end); a wait at the ``barrier``.
+    """
+
+    plain: list[Step] = field(default_factory=list)
+    apart: list[Step] = field(default_factory=list)
+    next: int | None = None
+    target: int | None = None
+    #: Slot of the predicate of a branch, and whether it is negated; -1: there is no choice.
+    choice: int = -1
+    negated: bool = False
+    barrier: Instruction | None = None
+    #: What is done when all have come to the barrier.
+    met: Step | None = None
+    #: Index of its first instruction, and how many there are.
+    begin: int = 0
+    count: int = 0
+
+
+class Machine:
+    """A batch of CTAs of a launch.
+
+    ``mask``: which lanes execute, None for all. ``alone``: no other lane will go on, so that
+    registers of lanes that are not here may be lost.
+    """
+
+    def __init__(
+        self, grid: tuple[int, int, int], block: tuple[int, int, int], memory: GlobalMemory,
+        most_steps: int, recorder: Recorder | None, slots: int,
+    ) -> None:  # fmt: skip
+        self.grid, self.block = grid, block
+        self.threads = block[0] * block[1] * block[2]
+        self.memory = memory
+        self.recorder = recorder
+        self.values: list[Any] = [None] * slots
+        #: Of each value the bits that are undefined (`cute_gemm.ptx.undefined`), or None.
+        self.undefined: list[Array | None] = [None] * slots
+        self.steps, self.most_steps = 0, most_steps
+        self.first = self.ctas = 0
+        self.mask: Array | None = None
+        self.shared: SharedMemory
+        self.copies: Copies
+
+    # ---- a batch -------------------------------------------------------------------------------
+
+    def begin(self, first: int, ctas: int, shared: SharedMemory, specials: dict[str, int]) -> None:
+        """Start over with CTAs ``first`` up to ``first + ctas``; ``specials``: slots by name."""
+        self.first, self.ctas, self.shared = first, ctas, shared
+        self.copies = Copies(self)
+        self.mask = None
+        numbers = first + np.arange(ctas, dtype=np.uint32)[:, None]
+        lanes = np.arange(self.threads, dtype=np.uint32)[None, :]
+        for name, slot in specials.items():
+            self.values[slot] = self._special(name, numbers, lanes)
+
+    def _special(self, name: str, numbers: Array, lanes: Array) -> Array:
+        """The value of a special register (PTX ISA, chapter 10)."""
+        one = np.ones((1, 1), np.uint32)
+        if name == "%laneid":
+            return lanes % 32
+        kind, _, axis = name.partition(".")
+        extents, index = {
+            "%tid": (self.block, lanes), "%ntid": (self.block, None),
+            "%ctaid": (self.grid, numbers), "%nctaid": (self.grid, None),
+        }[kind]  # fmt: skip
+        at = "xyz".index(axis)
+        if index is None:
+            return one * np.uint32(extents[at])
+        below = np.uint32(extents[0] * (extents[1] if at == 2 else 1)) if at else np.uint32(1)
+        found: Array = index // below % np.uint32(extents[at])
+        return found if extents[at] != 1 else one * np.uint32(0)
+
+    # ---- lanes ---------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """CTAs and threads of the batch."""
+        return self.ctas, self.threads
+
+    def lanes(self) -> Array:
+        """Which lanes execute, whole."""
+        return np.broadcast_to(True if self.mask is None else self.mask, self.shape)
+
+    def keep(self, slots: tuple[int, ...], step: Step) -> None:
+        """Execute a step and keep what lanes that do not take part had in these registers."""
+        values, mask = self.values, self.mask
+        if mask is None:
+            step()
+            return
+        undefined = self.undefined
+        before = [(values[slot], undefined[slot]) for slot in slots]
+        step()
+        for slot, (old, lost) in zip(slots, before, strict=True):
+            if old is not None:
+                values[slot] = np.where(mask, values[slot], old)
+            now = undefined[slot]
+            if lost is not None or now is not None:
+                now = np.zeros_like(lost) if now is None else now
+                lost = np.zeros_like(now) if lost is None else lost
+                now = np.where(mask, now, lost)
+                undefined[slot] = now if now.any() else None
+
+    def fault(
+        self, one: Instruction, kind: str, what: str, bad: Array, address: Any = None
+    ) -> None:
+        """Raise for the first lane of ``bad``, of which the address is said too."""
+        bad = np.broadcast_to(bad, self.shape)
+        cta, thread = (int(x) for x in np.argwhere(bad)[0])
+        where = ""
+        if address is not None:
+            value = int(np.broadcast_to(address, self.shape)[cta, thread])
+            where = f" at address {value:#x}"
+            what = what.replace("{near}", self.memory.near(value - GLOBAL))
+        raise FaultError(
+            f"line {one.line}: {one.text}: CTA {self._cta(cta)}, thread {thread}{where}: {what}",
+            kind,
+            one.line,
+        )
+
+    def _cta(self, row: int) -> str:
+        number = self.first + row
+        x, y, _ = self.grid
+        return f"({number % x}, {number // x % y}, {number // (x * y)})"
+
+    # ---- execution -----------------------------------------------------------------------------
+
+    def execute(self, pieces: list[Piece]) -> None:
+        """Run the batch to its end; `FaultError` for what must not be."""
+        limit = self.steps + self.most_steps
+        ready: dict[int, Array | None] = {0: None}
+        waiting: dict[int, Array | None] = {}
+        while True:
+            if not ready:
+                if not waiting:
+                    return
+                self._meet(pieces, waiting)
+                ready = {pieces[at].next or 0: mask for at, mask in waiting.items()}
+                waiting = {}
+            at = min(ready)
+            self.mask = mask = ready.pop(at)
+            piece = pieces[at]
+            self.steps += piece.count
+            if self.steps > limit:
+                raise FaultError(
+                    f"the kernel has not ended after {self.most_steps} instructions: a wait that "
+                    "nothing ends, or a limit that is too low",
+                    "endless",
+                )
+            if self.recorder is not None:
+                self.recorder.executed(piece.begin, piece.count, self)
+            for step in piece.apart if ready or waiting else piece.plain:
+                step()
+            if piece.barrier is not None:
+                _join(waiting, at, mask)
+            elif piece.choice < 0:
+                if piece.next is not None:
+                    _join(ready, piece.next, mask)
+            else:
+                self._branch(piece, mask, ready)
+
+    def _branch(self, piece: Piece, mask: Array | None, ready: dict[int, Array | None]) -> None:
+        """Send lanes where their predicate says."""
+        choice: Array = self.values[piece.choice]
+        if choice.size == 1:
+            to = piece.target if bool(choice[0, 0]) != piece.negated else piece.next
+            if to is not None:
+                _join(ready, to, mask)
+            return
+        taken, left = (~choice, choice) if piece.negated else (choice, ~choice)
+        if mask is not None:
+            taken, left = taken & mask, left & mask
+        for to, lanes, others in ((piece.target, taken, left), (piece.next, left, taken)):
+            if to is not None and lanes.any():
+                _join(ready, to, lanes if others.any() else mask)
+
+    def _meet(self, pieces: list[Piece], waiting: dict[int, Array | None]) -> None:
+        """All that go on wait at barriers: see that they are whole CTAs, and go on.
+
+        ``bar.sync`` is ``barrier.sync.aligned``: all threads of a warp execute the same one (PTX
+        ISA, 9.7.13.1). Here all threads of a CTA must, which is what compute-sanitizer asks.
+        """
+        for at, mask in waiting.items():
+            one = pieces[at].barrier
+            if one is None or mask is None:
+                continue
+            lanes = np.broadcast_to(mask, self.shape)
+            missing = lanes.any(axis=1, keepdims=True) & ~lanes
+            if missing.any():
+                first = np.argwhere(missing)[0]
+                others = [x for x in waiting if x != at]
+                elsewhere = [x for x in others if self._at(waiting[x], *first)]
+                line = pieces[elsewhere[0]].barrier.line if elsewhere else 0  # type: ignore[union-attr]
+                where = f"waits at line {line}" if elsewhere else "has ended"
+                self.mask = mask
+                self.fault(one, "barrier", f"the others of its CTA wait here, it {where}", missing)
+        for at, mask in waiting.items():
+            self.mask = mask
+            met = pieces[at].met
+            if met is not None:
+                met()
+        self.shared.next_epoch()
+
+    def _at(self, mask: Array | None, cta: int, thread: int) -> bool:
+        return bool(np.broadcast_to(True if mask is None else mask, self.shape)[cta, thread])
+
+
+def _join(where: dict[int, Array | None], at: int, mask: Array | None) -> None:
+    """Put lanes to those that are there already."""
+    if at not in where or mask is None:
+        where[at] = mask
+        return
+    there = where[at]
+    if there is not None:
+        both = there | mask
+        where[at] = None if both.all() else both

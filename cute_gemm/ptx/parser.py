@@ -1,0 +1,400 @@
+"""PTX text -> the instructions of one kernel, with registers and symbols resolved.
+
+The grammar is that of the PTX ISA, chapters 4 (syntax) and 5 (state spaces, types, variables), as
+far as compilers emit it for a kernel without calls.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cute_gemm.errors import PtxError
+
+#: Bytes of every fundamental type; predicates have none in memory.
+BYTES = {
+    **{f"{kind}{bits}": bits // 8 for kind in "bsu" for bits in (8, 16, 32, 64)},
+    "b128": 16, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4, "f32": 4, "tf32": 4, "f64": 8,
+    "pred": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A register by its number among those that the kernel uses."""
+
+    slot: int
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """A constant as written: an int, or a float with the bits that it was given by."""
+
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A symbol: a variable, a parameter, a label or a special register."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """``[base + offset]``."""
+
+    base: Register | Name | Immediate
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """``{a, b}``; ``d|p`` as well."""
+
+    parts: tuple[Operand, ...]
+
+
+Operand = Register | Immediate | Name | Address | Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction: its opcode cut at the dots, its operands and who executes it."""
+
+    op: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    #: A predicate and whether it is negated, or None.
+    guard: tuple[Register, bool] | None
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A parameter or a variable: bytes, alignment, and where it begins in its space.
+
+    ``size`` is None of an array that takes what the launch leaves (``extern .shared``).
+    """
+
+    name: str
+    size: int | None
+    align: int
+    offset: int
+    value: bytes = b""
+
+
+@dataclass
+class Kernel:
+    """One entry of a PTX text."""
+
+    name: str
+    parameters: dict[str, Variable]
+    instructions: list[Instruction] = field(default_factory=list)
+    #: By name: the instruction behind the label.
+    labels: dict[str, int] = field(default_factory=dict)
+    registers: list[Register] = field(default_factory=list)
+    shared: dict[str, Variable] = field(default_factory=dict)
+    #: Variables of ``.global`` and ``.const`` that the kernel names.
+    globals: dict[str, Variable] = field(default_factory=dict)
+
+    @property
+    def static_shared(self) -> int:
+        """Bytes of shared memory that the text declares."""
+        return max(
+            (v.offset + v.size for v in self.shared.values() if v.size is not None), default=0
+        )
+
+
+_ENTRY = re.compile(r"\.entry\s+([\w$%.]+)\s*")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_SPACE = re.compile(r"\s*")
+_OPCODE = re.compile(r"[A-Za-z][\w.:]*")
+_LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
+_OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s|]+(?:\s*\|\s*[^,\s|]+)?")
+_DECLARED = re.compile(r"(?:([\w$%]+)<(\d+)>|([\w$%]+))$")
+_NUMBER = re.compile(r"-?(?:0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?"
+                     r"|0[bB][01]+U?|\d+\.\d*(?:[eE][-+]?\d+)?|\d+U?)$")  # fmt: skip
+_VARIABLE = re.compile(
+    r"(?P<spaces>(?:\.\w+\s+)*?)\.(?P<space>shared|global|const|param|local)\s+"
+    r"(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)\s+(?P<name>[\w$%]+)"
+    r"\s*(?P<array>\[\s*\d*\s*\])?\s*(?:=\s*(?P<value>.*))?$",
+    re.DOTALL,
+)
+#: Directives that say nothing of what is computed.
+_IGNORED = (".pragma", ".loc", ".file", ".section", ".maxntid", ".minnctapersm", ".reqntid")
+
+
+def entries(text: str) -> tuple[str, ...]:
+    """Return the names of all entries of a PTX text."""
+    return tuple(match[1] for match in _ENTRY.finditer(_COMMENT.sub("", text)))
+
+
+def parse(text: str, entry: str | None = None) -> Kernel:
+    """Return an entry of a PTX text; ``PtxError`` for what is not understood, with its line.
+
+    Nothing else of the text is looked at but the variables that the entry names, so that the
+    thousands of constants that headers leave there cost nothing.
+    """
+    text = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
+    found = [match for match in _ENTRY.finditer(text) if entry in (None, match[1])]
+    if len(found) != 1:
+        known = ", ".join(entries(text)) or "none"
+        wanted = "one entry" if entry is None else f"the entry {entry!r}"
+        raise PtxError(f"the PTX has not {wanted}; its entries are {known}")
+    return _Parser(text, found[0]).kernel
+
+
+class _Scope:
+    """Names between two braces: registers, families of registers (``%r<9>``) and labels."""
+
+    def __init__(self) -> None:
+        self.registers: dict[str, str] = {}
+        self.families: dict[str, str] = {}
+        self.labels: dict[str, str] = {}
+        self.known: dict[str, Register] = {}
+
+
+class _Parser:
+    def __init__(self, text: str, entry: re.Match[str]) -> None:
+        self.text = text
+        self.lines = [match.start() for match in re.finditer("\n", text)]
+        self.kernel = Kernel(entry[1], {})
+        self.scopes: list[_Scope] = []
+        self.jumps: list[tuple[int, Instruction, list[_Scope]]] = []
+        self.numbers: dict[str, Operand] = {}
+        at = entry.end()
+        if text[at : at + 1] == "(":
+            end = text.index(")", at)
+            self._parameters(text[at + 1 : end], at)
+            at = end + 1
+        start = text.find("{", at)
+        if start < 0:
+            raise self.error(at, "an entry without a body")
+        for one in re.findall(r"\.\w+", text[at:start]):
+            if not one.startswith((*_IGNORED, ".max", ".min")):
+                raise self.error(at, f"the directive {one} of an entry is not executed")
+        for position, statement in self._statements(start):
+            self._statement(position, statement)
+        for index, one, scopes in self.jumps:
+            self.kernel.instructions[index] = self._resolved(one, scopes)
+
+    def error(self, position: int, what: str) -> PtxError:
+        return PtxError(f"line {self.line(position)}: {what}")
+
+    def line(self, position: int) -> int:
+        return bisect_right(self.lines, position - 1) + 1
+
+    # ---- text ----------------------------------------------------------------------------------
+
+    def _statements(self, at: int) -> Iterator[tuple[int, str]]:
+        """Yield what ends in a semicolon; braces and labels are done with on the way."""
+        text = self.text
+        while True:
+            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+            first = text[at : at + 1]
+            if first == "{":
+                self.scopes.append(_Scope())
+                at += 1
+            elif first == "}":
+                self.scopes.pop()
+                at += 1
+                if not self.scopes:
+                    return
+            elif first == ";":
+                at += 1
+            elif label := _LABEL.match(text, at):
+                unique = label[1] if len(self.scopes) == 1 else f"{label[1]}@{at}"
+                self.scopes[-1].labels[label[1]] = unique
+                self.kernel.labels[unique] = len(self.kernel.instructions)
+                at = label.end()
+            else:
+                end = text.find(";", at)
+                if end < 0:
+                    raise self.error(at, "a statement that no semicolon ends")
+                yield at, text[at:end]
+                at = end + 1
+
+    def _statement(self, at: int, text: str) -> None:
+        if not text.startswith("."):
+            self._instruction(at, text)
+        elif text.startswith(".reg"):
+            self._registers(at, text)
+        elif text.startswith((".shared", ".extern")):
+            self._shared(at, text)
+        elif not text.startswith(_IGNORED):
+            raise self.error(at, f"the directive {text.split()[0]} is not executed")
+
+    # ---- declarations --------------------------------------------------------------------------
+
+    def _parameters(self, text: str, at: int) -> None:
+        end = 0
+        for one in filter(None, (part.strip() for part in text.split(","))):
+            made = self._variable(
+                re.sub(r"\s+\.ptr(\s+\.\w+)?(\s+\.align\s+\d+)?", "", one), at, end
+            )
+            end = made.offset + (made.size or 0)
+            self.kernel.parameters[made.name] = made
+
+    def _variable(self, text: str, at: int, end: int) -> Variable:
+        """A declared variable that is put behind ``end`` bytes of others."""
+        match = _VARIABLE.match(text.strip())
+        if match is None or match["type"] not in BYTES:
+            raise self.error(at, f"the declaration {' '.join(text.split())!r} is not understood")
+        width = BYTES[match["type"]]
+        align = int(match["align"] or width)
+        count = (match["array"] or "[1]").strip("[] \t")
+        value = b""
+        if match["value"]:
+            parts = [self._operand(part, at) for part in re.findall(r"[^{},\s]+", match["value"])]
+            values = [part.value for part in parts if isinstance(part, Immediate)]
+            if len(values) != len(parts) or any(isinstance(one, float) for one in values):
+                raise self.error(at, f"the value of {match['name']} is not of integers")
+            mask = (1 << 8 * width) - 1
+            value = b"".join((int(one) & mask).to_bytes(width, "little") for one in values)
+            count = count or str(len(values))
+        offset = -(-end // align) * align
+        return Variable(match["name"], int(count) * width if count else None, align, offset, value)
+
+    def _registers(self, at: int, text: str) -> None:
+        kind, *names = text.replace(",", " ").split()[1:]
+        kind = kind.lstrip(".")
+        if kind not in BYTES:
+            raise self.error(at, f"registers of type {kind} are not known")
+        scope = self.scopes[-1]
+        for name in names:
+            match = _DECLARED.match(name)
+            if match is None:
+                raise self.error(at, f"the register {name} is not understood")
+            if match[1]:
+                scope.families[match[1]] = kind
+            else:
+                scope.registers[match[3]] = kind
+
+    def _shared(self, at: int, text: str) -> None:
+        made = self._variable(text, at, self.kernel.static_shared)
+        self.kernel.shared[made.name] = made
+
+    def _symbol(self, name: str, at: int) -> Name:
+        """A name that is no register; a variable outside of the entry is looked up by it."""
+        kernel = self.kernel
+        known = (kernel.parameters, kernel.shared, kernel.globals)
+        if name.startswith("%") or any(name in each for each in known):
+            return Name(name)
+        pattern = (
+            rf"^[ \t]*((?:\.\w+\s+)*\.(shared|global|const)\s[^;]*?\s{re.escape(name)}\b[^;]*);"
+        )
+        match = re.search(pattern, self.text, re.MULTILINE)
+        if match is None:
+            return Name(name)  # a label, or nothing: whoever uses it says so
+        if match[2] == "shared":
+            self._shared(match.start(1), match[1])
+        else:
+            end = max((v.offset + (v.size or 0) for v in kernel.globals.values()), default=0)
+            kernel.globals[name] = self._variable(match[1], match.start(1), end)
+        return Name(name)
+
+    # ---- instructions --------------------------------------------------------------------------
+
+    def _instruction(self, at: int, text: str) -> None:
+        guard = None
+        line = self.line(at)
+        whole = " ".join(text.split())
+        if text.startswith("@"):
+            predicate, text = text[1:].split(None, 1)
+            negated = predicate.startswith("!")
+            register = self._register(predicate.lstrip("!"))
+            if register is None or register.type != "pred":
+                raise self.error(at, f"{predicate} is not a predicate")
+            guard = register, negated
+        match = _OPCODE.match(text)
+        if match is None:
+            raise self.error(at, f"the statement {whole!r} is not understood")
+        op, rest = tuple(match[0].split(".")), text[match.end() :]
+        if op[0] == "bra":
+            operands: tuple[Operand, ...] = (Name(rest.strip()),)
+        else:
+            operands = tuple(self._operand(one, at) for one in _OPERAND.findall(rest))
+        one = Instruction(op, operands, guard, line, whole)
+        if op[0] == "bra":
+            self.jumps.append((len(self.kernel.instructions), one, list(self.scopes)))
+        self.kernel.instructions.append(one)
+
+    def _resolved(self, one: Instruction, scopes: list[_Scope]) -> Instruction:
+        """A branch whose label is that of the innermost braces around it that have one."""
+        target = one.operands[0]
+        for scope in reversed(scopes):
+            if isinstance(target, Name) and target.name in scope.labels:
+                to = Name(scope.labels[target.name])
+                return Instruction(one.op, (to,), one.guard, one.line, one.text)
+        raise PtxError(f"line {one.line}: {one.text!r} goes to a label that is not there")
+
+    def _register(self, name: str) -> Register | None:
+        for depth in range(len(self.scopes) - 1, -1, -1):
+            scope = self.scopes[depth]
+            found = scope.known.get(name)
+            if found is not None:
+                return found
+            kind = scope.registers.get(name)
+            if kind is None:
+                match = re.fullmatch(r"(.*?)(\d+)", name)
+                kind = scope.families.get(match[1]) if match else None
+            if kind is not None:
+                made = Register(len(self.kernel.registers), name, kind)
+                scope.known[name] = made
+                self.kernel.registers.append(made)
+                return made
+        return None
+
+    def _operand(self, text: str, at: int) -> Operand:
+        known = self.numbers.get(text)
+        if known is not None:
+            return known
+        text = text.strip()
+        if text[0] == "{":
+            return Vector(tuple(self._operand(x.strip(), at) for x in text[1:-1].split(",")))
+        if text[0] == "[":
+            return self._address(text[1:-1].strip(), at)
+        if "|" in text:
+            return Vector(tuple(self._operand(x.strip(), at) for x in text.split("|")))
+        if _NUMBER.match(text):
+            made = Immediate(_number(text))
+            self.numbers[text] = made
+            return made
+        negated = text.startswith("!")
+        register = self._register(text.lstrip("!"))
+        if negated:
+            raise self.error(at, f"the negated operand {text} is not executed")
+        if register is not None:
+            return register
+        if not re.fullmatch(r"[\w$%.]+", text):
+            raise self.error(at, f"the operand {text!r} is not understood")
+        return self._symbol(text, at)
+
+    def _address(self, text: str, at: int) -> Address:
+        base, sign, offset = re.fullmatch(r"([^+]*?)\s*(?:(\+)\s*(-?\w+))?", text).groups()  # type: ignore[union-attr]
+        found = self._operand(base, at)
+        if isinstance(found, Address | Vector) or (sign and not _NUMBER.match(offset)):
+            raise self.error(at, f"the address [{text}] is not understood")
+        return Address(found, int(_number(offset)) if sign else 0)
+
+
+def _number(text: str) -> int | float:
+    """A constant of the PTX ISA, section 4.5."""
+    sign = -1 if text.startswith("-") else 1
+    text = text.lstrip("-").rstrip("U")
+    kind = text[:2].lower()
+    if kind == "0f" and len(text) == 10:
+        return sign * float(struct.unpack(">f", bytes.fromhex(text[2:]))[0])
+    if kind == "0d" and len(text) == 18:
+        return sign * float(struct.unpack(">d", bytes.fromhex(text[2:]))[0])
+    if "." in text:
+        return sign * float(text)
+    if kind in ("0x", "0b"):
+        return sign * int(text, 0)
+    return sign * int(text, 8 if text.startswith("0") and len(text) > 1 else 10)

@@ -1,0 +1,208 @@
+"""Where a memory instruction goes: addresses of lanes -> checked offsets into memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.errors import PtxError
+from cute_gemm.ptx.code import WINDOW, Code
+from cute_gemm.ptx.memory import GLOBAL, Bytes
+from cute_gemm.ptx.parser import Address, Immediate, Instruction, Name, Operand, Register
+from cute_gemm.ptx.undefined import demand
+
+Array = np.ndarray[Any, Any]
+
+#: What is wrong with a read or a write of shared memory, in words.
+_WRONG = {
+    "in flight": "an access to shared memory that an asynchronous copy, not waited for, writes",
+    "race": "another thread wrote or read these bytes, and no barrier is between",
+}
+
+
+class Place:
+    """The address operand of one instruction, ``width`` bytes of a lane at a time.
+
+    `offsets` gives, for the lanes that execute, flat offsets into the bytes of a space: an array
+    that broadcasts to all lanes where all execute, and else one-dimensional. What was found out
+    about a base register serves all instructions that add a constant to it.
+    """
+
+    def __init__(self, code: Code, one: Instruction, operand: Operand, width: int, space: str):
+        if not isinstance(operand, Address):
+            raise code.refuse(one)
+        base, self.offset = operand.base, operand.offset
+        self.narrow = False
+        if isinstance(base, Register):
+            register = code.register(one, base, "u32", "u64")
+            self.narrow = register.type in ("u32", "s32", "b32")
+            self.slot = register.slot
+        elif isinstance(base, Name):
+            if base.name not in code.kernel.shared and base.name not in code.kernel.globals:
+                raise code.refuse(one, f"{base.name} is not known")
+            window = WINDOW if space == "" and base.name in code.kernel.shared else 0
+            self.slot = code.constant(code.address_of(base.name) + window, np.uint64)
+        else:
+            assert isinstance(base, Immediate)
+            self.slot = code.constant(int(base.value), np.uint64)
+        self.code, self.one, self.width, self.space = code, one, width, space
+        self.machine = code.machine
+        self.index = code.index
+        self.known: dict[Any, tuple[Any, ...]] = code.known
+
+    # ---- addresses -----------------------------------------------------------------------------
+
+    def shared(self) -> bool:
+        """Whether the lanes that execute name shared memory; of a generic address it is looked."""
+        if self.space:
+            return self.space == "shared"
+        values = self._executing(self.machine.values[self.slot]).astype(np.int64) + self.offset
+        inside = (values >= WINDOW) & (values < GLOBAL)
+        if inside.any() and not inside.all():
+            raise PtxError(
+                f"line {self.one.line}: {self.one.text}: lanes name global and shared memory in "
+                "one generic access, which the interpreter does not execute"
+            )
+        return bool(inside.all())
+
+    def _executing(self, values: Array) -> Array:
+        """Values of lanes that execute."""
+        mask = self.machine.mask
+        return values if mask is None else np.broadcast_to(values, self.machine.shape)[mask]
+
+    def addresses(self) -> Array:
+        """The addresses as the text has them, of all lanes."""
+        found = self.machine.values[self.slot].astype(np.int64) + self.offset
+        if self.narrow:
+            found = found & 0xFFFFFFFF
+        return found - WINDOW if not self.space and self.shared() else found
+
+    def offsets(self, shared: bool, write: bool) -> Array:
+        """Flat offsets into shared or global memory, all checked, and noted by the recorder."""
+        machine = self.machine
+        if machine.undefined[self.slot] is not None:
+            demand(machine, self.one, self.slot, "its address")
+        if machine.recorder is not None:
+            machine.recorder.access(self.index, machine, self.addresses())
+        values = machine.values[self.slot]
+        known = self.known.get((self.slot, shared))
+        if known is None or known[0] is not values or known[1] is not machine.mask:
+            known = self._look(values, shared)
+            self.known[self.slot, shared] = known
+        _, _, flat, low, high, bits = known
+        low, high = low + self.offset, high + self.offset + self.width
+        memory = machine.memory
+        inside = (
+            (low >= 0 and high <= machine.shared.bytes)
+            if shared
+            else memory.inside(low, high, write)
+        )
+        if inside and not (bits | self.offset) & (self.width - 1):
+            return flat + self.offset if self.offset else flat
+        return self._carefully(shared, write)
+
+    def _look(self, values: Array, shared: bool) -> tuple[Any, ...]:
+        """The offsets of a base register, the least and the greatest of them and all their bits."""
+        machine = self.machine
+        relative = self._relative(values, shared)
+        flat = relative + machine.shared.rows if shared else relative
+        relative, flat = self._executing(relative), self._executing(flat)
+        bits = int(np.bitwise_or.reduce(relative, axis=None))
+        return values, machine.mask, flat, int(relative.min()), int(relative.max()), bits
+
+    def _relative(self, values: Array, shared: bool) -> Array:
+        """Offsets in their space, in 64 bits with a sign."""
+        if not shared:
+            return values.astype(np.int64) - GLOBAL
+        return values.astype(np.int64) - (0 if self.space else WINDOW)
+
+    def _carefully(self, shared: bool, write: bool) -> Array:
+        """The offsets, lane by lane; a fault names the first that must not be."""
+        machine = self.machine
+        relative = self._relative(machine.values[self.slot], shared) + self.offset
+        if self.narrow:
+            relative = relative & 0xFFFFFFFF
+        chosen = self._executing(relative)
+        apart = chosen & (self.width - 1)
+        if apart.any():
+            self._misaligned(apart)
+        if shared:
+            bad = (chosen < 0) | (chosen > machine.shared.bytes - self.width)
+            what = f"out of bounds: the CTA has {machine.shared.bytes} bytes of shared memory"
+        else:
+            bad = machine.memory.forbidden(chosen, self.width, write)
+            what = "out of bounds: {near}"
+        if bad.any():
+            self._fault(bad, "out of bounds", what)
+        return self._executing(relative + machine.shared.rows) if shared else chosen
+
+    def _misaligned(self, apart: Array) -> None:
+        what = f"misaligned: {self.width} bytes need a multiple of {self.width}"
+        self._fault(apart.astype(bool), "misaligned", what)
+
+    def _fault(self, bad: Array, kind: str, what: str) -> None:
+        machine = self.machine
+        machine.fault(self.one, kind, what, self.spread(bad), self.addresses())
+
+    def spread(self, some: Array) -> Array:
+        """Values of lanes that execute, at their places among all; the others have 0."""
+        mask = self.machine.mask
+        if mask is None:
+            return some
+        whole = np.zeros(self.machine.shape, some.dtype)
+        whole[np.broadcast_to(mask, whole.shape)] = some
+        return whole
+
+    def put(self, view: Array, at: Array, value: Array) -> None:
+        """Write values of all lanes to the places of those that execute; the last one stays."""
+        if self.machine.mask is None:
+            shape = np.broadcast_shapes(at.shape, value.shape)
+            view[np.broadcast_to(at, shape)] = value
+        else:
+            view[at] = self._executing(value)
+
+    # ---- accesses ------------------------------------------------------------------------------
+
+    def memory(self, shared: bool) -> Bytes:
+        """The bytes that the offsets count."""
+        return self.machine.shared if shared else self.machine.memory
+
+    def own(self) -> Array:
+        """Stamps of the lanes that execute."""
+        return self._executing(self.machine.shared.own)
+
+    def reads(self, shared: bool) -> Array:
+        """`offsets` of a read."""
+        at = self.offsets(shared, False)
+        if shared and self.machine.shared.watched:
+            self.judge(self.machine.shared.reading(at, self.own(), self.width))
+        return at
+
+    def writes(self, shared: bool, flying: bool = False) -> Array:
+        """`offsets` of a write; ``flying``: of an asynchronous copy."""
+        at = self.offsets(shared, True)
+        if shared and self.machine.shared.watched:
+            self.judge(self.machine.shared.writing(at, self.own(), self.width, flying))
+        return at
+
+    def judge(self, found: tuple[Array, str] | None) -> None:
+        """Raise for what is wrong with an access to shared memory."""
+        if found is not None:
+            bad, kind = found
+            self._fault(bad, kind, f"{kind}: {_WRONG[kind]}")
+
+    def bytes(self, count: int) -> Array:
+        """The first bytes of global memory at each lane's address, (lanes that execute, count)."""
+        machine = self.machine
+        if machine.recorder is not None:
+            machine.recorder.access(self.index, machine, self.addresses())
+        first = self._executing(self._relative(machine.values[self.slot], False) + self.offset)
+        apart = first & (self.width - 1)
+        if apart.any():
+            self._misaligned(apart)
+        at = first[:, None] + np.arange(count)
+        bad = np.asarray(machine.memory.forbidden(at, 1, False).any(axis=1))
+        if bad.any():
+            self._fault(bad, "out of bounds", "out of bounds: {near}")
+        return machine.memory.raw.take(at)

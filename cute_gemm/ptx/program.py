@@ -1,0 +1,176 @@
+"""A kernel as pieces that the machine executes: each instruction is translated once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# The translators put themselves into the table.
+from cute_gemm.ptx import access, arithmetic, convert, warps  # noqa: F401
+from cute_gemm.ptx.code import KEPT, TRANSLATORS, Code
+from cute_gemm.ptx.flow import blocks, is_barrier, registers, results, unsure
+from cute_gemm.ptx.machine import Piece, Step
+from cute_gemm.ptx.parser import Immediate, Instruction, Name
+from cute_gemm.ptx.undefined import chosen, demand, followed, joined, moved, possible, unsigned
+
+_ENDS = ("bra", "ret", "exit")
+#: What orders accesses to memory, which are in order here.
+_FENCES = ("membar", "fence")
+#: Instructions that look themselves at what is undefined.
+_LOOKING = ("ld", "st", "cp", "ldmatrix", "mma", "shfl")
+
+
+class Program:
+    """The pieces of a kernel; ``PtxError`` for an instruction that is not executed.
+
+    ``watched``: whether undefined values are followed.
+    """
+
+    def __init__(self, code: Code, watched: bool) -> None:
+        kernel = code.kernel
+        self.code, self.machine = code, code.machine
+        parts = blocks(kernel)
+        self._number = {part.begin: index for index, part in enumerate(parts)}
+        self._unset = unsure(kernel, parts)
+        self._followed = possible(kernel, self._unset) if watched else frozenset()
+        self.pieces = []
+        for index, part in enumerate(parts):
+            piece = Piece(begin=part.begin, count=part.end - part.begin)
+            for at in range(part.begin, part.end):
+                one = kernel.instructions[at]
+                code.index = at
+                if one.op[0] in _ENDS:
+                    self._end(piece, one)
+                elif is_barrier(one):
+                    self._barrier(piece, one)
+                elif one.op[0] not in _FENCES:
+                    self._put(piece, one)
+            last = kernel.instructions[part.end - 1]
+            if last.op[0] not in _ENDS or last.guard:
+                piece.next = index + 1
+            self.pieces.append(piece)
+
+    def reset(self) -> None:
+        """Forget all registers: those that may be read before they are set are there, unset."""
+        known = self.code.kernel.registers
+        count = len(known)
+        self.machine.values[:count] = [None] * count
+        self.machine.undefined[:count] = [None] * count
+        for slot in self._unset:
+            self.machine.values[slot] = np.zeros((1, 1), KEPT[known[slot].type])
+            if slot in self._followed:
+                kind = unsigned(KEPT[known[slot].type])
+                self.machine.undefined[slot] = np.array([[-1]]).astype(kind)
+
+    def _put(self, piece: Piece, one: Instruction) -> None:
+        """Append an instruction that does not branch."""
+        code, machine = self.code, self.machine
+        translator = TRANSLATORS.get(one.op[0])
+        if translator is None:
+            raise code.refuse(one, f"the opcode {one.op[0]} is not known")
+        code.moves = []
+        step = translator(code, one)
+        made = results(one)
+        slots = tuple(register.slot for register in made)
+        if one.op[0] not in _LOOKING and set(slots) & self._followed:
+            step = self._follow(one, step)
+        plain = step
+        if one.guard is not None:
+            plain = self._guarded(one, step, slots)
+
+        def apart() -> None:
+            machine.keep(slots, step)
+
+        piece.plain.append(plain)
+        piece.apart.append(apart if slots and one.guard is None else plain)
+
+    def _follow(self, one: Instruction, step: Step) -> Step:
+        """A step that keeps up which bits are undefined."""
+        code, machine = self.code, self.machine
+        if code.moves:
+            return moved(machine, step, code.moves)
+        made = results(one)
+        others = one.operands[1:]
+        if one.op[0] in ("and", "or"):
+            left, right = (code.source(one, x, one.op[-1]).slot for x in others)
+            return joined(machine, step, one.op[0], (left, right), made[0].slot)
+        if one.op[0] == "selp":
+            kinds = (one.op[-1], one.op[-1], "pred")
+            a, b, c = (code.source(one, x, y).slot for x, y in zip(others, kinds, strict=True))
+            return chosen(machine, step, (a, b, c), made[0].slot)
+        read = tuple({x.slot: None for x in registers(others) if x.slot in self._followed})
+        return followed(machine, step, read, tuple((x.slot, KEPT[x.type]) for x in made))
+
+    def _guarded(self, one: Instruction, step: Step, slots: tuple[int, ...]) -> Step:
+        """Execute an instruction in lanes whose predicate says so."""
+        assert one.guard is not None
+        machine, values = self.machine, self.code.values
+        slot, negated = one.guard[0].slot, one.guard[1]
+        undefined = machine.undefined
+
+        def some() -> None:
+            if undefined[slot] is not None:
+                demand(machine, one, slot, "its predicate")
+            predicate = ~values[slot] if negated else values[slot]
+            before = machine.mask
+            if predicate.size == 1:
+                if predicate[0, 0]:
+                    machine.keep(slots, step)
+                return
+            if before is not None:
+                predicate = predicate & before
+            elif predicate.all():
+                step()
+                return
+            if predicate.any():
+                machine.mask = predicate
+                machine.keep(slots, step)
+                machine.mask = before
+
+        return some
+
+    def _end(self, piece: Piece, one: Instruction) -> None:
+        """A branch or the end of a thread."""
+        if one.op[0] == "bra":
+            (target,) = one.operands
+            assert isinstance(target, Name)
+            piece.target = self._number[self.code.kernel.labels[target.name]]
+        if one.guard is None:
+            piece.next = piece.target
+            return
+        predicate, piece.negated = one.guard
+        piece.choice = slot = predicate.slot
+        machine = self.machine
+        if slot in self._followed:
+
+            def look() -> None:
+                demand(machine, one, slot, "where the thread goes")
+
+            piece.plain.append(look)
+            piece.apart.append(look)
+
+    def _barrier(self, piece: Piece, one: Instruction) -> None:
+        """``bar.sync`` of all threads of the CTA, and ``bar.red`` (PTX ISA, 9.7.13.1)."""
+        code, machine = self.code, self.machine
+        what = one.op[1:]
+        operands = list(one.operands)
+        piece.barrier = one
+        if one.guard is not None:
+            raise code.refuse(one, "a barrier under a predicate")
+        if what[0] == "red":
+            if what not in (("red", "and", "pred"), ("red", "or", "pred")):
+                raise code.refuse(one)
+            to = code.register(one, operands.pop(0), "pred")
+            source = code.source(one, operands.pop(), "pred").slot
+            together = np.all if what[1] == "and" else np.any
+            values = code.values
+
+            def reduce() -> None:
+                demand(machine, one, source, "what is reduced")
+                whole = np.broadcast_to(values[source], machine.shape)
+                values[to.slot] = together(whole, axis=1, keepdims=True)
+
+            piece.met = lambda: machine.keep((to.slot,), reduce)
+        elif [part for part in what if part != "aligned"] != ["sync"]:
+            raise code.refuse(one)
+        if len(operands) != 1 or not isinstance(operands[0], Immediate):
+            raise code.refuse(one, "a barrier of some threads, or one that a register names")

@@ -1,0 +1,315 @@
+"""Instructions that a whole warp executes together: shuffles, ldmatrix, mma.sync.
+
+Layouts of fragments are written down from the PTX ISA, section 9.7.14, and from nothing else in
+this package: what the interpreter computes is to say whether those are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.ptx.code import KEPT, Code, Source, opcode
+from cute_gemm.ptx.floats import fma_f64, from_bf16
+from cute_gemm.ptx.machine import Machine, Step
+from cute_gemm.ptx.parser import Instruction, Name, Operand, Register
+from cute_gemm.ptx.places import Place
+from cute_gemm.ptx.undefined import demand, whole
+
+Array = np.ndarray[Any, Any]
+WARP = 32
+
+
+def _whole_warps(machine: Machine, one: Instruction) -> Array:
+    """Which warps execute, (CTAs * warps of a CTA,); a fault where one does not as a whole."""
+    if machine.threads % WARP:
+        machine.fault(one, "divergent", "the CTA is not of whole warps", machine.lanes())
+    if machine.mask is None:
+        return np.ones(machine.ctas * machine.threads // WARP, bool)
+    lanes = machine.lanes().reshape(-1, WARP)
+    some = np.asarray(lanes.any(axis=1))
+    missing = ~lanes & some[:, None]
+    if missing.any():
+        what = "divergent: this thread of the warp does not execute it, and all must"
+        machine.fault(one, "divergent", what, missing.reshape(machine.shape))
+    return some
+
+
+def _by_warp(machine: Machine, values: Array) -> Array:
+    """Values of all lanes, (warps, 32), whole and contiguous."""
+    return np.ascontiguousarray(np.broadcast_to(values, machine.shape)).reshape(-1, WARP)
+
+
+# Shuffles -----------------------------------------------------------------------------------------
+
+
+@opcode("shfl")
+def _shfl(code: Code, one: Instruction) -> Step:
+    """A value of another lane: the pseudo-code of PTX ISA 9.7.9.6."""
+    mode = one.op[2] if len(one.op) == 4 else ""
+    if (one.op[1], one.op[-1]) != ("sync", "b32") or mode not in ("up", "down", "bfly", "idx"):
+        raise code.refuse(one)
+    targets = code.parts(one.operands[0])
+    to = code.register(one, targets[0], "b32")
+    found = targets[1] if len(targets) == 2 else None
+    if found is not None and not (isinstance(found, Register) and found.type == "pred"):
+        raise code.refuse(one)
+    sources = [code.source(one, each, "b32") for each in one.operands[1:]]
+    machine, values = code.machine, code.values
+
+    def shuffle() -> None:
+        for source in sources:
+            demand(machine, one, source.slot, "what is shuffled")
+        value, by, clamp, members = (
+            _by_warp(machine, values[source.slot].view(np.uint32)).astype(np.int64)
+            for source in sources
+        )
+        lane = np.arange(WARP)
+        segment = clamp >> 8 & 31
+        least = lane & segment
+        most = least | (clamp & 31 & ~segment)
+        by = by & 31
+        if mode == "up":
+            other = lane - by
+            inside = other >= most
+        else:
+            other = {"down": lane + by, "bfly": lane ^ by, "idx": least | (by & ~segment)}[mode]
+            inside = other <= most
+        other = np.where(inside, other, lane)
+        _named_lanes(machine, one, members)
+        got = np.take_along_axis(value, other, axis=1).astype(np.uint32).reshape(machine.shape)
+        values[to.slot] = got.view(np.float32) if to.type == "f32" else got
+        if found is not None:
+            values[found.slot] = np.broadcast_to(inside, other.shape).reshape(machine.shape)
+
+    return shuffle
+
+
+def _named_lanes(machine: Machine, one: Instruction, members: Array) -> None:
+    """A fault where lanes that execute name others as members that do not."""
+    lanes = machine.lanes().reshape(-1, WARP)
+    bits = (lanes.astype(np.int64) << np.arange(WARP)).sum(axis=1)
+    absent = (members & ~bits[:, None] != 0) & lanes
+    if absent.any():
+        what = "divergent: its mask names lanes that do not execute it with this one"
+        machine.fault(one, "divergent", what, absent.reshape(machine.shape))
+
+
+# Matrices from shared memory ----------------------------------------------------------------------
+
+
+@opcode("ldmatrix")
+def _ldmatrix(code: Code, one: Instruction) -> Step:
+    """1, 2 or 4 matrices of 8 rows of 16 bytes, whose addresses the first 8, 16 or 32 lanes have.
+
+    Lane i gets of each matrix the elements 2 (i % 4) and the next of row i // 4; transposed, those
+    of that column (PTX ISA, 9.7.14.5.15).
+    """
+    parts = set(one.op[1:])
+    number = next((int(part[1]) for part in parts if part in ("x1", "x2", "x4")), 0)
+    parts -= {"sync", "aligned", "m8n8", "b16", "shared", "shared::cta", "trans", f"x{number}"}
+    targets = code.parts(one.operands[0])
+    if parts or not number or not {"shared", "shared::cta"} & set(one.op) or "m8n8" not in one.op:
+        raise code.refuse(one)
+    if len(targets) != number:
+        raise code.refuse(one)
+    slots = [code.register(one, target, "b32").slot for target in targets]
+    if any(isinstance(target, Register) and target.type == "f32" for target in targets):
+        raise code.refuse(one)
+    place = Place(code, one, one.operands[1], 16, "shared")
+    transposed = "trans" in one.op
+    machine, values, undefined = code.machine, code.values, code.machine.undefined
+    words = np.arange(4)
+
+    def load() -> None:
+        warps = _whole_warps(machine, one)
+        before = machine.mask
+        machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
+        at = place.reads(True)
+        machine.mask = before
+        holes = None
+        if machine.shared.watched and machine.shared.holes(at, 16):
+            holes = machine.shared.undefined.view(np.uint32).take(at[:, None] // 4 + words)
+        rows = machine.shared.view(np.uint32).take(at[:, None] // 4 + words)
+        for slot, found in zip(slots, fragments(rows, warps), strict=True):
+            values[slot] = found.reshape(machine.shape)
+            undefined[slot] = None
+        if holes is not None:
+            for slot, found in zip(slots, fragments(holes, warps), strict=True):
+                if found.any():
+                    undefined[slot] = found.reshape(machine.shape)
+
+    def fragments(rows: Array, warps: Array) -> Array:
+        """Words of all rows, (warps that execute * number * 8, 4) -> (number, warps, lanes)."""
+        rows = rows.reshape(-1, number, 8, 4)
+        if transposed:
+            halves = rows.view(np.uint16).swapaxes(2, 3)
+            rows = np.ascontiguousarray(halves).view(np.uint32)
+        found = np.zeros((number, len(warps), WARP), np.uint32)
+        found[:, warps] = rows.reshape(-1, number, WARP).swapaxes(0, 1)
+        return found
+
+    return load
+
+
+# Matrix products ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """A type of A and B: elements in a register, and numbers of the registers of a lane."""
+
+    per: int
+    #: (..., lanes of a row) bits -> (..., elements of a row).
+    numbers: Callable[[Array], Array]
+
+
+def _tf32(bits: Array) -> Array:
+    """The upper 19 bits of a float32: the others are not looked at."""
+    kept = bits & np.uint32(0xFFFFE000)
+    return kept.view(np.float32).astype(np.float64)
+
+
+_FACTORS = {
+    "f16": _Factors(2, lambda bits: bits.view(np.float16).astype(np.float64)),
+    "bf16": _Factors(2, lambda bits: from_bf16(bits.view(np.uint16)).astype(np.float64)),
+    "tf32": _Factors(1, _tf32),
+    "s8": _Factors(4, lambda bits: bits.view(np.int8).astype(np.float64)),
+    "u8": _Factors(4, lambda bits: bits.view(np.uint8).astype(np.float64)),
+    "f64": _Factors(1, lambda x: x),
+}
+#: Shapes by types of A and B; in PTX ISA 9.7.14.5 each has a section on its fragments.
+_SHAPES = {
+    "f16": ("m16n8k8", "m16n8k16"), "bf16": ("m16n8k8", "m16n8k16"), "tf32": ("m16n8k4", "m16n8k8"),
+    "s8": ("m16n8k16", "m16n8k32"), "u8": ("m16n8k16", "m16n8k32"),
+    "f64": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"),
+}  # fmt: skip
+_SUMS = {"f16": "f32", "bf16": "f32", "tf32": "f32", "s8": "s32", "u8": "s32", "f64": "f64"}
+
+
+@opcode("mma")
+def _mma(code: Code, one: Instruction) -> Step:
+    """``mma.sync.aligned.SHAPE.row.col.D.A.B.C``, with ``.satfinite`` of integers.
+
+    Sums: of integers exact, wrapped or clamped at the end. Of float64, one ``fma.rn`` after the
+    other from k = 0 on. Else the products, exact in float64, are added there to C from k = 0 on,
+    and rounded once to float32; the order and precision of the hardware are its own (9.7.14.5.14).
+    """
+    op = one.op
+    clamped = "satfinite" in op
+    shape = op[3] if len(op) > 3 else ""
+    if op[1:3] != ("sync", "aligned") or op[4:6] != ("row", "col"):
+        raise code.refuse(one)
+    kinds = [part for part in op[6:] if part != "satfinite"]
+    if len(kinds) != 4 or kinds[1] not in _SHAPES or shape not in _SHAPES[kinds[1]]:
+        raise code.refuse(one)
+    result, a, b, c = kinds
+    if result != _SUMS[a] or c != result or a != b or (clamped and result != "s32"):
+        raise code.refuse(one)
+    m, k = int(shape[1:].split("n")[0]), int(shape.split("k")[1])
+    step = 4 * _FACTORS[a].per
+    counts = (m // 4, m // 8 * k // step, k // step, m // 4)
+    groups = [code.parts(operand) for operand in one.operands]
+    if tuple(map(len, groups)) != counts:
+        raise code.refuse(one, f"it takes {counts} registers")
+    kind, bits = ("f64", "f64") if a == "f64" else (result, "b32")
+    targets = [_target(code, one, each, kind) for each in groups[0]]
+    left, right = ([code.source(one, x, bits) for x in group] for group in groups[1:3])
+    sums = [code.source(one, x, kind) for x in groups[3]]
+    return _product(code, one, (m, k, a, clamped), targets, left, right, sums)
+
+
+def _target(code: Code, one: Instruction, operand: Operand, kind: str) -> Register:
+    register = code.register(one, operand, kind)
+    if isinstance(operand, Name) or (register.type[0] == "f") != (kind[0] == "f"):
+        raise code.refuse(one)
+    return register
+
+
+def _product(
+    code: Code, one: Instruction, what: tuple[int, int, str, bool], targets: list[Register],
+    left: list[Source], right: list[Source], sums: list[Source],
+) -> Step:  # fmt: skip
+    """The step of an mma.
+
+    With g = lane // 4, t = lane % 4 and p elements in a register (PTX ISA, 9.7.14.5): register i of
+    A has row g + 8 (i % 2) of 16 (g of 8) and columns p t to p t + p - 1 of block i // 2, of 4 p;
+    of B column g and the same rows of block i; of C and D row g + 8 (i // 2), column 2 t + i % 2.
+    """
+    m, k, kind, clamped = what
+    factors = _FACTORS[kind]
+    block, rows = 4 * factors.per, m // 8
+    machine, values = code.machine, code.values
+    dtype = np.float64
+
+    def fragment(source: Source) -> Array:
+        """Elements of a register: (warps, g, p t)."""
+        bits = values[source.slot] if source.view is None else values[source.slot].view(source.view)
+        return factors.numbers(_by_warp(machine, bits).reshape(-1, 8, 4))
+
+    def multiply() -> None:
+        warps = len(_whole_warps(machine, one))
+        a = np.empty((k, warps, m, 1), dtype)
+        b = np.empty((k, warps, 1, 8), dtype)
+        for i, source in enumerate(left):
+            at, row = i // rows * block, i % rows * 8
+            a[at : at + block, :, row : row + 8, 0] = np.moveaxis(fragment(source), 2, 0)
+        for i, source in enumerate(right):
+            b[i * block : (i + 1) * block, :, 0] = np.moveaxis(fragment(source), 2, 0)
+        total = np.empty((warps, m, 8), dtype)
+        for i, source in enumerate(sums):
+            old = values[source.slot]
+            old = old if source.view is None else old.view(source.view)
+            total[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2] = _by_warp(machine, old).reshape(
+                -1, 8, 4
+            )
+        for x, y in zip(a, b, strict=True):
+            total = fma_f64(x, y, total) if kind == "f64" else total + x * y
+        done = _rounded(total, kind, clamped)
+        for i, target in enumerate(targets):
+            part = np.ascontiguousarray(done[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2])
+            values[target.slot] = part.reshape(machine.shape)
+        bad = _undefined(machine, (left, right, sums), rows)
+        for i, target in enumerate(targets):
+            machine.undefined[target.slot] = None
+            if bad is not None:
+                its = bad[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2].reshape(machine.shape)
+                machine.undefined[target.slot] = whole(its, KEPT[target.type])
+
+    return multiply
+
+
+def _undefined(machine: Machine, groups: Any, rows: int) -> Array | None:
+    """Where what an mma computes is undefined, (warps, m, 8): by its row, its column and C."""
+    undefined = machine.undefined
+    if all(undefined[source.slot] is None for group in groups for source in group):
+        return None
+    warps = machine.ctas * machine.threads // WARP
+    found = np.zeros((warps, 8 * rows, 8), bool)
+    for number, group in enumerate(groups):
+        for i, source in enumerate(group):
+            bits = undefined[source.slot]
+            if bits is None:
+                continue
+            bad: Array = _by_warp(machine, bits).reshape(warps, 8, 4) != 0
+            if number == 2:
+                found[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2] |= bad
+            elif number == 1:  # a column of B
+                found |= np.asarray(bad.any(axis=2))[:, None, :]
+            else:
+                found[:, i % rows * 8 : i % rows * 8 + 8] |= np.asarray(bad.any(axis=2))[:, :, None]
+    return found
+
+
+def _rounded(total: Array, kind: str, clamped: bool) -> Array:
+    """The sums as D has them; those of integers are exact in float64."""
+    if _SUMS[kind] == "f64":
+        return total
+    if _SUMS[kind] == "f32":
+        return total.astype(np.float32)
+    if clamped:
+        total = np.clip(total, -(2.0**31), 2.0**31 - 1)
+    return total.astype(np.int64).astype(np.uint32)
