@@ -419,6 +419,7 @@ COMMANDS_WITH_JSON = {
     "run": ["TN", *SIZES, "--kernel", "host"], "kernels": [], "doctor": [], "cache": [],
     "copy": ["--tensor", "(32,8):(8,1)", "--threads", "(32,1):(1,32)", "--atom", "ld.global"],
     "bench": ["NN", "--kernels", "host", "--sizes", "8"],
+    "trace": ["TN", *SIZES, "--kernel", "smem_tiled", "--dtype", "float32"],
 }  # fmt: skip
 
 
@@ -433,7 +434,7 @@ def test_json_says_its_version_and_every_key_is_documented(run, command):
 
 
 #: Keys below which are names that users chose, or that depend on a kernel.
-FREE = {"config", "terms", "options", "limits", "values", "source", "worst"}
+FREE = {"config", "terms", "options", "limits", "values", "source", "worst", "counts"}
 
 
 def keys(value) -> set[str]:

@@ -4,6 +4,9 @@ The interpreter notes each memory instruction of each warp with the addresses of
 (`cute_gemm.ptx`). Here they become requests, sectors and wavefronts by the model's rules of the
 hardware, and stand beside the rows of a report: what is compared are the instructions, which lanes
 take part in them, and where they go.
+
+Of neighbouring loads or stores of shared memory in PTX ptxas makes wider ones. Where the report has
+such and the PTX has not, the bytes of both are compared.
 """
 
 from __future__ import annotations
@@ -67,11 +70,26 @@ class Compared:
 def compare(rows: Iterable[AccessRow], execution: Execution) -> tuple[Compared, ...]:
     """Put what a report says of a launch and what was executed side by side."""
     said, done = predicted(rows), executed(execution)
-    return tuple(
-        Compared(kind, figure, said.get(kind, Counter())[figure], done.get(kind, Counter())[figure])
-        for kind in sorted(said.keys() | done.keys())
-        for figure in FIGURES[kind.space]
-    )
+    kinds = sorted(said.keys() | done.keys())
+    found: list[Compared] = []
+    for family in dict.fromkeys(kind[:4] for kind in kinds):
+        widths = [kind for kind in kinds if kind[:4] == family]
+        figures = [
+            Compared(kind, figure, *(each.get(kind, Counter())[figure] for each in (said, done)))
+            for kind in widths
+            for figure in FIGURES[kind.space]
+            # What counters show is something else of copies only.
+            if figure != "counted_wavefronts" or kind.instruction == "cp.async"
+        ]
+        split = any(one.figure == "requests" and one.difference for one in figures)
+        if split and len(widths) > 1 and family[1] == "shared":
+            both = (
+                sum(each[kind]["lanes"] * kind.bits // 8 for kind in widths if kind in each)
+                for each in (said, done)
+            )
+            figures = [Compared(Kind(*family, 0), "bytes", *both)]
+        found += figures
+    return tuple(found)
 
 
 def predicted(rows: Iterable[AccessRow]) -> dict[Kind, Counter[str]]:

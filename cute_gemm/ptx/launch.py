@@ -15,7 +15,7 @@ from cute_gemm.errors import PtxError
 from cute_gemm.ptx.access import shape_of
 from cute_gemm.ptx.code import Code
 from cute_gemm.ptx.machine import Machine
-from cute_gemm.ptx.memory import GlobalMemory, SharedMemory
+from cute_gemm.ptx.memory import GlobalMemory, Region, SharedMemory
 from cute_gemm.ptx.parser import BYTES, Instruction, Kernel, Variable, parse
 from cute_gemm.ptx.program import Program
 from cute_gemm.ptx.record import Accesses, Recorder
@@ -93,6 +93,8 @@ class Execution:
         The instructions, to which indices refer.
     steps
         Instructions that were executed, each for a batch of CTAs and lanes that went together.
+    regions
+        The buffers, as offsets from the first global address (`memory.GLOBAL`).
     accesses
         Memory instructions by warp; None unless they were asked for.
     counts
@@ -101,6 +103,7 @@ class Execution:
 
     kernel: Kernel
     steps: int
+    regions: tuple[Region, ...]
     accesses: Accesses | None
     counts: dict[str, int] | None
 
@@ -170,6 +173,7 @@ def run(
     return Execution(
         kernel,
         machine.steps,
+        tuple(memory.regions),
         recorder.accesses() if recorder else None,
         recorder.counts(kernel.instructions) if recorder else None,
     )

@@ -32,6 +32,9 @@ class Accesses:
     addresses
         The byte that each lane names, (requests, 32): a global address, or one in shared memory,
         from 0. A lane that does not take part has -1.
+    order
+        Number of the execution for all CTAs of a batch at once, (requests,): what a copy reads has
+        the number behind that of where it writes.
     """
 
     instruction: Array
@@ -39,6 +42,7 @@ class Accesses:
     warp: Array
     lanes: Array
     addresses: Array
+    order: Array
 
     def __len__(self) -> int:
         return len(self.instruction)
@@ -78,8 +82,8 @@ class Recorder:
 
     def accesses(self) -> Accesses:
         """All that was noted, a row for each warp with a lane that took part."""
-        parts: list[list[Array]] = [[], [], [], [], []]
-        for index, first, lanes, addresses in self._found:
+        parts: list[list[Array]] = [[], [], [], [], [], []]
+        for number, (index, first, lanes, addresses) in enumerate(self._found):
             ctas, warps = np.nonzero(lanes.any(axis=2))
             rows = lanes[ctas, warps]
             one = (
@@ -88,11 +92,12 @@ class Recorder:
                 warps.astype(np.int32),
                 rows,
                 np.where(rows, addresses[ctas, warps], -1),
+                np.full(len(ctas), number, np.int32),
             )
             for part, each in zip(parts, one, strict=True):
                 part.append(each)
         empty = np.zeros(0, np.int32), np.zeros((0, WARP), np.int64)
-        kinds = (empty[0], empty[0], empty[0], empty[1].astype(bool), empty[1])
+        kinds = (empty[0], empty[0], empty[0], empty[1].astype(bool), empty[1], empty[0])
         return Accesses(
             *(np.concatenate([kind, *part]) for kind, part in zip(kinds, parts, strict=True))
         )

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from cute_gemm import select
 from cute_gemm.api import Plan
+from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels import registry
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
@@ -212,13 +215,13 @@ class Case:
             C=_at(problem.C, c.offset),
         )
 
-    def plan(self, arch: str) -> Plan:
-        """The plan for such arrays, made where there are none."""
+    def plan(self, arch: str, gpu: Gpu | None = None) -> Plan:
+        """The plan for such arrays, made where there are none; on device 0, or for ``gpu``."""
         options = dict(self.more)
         if self.copy is not None:
             options["copy"] = self.copy
-        gpu = select.gpu_of_device(0)
-        choice = select.select(self.problem, arch, self.kernel, options, gpu)
+        place = gpu or select.gpu_of_device(0)
+        choice = select.select(self.problem, arch, self.kernel, options, place)
         return Plan(self.problem, "cpu", None, arch, choice)
 
 
@@ -415,6 +418,58 @@ def batches() -> Iterator[Case]:
         for step in range(2):
             shared = ("", "A", "B")[(number + step) % 3]
             yield replace(case, l=3, shared=shared, padded=bool((number + step) % 2))
+
+
+# On the host --------------------------------------------------------------------------------------
+
+
+def awkward_cases() -> list[Case]:
+    """Element-wise accesses, and 16-byte ones that reach beyond the end of a column."""
+    found = []
+    for case in (*small_cases([narrow], m=33, n=65, k=47), *small_cases([wide])):
+        if case.widths[0] == 16 and case.kernel == "sm80_pipeline":
+            case = replace(case, m=33, n=72, k=47)
+        found.append(case)
+    found += _ragged_ladder()
+    return [*found, *(replace(case, l=3) for case in found[::8])]
+
+
+def _ragged_ladder() -> Iterator[Case]:
+    """A ragged case of each tutorial kernel, and both stagings and other tiles of the last."""
+    sizes = {"m": 33, "n": 70, "k": 47}
+    for number, kernel in enumerate(LADDER):
+        name, op = types_of(kernel)[number % len(types_of(kernel))], OPS[number % 4]
+        yield replace(narrow(kernel, name, op), **sizes)
+        yield replace(wide(kernel, types_of(kernel)[0], op, None, "FC"[number % 2]), **sizes)
+    for name in ("float32", "float16"):
+        for op in ("NN", "TT"):  # one operand by cp.async, the other through registers
+            case = replace(wide("double_buffered", name, op, None, "F"), **sizes)
+            yield case
+            yield replace(case, more=(("skew", "xor"),))
+            yield replace(case, more=(("staging", "registers"),))
+            if name == "float32":
+                yield replace(case, widths=(4, 16, 16))
+                yield replace(case, more=(("tile", (128, 128, 8)),))
+                yield replace(case, more=(("tile", (128, 64, 16)), ("thread_tile", (8, 8))))
+
+
+def host_case(case: Case) -> Case:
+    """The case with the addresses that copies have: aligned, whatever the array's is."""
+    return _OnHost(**{name: getattr(case, name) for name in case.__dataclass_fields__})
+
+
+class _OnHost(Case):
+    def _place(self, *given: Any) -> Place:
+        return replace(super()._place(*given), offset=0)
+
+
+def matrix(place: Place, dtype: str, fill: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
+    """A matrix in a buffer of its leading dimension, or a batch of them."""
+    rows, columns = place.matrix if place.order == "C" else place.matrix[::-1]
+    buffer = np.zeros((place.l, rows, place.ld), DTYPES[dtype].numpy)
+    view = buffer[..., :columns] if place.order == "C" else buffer[..., :columns].swapaxes(1, 2)
+    view[...] = fill(view.shape)
+    return view if place.l != 1 else view[0]
 
 
 # Builds -------------------------------------------------------------------------------------------

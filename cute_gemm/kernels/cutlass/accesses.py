@@ -23,6 +23,7 @@ from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfi
 from cute_gemm.kernels.cutlass.maps import WARP
 from cute_gemm.kernels.cutlass.shared import Requests, fragment_loads, shared_stores
 from cute_gemm.kernels.staging import IN_VAIN
+from cute_gemm.model.gmem import bypasses_l1
 from cute_gemm.problem.dtypes import dtype
 from cute_gemm.problem.problem import GemmProblem, Matrix
 
@@ -117,28 +118,34 @@ class _Launch:
         return min(k, k_tile * step - (step - leftover if k_tile and leftover else 0))
 
     def _stores(self, name: str, load: GlobalAccess) -> list[Access]:
-        """Stores of k-tiles to shared memory."""
+        """Stores of k-tiles to shared memory.
+
+        The prologue writes zeros for what is not in the matrix, and for tiles beyond K; the main
+        loop leaves it out. Of copies through L1 it matters which lanes read.
+        """
         ahead = self.config.stages - 1
-        every = _shared(
-            name,
-            "store",
-            shared_stores(self.config, name),
-            mend=load.mend or OTHER_KERNEL,
-            source=load if ahead > 1 else None,
-        )
+        requests = shared_stores(self.config, name)
+        every = _shared(name, "store", requests, mend=load.mend or OTHER_KERNEL)
         if ahead == 1:
             return [replace(every, executions=self.ctas * (self.k_tiles + 1))]
-        rows, rest = load.matrix.shape[0], self.k_tiles - ahead
-        if rest <= 0 or rows % load.tile[0] == 0:
-            return [replace(every, executions=self.ctas * max(self.k_tiles, ahead))]
-        start = self._start(ahead)
-        guard = replace(
-            load, origin=(0, start), extents=(rows, self.problem.k - start), part="main loop"
-        )
-        return [
-            replace(every, executions=self.ctas * ahead, part="prologue"),
-            replace(every, guard=guard, part="main loop"),
-        ]
+        rows, k = load.matrix.shape[0], self.problem.k
+
+        def of(begin: int, end: int, part: str, zero_fill: bool) -> list[Access]:
+            guard = replace(load, origin=(0, begin), extents=(rows, end - begin), part=part)
+            one = replace(every, guard=guard, part=part, zero_fill=zero_fill)
+            return [one] if begin < end else []
+
+        cut = rows % load.tile[0] != 0
+        until = self._start(ahead) if cut else k
+        loop = of(until, k, "main loop", False)
+        part = "prologue" if loop else ""
+        if bypasses_l1(every.instruction, every.bits):
+            tiles = ahead if loop else max(self.k_tiles, ahead)
+            return [replace(every, executions=self.ctas * tiles, part=part), *loop]
+        first, beyond = self._start(1), self.ctas * max(0, ahead - self.k_tiles)
+        filled = [*of(0, first, part, True), *of(first, until, part, True)]
+        zeros = [replace(every, executions=beyond, part="zeros")] if beyond else []
+        return [*filled, *zeros, *loop]
 
     def _fragments(self, name: str) -> list[Access]:
         """Loads of fragments from shared memory."""

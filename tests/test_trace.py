@@ -1,0 +1,236 @@
+"""Kernels executed as they are emitted: results right, accesses as predicted, faults found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu.gemm_cases import Case, awkward_cases, host_case, matrix
+
+import cute_gemm as cg
+from cute_gemm.commands.cli import main
+from cute_gemm.errors import DeviceError, FaultError, OptionError
+from cute_gemm.toolchain.nvrtc import ptx
+from cute_gemm.toolchain.unit import TranslationUnit
+
+CASES = [host_case(case) for case in awkward_cases()]
+#: Every kernel, and of each some types, ops, widths, orders and batches.
+SPREAD = CASES[::5]
+
+AXPY = """
+extern "C" __global__ void axpy(float const* x, float* y, int n, float a) {
+  __shared__ float held[64];
+  int const i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) {
+    held[threadIdx.x] = x[i];
+    y[i] += a * held[threadIdx.x ^ OTHER];
+  }
+}
+"""
+
+
+def check(case: Case) -> None:
+    """Trace a case with a C that is read, and see that nothing but the elements of C changed."""
+    rng = np.random.default_rng(len(str(case)))
+    integers = case.t.integer
+
+    def fill(shape: tuple[int, ...]) -> np.ndarray:
+        return rng.integers(-128, 128, shape) if integers else rng.standard_normal(shape)
+
+    a, b, c = case.places
+    A, B = matrix(a, case.t.dtype, fill), matrix(b, case.t.dtype, fill)
+    C = matrix(c, case.t.out, fill)
+    plan = cg.plan(case.op, A, B, C, arch="sm_90a", backend="interpreter", **case.options)
+    trace = plan.trace(A, B, C, alpha=-7 if integers else -0.75, beta=1 if integers else 0.5)
+    assert trace.result is C or np.shares_memory(trace.result, C)
+    assert trace.verdict.ok, trace.verdict
+    assert not trace.differences, "\n".join(map(str, trace.differences))
+    assert trace.agrees
+
+
+@pytest.mark.parametrize("case", SPREAD, ids=str)
+def test_executed_as_predicted(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("case", [case for case in CASES if case not in SPREAD], ids=str)
+def test_every_kernel_is_executed_as_predicted(case: Case) -> None:
+    check(case)
+
+
+def operands(dtype: str = "float32") -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    return rng.standard_normal((70, 37)).astype(dtype), rng.standard_normal((37, 45)).astype(dtype)
+
+
+def test_the_interpreter_is_a_backend() -> None:
+    A, B = operands()
+    C = cg.gemm("NN", A, B, kernel="bank_free", backend="interpreter")
+    assert isinstance(C, np.ndarray) and C.shape == (70, 45)
+    assert np.allclose(C, A @ B, atol=1e-5)
+    C[...] = 2
+    assert cg.gemm("NN", A, B, C, alpha=0.5, beta=3, kernel="naive", backend="interpreter") is C
+    assert np.allclose(C, 0.5 * (A @ B) + 6, atol=1e-5)
+    with pytest.raises(OptionError, match="kernel 'host' is not compiled, and backend='interp"):
+        cg.gemm("NN", A, B, kernel="host", backend="interpreter")
+    with pytest.raises(OptionError, match="backend='gpu' is unknown; expected 'auto', 'cuda'"):
+        cg.gemm("NN", A, B, backend="gpu")  # type: ignore[arg-type]
+
+
+def test_bit_for_bit_what_the_instructions_give() -> None:
+    """One FMA after another, in the order of k: float32 rounds after each."""
+    A, B = operands()
+    C = cg.gemm("NN", A, B, kernel="naive", backend="interpreter")
+    sums = np.zeros((70, 45), np.float32)
+    for k in range(37):  # a product of float32 is exact in float64, and so is the sum's rounding
+        product = A[:, k, None].astype(np.longdouble) * B[None, k, :].astype(np.longdouble)
+        sums = (product + sums).astype(np.float32)
+    assert np.array_equal(C, sums)
+
+
+def test_what_a_trace_says() -> None:
+    A, B = operands("float16")
+    plan = cg.plan("NN", A, B, kernel="sm80_pipeline", arch="sm_80", backend="cpu")
+    trace = plan.trace(A, B, beta=0.0)
+    assert repr(trace) == f"<Trace: {plan.symbol}: 0 figures differ>"
+    said = trace.to_dict()
+    assert said["agrees"] and said["symbol"] == plan.symbol
+    assert json.loads(trace.to_json())["figures"] == said["figures"]
+    assert any("mma.sync" in opcode for opcode in trace.counts)
+    text = str(trace)
+    assert "no difference" in text and "3,150 elements of C are within" in text
+    assert "Predicted and executed" in trace.to_html()
+
+
+def test_requests_lane_by_lane() -> None:
+    A, B = np.ones((64, 40), "f4"), np.ones((40, 64), "f4")
+    trace = cg.plan("NN", A, B, kernel="naive", arch="sm_80", backend="cpu").trace(A, B)
+    first = trace.requests("A", cta=0, warp=1)[0]
+    # A warp lies along n: all lanes read the same element of A's second row.
+    assert (first.instruction, first.bits) == ("ld.global", 32)
+    assert set(first.offsets.tolist()) == {40 * 4} and first.elements is not None
+    assert first.elements.tolist() == [[1, 0]] * 32
+    assert "A(1,0)" in str(first.table()) and "<svg" in first.picture()
+    second = trace.requests("B", warp=1)[1]
+    assert second.elements is not None
+    assert second.elements[:3].tolist() == [[0, 1], [1, 1], [2, 1]]  # B is (N,K)
+    with pytest.raises(OptionError, match="operand='D' is unknown; expected A, B, C or shared"):
+        trace.requests("D")
+    with pytest.raises(OptionError, match="cta=99, warp=0 accessed nothing; expected CTAs 0 to 3"):
+        trace.requests("A", cta=99)
+
+    tiled = cg.plan("TT", A.T, B.T, kernel="smem_tiled", arch="sm_80", backend="cpu")
+    shared = tiled.trace(A.T, B.T).requests("shared")[0]
+    assert shared.elements is None and "bank" in str(shared.table())
+
+
+def test_a_trace_is_of_host_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cute_gemm import executable
+
+    A, B = operands()
+    plan = cg.plan("NN", A, B, kernel="naive", backend="cpu")
+    read = executable.read
+
+    class There:
+        def __getattr__(self, name: str) -> Any:
+            return 0 if name == "device" else getattr(read(A, "A"), name)
+
+    monkeypatch.setattr(executable, "read", lambda x, name: There())
+    monkeypatch.setattr(executable.Executable, "_check", lambda *_: None)
+    with pytest.raises(DeviceError, match="a trace is of host arrays"):
+        plan.trace(A, B)
+
+
+def test_the_command(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    words = ["trace", "NN", "-m", "70", "-n", "45", "-k", "37", "--dtype", "float32", "--kernel"]
+    page = tmp_path / "trace.html"
+    access = ["--access", "B", "--warp", "1", "--html", str(page)]
+    assert main([*words, "smem_tiled", "--beta", "2", *access]) == 0
+    out = capsys.readouterr().out
+    assert "no difference" in out and "B(" in out and "ld.shared" in out
+    assert "<svg" in page.read_text() and "Request" in page.read_text()
+    assert main([*words, "smem_tiled", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["agrees"] and all(one["difference"] == 0 for one in said["figures"])
+    assert main([*words, "smem_tiled", "--access", "A", "--request", "9999"]) == 2
+    assert "--request 9999 is none of the" in capsys.readouterr().err
+    assert main(["trace", "--dtype", "float32"]) == 2
+    assert "OP is missing; expected NN, NT, TN or TT, or --ptx FILE" in capsys.readouterr().err
+    assert main([*words, "host"]) == 2
+    assert "is not compiled" in capsys.readouterr().err
+
+
+def test_a_wrong_prediction_is_a_difference(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from cute_gemm.kernels.simt.ladder import Naive
+
+    accesses = Naive.accesses
+    monkeypatch.setattr(Naive, "accesses", lambda *a, **k: accesses(*a, **k)[1:])
+    words = ["-m", "32", "-n", "32", "-k", "8", "--dtype", "float32", "--kernel", "naive"]
+    assert main(["trace", "NN", *words]) == 1
+    assert "3 of 9 figures differ" in capsys.readouterr().out
+
+
+@pytest.fixture
+def axpy(tmp_path: Path) -> dict[str, str]:
+    """A kernel of one's own, right and with a race."""
+    found = {}
+    for name, other in (("right", "0"), ("race", "32")):
+        path = tmp_path / f"{name}.ptx"
+        path.write_text(ptx(TranslationUnit(AXPY.replace("OTHER", other), "axpy"), "sm_80"))
+        found[name] = str(path)
+    return found
+
+
+def test_a_kernel_of_ones_own(
+    axpy: dict[str, str], capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    x = np.arange(1, 301, dtype=np.float32)
+    np.save(tmp_path / "x.npy", x)
+    launch = ["--grid", "5", "--block", "64", "--arg", f"x={tmp_path}/x.npy"]
+    rest = ["--arg", "y=float32:300", "--arg", "300", "--arg", "0.5", "--save", str(tmp_path / "o")]
+    assert main(["trace", "--ptx", axpy["right"], *launch, *rest]) == 0
+    out = capsys.readouterr().out
+    assert "y       float32   300                  300" in out and "x ld.global" in out
+    y = np.load(tmp_path / "o" / "y.npy")
+    again = np.random.default_rng(0).standard_normal((300,), np.float32)
+    assert np.array_equal(y, again + np.float32(0.5) * x)
+
+    assert main(["trace", "--ptx", axpy["right"], *launch, *rest, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["arrays"][1] == {"name": "y", "dtype": "float32", "shape": [300], "changed": 300}
+    stores = next(one for one in said["accesses"] if one["instruction"] == "st.global")
+    assert (stores["operand"], stores["requests"], stores["sectors"]) == ("y", 10, 38)
+
+    for bad, said in (("y=float33:3", "float33"), ("z", "--arg 'z' is no argument; expected A=")):
+        assert main(["trace", "--ptx", axpy["right"], "--arg", bad]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["trace", "--ptx", axpy["right"], "--grid", "a"]) == 2
+    assert "--grid 'a' does not fit; expected one to three extents" in capsys.readouterr().err
+
+
+def test_faults_are_findings(axpy: dict[str, str], capsys: pytest.CaptureFixture) -> None:
+    launch = ["--grid", "5", "--block", "64", "--arg", "x=float32:300"]
+    assert main(["trace", "--ptx", axpy["race"], *launch, "--arg", "y=float32:300", "--arg", "300",
+                 "--arg", "0.5", "--json"]) == 1  # fmt: skip
+    found = capsys.readouterr()
+    assert json.loads(found.out)["fault"]["kind"] == "race" and "race" in found.err
+    assert main(["trace", "--ptx", axpy["right"], *launch, "--arg", "y=float32:299", "--arg", "300",
+                 "--arg", "0.5"]) == 1  # fmt: skip
+    said = capsys.readouterr().err
+    assert "out of bounds" in said and "1 bytes behind the end of y" in said and "thread 43" in said
+
+
+def test_a_plan_that_reads_outside_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    A, B = operands()
+    plan = cg.plan("NN", A, B, kernel="naive", arch="sm_80", backend="cpu")
+    wrong = plan.ptx.replace("setp.ge.s32", "setp.eq.s32")
+    assert wrong != plan.ptx
+    monkeypatch.setitem(plan.__dict__, "ptx", wrong)
+    with pytest.raises(FaultError, match="out of bounds"):
+        plan.trace(A, B)
