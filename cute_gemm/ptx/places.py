@@ -68,8 +68,10 @@ class Place:
 
     def _executing(self, values: Array) -> Array:
         """Values of lanes that execute."""
-        mask = self.machine.mask
-        return values if mask is None else np.broadcast_to(values, self.machine.shape)[mask]
+        machine = self.machine
+        if machine.mask is None:
+            return values
+        return np.asarray(np.broadcast_to(values, machine.shape)[machine.lanes()])
 
     def addresses(self) -> Array:
         """The addresses as the text has them, of all lanes."""

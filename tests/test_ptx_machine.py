@@ -1,0 +1,342 @@
+"""Divergence, barriers, asynchronous copies, the record of accesses, and faults."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ptx_text import launch, text
+
+from cute_gemm.errors import FaultError, GemmError
+from cute_gemm.ptx import Buffer, run
+
+LANES = np.arange(64, dtype=np.uint32)
+NOTHING = np.zeros(64, np.uint32)
+
+
+# Control flow -------------------------------------------------------------------------------------
+
+
+def test_loops_that_end_at_other_times_in_each_lane():
+    """Steps of the Collatz sequence: a branch in a loop, and as many turns as the lane needs."""
+    body = """ld.global.u32 %r20, [%d4]; mov.u32 %r21, 0;
+    LOOP: setp.le.u32 %p1, %r20, 1; @%p1 bra DONE;
+    and.b32 %r22, %r20, 1; setp.eq.b32 %p2, %r22, 0; @%p2 bra EVEN;
+    mad.lo.s32 %r20, %r20, 3, 1; bra.uni NEXT;
+    EVEN: shr.u32 %r20, %r20, 1;
+    NEXT: add.s32 %r21, %r21, 1; bra LOOP;
+    DONE: st.global.u32 [%d5], %r21;"""
+
+    def steps(n):
+        count = 0
+        while n > 1:
+            n, count = (n // 2 if n % 2 == 0 else 3 * n + 1), count + 1
+        return count
+
+    given = np.arange(512, dtype=np.uint32)
+    for grid in (1, 4):
+        got = launch(text(body), given, np.zeros(512, np.uint32), grid=grid, lanes=256)
+        assert got.tolist() == [steps(n) for n in range(512)]
+
+
+def test_lanes_that_end_leave_the_others_alone():
+    body = """mov.u32 %r20, 5; setp.gt.u32 %p1, %r2, 9; @%p1 ret; and.b32 %r21, %r2, 1;
+    setp.eq.b32 %p2, %r21, 0; @%p2 mov.u32 %r20, %r2; @!%p2 add.s32 %r20, %r20, %r2;
+    st.global.u32 [%d5], %r20;"""
+    got = launch(text(body), LANES, NOTHING)
+    assert got[:10].tolist() == [0, 6, 2, 8, 4, 10, 6, 12, 8, 14] and not got[10:].any()
+
+
+def test_ctas_that_go_apart():
+    body = """mov.u32 %r20, 0; mov.u32 %r21, 0;
+    LOOP: setp.ge.u32 %p1, %r21, %r4; @%p1 bra DONE; add.s32 %r20, %r20, %r5;
+    add.s32 %r21, %r21, 1; bar.sync 0; bra LOOP; DONE: st.global.u32 [%d5], %r20;"""
+    for lanes in (8, 24, 16384):
+        got = launch(text(body), LANES, NOTHING, grid=8, lanes=lanes)
+        assert got.tolist() == [i * (i // 8) for i in range(64)]
+
+
+def test_a_register_keeps_what_a_lane_had_through_the_other_ways():
+    body = """setp.lt.u32 %p1, %r2, 7; mov.u32 %r20, 1; @%p1 bra A; mov.u32 %r20, %r2;
+    mov.u32 %r30, 9; bra.uni B; A: mov.u32 %r21, 100; add.s32 %r20, %r20, %r21;
+    B: st.global.u32 [%d5], %r20;"""
+    got = launch(text(body), LANES, NOTHING)
+    assert got.tolist() == [101] * 7 + list(range(7, 64))
+
+
+def test_threads_and_ctas_of_three_dimensions():
+    names = ("%tid.x", "%tid.y", "%tid.z", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%laneid")
+    moves = "".join(f"mov.u32 %r{20 + i}, {name};" for i, name in enumerate(names))
+    code = text(f"""{moves} mov.u32 %r30, %nctaid.x; mov.u32 %r31, %ntid.y;
+    mad.lo.s32 %r40, %r25, 2, %r24; mad.lo.s32 %r40, %r40, 3, %r23;
+    mad.lo.s32 %r41, %r22, 2, %r21; mad.lo.s32 %r41, %r41, 4, %r20;
+    mad.lo.s32 %r42, %r40, 24, %r41; mul.wide.s32 %d20, %r42, 4; add.s64 %d20, %d2, %d20;
+    mad.lo.s32 %r43, %r30, 10, %r31; mad.lo.s32 %r43, %r43, 100, %r26;
+    st.global.u32 [%d20], %r43;""")
+    out = np.zeros((12, 24), np.uint32)
+    run(code, "k", (3, 2, 2), (4, 2, 3), 0, [Buffer(out.copy(), "in"), Buffer(out, "out"), 0])
+    assert (out == 3200 + np.arange(24)).all()
+
+
+def test_barriers_and_shared_memory_of_each_cta():
+    body = """st.shared.u32 [%r8], %r5; bar.sync 0; xor.b32 %r20, %r6, 12; add.s32 %r20, %r20, %r7;
+    ld.shared.u32 %r21, [%r20]; st.global.u32 [%d5], %r21;"""
+    got = launch(text(body), LANES, NOTHING, grid=4)
+    assert (got == (LANES ^ 3)).all()
+
+
+def test_a_barrier_that_reduces():
+    body = """ld.global.u32 %r20, [%d4]; setp.ne.b32 %p1, %r20, 0; bar.red.and.pred %p2, 0, %p1;
+    bar.red.or.pred %p3, 0, %p1; selp.u32 %r21, 1, 0, %p2; selp.u32 %r22, 2, 0, %p3;
+    add.s32 %r21, %r21, %r22; st.global.u32 [%d5], %r21;"""
+    given = np.repeat([1, 0, 1, 0], 16).astype(np.uint32)
+    given[20] = 1
+    got = launch(text(body), given, NOTHING, grid=4)
+    assert got.reshape(4, 16).tolist() == [[3] * 16, [2] * 16, [3] * 16, [0] * 16]
+
+
+# Asynchronous copies ------------------------------------------------------------------------------
+
+COPY = "cp.async.ca.shared.global [%r8], [%d4], 4; cp.async.commit_group;"
+READ = "ld.shared.u32 %r21, [%r8]; st.global.u32 [%d5], %r21;"
+
+
+def test_a_copy_lands_when_it_is_waited_for():
+    body = f"st.shared.u32 [%r8], 77; {COPY} WAIT; {READ}"
+    waited = launch(
+        text(body.replace("WAIT", "cp.async.wait_group 0")), LANES, NOTHING, watch=False
+    )
+    assert (waited == LANES).all()
+    waited = launch(text(body.replace("WAIT", "cp.async.wait_all")), LANES, NOTHING, watch=False)
+    assert (waited == LANES).all()
+    for missing in ("bar.sync 0", "cp.async.wait_group 1"):
+        early = launch(text(body.replace("WAIT", missing)), LANES, NOTHING, watch=False)
+        assert (early == 77).all()
+        with pytest.raises(FaultError, match="asynchronous copy, not waited for") as caught:
+            launch(text(body.replace("WAIT", missing)), LANES, NOTHING)
+        assert caught.value.kind == "in flight"
+
+
+def test_groups_of_lanes_that_commit_differently():
+    """Half of the lanes commit twice: waiting for all but one, these have the first copy."""
+    body = """st.shared.u32 [%r8], 77; st.shared.u32 [%r8+1024], 78;
+    cp.async.ca.shared.global [%r8], [%d4], 4; cp.async.commit_group;
+    setp.lt.u32 %p1, %r2, 32; @%p1 bra LAST;
+    cp.async.ca.shared.global [%r8+1024], [%d4], 4; cp.async.commit_group;
+    LAST: cp.async.wait_group 1; ld.shared.u32 %r20, [%r8]; ld.shared.u32 %r21, [%r8+1024];
+    mad.lo.s32 %r20, %r20, 1000, %r21; st.global.u32 [%d5], %r20;"""
+    got = launch(text(body), LANES, NOTHING, watch=False)
+    assert (got == np.where(LANES < 32, 77078, LANES * 1000 + 78)).all()
+
+
+def test_a_copy_of_fewer_bytes_fills_with_zeros_and_reads_no_more():
+    body = """and.b32 %r20, %r2, 15; min.u32 %r20, %r20, 8; mul.lo.s32 %r21, %r2, 8;
+    add.s32 %r21, %r21, %r7; st.shared.v2.u32 [%r21], {7, 7};
+    cp.async.ca.shared.global [%r21], [%d4], 8, %r20; cp.async.wait_all;
+    ld.shared.v2.u32 {%r22, %r23}, [%r21]; st.global.v2.u32 [%d5], {%r22, %r23};"""
+    given = np.random.default_rng(0).integers(0, 256, (17, 8), dtype=np.uint8)
+    given[16] = 99
+    got = launch(text(body, step=8), given[:16], np.zeros((16, 8), np.uint8), block=16)
+    for lane in range(16):
+        size = min(lane, 8)
+        assert got[lane, :size].tolist() == given[lane, :size].tolist()
+        assert not got[lane, size:].any()
+    # One lane more: its bytes are behind the buffer, and with the size 0 it does not read them.
+    code = text(body.replace("min.u32", "setp.lt.u32 %p1, %r2, 16; @!%p1 mov.u32 %r20, 0; min.u32"),
+                step=8)  # fmt: skip
+    launch(code, given[:16], np.zeros((17, 8), np.uint8), block=17)
+    with pytest.raises(FaultError, match="out of bounds: 1 bytes behind the end of in"):
+        launch(code.replace("mov.u32 %r20, 0", "mov.u32 %r20, 3"), given[:16],
+               np.zeros((17, 8), np.uint8), block=17)  # fmt: skip
+
+
+# Faults -------------------------------------------------------------------------------------------
+
+#: kind -> (body, the instruction that is blamed, thread, what is said)
+FAULTS = {
+    "out of bounds": (
+        "setp.eq.s32 %p1, %r2, 41; @%p1 add.s64 %d4, %d4, 92; ld.global.u32 %r20, [%d4];"
+        "st.global.u32 [%d5], %r20;",
+        "ld.global.u32", 41, "at address 0x.*: out of bounds: 1 bytes behind the end of in",
+    ),
+    "out of bounds, before": (
+        "st.global.u32 [%d5+-8], %r2;", "st.global.u32", 0, "out of bounds: 8 bytes before out",
+    ),
+    "out of bounds, nowhere": (
+        "ld.global.u32 %r20, [%d3];", "ld.global.u32", 0, "far from every buffer",
+    ),
+    "out of bounds, shared": (
+        "st.shared.u32 [%r8+4000], %r2;", "st.shared.u32", 24, "has 4096 bytes of shared memory",
+    ),
+    "misaligned": (
+        "add.s64 %d4, %d4, 2; ld.global.u32 %r20, [%d4];", "ld.global.u32", 0,
+        "misaligned: 4 bytes need a multiple of 4",
+    ),
+    "misaligned, vector": (
+        "st.shared.v4.u32 [%r8], {%r2, %r2, %r2, %r2};", "st.shared", 1, "a multiple of 16",
+    ),
+    "uninitialised": (
+        "ld.shared.u32 %r20, [%r8]; add.s32 %r20, %r20, 1; st.global.u32 [%d5], %r20;",
+        "st.global.u32", 0, "what is stored comes of .*shared memory that nobody has set",
+    ),
+    "uninitialised, some": (
+        "setp.lt.u32 %p1, %r2, 50; @%p1 st.shared.u32 [%r8], 1; bar.sync 0;"
+        "ld.shared.u32 %r20, [%r8]; mov.u32 %r21, %r20; setp.eq.s32 %p2, %r21, 0;"
+        "@%p2 bra L; st.global.u32 [%d5], 0; L:",
+        "@%p2 bra L", 50, "where the thread goes comes of",
+    ),
+    "uninitialised, register": (
+        "setp.lt.u32 %p1, %r2, 50; @%p1 mov.u32 %r20, 3; st.global.u32 [%d5], %r20;",
+        "st.global.u32", 50, "comes of a register",
+    ),
+    "uninitialised, address": (
+        "setp.lt.u32 %p1, %r2, 50; @%p1 mov.u32 %r20, %r8; ld.shared.u32 %r21, [%r20];",
+        "ld.shared.u32", 50, "its address comes of a register",
+    ),
+    "race": (
+        "st.shared.u32 [%r8], %r2; xor.b32 %r20, %r6, 4; add.s32 %r20, %r20, %r7;"
+        "ld.shared.u32 %r21, [%r20];", "ld.shared.u32", 0, "no barrier is between",
+    ),
+    "race, write after read": (
+        "st.shared.u32 [%r8], %r2; bar.sync 0; xor.b32 %r20, %r6, 4; add.s32 %r20, %r20, %r7;"
+        "ld.shared.u32 %r21, [%r20]; st.shared.u32 [%r8], 8;", "st.shared.u32 [%r8], 8", 0,
+        "no barrier is between",
+    ),
+    "race, two writers": (
+        "and.b32 %r20, %r6, 15; add.s32 %r20, %r20, %r7; st.shared.u32 [%r20], %r2;",
+        "st.shared.u32", 0, "another thread wrote or read",
+    ),
+    "barrier": (
+        "setp.lt.u32 %p1, %r2, 40; @%p1 bra L; bar.sync 0; L: st.global.u32 [%d5], 1;",
+        "bar.sync", 0, "the others of its CTA wait here, it has ended",
+    ),
+    "barrier, two": (
+        "setp.lt.u32 %p1, %r2, 40; @%p1 bra L; bar.sync 0; bra M; L: add.s32 %r20, %r2, 1;"
+        "bar.sync  0; M: st.global.u32 [%d5], 1;", "bar.sync", 0, "it waits at line",
+    ),
+    "divergent, ldmatrix": (
+        "st.shared.u32 [%r8], %r2; bar.sync 0; setp.lt.u32 %p1, %r2, 40; mov.u32 %r21, %r7;"
+        "@%p1 ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r20}, [%r21];", "@%p1 ldmatrix", 40,
+        "this thread of the warp does not execute it",
+    ),
+    "in flight": (
+        f"{COPY} st.shared.u32 [%r8], 3;", "st.shared.u32", 0, "asynchronous copy, not waited for",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_faults_name_the_instruction_the_cta_the_thread_and_the_address(kind):
+    body, part, thread, said = FAULTS[kind]
+    body = body.replace(";", ";\n")
+    code = text(body)
+    with pytest.raises(FaultError, match=said) as caught:
+        launch(code, LANES, NOTHING)
+    assert caught.value.kind == kind.split(",")[0] and isinstance(caught.value, GemmError)
+    line = code[: code.index(body) + body.index(part)].count("\n") + 1
+    assert caught.value.line == line
+    assert f"line {line}: " in str(caught.value)
+    assert f"CTA (0, 0, 0), thread {thread}" in str(caught.value)
+
+
+def test_a_shuffle_with_lanes_that_do_not_come():
+    body = """setp.lt.u32 %p1, %r2, 40; @%p1 bra L; bra M;
+    L: shfl.sync.down.b32 %r20, %r2, 1, 31, -1; M:"""
+    with pytest.raises(FaultError, match="names lanes that do not execute it") as caught:
+        launch(text(body), LANES, NOTHING)
+    assert caught.value.kind == "divergent" and "thread 32" in str(caught.value)
+    launch(text(body.replace("40", "32")), LANES, NOTHING)
+
+
+def test_the_cta_of_a_fault():
+    body = "setp.eq.s32 %p1, %r5, 61; @%p1 add.s64 %d5, %d5, 8192; st.global.u32 [%d5], 1;"
+    for lanes in (8, 16384):
+        with pytest.raises(FaultError, match=r"CTA \(7, 0, 0\), thread 5 at address 0x"):
+            launch(text(body), LANES, NOTHING, grid=8, lanes=lanes)
+
+
+def test_waits_that_never_end():
+    code = text("L: ld.global.u32 %r20, [%d4]; setp.ne.b32 %p1, %r20, 9999; @%p1 bra L;")
+    with pytest.raises(FaultError, match="has not ended after 1000 instructions") as caught:
+        launch(code, LANES, NOTHING, most_steps=1000)
+    assert caught.value.kind == "endless"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # What nobody has set is read, and nothing comes of it.
+        "ld.shared.u32 %r20, [%r8]; mul.lo.s32 %r21, %r20, 3; st.shared.u32 [%r8], %r21;",
+        "setp.lt.u32 %p1, %r2, 9; ld.shared.u32 %r20, [%r8]; selp.b32 %r20, %r2, 5, %p1;"
+        "st.global.u32 [%d5], %r20;",
+        # The other half of a word is defined, and that alone is used.
+        "st.shared.u16 [%r8+2], %r2; ld.shared.u32 %r20, [%r8]; shr.u32 %r20, %r20, 16;"
+        "st.global.u32 [%d5], %r20;",
+        "st.shared.u16 [%r8], %r2; ld.shared.u32 %r20, [%r8]; and.b32 %r20, %r20, 65535;"
+        "st.global.u32 [%d5], %r20;",
+        "st.shared.u16 [%r8], %r2; ld.shared.u32 %r20, [%r8]; mov.b32 {%h1, %h2}, %r20;"
+        "cvt.u32.u16 %r21, %h1; st.global.u32 [%d5], %r21;",
+        # A thread reads and writes its own bytes, and those of others behind a barrier.
+        "st.shared.u32 [%r8], %r2; ld.shared.u32 %r20, [%r8]; st.shared.u32 [%r8], 5;"
+        "bar.sync 0; xor.b32 %r21, %r6, 4; add.s32 %r21, %r21, %r7; ld.shared.u32 %r20, [%r21];"
+        "st.global.u32 [%d5], %r20;",
+        "st.shared.u8 [%r8], 1; bar.sync 0; ld.shared.u8 %r20, [space]; st.global.u32 [%d5], %r20;",
+    ],
+)
+def test_what_is_no_fault(body):
+    launch(text(body), LANES, NOTHING)
+
+
+def test_elements_alone_are_written_and_what_is_between_may_be_read():
+    whole = np.arange(64 * 4, dtype=np.uint32)
+    steps = """mul.lo.s32 %r20, %r2, 16; cvt.u64.u32 %d20, %r20; add.s64 %d20, %d20, %d2;
+    ld.global.u32 %r21, [%d20+4]; st.global.u32 [%d20], %r21;"""
+    target = whole.copy()[::4]
+    run(text(steps), "k", (1,), (63,), 0, [0, Buffer(target, "C"), 0])
+    assert target[63] == 252 and (target[:63] == 0xFFFFFFFF).all()
+    with pytest.raises(FaultError, match="4 of C, between its elements"):
+        run(text(steps.replace("st.global.u32 [%d20]", "st.global.u32 [%d20+4]")), "k", (1,), (63,),
+            0, [0, Buffer(target, "C"), 0])  # fmt: skip
+
+
+def test_addresses_are_as_aligned_as_asked_for():
+    body = "cvt.u32.u64 %r20, %d5; st.global.u32 [%d5], %r20;"
+    for residue in (0, 4, 12, 128):
+        out = NOTHING.copy()
+        run(text(body), "k", (1,), (64,), 0, [Buffer(LANES, "in"), Buffer(out, "out", residue), 0])
+        assert (out % 256 == (residue + 4 * LANES) % 256).all()
+
+
+# The record ---------------------------------------------------------------------------------------
+
+
+def test_the_record_has_every_access_of_every_warp():
+    body = """setp.lt.u32 %p1, %r2, 33; @!%p1 bra L; ld.global.u32 %r20, [%d4+4];
+    L: st.shared.u16 [%r8], %r2; @%p1 st.global.u32 [%d5], %r2;"""
+    code = text(body)
+    given = np.zeros(128, np.uint32)
+    out = np.zeros(128, np.uint32)
+    done = run(code, "k", (2,), (64,), 0, [Buffer(given, "in"), Buffer(out, "out"), 0], record=True)
+    found, names = done.accesses, ["".join(one.op[:2]) for one in done.kernel.instructions]
+    assert found is not None and done.counts is not None
+    loads = found.of(names.index("ldglobal"))
+    assert loads.cta.tolist() == [0, 0, 1, 1] and loads.warp.tolist() == [0, 1, 0, 1]
+    assert loads.lanes.sum(axis=1).tolist() == [32, 1, 32, 1]
+    assert (loads.addresses[0] == loads.addresses[0, 0] + 4 * np.arange(32)).all()
+    assert (loads.addresses[1, 1:] == -1).all()
+    assert loads.addresses[2, 0] == loads.addresses[0, 0] + 4 * 64
+    stores = found.of(names.index("stshared"))
+    assert stores.lanes.all() and (stores.addresses[1] == 4 * (32 + np.arange(32))).all()
+    assert len(found.of(names.index("stglobal"))) == 4
+    assert done.counts["ld.global.u32"] == 4 and done.counts["st.shared.u16"] == 4
+    assert done.counts["bra"] == 4
+    assert len(found) == 12
+
+
+def test_the_record_of_the_rows_of_ldmatrix():
+    body = """st.shared.u32 [%r8], 0; st.shared.u32 [%r8+128], 0; bar.sync 0; and.b32 %r20, %r2, 7;
+    mul.lo.s32 %r20, %r20, 16; add.s32 %r20, %r20, %r7;
+    ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r21, %r22}, [%r20];"""
+    done = run(text(body), "k", (1,), (32,), 0, [0, 0, 0], record=True)
+    index = [one.op[0] for one in done.kernel.instructions].index("ldmatrix")
+    (rows,) = done.accesses.of(index).addresses
+    assert rows[:16].tolist() == [16 * (i % 8) for i in range(16)] and (rows[16:] == -1).all()
