@@ -196,6 +196,24 @@ def test_an_empty_product_and_alpha_zero_read_nothing():
     assert verify(plan.problem, A, B, C, C=before, alpha=0, beta=0.75).ok
 
 
+@pytest.mark.parametrize("op", ["CN", "NC", "CC", "CT"])
+@pytest.mark.parametrize("kernel", ["naive", "warp_tiled"])
+def test_the_conjugate_is_of_the_operand_that_is_meant(kernel, op):
+    check(Case(kernel, "complex64", op, "tails"))
+
+
+@pytest.mark.parametrize("kernel", ["naive", "sm80_pipeline"])
+def test_scalars_are_read_where_they_are(kernel):
+    """BLAS's device pointer mode: both in memory, beside arguments that say something else."""
+    case = Case(kernel, "float32", "NT", "tails")
+    plan = case.plan()
+    A, B, before = case.arrays()
+    C = case.arrays()[2]
+    places = {"alpha_ptr": np.float32([2.5]), "beta_ptr": np.float32([-0.5])}
+    execute(plan, A, B, C, 7, 9, places=places)
+    assert verify(plan.problem, A, B, C, C=before, alpha=2.5, beta=-0.5).ok
+
+
 @pytest.mark.parametrize("kernel", ["smem_tiled", "double_buffered", "sm80_pipeline"])
 def test_a_barrier_that_is_missing_is_found(kernel):
     """The emitted text without one of its barriers."""

@@ -1,0 +1,330 @@
+"""Known ways to break a kernel, each of which a test without a GPU has to notice.
+
+``python tests/mutants.py`` makes a copy of the project, breaks one thing in it at a time, and runs the
+tests that execute the kernels concerned as they are emitted. It prints the first test that fails for
+each, and exits with 1 if one is not noticed. ``--only REGEX`` chooses,
+``--jobs N`` runs as many at a time, ``--list`` shows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What executes the kernels; ``-k`` chooses among its cases by the kernels' names.
+TESTS = ("tests/test_ptx_gemm.py", "tests/test_trace.py")
+
+_TILED = "smem_tiled or bank_free"
+_ASYNC = "double_buffered or sm80_pipeline"
+_MMA = "sm80_pipeline or tensor_core"
+
+
+class Mutant(NamedTuple):
+    """One thing that is broken: in ``file``, ``old`` (there once) becomes ``new``.
+
+    ``kernels``: the ``-k`` expression of what it concerns.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    kernels: str
+
+
+def _t(name: str, file: str, old: str, new: str, kernels: str) -> Mutant:
+    return Mutant(name, f"templates/{file}", old, new, kernels)
+
+
+def _p(name: str, file: str, old: str, new: str, kernels: str) -> Mutant:
+    return Mutant(name, f"cute_gemm/{file}", old, new, kernels)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # Copies to shared memory
+    _t("a cut vector is filled with what lies behind it", "common/copy.cuh",
+       "i < valid ? src[i] : Element(0)", "src[i]", _ASYNC),
+    _t("a vector outside the matrix is read", "common/copy.cuh",
+       "int const size = valid > 0 ? kBytes : 0;", "int const size = kBytes;", _ASYNC),
+    _t("a cut vector is copied whole", "common/copy.cuh",
+       "if (0 < valid && valid < N) {", "if (false) {", _ASYNC),
+    _t("no predicate on a copy of 16 bytes", "common/copy.cuh",
+       '"@p cp.async.cg.shared.global [%0], [%1], 16;', '"cp.async.cg.shared.global [%0], [%1], 16;',
+       _ASYNC),
+    _t("no predicate on a copy of 4 or 8 bytes", "common/copy.cuh",
+       '"@p cp.async.ca.shared.global [%0], [%1], %3;', '"cp.async.ca.shared.global [%0], [%1], %3;',
+       _ASYNC),
+    _t("no predicate on a copy of 1 or 2 bytes", "common/copy.cuh",
+       "} else if (active) {\n    using Word = uint_bit_t<8 * Bytes>;",
+       "} else {\n    using Word = uint_bit_t<8 * Bytes>;", "sm80_pipeline"),
+    # The epilogue
+    _t("alpha twice", "common/epilogue.cuh",
+       "return ElementC(alpha * sum);", "return ElementC(alpha * (alpha * sum));", "naive or sm80_pipeline"),
+    _t("beta forgotten", "common/epilogue.cuh",
+       "alpha * sum + beta * Accumulator(old)", "alpha * sum + Accumulator(old)", "naive or sm80_pipeline"),
+    _t("C read at beta = 0", "common/epilogue.cuh", "if (!reads_c()) {", "if (false) {", "naive"),
+    _t("beta of another element", "common/epilogue.cuh",
+       "(*this)(sums[i], old[i])", "(*this)(sums[i], old[0])", "sm80_pipeline or vectorized"),
+    _t("A and B read at alpha = 0", "common/epilogue.cuh",
+       "if (k == 0 || alpha == Accumulator(0)) {", "if (k == 0) {", "alpha_zero"),
+    _t("alpha on the device is not looked at", "common/epilogue.cuh",
+       "return pointer ? *pointer : value;", "return value;", "scalars"),
+    # Which CTA computes what
+    _t("the last group of tiles taken for a whole one", "common/raster.cuh",
+       "int const rows = min(tiles_m - first, Group);", "int const rows = Group;", _TILED),
+    _t("tiles of a row skipped", "common/raster.cuh",
+       "inside / rows * kBN", "inside / rows * kBN * 2", _TILED),
+    _t("partial tiles of N not counted", "common/raster.cuh",
+       "tiles_n = ceil_div(n, kBN);", "tiles_n = n / kBN < 1 ? 1 : n / kBN;", _TILED),
+    # Layouts
+    _t("swizzled parts added, not joined", "common/layout.cuh",
+       "(thread_part ^ (static_part & kMask))", "(thread_part + (static_part & kMask))",
+       "sm80_pipeline or bank_free"),
+    _t("the swizzle's mask taken from its source bits", "common/layout.cuh",
+       "return ((1 << B) - 1) << M;", "return ((1 << B) - 1) << (M + S);", _MMA),
+    _t("a thread's row and column exchanged", "common/layout.cuh",
+       ": row(int(TV{}(thread, value)) % E0), column(int(TV{}(thread, value)) / E0) {}",
+       ": row(int(TV{}(thread, value)) / E0), column(int(TV{}(thread, value)) % E0) {}", _MMA),
+    # Where the matrices' elements are
+    _t("A by the leading dimension of B", "simt/gemm.cuh",
+       "row * lda + k : row + k * lda", "row * ldb + k : row + k * ldb", "naive or smem_tiled"),
+    _t("B steps by the leading dimension of A", "simt/gemm.cuh",
+       "return Config::kMajorKB ? 1 : ldb;", "return Config::kMajorKB ? 1 : lda;", "naive or coalesced"),
+    _t("strides of C swapped", "simt/gemm.cuh",
+       "row * ldc + column : row + column * ldc", "row + column * ldc : row * ldc + column", "naive"),
+    # Products
+    _t("the conjugate of the other operand", "simt/gemm.cuh",
+       "T const b_imag = Config::kConjB ? -b.imag() : b.imag();",
+       "T const b_imag = Config::kConjA ? -b.imag() : b.imag();", "conjugate"),
+    _t("the wrong sign of i * i", "simt/gemm.cuh",
+       "pass ? -a_imag * b_imag : a_real * b_real", "pass ? a_imag * b_imag : a_real * b_real",
+       "warp_tiled or double_buffered"),
+    _t("the row that the way back should have reversed", "simt/gemm.cuh",
+       "multiply_add<Config>(sums[i][j], a[i], b[j]);", "multiply_add<Config>(sums[i][j], a[step], b[j]);",
+       "thread_tile_2d"),
+    _t("sums not started at 0", "simt/mainloop.cuh",
+       "typename Config::Accumulator sums[kTM][kTN] = {};", "typename Config::Accumulator sums[kTM][kTN];",
+       "smem_tiled"),
+    # The way to C
+    _t("C written beyond its end", "simt/gemm.cuh",
+       "if (valid > 0) gemm.epilogue.template update<N>(c, sums);",
+       "gemm.epilogue.template update<N>(c, sums);", "smem_tiled or vectorized"),
+    _t("C written beyond its last row", "simt/gemm.cuh",
+       "(r < gemm.m ? gemm.n - c : 0)", "(gemm.n - c)", "smem_tiled or thread_tile_2d"),
+    _t("a vector of C taken across it", "simt/gemm.cuh",
+       "run[e] = kRows ? sums[outer][inner + e] : sums[inner + e][outer];",
+       "run[e] = kRows ? sums[outer][inner] : sums[inner][outer];", "vectorized"),
+    # Tiles through registers
+    _t("the ends of rows not looked at", "simt/tiles.cuh",
+       "kMajorK ? (row < rows_left ? columns_left - column : 0)",
+       "kMajorK ? (row < rows_left ? int(kVector) : 0)", _TILED),
+    _t("K's end stays where it was", "simt/tiles.cuh", "    columns_left -= kColumns;\n", "", _TILED),
+    _t("no zeros behind the end", "simt/tiles.cuh",
+       "e < inside ? load<Element>(from + e) : Element(0)", "load<Element>(from + e)", _TILED),
+    _t("a block's columns stored in one", "simt/tiles.cuh",
+       "SmemLayout{}(i * Copy::kStepRows, j * Copy::kStepColumns + column)",
+       "SmemLayout{}(i * Copy::kStepRows, j * Copy::kStepColumns)", "vectorized"),
+    _t("fragments swizzled twice", "simt/tiles.cuh",
+       "+ (at & ~kMask) * sizeof(Element);", "+ at * sizeof(Element);", "bank_free"),
+    _t("a thread's part of the tile by its number alone", "simt/tiles.cuh",
+       "smem_first = SmemLayout{}(row, column);", "smem_first = SmemLayout{}(row, 0);", _TILED),
+    # Loops over k
+    _t("the last tile of k skipped", "simt/mainloop.cuh",
+       "first < gemm.k;", "first + size<2>(typename Config::Tile{}) <= gemm.k;", "smem_tiled"),
+    _t("tiles overwritten while they are read", "simt/mainloop.cuh",
+       "    __syncthreads();  // nobody reads the tiles before any more\n", "", "smem_tiled"),
+    _t("tiles read before they are there", "simt/mainloop.cuh",
+       "    copy_b.store(tile_b);\n    __syncthreads();\n", "    copy_b.store(tile_b);\n", "smem_tiled"),
+    _t("A's copy in place of B's", "simt/mainloop.cuh",
+       "    copy_b.fetch();\n", "    copy_a.fetch();\n", "smem_tiled"),
+    _t("A's copy in place of B's, all of K", "simt/smem_full_k.cuh",
+       "    b.fetch();\n", "    a.fetch();\n", "smem_full_k"),
+    _t("panels read before they are there", "simt/smem_full_k.cuh", "  __syncthreads();\n", "", "smem_full_k"),
+    _t("panels that overlap", "simt/smem_full_k.cuh",
+       "panel_a + steps * Config::kSmemA;", "panel_a + Config::kSmemA;", "smem_full_k"),
+    _t("half of a warp's sums added", "simt/coalesced.cuh",
+       "distance = kLanes / 2;", "distance = kLanes / 4;", "coalesced"),
+    _t("one product too many", "simt/coalesced.cuh",
+       "whole * kLanes + lane < gemm.k", "whole * kLanes + lane <= gemm.k", "coalesced"),
+    _t("every lane writes", "simt/coalesced.cuh", "if (lane == 0) write", "write", "coalesced"),
+    _t("rows beyond the matrix are computed", "simt/naive.cuh",
+       "if (row >= gemm.m || column >= gemm.n) return;", "if (column >= gemm.n) return;", "naive"),
+    _t("A steps along its rows", "simt/naive.cuh", "a += gemm.a_step();", "a += 1;", "naive"),
+    # Two buffers
+    _t("the first tile is not waited for", "simt/double_buffered.cuh",
+       "    cp_async_wait<0>();\n    __syncthreads();\n\n", "    __syncthreads();\n\n", "double_buffered"),
+    _t("the next tile is not waited for", "simt/double_buffered.cuh",
+       "              cp_async_wait<0>();\n              __syncthreads();\n", "              __syncthreads();\n",
+       "double_buffered"),
+    _t("no barrier between the buffers", "simt/double_buffered.cuh",
+       "              cp_async_wait<0>();\n              __syncthreads();\n", "              cp_async_wait<0>();\n",
+       "double_buffered"),
+    _t("a tile of k left out behind the last", "simt/double_buffered.cuh",
+       "a.source -= k_tiles * kBK * a.column_stride;", "a.source -= (k_tiles - 1) * kBK * a.column_stride;",
+       "double_buffered"),
+    _t("the wrong buffer", "simt/double_buffered.cuh", "              step = -step;\n", "", "double_buffered"),
+    _t("one tile too many begun", "simt/double_buffered.cuh",
+       "two_more = tile + 1 < k_tiles;", "two_more = true;", "double_buffered"),
+    _t("rows beyond the matrix are begun", "simt/double_buffered.cuh",
+       "int const rows = active ? this->rows_left : 0;", "int const rows = active ? 1 << 30 : 0;",
+       "double_buffered"),
+    # Rings of stages
+    _t("the cut tile in the wrong stage", "sm80/sm80_pipeline.cuh",
+       "tiles.seek(k_tiles - 1, 0);", "tiles.seek(k_tiles - 1, 1);", "sm80_pipeline"),
+    _t("the cut tile not cut", "sm80/sm80_pipeline.cuh",
+       "tiles.load_cut(k - (k_tiles - 1) * kBK);", "tiles.load_cut(kBK);", "sm80_pipeline"),
+    _t("one tile fewer is waited for", "sm80/sm80_pipeline.cuh",
+       "          cp_async_wait<kStages - 2>();\n", "          cp_async_wait<kStages - 1>();\n", "sm80_pipeline"),
+    _t("the first tile is not waited for, in a ring", "sm80/sm80_pipeline.cuh",
+       "    cp_async_wait<kStages - 2>();\n    __syncthreads();\n    blocks.load(0, 0);",
+       "    __syncthreads();\n    blocks.load(0, 0);", "sm80_pipeline"),
+    _t("no barrier in the ring", "sm80/sm80_pipeline.cuh",
+       "          __syncthreads();\n          read =", "          read =", "sm80_pipeline"),
+    _t("a stage skipped", "sm80/sm80_pipeline.cuh",
+       "read = read == kStages - 1 ? 0 : read + 1;", "read = read >= kStages - 2 ? 0 : read + 1;",
+       "sm80_pipeline"),
+    _t("tiles beyond K loaded", "sm80/sm80_pipeline.cuh",
+       "tiles.advance(write, k_tile + kStages - 1 < k_tiles);", "tiles.advance(write, true);", "sm80_pipeline"),
+    _t("no wait before the stages become C's", "sm80/sm80_pipeline.cuh",
+       "    cp_async_wait<0>();\n  }\n", "  }\n", "sm80_pipeline"),
+    _t("a tile in another stage than it is read from", "sm80/mainloop.cuh",
+       "    next += k_step;\n    target = smem + pipe *", "    next += k_step;\n    target = smem + 0 *", "sm80_pipeline"),
+    _t("all threads have the first one's rows", "sm80/mainloop.cuh",
+       "rows_left(rows_left - first.row) {", "rows_left(rows_left) {", _MMA),
+    _t("columns counted from the tile's first", "sm80/mainloop.cuh",
+       "columns_left - first.column - column;", "columns_left - column;", _MMA),
+    _t("B's rows counted by m", "sm80/mainloop.cuh", "thread, n - corner.column) {}",
+       "thread, m - corner.column) {}", _MMA),
+    _t("fragments always of the first stage", "sm80/mainloop.cuh",
+       "uint32_t const source = smem + pipe *", "uint32_t const source = smem + 0 *", "sm80_pipeline"),
+    _t("always the first MMA's B", "sm80/mainloop.cuh",
+       "b.values + kB * (n + kMmaN * step)", "b.values + kB * n", _MMA),
+    _t("tf32 cut off, not rounded", "sm80/mainloop.cuh",
+       "value = cutlass::tfloat32_t(reinterpret_cast<float const&>(value));", "(void)value;", _MMA),
+    _t("the tile overwritten while it is read", "sm80/tensor_core.cuh",
+       "        __syncthreads();  // nobody reads the tile before any more\n", "", "tensor_core"),
+    _t("the tile is not waited for", "sm80/tensor_core.cuh",
+       "      cp_async_wait<0>();\n      __syncthreads();\n", "      __syncthreads();\n", "tensor_core"),
+    _t("sums staged over tiles that are read", "sm80/write.cuh",
+       "    __syncthreads();  // what was in shared memory before has been read\n", "", _MMA),
+    _t("staged sums read before they are there", "sm80/write.cuh",
+       "    __syncthreads();\n    CUTE_UNROLL\n    for (int n = 0; n < kColumns; n += Copy::kColumns) {",
+       "    CUTE_UNROLL\n    for (int n = 0; n < kColumns; n += Copy::kColumns) {", _MMA),
+    _t("C written below its last row", "sm80/write.cuh",
+       "if (mine.row + m < rows_left && mine.column + column < columns_left) {",
+       "if (mine.column + column < columns_left) {", _MMA),
+    _t("all parts to the first part's columns", "sm80/write.cuh",
+       "int const column = part * kColumns + n;", "int const column = n;", _MMA),
+    # What Python emits and hands over
+    _p("lda and ldb exchanged", "toolchain/signature.py",
+       '*(Stride(f"ld{name.lower()}", "int64_t", 8, name, "ld") for name in "ABC"),',
+       '*(Stride(f"ld{name.lower()}", "int64_t", 8, name, "ld") for name in "BAC"),', "naive"),
+    _p("the batch's step of A for B", "toolchain/unit.py", "  B += batch * batch_b;", "  B += batch * batch_a;",
+       "naive"),
+    _p("the batch's last product left out", "toolchain/unit.py", "if (batch >= l) return;",
+       "if (batch >= l - 1) return;", "naive"),
+    _p("a partial tile of N has no CTA", "kernels/sm80/pipeline.py",
+       "grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])",
+       "grid = -(-problem.m // config.tile[0]) * (problem.n // config.tile[1] or 1)", _MMA),
+    _p("alpha's address for beta's", "kernels/simt/unit.py",
+       "cute_gemm::scalar(beta, beta_ptr)", "cute_gemm::scalar(beta, alpha_ptr)", "scalars"),
+    _p("the wrong operand's major", "kernels/simt/unit.py",
+       '"major_k_b": cpp_bool(config.majors[1] == "K"),', '"major_k_b": cpp_bool(config.majors[0] == "K"),',
+       "naive"),
+    _p("the other operand conjugated", "kernels/simt/unit.py",
+       '"conj_b": cpp_bool(config.conj[1]),', '"conj_b": cpp_bool(config.conj[0]),', "conjugate"),
+    _p("m and n not exchanged with A and B", "kernels/sm80/unit.py",
+       '"B, A, C, n, m, k, ldb, lda, ldc"', '"B, A, C, m, n, k, ldb, lda, ldc"', _MMA),
+    _p("the first operand's fragment for both", "kernels/sm80/unit.py",
+       'f"fragment_{lower}": mma.fragment(letter, plan.extents).cpp(),',
+       'f"fragment_{lower}": mma.fragment("A", plan.extents).cpp(),', _MMA),
+)  # fmt: skip
+
+
+class Found(NamedTuple):
+    """What became of a mutant: the test that noticed it, or none, and the seconds it took."""
+
+    mutant: Mutant
+    test: str
+    seconds: float
+
+
+def break_it(tree: Path, mutant: Mutant) -> None:
+    """Write the broken file; ValueError when the place is not there just once."""
+    path = tree / mutant.file
+    text = path.read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(
+            f"{mutant.name}: {mutant.file} has {mutant.old!r} {text.count(mutant.old)} times"
+        )
+    path.write_text(text.replace(mutant.old, mutant.new))
+
+
+def try_it(mutant: Mutant) -> Found:
+    """Break a copy of the project and run the tests of it."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as name:
+        tree = Path(name)
+        for folder in ("cute_gemm", "templates", "tests"):
+            ignore = shutil.ignore_patterns("__pycache__", "gpu")
+            shutil.copytree(ROOT / folder, tree / folder, ignore=ignore)
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        break_it(tree, mutant)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--no-header",
+        ]
+        done = subprocess.run(
+            [*command, *TESTS, "-k", mutant.kernels], cwd=tree, capture_output=True, text=True,
+            env=os.environ | {"PYTHONPATH": str(tree), "CUTE_GEMM_CACHE_DIR": str(tree / "cubins")},
+            check=False,
+        )  # fmt: skip
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if done.returncode not in (0, 1) or (done.returncode == 1 and not failed):
+        raise RuntimeError(f"{mutant.name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return Found(mutant, failed[0] if failed else "", time.perf_counter() - start)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="a regular expression of names")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--list", action="store_true")
+    given = parser.parse_args(arguments)
+    chosen = [one for one in MUTANTS if re.search(given.only, one.name)]
+    if given.list:
+        for one in chosen:
+            print(f"{one.name:55} {one.file}")
+        return 0
+    survivors = 0
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for found in pool.map(try_it, chosen):
+            survivors += not found.test
+            print(
+                f"{found.mutant.name:55} {found.test or 'NOT NOTICED'} ({found.seconds:.0f} s)",
+                flush=True,
+            )
+    print(f"{len(chosen)} mutants, {len(chosen) - survivors} noticed, {survivors} not")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
