@@ -21,8 +21,8 @@ def execute(
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place, by the kernel's instructions.
 
     The arrays are such as the plan was made for; their addresses are multiples of what the plan's
-    matrices are aligned to, and of no more. ``places``: arrays for other pointers among the kernel's
-    parameters, by name (``alpha_ptr``); ``options`` are those of `run`.
+    matrices are aligned to, and of no more. ``places``: arrays for other pointers of the kernel, by
+    the parameter's name (``alpha_ptr``); ``options`` are those of `run`.
     """
     problem, kernel = plan.problem, plan._kernel.compiled()
     kind = problem.inputs.name
