@@ -129,6 +129,7 @@ def _ldmatrix(code: Code, one: Instruction) -> Step:
         before = machine.mask
         machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
         at = place.reads(True)
+        place.note(True, False)
         machine.mask = before
         holes = None
         if machine.shared.watched and machine.shared.holes(at, 16):
