@@ -23,7 +23,7 @@ from cute_gemm.plan import Plan
 from cute_gemm.problem.dtypes import DTYPES, operand_types
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.verify import verify
-from cute_gemm.ptx.gemm import execute
+from cute_gemm.ptx import execute
 
 OPS = ("NN", "NT", "TN", "TT")
 KERNELS = tuple(name for name in registry.KERNELS if name not in ("host", "cublas"))

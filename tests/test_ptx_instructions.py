@@ -77,6 +77,19 @@ INTEGERS = {
     "mov.b32 {%h1, %h2}, %r20; mov.b32 %r22, {%h2, %h1};": lambda a, b: (
         a >> 16 | (a & 0xFFFF) << 16
     ),
+    "popc.b32 %r22, %r20;": lambda a, b: a.bit_count(),
+    "clz.b32 %r22, %r20;": lambda a, b: 32 - a.bit_length(),
+    "bfe.u32 %r22, %r20, 5, 9;": lambda a, b: a >> 5 & 511,
+    "bfe.u32 %r22, %r20, %r21, 40;": lambda a, b: a >> min(b & 255, 32),
+    "bfe.s32 %r22, %r20, 4, 8;": lambda a, b: signed(a >> 4, 8),
+    "bfe.s32 %r22, %r20, 28, 8;": lambda a, b: signed(a) >> 28,
+    "bfe.s32 %r22, %r20, %r21, 0;": lambda a, b: 0,
+    "lop3.b32 %r22, %r20, %r21, %r2, 0xE8;": None,
+    "lop3.b32 %r22, %r20, %r21, 12345, 0x96;": lambda a, b: a ^ b ^ 12345,
+    "lop3.b32 %r22, %r20, %r21, 12345, 0xCA;": lambda a, b: a & b | ~a & 12345,
+    "shf.l.wrap.b32 %r22, %r20, %r21, 35;": lambda a, b: (a | b << 32) << 3 >> 32,
+    "shf.r.wrap.b32 %r22, %r20, %r21, %r21;": lambda a, b: (a | b << 32) >> (b & 31),
+    "shf.r.clamp.b32 %r22, %r20, %r21, %r20;": lambda a, b: (a | b << 32) >> min(a, 32),
     "dp4a.s32.s32 %r22, %r20, %r21, 9;": lambda a, b: (
         9 + sum(signed(a >> 8 * i, 8) * signed(b >> 8 * i, 8) for i in range(4))
     ),
@@ -87,6 +100,11 @@ INTEGERS = {
 def test_integers(statement):
     got = binary(statement)
     function = INTEGERS[statement]
+    if function is None:  # the majority of a, b and the number of the thread
+        lanes = np.arange(len(PAIRS), dtype=np.uint32)
+        a, b = PAIRS.T
+        assert (got == (a & b | a & lanes | b & lanes)).all()
+        return
     expected = [int(function(int(a), int(b))) & 0xFFFFFFFF for a, b in PAIRS]
     assert got.tolist() == expected
 
@@ -170,6 +188,11 @@ def test_comparisons_of_floats_with_nan(test, function):
      ("cvt.rn.bf16.f32 %h1, %f1; mov.b32 %r20, {0, %h1}; mov.b32 %f2, %r20;",
       lambda x: np.array([float(one) if one != one or abs(one) == np.inf else bf16(one)
                           for one in x], "f4")),
+     ("div.rn.f32 %f2, %f1, 0f40400000;", lambda x: x / np.float32(3)),
+     ("rcp.rn.f32 %f2, %f1;", lambda x: 1 / x), ("sqrt.rn.f32 %f2, %f1;", np.sqrt),
+     ("min.f32 %f2, %f1, 0f3F800000;", lambda x: np.fmin(x, np.float32(1))),
+     ("max.f32 %f2, %f1, 0f80000000;",
+      lambda x: np.where(x > 0, x, np.where((x == 0) & ~np.signbit(x), np.float32(0), -0.0))),
      ("mov.b32 %r20, %f1; cvt.rn.f32.s32 %f2, %r20;", lambda x: x.view("i4").astype("f4")),
      ("mov.b32 %r20, %f1; cvt.rn.f16.s32 %h1, %r20; cvt.f32.f16 %f2, %h1;",
       lambda x: x.view("i4").astype("f8").astype("f2").astype("f4"))],
@@ -180,6 +203,28 @@ def test_floats(statement, function):
     got = floats(statement, NUMBERS)
     same = got.view(np.uint32) == expected.astype(np.float32).view(np.uint32)
     assert (same | (np.isnan(got) & np.isnan(expected))).all()
+
+
+@pytest.mark.parametrize("how", ["rzi", "rni", "rmi", "rpi"])
+@pytest.mark.parametrize("to", ["s32", "u32", "s64", "u64"])
+def test_floats_to_integers(how, to):
+    values = [0.5, 1.5, -0.5, -1.5, 2.5, 3e9, -3e9, 1e30, -1e30, np.inf, -np.inf, np.nan, 2.0**31,
+              -(2.0**31), 2.0**63, 2.0**64, 7, -7.75]  # fmt: skip
+    wide = to.endswith("64")
+    target = "%d20" if wide else "%r20"
+    body = f"ld.global.f64 %g1, [%d4]; cvt.{how}.{to}.f64 {target}, %g1;"
+    body += (
+        "st.global.u64 [%d5], %d20;"
+        if wide
+        else "cvt.s64.s32 %d20, %r20; st.global.u64 [%d5], %d20;"
+    )
+    got = launch(text(body, step=8), np.array(values), np.zeros(len(values), np.int64))
+    bounds = np.iinfo({"s": "int", "u": "uint"}[to[0]] + to[1:])
+    least, most = int(bounds.min), int(bounds.max)
+    rounded = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}[how]
+    for x, result in zip(values, got.tolist(), strict=True):
+        exact = 0 if np.isnan(x) else least if x < least else most if x > most else int(rounded(x))
+        assert signed(exact, 64 if wide else 32) == result, x
 
 
 def bf16(x: np.float32) -> float:
@@ -395,7 +440,7 @@ def test_variables_of_the_text():
 @pytest.mark.parametrize(
     "statement",
     ["frob.f32 %f1, %f2;", "add.sat.s32 %r20, %r2, 1;", "add.ftz.f32 %f1, %f2, %f2;",
-     "mul.hi.s64 %d20, %d3, %d3;", "cvt.rni.s32.f32 %r20, %f1;", "fma.rz.f32 %f1, %f1, %f1, %f1;",
+     "mul.hi.s64 %d20, %d3, %d3;", "cvt.rni.f32.f32 %f2, %f1;", "fma.rz.f32 %f1, %f1, %f1, %f1;",
      "add.s32 %d20, %d3, 1;", "ld.global.b128 %d20, [%d4];", "bar.sync 1, 64;",
      "mov.u32 %r20, %clock;", "shfl.down.b32 %r20, %r2, 1, 31;", "cp.async.bulk.commit_group;",
      "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%r20, %r21}, {%r2, %r2, %r2, %r2}, "
@@ -418,3 +463,39 @@ def test_arguments_that_do_not_fit():
         run(text(""), "k", (1,), (64, 32), 0, [1, 2, 3])
     with pytest.raises(FaultError, match="far from every buffer"):
         run(text("ld.global.u32 %r20, [%d4];"), "k", (1,), (1,), 0, [64, 2, 3])
+
+
+@pytest.mark.parametrize("transposed", ["", ".trans"])
+def test_stmatrix_is_the_other_way_of_ldmatrix(transposed):
+    body = f"""mul.wide.s32 %d8, %r2, 16; add.s64 %d7, %d1, %d8; add.s64 %d6, %d2, %d8;
+    ld.global.v4.u32 {{%r20, %r21, %r22, %r23}}, [%d7]; mul.lo.s32 %r9, %r2, 16;
+    add.s32 %r9, %r9, %r7;
+    stmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 [%r9], {{%r20, %r21, %r22, %r23}};
+    bar.sync 0; ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16
+        {{%r24, %r25, %r26, %r27}}, [%r9]; st.global.v4.u32 [%d6], {{%r24, %r25, %r26, %r27}};"""
+    given = np.random.default_rng(3).integers(0, 2**32, (64, 4), dtype=np.uint32)
+    assert (launch(text(body), given, np.zeros((64, 4), np.uint32), block=64) == given).all()
+
+
+def test_votes():
+    body = """setp.gt.u32 %p1, %r2, 20; vote.sync.ballot.b32 %r20, %p1, -1;
+    vote.sync.all.pred %p2, %p1, -1; vote.sync.any.pred %p3, %p1, -1;
+    vote.sync.uni.pred %p4, %p1, -1; selp.b32 %r21, 1, 0, %p2; selp.b32 %r22, 2, 0, %p3;
+    selp.b32 %r23, 4, 0, %p4; add.s32 %r21, %r21, %r22; add.s32 %r21, %r21, %r23;
+    st.global.v2.u32 [%d5], {%r20, %r21};"""
+    got = launch(text(body, step=8), np.zeros(128, "u4"), np.zeros((64, 2), "u4"), block=64)
+    assert (got[:32] == [0xFFFFFFFF << 21 & 0xFFFFFFFF, 2]).all()
+    assert (got[32:] == [0xFFFFFFFF, 7]).all()
+
+
+def test_atomic_operations():
+    body = """atom.global.add.u32 %r20, [%d2], 3; red.global.max.s32 [%d2+4], %r2;
+    red.global.add.f32 [%d2+8], 0f3F000000; atom.global.cas.b32 %r21, [%d2+12], 0, %r5;
+    red.relaxed.gpu.global.or.b32 [%d2+16], %r6; mad.lo.s32 %r22, %r5, 4, 64;
+    cvt.u64.u32 %d20, %r22; add.s64 %d20, %d20, %d2; st.global.u32 [%d20], %r20;"""
+    out = np.zeros(16 + 64, np.uint32)
+    out[3] = 0
+    got = launch(text(body), np.zeros(64, "u4"), out, grid=2, block=32)
+    assert got[0] == 3 * 64 and got[1] == 31 and got[2:3].view("f4")[0] == 32
+    assert got[3] == 1 and got[4] == 124  # thread 0 leaves a 0 there
+    assert sorted(got[16:].tolist()) == [3 * i for i in range(64)]

@@ -318,15 +318,17 @@ def test_the_record_has_every_access_of_every_warp():
     done = run(code, "k", (2,), (64,), 0, [Buffer(given, "in"), Buffer(out, "out"), 0], record=True)
     found, names = done.accesses, ["".join(one.op[:2]) for one in done.kernel.instructions]
     assert found is not None and done.counts is not None
-    loads = found.of(names.index("ldglobal"))
+    loads = found.of(found.instruction == names.index("ldglobal"))
     assert loads.cta.tolist() == [0, 0, 1, 1] and loads.warp.tolist() == [0, 1, 0, 1]
     assert loads.lanes.sum(axis=1).tolist() == [32, 1, 32, 1]
     assert (loads.addresses[0] == loads.addresses[0, 0] + 4 * np.arange(32)).all()
     assert (loads.addresses[1, 1:] == -1).all()
     assert loads.addresses[2, 0] == loads.addresses[0, 0] + 4 * 64
-    stores = found.of(names.index("stshared"))
+    stores = found.of(found.instruction == names.index("stshared"))
+    assert stores.lanes.all() and stores.shared.all() and stores.store.all()
+    assert (loads.width == 4).all() and (stores.width == 2).all() and not loads.shared.any()
     assert stores.lanes.all() and (stores.addresses[1] == 4 * (32 + np.arange(32))).all()
-    assert len(found.of(names.index("stglobal"))) == 4
+    assert len(found.of(found.instruction == names.index("stglobal"))) == 4
     assert done.counts["ld.global.u32"] == 4 and done.counts["st.shared.u16"] == 4
     assert done.counts["bra"] == 4
     assert len(found) == 12
@@ -338,5 +340,20 @@ def test_the_record_of_the_rows_of_ldmatrix():
     ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r21, %r22}, [%r20];"""
     done = run(text(body), "k", (1,), (32,), 0, [0, 0, 0], record=True)
     index = [one.op[0] for one in done.kernel.instructions].index("ldmatrix")
-    (rows,) = done.accesses.of(index).addresses
+    found = done.accesses.of(done.accesses.instruction == index)
+    (rows,) = found.addresses
+    assert found.shared.all() and found.width == 16 and not found.store.any()
     assert rows[:16].tolist() == [16 * (i % 8) for i in range(16)] and (rows[16:] == -1).all()
+
+
+def test_the_record_of_a_copy_has_both_ends_and_what_it_does_not_read_is_not_there():
+    body = """setp.lt.u32 %p1, %r2, 5; selp.b32 %r20, 4, 0, %p1;
+    cp.async.ca.shared.global [%r8], [%d4], 4, %r20; cp.async.wait_all;"""
+    given = [Buffer(LANES[:32], "in"), Buffer(NOTHING.copy(), "out"), 0]
+    found = run(text(body), "k", (1,), (32,), 0, given, record=True).accesses
+    to, source = found.of(found.store), found.of(~found.store)
+    assert to.shared.all() and to.lanes.all() and len(to) == 1
+    assert not source.shared.any() and source.lanes.tolist() == [[i < 5 for i in range(32)]]
+    assert (
+        source.addresses[0, :5] % 256 == (LANES[:32].ctypes.data + 4 * np.arange(5)) % 256
+    ).all()

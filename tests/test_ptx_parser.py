@@ -54,6 +54,13 @@ def test_lines_and_text_of_an_instruction():
     assert one.text == "add.s32 %r20, %r2, 1" and one.line == line_of(code, "add.s32  %r20")
 
 
+def test_lines_for_debuggers_are_passed_over():
+    code = text(
+        ".loc 1 5 3, function_name $L, inlined_at 1 2 3\n add.s32 %r20, %r2, 1;\n.loc 1 6 0"
+    )
+    assert parse(code).instructions[-2].op == ("add", "s32")
+
+
 def test_blocks_have_registers_and_labels_of_their_own():
     code = text(
         "{.reg .pred p; .reg .b32 %r2, t;\n mov.b32 t, %r3; L: setp.ne.b32 p, t, 0; @p bra L;}\n"

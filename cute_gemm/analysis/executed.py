@@ -110,7 +110,7 @@ def executed(execution: Execution) -> dict[Kind, Counter[str]]:
     accesses = execution.accesses
     assert accesses is not None
     for index in np.unique(accesses.instruction).tolist():
-        mine = accesses.of(index)
+        mine = accesses.of(accesses.instruction == index)
         for kind, figures in _counted(execution, execution.kernel.instructions[index], mine):
             found.setdefault(kind, Counter()).update(figures)
     return found
@@ -121,7 +121,7 @@ def _counted(
 ) -> Iterator[tuple[Kind, dict[str, int]]]:
     """The figures of one instruction, by what it accessed."""
     name, direction, bits = named(one)
-    far = np.asarray((mine.addresses >= GLOBAL).any(axis=1))
+    far = ~mine.shared
     shared, there = mine.addresses[~far], mine.addresses[far]
     if name == "cp.async":
         direction, there = "store", _sources(mine, far)

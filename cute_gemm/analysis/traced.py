@@ -178,9 +178,9 @@ class Trace(Paged):
                 f"cta={cta}, warp={warp} accessed nothing; expected CTAs 0 to "
                 f"{found.cta.max(initial=0)} and warps 0 to {found.warp.max(initial=0)}"
             )
-        first = found.addresses.max(axis=1)
+        first = found.addresses.max(axis=1, initial=-1)
         if operand == "shared":
-            mine &= first < GLOBAL
+            mine &= found.shared
             begin, matrix = 0, None
         else:
             region, matrix = regions[operand], getattr(self.problem, operand)

@@ -79,6 +79,7 @@ def _ld(code: Code, one: Instruction) -> Step:
     def load() -> None:
         shared = place.shared()
         at = place.reads(shared)
+        place.note(shared, False)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
         holes = watched and machine.shared.holes(at, place.width)
@@ -152,6 +153,7 @@ def _st(code: Code, one: Instruction) -> Step:
     def store() -> None:
         shared = place.shared()
         at = place.writes(shared)
+        place.note(shared, True)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
         if watched:
@@ -231,8 +233,10 @@ def _copy(code: Code, one: Instruction) -> Step:
             demand(machine, one, size, "the size")
         sizes = None if size is None else np.broadcast_to(values[size], machine.shape)
         at = to.writes(True, flying=True)
+        to.note(True, True)
         if sizes is None or (sizes[machine.mask] == count).all():
             data = machine.memory.view(unit).take(source.reads(False) // count)
+            source.note(False, False)
         else:
             data = some(sizes)
         machine.copies.start(machine.mask, at, data, count)
@@ -248,6 +252,8 @@ def _sized(source: Place, to: Place, count: int, unit: Any) -> Callable[[Array],
     def some(sizes: Array) -> Array:
         mask = machine.mask
         assert mask is not None
+        machine.mask = mask & (sizes != 0)
+        source.note(False, False)
         data = np.zeros(machine.shape, unit)
         raw = data.view(np.uint8).reshape(*machine.shape, count)
         for size in np.unique(sizes[mask]):

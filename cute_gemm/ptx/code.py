@@ -223,8 +223,13 @@ def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:
 WINDOW = SHARED_WINDOW
 
 Translator = Callable[[Code, Instruction], Step]
-#: By the first part of an opcode.
+#: By the first two parts of an opcode, or the first.
 TRANSLATORS: dict[str, Translator] = {}
+
+
+def translator_of(one: Instruction) -> Translator | None:
+    """Who translates an instruction, if anybody does."""
+    return TRANSLATORS.get(".".join(one.op[:2])) or TRANSLATORS.get(one.op[0])
 
 
 def opcode(*names: str) -> Callable[[Translator], Translator]:

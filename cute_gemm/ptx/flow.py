@@ -11,7 +11,7 @@ from cute_gemm.ptx.parser import Address, Instruction, Kernel, Name, Operand, Re
 #: Instructions whose first operand is not a result.
 _NO_RESULT = frozenset(
     ("st", "red", "bra", "ret", "exit", "bar", "barrier", "cp", "membar", "fence", "prefetch",
-     "stmatrix", "nanosleep", "discard", "trap", "griddepcontrol", "mbarrier")
+     "stmatrix", "nanosleep", "prefetchu", "griddepcontrol")
 )  # fmt: skip
 
 

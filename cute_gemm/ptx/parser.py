@@ -127,7 +127,7 @@ _VARIABLE = re.compile(
     re.DOTALL,
 )
 #: Directives that say nothing of what is computed.
-_IGNORED = (".pragma", ".loc", ".file", ".section", ".maxntid", ".minnctapersm", ".reqntid")
+_IGNORED = (".pragma", ".maxntid", ".minnctapersm", ".reqntid")
 
 
 def entries(text: str) -> tuple[str, ...]:
@@ -208,6 +208,9 @@ class _Parser:
                     return
             elif first == ";":
                 at += 1
+            elif text.startswith((".loc", ".file"), at):  # which end with their line
+                end = text.find("\n", at)
+                at = len(text) if end < 0 else end
             elif label := _LABEL.match(text, at):
                 unique = label[1] if len(self.scopes) == 1 else f"{label[1]}@{at}"
                 self.scopes[-1].labels[label[1]] = unique

@@ -81,12 +81,10 @@ class Place:
         return found - WINDOW if not self.space and self.shared() else found
 
     def offsets(self, shared: bool, write: bool) -> Array:
-        """Flat offsets into shared or global memory, all checked, and noted by the recorder."""
+        """Flat offsets into shared or global memory, all checked."""
         machine = self.machine
         if machine.undefined[self.slot] is not None:
             demand(machine, self.one, self.slot, "its address")
-        if machine.recorder is not None:
-            machine.recorder.access(self.index, machine, self.addresses())
         values = machine.values[self.slot]
         known = self.known.get((self.slot, shared))
         if known is None or known[0] is not values or known[1] is not machine.mask:
@@ -164,6 +162,13 @@ class Place:
         else:
             view[at] = self._executing(value)
 
+    def note(self, shared: bool, store: bool) -> None:
+        """Tell the recorder, if there is one, of an access by the lanes that execute."""
+        recorder = self.machine.recorder
+        if recorder is not None:
+            what = (self.index, shared, store, self.width)
+            recorder.access(what, self.machine, self.addresses())
+
     # ---- accesses ------------------------------------------------------------------------------
 
     def memory(self, shared: bool) -> Bytes:
@@ -197,8 +202,6 @@ class Place:
     def bytes(self, count: int) -> Array:
         """The first bytes of global memory at each lane's address, (lanes that execute, count)."""
         machine = self.machine
-        if machine.recorder is not None:
-            machine.recorder.access(self.index, machine, self.addresses())
         first = self._executing(self._relative(machine.values[self.slot], False) + self.offset)
         apart = first & (self.width - 1)
         if apart.any():

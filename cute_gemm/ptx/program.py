@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 # The translators put themselves into the table.
-from cute_gemm.ptx import access, arithmetic, convert, warps  # noqa: F401
-from cute_gemm.ptx.code import KEPT, TRANSLATORS, Code
+from cute_gemm.ptx import access, arithmetic, atomics, convert, scalars, warps  # noqa: F401
+from cute_gemm.ptx.code import KEPT, Code, translator_of
 from cute_gemm.ptx.flow import blocks, is_barrier, registers, results, unsure
 from cute_gemm.ptx.machine import Piece, Step
 from cute_gemm.ptx.parser import Immediate, Instruction, Name
 from cute_gemm.ptx.undefined import chosen, demand, followed, joined, moved, possible, unsigned
 
 _ENDS = ("bra", "ret", "exit")
-#: What orders accesses to memory, which are in order here.
-_FENCES = ("membar", "fence")
+#: What orders accesses to memory, which are in order here, or says how long they take; and waits
+#: for other launches, of which there are none.
+_FENCES = ("membar", "fence", "prefetch", "prefetchu", "griddepcontrol", "nanosleep")
 #: Instructions that look themselves at what is undefined.
-_LOOKING = ("ld", "st", "cp", "ldmatrix", "mma", "shfl")
+_LOOKING = ("ld", "st", "cp", "ldmatrix", "stmatrix", "mma", "shfl", "vote", "atom", "red")
 
 
 class Program:
@@ -64,7 +65,7 @@ class Program:
     def _put(self, piece: Piece, one: Instruction) -> None:
         """Append an instruction that does not branch."""
         code, machine = self.code, self.machine
-        translator = TRANSLATORS.get(one.op[0])
+        translator = translator_of(one)
         if translator is None:
             raise code.refuse(one, f"the opcode {one.op[0]} is not known")
         code.moves = []

@@ -25,6 +25,11 @@ class Accesses:
     ----------
     instruction
         Index into the instructions of the kernel, (requests,).
+    shared, store
+        Whether it is to shared memory, and whether it is a store, (requests,); ``cp.async`` is two:
+        a load of global memory and a store to shared memory.
+    width
+        Bytes that a lane names with its address, (requests,).
     cta, warp
         The CTA, x fastest, and the warp in it, (requests,).
     lanes
@@ -38,6 +43,9 @@ class Accesses:
     """
 
     instruction: Array
+    shared: Array
+    store: Array
+    width: Array
     cta: Array
     warp: Array
     lanes: Array
@@ -47,9 +55,8 @@ class Accesses:
     def __len__(self) -> int:
         return len(self.instruction)
 
-    def of(self, index: int) -> Accesses:
-        """Those of one instruction."""
-        chosen = self.instruction == index
+    def of(self, chosen: Array) -> Accesses:
+        """Those that are chosen, (requests,)."""
         return Accesses(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
 
@@ -57,15 +64,18 @@ class Recorder:
     """Notes accesses while a kernel is executed."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[int, int, Array, Array]] = []
+        self._found: list[tuple[tuple[int, bool, bool, int], int, Array, Array]] = []
         self._warps: Counter[tuple[int, int]] = Counter()
 
-    def access(self, index: int, machine: Machine, addresses: Array) -> None:
-        """Note the addresses of all lanes; those that execute take part."""
+    def access(self, what: tuple[int, bool, bool, int], machine: Machine, addresses: Array) -> None:
+        """Note the addresses of all lanes; those that execute take part.
+
+        ``what``: the instruction, whether shared memory, whether a store, and the width.
+        """
         shape = (machine.ctas, -1, WARP)
         lanes = _warps(machine.lanes(), machine, False).reshape(shape)
         whole = _warps(np.broadcast_to(addresses, machine.shape), machine, 0).reshape(shape)
-        self._found.append((index, machine.first, lanes, whole.astype(np.int64)))
+        self._found.append((what, machine.first, lanes, whole.astype(np.int64)))
 
     def executed(self, begin: int, count: int, machine: Machine) -> None:
         """Note that the warps of the lanes that execute took these instructions."""
@@ -82,12 +92,15 @@ class Recorder:
 
     def accesses(self) -> Accesses:
         """All that was noted, a row for each warp with a lane that took part."""
-        parts: list[list[Array]] = [[], [], [], [], [], []]
-        for number, (index, first, lanes, addresses) in enumerate(self._found):
+        dtypes = (np.int32, bool, bool, np.int32, np.int32, np.int32)
+        parts: list[list[Array]] = [[np.zeros(0, kind)] for kind in dtypes]
+        parts += [[np.zeros((0, WARP), kind)] for kind in (bool, np.int64)]
+        parts.append([np.zeros(0, np.int32)])
+        for number, (what, first, lanes, addresses) in enumerate(self._found):
             ctas, warps = np.nonzero(lanes.any(axis=2))
             rows = lanes[ctas, warps]
             one = (
-                np.full(len(ctas), index, np.int32),
+                *(np.full(len(ctas), x, kind) for x, kind in zip(what, dtypes, strict=False)),
                 (first + ctas).astype(np.int32),
                 warps.astype(np.int32),
                 rows,
@@ -96,11 +109,7 @@ class Recorder:
             )
             for part, each in zip(parts, one, strict=True):
                 part.append(each)
-        empty = np.zeros(0, np.int32), np.zeros((0, WARP), np.int64)
-        kinds = (empty[0], empty[0], empty[0], empty[1].astype(bool), empty[1], empty[0])
-        return Accesses(
-            *(np.concatenate([kind, *part]) for kind, part in zip(kinds, parts, strict=True))
-        )
+        return Accesses(*(np.concatenate(part) for part in parts))
 
 
 def _warps(lanes: Array, machine: Machine, fill: Any) -> Array:

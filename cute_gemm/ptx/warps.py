@@ -98,7 +98,51 @@ def _named_lanes(machine: Machine, one: Instruction, members: Array) -> None:
         machine.fault(one, "divergent", what, absent.reshape(machine.shape))
 
 
+@opcode("vote")
+def _vote(code: Code, one: Instruction) -> Step:
+    """``vote.sync`` (PTX ISA, 9.7.13.10): of the predicates of the lanes that its mask names."""
+    mode = one.op[2] if len(one.op) == 4 else ""
+    if one.op[1] != "sync" or (mode, one.op[-1]) not in (
+        ("all", "pred"), ("any", "pred"), ("uni", "pred"), ("ballot", "b32"),
+    ):  # fmt: skip
+        raise code.refuse(one)
+    to = code.register(one, one.operands[0], one.op[-1])
+    predicate = code.source(one, one.operands[1], "pred")
+    members = code.source(one, one.operands[2], "b32")
+    machine, values = code.machine, code.values
+
+    def vote() -> None:
+        demand(machine, one, predicate.slot, "what is voted on")
+        named = _by_warp(machine, values[members.slot]).astype(np.int64)
+        _named_lanes(machine, one, named)
+        # Lanes that execute with one mask have the same lanes in it.
+        inside = (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
+        each = _by_warp(machine, values[predicate.slot])[:, None, :]
+        if mode == "ballot":
+            bits = ((each & inside).astype(np.int64) << np.arange(WARP)).sum(axis=2)
+            values[to.slot] = bits.astype(np.uint32).reshape(machine.shape)
+        else:
+            every, some = (each | ~inside).all(axis=2), (each & inside).any(axis=2)
+            found = {"all": every, "any": some, "uni": every | ~some}[mode]
+            values[to.slot] = found.reshape(machine.shape)
+        machine.undefined[to.slot] = None
+
+    return vote
+
+
 # Matrices from shared memory ----------------------------------------------------------------------
+
+
+def _matrices(code: Code, one: Instruction) -> tuple[int, bool]:
+    """How many matrices an instruction moves, and whether they are transposed."""
+    parts = set(one.op[1:])
+    number = next((int(part[1]) for part in parts if part in ("x1", "x2", "x4")), 0)
+    known = {"sync", "aligned", "m8n8", "b16", "shared", "shared::cta", "trans", f"x{number}"}
+    if parts - known or not number or not {"sync", "aligned", "m8n8", "b16"} <= parts:
+        raise code.refuse(one)
+    if not parts & {"shared", "shared::cta"}:
+        raise code.refuse(one, "it is not said to be in shared memory")
+    return number, "trans" in parts
 
 
 @opcode("ldmatrix")
@@ -108,19 +152,14 @@ def _ldmatrix(code: Code, one: Instruction) -> Step:
     Lane i gets of each matrix the elements 2 (i % 4) and the next of row i // 4; transposed, those
     of that column (PTX ISA, 9.7.14.5.15).
     """
-    parts = set(one.op[1:])
-    number = next((int(part[1]) for part in parts if part in ("x1", "x2", "x4")), 0)
-    parts -= {"sync", "aligned", "m8n8", "b16", "shared", "shared::cta", "trans", f"x{number}"}
+    number, transposed = _matrices(code, one)
     targets = code.parts(one.operands[0])
-    if parts or not number or not {"shared", "shared::cta"} & set(one.op) or "m8n8" not in one.op:
-        raise code.refuse(one)
     if len(targets) != number:
         raise code.refuse(one)
     slots = [code.register(one, target, "b32").slot for target in targets]
     if any(isinstance(target, Register) and target.type == "f32" for target in targets):
         raise code.refuse(one)
     place = Place(code, one, one.operands[1], 16, "shared")
-    transposed = "trans" in one.op
     machine, values, undefined = code.machine, code.values, code.machine.undefined
     words = np.arange(4)
 
@@ -129,6 +168,7 @@ def _ldmatrix(code: Code, one: Instruction) -> Step:
         before = machine.mask
         machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
         at = place.reads(True)
+        place.note(True, False)
         machine.mask = before
         holes = None
         if machine.shared.watched and machine.shared.holes(at, 16):
@@ -153,6 +193,45 @@ def _ldmatrix(code: Code, one: Instruction) -> Step:
         return found
 
     return load
+
+
+@opcode("stmatrix")
+def _stmatrix(code: Code, one: Instruction) -> Step:
+    """What ``ldmatrix`` does, the other way (PTX ISA, 9.7.14.5.16)."""
+    number, transposed = _matrices(code, one)
+    given = code.parts(one.operands[1])
+    if len(given) != number:
+        raise code.refuse(one)
+    sources = [code.source(one, each, "b32") for each in given]
+    place = Place(code, one, one.operands[0], 16, "shared")
+    machine, values = code.machine, code.values
+    words = np.arange(4)
+
+    def rows(words: list[Array], warps: Array) -> Array:
+        """A word of each lane of each matrix -> rows of 4 words, warp by warp."""
+        whole = np.stack([_by_warp(machine, word) for word in words], axis=1)[warps]
+        found = np.ascontiguousarray(whole).reshape(-1, 8, 4)
+        if transposed:
+            found = np.ascontiguousarray(found.view(np.uint16).swapaxes(1, 2)).view(np.uint32)
+        return found.reshape(-1, 4)
+
+    def store() -> None:
+        warps = _whole_warps(machine, one)
+        before = machine.mask
+        machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
+        at = place.writes(True)
+        place.note(True, True)
+        machine.mask = before
+        at = at[:, None] // 4 + words
+        shared = machine.shared
+        shared.view(np.uint32)[at] = rows([values[x.slot].view(np.uint32) for x in sources], warps)
+        if shared.watched:
+            lost = [machine.undefined[source.slot] for source in sources]
+            nothing = np.zeros((1, 1), np.uint32)
+            holes = rows([nothing if bits is None else bits for bits in lost], warps)
+            shared.undefined.view(np.uint32)[at] = holes
+
+    return store
 
 
 # Matrix products ----------------------------------------------------------------------------------

@@ -1,0 +1,86 @@
+"""Atomic operations on global memory: PTX ISA, 9.7.13.5 (atom) and 9.7.13.6 (red).
+
+Lanes take turns: CTA by CTA, thread by thread. The order on a device is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.ptx.code import DTYPES, KEPT, Code, opcode
+from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.parser import BYTES, Instruction, Name
+from cute_gemm.ptx.places import Place
+from cute_gemm.ptx.undefined import demand
+
+Array = np.ndarray[Any, Any]
+
+#: Of the old value and the operand.
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda old, x: old + x, "min": min, "max": max, "exch": lambda old, x: x,
+    "and": lambda old, x: old & x, "or": lambda old, x: old | x, "xor": lambda old, x: old ^ x,
+}  # fmt: skip
+_BITS = ("and", "or", "xor", "exch", "cas")
+_ORDERS = frozenset(("relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys", "global"))
+_TINY = np.float32(2.0**-126)
+
+
+def _flushed(x: Any) -> Any:
+    """``add.f32`` on global memory makes zeros of subnormal numbers (9.7.13.5)."""
+    return np.copysign(np.float32(0), x) if abs(x) < _TINY else x
+
+
+@opcode("atom", "red")
+def _atom(code: Code, one: Instruction) -> Step:
+    kind, how = one.op[-1], one.op[-2]
+    allowed = {"b32", "b64"} if how in _BITS else {"u32", "s32", "u64", "s64"}
+    if how == "add":
+        allowed |= {"f32", "f64"}
+    known = how in _OPERATIONS or (how == "cas" and one.op[0] == "atom")
+    if not known or kind not in allowed or not set(one.op[1:-2]) <= _ORDERS:
+        raise code.refuse(one)
+    if "global" not in one.op:
+        raise code.refuse(one, "it is not said to be on global memory")
+    operands = one.operands if one.op[0] == "red" else one.operands[1:]
+    to = None
+    if one.op[0] == "atom" and not isinstance(one.operands[0], Name):
+        to = code.register(one, one.operands[0], kind)
+    if len(operands) != (3 if how == "cas" else 2):
+        raise code.refuse(one)
+    place = Place(code, one, operands[0], BYTES[kind], "global")
+    given = [code.source(one, operand, kind) for operand in operands[1:]]
+    machine, values, dtype = code.machine, code.values, DTYPES[kind]
+    operation = _OPERATIONS.get(how)
+
+    def operate(old: Any, arguments: list[Any]) -> Any:
+        if operation is None:
+            return arguments[1] if old == arguments[0] else old
+        if kind == "f32":
+            return _flushed(operation(_flushed(old), _flushed(arguments[0])))
+        return operation(old, arguments[0])
+
+    def take_turns() -> None:
+        for source in given:
+            demand(machine, one, source.slot, "its operand")
+        before, machine.mask = machine.mask, machine.lanes()
+        at = place.writes(False) // BYTES[kind]
+        place.note(False, True)
+        view = machine.memory.view(dtype)
+        columns = []
+        for source in given:
+            value = values[source.slot]
+            value = value if source.view is None else value.view(source.view)
+            columns.append(np.broadcast_to(value, machine.shape)[machine.mask])
+        old = np.empty(len(at), dtype)
+        for turn, index in enumerate(at):
+            old[turn] = view[index]
+            view[index] = operate(view[index], [column[turn] for column in columns])
+        if to is not None:
+            values[to.slot] = place.spread(old).view(KEPT[to.type])
+            machine.undefined[to.slot] = None
+        machine.mask = before
+
+    return take_turns

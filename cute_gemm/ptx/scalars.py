@@ -1,0 +1,148 @@
+"""More instructions of one lane, which compilers emit for kernels beside ours: PTX ISA, 9.7."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.ptx.code import DTYPES, Code, opcode
+from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.parser import BYTES, Immediate, Instruction
+
+Array = np.ndarray[Any, Any]
+_U32 = np.uint32
+
+
+@opcode("div.rn", "sqrt.rn", "rcp.rn")
+def _rounded(code: Code, one: Instruction) -> Step:
+    """Rounded to nearest as IEEE 754 has it, which NumPy's are."""
+    kind = one.op[-1]
+    if one.op[1:] != ("rn", kind) or kind not in ("f32", "f64"):
+        raise code.refuse(one)
+    if one.op[0] == "div":
+        return code.apply(one, np.divide, kind, (kind, kind))
+    if one.op[0] == "sqrt":
+        return code.apply(one, np.sqrt, kind, (kind,))
+    unit = DTYPES[kind](1)
+    return code.apply(one, lambda x: unit / x, kind, (kind,))
+
+
+@opcode("min.f32", "max.f32", "min.f64", "max.f64")
+def _least(code: Code, one: Instruction) -> Step:
+    """Of a number and NaN the number, and -0 is less than +0 (9.7.3.12)."""
+    kind, least = one.op[-1], one.op[0] == "min"
+    if len(one.op) != 2:
+        raise code.refuse(one)
+
+    def choose(a: Array, b: Array) -> Array:
+        found = np.fmin(a, b) if least else np.fmax(a, b)
+        zeros = (a == 0) & (b == 0)
+        a, b = np.signbit(a), np.signbit(b)
+        signed = np.where(a | b if least else a & b, -0.0, 0.0).astype(found.dtype)
+        return np.where(zeros, signed, found)
+
+    return code.apply(one, choose, kind, (kind, kind))
+
+
+@opcode("bfe")
+def _bfe(code: Code, one: Instruction) -> Step:
+    """Bits of a from a position on, with a sign for s32 (9.7.1.19); here 32 bits."""
+    kind = one.op[-1]
+    if one.op[1:] not in (("u32",), ("s32",)):
+        raise code.refuse(one)
+
+    def extract(a: Array, position: Array, length: Array) -> Array:
+        position, length = position & _U32(255), length & _U32(255)
+        wide = a.astype(np.int64)
+        found = wide >> np.minimum(position, 63).astype(np.int64)
+        mask = (np.int64(1) << np.minimum(length, 33).astype(np.int64)) - 1
+        if kind == "u32":
+            return (found & mask).astype(np.uint32)
+        # The sign is the last bit of the field, or that of a where the field goes beyond it.
+        last = np.minimum(position.astype(np.int64) + length - 1, 31)
+        sign = (wide >> np.maximum(last, 0) & 1).astype(bool) & (length != 0)
+        found = np.where(sign, found | ~mask, found & mask)
+        return found.astype(np.int32)
+
+    return code.apply(one, extract, kind, (kind, "u32", "u32"))
+
+
+@opcode("lop3")
+def _lop3(code: Code, one: Instruction) -> Step:
+    """Any function of three bits: bit 4 a + 2 b + c of a table says its value (9.7.8.6)."""
+    table = one.operands[4] if len(one.operands) == 5 else None
+    if one.op != ("lop3", "b32") or not isinstance(table, Immediate):
+        raise code.refuse(one)
+    terms = [index for index in range(8) if int(table.value) >> index & 1]
+
+    def look(a: Array, b: Array, c: Array) -> Array:
+        found: Any = np.zeros((1, 1), _U32)
+        for index in terms:
+            x, y, z = a if index & 4 else ~a, b if index & 2 else ~b, c if index & 1 else ~c
+            found = found | (x & y & z)
+        return np.asarray(found)
+
+    register = code.register(one, one.operands[0], "b32")
+    found = [code.source(one, operand, "b32") for operand in one.operands[1:4]]
+    return code.step(register, look, _U32, found)
+
+
+@opcode("shf")
+def _shf(code: Code, one: Instruction) -> Step:
+    """Shift 64 bits, a below b, and take one word (9.7.8.8)."""
+    if len(one.op) != 4 or one.op[1] not in "lr" or one.op[2] not in ("wrap", "clamp"):
+        raise code.refuse(one)
+    left, wrap = one.op[1] == "l", one.op[2] == "wrap"
+
+    def shift(a: Array, b: Array, count: Array) -> Array:
+        count = (count & _U32(31) if wrap else np.minimum(count, _U32(32))).astype(np.uint64)
+        both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
+        found = (both << count) >> np.uint64(32) if left else both >> count
+        return found.astype(_U32)
+
+    if one.op[3] != "b32":
+        raise code.refuse(one)
+    return code.apply(one, shift, "b32", ("b32",) * 3)
+
+
+@opcode("popc", "clz")
+def _count(code: Code, one: Instruction) -> Step:
+    """Ones, or zeros before the first one; the result has 32 bits."""
+    kind = one.op[-1]
+    if one.op[1:] not in (("b32",), ("b64",)):
+        raise code.refuse(one)
+    bits, ones = 8 * BYTES[kind], one.op[0] == "popc"
+    powers = np.arange(bits, dtype=DTYPES[kind])
+
+    def count(x: Array) -> Array:
+        each = (x[..., None] >> powers & DTYPES[kind](1)).astype(bool)
+        if ones:
+            return each.sum(axis=-1).astype(_U32)
+        length = np.where(each, powers.astype(np.int64) + 1, 0).max(axis=-1)
+        return (bits - length).astype(_U32)
+
+    return code.apply(one, count, "u32", (kind,))
+
+
+_ROUNDINGS: dict[str, Any] = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
+
+
+@opcode("cvt.rzi", "cvt.rni", "cvt.rmi", "cvt.rpi")
+def _to_integer(code: Code, one: Instruction) -> Step:
+    """The nearest integer that a type has: NaN gives 0 (9.7.9.21)."""
+    if len(one.op) != 4:
+        raise code.refuse(one)
+    _, how, to, kind = one.op
+    if to not in ("s32", "u32", "s64", "u64") or kind not in ("f32", "f64"):
+        raise code.refuse(one)
+    least, most = (int(bound) for bound in (np.iinfo(DTYPES[to]).min, np.iinfo(DTYPES[to]).max))
+
+    def convert(x: Array) -> Array:
+        found = _ROUNDINGS[how](x.astype(np.float64))
+        low, high = found <= float(least), found >= float(most)
+        kept = np.where(low | high | np.isnan(found), 0.0, found).astype(DTYPES[to])
+        kept = np.where(low, DTYPES[to](least), kept)
+        return np.where(high, DTYPES[to](most), kept)
+
+    return code.apply(one, convert, to, (kind,))
