@@ -115,3 +115,14 @@ def test_sixteen_bits():
     with np.errstate(all="ignore"):
         same = wide.astype(ml_dtypes.bfloat16).view(np.uint16) == bits
     assert (same | np.isnan(wide)).all()
+
+
+def test_tf32_has_ten_bits_behind_the_point():
+    x = np.float32([1, 1 + 2**-11, 1 + 3 * 2**-11, -1 - 2**-11, 3e38, np.inf, np.nan, 2**-126])
+    even = [1, 1, 1 + 2**-9, -1, 3e38, np.inf, np.nan, 2**-126]
+    away = [1, 1 + 2**-10, 1 + 2**-9, -1 - 2**-10, 3e38, np.inf, np.nan, 2**-126]
+    for ties_away, expected in ((False, even), (True, away)):
+        found = floats.to_tf32(x, ties_away).view(np.float32)
+        assert np.allclose(found, np.float32(expected), rtol=2**-11, atol=0, equal_nan=True)
+        assert np.array_equal(found[:4], np.float32(expected[:4]))
+        assert not (found[:6].view(np.uint32) & 0x1FFF).any()
