@@ -113,7 +113,7 @@ def pasted(question: dict[str, Any], what: str) -> dict[str, Any]:
     for argument, pattern in (
         ("threads", rf"threads ({LAYOUT})"),
         ("values", r"values (\(\d+,\d+\))"),
-        ("atom", r"((?:cp\.async|[ls][dt]\.\w+) of \d+ bits)"),
+        ("atom", r"((?:cp\.async|(?:ld|st|red|atom)\.\w+) of \d+ bits)"),
         ("tensor", rf"tensor ({LAYOUT})"),
         ("smem", rf"into shared memory ({LAYOUT})"),
         ("base_alignment", r"base address aligned to (\d+) bytes"),
