@@ -172,8 +172,6 @@ class _Search:
             pairs = zip(new.paid(index), old.paid(index), strict=True)
             if any(after * scale[1] > before * scale[0] for after, before in pairs):
                 return False
-            if new.ideal(index) < old.ideal(index):
-                return False
         return True
 
     def partner_no_worse(self, new: Tried) -> bool:
@@ -470,7 +468,7 @@ def _moved(copy: Copy, layout: Layout, said: str) -> Any:
 
 def _padded(copy: Copy) -> Iterator[Any]:
     """The tile in a tensor whose leading dimension is padded."""
-    for layout, said in places.padded(copy.layout, copy.size):
+    for layout, said in places.padded(copy.layout, copy.size, copy.extents):
         yield _moved(copy, layout, said)
 
 
