@@ -300,7 +300,8 @@ def padded(
     if found is None:
         return
     pitch, rows = found[0][found[1]], (extents or layout.extents)[1 - found[1]]
-    for granule in (VECTOR, gmem.SECTOR, gmem.LINE):
+    # (Rows of a few bytes are better off with less than a vector between them.)
+    for granule in (VECTOR, gmem.SECTOR, gmem.LINE, VECTOR // 2, VECTOR // 4):
         step = granule // gcd(granule, size)
         wider = -(-max(pitch, rows) // step) * step
         if wider != pitch:
