@@ -83,6 +83,8 @@ def _random(rng: random.Random) -> Question:
                                for extent in extents]  # fmt: skip
     if rng.random() < 0.2:
         question["base_alignment"] = rng.choice([8, 16, 32])
+    if rng.random() < 0.1:
+        question["arch"] = rng.choice(["sm_80", "sm_90a", "sm_100a"])
     return question
 
 

@@ -36,7 +36,10 @@ from cute_gemm.problem.problem import from_sizes
         ("red.relaxed.gpu.global.add.noftz.bf16x2", "reduce", "global", "store", 32, ""),
         ("red.global.add.v4.f32", "reduce", "global", "store", 128, "red.vector"),
         ("red.global.v8.f16.add.noftz", "reduce", "global", "store", 128, "red.vector"),
-        ("atom.acq_rel.sys.global.cas.b64", "reduce", "global", "store", 64, "red.vector"),
+        ("red.global.add.noftz.v2.f16", "reduce", "global", "store", 32, "red.vector"),
+        ("atom.acq_rel.sys.global.cas.b64", "reduce", "global", "store", 64, ""),
+        ("red.global.64", "reduce", "global", "store", 64, ""),
+        ("atom.global.exch.b128", "reduce", "global", "store", 128, "red.vector"),
         ("atom.shared.add.u32", "reduce", "shared", "store", 32, ""),
         ("red.shared::cta.max.s32", "reduce", "shared", "store", 32, ""),
         ("cp.async.bulk", "bulk", "global", "load", None, "tma"),
@@ -73,7 +76,7 @@ def test_names(
 ) -> None:
     atom = atom_name(text)
     assert (atom.kind, atom.space, atom.direction, atom.bits) == (kind, space, direction, bits)
-    assert atom.feature(32) == feature
+    assert atom.feature == feature
 
 
 def test_matrices_by_either_name() -> None:

@@ -78,7 +78,7 @@ def understood(
     """Check every argument; the first that does not fit is named."""
     name = atom_name(atom)
     kind, size = element(dtype)
-    on_arch(name, 8 * size, arch)
+    on_arch(name, arch)
     values_of = read_let(let)
     printed, home = as_printed(tensor, values_of), None
     if smem is not None:
@@ -132,12 +132,12 @@ def understood(
     return copy
 
 
-def on_arch(name: AtomName, element_bits: int, arch: str | None) -> None:
+def on_arch(name: AtomName, arch: str | None) -> None:
     """Refuse an atom that an architecture lacks."""
-    where, feature = None if arch is None else Arch(arch), name.feature(element_bits)
-    if where is not None and feature and not where.has(feature):
+    where = None if arch is None else Arch(arch)
+    if where is not None and name.feature and not where.has(name.feature):
         raise UnsupportedError(
-            f"atom {name.text!r} needs {Arch.that_has(feature)}; arch is {arch!r}"
+            f"atom {name.text!r} needs {Arch.that_has(name.feature)}; arch is {arch!r}"
         )
 
 
@@ -305,7 +305,7 @@ def _fits_elements(atom: AtomName, space: Space, name: str, bits: int) -> None:
         wrong = f"moves {atom.bits} bits; an element of {name}"
     elif atom.kind == "reduce" and bits < 16:
         wrong = f"combines elements of 16 bits or more; {name}"
-    elif atom.kind == "reduce" and space == "shared" and (atom.bits or 0) > max(32, bits):
+    elif atom.is_vector and space == "shared":
         wrong = f"is a vector, which reductions of shared memory are not; {name}"
     elif unit % bits and unit < 32:
         wrong = f"transposes elements of {unit} bits; {name}"

@@ -20,8 +20,8 @@ class AtomName:
     ``kind`` "universal" is plain loads and stores, "reduce" atomic operations of memory, "matrix"
     ldmatrix and stmatrix, "bulk" one run of bytes, "tma" a bulk tensor copy. ``space`` and
     ``direction`` of cp.async are its global side's. ``bits`` is the width, None for the widest that
-    fits, which may not pass ``most`` (0: one element). ``verb`` is what reductions and bulk copies
-    are called.
+    fits, which may not pass ``most`` (of a reduction: its operand, 0 where the name has none, and
+    then it is of one element). ``verb`` is what reductions and bulk copies are called.
     """
 
     text: str
@@ -47,17 +47,23 @@ class AtomName:
         return self.kind == "reduce" or self.verb.startswith("cp.reduce")
 
     @property
+    def is_vector(self) -> bool:
+        """Whether it is a reduction of several operands: ``red.global.add.v4.f32``."""
+        return self.kind == "reduce" and 0 < self.most < (self.bits or 0)
+
+    @property
     def zero_fills(self) -> bool:
         """Whether shared memory gets zeros for what is off, as of cp.async with a source's size."""
         return bool(re.search(r"_ZFILL|\]\s*,\s*\d+\s*,", self.text))
 
-    def feature(self, element_bits: int) -> str:
+    @property
+    def feature(self) -> str:
         """What an architecture must have for it (``Arch.has``), or ""."""
         if self.matrix is not None:
             return self.matrix.feature
         bits = self.bits or 0
         own = {"universal": "ld.256" * (bits > 128), "cp.async": "cp.async"}
-        own["reduce"] = "red.vector" * (bits > max(32, element_bits))
+        own["reduce"] = "red.vector" * (self.is_vector or bits > 64)
         return own.get(self.kind, "tma")
 
 
@@ -149,10 +155,11 @@ def _copy_async(text: str, name: str) -> AtomName | None:
 def _plain(text: str, name: str) -> AtomName | None:
     """A load, a store or a reduction: ``ld.global.128``, ``red.relaxed.gpu.global.add.v4.f32``."""
     head, *parts = name.split(".")
-    space, bits, many = None, None, 1
+    space, bits, many, operand = None, None, 1, 0
     for part in parts:
-        if kind := re.fullmatch(r"(?:[bsuf]|bf)?(\d+)(x2)?", part):
-            bits = int(kind[1]) * (2 if kind[2] else 1)
+        if kind := re.fullmatch(r"([bsuf]|bf)?(\d+)(x2)?", part):
+            bits = int(kind[2]) * (2 if kind[3] else 1)
+            operand = bits if kind[1] else 0
         elif vector := re.fullmatch(r"v([248])", part):
             many = int(vector[1])
         elif part.partition("::")[0] in ("global", "shared"):
@@ -164,7 +171,7 @@ def _plain(text: str, name: str) -> AtomName | None:
         return None
     atom = AtomName(text, "universal", space, "load" if head == "ld" else "store")  # type: ignore[arg-type]
     if head in ("red", "atom"):
-        atom = replace(atom, kind="reduce", most=0, verb=head)
+        atom = replace(atom, kind="reduce", most=operand, verb=head)
     return _sized(atom, bits and bits * many, what)
 
 

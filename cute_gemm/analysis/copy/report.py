@@ -276,7 +276,7 @@ def analyze_copy(
             "threads": threads, "values": values, "tv": tv, "reader": reader, "writer": writer,
             "space": space, "direction": direction, "extents": extents,
         }  # fmt: skip
-        on_arch(name, 8, arch)
+        on_arch(name, arch)
         box = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, threaded)
         row = make_row(box)
         given = read_let(let)
