@@ -139,6 +139,8 @@ class TiledCopy:
         data = self.partition.reshape(count[0], LANES, count[1], -1, 2).swapaxes(1, 2)
         data = data.reshape(*count, number.size, 2)[:, :, holder]
         rows = data.reshape(*count, -1, self.values, 2)
+        if self.atom.order is not None:
+            rows = rows[:, :, self.atom.order(np.arange(rows.shape[2]))]
         out = np.full((*count, LANES, self.values, 2), -1)
         out[:, :, : rows.shape[2]] = rows
         return out.swapaxes(1, 2).reshape(threads, -1, 2)

@@ -185,7 +185,7 @@ class GlobalAnalysis:
     ``interior``, ``edge``: one visit of each full tile, and of each that the matrix does not fill;
     ``launch``: every visit of every tile; ``worst``: the worst request of the interior tiles (of
     all when none is full), None without any; ``aligned``: whether every lane's address is a
-    multiple of its vector. If not, the hardware faults.
+    multiple of its vector (of a bulk copy: of 16 bytes). If not, the hardware faults.
     """
 
     tile: GlobalCounts
@@ -364,7 +364,7 @@ def _evaluate(
     used = covered(patterns.starts, patterns.lengths, 1)[:, None]
     ideal = -(-used // SECTOR)
     occurs = weights > 0
-    aligned = not bool(((starts % (access.bits // 8)).any(axis=-1) & occurs).any())
+    aligned = not bool(((starts % access.granule).any(axis=-1) & occurs).any())
 
     excess = np.where(occurs, fetched - ideal, -1)
     row, column = np.unravel_index(int(excess.argmax()), excess.shape)
