@@ -100,7 +100,7 @@ def bench(
     """
     from cute_gemm.run.driver import why_no_gpu
 
-    names = _kernel_names(kernels)
+    names = kernel_names(kernels)
     functions: dict[str, Function] = {}
     for name, function in map(named_function, against):
         if functions.setdefault(name, function) is not function:
@@ -143,7 +143,8 @@ def _runs_on(name: str) -> str:
     return "gpu" if name == "auto" else registry.get(name).runs_on
 
 
-def _kernel_names(kernels: str | Sequence[str]) -> tuple[str, ...]:
+def kernel_names(kernels: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of ``"ladder"``, ``"all"`` or names with commas; refuse unknown ones."""
     if kernels == "ladder":
         return registry.LADDER
     if kernels == "all":
