@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build
+    from cute_gemm.toolchain.nvrtc import Compiler
     from cute_gemm.toolchain.unit import TranslationUnit
 
 #: What options of many kernels take.
@@ -329,14 +330,22 @@ class CompiledKernel(Kernel):
         """
         return self.unit(config)
 
-    def build(self, config: Any, arch: str) -> Build:
+    def is_built(self, config: Any, arch: str) -> bool:
+        """Return whether `build` would find the kernel in memory or in the cache."""
+        if (self.name, config, arch) in _builds:
+            return True
+        from cute_gemm.toolchain.nvrtc import is_cached
+
+        return is_cached(self.unit(config), arch)
+
+    def build(self, config: Any, arch: str, compiler: Compiler | None = None) -> Build:
         """Return the compiled kernel: from memory, from the cache or from NVRTC."""
         key = (self.name, config, arch)
         found = _builds.get(key)
         if found is None:
             from cute_gemm.toolchain.nvrtc import build
 
-            found = build(self.unit(config), arch)
+            found = build(self.unit(config), arch, compiler=compiler)
             _builds[key] = replace(found, cached=True, seconds=0.0)
         return found
 

@@ -131,6 +131,11 @@ def get(key: str) -> Build | None:
     return None
 
 
+def has(key: str) -> bool:
+    """Return whether a directory has a file of that key, which `get` would look into."""
+    return any((place / f"{key}{_SUFFIX}").is_file() for place in directories())
+
+
 @contextmanager
 def building(key: str) -> Iterator[None]:
     """Be the only one that builds ``key``: threads and processes wait until this one is done.
