@@ -269,10 +269,10 @@ def compile(  # it is reached as cute_gemm.compile
 ) -> list[Build]:
     """Build the kernels of plans, several at once, into the cache; no GPU is needed.
 
-    Of several kernels this process compiles one at a time, and processes that it starts meanwhile
-    the others: together one per core, and 32 at most. (Threads gain a factor of 1.5, however many.)
-    Where there is one kernel or one core, no process is started. A script needs no
-    ``if __name__ == "__main__"`` for it.
+    What is in no cache is compiled by processes that are started for it, one per core and 32 at
+    most, if the plans are of two kernels or more: two builds pay already for the start of two
+    processes, and threads gain a factor of 1.5, however many. A single kernel, and all where there
+    is one core, is compiled in this process. A script needs no ``if __name__ == "__main__"``.
 
     Parameters
     ----------
@@ -297,13 +297,17 @@ def compile(  # it is reached as cute_gemm.compile
     >>> [build.arch for build in compile(ops)]
     ['sm_80', 'sm_80']
     """
-    from concurrent.futures import as_completed
+    from concurrent.futures import FIRST_COMPLETED, wait
 
     builds = Builds(list(plans))
+    pending, total = set(builds.futures), len(builds.futures)
     try:
-        for done, _ in enumerate(as_completed(builds.futures), 1):
-            if tell is not None:
-                tell(done, len(builds.futures))
+        while pending:
+            # Not for ever: a signal that another thread gets does not end the wait.
+            ended, pending = wait(pending, 0.1, FIRST_COMPLETED)
+            for number in range(len(ended)):
+                if tell is not None:
+                    tell(total - len(pending) - len(ended) + number + 1, total)
     finally:
         builds.close()
     return [future.result() for future in builds.futures]

@@ -116,7 +116,7 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
         executable._bind(scalar(float(number), "alpha", "float32", None), beta)
     assert 0 < len(executable._bound) <= 64
 
-    monkeypatch.setattr("cute_gemm.toolchain.nvrtc.build", lambda unit, arch: _Built())
+    monkeypatch.setattr("cute_gemm.toolchain.nvrtc.build", lambda *_, **__: _Built())
     monkeypatch.setattr(base, "replace", lambda built, **_: built)
     for raster in range(1, 40):
         plan = cg.plan(

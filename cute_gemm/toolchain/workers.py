@@ -14,7 +14,6 @@ import pickle
 import queue
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,13 +42,9 @@ def at_once(builds: int) -> int:
 
 
 class Workers:
-    """Compilers: one unit at a time is compiled here, what comes meanwhile by other processes.
-
-    They are started as they are needed: one less than threads that compile.
-    """
+    """Processes that compile, started as they are needed: as many as threads ask at a time."""
 
     def __init__(self) -> None:
-        self._here = threading.Lock()
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._all: list[subprocess.Popen[bytes]] = []
         self._closed = False
@@ -57,12 +52,7 @@ class Workers:
     def compile(
         self, unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float
     ) -> Built:
-        """Compile in the first that is free; here where no other starts, or one dies."""
-        if self._here.acquire(blocking=False):
-            try:
-                return compile_here(unit, arch, paths, start)
-            finally:
-                self._here.release()
+        """Compile in one that is free or new; in this process where none starts, or one dies."""
         try:
             try:
                 worker = self._idle.get_nowait()
