@@ -620,7 +620,10 @@ def test_random_shapes_on_a_gpu_are_calls_of_gemm(monkeypatch):
     monkeypatch.setattr(
         api, "gemm", lambda op, A, B, C, **more: calls.append((op, A.shape, B.shape, C.shape))
     )
+    ahead = []
+    monkeypatch.setattr(api, "compile", lambda plans, tell: ahead.extend(p.symbol for p in plans))
     found = shapes.random_shapes(5, ("TN",), ("auto",))
+    assert len(set(ahead)) == len(ahead) == found.kernels[0].configs
     assert (found.gpu, found.arch, found.why_no_launch) == ("NVIDIA H200", "sm_90a", "")
     drawn = [("TN", (k, m), (k, n), (m, n)) for _, m, n, k in shapes.draw(5, 0, ("TN",))]
     assert calls == [one for call in drawn for one in (call, call, "wait")]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -86,7 +87,8 @@ class KernelCosts:
     """One kernel on all shapes.
 
     How many configs of it they took, and how many shapes it refused; ``building``: first calls
-    whose kernel was not there yet, and was built and loaded (without a GPU: only described);
+    whose kernel was not there yet: it was read from the cache, into which all were compiled before,
+    and loaded (without a GPU: only described);
     ``first``: those of a shape that is new, of a kernel that is there; ``repeated``.
     """
 
@@ -158,7 +160,10 @@ class ShapesResult(Shown):
 
     def _method(self) -> str:
         if not self.why_no_launch:
-            return "A call goes from gemm to its launch, for whose result nobody waits."
+            return (
+                "A call goes from gemm to its launch, for whose result nobody waits. Kernels were "
+                "compiled before: one that is new is read from the cache and loaded."
+            )
         return (
             f"Nothing was built or launched ({self.why_no_launch}): measured is what a call does "
             "before that, which reads the arrays, describes the problem, chooses a config and "
@@ -218,6 +223,7 @@ def _costs(calls: _OnHost, kernel: str, shapes: Sequence[Shape], progress: Any) 
     first: list[float] = []
     repeated: list[float] = []
     refused = 0
+    calls.build_ahead(kernel, shapes, progress)
     for number, shape in enumerate(shapes):
         if progress is not None and number % _STEP == 0:
             progress(f"{kernel}: shapes", number, len(shapes))
@@ -279,6 +285,9 @@ class _OnHost:
         problem = from_operands(op, a, b, c, compute=self._compute)
         return api.kept_plan(problem, a.device, kernel, self.backend, None, {})
 
+    def build_ahead(self, kernel: str, shapes: Sequence[Shape], progress: Any) -> None:
+        """Compile what the shapes take, where it is needed."""
+
     def first(self, kernel: str, op: str, *arrays: Any) -> None:
         """Do what the first call of a shape does."""
         plan = self.plan(kernel, op, *arrays)
@@ -311,6 +320,18 @@ class _Launched(_OnHost):
                 return self._library.empty(LARGEST**2, DTYPES[dtype].numpy)
         kind = getattr(self._library, dtype)
         return self._library.empty(LARGEST**2, dtype=kind, device=f"cuda:{self._device}")
+
+    def build_ahead(self, kernel: str, shapes: Sequence[Shape], progress: Any) -> None:
+        """Compile into the cache, several at once; what is kept in memory is dropped again."""
+        plans: dict[str, Plan] = {}
+        for shape in shapes:
+            with suppress(UnsupportedError):
+                plan = self.plan(kernel, shape.op, *self.arrays(shape))
+                plans.setdefault(plan.symbol, plan)
+        tell = None if progress is None else partial(progress, f"{kernel}: compile")
+        api.compile(plans.values(), tell)
+        for kept in KEPT.values():
+            kept.clear()
 
     def first(self, kernel: str, op: str, A: Any, B: Any, C: Any) -> None:
         """See `_OnHost.first`."""

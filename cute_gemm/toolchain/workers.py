@@ -15,6 +15,7 @@ import queue
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,8 @@ class Workers:
         for worker in self._all:
             worker.kill()
             worker.wait()
+            with suppress(OSError):  # what it was not told any more
+                worker.stdin.close()  # type: ignore[union-attr]
 
 
 def _asked(worker: subprocess.Popen[bytes], question: Any) -> Any:
