@@ -7,7 +7,7 @@ and B exchanged.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, CopyAtom, MmaAtom, universal
@@ -166,7 +166,7 @@ def _gmem_copy(
     )
 
 
-@cache
+@lru_cache(maxsize=4096)
 def structure(config: Config) -> Structure:
     """Work a config out."""
     tile = kernel_tile(config)
