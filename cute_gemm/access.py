@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 Tail = Literal["cut", "whole", "full", "elements"]
 
 
+#: Bytes of which a bulk copy's size and addresses are multiples.
+BULK_BYTES = 16
+
+
+def is_bulk(instruction: str) -> bool:
+    """Whether one thread moves a run of bytes by it, however long."""
+    return instruction.endswith("async.bulk")
+
+
 @dataclass(frozen=True, eq=False)
 class GlobalAccess:
     """One global-memory instruction of a kernel: which elements each lane of each request moves.
@@ -69,6 +78,11 @@ class GlobalAccess:
     def region(self) -> tuple[int, int]:
         """Shape of what is visited."""
         return self.matrix.shape if self.extents is None else self.extents
+
+    @property
+    def granule(self) -> int:
+        """Bytes of which the hardware wants every lane's address to be a multiple."""
+        return BULK_BYTES if is_bulk(self.instruction) else self.bits // 8
 
     @property
     def vector(self) -> tuple[int, int]:

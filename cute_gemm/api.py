@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cute_gemm import select
+from cute_gemm._kept import Kept
 from cute_gemm.arch import Arch
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Executable, scalars, unowned
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
-from cute_gemm.plan import Plan
+from cute_gemm.plan import Builds, Plan
 from cute_gemm.problem.arrays import Operand, Order, dtype_name, fingerprint, read, traced
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 from cute_gemm.toolchain.nvrtc import normalize_arch
@@ -35,11 +36,11 @@ Backend = Literal["auto", "cuda", "cpu", "interpreter"]
 DEFAULT_ARCH = "sm_80"
 
 #: Plans that ``gemm`` made, by problem (a plan keeps its problem alive, so its id is its own).
-_plans: dict[tuple[Any, ...], Plan] = {}
-_PLANS_KEPT = 1024
+_plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
 #: Calls on device arrays that went through every check, by all that the checks look at.
-_recent: dict[Any, tuple[Executable, tuple[Operand, Operand, Operand | None]]] = {}
-_RECENT_KEPT = 256
+_recent: Kept[Any, tuple[Executable, tuple[Operand, Operand, Operand | None]]] = Kept(
+    256, "recent_calls"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +159,9 @@ def gemm(
     c = None if C is None else read(C, "C")
     problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
     factors = scalars(alpha, beta, problem, a.device, c, stream)
-    options = sorted(kernel_options.items())
-    key = (id(problem), a.device, kernel, backend, arch, *options)
-    found = _plans.get(key)
-    if found is None:
-        if len(_plans) >= _PLANS_KEPT:
-            _plans.clear()
-        found = _make_plan(problem, a.device, kernel, backend, arch, kernel_options)
-        _plans[key] = found
+    found = kept_plan(problem, a.device, kernel, backend, arch, kernel_options)
     result = found.executable.run(a, b, c, *factors, stream)
     if seen is not None and a.device is not None:
-        if len(_recent) >= _RECENT_KEPT:
-            _recent.clear()
         _recent[seen] = found.executable, unowned(a, b, c)
     return result
 
@@ -278,6 +270,11 @@ def compile(  # it is reached as cute_gemm.compile
 ) -> list[Build]:
     """Build the kernels of plans, several at once, into the cache; no GPU is needed.
 
+    What is in no cache is compiled by processes that are started for it, one per core and 32 at
+    most, if the plans are of two kernels or more: two builds pay already for the start of two
+    processes, and threads gain a factor of 1.5, however many. A single kernel, and all where there
+    is one core, is compiled in this process. A script needs no ``if __name__ == "__main__"``.
+
     Parameters
     ----------
     plans
@@ -301,18 +298,20 @@ def compile(  # it is reached as cute_gemm.compile
     >>> [build.arch for build in compile(ops)]
     ['sm_80', 'sm_80']
     """
-    from concurrent.futures import as_completed
+    from concurrent.futures import FIRST_COMPLETED, wait
 
-    futures = [plan.prepare() for plan in plans]
+    builds = Builds(list(plans))
+    pending, total = set(builds.futures), len(builds.futures)
     try:
-        for done, _ in enumerate(as_completed(futures), 1):
-            if tell is not None:
-                tell(done, len(futures))
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        raise
-    return [future.result() for future in futures]
+        while pending:
+            # Not for ever: a signal that another thread gets does not end the wait.
+            ended, pending = wait(pending, 0.1, FIRST_COMPLETED)
+            for number in range(len(ended)):
+                if tell is not None:
+                    tell(total - len(pending) - len(ended) + number + 1, total)
+    finally:
+        builds.close()
+    return [future.result() for future in builds.futures]
 
 
 def kernels() -> list[KernelInfo]:
@@ -322,6 +321,18 @@ def kernels() -> list[KernelInfo]:
         KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes, k.options, k.runs_on, k.values())
         for k in found
     ]
+
+
+def kept_plan(
+    problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
+    options: dict[str, Any],
+) -> Plan:  # fmt: skip
+    """Return the plan that `gemm` made of a problem, or make and keep it."""
+    key = (id(problem), device, kernel, backend, arch, *sorted(options.items()))
+    found = _plans.get(key)
+    if found is None:
+        found = _plans[key] = _make_plan(problem, device, kernel, backend, arch, options)
+    return found
 
 
 def _make_plan(

@@ -61,9 +61,13 @@ MULTIPROCESSORS = {
     121: Multiprocessor(1536, 24, 99 * _KIB),
 }
 
-#: Feature -> lowest compute capability; those of ``_EXACT`` also need an "a" target.
+#: Feature -> lowest compute capability; those of ``_EXACT`` are of one chip and its "a" target,
+#: those of ``_FAMILY`` of all targets from there on that have a suffix (PTX ISA, "Target ISA
+#: Notes" of ld, st, red, ldmatrix and stmatrix).
 _FEATURES = {"cp.async": 80, "mma.sync": 80, "dmma.m16n8": 90, "stmatrix": 90, "tma": 90}
+_FEATURES |= {"red.vector": 90, "ld.256": 100}
 _EXACT = {"wgmma": 90, "setmaxnreg": 90}
+_FAMILY = {"matrix.b8": 100}
 
 
 class Arch(str):
@@ -123,7 +127,18 @@ class Arch(str):
         """Whether it has ``"cp.async"``, ``"stmatrix"``, ``"tma"``, ``"wgmma"``, ..."""
         if feature in _EXACT:
             return self.exact and self.cc == _EXACT[feature]
+        if feature in _FAMILY:
+            return self[-1] in "af" and self.cc >= _FAMILY[feature]
         return self.cc >= _FEATURES[feature]
+
+    @staticmethod
+    def that_has(feature: str) -> str:
+        """Return which architectures have a feature, in words: ``"sm_90 or newer"``."""
+        if feature in _EXACT:
+            return f"sm_{_EXACT[feature]}a"
+        if feature in _FAMILY:
+            return f"sm_{_FAMILY[feature]}a or newer, with its suffix a or f"
+        return f"sm_{_FEATURES[feature]} or newer"
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether a cubin for it runs on a device of that compute capability.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from cute_gemm._kept import Kept
 from cute_gemm._text import named
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.problem.arrays import (
@@ -51,7 +52,7 @@ class Executable:
 
     def __init__(self, plan: Runnable) -> None:
         self.plan = plan
-        self._bound: dict[tuple[tuple[complex, int], ...], Callable[..., None]] = {}
+        self._bound: Kept[tuple[tuple[complex, int], ...], Callable[..., None]] = Kept(_BOUND_KEPT)
         #: The fingerprint of the last call's arrays, and their operands; one value, for threads.
         self._last: tuple[Any, tuple[Operand, Operand, Operand | None] | None] = (None, None)
 
@@ -158,8 +159,6 @@ class Executable:
     def _bind(self, alpha: Scalar, beta: Scalar) -> Callable[..., None]:
         """Keep and return a bound launch."""
         bound = self.plan.bind(self.plan.device or 0, alpha, beta)
-        if len(self._bound) >= _BOUND_KEPT:
-            self._bound.clear()
         self._bound[alpha[:2], beta[:2]] = bound
         return bound
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from itertools import count
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build, Proof, Resources
+    from cute_gemm.toolchain.nvrtc import Compiler
     from cute_gemm.toolchain.signature import Launch
     from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -42,8 +42,38 @@ _numbers = count()
 def _builders() -> ThreadPoolExecutor:
     from concurrent.futures import ThreadPoolExecutor
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return ThreadPoolExecutor(cores, "cute_gemm build")
+    from cute_gemm.toolchain.workers import cores
+
+    return ThreadPoolExecutor(cores(), "cute_gemm build")
+
+
+class Builds:
+    """Kernels of plans that are being built, by processes if there are several, or by threads.
+
+    ``futures``: of each plan's build. To be closed, which drops what has not begun.
+    """
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        from cute_gemm.toolchain.workers import Workers, at_once
+
+        kernels = {(plan.kernel, plan.config, plan.arch) for plan in plans if plan.compiled}
+        count = at_once(len(kernels))
+        self._workers = Workers() if count > 1 else None
+        # A thread for each process, which waits for it.
+        self._own = ThreadPoolExecutor(count, "cute_gemm build") if self._workers else None
+        pool = self._own or _builders()
+        compiler = self._workers.compile if self._workers else None
+        self.futures = [pool.submit(plan._build, compiler) for plan in plans]
+
+    def close(self) -> None:
+        """End what compiles, and drop what has not begun."""
+        for future in self.futures:
+            future.cancel()
+        if self._workers is not None and self._own is not None:
+            self._workers.close()
+            self._own.shutdown(wait=False)
 
 
 class Plan:
@@ -163,11 +193,16 @@ class Plan:
         """
         return _builders().submit(self._build)
 
-    def _build(self) -> Build:
+    def _build(self, compiler: Compiler | None = None) -> Build:
         # Not the property: up to Python 3.11 one lock is that of all plans' there.
-        built = self._kernel.compiled().build(self.config, self.arch)
+        built = self._kernel.compiled().build(self.config, self.arch, compiler)
         self.__dict__["build"] = built
         return built
+
+    @property
+    def built(self) -> bool:
+        """Whether the kernel is in memory or in the cache, so that nothing need be compiled."""
+        return "build" in self.__dict__ or self._kernel.compiled().is_built(self.config, self.arch)
 
     @cached_property
     def proof(self) -> Proof:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cute_gemm._kept import Kept
 from cute_gemm._text import duration
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import nearest, of_device
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.base import common_traits
 from cute_gemm.model.price import Footprint, Price, Prices
 
 if TYPE_CHECKING:
@@ -109,8 +111,7 @@ class _Shelf(NamedTuple):
     prices: Prices | None
 
 
-_shelves: dict[Any, _Shelf] = {}
-_SHELVES_KEPT = 512
+_shelves: Kept[Any, _Shelf] = Kept(2048, "problem_classes")
 
 
 def _shelf(
@@ -123,11 +124,9 @@ def _shelf(
         for name, value in sorted(options.items())
     )
     traits = tuple((id(made), made.traits(problem)) for made in kernels)  # the shelf keeps them
-    key = (arch, gpu.name, asked, traits)
+    key = (arch, gpu.name, asked, common_traits(problem), traits)
     found = _shelves.get(key)
     if found is None:
-        if len(_shelves) >= _SHELVES_KEPT:
-            _shelves.clear()
         found = _shelves[key] = _filled(problem, arch, kernels, options, gpu)
     return found
 

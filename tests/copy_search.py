@@ -10,6 +10,7 @@ import argparse
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from cute_gemm.analysis.copy.arguments import Copy, understood
 from cute_gemm.analysis.copy.evaluate import evaluated
 from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
 from cute_gemm.analysis.rows import AccessRow, make_row
+from cute_gemm.cute.atoms import BYTE_ATOMS
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import GemmError
@@ -25,7 +27,7 @@ from cute_gemm.errors import GemmError
 Question = dict[str, Any]
 SIZES = {"int8": 1, "float16": 2, "float32": 4, "float64": 8}
 _ASKED = ("tensor", "threads", "values", "atom", "dtype", "space", "direction", "base_alignment",
-          "tile", "tv", "smem", "let")  # fmt: skip
+          "tile", "tv", "smem", "let", "extents", "arch")  # fmt: skip
 
 
 # -- random copies --------------------------------------------------------------------------------
@@ -47,11 +49,21 @@ def _random(rng: random.Random) -> Question:
     extents = rng.choice([8, 16, 24, 32, 64, 128]), rng.choice([4, 6, 8, 16, 32, 64])
     extents = extents if rng.random() < 0.6 else extents[::-1]
     kind = rng.choice(["ld.global", "st.global", "cp.async", "cp.async", "ld.shared", "st.shared",
-                       "ldmatrix", "both"])  # fmt: skip
+                       "ldmatrix", "both", "red.global", "atom.shared", "bulk"])  # fmt: skip
     question: Question = {"dtype": dtype, "tensor": str(_layout(rng, extents, kind))}
     if kind == "ldmatrix":
-        trans = ".trans" * (dtype == "float16" and rng.random() < 0.4)
+        trans = ".trans" * (dtype in ("int8", "float16") and rng.random() < 0.4)
         question["atom"] = f"{rng.choice(['ld', 'st'])}matrix.x{rng.choice([1, 2, 4])}{trans}"
+        if dtype == "int8" and rng.random() < 0.5:
+            atom = rng.choice(BYTE_ATOMS)
+            question["atom"] = atom.cpp or atom.name
+        return question
+    if kind == "bulk":
+        question["atom"] = rng.choice(["cp.async.bulk", "cp.async.bulk.store"])
+        at = rng.randint(0, 1)
+        question["tile"] = (1, extents[1]) if at else (extents[0], 1)
+        if rng.random() < 0.4:
+            question["base_alignment"] = rng.choice([8, 16, 32])
         return question
     threads = rng.choice([1, 2, 4, 8, 16, 32]), rng.choice([1, 2, 3, 4, 8, 16])
     order = (1, threads[0]) if rng.random() < 0.5 else (threads[1], 1)
@@ -60,17 +72,25 @@ def _random(rng: random.Random) -> Question:
     question["threads"] = str(Layout(threads, order))
     question["values"] = str(Layout(value, (1, value[0])))
     width = rng.choice(["", "", f".{8 * vector * SIZES[dtype]}", ".128"])
+    if kind in ("ld.global", "st.global") and rng.random() < 0.2:
+        width = ".256"
+        question["values"] = str(Layout((1, 32 // SIZES[dtype]), (0, 1)))
     question["atom"] = ("ld.global" if kind == "both" else kind) + width
     if kind in ("both", "cp.async") and rng.random() < 0.7:
         question["smem"] = str(_layout(rng, extents, "smem"))
+    if "shared" not in kind and rng.random() < 0.25:
+        question["extents"] = [extent * rng.randint(0, 3) + rng.randint(1, extent)
+                               for extent in extents]  # fmt: skip
     if rng.random() < 0.2:
         question["base_alignment"] = rng.choice([8, 16, 32])
+    if rng.random() < 0.1:
+        question["arch"] = rng.choice(["sm_80", "sm_90a", "sm_100a"])
     return question
 
 
 def _layout(rng: random.Random, extents: tuple[int, int], kind: str) -> Layout:
     rows = rng.random() < 0.5
-    shared = kind in ("smem", "ld.shared", "st.shared", "ldmatrix")
+    shared = kind in ("smem", "ld.shared", "st.shared", "ldmatrix", "atom.shared")
     step = 2 if rng.random() < 0.06 else 1
     padding = rng.choice([0, 0, 1, 2, 4, 5, 8, 16] if shared else [0, 1, 3, 4, 8, 40, 4096])
     pitch = step * extents[rows] + padding
@@ -94,9 +114,32 @@ def asked(question: Question) -> Copy:
     return understood(**given | {"dtype": question.get("dtype", "float16")})
 
 
+def elements(copy: Copy) -> int:
+    """Elements that a copy moves."""
+    return prod(copy.extents or copy.layout.extents)
+
+
 def aliases(layout: Layout) -> bool:
     """Whether two elements share a place."""
     return len(np.unique(layout.table())) != layout.size
+
+
+def aliasing(copy: Copy, change: Question) -> str:
+    """The layout that a change names, and in which elements share a place; empty if none."""
+    if "smem" in change and copy.smem is not None and aliases(copy.smem):
+        return "smem"
+    # Of a matrix whose tiles are copied the end of a tile may be off.
+    alias = overlaps(copy) if copy.extents else aliases(copy.layout)
+    return "tensor" * ("tensor" in change and alias)
+
+
+def overlaps(copy: Copy) -> bool:
+    """Whether rows of the matrix whose tiles are copied share elements."""
+    extents: Any = copy.extents
+    table = copy.layout.table()
+    stride = int(table[1, 0]), int(table[0, 1])
+    axis = stride.index(1)
+    return bool(extents[1 - axis] > 1 and stride[1 - axis] < extents[axis])
 
 
 def rows_of(copy: Copy) -> list[AccessRow]:
@@ -147,9 +190,8 @@ def refuted(question: Question, report: CopyReport, index: int, mend: Any) -> st
         return f"refused ({error})"
     again = rows_of(copy)  # analyze_copy(**question | mend.change).rows, without its mends
     row = again[index]
-    for argument, layout in (("tensor", copy.layout), ("smem", copy.smem)):
-        if argument in mend.change and layout is not None and aliases(layout):
-            return f"{argument} is not injective"
+    if wrong := aliasing(copy, mend.change):
+        return f"{wrong} is not injective"
     if any(row.verdict == "misaligned" for row in again):
         return "misaligned"
     for name, figure in mend.figures.items():
@@ -160,7 +202,7 @@ def refuted(question: Question, report: CopyReport, index: int, mend: Any) -> st
             return f"{text} does not parse"
     if any(row.verdict == "misaligned" for row in report.rows):
         return ""
-    size, before = copy.layout.size, asked(question).layout.size
+    size, before = elements(copy), elements(asked(question))
     if dearer(again, report.rows, size, before):
         return f"worse than before: {[*map(costs, again)]}"
     now = report.rows[index]
@@ -193,9 +235,12 @@ def variants(question: Question) -> Iterator[Question]:
         axis = copy.layout.stride.index(1)
         pitch: Any = copy.layout.stride[1 - axis]
         for more in range(65):
-            at = max(pitch, copy.layout.extents[axis]) + more
+            at = max(pitch, (copy.extents or copy.layout.extents)[axis]) + more
             yield {"tensor": str(Layout(copy.layout.shape, (at, 1) if axis else (1, at)))}
-    if copy.atom.matrix is None:
+    if copy.atom.kind not in ("matrix", "bulk"):
+        most = max(128, copy.atom.bits or 0)
+        if copy.atom.kind == "reduce":
+            most = copy.atom.bits or 8 * copy.size
         count = len(copy.tiled.partition)
         way = "cp.async" if copy.atom.kind == "cp.async" else question["atom"].rsplit(".", 1)[0]
         way = question["atom"] if question["atom"].count(".") < 2 and way != "cp.async" else way
@@ -204,9 +249,9 @@ def variants(question: Question) -> Iterator[Question]:
                 continue
             for order in ((1, first), (count // first, 1)):
                 for axis in (0, 1):
-                    for width in (1, 2, 4, 8, 16):
+                    for width in (1, 2, 4, 8, 16, 32):
                         bits = 8 * width * copy.size
-                        if bits > 128:
+                        if bits > most:
                             continue
                         value = (
                             Layout((width, 1), (1, width))
@@ -225,23 +270,22 @@ def searched(question: Question, index: int) -> tuple[Question | None, tuple[flo
     now = asked(question)
     old = rows_of(now)
     faults = any(row.verdict == "misaligned" for row in old)
-    best, best_key = None, (paid(old[index]) / now.layout.size, False)
+    best, best_key = None, (paid(old[index]) / elements(now), False)
     for change in variants(question):
         try:
             copy = asked(question | change)
         except GemmError:
             continue
-        places = (("tensor", copy.layout), ("smem", copy.smem))
-        if any(name in change and place and aliases(place) for name, place in places):
+        if aliasing(copy, change):
             continue
         rows = rows_of(copy)
         if len(rows) != len(old) or any(row.verdict == "misaligned" for row in rows):
             continue
         if "atom" in change and rows[0].bits != copy.atom.bits:
             continue
-        if not faults and dearer(rows, old, copy.layout.size, now.layout.size):
+        if not faults and dearer(rows, old, elements(copy), elements(now)):
             continue
-        key = paid(rows[index]) / copy.layout.size, not rows[index].good
+        key = paid(rows[index]) / elements(copy), not rows[index].good
         if (faults and best is None) or key < best_key:
             best, best_key = change, key
     return best, best_key
@@ -257,7 +301,7 @@ def compared(question: Question, report: CopyReport) -> Iterator[tuple[str, str]
         for mend in report.mends[index]:
             copy = asked(question | mend.change)
             mended = rows_of(copy)[index]
-            least = min(least, paid(mended) / copy.layout.size)
+            least = min(least, paid(mended) / elements(copy))
             if mended.good:
                 break
         else:

@@ -422,3 +422,66 @@ def test_sixteen_byte_copies_take_the_sectors_that_were_counted():
         assert 0 <= found.tile.l2_sectors - row["l2_sectors"] <= 2
         differ += found.tile.sectors != found.tile.l2_sectors
     assert len(rows) > 60 and differ > 20
+
+
+# -- what is quick is also right ------------------------------------------------------------------
+
+
+def test_residues_add_up_few_or_many() -> None:
+    rng = np.random.default_rng(0)
+    for few in (1, 3, 8, 9, 128):
+        a = rng.integers(0, 1000, (5, 128))
+        b = np.zeros(128, np.int64)
+        b[rng.choice(128, few, replace=False)] = rng.integers(1, 1000, few)
+        for first in (a, a.astype(object) * 2**60):
+            found = gmem.convolve(first, b)
+            for row, sums in zip(first, found, strict=True):
+                expected = [0] * 128
+                for i, j in np.ndindex(128, 128):
+                    expected[(i + j) % 128] += int(row[i]) * int(b[j])
+                assert sums.tolist() == expected
+    assert gmem.convolve(a * 2**40, b * 2**40).tolist() == (
+        (gmem.convolve(a, b).astype(object) * 2**80).tolist()
+    )
+
+
+def test_distinct_rows_come_in_order() -> None:
+    rng = np.random.default_rng(1)
+    for count, columns, values in ((1, 3, 2), (50, 2, 3), (200, 70, 2), (64, 5, 1)):
+        rows = rng.integers(-1, values, (count, columns))
+        rows[::3, 1:] = 0
+        distinct, place = gmem._ordered(rows)
+        expected = np.unique(rows, axis=0, return_inverse=True)
+        np.testing.assert_array_equal(distinct, expected[0])
+        np.testing.assert_array_equal(place, expected[1].reshape(-1))
+
+
+def test_sums_of_huge_launches_are_exact() -> None:
+    weights, values = np.array([[2**61, 3]]), np.array([[2**10, 7]])
+    assert gmem._total(weights, values) == 2**71 + 21
+    assert gmem._total(weights.astype(object) * 4, values) == 2**73 + 84
+    assert (
+        gmem._total(
+            np.array([[5, 0, 2]]),
+            np.array(
+                [
+                    [3],
+                ]
+            ),
+        )
+        == 21
+    )
+
+
+@pytest.mark.parametrize("ld", [128, 96, 129])
+def test_tiles_that_lie_as_the_first_does_are_counted_once(ld: int, monkeypatch) -> None:
+    matrix = Matrix("A", (96, 40), (1, ld), "float32", 256)
+    found = access(matrix, (32, 8), copy_coords((32, 8), 0, 1, (32, 4), 0))
+    quick = gmem.analyze(found)
+    monkeypatch.setattr(np, "array_equal", lambda *_: False)
+    assert gmem.analyze(found) == quick
+    calls, evaluate = [], gmem._evaluate
+    monkeypatch.undo()
+    monkeypatch.setattr(gmem, "_evaluate", lambda *given: calls.append(1) or evaluate(*given))
+    assert gmem.analyze(found) == quick
+    assert len(calls) == (1 if ld % 32 == 0 else 2)

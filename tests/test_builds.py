@@ -18,8 +18,9 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.errors import CompileError
 from cute_gemm.kernels import base
-from cute_gemm.toolchain import cache, nvrtc
+from cute_gemm.toolchain import cache, nvrtc, workers
 from cute_gemm.toolchain.cubin import Build, Resources
+from cute_gemm.toolchain.headers import include_paths
 from cute_gemm.toolchain.unit import TranslationUnit
 
 #: The module, not the function of that name.
@@ -99,6 +100,7 @@ def compiler(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
 
     monkeypatch.setattr(nvrtc, "_compile", compile_)
     monkeypatch.setattr(base, "_builds", {})
+    monkeypatch.setattr(workers, "at_once", lambda builds: 1)
     pool = ThreadPoolExecutor(2)
     monkeypatch.setattr(plan_module, "_builders", lambda: pool)
     yield began
@@ -118,6 +120,114 @@ def test_what_cannot_be_built_does_not_keep_the_others(compiler: list[str]) -> N
     with pytest.raises(CompileError, match="it spills"):
         cg.compile([plans(4)[3], *plans(2)])
     assert len(compiler) == 3 and len(cache.entries()) == 2
+
+
+def test_whether_a_kernel_is_built_is_asked_of_its_key(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "_builds", {})
+    first, second = plans(2)
+    assert not first.built and not second.built
+    built = Build(b"", first.symbol, "sm_90a", Resources(1, 0, 0, 0, 0), 0.0, False, "")
+    monkeypatch.setattr(nvrtc, "_compile", lambda *_: built)
+    first.build  # noqa: B018
+    monkeypatch.setattr(base, "_builds", {})
+    monkeypatch.setattr(cache, "get", lambda key: pytest.fail("nothing is read"))
+    monkeypatch.setattr(cache, "entries", lambda: pytest.fail("nothing is read"))
+    again, other = plans(2)
+    assert again.built and not other.built
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", os.pathsep.join((str(place) + "2", str(place))))
+    assert again.built and not other.built  # of any of the directories
+
+
+@pytest.fixture
+def hands() -> Iterator[workers.Workers]:
+    """Processes that compile, none of which has been started."""
+    made = workers.Workers()
+    yield made
+    made.close()
+    assert all(worker.poll() is not None for worker in made._all)
+
+
+PATHS = (*include_paths(),)
+GOOD = TranslationUnit('extern "C" __global__ void entry(float* x) { x[0] = 1; }', "entry")
+
+
+def test_a_process_builds_what_this_one_would(hands: workers.Workers, place: Path) -> None:
+    here = nvrtc.build(GOOD, "sm_90a", cache=False)
+    there = nvrtc.build(GOOD, "sm_90a", compiler=hands.compile)
+    assert (there.cubin, there.resources) == (here.cubin, here.resources)
+    assert "ptxas info" in there.log
+    assert len(hands._all) == 1 and not there.cached
+    assert nvrtc.build(GOOD, "sm_90a").cached and len(cache.entries()) == 1
+
+
+def test_a_process_says_what_is_wrong_and_goes_on(hands: workers.Workers) -> None:
+    bad = TranslationUnit("int x = nothing;\nint y = anything;", "entry")
+    with pytest.raises(CompileError, match="nothing.*1 more error") as caught:
+        hands.compile(bad, "sm_90a", PATHS, 0.0)
+    assert caught.value.log.count("error") >= 2
+    assert hands.compile(GOOD, "sm_90a", PATHS, 0.0).build.symbol == "entry"
+    assert len(hands._all) == 1
+
+
+def test_what_a_process_that_died_was_to_compile_is_compiled_here(hands: workers.Workers) -> None:
+    hands.compile(GOOD, "sm_90a", PATHS, 0.0)
+    hands._all[0].kill()
+    assert hands.compile(GOOD, "sm_90a", PATHS, 0.0).build.symbol == "entry"
+
+
+def test_where_no_process_can_be_started_all_is_compiled_here(
+    hands: workers.Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert hands.compile(GOOD, "sm_90a", PATHS, 0.0).build.symbol == "entry"
+    assert hands._all == []
+
+
+#: A script that builds where it stands: another that imported it would do so again, and so on.
+SCRIPT = """
+import sys, cute_gemm as cg
+from cute_gemm.toolchain import workers
+workers.at_once = lambda builds: min(builds, 3)
+print("begun", flush=True)
+sizes = {"m": 64, "n": 64, "k": 64, "arch": "sm_90a", "backend": "cpu"}
+plans = [
+    cg.plan(op, dtype=dtype, kernel="sm80_pipeline", **sizes)
+    for op in ("NN", "TN") for dtype in ("float16", "float32", "float64")
+]
+try:
+    builds = cg.compile(plans, lambda *told: print(*told, flush=True))
+    print("built", sum(not build.cached for build in builds))
+except KeyboardInterrupt:
+    print("KeyboardInterrupt")
+"""
+
+
+def test_a_script_without_a_guard_builds_in_processes(place: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    said = ["begun", *(f"{number} 6" for number in range(1, 7)), "built 6"]
+    assert (done.stdout.splitlines(), done.stderr, done.returncode) == (said, "", 0)
+    assert len(cache.entries()) == 6 and not list(place.glob(".*"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children as Linux tells them")
+def test_ctrl_c_ends_the_processes_that_compile(place: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["begun\n", "1 6\n"]
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").parents[1]
+    found = {
+        int(child) for task in children.glob("*/children") for child in task.read_text().split()
+    }
+    assert len(found) == 3
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (out.splitlines()[-1], err, process.returncode) == ("KeyboardInterrupt", "", 0)
+    assert not [child for child in found if Path(f"/proc/{child}").exists()]
+    assert {path.suffix for path in place.iterdir()} == {".build", ".json"}
 
 
 def test_who_is_killed_lets_go(place: Path) -> None:

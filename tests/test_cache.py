@@ -236,6 +236,18 @@ class TestHeadersDigest:
         (copy / "sub" / "b.h").write_text("c")
         assert cache.headers_digest([copy]) != digest
 
+    def test_a_root_in_another_is_looked_at_once(
+        self, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tree / "sub" / "a.h").write_text("z")
+        (tmp_path / "one2").mkdir()
+        roots = [tree / "sub", tree, tmp_path / "one2"]
+        expected = [(root, cache._tree(root)) for root in roots]
+        looked, tree_of = list[Path](), cache._tree
+        monkeypatch.setattr(cache, "_tree", lambda root: looked.append(root) or tree_of(root))
+        assert cache._trees(roots) == expected
+        assert sorted(looked) == sorted(roots[1:])
+
     def test_names_count(self, tree: Path) -> None:
         digest = cache.headers_digest([tree])
         (tree / "a.h").rename(tree / "c.h")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
+import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +21,7 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.commands import arguments as _arguments
 from cute_gemm.commands import cli
+from cute_gemm.commands.compile import _chosen_from
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import base
 from cute_gemm.run.driver import why_no_gpu
@@ -522,6 +525,81 @@ def test_compile_writes_one_cubin(run, tmp_path):
     status, _, err = run("compile", "TN", "NN", "--arch", "sm_80", "-o", str(file))
     assert status == 2
     assert "--output" in err
+
+
+#: Takes what was compiled ahead, where nothing compiles.
+SERVE = """
+import sys
+sys.modules["cuda.core"] = sys.modules["cuda.bindings.nvrtc"] = None
+import cute_gemm as cg
+for arch in ("sm_80", "sm_90a"):
+    for order, m in (("F", 100), ("C", 37)):
+        sizes = {"m": m, "n": 60, "k": 9, "dtype": "float32", "arch": arch, "order": order}
+        print(cg.plan("NT", **sizes, kernel="naive", backend="cpu").build.cached)
+print(cg.plan("NN", **sizes, kernel="naive", backend="cpu").built)
+"""
+
+
+def test_compile_for_another_machine(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "_builds", {})
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "mine"))
+    place = tmp_path / "kernels"
+    words = ("compile", "--for", "NT", "--dtypes", "float32", "--kernel", "naive",
+             "--arch", "sm_80,sm_90a", "-o", str(place))  # fmt: skip
+    status, out, err = run(*words)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    count = int(lines[-1].split()[0])
+    each = rf"{count // 2} kernels, \d+ bytes of cubins"
+    assert re.fullmatch(f"sm_80: {each}", lines[0]) and re.fullmatch(f"sm_90a: {each}", lines[1])
+    size = sum(path.stat().st_size for path in place.glob("*.build"))
+    assert lines[-1] == f"{count} kernels, {size} bytes in {place}"
+    assert len(list(place.glob("*.build"))) == count >= 4 and not (tmp_path / "mine").exists()
+    monkeypatch.setattr(base, "_builds", {})
+    found = json.loads(run(*words, "--json")[1])
+    assert (found["directory"], found["count"], found["bytes"]) == (str(place), count, size)
+    assert all(build["cached"] for build in found["builds"])
+
+    place.chmod(0o500)
+    before = {path: path.stat().st_mtime_ns for path in place.iterdir()}
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", os.pathsep.join((str(tmp_path / "own"), str(place))))
+    done = subprocess.run([sys.executable, "-c", SERVE], capture_output=True, text=True)
+    assert (done.stdout.split(), done.stderr) == (["True"] * 4 + ["False"], "")
+    assert {path: path.stat().st_mtime_ns for path in place.iterdir()} == before
+    assert not list((tmp_path / "own").glob("*.build"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float32/tf32", "float64", "int8"])
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
+    """Of other extents too, if the matrices are aligned, or read by elements."""
+    name, _, compute = dtype.partition("/")
+    ahead = {each.symbol for each in _chosen_from([op], [dtype], ["sm_90a"], "auto", {})}
+    aligned, odd = (16, 48, 8192), (3, 63, 4097)
+    for extents in (*itertools.product(aligned, repeat=3), *itertools.product(odd, repeat=3)):
+        sizes = dict(zip("mnk", extents, strict=True))
+        for order in "FC":
+            made = cg.plan(op, **sizes, dtype=name, compute=compute or None, order=order,
+                           arch="sm_90a", backend="cpu")  # fmt: skip
+            assert made.symbol in ahead, made
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ([], "required: OP, or --for"),
+        (["TN", "--dtypes", "float16"], "--dtypes goes with --for"),
+        (["TN", "--for", "NN"], "OP came with --for"),
+        (["--for", "NN", "-m", "64", "--order", "C"], "m, order came with --for"),
+        (["--for", "NX"], "expected two letters"),
+        (["--for", "NN", "--dtypes", "float12"], "float12"),
+        (["--for", "NN", "-o", "a:b"], "expected a directory without ':'"),
+        (["--for", "NN", "-o", __file__], "cannot be used"),
+    ],
+)
+def test_what_cannot_be_compiled_ahead(run, words, part):
+    status, _, err = run("compile", *words)
+    assert status == 2 and part in err
 
 
 def test_prove(run, monkeypatch):

@@ -86,6 +86,15 @@ def test_nothing_is_assumed_beside_plain_accesses() -> None:
     assert first.what == "a swizzle: Sw<5,0,5> o 0 o (64,32):(32,1)"
 
 
+def test_figures_of_a_mend_are_the_rows_to_the_last_bit() -> None:
+    question = {"tensor": "(32,24):(1,40)", "smem": "(32,24):(40,1)", "dtype": "float64",
+                "threads": "(32,3):(3,1)", "values": "(1,2):(1,1)", "atom": "cp.async"}  # fmt: skip
+    report = analyze_copy(**question)
+    again(question, report, 1)
+    # A third of a conflict per request, as a quotient and not as a difference of means.
+    assert 4 / 3 in [mend.figures["conflicts"] for mend in report.mends[1]]
+
+
 def test_padding_makes_ldmatrix_legal() -> None:
     question = {"tensor": "(128,64):(65,1)", "atom": "ldmatrix.x4"}
     report = analyze_copy(**question)
@@ -113,7 +122,7 @@ def pasted(question: dict[str, Any], what: str) -> dict[str, Any]:
     for argument, pattern in (
         ("threads", rf"threads ({LAYOUT})"),
         ("values", r"values (\(\d+,\d+\))"),
-        ("atom", r"((?:cp\.async|[ls][dt]\.\w+) of \d+ bits)"),
+        ("atom", r"((?:cp\.async|(?:ld|st|red|atom)\.\w+) of \d+ bits)"),
         ("tensor", rf"tensor ({LAYOUT})"),
         ("smem", rf"into shared memory ({LAYOUT})"),
         ("base_alignment", r"base address aligned to (\d+) bytes"),

@@ -152,6 +152,31 @@ def test_a_price_is_of_the_accesses_of_its_own_problem() -> None:
         assert kernel.price(one, each, gpu) == price
 
 
+@pytest.mark.parametrize("name", COMPILED)
+def test_configs_that_share_the_counts_of_an_operand_have_the_same(name: str) -> None:
+    """What `of_operand` leaves out of a config changes none of that operand's accesses."""
+    kernel = registry.get(name)
+    assert isinstance(kernel, CompiledKernel)
+    kept: dict[Any, Any] = {}
+    shared = 0
+    random = Random(name)
+    for number in range(24):
+        pitches = {which: 4096 + random.choice((0, 1, 2)) for which in ("lda", "ldb", "ldc")}
+        op, dtype = ("NT", "TN")[number % 2], kernel.dtypes[0]
+        m, n, k = random.choice((128, 126, 125)), random.choice((128, 126, 125)), 64
+        each = from_sizes(op, m=m, n=n, k=k, dtype=dtype, **pitches)
+        legal = kernel.legal(each, Arch("sm_90a"), {})
+        for config in legal:
+            one = base.sample(each, config.tile)
+            accesses = kernel.accesses(config, one)
+            for x in (each.A, each.B, each.C):
+                key = (kernel.of_operand(config, x.name), x.name, base.pitch(x), x.alignment)
+                found = base.tally(access for access in accesses if access.operand == x.name)
+                shared += key in kept and kept[key][0] != config
+                assert kept.setdefault(key, (config, found))[1] == found, (each, config)
+    assert shared
+
+
 @pytest.mark.parametrize(
     ("kernel", "options"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ import cute_gemm as cg
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.report import Report
 from cute_gemm.arch import Arch
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.errors import GemmError, OptionError, UnsupportedError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Config, structure
 from cute_gemm.model import smem
@@ -85,11 +86,44 @@ def test_no_layout_is_slow(op: str, order: str, arch: str, dtype: str, compute: 
     assert out.bits == (64 if dtype in ("float16", "bfloat16") else 128)
     assert (out.efficiency, read.conflicts) == (1.0, 0)
     # The kernel's first operand is B for a row-major C. FMA threads with a K-major one hold rows
-    # that are one apart, and store them one by one with two lanes in each bank.
-    slow = (dtype, compute) == ("float32", None) and k_major(op, "B" if order == "C" else "A")
-    assert staged.instruction == "st.shared"
-    assert staged.verdict == ("2-way conflict" if slow else "conflict-free")
-    assert report["C"].conflict_free == (not slow)
+    # that are one apart, and store them one by one.
+    single = (dtype, compute) == ("float32", None) and k_major(op, "B" if order == "C" else "A")
+    assert (staged.instruction, staged.verdict) == ("st.shared", "conflict-free")
+    assert staged.bits == 32 or not single
+    assert report["C"].conflict_free
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("op", OPS)
+def test_the_staged_sums_of_every_fma_tile(op: str, order: Any) -> None:
+    whole = problem(op, 256, dtype="float32", order=order)
+    seen = 0
+    for tile in product((16, 64, 256), (32, 128), (16,)):
+        for warps in product((1, 2, 4), (1, 2, 4)):
+            try:
+                config = KERNEL.configure(whole, "sm_80", tile=tile, warps=warps)
+            except GemmError:
+                continue
+            parts, seen = structure(config), seen + 1
+            layout, stage, copy = parts.epilogue_layout, parts.epilogue_stage, parts.epilogue_copy
+            offsets = stage.vector_offsets(layout, parts.epilogue_tile)
+            words = smem.phase_words("st.shared", stage.bits, offsets)
+            wavefronts, distinct = smem.phase_wavefronts(words)
+            assert (wavefronts == -(-distinct // 32)).all(), config.name
+            assert layout.cosize * 4 <= parts.smem and len(np.unique(layout.table())) == layout.size
+            # The template adds the offsets of a thread, and of its step: no mode carries.
+            for tiled in (stage, copy):
+                first = tiled.partition[:, :1]
+                step = tiled.partition[:1] - tiled.partition[:1, :1]
+                for m in range(0, layout.extents[0], tiled.tile[0]):
+                    for n in range(0, layout.extents[1], tiled.tile[1]):
+                        at = np.array((m, n))
+                        offsets = [
+                            layout(place[..., 0], place[..., 1])
+                            for place in (first, step + at, tiled.partition + at)
+                        ]
+                        assert (offsets[0] + offsets[1] == offsets[2]).all(), config.name
+    assert seen > 5
 
 
 @pytest.mark.parametrize(

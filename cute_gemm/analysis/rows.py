@@ -271,7 +271,8 @@ def _why_global(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[str, 
     ld = f", leading dimension {matrix.ld}" if a_matrix else ""
     base = f"base address aligned to {matrix.alignment} bytes{ld}"
     if not found.aligned:
-        bytes_ = f"a multiple of its {access.bits // 8} bytes"
+        its = "its " * (access.granule == access.bits // 8)
+        bytes_ = f"a multiple of {its}{access.granule} bytes"
         return MISALIGNED, f"some lane's address is not {bytes_} ({base})"
     if found.coalesced:
         return "coalesced", ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: What ``--dtype`` takes.
 TYPES = ", ".join(row.name for row in DTYPES.values() if row.outputs) + ", or f16, half, bf16, ..."
 #: What ``add_problem`` adds beside op, kernel and arch; ``plan`` takes it under the same names.
-_PROBLEM = (
+PROBLEM_WORDS = (
     "m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute",
 )  # fmt: skip
 #: Parameters of ``plan`` that are no fields of a config; the words for them are others.
@@ -87,6 +87,7 @@ def add_problem(
     parser: argparse.ArgumentParser,
     *,
     several: bool = False,
+    optional: bool = False,
     kernel: bool = True,
     dtype: str | None = "float16",
 ) -> None:
@@ -100,7 +101,7 @@ def add_problem(
         "--tile 128x128x32. `cute-gemm kernels` lists them by kernel."
     )
     text = "BLAS op: first letter A, second B (N as stored, T transposed): NN NT TN TT"
-    many: dict[str, Any] = {"nargs": "+"} if several else {}
+    many: dict[str, Any] = {"nargs": "*" if optional else "+"} if several else {}
     parser.add_argument("ops" if several else "op", metavar="OP", help=text, **many)
     for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "length of the sums")):
         parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")
@@ -139,7 +140,7 @@ def options_help() -> str:
 
 def sizes(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return extents, types, leading dimensions and orders, as keyword arguments of ``plan``."""
-    return named(arguments, *_PROBLEM)
+    return named(arguments, *PROBLEM_WORDS)
 
 
 def planned(

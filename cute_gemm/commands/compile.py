@@ -1,42 +1,166 @@
-"""``cute-gemm compile``: kernels to cubins in the cache."""
+"""``cute-gemm compile``: kernels to cubins in the cache, or in a directory for another machine."""
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-from cute_gemm.api import compile
-from cute_gemm.commands.arguments import add_problem, planned
+from cute_gemm._text import named
+from cute_gemm.api import compile, plan
+from cute_gemm.commands.arguments import PROBLEM_WORDS, add_problem, planned
 from cute_gemm.commands.output import OK, build_dict, build_time, print_json, progress, say
-from cute_gemm.errors import OptionError
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.plan import Plan
+from cute_gemm.problem.arrays import Order
+from cute_gemm.select import Choice
+
+#: Extents, and so leading dimensions, of matrices that are read in 16 bytes, and by elements.
+_ALIGNED, _BY_ELEMENT = 4096, 4095
+_ORDERS: tuple[Order, ...] = ("F", "C")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm compile`` takes."""
-    add_problem(parser, several=True)
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the cubin to FILE")
+    add_problem(parser, several=True, optional=True)
+    parser.add_argument(
+        "--for", dest="ops_for", metavar="OPS",
+        help="in place of OP and sizes, \"TN,NN\": every kernel that is chosen from for these ops "
+        "and --dtypes, whatever the extents, with A, B and C all aligned to 16 bytes, or all read "
+        "element by element, and C column- or row-major; for --kernel another than auto its own",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dtypes",
+        metavar="LIST",
+        help="with --for: types of A and B with commas, float32/tf32 among them (default: --dtype)",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE",
+        help="write the cubin to FILE; with --for all of them to a directory, which another "
+        "machine can read: CUTE_GEMM_CACHE_DIR=ITS_OWN:DIRECTORY",
+    )  # fmt: skip
+    parser.set_defaults(given_by_default={name: parser.get_default(name) for name in PROBLEM_WORDS})
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Compile each op for each arch, several at once; return 0."""
     archs = arguments.arch.split(",") if arguments.arch else [None]
+    if arguments.ops_for is not None:
+        return _for_all(arguments, archs)
+    if not arguments.ops:
+        raise OptionError(
+            "the following arguments are required: OP, or --for; see cute-gemm compile --help"
+        )
+    if arguments.dtypes is not None:
+        raise OptionError("--dtypes goes with --for; for OP there is --dtype")
     if arguments.output and len(archs) * len(arguments.ops) > 1:
         raise OptionError(
             f"--output takes one cubin, and {len(arguments.ops)} ops for {len(archs)} "
             "architectures make more; leave it out, the cache keeps them all"
         )
     plans = [planned(arguments, op=op, arch=arch) for op in arguments.ops for arch in archs]
-    with progress() as shown:
-        compile(plans, None if shown is None else partial(shown, "compile"))
-    for plan in plans:
-        build = plan.build
+    _compiled(plans)
+    for one in plans:
+        build = one.build
         if not arguments.json:
             registers = f"{build.resources.registers} registers"
-            say(f"{plan.symbol}  {plan.arch}")
-            say(f"  ... {build_time(plan)}, {len(build.cubin)} bytes, {registers}")
+            say(f"{one.symbol}  {one.arch}")
+            say(f"  ... {build_time(one)}, {len(build.cubin)} bytes, {registers}")
         if arguments.output:
             arguments.output.write_bytes(build.cubin)
     if arguments.json:
         print_json({"builds": list(map(build_dict, plans))})
     return OK
+
+
+def _compiled(plans: Sequence[Plan]) -> None:
+    with progress() as shown:
+        compile(plans, None if shown is None else partial(shown, "compile"))
+
+
+def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
+    """Compile all that is chosen from for some ops and types; say how many and how large."""
+    from cute_gemm.toolchain import cache
+
+    others = named(arguments, *PROBLEM_WORDS)
+    beside = [name for name, value in arguments.given_by_default.items() if others[name] != value]
+    beside = ["OP"] * bool(arguments.ops) + [name for name in beside if name != "dtype"]
+    if beside:
+        raise OptionError(
+            f"{', '.join(beside)} came with --for, which takes all extents, orders of C and "
+            "alignments; leave one of the two out"
+        )
+    with _directory(arguments.output):
+        reason = cache.writable()
+        if reason is not None:
+            raise OptionError(
+                f"output={str(cache.directory())!r} cannot be used ({reason}); expected a "
+                "directory that you can write to"
+            )
+        plans = _chosen_from(
+            arguments.ops_for.split(","), (arguments.dtypes or arguments.dtype).split(","),
+            archs, arguments.kernel, arguments.options,
+        )  # fmt: skip
+        _compiled(plans)
+        place, size = str(cache.directory()), cache.size()
+    builds = list(map(build_dict, plans))
+    if arguments.json:
+        print_json({"directory": place, "count": len(builds), "bytes": size, "builds": builds})
+        return OK
+    for arch in dict.fromkeys(one.arch for one in plans):
+        mine = [one["bytes"] for one in builds if one["arch"] == arch]
+        say(f"{arch}: {len(mine)} kernels, {sum(mine)} bytes of cubins")
+    say(f"{len(builds)} kernels, {size} bytes in {place}")
+    return OK
+
+
+def _chosen_from(
+    ops: Sequence[str], dtypes: Sequence[str], archs: Sequence[str | None], kernel: str,
+    options: dict[str, Any],
+) -> list[Plan]:  # fmt: skip
+    """Return a plan for each config that these problems are chosen from, and arch."""
+    found: dict[tuple[str, str], Plan] = {}
+    refused: UnsupportedError | None = None
+    for op, dtype, arch in product(ops, dtypes, archs):
+        name, _, compute = dtype.strip().partition("/")
+        for extent, order in product((_ALIGNED, _BY_ELEMENT), _ORDERS):
+            try:
+                made = plan(
+                    op.strip(), m=extent, n=extent, k=extent, dtype=name, compute=compute or None,
+                    order=order, kernel=kernel, backend="cpu", arch=arch, **options,
+                )  # fmt: skip
+            except UnsupportedError as error:  # of one alignment, say
+                refused = error
+                continue
+            for one in made.candidates():
+                choice = Choice(one.kernel, one.config, made.gpu, made.candidates)
+                each = Plan(made.problem, "cpu", None, made.arch, choice)
+                found[each.symbol, each.arch] = each
+    if refused is not None and not found:
+        raise refused
+    return list(found.values())
+
+
+@contextmanager
+def _directory(place: Path | None) -> Iterator[None]:
+    """Let the cache be this directory, and no other, while the body runs."""
+    before = os.environ.get("CUTE_GEMM_CACHE_DIR")
+    if place is not None and os.pathsep in str(place):
+        raise OptionError(
+            f"output={str(place)!r}; expected a directory without {os.pathsep!r} in its name, "
+            "which stands between those of CUTE_GEMM_CACHE_DIR"
+        )
+    if place is not None:
+        os.environ["CUTE_GEMM_CACHE_DIR"] = str(place.absolute())
+    try:
+        yield
+    finally:
+        if place is not None:
+            os.environ.pop("CUTE_GEMM_CACHE_DIR")
+            if before is not None:
+                os.environ["CUTE_GEMM_CACHE_DIR"] = before

@@ -14,7 +14,12 @@ _LAYOUTS = (
     ("threads", "(m, n) -> thread, as make_tiled_copy takes it", False),
     ("values", "(m, n) -> value (default: one vector along the contiguous mode)", False),
     ("smem", "layout of the same tile in shared memory, for a copy into it", False),
-    ("tile", "with --tv: extents of the tile that one copy covers; of tma: its box, 128x64", False),
+    (
+        "tile",
+        "with --tv: extents of the tile that one copy covers; of tma and cp.async.bulk: "
+        "what one instruction moves, 128x64",
+        False,
+    ),
     ("tv", "instead of --threads and --values: (thread, value) -> coordinate", False),
 )
 
@@ -30,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--atom",
         required=True,
-        help="cp.async.128, ld.global, ldmatrix.x4.trans, tma, ..., PTX's or CuTe's name",
+        help="cp.async.128, ld.global, red.global, ldmatrix.x4.trans, cp.async.bulk, tma, ..., "
+        "PTX's or CuTe's name",
     )
     parser.add_argument("--dtype", default="float16", help="of an element (default float16)")
     parser.add_argument("--space", choices=("global", "shared"), help="where the tensor is")
@@ -50,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--let", default="", metavar="?=N", help="what ? in a layout stands for; N,N,... in order"
     )
+    parser.add_argument(
+        "--extents",
+        metavar="MxN",
+        help="of the matrix of which the tensor is one tile: all are copied, the rest is off",
+    )
+    parser.add_argument("--arch", help="where it runs: an atom that it lacks is refused")
     add(parser, "--html")
 
 
@@ -59,5 +71,5 @@ def command(arguments: argparse.Namespace) -> int:
 
     check_html(arguments)
     names = (*(name for name, *_ in _LAYOUTS), "atom", "dtype", "space", "direction")
-    others = ("base_alignment", "reader", "writer", "let")
+    others = ("base_alignment", "reader", "writer", "let", "extents", "arch")
     return show_report(arguments, analyze_copy(**named(arguments, *names, *others)))

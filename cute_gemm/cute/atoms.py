@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from cute_gemm.cute.layout import Layout
 from cute_gemm.cute.notation import parse
@@ -102,6 +103,18 @@ class CopyAtom:
     #: other threads (ldmatrix) or take it from them (stmatrix); None when every thread keeps what
     #: it addressed.
     destination: Layout | None = None
+    #: Rows of a matrix of such an instruction, 16 bytes each.
+    rows: int = 8
+    #: Lane -> the row, of all its matrices, whose address it gives; None: the first the first.
+    order: Layout | None = None
+    #: What an architecture must have for it (``Arch.has``), or "".
+    feature: str = ""
+
+    @property
+    def unit(self) -> int:
+        """Bits of the warp's data that stay side by side in a thread."""
+        assert self.destination is not None
+        return next(extent for extent, stride in self.destination.leaves if stride == 1)
 
 
 def cp_async(bits: int) -> CopyAtom:
@@ -115,9 +128,9 @@ def universal(name: str, bits: int) -> CopyAtom:
     return CopyAtom(name, f"UniversalCopy<uint{bits}_t>", bits)
 
 
-def _matrix(name: str, cpp: str, destination: str) -> CopyAtom:
-    """An instruction of a whole warp that moves matrices of 8 rows of 16 bytes."""
-    return CopyAtom(name, cpp, 128, 32, parse(destination))
+def _matrix(name: str, cpp: str, destination: str, *more: Any) -> CopyAtom:
+    """An instruction of a whole warp that moves matrices of 8 or 16 rows of 16 bytes."""
+    return CopyAtom(name, cpp, 128, 32, parse(destination), *more)
 
 
 #: What a thread holds of 1, 2 and 4 matrices: ``(thread, bit) -> bit``, row of 128 bits by row.
@@ -136,10 +149,55 @@ MATRIX_ATOMS: dict[str, CopyAtom] = {
     for atom in (
         _matrix(f"ldmatrix.x{number}", f"SM75_U32x{number}_LDSM_N", _ROWS[number]),
         _matrix(f"ldmatrix.x{number}.trans", f"SM75_U16x{2 * number}_LDSM_T", _COLUMNS[number]),
-        _matrix(f"stmatrix.x{number}", f"SM90_U32x{number}_STSM_N", _ROWS[number]),
-        _matrix(f"stmatrix.x{number}.trans", f"SM90_U16x{2 * number}_STSM_T", _COLUMNS[number]),
+        _matrix(
+            f"stmatrix.x{number}", f"SM90_U32x{number}_STSM_N", _ROWS[number], 8, None, "stmatrix"
+        ),
+        _matrix(
+            f"stmatrix.x{number}.trans", f"SM90_U16x{2 * number}_STSM_T", _COLUMNS[number],
+            8, None, "stmatrix",
+        ),
     )
+}  # fmt: skip
+
+#: Those of 8-bit elements. ldmatrix of m16n16 has two: with PTX's fragment, four rows of a column
+#: for a thread, and with CuTe's, which is that of ``stmatrix.m16n8``: two rows and the two eight
+#: below, since it gives the rows' addresses in another order. m8n16 unpacks rows of 16 elements
+#: that lie in 16 bytes with their padding.
+_PAIRS = {
+    1: "((4,8),(8,2,2)):((256,8),(1,128,64))",
+    2: "((4,8),(8,2,2,2)):((256,8),(1,128,64,1024))",
+    4: "((4,8),(8,2,2,4)):((256,8),(1,128,64,1024))",
 }
+_QUADS = {
+    1: "((4,8),(8,4,2)):((512,8),(1,128,64))",
+    2: "((4,8),(8,4,2,2)):((512,8),(1,128,64,2048))",
+}
+_CUTE_ORDER = {1: "((2,2,4)):((1,8,2))", 2: "((2,2,4,2)):((1,8,2,16))"}
+BYTE_ATOMS: tuple[CopyAtom, ...] = (
+    *(
+        _matrix(f"ldmatrix.m16n16.x{number}.trans", cpp, held, 16, order, "matrix.b8")
+        for number in (1, 2)
+        for cpp, held, order in (
+            ("", _QUADS[number], None),
+            (f"SM100_U8x{8 * number}_LDSM_T", _PAIRS[2 * number], parse(_CUTE_ORDER[number])),
+        )
+    ),
+    *(
+        _matrix(
+            f"stmatrix.m16n8.x{number}.trans", f"SM100_U8x{4 * number}_STSM_T", _PAIRS[number],
+            8, None, "matrix.b8",
+        )
+        for number in (1, 2, 4)
+    ),
+    *(
+        _matrix(
+            f"ldmatrix.m8n16.x{number}.b{bits}x16_p{128 - 16 * bits}",
+            f"SM100_SU{bits}_DU8x16_x{number}_LDSM_N", _ROWS[number], 8, None, "matrix.b8",
+        )
+        for number in (1, 2, 4)
+        for bits in (4, 6)
+    ),
+)  # fmt: skip
 
 LDMATRIX = MATRIX_ATOMS["ldmatrix.x4"]
 LDMATRIX_TRANS = MATRIX_ATOMS["ldmatrix.x4.trans"]

@@ -47,7 +47,7 @@ def shared_side(copy: TiledCopy) -> TiledCopy:
     """The stores to shared memory of a copy from global memory."""
     if copy.atom.name == "cp.async":
         return copy
-    return replace(copy, atom=universal("st.shared", copy.atom.bits))
+    return replace(copy, atom=universal("st.shared", min(copy.atom.bits, 8 * VECTOR)))
 
 
 def vector_copy(
@@ -103,11 +103,11 @@ def matrix_copy(atom: CopyAtom, size: int, extents: tuple[int, ...], axis: int) 
     assert atom.destination is not None
     number = atom.destination.table()[:, :: 8 * size] // (8 * size)
     width = VECTOR // size
-    count = number.size // (8 * width)  # matrices
+    count, deep = number.size // (atom.rows * width), atom.rows  # matrices, and of how many rows
     row, place = number // width, number % width
     for across in {1: (1,), 2: (1, 2), 4: (2, 1, 4)}[count]:
-        step = (8 * across, width * (count // across))
-        held = row // 8 % across * 8 + row % 8, row // 8 // across * width + place
+        step = (deep * across, width * (count // across))
+        held = row // deep % across * deep + row % deep, row // deep // across * width + place
         if axis == 0:
             step, held = step[::-1], held[::-1]
         copy = TiledCopy(atom, 8 * size, step, np.stack(held, axis=-1))

@@ -6,7 +6,7 @@ One object here is both what the emitter writes and what the analysis evaluates.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -139,6 +139,8 @@ class TiledCopy:
         data = self.partition.reshape(count[0], LANES, count[1], -1, 2).swapaxes(1, 2)
         data = data.reshape(*count, number.size, 2)[:, :, holder]
         rows = data.reshape(*count, -1, self.values, 2)
+        if self.atom.order is not None:
+            rows = rows[:, :, self.atom.order(np.arange(rows.shape[2]))]
         out = np.full((*count, LANES, self.values, 2), -1)
         out[:, :, : rows.shape[2]] = rows
         return out.swapaxes(1, 2).reshape(threads, -1, 2)
@@ -200,6 +202,7 @@ def contiguous(offsets: np.ndarray) -> bool:
     return bool(((offsets == offsets[..., :1] + step) | (offsets < 0)).all())
 
 
+@lru_cache(maxsize=1024)
 def gmem_tiled_copy(
     atom: CopyAtom, element_bits: int, threads: Layout, values: Layout
 ) -> TiledCopy:
@@ -213,11 +216,15 @@ def gmem_tiled_copy(
     partition = np.empty((threads.size, values.size, 2), dtype=np.int64)
     i, j, p, q = np.indices((tm, tn, vm, vn)).reshape(4, -1)
     partition[thread[i, j], value[p, q]] = np.stack([i * vm + p, j * vn + q], axis=-1)
+    partition.flags.writeable = False  # many configs share it
     return TiledCopy(atom, element_bits, (tm * vm, tn * vn), partition, (threads, values))
 
 
+@lru_cache(maxsize=1024)
 def mma_tiled_copy(atom: CopyAtom, element_bits: int, mma: TiledMma, operand: str) -> TiledCopy:
     """CuTe's ``make_tiled_copy_A``, ``_B`` or ``_C``: what each thread of ``mma`` holds."""
     first, second = _MODES[operand]
     tile = (mma.extent(first), mma.extent(second))
-    return TiledCopy(atom, element_bits, tile, mma.partition(operand))
+    partition = mma.partition(operand)
+    partition.flags.writeable = False
+    return TiledCopy(atom, element_bits, tile, partition)

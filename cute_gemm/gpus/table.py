@@ -7,7 +7,6 @@ them for; where a datasheet gives only the rate of 2:4 sparse matrices, it is ha
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -170,6 +169,8 @@ def gpu(name: GpuLike) -> Gpu:
     found = _BY_NAME.get(_plain(name))
     if found is not None:
         return found
+    import difflib
+
     near = difflib.get_close_matches(_plain(name), _BY_NAME, n=1)
     hint = f"; did you mean {_BY_NAME[near[0]].name!r}?" if near else ""
     known = ", ".join(row.name for row in GPUS)

@@ -14,6 +14,7 @@ from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from cute_gemm._kept import Kept
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build
+    from cute_gemm.toolchain.nvrtc import Compiler
     from cute_gemm.toolchain.unit import TranslationUnit
 
 #: What options of many kernels take.
@@ -51,9 +53,6 @@ TAKES = {
     "raster": "1 or more rows of CTAs that go together",
     "min_ctas": "1 or more CTAs of a multiprocessor to leave registers for",
 }
-#: Builds that are kept in memory, by (kernel, config, arch).
-_BUILDS_KEPT = 4096
-_TALLIES_KEPT = 16384
 
 
 class Kernel(ABC):
@@ -122,7 +121,10 @@ class Kernel(ABC):
         """Return the config of `configure`, of checked problems and options by their names."""
 
     def traits(self, problem: GemmProblem) -> Any:
-        """Return all of a problem that its configs and their footprints depend on."""
+        """Return what of a problem its configs and their footprints depend on.
+
+        What `common_traits` has may be left out.
+        """
         return problem
 
     def offers(
@@ -283,33 +285,32 @@ class CompiledKernel(Kernel):
         return self.paces.get(kind, Pace())
 
     def traits(self, problem: GemmProblem) -> Any:
-        """Return all of a problem that its legal configs and their footprints depend on."""
-        longest = max(problem.m, problem.n, problem.k)
-        # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
-        found: list[Any] = [problem.compute, longest if longest >= 2**31 - 4096 else 0]
-        for x in (problem.A, problem.B, problem.C):
-            found += [x.dtype, x.unit, x.conj, x.alignment, pitch(x)]
-        # Vectors of C may not straddle the end of a row.
-        return (*found, gcd(problem.C.shape[problem.C.unit] * DTYPES[problem.C.dtype].bytes, 16))
+        """Return what legal configs and footprints depend on beside `common_traits`."""
+        return None
+
+    def of_operand(self, config: Any, name: str) -> Any:
+        """Return a config without what the accesses of A, of B or of C do not depend on.
+
+        Configs of which this is the same share the counts of these accesses.
+        """
+        return config
 
     def footprint(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Footprint:
         """Return what a CTA of a config costs; the counts of its accesses are kept in memory."""
         one = sample(problem, config.tile)
         keys = {
-            x.name: (self.name, config, x.name, pitch(x), x.alignment)
+            x.name: (self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment)
             for x in (problem.A, problem.B, problem.C)
         }
-        missing = [name for name, key in keys.items() if key not in _tallies]
-        if missing:
-            if len(_tallies) >= _TALLIES_KEPT:
-                _tallies.clear()
-                missing = list(keys)
+        tallies = {name: _tallies.get(key) for name, key in keys.items()}
+        if None in tallies.values():
             accesses = self.accesses(config, one)
-            for name in missing:
-                _tallies[keys[name]] = tally(each for each in accesses if each.operand == name)
+            for name in [name for name, kept in tallies.items() if kept is None]:
+                found = tally(each for each in accesses if each.operand == name)
+                tallies[name] = _tallies[keys[name]] = found
         return footprint(
             config.tile,
-            [_tallies[key] for key in keys.values()],
+            [found for found in tallies.values() if found is not None],
             self.work(config, one),
             self.launch(config, one),
             self.pace(config),
@@ -329,16 +330,22 @@ class CompiledKernel(Kernel):
         """
         return self.unit(config)
 
-    def build(self, config: Any, arch: str) -> Build:
+    def is_built(self, config: Any, arch: str) -> bool:
+        """Return whether `build` would find the kernel in memory or in the cache."""
+        if (self.name, config, arch) in _builds:
+            return True
+        from cute_gemm.toolchain.nvrtc import is_cached
+
+        return is_cached(self.unit(config), arch)
+
+    def build(self, config: Any, arch: str, compiler: Compiler | None = None) -> Build:
         """Return the compiled kernel: from memory, from the cache or from NVRTC."""
         key = (self.name, config, arch)
         found = _builds.get(key)
         if found is None:
             from cute_gemm.toolchain.nvrtc import build
 
-            if len(_builds) >= _BUILDS_KEPT:
-                _builds.clear()
-            found = build(self.unit(config), arch)
+            found = build(self.unit(config), arch, compiler=compiler)
             _builds[key] = replace(found, cached=True, seconds=0.0)
         return found
 
@@ -358,5 +365,18 @@ class CompiledKernel(Kernel):
         return load(self.build(config, arch), device).bind(self.launch(config, problem), arguments)
 
 
-_builds: dict[tuple[str, Any, str], Build] = {}
-_tallies: dict[Any, dict[str, Tally]] = {}
+def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
+    """Return what of a problem legal configs and footprints of every kernel depend on."""
+    longest = max(problem.m, problem.n, problem.k)
+    # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
+    found: list[Any] = [problem.compute, longest if longest >= 2**31 - 4096 else 0]
+    for x in (problem.A, problem.B, problem.C):
+        found += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
+    # Vectors of C may not straddle the end of a row.
+    return (*found, gcd(problem.C.shape[problem.C.unit] * DTYPES[problem.C.dtype].bytes, 16))
+
+
+#: Builds, by kernel, config and arch.
+_builds: Kept[tuple[str, Any, str], Build] = Kept(4096, "builds")
+#: Counts of an operand's accesses, by kernel, config (`of_operand`), operand and how it lies.
+_tallies: Kept[Any, dict[str, Tally]] = Kept(16384, "operand_counts")

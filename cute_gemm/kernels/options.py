@@ -53,6 +53,12 @@ def _integer(value: Any) -> int:
     return int(value) if isinstance(value, str) else operator.index(value)
 
 
+def only(widths: tuple[int, int, int], name: str) -> tuple[int, int, int]:
+    """Return the width of A, of B or of C alone, and 0 for the others."""
+    a, b, c = (width if name == each else 0 for each, width in zip("ABC", widths, strict=True))
+    return a, b, c
+
+
 def registers(threads: int, min_ctas: int) -> int:
     """Return what a thread has at most where so many CTAs of so many threads are to fit."""
     return min(REGISTERS // max(1, threads * min_ctas), REGISTERS_PER_THREAD)

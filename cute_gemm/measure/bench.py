@@ -47,7 +47,6 @@ from cute_gemm.measure.result import BenchResult, Entry, Outcome, SizeResult, Sp
 from cute_gemm.measure.timing import Samples, device_clock, host_clock, interleave
 from cute_gemm.problem.dtypes import dtype as dtype_row
 from cute_gemm.problem.problem import from_sizes
-from cute_gemm.toolchain import cache
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.performance import Roofline
@@ -100,7 +99,7 @@ def bench(
     """
     from cute_gemm.run.driver import why_no_gpu
 
-    names = _kernel_names(kernels)
+    names = kernel_names(kernels)
     functions: dict[str, Function] = {}
     for name, function in map(named_function, against):
         if functions.setdefault(name, function) is not function:
@@ -143,7 +142,8 @@ def _runs_on(name: str) -> str:
     return "gpu" if name == "auto" else registry.get(name).runs_on
 
 
-def _kernel_names(kernels: str | Sequence[str]) -> tuple[str, ...]:
+def kernel_names(kernels: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of ``"ladder"``, ``"all"`` or names with commas; refuse unknown ones."""
     if kernels == "ladder":
         return registry.LADDER
     if kernels == "all":
@@ -329,11 +329,10 @@ def compile_missing(plans: Sequence[Plan], tell: Callable[[int, int], None]) -> 
     What goes wrong here goes wrong again, with its message, when the plan builds. ``tell`` is
     called with how many are done, of how many.
     """
-    missing = {(plan.symbol, plan.arch): plan for plan in plans if plan.compiled}
-    for entry in cache.entries():
-        missing.pop((entry.symbol, entry.arch), None)
+    kernels = {(plan.symbol, plan.arch): plan for plan in plans if plan.compiled}
+    missing = [plan for plan in kernels.values() if not plan.built]
     if len(missing) < 2:
         return
     tell(0, len(missing))
     with suppress(CompileError, HeaderError):
-        compile(missing.values(), tell)
+        compile(missing, tell)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -164,6 +163,8 @@ class Reference:
 
     def _each(self, work: Any) -> list[Any]:
         """Do something with all rows, some at a time, on all cores: NumPy lets go of the GIL."""
+        from concurrent.futures import ThreadPoolExecutor
+
         count, length = self._product.shape
         step = max(1, _BLOCK // max(1, length))
         blocks = [slice(start, min(start + step, count)) for start in range(0, count, step)]

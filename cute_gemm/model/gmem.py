@@ -30,6 +30,8 @@ SECTOR = 32
 LINE = 128
 #: Lanes of a warp.
 LANES = 32
+#: Residues, of all in a line, up to which sums of them are quicker added one by one.
+_FEW = 8
 
 
 def base_residue(matrix: Matrix) -> int:
@@ -61,9 +63,12 @@ def convolve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
     Beyond int64, as of a batch of huge launches, it is one of Python's integers.
     """
-    residue = np.arange(b.size)
     if a.dtype != object and float(a.sum()) * float(b.sum()) > 2**62:
         a = a.astype(object)
+    steps = np.flatnonzero(b)
+    if steps.size <= _FEW:
+        return sum((np.roll(a, step, axis=-1) * b[step] for step in steps), np.zeros_like(a))
+    residue = np.arange(b.size)
     return a @ b[(residue[None, :] - residue[:, None]) % b.size]
 
 
@@ -185,7 +190,7 @@ class GlobalAnalysis:
     ``interior``, ``edge``: one visit of each full tile, and of each that the matrix does not fill;
     ``launch``: every visit of every tile; ``worst``: the worst request of the interior tiles (of
     all when none is full), None without any; ``aligned``: whether every lane's address is a
-    multiple of its vector. If not, the hardware faults.
+    multiple of its vector (of a bulk copy: of 16 bytes). If not, the hardware faults.
     """
 
     tile: GlobalCounts
@@ -263,8 +268,8 @@ def _patterns(access: GlobalAccess, valid: tuple[int, int]) -> _Patterns:
     order = np.argsort(lanewise[0], axis=-1, kind="stable")
     by_address = [np.take_along_axis(column, order, axis=-1) for column in lanewise]
     columns = [*by_address[:2], number, *by_address[2:]]
-    distinct, place = np.unique(np.concatenate(columns, axis=-1), axis=0, return_inverse=True)
-    which = place.reshape(-1)[kind]
+    distinct, place = _ordered(np.concatenate(columns, axis=-1))
+    which = place[kind]
     histogram = np.zeros((len(distinct), LINE), np.int64)
     np.add.at(histogram, (which, first % LINE), 1)
     return _Patterns(
@@ -275,6 +280,17 @@ def _patterns(access: GlobalAccess, valid: tuple[int, int]) -> _Patterns:
         histogram,
         off,
     )
+
+
+def _ordered(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows of int64 [n, m] in order, and which of them each is: a quick ``np.unique``."""
+    order = np.lexsort(rows.T[::-1])
+    ascending = rows[order]
+    new = np.ones(len(rows), bool)
+    new[1:] = (ascending[1:] != ascending[:-1]).any(axis=-1)
+    place = np.empty(len(rows), np.int64)
+    place[order] = np.cumsum(new) - 1
+    return ascending[new], place
 
 
 def bypasses_l1(instruction: str, bits: int) -> bool:
@@ -330,6 +346,8 @@ def tile_classes(
 
 def _total(weights: np.ndarray, values: np.ndarray) -> int:
     """Sum of ``weights * values`` in unbounded integers: totals of huge launches pass 2**63."""
+    if weights.dtype != object and float(weights.sum()) * float(values.max(initial=0)) < 2**62:
+        return int((weights * values).sum())
     rows, columns = np.nonzero(weights)
     return sum(
         w * v
@@ -364,7 +382,7 @@ def _evaluate(
     used = covered(patterns.starts, patterns.lengths, 1)[:, None]
     ideal = -(-used // SECTOR)
     occurs = weights > 0
-    aligned = not bool(((starts % (access.bits // 8)).any(axis=-1) & occurs).any())
+    aligned = not bool(((starts % access.granule).any(axis=-1) & occurs).any())
 
     excess = np.where(occurs, fetched - ideal, -1)
     row, column = np.unravel_index(int(excess.argmax()), excess.shape)
@@ -421,15 +439,19 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
     corner = tuple(min(t, s) for t, s in zip(access.tile, access.region, strict=True))
     for valid, tiles, full in classes(access, base):
         patterns = _patterns(access, valid)
-        counts, worst, fits = _evaluate(access, patterns, tiles)
+        start = one_residue(base + corner_bytes(access)) if valid == corner else None
+        if start is not None and np.array_equal(tiles > 0, start > 0):
+            # All lie as the first does.
+            tile, worst, fits = _evaluate(access, patterns, start)
+            counts = tile.times(int(tiles.sum()))
+        else:
+            counts, worst, fits = _evaluate(access, patterns, tiles)
+            tile = tile if start is None else _evaluate(access, patterns, start)[0]
         aligned = aligned and fits
         if full:
             interior, worst_full = interior + counts, _worse(worst_full, worst)
         else:
             edge, worst_edge = edge + counts, _worse(worst_edge, worst)
-        if valid == corner:
-            first = one_residue(base + corner_bytes(access))
-            tile = _evaluate(access, patterns, first)[0]
     return GlobalAnalysis(
         tile=tile,
         interior=interior,

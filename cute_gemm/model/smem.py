@@ -35,13 +35,16 @@ _MATRIX = re.compile(r"\b(?:ldmatrix|stmatrix)\b.*?\.x([124])\b")
 
 
 def matrices(instruction: str) -> int:
-    """Number of 8x8 matrices that an ``ldmatrix``/``stmatrix`` moves; 0 for other instructions."""
+    """Matrices of 8 rows of 16 bytes that an ``ldmatrix``/``stmatrix`` moves; 0 for others.
+
+    One of ``m16n16`` counts as two.
+    """
     if "ldmatrix" not in instruction and "stmatrix" not in instruction:
         return 0
     found = _MATRIX.search(instruction)
     if found is None:
         raise ValueError(f"instruction {instruction!r} does not say .x1, .x2 or .x4")
-    return int(found.group(1))
+    return int(found.group(1)) * (1 + ("m16n16" in instruction))
 
 
 def phase_lanes(instruction: str, bits: int) -> int:

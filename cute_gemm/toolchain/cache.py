@@ -16,7 +16,6 @@ import json
 import os
 import re
 import stat
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,6 +130,11 @@ def get(key: str) -> Build | None:
     return None
 
 
+def has(key: str) -> bool:
+    """Return whether a directory has a file of that key, which `get` would look into."""
+    return any((place / f"{key}{_SUFFIX}").is_file() for place in directories())
+
+
 @contextmanager
 def building(key: str) -> Iterator[None]:
     """Be the only one that builds ``key``: threads and processes wait until this one is done.
@@ -217,6 +221,8 @@ def clear() -> Cleared:
 
 def writable() -> str | None:
     """Return None when builds can be stored, else the reason why not; warns nobody."""
+    import tempfile
+
     try:
         with tempfile.TemporaryFile(dir=_place(make=True)):
             return None
@@ -233,7 +239,7 @@ def headers_digest(paths: Sequence[Path]) -> str:
     Reading 45 MB takes 0.1 s, so the digest is kept under the names, sizes and times of the files,
     which take 8 ms to look at.
     """
-    files = [(root, _tree(root)) for root in paths]
+    files = _trees(paths)
     now = hashlib.sha256(repr(files).encode()).hexdigest()
 
     known: dict[str, str] = {}
@@ -259,6 +265,20 @@ def _content_digest(files: list[tuple[Path, list[tuple[str, int, int]]]]) -> str
             content.update((root / name).read_bytes())
         content.update(b"\0")
     return content.hexdigest()
+
+
+def _trees(roots: Sequence[Path]) -> list[tuple[Path, list[tuple[str, int, int]]]]:
+    """Return the files below each; of a root that lies below another nothing is looked at again."""
+    found: dict[Path, list[tuple[str, int, int]]] = {}
+    for root in sorted(roots, key=lambda root: len(root.parts)):
+        outer = next((known for known in found if known in root.parents), None)
+        if outer is None:
+            found[root] = _tree(root)
+        else:
+            below = f"{root.relative_to(outer).as_posix()}/"
+            inside = (one for one in found[outer] if one[0].startswith(below))
+            found[root] = [(name[len(below) :], size, at) for name, size, at in inside]
+    return [(root, found[root]) for root in roots]
 
 
 def _tree(root: Path) -> list[tuple[str, int, int]]:
@@ -301,6 +321,8 @@ def _decode(data: bytes) -> Build:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file that other processes see whole or not at all."""
+    import tempfile
+
     temporary = None
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")

@@ -10,8 +10,9 @@ import io
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._cuda_core import cuda_core
 from cute_gemm.errors import CompileError, HeaderError, UnsupportedError
@@ -46,13 +47,26 @@ _COMMON_ARCHS = frozenset(
 )
 
 
-def build(unit: TranslationUnit, arch: str, *, cache: bool = True) -> Build:
+class Built(NamedTuple):
+    """A build, and the version of the NVRTC that made it, as the library tells it: ``"13.0"``."""
+
+    build: Build
+    nvrtc: str
+
+
+#: Compiles a unit for an arch, with headers of some paths, from a time on.
+Compiler = Callable[["TranslationUnit", str, tuple[Path, ...], float], Built]
+
+
+def build(
+    unit: TranslationUnit, arch: str, *, cache: bool = True, compiler: Compiler | None = None
+) -> Build:
     """Compile ``unit`` for ``arch``, or take it from the disk cache, where the result is stored.
 
     ``arch`` is what `normalize_arch` takes. ``CompileError`` when NVRTC refuses the unit or the
     arch, when registers spill, and when ptxas serialises wgmma: the message starts with the line
     that matters, ``.log`` has all of them. ``HeaderError`` when the headers or NVRTC itself are not
-    installed.
+    installed. ``compiler``: what compiles, by default `compile_here`.
     """
     start = time.perf_counter()
     arch = normalize_arch(arch)
@@ -60,8 +74,7 @@ def build(unit: TranslationUnit, arch: str, *, cache: bool = True) -> Build:
     if not cache:
         return _compile(unit, arch, paths, start)
 
-    headers = store.headers_digest(paths)
-    key = store.key(unit, headers, OPTIONS, arch, nvrtc_version())
+    key = _key(unit, arch, paths, nvrtc_version())
     found = store.get(key)
     if found is not None:
         return found
@@ -69,14 +82,28 @@ def build(unit: TranslationUnit, arch: str, *, cache: bool = True) -> Build:
         found = store.get(key)
         if found is not None:
             return found
-        built = _compile(unit, arch, paths, start)
+        built, used = (compiler or compile_here)(unit, arch, paths, start)
         # Another NVRTC may have been in the process already (PyTorch brings one): then the build
         # goes under that one's name.
-        used = loaded_nvrtc_version()
         if nvrtc_version().split(".")[:2] != used.split("."):
-            key = store.key(unit, headers, OPTIONS, arch, used)
+            key = _key(unit, arch, paths, used)
         store.put(key, built)
         return built
+
+
+def is_cached(unit: TranslationUnit, arch: str) -> bool:
+    """Return whether there is a file of this build in the cache, which `build` would read."""
+    arch = normalize_arch(arch)
+    return store.has(_key(unit, arch, (*unit.folders, *include_paths()), nvrtc_version()))
+
+
+def _key(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], nvrtc: str) -> str:
+    return store.key(unit, store.headers_digest(paths), OPTIONS, arch, nvrtc)
+
+
+def compile_here(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: float) -> Built:
+    """Compile in this process."""
+    return Built(_compile(unit, arch, paths, start), loaded_nvrtc_version())
 
 
 def prove(unit: TranslationUnit, arch: str) -> Proof:

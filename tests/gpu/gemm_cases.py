@@ -7,10 +7,7 @@ address), and all awkward sizes of one kind share a kernel.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from cute_gemm import select
-from cute_gemm.api import Plan
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels import registry
+from cute_gemm.plan import Builds as PlanBuilds
+from cute_gemm.plan import Plan
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
-from cute_gemm.toolchain.cubin import Build
-from cute_gemm.toolchain.nvrtc import build
 
 OPS = ("NN", "NT", "TN", "TT")
 SIZES = (1, 2, 3, 7, 31, 63, 65, 127, 129, 255, 1000, 4095)
@@ -485,16 +481,9 @@ class Builds:
     """
 
     def __init__(self, plans: Iterable[Plan]) -> None:
-        self._pool: ProcessPoolExecutor | None = None
-        self._futures: dict[str, Future[Build]] = {}
-        units = {plan.symbol: plan for plan in plans}
-        if not units:
-            return
-        # A container may see more processors than it has; each compiler takes half a gigabyte.
-        workers = min(len(units), len(os.sched_getaffinity(0)), 32)
-        self._pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
-        for symbol, plan in units.items():
-            self._futures[symbol] = self._pool.submit(build, plan.unit, plan.arch)
+        by_symbol = {plan.symbol: plan for plan in plans}
+        self._builds = PlanBuilds(list(by_symbol.values()))
+        self._futures = dict(zip(by_symbol, self._builds.futures, strict=True))
 
     def __len__(self) -> int:
         return len(self._futures)
@@ -513,5 +502,4 @@ class Builds:
 
     def close(self) -> None:
         """Stop the processes; builds that have not begun are dropped."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._builds.close()

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from cute_gemm.access import BULK_BYTES, is_bulk
+from cute_gemm.analysis.copy.atoms import AtomName, Direction, Space, atom_name
 from cute_gemm.analysis.copy.elements import element
-from cute_gemm.analysis.copy.tiles import AtomName, Direction, Space, atom_name
-from cute_gemm.cute import choose
-from cute_gemm.cute.atoms import universal
-from cute_gemm.cute.copies import LANES, TiledCopy, gmem_tiled_copy
-from cute_gemm.cute.layout import Layout, column_major, composes
-from cute_gemm.cute.notation import Printed, as_printed, parse
-from cute_gemm.errors import OptionError
-
-#: Elements of the largest tile that is taken, and threads that a CTA may have.
-MOST_ELEMENTS, MOST_THREADS = 1 << 20, 1024
-
+from cute_gemm.analysis.copy.partition import (
+    bounded,
+    bulk_copy,
+    extents_of,
+    modes_of,
+    pair,
+    read_tv,
+    tiled_copy,
+)
+from cute_gemm.analysis.copy.tiles import plain_strides
+from cute_gemm.arch import Arch
+from cute_gemm.cute.copies import TiledCopy, contiguous
+from cute_gemm.cute.layout import Layout, composes
+from cute_gemm.cute.notation import Printed, as_printed
+from cute_gemm.errors import OptionError, UnsupportedError
 
 #: Bytes that divide an address of which nothing is said, by memory space.
 ALIGNMENT = {"global": 256, "shared": 128}
@@ -31,6 +36,8 @@ class Copy:
     """The question, understood; ``tiled`` moves element by element, or by a matrix atom's rows.
 
     ``alignment`` is that of the tensor's address, in bytes, ``smem_alignment`` that of ``smem``.
+    With ``extents`` the tensor is one tile of a matrix of these, all tiles of which are copied, and
+    what lies outside it is off.
     """
 
     atom: AtomName
@@ -43,16 +50,35 @@ class Copy:
     layout: Layout
     smem: Layout | None
     tiled: TiledCopy
+    extents: tuple[int, int] | None = None
+
+    @property
+    def moved(self) -> int:
+        """Elements that are copied."""
+        return prod(self.extents or self.layout.extents)
+
+    @property
+    def axis(self) -> int:
+        """The mode of unit stride of a matrix whose tiles are copied."""
+        return plain_strides(self.layout).index(1)
+
+    def aliases(self) -> bool:
+        """Whether elements of the tensor share an address."""
+        if self.extents is None:
+            return len(np.unique(self.layout.table())) != self.layout.size
+        pitch = plain_strides(self.layout)[1 - self.axis]
+        return self.extents[1 - self.axis] > 1 and pitch < self.extents[self.axis]
 
 
 def understood(
     tensor: Any, threads: Any, values: Any, atom: str, dtype: Any, space: Space | None,
     direction: Direction | None, base_alignment: int | None, tile: Any, tv: Any, smem: Any,
-    let: Any = None,
+    let: Any = None, extents: Any = None, arch: str | None = None,
 ) -> Copy:  # fmt: skip
     """Check every argument; the first that does not fit is named."""
     name = atom_name(atom)
     kind, size = element(dtype)
+    on_arch(name, arch)
     values_of = read_let(let)
     printed, home = as_printed(tensor, values_of), None
     if smem is not None:
@@ -64,8 +90,8 @@ def understood(
         raise OptionError(f"smem is the target of a copy from global memory; atom {atom!r} is none")
     if home is not None and home.layout.extents != layout.extents:
         raise OptionError(
-            f"smem {home.layout} has extents {_pair(home.layout.extents)}; expected those of the "
-            f"tensor, {_pair(layout.extents)}"
+            f"smem {home.layout} has extents {pair(home.layout.extents)}; expected those of the "
+            f"tensor, {pair(layout.extents)}"
         )
     alignment = tensor_alignment("tensor", printed, where, kind, size, base_alignment)
     under = (
@@ -73,19 +99,61 @@ def understood(
         if home is None
         else tensor_alignment("smem", home, "shared", kind, size)
     )
-    if way == "store":
+    written = way == "store" and not name.reduces
+    if written and extents is None:
         _injective("tensor", layout)
     if home is not None:
         _injective("smem", home.layout)
-    _fits_elements(name, kind, 8 * size)
-    tiled = _tiled(name, layout, threads, values, tile, tv, size)
-    if tv is not None and (way == "store" or home is not None):
+    _fits_elements(name, where, kind, 8 * size)
+    if name.kind == "bulk":
+        tiled = bulk_copy(name, layout, threads, values, tile, tv, size)
+    else:
+        tiled = tiled_copy(name, layout, threads, values, tile, tv, size)
+    if tv is not None and (written or home is not None):
         _injective("tv", read_tv(tv))
     _divided("tensor", layout, tiled)
     if home is not None:
         _divided("smem", home.layout, tiled)
+        if name.kind == "bulk" and (
+            under < BULK_BYTES or (tiled.vector_offsets(home.layout)[:, 0] % BULK_BYTES).any()
+        ):
+            raise OptionError(
+                f"smem {home.layout} has a tile that does not begin at a multiple of {BULK_BYTES} "
+                f"bytes, as atom {atom!r} needs; expected rows padded to such"
+            )
     target = None if home is None else home.layout
-    return Copy(name, kind, size, alignment, under, where, way, layout, target, tiled)
+    whole = None if extents is None else _whole(extents, layout, where, name)
+    copy = Copy(name, kind, size, alignment, under, where, way, layout, target, tiled, whole)
+    if whole is not None and written and copy.aliases():
+        raise OptionError(
+            f"tensor {layout} of extents {pair(whole)} is not injective, and stored to: its rows "
+            f"are {whole[copy.axis]} elements long; expected a stride of as many"
+        )
+    return copy
+
+
+def on_arch(name: AtomName, arch: str | None) -> None:
+    """Refuse an atom that an architecture lacks."""
+    where = None if arch is None else Arch(arch)
+    if where is not None and name.feature and not where.has(name.feature):
+        raise UnsupportedError(
+            f"atom {name.text!r} needs {Arch.that_has(name.feature)}; arch is {arch!r}"
+        )
+
+
+def _whole(given: Any, layout: Layout, space: Space, atom: AtomName) -> tuple[int, int]:
+    """The extents of the matrix of which the tensor is one tile."""
+    if space != "global" or atom.kind == "bulk":
+        raise OptionError(
+            f"extents={given!r} do not go with atom {atom.text!r}; expected one that moves vectors "
+            "of global memory, which can be off"
+        )
+    if not plain_strides(layout):
+        raise OptionError(
+            f"tensor {layout} has extents={given!r}; expected a tile in two plain modes, one of "
+            "stride 1"
+        )
+    return extents_of(given, "extents", 1 << 62)
 
 
 def _where(
@@ -95,7 +163,7 @@ def _where(
     space = _one_of("space", space, ("global", "shared"))
     direction = _one_of("direction", direction, ("load", "store"))
     where: Any = space or printed
-    if where is None or name.kind == "matrix" or (name.kind == "universal" and name.space):
+    if where is None or (name.space and name.kind != "cp.async"):
         where = name.space or "global"
     if space not in (None, where):
         raise OptionError(
@@ -165,7 +233,7 @@ def undivided(layout: Layout, tiled: TiledCopy) -> str:
         if extent % step:
             return (
                 f"has {extent} elements in mode {mode}, which the {step} that one copy covers "
-                "there do not divide; expected a multiple"
+                "there do not divide; expected a multiple (and extents=, if the matrix has less)"
             )
         shape: Any = layout.shape
         stride: Any = layout.stride
@@ -177,6 +245,11 @@ def undivided(layout: Layout, tiled: TiledCopy) -> str:
                     f"has mode {mode}, {modes}, which {many}:{apart} of the copy does not divide: "
                     "CuTe refuses it; expected extents that do"
                 )
+    if is_bulk(tiled.atom.name) and not contiguous(tiled.offsets(layout)):
+        return (
+            f"does not have its tiles of {pair(tiled.tile)} each as one run of bytes, in the same "
+            f"order, as {tiled.atom.name} moves them; expected tile= of one run"
+        )
     return ""
 
 
@@ -205,28 +278,10 @@ def _tile_layout(argument: str, printed: Printed, size: int) -> Layout:
         layout = Layout(*modes, layout.swizzle, layout.offset)
     if layout.rank != 2:
         raise OptionError(
-            f"{argument} {layout} has {_modes(layout.rank)}; expected the two of a tile, or three "
-            "with its stages"
+            f"{argument} {layout} has {modes_of(layout.rank)}; expected the two of a tile, or "
+            "three with its stages"
         )
-    return _bounded(argument, layout)
-
-
-def _bounded(argument: str, layout: Layout) -> Layout:
-    """Refuse a layout that is too large to be looked at element by element."""
-    if not 0 < layout.size <= MOST_ELEMENTS:
-        raise OptionError(
-            f"{argument} {layout} has {layout.size:,} elements; expected 1 to {MOST_ELEMENTS:,}: "
-            "those of a tile, with the strides of the whole tensor"
-        )
-    swizzle = layout.swizzle
-    high = swizzle.bits + swizzle.base + abs(swizzle.shift) if swizzle else 0
-    if high > 40 or sum((extent - 1) * stride for extent, stride in layout.leaves) >> 48:
-        raise OptionError(f"{argument} {layout} reaches further than memory does")
-    return layout
-
-
-def _modes(count: int) -> str:
-    return f"{count} mode{'s' * (count > 1)}"
+    return bounded(argument, layout)
 
 
 def _injective(argument: str, layout: Layout) -> None:
@@ -235,164 +290,26 @@ def _injective(argument: str, layout: Layout) -> None:
     order = np.argsort(table, kind="stable")
     same = np.flatnonzero(table[order][1:] == table[order][:-1])
     if same.size:
-        pair = [np.unravel_index(order[same[0] + i], layout.extents) for i in (0, 1)]
+        places = [np.unravel_index(order[same[0] + i], layout.extents) for i in (0, 1)]
         raise OptionError(
-            f"{argument} {layout} is not injective, and stored to: coordinates {_pair(pair[0])} "
-            f"and {_pair(pair[1])} are both at {table[order][same[0]]}"
+            f"{argument} {layout} is not injective, and stored to: coordinates {pair(places[0])} "
+            f"and {pair(places[1])} are both at {table[order][same[0]]}"
         )
 
 
-def _fits_elements(atom: AtomName, name: str, bits: int) -> None:
+def _fits_elements(atom: AtomName, space: Space, name: str, bits: int) -> None:
     """Refuse an atom that cannot move elements of ``bits``."""
     wrong = ""
+    unit = bits if atom.matrix is None else atom.matrix.unit
     if atom.bits is not None and atom.bits < bits:
         wrong = f"moves {atom.bits} bits; an element of {name}"
-    elif atom.matrix is not None and atom.matrix.name.endswith(".trans") and bits != 16:
-        wrong = f"transposes elements of 16 bits; {name}"
-    elif atom.matrix is not None and bits > 32:
+    elif atom.kind == "reduce" and bits < 16:
+        wrong = f"combines elements of 16 bits or more; {name}"
+    elif atom.is_vector and space == "shared":
+        wrong = f"is a vector, which reductions of shared memory are not; {name}"
+    elif unit % bits and unit < 32:
+        wrong = f"transposes elements of {unit} bits; {name}"
+    elif unit % bits:
         wrong = f"gives a thread 32 bits of a matrix; {name}"
     if wrong:
         raise OptionError(f"atom {atom.text!r} {wrong} has {bits}")
-
-
-def _pair(numbers: Sequence[Any]) -> str:
-    return f"({int(numbers[0])},{int(numbers[1])})"
-
-
-# -- who holds what -------------------------------------------------------------------------------
-
-
-def _tiled(
-    atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, size: int
-) -> TiledCopy:
-    """What each thread holds of the tile."""
-    one = universal("", 8 * size)
-    if tv is not None:
-        if threads is not None or values is not None or tile is None:
-            raise OptionError("tv comes with tile, and without threads and values")
-        copy = TiledCopy(one, 8 * size, covered := extents_of(tile), _from_tv(read_tv(tv), covered))
-    elif tile is not None:
-        raise OptionError("tile comes with tv; threads and values make their own")
-    elif threads is not None:
-        thread = bijection("threads", threads)
-        value = _vector(atom, layout, size) if values is None else read_values(values)
-        value = bijection("values", value)
-        copy = gmem_tiled_copy(one, 8 * size, thread, value)
-    elif values is not None:
-        raise OptionError(f"values {read_values(values)} come without threads; expected both")
-    elif atom.matrix is None:
-        raise OptionError(
-            f"threads is missing; expected a layout such as '(16,8):(1,16)' for atom {atom.text!r}"
-        )
-    elif found := choose.matrix_copy(atom.matrix, size, layout.extents, _contiguous_mode(layout)):
-        return found
-    else:
-        raise OptionError(
-            f"tensor {layout} is not a multiple of 8 rows of 16 bytes, as many times as atom "
-            f"{atom.text!r} has matrices"
-        )
-    count = len(copy.partition)
-    if count > MOST_THREADS:
-        raise OptionError(f"{count} threads; a CTA has at most {MOST_THREADS}")
-    if atom.matrix is not None and count % LANES:
-        raise OptionError(f"{count} threads; atom {atom.text!r} takes whole warps of {LANES}")
-    return copy
-
-
-def bijection(argument: str, given: Any) -> Layout:
-    """A thread or value layout of two modes that numbers its coordinates 0, 1, ..., once each."""
-    layout = parse(given)
-    if layout.rank == 1:
-        shape: Any = layout.shape
-        stride: Any = layout.stride
-        if isinstance(shape, tuple):
-            shape, stride = shape[0], stride[0]
-        layout = Layout((shape, 1), (stride, 0), layout.swizzle)
-    if layout.rank != 2:
-        raise OptionError(f"{argument} {layout} has {layout.rank} modes; expected 2 or 1")
-    table = _bounded(argument, layout).table()
-    seen = np.zeros(layout.size, bool)
-    for place in np.ndindex(table.shape):
-        number = table[place]
-        if number < layout.size and not seen[number]:
-            seen[number] = True
-            continue
-        wrong = f"{_pair(place)} is number {number} of {layout.size}"
-        if number < layout.size:
-            wrong = f"number {number} has more than one place, {_pair(place)} for instance"
-        raise OptionError(
-            f"{argument} {layout} do not cover the tile: {wrong}; expected each of 0 to "
-            f"{layout.size - 1} once"
-        )
-    return layout
-
-
-def read_values(values: Any) -> Layout:
-    """A value layout; a shape alone, as mends name it, ``(1,8)``, is first mode fastest."""
-    shape = re.fullmatch(r"\s*\(\s*_?(\d+)\s*,\s*_?(\d+)\s*\)\s*", str(values))
-    return column_major(int(shape[1]), int(shape[2])) if shape else parse(values)
-
-
-def read_tv(tv: Any) -> Layout:
-    """A TV layout, with or without the name under which CuTe prints it."""
-    return parse(re.sub(r"^\s*(TiledLayout_TV|TV Layout tiled)\s*:", "", str(tv)))
-
-
-def extents_of(tile: Any) -> tuple[int, int]:
-    """The tile's extents: two integers, or text such as ``(_128,_32)`` or ``128x32``.
-
-    CuTe DSL has a layout for each mode, ``(128:1,32:1)``.
-    """
-    text = tile if isinstance(tile, str) else f"({','.join(map(str, _items(tile)))})"
-    bare = re.sub(r"^\s*(Tiler_MN|Tiler MN)\s*:", "", text)
-    part = r"_?(\d+)(?:\s*:\s*_?1)?"
-    found = re.fullmatch(rf"\s*\(?\s*{part}\s*[,x]\s*{part}\s*\)?\s*", bare)
-    first, second = (int(found[1]), int(found[2])) if found else (0, 0)
-    if first < 1 or second < 1 or first * second > MOST_ELEMENTS:
-        raise OptionError(f"tile={tile!r}; expected two extents, such as (128, 32)")
-    return first, second
-
-
-def _items(tile: Any) -> list[Any]:
-    """What a tile's object holds; nothing where it holds nothing."""
-    try:
-        return list(tile)
-    except TypeError:
-        return []
-
-
-def _from_tv(tv: Layout, tile: tuple[int, int]) -> np.ndarray:
-    """Coordinates [threads, values, 2] in the tile."""
-    if tv.rank != 2:
-        raise OptionError(f"tv {tv} has {_modes(tv.rank)}; expected 2")
-    table = _bounded("tv", tv).table()
-    size = tile[0] * tile[1]
-    if table.max() >= size:
-        raise OptionError(
-            f"tv {tv} reaches coordinate {table.max()}; the tile {_pair(tile)} has {size}"
-        )
-    missing = np.setdiff1d(np.arange(size), table)
-    if missing.size:
-        place = missing[0] % tile[0], missing[0] // tile[0]
-        raise OptionError(
-            f"tv {tv} does not cover the tile {_pair(tile)}: nobody has element {_pair(place)}"
-        )
-    return np.stack([table % tile[0], table // tile[0]], axis=-1)
-
-
-def _contiguous_mode(layout: Layout) -> int:
-    """The mode along which elements lie together; 1 when neither does."""
-    axis = choose.contiguous_axis(layout)
-    return 1 if axis is None else axis
-
-
-def _vector(atom: AtomName, layout: Layout, size: int) -> Layout:
-    """One vector along the contiguous mode, as wide as the atom and the tensor allow."""
-    if atom.matrix is not None:
-        raise OptionError(f"values are missing; expected what atom {atom.text!r} gives a thread")
-    axis = _contiguous_mode(layout)
-    width, run = (atom.bits or atom.most) // (8 * size), choose.run(layout.table(), axis)
-    while width > 1 and run % width:
-        width //= 2
-    width = max(width, 1)
-    return Layout((1, width), (0, 1)) if axis else Layout((width, 1), (1, 0))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from cute_gemm.access import TmaAccess
-from cute_gemm.analysis.copy.arguments import extents_of, read_let, tensor_alignment
+from cute_gemm.analysis.copy.arguments import read_let, tensor_alignment
+from cute_gemm.analysis.copy.atoms import AtomName
 from cute_gemm.analysis.copy.elements import element
-from cute_gemm.analysis.copy.tiles import OF_SIZE, AtomName
+from cute_gemm.analysis.copy.partition import extents_of
+from cute_gemm.analysis.copy.tiles import OF_SIZE, plain_strides
 from cute_gemm.cute.layout import Layout
 from cute_gemm.cute.notation import as_printed
 from cute_gemm.errors import OptionError
@@ -28,11 +30,11 @@ def bulk_access(
         raise OptionError(f"atom {name.text!r} moves elements of 1 to 8 bytes; {kind} has {size}")
     values = read_let(let)
     printed = as_printed(tensor, values)
-    layout = printed.layout.coalesced()
-    stride: Any = layout.stride
-    if layout.swizzle or layout.rank != 2 or not set(map(type, stride)) == {int} or 1 not in stride:
+    layout = printed.layout
+    stride = plain_strides(layout)
+    if not stride:
         raise OptionError(
-            f"tensor {printed.layout} has no tensor map here; expected the whole tensor in two "
+            f"tensor {layout} has no tensor map here; expected the whole tensor in two "
             "plain modes, one of stride 1"
         )
     if tile is None:

@@ -19,6 +19,8 @@ def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
     """The accesses, with what keeps them from being wider, and the copy that they are of."""
     atom, bits = copy.atom, 8 * copy.size
     limit = ""
+    if atom.kind == "bulk":
+        return [_global(copy.tiled, copy)], copy.tiled
     if atom.matrix is not None:
         rows = replace(copy.tiled, atom=atom.matrix)
         limit = _matrix_limit(copy, rows)
@@ -35,28 +37,28 @@ def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
     if atom.matrix is None and width < asked and atom.bits is not None:
         limit = (
             f"{atom.text} needs {asked} elements that lie together, aligned, and a thread has only "
-            f"{width} of them at a time; evaluated is the widest that fits"
+            f"{width} of them at a time{_within(copy)}; evaluated is the widest that fits"
         )
     elif atom.matrix is None and width * bits < 128:
         limit = _narrow(copy, width)
-    is_async = atom.kind == "cp.async" and width * bits >= 32
-    plain = {"load": "ld", "store": "st"}[copy.direction]
-    name = "cp.async" if is_async else f"{plain}.{copy.space}"
+    name = atom.instruction(copy.space, copy.direction, width * bits)
+    is_async = name == "cp.async"
     tiled = replace(tiled, atom=choose.copy_atom(name, width * bits))
     if copy.space == "shared":
         first = _shared(tiled, copy.layout, copy.direction, copy.alignment)
         return [replace(first, limit=limit)], tiled
-    way = copy.direction
-    load = global_access(tiled, copy.layout, way, copy.size, copy.alignment)
-    load = replace(load, limit=limit)
+    load = replace(_global(tiled, copy), limit=limit)
     if copy.smem is None:
         return [load], tiled
     side = choose.shared_side(tiled)
     store = replace(_shared(side, copy.smem, "store", copy.smem_alignment), limit=limit)
+    if copy.extents is not None:  # what is not loaded is not stored
+        zeros = is_async and atom.zero_fills
+        store = replace(store, executions=0, guard=_global(side, copy), zero_fill=zeros)
     legal = not (store.offsets[store.offsets >= 0] % (store.bits // 8)).any()
     if is_async and legal:  # what it costs on one side depends on the other
         load = replace(load, targets=store.offsets)
-        store = replace(store, source=load)
+        store = replace(store, source=load) if store.guard is None else store
     return [load, store], tiled
 
 
@@ -64,6 +66,12 @@ def asked_width(copy: Copy) -> int:
     """Elements of the vector that is asked for."""
     bits = 128 if copy.atom.matrix is not None else copy.atom.bits or copy.atom.most
     return max(1, bits // (8 * copy.size))
+
+
+def _global(tiled: TiledCopy, copy: Copy) -> GlobalAccess:
+    """The access of the tensor by ``tiled``."""
+    way = copy.direction
+    return global_access(tiled, copy.layout, way, copy.size, copy.alignment, copy.extents)
 
 
 def _shared(tiled: TiledCopy, layout: Layout, direction: str, alignment: int) -> SharedAccess:
@@ -84,10 +92,31 @@ def _fits(tiled: TiledCopy, copy: Copy, misaligned: bool) -> bool:
     if copy.smem is not None:
         places.append((copy.smem, copy.smem_alignment))
     found = ((tiled.offsets(layout), alignment) for layout, alignment in places)
-    return all(
+    return _inside(tiled, copy) and all(
         contiguous(at) and (misaligned or _aligned(at, alignment, copy.size))
         for at, alignment in found
     )
+
+
+def _inside(tiled: TiledCopy, copy: Copy) -> bool:
+    """Whether vectors run along the mode of unit stride, and none ends beyond the matrix.
+
+    Of cp.async it may: such a copy has a size of its own.
+    """
+    if copy.extents is None or tiled.values == 1:
+        return True
+    axis = copy.axis
+    if (np.diff(tiled.elements(copy.layout.extents)[..., 1 - axis]) != 0).any():
+        return False
+    may_end = copy.atom.instruction(copy.space, copy.direction, tiled.bits) == "cp.async"
+    return may_end or copy.extents[axis] % tiled.values == 0
+
+
+def _within(copy: Copy) -> str:
+    """Why vectors are cut at the matrix's end."""
+    if copy.extents is None or copy.extents[copy.axis] % asked_width(copy) == 0:
+        return ""
+    return f", of the {copy.extents[copy.axis]} in mode {copy.axis}"
 
 
 def _aligned(at: np.ndarray, alignment: int, size: int) -> bool:
@@ -112,6 +141,8 @@ def _matrix_limit(copy: Copy, rows: TiledCopy) -> str:
 
 def _narrow(copy: Copy, width: int) -> str:
     """What keeps a vector of ``width`` elements from being wider, where no width was missed."""
+    if copy.atom.kind == "reduce":
+        return ""  # one element is what it is about
     if copy.atom.bits is not None:
         return f"the atom is {copy.atom.text}"
     if 2 * width * copy.size * 8 > copy.atom.most:
@@ -119,6 +150,8 @@ def _narrow(copy: Copy, width: int) -> str:
     values = copy.tiled.partition.shape[1]
     if values % (2 * width):
         return f"a thread has {values} value{'s' if values > 1 else ''}"
+    if copy.extents is not None and copy.extents[copy.axis] % (2 * width):
+        return f"the matrix has {copy.extents[copy.axis]} elements in mode {copy.axis}"
     if copy.alignment < 2 * width * copy.size:
         return f"base address aligned to {copy.alignment} bytes"
     return f"a thread's values lie together, aligned, only {width} at a time"

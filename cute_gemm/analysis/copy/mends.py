@@ -16,9 +16,9 @@ import numpy as np
 
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.arguments import ALIGNMENT, Copy, undivided
+from cute_gemm.analysis.copy.atoms import atom_name
 from cute_gemm.analysis.copy.evaluate import asked_width, evaluated
 from cute_gemm.analysis.copy.partners import Partner, buffer_of
-from cute_gemm.analysis.copy.tiles import atom_name
 from cute_gemm.analysis.mends import gmem as places
 from cute_gemm.analysis.mends import smem as homes
 from cute_gemm.analysis.mends.smem import Mend, Want
@@ -77,11 +77,11 @@ class Tried(NamedTuple):
     @property
     def best(self) -> bool:
         """Whether the first access, of global memory, is as good as any."""
-        return self.good(0) and self.accesses[0].bits == 8 * choose.VECTOR
+        return self.good(0) and self.accesses[0].bits >= 8 * self.copy.size * widest(self.copy)
 
     def key(self, index: int) -> tuple[bool, float, float]:
         """What an access is compared by, per element, the least first."""
-        size = self.copy.layout.size
+        size = self.copy.moved
         beside = self.beside.launch.wavefronts if self.beside else 0
         return self.faults, (sum(self.paid(index)) + beside) / size, self.requests(index) / size
 
@@ -148,10 +148,10 @@ class _Search:
         for layout in (copy.layout, copy.smem):
             if layout is not None and undivided(layout, copy.tiled):
                 return None
-        for argument, layout in (("tensor", copy.layout), ("smem", copy.smem)):
-            if argument in change and layout is not None and not _injective(layout):
-                return None
-        if copy.direction == "store" and not _injective(copy.layout):
+        written = copy.direction == "store" and not copy.atom.reduces
+        if ("tensor" in change or written) and copy.aliases():
+            return None
+        if "smem" in change and copy.smem is not None and not _injective(copy.smem):
             return None
         tried = self.judged(words, change, copy)
         if "atom" in change and tried.accesses[0].bits != copy.atom.bits:
@@ -167,12 +167,10 @@ class _Search:
             return False
         if old.faults:
             return True
-        scale = new.copy.layout.size, old.copy.layout.size
+        scale = new.copy.moved, old.copy.moved
         for index in range(len(old.found)):
             pairs = zip(new.paid(index), old.paid(index), strict=True)
             if any(after * scale[1] > before * scale[0] for after, before in pairs):
-                return False
-            if new.ideal(index) < old.ideal(index):
                 return False
         return True
 
@@ -245,7 +243,7 @@ class _Search:
             if offered and offered[-1].best and not (last and strided):
                 continue
             best = self.best_of(self.changed(places_of(copy)), 0)
-            if copy.smem is not None and not (best and best.best):
+            if len(self.now.accesses) > 1 and not (best and best.best):
                 wider = self.best_of(self.with_homes(places_of(copy)), 0)
                 if wider and (best is None or wider.key(0) < best.key(0)):
                     best = wider
@@ -350,13 +348,9 @@ class _Search:
         elif held % width:
             return None
         elif self.place == "tensor":
-            way = {"load": "ld", "store": "st"}[copy.direction]
-            tiled = replace(copy.tiled, atom=universal(f"{way}.shared", bits))
-            if copy.atom.kind == "cp.async":
-                tiled = replace(tiled, atom=choose.copy_atom("cp.async", bits))
+            tiled = replace(copy.tiled, atom=choose.copy_atom(_atom(copy, bits), bits))
         else:
-            name = "cp.async" if copy.atom.kind == "cp.async" else "ld.global"
-            side = replace(copy.tiled, atom=choose.copy_atom(name, bits))
+            side = replace(copy.tiled, atom=choose.copy_atom(_atom(copy, bits), bits))
             tiled = choose.shared_side(side)
         return [_want(tiled, copy.layout.extents)]
 
@@ -391,8 +385,10 @@ def _threads(
     For global memory alone the longest runs are the best; shared memory asks for others too.
     """
     shared = copy.space == "shared" or copy.smem is not None
+    if copy.atom.kind == "bulk":  # one thread's
+        return
     for axis in _along(layout):
-        run = min(choose.VECTOR // copy.size, choose.run(layout.table(), axis))
+        run = min(widest(copy), choose.run(layout.table(), axis))
         for width in (1 << bit for bit in reversed(range(run.bit_length()))):
             value = row_major(1, width) if axis else column_major(width, 1)
             orders = _orders(layout.extents, axis, width, threads, copy.space == "shared")
@@ -443,10 +439,16 @@ def _with_threads(
 
 def _atom(copy: Copy, bits: int) -> str:
     """The instruction of a copy of vectors of ``bits``."""
-    if copy.atom.kind == "cp.async" and bits >= 32:
-        return "cp.async"
-    way = "load" if copy.atom.kind == "cp.async" and copy.space == "global" else copy.direction
-    return f"{({'load': 'ld', 'store': 'st'})[way]}.{copy.space}"
+    return copy.atom.instruction(copy.space, copy.direction, bits)
+
+
+def widest(copy: Copy) -> int:
+    """Elements of the widest vector that a mend may have: 16 bytes, or more if more was asked for.
+
+    A reduction's is no wider than it is: of what operation it is, the name of an atom tells.
+    """
+    least = 0 if copy.atom.kind == "reduce" else choose.VECTOR // copy.size
+    return max(least, asked_width(copy))
 
 
 def _in(copy: Copy, layout: Layout) -> tuple[dict[str, Any], Copy]:
@@ -466,7 +468,7 @@ def _moved(copy: Copy, layout: Layout, said: str) -> Any:
 
 def _padded(copy: Copy) -> Iterator[Any]:
     """The tile in a tensor whose leading dimension is padded."""
-    for layout, said in places.padded(copy.layout, copy.size):
+    for layout, said in places.padded(copy.layout, copy.size, copy.extents):
         yield _moved(copy, layout, said)
 
 
@@ -479,7 +481,7 @@ def _aligned(copy: Copy) -> Iterator[Any]:
 
 def _longer(copy: Copy) -> Iterator[Any]:
     """A tile that holds whole sectors along the contiguous mode."""
-    if copy.smem is None:
+    if copy.smem is None and copy.extents is None:
         for layout, said in places.longer(copy.layout, copy.size):
             yield _moved(copy, layout, said)
 
@@ -490,6 +492,6 @@ def _turned(copy: Copy) -> Iterator[Any]:
     if found is not None:
         step = max(1, gmem.SECTOR // copy.size)
         pitch, pitched = found[0][found[1]], found[1]
-        least = -(-copy.layout.extents[pitched] // step) * step
+        least = -(-(copy.extents or copy.layout.extents)[pitched] // step) * step
         turned = places.with_pitch(copy.layout, max(pitch, least), 1 - pitched)
         yield _moved(copy, turned, "")

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cute_gemm.access import GlobalAccess, SharedAccess
-from cute_gemm.analysis.copy.arguments import Copy, bijection, read_values
-from cute_gemm.analysis.copy.tiles import Direction, atom_name, shared_access
+from cute_gemm.analysis.copy.arguments import Copy
+from cute_gemm.analysis.copy.atoms import Direction, atom_name
+from cute_gemm.analysis.copy.partition import bijection, read_values
+from cute_gemm.analysis.copy.tiles import shared_access
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.choose import VECTOR

@@ -5,17 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cute_gemm._text import named
-from cute_gemm.analysis.copy.arguments import Copy, read_let, read_tv, read_values, understood
+from cute_gemm.access import GlobalAccess, TmaAccess
+from cute_gemm.analysis.copy.arguments import (
+    Copy,
+    on_arch,
+    read_let,
+    understood,
+)
+from cute_gemm.analysis.copy.atoms import AtomName, Direction, Space, atom_name
 from cute_gemm.analysis.copy.bulk import bulk_access
 from cute_gemm.analysis.copy.elements import element
 from cute_gemm.analysis.copy.evaluate import evaluated
 from cute_gemm.analysis.copy.mends import copy_mends
+from cute_gemm.analysis.copy.partition import read_tv, read_values
 from cute_gemm.analysis.copy.partners import assumed_partners, partner
-from cute_gemm.analysis.copy.tiles import Direction, Space, atom_name
-from cute_gemm.analysis.rows import AccessRow, copy_table, findings, make_row
+from cute_gemm.analysis.rows import AccessRow, access_tables, copy_table, findings, make_row
 from cute_gemm.analysis.shown import Paged
-from cute_gemm.analysis.tables import Cell, Findings, Pairs
+from cute_gemm.analysis.tables import Cell, Findings, Pairs, Table
 from cute_gemm.cute.notation import parse
 
 if TYPE_CHECKING:
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from cute_gemm.access import Access
     from cute_gemm.analysis.html import Page
 
 #: Version of the keys of ``CopyReport.to_dict``.
@@ -41,6 +51,8 @@ class CopyReport(Paged):
         Extents that one tiled copy covers.
     base_alignment
         Of the tensor in global memory, bytes.
+    extents
+        Of the matrix whose tiles are copied; None where the tensor is all there is.
     rows
         One ``AccessRow`` per side of the copy: the tensor's, and that of ``smem``.
     findings
@@ -57,6 +69,7 @@ class CopyReport(Paged):
     base_alignment: int
     rows: tuple[AccessRow, ...]
     findings: tuple[str, ...]
+    extents: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return f"<CopyReport: {self.atom} of {self.dtype}, {self.tensor}>"
@@ -85,6 +98,7 @@ class CopyReport(Paged):
             "format": FORMAT,
             **named(self, "tensor", "atom", "dtype", "threads", "values", "smem"),
             "tile": list(self.tile),
+            "extents": self.extents and list(self.extents),
             **named(self, "base_alignment", "coalesced", "conflict_free", "bits"),
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
@@ -111,12 +125,19 @@ class CopyReport(Paged):
         if any(row.space == "global" for row in self.rows):
             covers += f", base address aligned to {self.base_alignment} bytes"
         yield Text(covers)
-        for row in self.rows:
+        for table in self._tables:
             yield Text()
-            yield copy_table(row)
+            yield table
         if lines := [*self.findings, *self.alternatives]:
             yield Text()
             yield Findings(lines)
+
+    @property
+    def _tables(self) -> list[Table]:
+        """A table of each side; of the tiles of a matrix those of a kernel, with edges and sums."""
+        if self.extents:
+            return [table for table, _ in access_tables(self.rows)]
+        return [*map(copy_table, self.rows)]
 
     @property
     def _asked(self) -> list[tuple[str, str]]:
@@ -126,7 +147,10 @@ class CopyReport(Paged):
 
     @property
     def _covers(self) -> str:
-        return f"one copy covers ({self.tile[0]},{self.tile[1]})"
+        covers = f"one copy covers ({self.tile[0]},{self.tile[1]})"
+        if self.extents:
+            covers += ", the tensor is a tile of a matrix of ({},{})".format(*self.extents)
+        return covers
 
     def page(self) -> Page:
         """Return what ``to_html`` says."""
@@ -153,7 +177,8 @@ def analyze_copy(
     *, tensor: Any, threads: Any = None, values: Any = None, atom: str, dtype: Any = "float16",
     space: Space | None = None, direction: Direction | None = None,
     base_alignment: int | None = None, tile: Any = None, tv: Any = None, smem: Any = None,
-    reader: str | None = None, writer: str | None = None, let: Any = None,
+    reader: str | None = None, writer: str | None = None, let: Any = None, extents: Any = None,
+    arch: str | None = None,
 ) -> CopyReport:  # fmt: skip
     """Say of a tiled copy whether it is coalesced and free of bank conflicts, and what mends it.
 
@@ -175,9 +200,13 @@ def analyze_copy(
         ``"cp.async"``, ``"ld.global"``, ``"st.global"``, ``"ld.shared"``, ``"st.shared"``, each
         with its width in bits or without (``"cp.async.128"``; without, the widest that fits),
         ``"ldmatrix.x4.trans"``, ``"stmatrix.x2"``, ..., PTX's name (``"ld.global.nc.v4.f32"``) or
-        CuTe's (``"SM75_U32x4_LDSM_N"``, ``"UniversalCopy<uint128_t>"``). ``"tma"`` and
-        ``"tma.store"`` (``"SM90_TMA_LOAD"``) are bulk tensor copies: of the whole ``tensor``, of
-        which one moves the box ``tile``, to a tile that lies as ``smem`` says (its swizzle).
+        CuTe's (``"SM75_U32x4_LDSM_N"``, ``"UniversalCopy<uint128_t>"``). ``"red.global"``,
+        ``"atom.shared"``, ... are reductions, of one element unless the name says more
+        (``"red.global.add.v4.f32"``). ``"cp.async.bulk"`` and ``"cp.async.bulk.store"``
+        (``"SM90_BULK_COPY_G2S"``) move ``tile``, one run of bytes, by one thread; left out: the
+        whole ``tensor``. ``"tma"`` and ``"tma.store"`` (``"SM90_TMA_LOAD"``) are bulk tensor
+        copies: of the whole ``tensor``, of which one moves the box ``tile``, to a tile that lies as
+        ``smem`` says (its swizzle).
     dtype
         Of an element: of this package, or any of 1, 2, 4, 8 or 16 bytes by PTX's or CuTe's name.
     space, direction
@@ -202,6 +231,12 @@ def analyze_copy(
         16-byte vectors, where a layout serves both; of plain accesses nothing is assumed.
     let
         What dynamic ``?`` stand for: an integer for all, or several in their order in each text.
+    extents
+        Of the matrix of which ``tensor`` is one tile: ``(4000, 100)``. All its tiles are copied,
+        and vectors outside are off; of those at the end the elements inside are moved by cp.async,
+        and others are no longer than the extent allows.
+    arch
+        Where it runs, ``"sm_90a"``: an atom that it lacks is refused.
 
     Returns
     -------
@@ -217,6 +252,8 @@ def analyze_copy(
         space or a direction that does not exist or fit.
     DTypeError
         For a data type that is not supported.
+    UnsupportedError
+        For an atom that ``arch`` lacks.
 
     Notes
     -----
@@ -237,18 +274,20 @@ def analyze_copy(
     if (name := atom_name(atom)).kind == "tma":
         threaded = {
             "threads": threads, "values": values, "tv": tv, "reader": reader, "writer": writer,
-            "space": space, "direction": direction,
+            "space": space, "direction": direction, "extents": extents,
         }  # fmt: skip
+        on_arch(name, arch)
         box = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, threaded)
         row = make_row(box)
         given = read_let(let)
         return CopyReport(
             _shown(tensor, given), name.text, element(dtype)[0], "", "", _shown(smem, given),
-            box.box, box.matrix.alignment, (row,), findings((row,)),
+            box.box, box.matrix.alignment, (row,), (*findings((row,)), *_reduced(row, name)),
         )  # fmt: skip
     copy = understood(
-        tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem, let
-    )
+        tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem, let,
+        extents, arch,
+    )  # fmt: skip
     accesses, tiled = evaluated(copy)
     beside = [partner(reader, copy, "load")] if reader else []
     beside += [partner(writer, copy, "store")] if writer else []
@@ -260,15 +299,17 @@ def analyze_copy(
     return CopyReport(
         shown[0], copy.atom.text, copy.dtype, shown[1],
         "" if held is None else str(read(held)), shown[2], tiled.tile,
-        copy.alignment, rows, (*findings(rows), *_widths(rows[0], copy), *_counted(rows)),
+        copy.alignment, rows, (*findings(rows), *_widths(rows[0], copy), *_counted(rows),
+         *_reduced(rows[0], copy.atom)), copy.extents,
     )  # fmt: skip
 
 
 def _widths(first: AccessRow, copy: Copy) -> list[str]:
     """What ``findings`` says of global accesses only: why it is not the widest instruction."""
-    if not first.limit or first.space == "global":
+    if not first.limit or (first.space == "global" and first.bits < 128):
         return []
-    what = f"{first.instruction} of {first.bits} bits, not 128: " * (copy.atom.matrix is None)
+    asked = max(128, copy.atom.bits or 0)
+    what = f"{first.instruction} of {first.bits} bits, not {asked}: " * (copy.atom.matrix is None)
     return [f"{first.operand}: {what}{first.limit}."]
 
 
@@ -281,6 +322,34 @@ def _counted(rows: Sequence[AccessRow]) -> list[str]:
         for row, counted, wavefronts in totals
         if counted is not None and wavefronts is not None and counted > wavefronts
     ]
+
+
+def _reduced(row: AccessRow, atom: AtomName) -> list[str]:
+    """What the counts of a reduction leave out."""
+    if not atom.reduces:
+        return []
+    left_out = ["what L2 reads and writes"]
+    if row.space == "shared":
+        left_out = ["the loop that the compiler makes of an operation that shared memory lacks"]
+    if (many := _sharers(row.access)) > 1:
+        left_out.insert(0, f"the turns of lanes that share an address, {many} at most")
+    if row.instruction.startswith("atom"):
+        left_out.append("the way back of the old values")
+    what = f"{row.operand}: {row.instruction}" + f" of {row.bits} bits" * bool(row.bits)
+    return [f"{what} is counted as a store; not counted: {', '.join(left_out)}."]
+
+
+def _sharers(access: Access) -> int:
+    """Most lanes of a request that have one address."""
+    if isinstance(access, TmaAccess):
+        return 1
+    if isinstance(access, GlobalAccess):
+        starts, lengths = access.lanes(access.tile)
+        places = np.where(lengths > 0, starts, -1)
+    else:
+        places = access.offsets
+    found = (np.unique(request[request >= 0], return_counts=True)[1] for request in places)
+    return int(max(counts.max(initial=0) for counts in found))
 
 
 def _shown(layout: Any, let: Sequence[int]) -> str:

@@ -289,13 +289,19 @@ def with_pitch(layout: Layout, pitch: int, pitched: int) -> Layout:
     return Layout(layout.extents, (1, pitch) if pitched else (pitch, 1))
 
 
-def padded(layout: Layout, size: int) -> Iterator[tuple[Layout, str]]:
-    """A tile in a matrix whose leading dimension is padded, no shorter than the tile's rows."""
+def padded(
+    layout: Layout, size: int, extents: tuple[int, int] | None = None
+) -> Iterator[tuple[Layout, str]]:
+    """A tile in a matrix whose leading dimension is padded, no shorter than its rows.
+
+    ``extents`` are the matrix's, where they are known.
+    """
     found = strides(layout)
     if found is None:
         return
-    pitch, rows = found[0][found[1]], layout.extents[1 - found[1]]
-    for granule in (VECTOR, gmem.SECTOR, gmem.LINE):
+    pitch, rows = found[0][found[1]], (extents or layout.extents)[1 - found[1]]
+    # (Rows of a few bytes are better off with less than a vector between them.)
+    for granule in (VECTOR, gmem.SECTOR, gmem.LINE, VECTOR // 2, VECTOR // 4):
         step = granule // gcd(granule, size)
         wider = -(-max(pitch, rows) // step) * step
         if wider != pitch:

@@ -124,7 +124,7 @@ def shared_mend(what: str, accesses: Sequence[SharedAccess], index: int) -> Mend
     plural = "" if taken[index] == 1 else "s"
     reading = f"{number(taken[index])} wavefront{plural} per request, ideal {number(ideal[index])}"
     figures = {"wavefronts": taken[index], "ideal_wavefronts": ideal[index]}
-    figures["conflicts"] = taken[index] - ideal[index]
+    figures["conflicts"] = found[index].conflicts / found[index].requests
     return Mend(what, "; ".join((reading, *beside)), figures)
 
 

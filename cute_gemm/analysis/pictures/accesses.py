@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.access import Access, GlobalAccess, SharedAccess, is_bulk
 from cute_gemm.analysis.pictures.requests import banks, request
 from cute_gemm.model import gmem, smem
 from cute_gemm.problem.dtypes import dtype
@@ -59,14 +59,14 @@ def worst_banks(access: SharedAccess) -> tuple[int, np.ndarray] | None:
 
 
 def worst(access: Access) -> tuple[Any, ...] | None:
-    """What `worst_request` or `worst_banks` says; None for what has no lanes (TMA)."""
+    """What `worst_request` or `worst_banks` says; None for bulk copies, which are not of lanes."""
     if isinstance(access, GlobalAccess):
-        return worst_request(access)
+        return None if is_bulk(access.instruction) else worst_request(access)
     return worst_banks(access) if isinstance(access, SharedAccess) else None
 
 
 def access_picture(access: Access, title: str = "") -> str | None:
-    """Draw the worst request of an access; None for what has no lanes (TMA) or no request."""
+    """Draw the worst request of an access; None for bulk copies, and for what has no request."""
     found = worst(access)
     if found is None:
         return None

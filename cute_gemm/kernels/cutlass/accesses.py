@@ -24,7 +24,7 @@ from cute_gemm.kernels.cutlass.maps import WARP
 from cute_gemm.kernels.cutlass.shared import Requests, fragment_loads, shared_stores
 from cute_gemm.kernels.staging import IN_VAIN
 from cute_gemm.model.gmem import bypasses_l1
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.dtypes import DTYPES, dtype
 from cute_gemm.problem.problem import GemmProblem, Matrix
 
 Direction = Literal["load", "store"]
@@ -203,28 +203,19 @@ class _Launch:
         )
 
 
-def _limits(matrix: Matrix) -> tuple[tuple[str, int, str], ...]:
-    """What bounds the width of an access of ``matrix``: (words, bytes, mend).
+def _limits(matrix: Matrix) -> tuple[int, int, int]:
+    """What base address, leading dimension and contiguous extent allow an access, in bytes.
 
-    CUTLASS guards a vector by its first element, so the contiguous extent counts as well.
+    CUTLASS guards a vector by its first element, so the extent counts as well.
     """
-    size = dtype(matrix.dtype).bytes
-    extent = matrix.shape[matrix.unit]
-    mode = {"A": "mk", "B": "nk", "C": "mn"}[matrix.name][matrix.unit]
-    ld = f"ld{matrix.name.lower()}"
-    return (
-        (f"alignment of {matrix.name} = {matrix.alignment} bytes", matrix.alignment, "align it"),
-        (f"{ld} = {matrix.ld}", (matrix.ld & -matrix.ld) * size or 256, f"pad {ld}"),
-        (f"{mode} = {extent}", (extent & -extent) * size or 256, f"pad {mode} with zeros"),
-    )
+    size, unit = DTYPES[matrix.dtype].bytes, matrix.unit
+    ld, extent = matrix.stride[1 - unit], matrix.shape[unit]
+    return matrix.alignment, (ld & -ld) * size or 256, (extent & -extent) * size or 256
 
 
 def elements_per_access(matrix: Matrix, vector: bool) -> int:
     """Return the elements of the widest access that CUTLASS may use for ``matrix``."""
-    size = dtype(matrix.dtype).bytes
-    if not vector:
-        return 1
-    return max(1, min(WIDEST, *(limit for _, limit, _ in _limits(matrix))) // size)
+    return max(1, min(WIDEST, *_limits(matrix)) // DTYPES[matrix.dtype].bytes) if vector else 1
 
 
 def limit_of(config: CutlassUniversalConfig, matrix: Matrix, elements: int) -> tuple[str, str]:
@@ -235,5 +226,12 @@ def limit_of(config: CutlassUniversalConfig, matrix: Matrix, elements: int) -> t
         return "CUTLASS's dp4a kernel loads 4 elements at a time", ""
     if config.is_simt or not MATH[config.math].vector:
         return f"CUTLASS's {config.math} kernel moves one element at a time", ""
-    words, _, mend = min(_limits(matrix), key=lambda row: row[1])
+    mode = {"A": "mk", "B": "nk", "C": "mn"}[matrix.name][matrix.unit]
+    ld = f"ld{matrix.name.lower()}"
+    limits = _limits(matrix)
+    words, mend = (
+        (f"alignment of {matrix.name} = {matrix.alignment} bytes", "align it"),
+        (f"{ld} = {matrix.ld}", f"pad {ld}"),
+        (f"{mode} = {matrix.shape[matrix.unit]}", f"pad {mode} with zeros"),
+    )[limits.index(min(limits))]
     return words, f"{mend} to a multiple of {WIDEST} bytes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from cute_gemm.kernels.cutlass.config import CP_ASYNC, MATH, CutlassUniversalCon
 from cute_gemm.kernels.cutlass.epilogue import check_staging
 from cute_gemm.kernels.cutlass.shared import shared_tile
 from cute_gemm.kernels.cutlass.unit import unit
+from cute_gemm.kernels.options import only
 from cute_gemm.model.price import Pace
 from cute_gemm.problem.dtypes import factor
 from cute_gemm.toolchain.signature import Launch
@@ -98,7 +100,12 @@ class CutlassUniversal(CompiledKernel):
         """See :meth:`CompiledKernel.traits`: widths depend on extents too, and int8 on K."""
         matrices = (problem.A, problem.B, problem.C)
         widths = (elements_per_access(matrix, True) for matrix in matrices)
-        return *super().traits(problem), *widths, problem.k < _INT8_EXACT_K
+        return *widths, problem.k < _INT8_EXACT_K
+
+    def of_operand(self, config: CutlassUniversalConfig, name: str) -> CutlassUniversalConfig:
+        """See :meth:`CompiledKernel.of_operand`: other operands may be as wide as they like."""
+        a, b, c = only((config.align_a, config.align_b, config.align_c), name)
+        return replace(config, align_a=a, align_b=b, align_c=c)
 
     def _math(self, problem: GemmProblem) -> str:
         """Key of ``MATH`` for the problem."""

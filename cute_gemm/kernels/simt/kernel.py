@@ -16,7 +16,7 @@ import numpy as np
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, Shares, Work
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
-from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
+from cute_gemm.kernels.options import access_bytes, only, power_of_two, registers, with_options
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config, Operand, Structure, structure
 from cute_gemm.kernels.staging import (
     IN_VAIN,
@@ -207,7 +207,11 @@ class SimtKernel(CompiledKernel):
 
     def traits(self, problem: GemmProblem) -> Any:
         """See :meth:`CompiledKernel.traits`: what fits shared memory may depend on K."""
-        return *super().traits(problem), problem.k if self.whole_k else 0
+        return problem.k if self.whole_k else 0
+
+    def of_operand(self, config: Config, name: str) -> Config:
+        """See :meth:`CompiledKernel.of_operand`: other operands may be as wide as they like."""
+        return replace(config, bytes=only(config.bytes, name))
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""

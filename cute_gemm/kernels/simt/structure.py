@@ -7,7 +7,7 @@ row-major, and keep tiles of A and B in shared memory with the M or N mode conti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -218,7 +218,7 @@ def _operand(config: Config, index: int) -> Operand:
     )
 
 
-@cache
+@lru_cache(maxsize=4096)
 def structure(config: Config, staged: bool = True) -> Structure:
     """Work a config out; ``staged``: the kernel has tiles in shared memory."""
     values = (_values(config, 0), _values(config, 1))

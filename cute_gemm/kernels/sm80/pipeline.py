@@ -19,7 +19,7 @@ from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
-from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
+from cute_gemm.kernels.options import access_bytes, only, power_of_two, registers, with_options
 from cute_gemm.kernels.sm80.structure import (
     FMA_LANES,
     Config,
@@ -186,6 +186,10 @@ class Sm80Pipeline(CompiledKernel):
                 "32-bit integers and takes extents up to 2**31 - 256"
             )
         _check(config, arch, self.stages)
+
+    def of_operand(self, config: Config, name: str) -> Config:
+        """See :meth:`CompiledKernel.of_operand`: other operands may be as wide as they like."""
+        return replace(config, bytes=only(config.bytes, name))
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""

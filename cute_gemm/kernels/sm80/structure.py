@@ -7,7 +7,7 @@ and B exchanged.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, CopyAtom, MmaAtom, universal
@@ -166,7 +166,7 @@ def _gmem_copy(
     )
 
 
-@cache
+@lru_cache(maxsize=4096)
 def structure(config: Config) -> Structure:
     """Work a config out."""
     tile = kernel_tile(config)
@@ -197,20 +197,40 @@ def structure(config: Config) -> Structure:
     # The epilogue stages as many columns of the accumulators as fit where the k tiles were.
     sums = DTYPES[DTYPES[config.dtype].accumulator].bytes
     stage_bits = 128 if mma.atom.threads == 1 and mma.tile[0].stride != 1 else 8 * sums
-    pitch = tile[0] + 16 // sums
     columns = tile[1]
-    while columns > mma.extent(1) and columns * pitch * sums > mainloop:
+    while columns > mma.extent(1) and _staged(mma, tile[0], columns, sums)[1] > mainloop:
         columns //= 2
+    staged, staged_bytes = _staged(mma, tile[0], columns, sums)
     vector = min(16 // sums, config.bytes[2] // DTYPES[config.out_dtype].bytes)
     return Structure(
         tile=tile,
         mma=mma,
         operands=(plans[0], plans[1]),
         epilogue_tile=(tile[0], columns),
-        epilogue_layout=Layout((tile[0], columns), (1, pitch)),
+        epilogue_layout=staged,
         epilogue_stage=mma_tiled_copy(universal("st.shared", stage_bits), 8 * sums, mma, "C"),
         epilogue_copy=choose.vector_copy(
             "ld.shared", sums, (tile[0], columns), 0, vector, mma.size
         ),
-        smem=max(mainloop, columns * pitch * sums),
+        smem=max(mainloop, staged_bytes),
     )
+
+
+def _staged(mma: TiledMma, rows: int, columns: int, size: int) -> tuple[Layout, int]:
+    """Where ``columns`` of the sums are staged, and the bytes that they take.
+
+    Columns are padded by a vector. FMA lanes that store single rows, 8 side by side in each of 4
+    columns, want columns that begin 8 banks, or 24, after each other: the next ones or, where a
+    thread has four together, every fourth.
+    """
+    if mma.atom.threads > 1 or mma.tile[0].stride != 1:
+        pitch = rows + choose.VECTOR // size
+        return Layout((rows, columns), (1, pitch)), columns * pitch * size
+    together = mma.tile[1].extents[-1] if mma.tile[1].rank > 1 else 1
+    banks = choose.ROW // size
+    apart = rows * together
+    apart += (FMA_LANES[0] - apart) % (banks // 2)
+    shape, stride = (together, columns // together), (rows, apart)
+    if together == 1:
+        return Layout((rows, columns), (1, apart)), columns * apart * size
+    return Layout((rows, shape), (1, stride)), columns // together * apart * size

@@ -74,7 +74,8 @@ _TILED, _HELD = "TiledLayout_TV{}", "get_layoutS_TV()"
 _SHARED_BYTES = (
     "cute::max(sizeof(Config::Element) * "
     "(size(Config::SmemLayoutA{}) + size(Config::SmemLayoutB{})), sizeof(Config::Accumulator) * "
-    "size<1>(Config::EpilogueLayout{}) * stride<1>(Config::EpilogueLayout{}))"
+    "back(flatten(shape<1>(Config::EpilogueLayout{}))) * "
+    "back(flatten(stride<1>(Config::EpilogueLayout{}))))"
 )
 
 #: The entry's arguments as the kernel takes them: a row-major C is a column-major C^T = B A^T.

@@ -1,0 +1,532 @@
+"""Reductions, bulk copies, wide vectors, matrices of bytes, tiles at the end: lane by lane."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from copy_search import asked, rows_of
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from test_analyze_copy import MODES, bank_wavefronts, bijections, fitting, requests_of
+
+from cute_gemm.analysis.copy.atoms import atom_name
+from cute_gemm.analysis.copy.report import analyze_copy
+from cute_gemm.api import analyze
+from cute_gemm.cute.atoms import BYTE_ATOMS, MATRIX_ATOMS, CopyAtom
+from cute_gemm.cute.choose import matrix_copy
+from cute_gemm.cute.layout import Layout, Swizzle
+from cute_gemm.cute.notation import parse
+from cute_gemm.errors import GemmError, OptionError, UnsupportedError
+from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
+from cute_gemm.kernels.sm80.structure import structure
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import from_sizes
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "space", "direction", "bits", "feature"),
+    [
+        ("red.global", "reduce", "global", "store", None, ""),
+        ("red.global.add.f32", "reduce", "global", "store", 32, ""),
+        ("red.relaxed.gpu.global.add.noftz.bf16x2", "reduce", "global", "store", 32, ""),
+        ("red.global.add.v4.f32", "reduce", "global", "store", 128, "red.vector"),
+        ("red.global.v8.f16.add.noftz", "reduce", "global", "store", 128, "red.vector"),
+        ("red.global.add.noftz.v2.f16", "reduce", "global", "store", 32, "red.vector"),
+        ("atom.acq_rel.sys.global.cas.b64", "reduce", "global", "store", 64, ""),
+        ("red.global.64", "reduce", "global", "store", 64, ""),
+        ("atom.global.exch.b128", "reduce", "global", "store", 128, "red.vector"),
+        ("atom.shared.add.u32", "reduce", "shared", "store", 32, ""),
+        ("red.shared::cta.max.s32", "reduce", "shared", "store", 32, ""),
+        ("cp.async.bulk", "bulk", "global", "load", None, "tma"),
+        ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];",
+         "bulk", "global", "load", None, "tma"),
+        ("cp.async.bulk.global.shared::cta.bulk_group", "bulk", "global", "store", None, "tma"),
+        ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32", "bulk", "global", "store",
+         None, "tma"),
+        ("SM90_BULK_COPY_G2S", "bulk", "global", "load", None, "tma"),
+        ("Copy_Atom<SM90_BULK_COPY_S2G, half_t>", "bulk", "global", "store", None, "tma"),
+        ("SM90_BULK_COPY_AUTO{}", "bulk", "global", None, None, "tma"),
+        ("cute.nvgpu.cpasync.CopyBulkG2SOp()", "bulk", "global", "load", None, "tma"),
+        ("SM90_TMA_REDUCE_ADD", "tma", "global", "store", None, "tma"),
+        ("ld.global.v8.b32", "universal", "global", "load", 256, "ld.256"),
+        ("ld.global.nc.L1::no_allocate.v4.b64", "universal", "global", "load", 256, "ld.256"),
+        ("st.global.v4.f64", "universal", "global", "store", 256, "ld.256"),
+        ("SM100_LOAD_256bit_CACHE_NOALLOCATION", "universal", "global", "load", 256, "ld.256"),
+        ("SM100_STORE_256bit_CACHE_NOALLOCATION", "universal", "global", "store", 256, "ld.256"),
+        ("ld.global.128", "universal", "global", "load", 128, ""),
+        ("ldmatrix.sync.aligned.m16n16.x2.trans.shared.b8", "matrix", "shared", "load", None,
+         "matrix.b8"),
+        ("SM100_U8x16_LDSM_T", "matrix", "shared", "load", None, "matrix.b8"),
+        ("stmatrix.sync.aligned.m16n8.x4.trans.shared.b8", "matrix", "shared", "store", None,
+         "matrix.b8"),
+        ("StMatrix16x8x8bOp(num_matrices=4)", "matrix", "shared", "store", None, "matrix.b8"),
+        ("SM100_SU4_DU8x16_x4_LDSM_N", "matrix", "shared", "load", None, "matrix.b8"),
+        ("stmatrix.x4", "matrix", "shared", "store", None, "stmatrix"),
+        ("ldmatrix.x4.trans", "matrix", "shared", "load", None, ""),
+        ("cp.async.64", "cp.async", "global", "load", 64, "cp.async"),
+    ],
+)  # fmt: skip
+def test_names(
+    text: str, kind: str, space: str, direction: str | None, bits: int | None, feature: str
+) -> None:
+    atom = atom_name(text)
+    assert (atom.kind, atom.space, atom.direction, atom.bits) == (kind, space, direction, bits)
+    assert atom.feature == feature
+
+
+def test_matrices_by_either_name() -> None:
+    for ours, cutes in (
+        ("stmatrix.sync.aligned.m16n8.x2.trans.shared.b8", "SM100_U8x8_STSM_T"),
+        ("ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b6x16_p32", "SM100_SU6_DU8x16_x1_LDSM_N"),
+        ("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "SM75_U16x8_LDSM_T"),
+    ):
+        assert atom_name(ours).matrix is atom_name(cutes).matrix
+    # CuTe gives the addresses of an m16n16's rows in an order of its own.
+    pair = [atom_name(name).matrix for name in ("ldmatrix.m16n16.x1.trans.b8", "SM100_U8x8_LDSM_T")]
+    assert pair[0] and pair[1] and pair[0].name == pair[1].name and pair[0].order is None
+    assert pair[1].order is not None
+
+
+GOOD = {"tensor": "(128,32):(32,1)", "threads": "(32,4):(4,1)", "values": "(1,8)"}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"atom": "ld.global.v8.b32", "arch": "sm_90a"}, UnsupportedError,
+         "atom 'ld.global.v8.b32' needs sm_100 or newer; arch is 'sm_90a'"),
+        ({"atom": "red.global.add.v2.f32", "dtype": "float32", "arch": "sm_80"}, UnsupportedError,
+         "needs sm_90 or newer"),
+        ({"atom": "cp.async.bulk", "arch": "sm_80"}, UnsupportedError, "needs sm_90 or newer"),
+        ({"atom": "tma", "arch": "sm_89"}, UnsupportedError, "needs sm_90 or newer"),
+        ({"atom": "stmatrix.x4", "arch": "sm_80"}, UnsupportedError, "needs sm_90 or newer"),
+        ({"atom": "ldmatrix.m16n16.x1.trans.b8", "dtype": "int8", "arch": "sm_100"},
+         UnsupportedError, "needs sm_100a or newer, with its suffix a or f; arch is 'sm_100'"),
+        ({"atom": "ld.global", "arch": "ampere"}, UnsupportedError, "expected one like 'sm_80'"),
+        ({"atom": "ld.shared.256"}, OptionError, "asks for 256 bits; expected one of 8, 16, 32"),
+        ({"atom": "UniversalCopy<uint_bit_t<256>>"}, OptionError, "asks for 256 bits"),
+        ({"atom": "red.global.8"}, OptionError, "asks for 8 bits; expected one of 16, 32, 64, 128"),
+        ({"atom": "red.global", "dtype": "int8"}, OptionError,
+         "combines elements of 16 bits or more; int8 has 8"),
+        ({"atom": "red.shared.add.v2.f32", "dtype": "float32"}, OptionError,
+         "is a vector, which reductions of shared memory are not; float32 has 32"),
+        ({"atom": "red.global", "smem": "(128,32):(32,1)"}, OptionError, "'red.global' is none"),
+        ({"atom": "red.add.f32"}, OptionError, "is unknown; expected one like"),
+        ({"atom": "ldmatrix.m16n16.x1.trans.b8"}, OptionError,
+         "transposes elements of 8 bits; float16 has 16"),
+        ({"atom": "cp.async.bulk"}, OptionError, "threads='(32,4):(4,1)' does not go with atom"),
+        ({"atom": "cp.async.bulk", "threads": None, "values": None, "tile": (1, 4)}, OptionError,
+         "tile=(1,4) has 8 bytes; atom 'cp.async.bulk' moves multiples of 16"),
+        ({"atom": "cp.async.bulk", "threads": None, "values": None, "tensor": "(128,32):(40,1)"},
+         OptionError, "does not have its tiles of (128,32) each as one run of bytes"),
+        ({"atom": "cp.async.bulk", "threads": None, "values": None, "smem": "(128,32):(1,128)"},
+         OptionError, "smem (128,32):(1,128) does not have its tiles"),
+        ({"atom": "cp.async.bulk", "threads": None, "values": None, "tile": (1, 32),
+          "smem": "(128,32):(36,1)"}, OptionError, "does not begin at a multiple of 16 bytes"),
+        ({"atom": "cp.async.bulk", "threads": None, "values": None, "extents": (100, 32)},
+         OptionError, "extents=(100, 32) do not go with atom 'cp.async.bulk'"),
+        ({"atom": "ld.shared", "extents": (100, 32)}, OptionError, "do not go with atom 'ld.sha"),
+        ({"atom": "tma", "threads": None, "values": None, "tile": (8, 8), "extents": (100, 32)},
+         OptionError, "does not go with atom 'tma'"),
+        ({"atom": "ld.global", "extents": "100"}, OptionError, "extents='100'; expected two exte"),
+        ({"atom": "ld.global", "extents": (100, 32), "tensor": "(128,32):(64,2)"}, OptionError,
+         "expected a tile in two plain modes, one of stride 1"),
+        ({"atom": "st.global", "extents": (100, 48)}, OptionError,
+         "of extents (100,48) is not injective, and stored to: its rows are 48 elements long"),
+        ({"atom": "ld.global", "tensor": "(100,32):(32,1)"}, OptionError,
+         "do not divide; expected a multiple (and extents=, if the matrix has less)"),
+    ],
+)  # fmt: skip
+def test_refusals(change: dict[str, Any], error: type[GemmError], message: str) -> None:
+    with pytest.raises(error) as caught:
+        analyze_copy(**GOOD | change)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_tile_may_be_longer_than_the_rows_of_the_matrix() -> None:
+    (row,) = analyze_copy(tensor="(128,32):(24,1)", threads="(32,4):(4,1)", values="(1,8)",
+                          atom="st.global.128", extents=(100, 24)).rows  # fmt: skip
+    assert (row.launch.lanes, row.launch.bytes, row.good) == (300, 4800, True)
+
+
+def test_what_a_report_of_a_matrix_shows() -> None:
+    question = {"tensor": "(128,32):(4096,1)", "threads": "(32,4):(4,1)", "atom": "ld.global.128"}
+    report = analyze_copy(**question, extents="1000x96")
+    text = str(report)
+    assert "the tensor is a tile of a matrix of (1000,96)" in text
+    assert "per request of the edge tiles" in text and "The whole launch" in text
+    assert report.to_dict()["extents"] == [1000, 96]
+    # 1000 rows of 96 elements, 6 sectors each.
+    assert (report.rows[0].launch.sectors, report.rows[0].edge_tiles) == (1000 * 6, 3)
+    assert report.to_dict()["accesses"][0]["launch"]["lanes"] == 1000 * 96 // 8
+    alone = analyze_copy(**question)
+    assert alone.to_dict()["extents"] is None and "whole launch" not in str(alone)
+
+
+def test_an_arch_that_has_it() -> None:
+    wide = {"tensor": "(128,64):(64,1)", "threads": "(16,8):(8,1)", "values": "(1,8)",
+            "dtype": "float32"}  # fmt: skip
+    for arch in (None, "sm_100", "sm_120a"):
+        assert analyze_copy(**wide, atom="ld.global.v8.b32", arch=arch).bits == 256
+    for arch in (None, "sm_100a", "sm_120f"):
+        (row,) = analyze_copy(tensor="(16,32):(32,1)", atom="ldmatrix.m16n16.x1.trans.b8",
+                              dtype="int8", arch=arch).rows  # fmt: skip
+        assert row.instruction == "ldmatrix.m16n16.x1.trans"
+
+
+# -- vectors and reductions -----------------------------------------------------------------------
+
+
+def touched(request: list[list[int]], size: int, base: int) -> set[int]:
+    """The bytes of a request."""
+    return {base + at * size + byte for lane in request for at in lane for byte in range(size)}
+
+
+def expected(requests: list[list[list[int]]], size: int, base: int) -> dict[str, int]:
+    """What requests cost, byte by byte; those without a lane cost nothing."""
+    bytes_ = [touched(request, size, base) for request in requests if any(request)]
+    return {
+        "requests": len(bytes_),
+        "sectors": sum(len({byte // 32 for byte in some}) for some in bytes_),
+        "lines": sum(len({byte // 128 for byte in some}) for some in bytes_),
+        "ideal_sectors": sum(-(-len(some) // 32) for some in bytes_),
+        "bytes": sum(map(len, bytes_)),
+        "lanes": sum(bool(lane) for request in requests for lane in request),
+    }
+
+
+def figures(row: Any) -> dict[str, int]:
+    names = ("requests", "sectors", "lines", "ideal_sectors", "bytes", "lanes")
+    return {name: getattr(row.launch, name) for name in names}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    MODES, MODES, bijections((1, 2, 8, 16)), bijections((1, 2, 4, 8)),
+    st.sampled_from([
+        ("red.global", "float16", 16), ("red.global.add.noftz.f16x2", "float16", 32),
+        ("red.global.add.v4.f32", "float32", 128), ("atom.global.add.f64", "float64", 64),
+        ("red.global.add.s32", "int32", 32), ("ld.global.v8.b32", "float32", 256),
+        ("st.global.v4.b64", "float64", 256), ("ld.global.v8.f32", "float16", 256),
+    ]),
+    st.sampled_from([16, 32, 256]),
+)  # fmt: skip
+def test_wide_vectors_and_reductions_by_brute_force(
+    first: Any, second: Any, threads: Layout, values: Layout, atom: tuple[str, str, int],
+    alignment: int,
+) -> None:  # fmt: skip
+    layout = Layout((first[0], second[0]), (first[1], second[1]))
+    tile = np.array(threads.extents) * values.extents
+    assume((np.array(layout.extents) % tile == 0).all())
+    name, dtype, bits = atom
+    distinct = len(np.unique(layout.table())) == layout.size
+    assume(distinct or not name.startswith("st"))  # a reduction may meet itself
+    size = DTYPES[dtype].bytes
+    width = bits // (8 * size)
+    together, aligned = False, False
+    while True:
+        if values.size % width == 0:
+            requests = requests_of(layout, threads, values, width)
+            together = all(
+                lane == list(range(lane[0], lane[0] + width)) for one in requests for lane in one
+            )
+            aligned = fitting(requests, size, alignment)
+            if width == 1 or (together and (aligned or 8 * size * width == bits)):
+                break
+        width //= 2
+    report = analyze_copy(tensor=layout, threads=threads, values=values, atom=name, dtype=dtype,
+                          base_alignment=alignment)  # fmt: skip
+    (row,) = report.rows
+    assert (row.bits, row.direction) == (8 * size * width, "load" if "ld" in name else "store")
+    assert row.instruction == ".".join(name.split(".")[:2])
+    base = alignment % 128
+    assert figures(row) == expected(requests, size, base)
+    starts = {base + lane[0] * size for request in requests for lane in request}
+    assert (row.verdict == "misaligned") is any(at % (size * width) for at in starts)
+    said = [text for text in report.findings if "is counted as a store; not counted" in text]
+    assert len(said) == name.startswith(("red", "atom"))
+    if said:
+        most = max(
+            [lane[0] for lane in request].count(at[0]) for request in requests for at in request
+        )
+        assert (f"share an address, {most} at most" in said[0]) is (most > 1)
+        assert ("the way back of the old values" in said[0]) is name.startswith("atom")
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(["(32,32):(32,1)", "(32,32):(1,32)", "(32,32):(40,1)", "(32,32):(0,1)"]),
+    st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 3)),
+    bijections((1, 2, 8, 16)), bijections((1, 2, 4)),
+    st.sampled_from([("float16", 2), ("int32", 4), ("float64", 8)]),
+    st.sampled_from(["red.shared", "atom.shared"]),
+)  # fmt: skip
+def test_reductions_of_shared_memory_by_brute_force(
+    text: str, bms: tuple[int, int, int], threads: Layout, values: Layout,
+    kind: tuple[str, int], atom: str,
+) -> None:  # fmt: skip
+    shape, stride = ((32, 32), tuple(map(int, text[9:-1].split(","))))
+    layout = Layout(shape, stride, Swizzle(bms[0], bms[1], bms[0] + bms[2]))
+    tile = np.array(threads.extents) * values.extents
+    assume((np.array(layout.extents) % tile == 0).all())
+    dtype, size = kind
+    report = analyze_copy(tensor=layout, threads=threads, values=values, atom=atom, dtype=dtype)
+    (row,) = report.rows
+    assert (row.instruction, row.bits, row.direction) == (atom, 8 * size, "store")
+    taken = ideal = 0
+    for request in requests_of(layout, threads, values, 1):
+        words = [{byte // 4 for byte in touched([lane], size, 0)} for lane in request]
+        group = min(32, 128 // size)
+        more = bank_wavefronts([words[i : i + group] for i in range(0, len(words), group)])
+        taken, ideal = taken + more[0], ideal + more[1]
+    assert (row.launch.wavefronts, row.launch.ideal_wavefronts) == (taken, ideal)
+    assert "an operation that shared memory lacks" in report.findings[-1]
+
+
+# -- bulk copies of a run of bytes ----------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([8, 16, 24, 64]), st.sampled_from([8, 16, 40, 64]),
+    st.sampled_from([0, 1, 4, 8, 16, 24]), st.booleans(), st.sampled_from([1, 2, 8]),
+    st.sampled_from(["int8", "float16", "float32"]), st.sampled_from([8, 16, 32, 256]),
+    st.sampled_from(["cp.async.bulk", "cp.async.bulk.store", "SM90_BULK_COPY_G2S"]),
+)  # fmt: skip
+def test_bulk_copies_by_brute_force(
+    rows: int, columns: int, padding: int, turned: bool, several: int, dtype: str,
+    alignment: int, atom: str,
+) -> None:  # fmt: skip
+    size, pitch = DTYPES[dtype].bytes, columns + padding
+    several = several if padding == 0 else 1
+    assume(columns * several * size % 16 == 0 and rows % several == 0)
+    tensor = Layout((columns, rows), (1, pitch)) if turned else Layout((rows, columns), (pitch, 1))
+    tile = (columns, several) if turned else (several, columns)
+    report = analyze_copy(
+        tensor=tensor, tile=tile, atom=atom, dtype=dtype, base_alignment=alignment
+    )
+    (row,) = report.rows
+    runs = [
+        [[row * pitch + at for row in range(first, first + several) for at in range(columns)]]
+        for first in range(0, rows, several)
+    ]
+    base = alignment % 128
+    assert figures(row) == expected(runs, size, base)
+    assert (row.bits, row.lanes, report.tile) == (8 * size * several * columns, 1, tile)
+    assert row.direction == ("store" if "store" in atom else "load")
+    faults = any((base + run[0][0] * size) % 16 for run in runs)
+    assert (row.verdict == "misaligned") is faults
+    assert bool(re.search("not a multiple of (its )?16 bytes", row.why)) is faults
+    assert report.conflict_free
+    for mend in report.mends[0]:
+        assert mend.figures["sectors"] <= row.sectors
+
+
+def test_a_bulk_copy_of_the_whole_tensor_and_its_place() -> None:
+    whole = analyze_copy(tensor="(128,32):(32,1)", atom="cp.async.bulk")
+    assert (whole.tile, whole.rows[0].requests, whole.rows[0].sectors) == ((128, 32), 1, 256)
+    rows = {"tensor": "(128,32):(4096,1)", "tile": (1, 32), "smem": "(128,32):(40,1)"}
+    report = analyze_copy(**rows, atom="cp.async.bulk")
+    (row,) = report.rows
+    assert "<svg" not in report.to_html()  # there are no lanes to draw
+    assert (row.requests, row.sectors, row.launch.lines) == (128, 2, 128)
+
+
+# -- matrices of bytes ----------------------------------------------------------------------------
+
+
+def received(atom: CopyAtom, rows: list[list[Any]]) -> list[list[Any]]:
+    """Bytes of each thread after an instruction whose lane ``i`` gives row ``i``, as PTX has it."""
+    number = int(atom.name.split(".x")[1][0])
+    out: list[list[Any]] = []
+    for thread in range(32):
+        j, g = thread % 4, thread // 4
+        held: list[Any] = []
+        for matrix in range(number):
+            if "m16n16" in atom.name:
+                at = rows[16 * matrix : 16 * matrix + 16]
+                one = [at[4 * j + i][g] for i in range(4)]
+                other = [at[4 * j + i][g + 8] for i in range(4)]
+                if atom.cpp:  # CuTe puts the registers' bytes in another order
+                    one, other = one[:2] + other[:2], one[2:] + other[2:]
+                held += one + other
+                continue
+            at = rows[8 * matrix : 8 * matrix + 8]
+            if "m16n8" in atom.name:  # what a thread gives to be stored
+                held += [at[2 * j + i][g + 8 * half] for half in (0, 1) for i in (0, 1)]
+            elif "trans" in atom.name:  # two bytes go together
+                held += [at[2 * j + i][2 * g + byte] for i in (0, 1) for byte in (0, 1)]
+            else:
+                held += at[g][4 * j : 4 * j + 4]
+        out.append(held)
+    return out
+
+
+@pytest.mark.parametrize("atom", [*BYTE_ATOMS, *MATRIX_ATOMS.values()], ids=lambda a: a.name)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_threads_hold_what_the_rows_have(atom: CopyAtom, axis: int) -> None:
+    copy = matrix_copy(atom, 1, (64, 64), axis)
+    assert copy is not None
+    lanes = copy.source.reshape(32, -1, 16, 2)[:, 0]
+    rows = [[tuple(place) for place in lane] for lane in lanes.tolist() if lane[0][0] >= 0]
+    assert len(rows) == (2 if "m16n16" in atom.name else 1) * 8 * int(atom.name.split(".x")[1][0])
+    held = [[tuple(place) for place in one] for one in copy.partition.tolist()]
+    assert held == received(atom, rows)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(BYTE_ATOMS),
+    st.sampled_from([(64, 64), (32, 128), (128, 32)]),
+    st.sampled_from([0, 16, 32, 48]),
+    st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    st.booleans(),
+)
+def test_matrices_of_bytes_by_brute_force(
+    atom: CopyAtom, extents: tuple[int, int], padding: int, bits: tuple[int, int], rows: bool
+) -> None:
+    stride = (extents[1] + padding, 1) if rows else (1, extents[0] + padding)
+    layout = Layout(extents, stride, Swizzle(bits[0], 4, bits[0] + bits[1]))
+    (row,) = analyze_copy(tensor=layout, atom=atom.cpp or atom.name, dtype="int8").rows
+    number = int(atom.name.split(".x")[1][0])
+    per = 16 if "m16n16" in atom.name else 8
+    taken = ideal = 0
+    seen = set()
+    for request in row.access.offsets.tolist():
+        starts = [at for at in request if at >= 0]
+        assert len(starts) == per * number and all(at % 16 == 0 for at in starts)
+        seen |= set(starts)
+        phases = [
+            [set(range(at // 4, at // 4 + 4)) for at in starts[first : first + 8]]
+            for first in range(0, len(starts), 8)
+        ]
+        more = bank_wavefronts(phases)
+        taken, ideal = taken + more[0], ideal + more[1]
+    assert (row.launch.wavefronts, row.launch.ideal_wavefronts) == (taken, ideal)
+    assert row.lanes == per * number and len(seen) * 16 == extents[0] * extents[1]
+
+
+# -- tiles at the end of a matrix -----------------------------------------------------------------
+
+
+def visited(
+    layout: Layout, extents: tuple[int, int], threads: Layout, values: Layout, width: int
+) -> list[list[list[int]]]:
+    """Offsets that each lane moves of each request of all tiles; none outside the matrix."""
+    stride: Any = layout.stride
+    one = requests_of(Layout(layout.extents, (1 << 20, 1)), threads, values, width)
+    out = []
+    for m in range(0, extents[0], layout.extents[0]):
+        for n in range(0, extents[1], layout.extents[1]):
+            for request in one:
+                places = [[(m + (at >> 20), n + (at & 0xFFFFF)) for at in lane] for lane in request]
+                inside = [
+                    [at for at in lane if at[0] < extents[0] and at[1] < extents[1]]
+                    for lane in places
+                ]
+                out.append([[i * stride[0] + j * stride[1] for i, j in lane] for lane in inside])
+    return out
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([(32, 16), (16, 32), (64, 8)]),
+    st.tuples(st.integers(1, 100), st.integers(1, 70)),
+    st.booleans(), st.sampled_from([0, 3, 8, 40]),
+    bijections((2, 4, 8)), bijections((1, 2, 4, 8)),
+    st.sampled_from(["int8", "float16", "float32", "float64"]),
+    st.sampled_from(["ld.global", "st.global", "red.global", "cp.async", "cp.async.64"]),
+    st.sampled_from([16, 64, 256]),
+)  # fmt: skip
+def test_tiles_at_the_end_by_brute_force(
+    tile: tuple[int, int], extents: tuple[int, int], rows: bool, padding: int, threads: Layout,
+    values: Layout, dtype: str, atom: str, alignment: int,
+) -> None:  # fmt: skip
+    assume(not (np.array(tile) % np.multiply(threads.extents, values.extents)).any())
+    assume(not (atom == "red.global" and dtype == "int8"))
+    pitch = max(extents[rows], tile[rows]) + padding
+    layout = Layout(tile, (pitch, 1) if rows else (1, pitch))
+    question = {"tensor": layout, "threads": threads, "values": values, "atom": atom,
+                "dtype": dtype, "base_alignment": alignment}  # fmt: skip
+    (row,) = rows_of(asked(question | {"extents": extents}))
+    size = DTYPES[dtype].bytes
+    width = row.bits // (8 * size)
+    requests = visited(layout, extents, threads, values, width)
+    assert figures(row) == expected(requests, size, alignment % 128)
+    assert row.launch.off == len(requests) - row.launch.requests
+    full = [extent // step for extent, step in zip(extents, tile, strict=True)]
+    every = [-(-extent // step) for extent, step in zip(extents, tile, strict=True)]
+    assert (row.interior_tiles, row.edge_tiles) == (
+        full[0] * full[1], every[0] * every[1] - full[0] * full[1],
+    )  # fmt: skip
+    # No vector but cp.async's ends within; without an end, it is as the tile's.
+    along = extents[rows]
+    if row.instruction != "cp.async":
+        assert along % width == 0
+    (alone,) = rows_of(asked(question))
+    assert row.bits <= alone.bits and (row.bits == alone.bits or along % (alone.bits // 8 // size))
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.tuples(st.integers(1, 100), st.integers(1, 12)),
+    st.sampled_from(["(32,32):(32,1)", "(32,32):(40,1)", "Sw<2,3,3> o 0 o (32,32):(32,1)"]),
+    st.sampled_from(
+        ["ld.global.128", "cp.async.128", "SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>"]
+    ),
+)
+def test_stores_to_shared_memory_under_the_predicate(
+    extents: tuple[int, int], home: str, atom: str
+) -> None:
+    whole = (extents[0], 8 * extents[1])
+    threads, values = Layout((8, 4), (4, 1)), Layout((1, 8), (0, 1))
+    question = {"tensor": "(32,32):(96,1)", "extents": whole, "smem": home, "atom": atom,
+                "threads": threads, "values": values}  # fmt: skip
+    store = rows_of(asked(question))[1]
+    places = requests_of(parse(home), threads, values, 8)
+    off = visited(Layout((32, 32), (96, 1)), whole, threads, values, 8)
+    taken = ideal = requests = 0
+    for number, request in enumerate(off):
+        lanes = [
+            set(range(at[0] // 2, at[0] // 2 + 4)) if some or "ZFILL" in atom else set()
+            for at, some in zip(places[number % len(places)], request, strict=True)
+        ]
+        requests += any(lanes)
+        more = bank_wavefronts([lanes[i : i + 8] for i in range(0, 32, 8)])
+        taken, ideal = taken + more[0], ideal + more[1]
+    total = store.launch
+    assert (total.requests, total.wavefronts, total.ideal_wavefronts) == (requests, taken, ideal)
+
+
+@pytest.mark.parametrize(("m", "k", "lda"), [(1000, 96, 96), (200, 72, 104), (100, 24, 40)])
+@pytest.mark.parametrize("op", ["TN", "NT"])
+def test_a_tile_at_the_end_counts_as_the_kernels_rows_of_it(
+    op: str, m: int, k: int, lda: int
+) -> None:
+    lda = lda if op == "TN" else m + 8
+    given: Any = {"m": m, "n": 128, "k": k, "dtype": "float16", "lda": lda}
+    problem = from_sizes(op, **given)
+    chosen: Any = {"tile": (128, 128, 32), "warps": (2, 2)}
+    config = Sm80Pipeline().configure(problem, "sm_80", **chosen)
+    report = analyze(op, **given, kernel="sm80_pipeline", arch="sm_80", **chosen)
+    (plan,) = (plan for plan in structure(config).operands if plan.source == "A")
+    threads, values = plan.gmem_copy.layouts
+    home: Any = plan.smem_layout
+    stride = (lda, 1) if op == "TN" else (1, lda)
+    copy = analyze_copy(
+        tensor=Layout((128, 32), stride), extents=(m, k), threads=threads, values=values,
+        smem=Layout(home.shape[:2], home.stride[:2], home.swizzle), atom="cp.async.128",
+        dtype="float16",
+    )  # fmt: skip
+    kernels = [row for row in report["A"].rows if row.instruction == "cp.async"]
+    own = [row.launch for row in kernels if row.space == "global"]
+    for name in ("requests", "off", "lanes", "bytes", "sectors", "ideal_sectors", "lines",
+                 "l2_sectors"):  # fmt: skip
+        total = sum(getattr(one, name) for one in own)
+        assert getattr(copy.rows[0].launch, name) == total, name
+    assert copy.rows[0].edge_tiles == sum(row.edge_tiles or 0 for row in kernels)

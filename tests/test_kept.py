@@ -1,0 +1,156 @@
+"""What is kept between calls: no number of shapes fills the memory."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import threading
+from itertools import product
+
+import numpy as np
+import pytest
+
+import cute_gemm as cg
+from cute_gemm import api, select
+from cute_gemm._kept import KEPT, Kept
+from cute_gemm.executable import Executable
+from cute_gemm.kernels import base
+from cute_gemm.measure.shapes import random_shapes
+from cute_gemm.problem.scalars import scalar
+
+#: Dicts, lists and sets of modules that grow, but not with the shapes of problems: kernels that are
+#: loaded, a handle of each device, warnings that were given, mends, which have their own bounds.
+NOT_BY_SHAPE = {
+    "cute_gemm.run.launch._loaded",
+    "cute_gemm.kernels.library.kernel._handles",
+    "cute_gemm.toolchain.cache._warned",
+    "cute_gemm.analysis.report._looked_for",
+    "cute_gemm.analysis.mends.smem._searched",
+}
+#: Functions that keep every answer: of a config, a device, an architecture, an install.
+ALWAYS = {
+    "cute_gemm.analysis.ideas", "cute_gemm.arch", "cute_gemm.kernels.cutlass.unit",
+    "cute_gemm.kernels.registry", "cute_gemm.plan", "cute_gemm.run.driver", "cute_gemm.select",
+    "cute_gemm.toolchain.headers", "cute_gemm.toolchain.nvrtc",
+}  # fmt: skip
+
+
+def modules():
+    for found in pkgutil.walk_packages(cg.__path__, "cute_gemm."):
+        if not found.name.endswith(("__main__", "torch_op")):  # which needs PyTorch
+            yield importlib.import_module(found.name)
+
+
+def test_a_full_one_is_emptied_before_it_takes_more() -> None:
+    kept = Kept[int, str](3)
+    for number in range(3):
+        kept[number] = "first"
+    kept[2] = "again"
+    assert list(kept.items()) == [(0, "first"), (1, "first"), (2, "again")]
+    kept[3] = "one more"
+    assert list(kept.items()) == [(3, "one more")]
+
+
+def test_whatever_grows_has_a_bound() -> None:
+    growing, unbounded = set(), set()
+    for module in modules():
+        for name, value in vars(module).items():
+            if type(value) in (dict, list, set) and name.startswith("_") and name[1] != "_":
+                # What is written down in the source is a table; it is there from the start.
+                lower = name == name.lower()
+                growing |= {f"{module.__name__}.{name}"} if lower else set()
+            elif isinstance(value, functools._lru_cache_wrapper):
+                unbounded |= {value.__module__} if value.cache_info().maxsize is None else set()
+    assert growing == NOT_BY_SHAPE
+    assert unbounded <= ALWAYS
+    assert set(KEPT) == {"plans", "recent_calls", "problem_classes", "operand_counts", "builds"}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Bounds that few shapes reach."""
+    for kept in KEPT.values():
+        kept.clear()
+        monkeypatch.setattr(kept, "most", 8)
+    return 8
+
+
+def test_many_shapes_leave_no_more_than_the_bounds(small: int) -> None:
+    room = np.zeros(64 * 64, "f4")
+    for m, n, k in product(range(1, 20, 4), range(1, 5), (3, 4)):
+        A, B = room[: m * k].reshape(m, k), room[: k * n].reshape(k, n)
+        cg.gemm("NN", A, B, kernel="double_buffered", backend="cpu")
+    assert [len(kept) <= small for kept in KEPT.values()] == [True] * len(KEPT)
+    assert {name for name, kept in KEPT.items() if kept} == {
+        "plans", "problem_classes", "operand_counts",
+    }  # fmt: skip
+    found = random_shapes(20, ("TN", "NN"), ("thread_tile_2d",), "float64")
+    assert max(found.kept.values()) <= small
+
+
+def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
+    small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Arrays that are taken for a device's, whose calls are remembered by their fingerprints.
+    monkeypatch.setattr(api, "fingerprint", lambda A, B, C: (A.shape, B.shape))
+    read = api.read
+    device = {"device": 0, "library": "cupy"}
+    monkeypatch.setattr(api, "read", lambda x, name: functools.reduce(
+        lambda operand, item: setattr(operand, *item) or operand, device.items(), read(x, name)
+    ))  # fmt: skip
+    monkeypatch.setattr(api, "_backend", lambda *_: "cuda")
+    monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: api.Arch("sm_90a"))
+    monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
+    monkeypatch.setattr(Executable, "run", lambda self, *_: self)
+    executables = [
+        cg.gemm("NN", np.zeros((m, 4), "f4"), np.zeros((4, 4), "f4"), kernel="naive")
+        for m in range(1, 40)
+    ]
+    assert 0 < len(api._recent) <= small
+
+    executable = executables[0]
+    monkeypatch.setattr(cg.Plan, "bind", lambda *_: print)
+    beta = scalar(0.0, "beta", "float32", None)
+    for number in range(200):
+        executable._bind(scalar(float(number), "alpha", "float32", None), beta)
+    assert 0 < len(executable._bound) <= 64
+
+    monkeypatch.setattr("cute_gemm.toolchain.nvrtc.build", lambda *_, **__: _Built())
+    monkeypatch.setattr(base, "replace", lambda built, **_: built)
+    for raster in range(1, 40):
+        plan = cg.plan(
+            "NN", m=4, n=4, k=4, dtype="float32", kernel="double_buffered", raster=raster
+        )
+        assert plan.build
+    assert 0 < len(base._builds) <= small
+
+
+class _Built:
+    """A build that is none."""
+
+
+def test_many_threads_choose_while_what_is_kept_is_emptied(small: int) -> None:
+    """Counts of operands that another thread drops are counted again."""
+
+    def config(k: int) -> str:
+        sizes = {"m": k, "n": k, "k": k, "dtype": "float16"}
+        return cg.plan("TN", **sizes, kernel="cutlass_universal", backend="cpu").symbol
+
+    expected = {k: config(k) for k in range(1, 13)}
+    wrong: list[object] = []
+
+    def choose(start: int) -> None:
+        try:
+            wrong.extend(
+                k for k in [*range(start, 13), *range(1, start)] if config(k) != expected[k]
+            )
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=choose, args=(1 + 3 * each,)) for each in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
