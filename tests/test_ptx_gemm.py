@@ -48,7 +48,7 @@ KINDS = {
     "wide": Kind((48, 80, 144), 16, order="C", beta=False, arch="sm_90a"),
     "batch": Kind((33, 17, 40), 1, order="C", l=3),
     "base": Kind((64, 48, 32), 0, odd=True, arch="sm_90a"),
-    "tiles": Kind((150, 140, 70), 2, beta=False),
+    "tiles": Kind((150, 140, 65), 2, beta=False),
     "flat": Kind((1, 65, 9), 0),
     "deep": Kind((70, 40, 350), 2),
 }

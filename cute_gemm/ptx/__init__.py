@@ -1,4 +1,12 @@
-"""PTX executed in NumPy: what NVRTC emitted, run and watched without a GPU."""
+"""PTX executed in NumPy: what NVRTC emitted, run and watched without a GPU.
+
+`parser` makes instructions of a text, `flow` blocks of these. `program` has each instruction
+translated once into a function over arrays of lanes, by the translators in `arithmetic`, `scalars`,
+`convert`, `access`, `atomics` and `warps`, which see operands through `code` and addresses through
+`places`. `machine` executes the blocks, lanes that go apart and barriers among them; `memory` and
+`copies` are what it executes them on, `undefined` follows what nobody has set, `record` keeps the
+accesses. `launch` is a launch of arrays and numbers, `gemm` that of a plan.
+"""
 
 from cute_gemm.ptx.gemm import execute
 from cute_gemm.ptx.launch import Buffer, Execution, run
