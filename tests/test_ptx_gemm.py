@@ -51,6 +51,7 @@ KINDS = {
     "tiles": Kind((150, 140, 65), 2, beta=False),
     "flat": Kind((1, 65, 9), 0),
     "deep": Kind((70, 40, 350), 2),
+    "groups": Kind((300, 50, 9), 1),  # more rows of tiles than are walked together
 }
 
 
@@ -160,6 +161,7 @@ def spread() -> Iterator[Case]:
     yield Case("double_buffered", "float32", "TN", "tails", (("staging", "registers"),))
     yield Case("double_buffered", "float16", "NN", "wide", (("skew", "xor"),))
     yield Case("coalesced", "float32", "TT", "tails", (("warp_along", "k"),))
+    yield Case("smem_tiled", "float32", "NN", "groups")
 
 
 def takes(case: Case) -> bool:
