@@ -115,3 +115,19 @@ def test_sixteen_bits():
     with np.errstate(all="ignore"):
         same = wide.astype(ml_dtypes.bfloat16).view(np.uint16) == bits
     assert (same | np.isnan(wide)).all()
+
+
+def test_tf32_has_10_bits():
+    random = np.frombuffer(np.random.default_rng(1).bytes(4 * 20000), np.float32)
+    ties = np.float32([1 + 2**-11, 1 + 3 * 2**-11, -1 - 2**-11, 0, -0.0, np.inf, -np.inf])
+    x = np.concatenate([random[np.isfinite(random) & (abs(random) < 1e38)], ties])
+    exponent = np.maximum(np.frexp(x.astype(np.float64))[1], -125)
+    step = np.ldexp(1.0, exponent - 11)
+    finite = np.isfinite(x)
+    for even in (True, False):
+        got = floats.to_tf32(x, even).view(np.float32)
+        scaled = np.where(finite, x, 0) / step
+        rounded = np.rint(scaled) if even else np.trunc(scaled + np.copysign(0.5, scaled))
+        assert (got[finite] == (rounded * step)[finite]).all()
+        assert (got[~finite] == x[~finite]).all()
+    assert np.isnan(floats.to_tf32(np.float32([np.nan]), True).view(np.float32)).all()

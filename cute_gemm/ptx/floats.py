@@ -118,3 +118,11 @@ def to_f16(x: Array) -> Array:
 def from_f16(bits: Array) -> Array:
     """float32 of the bits of a float16."""
     return bits.view(np.float16).astype(np.float32)
+
+
+def to_tf32(x: Array, even: bool) -> Array:
+    """Bits of the nearest tf32 of float32, ties to even or away from 0; NaN is 0x7fffffff."""
+    bits = x.view(np.uint32)
+    half = np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1)) if even else np.uint32(0x1000)
+    rounded = bits + half & np.uint32(0xFFFFE000)
+    return np.where(np.isnan(x), np.uint32(0x7FFFFFFF), rounded)
