@@ -323,8 +323,8 @@ def test_bulk_copies_by_brute_force(
     assert (row.verdict == "misaligned") is faults
     assert bool(re.search("not a multiple of (its )?16 bytes", row.why)) is faults
     assert report.conflict_free
-    for mend in report.mends[0]:
-        assert mend.figures["sectors"] <= row.sectors
+    for mend in report.mends[0]:  # of one that faults, any that does not
+        assert faults or mend.figures["sectors"] <= row.sectors
 
 
 def test_a_bulk_copy_of_the_whole_tensor_and_its_place() -> None:

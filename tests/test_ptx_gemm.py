@@ -162,6 +162,7 @@ def spread() -> Iterator[Case]:
     yield Case("double_buffered", "float16", "NN", "wide", (("skew", "xor"),))
     yield Case("coalesced", "float32", "TT", "tails", (("warp_along", "k"),))
     yield Case("smem_tiled", "float32", "NN", "groups")
+    yield Case("naive", "float32", "NT", "batch")
 
 
 def takes(case: Case) -> bool:
@@ -196,6 +197,17 @@ def test_an_empty_product_and_alpha_zero_read_nothing():
     C = case.arrays()[2]
     execute(plan, A, B, C, 0, 0.75)
     assert verify(plan.problem, A, B, C, C=before, alpha=0, beta=0.75).ok
+
+
+@pytest.mark.parametrize("kernel", ["sm80_pipeline", "tensor_core"])
+def test_tf32_is_rounded_to_nearest(kernel):
+    """Of these operands the upper 19 bits alone are off by twice what rounding may be."""
+    case = Case(kernel, "float32/tf32", "TN", "tails")
+    plan = case.plan()
+    A, B, C = case.arrays()
+    A[...] = B[...] = np.float32(1 + 2**-10 - 2**-20)
+    execute(plan, A, B, C)
+    assert verify(plan.problem, A, B, C).ok
 
 
 @pytest.mark.parametrize("op", ["CN", "NC", "CC", "CT"])

@@ -98,8 +98,8 @@ _FLOATS: dict[tuple[str, ...], Callable[..., Array]] = {
     ("rn", "f32", "f64"): lambda x: x.astype(np.float32),
     ("rn", "f16", "f32"): to_f16,
     ("rn", "bf16", "f32"): to_bf16,
-    ("rn", "tf32", "f32"): lambda x: to_tf32(x, away=False),
-    ("rna", "tf32", "f32"): lambda x: to_tf32(x, away=True),
+    ("rn", "tf32", "f32"): lambda x: to_tf32(x, True),
+    ("rna", "tf32", "f32"): lambda x: to_tf32(x, False),
 }
 #: Two floats side by side; the first operand is the upper one (PTX ISA, 9.7.9.21).
 _PAIRS = {("rn", "f16x2", "f32"): to_f16, ("rn", "bf16x2", "f32"): to_bf16}

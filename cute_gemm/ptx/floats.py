@@ -120,9 +120,9 @@ def from_f16(bits: Array) -> Array:
     return bits.view(np.float16).astype(np.float32)
 
 
-def to_tf32(x: Array, away: bool) -> Array:
-    """Round to the upper 19 bits of a float32, to nearest; ties to even or, ``away``, from zero."""
+def to_tf32(x: Array, even: bool) -> Array:
+    """Bits of the nearest tf32 of float32, ties to even or away from 0; NaN is 0x7fffffff."""
     bits = x.view(np.uint32)
-    half = np.uint32(0x1000) if away else np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1))
-    rounded = (bits + half) & np.uint32(0xFFFFE000)
+    half = np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1)) if even else np.uint32(0x1000)
+    rounded = bits + half & np.uint32(0xFFFFE000)
     return np.where(np.isnan(x), np.uint32(0x7FFFFFFF), rounded)
