@@ -248,9 +248,8 @@ MUTANTS: tuple[Mutant, ...] = (
        "int const column = part * kColumns + n;", "int const column = n;", _MMA),
     # What Python emits and hands over
     _p("lda for ldb", "toolchain/signature.py",
-       '*(Stride(f"ld{name.lower()}", "int64_t", 8, name, "ld") for name in "ABC"),',
-       '*(Stride(f"ld{name.lower()}", "int64_t", 8, name.replace("B", "A"), "ld") for name in "ABC"),',
-       "naive"),
+       'f"ld{name.lower()}", "int64_t", 8, name, "ld")',
+       'f"ld{name.lower()}", "int64_t", 8, name.replace("B", "A"), "ld")', "naive"),
     _p("the batch's step of A for B", "toolchain/unit.py",
        "  B += batch * batch_b;", "  B += batch * batch_a;",
        "naive"),
