@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build, Proof, Resources
     from cute_gemm.toolchain.nvrtc import Compiler
-    from cute_gemm.toolchain.signature import Launch
+    from cute_gemm.toolchain.signature import Launch, Signature
     from cute_gemm.toolchain.unit import TranslationUnit
 
 
@@ -167,6 +167,11 @@ class Plan:
     def symbol(self) -> str:
         """The kernel's name in the cubin, and its config's."""
         return str(self.config.name)
+
+    @property
+    def signature(self) -> Signature:
+        """The kernel's C++ parameters."""
+        return self._kernel.compiled().signature
 
     @cached_property
     def launch(self) -> Launch:
@@ -368,10 +373,19 @@ class Plan:
         >>> p.trace(A, B).agrees
         True
         """
-        from cute_gemm.analysis.traced import make_trace
+        from cute_gemm.analysis.executed import compare
+        from cute_gemm.analysis.traced import Trace
+        from cute_gemm.problem.verify import verify
+        from cute_gemm.ptx.gemm import execute
 
         a, b, c = self.executable.on_host(A, B, C, beta)
-        return make_trace(self, a, b, c, alpha, beta)
+        before = c.copy() if beta != 0 else None
+        execution = execute(self, a, b, c, alpha, beta, record=True)
+        rows = self.report(beta=beta).rows
+        return Trace(
+            self.problem, self.symbol, self.arch, execution, rows, compare(rows, execution), c,
+            verify(self.problem, a, b, c, C=before, alpha=alpha, beta=beta),
+        )  # fmt: skip
 
     def compute_on_host(
         self, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex, beta: complex

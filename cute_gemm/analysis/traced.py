@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm._text import FORMAT, named
-from cute_gemm.analysis.executed import Compared, compare
+from cute_gemm.analysis.executed import Compared
 from cute_gemm.analysis.executed import named as described
 from cute_gemm.analysis.shown import Paged, size_text
 from cute_gemm.analysis.tables import Column, Figure, Pairs, Table
 from cute_gemm.errors import OptionError
 from cute_gemm.model import gmem
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.problem.verify import Verdict, verify
-from cute_gemm.ptx.gemm import execute
+from cute_gemm.problem.verify import Verdict
 from cute_gemm.ptx.memory import GLOBAL
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from cute_gemm.analysis.html import Page
     from cute_gemm.analysis.rows import AccessRow
-    from cute_gemm.plan import Plan
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.ptx.launch import Execution
 
@@ -276,18 +274,6 @@ class Trace(Paged):
             sections=sections,
             rows=self.rows,
         )
-
-
-def make_trace(plan: Plan, A: Any, B: Any, C: Any, alpha: complex, beta: complex) -> Trace:
-    """Execute a plan's kernel on host arrays that fit, C in place, and compare."""
-    before = C.copy() if beta != 0 else None
-    execution = execute(plan, A, B, C, alpha, beta, record=True)
-    report = plan.report(beta=beta)
-    return Trace(
-        plan.problem, plan.symbol, plan.arch, execution, report.rows,
-        compare(report.rows, execution), C,
-        verify(plan.problem, A, B, C, C=before, alpha=alpha, beta=beta),
-    )  # fmt: skip
 
 
 def _elements(matrix: Matrix, offsets: np.ndarray) -> np.ndarray:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from cute_gemm.ptx.machine import Machine
+from cute_gemm.ptx.lanes import Lanes
 
 Array = np.ndarray[Any, Any]
 
@@ -41,7 +40,7 @@ class Copies:
     commits next.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Lanes) -> None:
         self.machine = machine
         self._committed = np.zeros((1, 1), np.int64)
         self._flying: list[_Copy] = []

@@ -19,6 +19,7 @@ import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.copies import Copies
+from cute_gemm.ptx.lanes import Lanes
 from cute_gemm.ptx.memory import GLOBAL, GlobalMemory, SharedMemory
 from cute_gemm.ptx.parser import Instruction
 from cute_gemm.ptx.record import Recorder
@@ -51,28 +52,21 @@ class Piece:
     count: int = 0
 
 
-class Machine:
-    """A batch of CTAs of a launch.
-
-    ``mask``: which lanes execute, None for all. ``alone``: no other lane will go on, so that
-    registers of lanes that are not here may be lost.
-    """
+class Machine(Lanes):
+    """A batch of CTAs of a launch, with its registers and what it has under way."""
 
     def __init__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], memory: GlobalMemory,
         most_steps: int, recorder: Recorder | None, slots: int,
     ) -> None:  # fmt: skip
+        super().__init__(block[0] * block[1] * block[2])
         self.grid, self.block = grid, block
-        self.threads = block[0] * block[1] * block[2]
         self.memory = memory
         self.recorder = recorder
         self.values: list[Any] = [None] * slots
         #: Of each value the bits that are undefined (`cute_gemm.ptx.undefined`), or None.
         self.undefined: list[Array | None] = [None] * slots
         self.steps, self.most_steps = 0, most_steps
-        self.first = self.ctas = 0
-        self.mask: Array | None = None
-        self.shared: SharedMemory
         self.copies: Copies
 
     # ---- a batch -------------------------------------------------------------------------------
@@ -105,15 +99,6 @@ class Machine:
         return found if extents[at] != 1 else one * np.uint32(0)
 
     # ---- lanes ---------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """CTAs and threads of the batch."""
-        return self.ctas, self.threads
-
-    def lanes(self) -> Array:
-        """Which lanes execute, whole."""
-        return np.broadcast_to(True if self.mask is None else self.mask, self.shape)
 
     def keep(self, slots: tuple[int, ...], step: Step) -> None:
         """Execute a step and keep what lanes that do not take part had in these registers."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from cute_gemm.ptx.lanes import Lanes
 from cute_gemm.ptx.parser import Instruction
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.machine import Machine
 
 Array = np.ndarray[Any, Any]
 WARP = 32
@@ -67,7 +65,7 @@ class Recorder:
         self._found: list[tuple[tuple[int, bool, bool, int], int, Array, Array]] = []
         self._warps: Counter[tuple[int, int]] = Counter()
 
-    def access(self, what: tuple[int, bool, bool, int], machine: Machine, addresses: Array) -> None:
+    def access(self, what: tuple[int, bool, bool, int], machine: Lanes, addresses: Array) -> None:
         """Note the addresses of all lanes; those that execute take part.
 
         ``what``: the instruction, whether shared memory, whether a store, and the width.
@@ -77,7 +75,7 @@ class Recorder:
         whole = _warps(np.broadcast_to(addresses, machine.shape), machine, 0).reshape(shape)
         self._found.append((what, machine.first, lanes, whole.astype(np.int64)))
 
-    def executed(self, begin: int, count: int, machine: Machine) -> None:
+    def executed(self, begin: int, count: int, machine: Lanes) -> None:
         """Note that the warps of the lanes that execute took these instructions."""
         lanes = _warps(machine.lanes(), machine, False).reshape(machine.ctas, -1, WARP)
         self._warps[begin, count] += int(lanes.any(axis=2).sum())
@@ -112,7 +110,7 @@ class Recorder:
         return Accesses(*(np.concatenate(part) for part in parts))
 
 
-def _warps(lanes: Array, machine: Machine, fill: Any) -> Array:
+def _warps(lanes: Array, machine: Lanes, fill: Any) -> Array:
     """Lanes of all CTAs, filled up to whole warps."""
     missing = -machine.threads % WARP
     return np.pad(lanes, ((0, 0), (0, missing)), constant_values=fill) if missing else lanes
