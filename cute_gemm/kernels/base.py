@@ -1,8 +1,8 @@
 """What a kernel is to the rest of the project.
 
 `Kernel` has what every row of ``cg.kernels()`` has: a name, what it takes, a config for a problem,
-and a function that computes. `CompiledKernel` adds what is emitted and compiled here: a translation
-unit, a launch, and the accesses that the report counts.
+and a function that computes. `Compiled` is what is emitted and compiled here: a translation unit, a
+launch, and the accesses that the report counts. A `CompiledKernel` is both.
 """
 
 from __future__ import annotations
@@ -176,14 +176,73 @@ class Kernel(ABC):
     not_compiled: str = ""
 
 
-class CompiledKernel(Kernel):
-    """A kernel with a template; its configs have a ``.name``, a ``.tile`` and a ``.dtype``.
+class Compiled(ABC):
+    """What is emitted and compiled here, and launched on three addresses: a GEMM, or a pass of one.
 
-    The name is the entry's symbol and says all that the code depends on; the tile is (bM, bN, bK).
+    Its configs have a ``.name``, which is the entry's symbol and says all that the code depends on.
     """
 
+    name: str
     #: What its entry is called with.
     signature: Signature = GEMM
+
+    @abstractmethod
+    def unit(self, config: Any) -> TranslationUnit:
+        """Return the C++ unit of ``config``."""
+
+    @abstractmethod
+    def launch(self, config: Any, problem: Any) -> Launch:
+        """Return the launch of ``config`` for ``problem``."""
+
+    @abstractmethod
+    def accesses(self, config: Any, problem: Any, *, reads_c: bool = False) -> tuple[Access, ...]:
+        """Return every memory instruction of the kernel; ``reads_c``: beta is not 0."""
+
+    def proof(self, config: Any) -> TranslationUnit:
+        """Return the unit whose asserts hold if C++ computes what Python did for ``config``.
+
+        By default the kernel's own; where asserts cost compile time, one without the kernel.
+        """
+        return self.unit(config)
+
+    def is_built(self, config: Any, arch: str) -> bool:
+        """Return whether `build` would find the kernel in memory or in the cache."""
+        if (self.name, config, arch) in _builds:
+            return True
+        from cute_gemm.toolchain.nvrtc import is_cached
+
+        return is_cached(self.unit(config), arch)
+
+    def build(self, config: Any, arch: str, compiler: Compiler | None = None) -> Build:
+        """Return the compiled kernel: from memory, from the cache or from NVRTC."""
+        key = (self.name, config, arch)
+        found = _builds.get(key)
+        if found is None:
+            from cute_gemm.toolchain.nvrtc import build
+
+            found = build(self.unit(config), arch, compiler=compiler)
+            _builds[key] = replace(found, cached=True, seconds=0.0)
+        return found
+
+    def bind(
+        self,
+        config: Any,
+        problem: Any,
+        arch: str,
+        device: int,
+        alpha: Scalar = ONE,
+        beta: Scalar = ZERO,
+    ) -> Callable[..., None]:
+        """Return a function of three addresses and a stream, for any thread; see `Kernel.bind`."""
+        from cute_gemm.run.launch import load
+
+        arguments = self.signature.arguments(problem, alpha, beta)
+        return load(self.build(config, arch), device).bind(self.launch(config, problem), arguments)
+
+
+class CompiledKernel(Compiled, Kernel):
+    """A kernel with a template; its configs have a ``.tile``, (bM, bN, bK), and a ``.dtype``."""
+
     #: Whether nvcc builds its unit too, which calls no function of the host's then.
     nvcc: ClassVar[bool] = True
 
@@ -208,20 +267,6 @@ class CompiledKernel(Kernel):
 
         What is not refused compiles, within the spills of its unit, launches and is right.
         """
-
-    @abstractmethod
-    def unit(self, config: Any) -> TranslationUnit:
-        """Return the C++ unit of ``config``."""
-
-    @abstractmethod
-    def launch(self, config: Any, problem: GemmProblem) -> Launch:
-        """Return the launch of ``config`` for ``problem``."""
-
-    @abstractmethod
-    def accesses(
-        self, config: Any, problem: GemmProblem, *, reads_c: bool = False
-    ) -> tuple[Access, ...]:
-        """Return every memory instruction of the kernel; ``reads_c``: beta is not 0."""
 
     def refuse(self, config: Any, problem: GemmProblem, arch: str) -> str:
         """Return the first broken rule as a sentence, or ``""``."""
@@ -322,47 +367,6 @@ class CompiledKernel(Kernel):
     def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:
         """Return the predicted time of a config on a problem."""
         return Prices([self.footprint(config, problem, gpu)], gpu).price(problem, 0)
-
-    def proof(self, config: Any) -> TranslationUnit:
-        """Return the unit whose asserts hold if C++ computes what Python did for ``config``.
-
-        By default the kernel's own; where asserts cost compile time, one without the kernel.
-        """
-        return self.unit(config)
-
-    def is_built(self, config: Any, arch: str) -> bool:
-        """Return whether `build` would find the kernel in memory or in the cache."""
-        if (self.name, config, arch) in _builds:
-            return True
-        from cute_gemm.toolchain.nvrtc import is_cached
-
-        return is_cached(self.unit(config), arch)
-
-    def build(self, config: Any, arch: str, compiler: Compiler | None = None) -> Build:
-        """Return the compiled kernel: from memory, from the cache or from NVRTC."""
-        key = (self.name, config, arch)
-        found = _builds.get(key)
-        if found is None:
-            from cute_gemm.toolchain.nvrtc import build
-
-            found = build(self.unit(config), arch, compiler=compiler)
-            _builds[key] = replace(found, cached=True, seconds=0.0)
-        return found
-
-    def bind(
-        self,
-        config: Any,
-        problem: GemmProblem,
-        arch: str,
-        device: int,
-        alpha: Scalar = ONE,
-        beta: Scalar = ZERO,
-    ) -> Callable[..., None]:
-        """See :meth:`Kernel.bind`."""
-        from cute_gemm.run.launch import load
-
-        arguments = self.signature.arguments(problem, alpha, beta)
-        return load(self.build(config, arch), device).bind(self.launch(config, problem), arguments)
 
 
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:

@@ -121,6 +121,8 @@ class GemmProblem:
     C: Matrix
     compute: str
     l: int = 1
+    #: k of the last product of a batch where it is less than the others'; else 0.
+    k_last: int = 0
 
     @property
     def blas_op(self) -> str:

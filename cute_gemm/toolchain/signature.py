@@ -74,7 +74,7 @@ class Pointer(Parameter):
 
 
 class Extent(Parameter):
-    """An extent of the problem: m, n, k or l."""
+    """An extent of the problem: m, n, k, l or k_last."""
 
     def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
         """Write the extent of that name."""
@@ -156,7 +156,7 @@ GEMM = Signature(
         Pointer("A", "{}Element const*"),
         Pointer("B", "{}Element const*"),
         Pointer("C", "{}ElementC*"),
-        *(Extent(name, "int", 4) for name in "mnkl"),
+        *(Extent(name, "int", 4) for name in (*"mnkl", "k_last")),
         *(Stride(f"ld{name.lower()}", "int64_t", 8, name, "ld") for name in "ABC"),
         *(Stride(f"batch_{name.lower()}", "int64_t", 8, name, "batch_stride") for name in "ABC"),
         Scalar("alpha", "{}Accumulator", 16),

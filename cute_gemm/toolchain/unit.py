@@ -45,6 +45,7 @@ extern "C" __global__ void __launch_bounds__({bounds})
     {signature.cpp(prefix)}) {{
   int64_t const batch = blockIdx.y + int64_t(blockIdx.z) * gridDim.y;
   if (batch >= l) return;
+  if (k_last > 0 && batch == l - 1) k = k_last;
   A += batch * batch_a;
   B += batch * batch_b;
   C += batch * batch_c;

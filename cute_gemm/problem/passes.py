@@ -1,0 +1,119 @@
+"""What a GEMM becomes with passes before or behind it: operands packed, or K cut into slices.
+
+*Packing* copies an operand into aligned scratch, whose leading dimension is padded and whose major
+may be another. *Split-k* makes a batch of slices along K, whose sums go to scratch, and adds them.
+Each is a `GemmProblem` again for the kernel that multiplies, and a problem of its own for the pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import GemmProblem, Matrix
+
+#: Bytes of which the leading dimensions and the places of what lies in scratch are multiples: a
+#: line of L2. Allocations have twice that.
+LINE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Operands copied to scratch: ``sources[i]`` to ``targets[i]``, ``offsets[i]`` bytes into it.
+
+    A target has its source's extents, type and batch (one matrix where all share one); its leading
+    dimension and batch stride are multiples of 128 bytes, and its major may be the other. What lies
+    in its padding is not set.
+    """
+
+    sources: tuple[Matrix, ...]
+    targets: tuple[Matrix, ...]
+    offsets: tuple[int, ...]
+    nbytes: int  # of scratch
+
+    def offset(self, name: str) -> int | None:
+        """Return where operand ``name`` lies in scratch; None if it is not packed."""
+        places = {one.name: place for one, place in zip(self.targets, self.offsets, strict=True)}
+        return places.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """``C <- alpha * (the sum of ``sums`` over its batch) + beta * C``: the end of a split-k GEMM.
+
+    ``sums`` is (M, N) of the accumulator's type, in scratch, one matrix for each slice of K, with
+    the major of C; a slice's sums are complete, without alpha and beta.
+    """
+
+    sums: Matrix
+    C: Matrix
+    dtype: str  # of A and B
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of scratch."""
+        return self.sums.batch_bytes * self.sums.l
+
+
+def packed(problem: GemmProblem, which: str, k_major: bool = False) -> tuple[GemmProblem, Packing]:
+    """Return the problem with the operands named in ``which`` packed, and how they get there.
+
+    ``k_major``: K becomes the unit-stride mode of what is packed; else the major stays.
+    """
+    sources = tuple(one for one in (problem.A, problem.B) if one.name in which)
+    targets, offsets, end = [], [], 0
+    for one in sources:
+        targets.append(_aligned(one, 1 if k_major else one.unit))
+        offsets.append(end)
+        end += _span(targets[-1])
+    new = {one.name: one for one in (problem.A, problem.B, *targets)}
+    parts = replace(problem, A=new["A"], B=new["B"])
+    return parts, Packing(sources, tuple(targets), tuple(offsets), end)
+
+
+def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem, Reduction]:
+    """Return the problem as a batch of slices of K, each of whole tiles, and their reduction.
+
+    The last slice is shorter where K asks for it, and there may be fewer than ``slices``. For one
+    product, not for a batch of them.
+    """
+    tiles = -(-problem.k // tile_k)
+    depth = -(-tiles // slices) * tile_k
+    count = -(-problem.k // depth)
+    last = problem.k - (count - 1) * depth
+    sums = _aligned(replace(problem.C, dtype=problem.inputs.accumulator), problem.C.unit)
+    step = _span(sums) // DTYPES[sums.dtype].bytes
+    sums = replace(sums, l=count, batch_stride=step if count > 1 else 0)
+
+    def cut(one: Matrix) -> Matrix:
+        jump = depth * one.stride[1] if count > 1 else 0
+        every = one.alignment | jump * DTYPES[one.dtype].bytes
+        every &= -every
+        first = one.alignment if one.alignment > every else 0
+        return replace(
+            one, shape=(one.shape[0], depth), alignment=every, l=count, batch_stride=jump,
+            first_alignment=first,
+        )  # fmt: skip
+
+    parts = replace(
+        problem, k=depth, k_last=last, l=count, A=cut(problem.A), B=cut(problem.B), C=sums
+    )
+    return parts, Reduction(sums, problem.C, problem.inputs.name)
+
+
+def _aligned(matrix: Matrix, unit: int) -> Matrix:
+    """A matrix like this one in scratch, with this mode's stride 1."""
+    size = DTYPES[matrix.dtype].bytes
+    rows = -(-matrix.shape[unit] * size // LINE) * LINE // size
+    stride = (1, max(rows, 1)) if unit == 0 else (max(rows, 1), 1)
+    made = replace(matrix, stride=stride, alignment=256, first_alignment=0, batch_stride=0)
+    shared = matrix.batch_stride == 0
+    step = 0 if shared else _span(made) // size
+    every = 256 if (step * size) % 256 == 0 else LINE
+    return replace(made, batch_stride=step, alignment=every, first_alignment=256 * (every < 256))
+
+
+def _span(matrix: Matrix) -> int:
+    """Bytes that all matrices of a batch take, which begin at lines."""
+    each = matrix.ld * matrix.shape[1 - matrix.unit] * DTYPES[matrix.dtype].bytes
+    return each if matrix.batch_stride == 0 else each * matrix.l
