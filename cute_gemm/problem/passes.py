@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.dtypes import DTYPES, DType
 from cute_gemm.problem.problem import GemmProblem, Matrix
 
 #: Bytes of which the leading dimensions and the places of what lies in scratch are multiples: a
@@ -62,9 +62,14 @@ class Reduction:
     dtype: str  # of A and B
 
     @property
+    def inputs(self) -> DType:
+        """The type of A and B, as of a `GemmProblem`."""
+        return DTYPES[self.dtype]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of scratch."""
-        return self.sums.batch_bytes * self.sums.l
+        return _span(self.sums)
 
 
 def wants_k_major(problem: GemmProblem) -> bool:

@@ -1,0 +1,1 @@
+"""What runs before and behind the kernel that multiplies: packing, and the sum over slices of K."""
