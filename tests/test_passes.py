@@ -195,7 +195,7 @@ def test_packing_from_any_address(size, turned):
 
 @dataclass(frozen=True)
 class Sums:
-    """A GEMM cut into slices of 8 of K, and how its C lies."""
+    """A GEMM cut into slices of 128 of K, and how its C lies."""
 
     types: tuple[str, str]
     mn: tuple[int, int] = (41, 37)
@@ -214,11 +214,18 @@ class Sums:
         (m, n), (dtype, out) = self.mn, self.types
         ldc = (m if self.order == "F" else n) + self.pad
         problem = from_sizes(
-            "NN", m=m, n=n, k=8 * self.slices, dtype=dtype, out_dtype=out, ldc=ldc, order=self.order
+            "NN",
+            m=m,
+            n=n,
+            k=128 * self.slices,
+            dtype=dtype,
+            out_dtype=out,
+            ldc=ldc,
+            order=self.order,
         )
         first = (self.base * DTYPES[out].bytes) | 256
         problem = replace(problem, C=replace(problem.C, alignment=first & -first))
-        return sliced(problem, self.slices, 8)[1]
+        return sliced(problem, self.slices, 128)[1]
 
 
 def reduce(

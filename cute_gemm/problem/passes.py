@@ -77,12 +77,15 @@ def wants_k_major(problem: GemmProblem) -> bool:
     return problem.inputs.bytes == 1 or problem.compute == "tf32"
 
 
-def packed(problem: GemmProblem, which: str) -> tuple[GemmProblem, Packing]:
+def packed(
+    problem: GemmProblem, which: str, k_major: bool | None = None
+) -> tuple[GemmProblem, Packing]:
     """Return the problem with the operands named in ``which`` packed, and how they get there.
 
-    K becomes the unit-stride mode of those that tensor cores take so; else the major stays.
+    ``k_major``: K becomes their unit-stride mode, by default where tensor cores want it so; else
+    the major stays.
     """
-    k_major = wants_k_major(problem)
+    k_major = wants_k_major(problem) if k_major is None else k_major
     sources = tuple(one for one in (problem.A, problem.B) if one.name in which)
     targets, offsets, end = [], [], 0
     for one in sources:

@@ -135,12 +135,12 @@ def test_reduction(types, arch):
     ):
         ldc = (m if order == "F" else n) + pad
         problem = from_sizes(
-            "NN", m=m, n=n, k=8 * slices, dtype=dtype, out_dtype=out, ldc=ldc, order=order
+            "NN", m=m, n=n, k=128 * slices, dtype=dtype, out_dtype=out, ldc=ldc, order=order
         )
         kind = getattr(torch, out)
         C, buffer = held(span(problem.C), base * kind.itemsize)
         problem = replace(problem, C=lies(problem.C, C.data_ptr()))
-        reduction: Reduction = sliced(problem, slices, 8)[1]
+        reduction: Reduction = sliced(problem, slices, 128)[1]
         scratch, _ = held(reduction.nbytes)
         shape = (reduction.sums.l, *reduction.sums.shape)
         given = torch.randint(-9, 10, shape, generator=random, device="cuda").to(sums_type)
