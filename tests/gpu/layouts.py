@@ -105,8 +105,8 @@ def filled(dtype: str, elements: int) -> torch.Tensor:
     return torch.randn(elements, device="cuda").to(getattr(torch, dtype))
 
 
-def copies(problem: GemmProblem, base: int) -> Iterator[tuple[tuple[int, int, int], torch.Tensor]]:
-    """Addresses of A, B and C in so many places that they come past L2, and C's elements."""
+def copies(problem: GemmProblem, base: int) -> Iterator[tuple[tuple[int, int, int], Any]]:
+    """Addresses of A, B and C in so many places that they come past L2, and their memory."""
     held, sizes = [], []
     for one in (problem.A, problem.B, problem.C):
         elements = one.ld * one.shape[1 - one.unit] + (one.l - 1) * one.batch_stride + base
@@ -121,7 +121,7 @@ def copies(problem: GemmProblem, base: int) -> Iterator[tuple[tuple[int, int, in
     for i in range(count):
         parts = [x[i * size : (i + 1) * size] for x, size in zip(held, sizes, strict=True)]
         a, b, c = (x.data_ptr() + base * x.element_size() for x in parts)
-        yield (a, b, c), parts[2]
+        yield (a, b, c), parts
 
 
 def clock(run: Callable[[], None], calls: int) -> float:
@@ -155,9 +155,10 @@ def measured(
         def run(bound: Callable[..., None] = bound, turn: Iterator[int] = turn) -> None:
             bound(*places[next(turn) % len(places)][0], stream)
 
-        places[0][1].zero_()
+        result = places[0][1][2]
+        result.zero_()
         run()
-        results.append(places[0][1].clone())
+        results.append(result.clone())
         few = clock(run, 2)
         runs.append((run, max(1, min(50, round(2 / few)))))
     if len(results) == 2:
