@@ -109,7 +109,7 @@ def check_reduction(types: tuple[str, str], arch: str, margin: int) -> None:
     ):
         ldc = (m if order == "F" else n) + pad
         problem = from_sizes(
-            "NN", m=m, n=n, k=8 * slices, dtype=dtype, out_dtype=out, ldc=ldc,
+            "NN", m=m, n=n, k=128 * slices, dtype=dtype, out_dtype=out, ldc=ldc,
             order="F" if order == "F" else "C",
         )  # fmt: skip
         begin = margin + base * C_row.bytes
@@ -120,7 +120,7 @@ def check_reduction(types: tuple[str, str], arch: str, margin: int) -> None:
         with ExitStack() as stack:
             target = on_device(stack, memory)
             problem = replace(problem, C=lies(problem.C, target.pointer + begin))
-            _, reduction = sliced(problem, slices, 8)
+            _, reduction = sliced(problem, slices, 128)
             scratch = np.full(reduction.nbytes, 0xFF, np.uint8)
             parts = view(reduction.sums, scratch).view(row.numpy)
             parts[...] = numbers(parts.shape)
