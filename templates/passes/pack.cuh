@@ -168,7 +168,6 @@ struct Pack {
     Element const* const from = static_cast<Element const*>(source) + batch * operand.batch;
     char* const to = static_cast<char*>(scratch) + operand.offset + batch * operand.target_batch * Bytes;
 
-    int const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int const lines = Turned ? Lines : operand.lines;
     uint32_t const vectors = operand.extent / kElements + (operand.extent % kElements != 0);
     // Tiles are walked in groups of rows, so that those that run together make long pieces of the
@@ -178,11 +177,12 @@ struct Pack {
     uint32_t const first_column = (step - whole * operand.along) * (8 << lines);
     uint32_t const first_row = (tile + (whole - step) * operand.group) * (128 >> lines);
     if (first_row >= operand.rows) return;
-    // Words are read that have elements of the tile's rows: whole, if they lie in the matrix.
+    // Words that have elements of the tile's rows are read: whole if they lie in the matrix, and
+    // with what is between its rows. Nothing before its first byte is read, or behind its last.
     Element const* const end = from + (operand.rows - 1) * operand.ld + operand.extent;
     uint32_t const last = min(operand.extent, (first_column + (8 << lines)) * kElements);
     PackVector words[4][Words];
-    uint32_t cut = 0;  // which do not
+    uint32_t cut = 0;  // words that do not, one bit each
     CUTE_UNROLL
     for (int i = 0; i < 4; ++i) {
       Place const place(i, lines, first_row, first_column);
@@ -231,6 +231,7 @@ struct Pack {
     }
     if constexpr (Turned) {
       __syncthreads();
+      int const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
       CUTE_UNROLL
       for (int i = 0; i < 4; ++i) {
         int const block = warp + i * kWarps;
