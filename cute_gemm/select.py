@@ -114,6 +114,8 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         slow = [one.name for one in (problem.A, problem.B) if _worth_packing(problem, one)]
         packs = ("", *slow, *["AB"] * (len(slow) == 2))
     splits: tuple[int, ...] = _SPLITS
+    if 0 in (problem.m, problem.n, problem.k, problem.l):
+        packs = ("",)  # there is nothing to copy
     if split == "auto":
         tiles = problem.m * problem.n / (128 * 128)
         if problem.l != 1 or problem.k < _SPLIT_K or tiles > _SPLIT_TILES * gpu.sms:

@@ -225,6 +225,13 @@ def test_what_is_refused(options: dict[str, Any], sentence: str) -> None:
         chosen(**{"m": 64, "n": 64, "k": 64, **options})
 
 
+def test_nothing_is_not_packed() -> None:
+    for empty in "mnkl":
+        given = {"m": 65, "n": 65, "k": 65, "l": 1, empty: 0}
+        assert chosen(**given, pack="AB", kernel="sm80_pipeline").route == DIRECT
+        assert chosen(**given).route == DIRECT
+
+
 def test_words_of_the_command_line() -> None:
     assert chosen(split_k="3").route.split_k == 3
     assert chosen(split_k=1, pack="none", kernel="cublas").route == DIRECT
