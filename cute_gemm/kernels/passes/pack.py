@@ -202,7 +202,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
     def seconds(self, packing: Packing, gpu: Gpu) -> float:
         """Return the predicted time."""
         read = sum(source.nbytes for source in packing.sources)
-        return seconds(read, 0, sum(one.nbytes for one in packing.targets), gpu)
+        return float(seconds(read, sum(one.nbytes for one in packing.targets), gpu))
 
 
 # ---- accesses -----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,14 @@ from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.kernels.staging import element_by_element
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.passes import sums_bytes
 from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Scalar, Signature
 from cute_gemm.toolchain.unit import TranslationUnit
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.passes import Reduction
+    from cute_gemm.problem.problem import GemmProblem
 
 #: Threads of a CTA, and bytes of the sums of each.
 THREADS, VECTOR = 128, 16
@@ -156,6 +158,9 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         reads = [replace(one, direction="load", instruction="ld.global") for one in stores]
         return (load, *(reads if reads_c else []), *stores)
 
-    def seconds(self, reduction: Reduction, gpu: Gpu) -> float:
-        """Return the predicted time."""
-        return seconds(0, reduction.C.nbytes, reduction.sums.nbytes, gpu)
+    def seconds(self, problem: GemmProblem, slices: Any, gpu: Gpu) -> Any:
+        """Return the predicted time of adding so many slices of a problem, or of each of several.
+
+        It needs no `Reduction`, of which a choice would make a dozen.
+        """
+        return seconds(problem.C.nbytes, slices * sums_bytes(problem), gpu)

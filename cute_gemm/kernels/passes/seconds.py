@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cute_gemm.model.price import L2_BYTES, LAUNCH_US, START
 
@@ -15,12 +15,14 @@ STREAM_PART = 0.8
 KEPT = 0.8
 
 
-def seconds(read: int, write: int, scratch: int, gpu: Gpu) -> float:
-    """Return the predicted time of a launch that moves these bytes from, to and within scratch."""
+def seconds(outside: int, scratch: Any, gpu: Gpu) -> Any:
+    """Return the predicted time of a launch that moves these bytes outside and within scratch.
+
+    ``scratch`` may be an array: of several launches.
+    """
     clock = gpu.clock_ghz * 1e9
-    far = near = read + write + scratch
-    if near <= KEPT * gpu.l2_bytes:
-        far -= scratch
+    near = outside + scratch
+    far = outside + scratch * (near > KEPT * gpu.l2_bytes)
     l2 = near / (L2_BYTES * gpu.sms * clock)
     dram = far / (STREAM_PART * gpu.bandwidth_gbs * 1e9)
-    return LAUNCH_US * 1e-6 + START / clock + float((l2**3 + dram**3) ** (1 / 3))
+    return LAUNCH_US * 1e-6 + START / clock + (l2**3 + dram**3) ** (1 / 3)
