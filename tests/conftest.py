@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from interpreted import Case, Emitted
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("any machine", deadline=None)
@@ -50,3 +51,17 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUTE_GEMM_CACHE_DIR", str(directory))
         yield directory
+
+
+@pytest.fixture(scope="session")
+def emitted(request: pytest.FixtureRequest) -> Emitted:
+    """The kernels of the selected tests' ``Case`` parameters, in PTX."""
+    chosen = (item for item in request.session.items if "emitted" in item.fixturenames)
+    parameters = (getattr(item, "callspec", None) for item in chosen)
+    values = (value for one in parameters if one for value in one.params.values())
+    return Emitted(value for value in values if isinstance(value, Case))
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Call a case by its name."""
+    return str(val) if isinstance(val, Case) else None
