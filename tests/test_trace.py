@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,33 @@ def test_the_command(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     assert "OP is missing; expected NN, NT, TN or TT, or --ptx FILE" in capsys.readouterr().err
     assert main([*words, "host"]) == 2
     assert "is not compiled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_trace_shows_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, terminal: bool
+) -> None:
+    from rich.progress import Progress
+
+    from cute_gemm.commands import trace
+
+    told: list[tuple[str, int, int]] = []
+
+    def update(self: Progress, task: int, description: str, completed: int, total: int) -> None:
+        told.append((description, completed, total))
+        while not self.live.is_started:  # patience ends in a thread of its own
+            time.sleep(0.001)
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(Progress, "update", update)
+    monkeypatch.setattr(trace, "_PATIENCE", 1e-3)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    words = ["-m", "1024", "-n", "32", "-k", "8", "--dtype", "float32", "--kernel", "naive"]
+    assert main(["trace", "NN", *words]) == 0
+    said = capsys.readouterr()
+    assert "no difference" in said.out and ("0:00:0" in said.err) == terminal
+    ctas = told[0][2] if terminal else 0
+    assert told == ([("CTAs executed", 0, ctas), ("CTAs executed", ctas // 2, ctas)] * terminal)
 
 
 def test_a_wrong_prediction_is_a_difference(
