@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +60,19 @@ def emitted(request: pytest.FixtureRequest) -> Emitted:
     parameters = (getattr(item, "callspec", None) for item in chosen)
     values = (value for one in parameters if one for value in one.params.values())
     return Emitted(value for value in values if isinstance(value, Case))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
+    """Return a function: words -> (exit status, standard output, standard error)."""
+    from cute_gemm.commands.cli import main
+
+    def call(*words: str) -> tuple[int, str, str]:
+        status = main(list(words))
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
