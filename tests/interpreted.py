@@ -6,6 +6,7 @@ Most of a compilation are headers: kernels are compiled some at a time, in one u
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
@@ -29,8 +30,8 @@ from cute_gemm.ptx import Execution, execute
 from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.unit import TranslationUnit
 
-#: Kernels that are compiled together.
-TOGETHER = 24
+#: Kernels that are compiled together; 1 where the first test that fails is all that is wanted.
+TOGETHER = int(os.environ.get("CUTE_GEMM_TEST_TOGETHER", "24"))
 
 
 def arch_of(case: Case) -> str:
