@@ -152,6 +152,8 @@ def of_every_type() -> Iterator[Case]:
     for (row, kernel), (column, name) in product(enumerate(SMALL), enumerate(TYPES[1:], 1)):
         op = OPS[(row + column) % 4]
         yield odd(kernel, op, name, "C", m=33, n=47, k=41)
+    # Of a vector that is cut each complex number is loaded whole.
+    yield odd("double_buffered", "NN", "complex64", m=33, n=47, k=41)
 
 
 @pytest.mark.parametrize("case", list(of_every_type()))
