@@ -56,7 +56,8 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def emitted(request: pytest.FixtureRequest) -> Emitted:
     """The kernels of the selected tests' ``Case`` parameters, in PTX."""
-    chosen = (item for item in request.session.items if "emitted" in item.fixturenames)
+    mine = (item for item in request.session.items if "emitted" in item.fixturenames)
+    chosen = (item for item in mine if not item.get_closest_marker("skip"))
     parameters = (getattr(item, "callspec", None) for item in chosen)
     values = (value for one in parameters if one for value in one.params.values())
     return Emitted(value for value in values if isinstance(value, Case))
