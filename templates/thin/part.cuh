@@ -1,8 +1,11 @@
-// What a lane holds of a block of A or of B, straight from global memory.
+// What a lane holds of a block of A or of B: read from global memory, or copied to a place of its own
+// in shared memory and taken from there.
 
 #pragma once
 
 #include <cute/arch/util.hpp>
+
+#include "../common/copy.cuh"
 
 namespace cute_gemm {
 
@@ -29,7 +32,8 @@ template <class Element, int Rows, int Lanes, int Run, int Depth, int DepthRun, 
 struct Part {
   enum : int {
     kRows = Rows, kDepth = Depth, kVectors = Rows * Depth / Width, kAlongK = Depth / Width,
-    kSize = sizeof(Element), kWords = Width * kSize < 4 ? 1 : Width * kSize / 4
+    kSize = sizeof(Element), kBytes = Width * kSize, kWords = kBytes < 4 ? 1 : kBytes / 4,
+    kPlaces = 32 * kBytes  // of a warp's lanes in shared memory, for one vector of each
   };
   static_assert(Rows % Run == 0 && Depth % DepthRun == 0 && (MajorK ? DepthRun : Run) % Width == 0);
 
@@ -49,23 +53,53 @@ struct Part {
   // since what follows in memory are the next columns.
   template <bool kCut>
   CUTE_DEVICE void load(Element const* from, int64_t ld, int rows, int columns) {
-    CUTE_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      int const down = row(0, MajorK ? v / kAlongK : v / Depth * Width);
-      int const along = column(0, MajorK ? v % kAlongK * Width : v % Depth);
-      Element const* const at = from + (MajorK ? down * ld + along : down + along * ld);
-      int const inside = MajorK ? columns - along : rows - down;
-      bool const some = down < rows && (!kCut || along < columns);
+    each_vector<kCut>(from, ld, rows, columns, [&](int v, Element const* at, int inside) {
       CUTE_UNROLL
       for (int w = 0; w < kWords; ++w) held[v][w] = 0;
-      if (kCut && Width > 1 && some && inside < Width) {
+      if (kCut && 0 < inside && inside < Width) {
         CUTE_UNROLL
         for (int e = 0; e < Width; ++e) {
           if (e < inside) read_into(held[v], e, at + e);
         }
-      } else if (some) {
-        read_words<Width * kSize>(held[v], at);
+      } else if (inside > 0) {
+        read_words<kBytes>(held[v], at);
       }
+    });
+  }
+
+  // The same to the lane's place in shared memory, asynchronously.
+  template <bool kCut>
+  CUTE_DEVICE static void copy(uint32_t place, Element const* from, int64_t ld, int rows,
+                               int columns) {
+    each_vector<kCut>(from, ld, rows, columns, [&](int v, Element const* at, int inside) {
+      copy_async_cut<Width>(place + v * kPlaces, at, inside);
+    });
+  }
+
+  CUTE_DEVICE void take(uint32_t place) {
+    CUTE_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      read_words<kBytes>(held[v], shared_pointer<char>(place + v * kPlaces));
+    }
+  }
+
+  // The lane's place among those of a warp's vectors. Two lanes whose vectors are neighbours in global
+  // memory are neighbours here, and each 8 lanes have all banks.
+  CUTE_HOST_DEVICE static constexpr int place_of(int lane) {
+    return (MajorK ? lane : lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2) * kBytes;
+  }
+
+  // Calls with number and address of each vector, and how many of its elements to read from there.
+  template <bool kCut, class Function>
+  CUTE_DEVICE static void each_vector(Element const* from, int64_t ld, int rows, int columns,
+                                      Function const& function) {
+    CUTE_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      int const down = row(0, MajorK ? v / kAlongK : v / Depth * Width);
+      int const along = column(0, MajorK ? v % kAlongK * Width : v % Depth);
+      int const left = kCut ? (MajorK ? columns - along : rows - down) : int(Width);
+      function(v, from + (MajorK ? down * ld + along : down + along * ld),
+               down < rows && (!kCut || along < columns) ? left : 0);
     }
   }
 
@@ -94,7 +128,7 @@ struct Part {
 
   // A word of neighbouring k of one row, from the e-th on, as tensor cores take them.
   CUTE_DEVICE uint32_t word(int i, int e) const {
-    if constexpr (kSize == 4 || (MajorK && Width * kSize >= 4)) {
+    if constexpr (kSize == 4 || (MajorK && kBytes >= 4)) {
       return around(i, e);
     } else if constexpr (kSize == 2) {
       int const low = byte(i, e), high = byte(i, e + 1) + 4;

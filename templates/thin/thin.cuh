@@ -1,11 +1,11 @@
 // thin: a matrix of up to 32 rows or columns times a large one, which is read once at memory speed.
 //
 // The idea: what a thin product costs is to read the large operand, so nothing stands in its way. It
-// goes from global memory to the registers that multiply it, in the widest vectors along whichever
-// mode is contiguous, some blocks ahead. A CTA has a few rows of it and its warps divide k, which
-// fills the GPU where the rows are few. A sum may be made in any order: so each lane takes the k that
-// its vectors happen to hold, and the thin operand is read to match. Only the sums of the warps go
-// through shared memory, once, at the end.
+// comes in the widest vectors along whichever mode is contiguous, and each lane multiplies what it
+// copied itself: shared memory is but a queue in which a lane's vectors wait, many blocks ahead. A CTA
+// has a few rows and its warps divide k, which fills the GPU where the rows are few. A sum may be made
+// in any order: so each lane takes the k that its vectors happen to hold, and the thin operand is read
+// to match.
 //
 // Of a Config, beside what simt/gemm.cuh says:
 //
@@ -13,7 +13,9 @@
 //   Large, Thin          Part of a lane of each; Thin's k are dealt out as Large's are
 //   Mma                  CuTe's instruction, or void: FMA
 //   kColumns             columns that are kept: those of the thin operand, and more
-//   kWarps, kStages      warps that divide k; blocks in registers or on their way
+//   kWarps               warps that divide k
+//   kStages              blocks of a warp in shared memory; 1: in registers, where a vector is too
+//                        narrow for cp.async
 //   kPitch               sums from one column to the next in shared memory
 
 #pragma once
@@ -27,34 +29,29 @@ namespace cute_gemm {
 
 // ---- products -----------------------------------------------------------------------------------
 
-// By FMA: 8 lanes along the rows, each with all columns, and 4 along k, whose sums are added at the
-// end. The thin operand comes from L1 when it is needed, a few columns at a time.
+// Lanes are dealt out as in a fragment of an MMA: 8 along the rows, and 4 along k, which are neighbours.
+CUTE_DEVICE int row_lane(int lane) { return lane / 4; }
+CUTE_DEVICE int depth_lane(int lane) { return lane % 4; }
+
+// By FMA: each lane with all columns; the sums of the lanes along k are added at the end. The thin
+// operand comes from L1 when it is needed, a few columns at a time.
 template <class Config>
-struct Sums {
+struct FmaSums {
   using Accumulator = typename Config::Accumulator;
   using Large = typename Config::Large;
   using Thin = typename Config::Thin;
   enum : int { kRows = Large::kRows, kColumns = Config::kColumns, kSums = kRows * kColumns };
   static_assert(kSums % 4 == 0);
 
-  struct Stage {
-    Large large;
-  };
-
   Accumulator sums[kSums];  // column by column
 
-  static CUTE_DEVICE int row_lane(int lane) { return lane % 8; }
-  static CUTE_DEVICE int depth_lane(int lane) { return lane / 8; }
   static CUTE_DEVICE int column_lane(int) { return 0; }
 
   template <bool kCut, class Element>
-  CUTE_DEVICE void fetch(Stage& stage, Element const* large, int64_t ld_large, int rows,
-                         Element const*, int64_t, int, int depth) const {
-    stage.large.template load<kCut>(large, ld_large, rows, depth);
-  }
+  CUTE_DEVICE void fetch(Element const*, int64_t, int, int) {}
 
   template <bool kCut, class Element>
-  CUTE_DEVICE void multiply(Stage const& stage, Element const* thin, int64_t ld, int columns,
+  CUTE_DEVICE void multiply(Large const& large, Element const* thin, int64_t ld, int columns,
                             int depth) {
     constexpr bool kMajorK = Config::kThinM ? Config::kMajorKA : Config::kMajorKB;
     CUTE_UNROLL
@@ -70,9 +67,9 @@ struct Sums {
           for (int i = 0; i < kRows; ++i) {
             Accumulator& sum = sums[(first + j) * kRows + i];
             if constexpr (Config::kThinM) {
-              multiply_add<Config>(sum, y, stage.large.element(i, e));
+              multiply_add<Config>(sum, y, large.element(i, e));
             } else {
-              multiply_add<Config>(sum, stage.large.element(i, e), y);
+              multiply_add<Config>(sum, large.element(i, e), y);
             }
           }
         }
@@ -103,8 +100,8 @@ struct Sums {
   }
 
   CUTE_DEVICE void store(Accumulator* shared, int lane) {
-    halve<kSums>(lane, 16);
-    halve<kSums / 2>(lane, 8);
+    halve<kSums>(lane, 2);
+    halve<kSums / 2>(lane, 1);
     CUTE_UNROLL
     for (int n = 0; n < kSums / 4; ++n) {
       int const sum = depth_lane(lane) * (kSums / 4) + n;
@@ -135,22 +132,14 @@ struct TensorSums {
   };
   static_assert(kRows % kEights == 0 && Large::kDepth % kDepth == 0 && extent<C>::value == 2 * kEights);
 
-  struct Stage {
-    Large large;
-    Thin thin;
-  };
-
+  Thin held;  // of the next block
   Accumulator sums[kRows / kEights][kColumns][2 * kEights];
 
-  static CUTE_DEVICE int row_lane(int lane) { return lane / 4; }
-  static CUTE_DEVICE int depth_lane(int lane) { return lane % 4; }
-  static CUTE_DEVICE int column_lane(int lane) { return lane / 4; }
+  static CUTE_DEVICE int column_lane(int lane) { return row_lane(lane); }
 
   template <bool kCut, class Element>
-  CUTE_DEVICE void fetch(Stage& stage, Element const* large, int64_t ld_large, int rows,
-                         Element const* thin, int64_t ld_thin, int columns, int depth) const {
-    stage.large.template load<kCut>(large, ld_large, rows, depth);
-    stage.thin.template load<kCut>(thin, ld_thin, columns, depth);
+  CUTE_DEVICE void fetch(Element const* thin, int64_t ld, int columns, int depth) {
+    held.template load<kCut>(thin, ld, columns, depth);
   }
 
   // Neighbouring k of the i-th row, from the e-th on; float32 as tf32, rounded to nearest.
@@ -166,7 +155,7 @@ struct TensorSums {
   }
 
   template <bool kCut, class Element>
-  CUTE_DEVICE void multiply(Stage const& stage, Element const*, int64_t, int, int) {
+  CUTE_DEVICE void multiply(Large const& large, Element const*, int64_t, int, int) {
     constexpr int kStep = sizeof(Word) / Large::kSize;
     CUTE_UNROLL
     for (int e = 0; e < Large::kDepth; e += kDepth) {
@@ -174,14 +163,14 @@ struct TensorSums {
       CUTE_UNROLL
       for (int j = 0; j < kColumns; ++j) {
         CUTE_UNROLL
-        for (int w = 0; w < kWords; ++w) b[j][w] = word(stage.thin, j, e + w * kStep);
+        for (int w = 0; w < kWords; ++w) b[j][w] = word(held, j, e + w * kStep);
       }
       CUTE_UNROLL
       for (int i = 0; i < kRows / kEights; ++i) {
         Word a[kEights * kWords];
         CUTE_UNROLL
         for (int r = 0; r < kEights * kWords; ++r) {
-          a[r] = word(stage.large, i * kEights + r % kEights, e + r / kEights * kStep);
+          a[r] = word(large, i * kEights + r % kEights, e + r / kEights * kStep);
         }
         CUTE_UNROLL
         for (int j = 0; j < kColumns; ++j) {
@@ -211,70 +200,89 @@ struct TensorSums {
 };
 
 template <class Config>
-using SumsOf = conditional_t<is_same_v<typename Config::Mma, void>, Sums<Config>, TensorSums<Config>>;
+using SumsOf = conditional_t<is_same_v<typename Config::Mma, void>, FmaSums<Config>, TensorSums<Config>>;
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
 template <class Config>
 CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
   using Accumulator = typename Config::Accumulator;
-  using Lane = SumsOf<Config>;
+  using Sums = SumsOf<Config>;
   using Large = typename Config::Large;
   using Thin = typename Config::Thin;
-  constexpr bool kThinM = Config::kThinM;
+  constexpr bool kThinM = Config::kThinM, kQueued = Config::kStages > 1;
   constexpr int kRows = 8 * Large::kRows, kColumns = Config::kColumns;
-  constexpr int kBlock = 4 * Large::kDepth, kTile = Config::kWarps * kBlock, kStages = Config::kStages;
+  constexpr int kBlock = 4 * Large::kDepth, kTile = Config::kWarps * kBlock;
   int const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  extern __shared__ __align__(128) char shared[];
 
   // From the lane's first element of the first tile on: what is left of each operand.
   int const first_row = blockIdx.x * kRows, rows = (kThinM ? gemm.n : gemm.m) - first_row;
   int const columns = kThinM ? gemm.m : gemm.n;
-  int const row = Large::row(Lane::row_lane(lane), 0), column = Thin::row(Lane::column_lane(lane), 0);
-  int const depth = warp * kBlock + Large::column(Lane::depth_lane(lane), 0);
+  int const row = Large::row(row_lane(lane), 0), column = Thin::row(Sums::column_lane(lane), 0);
+  int const depth = warp * kBlock + Large::column(depth_lane(lane), 0);
   auto const* large = kThinM ? gemm.b(first_row + row, depth) : gemm.a(first_row + row, depth);
   auto const* thin = kThinM ? gemm.a(column, depth) : gemm.b(column, depth);
   int64_t const ld_large = kThinM ? gemm.ldb : gemm.lda, ld_thin = kThinM ? gemm.lda : gemm.ldb;
   int64_t const large_step = kTile * (kThinM ? gemm.b_step() : gemm.a_step());
   int64_t const thin_step = kTile * (kThinM ? gemm.a_step() : gemm.b_step());
 
-  Lane sums = {};
+  // A lane's places in the warp's queue.
+  constexpr int kPlaces = Large::kVectors * Large::kPlaces;
+  uint32_t const queue =
+      cast_smem_ptr_to_uint(shared) + warp * Config::kStages * kPlaces + Large::place_of(lane);
+
+  Sums sums = {};
+  Large block;
   int const tiles = ceil_div(gemm.k, kTile);
-  auto const fetch = [&](auto cut, typename Lane::Stage& stage, int tile) {
-    sums.template fetch<decltype(cut)::value>(stage, large + tile * large_step, ld_large, rows - row,
-                                              thin + tile * thin_step, ld_thin, columns - column,
+  // The last tile, which alone may be cut, comes first: its way is hidden as that of any other.
+  auto const begin = [&](auto cut, int turn) {
+    constexpr bool kCut = decltype(cut)::value;
+    int const tile = kCut ? tiles - 1 : turn - 1;
+    auto const* const from = large + tile * large_step;
+    int const left = gemm.k - depth - tile * kTile;
+    if constexpr (kQueued) {
+      if (turn < tiles) {
+        Large::template copy<kCut>(queue + turn % Config::kStages * kPlaces, from, ld_large,
+                                   rows - row, left);
+      }
+      asm volatile("cp.async.commit_group;\n" ::);
+    } else if (turn < tiles) {
+      block.template load<kCut>(from, ld_large, rows - row, left);
+    }
+  };
+  auto const fetch = [&](auto cut, int tile) {
+    sums.template fetch<decltype(cut)::value>(thin + tile * thin_step, ld_thin, columns - column,
                                               gemm.k - depth - tile * kTile);
   };
-  auto const multiply = [&](auto cut, typename Lane::Stage const& stage, int tile) {
-    sums.template multiply<decltype(cut)::value>(stage, thin + tile * thin_step, ld_thin,
+  auto const multiply = [&](auto cut, int turn, int tile) {
+    if constexpr (kQueued) {
+      asm volatile("cp.async.wait_group %0;\n" ::"n"(Config::kStages - 2) : "memory");
+      block.take(queue + turn % Config::kStages * kPlaces);
+      begin(false_type{}, turn + Config::kStages - 1);
+    }
+    sums.template multiply<decltype(cut)::value>(block, thin + tile * thin_step, ld_thin,
                                                  columns - column, gemm.k - depth - tile * kTile);
+    if constexpr (!kQueued) begin(false_type{}, turn + 1);
+    if (turn + 1 < tiles) fetch(false_type{}, turn);
   };
   if (tiles > 0) {
-    // The last tile, which alone may be cut, comes first: its way is hidden as that of any other.
-    typename Lane::Stage stages[kStages];
-    fetch(true_type{}, stages[0], tiles - 1);
+    begin(true_type{}, 0);
     CUTE_UNROLL
-    for (int s = 1; s < kStages; ++s) {
-      if (s < tiles) fetch(false_type{}, stages[s], s - 1);
-    }
-    multiply(true_type{}, stages[0], tiles - 1);
-    if (kStages < tiles) fetch(false_type{}, stages[0], kStages - 1);
+    for (int turn = 1; turn < Config::kStages - 1; ++turn) begin(false_type{}, turn);
+    fetch(true_type{}, tiles - 1);
+    multiply(true_type{}, 0, tiles - 1);
     CUTE_NO_UNROLL
-    for (int turn = 1; turn < tiles; turn += kStages) {
-      CUTE_UNROLL
-      for (int s = 0; s < kStages; ++s) {
-        if (turn + s < tiles) {
-          auto& stage = stages[(s + 1) % kStages];
-          multiply(false_type{}, stage, turn + s - 1);
-          if (turn + s + kStages < tiles) fetch(false_type{}, stage, turn + s + kStages - 1);
-        }
-      }
-    }
+    for (int turn = 1; turn < tiles; ++turn) multiply(false_type{}, turn, turn - 1);
   }
 
-  // The sums of all warps, column by column, and from there to C along its unit stride.
-  extern __shared__ __align__(16) char shared[];
+  // The sums of all warps, column by column, where the queues were; and to C along its unit stride.
   auto* const partial = reinterpret_cast<Accumulator*>(shared);
   constexpr int kPartial = kColumns * Config::kPitch;
+  if (kQueued) {
+    asm volatile("cp.async.wait_all;\n" ::: "memory");
+    __syncthreads();
+  }
   sums.store(partial + warp * kPartial, lane);
   __syncthreads();
   constexpr bool kAlongRows = kThinM == bool(Config::kMajorNC);

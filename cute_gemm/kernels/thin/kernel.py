@@ -13,7 +13,7 @@ from cute_gemm.cute.atoms import MMA_ATOMS, mma_atoms
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import access_bytes, only, power_of_two, registers, with_options
-from cute_gemm.kernels.staging import by_last_tile, cut_vectors
+from cute_gemm.kernels.staging import by_last_tile, cut_vectors, stored
 from cute_gemm.kernels.thin.structure import (
     DEPTH_LANES,
     ROW_LANES,
@@ -39,8 +39,8 @@ MOST = 32
 _OTHERS = 48
 #: Registers of a thread that its sums may take.
 _SUMS = 128
-#: Vectors of a lane to have on their way.
-_AHEAD = 16
+#: Vectors of a lane to have on their way, and stages of them at most.
+_AHEAD, _STAGES = 16, 8
 
 
 class Thin(CompiledKernel):
@@ -57,7 +57,7 @@ class Thin(CompiledKernel):
     choices: ClassVar = {"thin": ("m", "n")}
     takes: ClassVar = {
         "warps": "1, 2, 4, 8, 16 or 32 warps that divide k",
-        "stages": "2 to 8 k-tiles on their way in registers",
+        "stages": "2 to 8 k-tiles in shared memory; 1: registers, for elements of 1 or 2 bytes",
     }
     paces: ClassVar = {
         kind: Pace(1.0, 40, 0.2)
@@ -66,7 +66,7 @@ class Thin(CompiledKernel):
 
     def pace(self, config: Config) -> Pace:
         """See :meth:`CompiledKernel.pace`."""
-        return super().pace(config)._replace(ahead=config.stages - 1)
+        return super().pace(config)._replace(ahead=max(1, config.stages - 1))
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
@@ -164,9 +164,10 @@ class Thin(CompiledKernel):
         # One tile across, and none of an empty C.
         across = min(1, (problem.m, problem.n)[config.index])
         grid = -(-(problem.m, problem.n)[1 - config.index] // rows) * across
-        sums = config.warps * config.columns * structure(config).pitch
-        smem = sums * DTYPES[DTYPES[config.dtype].accumulator].bytes
-        return Launch(grid, WARP * config.warps, smem, problem.l)
+        parts = structure(config)
+        sums = config.columns * parts.pitch * DTYPES[DTYPES[config.dtype].accumulator].bytes
+        queue = parts.stage * config.stages if config.stages > 1 else 0
+        return Launch(grid, WARP * config.warps, config.warps * max(sums, queue), problem.l)
 
     def accesses(
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
@@ -180,7 +181,10 @@ class Thin(CompiledKernel):
             matrix = straight(given, config.majors[index])
             load = _load(config, parts, matrix, large, 1 if large else ctas)
             loads = by_last_tile(load)
-            out += [*loads, *cut_vectors(loads[-1], f"{loads[-1].part}, cut vectors".lstrip(", "))]
+            cuts = cut_vectors(loads[-1], f"{loads[-1].part}, cut vectors".lstrip(", "))
+            out += [*loads, *cuts]
+            if large and config.stages > 1:
+                out += _queued(config, parts, loads, cuts, problem)
         C = straight(problem.C, config.majors[2])
         return (*out, *_results(config, parts, C, ctas * problem.l, reads_c))
 
@@ -238,8 +242,9 @@ def _blocks(
     """Rows and k of a lane, and warps, of each candidate."""
     size = problem.inputs.bytes
     vector = 16 // size
-    depth = vector if large.major == "K" else max(2, vector // 2 if size < 4 else vector)
-    depth = max(depth, 1 if columns * size >= 16 * MOST else 2)
+    depth = max(2, vector if large.major == "K" or size >= 4 else vector // 2)
+    if columns * size >= 16 * MOST:
+        depth = 1
     most = 8 if size < 8 else 4
     if large.major != "K":
         most = max(4, vector)
@@ -253,20 +258,19 @@ def _blocks(
 
 
 def _settled(config: Config, options: dict[str, Any]) -> Config:
-    """Return the config with the stages and CTAs that its registers have room for."""
-    if config.thin not in ("m", "n") or min(config.rows, config.depth, config.columns) < 1:
-        return config
+    """Return the config with the stages and CTAs that it has room for."""
     try:
-        vectors = len(structure(config).large.vectors[0])
-    except (ZeroDivisionError, ValueError):
+        _check(replace(config, stages=1, min_ctas=1))
+    except OptionError:
         return config
+    parts = structure(config)
     if "stages" not in options:
-        most = min(4, max(2, _AHEAD // max(1, vectors)))
-        config = replace(config, stages=most)
-        while config.stages > 2 and structure(config).held > 140:
-            config = replace(config, stages=config.stages - 1)
+        vectors = len(parts.large.vectors[0])
+        narrow = parts.large.width * DTYPES[config.dtype].bytes < 4
+        most = min(_STAGES, 1 + max(2, _AHEAD // vectors))
+        config = replace(config, stages=1 if narrow else most)
     if "min_ctas" not in options:
-        need = structure(config).held + _OTHERS
+        need = parts.held + _OTHERS
         fitting = (n for n in (4, 3, 2) if registers(WARP * config.warps, n) >= need)
         config = replace(config, min_ctas=next(fitting, 1))
     return config
@@ -278,8 +282,10 @@ def _check(config: Config) -> None:
         raise OptionError(f"option warps={config.warps}; expected 1, 2, 4, 8, 16 or 32")
     if not all(map(power_of_two, config.tile)):
         raise OptionError(f"option tile={config.tile}: each extent must be a power of two")
-    if not 2 <= config.stages <= 8:
-        raise OptionError(f"option stages={config.stages} is out of range; expected 2 to 8")
+    if not 1 <= config.stages <= _STAGES:
+        raise OptionError(
+            f"option stages={config.stages} is out of range; expected 1 to {_STAGES}"
+        )
     if config.min_ctas < 1:
         raise OptionError("option min_ctas must be 1 or more")
     size, atom = DTYPES[config.dtype].bytes, config.atom
@@ -299,13 +305,18 @@ def _check(config: Config) -> None:
             f"{least[0]} to {most[0]} along {'nm'[config.index]}, {least[1]} to {most[1]} along "
             f"{config.thin} and {least[2]} to {most[2]} along k"
         )
-    held = structure(config).held
-    room = registers(WARP * config.warps, config.min_ctas)
-    if held + _OTHERS > room:
+    parts = structure(config)
+    width = parts.large.width * size
+    if config.stages > 1 and width < 4:
         raise OptionError(
-            f"option tile={config.tile} with stages={config.stages} and min_ctas={config.min_ctas} "
-            f"takes {held + _OTHERS} registers of a thread, which has {room}; take a smaller tile "
-            "or fewer stages"
+            f"option stages={config.stages}: vectors of {width} bytes of the large operand cannot "
+            "wait in shared memory; expected stages=1"
+        )
+    need, room = parts.held + _OTHERS, registers(WARP * config.warps, config.min_ctas)
+    if need > room:
+        raise OptionError(
+            f"option tile={config.tile} with min_ctas={config.min_ctas} takes {need} registers of "
+            f"a thread, which has {room}; take a smaller tile or min_ctas"
         )
 
 
@@ -327,6 +338,7 @@ def _load(
         column = np.broadcast_to(column, (len(chunk), *column.shape)).reshape(-1, WARP)
     warp = np.arange(config.warps)[:, None, None] * DEPTH_LANES * config.depth
     lane = np.stack(np.broadcast_arrays(row, column + warp), axis=-1)
+    queued = large and config.stages > 1
     bits = 8 * part.width * DTYPES[matrix.dtype].bytes
     widest, limit = access_bytes(matrix, False)
     if bits < 8 * widest:
@@ -334,7 +346,7 @@ def _load(
     return GlobalAccess(
         operand=matrix.name,
         direction="load",
-        instruction="ld.global",
+        instruction="cp.async" if queued else "ld.global",
         bits=bits,
         matrix=matrix,
         tile=(rows, config.tile[2]),
@@ -343,7 +355,35 @@ def _load(
         sweeps=sweeps,
         limit=limit if bits < 128 else "",
         tail="full",
+        targets=_places(config, parts) if queued else None,
     )
+
+
+def _places(config: Config, parts: Structure) -> np.ndarray:
+    """Where in shared memory the vectors of a k-tile wait, warp by warp; int [requests, 32]."""
+    warp = np.arange(config.warps)[:, None, None] * config.stages * parts.stage
+    return (parts.places + warp).reshape(-1, WARP)
+
+
+def _queued(
+    config: Config,
+    parts: Structure,
+    loads: list[GlobalAccess],
+    cuts: list[GlobalAccess],
+    problem: GemmProblem,
+) -> list[SharedAccess]:
+    """The way of the large operand through shared memory: a lane takes what it copied."""
+    first = loads[0]
+    tiles = -(-problem.k // config.tile[2])
+    store = SharedAccess(
+        first.operand, "store", first.instruction, first.bits, _places(config, parts)
+    )
+    executions = -(-first.matrix.shape[0] // first.tile[0]) * problem.l * tiles
+    if not executions or not first.sweeps:
+        return []
+    read = replace(store, direction="load", instruction="ld.shared", executions=executions)
+    # What lies outside becomes 0 in every k-tile.
+    return [*(replace(one, zero_fill=True) for one in stored(store, loads, cuts)), read]
 
 
 def _results(

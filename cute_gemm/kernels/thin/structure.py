@@ -33,7 +33,7 @@ class Config:
     thin: str  #: ``"m"`` or ``"n"``: the mode of up to 32.
     tile: tuple[int, int, int]  #: (bM, bN, bK): of a CTA, all warps along k.
     warps: int  #: They divide k.
-    stages: int  #: k-tiles in registers, or on their way there.
+    stages: int  #: k-tiles in shared memory or on their way; 1: they go to registers.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
     dtype: str  #: Of A and B.
     compute: str
@@ -131,9 +131,11 @@ class Part:
 class Structure:
     """A config worked out: the lanes' parts, and the sums in shared memory.
 
-    ``row_lane``, ``depth_lane``: of each lane; ``column_lane``: of the thin operand. ``sums``:
-    where each sum that a lane stores is, int [stores, 32], column by column, ``pitch`` sums each;
-    ``held``: registers of a lane that its sums, its stages and what it multiplies take.
+    ``row_lane``, ``depth_lane``: of each lane; ``column_lane``: of the thin operand. ``places``:
+    bytes of shared memory, int [vectors, 32], at which the vectors of a warp's lanes wait in its
+    first stage, and ``stage`` those of a stage. ``sums``: where each sum that a lane stores is, int
+    [stores, 32], column by column, ``pitch`` sums each; ``held``: registers of a lane that its
+    sums and what it multiplies take.
     """
 
     large: Part
@@ -141,6 +143,8 @@ class Structure:
     row_lane: np.ndarray
     depth_lane: np.ndarray
     column_lane: np.ndarray
+    places: np.ndarray
+    stage: int
     pitch: int
     sums: np.ndarray
     held: int
@@ -167,7 +171,7 @@ def structure(config: Config) -> Structure:
     few = Part(held, lanes, own_run, depth, depth_run, own, thin_major)
 
     lane = np.arange(WARP)
-    row_lane, depth_lane = (lane // 4, lane % 4) if atom else (lane % 8, lane // 8)
+    row_lane, depth_lane = lane // 4, lane % 4
     column_lane = row_lane if atom else np.zeros(WARP, int)
     # Neighbouring lanes have neighbouring rows, and those along k other columns.
     pitch = ROW_LANES * rows + (4 if config.majors[2] == "MN"[1 - thin] else 1)
@@ -180,8 +184,18 @@ def structure(config: Config) -> Structure:
         row, column = large.row(row_lane, sums % rows), sums // rows
     accumulator = DTYPES[DTYPES[config.dtype].accumulator].bytes // 4
     registers = rows * columns * accumulator // (DEPTH_LANES if atom else 1)
-    stage = large.words(size) + (few.words(size) if atom else 0)
-    registers += config.stages * stage + (0 if atom else few.words(size))
+    vector = width * size
+    place = lane if large_major == "K" else lane // 8 * 8 + lane % 4 * 2 + lane // 4 % 2
+    vectors = len(large.vectors[0])
     return Structure(
-        large, few, row_lane, depth_lane, column_lane, pitch, column * pitch + row, registers
+        large=large,
+        thin=few,
+        row_lane=row_lane,
+        depth_lane=depth_lane,
+        column_lane=column_lane,
+        places=(np.arange(vectors)[:, None] * WARP + place) * vector,
+        stage=vectors * WARP * vector,
+        pitch=pitch,
+        sums=column * pitch + row,
+        held=registers + large.words(size) + few.words(size),
     )
