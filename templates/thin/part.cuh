@@ -83,10 +83,10 @@ struct Part {
     }
   }
 
-  // The lane's place among those of a warp's vectors. Two lanes whose vectors are neighbours in global
-  // memory are neighbours here, and each 8 lanes have all banks.
+  // The lane's place among those of a warp's vectors: what is a line of global memory stays one, and
+  // each 8 lanes have all banks.
   CUTE_HOST_DEVICE static constexpr int place_of(int lane) {
-    return (MajorK ? lane : lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2) * kBytes;
+    return (MajorK ? lane : lane % 4 * 8 + (lane / 4 ^ lane % 4 * 2)) * kBytes;
   }
 
   // Calls with number and address of each vector, and how many of its elements to read from there.

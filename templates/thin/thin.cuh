@@ -12,10 +12,12 @@
 //   kThinM               whether A is the thin operand (m up to 32), or B (n up to 32)
 //   Large, Thin          Part of a lane of each; Thin's k are dealt out as Large's are
 //   Mma                  CuTe's instruction, or void: FMA
-//   kColumns             columns that are kept: those of the thin operand, and more
+//   kColumns             columns of a CTA's tile
+//   kSkewed              whether CTAs begin at different k
 //   kWarps               warps that divide k
 //   kStages              blocks of a warp in shared memory; 1: in registers, where a vector is too
 //                        narrow for cp.async
+//   kThinQueued          whether the thin operand waits there too; else it is read a block ahead
 //   kPitch               sums from one column to the next in shared memory
 
 #pragma once
@@ -33,7 +35,7 @@ namespace cute_gemm {
 CUTE_DEVICE int row_lane(int lane) { return lane / 4; }
 CUTE_DEVICE int depth_lane(int lane) { return lane % 4; }
 
-// By FMA: each lane with all columns; the sums of the lanes along k are added at the end. The thin
+// By FMA: each lane with all columns of the tile; the sums of the lanes along k are added at the end. The thin
 // operand comes from L1 when it is needed, a few columns at a time.
 template <class Config>
 struct FmaSums {
@@ -217,34 +219,51 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
   extern __shared__ __align__(128) char shared[];
 
   // From the lane's first element of the first tile on: what is left of each operand.
-  int const first_row = blockIdx.x * kRows, rows = (kThinM ? gemm.n : gemm.m) - first_row;
-  int const columns = kThinM ? gemm.m : gemm.n;
+  int const across = ceil_div(kThinM ? gemm.m : gemm.n, kColumns);
+  int const first_row = blockIdx.x / across * kRows, first_column = blockIdx.x % across * kColumns;
+  int const rows = (kThinM ? gemm.n : gemm.m) - first_row;
+  int const columns = (kThinM ? gemm.m : gemm.n) - first_column;
   int const row = Large::row(row_lane(lane), 0), column = Thin::row(Sums::column_lane(lane), 0);
   int const depth = warp * kBlock + Large::column(depth_lane(lane), 0);
   auto const* large = kThinM ? gemm.b(first_row + row, depth) : gemm.a(first_row + row, depth);
-  auto const* thin = kThinM ? gemm.a(column, depth) : gemm.b(column, depth);
+  auto const* thin = kThinM ? gemm.a(first_column + column, depth)
+                             : gemm.b(first_column + column, depth);
   int64_t const ld_large = kThinM ? gemm.ldb : gemm.lda, ld_thin = kThinM ? gemm.lda : gemm.ldb;
   int64_t const large_step = kTile * (kThinM ? gemm.b_step() : gemm.a_step());
   int64_t const thin_step = kTile * (kThinM ? gemm.a_step() : gemm.b_step());
 
-  // A lane's places in the warp's queue.
-  constexpr int kPlaces = Large::kVectors * Large::kPlaces;
-  uint32_t const queue =
-      cast_smem_ptr_to_uint(shared) + warp * Config::kStages * kPlaces + Large::place_of(lane);
+  // A lane's places in the warp's queue: of the large operand and, behind them, of the thin one.
+  constexpr bool kThinQueued = Config::kThinQueued;
+  constexpr int kLargePlaces = Large::kVectors * Large::kPlaces;
+  constexpr int kPlaces = kLargePlaces + (kThinQueued ? Thin::kVectors * Thin::kPlaces : 0);
+  uint32_t const queue = cast_smem_ptr_to_uint(shared) + warp * Config::kStages * kPlaces;
+  uint32_t const large_queue = queue + Large::place_of(lane);
+  uint32_t const thin_queue = queue + kLargePlaces + Thin::place_of(lane);
 
   Sums sums = {};
   Large block;
   int const tiles = ceil_div(gemm.k, kTile);
-  // The last tile, which alone may be cut, comes first: its way is hidden as that of any other.
+  // The last tile, which alone may be cut, comes first: its way is hidden as that of any other. Where
+  // rows lie along k, CTAs go through the others from different places on, so that they do not all want
+  // the same channels of memory at a time; columns are best read by all CTAs together.
+  int const skew = Config::kSkewed && tiles > 1 ? blockIdx.x / across % (tiles - 1) : 0;
+  auto const tile_of = [&](int turn) {
+    int const tile = turn - 1 + skew;
+    return tile < tiles - 1 ? tile : tile - (tiles - 1);
+  };
   auto const begin = [&](auto cut, int turn) {
     constexpr bool kCut = decltype(cut)::value;
-    int const tile = kCut ? tiles - 1 : turn - 1;
+    int const tile = kCut ? tiles - 1 : tile_of(turn);
     auto const* const from = large + tile * large_step;
     int const left = gemm.k - depth - tile * kTile;
     if constexpr (kQueued) {
       if (turn < tiles) {
-        Large::template copy<kCut>(queue + turn % Config::kStages * kPlaces, from, ld_large,
-                                   rows - row, left);
+        int const stage = turn % Config::kStages * kPlaces;
+        Large::template copy<kCut>(large_queue + stage, from, ld_large, rows - row, left);
+        if constexpr (kThinQueued) {
+          Thin::template copy<kCut>(thin_queue + stage, thin + tile * thin_step, ld_thin,
+                                    columns - column, left);
+        }
       }
       asm volatile("cp.async.commit_group;\n" ::);
     } else if (turn < tiles) {
@@ -258,22 +277,24 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
   auto const multiply = [&](auto cut, int turn, int tile) {
     if constexpr (kQueued) {
       asm volatile("cp.async.wait_group %0;\n" ::"n"(Config::kStages - 2) : "memory");
-      block.take(queue + turn % Config::kStages * kPlaces);
+      int const stage = turn % Config::kStages * kPlaces;
+      block.take(large_queue + stage);
+      if constexpr (kThinQueued) sums.held.take(thin_queue + stage);
       begin(false_type{}, turn + Config::kStages - 1);
     }
     sums.template multiply<decltype(cut)::value>(block, thin + tile * thin_step, ld_thin,
                                                  columns - column, gemm.k - depth - tile * kTile);
     if constexpr (!kQueued) begin(false_type{}, turn + 1);
-    if (turn + 1 < tiles) fetch(false_type{}, turn);
+    if (!kThinQueued && turn + 1 < tiles) fetch(false_type{}, tile_of(turn + 1));
   };
   if (tiles > 0) {
     begin(true_type{}, 0);
     CUTE_UNROLL
     for (int turn = 1; turn < Config::kStages - 1; ++turn) begin(false_type{}, turn);
-    fetch(true_type{}, tiles - 1);
+    if (!kThinQueued) fetch(true_type{}, tiles - 1);
     multiply(true_type{}, 0, tiles - 1);
     CUTE_NO_UNROLL
-    for (int turn = 1; turn < tiles; ++turn) multiply(false_type{}, turn, turn - 1);
+    for (int turn = 1; turn < tiles; ++turn) multiply(false_type{}, turn, tile_of(turn));
   }
 
   // The sums of all warps, column by column, where the queues were; and to C along its unit stride.
@@ -294,7 +315,8 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
     Accumulator sum[1] = {from[0]};
     CUTE_UNROLL
     for (int w = 1; w < Config::kWarps; ++w) sum[0] += from[w * kPartial];
-    gemm.epilogue.template update<1>(kThinM ? gemm.c(c, first_row + r) : gemm.c(first_row + r, c), sum);
+    int const row = first_row + r, column = first_column + c;
+    gemm.epilogue.template update<1>(kThinM ? gemm.c(column, row) : gemm.c(row, column), sum);
   }
 }
 

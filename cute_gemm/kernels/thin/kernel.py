@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 #: The most that m or n may be.
 MOST = 32
 #: Registers of a thread beside its sums and stages: addresses, fragments.
-_OTHERS = 48
+_OTHERS = 56
 #: Registers of a thread that its sums may take.
 _SUMS = 128
 #: Vectors of a lane to have on their way, and stages of them at most.
 _AHEAD, _STAGES = 16, 8
+#: Bytes of shared memory that they take, unless two are more: what leaves room for another CTA.
+_QUEUE = 112 << 10
 
 
 class Thin(CompiledKernel):
@@ -84,8 +86,9 @@ class Thin(CompiledKernel):
             extents = {thin: extent for thin, extent in extents.items() if extent <= MOST}
         for thin, extent in extents.items():
             index = int(thin == "n")
-            columns = max(ROW_LANES if atom else 1, _columns(extent))
-            for rows, depth, warps in _blocks(problem, (A, B)[1 - index], bool(atom), columns):
+            for rows, columns, depth, warps in _blocks(
+                problem, (A, B)[1 - index], bool(atom), _columns(extent)
+            ):
                 tile = [ROW_LANES * rows, ROW_LANES * rows, DEPTH_LANES * depth * warps]
                 tile[index] = columns
                 config = Config(
@@ -124,11 +127,6 @@ class Thin(CompiledKernel):
                 "take kernel='auto'"
             )
         _check(config)
-        if extent > config.columns:
-            raise OptionError(
-                f"option tile={config.tile} keeps {config.columns} along {config.thin}, and "
-                f"{config.thin}={extent}; expected one tile"
-            )
         need, limit = self.launch(config, problem).smem, arch.shared_limit
         if need > limit:
             raise OptionError(
@@ -160,10 +158,7 @@ class Thin(CompiledKernel):
 
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
         """See :meth:`CompiledKernel.launch`."""
-        rows = config.tile[1 - config.index]
-        # One tile across, and none of an empty C.
-        across = min(1, (problem.m, problem.n)[config.index])
-        grid = -(-(problem.m, problem.n)[1 - config.index] // rows) * across
+        grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         parts = structure(config)
         sums = config.columns * parts.pitch * DTYPES[DTYPES[config.dtype].accumulator].bytes
         queue = parts.stage * config.stages if config.stages > 1 else 0
@@ -179,12 +174,13 @@ class Thin(CompiledKernel):
         for index, given in enumerate((problem.A, problem.B)):
             large = index != thin
             matrix = straight(given, config.majors[index])
-            load = _load(config, parts, matrix, large, 1 if large else ctas)
+            other = 1 - index
+            sweeps = -(-(problem.m, problem.n)[other] // config.tile[other])
+            load = _load(config, parts, matrix, large, sweeps)
             loads = by_last_tile(load)
             cuts = cut_vectors(loads[-1], f"{loads[-1].part}, cut vectors".lstrip(", "))
             out += [*loads, *cuts]
-            if large and config.stages > 1:
-                out += _queued(config, parts, loads, cuts, problem)
+            out += _queued(loads, cuts, ctas * problem.l * -(-problem.k // config.tile[2]))
         C = straight(problem.C, config.majors[2])
         return (*out, *_results(config, parts, C, ctas * problem.l, reads_c))
 
@@ -237,24 +233,28 @@ def _columns(extent: int) -> int:
 
 
 def _blocks(
-    problem: GemmProblem, large: Matrix, tensor: bool, columns: int
-) -> Iterator[tuple[int, int, int]]:
-    """Rows and k of a lane, and warps, of each candidate."""
+    problem: GemmProblem, large: Matrix, tensor: bool, kept: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Rows of a lane, columns, k of a lane and warps of each candidate.
+
+    A lane has two vectors of a row, which with those of its neighbours are a line; or as many rows
+    as a vector has, which with its neighbours' are one.
+    """
     size = problem.inputs.bytes
     vector = 16 // size
-    depth = max(2, vector if large.major == "K" or size >= 4 else vector // 2)
-    if columns * size >= 16 * MOST:
-        depth = 1
-    most = 8 if size < 8 else 4
-    if large.major != "K":
-        most = max(4, vector)
-    room = _SUMS * 4 // max(1, columns * DTYPES[problem.inputs.accumulator].bytes)
-    most = most if tensor else min(most, room)
-    least = 2 if tensor else max(1, 4 // columns)
-    for warps in (8, 2):
-        for rows in (most, most // 2, most // 4):
-            if rows >= least:
-                yield rows, depth, warps
+    depth = 2 * vector if large.major == "K" else max(4, min(8, vector))
+    rows = (4, 8, 2) if large.major == "K" else (max(2, vector), max(2, vector // 2), 2 * vector)
+    if tensor:
+        for each in rows:
+            yield each, max(ROW_LANES, kept), depth, 8
+        return
+    sums = DTYPES[problem.inputs.accumulator].bytes // 4
+    for columns in dict.fromkeys(min(max(1, kept), most) for most in (4, 8, 16, 32)):
+        if 4 * columns < kept:
+            continue
+        for each in (8, 4, 2):
+            if columns * each >= DEPTH_LANES and columns * each * sums <= _SUMS:
+                yield each, columns, max(1, depth // (1 if columns < 8 else 2)), 8
 
 
 def _settled(config: Config, options: dict[str, Any]) -> Config:
@@ -263,11 +263,12 @@ def _settled(config: Config, options: dict[str, Any]) -> Config:
         _check(replace(config, stages=1, min_ctas=1))
     except OptionError:
         return config
-    parts = structure(config)
+    parts = structure(replace(config, stages=2))
     if "stages" not in options:
         vectors = len(parts.large.vectors[0])
         narrow = parts.large.width * DTYPES[config.dtype].bytes < 4
-        most = min(_STAGES, 1 + max(2, _AHEAD // vectors))
+        room = _QUEUE // (config.warps * parts.stage)
+        most = min(_STAGES, 1 + max(2, _AHEAD // vectors), max(2, room))
         config = replace(config, stages=1 if narrow else most)
     if "min_ctas" not in options:
         need = parts.held + _OTHERS
@@ -297,7 +298,7 @@ def _check(config: Config) -> None:
         least[0] = ROW_LANES * DEPTH_LANES // config.columns
     extents = (config.tile[1 - config.index], config.columns, config.tile[2])
     # complex128 takes whatever registers there are: its sums leave none for a second k.
-    deepest = 1 if size == 16 and config.columns * config.rows >= MOST else max(4, 32 // size)
+    deepest = 1 if size == 16 and config.columns * config.rows >= MOST else max(4, 64 // size)
     most = (256, MOST, DEPTH_LANES * config.warps * deepest)
     if any(not a <= x <= z for a, x, z in zip(least, extents, most, strict=True)):
         raise OptionError(
@@ -338,7 +339,7 @@ def _load(
         column = np.broadcast_to(column, (len(chunk), *column.shape)).reshape(-1, WARP)
     warp = np.arange(config.warps)[:, None, None] * DEPTH_LANES * config.depth
     lane = np.stack(np.broadcast_arrays(row, column + warp), axis=-1)
-    queued = large and config.stages > 1
+    queued = parts.queued[not large]
     bits = 8 * part.width * DTYPES[matrix.dtype].bytes
     widest, limit = access_bytes(matrix, False)
     if bits < 8 * widest:
@@ -355,32 +356,24 @@ def _load(
         sweeps=sweeps,
         limit=limit if bits < 128 else "",
         tail="full",
-        targets=_places(config, parts) if queued else None,
+        targets=_places(config, parts, large) if queued else None,
     )
 
 
-def _places(config: Config, parts: Structure) -> np.ndarray:
+def _places(config: Config, parts: Structure, large: bool) -> np.ndarray:
     """Where in shared memory the vectors of a k-tile wait, warp by warp; int [requests, 32]."""
     warp = np.arange(config.warps)[:, None, None] * config.stages * parts.stage
-    return (parts.places + warp).reshape(-1, WARP)
+    return (parts.places[not large] + warp).reshape(-1, WARP)
 
 
 def _queued(
-    config: Config,
-    parts: Structure,
-    loads: list[GlobalAccess],
-    cuts: list[GlobalAccess],
-    problem: GemmProblem,
+    loads: list[GlobalAccess], cuts: list[GlobalAccess], executions: int
 ) -> list[SharedAccess]:
-    """The way of the large operand through shared memory: a lane takes what it copied."""
+    """The way of an operand through shared memory: a lane takes what it copied."""
     first = loads[0]
-    tiles = -(-problem.k // config.tile[2])
-    store = SharedAccess(
-        first.operand, "store", first.instruction, first.bits, _places(config, parts)
-    )
-    executions = -(-first.matrix.shape[0] // first.tile[0]) * problem.l * tiles
-    if not executions or not first.sweeps:
+    if first.targets is None or not executions:
         return []
+    store = SharedAccess(first.operand, "store", first.instruction, first.bits, first.targets)
     read = replace(store, direction="load", instruction="ld.shared", executions=executions)
     # What lies outside becomes 0 in every k-tile.
     return [*(replace(one, zero_fill=True) for one in stored(store, loads, cuts)), read]

@@ -67,7 +67,7 @@ class Config:
 
     @property
     def columns(self) -> int:
-        """Columns that are kept: of the thin operand, and more."""
+        """Columns of a tile."""
         return self.tile[self.index]
 
     @property
@@ -120,6 +120,13 @@ class Part:
         """Registers that it takes, of elements of ``size`` bytes."""
         return len(self.vectors[0]) * max(1, self.width * size // 4)
 
+    def places(self, size: int) -> np.ndarray:
+        """Where each lane's vectors wait, in bytes of shared memory; int [vectors, 32]."""
+        lane = np.arange(WARP)
+        if self.major != "K":
+            lane = lane % 4 * 8 + (lane // 4 ^ lane % 4 * 2)
+        return (np.arange(len(self.vectors[0]))[:, None] * WARP + lane) * self.width * size
+
     def cpp(self) -> str:
         """Return the C++ type."""
         numbers = (self.rows, self.lanes, self.run, self.depth, self.depth_run, self.width)
@@ -131,9 +138,10 @@ class Part:
 class Structure:
     """A config worked out: the lanes' parts, and the sums in shared memory.
 
-    ``row_lane``, ``depth_lane``: of each lane; ``column_lane``: of the thin operand. ``places``:
-    bytes of shared memory, int [vectors, 32], at which the vectors of a warp's lanes wait in its
-    first stage, and ``stage`` those of a stage. ``sums``: where each sum that a lane stores is, int
+    ``row_lane``, ``depth_lane``: of each lane; ``column_lane``: of the thin operand. ``queued``:
+    whether the large and whether the thin operand wait in shared memory; ``places``: the bytes
+    there, int [vectors, 32] of each, at which the vectors of a warp's lanes wait in its first
+    stage, and ``stage`` those of a stage. ``sums``: where each sum that a lane stores is, int
     [stores, 32], column by column, ``pitch`` sums each; ``held``: registers of a lane that its
     sums and what it multiplies take.
     """
@@ -143,7 +151,8 @@ class Structure:
     row_lane: np.ndarray
     depth_lane: np.ndarray
     column_lane: np.ndarray
-    places: np.ndarray
+    queued: tuple[bool, bool]
+    places: tuple[np.ndarray, np.ndarray]
     stage: int
     pitch: int
     sums: np.ndarray
@@ -184,17 +193,17 @@ def structure(config: Config) -> Structure:
         row, column = large.row(row_lane, sums % rows), sums // rows
     accumulator = DTYPES[DTYPES[config.dtype].accumulator].bytes // 4
     registers = rows * columns * accumulator // (DEPTH_LANES if atom else 1)
-    vector = width * size
-    place = lane if large_major == "K" else lane // 8 * 8 + lane % 4 * 2 + lane // 4 % 2
-    vectors = len(large.vectors[0])
+    queued = config.stages > 1, config.stages > 1 and atom is not None and own * size >= 4
+    places = large.places(size), few.places(size) + large.words(size) * 4 * WARP
     return Structure(
         large=large,
         thin=few,
         row_lane=row_lane,
         depth_lane=depth_lane,
         column_lane=column_lane,
-        places=(np.arange(vectors)[:, None] * WARP + place) * vector,
-        stage=vectors * WARP * vector,
+        queued=queued,
+        places=places,
+        stage=4 * WARP * (large.words(size) + queued[1] * few.words(size)),
         pitch=pitch,
         sums=column * pitch + row,
         held=registers + large.words(size) + few.words(size),

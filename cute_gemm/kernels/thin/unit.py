@@ -28,6 +28,7 @@ struct Config {
   using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b}, kThinM = ${thin_m} };
+  enum : bool { kThinQueued = ${thin_queued}, kSkewed = ${skewed} };
   enum : int { kColumns = ${columns}, kWarps = ${warps}, kStages = ${stages}, kPitch = ${pitch} };
 
   using Tile = ${tile};  // (bM,bN,bK)
@@ -56,6 +57,8 @@ class EmitThin(Emitter):
             "conj_a": cpp_bool(config.conj[0]),
             "conj_b": cpp_bool(config.conj[1]),
             "thin_m": cpp_bool(config.thin == "m"),
+            "skewed": cpp_bool(parts.large.major == "K"),
+            "thin_queued": cpp_bool(parts.queued[1]),
             "columns": str(config.columns),
             "warps": str(config.warps),
             "stages": str(config.stages),
