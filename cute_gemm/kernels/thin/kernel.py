@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
-from cute_gemm.cute.atoms import MMA_ATOMS, mma_atoms
+from cute_gemm.cute.atoms import mma_atoms
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import access_bytes, only, power_of_two, registers, with_options
@@ -19,7 +19,6 @@ from cute_gemm.kernels.thin.structure import (
     ROW_LANES,
     WARP,
     Config,
-    Part,
     Structure,
     structure,
 )
@@ -41,8 +40,8 @@ _OTHERS = 56
 _SUMS = 128
 #: Vectors of a lane to have on their way, and stages of them at most.
 _AHEAD, _STAGES = 16, 8
-#: Bytes of shared memory that they take, unless two are more: what leaves room for another CTA.
-_QUEUE = 112 << 10
+#: Rows of the large operand that make CTAs of four warps for each multiprocessor of a large GPU.
+_MANY = 6144
 
 
 class Thin(CompiledKernel):
@@ -62,8 +61,12 @@ class Thin(CompiledKernel):
         "stages": "2 to 8 k-tiles in shared memory; 1: registers, for elements of 1 or 2 bytes",
     }
     paces: ClassVar = {
-        kind: Pace(1.0, 40, 0.2)
-        for kind in ("half", "tf32", "float32", "float64", "complex", "int8")
+        "half": Pace(1.0, 40, 0.2),
+        "tf32": Pace(1.0, 40, 0.2),
+        "int8": Pace(1.0, 40, 0.2),
+        "float64": Pace(1.0, 40, 0.2),
+        "float32": Pace(1.5, 40, 0.2),
+        "complex": Pace(2.5, 40, 0.2),
     }
 
     def pace(self, config: Config) -> Pace:
@@ -74,42 +77,54 @@ class Thin(CompiledKernel):
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
         """See :meth:`CompiledKernel.candidates`."""
-        element = problem.inputs
-        tag = factor(element.name, problem.compute).tag
-        atoms = () if element.is_complex else mma_atoms(tag, tag)
-        atom = next((one for one in atoms if one.threads == WARP and one.minimum_cc <= arch.cc), None)
-        A, B, C = (straight(x) for x in (problem.A, problem.B, problem.C))
         extents = {"m": problem.m, "n": problem.n}
         if "thin" in options:
             extents = {options["thin"]: extents.get(options["thin"], 0)}
         elif min(extents.values()) <= MOST:
             extents = {thin: extent for thin, extent in extents.items() if extent <= MOST}
         for thin, extent in extents.items():
-            index = int(thin == "n")
-            for rows, columns, depth, warps in _blocks(
-                problem, (A, B)[1 - index], bool(atom), _columns(extent)
-            ):
-                tile = [ROW_LANES * rows, ROW_LANES * rows, DEPTH_LANES * depth * warps]
-                tile[index] = columns
-                config = Config(
-                    thin=thin,
-                    tile=(tile[0], tile[1], tile[2]),
-                    warps=warps,
-                    stages=2,
-                    min_ctas=1,
-                    dtype=element.name,
-                    compute=problem.compute,
-                    out_dtype=problem.C.dtype,
-                    mma=atom.name if atom else "",
-                    majors=(A.major, B.major, C.major),
-                    conj=(A.conj, B.conj),
-                    bytes=(
-                        access_bytes(A, False)[0],
-                        access_bytes(B, False)[0],
-                        DTYPES[problem.C.dtype].bytes,
-                    ),
-                )
-                yield _settled(with_options(config, options), options)
+            found = list(self._of(thin, extent, problem, arch, options))
+            # Of those in order of preference the first that fits, where any fills the GPU.
+            many = _many(problem)[thin == "m"] and "tile" not in options
+            fitting = [config for config in found if not _refusal(config)]
+            yield from fitting[:1] if many and fitting else found
+
+    def _of(
+        self, thin: str, extent: int, problem: GemmProblem, arch: Arch, options: dict[str, Any]
+    ) -> Iterator[Config]:
+        """Yield the configs by which this mode is the thin one."""
+        element, index = problem.inputs, int(thin == "n")
+        tag = factor(element.name, problem.compute).tag
+        atoms = () if element.is_complex else mma_atoms(tag, tag)
+        atom = next(
+            (one for one in atoms if one.threads == WARP and one.minimum_cc <= arch.cc), None
+        )
+        A, B, C = (straight(x) for x in (problem.A, problem.B, problem.C))
+        for rows, columns, depth, warps in _blocks(
+            element.bytes, (A, B)[1 - index].major, atom is not None, _columns(extent),
+            _many(problem)[1 - index],
+        ):  # fmt: skip
+            tile = [ROW_LANES * rows, ROW_LANES * rows, DEPTH_LANES * depth * warps]
+            tile[index] = columns
+            config = Config(
+                thin=thin,
+                tile=(tile[0], tile[1], tile[2]),
+                warps=warps,
+                stages=2,
+                min_ctas=1,
+                dtype=element.name,
+                compute=problem.compute,
+                out_dtype=problem.C.dtype,
+                mma=atom.name if atom else "",
+                majors=(A.major, B.major, C.major),
+                conj=(A.conj, B.conj),
+                bytes=(
+                    access_bytes(A, False)[0],
+                    access_bytes(B, False)[0],
+                    DTYPES[problem.C.dtype].bytes,
+                ),
+            )
+            yield _settled(with_options(config, options), options, arch.shared_limit)
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
         """See :meth:`CompiledKernel.check`."""
@@ -118,8 +133,6 @@ class Thin(CompiledKernel):
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
                 f"32-bit integers and takes extents up to 2**31 - 1 - {max(config.tile)}"
             )
-        if config.thin not in self.choices["thin"]:
-            raise OptionError(f"option thin={config.thin!r} is unknown; expected m or n")
         extent = (problem.m, problem.n)[config.index]
         if extent > MOST:
             raise UnsupportedError(
@@ -135,9 +148,9 @@ class Thin(CompiledKernel):
             )
 
     def traits(self, problem: GemmProblem) -> Any:
-        """See :meth:`CompiledKernel.traits`: the columns to keep, and which operand is a vector."""
+        """See :meth:`CompiledKernel.traits`: columns, rows, and which operand is a vector."""
         vectors = (straight(x).major for x in (problem.A, problem.B, problem.C))
-        return (_columns(problem.m), _columns(problem.n), *vectors)
+        return (_columns(problem.m), _columns(problem.n), *_many(problem), *vectors)
 
     def of_operand(self, config: Config, name: str) -> Config:
         """See :meth:`CompiledKernel.of_operand`: k is dealt out by the vectors of both."""
@@ -232,44 +245,55 @@ def _columns(extent: int) -> int:
     return 0 if extent > MOST else 1 << max(0, extent - 1).bit_length()
 
 
+def _many(problem: GemmProblem) -> tuple[bool, bool]:
+    """Return whether M and N are rows of so many CTAs that each needs little on its way."""
+    return problem.m * problem.l >= _MANY, problem.n * problem.l >= _MANY
+
+
 def _blocks(
-    problem: GemmProblem, large: Matrix, tensor: bool, kept: int
+    size: int, major: str, tensor: bool, kept: int, many: bool
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Rows of a lane, columns, k of a lane and warps of each candidate.
+    """Rows of a lane, columns, k of a lane and warps of each candidate, as timed on an H200.
 
-    A lane has two vectors of a row, which with those of its neighbours are a line; or as many rows
-    as a vector has, which with its neighbours' are one.
+    ``size``: bytes of an element; ``kept``: columns; ``many``: whether the large operand, of this
+    ``major``, has rows for many CTAs. Where it has not, each has more on its way.
     """
-    size = problem.inputs.bytes
     vector = 16 // size
-    depth = 2 * vector if large.major == "K" else max(4, min(8, vector))
-    rows = (4, 8, 2) if large.major == "K" else (max(2, vector), max(2, vector // 2), 2 * vector)
+    # With its neighbours' a lane's vectors along k are a line, or two halves of one.
+    line = vector * (2 if size > 1 else 1)
     if tensor:
-        for each in rows:
-            yield each, max(ROW_LANES, kept), depth, 8
+        kept = max(ROW_LANES, kept)
+        if major == "K" and many:
+            yield from ((8, kept, line, 4), (4, kept, line, 4)) if kept > 16 else ()
+            yield 4, kept, vector, 4
+        elif major == "K":
+            yield from ((rows, kept, line, 8) for rows in (4, 2))
+        else:
+            rows = min(8, 2 * vector)
+            yield rows, kept, max(4, min(8, vector)), 8
+            yield max(2, rows // 2), kept, max(4, vector // 2), 8
+        yield 2, kept, max(4, vector), 4
         return
-    sums = DTYPES[problem.inputs.accumulator].bytes // 4
-    for columns in dict.fromkeys(min(max(1, kept), most) for most in (4, 8, 16, 32)):
-        if 4 * columns < kept:
-            continue
-        for each in (8, 4, 2):
-            if columns * each >= DEPTH_LANES and columns * each * sums <= _SUMS:
-                yield each, columns, max(1, depth // (1 if columns < 8 else 2)), 8
+    # More columns would want more of the thin operand than L1 gives: the large one is read again,
+    # from L2.
+    columns = min(max(1, kept), 8 if major == "K" else 4)
+    depth = max(4, vector) if columns <= 4 else vector
+    for rows in (8, 4, 2) if size == 4 else (4, 2):
+        if rows * columns >= DEPTH_LANES:
+            yield rows, columns, depth, 8
 
 
-def _settled(config: Config, options: dict[str, Any]) -> Config:
+def _settled(config: Config, options: dict[str, Any], limit: int) -> Config:
     """Return the config with the stages and CTAs that it has room for."""
-    try:
-        _check(replace(config, stages=1, min_ctas=1))
-    except OptionError:
+    if _refusal(replace(config, stages=1, min_ctas=1)):
         return config
     parts = structure(replace(config, stages=2))
     if "stages" not in options:
-        vectors = len(parts.large.vectors[0])
+        stages = max(3, min(_STAGES, 1 + _AHEAD // len(parts.large.vectors[0])))
+        while stages > 2 and stages * parts.stage * config.warps > limit:
+            stages -= 1
         narrow = parts.large.width * DTYPES[config.dtype].bytes < 4
-        room = _QUEUE // (config.warps * parts.stage)
-        most = min(_STAGES, 1 + max(2, _AHEAD // vectors), max(2, room))
-        config = replace(config, stages=1 if narrow else most)
+        config = replace(config, stages=1 if narrow else stages)
     if "min_ctas" not in options:
         need = parts.held + _OTHERS
         fitting = (n for n in (4, 3, 2) if registers(WARP * config.warps, n) >= need)
@@ -277,16 +301,25 @@ def _settled(config: Config, options: dict[str, Any]) -> Config:
     return config
 
 
+def _refusal(config: Config) -> str:
+    """Return the first legality rule that a config breaks, or ``""``."""
+    try:
+        _check(config)
+    except OptionError as error:
+        return str(error)
+    return ""
+
+
 def _check(config: Config) -> None:
     """Every legality rule of a config; the first that is broken is named."""
+    if config.thin not in ("m", "n"):
+        raise OptionError(f"option thin={config.thin!r} is unknown; expected m or n")
     if not power_of_two(config.warps) or config.warps > 32:
         raise OptionError(f"option warps={config.warps}; expected 1, 2, 4, 8, 16 or 32")
     if not all(map(power_of_two, config.tile)):
         raise OptionError(f"option tile={config.tile}: each extent must be a power of two")
     if not 1 <= config.stages <= _STAGES:
-        raise OptionError(
-            f"option stages={config.stages} is out of range; expected 1 to {_STAGES}"
-        )
+        raise OptionError(f"option stages={config.stages} is out of range; expected 1 to {_STAGES}")
     if config.min_ctas < 1:
         raise OptionError("option min_ctas must be 1 or more")
     size, atom = DTYPES[config.dtype].bytes, config.atom
@@ -379,9 +412,7 @@ def _queued(
     return [*(replace(one, zero_fill=True) for one in stored(store, loads, cuts)), read]
 
 
-def _results(
-    config: Config, parts: Structure, C: Matrix, ctas: int, reads_c: bool
-) -> list[Access]:
+def _results(config: Config, parts: Structure, C: Matrix, ctas: int, reads_c: bool) -> list[Access]:
     """The sums of all warps through shared memory, and their way to C."""
     size = DTYPES[DTYPES[config.dtype].accumulator].bytes
     rows, columns = ROW_LANES * config.rows, config.columns

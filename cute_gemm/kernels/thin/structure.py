@@ -166,7 +166,11 @@ def structure(config: Config) -> Structure:
     thin, rows, depth, columns = config.index, config.rows, config.depth, config.columns
     wide = [max(1, width // size) for width in config.bytes[:2]]
     large_major, thin_major = config.majors[1 - thin], config.majors[thin]
-    held = columns // ROW_LANES if atom else max(1, min(columns, _CHUNK * 16 // (depth * size * max(1, size // 8))))
+    held = (
+        columns // ROW_LANES
+        if atom
+        else max(1, min(columns, _CHUNK * 16 // (depth * size * max(1, size // 8))))
+    )
     if large_major == "K":
         width = depth_run = min(wide[1 - thin], depth)
         run = 1
