@@ -27,8 +27,8 @@ KERNELS = {
     "double_buffered": ("cute_gemm.kernels.simt.ladder", "DoubleBuffered"),
     "tensor_core": ("cute_gemm.kernels.sm80.tensor_core", "TensorCore"),
     "sm80_pipeline": ("cute_gemm.kernels.sm80.pipeline", "Sm80Pipeline"),
-    "thin": ("cute_gemm.kernels.thin.kernel", "Thin"),
     "cutlass_universal": ("cute_gemm.kernels.cutlass.universal", "CutlassUniversal"),
+    "thin": ("cute_gemm.kernels.thin.kernel", "Thin"),
     "cublas": ("cute_gemm.kernels.library.kernel", "CublasLibrary"),
 }
 

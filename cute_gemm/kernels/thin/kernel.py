@@ -12,7 +12,7 @@ from cute_gemm.access import Access, GlobalAccess, Partition, SharedAccess, Shar
 from cute_gemm.cute.atoms import mma_atoms
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
-from cute_gemm.kernels.options import access_bytes, only, power_of_two, registers, with_options
+from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
 from cute_gemm.kernels.staging import by_last_tile, cut_vectors, stored
 from cute_gemm.kernels.thin.structure import (
     DEPTH_LANES,
@@ -124,7 +124,11 @@ class Thin(CompiledKernel):
                     DTYPES[problem.C.dtype].bytes,
                 ),
             )
-            yield _settled(with_options(config, options), options, arch.shared_limit)
+            config = with_options(config, options)
+            if "tile" not in options:
+                tile[2] = DEPTH_LANES * depth * max(1, config.warps)
+                config = replace(config, tile=(tile[0], tile[1], tile[2]))
+            yield _settled(config, options, arch.shared_limit)
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
         """See :meth:`CompiledKernel.check`."""
@@ -152,9 +156,22 @@ class Thin(CompiledKernel):
         vectors = (straight(x).major for x in (problem.A, problem.B, problem.C))
         return (_columns(problem.m), _columns(problem.n), *_many(problem), *vectors)
 
+    def shapes(self, extent: int) -> Iterator[tuple[int, int]]:
+        """See :meth:`Kernel.shapes`: all columns that are kept, of few rows and of many."""
+        for columns in (1, 2, 4, 8, 16, MOST):
+            for rows in (extent, extent + 2 * _MANY):
+                yield from ((columns, rows), (rows, columns))
+
     def of_operand(self, config: Config, name: str) -> Config:
-        """See :meth:`CompiledKernel.of_operand`: k is dealt out by the vectors of both."""
-        return replace(config, bytes=only(config.bytes, name)) if name == "C" else config
+        """See :meth:`CompiledKernel.of_operand`.
+
+        k is dealt out by the vectors of both; sums lie by the rows of operands that are MN-major.
+        """
+        if name != "C":
+            return config
+        a, b, c = config.bytes
+        majors = config.majors
+        return replace(config, bytes=(a * (majors[0] == "MN"), b * (majors[1] == "MN"), c))
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""
