@@ -173,7 +173,7 @@ def test_a_shared_operand_of_a_batch():
 
 @pytest.mark.parametrize("name", sorted({
     cg.plan("TN", m=4, n=64, k=64, dtype=type.partition("/")[0],
-            compute=type.partition("/")[2] or None, arch=arch, kernel="thin").config.mma
+            compute=type.partition("/")[2] or None, arch=arch, kernel="thin", backend="cpu").config.mma
     for type, arch in product(TYPES, ("sm_80", "sm_90a"))
 } - {""}))  # fmt: skip
 def test_registers_of_fragments_are_words_of_k_by_eights_of_rows(name):

@@ -148,13 +148,13 @@ def _chosen_from(
     return list(found.values())
 
 
-def _sizes(op: str, kernel: str) -> Iterator[dict[str, int]]:
+def _sizes(op: str, kernel: str) -> Iterator[dict[str, Any]]:
     """Yield extents and leading dimensions of problems that have all configs between them."""
     names = select.CONTENDERS if kernel == "auto" else (kernel,)
     for extent in (_ALIGNED, _BY_ELEMENT):
         shapes = (pair for name in names for pair in registry.get(name).shapes(extent))
         for m, n in dict.fromkeys(shapes):
-            sizes = {"m": m, "n": n, "k": extent}
+            sizes: dict[str, Any] = {"m": m, "n": n, "k": extent}
             if 1 in (m, n):  # a vector whose elements lie together, and one whose elements do not
                 yield sizes
             lda = max(extent, m if op[:1] in "Nn" else extent)

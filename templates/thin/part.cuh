@@ -16,8 +16,8 @@ CUTE_DEVICE void read_words(uint32_t* words, void const* from) {
     uint4 const read = *static_cast<uint4 const*>(from);
     words[0] = read.x, words[1] = read.y, words[2] = read.z, words[3] = read.w;
   } else if constexpr (kBytes == 8) {
-    uint2 const read = *static_cast<uint2 const*>(from);
-    words[0] = read.x, words[1] = read.y;
+    uint64_t const read = *static_cast<uint64_t const*>(from);  // the halves of a uint2 may go apart
+    words[0] = uint32_t(read), words[1] = uint32_t(read >> 32);
   } else {
     words[0] = *static_cast<cute::uint_bit_t<8 * kBytes> const*>(from);
   }

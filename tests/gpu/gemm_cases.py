@@ -397,9 +397,8 @@ def thin_cases() -> Iterator[Case]:
                 kind = (narrow, wide)[number % 2]
                 base = kind("thin", name, op, None, "FC"[number // 2 % 2])
                 k = SIZES[number % len(SIZES)]
-                m, n = (
-                    (t, SIZES[-1 - number % 5]) if number // 3 % 2 else (SIZES[-number % 5 - 1], t)
-                )
+                rows = SIZES[-1 - number % 5]
+                m, n = (t, rows) if number // 3 % 2 else (rows, t)
                 case = replace(base, m=m, n=n, k=k, padded=number % 5 > 1)
                 yield case if number % 7 else replace(case, l=3, shared=("", "A", "B")[number % 3])
                 if element < 4 and number % 3 == 0:
