@@ -16,8 +16,8 @@ CUTE_DEVICE void read_words(uint32_t* words, void const* from) {
     uint4 const read = *static_cast<uint4 const*>(from);
     words[0] = read.x, words[1] = read.y, words[2] = read.z, words[3] = read.w;
   } else if constexpr (kBytes == 8) {
-    uint64_t const read = *static_cast<uint64_t const*>(from);  // the halves of a uint2 may go apart
-    words[0] = uint32_t(read), words[1] = uint32_t(read >> 32);
+    uint2 const read = *static_cast<uint2 const*>(from);
+    words[0] = read.x, words[1] = read.y;
   } else {
     words[0] = *static_cast<cute::uint_bit_t<8 * kBytes> const*>(from);
   }
@@ -72,7 +72,9 @@ struct Part {
   CUTE_DEVICE static void copy(uint32_t place, Element const* from, int64_t ld, int rows,
                                int columns) {
     each_vector<kCut>(from, ld, rows, columns, [&](int v, Element const* at, int inside) {
-      copy_async_cut<Width>(place + v * kPlaces, at, inside);
+      // An element that is cut off goes as one number, not part by part.
+      using Whole = conditional_t<kSize <= 8, uint_bit_t<8 * (kSize <= 8 ? kSize : 8)>, Element>;
+      copy_async_cut<Width>(place + v * kPlaces, reinterpret_cast<Whole const*>(at), inside);
     });
   }
 
