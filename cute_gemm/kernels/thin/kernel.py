@@ -38,8 +38,8 @@ MOST = 32
 _OTHERS = 56
 #: Registers of a thread that its sums may take.
 _SUMS = 128
-#: Vectors of a lane to have on their way, and stages of them at most.
-_AHEAD, _STAGES = 16, 8
+#: Vectors of a lane to have on their way, for each warp of its CTA, and stages of them at most.
+_AHEAD, _STAGES = 2, 8
 #: Rows of the large operand that make CTAs of four warps for each multiprocessor of a large GPU.
 _MANY = 6144
 
@@ -306,7 +306,8 @@ def _settled(config: Config, options: dict[str, Any], limit: int) -> Config:
         return config
     parts = structure(replace(config, stages=2))
     if "stages" not in options:
-        stages = max(3, min(_STAGES, 1 + _AHEAD // len(parts.large.vectors[0])))
+        ahead = _AHEAD * config.warps // len(parts.large.vectors[0])
+        stages = max(3, min(_STAGES, 1 + ahead))
         while stages > 2 and stages * parts.stage * config.warps > limit:
             stages -= 1
         narrow = parts.large.width * DTYPES[config.dtype].bytes < 4
