@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What executes the kernels; ``-k`` chooses among its cases by the kernels' names.
-TESTS = ("tests/test_ptx_gemm.py", "tests/test_ladder_accesses.py")
+TESTS = ("tests/test_thin.py", "tests/test_ptx_gemm.py", "tests/test_ladder_accesses.py")
 
 _TILED = "smem_tiled or bank_free"
 _ASYNC = "double_buffered or sm80_pipeline"
@@ -194,6 +194,27 @@ MUTANTS: tuple[Mutant, ...] = (
     _t("rows beyond the matrix are begun", "simt/double_buffered.cuh",
        "int const rows = active ? this->rows_left : 0;", "int const rows = active ? 1 << 30 : 0;",
        "double_buffered"),
+    # The kernel of a few rows or columns
+    _t("a cut vector of a thin product is read whole", "thin/part.cuh",
+       "if (kCut && 0 < inside && inside < Width) {", "if (false) {", "thin"),
+    _t("rows beyond the large operand are read", "thin/part.cuh",
+       "down < rows && (!kCut || along < columns) ? left : 0",
+       "!kCut || along < columns ? left : 0", "thin"),
+    _t("lanes wait in the same banks", "thin/part.cuh",
+       "lane % 4 * 8 + (lane / 4 ^ lane % 4 * 2)", "lane % 4 * 8 + lane / 4", "thin"),
+    _t("bytes of the wrong k in a fragment", "thin/part.cuh",
+       "pair(i, e), pair(i, e + 2), 0x5410", "pair(i, e), pair(i, e + 2), 0x1054", "thin"),
+    _t("a k-tile left out, another taken twice", "thin/thin.cuh",
+       "return tile < tiles - 1 ? tile : tile - (tiles - 1);",
+       "return tile < tiles - 1 ? tile : tiles - 2;", "thin"),
+    _t("the queue is not waited for", "thin/thin.cuh",
+       '"n"(Config::kStages - 2)', '"n"(Config::kStages - 1)', "thin"),
+    _t("sums written over another warp's queue", "thin/thin.cuh",
+       '::: "memory");\n    __syncthreads();', '::: "memory");', "thin"),
+    _t("the sums of the last warp forgotten", "thin/thin.cuh",
+       "w < Config::kWarps; ++w", "w < Config::kWarps - 1; ++w", "thin"),
+    _t("lanes along k add up the wrong sums", "thin/thin.cuh",
+       "halve<kSums / 2>(lane, 1);", "halve<kSums / 2>(lane, 2);", "thin"),
     # Rings of stages
     _t("the cut tile in the wrong stage", "sm80/sm80_pipeline.cuh",
        "tiles.seek(k_tiles - 1, 0);", "tiles.seek(k_tiles - 1, 1);", "sm80_pipeline"),

@@ -28,6 +28,7 @@ KERNELS = {
     "tensor_core": ("cute_gemm.kernels.sm80.tensor_core", "TensorCore"),
     "sm80_pipeline": ("cute_gemm.kernels.sm80.pipeline", "Sm80Pipeline"),
     "cutlass_universal": ("cute_gemm.kernels.cutlass.universal", "CutlassUniversal"),
+    "thin": ("cute_gemm.kernels.thin.kernel", "Thin"),
     "cublas": ("cute_gemm.kernels.library.kernel", "CublasLibrary"),
 }
 

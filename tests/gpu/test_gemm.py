@@ -28,6 +28,7 @@ from gemm_cases import (
     pipeline_cases,
     small_cases,
     small_ladder,
+    thin_cases,
     types_of,
     wide,
 )
@@ -60,7 +61,9 @@ def plan_of(case: Case, given: Inputs, C: torch.Tensor) -> cg.Plan:
     return cg.plan(case.op, given.A.view, given.B.view, C, **case.options)
 
 
-@pytest.mark.parametrize("case", [*pipeline_cases(), *cutlass_cases(), *ladder_cases()])
+@pytest.mark.parametrize(
+    "case", [*pipeline_cases(), *cutlass_cases(), *ladder_cases(), *thin_cases()]
+)
 def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     expected_plan = case.plan(arch)
     builds.wait(expected_plan)
