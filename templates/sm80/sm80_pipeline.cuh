@@ -16,6 +16,8 @@
 // - cute::copy issues the copies of a tile together, with a predicate each. Here they go out in parts
 //   between the products, predicated by one number of rows and without a branch, around which ptxas
 //   would move nothing; only the last tile along k, which is loaded first, looks at K's end.
+// - Rows that begin at any element are copied by the aligned words that cover them, and put in place a
+//   tile before they are multiplied (unaligned.cuh).
 
 #pragma once
 
