@@ -133,8 +133,8 @@ class Sm80Pipeline(CompiledKernel):
         if policy == "mn_major" and problem.inputs.bytes == 2:
             return (_REFERENCE,)
         tiles = _TILES[problem.inputs.name, problem.compute]
-        # Copies through registers, of which the largest tiles have few; so it is with int8's rows that
-        # are put in place.
+        # The largest tiles have few registers for copies of 1 and 2 bytes, which go through them,
+        # and for int8's rows that are put in place.
         narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
         narrow = narrow and (policy == "mn_major" or problem.inputs.bytes == 1)
         return [row for row in tiles if not narrow or row[0][0] * row[0][1] < 128 * 256]
