@@ -1,0 +1,267 @@
+"""``sm90_wgmma``: TMA, a ring of stages, wgmma, a persistent grid.
+
+One template (``templates/sm90/sm90_wgmma.cuh``) serves 16-bit elements in every layout that TMA
+takes; this module chooses the config, and lists the accesses of the kernel that the config makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cute_gemm.access import Access, Shares, Work
+from cute_gemm.arch import Arch
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.gpus.table import nearest
+from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.options import access_bytes, with_options
+from cute_gemm.kernels.sm90.structure import (
+    ROWS,
+    Config,
+    Structure,
+    kernel_tile,
+    structure,
+)
+from cute_gemm.model.price import Pace
+from cute_gemm.problem.scalars import ONE, ZERO, Scalar
+from cute_gemm.toolchain.signature import GEMM, Launch, Signature, TensorMapParameter
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.run.tensormap import TensorMap
+    from cute_gemm.toolchain.unit import TranslationUnit
+
+SIGNATURE = Signature(
+    (
+        *GEMM.parameters,
+        *(TensorMapParameter(f"map_{letter}", "const __grid_constant__ cute::TmaDescriptor", 128)
+          for letter in "abc"),
+    )
+)  # fmt: skip
+
+#: Columns of the wgmmas that CuTe has, but for 8.
+COLUMNS = (16, 32, 64, 96, 128, 192, 256)
+#: Tile as the kernel sees it, groups, stages, cluster, CTAs per multiprocessor.
+_TILES: tuple[tuple[tuple[int, int, int], int, int, int, int], ...] = (
+    ((128, 256, 64), 2, 4, 2, 1),
+    ((128, 256, 64), 2, 4, 1, 1),
+    ((128, 192, 64), 2, 4, 1, 1),
+    ((128, 128, 64), 2, 5, 1, 1),
+    ((128, 64, 64), 2, 6, 1, 1),
+    ((64, 64, 64), 1, 6, 1, 1),
+    ((64, 128, 64), 1, 6, 1, 1),
+    ((64, 256, 64), 1, 5, 1, 1),
+    ((128, 32, 64), 2, 8, 1, 1),
+    ((64, 32, 64), 1, 8, 1, 1),
+    ((64, 16, 64), 1, 8, 1, 1),
+)
+
+
+class Sm90Wgmma(CompiledKernel):
+    """TMA and wgmma: 16-bit elements, every op and order, where addresses are multiples of 16."""
+
+    name = "sm90_wgmma"
+    summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
+    minimum_cc = 90
+    dtypes = ("float16", "bfloat16")
+    options = ("tile", "groups", "stages", "cluster", "raster", "exchange", "min_ctas")
+    takes: ClassVar = {
+        "groups": "warp groups that multiply, 1 or 2",
+        "stages": "2 to 12",
+        "cluster": "CTAs that share an operand, 1 or 2",
+        "exchange": "0, or 1: C^T is computed, with A and B exchanged",
+    }
+    signature = SIGNATURE
+
+    paces: ClassVar = {"half": Pace(1.1, 100, 0.0)}
+
+    def pace(self, config: Config) -> Pace:
+        """See :meth:`CompiledKernel.pace`."""
+        return super().pace(config)._replace(ahead=config.stages - 1)
+
+    def candidates(
+        self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
+    ) -> Iterator[Config]:
+        """See :meth:`CompiledKernel.candidates`."""
+        a, b = (access_bytes(x, False)[0] for x in (problem.A, problem.B))
+        c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
+        for tile, groups, stages, cluster, ctas in _TILES:
+            for exchange in (int(problem.C.major == "N"), int(problem.C.major != "N")):
+                config = Config(
+                    tile=(tile[1], tile[0], tile[2]) if exchange else tile,
+                    groups=groups,
+                    stages=stages,
+                    cluster=cluster,
+                    raster=8,
+                    exchange=exchange,
+                    min_ctas=ctas,
+                    dtype=problem.inputs.name,
+                    out_dtype=problem.C.dtype,
+                    majors=(problem.A.major, problem.B.major),
+                    major_c=problem.C.major,
+                    tma_c=c == 16,
+                    bytes=(a, b, c),
+                )
+                yield with_options(config, options)
+
+    def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
+        """See :meth:`CompiledKernel.check`."""
+        if not arch.has("wgmma"):
+            raise UnsupportedError(
+                f"kernel {self.name!r} needs {arch.that_has('wgmma')}; arch is {arch!r}"
+            )
+        for matrix, width in zip((problem.A, problem.B), config.bytes, strict=False):
+            if width < 16:
+                _, limit = access_bytes(matrix, False)
+                raise UnsupportedError(
+                    f"kernel {self.name!r} needs addresses of the rows of A and B that are "
+                    f"multiples of 16 bytes, and those of {matrix.name} are not: {limit}"
+                )
+        _check(config, arch)
+        if problem.k_last and problem.k % config.tile[2]:
+            raise UnsupportedError(
+                f"kernel {self.name!r} takes slices of K that are multiples of {config.tile[2]}; "
+                f"k={problem.k}"
+            )
+        bm, bn, _ = config.tile
+        if (
+            -(-problem.m // bm) * -(-problem.n // bn) * problem.l >= 2**31
+            or max(problem.m, problem.n) > 2**31 - 1024
+        ):
+            raise UnsupportedError(
+                f"m={problem.m}, n={problem.n}, l={problem.l}: kernel {self.name!r} counts tiles "
+                "in 32-bit integers"
+            )
+
+    def traits(self, problem: GemmProblem) -> Any:
+        """See :meth:`CompiledKernel.traits`."""
+        return problem.k_last and problem.k % 64
+
+    def unit(self, config: Config) -> TranslationUnit:
+        """See :meth:`CompiledKernel.unit`."""
+        from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
+
+        return EmitSm90Wgmma(config, structure(config)).unit()
+
+    def proof(self, config: Config) -> TranslationUnit:
+        """See :meth:`CompiledKernel.proof`."""
+        from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
+
+        return EmitSm90Wgmma(config, structure(config)).proof()
+
+    def launch(self, config: Config, problem: GemmProblem) -> Launch:
+        """See :meth:`CompiledKernel.launch`: one CTA for each place, of an H100."""
+        return self._launch(config, problem, nearest(Arch("sm_90a")).sms)
+
+    def _launch(self, config: Config, problem: GemmProblem, sms: int) -> Launch:
+        parts, ctas = structure(config), config.cluster
+        bm, bn, _ = parts.tile
+        m, n = (problem.n, problem.m) if config.exchange else (problem.m, problem.n)
+        clusters = -(-m // (bm * ctas)) * -(-n // bn) * problem.l
+        places = sms * config.min_ctas // ctas
+        return Launch(min(clusters, places) * ctas, parts.threads, parts.smem, 1, ctas, True)
+
+    def bind(
+        self,
+        config: Config,
+        problem: GemmProblem,
+        arch: str,
+        device: int,
+        alpha: Scalar = ONE,
+        beta: Scalar = ZERO,
+    ) -> Callable[..., None]:
+        """See :meth:`Compiled.bind`: with a grid for this device, and tensor maps."""
+        from cute_gemm.run.driver import multiprocessors
+        from cute_gemm.run.launch import load
+        from cute_gemm.run.tensormap import TensorMaps
+
+        launch = self._launch(config, problem, multiprocessors(device))
+        arguments = self.signature.arguments(problem, alpha, beta)
+        maps = TensorMaps(_maps(config, problem))
+        return load(self.build(config, arch), device).bind(launch, arguments, maps)
+
+    def accesses(
+        self, config: Config, problem: GemmProblem, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """See :meth:`CompiledKernel.accesses`."""
+        from cute_gemm.kernels.sm90.accesses import accesses
+
+        return accesses(config, structure(config), problem, reads_c)
+
+    def work(self, config: Config, problem: GemmProblem) -> Work:
+        """See :meth:`Kernel.work`."""
+        return Work.of_tiles(problem, config.tile, "tensor cores", problem.inputs.name)
+
+    def shares(self, config: Config) -> Shares:
+        """See :meth:`Kernel.shares`."""
+        columns = structure(config).tile[1]
+        reader = (columns, ROWS) if config.exchange else (ROWS, columns)
+        return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
+
+
+def _maps(config: Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
+    """How A, B and C are described to TMA."""
+    from cute_gemm.run.tensormap import TensorMap
+
+    parts = structure(config)
+    boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
+    found: list[TensorMap | None] = [
+        TensorMap(_whole(matrix, problem), *boxes[matrix.name]) for matrix in (problem.A, problem.B)
+    ]
+    found.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
+    return tuple(found)
+
+
+def _whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
+    """What slices of K are slices of, where the last is shorter than the others; or the matrix."""
+    if not problem.k_last:
+        return matrix
+    deep = (problem.l - 1) * problem.k + problem.k_last
+    return replace(matrix, shape=(matrix.shape[0], deep), l=1, batch_stride=0)
+
+
+def _check(config: Config, arch: Arch) -> None:
+    """Every legality rule of a config; the first that is broken is named."""
+    for option, least, most in (("groups", 1, 2), ("stages", 2, 12), ("cluster", 1, 2)):
+        value = getattr(config, option)
+        if not least <= value <= most:
+            raise OptionError(
+                f"option {option}={value} is out of range; expected {least} to {most}"
+            )
+    if config.exchange not in (0, 1):
+        raise OptionError(f"option exchange={config.exchange} is out of range; expected 0 or 1")
+    if config.raster < 1 or config.min_ctas < 1:
+        raise OptionError("options raster and min_ctas must be 1 or more")
+    bm, bn, bk = kernel_tile(config)
+    along, across = "NM" if config.exchange else "MN"
+    if bm not in (64 * config.groups, 128 * config.groups):
+        raise OptionError(
+            f"option tile={config.tile}: with groups={config.groups} and "
+            f"exchange={config.exchange} its {along} extent must be {64 * config.groups} or "
+            f"{128 * config.groups}; it is {bm}"
+        )
+    if bn not in COLUMNS:
+        raise OptionError(
+            f"option tile={config.tile}: with exchange={config.exchange} its {across} extent must "
+            f"be one of {', '.join(map(str, COLUMNS))}; it is {bn}"
+        )
+    if bk % 64 or not 64 <= bk <= 128:
+        raise OptionError(f"option tile={config.tile}: its K extent must be 64 or 128; it is {bk}")
+    if bn // config.cluster % 8:
+        raise OptionError(
+            f"option cluster={config.cluster}: {bn} rows do not part into multiples of 8"
+        )
+    parts: Structure = structure(config)
+    sums, left = bm // config.groups * bn // 128, parts.registers
+    if sums > 128 or sums + 40 > left:
+        raise OptionError(
+            f"option tile={config.tile} with groups={config.groups} and "
+            f"min_ctas={config.min_ctas} needs {sums} registers of a thread for sums, beside some "
+            f"40; it has {left}, of which 128 can be sums"
+        )
+    if parts.smem > arch.shared_limit:
+        raise OptionError(
+            f"tile={config.tile} with stages={config.stages} needs {parts.smem} bytes of shared "
+            f"memory; {arch} has {arch.shared_limit}: take fewer stages or a smaller tile"
+        )
