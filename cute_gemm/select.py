@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
 #: What ``"auto"`` chooses from: the other rungs of the ladder are there to be overtaken.
-CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal")
+CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal", "sm90_wgmma")
 
 
 class Candidate(NamedTuple):

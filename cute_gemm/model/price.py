@@ -38,7 +38,7 @@ LAUNCH_US = 2.9
 START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
 #: Clocks from global to shared memory under load: what tiles that are on their way must cover.
 MEMORY = 1180.0
-#: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had.
+#: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had by most kernels.
 L2_BYTES, DRAM_PART = 54.5, 0.63
 #: Sectors of L2 that a k-tile's loads through L1 take at most, over those that its bytes fill: what
 #: one load of a sector leaves, the next finds in L1.
@@ -56,7 +56,9 @@ class Pace(NamedTuple):
     clocks of a k-tile that nothing overlaps in a lone CTA; ``serial``: part of a warp's own work
     that the CTA's other warps do not overlap; ``waits``: loads of a k-tile that are waited for one
     by one; ``ahead``: k-tiles that are on their way at a time, 0 where a CTA waits for each;
-    ``issue``: instructions of an access, with those for its address and its predicate.
+    ``issue``: instructions of an access, with those for its address and its predicate; ``wgmma``:
+    that instruction multiplies, at the tensor cores' full rate, of which its reads of shared memory
+    are a part; ``dram``: part of DRAM's bandwidth that is had.
     """
 
     slowdown: float = 1.5
@@ -65,6 +67,8 @@ class Pace(NamedTuple):
     waits: float = 0.0
     ahead: int = 0
     issue: float = 1.0
+    wgmma: bool = False
+    dram: float = DRAM_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,8 @@ class Footprint:
     ``busy``: clocks of a k-tile when others fill the gaps; ``alone``: clocks that it takes at
     least; ``cover``: clocks until the next one has come; ``end``: clocks of the way to C;
     ``tile_bytes`` and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a
-    multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made.
+    multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made; ``dram``: part
+    of DRAM's bandwidth that is had.
     """
 
     tile: tuple[int, int, int]
@@ -86,6 +91,7 @@ class Footprint:
     end_bytes: float
     resident: int
     units: tuple[tuple[str, float], ...]
+    dram: float = DRAM_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,8 @@ def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``."""
     found = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
+        if access.instruction == "wgmma":  # its reads are part of its rate
+            continue
         counts = analyze(access).launch
         share = DEPTH if access.unit == "k-tile" else 1
         if isinstance(counts, SharedCounts):
@@ -200,7 +208,7 @@ def footprint(
     peak = gpu.peak(work.rate, work.unit) or gpu.peak("float32", "CUDA cores")
     assert peak is not None
     rate = peak.tflops * 1e12 / 2 / clocks
-    if work.unit == "tensor cores" and work.rate != "float64":
+    if work.unit == "tensor cores" and work.rate != "float64" and not pace.wgmma:
         rate *= gpu.arch.mma_sync_part
     units = {
         work.unit: products / rate * pace.slowdown,
@@ -227,6 +235,7 @@ def footprint(
         end_bytes=end.sectors * SECTOR,
         resident=resident,
         units=tuple(units.items()),
+        dram=pace.dram,
     )
 
 
@@ -239,7 +248,16 @@ class Prices:
         self.footprints = tuple(footprints)
         self._gpu = gpu
         rows = [
-            (*f.tile, f.busy, f.alone**3 + f.cover**3, f.end, f.tile_bytes, f.end_bytes, f.resident)
+            (
+                *f.tile,
+                f.busy,
+                f.alone**3 + f.cover**3,
+                f.end,
+                f.tile_bytes,
+                f.end_bytes,
+                f.resident,
+                f.dram,
+            )
             for f in footprints
         ]
         self._columns = tuple(np.array(rows, float).T) if rows else ()
@@ -257,19 +275,19 @@ class Prices:
         rounds = -(-most // filled)
         terms = {unit: most * depth * clocks / clock for unit, clocks in one.units}
         terms["waiting"] = rounds * depth * float(np.cbrt(one.alone**3 + one.cover**3)) / clock
-        terms |= {"L2": l2, "DRAM": self._dram(problem), "start": LAUNCH_US * 1e-6}
+        terms |= {"L2": l2, "DRAM": self._dram(problem, one.dram), "start": LAUNCH_US * 1e-6}
         last = most - (rounds - 1) * filled
         return Price(
             total, terms, int(tiles), one.resident, int(rounds), last / filled if filled else 0.0
         )
 
-    def _dram(self, problem: GemmProblem) -> float:
+    def _dram(self, problem: GemmProblem, part: Any) -> Any:
         moved = problem.A.nbytes + problem.B.nbytes + problem.C.nbytes
-        return moved / (DRAM_PART * self._gpu.bandwidth_gbs * 1e9)
+        return moved / (part * self._gpu.bandwidth_gbs * 1e9)
 
     def _times(
         self, problem: GemmProblem, bm: Any, bn: Any, bk: Any, busy: Any, waits: Any, end: Any,
-        tile_bytes: Any, end_bytes: Any, resident: Any,
+        tile_bytes: Any, end_bytes: Any, resident: Any, part: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Of one or all: seconds, CTAs of the busiest SM, resident, all, k-tiles, L2 seconds."""
         gpu = self._gpu
@@ -287,6 +305,6 @@ class Prices:
 
         on_sm = (whole * together(filled) + np.where(rest > 0, together(rest), 0.0)) / clock
         l2 = (tile_bytes * depth + end_bytes) * tiles / (L2_BYTES * gpu.sms * clock)
-        dram = self._dram(problem)
+        dram = self._dram(problem, part)
         seconds = LAUNCH_US * 1e-6 + np.cbrt(on_sm**3 + l2**3 + dram**3)
         return seconds, most, filled, tiles, depth, l2

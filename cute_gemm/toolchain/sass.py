@@ -97,6 +97,8 @@ def _claim(access: Access) -> str:
             return "UTMASTG.2D"
         return "UTMALDG.2D.MULTICAST" if access.multicast > 1 else "UTMALDG.2D"
     name, bits = access.instruction, access.bits
+    if name == "wgmma":
+        return "HGMMA"
     matrix = re.fullmatch(r"(ld|st)matrix\.x([124])(\.trans)?", name)
     if matrix:
         opcode = "LDSM" if matrix[1] == "ld" else "STSM"

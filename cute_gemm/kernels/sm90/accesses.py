@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from math import prod
+from dataclasses import replace
 
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import ROWS, Config, OperandPlan, Structure
+from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
 
@@ -22,11 +23,15 @@ def accesses(
     rows = -(-m // (parts.tile[0] * config.cluster)) * config.cluster
     columns = -(-n // parts.tile[1])
     found: list[Access] = []
-    if problem.k:
-        for plan, sweeps in zip(parts.operands, (columns, rows), strict=True):
-            matrix = problem.A if plan.source == "A" else problem.B
-            found.append(_load(plan, matrix, sweeps))
     ctas = rows * columns * problem.l
+    if problem.k:
+        k_tiles = -(-problem.k // parts.tile[2])
+        # A block of 64 rows of A is read by one warp group, and B for each of them.
+        for plan, sweeps, reads in zip(
+            parts.operands, (columns, rows), (1, parts.blocks), strict=True
+        ):
+            matrix = problem.A if plan.source == "A" else problem.B
+            found += [_load(plan, matrix, sweeps), _read(plan, config, ctas * k_tiles * reads)]
     if not config.tma_c:
         return (*found, *_elements(config, parts, problem, reads_c))
     store = TmaAccess("C", "store", problem.C, parts.box, 1, parts.span, unit="CTA")
@@ -41,6 +46,21 @@ def _load(plan: OperandPlan, matrix: Matrix, sweeps: int) -> TmaAccess:
     return TmaAccess(
         plan.source, "load", matrix, plan.box, sweeps, plan.span, multicast=plan.sharers
     )
+
+
+def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
+    """What wgmma takes of a stage: 8 rows of 16 bytes at a time, as ldmatrix does."""
+    size, unit = DTYPES[config.dtype].bytes, int(plan.major == "K")
+    width = MATRIX_ROW_BYTES // size
+    across, along = np.mgrid[: plan.extents[1 - unit], : plan.extents[unit] : width]
+    # Lanes give rows one behind the other; a request is four matrices of eight.
+    rows = [x.T.reshape(-1, 32) for x in (across, along)]
+    coords = np.stack(rows if unit else rows[::-1], -1)
+    offsets = np.asarray(plan.layout(coords[..., 0], coords[..., 1])) * size
+    return SharedAccess(
+        plan.source, "load", "wgmma", 128, offsets, executions=executions, layout=plan.layout,
+        coords=coords, element_bits=8 * size,
+    )  # fmt: skip
 
 
 def held(parts: Structure) -> np.ndarray:
@@ -107,9 +127,6 @@ def _elements(
         mend="addresses of C's rows that are multiples of 16 bytes, for TMA",
         unit="CTA",
     )
-    assert prod(coords.shape[:2]) == prod(tile)
     if not reads_c:
         return [store]
-    from dataclasses import replace
-
     return [replace(store, direction="load", instruction="ld.global"), store]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import gcd, log2
 
-from cute_gemm.arch import REGISTERS
 from cute_gemm.cute.layout import Layout, Swizzle
+from cute_gemm.kernels.options import registers
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.dtypes import DTYPES
 
@@ -148,8 +148,9 @@ def _operand(config: Config, source: str, extents: tuple[int, int], sharers: int
 
 def _registers(config: Config) -> int:
     """What setmaxnreg gives a thread that multiplies: what the group that loads does not keep."""
-    left = REGISTERS // config.min_ctas - GROUP * LOADER_REGISTERS
-    return min(MOST_REGISTERS, left // (GROUP * config.groups) // 8 * 8)
+    groups = config.groups + 1
+    entry = min(registers(GROUP * groups, config.min_ctas) // 8 * 8, MOST_REGISTERS)
+    return min(MOST_REGISTERS, (entry * groups - LOADER_REGISTERS) // config.groups // 8 * 8)
 
 
 def _aligned(size: int) -> int:

@@ -42,20 +42,32 @@ SIGNATURE = Signature(
 
 #: Columns of the wgmmas that CuTe has, but for 8.
 COLUMNS = (16, 32, 64, 96, 128, 192, 256)
-#: Tile as the kernel sees it, groups, stages, cluster, CTAs per multiprocessor.
-_TILES: tuple[tuple[tuple[int, int, int], int, int, int, int], ...] = (
-    ((128, 256, 64), 2, 4, 2, 1),
-    ((128, 256, 64), 2, 4, 1, 1),
-    ((128, 192, 64), 2, 4, 1, 1),
-    ((128, 128, 64), 2, 5, 1, 1),
-    ((128, 64, 64), 2, 6, 1, 1),
-    ((64, 64, 64), 1, 6, 1, 1),
-    ((64, 128, 64), 1, 6, 1, 1),
-    ((64, 256, 64), 1, 5, 1, 1),
-    ((128, 32, 64), 2, 8, 1, 1),
-    ((64, 32, 64), 1, 8, 1, 1),
-    ((64, 16, 64), 1, 8, 1, 1),
+#: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
+_TILES: tuple[tuple[int, int, int, int], ...] = (
+    (128, 256, 2, 1),
+    (256, 128, 2, 1),
+    (192, 192, 3, 1),
+    (128, 192, 2, 1),
+    (192, 128, 3, 1),
+    (192, 96, 3, 1),
+    (192, 64, 3, 1),
+    (256, 96, 2, 1),
+    (256, 64, 2, 1),
+    (128, 128, 2, 1),
+    (128, 96, 2, 1),
+    (128, 64, 2, 1),
+    (128, 32, 2, 1),
+    (128, 16, 2, 1),
+    (64, 256, 1, 1),
+    (64, 192, 1, 1),
+    (64, 128, 1, 1),
+    (64, 96, 1, 1),
+    (64, 64, 1, 1),
+    (64, 32, 1, 1),
+    (64, 16, 1, 1),
 )
+#: k of a tile, and the most stages.
+_DEEP, _STAGES = 64, 12
 
 
 class Sm90Wgmma(CompiledKernel):
@@ -67,14 +79,14 @@ class Sm90Wgmma(CompiledKernel):
     dtypes = ("float16", "bfloat16")
     options = ("tile", "groups", "stages", "cluster", "raster", "exchange", "min_ctas")
     takes: ClassVar = {
-        "groups": "warp groups that multiply, 1 or 2",
+        "groups": "warp groups that multiply, 1 to 3",
         "stages": "2 to 12",
         "cluster": "CTAs that share an operand, 1 or 2",
         "exchange": "0, or 1: C^T is computed, with A and B exchanged",
     }
     signature = SIGNATURE
 
-    paces: ClassVar = {"half": Pace(1.1, 100, 0.0)}
+    paces: ClassVar = {"half": Pace(1.14, 0.0, 0.0, wgmma=True, dram=0.9)}
 
     def pace(self, config: Config) -> Pace:
         """See :meth:`CompiledKernel.pace`."""
@@ -86,16 +98,16 @@ class Sm90Wgmma(CompiledKernel):
         """See :meth:`CompiledKernel.candidates`."""
         a, b = (access_bytes(x, False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
-        for tile, groups, stages, cluster, ctas in _TILES:
+        for bm, bn, groups, cluster in _TILES:
             for exchange in (int(problem.C.major == "N"), int(problem.C.major != "N")):
                 config = Config(
-                    tile=(tile[1], tile[0], tile[2]) if exchange else tile,
+                    tile=(bn, bm, _DEEP) if exchange else (bm, bn, _DEEP),
                     groups=groups,
-                    stages=stages,
+                    stages=2,
                     cluster=cluster,
                     raster=8,
                     exchange=exchange,
-                    min_ctas=ctas,
+                    min_ctas=1,
                     dtype=problem.inputs.name,
                     out_dtype=problem.C.dtype,
                     majors=(problem.A.major, problem.B.major),
@@ -103,7 +115,10 @@ class Sm90Wgmma(CompiledKernel):
                     tma_c=c == 16,
                     bytes=(a, b, c),
                 )
-                yield with_options(config, options)
+                config = with_options(config, options)
+                if "stages" not in options:
+                    config = replace(config, stages=_stages(config, arch))
+                yield config
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
         """See :meth:`CompiledKernel.check`."""
@@ -137,6 +152,13 @@ class Sm90Wgmma(CompiledKernel):
     def traits(self, problem: GemmProblem) -> Any:
         """See :meth:`CompiledKernel.traits`."""
         return problem.k_last and problem.k % 64
+
+    def of_operand(self, config: Config, name: str) -> Any:
+        """See :meth:`CompiledKernel.of_operand`: how A or B is cut into boxes."""
+        for plan in structure(config).operands:
+            if plan.source == name:
+                return plan.extents, plan.box, plan.span, plan.sharers
+        return replace(config, stages=2, bytes=(16, 16, 16), majors=("K", "K"), dtype="")
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""
@@ -200,6 +222,12 @@ class Sm90Wgmma(CompiledKernel):
         return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
 
 
+def _stages(config: Config, arch: Arch) -> int:
+    """The most stages that fit."""
+    two, three = (structure(replace(config, stages=n)).smem for n in (2, 3))
+    return min(_STAGES, max(2, 2 + (arch.shared_limit // config.min_ctas - two) // (three - two)))
+
+
 def _maps(config: Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
     """How A, B and C are described to TMA."""
     from cute_gemm.run.tensormap import TensorMap
@@ -223,7 +251,7 @@ def _whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
 
 def _check(config: Config, arch: Arch) -> None:
     """Every legality rule of a config; the first that is broken is named."""
-    for option, least, most in (("groups", 1, 2), ("stages", 2, 12), ("cluster", 1, 2)):
+    for option, least, most in (("groups", 1, 3), ("stages", 2, 12), ("cluster", 1, 2)):
         value = getattr(config, option)
         if not least <= value <= most:
             raise OptionError(
