@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm.access import TmaAccess
 from cute_gemm.gpus.occupancy import occupancy
 from cute_gemm.model.analyze import analyze
 from cute_gemm.model.gmem import LINE, SECTOR
@@ -36,6 +37,8 @@ LAUNCH_US = 2.9
 #: Clocks that a CTA takes to start; for each wavefront or pass of its way to C; for a wavefront and
 #: for a pass through L1's tags in the main loop; for a load that nothing hides.
 START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
+#: Clocks of the TMA unit for a line of L2 that a row of a box touches.
+TMA_LINE = 1.35
 #: Clocks from global to shared memory under load: what tiles that are on their way must cover.
 MEMORY = 1180.0
 #: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had by most kernels.
@@ -79,7 +82,7 @@ class Footprint:
     least; ``cover``: clocks until the next one has come; ``end``: clocks of the way to C;
     ``tile_bytes`` and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a
     multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made; ``dram``: part
-    of DRAM's bandwidth that is had.
+    of DRAM's bandwidth that is had; ``cluster``: CTAs along M and N that go together.
     """
 
     tile: tuple[int, int, int]
@@ -92,6 +95,7 @@ class Footprint:
     resident: int
     units: tuple[tuple[str, float], ...]
     dram: float = DRAM_PART
+    cluster: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +103,8 @@ class Price:
     """A predicted time in seconds, and what it is made of.
 
     ``terms``: seconds of each unit if it were all (``"tensor cores"``, ``"shared memory"``,
-    ``"L1"``, ``"instruction issue"``; ``"waiting"`` of CTAs for themselves; ``"L2"``, ``"DRAM"``,
-    ``"start"``); ``ctas``: of the launch; ``resident``: of a multiprocessor at a time; ``rounds``:
+    ``"L1"``, ``"TMA"``, ``"instruction issue"``; ``"waiting"`` of CTAs for themselves; ``"L2"``,
+    ``"DRAM"``, ``"start"``); ``ctas``: of the launch; ``resident``: of a multiprocessor at a time; ``rounds``:
     how often the busiest multiprocessor is filled; ``full``: the part of its places that the last
     round fills.
     """
@@ -152,13 +156,14 @@ def pitch(matrix: Matrix) -> int:
 class Tally(NamedTuple):
     """What is counted of an operand, per k-tile or CTA: wavefronts, passes of L1, sectors of L2.
 
-    ``moves``: instructions.
+    ``lines``: of L2 that TMA asks for; ``moves``: instructions.
     """
 
     waves: float = 0.0
     passes: float = 0.0
     sectors: float = 0.0
     moves: float = 0.0
+    lines: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
         return Tally(*map(sum, zip(self, other, strict=True)))
@@ -172,13 +177,18 @@ def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
             continue
         counts = analyze(access).launch
         share = DEPTH if access.unit == "k-tile" else 1
+        if isinstance(access, TmaAccess):
+            share *= access.multicast
+            lines, sectors = counts.lines / share, counts.l2_sectors / share
+            found[access.unit] += Tally(0.0, 0.0, sectors, counts.requests / share, lines)
+            continue
         if isinstance(counts, SharedCounts):
             # A cp.async has an access of each space: its instruction is counted in the other.
             moves = 0 if access.instruction == "cp.async" else counts.requests
             one = Tally(waves=counts.wavefronts / share, moves=moves / share)
         else:
             passes = max(counts.requests, counts.lines / 4)
-            sectors: float = counts.l2_sectors
+            sectors = float(counts.l2_sectors)
             if access.unit == "k-tile" and access.instruction != "cp.async":
                 sectors = min(sectors, REUSE * counts.bytes / SECTOR)
             one = Tally(0.0, passes / share, sectors / share, counts.requests / share)
@@ -195,10 +205,12 @@ def footprint(
     gpu: Gpu,
     sums: int,
     min_ctas: int,
+    cluster: tuple[int, int] = (1, 1),
 ) -> Footprint:
     """Say what a CTA costs, from its operands' tallies and what a `sample` multiplies.
 
-    ``sums``: bytes of an accumulator; ``min_ctas``: CTAs that registers are rationed for.
+    ``sums``: bytes of an accumulator; ``min_ctas``: CTAs that registers are rationed for;
+    ``cluster``: CTAs along M and N that go together.
     """
     each, end = Tally(), Tally()
     for one in tallies:
@@ -214,6 +226,7 @@ def footprint(
         work.unit: products / rate * pace.slowdown,
         "shared memory": each.waves * WAVEFRONT,
         "L1": each.passes * PASS,
+        "TMA": each.lines * TMA_LINE,
         "instruction issue": each.moves * pace.issue / 4,
     }
     if work.unit == "CUDA cores":
@@ -230,12 +243,13 @@ def footprint(
         busy=busy,
         alone=pace.latency + pace.waits * WAIT + pace.serial * busy * 128 / launch.block,
         cover=MEMORY / pace.ahead if pace.ahead else 0.0,
-        end=END * (end.waves + end.passes),
+        end=END * (end.waves + end.passes + end.lines),
         tile_bytes=each.sectors * SECTOR,
         end_bytes=end.sectors * SECTOR,
         resident=resident,
         units=tuple(units.items()),
         dram=pace.dram,
+        cluster=cluster,
     )
 
 
@@ -257,6 +271,7 @@ class Prices:
                 f.end_bytes,
                 f.resident,
                 f.dram,
+                *f.cluster,
             )
             for f in footprints
         ]
@@ -287,12 +302,13 @@ class Prices:
 
     def _times(
         self, problem: GemmProblem, bm: Any, bn: Any, bk: Any, busy: Any, waits: Any, end: Any,
-        tile_bytes: Any, end_bytes: Any, resident: Any, part: Any,
+        tile_bytes: Any, end_bytes: Any, resident: Any, part: Any, along_m: Any, along_n: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Of one or all: seconds, CTAs of the busiest SM, resident, all, k-tiles, L2 seconds."""
         gpu = self._gpu
         clock = gpu.clock_ghz * 1e9
-        tiles = np.ceil(problem.m / bm) * np.ceil(problem.n / bn) * problem.l
+        rows = np.ceil(problem.m / (bm * along_m)) * along_m
+        tiles = rows * np.ceil(problem.n / (bn * along_n)) * along_n * problem.l
         depth = np.ceil(problem.k / bk)
         most = np.ceil(tiles / gpu.sms)
         filled = np.minimum(resident, np.maximum(most, 1))

@@ -49,6 +49,11 @@ class Config:
     compute: str = "float32"
     warps: tuple[int, int] = (0, 0)
 
+    @property
+    def cluster_shape(self) -> tuple[int, int]:
+        """CTAs of a cluster along the problem's M and N."""
+        return (1, self.cluster) if self.exchange else (self.cluster, 1)
+
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile."""

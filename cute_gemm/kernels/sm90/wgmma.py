@@ -65,7 +65,15 @@ _TILES: tuple[tuple[int, int, int, int], ...] = (
     (64, 64, 1, 1),
     (64, 32, 1, 1),
     (64, 16, 1, 1),
+    (128, 256, 2, 2),
+    (192, 192, 3, 2),
+    (128, 192, 2, 2),
+    (192, 96, 3, 2),
+    (128, 128, 2, 2),
+    (64, 128, 1, 2),
 )
+#: Clocks of a k-tile until the other CTA of a cluster has said that it has read it.
+_MEETING = 480.0
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
 
@@ -86,11 +94,12 @@ class Sm90Wgmma(CompiledKernel):
     }
     signature = SIGNATURE
 
-    paces: ClassVar = {"half": Pace(1.14, 0.0, 0.0, wgmma=True, dram=0.9)}
+    paces: ClassVar = {"half": Pace(0.98, 30, 0.0, wgmma=True, dram=0.92)}
 
     def pace(self, config: Config) -> Pace:
-        """See :meth:`CompiledKernel.pace`."""
-        return super().pace(config)._replace(ahead=config.stages - 1)
+        """See :meth:`CompiledKernel.pace`: CTAs of a cluster wait for each other."""
+        pace = super().pace(config)
+        return pace._replace(latency=pace.latency + (config.cluster - 1) * _MEETING)
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
