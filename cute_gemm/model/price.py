@@ -104,9 +104,9 @@ class Price:
 
     ``terms``: seconds of each unit if it were all (``"tensor cores"``, ``"shared memory"``,
     ``"L1"``, ``"TMA"``, ``"instruction issue"``; ``"waiting"`` of CTAs for themselves; ``"L2"``,
-    ``"DRAM"``, ``"start"``); ``ctas``: of the launch; ``resident``: of a multiprocessor at a time; ``rounds``:
-    how often the busiest multiprocessor is filled; ``full``: the part of its places that the last
-    round fills.
+    ``"DRAM"``, ``"start"``); ``ctas``: of the launch; ``resident``: of a multiprocessor at a
+    time; ``rounds``: how often the busiest multiprocessor is filled; ``full``: the part of its
+    places that the last round fills.
     """
 
     seconds: float
@@ -177,7 +177,7 @@ def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
             continue
         counts = analyze(access).launch
         share = DEPTH if access.unit == "k-tile" else 1
-        if isinstance(access, TmaAccess):
+        if isinstance(access, TmaAccess) and not isinstance(counts, SharedCounts):
             share *= access.multicast
             lines, sectors = counts.lines / share, counts.l2_sectors / share
             found[access.unit] += Tally(0.0, 0.0, sectors, counts.requests / share, lines)
