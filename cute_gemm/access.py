@@ -73,6 +73,11 @@ class GlobalAccess:
     #: Of ``cp.async``: int array [requests, 32], the byte of shared memory that each lane's vector
     #: goes to. Copies of 16 bytes bypass L1, and their sectors depend on it (``gmem.analyze``).
     targets: np.ndarray | None = None
+    #: Of a load of the aligned word of ``bits`` that holds a lane's first byte (0), or the one
+    #: behind it (1); None of an access at the address itself.
+    word: int | None = None
+    #: int array [n, 2]: first elements, in the region, of vectors that the launch leaves out.
+    spared: np.ndarray | None = None
 
     @property
     def region(self) -> tuple[int, int]:

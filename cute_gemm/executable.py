@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cute_gemm._kept import Kept
 from cute_gemm._text import named
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
+from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.arrays import (
     Operand,
     Order,
@@ -21,7 +23,8 @@ from cute_gemm.problem.arrays import (
     read,
     stream_handle,
 )  # fmt: skip
-from cute_gemm.problem.problem import GemmProblem, from_operands
+from cute_gemm.problem.passes import Route, packed
+from cute_gemm.problem.problem import GemmProblem, describe, from_operands
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 
 if TYPE_CHECKING:
@@ -37,9 +40,13 @@ class Runnable(Protocol):
     problem: GemmProblem
     backend: Literal["cuda", "cpu", "interpreter"]
     device: int | None
+    route: Route
 
     def bind(self, *given: Any, **named: Any) -> Callable[..., None]:
         """Return a launch, of the addresses of A, B and C and a stream."""
+
+    def bind_packing(self, packing: Any, device: int) -> Callable[..., None]:
+        """Return a launch that packs."""
 
     def compute_on_host(self, *given: Any, **named: Any) -> None:
         """Compute on host arrays, in place."""
@@ -52,7 +59,7 @@ class Executable:
 
     def __init__(self, plan: Runnable) -> None:
         self.plan = plan
-        self._bound: Kept[tuple[tuple[complex, int], ...], Callable[..., None]] = Kept(_BOUND_KEPT)
+        self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
         #: The fingerprint of the last call's arrays, and their operands; one value, for threads.
         self._last: tuple[Any, tuple[Operand, Operand, Operand | None] | None] = (None, None)
 
@@ -66,12 +73,18 @@ class Executable:
             factors = scalars(alpha, beta, self.plan.problem, a.device, c, stream)
             result = self.run(a, b, c, *factors, stream)
             return result if C is None else C
-        a, b = read(A, "A"), read(B, "B")
+        kept = {one.name: one for one in (A, B) if isinstance(one, PackedOperand)}
+        a = kept["A"].operand if "A" in kept else read(A, "A")
+        b = kept["B"].operand if "B" in kept else read(B, "B")
         given = None if C is None else read(C, "C")
         self._check(a, b, given)
         factors = scalars(alpha, beta, self.plan.problem, a.device, given, stream)
-        result = self.run(a, b, given, *factors, stream)
-        if seen is not None and a.device is not None:
+        if kept:
+            for one in kept.values():
+                one.check(self.plan.problem, self.plan.route.pack)
+            a, b = (kept[x].there() if x in kept else y for x, y in (("A", a), ("B", b)))
+        result = self.run(a, b, given, *factors, stream, "".join(kept))
+        if seen is not None and a.device is not None and not kept:
             self._last = seen, unowned(a, b, given)
         return result
 
@@ -129,10 +142,50 @@ class Executable:
                 f"A is on {a.place} and the plan is for {where}; make a plan with these arrays"
             )
 
+    def pack(self, X: Any, name: str, stream: Any) -> PackedOperand:
+        """Pack an operand for calls to come; see :meth:`Plan.pack`."""
+        plan, problem = self.plan, self.plan.problem
+        if name not in ("A", "B") or name not in plan.route.pack:
+            does = f"packs {' and '.join(plan.route.pack)}" if plan.route.pack else "packs nothing"
+            raise OptionError(
+                f"name={name!r}, and this plan {does}: make it with pack='A', 'B' or 'AB'"
+            )
+        operand = read(X, name)
+        mine, given = getattr(problem, name), describe(problem.op, name, operand, problem.l)
+        if replace(given, **named(mine, "alignment", "first_alignment")) != mine or (
+            given.alignment < mine.alignment
+        ):
+            raise ShapeError(
+                f"{name} is {given} of {given.dtype}, aligned to {given.alignment} bytes, and the "
+                f"plan was made for {mine} of {mine.dtype}, aligned to {mine.alignment}; make a "
+                "plan with these arrays"
+            )
+        _, packing = packed(problem, name)
+        (target,) = packing.targets
+        if plan.backend != "cuda":
+            return PackedOperand(name, mine, target, operand)
+        from cute_gemm.run.memory import DeviceBuffer, upload
+
+        device = plan.device or 0
+        memory = DeviceBuffer(packing.nbytes, device)
+        bound = plan.bind_packing(packing, device)
+        if operand.device is None:
+            with upload(host_array(operand), device) as there:  # which its end waits for
+                bound(there.pointer, there.pointer, memory.pointer)
+        else:
+            handle = stream_handle(operand) if stream is None else raw_stream(stream)
+            bound(operand.pointer, operand.pointer, memory.pointer, handle)
+        # Where it lay says nothing any more: not of alignment, nor of memory that it might share.
+        return PackedOperand(name, mine, target, replace(operand, owner=None, pointer=0), memory)
+
     def run(
-        self, a: Operand, b: Operand, c: Operand | None, alpha: Scalar, beta: Scalar, stream: Any
-    ) -> Any:
-        """Compute on operands and factors that fit; return C, a new one where there is none."""
+        self, a: Operand, b: Operand, c: Operand | None, alpha: Scalar, beta: Scalar, stream: Any,
+        kept: str = "",
+    ) -> Any:  # fmt: skip
+        """Compute on operands and factors that fit; return C, a new one where there is none.
+
+        ``kept``: names of operands that are packed already.
+        """
         plan = self.plan
         problem = plan.problem
         made = c is None
@@ -144,22 +197,22 @@ class Executable:
             return finished(a, c.owner) if made else c.owner
         if not (problem.m and problem.n and problem.l):
             return finished(a, c.owner) if made else c.owner
-        bound = self._bound.get((alpha[:2], beta[:2])) or self._bind(alpha, beta)
-        if a.device is None:
+        bound = self._bound.get((alpha[:2], beta[:2], kept)) or self._bind(alpha, beta, kept)
+        if c.device is None:
             self._run_from_host(bound, a, b, c, beta)
         else:
             handle = stream_handle(a) if stream is None else raw_stream(stream)
             bound(a.pointer, b.pointer, c.pointer, handle)
-            if needs_synchronize(a):
+            if needs_synchronize(c):
                 from cute_gemm.run.driver import synchronize
 
-                synchronize(a.device)
+                synchronize(c.device)
         return finished(a, c.owner) if made else c.owner
 
-    def _bind(self, alpha: Scalar, beta: Scalar) -> Callable[..., None]:
+    def _bind(self, alpha: Scalar, beta: Scalar, kept: str = "") -> Callable[..., None]:
         """Keep and return a bound launch."""
-        bound = self.plan.bind(self.plan.device or 0, alpha, beta)
-        self._bound[alpha[:2], beta[:2]] = bound
+        bound = self.plan.bind(self.plan.device or 0, alpha, beta, kept)
+        self._bound[alpha[:2], beta[:2], kept] = bound
         return bound
 
     def _run_from_host(
@@ -172,8 +225,8 @@ class Executable:
         device, C = self.plan.device or 0, host_array(c)
         with (
             entered(device),
-            upload(host_array(a), device) as on_a,
-            upload(host_array(b), device) as on_b,
+            upload(host_array(a), device) if a.device is None else nullcontext(a) as on_a,
+            upload(host_array(b), device) if b.device is None else nullcontext(b) as on_b,
             upload(C, device) if beta.value != 0 else allocate_like(C, device) as on_c,
         ):
             bound(on_a.pointer, on_b.pointer, on_c.pointer)

@@ -12,10 +12,13 @@ from weakref import WeakValueDictionary
 from cute_gemm.arch import Arch
 from cute_gemm.errors import GemmError
 from cute_gemm.executable import Executable
+from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.arrays import traced
-from cute_gemm.problem.scalars import scalar
+from cute_gemm.problem.passes import DIRECT, Packing
+from cute_gemm.problem.scalars import ONE, ZERO, scalar
 from cute_gemm.select import Candidate, Choice, why
-from cute_gemm.toolchain.nvrtc import prove, ptx
+from cute_gemm.steps import Step, Steps, packing_step, steps
+from cute_gemm.toolchain.nvrtc import prove
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cute_gemm.access import Access
+    from cute_gemm.analysis.passes import PassReport
     from cute_gemm.analysis.report import Report
     from cute_gemm.analysis.traced import Trace
     from cute_gemm.gpus.table import GpuLike
@@ -58,7 +62,10 @@ class Builds:
 
         from cute_gemm.toolchain.workers import Workers, at_once
 
-        kernels = {(plan.kernel, plan.config, plan.arch) for plan in plans if plan.compiled}
+        kernels = {
+            (step.kernel.name, step.config, step.arch)
+            for plan in plans if plan.compiled for step in plan.steps
+        }  # fmt: skip
         count = at_once(len(kernels))
         self._workers = Workers() if count > 1 else None
         # A thread for each process, which waits for it.
@@ -91,6 +98,9 @@ class Plan:
         What the kernel is compiled for; ``"cpu"`` for ``kernel="host"``.
     kernel, config, why
         The kernel's name, its config, and a sentence on the choice.
+    route
+        What is done beside it: ``route.pack`` names operands that are packed first, and K is cut
+        into ``route.split_k`` slices.
 
     Examples
     --------
@@ -110,7 +120,7 @@ class Plan:
         self.backend = backend
         self.device = device
         self.arch = arch
-        self._kernel, self.config, self.gpu, self._candidates = choice
+        self._kernel, self.config, self.gpu, self._candidates, self.route = choice
         self._by_name = by_name
         self.kernel = self._kernel.name
         self.executable = Executable(self)
@@ -159,9 +169,22 @@ class Plan:
         return self._kernel.source(self.config)
 
     @cached_property
+    def steps(self) -> Steps:
+        """The launches in order: each with its kernel, config, problem, unit and launch.
+
+        Mostly the kernel alone; with operands that are packed before it, or the sums of slices of K
+        added behind it, several, and ``steps.scratch`` bytes of device memory between them.
+        """
+        return steps(self._kernel.compiled(), self.config, self.problem, self.arch, self.route)
+
+    @property
+    def _main(self) -> Step:
+        return self.steps.each[self.steps.main]
+
+    @property
     def unit(self) -> TranslationUnit:
-        """The CUDA C++ translation unit."""
-        return self._kernel.compiled().unit(self.config)
+        """The CUDA C++ translation unit of the kernel that multiplies."""
+        return self._main.unit
 
     @property
     def symbol(self) -> str:
@@ -173,15 +196,15 @@ class Plan:
         """The kernel's C++ parameters."""
         return self._kernel.compiled().signature
 
-    @cached_property
+    @property
     def launch(self) -> Launch:
-        """CTAs, threads per CTA, dynamic shared memory in bytes."""
-        return self._kernel.compiled().launch(self.config, self.problem)
+        """CTAs, threads per CTA, dynamic shared memory in bytes, of the kernel that multiplies."""
+        return self._main.launch
 
     @cached_property
     def build(self) -> Build:
         """The compiled kernel, from memory, the cache or NVRTC."""
-        return self._kernel.compiled().build(self.config, self.arch)
+        return self._main.build()
 
     def prepare(self) -> Future[Build]:
         """Begin to build the kernel in the background, and return the future of its build.
@@ -199,15 +222,15 @@ class Plan:
         return _builders().submit(self._build)
 
     def _build(self, compiler: Compiler | None = None) -> Build:
+        found = [step.build(compiler) for step in self.steps]
         # Not the property: up to Python 3.11 one lock is that of all plans' there.
-        built = self._kernel.compiled().build(self.config, self.arch, compiler)
-        self.__dict__["build"] = built
+        built = self.__dict__["build"] = found[self.steps.main]
         return built
 
     @property
     def built(self) -> bool:
-        """Whether the kernel is in memory or in the cache, so that nothing need be compiled."""
-        return "build" in self.__dict__ or self._kernel.compiled().is_built(self.config, self.arch)
+        """Whether all its kernels are in memory or in the cache, so that nothing is compiled."""
+        return all(step.built for step in self.steps)
 
     @cached_property
     def proof(self) -> Proof:
@@ -229,10 +252,10 @@ class Plan:
         """Registers, shared memory and spills."""
         return self.build.resources
 
-    @cached_property
+    @property
     def ptx(self) -> str:
         """The kernel in PTX; compiled for this alone."""
-        return ptx(self.unit, self.arch)
+        return self._main.ptx
 
     @cached_property
     def sass(self) -> str:
@@ -260,14 +283,26 @@ class Plan:
         from cute_gemm.analysis.report import make_report
 
         kernel, reads_c = self._kernel.compiled(), beta != 0
-        accesses = kernel.accesses(self.config, self.problem, reads_c=reads_c)
+        accesses = self._main.accesses(reads_c)
         built = self.build.resources if "build" in self.__dict__ else None
         return make_report(
             self.problem, self.kernel, self.config, self.arch, accesses, self.launch, built,
             gpu=gpu, reads_c=reads_c, pictures=kernel.pictures(self.config),
             candidates=self.candidates(), priced_on=self.gpu.name,
-            others=lambda: self._others(reads_c),
+            others=lambda: self._others(reads_c), passes=self._passes(reads_c),
         )  # fmt: skip
+
+    def _passes(self, reads_c: bool) -> Iterator[PassReport]:
+        """The launches before and behind the kernel."""
+        if self.route == DIRECT:
+            return
+        from cute_gemm.analysis.passes import pass_report
+
+        for step in self.steps:
+            if step is not self._main:
+                accesses = step.accesses(reads_c)
+                name = step.kernel.name
+                yield pass_report(name, step.config, step.problem, step.launch, accesses)
 
     def _others(self, reads_c: bool) -> Iterator[tuple[dict[str, Any], list[Access]]]:
         """Other values of the options that this kernel has a choice of, and its accesses then."""
@@ -275,13 +310,13 @@ class Plan:
         for option, values in kernel.choices.items():
             for value in values:
                 config = replace(self.config, **{option: value})
+                step = replace(self._main, config=config)
                 try:
-                    kernel.check(config, self.problem, Arch(self.arch))
+                    kernel.check(config, step.problem, Arch(self.arch))
                 except GemmError:
                     continue
                 if config != self.config:
-                    found = kernel.accesses(config, self.problem, reads_c=reads_c)
-                    yield {option: value}, list(found)
+                    yield {option: value}, list(step.accesses(reads_c))
 
     # ---- running it -----------------------------------------------------------------------------
 
@@ -314,7 +349,46 @@ class Plan:
             return call(self.problem.op, A, B, C, alpha, beta, keywords)
         return self.executable(A, B, C, alpha, beta, stream)
 
-    def bind(self, device: int = 0, alpha: Any = 1, beta: Any = 0) -> Callable[..., None]:
+    def pack(self, X: Any, name: str = "B", *, stream: Any = None) -> PackedOperand:
+        """Pack an operand once, for many calls that it is the same in: the weights of a layer.
+
+        Parameters
+        ----------
+        X
+            An array like the one planned for.
+        name
+            Which it is: ``"A"`` or ``"B"``, which this plan packs.
+        stream
+            As in a call. A call on another stream has to wait for it.
+
+        Returns
+        -------
+        PackedOperand
+            Give it to this plan in the place of X, or to another that packs this operand too, of
+            other extents of C; the packing is left out then. Changes of X no longer count.
+
+        Raises
+        ------
+        OptionError
+            When this plan does not pack that operand.
+        ShapeError
+            When the array's descriptor is not the plan's.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from cute_gemm import plan
+        >>> A, B = np.ones((8, 5), "f2"), np.ones((5, 3), "f2")
+        >>> p = plan("NN", A, B, kernel="sm80_pipeline", pack="B", backend="cpu")
+        >>> weights = p.pack(B)
+        >>> p(A, weights)[7, 2]
+        np.float16(5.0)
+        """
+        return self.executable.pack(X, name, stream)
+
+    def bind(
+        self, device: int = 0, alpha: Any = 1, beta: Any = 0, kept: str = ""
+    ) -> Callable[..., None]:
         """Return a function that starts this GEMM, of the addresses of A, B and C and a stream.
 
         Parameters
@@ -323,6 +397,8 @@ class Plan:
             CUDA ordinal.
         alpha, beta
             As in a call: one on the device is read there, each time.
+        kept
+            Operands whose addresses are those of `PackedOperand` memory: ``"B"``.
 
         Raises
         ------
@@ -333,7 +409,20 @@ class Plan:
         """
         kind = self.problem.inputs.name
         factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
-        return self._kernel.bind(self.config, self.problem, self.arch, device, *factors)
+        if self.route == DIRECT:
+            return self._kernel.bind(self.config, self.problem, self.arch, device, *factors)
+        from cute_gemm.run.sequence import Launches
+
+        parts = self.steps
+        if kept:
+            kernel = self._kernel.compiled()
+            parts = steps(kernel, self.config, self.problem, self.arch, self.route, kept)
+        launches = [(step.bind(device, *factors), step.addresses) for step in parts]
+        return Launches(launches, parts.scratch, device)
+
+    def bind_packing(self, packing: Packing, device: int) -> Callable[..., None]:
+        """Return a function of the addresses of A, B and their copies, and a stream."""
+        return packing_step(packing, self.arch).bind(device, ONE, ZERO)
 
     def trace(
         self, A: Any, B: Any, C: Any = None, *, alpha: complex = 1.0, beta: complex = 0.0
@@ -380,11 +469,17 @@ class Plan:
 
         a, b, c = self.executable.on_host(A, B, C, beta)
         before = c.copy() if beta != 0 else None
-        execution = execute(self, a, b, c, alpha, beta, record=True)
-        rows = self.report(beta=beta).rows
+        beside = list(execute(self, a, b, c, alpha, beta, record=True))
+        execution = beside.pop(self.steps.main)
+        report = self.report(beta=beta)
+        rows = report.rows
+        passes = tuple(
+            (one.kernel, compare(one.rows, its))
+            for one, its in zip(report.passes, beside, strict=True)
+        )
         return Trace(
             self.problem, self.symbol, self.arch, execution, rows, compare(rows, execution), c,
-            verify(self.problem, a, b, c, C=before, alpha=alpha, beta=beta),
+            verify(self.problem, a, b, c, C=before, alpha=alpha, beta=beta), passes,
         )  # fmt: skip
 
     def compute_on_host(

@@ -1,10 +1,13 @@
-"""Problem -> kernel and config: enumerate, refuse, price, compare."""
+"""Problem -> kernel, config and route: enumerate, refuse, price, compare."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from cute_gemm._kept import Kept
 from cute_gemm._text import duration
@@ -14,31 +17,42 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import nearest, of_device
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import common_traits
+from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.passes import PACK, REDUCE
 from cute_gemm.model.price import Footprint, Price, Prices
+from cute_gemm.problem.passes import DIRECT, Route, packed, sliced, wants_k_major
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
-    from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.problem.problem import GemmProblem, Matrix
 
 #: What ``"auto"`` chooses from: the other rungs of the ladder are there to be overtaken.
 CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal", "sm90_wgmma")
 
 
+#: Into how many slices K may be cut where nobody says.
+_SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+#: What ``pack`` takes; None: ``"auto"`` where the kernel is chosen, and ``"none"`` for one by name.
+PACKS = ("auto", "none", "A", "B", "AB")
+
+
 class Candidate(NamedTuple):
-    """A kernel with a config that takes the problem, and what it is predicted to cost."""
+    """A kernel with a config and a route that take the problem, and what it is to cost."""
 
     kernel: Kernel
     config: Any
     price: Price | None  # None where nothing is known of the kernel
+    route: Route = DIRECT
 
 
 class Choice(NamedTuple):
-    """The kernel and config that were chosen, whose prices said so, and what from."""
+    """The kernel, config and route that were chosen, whose prices said so, and what from."""
 
     kernel: Kernel
     config: Any
     gpu: Gpu
     candidates: Callable[[], tuple[Candidate, ...]]
+    route: Route = DIRECT
 
 
 def select(
@@ -55,21 +69,94 @@ def select(
     arch. UnknownKernelError, UnsupportedError or OptionError when there is nothing to choose from.
     """
     place = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
-    shelf = _shelf(problem, arch, kernel, dict(options or {}), place)
+    asked = _asked(problem, kernel, dict(options or {}), place)
+    shelf = _shelf(problem, arch, kernel, asked, place)
     if shelf.prices is None:
-        made, config = shelf.configs[0]
-        only = (Candidate(made, config, None),)
-        return Choice(made, config, place, lambda: only)
-    prices, seconds = shelf.prices, shelf.prices.seconds(problem)
-    made, config = shelf.configs[int(seconds.argmin())]
+        (made, config, route) = shelf.offers[0]
+        only = (Candidate(made, config, None, route),)
+        return Choice(made, config, place, lambda: only, route)
+    prices, times = shelf.prices, _Times(problem, shelf, asked.splits, place)
 
     def candidates() -> tuple[Candidate, ...]:
-        order = sorted(range(len(shelf.configs)), key=lambda index: float(seconds[index]))
-        return tuple(
-            Candidate(*shelf.configs[index], prices.price(problem, index)) for index in order
-        )
+        order = sorted(range(len(shelf.offers)), key=lambda index: float(times.seconds[index]))
+        found = []
+        for index in order:
+            made, config, _ = shelf.offers[index]
+            route, passes = times.route(index)
+            price = prices.price(problem, index, route.split_k)
+            found.append(Candidate(made, config, price.behind(passes), route))
+        return tuple(found)
 
-    return Choice(made, config, place, candidates)
+    best = int(times.seconds.argmin())
+    made, config, _ = shelf.offers[best]
+    return Choice(made, config, place, candidates, times.route(best)[0])
+
+
+class _Asked(NamedTuple):
+    """Options of a call: those of the kernel's config, operands to pack, slices of K to try."""
+
+    options: dict[str, Any]
+    packs: tuple[str, ...]
+    splits: tuple[int, ...]
+
+
+def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu) -> _Asked:
+    """Take ``pack`` and ``split_k`` from the options; OptionError for what they do not take."""
+    pack, split = options.pop("pack", None), options.pop("split_k", None)
+    if pack is None:
+        pack = "auto" if kernel == "auto" else "none"
+    if split is None:
+        split = "auto" if kernel == "auto" else 1
+    if pack not in PACKS:
+        raise OptionError(f"option pack={pack!r} is unknown; expected one of {', '.join(PACKS)}")
+    packs: tuple[str, ...] = ("" if pack == "none" else pack,)
+    if pack == "auto":
+        slow = [one.name for one in (problem.A, problem.B) if _worth_packing(problem, one)]
+        packs = ("", *slow, *["AB"] * (len(slow) == 2))
+    splits: tuple[int, ...] = _SPLITS
+    if split == "auto":
+        tiles = problem.m * problem.n / (128 * 128)
+        if problem.l != 1 or problem.k < _SPLIT_K or tiles > _SPLIT_TILES * gpu.sms:
+            splits = ()
+    else:
+        splits = _slices(problem, split)
+    if registry.get(kernel).runs_on != "gpu" if kernel != "auto" else False:
+        if any(packs) or (splits and split != "auto"):
+            raise OptionError(
+                f"options pack and split_k are for kernels that are compiled here, and "
+                f"{kernel!r} is not one of them: leave them out"
+            )
+        splits = ()
+    return _Asked(options, packs, splits)
+
+
+def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
+    """Return the slices that were asked for: none for 1."""
+    try:
+        count = int(split) if isinstance(split, str) else operator.index(split)
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1:
+        raise OptionError(
+            f"option split_k={split!r} does not fit; expected 'auto' or 1 or more slices of K"
+        )
+    if count > 1 and problem.l != 1:
+        raise OptionError(
+            f"option split_k={count} cuts the K of one product, and this is a batch of "
+            f"l={problem.l}: leave it out"
+        )
+    return (min(count, problem.k),) if count > 1 and problem.k > 1 else ()
+
+
+#: The least k that is cut where nobody says, and the most tiles of C for each multiprocessor: short
+#: sums gain nothing, and many tiles fill a GPU.
+_SPLIT_K, _SPLIT_TILES = 512, 2
+
+
+def _worth_packing(problem: GemmProblem, one: Matrix) -> bool:
+    """Whether a kernel may like another layout of this operand better than its own."""
+    turned = wants_k_major(problem) and one.major != "K"
+    return turned or access_bytes(one, False)[0] < 16
 
 
 @cache
@@ -95,57 +182,142 @@ def why(candidates: Sequence[Candidate], by_name: bool) -> str:
             for one in candidates[1:3]
             if one.price is not None
         )
-    return "; ".join(filter(None, (asked, text)))
+    return "; ".join(filter(None, (asked, text, _why_passes(candidates, price))))
+
+
+def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
+    """Say what packing and adding slices of K take of the first one's time, and what they save."""
+    route = candidates[0].route
+    said = []
+    if route.pack:
+        said.append(f"packing {' and '.join(route.pack)} takes {duration(price.terms['packing'])}")
+    if route.split_k > 1:
+        seconds = duration(price.terms["reduction"])
+        said.append(f"adding {route.split_k} slices of K takes {seconds}")
+    for one in candidates:
+        if said and one.route == DIRECT and one.price is not None:
+            return (
+                f"{' and '.join(said)} of it; without, {label(one)} {duration(one.price.seconds)}"
+            )
+    return f"{' and '.join(said)} of it" if said else ""
 
 
 def label(one: Candidate) -> str:
     """Return ``"sm80_pipeline 128x256x64"``."""
     tile = getattr(one.config, "tile", ())
-    return " ".join((one.kernel.name, "x".join(map(str, tile)))).strip()
+    words = [one.kernel.name, "x".join(map(str, tile))]
+    if one.route.pack:
+        words.append(f"with {' and '.join(one.route.pack)} packed")
+    if one.route.split_k > 1:
+        words.append(f"in {one.route.split_k} slices of K")
+    return " ".join(filter(None, words))
 
 
 class _Shelf(NamedTuple):
-    """Legal configs of one class of problems, and their prices, where they have any."""
+    """Legal configs of one class of problems by route, and their prices, where they have any.
 
-    configs: list[tuple[Kernel, Any]]
+    A ``split_k`` of 0: that of the call. ``cut``: which configs have it.
+    """
+
+    offers: list[tuple[Kernel, Any, Route]]
     prices: Prices | None
+    cut: np.ndarray
 
 
 _shelves: Kept[Any, _Shelf] = Kept(2048, "problem_classes")
 
 
-def _shelf(
-    problem: GemmProblem, arch: str, kernel: str, options: dict[str, Any], gpu: Gpu
-) -> _Shelf:
+def _shelf(problem: GemmProblem, arch: str, kernel: str, asked: _Asked, gpu: Gpu) -> _Shelf:
     """Return the configs for a problem's class: what it depends on beside its extents."""
     kernels = [registry.get(name) for name in (CONTENDERS if kernel == "auto" else (kernel,))]
-    asked = tuple(
+    given = tuple(
         (name, tuple(value) if isinstance(value, list) else value)
-        for name, value in sorted(options.items())
+        for name, value in sorted(asked.options.items())
     )
-    traits = tuple((id(made), made.traits(problem)) for made in kernels)  # the shelf keeps them
-    key = (arch, gpu.name, asked, common_traits(problem), traits)
-    found = _shelves.get(key)
+    variants = [(route, _variant(problem, route, asked)) for route in _routes(asked)]
+    traits = tuple((id(made), made.traits(one)) for _, one in variants for made in kernels)
+    key = (arch, gpu.name, given, asked.packs, asked.splits, common_traits(problem), traits)
+    found = _shelves.get(key)  # which keeps the kernels that it names
     if found is None:
-        found = _shelves[key] = _filled(problem, arch, kernels, options, gpu)
+        found = _shelves[key] = _filled(variants, arch, kernels, asked.options, gpu)
     return found
 
 
+def _routes(asked: _Asked) -> list[Route]:
+    """What to try: with a number of slices that was given, nothing else."""
+    splits = [0] if len(asked.splits) == 1 else [1, 0] if asked.splits else [1]
+    return [Route(pack, split) for pack in asked.packs for split in splits]
+
+
+def _variant(problem: GemmProblem, route: Route, asked: _Asked) -> GemmProblem:
+    """The problem that is left for the kernel; of slices, with the fewest."""
+    if route.pack:
+        problem = packed(problem, route.pack)[0]
+    return problem if route.split_k else sliced(problem, asked.splits[0], 1)[0]
+
+
 def _filled(
-    problem: GemmProblem, arch: str, kernels: Sequence[Kernel], options: dict[str, Any], gpu: Gpu
-) -> _Shelf:
-    configs: list[tuple[Kernel, Any]] = []
+    variants: Sequence[tuple[Route, GemmProblem]], arch: str, kernels: Sequence[Kernel],
+    options: dict[str, Any], gpu: Gpu,
+) -> _Shelf:  # fmt: skip
+    offers: list[tuple[Kernel, Any, Route]] = []
     footprints: list[Footprint] = []
     refused: Exception | None = None
-    for made in kernels:
-        try:
-            made.check_call(problem, arch, options)
-            for config, cost in made.offers(problem, arch, options, gpu):
-                configs.append((made, config))
-                footprints += [cost] if cost is not None else []
-        except (OptionError, UnsupportedError) as error:
-            refused = refused or error
-    if not configs and refused is not None:
+    for route, problem in variants:
+        for made in kernels:
+            try:
+                made.check_call(problem, arch, options)
+                for config, cost in made.offers(problem, arch, options, gpu):
+                    offers.append((made, config, route))
+                    footprints += [cost] if cost is not None else []
+            except (OptionError, UnsupportedError) as error:
+                refused = refused or error
+    if not offers and refused is not None:
         raise refused
-    priced = len(footprints) == len(configs)
-    return _Shelf(configs, Prices(footprints, gpu) if priced else None)
+    priced = len(footprints) == len(offers)
+    cut = np.array([not route.split_k for _, _, route in offers], bool)
+    return _Shelf(offers, Prices(footprints, gpu) if priced else None, cut)
+
+
+class _Times:
+    """Predicted seconds of a shelf's configs on a problem, each with the best number of slices."""
+
+    def __init__(
+        self, problem: GemmProblem, shelf: _Shelf, splits: tuple[int, ...], gpu: Gpu
+    ) -> None:
+        assert shelf.prices is not None
+        self._offers = shelf.offers
+        self._splits: np.ndarray | None = None
+        packs = dict.fromkeys(route.pack for _, _, route in shelf.offers)
+        self._packing = {
+            pack: PACK.seconds(packed(problem, pack)[1], gpu) if pack else 0.0 for pack in packs
+        }
+        self._reduction: dict[int, float] = {}
+        self.seconds = shelf.prices.seconds(problem)
+        if shelf.cut.any():
+            self._cut(problem, shelf, splits, gpu)
+        if len(packs) > 1:
+            self.seconds = self.seconds + [
+                self._packing[route.pack] for _, _, route in shelf.offers
+            ]
+
+    def _cut(self, problem: GemmProblem, shelf: _Shelf, splits: tuple[int, ...], gpu: Gpu) -> None:
+        """Take the best number of slices where K is to be cut."""
+        assert shelf.prices is not None
+        for count in splits:
+            self._reduction[count] = REDUCE.seconds(sliced(problem, count, 1)[1], gpu)
+        behind = np.array(list(self._reduction.values()))[:, None]
+        found = shelf.prices.seconds(problem, np.array(splits, float)[:, None]) + behind
+        best = found.argmin(axis=0)
+        self._splits = np.array(splits)[best]
+        self.seconds = np.where(shelf.cut, found.min(axis=0), self.seconds)
+
+    def route(self, index: int) -> tuple[Route, dict[str, float]]:
+        """Return the route of a config, and the seconds of its passes."""
+        route = self._offers[index][2]
+        passes = {"packing": self._packing[route.pack]} if route.pack else {}
+        if not route.split_k:
+            count = 1 if self._splits is None else int(self._splits[index])
+            route = route._replace(split_k=count)
+            passes |= {"reduction": self._reduction.get(count, 0.0)}
+        return route, passes

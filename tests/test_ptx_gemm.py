@@ -238,7 +238,7 @@ def test_a_barrier_that_is_missing_is_found(kernel):
     found = set()
     for gone in range(1, len(pieces)):
         without = [*pieces[: gone - 1], pieces[gone - 1] + pieces[gone], *pieces[gone + 1 :]]
-        plan.__dict__["ptx"] = "bar.sync \t0;".join(without)
+        plan.steps.each[0].__dict__["ptx"] = "bar.sync \t0;".join(without)
         with pytest.raises(FaultError) as caught:
             execute(plan, *case.arrays())
         found.add(caught.value.kind)
@@ -250,7 +250,8 @@ def test_a_wait_that_is_missing_is_found():
     plan = case.plan()
     waits = plan.ptx.count("cp.async.wait_group")
     assert waits
-    plan.__dict__["ptx"] = plan.ptx.replace("cp.async.wait_group", "cp.async.wait_group 9; //")
+    without = plan.ptx.replace("cp.async.wait_group", "cp.async.wait_group 9; //")
+    plan.steps.each[0].__dict__["ptx"] = without
     with pytest.raises(FaultError, match="asynchronous copy, not waited for"):
         execute(plan, *case.arrays())
 
@@ -259,12 +260,12 @@ def test_an_operand_that_is_read_in_place_of_another_is_found():
     """Both pointers are A's: B lies in its bounds, and the result is wrong."""
     case = Case("smem_tiled", "float32", "NN", "base")
     plan = case.plan()
-    plan.__dict__["ptx"] = plan.ptx.replace("_param_1]", "_param_0]", 1)
+    plan.steps.each[0].__dict__["ptx"] = plan.ptx.replace("_param_1]", "_param_0]", 1)
     A, B, before = case.arrays()
     C = case.arrays()[2]
     execute(plan, A, B, C)
     assert not verify(plan.problem, A, B, C, C=before).ok
     # The other way round B ends before A does.
-    plan.__dict__["ptx"] = plan.ptx.replace("_param_0]", "_param_1]")
+    plan.steps.each[0].__dict__["ptx"] = plan.ptx.replace("_param_0]", "_param_1]")
     with pytest.raises(FaultError, match="behind the end of B"):
         execute(plan, A, B, C)

@@ -125,7 +125,7 @@ class FakeDriver:
         assert (config.blockDimY, config.blockDimZ) == (1, 1)
         if self.contexts[-1] != self.context:
             return (201,)
-        at = (ctypes.c_void_p * 17).from_address(table)
+        at = (ctypes.c_void_p * 18).from_address(table)
 
         def read(kind: type, *indices: int) -> list[Any]:
             return [kind.from_address(at[index]).value for index in indices]
@@ -138,14 +138,14 @@ class FakeDriver:
                 "stream": int(config.hStream),
                 "context": self.contexts[-1],
                 "matrices": read(ctypes.c_uint64, 0, 1, 2),
-                "extents": read(ctypes.c_int32, 3, 4, 5, 6),
-                "leading": read(ctypes.c_int64, 7, 8, 9),
-                "batch": read(ctypes.c_int64, 10, 11, 12),
-                "scalars": read(ctypes.c_float, 13, 14),
-                "doubles": read(ctypes.c_double, 13, 14),
-                "ints": read(ctypes.c_int32, 13, 14),
-                "bytes": [ctypes.string_at(at[i], 16) for i in (13, 14)],
-                "pointers": read(ctypes.c_uint64, 15, 16),
+                "extents": read(ctypes.c_int32, 3, 4, 5, 6, 7),
+                "leading": read(ctypes.c_int64, 8, 9, 10),
+                "batch": read(ctypes.c_int64, 11, 12, 13),
+                "scalars": read(ctypes.c_float, 14, 15),
+                "doubles": read(ctypes.c_double, 14, 15),
+                "ints": read(ctypes.c_int32, 14, 15),
+                "bytes": [ctypes.string_at(at[i], 16) for i in (14, 15)],
+                "pointers": read(ctypes.c_uint64, 16, 17),
             }
         )
         return (self.code,)
@@ -342,7 +342,7 @@ class TestLaunch:
         assert seen["attributes"] == []
         assert seen["stream"] == 17
         assert seen["matrices"] == [2**63 + 11, 12, 13]
-        assert seen["extents"] == [3, 4, 5, 2]
+        assert seen["extents"] == [3, 4, 5, 2, 0]
         assert seen["leading"] == [2**33, 7, 8]
         assert seen["batch"] == [2**40, 0, 99]
         assert seen["scalars"] == [1.5, -0.5]

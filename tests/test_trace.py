@@ -231,6 +231,6 @@ def test_a_plan_that_reads_outside_faults(monkeypatch: pytest.MonkeyPatch) -> No
     plan = cg.plan("NN", A, B, kernel="naive", arch="sm_80", backend="cpu")
     wrong = plan.ptx.replace("setp.ge.s32", "setp.eq.s32")
     assert wrong != plan.ptx
-    monkeypatch.setitem(plan.__dict__, "ptx", wrong)
+    monkeypatch.setitem(plan.steps.each[0].__dict__, "ptx", wrong)
     with pytest.raises(FaultError, match="out of bounds"):
         plan.trace(A, B)

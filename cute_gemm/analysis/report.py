@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Access, Partition
     from cute_gemm.analysis.html import Page
+    from cute_gemm.analysis.passes import PassReport
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.select import Candidate
@@ -111,6 +112,9 @@ class Report(Paged):
         Bytes, intensity, roofline, occupancy, waves.
     pictures
         How the kernel's threads divide tiles.
+    passes
+        One ``PassReport`` per launch before or behind the kernel: operands packed, slices of K
+        added. Where there are any, ``rows`` are of the operands as the kernel finds them.
     """
 
     problem: GemmProblem
@@ -125,6 +129,7 @@ class Report(Paged):
     pictures: tuple[Partition, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     priced_on: str = ""
+    passes: tuple[PassReport, ...] = ()
 
     def __repr__(self) -> str:
         p = self.problem
@@ -179,6 +184,7 @@ class Report(Paged):
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
             "mends": [[mend.to_dict() for mend in found] for found in self.mends],
+            "passes": [one.to_dict() for one in self.passes],
             "performance": self.performance.to_dict(),
             "candidates": prices_dict(self.candidates),
         }
@@ -210,6 +216,11 @@ class Report(Paged):
         from rich.text import Text
 
         yield from self._header()
+        for one in self.passes:
+            yield Text()
+            yield from one.shown()
+        if self.passes:
+            yield from (Text(), Text.assemble((self.kernel, "bold")))
         for part in (
             *(table for table, _ in access_tables(self.rows)),
             Pairs(self.performance.lines(), "Performance"),
@@ -382,20 +393,24 @@ def make_report(
     launch: Launch, resources: Resources | None = None, *, gpu: GpuLike | None = None,
     reads_c: bool = False, pictures: tuple[Partition, ...] = (),
     candidates: Sequence[Candidate] = (), priced_on: str = "", others: Others | None = None,
+    passes: Iterable[PassReport] = (),
 ) -> Report:  # fmt: skip
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
     ``accesses`` are listed in their order; ``resources`` are those of a build, if there was one;
     ``gpu`` is what the roofline is of, by default the one that stands for the arch; ``reads_c``:
     beta is not 0; ``candidates`` are what the config was chosen from, by the prices on the GPU of
-    that name; ``others`` has the accesses that other values of the kernel's options make.
+    that name; ``others`` has the accesses that other values of the kernel's options make;
+    ``passes`` are the launches before and behind.
     OptionError for a GPU that is not known, or does not run kernels of ``arch``.
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _mends(accesses, launch.block)))
     rows = with_options(rows, others) if others else rows
     bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c)
+    passes = tuple(passes)
+    said = findings((*rows, *(row for one in passes for row in one.rows)))
     return Report(
-        problem, kernel_name, config, arch, launch, resources, rows, findings(rows), bounds,
-        pictures, tuple(candidates), priced_on,
+        problem, kernel_name, config, arch, launch, resources, rows, said, bounds, pictures,
+        tuple(candidates), priced_on, passes,
     )  # fmt: skip

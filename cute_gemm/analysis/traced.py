@@ -107,6 +107,8 @@ class Trace(Paged):
         C.
     verdict
         The result against float64.
+    passes
+        The names and the figures of the launches before and behind it.
     shown
         A request that is printed and drawn too.
 
@@ -128,6 +130,7 @@ class Trace(Paged):
     figures: tuple[Compared, ...]
     result: np.ndarray
     verdict: Verdict
+    passes: tuple[tuple[str, tuple[Compared, ...]], ...] = ()
     shown: Request | None = None
 
     def __repr__(self) -> str:
@@ -135,8 +138,12 @@ class Trace(Paged):
 
     @property
     def differences(self) -> tuple[Compared, ...]:
-        """The figures that differ; none when the report is right."""
-        return tuple(figure for figure in self.figures if figure.difference)
+        """The figures that differ, of passes too; none when the report is right."""
+        return tuple(figure for figure in self._all_figures if figure.difference)
+
+    @property
+    def _all_figures(self) -> tuple[Compared, ...]:
+        return sum((figures for _, figures in self.passes), self.figures)
 
     @property
     def agrees(self) -> bool:
@@ -210,6 +217,10 @@ class Trace(Paged):
                 **named(self.verdict, "worst", "bound"),
             },
             "figures": [one.to_dict() for one in self.figures],
+            "passes": [
+                {"kernel": name, "figures": [one.to_dict() for one in figures]}
+                for name, figures in self.passes
+            ],
             "counts": self.counts,
         }  # fmt: skip
 
@@ -227,31 +238,45 @@ class Trace(Paged):
             f"{found.worst}, off by {found.max_error:.3g}"
         )
 
-    def _table(self) -> Table:
+    def _tables(self) -> list[Table]:
+        own = [self._table("Predicted and executed", self.figures)]
+        return own + [
+            self._table(f"Predicted and executed, {name}", figures) for name, figures in self.passes
+        ]
+
+    def _table(self, title: str, figures: Sequence[Compared]) -> Table:
         heads = ("access", "bits", "figure", "predicted", "executed", "difference")
         columns = [Column(head, left=head in ("access", "figure")) for head in heads]
         lines = []
-        for one in self.figures:
+        for one in figures:
             kind = one.kind
             where = kind.operand or "shared"
             numbers = (f"{x:,}" for x in (one.predicted, one.executed, one.difference))
             figure = one.figure.replace("_", " ")
             lines.append((f"{where} {kind.instruction}", str(kind.bits), figure, *numbers))
-        return Table("Predicted and executed", tuple(columns), lines)
+        return Table(title, tuple(columns), lines)
 
     def _executed(self) -> Table:
         return instructions_table(self.counts)
 
     def _agreement(self) -> str:
-        count, all_of_them = len(self.differences), len(self.figures)
+        count, all_of_them = len(self.differences), len(self._all_figures)
         return f"{count} of {all_of_them} figures differ" if count else "no difference"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
         yield Text(f"trace {self.problem.op}{size_text(self.problem)}")
-        yield from (Text(f"{self.symbol}, PTX for {self.arch}"), Text(), self._table(), Text())
-        yield from (self._executed(), Text(), Text(self._agreement()), Text(self._checked()))
+        yield Text(f"{self.symbol}, PTX for {self.arch}")
+        for table in self._tables():
+            yield from (Text(), table)
+        yield from (
+            Text(),
+            self._executed(),
+            Text(),
+            Text(self._agreement()),
+            Text(self._checked()),
+        )
         if self.shown is not None:
             yield from (Text(), self.shown.table())
 
@@ -263,7 +288,7 @@ class Trace(Paged):
         size = " x ".join(f"{x:,}" for x in (p.m, p.n, p.k))
         result = Pairs((("accesses", self._agreement()), ("result", self._checked())))
         sections: list[Any] = [
-            ("Result", (result,)), ("Executed", (self._table(), self._executed())),
+            ("Result", (result,)), ("Executed", (*self._tables(), self._executed())),
         ]  # fmt: skip
         if self.shown is not None:
             sections.append(("Request", (Figure(self.shown.picture()), self.shown.table())))

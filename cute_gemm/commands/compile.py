@@ -21,7 +21,7 @@ from cute_gemm.problem.arrays import Order
 from cute_gemm.select import Choice
 
 #: Extents, and so leading dimensions, of matrices that are read in 16 bytes, and by elements.
-_ALIGNED, _BY_ELEMENT = 4096, 4095
+_ALIGNED, _BY_ELEMENT = 1024, 1023
 _ORDERS: tuple[Order, ...] = ("F", "C")
 
 
@@ -124,7 +124,7 @@ def _chosen_from(
     options: dict[str, Any],
 ) -> list[Plan]:  # fmt: skip
     """Return a plan for each config that these problems are chosen from, and arch."""
-    found: dict[tuple[str, str], Plan] = {}
+    found: dict[tuple[str, ...], Plan] = {}
     refused: UnsupportedError | None = None
     for op, dtype, arch in product(ops, dtypes, archs):
         name, _, compute = dtype.strip().partition("/")
@@ -138,9 +138,10 @@ def _chosen_from(
                 refused = error
                 continue
             for one in made.candidates():
-                choice = Choice(one.kernel, one.config, made.gpu, made.candidates)
+                choice = Choice(one.kernel, one.config, made.gpu, made.candidates, one.route)
                 each = Plan(made.problem, "cpu", None, made.arch, choice)
-                found[each.symbol, each.arch] = each
+                key = (each.arch, *(step.unit.symbol for step in each.steps))
+                found[key] = each
     if refused is not None and not found:
         raise refused
     return list(found.values())

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -26,7 +27,6 @@ from cute_gemm.analysis.shown import Shown
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.api import Plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
-from cute_gemm.kernels import registry
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
 from cute_gemm.problem.dtypes import dtype
 from cute_gemm.problem.problem import from_sizes
@@ -126,9 +126,7 @@ def predict(case: Case) -> dict[str, int]:
     """Return what the model says of a case: ``predicted`` of every access of its kernel."""
     from cute_gemm.analysis.rows import make_row
 
-    plan = case.plan()
-    kernel = registry.get(plan.kernel).compiled()
-    accesses = kernel.accesses(plan.config, plan.problem, reads_c=case.beta != 0)
+    accesses = (one for step in case.plan().steps for one in step.accesses(case.beta != 0))
     return predicted(map(make_row, accesses))
 
 
@@ -230,23 +228,29 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
             "https://developer.nvidia.com/ERR_NVGPUCTRPERM"
         )
     launches = parse(done.stdout)
-    if done.returncode or len(launches) != len(cases):
+    expected = [[step.unit.symbol for step in plan.steps] for plan in plans]
+    if done.returncode or len(launches) != sum(map(len, expected)):
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("==ERROR==")]
         # The program under ncu says more than "The application returned an error code (1)".
         program = [line for line in done.stderr.splitlines() if line.strip()]
         last = (program[-1:] + errors) or lines[-1:]
         raise ToolError(
-            f"ncu counted {len(launches)} of {len(cases)} launches and returned "
+            f"ncu counted {len(launches)} of {sum(map(len, expected))} launches and returned "
             f"{done.returncode}: {'; '.join(last) or 'it said nothing'}"
         )
-    for case, plan, (name, counters) in zip(cases, plans, launches, strict=True):
-        missing = [metric for metric in metrics if metric not in counters]
-        if name != plan.config.name or missing:
-            lacks = f"; it has no number for {', '.join(missing)}" * bool(missing)
-            what = f"a kernel {name} where {plan.config.name} was expected ({case})"
-            raise ToolError(f"ncu counted {what}{lacks}")
-    return [counters for _, counters in launches]
+    found, rest = [], iter(launches)
+    for case, symbols in zip(cases, expected, strict=True):
+        sums: Counter[str] = Counter()
+        for symbol, (name, counters) in zip(symbols, rest, strict=False):
+            missing = [metric for metric in metrics if metric not in counters]
+            if name != symbol or missing:
+                lacks = f"; it has no number for {', '.join(missing)}" * bool(missing)
+                what = f"a kernel {name} where {symbol} was expected ({case})"
+                raise ToolError(f"ncu counted {what}{lacks}")
+            sums.update(counters)
+        found.append(dict(sums))
+    return found
 
 
 def profile(cases: Sequence[Case], path: str | None = None) -> list[Profile]:
@@ -271,7 +275,8 @@ def _prepared(case: Case) -> dict[str, int]:
     reason = why_no_gpu()
     if reason is not None:
         raise NoGpuError(f"profile needs a GPU: {reason}")
-    _ = case.plan().build
+    for step in case.plan().steps:
+        step.build()
     return predict(case)
 
 

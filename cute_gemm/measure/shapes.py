@@ -31,7 +31,6 @@ from cute_gemm.measure.matrices import generator
 from cute_gemm.problem.arrays import read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands, from_sizes
-from cute_gemm.problem.scalars import ONE, ZERO
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -291,8 +290,9 @@ class _OnHost:
     def first(self, kernel: str, op: str, *arrays: Any) -> None:
         """Do what the first call of a shape does."""
         plan = self.plan(kernel, op, *arrays)
-        assert plan.launch
-        registry.get(plan.kernel).compiled().signature.arguments(plan.problem, ONE, ZERO)
+        for step in plan.steps:
+            assert step.launch
+            step.arguments()
 
     def again(self, kernel: str, op: str, *arrays: Any) -> None:
         """Do what the next one does."""

@@ -9,7 +9,8 @@ form, which makes the time of an analysis independent of the size of the matrix.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -372,6 +373,9 @@ def _evaluate(
     weights = weights[:, residues]
     starts = patterns.starts[:, None, :] + residues[None, :, None]
     lengths = patterns.lengths[:, None, :]
+    if access.word is not None:
+        starts = (starts // access.granule + access.word) * access.granule
+        lengths = np.full_like(lengths, access.granule)
     if patterns.targets is None:
         sectors = fetched = covered(starts, lengths, SECTOR)
     else:
@@ -379,20 +383,22 @@ def _evaluate(
         sectors = _distinct(starts // LINE * span + targets)
         fetched = _distinct(starts // SECTOR * span + targets)
     lines = covered(starts, lengths, LINE)
-    used = covered(patterns.starts, patterns.lengths, 1)[:, None]
+    # But for whole words it is the same of every residue.
+    each = starts[:, :1] if access.word is None else starts
+    used = np.broadcast_to(covered(each, lengths, 1), sectors.shape)
     ideal = -(-used // SECTOR)
     occurs = weights > 0
     aligned = not bool(((starts % access.granule).any(axis=-1) & occurs).any())
 
     excess = np.where(occurs, fetched - ideal, -1)
     row, column = np.unravel_index(int(excess.argmax()), excess.shape)
-    found = runs(patterns.starts[row], patterns.lengths[row])
+    found = runs(starts[row, column], lengths[row, 0])
     pitches = {after[0] - before[0] for before, after in zip(found, found[1:], strict=False)}
     worst = WorstRequest(
         sectors=int(fetched[row, column]),
-        ideal_sectors=int(ideal[row, 0]),
+        ideal_sectors=int(ideal[row, column]),
         lines=int(lines[row, column]),
-        bytes=int(used[row, 0]),
+        bytes=int(used[row, column]),
         runs=len(found),
         run_bytes=min(length for _, length in found),
         pitch=pitches.pop() if len(pitches) == 1 else 0,
@@ -452,6 +458,8 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
             interior, worst_full = interior + counts, _worse(worst_full, worst)
         else:
             edge, worst_edge = edge + counts, _worse(worst_edge, worst)
+    for full, counts in _spared(access, base):
+        interior, edge = (interior + counts, edge) if full else (interior, edge + counts)
     return GlobalAnalysis(
         tile=tile,
         interior=interior,
@@ -460,6 +468,21 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
         worst=worst_full if interior.tiles else worst_edge,
         aligned=aligned,
     )
+
+
+def _spared(access: GlobalAccess, base: int) -> Iterator[tuple[bool, GlobalCounts]]:
+    """What tiles have less for the vectors that they leave out, and whether they are full."""
+    vectors = np.zeros((0, 2), int) if access.spared is None else access.spared
+    size = dtype(access.matrix.dtype).bytes
+    for index in np.unique(vectors // access.tile, axis=0):
+        corner = index * access.tile
+        valid = tuple(np.minimum(access.tile, access.region - corner).tolist())
+        begin = base + corner_bytes(access) + int(corner @ access.matrix.stride) * size
+        tiles = in_batch(one_residue(begin), access.matrix)
+        away = (access.coords[..., None, :] == vectors - corner).all(axis=-1).any(axis=-1)
+        coords = np.where(away[..., None], -1, access.coords)
+        for sign, one in ((-1, access), (1, replace(access, coords=coords))):
+            yield valid == access.tile, _evaluate(one, _patterns(one, valid), tiles)[0].times(sign)
 
 
 def _worse(a: WorstRequest | None, b: WorstRequest | None) -> WorstRequest | None:

@@ -121,6 +121,11 @@ class Price:
         """The largest term."""
         return self.largest(1)[0][0]
 
+    def behind(self, passes: dict[str, float]) -> Price:
+        """Return this price with passes before or behind it."""
+        more = sum(passes.values())
+        return replace(self, seconds=self.seconds + more, terms={**self.terms, **passes})
+
     def largest(self, count: int) -> list[tuple[str, float]]:
         """Return the largest terms, with their seconds."""
         return sorted(self.terms.items(), key=lambda term: -term[1])[:count]
@@ -277,15 +282,16 @@ class Prices:
         ]
         self._columns = tuple(np.array(rows, float).T) if rows else ()
 
-    def seconds(self, problem: GemmProblem) -> np.ndarray:
-        """Return the predicted time of each, in seconds."""
-        return self._times(problem, *self._columns)[0]
+    def seconds(self, problem: GemmProblem, slices: Any = 1) -> np.ndarray:
+        """Return the predicted time of each, in seconds; of a batch of ``slices`` of K."""
+        return self._times(problem, slices, *self._columns)[0]
 
-    def price(self, problem: GemmProblem, index: int) -> Price:
+    def price(self, problem: GemmProblem, index: int, slices: int = 1) -> Price:
         """Return one price with its terms."""
         gpu, one = self._gpu, self.footprints[index]
         column = (entry[index] for entry in self._columns)
-        total, most, filled, tiles, depth, l2 = map(float, self._times(problem, *column))
+        times = self._times(problem, slices, *column)
+        total, most, filled, tiles, depth, l2 = map(float, times)
         clock = gpu.clock_ghz * 1e9
         rounds = -(-most // filled)
         terms = {unit: most * depth * clocks / clock for unit, clocks in one.units}
@@ -301,15 +307,16 @@ class Prices:
         return moved / (part * self._gpu.bandwidth_gbs * 1e9)
 
     def _times(
-        self, problem: GemmProblem, bm: Any, bn: Any, bk: Any, busy: Any, waits: Any, end: Any,
-        tile_bytes: Any, end_bytes: Any, resident: Any, part: Any, along_m: Any, along_n: Any,
+        self, problem: GemmProblem, slices: Any, bm: Any, bn: Any, bk: Any, busy: Any, waits: Any,
+        end: Any, tile_bytes: Any, end_bytes: Any, resident: Any, part: Any, along_m: Any,
+        along_n: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Of one or all: seconds, CTAs of the busiest SM, resident, all, k-tiles, L2 seconds."""
         gpu = self._gpu
         clock = gpu.clock_ghz * 1e9
         rows = np.ceil(problem.m / (bm * along_m)) * along_m
-        tiles = rows * np.ceil(problem.n / (bn * along_n)) * along_n * problem.l
-        depth = np.ceil(problem.k / bk)
+        tiles = rows * np.ceil(problem.n / (bn * along_n)) * along_n * problem.l * slices
+        depth = np.ceil(problem.k / bk / slices)
         most = np.ceil(tiles / gpu.sms)
         filled = np.minimum(resident, np.maximum(most, 1))
         whole = np.floor(most / filled)

@@ -7,14 +7,26 @@ Each is a `GemmProblem` again for the kernel that multiplies, and a problem of i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.dtypes import DTYPES, DType
 from cute_gemm.problem.problem import GemmProblem, Matrix
 
 #: Bytes of which the leading dimensions and the places of what lies in scratch are multiples: a
 #: line of L2. Allocations have twice that.
 LINE = 128
+
+
+class Route(NamedTuple):
+    """What goes before and behind the kernel: operands that are packed, and slices of K."""
+
+    pack: str = ""  # "A", "B" or "AB"
+    split_k: int = 1
+
+
+DIRECT = Route()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +62,30 @@ class Reduction:
     dtype: str  # of A and B
 
     @property
+    def inputs(self) -> DType:
+        """The type of A and B, as of a `GemmProblem`."""
+        return DTYPES[self.dtype]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of scratch."""
-        return self.sums.batch_bytes * self.sums.l
+        return _span(self.sums)
 
 
-def packed(problem: GemmProblem, which: str, k_major: bool = False) -> tuple[GemmProblem, Packing]:
+def wants_k_major(problem: GemmProblem) -> bool:
+    """Return whether tensor cores take these types along K: transposing loads move 2 bytes."""
+    return problem.inputs.bytes == 1 or problem.compute == "tf32"
+
+
+def packed(
+    problem: GemmProblem, which: str, k_major: bool | None = None
+) -> tuple[GemmProblem, Packing]:
     """Return the problem with the operands named in ``which`` packed, and how they get there.
 
-    ``k_major``: K becomes the unit-stride mode of what is packed; else the major stays.
+    ``k_major``: K becomes their unit-stride mode, by default where tensor cores want it so; else
+    the major stays.
     """
+    k_major = wants_k_major(problem) if k_major is None else k_major
     sources = tuple(one for one in (problem.A, problem.B) if one.name in which)
     targets, offsets, end = [], [], 0
     for one in sources:
@@ -74,16 +100,18 @@ def packed(problem: GemmProblem, which: str, k_major: bool = False) -> tuple[Gem
 def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem, Reduction]:
     """Return the problem as a batch of slices of K, each of whole tiles, and their reduction.
 
-    The last slice is shorter where K asks for it, and there may be fewer than ``slices``. For one
-    product, not for a batch of them.
+    The last slice is shorter where K asks for it, and there may be fewer than ``slices``; A and B
+    have its extents, since what a kernel may do depends on where rows end. For one product with
+    k > 0, not for a batch.
     """
-    tiles = -(-problem.k // tile_k)
-    depth = -(-tiles // slices) * tile_k
+    # A slice begins at a line where K is the unit-stride mode, so that vectors stay what they are.
+    step = math.lcm(tile_k, LINE // problem.inputs.bytes)
+    depth = -(-problem.k // (step * slices)) * step
     count = -(-problem.k // depth)
     last = problem.k - (count - 1) * depth
     sums = _aligned(replace(problem.C, dtype=problem.inputs.accumulator), problem.C.unit)
-    step = _span(sums) // DTYPES[sums.dtype].bytes
-    sums = replace(sums, l=count, batch_stride=step if count > 1 else 0)
+    each = _span(sums) // DTYPES[sums.dtype].bytes
+    sums = replace(sums, l=count, batch_stride=each if count > 1 else 0)
 
     def cut(one: Matrix) -> Matrix:
         jump = depth * one.stride[1] if count > 1 else 0
@@ -91,14 +119,46 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
         every &= -every
         first = one.alignment if one.alignment > every else 0
         return replace(
-            one, shape=(one.shape[0], depth), alignment=every, l=count, batch_stride=jump,
+            one, shape=(one.shape[0], last), alignment=every, l=count, batch_stride=jump,
             first_alignment=first,
         )  # fmt: skip
 
     parts = replace(
-        problem, k=depth, k_last=last, l=count, A=cut(problem.A), B=cut(problem.B), C=sums
+        problem, k=depth, k_last=last % depth, l=count, A=cut(problem.A), B=cut(problem.B), C=sums
     )
     return parts, Reduction(sums, problem.C, problem.inputs.name)
+
+
+def alike(problem: Any) -> tuple[Any, ...]:
+    """Return the parts of a batch whose products have one k: all, or all but the last, and that."""
+    last = getattr(problem, "k_last", 0)
+    if not last:
+        return (problem,)
+    return _batch_part(problem, 0, problem.l - 1, problem.k), _batch_part(
+        problem, problem.l - 1, 1, last
+    )
+
+
+def _batch_part(problem: GemmProblem, first: int, count: int, k: int) -> GemmProblem:
+    """``count`` products of a batch from number ``first`` on, with this k."""
+
+    def part(one: Matrix) -> Matrix:
+        place = max(one.alignment, one.first_alignment) + first * one.batch_bytes
+        residue = place % 256 or 256
+        alignment = one.alignment if count > 1 else residue & -residue
+        return replace(
+            one,
+            shape=one.shape if one.name == "C" else (one.shape[0], k),
+            l=count,
+            batch_stride=one.batch_stride if count > 1 else 0,
+            alignment=alignment,
+            # Where the first one begins, modulo 256, if that is more than its lowest bit says.
+            first_alignment=residue if residue > alignment else 0,
+        )
+
+    return replace(
+        problem, k=k, k_last=0, l=count, A=part(problem.A), B=part(problem.B), C=part(problem.C)
+    )
 
 
 def _aligned(matrix: Matrix, unit: int) -> Matrix:

@@ -394,6 +394,13 @@ def _describe(
     return GemmProblem(op, m, n, k, A, B, C, compute, batch)
 
 
+def describe(op: str, name: str, operand: Operand, batch: int) -> Matrix:
+    """Return the descriptor of A or B alone, as it is in a problem of so many products."""
+    turn_A, turn_B = _turns(op)
+    conj = dtype_row(operand.dtype).is_complex and op["AB".index(name)] in "CH"
+    return _matrix(name, _stored(operand), batch, turn_A if name == "A" else not turn_B, conj)
+
+
 def _batch(a: _Stored, b: _Stored) -> tuple[int, ...]:
     """Return (L,), or () where neither operand has a batch dimension."""
     found = [(name, x.shape[0]) for name, x in (("A", a), ("B", b)) if len(x.shape) == 3]

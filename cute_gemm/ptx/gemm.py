@@ -1,13 +1,14 @@
-"""A plan's kernel executed on NumPy matrices, by the plan's own PTX, launch and signature."""
+"""A plan's launches executed on NumPy matrices, by its own PTX, grids and arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import GemmProblem, Matrix
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.ptx.launch import Argument, Buffer, Execution, parsed, run
 
@@ -18,50 +19,61 @@ class Emitted(Protocol):
     problem: GemmProblem
 
     @property
-    def ptx(self) -> str:
-        """The kernel's text."""
-
-    @property
-    def symbol(self) -> str:
-        """Its name there."""
-
-    @property
-    def launch(self) -> Any:
-        """How it is started (`cute_gemm.toolchain.signature.Launch`)."""
-
-    @property
-    def signature(self) -> Any:
-        """What it is called with (`cute_gemm.toolchain.signature.Signature`)."""
+    def steps(self) -> Iterable[Any]:
+        """Its launches (`cute_gemm.steps.Steps`)."""
 
 
 def execute(
     plan: Emitted, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: Any = 1, beta: Any = 0,
     places: Mapping[str, np.ndarray] | None = None, **options: Any,
-) -> Execution:  # fmt: skip
-    """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place, by the kernel's instructions.
+) -> tuple[Execution, ...]:  # fmt: skip
+    """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place, by the kernels' instructions.
 
     The arrays are such as the plan was made for; their addresses are multiples of what the plan's
     matrices are aligned to, and of no more. ``places``: arrays for other pointers of the kernel, by
     the parameter's name (``alpha_ptr``); ``options`` are those of `run`.
     """
-    problem, signature = plan.problem, plan.signature
+    problem, steps = plan.problem, plan.steps
     kind = problem.inputs.name
     factors = scalar(alpha, "alpha", kind, None), scalar(beta, "beta", kind, None)
-    matrices = [
-        Buffer(array, one.name, (one.first_alignment or one.alignment) % 256)
+    held = {
+        one.name: Buffer(array, one.name, (one.first_alignment or one.alignment) % 256)
         for one, array in ((problem.A, A), (problem.B, B), (problem.C, C))
-    ]
-    block = signature.arguments(problem, *factors).block.raw
-    text = parsed(plan.ptx, plan.symbol)
-    sizes = [one.size or 0 for one in text.parameters.values()]
+    }
+    # What nobody has written is no number.
+    scratch = np.full(getattr(steps, "scratch", 0), 255, np.uint8)
+    return tuple(
+        _step(one, held, scratch, one.arguments(*factors), places or {}, options) for one in steps
+    )
+
+
+def _step(
+    step: Any, held: Mapping[str, Buffer], scratch: np.ndarray, arguments: Any,
+    places: Mapping[str, np.ndarray], options: Mapping[str, Any],
+) -> Execution:  # fmt: skip
+    """Execute one launch."""
+    symbol, launch, signature = step.unit.symbol, step.launch, step.kernel.signature
+    block = arguments.block.raw
+    sizes = [one.size or 0 for one in parsed(step.ptx, symbol).parameters.values()]
     # The driver is told where each argument lies: they are not packed as the text's are.
-    values = [block[x : x + n] for x, n in zip(signature.offsets, sizes, strict=True)]
-    given: list[Argument] = [*matrices, *values[len(matrices) :]]
+    given: list[Argument] = [
+        block[x : x + n] for x, n in zip(signature.offsets, sizes, strict=True)
+    ]
+    for at, (place, parameter) in enumerate(zip(step.places, signature.parameters, strict=False)):
+        matrix = getattr(step.problem, parameter.name, None)
+        name = parameter.name if parameter.name in "ABC" else "scratch"
+        given[at] = held.get(place.name) or _part(scratch, place.offset, name, matrix)
     for at, parameter in enumerate(signature.parameters):
-        if parameter.name in (places or {}):
-            given[at] = Buffer((places or {})[parameter.name], parameter.name, 0)
-    launch = plan.launch
-    return run(
-        plan.ptx, plan.symbol, launch.dimensions, (launch.block,), launch.smem,
-        given, **options,
-    )  # fmt: skip
+        if parameter.name in places:
+            given[at] = Buffer(places[parameter.name], parameter.name, 0)
+    return run(step.ptx, symbol, launch.dimensions, (launch.block,), launch.smem, given, **options)
+
+
+def _part(scratch: np.ndarray, offset: int, name: str, matrix: Matrix | None) -> Buffer:
+    """The scratch from a place on, up to the end of a matrix if one lies there."""
+    end = scratch.size
+    if matrix is not None:
+        steps = zip((*matrix.shape, matrix.l), (*matrix.stride, matrix.batch_stride), strict=True)
+        last = sum((extent - 1) * stride for extent, stride in steps)
+        end = offset + (last + 1) * DTYPES[matrix.dtype].bytes
+    return Buffer(scratch[offset:end], name, offset % 256)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cute_gemm.errors import OutOfMemoryError, StrideError
 from cute_gemm.run.driver import checked, device_name, entered, load_driver
@@ -31,11 +31,7 @@ class DeviceBuffer:
         with entered(device):
             code, pointer = driver.cuMemAlloc(max(nbytes, 1))
             if int(code) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
-                free, total = checked(driver.cuMemGetInfo(), "asking for the free memory")
-                raise OutOfMemoryError(
-                    f"{nbytes} bytes ({nbytes / 2**30:.1f} GiB) were asked for on device {device} "
-                    f"({device_name(device)}), where {free} of {total} bytes are free"
-                )
+                raise _out_of_memory(nbytes, device)
             checked((code,), f"allocating {nbytes} bytes on device {device}")
         self._pointer = int(pointer)
 
@@ -66,6 +62,15 @@ class DeviceBuffer:
 
     def __repr__(self) -> str:
         return f"DeviceBuffer({self._pointer:#x}, {self.nbytes} bytes, device={self.device})"
+
+
+def _out_of_memory(nbytes: int, device: int) -> OutOfMemoryError:
+    """What is said; the device's context is current."""
+    free, total = checked(load_driver().cuMemGetInfo(), "asking for the free memory")
+    return OutOfMemoryError(
+        f"{nbytes} bytes ({nbytes / 2**30:.1f} GiB) were asked for on device {device} "
+        f"({device_name(device)}), where {free} of {total} bytes are free"
+    )
 
 
 def upload(array: np.ndarray, device: int = 0, stream: int = 0) -> DeviceBuffer:
@@ -160,3 +165,47 @@ def _copy(array: np.ndarray, buffer: DeviceBuffer, stream: int, *, to_device: bo
                     copy.srcDevice, copy.dstHost = there, here
                 result = driver.cuMemcpy2DAsync(copy, stream)
             checked(result, "copying a matrix")
+
+
+# Scratch of a sequence of launches ---------------------------------------------------------------
+
+_pools: dict[int, Any] = {}
+
+
+def scratch(nbytes: int, device: int, stream: int) -> int:
+    """Return the address of so many bytes, in the order of ``stream``; for `give_back`.
+
+    From a pool of the device's that keeps what is given back. While a graph is captured, the
+    memory is the graph's. OutOfMemoryError when the device has not that many.
+    """
+    driver = load_driver()
+    pool = _pools.get(device)
+    if pool is None:
+        pool = _pools.setdefault(device, _new_pool(device))
+    with entered(device):
+        code, pointer = driver.cuMemAllocFromPoolAsync(nbytes, pool, stream)
+        if int(code) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
+            raise _out_of_memory(nbytes, device)
+        checked((code,), f"allocating {nbytes} bytes of scratch on device {device}")
+    return int(pointer)
+
+
+def give_back(pointer: int, device: int, stream: int) -> None:
+    """Give scratch back, in the order of ``stream``."""
+    with entered(device):
+        checked(load_driver().cuMemFreeAsync(pointer, stream), "giving scratch back")
+
+
+def _new_pool(device: int) -> Any:
+    """A pool that keeps all that it was given."""
+    driver = load_driver()
+    properties = driver.CUmemPoolProps()
+    properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = device
+    with entered(device):
+        (pool,) = checked(driver.cuMemPoolCreate(properties), "making a pool for scratch")
+        threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        keep_all = driver.cuuint64_t(2**64 - 1)
+        checked(driver.cuMemPoolSetAttribute(pool, threshold, keep_all), "keeping scratch")
+    return pool

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +91,18 @@ class Stride(Parameter):
     def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
         """Write the step."""
         struct.pack_into("=q", block, offset, getattr(getattr(problem, self.matrix), self.of))
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers(Parameter):
+    """Numbers that a kernel makes of its problem, as a C++ struct has them."""
+
+    form: str = ""  #: Of ``struct``.
+    of: Callable[[Any], tuple[int, ...]] = field(default=lambda problem: ())
+
+    def pack(self, block: Any, offset: int, problem: Any, given: Mapping[str, Any]) -> None:
+        """Write them side by side."""
+        struct.pack_into(self.form, block, offset, *self.of(problem))
 
 
 class Scalar(Parameter):

@@ -1,0 +1,87 @@
+"""What a report and a trace say of the launches before and behind the kernel that multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm._text import named
+from cute_gemm.analysis.rows import access_tables, make_row
+from cute_gemm.problem.passes import Packing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cute_gemm.access import Access
+    from cute_gemm.analysis.rows import AccessRow
+    from cute_gemm.toolchain.signature import Launch
+
+
+@dataclass(frozen=True, eq=False)
+class PassReport:
+    """A launch that packs operands or adds up slices of K.
+
+    Attributes
+    ----------
+    kernel, config
+        ``"pack"`` or ``"reduce"``, and its config.
+    problem
+        The operands and their copies (`Packing`), or the sums and C (`Reduction`).
+    launch
+        CTAs, threads per CTA, dynamic shared memory (bytes).
+    rows
+        One ``AccessRow`` per memory instruction.
+    """
+
+    kernel: str
+    config: Any
+    problem: Any
+    launch: Launch
+    rows: tuple[AccessRow, ...]
+
+    @property
+    def what(self) -> tuple[str, ...]:
+        """What it does, a line for each matrix."""
+        problem = self.problem
+        if isinstance(problem, Packing):
+            pairs = zip(problem.sources, problem.targets, strict=True)
+            return tuple(f"{a.name}  {a} to {b} in scratch" for a, b in pairs)
+        return (f"C  from {problem.sums.l} slices of K: {problem.sums} in scratch",)
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether all its accesses are coalesced and free of bank conflicts, edges left out."""
+        return all(row.good for row in self.rows if not row.at_edges)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in strings, numbers, lists and dicts."""
+        return {
+            "kernel": self.kernel,
+            "config_name": self.config.name,
+            "what": list(self.what),
+            "nbytes": self.problem.nbytes,
+            "launch": named(self.launch, "grid", "block", "smem"),
+            "coalesced": self.coalesced,
+            "accesses": [row.to_dict() for row in self.rows],
+        }
+
+    def shown(self) -> Iterator[Any]:
+        """Yield its lines and tables."""
+        from rich.text import Text
+
+        yield Text.assemble((self.kernel, "bold"), f"  config {self.config.name}")
+        yield from (Text(line) for line in self.what)
+        shape = f"{self.launch.ctas:,} CTAs x {self.launch.block} threads"
+        yield Text(f"launch {shape}; {self.problem.nbytes:,} bytes of scratch")
+        for table, _ in access_tables(self.rows):
+            yield Text()
+            yield table
+
+
+def pass_report(
+    kernel: str, config: Any, problem: Any, launch: Launch, accesses: Iterable[Access]
+) -> PassReport:
+    """Count the accesses of a pass."""
+    rows = tuple(make_row(access, ()) for access in accesses)
+    return PassReport(kernel, config, problem, launch, rows)

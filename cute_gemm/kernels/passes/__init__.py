@@ -1,0 +1,6 @@
+"""What runs before and behind the kernel that multiplies: packing, and the sum over slices of K."""
+
+from cute_gemm.kernels.passes.pack import Pack
+from cute_gemm.kernels.passes.reduce import Reduce
+
+PACK, REDUCE = Pack(), Reduce()

@@ -1,0 +1,311 @@
+"""Operands copied into aligned scratch, as they lie or with their major turned round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.kernels.base import Compiled
+from cute_gemm.kernels.passes.seconds import seconds
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature
+from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool
+
+if TYPE_CHECKING:
+    from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.problem.passes import Packing
+    from cute_gemm.problem.problem import Matrix
+
+#: Threads and bytes of a tile; bytes of a vector; vectors of a line, which neighbouring lanes have.
+THREADS, TILE_BYTES, VECTOR, LINE = 256, 16384, 16, 8
+#: A tile has so many lines, and each thread so many vectors.
+LINES, VECTORS = TILE_BYTES // (VECTOR * LINE), 4
+#: Bytes between rows from which on a row's words lie in the matrix, but for the first and last row.
+NARROW = 32
+#: Rows of turned tiles that are walked together at most.
+GROUP = 32
+#: log2 of the lines of a turned tile's row, by bytes of an element, the best first.
+TURNED_LINES = {1: (0,), 2: (0, 1), 4: (1,), 8: (2,), 16: (2,)}
+
+
+class Copy(NamedTuple):
+    """How one operand is copied, the template's parameters."""
+
+    bytes: int = 0  #: Of an element; 0: there is nothing to copy.
+    words: int = 1  #: 16-byte words that a vector is made of: 1 where all rows are aligned.
+    turned: bool = False  #: Whether the target's unit stride is the other mode's.
+    lines: int = 0  #: Then: log2 of the lines of a tile's row.
+
+    def __str__(self) -> str:
+        if not self.bytes:
+            return "none"
+        way = f"turned{self.lines}" if self.turned else "same"
+        return f"{way}_b{8 * self.bytes}{'_shifted' * (self.words > 1)}"
+
+    @property
+    def cpp(self) -> str:
+        """The template."""
+        way = f"{cpp_bool(self.turned)}, {self.lines}"
+        return f"cute_gemm::Pack<{self.bytes}, {self.words}, {way}>"
+
+    @property
+    def group(self) -> int:
+        """Rows whose elements make a 4-byte word of the target."""
+        return max(4 // self.bytes, 1) if self.turned else 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """How A and B are copied."""
+
+    A: Copy
+    B: Copy
+
+    @property
+    def name(self) -> str:
+        """The kernel's symbol."""
+        return f"pack_{self.A}_{self.B}"
+
+
+class Place(NamedTuple):
+    """How an operand's tiles lie: what its `PackOperand` has, beside strides."""
+
+    extent: int  #: Elements of a row, which is what has unit stride in the source.
+    rows: int
+    matrices: int
+    tiles: int  #: Of one matrix, those that the last group lacks included.
+    lines: int  #: log2 of the lines of a tile's row.
+    group: int  #: Rows of tiles that are walked together.
+    along: int  #: Tiles along a row.
+
+
+def _copy(source: Matrix, target: Matrix) -> Copy:
+    size, rows = DTYPES[source.dtype].bytes, source.shape[1 - source.unit]
+    pitch = source.ld * size if rows > 1 else 0
+    words = 2 if source.alignment % VECTOR or pitch % VECTOR else 1
+    if source.unit == target.unit:
+        return Copy(size, words)
+    lines = min(TURNED_LINES[size], key=lambda x: prod(_tiles(source, x)))
+    return Copy(size, words, True, lines)
+
+
+def _tiles(source: Matrix, lines: int) -> tuple[int, int]:
+    """Tiles along a row, and rows of tiles."""
+    row = source.shape[source.unit] * DTYPES[source.dtype].bytes
+    along = -(-row // (VECTOR * LINE << lines))
+    return along, -(-source.shape[1 - source.unit] // (LINES >> lines))
+
+
+def _place(source: Matrix, target: Matrix) -> Place:
+    """How the tiles lie; of those that are not turned all shapes are tried.
+
+    Taken is the one that reads the fewest sectors, where each row of a tile begins off a sector.
+    """
+    copy, unit = _copy(source, target), source.unit
+    extent, rows = source.shape[unit], source.shape[1 - unit]
+    lines = copy.lines
+    if not copy.turned:
+        lines = min(reversed(range(6)), key=lambda x: _tiles(source, x)[0] * ((4 << x) + 1))
+    along, tile_rows = _tiles(source, lines)
+    groups = -(-tile_rows // GROUP) if copy.turned else tile_rows
+    group = -(-tile_rows // groups)
+    matrices = 1 if target.batch_stride == 0 else source.l
+    return Place(extent, rows, matrices, along * group * groups, lines, group, along)
+
+
+def _operands(packing: Packing) -> Iterator[tuple[str, Matrix, Matrix, int]]:
+    """Name, source, target and its place in scratch."""
+    for source, target, offset in zip(
+        packing.sources, packing.targets, packing.offsets, strict=True
+    ):
+        yield source.name, source, target, offset
+
+
+def _numbers(name: str) -> Any:
+    def numbers(packing: Packing) -> tuple[int, ...]:
+        for mine, source, target, offset in _operands(packing):
+            if mine == name:
+                strides = (source.ld, source.batch_stride, target.ld, target.batch_stride)
+                place = _place(source, target)
+                divisors = (*_reciprocal(place.group), *_reciprocal(place.along))
+                return (*strides, offset, *divisors, *place)
+        return (0,) * 16
+
+    return numbers
+
+
+def _reciprocal(divisor: int) -> tuple[int, int]:
+    """As ``Divisor`` of the template."""
+    shift = 31 + (divisor - 1).bit_length()
+    return -(-(1 << shift) // divisor), shift
+
+
+class Pack(Compiled):
+    """The kernel that packs A, B or both: a CTA has a tile of one of them."""
+
+    name = "pack"
+    signature = Signature(
+        (
+            Pointer("A", "void const*"),
+            Pointer("B", "void const*"),
+            Pointer("scratch", "void*"),
+            *(
+                Numbers(name.lower(), "cute_gemm::PackOperand", 88, "=5q4I7i4x", _numbers(name))
+                for name in "AB"
+            ),
+        )
+    )
+
+    def configure(self, packing: Packing) -> Config:
+        """Return the config, which follows from how the operands lie."""
+        copies = {name: _copy(source, to) for name, source, to, _ in _operands(packing)}
+        return Config(copies.get("A", Copy()), copies.get("B", Copy()))
+
+    def unit(self, config: Config) -> TranslationUnit:
+        """See :meth:`Compiled.unit`."""
+        source = f"""\
+// Packing into scratch: A {config.A}, B {config.B}
+#include "passes/pack.cuh"
+
+struct Config {{
+  using A = {config.A.cpp};
+  using B = {config.B.cpp};
+}};
+
+extern "C" __global__ void __launch_bounds__({THREADS})
+{config.name}(
+    {self.signature.cpp("")}) {{
+  cute_gemm::pack<Config>(A, B, scratch, a, b);
+}}
+"""
+        return TranslationUnit(source, config.name)
+
+    def launch(self, config: Config, packing: Packing) -> Launch:
+        """See :meth:`Compiled.launch`."""
+        places = [_place(source, target) for _, source, target, _ in _operands(packing)]
+        smem = TILE_BYTES if config.A.turned or config.B.turned else 0
+        matrices = max(place.matrices for place in places)
+        return Launch(sum(place.tiles for place in places), THREADS, smem, matrices)
+
+    def accesses(
+        self, config: Config, packing: Packing, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """See :meth:`Compiled.accesses`."""
+        found: list[Access] = []
+        for name, source, target, _ in _operands(packing):
+            found += _accesses(getattr(config, name), source, target)
+        return tuple(found)
+
+    def seconds(self, packing: Packing, gpu: Gpu) -> float:
+        """Return the predicted time."""
+        read = sum(source.nbytes for source in packing.sources)
+        return seconds(read, 0, sum(one.nbytes for one in packing.targets), gpu)
+
+
+# ---- accesses -----------------------------------------------------------------------------------
+
+
+def _accesses(copy: Copy, source: Matrix, target: Matrix) -> Iterator[Access]:
+    """Everything that the copy of one operand does."""
+    place, width, unit = _place(source, target), VECTOR // copy.bytes, source.unit
+    if place.matrices == 1:  # one that all share, or no batch
+        source, target = (replace(one, l=1, batch_stride=0) for one in (source, target))
+    row, column = _tile(copy, place.lines)
+    extents = [(LINE << place.lines) * width, LINES >> place.lines]
+    tile = (extents[unit], extents[1 - unit])
+
+    def coords(along: np.ndarray, across: np.ndarray) -> np.ndarray:
+        return np.stack((along, across) if unit == 0 else (across, along), axis=-1)
+
+    load = GlobalAccess(
+        operand=source.name, direction="load", instruction="ld.global", bits=128, matrix=source,
+        tile=tile, coords=coords(column * width, row), axis=unit, sweeps=1, tail="whole",
+        unit="CTA",
+    )  # fmt: skip
+    yield from _loads(load, copy, place)
+    if copy.turned:
+        lane, block = np.arange(32), np.arange(TILE_BYTES // VECTOR // 32)[:, None]
+        chunks = extents[1] // width // LINE
+        element, chunk = block // chunks * 4 + lane // LINE, block % chunks * LINE + lane % LINE
+        out = coords(element, chunk * width)
+    else:
+        out = load.coords
+    store = replace(
+        load, operand="scratch", direction="store", instruction="st.global", matrix=target,
+        coords=out, axis=target.unit, part=source.name,
+    )  # fmt: skip
+    if copy.turned:
+        ctas = -(-place.rows // extents[1]) * place.along * place.matrices
+        offsets = _stores(copy, row, column, extents[1])
+        bits = 8 * max(4, copy.bytes)
+        yield SharedAccess(
+            source.name, "store", "st.shared", bits, offsets, executions=ctas, unit="CTA"
+        )
+        offsets = _swizzled(element, chunk, element // width, extents[1] * copy.bytes)
+        yield SharedAccess(source.name, "load", "ld.shared", 128, offsets, guard=store, unit="CTA")
+    yield store
+
+
+def _tile(copy: Copy, lines: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row and vector of each lane of each request of a tile; int [requests, 32]."""
+    lane, warp = np.arange(32), np.arange(THREADS // 32)[:, None, None]
+    i = np.arange(VECTORS)[:, None]
+    block = warp + i // copy.group * (THREADS // 32)
+    column = (block & (1 << lines) - 1) * LINE + lane % LINE
+    row = ((block >> lines) * 4 + lane // LINE) * copy.group + i % copy.group
+    return row.reshape(-1, 32), np.broadcast_to(column, row.shape).reshape(-1, 32)
+
+
+def _loads(load: GlobalAccess, copy: Copy, place: Place) -> Iterator[GlobalAccess]:
+    """The words of vectors, and the elements of those whose words may lie beyond the matrix."""
+    width, unit, last = VECTOR // copy.bytes, load.axis, place.rows - 1
+    limit = "its words may lie beyond the matrix" if copy.bytes < VECTOR else ""
+    elements = replace(load, bits=8 * copy.bytes, limit=limit, tail="cut", part="elements")
+    step = np.zeros((width, 1, 2), int)
+    step[:, 0, unit] = np.arange(width)
+
+    def each(vectors: np.ndarray) -> np.ndarray:
+        """Requests of the elements of vectors [requests, 32, 2]."""
+        vectors = vectors[:, None]
+        inside = (vectors >= 0).all(axis=-1, keepdims=True)
+        return np.where(inside, vectors + step, -1).reshape(-1, 32, 2)
+
+    if last > 0 and load.matrix.ld * copy.bytes < NARROW:
+        yield replace(elements, coords=each(load.coords))
+        return
+    vectors = -(-place.extent // width)
+    ends = {(0, x) for x in range(min(copy.words - 1, vectors))}
+    ends |= {(last, x) for x in range(max(vectors - copy.words, 0), vectors)}
+    spared = np.array(sorted(ends)).reshape(-1, 2) * (1, width)
+    spared = spared if unit == 1 else spared[:, ::-1]
+    for word in range(copy.words):
+        part = ("words", "second words")[word] if copy.words > 1 else ""
+        yield replace(load, word=word, spared=spared, part=part)
+    # As of one tile: the requests in which they are, each with these vectors alone.
+    tiles = spared // load.tile
+    for index in np.unique(tiles, axis=0):
+        mine = spared[(tiles == index).all(axis=-1)] - index * load.tile
+        here = (load.coords[..., None, :] == mine).all(axis=-1).any(axis=-1, keepdims=True)
+        some = here.any(axis=(-2, -1))
+        coords = np.where(here, load.coords + index * load.tile, -1)[some]
+        yield replace(elements, coords=each(coords), tile=load.region)
+
+
+def _stores(copy: Copy, row: np.ndarray, column: np.ndarray, rows: int) -> np.ndarray:
+    """Where the words of a tile go in shared memory, in bytes; int [requests, 32]."""
+    width = VECTOR // copy.bytes
+    first = row % copy.group == 0  # the requests that finish a group, by its first row
+    row, column = row[first[:, 0]][:, None, :], column[first[:, 0]][:, None, :]
+    element = column * width + np.arange(width)[:, None]
+    place = _swizzled(element, row * copy.bytes // VECTOR, column, rows * copy.bytes)
+    return (place + row * copy.bytes % VECTOR).reshape(-1, 32)
+
+
+def _swizzled(row: np.ndarray, vector: np.ndarray, column: np.ndarray, pitch: int) -> np.ndarray:
+    """As ``place`` of the template."""
+    return row * pitch + VECTOR * (vector ^ column % LINE)

@@ -1,0 +1,153 @@
+"""The sums of the slices of K, added up and brought to C by the epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cute_gemm.access import Access, GlobalAccess
+from cute_gemm.kernels.base import Compiled
+from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.passes.seconds import seconds
+from cute_gemm.kernels.staging import element_by_element
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Scalar, Signature
+from cute_gemm.toolchain.unit import TranslationUnit
+
+if TYPE_CHECKING:
+    from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.problem.passes import Reduction
+
+#: Threads of a CTA, each with a vector of C, and bytes of its sums at most.
+THREADS, VECTOR = 128, 16
+
+
+@dataclass(frozen=True)
+class Config:
+    """The types, and how many elements of C a thread has."""
+
+    dtype: str  #: Of the sums.
+    out_dtype: str
+    vector: int
+
+    @property
+    def name(self) -> str:
+        """The kernel's symbol."""
+        return f"reduce_{DTYPES[self.dtype].tag}_{DTYPES[self.out_dtype].tag}_v{self.vector}"
+
+
+class Place(NamedTuple):
+    """How C's tiles lie: what its `ReduceShape` has, beside strides."""
+
+    extent: int  #: Elements of a row, which is what has unit stride.
+    rows: int
+    slices: int
+    along: int  #: Tiles along a row.
+    across: int  #: log2 of the threads along a row of a tile.
+
+
+def _place(config: Config, reduction: Reduction) -> Place:
+    """Of tiles of all shapes the longest that has no more threads than a row needs."""
+    C = reduction.C
+    extent, rows = C.shape[C.unit], C.shape[1 - C.unit]
+    vectors = -(-extent // config.vector)
+    across = min((vectors - 1).bit_length(), THREADS.bit_length() - 1)
+    return Place(extent, rows, reduction.sums.l, -(-vectors // (1 << across)), across)
+
+
+def _numbers(reduction: Reduction) -> tuple[int, ...]:
+    sums, config = reduction.sums, Reduce().configure(reduction)
+    return (sums.ld, sums.batch_stride, reduction.C.ld, *_place(config, reduction))
+
+
+class Reduce(Compiled):
+    """The kernel that ends a split-k GEMM: a thread has a vector of C."""
+
+    name = "reduce"
+    signature = Signature(
+        (
+            Pointer("sums", "{}Accumulator const*"),
+            Pointer("unused", "void const*"),
+            Pointer("C", "{}ElementC*"),
+            Numbers("shape", "cute_gemm::ReduceShape", 48, "=3q5i4x", _numbers),
+            Scalar("alpha", "{}Accumulator", 16),
+            Scalar("beta", "{}Accumulator", 16),
+            Pointer("alpha_ptr", "{}Accumulator const*"),
+            Pointer("beta_ptr", "{}Accumulator const*"),
+        )
+    )
+
+    def configure(self, reduction: Reduction) -> Config:
+        """Return the config, which follows from the types and from how C lies."""
+        sums, C = reduction.sums.dtype, reduction.C
+        widest = access_bytes(C, False)[0] // DTYPES[C.dtype].bytes
+        return Config(sums, C.dtype, min(widest, VECTOR // DTYPES[sums].bytes))
+
+    def unit(self, config: Config) -> TranslationUnit:
+        """See :meth:`Compiled.unit`."""
+        from cutlass_library import DataType, DataTypeTag
+
+        types = [DataTypeTag[DataType[DTYPES[x].tag]] for x in (config.dtype, config.out_dtype)]
+        source = f"""\
+// C = alpha * (the sum over slices of K) + beta * C: {config.dtype} sums, {config.out_dtype} C
+#include "passes/reduce.cuh"
+
+struct Config {{
+  using Accumulator = {types[0]};
+  using ElementC = {types[1]};
+  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
+  enum : int {{ kThreads = {THREADS}, kVector = {config.vector} }};
+}};
+
+extern "C" __global__ void __launch_bounds__({THREADS})
+{config.name}(
+    {self.signature.cpp("Config::")}) {{
+  cute_gemm::reduce<Config>(sums, C, shape, cute_gemm::scalar(alpha, alpha_ptr),
+                            cute_gemm::scalar(beta, beta_ptr));
+}}
+"""
+        return TranslationUnit(source, config.name)
+
+    def launch(self, config: Config, reduction: Reduction) -> Launch:
+        """See :meth:`Compiled.launch`."""
+        place = _place(config, reduction)
+        return Launch(place.along * -(-place.rows // (THREADS >> place.across)), THREADS, 0)
+
+    def accesses(
+        self, config: Config, reduction: Reduction, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """See :meth:`Compiled.accesses`; alpha is taken not to be 0."""
+        place, unit = _place(config, reduction), reduction.C.unit
+        thread = np.arange(THREADS).reshape(-1, 32)
+        along = (thread & (1 << place.across) - 1) * config.vector
+        coords = np.stack((along, thread >> place.across), axis=-1)
+        tile = ((1 << place.across) * config.vector, THREADS >> place.across)
+        limit = "" if config.vector * DTYPES[config.dtype].bytes == VECTOR else (
+            f"C's {access_bytes(reduction.C, False)[1]}"
+        )  # fmt: skip
+        load = GlobalAccess(
+            operand="scratch", direction="load", instruction="ld.global",
+            bits=8 * DTYPES[config.dtype].bytes * config.vector, matrix=reduction.sums,
+            tile=tile if unit == 0 else tile[::-1],
+            coords=coords if unit == 0 else coords[..., ::-1], axis=unit, sweeps=1, limit=limit,
+            unit="CTA", tail="whole",
+        )  # fmt: skip
+        bits = 8 * DTYPES[config.out_dtype].bytes * config.vector
+        store = replace(
+            load, operand="C", direction="store", instruction="st.global", bits=bits,
+            matrix=reduction.C, tail="full",
+            limit=(limit or "a thread's sums are 16 bytes") if bits < 128 else "",
+        )  # fmt: skip
+        cut = replace(
+            store, limit="a vector that straddles C's end goes element by element",
+            mend=f"pad {'mn'[unit]} to a multiple of {config.vector}", part="cut vectors",
+        )  # fmt: skip
+        stores = [store, *element_by_element(cut)]
+        reads = [replace(one, direction="load", instruction="ld.global") for one in stores]
+        return (load, *(reads if reads_c else []), *stores)
+
+    def seconds(self, reduction: Reduction, gpu: Gpu) -> float:
+        """Return the predicted time."""
+        return seconds(0, reduction.C.nbytes, reduction.sums.nbytes, gpu)

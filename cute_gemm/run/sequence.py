@@ -1,0 +1,41 @@
+"""``Launches``: several launches on one stream, with scratch between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from cute_gemm.run.memory import give_back, scratch
+
+#: Where a launch finds an address: in A, B, C or the scratch, by number, and bytes from there.
+Place = tuple[int, int]
+
+
+class Launches:
+    """Launches in order as one: ``launches(a, b, c, stream)``, as a `BoundLaunch` is called.
+
+    Scratch is had and given back in the order of the stream, at each call: calls on several streams
+    and from several threads do not share it.
+    """
+
+    __slots__ = ("_bytes", "_device", "_launches")
+
+    def __init__(
+        self,
+        launches: Iterable[tuple[Callable[..., None], Sequence[Place]]],
+        nbytes: int,
+        device: int,
+    ) -> None:
+        self._launches = tuple((bound, tuple(places)) for bound, places in launches)
+        self._bytes = nbytes
+        self._device = device
+
+    def __call__(self, a: int, b: int, c: int, stream: int = 0) -> None:
+        """Start the launches on the matrices at these device addresses, in stream order."""
+        held = scratch(self._bytes, self._device, stream) if self._bytes else 0
+        at = a, b, c, held
+        try:
+            for bound, places in self._launches:
+                bound(*[at[where] + offset for where, offset in places], stream)
+        finally:
+            if held:
+                give_back(held, self._device, stream)

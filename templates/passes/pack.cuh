@@ -1,0 +1,248 @@
+// pack: operands copied into aligned scratch, as they lie or with their major turned round.
+//
+// The idea: a row that begins anywhere is read by the aligned 16-byte words that cover it, and each
+// vector of it is put together from two of them in registers: what is read and what is written are
+// whole vectors side by side. Where the other mode becomes the one of unit stride, a tile goes
+// through shared memory, in words of at least 4 bytes and swizzled, so that no bank conflicts.
+//
+// A tile is 16 KB, 4 vectors for each of 256 threads. A warp takes 8 vectors (a line of L2, where
+// rows are aligned) of 4 rows at a time, or of 4 groups of rows whose elements make a 4-byte word.
+
+#pragma once
+
+#include <cute/config.hpp>
+#include <cute/numeric/int.hpp>
+#include <cutlass/array.h>
+
+namespace cute_gemm {
+
+// Division of a number below 2^31 by one of which the host made the reciprocal, 2^shift / divisor
+// rounded up: exact, and many times as fast.
+struct Divisor {
+  uint32_t reciprocal, shift;
+  CUTE_DEVICE uint32_t divide(uint32_t number) const {
+    return uint32_t(uint64_t(number) * reciprocal >> shift);
+  }
+};
+
+// Where an operand lies and goes. A row is what has unit stride in the source.
+struct PackOperand {
+  int64_t ld, batch;                // of the source, in elements
+  int64_t target_ld, target_batch;  // of the target
+  int64_t offset;                   // of the target in scratch, in bytes
+  Divisor by_group, by_along;
+  uint32_t extent, rows;  // elements of a row; rows
+  int matrices;           // that are copied
+  int tiles;              // of one matrix
+  int lines;              // log2 of the lines of a tile's row
+  uint32_t group, along;  // rows of tiles that are walked together; tiles along a row
+  int unused;
+};
+
+// 16 bytes.
+using PackVector = cutlass::AlignedArray<uint32_t, 4>;
+
+// How elements of so many bytes are copied. Words: 16-byte words that a vector is made of; 1 where
+// all rows are aligned. Turned: whether the target's unit stride is the other mode's; then Lines is
+// log2 of the lines of a tile's row. 0 bytes: there is nothing to copy.
+template <int Bytes, int Words, bool Turned, int Lines>
+struct Pack {
+  enum : int {
+    kElements = 16 / Bytes,  // of a vector
+    kGroup = Turned && Bytes < 4 ? 4 / Bytes : 1,
+    kBlocks = 4 / kGroup,  // groups of vectors of a thread
+    kWarps = 8,
+    kRowBytes = (128 >> Lines) * Bytes,  // of a turned tile's rows as they are written
+    kChunks = kRowBytes / 16 / 8,        // 8 vectors of those
+  };
+  using Element = cute::uint_bit_t<8 * Bytes>;
+
+  // 16 bytes from this address on, out of the aligned words that hold them.
+  CUTE_DEVICE static PackVector shifted(PackVector const& first, PackVector const& second,
+                                        uint32_t address) {
+    uint32_t w[8];
+    CUTE_UNROLL
+    for (int i = 0; i < 4; ++i) w[i] = first[i], w[4 + i] = second[i];
+    if constexpr (Bytes <= 8) {
+      CUTE_UNROLL
+      for (int i = 0; i < 6; ++i) w[i] = address & 8 ? w[i + 2] : w[i];
+    }
+    if constexpr (Bytes <= 4) {
+      CUTE_UNROLL
+      for (int i = 0; i < 5; ++i) w[i] = address & 4 ? w[i + 1] : w[i];
+    }
+    PackVector found;
+    CUTE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      found[i] = Bytes <= 2 ? __funnelshift_r(w[i], w[i + 1], 8 * (address & 3)) : w[i];
+    }
+    return found;
+  }
+
+  // The first `count` elements from this address on, one by one; each goes in at the end.
+  CUTE_DEVICE static PackVector element_by_element(Element const* at, uint32_t count) {
+    constexpr int kStep = Bytes / 4;  // words that the others move on by
+    PackVector found{};
+    CUTE_NO_UNROLL
+    for (int e = 0; e < kElements; ++e) {
+      uint32_t last[Bytes < 4 ? 1 : kStep] = {};
+      if (e < count) {
+        Element const element = at[e];
+        memcpy(last, &element, Bytes);
+      }
+      CUTE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (Bytes < 4) {
+          found[i] = __funnelshift_r(found[i], i < 3 ? found[i + 1] : last[0], 8 * Bytes);
+        } else {
+          found[i] = i + kStep < 4 ? found[i + kStep] : last[i + kStep - 4];
+        }
+      }
+    }
+    return found;
+  }
+
+  // Where a vector of a turned tile's target row lies in shared memory. Threads write columns of 8
+  // neighbouring vectors at a time, and read rows: each column has a place of its own in a row.
+  CUTE_DEVICE static int place(int row, int vector, int column) {
+    return row * kRowBytes + 16 * (vector ^ (column % 8));
+  }
+
+  // The vectors of a group of rows, to shared memory as the target's rows have them.
+  CUTE_DEVICE static void store(char* shared, PackVector const (&rows)[kGroup], int row, int column) {
+    char* const to = shared + place(column * kElements, row * Bytes / 16, column) + row * Bytes % 16;
+    if constexpr (Bytes >= 4) {
+      constexpr int kStep = Bytes / 4;
+      CUTE_UNROLL
+      for (int i = 0; i < kElements; ++i) {
+        cutlass::AlignedArray<uint32_t, kStep> element;
+        CUTE_UNROLL
+        for (int w = 0; w < kStep; ++w) element[w] = rows[0][i * kStep + w];
+        *reinterpret_cast<decltype(element)*>(to + i * kRowBytes) = element;
+      }
+    } else {
+      CUTE_UNROLL
+      for (int w = 0; w < 4; ++w) {
+        uint32_t words[4];  // of the columns that these words of the rows hold
+        if constexpr (Bytes == 2) {
+          words[0] = __byte_perm(rows[0][w], rows[1][w], 0x5410);
+          words[1] = __byte_perm(rows[0][w], rows[1][w], 0x7632);
+        } else {
+          CUTE_UNROLL
+          for (int half = 0; half < 2; ++half) {
+            uint32_t const pairs = half ? 0x7362 : 0x5140;
+            uint32_t const upper = __byte_perm(rows[0][w], rows[1][w], pairs);
+            uint32_t const lower = __byte_perm(rows[2][w], rows[3][w], pairs);
+            words[2 * half] = __byte_perm(upper, lower, 0x5410);
+            words[2 * half + 1] = __byte_perm(upper, lower, 0x7632);
+          }
+        }
+        CUTE_UNROLL
+        for (int i = 0; i < 4 / Bytes; ++i) {
+          *reinterpret_cast<uint32_t*>(to + (w * (4 / Bytes) + i) * kRowBytes) = words[i];
+        }
+      }
+    }
+  }
+
+  CUTE_DEVICE static void copy(void const* source, void* scratch, PackOperand const& operand,
+                               uint32_t tile, char* shared) {
+    int64_t const batch = blockIdx.y + int64_t(blockIdx.z) * gridDim.y;
+    if (batch >= operand.matrices) return;
+    Element const* const from = static_cast<Element const*>(source) + batch * operand.batch;
+    char* const to = static_cast<char*>(scratch) + operand.offset + batch * operand.target_batch * Bytes;
+
+    int const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int const lines = Turned ? Lines : operand.lines;
+    uint32_t const vectors = operand.extent / kElements + (operand.extent % kElements != 0);
+    // Tiles are walked in groups of rows, so that those that run together make long pieces of the
+    // target's rows too. The last group may have rows that are none.
+    uint32_t const step = operand.by_group.divide(tile);
+    uint32_t const whole = operand.by_along.divide(step);  // groups before this one
+    uint32_t const first_column = (step - whole * operand.along) * (8 << lines);
+    uint32_t const first_row = (tile + (whole - step) * operand.group) * (128 >> lines);
+    if (first_row >= operand.rows) return;
+    // Words of a row may lie beyond its ends, but not beyond the matrix's: no vector is read by
+    // words that might. Of rows 32 bytes apart or more, those are the first and the last ones.
+    bool const narrow = operand.rows > 1 && operand.ld * Bytes < 32;
+
+    PackVector words[4][Words];
+    CUTE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      int const block = warp + i / kGroup * kWarps;
+      uint32_t const column = first_column + (block & ((1 << lines) - 1)) * 8 + lane % 8;
+      uint32_t const row = first_row + ((block >> lines) * 4 + lane / 8) * kGroup + i % kGroup;
+      bool const first = row == 0 && column < Words - 1;
+      bool const last = row == operand.rows - 1 && column + Words >= vectors;
+      CUTE_UNROLL
+      for (int w = 0; w < Words; ++w) words[i][w] = PackVector{};
+      if (row < operand.rows && column < vectors && !narrow && !first && !last) {
+        auto const address = reinterpret_cast<uint64_t>(from + row * operand.ld) + column * 16ull;
+        auto const* const at = reinterpret_cast<PackVector const*>(address & ~15ull);
+        CUTE_UNROLL
+        for (int w = 0; w < Words; ++w) words[i][w] = at[w];
+      }
+    }
+
+    PackVector group[kGroup];
+    CUTE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      int const block = warp + i / kGroup * kWarps;
+      int const tile_column = (block & ((1 << lines) - 1)) * 8 + lane % 8;
+      int const tile_row = ((block >> lines) * 4 + lane / 8) * kGroup + i % kGroup;
+      uint32_t const column = first_column + tile_column, row = first_row + tile_row;
+      bool const inside = row < operand.rows && column < vectors;
+      bool const first = row == 0 && column < Words - 1;
+      bool const last = row == operand.rows - 1 && column + Words >= vectors;
+      Element const* const at = from + row * operand.ld + uint64_t(column) * kElements;
+      PackVector vector = words[i][0];
+      if constexpr (Words > 1) {
+        vector = shifted(vector, words[i][1], uint32_t(reinterpret_cast<uint64_t>(at)));
+      }
+      if (inside && (narrow || first || last)) {
+        vector = element_by_element(at, operand.extent - column * kElements);
+      }
+      if constexpr (Turned) {
+        group[i % kGroup] = vector;
+        if (i % kGroup == kGroup - 1) store(shared, group, tile_row - i % kGroup, tile_column);
+      } else if (inside) {
+        *reinterpret_cast<PackVector*>(to + row * operand.target_ld * Bytes + column * 16ull) = vector;
+      }
+    }
+    if constexpr (Turned) {
+      __syncthreads();
+      CUTE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        int const block = warp + i * kWarps;
+        int const column = block / kChunks * 4 + lane / 8;  // of elements
+        int const chunk = block % kChunks * 8 + lane % 8;
+        uint64_t const target = uint64_t(first_column) * kElements + column;
+        uint32_t const row = first_row + chunk * kElements;
+        if (target < operand.extent && row < operand.rows) {
+          *reinterpret_cast<PackVector*>(to + (target * operand.target_ld + row) * Bytes) =
+              *reinterpret_cast<PackVector const*>(shared + place(column, chunk, column / kElements));
+        }
+      }
+    }
+  }
+};
+
+template <int Words, bool Turned, int Lines>
+struct Pack<0, Words, Turned, Lines> {
+  CUTE_DEVICE static void copy(void const*, void*, PackOperand const&, uint32_t, char*) {}
+};
+
+// A CTA has a tile of A, or of B.
+template <class Config>
+CUTE_DEVICE void pack(void const* A, void const* B, void* scratch, PackOperand const& a,
+                      PackOperand const& b) {
+  extern __shared__ __align__(128) char shared[];
+  int const tile = blockIdx.x;
+  if (tile < a.tiles) {
+    Config::A::copy(A, scratch, a, tile, shared);
+  } else {
+    Config::B::copy(B, scratch, b, tile - a.tiles, shared);
+  }
+}
+
+}  // namespace cute_gemm

@@ -1,0 +1,242 @@
+"""What odd layouts and shapes cost: problems drawn from a seed, ours beside cuBLAS, every entry.
+
+    python tests/gpu/layouts.py --dtypes bfloat16,float32 --count 60 --seed 1
+
+Classes: odd leading dimensions, odd base addresses, both, odd extents, few rows, few columns, few
+tiles with a long k, small, batches; each in the four ops. An entry is the median of the rounds'
+ratios, time of cuBLAS over time of ours; both take turns on matrices that come past L2. Results are
+compared with cuBLAS's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+import cute_gemm as cg
+from cute_gemm.errors import GemmError
+from cute_gemm.kernels import registry
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
+from cute_gemm.select import label
+
+CLASSES = (
+    "odd ld", "odd base", "both", "odd extents", "thin m", "thin n", "long k", "small", "batch",
+)  # fmt: skip
+OPS = ("NN", "NT", "TN", "TT")
+#: Most operations of a problem, by type: what slow types do in about 10 ms.
+MOST = {"float64": 2e11, "complex64": 1e11, "float32": 3e11}
+L2 = 2**27
+
+
+def draw(rng: random.Random, kind: str, dtype: str) -> dict[str, Any]:
+    """Extents, leading dimensions and what the base addresses are past, in elements."""
+
+    def some(low: int, high: int, step: int = 8) -> int:
+        return step * max(1, round(math.exp(rng.uniform(math.log(low), math.log(high))) / step))
+
+    while True:
+        m, n, k = (some(512, 6000) for _ in "mnk")
+        batch = 1
+        if kind == "odd extents":
+            m, n, k = m | 1, n | 1, k | 1
+        elif kind == "thin m":
+            m = rng.randint(1, 32)
+        elif kind == "thin n":
+            n = rng.randint(1, 32)
+        elif kind == "long k":
+            m, n, k = some(128, 1300), some(128, 1300), some(8000, 65536, 64)
+        elif kind == "small":
+            m, n, k = (some(48, 800) for _ in "mnk")
+        elif kind == "batch":
+            m, n, k, batch = some(64, 700), some(64, 700), some(64, 700), rng.randint(4, 64)
+        if 2 * m * n * k * batch <= MOST.get(dtype.partition("/")[0], 4e11):
+            break
+    odd = kind in ("odd ld", "both")
+    base = rng.choice((1, 3)) if kind in ("odd base", "both") else 0
+    op = rng.choice(OPS)
+    return {
+        "op": op, "m": m, "n": n, "k": k, "l": batch, "base": base,
+        "lda": (m if op[0] == "N" else k) + odd * rng.choice((1, 3)),
+        "ldb": (k if op[1] == "N" else n) + odd * rng.choice((1, 3)),
+        "ldc": m + odd * rng.choice((0, 1)),
+    }  # fmt: skip
+
+
+def described(given: dict[str, Any], dtype: str) -> GemmProblem:
+    """The problem, with what its addresses are aligned to."""
+    name, _, compute = dtype.partition("/")
+    sizes = {key: value for key, value in given.items() if key != "base"}
+    problem = from_sizes(**sizes, dtype=name, compute=compute or None)
+
+    def moved(one: Matrix) -> Matrix:
+        address = given["base"] * DTYPES[one.dtype].bytes | 256
+        first, every = address & -address, address | one.batch_bytes
+        every &= -every
+        return replace(one, alignment=every, first_alignment=first if first > every else 0)
+
+    return replace(problem, A=moved(problem.A), B=moved(problem.B), C=moved(problem.C))
+
+
+def planned(problem: GemmProblem, kernel: str, options: dict[str, Any]) -> cg.Plan:
+    from cute_gemm import select
+    from cute_gemm.run.driver import device_arch
+
+    arch, gpu = device_arch(0), select.gpu_of_device(0)
+    choice = select.select(problem, arch, kernel, options, gpu)
+    return cg.Plan(problem, "cuda", 0, arch, choice)
+
+
+def filled(dtype: str, elements: int) -> torch.Tensor:
+    if dtype == "int8":
+        return torch.randint(-127, 128, (elements,), dtype=torch.int8, device="cuda")
+    if DTYPES[dtype].is_complex or dtype == "float64":
+        return torch.randn(elements, dtype=getattr(torch, dtype), device="cuda")
+    return torch.randn(elements, device="cuda").to(getattr(torch, dtype))
+
+
+def copies(problem: GemmProblem, base: int) -> Iterator[tuple[tuple[int, int, int], Any]]:
+    """Addresses of A, B and C in so many places that they come past L2, and their memory."""
+    held, sizes = [], []
+    for one in (problem.A, problem.B, problem.C):
+        elements = one.ld * one.shape[1 - one.unit] + (one.l - 1) * one.batch_stride + base
+        sizes.append(-(-elements // 256) * 256)
+    each = sum(s * DTYPES[problem.inputs.name].bytes for s in sizes)
+    count = max(1, min(1000, -(-L2 // each)))
+    for one, size in zip((problem.A, problem.B, problem.C), sizes, strict=True):
+        if one.name == "C":
+            held.append(torch.zeros(size * count, dtype=getattr(torch, one.dtype), device="cuda"))
+        else:
+            held.append(filled(one.dtype, size * count))
+    for i in range(count):
+        parts = [x[i * size : (i + 1) * size] for x, size in zip(held, sizes, strict=True)]
+        a, b, c = (x.data_ptr() + base * x.element_size() for x in parts)
+        yield (a, b, c), parts
+
+
+def clock(run: Callable[[], None], calls: int) -> float:
+    """Milliseconds of a call."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(300_000)  # so that the host is ahead
+    begin.record()
+    for _ in range(calls):
+        run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / calls
+
+
+def measured(
+    problem: GemmProblem, plan: cg.Plan, base: int, rounds: int
+) -> tuple[float, float, float]:
+    """Median milliseconds of ours and of cuBLAS's, and of the rounds' ratios (nan: refused)."""
+    places = list(copies(problem, base))
+    stream = torch.cuda.current_stream().cuda_stream
+    runs: list[tuple[Callable[[], None], int]] = []
+    results = []
+    cublas = registry.get("cublas")
+    try:
+        library = cublas.bind(cublas.configure(problem, plan.arch), problem, plan.arch, 0)
+    except GemmError:
+        library = None
+    for bound in filter(None, (plan.bind(0), library)):
+        turn = iter(range(10**9))
+
+        def run(bound: Callable[..., None] = bound, turn: Iterator[int] = turn) -> None:
+            bound(*places[next(turn) % len(places)][0], stream)
+
+        result = places[0][1][2]
+        result.zero_()
+        run()
+        results.append(result.clone())
+        few = clock(run, 2)
+        runs.append((run, max(1, min(50, round(2 / few)))))
+    if len(results) == 2:
+        ours, theirs = (x.to(torch.complex128 if x.is_complex() else torch.float64)
+                        for x in results)  # fmt: skip
+        worst, scale = float((ours - theirs).abs().max()), float(theirs.abs().max())
+        if not worst <= 0.02 * scale:
+            raise AssertionError(f"{problem}: off by {worst} of {scale}")
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(rounds):
+        for one, (run, calls) in zip(times, runs, strict=True):
+            one.append(clock(run, calls))
+    ours = statistics.median(times[0])
+    if len(times) == 1:
+        return ours, math.nan, math.nan
+    ratio = statistics.median(b / a for a, b in zip(*times, strict=True))
+    return ours, statistics.median(times[1]), ratio
+
+
+def summary(ratios: list[float]) -> str:
+    known = [x for x in ratios if not math.isnan(x)]
+    if not known:
+        return "cuBLAS refuses all"
+    mean = math.exp(statistics.fmean(map(math.log, known)))
+    refused = f", {len(ratios) - len(known)} refused by cuBLAS" * (len(known) < len(ratios))
+    return f"geometric mean {mean:.2f}, worst {min(known):.2f} of {len(known)}{refused}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--dtypes", default="bfloat16,float32")
+    parser.add_argument("--classes", default=",".join(CLASSES))
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kernel", default="auto")
+    parser.add_argument("--pack")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", metavar="FILE")
+    given = parser.parse_args()
+    options = {"pack": given.pack} if given.pack else {}
+    entries: list[dict[str, Any]] = []
+    work = []
+    for dtype in given.dtypes.split(","):
+        rng = random.Random(f"{given.seed} {dtype}")
+        classes = given.classes.split(",")
+        for number in range(given.count):
+            kind = classes[number % len(classes)]
+            drawn = draw(rng, kind, dtype)
+            work.append((dtype, kind, drawn, described(drawn, dtype)))
+    plans = [planned(problem, given.kernel, options) for *_, problem in work]
+    began = time.perf_counter()
+    cg.compile(plans)
+    print(f"{len(work)} problems; compiled in {time.perf_counter() - began:.0f} s", flush=True)
+    for (dtype, kind, drawn, problem), plan in zip(work, plans, strict=True):
+        ours, theirs, ratio = measured(problem, plan, drawn["base"], given.rounds)
+        chosen = label(plan.candidates()[0])
+        flops = problem.flops / ours / 1e9
+        sizes = " ".join(f"{name}={drawn[name]}" for name in drawn if name != "op")
+        print(
+            f"{dtype:12} {kind:11} {drawn['op']} {sizes:64} {1e3 * ours:9.1f} us "
+            f"{flops:6.1f} TFLOP/s  cuBLAS {1e3 * theirs:9.1f} us  {ratio:5.2f}  {chosen}",
+            flush=True,
+        )
+        entries.append({"dtype": dtype, "class": kind, **drawn, "ms": ours, "cublas_ms": theirs,
+                        "ratio": ratio, "chosen": chosen})  # fmt: skip
+        torch.cuda.empty_cache()
+    print()
+    for dtype in given.dtypes.split(","):
+        mine = [one for one in entries if one["dtype"] == dtype]
+        for kind in given.classes.split(","):
+            ratios = [one["ratio"] for one in mine if one["class"] == kind]
+            print(f"{dtype:12} {kind:12} {summary(ratios)}")
+        print(f"{dtype:12} {'all':12} {summary([one['ratio'] for one in mine])}")
+    if given.json:
+        with open(given.json, "w", encoding="utf-8") as file:
+            json.dump(entries, file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Plans of several launches on a GPU: right, in graphs, on streams, with what is kept packed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cute_gemm as cg
+from cute_gemm.problem.verify import verify
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch")
+
+ROUTES: list[dict[str, Any]] = [{"pack": "AB"}, {"split_k": 4}, {"pack": "B", "split_k": 3}]
+
+
+def operands(op: str, m: int, n: int, k: int, dtype: Any, pad: int = 1) -> tuple[Any, Any]:
+    """Column-major, on the device, with so many elements between columns."""
+    found = []
+    for rows, columns in ((m, k) if op[0] == "N" else (k, m), (k, n) if op[1] == "N" else (n, k)):
+        held = torch.randn(columns, rows + pad, device="cuda").to(dtype)
+        found.append(held[:, :rows].t())
+    return found[0], found[1]
+
+
+def right(plan: Any, A: Any, B: Any, C: Any, **scales: Any) -> bool:
+    a, b, c = (x.float().cpu().numpy() for x in (A, B, C))
+    return verify(plan.problem, a, b, c, **scales).ok
+
+
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("route", ROUTES, ids=str)
+def test_right_into_new_and_given(op: str, route: dict[str, Any]) -> None:
+    A, B = operands(op, 1021, 517, 2003, torch.bfloat16)
+    plan = cg.plan(op, A, B, kernel="sm80_pipeline", **route)
+    for _ in range(2):
+        assert right(plan, A, B, plan(A, B))
+    C = torch.full((517, 1021), float("nan"), device="cuda", dtype=torch.bfloat16).t()
+    assert right(plan, A, B, cg.gemm(op, A, B, C, kernel="sm80_pipeline", **route))
+
+
+def test_auto_with_odd_layouts_is_right() -> None:
+    for m, n, k in ((4095, 4097, 1021), (333, 222, 30001), (7, 4001, 4003)):
+        A, B = operands("TN", m, n, k, torch.float16)
+        assert right(cg.plan("TN", A, B), A, B, cg.gemm("TN", A, B))
+
+
+def test_in_a_graph() -> None:
+    A, B = operands("TN", 1021, 517, 2003, torch.float16)
+    plan = cg.plan("TN", A, B, kernel="sm80_pipeline", pack="AB", split_k=2)
+    C = plan(A, B)
+    expected = C.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan(A, B, C)
+    for _ in range(3):
+        C.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(C, expected)
+
+
+def test_on_streams_and_threads() -> None:
+    A, B = operands("NN", 513, 511, 4099, torch.float16)
+    plan = cg.plan("NN", A, B, kernel="sm80_pipeline", pack="AB", split_k=4)
+    expected = plan(A, B)
+    torch.cuda.synchronize()
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                C = plan(A, B)
+            torch.cuda.current_stream().synchronize()
+            wrong.extend([number] * (not torch.equal(C, expected)))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not wrong
+
+
+def test_an_operand_kept_packed() -> None:
+    _, B = operands("TN", 8, 517, 2003, torch.float16)
+    weights = None
+    for m in (16, 1021):
+        A, _ = operands("TN", m, 517, 2003, torch.float16)
+        plan = cg.plan("TN", A, B, kernel="sm80_pipeline", pack="AB")
+        weights = weights or plan.pack(B)
+        assert torch.equal(plan(A, weights), plan(A, B))
+
+
+def test_host_arrays() -> None:
+    rng = np.random.default_rng(0)
+    A = np.asfortranarray(rng.standard_normal((201, 303)).astype("f4"))
+    B = np.asfortranarray(rng.standard_normal((303, 107)).astype("f4"))
+    plan = cg.plan("NN", A, B, kernel="double_buffered", pack="AB", split_k=2)
+    assert plan.backend == "cuda"
+    C = plan(A, B)
+    assert verify(plan.problem, A, B, C).ok
+    assert np.array_equal(plan(A, plan.pack(B)), C)

@@ -1,0 +1,377 @@
+"""Packing and reduction as NVRTC emitted them, executed without a GPU: bit by bit what they say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cute_gemm.access import GlobalAccess, SharedAccess
+from cute_gemm.analysis.executed import compare, executed
+from cute_gemm.analysis.rows import AccessRow
+from cute_gemm.arch import Arch
+from cute_gemm.gpus.table import nearest
+from cute_gemm.kernels.base import Compiled
+from cute_gemm.kernels.passes.pack import Pack
+from cute_gemm.kernels.passes.reduce import Reduce
+from cute_gemm.model.analyze import analyze
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.passes import Packing, Reduction, packed, sliced
+from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
+from cute_gemm.problem.scalars import ONE, ZERO, Scalar, scalar
+from cute_gemm.ptx.launch import Buffer, Execution, parsed, run
+from cute_gemm.toolchain.nvrtc import build, ptx
+
+PACK, REDUCE = Pack(), Reduce()
+#: A type of elements of so many bytes.
+TYPES = {1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
+
+
+@lru_cache
+def emitted(kernel: Compiled, config: Any) -> str:
+    return ptx(kernel.unit(config), "sm_80")
+
+
+def execute(
+    kernel: Compiled, problem: Any, buffers: list[Buffer], alpha: Scalar = ONE,
+    beta: Scalar = ZERO, places: dict[str, np.ndarray] | None = None,
+) -> Execution:  # fmt: skip
+    """Run a kernel on its problem, with these at its three addresses."""
+    config = kernel.configure(problem)  # type: ignore[attr-defined]
+    text = emitted(kernel, config)
+    block = kernel.signature.arguments(problem, alpha, beta).block.raw
+    sizes = [one.size or 0 for one in parsed(text, config.name).parameters.values()]
+    given: list[Any] = [
+        block[x : x + n] for x, n in zip(kernel.signature.offsets, sizes, strict=True)
+    ]
+    given[:3] = buffers
+    for at, parameter in enumerate(kernel.signature.parameters):
+        if parameter.name in (places or {}):
+            given[at] = Buffer(places[parameter.name], parameter.name, 0)
+    launch = kernel.launch(config, problem)
+    return run(
+        text, config.name, launch.dimensions, (launch.block,), launch.smem, given, record=True
+    )
+
+
+def differences(kernel: Compiled, problem: Any, execution: Execution, **more: Any) -> list[str]:
+    """What was executed and not predicted, or the other way round."""
+    accesses = kernel.accesses(kernel.configure(problem), problem, **more)  # type: ignore[attr-defined]
+    rows = [AccessRow(access, analyze(access)) for access in accesses]
+    return [str(one) for one in compare(rows, execution) if one.difference]
+
+
+def view(matrix: Matrix, memory: np.ndarray, byte: int = 0) -> np.ndarray:
+    """The matrix, or the batch of them, that begins at this byte of memory; [l, rows, columns]."""
+    kind = np.dtype(f"V{DTYPES[matrix.dtype].bytes}")
+    strides = (matrix.batch_bytes, *(x * kind.itemsize for x in matrix.stride))
+    return np.ndarray((matrix.l, *matrix.shape), kind, memory, byte, strides)
+
+
+def span(matrix: Matrix) -> int:
+    """Bytes from the first element's first to the last one's last."""
+    last = sum((n - 1) * s for n, s in zip(matrix.shape, matrix.stride, strict=True))
+    last += (matrix.l - 1) * matrix.batch_stride
+    return (last + 1) * DTYPES[matrix.dtype].bytes
+
+
+# Packing ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A (M, K) and B (N, K) of one element type, and what is packed."""
+
+    bytes: int
+    op: str
+    mnk: tuple[int, int, int] = (75, 141, 139)
+    pad: int = 1
+    which: str = "AB"
+    k_major: bool = False
+    l: int = 1
+    shared: bool = False
+    #: Elements from an address of all alignments to the first.
+    base: int = 0
+    gap: int = 0  #: Elements between matrices of a batch.
+
+    def __str__(self) -> str:
+        extents = "x".join(map(str, self.mnk))
+        turned = "-turned" * self.k_major
+        more = f"-l{self.l}{'s' * self.shared}" * (self.l > 1)
+        return f"{self.bytes}-{self.op}-{extents}+{self.pad}-{self.which}{turned}{more}-{self.base}"
+
+    def problem(self) -> GemmProblem:
+        m, n, k = self.mnk
+        lda = (m if self.op[0] == "N" else k) + self.pad
+        ldb = (k if self.op[1] == "N" else n) + self.pad
+        batch = {
+            "batch_a": lda * (k if self.op[0] == "N" else m) + self.gap,
+            "batch_b": 0 if self.shared else ldb * (n if self.op[1] == "N" else k) + self.gap,
+        }
+        problem = from_sizes(
+            self.op, m=m, n=n, k=k, dtype=TYPES[self.bytes], lda=lda, ldb=ldb, l=self.l,
+            **(batch if self.l > 1 else {}),
+        )  # fmt: skip
+        first = (self.base * self.bytes) | 256
+        first &= -first
+
+        def at(one: Matrix) -> Matrix:
+            every = first | one.batch_bytes
+            every &= -every
+            return replace(one, alignment=every, first_alignment=first if first > every else 0)
+
+        return replace(problem, A=at(problem.A), B=at(problem.B))
+
+
+def pack(case: Case) -> tuple[Packing, Execution]:
+    """Pack, and compare all that is in scratch."""
+    problem = case.problem()
+    _, packing = packed(problem, case.which, case.k_major)
+    random = np.random.default_rng(len(str(case)))
+    buffers, sources = {}, {}
+    for one in (problem.A, problem.B):
+        memory = random.integers(0, 256, span(one), np.uint8)
+        buffers[one.name] = Buffer(memory, one.name, case.base * case.bytes % 256)
+        sources[one.name] = view(one, memory)
+    scratch = np.full(packing.nbytes, 0xA5, np.uint8)
+    execution = execute(PACK, packing, [buffers["A"], buffers["B"], Buffer(scratch, "scratch", 0)])
+    for source, target, offset in zip(
+        packing.sources, packing.targets, packing.offsets, strict=True
+    ):
+        given, found = sources[source.name], view(target, scratch, offset)
+        if source.batch_stride == 0:
+            given, found = given[:1], found[:1]
+        assert found.tobytes() == given.tobytes(), source.name
+    return packing, execution
+
+
+def pack_cases() -> list[Case]:
+    found = [
+        Case(size, op, k_major=turned) for size, op, turned in product(TYPES, ("NT", "TN"), (0, 1))
+    ]
+    for size in TYPES:
+        found += [
+            # Aligned, with and without tails; one operand that is turned and one that is not.
+            Case(size, "TT", (64, 130, 64), 64, k_major=True),
+            Case(size, "NN", (33, 128, 96), 128 - 96, "A"),
+            # Off a word, with rows that are off it in all ways.
+            Case(size, "TN", (70, 40, 300), 3, base=1),
+            Case(size, "NT", (257, 140, 37), 5, "AB", True, base=2),
+            # A batch whose matrices lie differently, and one that all share.
+            Case(size, "NN", (37, 29, 41), 2, l=3, gap=1),
+            Case(size, "NT", (37, 29, 41), 0, k_major=True, l=3, shared=True, gap=3),
+            # More rows of tiles than are walked together, of which the last group lacks one.
+            Case(size, "NN", (20, 1, {1: 4174, 2: 4174, 4: 2092}.get(size, 1046)), 1, "A", True),
+            # One row, one column, one element; rows that are less than two words apart.
+            Case(size, "NT", (1, 50, 300), 0, "AB", True),
+            Case(size, "TN", (1, 2, 300), 1),
+            Case(size, "NN", (50, 1, 1), 2, k_major=True, base=1),
+            Case(size, "TT", (3, 1, 1), 0),
+        ]
+    return found
+
+
+@pytest.mark.parametrize("case", pack_cases(), ids=str)
+def test_packing(case):
+    """All elements are where they should be, and the accesses are those that are predicted."""
+    packing, execution = pack(case)
+    assert differences(PACK, packing, execution) == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize("turned", [False, True])
+def test_packing_from_any_address(size, turned):
+    for base in range(3, 16 // size, 2):
+        pack(Case(size, "TN", (40, 35, 45), 1, k_major=turned, base=base))
+        pack(Case(size, "NT", (5, 3, 45), base, k_major=turned, base=base))
+
+
+# Reduction ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A GEMM cut into slices of 128 of K, and how its C lies."""
+
+    types: tuple[str, str]
+    mn: tuple[int, int] = (41, 37)
+    slices: int = 3
+    pad: int = 0
+    order: Any = "F"
+    base: int = 0  #: Elements from an address of all alignments to C's first.
+    alpha: float = 1.5
+    beta: float = -0.75
+
+    def __str__(self) -> str:
+        lies = f"{'x'.join(map(str, self.mn))}+{self.pad}{self.order}-{self.base}"
+        return f"{'-'.join(self.types)}-{lies}-{self.slices}-{self.alpha}-{self.beta}"
+
+    def reduction(self) -> Reduction:
+        (m, n), (dtype, out) = self.mn, self.types
+        ldc = (m if self.order == "F" else n) + self.pad
+        problem = from_sizes(
+            "NN",
+            m=m,
+            n=n,
+            k=128 * self.slices,
+            dtype=dtype,
+            out_dtype=out,
+            ldc=ldc,
+            order=self.order,
+        )
+        first = (self.base * DTYPES[out].bytes) | 256
+        problem = replace(problem, C=replace(problem.C, alignment=first & -first))
+        return sliced(problem, self.slices, 128)[1]
+
+
+def reduce(
+    case: Sums, places: dict[str, np.ndarray] | None = None
+) -> tuple[Reduction, Execution, np.ndarray, np.ndarray]:
+    """Reduce sums that are whole numbers; also C, and what it should be."""
+    reduction, random = case.reduction(), np.random.default_rng(len(str(case)))
+    sums, C = DTYPES[reduction.sums.dtype], DTYPES[reduction.C.dtype]
+    scratch = np.full(reduction.nbytes, 0xFF, np.uint8)  # NaN, in what lies between rows
+    memory = np.full(span(reduction.C), 0xFF, np.uint8)
+    parts = view(reduction.sums, scratch).view(sums.numpy)
+    old = view(reduction.C, memory).view(C.numpy)[0]
+
+    def numbers(shape: tuple[int, ...]) -> np.ndarray:
+        found = random.integers(-9, 10, shape)
+        return found + 1j * random.integers(-9, 10, shape) if sums.is_complex else found
+
+    parts[...] = numbers(parts.shape)
+    if case.beta:
+        old[...] = numbers(old.shape)
+    alpha, beta = (scalar(x, name, case.types[0], None)
+                   for x, name in ((case.alpha, "alpha"), (case.beta, "beta")))  # fmt: skip
+    wanted = case.alpha * parts.sum(axis=0) if case.alpha else np.zeros(old.shape)
+    wanted = wanted + case.beta * old if case.beta else wanted
+    buffers = [
+        Buffer(scratch, "scratch", 0), Buffer(np.zeros(0, np.uint8), "unused", 0),
+        Buffer(old, "C", case.base * C.bytes % 256),
+    ]  # fmt: skip
+    execution = execute(REDUCE, reduction, buffers, alpha, beta, places)
+    return reduction, execution, old, wanted.astype(C.numpy)
+
+
+REDUCED = [
+    *(Sums(types) for types in (("float16", "float16"), ("bfloat16", "float32"))),
+    *(Sums((name, name), pad=pad, order=order)
+      for name in ("float32", "float64", "complex64", "complex128")
+      for pad, order in ((3, "C"), (8, "F"))),
+    Sums(("int8", "int32"), alpha=3, beta=-2, pad=7),
+    Sums(("int8", "int32"), alpha=-1, beta=0, slices=19, order="C"),
+    Sums(("bfloat16", "bfloat16"), (64, 200), 9, 8, beta=0),
+    Sums(("float32", "float32"), (64, 300), 8, 1, "C", beta=0),
+    Sums(("float16", "float16"), (70, 9), 2, 2, base=2),
+    Sums(("float32", "float32"), (1, 300), 5, base=1),
+    Sums(("float32", "float32"), (300, 1), 1),
+    Sums(("float32", "float32"), (1, 1), 70, order="C"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REDUCED, ids=str)
+def test_reduction(case):
+    """Whole numbers: each element is exactly what it should be, and the accesses as predicted."""
+    reduction, execution, found, wanted = reduce(case)
+    assert found.tobytes() == wanted.tobytes()
+    assert differences(REDUCE, reduction, execution, reads_c=case.beta != 0) == []
+
+
+def test_nothing_is_read_where_alpha_is_zero():
+    for beta in (0.0, 0.5):
+        _, execution, found, wanted = reduce(Sums(("float32", "float32"), alpha=0.0, beta=beta))
+        assert (found == wanted).all()
+        touched = {kind.operand for kind in executed(execution)}
+        assert touched == {"C"}
+
+
+def test_scalars_are_read_where_they_are():
+    case = Sums(("float32", "float32"), alpha=2.0, beta=-3.0)
+    places = {"alpha_ptr": np.float32([2.0]), "beta_ptr": np.float32([-3.0])}
+    wanted = reduce(case)[3]
+    spoilt = replace(case, alpha=2.0, beta=-3.0)
+    found = reduce(spoilt, places)[2]
+    assert (found == wanted).all()
+
+
+def test_slices_are_added_in_their_order():
+    """Of these numbers any other order gives another sum."""
+    case = Sums(("float32", "float32"), (4, 1), 9, alpha=1.0, beta=0.0)
+    reduction = case.reduction()
+    scratch, C = np.zeros(reduction.nbytes, np.uint8), np.zeros((4, 1), np.float32)
+    parts = view(reduction.sums, scratch).view(np.float32)
+    parts[:, :, 0] = np.random.default_rng(1).standard_normal((9, 4)) * 10.0 ** np.arange(4)
+    wanted = np.zeros(4, np.float32)
+    for part in parts[:, :, 0]:
+        wanted = wanted + part
+    buffers = [Buffer(scratch, "scratch", 0), Buffer(np.zeros(0, np.uint8), "unused", 0)]
+    execute(REDUCE, reduction, [*buffers, Buffer(C, "C", 0)])
+    assert (C[:, 0] == wanted).all()
+
+
+# What they cost -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", TYPES)
+def test_no_bank_conflicts_and_whole_sectors(size):
+    """Of aligned operands, turned round, each access is coalesced and free of conflicts."""
+    _, packing = packed(Case(size, "NT", (256, 256, 256), 0).problem(), "AB", True)
+    accesses = PACK.accesses(PACK.configure(packing), packing)
+    assert {type(one) for one in accesses} == {GlobalAccess, SharedAccess}
+    for one in accesses:
+        found = analyze(one)
+        if isinstance(one, SharedAccess):
+            assert found.conflict_free, one
+        elif one.part != "elements":
+            assert found.coalesced and one.bits == 128, one
+
+
+@pytest.mark.parametrize("size", TYPES)
+def test_two_sectors_more_a_row_where_rows_are_off_a_word(size):
+    """A warp reads lines, one of them of each row: of a row off a sector five in place of four."""
+    case = Case(size, "TN", (512, 512, 1000), 1, which="A")
+    _, packing = packed(case.problem(), "A")
+    accesses = PACK.accesses(PACK.configure(packing), packing)
+    loads = [x for x in accesses if x.direction == "load" and x.part != "elements"]
+    worst = max(analyze(one).launch.sectors / analyze(one).launch.ideal_sectors for one in loads)
+    assert worst <= 1.27
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_everything_compiles_without_spills(arch):
+    for size in TYPES:
+        shifted, aligned = Case(size, "TN", base=1), Case(size, "TN", (64, 64, 64), 64)
+        for case, turned in product((shifted, aligned), (False, True)):
+            _, packing = packed(case.problem(), "AB", turned)
+            found = build(PACK.unit(PACK.configure(packing)), arch)
+            assert found.resources.spill_stores == found.resources.spill_loads == 0
+            assert found.resources.registers <= 64
+    for case in REDUCED:
+        found = build(REDUCE.unit(REDUCE.configure(case.reduction())), arch)
+        assert found.resources.spill_stores == found.resources.spill_loads == 0
+
+
+def test_a_turned_tile_is_of_the_shape_that_fewer_tiles_have():
+    lines = {}
+    for m, k in ((4096, 64), (64, 4096), (4096, 4096)):
+        source = from_sizes("NN", m=m, n=1, k=k, dtype="float16")
+        lines[m, k] = PACK.configure(packed(source, "A", True)[1]).A.lines
+    assert lines == {(4096, 64): 1, (64, 4096): 0, (4096, 4096): 0}
+
+
+def test_seconds_are_bytes_over_bandwidth():
+    gpu = nearest(Arch("sm_90a"))
+    small, large = (
+        packed(from_sizes("NT", m=m, n=64, k=4096, dtype="float16"), "A")[1] for m in (4096, 262144)
+    )
+    times = [PACK.seconds(one, gpu) for one in (small, large)]
+    assert 2 * 262144 * 4096 * 2 / times[1] < 1e9 * gpu.bandwidth_gbs < 3 * 2**32 / times[1]
+    # Scratch that fits L2 costs less than its bytes.
+    assert times[0] < times[1] / 64 + 4e-6
+    sums = Sums(("float32", "float32"), (1024, 1024), 8)
+    assert 3e-6 < REDUCE.seconds(sums.reduction(), gpu) < 40e-6

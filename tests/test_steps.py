@@ -1,0 +1,333 @@
+"""Plans of several launches: packed operands and slices of K, chosen, executed, reported, run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cute_gemm as cg
+from cute_gemm.errors import LaunchError, OptionError, ShapeError
+from cute_gemm.kernels.options import access_bytes
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.passes import DIRECT, Route, alike, packed, sliced
+from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
+from cute_gemm.run import sequence
+from cute_gemm.run.sequence import Launches
+from cute_gemm.steps import steps
+
+
+def matrix(rows: int, columns: int, pad: int, dtype: str, rng: np.random.Generator) -> np.ndarray:
+    """A column-major matrix with so many elements between its columns."""
+    held = rng.integers(-9, 9, (columns, rows + pad)) / (1 if dtype == "int8" else 8)
+    if dtype.startswith("complex"):
+        held = held + 1j * rng.integers(-9, 9, held.shape)
+    return held.astype(dtype)[:, :rows].T
+
+
+#: op, m, n, k, dtype, kernel, paddings of A and B, beta, order of C, options.
+CASES: list[tuple[Any, ...]] = [
+    ("NN", 100, 70, 130, "float16", "sm80_pipeline", (1, 3), 0, "F", {"pack": "AB"}),
+    ("TN", 100, 70, 130, "float16", "sm80_pipeline", (1, 0), 0.5, "C", {"pack": "A"}),
+    ("NT", 65, 70, 330, "float32", "double_buffered", (0, 0), 0.5, "F", {"split_k": 3}),
+    ("TT", 33, 40, 330, "float32", "double_buffered", (1, 1), 0, "C", {"split_k": 2}),
+    ("NN", 65, 70, 330, "float16", "sm80_pipeline", (1, 0), 0.5, "C", {"pack": "A", "split_k": 3}),
+    ("NT", 65, 70, 130, "int8", "sm80_pipeline", (0, 1), 2, "F", {"pack": "AB"}),
+    ("NN", 65, 30, 700, "int8", "tensor_core", (0, 0), 0, "F", {"split_k": 3}),
+    ("NT", 65, 70, 330, "float32", "cutlass_universal", (0, 1), 0, "F",
+     {"pack": "AB", "split_k": 2, "compute": "tf32"}),
+    ("NT", 33, 40, 70, "float64", "sm80_pipeline", (1, 1), 0, "F", {"pack": "B", "split_k": 2}),
+    ("TT", 65, 70, 600, "complex64", "warp_tiled", (0, 1), 1, "F", {"pack": "B", "split_k": 4}),
+    ("NN", 33, 35, 200, "float32", "naive", (0, 0), 0.5, "F", {"split_k": 4}),
+    ("NN", 33, 35, 64, "float32", "smem_full_k", (0, 0), 0, "F", {"split_k": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "m", "n", "k", "dtype", "kernel", "pads", "beta", "order", "options"), CASES
+)
+def test_executed_is_predicted_and_right(
+    op: str, m: int, n: int, k: int, dtype: str, kernel: str, pads: tuple[int, int], beta: Any,
+    order: Any, options: dict[str, Any],
+) -> None:  # fmt: skip
+    """Every launch of it by the interpreter: what it accesses, and what comes out."""
+    rng = np.random.default_rng(k)
+    A = matrix(*((m, k) if op[0] == "N" else (k, m)), pads[0], dtype, rng)
+    B = matrix(*((k, n) if op[1] == "N" else (n, k)), pads[1], dtype, rng)
+    C = np.ones((m, n), DTYPES[dtype].outputs[0], order=order)
+    if beta == 0:
+        C[...] = -128 if dtype == "int8" else np.nan
+    plan = cg.plan(op, A, B, C, kernel=kernel, backend="interpreter", arch="sm_80", **options)
+    trace = plan.trace(A, B, C, alpha=2, beta=beta)
+    assert trace.verdict.ok, trace.verdict
+    assert not trace.differences
+    names = ["pack"] * ("pack" in options) + [kernel] + ["reduce"] * ("split_k" in options)
+    assert [step.kernel.name for step in plan.steps] == names
+    assert plan.route == Route(options.get("pack", ""), options.get("split_k", 1))
+    assert [name for name, _ in trace.passes] == [name for name in names if name != kernel]
+    assert all(figures for _, figures in trace.passes)
+
+
+def test_a_pass_that_goes_wrong_is_seen() -> None:
+    """Predicted and executed of passes are compared, and scratch that nobody wrote is no number."""
+    rng = np.random.default_rng(0)
+    A, B = matrix(64, 40, 1, "float16", rng), matrix(40, 32, 1, "float16", rng)
+    plan = cg.plan(
+        "NN", A, B, kernel="sm80_pipeline", backend="interpreter", arch="sm_80", pack="AB"
+    )
+    step = plan.steps.each[0]
+    step.__dict__["ptx"] = step.ptx.replace("st.global", "// st.global")
+    trace = plan.trace(A, B)
+    assert not trace.verdict.ok and trace.differences
+    assert {one.kind.operand for one in trace.differences} == {"scratch"}
+
+
+def test_a_batch_is_packed_and_a_shared_operand_once() -> None:
+    rng = np.random.default_rng(0)
+    A = rng.integers(-9, 9, (3, 33, 21)).astype("float16")
+    B = rng.integers(-9, 9, (17, 33)).astype("float16").T
+    plan = cg.plan(
+        "TN", A, B, kernel="sm80_pipeline", backend="interpreter", arch="sm_80", pack="AB"
+    )
+    assert plan.trace(A, B).agrees
+    first = plan.steps.each[0].problem
+    assert [one.batch_stride > 0 for one in first.targets] == [True, False]
+
+
+# ---- what a problem becomes ----------------------------------------------------------------------
+
+
+def some_problems(count: int) -> list[GemmProblem]:
+    random = Random(5)
+    found = []
+    for _ in range(count):
+        m, n, k = (random.randint(1, 300) for _ in "mnk")
+        dtype = random.choice(("float16", "float32", "float64", "int8", "complex128"))
+        op = random.choice(("NN", "NT", "TN", "TT"))
+        pad = random.choice((0, 1, 8))
+        lda, ldb = (max(pair) + pad for pair in ((m, k), (k, n)))
+        found.append(from_sizes(op, m=m, n=n, k=k, lda=lda, ldb=ldb, dtype=dtype))
+    return found
+
+
+def test_packed_operands_are_aligned_and_apart() -> None:
+    for problem in some_problems(100):
+        for which in ("A", "B", "AB"):
+            left, packing = packed(problem, which)
+            end = 0
+            for source, target, offset in zip(
+                packing.sources, packing.targets, packing.offsets, strict=True
+            ):
+                assert target.shape == source.shape and target.name in which
+                assert access_bytes(target, False)[0] == 16
+                assert offset >= end and offset % 128 == 0
+                end = offset + target.ld * target.shape[1 - target.unit] * (
+                    DTYPES[target.dtype].bytes
+                )
+                assert getattr(left, source.name) == target
+                if problem.inputs.name == "int8":
+                    assert target.major == "K"
+            assert end <= packing.nbytes
+            assert packing.offset("C") is None
+            assert (left.m, left.n, left.k, left.C) == (problem.m, problem.n, problem.k, problem.C)
+
+
+def address(one: Matrix, element: int) -> int:
+    """Modulo 256, by what the descriptor says of its base."""
+    base = one.first_alignment or one.alignment
+    return (base + element * DTYPES[one.dtype].bytes) % 256
+
+
+def test_slices_cover_k_and_nothing_else() -> None:
+    for problem in some_problems(100):
+        for count in (2, 3, 16):
+            parts, reduction = sliced(problem, count, 16)
+            assert parts.l <= count and parts.l == reduction.sums.l
+            last = parts.k_last or parts.k
+            assert 0 < last <= parts.k and (parts.l - 1) * parts.k + last == problem.k
+            assert reduction.C == problem.C and reduction.sums.major == problem.C.major
+            assert reduction.sums.dtype == problem.inputs.accumulator
+            each = alike(parts)
+            assert sum(one.l * one.k for one in each) == problem.k
+            for one in each:
+                assert one.k_last == 0
+                assert one.A.shape == (problem.m, one.k) and one.B.shape == (problem.n, one.k)
+            # The last one begins where the others end.
+            for name in "AB":
+                whole, end = getattr(problem, name), getattr(each[-1], name)
+                first = (parts.l - 1) * parts.k if len(each) == 2 else 0
+                assert address(end, 0) == address(whole, first * whole.stride[1])
+                assert address(end, 0) % end.alignment == 0
+
+
+# ---- the choice ----------------------------------------------------------------------------------
+
+
+def chosen(op: str = "TN", **given: Any) -> cg.Plan:
+    sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bfloat16", "gpu": "H200", **given}
+    return cg.plan(op, arch="sm_90a", backend="cpu", **sizes)
+
+
+def test_auto_packs_what_is_slow_and_splits_what_is_long() -> None:
+    assert chosen().route == DIRECT
+    assert chosen(m=4095, n=4097, k=4093).route.pack
+    assert chosen(lda=4097).route.pack in ("", "A")
+    assert chosen(m=1280, n=1280, k=65536).route.split_k > 1
+    assert chosen("NT", dtype="int8").route.pack == "AB"
+    # By its name a kernel is what it is.
+    assert chosen(m=4095, n=4097, k=4093, kernel="sm80_pipeline").route == DIRECT
+    assert chosen(m=1280, n=1280, k=65536, kernel="sm80_pipeline").route == DIRECT
+    asked = chosen(m=4095, n=4097, k=4093, kernel="sm80_pipeline", pack="auto", split_k="auto")
+    assert asked.route.pack
+    assert chosen(m=4095, n=4097, k=4093, pack="none").route.pack == ""
+    assert chosen(m=1280, n=1280, k=65536, split_k=1).route == DIRECT
+    assert chosen(m=1280, n=1280, k=65536, split_k=5).route.split_k == 5
+    assert chosen(pack="B").route.pack == "B"
+
+
+def test_the_cheapest_candidate_is_first_and_prices_its_passes() -> None:
+    plan = chosen(m=1023, n=511, k=20001)
+    prices = [one.price.seconds for one in plan.candidates() if one.price]
+    assert prices == sorted(prices)
+    first = plan.candidates()[0]
+    assert (first.kernel.name, first.config, first.route) == (plan.kernel, plan.config, plan.route)
+    for one in plan.candidates():
+        assert one.price is not None
+        assert ("packing" in one.price.terms) == bool(one.route.pack)
+        assert ("reduction" in one.price.terms) == (one.route.split_k > 1)
+    assert {one.route.pack for one in plan.candidates()} == {"", "A", "B", "AB"}
+
+
+def test_why_says_what_passes_cost_and_save() -> None:
+    why = chosen(m=4095, n=4097, k=4093, pack="AB", split_k=2).why
+    assert "packing A and B takes" in why and "adding 2 slices of K takes" in why
+    why = chosen(m=1280, n=1280, k=65536).why
+    assert "slices of K takes" in why and "of it; without, " in why
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"pack": "C"}, "option pack='C' is unknown; expected one of auto, none, A, B, AB"),
+        ({"split_k": 0}, "option split_k=0 does not fit; expected 'auto' or 1 or more"),
+        ({"split_k": "many"}, "option split_k='many' does not fit"),
+        ({"split_k": 2, "l": 3}, "option split_k=2 cuts the K of one product, and this is a batch"),
+        ({"pack": "A", "kernel": "cublas"}, "'cublas' is not one of them: leave them out"),
+        ({"split_k": 2, "kernel": "host"}, "'host' is not one of them: leave them out"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        chosen(**{"m": 64, "n": 64, "k": 64, **options})
+
+
+def test_words_of_the_command_line() -> None:
+    assert chosen(split_k="3").route.split_k == 3
+    assert chosen(split_k=1, pack="none", kernel="cublas").route == DIRECT
+
+
+# ---- report --------------------------------------------------------------------------------------
+
+
+def test_the_report_has_a_section_for_each_launch() -> None:
+    given = {"kernel": "sm80_pipeline", "pack": "AB", "split_k": 2}
+    report = chosen(m=129, n=67, k=201, **given).report(beta=1.0)
+    pack, reduce = report.passes
+    assert (pack.kernel, reduce.kernel) == ("pack", "reduce")
+    assert pack.what[0].startswith("A  (129,201):(201,1) to (129,201):(256,1) in scratch")
+    assert "from 2 slices of K" in reduce.what[0]
+    read = ("C", "global", "load")
+    assert any((row.operand, row.space, row.direction) == read for row in reduce.rows)
+    assert not any((row.operand, row.space, row.direction) == read for row in report.rows)
+    shown = str(report)
+    assert shown.index("pack  config") < shown.index("reduce  config")
+    found = json.loads(report.to_json())["passes"]
+    assert [one["kernel"] for one in found] == ["pack", "reduce"]
+    assert found[0]["nbytes"] == pack.problem.nbytes and found[0]["accesses"]
+    assert report["A"].coalesced  # as the kernel finds it
+
+
+# ---- launches ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Scratch at 1000, and what became of it."""
+    seen: list[Any] = []
+
+    def scratch(nbytes: int, device: int, stream: int) -> int:
+        seen.append(("scratch", nbytes, device, stream))
+        return 1000
+
+    monkeypatch.setattr(sequence, "scratch", scratch)
+    monkeypatch.setattr(sequence, "give_back", lambda *given: seen.append(("back", *given)))
+    return seen
+
+
+def test_launches_share_scratch_in_the_order_of_a_stream(pool: list[Any]) -> None:
+    def launch(name: str) -> Callable[..., None]:
+        return lambda *given: pool.append((name, *given))
+
+    places = [((0, 0), (1, 0), (3, 0)), ((3, 0), (3, 128), (3, 512)), ((3, 512), (1, 0), (2, 0))]
+    both = Launches(zip(map(launch, ("pack", "gemm", "reduce")), places, strict=True), 640, 1)
+    both(1, 2, 3, 7)
+    assert pool == [
+        ("scratch", 640, 1, 7), ("pack", 1, 2, 1000, 7), ("gemm", 1000, 1128, 1512, 7),
+        ("reduce", 1512, 2, 3, 7), ("back", 1000, 1, 7),
+    ]  # fmt: skip
+
+
+def test_scratch_is_given_back_when_a_launch_fails(pool: list[Any]) -> None:
+    def failing(*_: Any) -> None:
+        raise LaunchError("no")
+
+    with pytest.raises(LaunchError):
+        Launches([(failing, ((0, 0), (1, 0), (2, 0)))], 64, 0)(1, 2, 3)
+    assert [name for name, *_ in pool] == ["scratch", "back"]
+
+
+# ---- an operand that is kept packed --------------------------------------------------------------
+
+
+def test_a_packed_operand_serves_plans_of_other_extents() -> None:
+    rng = np.random.default_rng(0)
+    B = matrix(33, 40, 1, "float16", rng)
+    given: dict[str, Any] = {"kernel": "sm80_pipeline", "backend": "cpu", "pack": "B"}
+    weights = None
+    for m in (5, 64):
+        A = matrix(m, 33, 0, "float16", rng)
+        plan = cg.plan("NN", A, B, **given)
+        weights = weights or plan.pack(B)
+        assert np.array_equal(plan(A, weights), plan(A, B))
+    assert weights is not None and weights.target.stride == (64, 1)
+    both = cg.plan("NN", A, B, **{**given, "pack": "AB"})
+    assert np.array_equal(both(both.pack(A, "A"), weights), plan(A, B))
+    with pytest.raises(OptionError, match="this plan takes it as it lies: make the plan with pack"):
+        cg.plan("NN", A, B, **{**given, "pack": "A"})(A, weights)
+    other = matrix(33, 40, 3, "float16", rng)
+    with pytest.raises(ShapeError, match="B is .* and the plan was made for"):
+        cg.plan("NN", A, other, **given)(A, weights)
+    with pytest.raises(ShapeError, match="and the plan was made for"):
+        plan.pack(other)
+    with pytest.raises(OptionError, match="name='A', and this plan packs B"):
+        plan.pack(A, "A")
+
+
+def test_what_is_kept_is_not_packed_again() -> None:
+    """The launches that are left, and where they find what is kept."""
+    sizes = {"m": 65, "n": 67, "k": 201, "lda": 203, "ldb": 203, "dtype": "float16"}
+    plan = cg.plan("TN", **sizes, kernel="sm80_pipeline", backend="cpu", pack="AB", split_k=2)
+    whole = plan.steps
+    for kept, names in (("", 3), ("B", 3), ("AB", 2)):
+        left = steps(
+            plan._kernel.compiled(), plan.config, plan.problem, plan.arch, plan.route, kept
+        )
+        assert len(left.each) == names
+        assert left.each[left.main].problem == whole.each[whole.main].problem
+        places = [place.name for place in left.each[left.main].places]
+        assert places == ["A" if "A" in kept else "scratch", "B" if kept else "scratch", "scratch"]
+        assert left.scratch <= whole.scratch
