@@ -486,7 +486,6 @@ def awkward_cases() -> list[Case]:
             case = replace(case, m=33, n=72, k=47)
         found.append(case)
     found += _ragged_ladder()
-    found += small_wgmma()
     return [*found, *(replace(case, l=3) for case in found[::8])]
 
 
