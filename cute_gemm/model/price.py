@@ -190,8 +190,9 @@ def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
         counts = analyze(access).launch
         share = DEPTH if access.unit == "k-tile" else 1
         if isinstance(access, TmaAccess) and not isinstance(counts, SharedCounts):
-            share *= access.multicast
-            lines, sectors = counts.lines / share, counts.l2_sectors / share
+            # A multicast asks once for all, and what it brings goes to each.
+            lines = counts.lines / share / access.multicast
+            sectors = counts.l2_sectors / share
             found[access.unit] += Tally(0.0, 0.0, sectors, counts.requests / share, lines)
             continue
         if isinstance(counts, SharedCounts):
