@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem, Matrix
 
 #: What ``"auto"`` chooses from: the other rungs of the ladder are there to be overtaken.
-CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal", "thin")
+CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal", "thin", "sm90_wgmma")
 
 
 #: Into how many slices K may be cut where nobody says.

@@ -311,7 +311,9 @@ def test_kernels_that_do_not_take_the_problem_are_passed_over():
     assert full.kernel == "smem_full_k" and "k=4096 makes kernel" in full.refused
     assert not full.changes and tiled.kernel == "smem_tiled" and tiled.changes and not tiled.refused
     names = [one.kernel for one in large("double_buffered", dtype="complex64").next]
-    assert names == ["tensor_core", "sm80_pipeline", "cutlass_universal", "thin", "cublas"]
+    assert names == [
+        "tensor_core", "sm80_pipeline", "sm90_wgmma", "cutlass_universal", "thin", "cublas",
+    ]  # fmt: skip
 
 
 def test_the_options_are_of_this_kernel_alone():
@@ -422,7 +424,8 @@ def test_the_command_and_bench_have_one_default_type(capsys):
         sizes = ["-m", "32" if name == "thin" else "64", "-n", "64", "-k", "64"]
         assert cli.main(["explain", name, "NN", *sizes, "--json"]) == 0
         kind = json.loads(capsys.readouterr().out)["dtype"]
-        assert kind == ("float16" if name == "tensor_core" else "float32")
+        halves = name in ("tensor_core", "sm90_wgmma")
+        assert kind == ("float16" if halves else "float32")
     parser, commands = cli.parsers()
     bench.add_arguments(commands["bench"])
     assert parser.parse_args(["bench"]).dtype == "float32"

@@ -23,7 +23,9 @@ from cute_gemm.ptx import execute
 from cute_gemm.ptx.parser import parse
 from cute_gemm.toolchain.nvrtc import ptx
 
-KERNELS = tuple(name for name in registry.KERNELS if name not in ("host", "cublas"))
+KERNELS = tuple(  # of which the interpreter executes the instructions
+    name for name in registry.KERNELS if name not in ("host", "cublas", "sm90_wgmma")
+)
 
 #: Extents, order of C, products, and bytes of an access of A, B and C.
 KINDS: dict[str, tuple[tuple[int, int, int], str, int, tuple[int, int, int]]] = {

@@ -369,6 +369,7 @@ class CompiledKernel(Compiled, Kernel):
             gpu,
             DTYPES[problem.inputs.accumulator].bytes,
             getattr(config, "min_ctas", 1),
+            getattr(config, "cluster_shape", (1, 1)),
         )
 
     def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.access import GlobalAccess, SharedAccess
+from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.gpus.occupancy import occupancy
 from cute_gemm.model.analyze import analyze
 from cute_gemm.model.gmem import LINE, SECTOR
@@ -37,9 +37,11 @@ LAUNCH_US = 2.9
 #: Clocks that a CTA takes to start; for each wavefront or pass of its way to C; for a wavefront and
 #: for a pass through L1's tags in the main loop; for a load that nothing hides.
 START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
+#: Clocks of the TMA unit for a line of L2 that a row of a box touches.
+TMA_LINE = 1.35
 #: Clocks from global to shared memory under load: what tiles that are on their way must cover.
 MEMORY = 1180.0
-#: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had.
+#: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had by most kernels.
 L2_BYTES, DRAM_PART = 54.5, 0.63
 #: Sectors of L2 that a k-tile's loads through L1 take at most, over those that its bytes fill: what
 #: one load of a sector leaves, the next finds in L1.
@@ -57,7 +59,9 @@ class Pace(NamedTuple):
     clocks of a k-tile that nothing overlaps in a lone CTA; ``serial``: part of a warp's own work
     that the CTA's other warps do not overlap; ``waits``: loads of a k-tile that are waited for one
     by one; ``ahead``: k-tiles that are on their way at a time, 0 where a CTA waits for each;
-    ``issue``: instructions of an access, with those for its address and its predicate.
+    ``issue``: instructions of an access, with those for its address and its predicate; ``wgmma``:
+    that instruction multiplies, at the tensor cores' full rate, of which its reads of shared memory
+    are a part; ``dram``: part of DRAM's bandwidth that is had.
     """
 
     slowdown: float = 1.5
@@ -66,6 +70,8 @@ class Pace(NamedTuple):
     waits: float = 0.0
     ahead: int = 0
     issue: float = 1.0
+    wgmma: bool = False
+    dram: float = DRAM_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,8 @@ class Footprint:
     ``busy``: clocks of a k-tile when others fill the gaps; ``alone``: clocks that it takes at
     least; ``cover``: clocks until the next one has come; ``end``: clocks of the way to C;
     ``tile_bytes`` and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a
-    multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made.
+    multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made; ``dram``: part
+    of DRAM's bandwidth that is had; ``cluster``: CTAs along M and N that go together.
     """
 
     tile: tuple[int, int, int]
@@ -87,6 +94,8 @@ class Footprint:
     end_bytes: float
     resident: int
     units: tuple[tuple[str, float], ...]
+    dram: float = DRAM_PART
+    cluster: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +103,10 @@ class Price:
     """A predicted time in seconds, and what it is made of.
 
     ``terms``: seconds of each unit if it were all (``"tensor cores"``, ``"shared memory"``,
-    ``"L1"``, ``"instruction issue"``; ``"waiting"`` of CTAs for themselves; ``"L2"``, ``"DRAM"``,
-    ``"start"``); ``ctas``: of the launch; ``resident``: of a multiprocessor at a time; ``rounds``:
-    how often the busiest multiprocessor is filled; ``full``: the part of its places that the last
-    round fills.
+    ``"L1"``, ``"TMA"``, ``"instruction issue"``; ``"waiting"`` of CTAs for themselves; ``"L2"``,
+    ``"DRAM"``, ``"start"``); ``ctas``: of the launch; ``resident``: of a multiprocessor at a
+    time; ``rounds``: how often the busiest multiprocessor is filled; ``full``: the part of its
+    places that the last round fills.
     """
 
     seconds: float
@@ -152,13 +161,14 @@ def pitch(matrix: Matrix) -> int:
 class Tally(NamedTuple):
     """What is counted of an operand, per k-tile or CTA: wavefronts, passes of L1, sectors of L2.
 
-    ``moves``: instructions.
+    ``lines``: of L2 that TMA asks for; ``moves``: instructions.
     """
 
     waves: float = 0.0
     passes: float = 0.0
     sectors: float = 0.0
     moves: float = 0.0
+    lines: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
         return Tally(*map(sum, zip(self, other, strict=True)))
@@ -174,17 +184,24 @@ def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``."""
     found = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
-        if _at_ends(access):
+        # wgmma's reads are part of its rate.
+        if _at_ends(access) or access.instruction == "wgmma":
             continue
         counts = analyze(access).launch
         share = DEPTH if access.unit == "k-tile" else 1
+        if isinstance(access, TmaAccess) and not isinstance(counts, SharedCounts):
+            # A multicast asks once for all, and what it brings goes to each.
+            lines = counts.lines / share / access.multicast
+            sectors = counts.l2_sectors / share
+            found[access.unit] += Tally(0.0, 0.0, sectors, counts.requests / share, lines)
+            continue
         if isinstance(counts, SharedCounts):
             # A cp.async has an access of each space: its instruction is counted in the other.
             moves = 0 if access.instruction == "cp.async" else counts.requests
             one = Tally(waves=counts.wavefronts / share, moves=moves / share)
         else:
             passes = max(counts.requests, counts.lines / 4)
-            sectors: float = counts.l2_sectors
+            sectors = float(counts.l2_sectors)
             if access.unit == "k-tile" and access.instruction != "cp.async":
                 sectors = min(sectors, REUSE * counts.bytes / SECTOR)
             one = Tally(0.0, passes / share, sectors / share, counts.requests / share)
@@ -201,10 +218,12 @@ def footprint(
     gpu: Gpu,
     sums: int,
     min_ctas: int,
+    cluster: tuple[int, int] = (1, 1),
 ) -> Footprint:
     """Say what a CTA costs, from its operands' tallies and what a `sample` multiplies.
 
-    ``sums``: bytes of an accumulator; ``min_ctas``: CTAs that registers are rationed for.
+    ``sums``: bytes of an accumulator; ``min_ctas``: CTAs that registers are rationed for;
+    ``cluster``: CTAs along M and N that go together.
     """
     each, end = Tally(), Tally()
     for one in tallies:
@@ -214,12 +233,13 @@ def footprint(
     peak = gpu.peak(work.rate, work.unit) or gpu.peak("float32", "CUDA cores")
     assert peak is not None
     rate = peak.tflops * 1e12 / 2 / clocks
-    if work.unit == "tensor cores" and work.rate != "float64":
+    if work.unit == "tensor cores" and work.rate != "float64" and not pace.wgmma:
         rate *= gpu.arch.mma_sync_part
     units = {
         work.unit: products / rate * pace.slowdown,
         "shared memory": each.waves * WAVEFRONT,
         "L1": each.passes * PASS,
+        "TMA": each.lines * TMA_LINE,
         "instruction issue": each.moves * pace.issue / 4,
     }
     if work.unit == "CUDA cores":
@@ -236,11 +256,13 @@ def footprint(
         busy=busy,
         alone=pace.latency + pace.waits * WAIT + pace.serial * busy * 128 / launch.block,
         cover=MEMORY / pace.ahead if pace.ahead else 0.0,
-        end=END * (end.waves + end.passes),
+        end=END * (end.waves + end.passes + end.lines),
         tile_bytes=each.sectors * SECTOR,
         end_bytes=end.sectors * SECTOR,
         resident=resident,
         units=tuple(units.items()),
+        dram=pace.dram,
+        cluster=cluster,
     )
 
 
@@ -253,7 +275,17 @@ class Prices:
         self.footprints = tuple(footprints)
         self._gpu = gpu
         rows = [
-            (*f.tile, f.busy, f.alone**3 + f.cover**3, f.end, f.tile_bytes, f.end_bytes, f.resident)
+            (
+                *f.tile,
+                f.busy,
+                f.alone**3 + f.cover**3,
+                f.end,
+                f.tile_bytes,
+                f.end_bytes,
+                f.resident,
+                f.dram,
+                *f.cluster,
+            )
             for f in footprints
         ]
         self._columns = tuple(np.array(rows, float).T) if rows else ()
@@ -272,24 +304,26 @@ class Prices:
         rounds = -(-most // filled)
         terms = {unit: most * depth * clocks / clock for unit, clocks in one.units}
         terms["waiting"] = rounds * depth * float(np.cbrt(one.alone**3 + one.cover**3)) / clock
-        terms |= {"L2": l2, "DRAM": self._dram(problem), "start": LAUNCH_US * 1e-6}
+        terms |= {"L2": l2, "DRAM": self._dram(problem, one.dram), "start": LAUNCH_US * 1e-6}
         last = most - (rounds - 1) * filled
         return Price(
             total, terms, int(tiles), one.resident, int(rounds), last / filled if filled else 0.0
         )
 
-    def _dram(self, problem: GemmProblem) -> float:
+    def _dram(self, problem: GemmProblem, part: Any) -> Any:
         moved = problem.A.nbytes + problem.B.nbytes + problem.C.nbytes
-        return moved / (DRAM_PART * self._gpu.bandwidth_gbs * 1e9)
+        return moved / (part * self._gpu.bandwidth_gbs * 1e9)
 
     def _times(
         self, problem: GemmProblem, slices: Any, bm: Any, bn: Any, bk: Any, busy: Any, waits: Any,
-        end: Any, tile_bytes: Any, end_bytes: Any, resident: Any,
+        end: Any, tile_bytes: Any, end_bytes: Any, resident: Any, part: Any, along_m: Any,
+        along_n: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Of one or all: seconds, CTAs of the busiest SM, resident, all, k-tiles, L2 seconds."""
         gpu = self._gpu
         clock = gpu.clock_ghz * 1e9
-        tiles = np.ceil(problem.m / bm) * np.ceil(problem.n / bn) * problem.l * slices
+        rows = np.ceil(problem.m / (bm * along_m)) * along_m
+        tiles = rows * np.ceil(problem.n / (bn * along_n)) * along_n * problem.l * slices
         depth = np.ceil(problem.k / bk / slices)
         most = np.ceil(tiles / gpu.sms)
         filled = np.minimum(resident, np.maximum(most, 1))
@@ -302,6 +336,6 @@ class Prices:
 
         on_sm = (whole * together(filled) + np.where(rest > 0, together(rest), 0.0)) / clock
         l2 = (tile_bytes * depth + end_bytes) * tiles / (L2_BYTES * gpu.sms * clock)
-        dram = self._dram(problem)
+        dram = self._dram(problem, part)
         seconds = LAUNCH_US * 1e-6 + np.cbrt(on_sm**3 + l2**3 + dram**3)
         return seconds, most, filled, tiles, depth, l2

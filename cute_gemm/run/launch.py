@@ -26,6 +26,7 @@ from cute_gemm.run.driver import (
 )
 
 if TYPE_CHECKING:
+    from cute_gemm.run.tensormap import TensorMaps
     from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.signature import Arguments, Launch
 
@@ -96,13 +97,16 @@ class LoadedKernel:
     def __repr__(self) -> str:
         return f"LoadedKernel({self.build.symbol!r}, device={self.device})"
 
-    def bind(self, launch: Launch, arguments: Arguments) -> BoundLaunch:
+    def bind(
+        self, launch: Launch, arguments: Arguments, maps: TensorMaps | None = None
+    ) -> BoundLaunch:
         """Return a launch with everything but the matrices and the stream settled.
 
+        ``maps``: what becomes of the matrices' addresses in the tensor maps that end the arguments.
         LaunchError when the device cannot have that many CTAs, threads or bytes of shared memory.
         """
         self._allow(launch)
-        return BoundLaunch(self, launch, arguments)
+        return BoundLaunch(self, launch, arguments, maps)
 
     def _allow(self, launch: Launch) -> None:
         """Check a launch against the device, and ask for the shared memory that it needs."""
@@ -145,16 +149,21 @@ class BoundLaunch:
 
     __slots__ = (
         "_arguments", "_attributes", "_block", "_configuration", "_function", "_launch", "_lock",
-        "_stream", "_table", "kernel", "launch",
+        "_map_bytes", "_maps", "_stream", "_table", "kernel", "launch",
     )  # fmt: skip
 
-    def __init__(self, kernel: LoadedKernel, launch: Launch, arguments: Arguments) -> None:
+    def __init__(
+        self, kernel: LoadedKernel, launch: Launch, arguments: Arguments, maps: TensorMaps | None
+    ) -> None:
         self.kernel = kernel
         self.launch = launch
         driver = load_driver()
         self._arguments = arguments
         self._block = arguments.block
         self._table = ctypes.addressof(arguments.table)
+        self._maps = maps
+        if maps is not None:
+            self._map_bytes = memoryview(arguments.block).cast("B")[-maps.size :]
         self._function = kernel._function
         configuration = driver.CUlaunchConfig()
         grid = launch.dimensions
@@ -179,6 +188,8 @@ class BoundLaunch:
         # The block is shared by the threads that call this.
         with self._lock:
             self._MATRICES(self._block, 0, a, b, c)
+            if self._maps is not None:
+                self._map_bytes[:] = self._maps(a, b, c)
             self._STREAM(self._stream, 0, stream)
             (code,) = self._launch(self._configuration, self._function, self._table, 0)
             if code:

@@ -114,6 +114,13 @@ class Scalar(Parameter):
         pack_scalar(kind, block, offset, given[self.name], self.name)
 
 
+class TensorMapParameter(Parameter):
+    """A matrix as TMA is told of it, by value; every call writes those of its matrices."""
+
+    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+        """Leave zeros."""
+
+
 @dataclass(frozen=True)
 class Signature:
     """The parameters of a kernel's entry, in order; the matrices' pointers come first."""

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-from gemm_cases import Builds, Case, awkward_cases, host_case, matrix
+from gemm_cases import Builds, Case, awkward_cases, host_case, matrix, small_wgmma
 from passes_cases import REDUCED, TYPES, check_packing, check_reduction
 
 import cute_gemm as cg
@@ -60,10 +60,11 @@ def main(words: list[str]) -> int:
     build_only = "--build" in words
     chosen = [
         host_case(case)
-        for case in awkward_cases()
+        for case in (*awkward_cases(), *small_wgmma())
         if all(word in str(case) for word in words if word != "--build")
     ]
     arch = device_arch(0)
+    chosen = [case for case in chosen if case.runs_on(arch)]
     small = {name: one for name, one in passes(arch).items() if all(w in name for w in words)}
     print(f"{len(chosen)} cases and {len(small)} of passes for {arch}", flush=True)
     if build_only:

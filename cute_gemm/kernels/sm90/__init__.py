@@ -1,0 +1,1 @@
+"""TMA and wgmma."""

@@ -1,0 +1,134 @@
+"""The memory instructions of ``sm90_wgmma``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.sm90.structure import ROWS, Config, OperandPlan, Structure
+from cute_gemm.model.smem import MATRIX_ROW_BYTES
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import GemmProblem, Matrix
+
+
+def accesses(
+    config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
+) -> tuple[Access, ...]:
+    """Return every memory instruction of the kernel; alpha is taken not to be 0."""
+    m, n = (problem.n, problem.m) if config.exchange else (problem.m, problem.n)
+    # CTAs of a cluster have tiles below each other, of which the last may lie beyond the matrix.
+    rows = -(-m // (parts.tile[0] * config.cluster)) * config.cluster
+    columns = -(-n // parts.tile[1])
+    found: list[Access] = []
+    ctas = rows * columns * problem.l
+    if problem.k:
+        k_tiles = -(-problem.k // parts.tile[2])
+        # A block of 64 rows of A is read by one warp group, and B for each of them.
+        for plan, sweeps, reads in zip(
+            parts.operands, (columns, rows), (1, parts.blocks), strict=True
+        ):
+            matrix = problem.A if plan.source == "A" else problem.B
+            found += [_load(plan, matrix, sweeps), _read(plan, config, ctas * k_tiles * reads)]
+    if not config.tma_c:
+        return (*found, *_elements(config, parts, problem, reads_c))
+    store = TmaAccess("C", "store", problem.C, parts.box, 1, parts.span, unit="CTA", modes=3)
+    staged = _staged(config, parts, ctas)
+    found += [staged, store]
+    if reads_c:
+        found.append(
+            TmaAccess("C", "load", problem.C, parts.box, 1, parts.span, unit="CTA", modes=3)
+        )
+    return tuple(found)
+
+
+def _load(plan: OperandPlan, matrix: Matrix, sweeps: int) -> TmaAccess:
+    return TmaAccess(
+        plan.source, "load", matrix, plan.box, sweeps, plan.span, multicast=plan.sharers, modes=3
+    )
+
+
+def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
+    """What wgmma takes of a stage: 8 rows of 16 bytes at a time, as ldmatrix does."""
+    size, unit = DTYPES[config.dtype].bytes, int(plan.major == "K")
+    width = MATRIX_ROW_BYTES // size
+    across, along = np.mgrid[: plan.extents[1 - unit], : plan.extents[unit] : width]
+    # Lanes give rows one behind the other; a request is four matrices of eight.
+    rows = [x.T.reshape(-1, 32) for x in (across, along)]
+    coords = np.stack(rows if unit else rows[::-1], -1)
+    offsets = np.asarray(plan.layout(coords[..., 0], coords[..., 1])) * size
+    return SharedAccess(
+        plan.source, "load", "wgmma", 128, offsets, executions=executions, layout=plan.layout,
+        coords=coords, element_bits=8 * size,
+    )  # fmt: skip
+
+
+def held(parts: Structure) -> np.ndarray:
+    """Where each thread's sums of a block of 64 rows lie: int [128, values, 2] of (row, column)."""
+    thread, value = np.ogrid[:128, : parts.tile[1] // 2]
+    row = thread // 32 * 16 + thread % 32 // 4 + value // 2 % 2 * 8
+    column = thread % 4 * 2 + value // 4 * 8 + value % 2
+    return np.stack(np.broadcast_arrays(row, column), -1)
+
+
+def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
+    """The way of the sums to shared memory: of a CTA, a part of a group after the other."""
+    out, columns = DTYPES[config.out_dtype].bytes, parts.part.extents[1]
+    each = parts.blocks * parts.tile[1] // columns
+    warp, lane = np.ogrid[:4, :32]
+    if out == 2:
+        row, column = warp * 16 + lane // 8 % 2 * 8, lane // 16 * 8
+        row, column = (row, column + lane % 8) if parts.column_major else (row + lane % 8, column)
+        name, bits = "stmatrix.x4.trans" if parts.column_major else "stmatrix.x4", 128
+        steps = [(0, step) for step in range(0, columns, 16)]
+    else:
+        row, column = warp * 16 + lane // 4, lane % 4 * 2
+        name, bits = "st.shared", 32 if parts.column_major else 64
+        pair = (0, 1) if parts.column_major else (0,)
+        steps = [
+            (below, step + right)
+            for step in range(0, columns, 8) for below in (0, 8) for right in pair
+        ]  # fmt: skip
+    row, column = np.broadcast_arrays(row, column)
+    coords = np.stack(
+        [np.stack([row + below, column + right], -1) for below, right in steps]
+    ).reshape(-1, 32, 2)
+    offsets = np.asarray(parts.part(coords[..., 0], coords[..., 1])) * out
+    return SharedAccess(
+        "C", "store", name, bits, offsets, executions=ctas * each, unit="CTA", layout=parts.part,
+        coords=coords, element_bits=8 * out,
+    )  # fmt: skip
+
+
+def _elements(
+    config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
+) -> list[Access]:
+    """C element by element, from the registers."""
+    own = held(parts)  # a request: a value of a warp's threads
+    block = own.reshape(4, 32, -1, 2).transpose(0, 2, 1, 3).reshape(-1, 32, 2)
+    below = np.arange(parts.blocks)[:, None, None] * ROWS
+    coords = np.stack(np.broadcast_arrays(block[None, ..., 0] + below, block[None, ..., 1]), -1)
+    coords = coords.reshape(-1, 32, 2)
+    tile = parts.tile[:2]
+    if config.exchange:
+        coords, tile = coords[..., ::-1], tile[::-1]
+    _, limit = access_bytes(problem.C, False)
+    store = GlobalAccess(
+        operand="C",
+        direction="store",
+        instruction="st.global",
+        bits=8 * DTYPES[config.out_dtype].bytes,
+        matrix=problem.C,
+        tile=tile,
+        coords=coords,
+        axis=problem.C.unit,
+        sweeps=1,
+        limit=limit,
+        mend="addresses of C's rows that are multiples of 16 bytes, for TMA",
+        unit="CTA",
+    )
+    if not reads_c:
+        return [store]
+    return [replace(store, direction="load", instruction="ld.global"), store]

@@ -1,0 +1,203 @@
+"""The config of ``sm90_wgmma`` and what follows from it: layouts in shared memory, boxes of TMA.
+
+The kernel sees A(M,K), B(N,K) and C(M,N) of either order. Where a config exchanges the operands it
+computes the transposed problem: what the problem calls M is the kernel's N.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import gcd, log2
+
+from cute_gemm.cute.layout import Layout, Swizzle
+from cute_gemm.kernels.options import registers
+from cute_gemm.model.smem import MATRIX_ROW_BYTES
+from cute_gemm.problem.dtypes import DTYPES
+
+#: Rows of a wgmma, threads of the warp group that starts it, and k of 16-bit elements.
+ROWS, GROUP, DEEP = 64, 128, 16
+#: Bytes of the widest swizzle's span, and what the stages are aligned to.
+SPAN, ALIGNED = 128, 1024
+#: Bytes of a barrier.
+BARRIER = 8
+#: Registers of a thread of the group that loads, and the most that setmaxnreg gives.
+LOADER_REGISTERS, MOST_REGISTERS = 40, 240
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that shapes the code of one kernel.
+
+    The fields up to ``min_ctas`` may be set as kernel options; the others follow from the problem.
+    """
+
+    tile: tuple[int, int, int]  #: (bM, bN, bK): extents of the CTA tile.
+    groups: int  #: Warp groups that multiply, each a part of the kernel's rows.
+    stages: int  #: k tiles in shared memory at a time.
+    cluster: int  #: CTAs with tiles below each other that share the kernel's B.
+    raster: int  #: Rows of tiles that share an L2 group.
+    exchange: int  #: 1: the kernel computes C^T with A and B exchanged.
+    min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
+    dtype: str
+    out_dtype: str
+    majors: tuple[str, str]  #: ``"K"`` or ``"MN"`` for A and for B, in memory.
+    major_c: str  #: ``"M"`` or ``"N"``.
+    tma_c: bool  #: C is stored by TMA.
+    bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
+    kernel: str = "sm90_wgmma"
+    compute: str = "float32"
+    warps: tuple[int, int] = (0, 0)
+
+    @property
+    def cluster_shape(self) -> tuple[int, int]:
+        """CTAs of a cluster along the problem's M and N."""
+        return (1, self.cluster) if self.exchange else (self.cluster, 1)
+
+    @cached_property
+    def name(self) -> str:
+        """The kernel's symbol: every type, layout and tile."""
+        letters = "".join(
+            ("t" if major == "K" else "n") if operand == "A" else ("n" if major == "K" else "t")
+            for operand, major in zip("AB", self.majors, strict=True)
+        )
+        parts = (
+            self.kernel,
+            f"{DTYPES[self.dtype].tag}_f32_{DTYPES[self.out_dtype].tag}",
+            f"{letters}_{'col' if self.major_c == 'M' else 'row'}",
+            "x".join(map(str, self.tile)),
+            f"g{self.groups}",
+            f"s{self.stages}",
+            f"c{self.cluster}",
+            "x" if self.exchange else "",
+            "tma" if self.tma_c else "elements",
+            f"r{self.raster}",
+            f"o{self.min_ctas}",
+        )
+        return "_".join(filter(None, parts))
+
+
+@dataclass(frozen=True, eq=False)
+class OperandPlan:
+    """How A or B (as the kernel sees them) gets from global memory to the tensor cores.
+
+    ``box``: what one TMA instruction moves, in the modes of the matrix; ``span``: bytes of the
+    swizzle; ``sharers``: CTAs that a load serves.
+    """
+
+    source: str
+    major: str
+    extents: tuple[int, int]
+    layout: Layout
+    box: tuple[int, int]
+    span: int
+    sharers: int
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """A config worked out, as the kernel sees it.
+
+    ``column_major``: M is the unit-stride mode of the kernel's C; ``part``: of C in shared memory,
+    (64, columns), of which ``stores`` for each group; ``box`` and ``span`` are TMA's.
+    """
+
+    tile: tuple[int, int, int]
+    operands: tuple[OperandPlan, OperandPlan]
+    column_major: bool
+    part: Layout
+    box: tuple[int, int]
+    span: int
+    stores: int
+    threads: int
+    registers: int  #: Of a thread that multiplies.
+    smem: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of 64 rows of the tile."""
+        return self.tile[0] // ROWS
+
+
+def swizzle(span: int, size: int) -> Swizzle:
+    """Return TMA's swizzle of a span of so many bytes, of elements of ``size`` bytes."""
+    return Swizzle(int(log2(span // MATRIX_ROW_BYTES)), 4 - int(log2(size)), 3)
+
+
+def kernel_tile(config: Config) -> tuple[int, int, int]:
+    """Extents of the CTA tile as the kernel sees it."""
+    bm, bn, bk = config.tile
+    return (bn, bm, bk) if config.exchange else (bm, bn, bk)
+
+
+def widest_span(extent: int, size: int) -> int:
+    """Bytes of the widest span that divides ``extent`` elements."""
+    return gcd(SPAN, extent * size)
+
+
+def _operand(config: Config, source: str, extents: tuple[int, int], sharers: int) -> OperandPlan:
+    rows, columns = extents
+    major = config.majors["AB".index(source)]
+    size = DTYPES[config.dtype].bytes
+    span = widest_span(columns if major == "K" else rows, size)
+    run = span // size
+    if major == "K":
+        layout = Layout((rows, (run, columns // run)), (run, (1, rows * run)), swizzle(span, size))
+        box = (rows // sharers, run)
+    else:
+        stride = (1, run * columns), run
+        layout = Layout(((run, rows // run), columns), stride, swizzle(span, size))
+        box = (run, columns // sharers)
+    return OperandPlan(source, major, extents, layout, box, span, sharers)
+
+
+def _registers(config: Config) -> int:
+    """What setmaxnreg gives a thread that multiplies: what the group that loads does not keep."""
+    groups = config.groups + 1
+    entry = min(registers(GROUP * groups, config.min_ctas) // 8 * 8, MOST_REGISTERS)
+    return min(MOST_REGISTERS, (entry * groups - LOADER_REGISTERS) // config.groups // 8 * 8)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED
+
+
+@lru_cache(maxsize=4096)
+def structure(config: Config) -> Structure:
+    """Work a config out."""
+    tile = bm, bn, bk = kernel_tile(config)
+    a, b = "BA" if config.exchange else "AB"
+    operands = (
+        _operand(config, a, (bm, bk), 1), _operand(config, b, (bn, bk), config.cluster)
+    )  # fmt: skip
+
+    out = DTYPES[config.out_dtype].bytes
+    column_major = (config.major_c == "M") != bool(config.exchange)
+    columns = gcd(bn, SPAN // out)
+    span = SPAN if column_major else columns * out
+    run = span // out
+    if column_major:
+        part = Layout(((run, ROWS // run), columns), ((1, run * columns), run), swizzle(span, out))
+        box = (run, columns)
+    else:
+        part, box = Layout((ROWS, columns), (columns, 1), swizzle(span, out)), (ROWS, columns)
+    parts = bm // ROWS // config.groups * (bn // columns)
+    stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
+    stores *= config.tma_c
+    stage = (bm + bn) * bk * DTYPES[config.dtype].bytes
+    places = config.groups * max(stores, 1)
+    staged = _aligned(places * part.size * out)
+    barriers = BARRIER * (2 * config.stages + places)
+    smem = _aligned(config.stages * stage + staged + barriers)
+    return Structure(
+        tile=tile,
+        operands=operands,
+        column_major=column_major,
+        part=part,
+        box=box if not config.exchange else box[::-1],
+        span=span,
+        stores=stores,
+        threads=GROUP * (config.groups + 1),
+        registers=_registers(config),
+        smem=smem,
+    )

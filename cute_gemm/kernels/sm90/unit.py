@@ -1,0 +1,164 @@
+"""Config of ``sm90_wgmma`` -> translation unit, in cutlass_library's emitter protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cute_gemm.kernels.sm90.structure import DEEP, LOADER_REGISTERS, ROWS, SPAN, Structure
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.toolchain.unit import (
+    Emitter,
+    cpp_bool,
+    cpp_extents,
+    cpp_shape,
+    element_proofs,
+    layout_proofs,
+)
+
+_SM90_WGMMA = """\
+// C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
+#include "sm90/sm90_wgmma.cuh"
+
+using namespace cute;
+
+struct Config {
+  using Element = ${element};
+  using ElementC = ${element_c};
+  using Accumulator = ${accumulator};
+  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
+  using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
+  using Mma = ${mma};
+  enum : int {
+    kConsumers = ${groups}, kStages = ${stages}, kStores = ${stores}, kCluster = ${cluster},
+    kRasterGroup = ${raster}, kRegisters = ${registers}, kLoaderRegisters = ${loader_registers}
+  };
+  enum : bool {
+    kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b},
+    kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c}
+  };
+
+  using SmemLayoutA = ${smem_layout_a};
+  using SmemLayoutB = ${smem_layout_b};
+  using SmemLayoutC = ${smem_layout_c};
+};
+"""
+
+_CUTE = """
+// The same by C++ CuTe: repeated atoms of GMMA's layouts.
+struct Cute {
+  using SmemLayoutA = ${smem_tiled_a};
+  using SmemLayoutB = ${smem_tiled_b};
+  using SmemLayoutC = ${smem_tiled_c};
+};
+"""
+
+#: A batch has no layer of the grid for each GEMM: a CTA takes tiles of all.
+_ENTRY = """
+extern "C" __global__ void __launch_bounds__(${threads}, ${min_ctas})
+${symbol}(
+    ${parameters}) {
+  cute_gemm::Output<Config> const out{C, ${extents}, ldc, batch_c};
+  cute_gemm::sm90_wgmma<Config>(${maps}, out, k, k_last, l, ${shared}, alpha, beta,
+                                alpha_ptr, beta_ptr);
+}
+"""
+
+
+class EmitSm90Wgmma(Emitter):
+    """Emitter of ``sm90_wgmma.cuh``."""
+
+    template = _SM90_WGMMA
+    header = "sm90/proof.cuh"
+    cute = _CUTE
+    structure: Structure
+
+    def operation(self) -> Any:
+        """See :meth:`Emitter.operation`."""
+        config, tile = self.config, self.structure.tile
+        return self.described(
+            DTYPES[config.dtype].tag,
+            instruction=((ROWS, tile[1], DEEP), "TensorOp", 90),
+            stages=config.stages,
+            row_major=(config.majors[0] == "K", config.majors[1] != "K", config.major_c == "N"),
+        )
+
+    def values(self) -> dict[str, str]:
+        """See :meth:`Emitter.values`."""
+        config, parts = self.config, self.structure
+        a, b = parts.operands
+        order = (lambda x, y: f"{y}, {x}") if config.exchange else (lambda x, y: f"{x}, {y}")
+        majors = (f"GMMA::Major::{plan.major}" for plan in parts.operands)
+        element = DTYPES[config.dtype].tag.upper()
+        from cute_gemm.kernels.sm90.wgmma import SIGNATURE
+
+        entry = {
+            "threads": str(parts.threads),
+            "min_ctas": str(config.min_ctas),
+            "symbol": config.name,
+            "parameters": SIGNATURE.cpp("Config::"),
+            "extents": order("m", "n"),
+            "maps": order("&map_a", "&map_b") + ", &map_c",
+            "shared": order("batch_a == 0", "batch_b == 0"),
+        }
+        values = {
+            "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
+            f"C {'column' if config.major_c == 'M' else 'row'}-major"
+            + ", operands exchanged" * config.exchange,
+            "cta_tiler": cpp_shape(parts.tile),
+            "mma": f"SM90::GMMA::MMA_{ROWS}x{parts.tile[1]}x{DEEP}_F32{element}{element}_SS<"
+            f"{', '.join(f'SM90::{major}' for major in majors)}>",
+            "groups": str(config.groups),
+            "stages": str(config.stages),
+            "stores": str(parts.stores or 1),
+            "cluster": str(config.cluster),
+            "registers": str(parts.registers),
+            "loader_registers": str(LOADER_REGISTERS),
+            "major_k_a": cpp_bool(a.major == "K"),
+            "major_k_b": cpp_bool(b.major == "K"),
+            "column_major_c": cpp_bool(parts.column_major),
+            "tma_c": cpp_bool(config.tma_c),
+            "smem_layout_a": a.layout.cpp(),
+            "smem_layout_b": b.layout.cpp(),
+            "smem_layout_c": parts.part.cpp(),
+            "smem_tiled_a": _tiled("Element", a.major == "K", a.span, a.extents),
+            "smem_tiled_b": _tiled("Element", b.major == "K", b.span, b.extents),
+            "smem_tiled_c": _tiled(
+                "ElementC", not parts.column_major, parts.span, parts.part.extents
+            ),
+        }  # fmt: skip
+        return {**values, **entry}
+
+    def emit(self, operation: Any, end: str = _ENTRY) -> str:
+        """See :meth:`Emitter.emit`."""
+        return super().emit(operation, end)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """See :meth:`Emitter.facts`."""
+        config, parts = self.config, self.structure
+        a, b = parts.operands
+        facts = [
+            *element_proofs(config),
+            (cpp_extents("Config::CtaTiler{}", (a.extents[0], *b.extents)), "CtaTiler"),
+            (f"sizeof(cute_gemm::Shared<Config>) <= {parts.smem}", "shared memory"),
+        ]
+        layouts = ((a.layout, a.extents), (b.layout, b.extents), (parts.part, parts.part.extents))
+        for letter, (layout, extents) in zip("ABC", layouts, strict=True):
+            name = f"SmemLayout{letter}"
+            facts += [
+                (f"cute_gemm::same_layout(Cute::{name}{{}}, Config::{name}{{}})", name),
+                *layout_proofs(name, layout, extents),
+            ]
+        for letter, plan in zip("AB", parts.operands, strict=True):
+            boxes = f"cute_gemm::Boxes<Config::SmemLayout{letter}, Config::kMajorK{letter}, "
+            boxes += f"{plan.sharers}>"
+            run, deep = (plan.box[::-1]) if plan.major == "K" else plan.box
+            facts.append((f"{boxes}::kSpan == {run} && {boxes}::kDepth == {deep}", f"box {letter}"))
+        return facts
+
+
+def _tiled(element: str, unit_last: bool, span: int, extents: tuple[int, ...]) -> str:
+    """C++ of a tile of GMMA's atoms, one behind the other across the unit-stride mode first."""
+    major, step = ("K", "Step<_1,_2>") if unit_last else ("MN", "Step<_2,_1>")
+    atom = f"SM90::GMMA::Layout_{major}_SW{min(span, SPAN)}_Atom<Config::{element}>"
+    tiled = f"tile_to_shape({atom}{{}}, {cpp_shape(extents)}{{}}, {step}{{}})"
+    return f"decltype(as_position_independent_swizzle_layout({tiled}))"

@@ -1,0 +1,313 @@
+"""``sm90_wgmma``: TMA, a ring of stages, wgmma, a persistent grid.
+
+One template (``templates/sm90/sm90_wgmma.cuh``) serves 16-bit elements in every layout that TMA
+takes; this module chooses the config, and lists the accesses of the kernel that the config makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cute_gemm.access import Access, Shares, Work
+from cute_gemm.arch import Arch
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.gpus.table import nearest
+from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.options import access_bytes, with_options
+from cute_gemm.kernels.sm90.structure import (
+    GROUP,
+    ROWS,
+    Config,
+    Structure,
+    kernel_tile,
+    structure,
+)
+from cute_gemm.model.price import Pace
+from cute_gemm.problem.scalars import ONE, ZERO, Scalar
+from cute_gemm.toolchain.signature import GEMM, Launch, Signature, TensorMapParameter
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.run.tensormap import TensorMap
+    from cute_gemm.toolchain.unit import TranslationUnit
+
+SIGNATURE = Signature(
+    (
+        *GEMM.parameters,
+        *(TensorMapParameter(f"map_{letter}", "const __grid_constant__ cute::TmaDescriptor", 128)
+          for letter in "abc"),
+    )
+)  # fmt: skip
+
+#: Registers of a thread that can be sums, and what it has beside them.
+_SUMS, _OTHERS = 128, 40
+#: Columns of the wgmmas that CuTe has, but for 8.
+COLUMNS = (16, 32, 64, 96, 128, 192, 256)
+#: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
+_TILES: tuple[tuple[int, int, int, int], ...] = (
+    (128, 256, 2, 1),
+    (256, 128, 2, 1),
+    (192, 192, 3, 1),
+    (128, 192, 2, 1),
+    (192, 128, 3, 1),
+    (192, 96, 3, 1),
+    (192, 64, 3, 1),
+    (256, 96, 2, 1),
+    (256, 64, 2, 1),
+    (128, 128, 2, 1),
+    (128, 96, 2, 1),
+    (128, 64, 2, 1),
+    (128, 32, 2, 1),
+    (128, 16, 2, 1),
+    (64, 256, 1, 1),
+    (64, 192, 1, 1),
+    (64, 128, 1, 1),
+    (64, 96, 1, 1),
+    (64, 64, 1, 1),
+    (64, 32, 1, 1),
+    (64, 16, 1, 1),
+    (128, 256, 2, 2),
+    (192, 192, 3, 2),
+    (128, 192, 2, 2),
+    (192, 96, 3, 2),
+    (128, 128, 2, 2),
+    (64, 128, 1, 2),
+)
+#: Clocks of a k-tile until the other CTA of a cluster has said that it has read it.
+_MEETING = 300.0
+#: k of a tile, and the most stages.
+_DEEP, _STAGES = 64, 12
+#: Results of a tile.
+_AREAS = tuple(bm * bn for bm, bn, _, _ in _TILES)
+
+
+class Sm90Wgmma(CompiledKernel):
+    """TMA and wgmma: 16-bit elements, every op and order, where addresses are multiples of 16."""
+
+    name = "sm90_wgmma"
+    summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
+    minimum_cc = 90
+    dtypes = ("float16", "bfloat16")
+    options = ("tile", "groups", "stages", "cluster", "raster", "exchange", "min_ctas")
+    takes: ClassVar = {
+        "tile": "bM x bN x bK of a CTA: 128x256x64",
+        "groups": "warp groups that multiply, 1 to 3",
+        "stages": "2 to 12",
+        "cluster": "CTAs that share an operand, 1 or 2",
+        "exchange": "0, or 1: C^T is computed, with A and B exchanged",
+    }
+    signature = SIGNATURE
+
+    paces: ClassVar = {"half": Pace(0.98, 30, 0.0, wgmma=True, dram=0.92)}
+
+    def pace(self, config: Config) -> Pace:
+        """See :meth:`CompiledKernel.pace`: CTAs of a cluster wait for each other."""
+        pace = super().pace(config)
+        return pace._replace(latency=pace.latency + (config.cluster - 1) * _MEETING)
+
+    def candidates(
+        self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
+    ) -> Iterator[Config]:
+        """See :meth:`CompiledKernel.candidates`."""
+        a, b = (access_bytes(x, False)[0] for x in (problem.A, problem.B))
+        c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
+        for bm, bn, groups, cluster in _TILES:
+            for exchange in (int(problem.C.major == "N"), int(problem.C.major != "N")):
+                config = Config(
+                    tile=(bn, bm, _DEEP) if exchange else (bm, bn, _DEEP),
+                    groups=groups,
+                    stages=2,
+                    cluster=cluster,
+                    raster=8,
+                    exchange=exchange,
+                    min_ctas=1,
+                    dtype=problem.inputs.name,
+                    out_dtype=problem.C.dtype,
+                    majors=(problem.A.major, problem.B.major),
+                    major_c=problem.C.major,
+                    tma_c=c == 16,
+                    bytes=(a, b, c),
+                )
+                config = with_options(config, options)
+                if "stages" not in options and not _broken(config):
+                    config = replace(config, stages=_stages(config, arch))
+                yield config
+
+    def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
+        """See :meth:`CompiledKernel.check`."""
+        if not arch.has("wgmma"):
+            raise UnsupportedError(
+                f"kernel {self.name!r} needs {arch.that_has('wgmma')}; arch is {arch!r}"
+            )
+        for matrix, width in zip((problem.A, problem.B), config.bytes, strict=False):
+            if width < 16:
+                _, limit = access_bytes(matrix, False)
+                raise UnsupportedError(
+                    f"kernel {self.name!r} needs addresses of the rows of A and B that are "
+                    f"multiples of 16 bytes, and those of {matrix.name} are not: {limit}"
+                )
+        if broken := _broken(config):
+            raise OptionError(broken)
+        _check(config, arch)
+        if problem.k_last and problem.k % config.tile[2]:
+            raise UnsupportedError(
+                f"kernel {self.name!r} takes slices of K that are multiples of {config.tile[2]}; "
+                f"k={problem.k}"
+            )
+        bm, bn, _ = config.tile
+        if (
+            -(-problem.m // bm) * -(-problem.n // bn) * problem.l >= 2**31
+            or max(problem.m, problem.n) > 2**31 - 1024
+        ):
+            raise UnsupportedError(
+                f"m={problem.m}, n={problem.n}, l={problem.l}: kernel {self.name!r} counts tiles "
+                "in 32-bit integers"
+            )
+
+    def traits(self, problem: GemmProblem) -> Any:
+        """See :meth:`CompiledKernel.traits`."""
+        huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
+        return problem.k_last and problem.k % _DEEP, (problem.m, problem.n, problem.l) * huge
+
+    def of_operand(self, config: Config, name: str) -> Any:
+        """See :meth:`CompiledKernel.of_operand`: how A or B is cut into boxes."""
+        for plan in structure(config).operands:
+            if plan.source == name:
+                return plan.extents, plan.box, plan.span, plan.sharers
+        return replace(config, stages=2, bytes=(16, 16, 16), majors=("K", "K"), dtype="")
+
+    def unit(self, config: Config) -> TranslationUnit:
+        """See :meth:`CompiledKernel.unit`."""
+        from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
+
+        return EmitSm90Wgmma(config, structure(config)).unit()
+
+    def proof(self, config: Config) -> TranslationUnit:
+        """See :meth:`CompiledKernel.proof`."""
+        from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
+
+        return EmitSm90Wgmma(config, structure(config)).proof()
+
+    def launch(self, config: Config, problem: GemmProblem) -> Launch:
+        """See :meth:`CompiledKernel.launch`: one CTA for each place, of an H100."""
+        return self._launch(config, problem, nearest(Arch("sm_90a")).sms)
+
+    def _launch(self, config: Config, problem: GemmProblem, sms: int) -> Launch:
+        parts, ctas = structure(config), config.cluster
+        bm, bn, _ = parts.tile
+        m, n = (problem.n, problem.m) if config.exchange else (problem.m, problem.n)
+        clusters = -(-m // (bm * ctas)) * -(-n // bn) * problem.l
+        places = sms * config.min_ctas // ctas
+        return Launch(min(clusters, places) * ctas, parts.threads, parts.smem, 1, ctas, True)
+
+    def bind(
+        self,
+        config: Config,
+        problem: GemmProblem,
+        arch: str,
+        device: int,
+        alpha: Scalar = ONE,
+        beta: Scalar = ZERO,
+    ) -> Callable[..., None]:
+        """See :meth:`Compiled.bind`: with a grid for this device, and tensor maps."""
+        from cute_gemm.run.driver import multiprocessors
+        from cute_gemm.run.launch import load
+        from cute_gemm.run.tensormap import TensorMaps
+
+        launch = self._launch(config, problem, multiprocessors(device))
+        arguments = self.signature.arguments(problem, alpha, beta)
+        maps = TensorMaps(_maps(config, problem))
+        return load(self.build(config, arch), device).bind(launch, arguments, maps)
+
+    def accesses(
+        self, config: Config, problem: GemmProblem, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """See :meth:`CompiledKernel.accesses`."""
+        from cute_gemm.kernels.sm90.accesses import accesses
+
+        return accesses(config, structure(config), problem, reads_c)
+
+    def work(self, config: Config, problem: GemmProblem) -> Work:
+        """See :meth:`Kernel.work`."""
+        return Work.of_tiles(problem, config.tile, "tensor cores", problem.inputs.name)
+
+    def shares(self, config: Config) -> Shares:
+        """See :meth:`Kernel.shares`."""
+        columns = structure(config).tile[1]
+        reader = (columns, ROWS) if config.exchange else (ROWS, columns)
+        return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
+
+
+def _stages(config: Config, arch: Arch) -> int:
+    """The most stages that fit."""
+    two, three = (structure(replace(config, stages=n)).smem for n in (2, 3))
+    return min(_STAGES, max(2, 2 + (arch.shared_limit // config.min_ctas - two) // (three - two)))
+
+
+def _maps(config: Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
+    """How A, B and C are described to TMA."""
+    from cute_gemm.run.tensormap import TensorMap
+
+    parts = structure(config)
+    boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
+    found: list[TensorMap | None] = [
+        TensorMap(_whole(matrix, problem), *boxes[matrix.name]) for matrix in (problem.A, problem.B)
+    ]
+    found.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
+    return tuple(found)
+
+
+def _whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
+    """What slices of K are slices of, where the last is shorter than the others; or the matrix."""
+    if not problem.k_last:
+        return matrix
+    deep = (problem.l - 1) * problem.k + problem.k_last
+    return replace(matrix, shape=(matrix.shape[0], deep), l=1, batch_stride=0)
+
+
+def _broken(config: Config) -> str:
+    """The first rule of its shape that a config breaks, as a sentence, or ""."""
+    for option, least, most in (("groups", 1, 3), ("stages", 2, 12), ("cluster", 1, 2)):
+        value = getattr(config, option)
+        if not least <= value <= most:
+            return f"option {option}={value} is out of range; expected {least} to {most}"
+    if config.exchange not in (0, 1):
+        return f"option exchange={config.exchange} is out of range; expected 0 or 1"
+    if config.raster < 1 or config.min_ctas < 1:
+        return "options raster and min_ctas must be 1 or more"
+    bm, bn, bk = kernel_tile(config)
+    along, across = "NM" if config.exchange else "MN"
+    high = (ROWS * config.groups, 2 * ROWS * config.groups)
+    if bm not in high:
+        return (
+            f"option tile={config.tile}: with groups={config.groups} and "
+            f"exchange={config.exchange} its {along} extent must be {high[0]} or {high[1]}; it is "
+            f"{bm}"
+        )
+    if bn not in COLUMNS:
+        return (
+            f"option tile={config.tile}: with exchange={config.exchange} its {across} extent must "
+            f"be one of {', '.join(map(str, COLUMNS))}; it is {bn}"
+        )
+    if bk not in (64, 128):
+        return f"option tile={config.tile}: its K extent must be 64 or 128; it is {bk}"
+    return ""
+
+
+def _check(config: Config, arch: Arch) -> None:
+    """The rules of registers and shared memory; the first that is broken is named."""
+    parts: Structure = structure(config)
+    sums = parts.tile[0] // config.groups * parts.tile[1] // GROUP
+    if sums > _SUMS or sums + _OTHERS > parts.registers:
+        raise OptionError(
+            f"option tile={config.tile} with groups={config.groups} and "
+            f"min_ctas={config.min_ctas} needs {sums} registers of a thread for sums, beside some "
+            f"{_OTHERS}; it has {parts.registers}, of which {_SUMS} can be sums"
+        )
+    if parts.smem > arch.shared_limit:
+        raise OptionError(
+            f"tile={config.tile} with stages={config.stages} needs {parts.smem} bytes of shared "
+            f"memory; {arch} has {arch.shared_limit}: take fewer stages or a smaller tile"
+        )

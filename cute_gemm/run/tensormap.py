@@ -1,0 +1,93 @@
+"""Tensor maps: matrices as the TMA unit is told of them."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm._kept import Kept
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.run.driver import checked, load_driver
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import Matrix
+
+#: Bytes of a tensor map.
+SIZE = 128
+#: Sets of maps that are kept of a launch, by the matrices' addresses.
+_KEPT = 64
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A matrix, or a batch, in boxes: ``box`` in its modes, ``swizzle`` of a span in bytes."""
+
+    matrix: Matrix
+    box: tuple[int, int]
+    swizzle: int
+
+    @cached_property
+    def _arguments(self) -> tuple[Any, ...]:
+        """What the driver is asked but for the address."""
+        driver, matrix = load_driver(), self.matrix
+        size, unit = DTYPES[matrix.dtype].bytes, matrix.unit
+        batch = matrix.l if matrix.batch_stride else 1
+        # Of a single row, or matrix, any step will do.
+        run = -(-max(matrix.shape[unit] * size, 1) // 16) * 16
+        step = matrix.ld * size if matrix.shape[1 - unit] > 1 else run
+        layer = matrix.batch_bytes if batch > 1 else step
+        extents = (max(matrix.shape[unit], 1), max(matrix.shape[1 - unit], 1), max(batch, 1))
+        words = [driver.cuuint64_t(x) for x in extents]
+        steps = [driver.cuuint64_t(x) for x in (step, layer)]
+        boxes = [driver.cuuint32_t(x) for x in (self.box[unit], self.box[1 - unit], 1)]
+        ones = [driver.cuuint32_t(1)] * 3
+        kind = getattr(
+            driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{matrix.dtype.upper()}"
+        )
+        span = f"{self.swizzle}B" if self.swizzle else "NONE"
+        return kind, words, steps, boxes, ones, (
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{span}"),
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )  # fmt: skip
+
+    def encode(self, address: int) -> bytes:
+        """Return the map of the matrix at an address; LaunchError where the driver refuses it."""
+        if not address:  # of a matrix without elements, which nobody reads
+            return bytes(SIZE)
+        kind, extents, steps, boxes, ones, rest = self._arguments
+        (found,) = checked(
+            load_driver().cuTensorMapEncodeTiled(
+                kind, 3, address, extents, steps, boxes, ones, *rest
+            ),
+            f"describing {self.matrix.name} = {self.matrix} to TMA in boxes {self.box}",
+        )
+        return struct.pack("=16Q", *(int(word) for word in found.opaque))
+
+
+class TensorMaps:
+    """The maps of A, B and C of a launch, kept by the matrices' addresses."""
+
+    __slots__ = ("_kept", "maps")
+
+    def __init__(self, maps: tuple[TensorMap | None, ...]) -> None:
+        self.maps = maps
+        self._kept: Kept[tuple[int, ...], bytes] = Kept(_KEPT)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        return SIZE * len(self.maps)
+
+    def __call__(self, *addresses: int) -> bytes:
+        """Return the bytes of all maps; zeros of a matrix that has none."""
+        found = self._kept.get(addresses)
+        if found is None:
+            found = self._kept[addresses] = b"".join(
+                bytes(SIZE) if one is None else one.encode(address)
+                for one, address in zip(self.maps, addresses, strict=True)
+            )
+        return found

@@ -1,0 +1,81 @@
+// Products of a stage by wgmma, which reads both operands from shared memory through descriptors.
+
+#pragma once
+
+#include <cute/arch/mma_sm90_desc.hpp>
+#include <cute/arch/mma_sm90_gmma.hpp>
+#include <cute/arch/util.hpp>
+
+#include "pipeline.cuh"
+
+namespace cute_gemm {
+
+// How wgmma finds blocks of an operand (bMN,bK) of 16-bit elements: the address of a block's first
+// element, and the steps between the atoms of the layout, 8 rows of a swizzle's span; in units of 16 bytes.
+template <class SmemLayout, bool kMajorK>
+struct Operand {
+  enum : int {
+    kSpan = span(SmemLayout{}),
+    kType = kSpan == 64 ? 1 : kSpan == 32 ? 2 : 3,  // SM90::GMMA::LayoutType
+    kAcross = kMajorK ? SmemLayout{}.layout_b()(8, 0) / 8 : SmemLayout{}.layout_b()(0, 8) / 8,
+    kAlong = kMajorK || int(size<0>(SmemLayout{})) == int(kSpan)
+                 ? 1 : SmemLayout{}.layout_b()(int(kSpan), 0) / 8
+  };
+
+  CUTE_DEVICE static uint64_t descriptor(void const* smem) {
+    GmmaDescriptor found;
+    found.bitfield.start_address_ = cast_smem_ptr_to_uint(smem) >> 4;
+    found.bitfield.leading_byte_offset_ = kAlong;
+    found.bitfield.stride_byte_offset_ = kAcross;
+    found.bitfield.layout_type_ = kType;
+    return found;
+  }
+
+  // From the descriptor of a tile to that of a block of it.
+  CUTE_HOST_DEVICE static constexpr int step(int row, int column) {
+    return SmemLayout{}.layout_b()(row, column) / 8;
+  }
+};
+
+// A warp group's part of the tile, kMmas blocks of 64 rows: its sums, in the registers of wgmma.
+template <class Config>
+struct Sums {
+  using Mma = typename Config::Mma;
+  using A = Operand<typename Config::SmemLayoutA, Config::kMajorKA>;
+  using B = Operand<typename Config::SmemLayoutB, Config::kMajorKB>;
+  enum : int {
+    kMmas = size<0>(typename Config::CtaTiler{}) / (64 * Config::kConsumers),
+    kValues = extent<typename Mma::CRegisters>::value,  // of a thread and block
+    kSteps = size<2>(typename Config::CtaTiler{}) / 16
+  };
+
+  float values[kMmas][kValues];
+
+  CUTE_DEVICE void fence() {
+    CUTE_UNROLL
+    for (int m = 0; m < kMmas; ++m) {
+      CUTE_UNROLL
+      for (int i = 0; i < kValues; ++i) warpgroup_fence_operand(values[m][i]);
+    }
+  }
+
+  // Starts the products of a k tile; `a` and `b` describe the group's rows of it. What was in the sums
+  // before does not count for the first of a tile.
+  CUTE_DEVICE void multiply(uint64_t a, uint64_t b, bool first) {
+    warpgroup_arrive();
+    CUTE_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      uint64_t const column = b + B::step(0, 16 * step);
+      auto const scale = first && step == 0 ? SM90::GMMA::ScaleOut::Zero : SM90::GMMA::ScaleOut::One;
+      CUTE_UNROLL
+      for (int m = 0; m < kMmas; ++m) {
+        uint64_t const row = a + A::step(64 * m, 16 * step);
+        detail::explode(Mma::fma, &row, int_sequence<0>{}, &column, int_sequence<0>{}, values[m],
+                        make_int_sequence<kValues>{}, &scale, int_sequence<0>{});
+      }
+    }
+    warpgroup_commit_batch();
+  }
+};
+
+}  // namespace cute_gemm

@@ -1,0 +1,110 @@
+// The ring of stages: k tiles on their way from global to shared memory by TMA, and who waits for whom.
+
+#pragma once
+
+#include <cute/arch/cluster_sm90.hpp>
+#include <cute/arch/copy_sm90_desc.hpp>
+#include <cute/arch/copy_sm90_tma.hpp>
+#include <cutlass/arch/barrier.h>
+#include <cutlass/arch/reg_reconfig.h>
+
+#include "../common/copy.cuh"
+
+namespace cute_gemm {
+
+// Lets the grid after this one begin, and waits for what the one before has written (programmatic dependent
+// launch).
+CUTE_DEVICE void follow_grids() {
+  asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;\n" ::: "memory");
+}
+
+// Elements of the span of a swizzle: what TMA and wgmma take side by side.
+template <int B, int M, int S, class Offset, class Affine>
+CUTE_HOST_DEVICE constexpr int span(ComposedLayout<Swizzle<B, M, S>, Offset, Affine> const&) {
+  return 1 << (B + M);
+}
+
+// A stage, and the parity of the round in which it is used.
+template <int Stages>
+struct Turn {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  CUTE_DEVICE void operator++() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The boxes of one operand's k tile (bMN,bK) that TMA brings: a span along the unit-stride mode and all
+// of the other or, where a cluster shares the tile, each CTA's part, which goes to all of them.
+template <class SmemLayout, bool kMajorK, int Sharers>
+struct Boxes {
+  enum : int {
+    kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{}), kSpan = span(SmemLayout{}),
+    kCount = (kMajorK ? kColumns : kRows) / kSpan,
+    kDepth = (kMajorK ? kRows : kColumns) / Sharers
+  };
+
+  template <class Element>
+  CUTE_DEVICE static void load(TmaDescriptor const* map, uint64_t* full, Element* smem, int row, int k,
+                               int batch, int rank) {
+    constexpr uint64_t kHint = uint64_t(TMA::CacheHintSm90::EVICT_NORMAL);
+    int const first = Sharers > 1 ? rank * kDepth : 0;
+    CUTE_UNROLL
+    for (int box = 0; box < kCount; ++box) {
+      int const along = box * kSpan + (kMajorK ? k : row), across = first + (kMajorK ? row : k);
+      Element* const to =
+          smem + (kMajorK ? SmemLayout{}(0, box * kSpan) : SmemLayout{}(box * kSpan, 0)) + first * kSpan;
+      if constexpr (Sharers > 1) {
+        SM90_TMA_LOAD_MULTICAST_3D::copy(map, full, (1 << Sharers) - 1, kHint, to, along, across, batch);
+      } else {
+        SM90_TMA_LOAD_3D::copy(map, full, kHint, to, along, across, batch);
+      }
+    }
+  }
+};
+
+// What a kernel keeps in shared memory: the stages of A and of B, the parts of C on their way, and
+// barriers. A stage is full when all its bytes have come, and empty when all that read it have.
+template <class Config>
+struct Shared {
+  using Element = typename Config::Element;
+  using Barrier = cutlass::arch::ClusterTransactionBarrier;
+  enum : int {
+    kStages = Config::kStages,
+    kA = size(typename Config::SmemLayoutA{}), kB = size(typename Config::SmemLayoutB{}),
+    kBytes = (kA + kB) * sizeof(Element),  // of a stage
+    kC = Config::kStores * size(typename Config::SmemLayoutC{})  // of a group
+  };
+
+  alignas(1024) Element a[kStages][kA];
+  alignas(1024) Element b[kStages][kB];
+  alignas(1024) typename Config::ElementC c[Config::kConsumers][kC];
+  uint64_t full[kStages], empty[kStages], came[Config::kConsumers][Config::kStores];
+
+  CUTE_DEVICE void make_barriers() {
+    CUTE_UNROLL
+    for (int stage = 0; stage < kStages; ++stage) {
+      Barrier::init(&full[stage], 1);
+      Barrier::init(&empty[stage], 4 * Config::kConsumers * Config::kCluster);  // by warps
+    }
+    CUTE_UNROLL
+    for (int i = 0; i < Config::kConsumers * Config::kStores; ++i) Barrier::init(&came[0][i], 1);
+    cutlass::arch::fence_barrier_init();
+  }
+
+  // The warp has read a stage: it says so to all CTAs that write into it.
+  CUTE_DEVICE void release(int stage) {
+    int const lane = threadIdx.x % 32;
+    if constexpr (Config::kCluster > 1) {
+      Barrier::arrive(&empty[stage], lane, lane < Config::kCluster);
+    } else if (lane == 0) {
+      Barrier::arrive(&empty[stage]);
+    }
+  }
+};
+
+}  // namespace cute_gemm

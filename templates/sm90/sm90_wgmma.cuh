@@ -1,0 +1,135 @@
+// sm90_wgmma: TMA, wgmma and a persistent grid, for GPUs of compute capability 9.0.
+//
+// The idea: nothing of A and B passes through registers. One thread asks the TMA unit for whole boxes of
+// the next k tiles, which land swizzled in a ring of stages and count their bytes on a barrier; warp
+// groups of 128 threads start products of 64 x N x 16 on the stages that are full, straight from shared
+// memory, and wait only for those of the k tile before. A CTA stays and takes tile after tile, so that the
+// loads of the next are under way while the sums of the last go through shared memory to C, by TMA too.
+// CTAs of a cluster share B: each loads a part for all.
+//
+// One `Config` for every layout of A(M,K), B(N,K), C(M,N):
+//
+//   Element, ElementC, Accumulator   types in gmem, and of the sums
+//   Epilogue                         what becomes of the sums (LinearCombination)
+//   CtaTiler                         Shape<bM,bN,bK>
+//   Mma                              CuTe's wgmma, 64 x bN x 16
+//   kMajorKA, kMajorKB               true: K is the unit-stride mode
+//   kColumnMajorC                    true: M is the unit-stride mode
+//   kTmaC                            C is stored by TMA; else element by element
+//   kConsumers                       warp groups that multiply, below each other in the tile
+//   kStages, kStores                 k tiles in shared memory, and parts of C of each group
+//   kCluster                         CTAs of a cluster
+//   kRegisters, kLoaderRegisters     of a thread that multiplies, and of the group that loads
+//   kRasterGroup                     rows of tiles per L2 group
+//   SmemLayoutA, SmemLayoutB         (bM,bK), (bN,bK), swizzled as TMA writes and wgmma reads
+//   SmemLayoutC                      (64,columns) of a part of C
+
+#pragma once
+
+#include "multiply.cuh"
+#include "store.cuh"
+
+namespace cute_gemm {
+
+// C (M,N,L) = alpha * A (M,K,L) B (N,K,L)^T + beta * C. Each map describes one matrix to TMA, its modes
+// with the unit-stride one first; of a shared matrix (`shared_a`, `shared_b`) there is one for all. With
+// `k_last` the matrices of the batch are slices of one along K, of which the last is shorter.
+template <class Config>
+CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
+                            TmaDescriptor const* map_c, Output<Config> const& out, int k, int k_last,
+                            int l, bool shared_a, bool shared_b, typename Config::Accumulator alpha,
+                            typename Config::Accumulator beta,
+                            typename Config::Accumulator const* alpha_ptr,
+                            typename Config::Accumulator const* beta_ptr) {
+  using CtaTiler = typename Config::CtaTiler;
+  using Memory = Shared<Config>;
+  using Barrier = typename Memory::Barrier;
+  constexpr int kBK = size<2>(CtaTiler{}), kConsumers = Config::kConsumers;
+  extern __shared__ __align__(1024) char shared[];
+  Memory& memory = *reinterpret_cast<Memory*>(shared);
+
+  int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0), group = warp / 4;
+  int const rank = Config::kCluster > 1 ? int(block_rank_in_cluster()) : 0;
+  Schedule<CtaTiler, Config::kCluster, Config::kRasterGroup> const schedule(out.m, out.n, l);
+  Turn<Config::kStages> turn;
+
+  if (threadIdx.x == 0) memory.make_barriers();
+  if constexpr (Config::kCluster > 1) {
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
+  follow_grids();
+
+  typename Config::Epilogue epilogue{scalar(alpha, alpha_ptr), scalar(beta, beta_ptr)};
+  int const all = epilogue.without_sums(k) ? 0 : ceil_div(k, kBK);
+  int const fewer = min(all, ceil_div(k_last, kBK));
+  auto const depth = [&](Tile const& tile) { return k_last > 0 && tile.batch == l - 1 ? fewer : all; };
+
+  if (group == kConsumers) {  // the group that loads, by one thread
+    cutlass::arch::warpgroup_reg_dealloc<Config::kLoaderRegisters>();
+    if (warp % 4 == 0 && elect_one_sync()) {
+      for (int index = schedule.first(); index < schedule.count; index += schedule.step()) {
+        Tile const tile = schedule(index, rank);
+        int const first = k_last > 0 ? tile.batch * k : 0, k_tiles = depth(tile);
+        int const matrix_a = shared_a || k_last > 0 ? 0 : tile.batch;
+        int const matrix_b = shared_b || k_last > 0 ? 0 : tile.batch;
+        CUTE_NO_UNROLL
+        for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++turn) {
+          uint64_t* const full = &memory.full[turn.stage];
+          Barrier::wait(&memory.empty[turn.stage], turn.parity ^ 1);
+          Barrier::arrive_and_expect_tx(full, Memory::kBytes);
+          Boxes<typename Config::SmemLayoutA, Config::kMajorKA, 1>::load(
+              map_a, full, memory.a[turn.stage], tile.row, first + k_tile * kBK, matrix_a, 0);
+          Boxes<typename Config::SmemLayoutB, Config::kMajorKB, Config::kCluster>::load(
+              map_b, full, memory.b[turn.stage], tile.column, first + k_tile * kBK, matrix_b, rank);
+        }
+      }
+    }
+    __syncwarp();
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<Config::kRegisters>();
+    using Sums = Sums<Config>;
+    int const thread = threadIdx.x % 128;
+    Sums sums;
+    Parts<Config, Sums> parts(map_c, memory.c[group], memory.came[group], group, thread);
+    uint64_t const first_a =
+        Sums::A::descriptor(memory.a[0]) + group * Sums::A::step(64 * Sums::kMmas, 0);
+    uint64_t const first_b = Sums::B::descriptor(memory.b[0]);
+    for (int index = schedule.first(); index < schedule.count; index += schedule.step()) {
+      Tile const tile = schedule(index, rank);
+      int const k_tiles = depth(tile);
+      if (k_tiles == 0) {
+        scale_elements(tile, out, epilogue);
+        continue;
+      }
+      if constexpr (Config::kTmaC) parts.begin(tile, epilogue);
+      int last = 0;  // the stage of the k tile before
+      CUTE_NO_UNROLL
+      for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++turn) {
+        Barrier::wait(&memory.full[turn.stage], turn.parity);
+        sums.fence();
+        sums.multiply(first_a + turn.stage * int(Memory::kA * sizeof(typename Config::Element) / 16),
+                      first_b + turn.stage * int(Memory::kB * sizeof(typename Config::Element) / 16),
+                      k_tile == 0);
+        sums.fence();
+        warpgroup_wait<1>();
+        if (k_tile > 0) memory.release(last);
+        last = turn.stage;
+      }
+      warpgroup_wait<0>();
+      sums.fence();
+      memory.release(last);
+      if constexpr (Config::kTmaC) {
+        parts.store(sums, tile, out, epilogue);
+      } else {
+        store_elements(sums, tile, group, thread, out, epilogue);
+      }
+    }
+    if (Config::kTmaC && thread == 0) tma_store_wait<0>();
+  }
+  // The shared memory of a CTA stays until the others no longer write to it.
+  if constexpr (Config::kCluster > 1) cluster_sync();
+}
+
+}  // namespace cute_gemm
