@@ -20,9 +20,11 @@ from cute_gemm.measure.shapes import random_shapes
 from cute_gemm.problem.scalars import scalar
 
 #: Dicts, lists and sets of modules that grow, but not with the shapes of problems: kernels that are
-#: loaded, a handle of each device, warnings that were given, mends, which have their own bounds.
+#: loaded, a handle and a pool of each device, warnings that were given, mends, which have their own
+#: bounds.
 NOT_BY_SHAPE = {
     "cute_gemm.run.launch._loaded",
+    "cute_gemm.run.memory._pools",
     "cute_gemm.kernels.library.kernel._handles",
     "cute_gemm.toolchain.cache._warned",
     "cute_gemm.analysis.report._looked_for",
