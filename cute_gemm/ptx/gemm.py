@@ -10,7 +10,7 @@ import numpy as np
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
 from cute_gemm.problem.scalars import scalar
-from cute_gemm.ptx.launch import Argument, Buffer, Execution, parsed, run
+from cute_gemm.ptx.launch import Argument, Buffer, Execution, TensorMap, parsed, run
 
 
 class Emitted(Protocol):
@@ -66,7 +66,15 @@ def _step(
     for at, parameter in enumerate(signature.parameters):
         if parameter.name in places:
             given[at] = Buffer(places[parameter.name], parameter.name, 0)
-    return run(step.ptx, symbol, launch.dimensions, (launch.block,), launch.smem, given, **options)
+    maps = step.kernel.maps(step.config, step.problem)
+    for at, one in enumerate(maps, len(given) - len(maps)):
+        buffer = given[at - len(given) + len(maps)]
+        assert isinstance(buffer, Buffer)
+        given[at] = TensorMap(buffer.name, None if one is None else one.tensor)
+    return run(
+        step.ptx, symbol, launch.dimensions, (launch.block,), launch.smem, given,
+        cluster=launch.cluster, **options,
+    )  # fmt: skip
 
 
 def _part(scratch: np.ndarray, offset: int, name: str, matrix: Matrix | None) -> Buffer:
