@@ -94,6 +94,8 @@ class _Copy:
     #: The warp that asked for it.
     row: int
     barrier: Barrier | None = None
+    #: Whether it counts: of a multicast only the first does.
+    first: bool = True
     #: Of a store: its thread, and the group of this that it belongs to.
     thread: int = 0
     group: int = 0
@@ -161,7 +163,7 @@ class Bulk:
 
     def _note(self, copy: _Copy, offsets: Array, inside: Array, size: int, write: bool) -> None:
         recorder = self.machine.recorder
-        if recorder is not None and len(offsets):
+        if recorder is not None and copy.first and len(offsets):
             rows = np.broadcast_to(np.arange(len(inside)) // copy.map.tensor.box[0], inside.shape)
             recorder.box(copy.map.buffer, write, offsets, rows[inside], size)
 
@@ -328,7 +330,8 @@ def _tensor(code: Code, one: Instruction) -> Step:
                 known = machine.barriers.at(one, target, its, row, proxy=True)
                 if target != row // machine.shared.clocks.warps:
                     machine.barriers.visit(one, target, row)
-                machine.bulk.load(_Copy(one, found, corner, target, address, row, known))
+                counts = target == targets[0]
+                machine.bulk.load(_Copy(one, found, corner, target, address, row, known, counts))
 
     def store() -> None:
         at, maps = where().tolist(), source(machine.maps)
