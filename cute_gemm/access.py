@@ -208,6 +208,7 @@ class TmaAccess:
     unit: Literal["k-tile", "CTA"] = "k-tile"  #: What the instruction belongs to.
     part: str = ""  #: Which part of the launch this is, when the instruction has several.
     mend: str = ""  #: What would fix a bad verdict, or "".
+    modes: int = 2  #: Of the tensor map; the matrix's two, and more of which a box has one each.
 
     #: What it is called as an instruction; it has no lanes whose vectors could be wider.
     instruction: ClassVar[str] = "TMA"

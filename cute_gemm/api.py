@@ -350,7 +350,7 @@ def _make_plan(
         target = Arch(normalize_arch(arch)) if arch else device_arch(device)
         gpu = gpu or select.gpu_of_device(device)
     else:
-        target = Arch(normalize_arch(arch)) if arch else _arch_without_backend()
+        target = Arch(normalize_arch(arch)) if arch else _arch_without_backend(kernel)
         gpu = gpu or _gpu_without_backend(target)
     choice = select.select(problem, target, kernel, options, gpu)
     return Plan(problem, where, device, target, choice, kernel != "auto")
@@ -373,11 +373,18 @@ def _runs_on(kernel: str) -> Literal["gpu", "cpu", "library"]:
     return "gpu" if kernel == "auto" else registry.get(kernel).runs_on
 
 
-def _arch_without_backend() -> Arch:
-    """The arch to emit for when the CPU computes: the GPU's, if there is one all the same."""
+def _arch_without_backend(kernel: str) -> Arch:
+    """The arch to emit for when the CPU computes: the GPU's, if there is one all the same.
+
+    Where there is none a kernel that needs a newer one than the default gets the oldest that it
+    runs on.
+    """
     from cute_gemm.run.driver import device_arch, why_no_gpu
 
-    return Arch(DEFAULT_ARCH) if why_no_gpu() else device_arch(0)
+    if not why_no_gpu():
+        return device_arch(0)
+    least = Arch.of_device(divmod(0 if kernel == "auto" else registry.get(kernel).minimum_cc, 10))
+    return max(Arch(DEFAULT_ARCH), least, key=lambda arch: arch.cc)
 
 
 def _gpu_without_backend(arch: Arch) -> Gpu | None:

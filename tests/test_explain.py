@@ -311,7 +311,7 @@ def test_kernels_that_do_not_take_the_problem_are_passed_over():
     assert full.kernel == "smem_full_k" and "k=4096 makes kernel" in full.refused
     assert not full.changes and tiled.kernel == "smem_tiled" and tiled.changes and not tiled.refused
     names = [one.kernel for one in large("double_buffered", dtype="complex64").next]
-    assert names == ["tensor_core", "sm80_pipeline", "cutlass_universal", "cublas"]
+    assert names == ["tensor_core", "sm80_pipeline", "sm90_wgmma", "cutlass_universal", "cublas"]
 
 
 def test_the_options_are_of_this_kernel_alone():
@@ -421,7 +421,8 @@ def test_the_command_and_bench_have_one_default_type(capsys):
     for name in registry.names():
         assert cli.main(["explain", name, "NN", "-m", "64", "-n", "64", "-k", "64", "--json"]) == 0
         kind = json.loads(capsys.readouterr().out)["dtype"]
-        assert kind == ("float16" if name == "tensor_core" else "float32")
+        halves = name in ("tensor_core", "sm90_wgmma")
+        assert kind == ("float16" if halves else "float32")
     parser, commands = cli.parsers()
     bench.add_arguments(commands["bench"])
     assert parser.parse_args(["bench"]).dtype == "float32"

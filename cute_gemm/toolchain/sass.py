@@ -39,7 +39,7 @@ _MODIFIERS = re.compile(r"E|BYPASS|[US]8|[US]?16|2|4|64|128|M88|MT88|[1-5]D|MULT
 
 # ``@!PT`` is never: ptxas puts such an LDS between stores and cp.async.
 _INSTRUCTION = re.compile(
-    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?!@!U?PT\b)(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE
+    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?!@!U?PT\b)(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE
 )
 
 
@@ -94,8 +94,8 @@ def check(cubin: bytes, accesses: Iterable[Access]) -> list[str]:
 def _claim(access: Access) -> str:
     if isinstance(access, TmaAccess):
         if access.direction == "store":
-            return "UTMASTG.2D"
-        return "UTMALDG.2D.MULTICAST" if access.multicast > 1 else "UTMALDG.2D"
+            return f"UTMASTG.{access.modes}D"
+        return f"UTMALDG.{access.modes}D" + ".MULTICAST" * (access.multicast > 1)
     name, bits = access.instruction, access.bits
     if name == "wgmma":
         return "HGMMA"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from cute_gemm import select
+from cute_gemm.arch import Arch
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels import registry
 from cute_gemm.plan import Builds as PlanBuilds
@@ -139,6 +140,10 @@ class Case:
     @property
     def t(self) -> Type:
         return TYPES[self.type]
+
+    def runs_on(self, arch: str) -> bool:
+        """Whether an architecture has what the kernel needs."""
+        return self.kernel != "sm90_wgmma" or Arch(arch).has("wgmma")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -293,6 +298,51 @@ def _other_widths(name: str, op: str) -> Iterator[Case]:
         yield replace(case, k=129, widths=(2, 16, 16))
 
 
+#: Tile, groups and cluster of a kernel on wgmma; and whether it exchanges the operands.
+_WGMMA = (
+    ((128, 256, 64), 2, 1, 0), ((256, 128, 64), 2, 2, 1), ((192, 192, 64), 3, 2, 0),
+    ((96, 192, 64), 3, 1, 1), ((128, 128, 64), 1, 1, 0), ((128, 128, 64), 2, 2, 1),
+    ((256, 64, 64), 2, 1, 0), ((64, 32, 64), 1, 1, 0), ((16, 128, 64), 2, 1, 1),
+    ((64, 64, 128), 1, 2, 0),
+)  # fmt: skip
+
+
+def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 3) -> Iterator[Case]:
+    """Tiles of ``sm90_wgmma`` in all ops, orders and types, with awkward sizes in turn.
+
+    C is stored by TMA where its rows are whole 16 bytes, else element by element.
+    """
+    number, count = 0, len(SIZES)
+    for tile, groups, cluster, exchange in tiles:
+        more = (
+            ("tile", tile), ("groups", groups), ("cluster", cluster), ("exchange", exchange),
+        )  # fmt: skip
+        for op, order in ((op, order) for op in OPS for order in "FC"):
+            for name in ("float16", "bfloat16", "float16-float32", "bfloat16-float32"):
+                number += 1
+                if number % every:
+                    continue
+                m, n, k = (SIZES[(number + step) % count] for step in (0, 5, 7))
+                if number % 2:
+                    m, n = -(-m // 8) * 8, -(-n // 8) * 8
+                yield Case("sm90_wgmma", name, op, None, m, n, k, order,
+                           (16, 16, 16 if number % 5 else 4), number % 4 > 1, more)  # fmt: skip
+    for number, op in enumerate(OPS):  # many tiles for each CTA, and what is chosen by itself
+        case = wide("sm90_wgmma", ("float16", "bfloat16")[number % 2], op, None, "FC"[number // 2])
+        yield replace(case, m=4104, n=4088, k=200)
+        yield replace(case, m=16, n=4096, k=4096)
+        yield replace(case, m=1000, n=120, k=4095)
+
+
+def small_wgmma(**replacements: Any) -> Iterator[Case]:
+    """A small case of each kind."""
+    for case in wgmma_cases(_WGMMA[::2], 7):
+        if not case.more:
+            return
+        yield replace(case, m=min(case.m, 129), n=min(case.n, 129), k=min(case.k, 129),
+                      **replacements)  # fmt: skip
+
+
 def cutlass_cases() -> Iterator[Case]:
     """CUTLASS's kernel, where it takes the problem."""
     yield from filter(cutlass_takes, _cutlass_narrow())
@@ -410,7 +460,7 @@ def small_cases(kinds: Iterable[Any] = (narrow, wide), **replacements: Any) -> I
 
 def batches() -> Iterator[Case]:
     """Three products at once of small cases: of their own A and B, and with one shared."""
-    for number, case in enumerate((*small_cases(), *small_ladder())):
+    for number, case in enumerate((*small_cases(), *small_ladder(), *small_wgmma())):
         for step in range(2):
             shared = ("", "A", "B")[(number + step) % 3]
             yield replace(case, l=3, shared=shared, padded=bool((number + step) % 2))
@@ -427,6 +477,7 @@ def awkward_cases() -> list[Case]:
             case = replace(case, m=33, n=72, k=47)
         found.append(case)
     found += _ragged_ladder()
+    found += small_wgmma()
     return [*found, *(replace(case, l=3) for case in found[::8])]
 
 

@@ -49,6 +49,7 @@ def main(words: list[str]) -> int:
         if all(word in str(case) for word in words if word != "--build")
     ]
     arch = device_arch(0)
+    chosen = [case for case in chosen if case.runs_on(arch)]
     print(f"{len(chosen)} cases for {arch}", flush=True)
     if build_only:
         builds = Builds(case.plan(arch) for case in chosen)

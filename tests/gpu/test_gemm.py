@@ -28,7 +28,9 @@ from gemm_cases import (
     pipeline_cases,
     small_cases,
     small_ladder,
+    small_wgmma,
     types_of,
+    wgmma_cases,
     wide,
 )
 
@@ -60,7 +62,17 @@ def plan_of(case: Case, given: Inputs, C: torch.Tensor) -> cg.Plan:
     return cg.plan(case.op, given.A.view, given.B.view, C, **case.options)
 
 
-@pytest.mark.parametrize("case", [*pipeline_cases(), *cutlass_cases(), *ladder_cases()])
+@pytest.fixture(autouse=True)
+def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
+    """Skip what the GPU has no instructions for."""
+    case = request.node.callspec.params.get("case") if hasattr(request.node, "callspec") else None
+    if isinstance(case, Case) and not case.runs_on(arch):
+        pytest.skip(f"{case.kernel} does not run on {arch}")
+
+
+@pytest.mark.parametrize(
+    "case", [*pipeline_cases(), *cutlass_cases(), *ladder_cases(), *wgmma_cases()]
+)
 def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     expected_plan = case.plan(arch)
     builds.wait(expected_plan)
@@ -79,7 +91,7 @@ def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     assert plan.build.cached
 
 
-@pytest.mark.parametrize("case", [*small_cases([narrow]), *small_ladder([narrow])])
+@pytest.mark.parametrize("case", [*small_cases([narrow]), *small_ladder([narrow]), *small_wgmma()])
 def test_all_alpha_and_beta(case: Case, builds: Builds, arch: str) -> None:
     builds.wait(case.plan(arch))
     given = inputs(case)

@@ -34,17 +34,19 @@ def accesses(
             found += [_load(plan, matrix, sweeps), _read(plan, config, ctas * k_tiles * reads)]
     if not config.tma_c:
         return (*found, *_elements(config, parts, problem, reads_c))
-    store = TmaAccess("C", "store", problem.C, parts.box, 1, parts.span, unit="CTA")
+    store = TmaAccess("C", "store", problem.C, parts.box, 1, parts.span, unit="CTA", modes=3)
     staged = _staged(config, parts, ctas)
     found += [staged, store]
     if reads_c:
-        found.append(TmaAccess("C", "load", problem.C, parts.box, 1, parts.span, unit="CTA"))
+        found.append(
+            TmaAccess("C", "load", problem.C, parts.box, 1, parts.span, unit="CTA", modes=3)
+        )
     return tuple(found)
 
 
 def _load(plan: OperandPlan, matrix: Matrix, sweeps: int) -> TmaAccess:
     return TmaAccess(
-        plan.source, "load", matrix, plan.box, sweeps, plan.span, multicast=plan.sharers
+        plan.source, "load", matrix, plan.box, sweeps, plan.span, multicast=plan.sharers, modes=3
     )
 
 

@@ -160,4 +160,5 @@ def _tiled(element: str, unit_last: bool, span: int, extents: tuple[int, ...]) -
     """C++ of a tile of GMMA's atoms, one behind the other across the unit-stride mode first."""
     major, step = ("K", "Step<_1,_2>") if unit_last else ("MN", "Step<_2,_1>")
     atom = f"SM90::GMMA::Layout_{major}_SW{min(span, SPAN)}_Atom<Config::{element}>"
-    return f"decltype(tile_to_shape({atom}{{}}, {cpp_shape(extents)}{{}}, {step}{{}}))"
+    tiled = f"tile_to_shape({atom}{{}}, {cpp_shape(extents)}{{}}, {step}{{}})"
+    return f"decltype(as_position_independent_swizzle_layout({tiled}))"

@@ -17,6 +17,7 @@ from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import access_bytes, with_options
 from cute_gemm.kernels.sm90.structure import (
+    GROUP,
     ROWS,
     Config,
     Structure,
@@ -40,6 +41,8 @@ SIGNATURE = Signature(
     )
 )  # fmt: skip
 
+#: Registers of a thread that can be sums, and what it has beside them.
+_SUMS, _OTHERS = 128, 40
 #: Columns of the wgmmas that CuTe has, but for 8.
 COLUMNS = (16, 32, 64, 96, 128, 192, 256)
 #: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
@@ -76,6 +79,8 @@ _TILES: tuple[tuple[int, int, int, int], ...] = (
 _MEETING = 480.0
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
+#: Results of a tile.
+_AREAS = tuple(bm * bn for bm, bn, _, _ in _TILES)
 
 
 class Sm90Wgmma(CompiledKernel):
@@ -125,7 +130,7 @@ class Sm90Wgmma(CompiledKernel):
                     bytes=(a, b, c),
                 )
                 config = with_options(config, options)
-                if "stages" not in options:
+                if "stages" not in options and not _broken(config):
                     config = replace(config, stages=_stages(config, arch))
                 yield config
 
@@ -142,6 +147,8 @@ class Sm90Wgmma(CompiledKernel):
                     f"kernel {self.name!r} needs addresses of the rows of A and B that are "
                     f"multiples of 16 bytes, and those of {matrix.name} are not: {limit}"
                 )
+        if broken := _broken(config):
+            raise OptionError(broken)
         _check(config, arch)
         if problem.k_last and problem.k % config.tile[2]:
             raise UnsupportedError(
@@ -160,7 +167,8 @@ class Sm90Wgmma(CompiledKernel):
 
     def traits(self, problem: GemmProblem) -> Any:
         """See :meth:`CompiledKernel.traits`."""
-        return problem.k_last and problem.k % 64
+        huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
+        return problem.k_last and problem.k % _DEEP, (problem.m, problem.n, problem.l) * huge
 
     def of_operand(self, config: Config, name: str) -> Any:
         """See :meth:`CompiledKernel.of_operand`: how A or B is cut into boxes."""
@@ -258,44 +266,44 @@ def _whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
     return replace(matrix, shape=(matrix.shape[0], deep), l=1, batch_stride=0)
 
 
-def _check(config: Config, arch: Arch) -> None:
-    """Every legality rule of a config; the first that is broken is named."""
+def _broken(config: Config) -> str:
+    """The first rule of its shape that a config breaks, as a sentence, or ""."""
     for option, least, most in (("groups", 1, 3), ("stages", 2, 12), ("cluster", 1, 2)):
         value = getattr(config, option)
         if not least <= value <= most:
-            raise OptionError(
-                f"option {option}={value} is out of range; expected {least} to {most}"
-            )
+            return f"option {option}={value} is out of range; expected {least} to {most}"
     if config.exchange not in (0, 1):
-        raise OptionError(f"option exchange={config.exchange} is out of range; expected 0 or 1")
+        return f"option exchange={config.exchange} is out of range; expected 0 or 1"
     if config.raster < 1 or config.min_ctas < 1:
-        raise OptionError("options raster and min_ctas must be 1 or more")
+        return "options raster and min_ctas must be 1 or more"
     bm, bn, bk = kernel_tile(config)
     along, across = "NM" if config.exchange else "MN"
-    if bm not in (64 * config.groups, 128 * config.groups):
-        raise OptionError(
+    high = (ROWS * config.groups, 2 * ROWS * config.groups)
+    if bm not in high:
+        return (
             f"option tile={config.tile}: with groups={config.groups} and "
-            f"exchange={config.exchange} its {along} extent must be {64 * config.groups} or "
-            f"{128 * config.groups}; it is {bm}"
+            f"exchange={config.exchange} its {along} extent must be {high[0]} or {high[1]}; it is "
+            f"{bm}"
         )
     if bn not in COLUMNS:
-        raise OptionError(
+        return (
             f"option tile={config.tile}: with exchange={config.exchange} its {across} extent must "
             f"be one of {', '.join(map(str, COLUMNS))}; it is {bn}"
         )
-    if bk % 64 or not 64 <= bk <= 128:
-        raise OptionError(f"option tile={config.tile}: its K extent must be 64 or 128; it is {bk}")
-    if bn // config.cluster % 8:
-        raise OptionError(
-            f"option cluster={config.cluster}: {bn} rows do not part into multiples of 8"
-        )
+    if bk not in (64, 128):
+        return f"option tile={config.tile}: its K extent must be 64 or 128; it is {bk}"
+    return ""
+
+
+def _check(config: Config, arch: Arch) -> None:
+    """The rules of registers and shared memory; the first that is broken is named."""
     parts: Structure = structure(config)
-    sums, left = bm // config.groups * bn // 128, parts.registers
-    if sums > 128 or sums + 40 > left:
+    sums = parts.tile[0] // config.groups * parts.tile[1] // GROUP
+    if sums > _SUMS or sums + _OTHERS > parts.registers:
         raise OptionError(
             f"option tile={config.tile} with groups={config.groups} and "
             f"min_ctas={config.min_ctas} needs {sums} registers of a thread for sums, beside some "
-            f"40; it has {left}, of which 128 can be sums"
+            f"{_OTHERS}; it has {parts.registers}, of which {_SUMS} can be sums"
         )
     if parts.smem > arch.shared_limit:
         raise OptionError(

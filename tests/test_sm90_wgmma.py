@@ -1,0 +1,324 @@
+"""``sm90_wgmma``: config, launch, accesses, the emitted unit, its proof, its build."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cute_gemm as cg
+from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.arch import Arch
+from cute_gemm.errors import CompileError, OptionError, PtxError, UnsupportedError
+from cute_gemm.kernels.sm90.structure import Config, Structure, structure
+from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
+from cute_gemm.kernels.sm90.wgmma import COLUMNS, SIGNATURE, Sm90Wgmma
+from cute_gemm.model import smem, tma
+from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.run import tensormap
+from cute_gemm.run.tensormap import SIZE, TensorMap, TensorMaps
+from cute_gemm.toolchain import sass
+from cute_gemm.toolchain.nvrtc import build, prove, ptx
+
+KERNEL = Sm90Wgmma()
+ARCH = Arch("sm_90a")
+OPS, ORDERS = ("NN", "NT", "TN", "TT"), ("F", "C")
+SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "exchange": 0}
+
+
+def problem(op: str = "TN", size: int = 4096, **given: Any) -> GemmProblem:
+    return from_sizes(op, **{"m": size, "n": size, "k": size, "dtype": "float16", **given})
+
+
+def configure(asked: GemmProblem, **options: Any) -> Config:
+    found: Config = KERNEL.configure(asked, ARCH, **options)
+    return found
+
+
+#: A spread of what there is: op, order, types, ldc, options.
+SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
+    ("TN", "F", "bfloat16", None, 4096, {"tile": (128, 256, 64), "exchange": 0, "cluster": 2}),
+    ("NT", "F", "float16", None, 4096, {"tile": (256, 128, 64), "exchange": 1, "cluster": 1}),
+    ("NN", "C", "float16", "float32", 4096, {"tile": (192, 192, 64), "groups": 3, "exchange": 0}),
+    ("TT", "F", "bfloat16", None, 4099, {"tile": (128, 256, 64), "groups": 2, "exchange": 0}),
+    ("NT", "C", "bfloat16", "float32", 4099, {"tile": (16, 128, 64), "exchange": 1}),
+    ("NN", "F", "float16", "float32", 4096, {"tile": (64, 96, 64), "groups": 1, "exchange": 0}),
+    ("NT", "C", "float16", None, 4096, {"tile": (64, 32, 64), "groups": 1, "min_ctas": 2}),
+)
+spread = pytest.mark.parametrize(
+    "case", SPREAD, ids=lambda case: "-".join(map(str, case[:5])).replace("None", "same")
+)
+
+
+def of_spread(case: Any) -> tuple[GemmProblem, Config]:
+    op, order, dtype, out, ldc, options = case
+    asked = problem(op, 4096, order=order, dtype=dtype, out_dtype=out, ldc=ldc)
+    if "min_ctas" in options:
+        options = {**options, "exchange": 0, "stages": 5}
+    return asked, configure(asked, **options)
+
+
+# -- accesses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("out", ["float16", "float32"])
+@pytest.mark.parametrize(("op", "order"), [*product(OPS, ORDERS)])
+def test_every_layout_goes_straight_to_wgmma(op: str, order: Any, out: str) -> None:
+    asked = problem(op, order=order, out_dtype=out)
+    for config in KERNEL.legal(asked, ARCH, {}):
+        for access in KERNEL.accesses(config, asked, reads_c=True):
+            if isinstance(access, TmaAccess):
+                found = tma.analyze(access)
+                assert found.legal and found.coalesced and found.ways == 1, (config, found)
+                assert access.operand == "C" or found.wgmma
+                continue
+            assert isinstance(access, SharedAccess)
+            counts = smem.analyze(access).launch
+            # Two columns of float32 for a lane of a row-major part take a wavefront more.
+            pairs = access.instruction == "st.shared" and access.bits == 64
+            assert counts.conflicts == 0 or pairs, (config, access)
+
+
+def test_the_traffic_of_a_tile() -> None:
+    asked = problem(size=1024)
+    config = configure(asked, tile=(128, 256, 64), exchange=0, cluster=2, groups=2)
+    a, read_a, b, read_b, staged, store = KERNEL.accesses(config, asked)
+    assert (a.box, a.sweeps, a.multicast) == ((128, 64), 4, 1)  # type: ignore[union-attr]
+    assert (b.box, b.sweeps, b.multicast) == ((128, 64), 8, 2)  # type: ignore[union-attr]
+    assert tma.analyze(a).launch.bytes == 4 * 2 * 1024**2  # type: ignore[arg-type]
+    assert tma.analyze(b).launch.bytes == 4 * 2 * 1024**2  # type: ignore[arg-type]
+    assert (store.direction, store.box) == ("store", (64, 64))  # type: ignore[union-attr]
+    tiles, k_tiles = 8 * 4, 1024 // 64
+    # A wavefront is 128 bytes; B is read for each 64 rows of A.
+    waves = [smem.analyze(one).launch.wavefronts for one in (read_a, read_b, staged)]  # type: ignore
+    assert waves == [tiles * k_tiles * n for n in (128, 2 * 256)] + [tiles * 128 * 256 * 2 // 128]
+
+
+def test_a_c_that_tma_does_not_take_goes_element_by_element() -> None:
+    for changed in ({"ldc": 4097}, {"m": 4090, "lda": 4096, "ldc": 4096}):
+        asked = problem("NN", **changed)
+        config = configure(asked, **SMALL)
+        *_, store = KERNEL.accesses(config, asked)
+        assert isinstance(store, GlobalAccess) and store.bits == 16 and not config.tma_c
+        seen = store.coords.reshape(-1, 2)
+        assert len(np.unique(seen, axis=0)) == len(seen) == 64 * 64
+        assert "tma" not in config.name
+
+
+def test_a_cluster_beyond_the_matrix_is_counted() -> None:
+    asked = problem(m=64 * 3, n=64, k=64)
+    one, two = (configure(asked, **SMALL, cluster=n) for n in (1, 2))
+    reads = [KERNEL.accesses(config, asked)[3] for config in (one, two)]
+    assert [read.executions for read in reads] == [3, 4]  # type: ignore[union-attr]
+
+
+# -- config and launch ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"groups": 4}, "groups=4 is out of range; expected 1 to 3"),
+        ({"stages": 1}, "stages=1 is out of range"),
+        ({"cluster": 3}, "cluster=3 is out of range"),
+        ({"exchange": 2}, "exchange=2 is out of range"),
+        ({"raster": 0}, "raster and min_ctas must be 1 or more"),
+        ({"tile": (96, 64, 64), "groups": 1, "exchange": 0}, "its M extent must be 64 or 128"),
+        ({"tile": (64, 96, 64), "groups": 1, "exchange": 1}, "its N extent must be 64 or 128"),
+        ({"tile": (64, 160, 64), "groups": 1, "exchange": 0}, "its N extent must be one of 16, 32"),
+        ({"tile": (64, 64, 32), "groups": 1, "exchange": 0}, "its K extent must be 64 or 128"),
+        ({"tile": (256, 256, 64), "groups": 2, "exchange": 0}, "needs 256 registers of a thread"),
+        ({"tile": (128, 256, 64), "groups": 2, "exchange": 0, "stages": 5}, "take fewer stages"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(said)):
+        configure(problem(), **options)
+
+
+def test_what_the_kernel_does_not_take() -> None:
+    with pytest.raises(UnsupportedError, match=r"needs sm_90a; arch is 'sm_90'"):
+        KERNEL.configure(problem(), "sm_90")
+    with pytest.raises(UnsupportedError, match=r"those of A are not: lda=4098 \(8196 B\)"):
+        configure(problem(lda=4098))
+    with pytest.raises(UnsupportedError, match=r"slices of K that are multiples of 64; k=100"):
+        configure(replace(problem(k=100, lda=104, ldb=104, l=2), k_last=50))
+    with pytest.raises(UnsupportedError, match="does not take float32"):
+        configure(problem(dtype="float32"))
+
+
+def test_auto_takes_it_where_tma_takes_the_operands() -> None:
+    for op, order in product(OPS, ORDERS):
+        sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bfloat16", "order": order}
+        assert cg.plan(op, **sizes, arch="sm_90a", backend="cpu").kernel == "sm90_wgmma"
+        assert cg.plan(op, **sizes, arch="sm_80", backend="cpu").kernel != "sm90_wgmma"
+    # Without a GPU it is emitted for the oldest that has it.
+    plan = cg.plan("TN", m=64, n=64, k=64, dtype="float16", backend="cpu", kernel="sm90_wgmma")
+    assert plan.arch == "sm_90a"
+
+
+def test_few_rows_take_narrow_products() -> None:
+    plan = cg.plan("TN", m=16, n=8192, k=8192, dtype="float16", arch="sm_90a", backend="cpu",
+                   kernel="sm90_wgmma")  # fmt: skip
+    assert plan.config.exchange and plan.config.tile[0] == 16
+
+
+def test_the_grid_stays_and_clusters_fit_it() -> None:
+    for size, cluster in product((64, 2000, 8192), (1, 2)):
+        asked = problem(size=size, l=3)
+        config = configure(asked, cluster=cluster)
+        launch = KERNEL.launch(config, asked)
+        assert launch.grid % cluster == 0 and launch.grid <= 132 and launch.batch == 1
+        assert launch.cluster == cluster and launch.dependent
+    few = KERNEL._launch(configure(problem(), min_ctas=1), problem(), 7)
+    assert few.grid == 7 // few.cluster * few.cluster
+
+
+def test_stages_are_what_fits() -> None:
+    for config in KERNEL.legal(problem(), ARCH, {}):
+        parts = structure(config)
+        more = structure(replace(config, stages=config.stages + 1)).smem
+        assert parts.smem <= ARCH.shared_limit < more or config.stages == 12
+        # No more registers than the CTA has, of which setmaxnreg waits for what others gave back.
+        entry = min(65536 // parts.threads // 8 * 8, 240)
+        assert 128 * 40 + config.groups * 128 * parts.registers <= entry * parts.threads
+
+
+def test_names_say_all_that_the_code_depends_on() -> None:
+    config = configure(problem(), **SMALL)
+    others: dict[str, Any] = {
+        "tile": (64, 128, 64), "groups": 2, "stages": 3, "cluster": 2, "raster": 4, "exchange": 1,
+        "min_ctas": 2, "dtype": "bfloat16", "out_dtype": "float32", "majors": ("MN", "K"),
+        "major_c": "N", "tma_c": False,
+    }  # fmt: skip
+    derived = {"bytes", "kernel", "compute", "warps"}
+    assert {field.name for field in fields(Config)} == set(others) | derived
+    names = {config.name, *(replace(config, **{key: x}).name for key, x in others.items())}
+    assert len(names) == len(others) + 1
+    units = {KERNEL.unit(replace(config, stages=n)).source for n in (2, 3)}
+    assert len(units) == 2
+
+
+# -- the unit -------------------------------------------------------------------------------------
+
+
+@spread
+def test_it_compiles_and_has_the_instructions(case: Any) -> None:
+    asked, config = of_spread(case)
+    built = KERNEL.build(config, ARCH)
+    assert built.resources.spill_stores == built.resources.spill_loads == 0
+    assert sass.check(built.cubin, KERNEL.accesses(config, asked, reads_c=True)) == []
+
+
+def test_what_is_emitted() -> None:
+    _, config = of_spread(SPREAD[0])
+    text = KERNEL.unit(config).source
+    assert "SM90::GMMA::MMA_64x256x16_F32BF16BF16_SS<SM90::GMMA::Major::K, SM90" in text
+    assert "ComposedLayout<Swizzle<3,3,3>,_0,Layout<Shape<_256,Shape<_64,_1>>" in text
+    assert "kConsumers = 2, kStages = 4, kStores = 2, kCluster = 2," in text
+    code = ptx(KERNEL.unit(config), ARCH)
+    for word in (
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16", "setmaxnreg.dec", "setmaxnreg.inc",
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast",
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group", "griddepcontrol.wait",
+    ):  # fmt: skip
+        assert word in code
+    # The parameters lie where the signature packs them, and the driver is told so one by one.
+    assert len(re.findall(r"\.param ", code.partition("{")[0])) == len(SIGNATURE.parameters)
+
+
+@spread
+def test_the_proof_holds(case: Any) -> None:
+    if case[4] != 4096:
+        pytest.skip("what it proves does not depend on the way to C")
+    _, config = of_spread(case)
+    facts = prove(KERNEL.proof(config), ARCH).facts
+    assert {"SmemLayoutA", "SmemLayoutB", "SmemLayoutC", "box A", "shared memory"} <= set(facts)
+
+
+def test_a_wrong_layout_does_not_prove() -> None:
+    _, config = of_spread(SPREAD[5])
+    parts: Structure = structure(config)
+    a, b = parts.operands
+    wrong = replace(parts, operands=(replace(a, box=(a.box[0], a.box[1] // 2)), b))
+    with pytest.raises(CompileError, match="box A"):
+        prove(EmitSm90Wgmma(config, wrong).proof(), ARCH)
+    turned = replace(b, layout=replace(b.layout, swizzle=replace(b.layout.swizzle, bits=1)))
+    with pytest.raises(CompileError, match="SmemLayoutB"):
+        prove(EmitSm90Wgmma(config, replace(parts, operands=(a, turned))).proof(), ARCH)
+
+
+def test_each_kind_of_wgmma_is_one_that_cute_has() -> None:
+    names = "\n".join(
+        f"using Mma{n}{t} = cute::SM90::GMMA::MMA_64x{n}x16_F32{t}{t}_SS<"
+        "cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::MN>;\n"
+        f"static_assert(sizeof(Mma{n}{t}::CRegisters) == {2 * n});"
+        for n in COLUMNS for t in ("F16", "BF16")
+    )  # fmt: skip
+    unit = replace(
+        KERNEL.unit(configure(problem(), **SMALL)),
+        source="#include <cute/arch/mma_sm90_gmma.hpp>\n"
+        f'{names}\nextern "C" __global__ void entry() {{}}\n',
+        symbol="entry",
+    )
+    build(unit, ARCH)
+
+
+def test_the_interpreter_says_what_it_lacks() -> None:
+    A, B = (np.ones((64, 64), np.float16, order="F") for _ in range(2))
+    C = np.zeros((64, 64), np.float16, order="F")
+    with pytest.raises(PtxError, match=r"by TMA and multiplies by wgmma, which the interpreter"):
+        cg.gemm("TN", A, B, C, kernel="sm90_wgmma", backend="interpreter", arch="sm_90a", **SMALL)
+
+
+# -- tensor maps ----------------------------------------------------------------------------------
+
+
+class FakeDriver(SimpleNamespace):
+    """What of the driver tensor maps ask, which keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(asked=[], cuuint32_t=int, cuuint64_t=int)
+
+    def __getattr__(self, name: str) -> Any:
+        class Names:
+            def __getattr__(self, member: str) -> str:
+                return member.rpartition("_")[2]
+
+        return Names()
+
+    def cuTensorMapEncodeTiled(self, *given: Any) -> Any:
+        self.asked.append(given)
+        return 0, SimpleNamespace(opaque=[len(self.asked)] * 16)
+
+
+def test_a_matrix_is_described_by_its_unit_stride_mode_first(monkeypatch: Any) -> None:
+    driver = FakeDriver()
+    monkeypatch.setattr(tensormap, "load_driver", lambda: driver)
+    asked = problem("NN", m=100, n=200, k=300, lda=104, l=3, batch_b=0)
+    TensorMap(asked.A, (64, 32), 128).encode(1 << 20)
+    TensorMap(asked.B, (16, 64), 128).encode(1 << 21)
+    kind, rank, address, extents, steps, box, ones, _, span, _, _ = driver.asked[0]
+    assert (kind, rank, address, span) == ("FLOAT16", 3, 1 << 20, "128B")
+    assert (extents, box, ones) == ([100, 300, 3], [64, 32, 1], [1, 1, 1])
+    assert steps == [208, 2 * asked.A.batch_stride]
+    # B(N,K) with K first; one for all of the batch, of which any step will do.
+    assert driver.asked[1][3:6] == ([300, 200, 1], [600, 600], [64, 16, 1])
+    # Of a matrix without elements there is no address, and nothing to describe.
+    assert TensorMap(asked.A, (64, 32), 128).encode(0) == bytes(SIZE) and len(driver.asked) == 2
+
+
+def test_maps_are_kept_by_addresses(monkeypatch: Any) -> None:
+    driver = FakeDriver()
+    monkeypatch.setattr(tensormap, "load_driver", lambda: driver)
+    one = TensorMap(problem().A, (64, 64), 128)
+    maps = TensorMaps((one, one, None))
+    first = maps(256, 512, 768)
+    assert len(first) == maps.size == 3 * SIZE and first[2 * SIZE :] == bytes(SIZE)
+    assert maps(256, 512, 768) is first and len(driver.asked) == 2
+    assert maps(256, 1024, 768) != first and len(driver.asked) == 4
