@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cute_gemm.errors import PtxError
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
 from cute_gemm.problem.scalars import scalar
@@ -54,11 +53,6 @@ def _step(
 ) -> Execution:  # fmt: skip
     """Execute one launch."""
     symbol, launch, signature = step.unit.symbol, step.launch, step.kernel.signature
-    if "cp.async.bulk.tensor" in step.ptx:
-        raise PtxError(
-            f"{symbol} moves tiles by TMA and multiplies by wgmma, which the interpreter does not "
-            "execute: ask for another kernel, or arch='sm_80'"
-        )
     block = arguments.block.raw
     sizes = [one.size or 0 for one in parsed(step.ptx, symbol).parameters.values()]
     # The driver is told where each argument lies: they are not packed as the text's are.
