@@ -348,7 +348,7 @@ MUTANTS: tuple[Mutant, ...] = (
        "min(rows - above, int(kGroup))",
        "int(kGroup)", _WGMMA),
     _t("sums are not shown to TMA", "sm90/store.cuh",
-       '      asm volatile("fence.proxy.async.shared::cta;\\n" ::: "memory");  // TMA sees what was written\n',
+       'asm volatile("fence.proxy.async.shared::cta;\\n" ::: "memory");',
        "", _WGMMA),
     _t("all groups at one barrier", "sm90/store.cuh",
        '"r"(1 + group)',

@@ -6,7 +6,7 @@ as NVRTC emitted it, compared with float64, and its accesses with the report's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -487,15 +487,12 @@ class Case:
     l: int = 1
     beta: float = 0.75
     out: str | None = None
-    shared: str = field(default="", compare=False)
+    #: CTAs, which take tile after tile; by default as many as there are tiles.
+    grid: int = 0
 
     def __str__(self) -> str:
-        kept = [str(x).replace(" ", "") for _, x in self.options if not isinstance(x, tuple)]
         tile = "x".join(map(str, dict(self.options)["tile"]))
-        size = "x".join(map(str, self.mnk))
-        return "-".join(
-            (self.op, self.dtype, self.order, tile, *kept, size, f"l{self.l}", f"b{self.beta}")
-        )
+        return "-".join((self.op, self.dtype, self.order, tile))
 
     def problem(self) -> GemmProblem:
         m, n, k = self.mnk
@@ -510,7 +507,12 @@ class Case:
     def plan(self) -> Plan:
         gpu = nearest(Arch("sm_90a"))
         choice = select.select(self.problem(), "sm_90a", "sm90_wgmma", dict(self.options), gpu)
-        return Plan(self.problem(), "cpu", None, "sm_90a", choice)
+        plan = Plan(self.problem(), "cpu", None, "sm_90a", choice)
+        (step,) = plan.steps
+        if self.grid:
+            assert self.grid < step.launch.grid
+            step.__dict__["launch"] = replace(step.launch, grid=self.grid)
+        return plan
 
     def arrays(self) -> list[np.ndarray]:
         m, n, k = self.mnk
@@ -535,18 +537,19 @@ def of(tile: tuple[int, int, int], groups: int, **more: Any) -> tuple[tuple[str,
 
 
 CASES = [
-    Case("NN", "float16", "F", of((64, 64, 64), 1, stages=2)),
+    Case("NN", "float16", "F", of((64, 64, 64), 1, stages=2), grid=5),
     Case("NT", "bfloat16", "F", of((128, 32, 64), 2, stages=3), (150, 70, 200), beta=0),
-    Case("TN", "float16", "C", of((128, 128, 64), 2, cluster=2), (300, 136, 150)),
+    Case("TN", "float16", "C", of((128, 128, 64), 2, cluster=2), (300, 136, 150), grid=2),
     Case("TT", "bfloat16", "C", of((64, 16, 64), 1, stages=3), (70, 33, 130), l=3),
     Case("NN", "bfloat16", "C", of((64, 128, 64), 1, exchange=1, stages=3), (130, 140, 100)),
     Case("NT", "float16", "C", of((192, 128, 64), 3, stages=2), (200, 150, 72), 1),
-    Case("TN", "bfloat16", "F", of((128, 192, 64), 2, cluster=2, exchange=0, stages=3)),
+    Case("TN", "bfloat16", "F", of((128, 192, 64), 2, cluster=2, stages=2), (200, 136, 400)),
     Case("TT", "float16", "F", of((32, 128, 64), 2, exchange=1, stages=4), (40, 136, 330), beta=0),
-    Case("NN", "float16", "F", of((128, 64, 128), 1, stages=2), (136, 72, 300), 1, 2, 0),
+    Case("NN", "float16", "F", of((128, 64, 128), 1, stages=2), (136, 72, 300), 1, 2, 0, grid=3),
     Case("TT", "bfloat16", "C", of((64, 64, 64), 1, cluster=2, stages=2), (64, 200, 64),
-         out="float32"),
-    Case("TN", "float16", "F", of((64, 32, 64), 1, stages=4), (600, 90, 100), out="float32"),
+         out="float32", grid=2),
+    Case("TN", "float16", "F", of((64, 32, 64), 1, stages=4), (600, 90, 100), out="float32",
+         grid=8),
 ]  # fmt: skip
 
 

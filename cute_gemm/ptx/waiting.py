@@ -77,7 +77,6 @@ class WaitingMachine(Machine):
         """See :meth:`Machine.execute`."""
         limit = self.steps + self.most_steps
         ready, parked = self._ready, self._parked
-        ended = False
         while ready or parked:
             if not ready:
                 if not self._poll(pieces) and not self.bulk.land(self.barriers.wanted):
@@ -87,7 +86,7 @@ class WaitingMachine(Machine):
             self.mask = mask = ready.pop(at)
             piece = pieces[at]
             self.count(piece, limit)
-            for step in piece.apart if ready or parked or ended else piece.plain:
+            for step in piece.apart if ready or parked else piece.plain:
                 step()
             if piece.wait is not None:
                 self._wait(at, piece)
@@ -95,7 +94,6 @@ class WaitingMachine(Machine):
                 self._branch(piece, mask, ready)
             elif piece.next is not None:
                 join(ready, piece.next, mask)
-            ended = ended or piece.next is None or (piece.choice >= 0 and piece.target is None)
         self.mask = None
         self.bulk.finish()
         self.barriers.finish()
