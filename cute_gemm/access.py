@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,14 @@ BULK_BYTES = 16
 def is_bulk(instruction: str) -> bool:
     """Whether one thread moves a run of bytes by it, however long."""
     return instruction.endswith("async.bulk")
+
+
+class Place(NamedTuple):
+    """Where a tile lies, as far as the words that cover its rows depend on it."""
+
+    residue: int  #: Address of its first element modulo a word.
+    #: Bytes from the matrix's first element to it; None for a tile whose words all lie inside.
+    corner: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +75,16 @@ class GlobalAccess:
     #: i``.
     tail: Tail = "cut"
     width: int = 1  #: Elements of a straddling vector (``tail="elements"``).
+    #: Whether a lane moves, not a vector from its element on, but the aligned word of as many bytes
+    #: that covers that element: one that has any of the row's elements in the region, and lies in
+    #: the matrix. With ``"elements"``: one that lies across the matrix's end.
+    words: bool = False
     unit: Literal["k-tile", "CTA"] = "k-tile"  #: What one visit belongs to.
     #: Which part of the launch this is, when the instruction has several (``"last k-tile"``).
     part: str = ""
     #: Of ``cp.async``: int array [requests, 32], the byte of shared memory that each lane's vector
     #: goes to. Copies of 16 bytes bypass L1, and their sectors depend on it (``gmem.analyze``).
     targets: np.ndarray | None = None
-    #: Of a load of the aligned word of ``bits`` that holds a lane's first byte (0), or the one
-    #: behind it (1); None of an access at the address itself.
-    word: int | None = None
-    #: int array [n, 2]: first elements, in the region, of vectors that the launch leaves out.
-    spared: np.ndarray | None = None
 
     @property
     def region(self) -> tuple[int, int]:
@@ -135,13 +142,43 @@ class GlobalAccess:
         left = self._left(valid)
         return (left > 0) & (left < width)
 
-    def lanes(self, valid: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    @property
+    def word(self) -> int:
+        """Bytes of a lane's vector, or of the word that it goes in elements of."""
+        return self.width * self.bits // 8
+
+    def _words(self, valid: tuple[int, int], place: Place) -> tuple[np.ndarray, np.ndarray]:
+        size, (coords, matrix) = self.vector[0], (self.coords, self.matrix)
+        coords = np.asarray(coords, np.int64).reshape(-1, 32, 2)
+        starts = (coords @ np.asarray(matrix.stride, np.int64)) * size
+        shift = (place.residue + starts) % self.word
+        starts = starts - shift
+        some = (coords >= 0).all(axis=-1) & (coords[..., 1 - self.axis] < valid[1 - self.axis])
+        some &= coords[..., self.axis] * size - shift < valid[self.axis] * size
+        extents = zip(matrix.shape, matrix.stride, strict=True)
+        end = size * (1 + sum((extent - 1) * stride for extent, stride in extents))
+        first = np.int64(0) if place.corner is None else place.corner + starts
+        inside = (first >= 0) & ((first + self.word <= end) | (place.corner is None))
+        if self.tail != "elements":
+            return starts, np.where(some & inside, self.word, 0)
+        step = np.arange(self.width)[None, :, None] * size
+        each = np.broadcast_to(first, starts.shape)[:, None, :] + step
+        some = (some & ~inside)[:, None, :] & (each >= 0) & (each < end)
+        starts = (starts[:, None, :] + step).reshape(-1, 32)
+        return starts, np.where(some, size, 0).reshape(-1, 32)
+
+    def lanes(
+        self, valid: tuple[int, int], place: Place | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """First byte and number of bytes of every lane of every request of a tile.
 
         ``valid``: elements of the tile that lie in the region, in each mode. Both are int64
         [requests, 32]: bytes from the tile's corner, and 0 bytes where a lane takes no part. With
-        ``tail="elements"`` there are ``width`` requests for each in ``coords``.
+        ``tail="elements"`` there are ``width`` requests for each in ``coords``. ``place``: of the
+        tile, where words are moved; by default one that begins with a word.
         """
+        if self.words:
+            return self._words(valid, place or Place(0, None))
         size, width = self.vector
         coords = np.asarray(self.coords, np.int64).reshape(-1, 32, 2)
         starts = (coords @ np.asarray(self.matrix.stride, np.int64)) * size

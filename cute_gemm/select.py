@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +22,14 @@ from cute_gemm.kernels.base import common_traits
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes import PACK, REDUCE
 from cute_gemm.model.price import Footprint, Price, Prices
-from cute_gemm.problem.passes import DIRECT, Route, packed, sliced, wants_k_major
+from cute_gemm.problem.passes import (
+    DIRECT,
+    Packing,
+    Route,
+    packed,
+    sliced,
+    wants_k_major,
+)
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
@@ -70,12 +79,16 @@ def select(
     """
     place = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
     asked = _asked(problem, kernel, dict(options or {}), place)
-    shelf = _shelf(problem, arch, kernel, asked, place)
+    given = {"": problem}
+    packings = {}
+    for pack in filter(None, asked.packs):
+        given[pack], packings[pack] = packed(problem, pack)
+    shelf = _shelf(problem, given, arch, kernel, asked, place)
     if shelf.prices is None:
         (made, config, route) = shelf.offers[0]
         only = (Candidate(made, config, None, route),)
         return Choice(made, config, place, lambda: only, route)
-    prices, times = shelf.prices, _Times(problem, shelf, asked.splits, place)
+    prices, times = shelf.prices, _Times(problem, shelf, packings, asked, place)
 
     def candidates() -> tuple[Candidate, ...]:
         order = sorted(range(len(shelf.offers)), key=lambda index: float(times.seconds[index]))
@@ -112,8 +125,10 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
     packs: tuple[str, ...] = ("" if pack == "none" else pack,)
     if pack == "auto":
         slow = [one.name for one in (problem.A, problem.B) if _worth_packing(problem, one)]
-        packs = ("", *slow, *["AB"] * (len(slow) == 2))
+        packs = ("", "".join(slow)) if slow else ("",)
     splits: tuple[int, ...] = _SPLITS
+    if 0 in (problem.m, problem.n, problem.k, problem.l):
+        packs = ("",)  # there is nothing to copy
     if split == "auto":
         tiles = problem.m * problem.n / (128 * 128)
         if problem.l != 1 or problem.k < _SPLIT_K or tiles > _SPLIT_TILES * gpu.sms:
@@ -216,108 +231,107 @@ def label(one: Candidate) -> str:
 class _Shelf(NamedTuple):
     """Legal configs of one class of problems by route, and their prices, where they have any.
 
-    A ``split_k`` of 0: that of the call. ``cut``: which configs have it.
+    A ``split_k`` of 0: that of the call. ``cut``: which configs have it; ``packs``: which number in
+    the packs that were asked for each has.
     """
 
     offers: list[tuple[Kernel, Any, Route]]
     prices: Prices | None
     cut: np.ndarray
+    packs: np.ndarray
 
 
 _shelves: Kept[Any, _Shelf] = Kept(2048, "problem_classes")
 
 
-def _shelf(problem: GemmProblem, arch: str, kernel: str, asked: _Asked, gpu: Gpu) -> _Shelf:
-    """Return the configs for a problem's class: what it depends on beside its extents."""
+def _shelf(
+    problem: GemmProblem, given: dict[str, GemmProblem], arch: str, kernel: str, asked: _Asked,
+    gpu: Gpu,
+) -> _Shelf:  # fmt: skip
+    """Return the configs for a problem's class: what it depends on beside its extents.
+
+    ``given``: what the kernel is given with each choice of operands packed.
+    """
     kernels = [registry.get(name) for name in (CONTENDERS if kernel == "auto" else (kernel,))]
-    given = tuple(
+    options = tuple(
         (name, tuple(value) if isinstance(value, list) else value)
         for name, value in sorted(asked.options.items())
     )
-    variants = [(route, _variant(problem, route, asked)) for route in _routes(asked)]
-    traits = tuple((id(made), made.traits(one)) for _, one in variants for made in kernels)
-    key = (arch, gpu.name, given, asked.packs, asked.splits, common_traits(problem), traits)
+    deep = [problem.k] if len(asked.splits) != 1 else []
+    deep += [-(-problem.k // count) for count in asked.splits[:1]]
+    traits = []
+    for pack, k in product(asked.packs, deep):
+        one = given[pack] if k == problem.k else replace(given[pack], k=k)
+        traits += [(id(made), made.traits(one)) for made in kernels]
+    key = (
+        arch, gpu.name, options, asked.packs, asked.splits, common_traits(problem), tuple(traits),
+    )  # fmt: skip
     found = _shelves.get(key)  # which keeps the kernels that it names
     if found is None:
-        found = _shelves[key] = _filled(variants, arch, kernels, asked.options, gpu)
+        found = _shelves[key] = _filled(given, arch, kernels, asked, gpu)
     return found
 
 
-def _routes(asked: _Asked) -> list[Route]:
-    """What to try: with a number of slices that was given, nothing else."""
-    splits = [0] if len(asked.splits) == 1 else [1, 0] if asked.splits else [1]
-    return [Route(pack, split) for pack in asked.packs for split in splits]
-
-
-def _variant(problem: GemmProblem, route: Route, asked: _Asked) -> GemmProblem:
-    """The problem that is left for the kernel; of slices, with the fewest."""
-    if route.pack:
-        problem = packed(problem, route.pack)[0]
-    return problem if route.split_k else sliced(problem, asked.splits[0], 1)[0]
-
-
 def _filled(
-    variants: Sequence[tuple[Route, GemmProblem]], arch: str, kernels: Sequence[Kernel],
-    options: dict[str, Any], gpu: Gpu,
-) -> _Shelf:  # fmt: skip
+    given: dict[str, GemmProblem], arch: str, kernels: Sequence[Kernel], asked: _Asked, gpu: Gpu
+) -> _Shelf:
     offers: list[tuple[Kernel, Any, Route]] = []
     footprints: list[Footprint] = []
     refused: Exception | None = None
-    for route, problem in variants:
+    # With a number of slices that was given nothing else is tried.
+    splits = [0] if len(asked.splits) == 1 else [1, 0] if asked.splits else [1]
+    for pack, split in product(asked.packs, splits):
+        problem = given[pack] if split else sliced(given[pack], asked.splits[0], 1)[0]
         for made in kernels:
             try:
-                made.check_call(problem, arch, options)
-                for config, cost in made.offers(problem, arch, options, gpu):
-                    offers.append((made, config, route))
+                made.check_call(problem, arch, asked.options)
+                for config, cost in made.offers(problem, arch, asked.options, gpu):
+                    offers.append((made, config, Route(pack, split)))
                     footprints += [cost] if cost is not None else []
             except (OptionError, UnsupportedError) as error:
                 refused = refused or error
     if not offers and refused is not None:
         raise refused
     priced = len(footprints) == len(offers)
-    cut = np.array([not route.split_k for _, _, route in offers], bool)
-    return _Shelf(offers, Prices(footprints, gpu) if priced else None, cut)
+    return _Shelf(
+        offers,
+        Prices(footprints, gpu) if priced else None,
+        np.array([not route.split_k for *_, route in offers], bool),
+        np.array([asked.packs.index(route.pack) for *_, route in offers]),
+    )
 
 
 class _Times:
     """Predicted seconds of a shelf's configs on a problem, each with the best number of slices."""
 
     def __init__(
-        self, problem: GemmProblem, shelf: _Shelf, splits: tuple[int, ...], gpu: Gpu
-    ) -> None:
+        self, problem: GemmProblem, shelf: _Shelf, packings: dict[str, Packing],
+        asked: _Asked, gpu: Gpu,
+    ) -> None:  # fmt: skip
         assert shelf.prices is not None
-        self._offers = shelf.offers
-        self._splits: np.ndarray | None = None
-        packs = dict.fromkeys(route.pack for _, _, route in shelf.offers)
-        self._packing = {
-            pack: PACK.seconds(packed(problem, pack)[1], gpu) if pack else 0.0 for pack in packs
-        }
-        self._reduction: dict[int, float] = {}
-        self.seconds = shelf.prices.seconds(problem)
-        if shelf.cut.any():
-            self._cut(problem, shelf, splits, gpu)
-        if len(packs) > 1:
-            self.seconds = self.seconds + [
-                self._packing[route.pack] for _, _, route in shelf.offers
-            ]
-
-    def _cut(self, problem: GemmProblem, shelf: _Shelf, splits: tuple[int, ...], gpu: Gpu) -> None:
-        """Take the best number of slices where K is to be cut."""
-        assert shelf.prices is not None
-        for count in splits:
-            self._reduction[count] = REDUCE.seconds(sliced(problem, count, 1)[1], gpu)
-        behind = np.array(list(self._reduction.values()))[:, None]
-        found = shelf.prices.seconds(problem, np.array(splits, float)[:, None]) + behind
-        best = found.argmin(axis=0)
-        self._splits = np.array(splits)[best]
-        self.seconds = np.where(shelf.cut, found.min(axis=0), self.seconds)
+        self._shelf = shelf
+        self._packing = {pack: PACK.seconds(one, gpu) for pack, one in packings.items()}
+        if not asked.splits:
+            self.seconds = shelf.prices.seconds(problem)
+        else:
+            counts = np.array((1, *asked.splits), float)[:, None]
+            behind = REDUCE.seconds(problem, counts, gpu)
+            behind[0] = 0.0
+            table = shelf.prices.seconds(problem, counts) + behind
+            # Direct ones stay in one piece, and the others are cut.
+            table[0, shelf.cut] = table[1:, ~shelf.cut] = np.inf
+            best = table.argmin(axis=0)
+            self._slices, self._behind = counts[best, 0], behind[best, 0]
+            self.seconds = table.min(axis=0)
+        if packings:
+            before = np.array([self._packing.get(pack, 0.0) for pack in asked.packs])
+            self.seconds = self.seconds + before[shelf.packs]
 
     def route(self, index: int) -> tuple[Route, dict[str, float]]:
         """Return the route of a config, and the seconds of its passes."""
-        route = self._offers[index][2]
+        route = self._shelf.offers[index][2]
         passes = {"packing": self._packing[route.pack]} if route.pack else {}
         if not route.split_k:
-            count = 1 if self._splits is None else int(self._splits[index])
-            route = route._replace(split_k=count)
-            passes |= {"reduction": self._reduction.get(count, 0.0)}
+            route = route._replace(split_k=int(self._slices[index]))
+            passes["reduction"] = float(self._behind[index])
         return route, passes

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from interpreted import Case, Emitted
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("any machine", deadline=None)
@@ -50,3 +51,31 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUTE_GEMM_CACHE_DIR", str(directory))
         yield directory
+
+
+@pytest.fixture(scope="session")
+def emitted(request: pytest.FixtureRequest) -> Emitted:
+    """The kernels of the selected tests' ``Case`` parameters, in PTX."""
+    mine = (item for item in request.session.items if "emitted" in item.fixturenames)
+    chosen = (item for item in mine if not item.get_closest_marker("skip"))
+    parameters = (getattr(item, "callspec", None) for item in chosen)
+    values = (value for one in parameters if one for value in one.params.values())
+    return Emitted(value for value in values if isinstance(value, Case))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
+    """Return a function: words -> (exit status, standard output, standard error)."""
+    from cute_gemm.commands.cli import main
+
+    def call(*words: str) -> tuple[int, str, str]:
+        status = main(list(words))
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Call a case by its name."""
+    return str(val) if isinstance(val, Case) else None

@@ -22,7 +22,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What executes the kernels; ``-k`` chooses among its cases by the kernels' names.
-TESTS = ("tests/test_ptx_gemm.py", "tests/test_trace.py", "tests/test_ptx_hopper.py")
+TESTS = (
+    "tests/test_ptx_gemm.py", "tests/test_ladder_accesses.py", "tests/test_ptx_hopper.py",
+)  # fmt: skip
 
 _TILED = "smem_tiled or bank_free"
 _ASYNC = "double_buffered or sm80_pipeline"
@@ -443,7 +445,10 @@ def try_it(mutant: Mutant) -> Found:
         ]
         done = subprocess.run(
             [*command, *TESTS, "-k", mutant.kernels], cwd=tree, capture_output=True, text=True,
-            env=os.environ | {"PYTHONPATH": str(tree), "CUTE_GEMM_CACHE_DIR": str(tree / "cubins")},
+            env=os.environ | {
+                "PYTHONPATH": str(tree), "CUTE_GEMM_CACHE_DIR": str(tree / "cubins"),
+                "CUTE_GEMM_TEST_TOGETHER": "1",
+            },
             check=False,
         )  # fmt: skip
     failed = re.findall(r"^FAILED (\S+)", done.stdout, re.MULTILINE)

@@ -1,13 +1,20 @@
-"""CUTLASS's shared memory, evaluated in Python: layouts, fragments, epilogue, how often."""
+"""CUTLASS's shared memory, evaluated in Python: layouts, fragments, epilogue, how often.
+
+That CUTLASS's iterators touch just these bytes is what its kernels say when they are executed.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from cutlass_traces import KERNEL, configs, unit
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
 from cute_gemm.cute.notation import parse
@@ -21,12 +28,48 @@ from cute_gemm.kernels.cutlass.shared import (
     shared_stores,
     shared_tile,
 )
+from cute_gemm.kernels.cutlass.universal import CutlassUniversal
 from cute_gemm.model import smem
 from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.passes import DIRECT
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.verify import verify
+from cute_gemm.ptx import execute
+from cute_gemm.ptx.record import Accesses
+from cute_gemm.steps import steps
 from cute_gemm.toolchain.nvrtc import build
 
-CONFIGS = {config.name: config for config in configs()}
+KERNEL = CutlassUniversal()
+
+#: dtype, compute, output type.
+TYPES = (
+    ("float16", None, "float16"),
+    ("bfloat16", None, "bfloat16"),
+    ("float16", None, "float32"),
+    ("float32", "tf32", "float32"),
+    ("float32", "float32", "float32"),
+    ("float64", None, "float64"),
+    ("int8", None, "int32"),
+)
+
+
+def problems() -> Iterator[GemmProblem]:
+    """Every math with every layout, wide and narrow, of large and small tiles."""
+    for name, compute, out in TYPES:
+        for op in ("NN", "NT", "TN", "TT"):
+            for size, order in ((4096, "F"), (4096, "C"), (4092, "F"), (100, "C"), (101, "F")):
+                if name == "int8" and op != "TN" and size % 4:
+                    continue
+                yield from_sizes(
+                    op, m=size, n=size, k=size, dtype=name, compute=compute, out_dtype=out,
+                    order=order,  # type: ignore[arg-type]
+                )  # fmt: skip
+
+
+CONFIGS, PROBLEMS = {}, {}
+for _problem in problems():
+    _config = KERNEL.configure(_problem, "sm_80")
+    CONFIGS[_config.name], PROBLEMS[_config.name] = _config, _problem
 every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
@@ -324,17 +367,107 @@ def test_without_products_c_is_scaled_element_by_element() -> None:
     assert len(KERNEL.accesses(config, problem)) == 1
 
 
+# ---- as executed --------------------------------------------------------------------------------
+
+
+def executed(config: CutlassUniversalConfig) -> Accesses:
+    """What a CTA of its kernel accesses, for one tile of each operand."""
+    (m, n, k), large = config.tile, PROBLEMS[config.name]
+    op, order = large.op, "FC"[large.C.major == "N"]
+    problem = from_sizes(
+        op, m=m, n=n, k=k, dtype=config.dtype, out_dtype=config.out_dtype,
+        compute=large.compute if config.dtype == "float32" else None,
+        order=order,  # type: ignore[arg-type]
+    )  # fmt: skip
+    random = np.random.default_rng(m + n)
+
+    def matrix(rows: int, columns: int, kind: str, order: str) -> np.ndarray:
+        values = random.integers(-8, 9, (rows, columns))
+        return np.asarray(values.astype(dtype(kind).numpy), order=order)  # type: ignore[call-overload]
+
+    A = matrix(*((m, k) if op[0] == "N" else (k, m)), config.dtype, "F")
+    B = matrix(*((k, n) if op[1] == "N" else (n, k)), config.dtype, "F")
+    C = matrix(m, n, config.out_dtype, order)
+    plan: Any = SimpleNamespace(
+        problem=problem, steps=steps(KERNEL, config, problem, "sm_80", DIRECT)
+    )
+    (execution,) = execute(plan, A, B, C, record=True)
+    found = execution.accesses
+    assert verify(problem, A, B, C).ok and found is not None
+    return found
+
+
+def by_warp(requests: Requests, warps: int, base: int = 0) -> list[Counter[tuple[int, ...]]]:
+    """The requests of each warp, each as the addresses of its lanes."""
+    rows = (requests.offsets + base).reshape(-1, warps, 32)
+    return [counted(rows[:, warp]) for warp in range(warps)]
+
+
+def counted(rows: np.ndarray) -> Counter[tuple[int, ...]]:
+    return Counter(map(tuple, rows.tolist()))
+
+
+def check_offsets(config: CutlassUniversalConfig) -> None:
+    """The requests of the first stage, and all of the epilogue, warp by warp and lane by lane."""
+    found, warps = executed(config), config.threads // 32
+    mine = [found.of(found.shared & (found.warp == warp)) for warp in range(warps)]
+    iterations = epilogue.iterations(config)
+    staged = by_warp(epilogue.staged_stores(config), warps)
+    read = by_warp(epilogue.staged_loads(config), warps)
+    base, rows = 0, 0
+    for operand in ("B", "A") if config.exchange else ("A", "B"):
+        stores, loads = shared_stores(config, operand), fragment_loads(config, operand)
+        its = len(stores.offsets.reshape(-1, 32)) // warps
+        first = mine[0].addresses[mine[0].store][rows]
+        base = int(first[0] - stores.offsets.reshape(-1, 32)[0, 0]) if rows else 0
+        for warp, expected in enumerate(by_warp(stores, warps, base)):
+            addresses = mine[warp].addresses[mine[warp].store]
+            assert counted(addresses[rows : rows + its]) == expected
+        for warp, expected in enumerate(by_warp(loads, warps, base)):
+            assert not expected - counted(mine[warp].addresses[~mine[warp].store])
+        rows += its
+    for warp in range(warps):
+        stores_of_c = np.flatnonzero(mine[warp].store)[-iterations * staged[warp].total() :]
+        assert counted(mine[warp].addresses[stores_of_c]) == scaled(staged[warp], iterations)
+        behind = mine[warp].of(np.arange(len(mine[warp])) > stores_of_c[0])
+        assert counted(behind.addresses[~behind.store]) == scaled(read[warp], iterations)
+
+
+def scaled(found: Counter[tuple[int, ...]], factor: int) -> Counter[tuple[int, ...]]:
+    return Counter({one: count * factor for one, count in found.items()})
+
+
+#: One of each math, with two stages and with more.
+SOME = {(config.math, config.stages == 2): config for config in CONFIGS.values()}
+
+
+@pytest.mark.parametrize("config", SOME.values(), ids=lambda config: config.name)
+def test_offsets(config: CutlassUniversalConfig) -> None:
+    check_offsets(config)
+
+
+def test_offsets_elsewhere_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SOME["half", False]
+    for module, name in ((epilogue, "staged_loads"), (sys.modules[__name__], "fragment_loads")):
+        right = getattr(module, name)
+
+        def wrong(*given: Any, right: Any = right) -> Requests:
+            requests = right(*given)
+            return requests._replace(offsets=requests.offsets[..., ::-1])
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, wrong)
+            with pytest.raises(AssertionError):
+                check_offsets(config)
+
+
+@pytest.mark.matrix
+@every_config
+def test_offsets_of_every_config(config: CutlassUniversalConfig) -> None:
+    check_offsets(config)
+
+
 # ---- C++ ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("op", "given"),
-    [("NT", {"dtype": "float32", "compute": "tf32"}), ("TN", {"m": 4095, "k": 4095})],
-    ids=["words", "registers"],
-)
-def test_traces_compile(op: str, given: dict[str, object]) -> None:
-    # tests/gpu runs them.
-    build(unit(configure(op, **given)[1]), "sm_90a")
 
 
 @pytest.mark.parametrize(

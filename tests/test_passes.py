@@ -327,7 +327,7 @@ def test_no_bank_conflicts_and_whole_sectors(size):
         found = analyze(one)
         if isinstance(one, SharedAccess):
             assert found.conflict_free, one
-        elif one.part != "elements":
+        elif one.tail != "elements":
             assert found.coalesced and one.bits == 128, one
 
 
@@ -337,7 +337,7 @@ def test_two_sectors_more_a_row_where_rows_are_off_a_word(size):
     case = Case(size, "TN", (512, 512, 1000), 1, which="A")
     _, packing = packed(case.problem(), "A")
     accesses = PACK.accesses(PACK.configure(packing), packing)
-    loads = [x for x in accesses if x.direction == "load" and x.part != "elements"]
+    loads = [x for x in accesses if x.direction == "load" and x.tail != "elements"]
     worst = max(analyze(one).launch.sectors / analyze(one).launch.ideal_sectors for one in loads)
     assert worst <= 1.27
 

@@ -36,6 +36,7 @@ class Row:
     lanes: int = 0
     sectors: int | None = None
     bytes: int | None = None
+    instruction: str = "cp.async"
     launch: SimpleNamespace = field(init=False)
 
     def __post_init__(self) -> None:

@@ -668,3 +668,28 @@ def test_nothing_of_cuda_is_imported_before_it_is_needed() -> None:
         check=True,
     )
     assert answer.stdout.strip() == "[]"
+
+
+def test_a_call_writes_the_tensor_maps_of_its_matrices(driver: FakeDriver) -> None:
+    """They end the arguments, each where the table says, on a line of its own."""
+    from cute_gemm.kernels.sm90.wgmma import SIGNATURE
+
+    class Maps:
+        size = 3 * 128
+
+        def __call__(self, *addresses: int) -> bytes:
+            return b"".join(bytes([address // 256]) * 128 for address in addresses)
+
+    problem = from_sizes("NN", m=64, n=64, k=64, dtype="float16")
+    given = SIGNATURE.arguments(problem, Scalar(1), Scalar(0))
+    kernel = runtime.load(a_build())
+    bound = kernel.bind(Launch(1, 384, 0, 1, 2, True), given, Maps())  # type: ignore[arg-type]
+    for addresses in ((256, 512, 768), (512, 256, 1024)):
+        bound(*addresses, 7)
+        last = driver.launches[-1]
+        assert (last["matrices"], last["extents"][:3]) == ([*addresses], [64] * 3)
+        assert last["attributes"] == [4, 6]  # cluster, programmatic stream serialization
+        for number, address in enumerate(addresses, 18):
+            at = given.table[number]
+            assert at is not None and (at - ctypes.addressof(given.block)) % 64 == 0
+            assert ctypes.string_at(at, 128) == bytes([address // 256]) * 128

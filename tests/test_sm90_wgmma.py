@@ -99,6 +99,20 @@ def test_the_traffic_of_a_tile() -> None:
     assert waves == [tiles * k_tiles * n for n in (128, 2 * 256)] + [tiles * 128 * 256 * 2 // 128]
 
 
+def test_the_report_knows_what_tma_writes_to_shared_memory() -> None:
+    options = {"tile": (128, 256, 64), "exchange": 0, "groups": 2}
+    for cluster in (1, 2):
+        plan = cg.plan("TN", m=1024, n=1024, k=1024, dtype="float16", arch="sm_90a", backend="cpu",
+                       kernel="sm90_wgmma", **options, cluster=cluster)  # fmt: skip
+        per = plan.report().performance.per_result
+        # What arrives: of B each CTA of a cluster loads a part, and gets all.
+        assert per.global_loads == per.shared_stores == 1024 / 256 + 1024 / 128
+        assert per.shared_loads == 1024 / 256 + 1024 / 64
+    explained = cg.plan("TN", m=1024, n=1024, k=1024, dtype="float16", arch="sm_90a",
+                        backend="cpu", kernel="sm90_wgmma").report()  # fmt: skip
+    assert "TMA" in str(explained) and "L1" not in str(explained).partition("Predicted")[2]
+
+
 def test_a_c_that_tma_does_not_take_goes_element_by_element() -> None:
     for changed in ({"ldc": 4097}, {"m": 4090, "lda": 4096, "ldc": 4096}):
         asked = problem("NN", **changed)

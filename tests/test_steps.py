@@ -199,7 +199,7 @@ def test_the_cheapest_candidate_is_first_and_prices_its_passes() -> None:
         assert one.price is not None
         assert ("packing" in one.price.terms) == bool(one.route.pack)
         assert ("reduction" in one.price.terms) == (one.route.split_k > 1)
-    assert {one.route.pack for one in plan.candidates()} == {"", "A", "B", "AB"}
+    assert {one.route.pack for one in plan.candidates()} == {"", "AB"}
 
 
 def test_why_says_what_passes_cost_and_save() -> None:
@@ -223,6 +223,13 @@ def test_why_says_what_passes_cost_and_save() -> None:
 def test_what_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         chosen(**{"m": 64, "n": 64, "k": 64, **options})
+
+
+def test_nothing_is_not_packed() -> None:
+    for empty in "mnkl":
+        given = {"m": 65, "n": 65, "k": 65, "l": 1, empty: 0}
+        assert chosen(**given, pack="AB", kernel="sm80_pipeline").route == DIRECT
+        assert chosen(**given).route == DIRECT
 
 
 def test_words_of_the_command_line() -> None:

@@ -1,24 +1,21 @@
-"""Kernels executed as they are emitted: results right, accesses as predicted, faults found."""
+"""``trace``: the method, the backend and the command; kernels of one's own, and their faults."""
 
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gpu.gemm_cases import Case, awkward_cases, host_case, matrix
 
 import cute_gemm as cg
 from cute_gemm.commands.cli import main
 from cute_gemm.errors import DeviceError, FaultError, OptionError
 from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.unit import TranslationUnit
-
-CASES = [host_case(case) for case in awkward_cases()]
-#: Every kernel, and of each some types, ops, widths, orders and batches.
-SPREAD = CASES[::5]
 
 AXPY = """
 extern "C" __global__ void axpy(float const* x, float* y, int n, float a) {
@@ -30,36 +27,6 @@ extern "C" __global__ void axpy(float const* x, float* y, int n, float a) {
   }
 }
 """
-
-
-def check(case: Case) -> None:
-    """Trace a case with a C that is read, and see that nothing but the elements of C changed."""
-    rng = np.random.default_rng(len(str(case)))
-    integers = case.t.integer
-
-    def fill(shape: tuple[int, ...]) -> np.ndarray:
-        return rng.integers(-128, 128, shape) if integers else rng.standard_normal(shape)
-
-    a, b, c = case.places
-    A, B = matrix(a, case.t.dtype, fill), matrix(b, case.t.dtype, fill)
-    C = matrix(c, case.t.out, fill)
-    plan = cg.plan(case.op, A, B, C, arch="sm_90a", backend="interpreter", **case.options)
-    trace = plan.trace(A, B, C, alpha=-7 if integers else -0.75, beta=1 if integers else 0.5)
-    assert trace.result is C or np.shares_memory(trace.result, C)
-    assert trace.verdict.ok, trace.verdict
-    assert not trace.differences, "\n".join(map(str, trace.differences))
-    assert trace.agrees
-
-
-@pytest.mark.parametrize("case", SPREAD, ids=str)
-def test_executed_as_predicted(case: Case) -> None:
-    check(case)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("case", [case for case in CASES if case not in SPREAD], ids=str)
-def test_every_kernel_is_executed_as_predicted(case: Case) -> None:
-    check(case)
 
 
 def operands(dtype: str = "float32") -> tuple[np.ndarray, np.ndarray]:
@@ -90,6 +57,17 @@ def test_bit_for_bit_what_the_instructions_give() -> None:
         product = A[:, k, None].astype(np.longdouble) * B[None, k, :].astype(np.longdouble)
         sums = (product + sums).astype(np.float32)
     assert np.array_equal(C, sums)
+
+
+def test_a_trace_computes_in_place() -> None:
+    A, B = operands("int8")
+    C = np.full((3, 70, 45), 5, np.int32)
+    A, B = np.stack([A] * 3), np.stack([B] * 3)
+    plan = cg.plan("NN", A, B, C, kernel="sm80_pipeline", arch="sm_90a", backend="interpreter")
+    trace = plan.trace(A, B, C, alpha=-7, beta=1)
+    assert trace.result is C and trace.verdict.ok and not trace.differences and trace.agrees
+    product = A.astype(np.int32) @ B.astype(np.int32)
+    assert (5 - 7 * product == C).all()
 
 
 def test_what_a_trace_says() -> None:
@@ -162,6 +140,33 @@ def test_the_command(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     assert "OP is missing; expected NN, NT, TN or TT, or --ptx FILE" in capsys.readouterr().err
     assert main([*words, "host"]) == 2
     assert "is not compiled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_trace_shows_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, terminal: bool
+) -> None:
+    from rich.progress import Progress
+
+    from cute_gemm.commands import trace
+
+    told: list[tuple[str, int, int]] = []
+
+    def update(self: Progress, task: int, description: str, completed: int, total: int) -> None:
+        told.append((description, completed, total))
+        while not self.live.is_started:  # patience ends in a thread of its own
+            time.sleep(0.001)
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(Progress, "update", update)
+    monkeypatch.setattr(trace, "_PATIENCE", 1e-3)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    words = ["-m", "1024", "-n", "32", "-k", "8", "--dtype", "float32", "--kernel", "naive"]
+    assert main(["trace", "NN", *words]) == 0
+    said = capsys.readouterr()
+    assert "no difference" in said.out and ("0:00:0" in said.err) == terminal
+    ctas = told[0][2] if terminal else 0
+    assert told == ([("CTAs executed", 0, ctas), ("CTAs executed", ctas // 2, ctas)] * terminal)
 
 
 def test_a_wrong_prediction_is_a_difference(

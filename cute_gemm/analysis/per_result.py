@@ -43,6 +43,10 @@ def per_result(
     cost = "sectors" if space == "global" else "wavefronts"
     totals: dict[str, float] = {}
     for row in rows:
+        by_tma = (row.instruction, row.direction) == ("TMA", "load")  # a row of global memory
+        if by_tma and row.operand in operands and (space, direction) == ("shared", "store"):
+            arrived = row.launch.bytes // sizes[row.operand]
+            totals["elements"] = totals.get("elements", 0) + arrived
         if row.operand not in operands or (row.space, row.direction) != (space, direction):
             continue
         launch = row.launch

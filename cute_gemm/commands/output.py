@@ -51,22 +51,33 @@ def silent(*_: Any, **__: Any) -> None:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str, int, int], None] | None]:
-    """Give what draws a bar on standard error, if that is a terminal."""
+def progress(after: float = 0.0) -> Iterator[Callable[[str, int, int], None] | None]:
+    """Give what draws a bar on standard error, ``after`` seconds, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
+    from threading import Timer
+
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1)
+    clock = [TimeElapsedColumn()] if after else []
+    bar = Progress(*columns, *clock, console=Console(stderr=True), transient=True)
+    task = bar.add_task("", total=1)
 
-        def tell(text: str, done: int, total: int) -> None:
-            bar.update(task, description=text, completed=done, total=total)
+    def tell(text: str, done: int, total: int) -> None:
+        bar.update(task, description=text, completed=done, total=total)
 
+    start = Timer(after, bar.start)
+    start.daemon = True
+    start.start()
+    try:
         yield tell
+    finally:
+        start.cancel()
+        start.join()
+        bar.stop()
 
 
 def print_json(value: dict[str, Any]) -> None:

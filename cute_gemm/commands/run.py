@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from cute_gemm._text import named
 from cute_gemm.commands.arguments import add, add_problem, planned
+from cute_gemm.commands.matrices import stored
 from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, say, silent
-from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.api import Plan
@@ -144,37 +144,6 @@ def _check(
         file=sys.stderr,
     )
     return WRONG
-
-
-def stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, Any, Any]:
-    """Return random A, B and C as stored, each in a buffer with its leading dimension."""
-    import numpy as np
-
-    from cute_gemm.measure.matrices import generator, random_values
-
-    rng = generator(arguments.seed)
-
-    def matrix(
-        shape: tuple[int, int], order: str, ld: int | None, name: str, unread: bool = False
-    ) -> Any:
-        inner, outer = shape if order == "F" else shape[::-1]
-        batch = () if problem.l == 1 else (problem.l,)
-        buffer = np.empty((*batch, outer, max(ld or 0, inner)), DTYPES[name].numpy)
-        if unread:  # what a kernel must neither read nor leave behind
-            buffer[...] = -(2**31) if name == "int32" else np.nan
-        else:
-            buffer[...] = random_values(rng, buffer.shape, name)
-        view = buffer[..., :inner]
-        return np.swapaxes(view, -1, -2) if order == "F" else view
-
-    m, n, k, op = problem.m, problem.n, problem.k, problem.op
-    name, storage = problem.inputs.name, arguments.storage
-    unread = arguments.beta == 0
-    return (
-        matrix((m, k) if op[0] == "N" else (k, m), storage, arguments.lda, name),
-        matrix((k, n) if op[1] == "N" else (n, k), storage, arguments.ldb, name),
-        matrix((m, n), arguments.order, arguments.ldc, problem.C.dtype, unread),
-    )
 
 
 def _scaled_product(op: str, alpha: complex, beta: complex) -> str:

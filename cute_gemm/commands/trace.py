@@ -5,13 +5,25 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import named, printable
 from cute_gemm.commands.arguments import add, add_problem, number
-from cute_gemm.commands.output import OK, WRONG, check_html, print_json, say, show, show_report
+from cute_gemm.commands.output import (
+    OK,
+    WRONG,
+    check_html,
+    print_json,
+    progress,
+    say,
+    show,
+    show_report,
+)
 from cute_gemm.errors import FaultError, OptionError
 
 if TYPE_CHECKING:
@@ -19,6 +31,8 @@ if TYPE_CHECKING:
 
     from cute_gemm.ptx import Buffer, Execution
 
+#: Seconds after which a bar says how far the CTAs are.
+_PATIENCE = 3.0
 _ARRAY = re.compile(r"(\w+)=(?:(\w+):(\d+(?:x\d+)*)|(.+\.npy))")
 
 
@@ -66,11 +80,24 @@ def command(arguments: argparse.Namespace) -> int:
         return WRONG
 
 
+@contextmanager
+def _shown() -> Iterator[None]:
+    """Show how far a launch has come that is executed inside, if it takes long."""
+    from cute_gemm.ptx.launch import PROGRESS
+
+    with progress(_PATIENCE) as tell:
+        before = PROGRESS.set(tell and partial(tell, "CTAs executed"))
+        try:
+            yield
+        finally:
+            PROGRESS.reset(before)
+
+
 def _planned(arguments: argparse.Namespace) -> int:
     """Execute the kernel of a problem on random matrices."""
     from cute_gemm.api import plan as make_plan
     from cute_gemm.commands.arguments import planned
-    from cute_gemm.commands.run import stored
+    from cute_gemm.commands.matrices import stored
 
     if arguments.op is None:
         raise OptionError("OP is missing; expected NN, NT, TN or TT, or --ptx FILE")
@@ -82,7 +109,8 @@ def _planned(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     if not plan.compiled:
         raise OptionError(f"kernel {plan.kernel!r} is not compiled: nothing of it is executed here")
-    found = plan.trace(A, B, C, alpha=arguments.alpha, beta=arguments.beta)
+    with _shown():
+        found = plan.trace(A, B, C, alpha=arguments.alpha, beta=arguments.beta)
     if arguments.access:
         requests = found.requests(arguments.access, arguments.cta, arguments.warp)
         if not 0 <= arguments.request < len(requests):
@@ -114,11 +142,10 @@ def _own(arguments: argparse.Namespace) -> int:
     given: list[Any] = [_argument(text, rng) for text in arguments.arg]
     buffers = [one for one in given if isinstance(one, Buffer)]
     before = {one.name: one.array.copy() for one in buffers}
-    execution = run(
-        Path(arguments.ptx).read_text(encoding="utf-8"), arguments.entry,
-        _extents(arguments.grid, "grid"), _extents(arguments.block, "block"), arguments.shared,
-        given, record=True,
-    )  # fmt: skip
+    text = Path(arguments.ptx).read_text(encoding="utf-8")
+    extents = _extents(arguments.grid, "grid"), _extents(arguments.block, "block")
+    with _shown():
+        execution = run(text, arguments.entry, *extents, arguments.shared, given, record=True)
     if arguments.save:
         Path(arguments.save).mkdir(parents=True, exist_ok=True)
         for one in buffers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm.access import TmaAccess
 from cute_gemm.model.smem import SharedCounts
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def ceiling(
         counts = found.launch
         if isinstance(counts, SharedCounts):
             wavefronts += counts.wavefronts
-        else:
+        elif not isinstance(access, TmaAccess):  # which goes past L1
             passes += max(counts.requests, counts.lines / _LINES)
         # A cp.async has an access of each space.
         if not isinstance(counts, SharedCounts) or access.instruction != "cp.async":

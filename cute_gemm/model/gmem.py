@@ -9,14 +9,14 @@ form, which makes the time of an analysis independent of the size of the matrix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import product
 from math import gcd
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from cute_gemm.access import Place
 from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
@@ -229,6 +229,7 @@ class TileClass(NamedTuple):
     valid: tuple[int, int]
     tiles: np.ndarray  # int64 [LINE]
     full: bool
+    place: Place | None = None  # where words are moved
 
 
 def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -243,9 +244,9 @@ def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return distinct, which
 
 
-def _patterns(access: GlobalAccess, valid: tuple[int, int]) -> _Patterns:
+def _patterns(access: GlobalAccess, valid: tuple[int, int], place: Place | None) -> _Patterns:
     """Sort the requests of a tile with ``valid`` elements in each mode into patterns."""
-    starts, lengths = access.lanes(valid)
+    starts, lengths = access.lanes(valid, place)
     active = lengths > 0
     some = active.any(axis=-1)
     off = int(np.count_nonzero(~some))
@@ -269,8 +270,8 @@ def _patterns(access: GlobalAccess, valid: tuple[int, int]) -> _Patterns:
     order = np.argsort(lanewise[0], axis=-1, kind="stable")
     by_address = [np.take_along_axis(column, order, axis=-1) for column in lanewise]
     columns = [*by_address[:2], number, *by_address[2:]]
-    distinct, place = _ordered(np.concatenate(columns, axis=-1))
-    which = place[kind]
+    distinct, rank = _ordered(np.concatenate(columns, axis=-1))
+    which = rank[kind]
     histogram = np.zeros((len(distinct), LINE), np.int64)
     np.add.at(histogram, (which, first % LINE), 1)
     return _Patterns(
@@ -311,7 +312,40 @@ def classes(access: GlobalAccess, base: int | None = None) -> list[TileClass]:
     ``base`` is the residue of element (0, 0) of the first matrix; by default its ``base_residue``.
     """
     base = base_residue(access.matrix) if base is None else base
-    return tile_classes(access.matrix, access.region, access.tile, base + corner_bytes(access))
+    found = tile_classes(access.matrix, access.region, access.tile, base + corner_bytes(access))
+    return _word_classes(access, base, found) if access.words else found
+
+
+def _word_classes(access: GlobalAccess, base: int, found: list[TileClass]) -> list[TileClass]:
+    """Divide classes by where words begin, the first tile's before all others.
+
+    The first and the last two tiles in each mode, which alone have elements in the words at the
+    matrix's ends, are classes of their own.
+    """
+    at_ends, rest = [], {one.valid: one.tiles for one in found}
+    strides = [stride * dtype(access.matrix.dtype).bytes for stride in access.matrix.stride]
+    modes = [
+        sorted({index * tile for index in (0, number - 2, number - 1) if index >= 0})
+        for extent, tile in zip(access.region, access.tile, strict=True)
+        for number in [-(-extent // tile)]
+    ]
+    for first in product(*modes):
+        valid = tuple(
+            min(tile, extent - begin)
+            for tile, extent, begin in zip(access.tile, access.region, first, strict=True)
+        )
+        if valid in rest:
+            corner = corner_bytes(access) + sum(x * y for x, y in zip(first, strides, strict=True))
+            tiles = in_batch(one_residue(base + corner), access.matrix)
+            rest[valid] = rest[valid] - tiles
+            at_ends.append((corner, valid, tiles, valid == access.tile))
+    others = [(None, one.valid, rest[one.valid], one.full) for one in found]
+    residue = np.arange(LINE) % access.word
+    return [
+        TileClass(valid, np.where(residue == begin, tiles, 0), full, Place(begin, corner))
+        for corner, valid, tiles, full in (*at_ends, *others)
+        for begin in np.unique(residue[tiles > 0]).tolist()
+    ]
 
 
 def corner_bytes(access: GlobalAccess) -> int:
@@ -373,9 +407,6 @@ def _evaluate(
     weights = weights[:, residues]
     starts = patterns.starts[:, None, :] + residues[None, :, None]
     lengths = patterns.lengths[:, None, :]
-    if access.word is not None:
-        starts = (starts // access.granule + access.word) * access.granule
-        lengths = np.full_like(lengths, access.granule)
     if patterns.targets is None:
         sectors = fetched = covered(starts, lengths, SECTOR)
     else:
@@ -383,22 +414,20 @@ def _evaluate(
         sectors = _distinct(starts // LINE * span + targets)
         fetched = _distinct(starts // SECTOR * span + targets)
     lines = covered(starts, lengths, LINE)
-    # But for whole words it is the same of every residue.
-    each = starts[:, :1] if access.word is None else starts
-    used = np.broadcast_to(covered(each, lengths, 1), sectors.shape)
+    used = covered(patterns.starts, patterns.lengths, 1)[:, None]
     ideal = -(-used // SECTOR)
     occurs = weights > 0
     aligned = not bool(((starts % access.granule).any(axis=-1) & occurs).any())
 
     excess = np.where(occurs, fetched - ideal, -1)
     row, column = np.unravel_index(int(excess.argmax()), excess.shape)
-    found = runs(starts[row, column], lengths[row, 0])
+    found = runs(patterns.starts[row], patterns.lengths[row])
     pitches = {after[0] - before[0] for before, after in zip(found, found[1:], strict=False)}
     worst = WorstRequest(
         sectors=int(fetched[row, column]),
-        ideal_sectors=int(ideal[row, column]),
+        ideal_sectors=int(ideal[row, 0]),
         lines=int(lines[row, column]),
-        bytes=int(used[row, column]),
+        bytes=int(used[row, 0]),
         runs=len(found),
         run_bytes=min(length for _, length in found),
         pitch=pitches.pop() if len(pitches) == 1 else 0,
@@ -443,9 +472,11 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
     worst_edge: WorstRequest | None = None
     aligned = True
     corner = tuple(min(t, s) for t, s in zip(access.tile, access.region, strict=True))
-    for valid, tiles, full in classes(access, base):
-        patterns = _patterns(access, valid)
-        start = one_residue(base + corner_bytes(access)) if valid == corner else None
+    begin = corner_bytes(access)
+    first = Place((base + begin) % access.word, begin)
+    for valid, tiles, full, place in classes(access, base):
+        patterns = _patterns(access, valid, place)
+        start = one_residue(base + begin) if valid == corner and place in (None, first) else None
         if start is not None and np.array_equal(tiles > 0, start > 0):
             # All lie as the first does.
             tile, worst, fits = _evaluate(access, patterns, start)
@@ -458,8 +489,6 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
             interior, worst_full = interior + counts, _worse(worst_full, worst)
         else:
             edge, worst_edge = edge + counts, _worse(worst_edge, worst)
-    for full, counts in _spared(access, base):
-        interior, edge = (interior + counts, edge) if full else (interior, edge + counts)
     return GlobalAnalysis(
         tile=tile,
         interior=interior,
@@ -468,21 +497,6 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
         worst=worst_full if interior.tiles else worst_edge,
         aligned=aligned,
     )
-
-
-def _spared(access: GlobalAccess, base: int) -> Iterator[tuple[bool, GlobalCounts]]:
-    """What tiles have less for the vectors that they leave out, and whether they are full."""
-    vectors = np.zeros((0, 2), int) if access.spared is None else access.spared
-    size = dtype(access.matrix.dtype).bytes
-    for index in np.unique(vectors // access.tile, axis=0):
-        corner = index * access.tile
-        valid = tuple(np.minimum(access.tile, access.region - corner).tolist())
-        begin = base + corner_bytes(access) + int(corner @ access.matrix.stride) * size
-        tiles = in_batch(one_residue(begin), access.matrix)
-        away = (access.coords[..., None, :] == vectors - corner).all(axis=-1).any(axis=-1)
-        coords = np.where(away[..., None], -1, access.coords)
-        for sign, one in ((-1, access), (1, replace(access, coords=coords))):
-            yield valid == access.tile, _evaluate(one, _patterns(one, valid), tiles)[0].times(sign)
 
 
 def _worse(a: WorstRequest | None, b: WorstRequest | None) -> WorstRequest | None:

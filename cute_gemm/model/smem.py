@@ -20,7 +20,7 @@ import numpy as np
 from cute_gemm.model import gmem
 
 if TYPE_CHECKING:
-    from cute_gemm.access import GlobalAccess, SharedAccess
+    from cute_gemm.access import GlobalAccess, Place, SharedAccess
 
 #: Banks of shared memory.
 BANKS = 32
@@ -263,13 +263,15 @@ def _visit(access: SharedAccess, offsets: np.ndarray) -> tuple[SharedCounts, int
     return counts, int(per_request[worst]), int(per_request_ideal[worst]), ways
 
 
-def guarded_offsets(access: SharedAccess, valid: tuple[int, int]) -> np.ndarray:
+def guarded_offsets(
+    access: SharedAccess, valid: tuple[int, int], place: Place | None = None
+) -> np.ndarray:
     """``access.offsets`` with -1 for what its guard leaves out of a tile of ``valid`` elements."""
     guard = access.guard
     offsets = np.asarray(access.offsets, np.int64).reshape(-1, LANES)
     if guard is None:
         return offsets
-    takes_part = guard.lanes(valid)[1] > 0
+    takes_part = guard.lanes(valid, place)[1] > 0
     if access.zero_fill:
         cut = guard.straddling(valid)
         if guard.tail == "elements":
@@ -302,8 +304,8 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
         return SharedAnalysis(once, launch, worst, ideal, ways, launch, none, _aligned(access))
     interior, edge, first = SharedCounts(), SharedCounts(), SharedCounts()
     worst, ideal, ways = 0, 0, 0
-    for number, (valid, tiles, full) in enumerate(gmem.classes(guard)):
-        offsets = guarded_offsets(access, valid)
+    for number, (valid, tiles, full, place) in enumerate(gmem.classes(guard)):
+        offsets = guarded_offsets(access, valid, place)
         found = _visit(access, offsets)
         counts = found[0].times(int(tiles.sum()) * guard.sweeps)
         counted = _counted(access, offsets, guard, valid, tiles)

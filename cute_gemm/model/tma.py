@@ -134,7 +134,7 @@ def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, Gl
     matrix = access.matrix
     size, unit = dtype(matrix.dtype).bytes, matrix.unit
     first = interior = edge = GlobalCounts()
-    for valid, boxes, full in tile_classes(matrix, matrix.shape, access.box, base):
+    for valid, boxes, full, _ in tile_classes(matrix, matrix.shape, access.box, base):
         rows, length = valid[1 - unit], valid[unit] * size
         row_starts = residue_histogram(rows, matrix.stride[1 - unit] * size)
         counts = _boxes(boxes, row_starts, rows, length)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cute_gemm.problem.dtypes import DTYPES, DType
@@ -161,11 +162,23 @@ def _batch_part(problem: GemmProblem, first: int, count: int, k: int) -> GemmPro
     )
 
 
+def sums_bytes(problem: GemmProblem) -> int:
+    """Return the bytes of scratch that the sums of a slice of K take."""
+    C, size = problem.C, DTYPES[problem.inputs.accumulator].bytes
+    return _padded(C.shape[C.unit] * size) * C.shape[1 - C.unit]
+
+
+def _padded(row: int) -> int:
+    """Bytes from a row in scratch to the next."""
+    return max(-(-row // LINE), 1) * LINE
+
+
+@lru_cache(maxsize=1024)
 def _aligned(matrix: Matrix, unit: int) -> Matrix:
     """A matrix like this one in scratch, with this mode's stride 1."""
     size = DTYPES[matrix.dtype].bytes
-    rows = -(-matrix.shape[unit] * size // LINE) * LINE // size
-    stride = (1, max(rows, 1)) if unit == 0 else (max(rows, 1), 1)
+    ld = _padded(matrix.shape[unit] * size) // size
+    stride = (1, ld) if unit == 0 else (ld, 1)
     made = replace(matrix, stride=stride, alignment=256, first_alignment=0, batch_stride=0)
     shared = matrix.batch_stride == 0
     step = 0 if shared else _span(made) // size

@@ -135,8 +135,9 @@ class OrderedMemory(SharedMemory):
                 if not bad.any():
                     continue
                 return bad, "race"
-            open_ = (self.wrote[part] >= OPEN) | (self.reads[part] >= OPEN).any(axis=-1)
-            return bad, "in flight" if (open_ & bad).any() else "race"
+            if (self.wrote[part][bad] >= OPEN).any():
+                return bad, "in flight"
+            return bad, "being read" if (self.reads[part][bad] >= OPEN).any() else "race"
         return None
 
     # ---- accesses of TMA and wgmma -------------------------------------------------------------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -35,6 +36,8 @@ _SHARED = 1 << 22
 _REGISTERS = 1 << 26
 #: Instructions of a batch of CTAs, after which a kernel counts as one that does not end.
 MOST_STEPS = 20_000_000
+#: What is told how many CTAs of a launch have ended, and of how many: that of whoever shows it.
+PROGRESS: ContextVar[Callable[[int, int], None] | None] = ContextVar("PROGRESS", default=None)
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,7 @@ def run(
         machine.maps = _maps(kernel, arguments, memory)
     code = Code(kernel, machine, _packed(kernel, arguments, memory))
     shared = _with_dynamic(kernel)
+    tell = PROGRESS.get()
     with np.errstate(all="ignore"):
         program = Program(code, watch)
         ctas, size = math.prod(grid), shared + shared_bytes
@@ -199,6 +203,8 @@ def run(
         first = 0
         while first < ctas:
             count = min(fitting, ctas - first)
+            if tell is not None:
+                tell(first, ctas)
             code.known.clear()
             what = count, machine.threads, size, granule, watch and size > 0
             its = OrderedMemory(*what, cluster) if waits else SharedMemory(*what)

@@ -25,7 +25,13 @@ CUTE_DEVICE void copy_async_cut(uint32_t dst, Element const* src, int valid) {
   if (0 < valid && valid < N) {  // cp.async could cut it short too, but would read the rest
     CUTE_NO_UNROLL
     for (int i = 0; i < N; ++i) {
-      shared_pointer<Element>(dst)[i] = i < valid ? src[i] : Element(0);
+      if constexpr (alignof(Element) < sizeof(Element)) {  // complex: both parts at once
+        using Whole = cutlass::AlignedArray<Element, 1>;
+        Whole const zero{};
+        shared_pointer<Whole>(dst)[i] = i < valid ? reinterpret_cast<Whole const*>(src)[i] : zero;
+      } else {
+        shared_pointer<Element>(dst)[i] = i < valid ? src[i] : Element(0);
+      }
     }
   } else if constexpr (kBytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(dst), "l"(src), "r"(size));

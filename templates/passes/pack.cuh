@@ -79,14 +79,15 @@ struct Pack {
     return found;
   }
 
-  // The first `count` elements from this address on, one by one; each goes in at the end.
-  CUTE_DEVICE static PackVector element_by_element(Element const* at, uint32_t count) {
+  // Those of a word's elements that lie in the matrix, one by one; each goes in at the end.
+  CUTE_DEVICE static PackVector element_by_element(Element const* at, Element const* begin,
+                                                   Element const* end) {
     constexpr int kStep = Bytes / 4;  // words that the others move on by
     PackVector found{};
     CUTE_NO_UNROLL
     for (int e = 0; e < kElements; ++e) {
       uint32_t last[Bytes < 4 ? 1 : kStep] = {};
-      if (e < count) {
+      if (at + e >= begin && at + e < end) {
         Element const element = at[e];
         memcpy(last, &element, Bytes);
       }
@@ -104,13 +105,13 @@ struct Pack {
 
   // Where a vector of a turned tile's target row lies in shared memory. Threads write columns of 8
   // neighbouring vectors at a time, and read rows: each column has a place of its own in a row.
-  CUTE_DEVICE static int place(int row, int vector, int column) {
+  CUTE_DEVICE static int swizzled(int row, int vector, int column) {
     return row * kRowBytes + 16 * (vector ^ (column % 8));
   }
 
   // The vectors of a group of rows, to shared memory as the target's rows have them.
   CUTE_DEVICE static void store(char* shared, PackVector const (&rows)[kGroup], int row, int column) {
-    char* const to = shared + place(column * kElements, row * Bytes / 16, column) + row * Bytes % 16;
+    char* const to = shared + swizzled(column * kElements, row * Bytes / 16, column) + row * Bytes % 16;
     if constexpr (Bytes >= 4) {
       constexpr int kStep = Bytes / 4;
       CUTE_UNROLL
@@ -145,6 +146,21 @@ struct Pack {
     }
   }
 
+  // Row and vector of a thread's vector number i.
+  struct Place {
+    uint32_t row, column;
+    CUTE_DEVICE Place(int i, int lines, uint32_t first_row, uint32_t first_column) {
+      int const lane = threadIdx.x % 32, block = threadIdx.x / 32 + i / kGroup * kWarps;
+      row = first_row + ((block >> lines) * 4 + lane / 8) * kGroup + i % kGroup;
+      column = first_column + (block & ((1 << lines) - 1)) * 8 + lane % 8;
+    }
+  };
+
+  // The aligned word that holds this address.
+  CUTE_DEVICE static PackVector const* word(Element const* at) {
+    return reinterpret_cast<PackVector const*>(reinterpret_cast<uint64_t>(at) & ~15ull);
+  }
+
   CUTE_DEVICE static void copy(void const* source, void* scratch, PackOperand const& operand,
                                uint32_t tile, char* shared) {
     int64_t const batch = blockIdx.y + int64_t(blockIdx.z) * gridDim.y;
@@ -152,7 +168,6 @@ struct Pack {
     Element const* const from = static_cast<Element const*>(source) + batch * operand.batch;
     char* const to = static_cast<char*>(scratch) + operand.offset + batch * operand.target_batch * Bytes;
 
-    int const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int const lines = Turned ? Lines : operand.lines;
     uint32_t const vectors = operand.extent / kElements + (operand.extent % kElements != 0);
     // Tiles are walked in groups of rows, so that those that run together make long pieces of the
@@ -162,55 +177,61 @@ struct Pack {
     uint32_t const first_column = (step - whole * operand.along) * (8 << lines);
     uint32_t const first_row = (tile + (whole - step) * operand.group) * (128 >> lines);
     if (first_row >= operand.rows) return;
-    // Words of a row may lie beyond its ends, but not beyond the matrix's: no vector is read by
-    // words that might. Of rows 32 bytes apart or more, those are the first and the last ones.
-    bool const narrow = operand.rows > 1 && operand.ld * Bytes < 32;
-
+    // Words that have elements of the tile's rows are read: whole if they lie in the matrix, and
+    // with what is between its rows. Nothing before its first byte is read, or behind its last.
+    Element const* const end = from + (operand.rows - 1) * operand.ld + operand.extent;
+    uint32_t const last = min(operand.extent, (first_column + (8 << lines)) * kElements);
     PackVector words[4][Words];
+    uint32_t cut = 0;  // words that do not, one bit each
     CUTE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      int const block = warp + i / kGroup * kWarps;
-      uint32_t const column = first_column + (block & ((1 << lines) - 1)) * 8 + lane % 8;
-      uint32_t const row = first_row + ((block >> lines) * 4 + lane / 8) * kGroup + i % kGroup;
-      bool const first = row == 0 && column < Words - 1;
-      bool const last = row == operand.rows - 1 && column + Words >= vectors;
+      Place const place(i, lines, first_row, first_column);
+      Element const* const row = from + place.row * operand.ld;
+      PackVector const* const at = word(row + uint64_t(place.column) * kElements);
       CUTE_UNROLL
-      for (int w = 0; w < Words; ++w) words[i][w] = PackVector{};
-      if (row < operand.rows && column < vectors && !narrow && !first && !last) {
-        auto const address = reinterpret_cast<uint64_t>(from + row * operand.ld) + column * 16ull;
-        auto const* const at = reinterpret_cast<PackVector const*>(address & ~15ull);
-        CUTE_UNROLL
-        for (int w = 0; w < Words; ++w) words[i][w] = at[w];
+      for (int w = 0; w < Words; ++w) {
+        auto const* const first = reinterpret_cast<Element const*>(at + w);
+        bool const inside = first >= from && first + kElements <= end;
+        words[i][w] = PackVector{};
+        if (place.row < operand.rows && first < row + last) {
+          if (inside) {
+            words[i][w] = at[w];
+          } else {
+            cut |= 1 << (i * Words + w);
+          }
+        }
       }
     }
 
     PackVector group[kGroup];
     CUTE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      int const block = warp + i / kGroup * kWarps;
-      int const tile_column = (block & ((1 << lines) - 1)) * 8 + lane % 8;
-      int const tile_row = ((block >> lines) * 4 + lane / 8) * kGroup + i % kGroup;
-      uint32_t const column = first_column + tile_column, row = first_row + tile_row;
-      bool const inside = row < operand.rows && column < vectors;
-      bool const first = row == 0 && column < Words - 1;
-      bool const last = row == operand.rows - 1 && column + Words >= vectors;
-      Element const* const at = from + row * operand.ld + uint64_t(column) * kElements;
+      Place const place(i, lines, first_row, first_column);
+      Element const* const at = from + place.row * operand.ld + uint64_t(place.column) * kElements;
+      CUTE_UNROLL
+      for (int w = 0; w < Words; ++w) {
+        if (cut >> (i * Words + w) & 1) {
+          auto const* const first = reinterpret_cast<Element const*>(word(at) + w);
+          words[i][w] = element_by_element(first, from, end);
+        }
+      }
       PackVector vector = words[i][0];
       if constexpr (Words > 1) {
         vector = shifted(vector, words[i][1], uint32_t(reinterpret_cast<uint64_t>(at)));
       }
-      if (inside && (narrow || first || last)) {
-        vector = element_by_element(at, operand.extent - column * kElements);
-      }
       if constexpr (Turned) {
         group[i % kGroup] = vector;
-        if (i % kGroup == kGroup - 1) store(shared, group, tile_row - i % kGroup, tile_column);
-      } else if (inside) {
-        *reinterpret_cast<PackVector*>(to + row * operand.target_ld * Bytes + column * 16ull) = vector;
+        if (i % kGroup == kGroup - 1) {
+          store(shared, group, place.row - first_row - i % kGroup, place.column - first_column);
+        }
+      } else if (place.row < operand.rows && place.column < vectors) {
+        *reinterpret_cast<PackVector*>(to + place.row * operand.target_ld * Bytes +
+                                       place.column * 16ull) = vector;
       }
     }
     if constexpr (Turned) {
       __syncthreads();
+      int const warp = threadIdx.x / 32, lane = threadIdx.x % 32;
       CUTE_UNROLL
       for (int i = 0; i < 4; ++i) {
         int const block = warp + i * kWarps;
@@ -220,7 +241,7 @@ struct Pack {
         uint32_t const row = first_row + chunk * kElements;
         if (target < operand.extent && row < operand.rows) {
           *reinterpret_cast<PackVector*>(to + (target * operand.target_ld + row) * Bytes) =
-              *reinterpret_cast<PackVector const*>(shared + place(column, chunk, column / kElements));
+              *reinterpret_cast<PackVector const*>(shared + swizzled(column, chunk, column / kElements));
         }
       }
     }

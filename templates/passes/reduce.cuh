@@ -1,8 +1,8 @@
 // reduce: the sums of the slices of K, added up in their order and brought to C by the epilogue.
 //
-// The idea: a thread has one vector of C and reads that of each slice, several slices on their way
-// at a time; neighbouring threads have neighbouring vectors. A vector is as wide as C's rows allow,
-// 16 bytes of sums at most.
+// The idea: a thread has 16 bytes of sums of each slice, several slices on their way at a time. They
+// are one vector, or several narrower ones where C's rows allow no wider; neighbouring threads have
+// neighbouring vectors.
 
 #pragma once
 
@@ -28,43 +28,59 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
                         ReduceShape const& shape, typename Config::Accumulator alpha,
                         typename Config::Accumulator beta) {
   using Accumulator = typename Config::Accumulator;
-  constexpr int kVector = Config::kVector, kAhead = 8;
+  constexpr int kVector = Config::kVector, kRuns = 16 / sizeof(Accumulator) / kVector, kAhead = 8;
   using Vector = cutlass::AlignedArray<Accumulator, kVector>;
   typename Config::Epilogue epilogue{alpha, beta};
   int const slices = epilogue.without_sums(shape.slices) ? 0 : shape.slices;
 
   uint32_t const tile_column = blockIdx.x % shape.along, tile_row = blockIdx.x / shape.along;
-  uint32_t const column =
-      ((tile_column << shape.across) + (threadIdx.x & ((1 << shape.across) - 1))) * kVector;
+  uint32_t const step = kVector << shape.across;  // from run to run
+  uint32_t const thread = threadIdx.x & ((1 << shape.across) - 1);
+  uint32_t const first = tile_column * kRuns * step + thread * kVector;
   uint32_t const row = tile_row * (Config::kThreads >> shape.across) + (threadIdx.x >> shape.across);
-  if (row >= shape.rows || column >= shape.extent) return;
+  if (row >= shape.rows) return;
 
-  Accumulator const* at = sums + row * shape.ld + column;
-  Vector total;
+  Accumulator const* at = sums + row * shape.ld + first;
+  Vector total[kRuns];
   CUTE_UNROLL
-  for (int e = 0; e < kVector; ++e) total[e] = Accumulator(0);
+  for (int run = 0; run < kRuns; ++run) {
+    CUTE_UNROLL
+    for (int e = 0; e < kVector; ++e) total[run][e] = Accumulator(0);
+  }
   for (int slice = 0; slice < slices; slice += kAhead, at += kAhead * shape.step) {
-    Vector parts[kAhead];
+    Vector parts[kAhead][kRuns];
     CUTE_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      if (slice + i < slices) parts[i] = *reinterpret_cast<Vector const*>(at + i * shape.step);
+      CUTE_UNROLL
+      for (int run = 0; run < kRuns; ++run) {
+        if (slice + i < slices && first + run * step < shape.extent) {
+          parts[i][run] = *reinterpret_cast<Vector const*>(at + i * shape.step + run * step);
+        }
+      }
     }
     CUTE_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       CUTE_UNROLL
-      for (int e = 0; e < kVector; ++e) {
-        if (slice + i < slices) total[e] += parts[i][e];
+      for (int run = 0; run < kRuns; ++run) {
+        CUTE_UNROLL
+        for (int e = 0; e < kVector; ++e) {
+          if (slice + i < slices) total[run][e] += parts[i][run][e];
+        }
       }
     }
   }
 
-  typename Config::ElementC* const c = C + row * shape.ldc + column;
-  if (column + kVector <= shape.extent) {
-    epilogue.template update<kVector>(c, total);
-  } else {
-    CUTE_UNROLL
-    for (int e = 0; e < kVector; ++e) {
-      if (column + e < shape.extent) epilogue.template update<1>(c + e, &total[e]);
+  CUTE_UNROLL
+  for (int run = 0; run < kRuns; ++run) {
+    uint32_t const column = first + run * step;
+    typename Config::ElementC* const c = C + row * shape.ldc + column;
+    if (column + kVector <= shape.extent) {
+      epilogue.template update<kVector>(c, total[run]);
+    } else {
+      CUTE_UNROLL
+      for (int e = 0; e < kVector; ++e) {
+        if (column + e < shape.extent) epilogue.template update<1>(c + e, &total[run][e]);
+      }
     }
   }
 }

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gemm_cases import LADDER, OPS, PLAIN, TYPES, Builds, types_of
+from gemm_cases import COMPLEX, LADDER, OPS, PLAIN, TYPES, Builds, types_of
 
 from cute_gemm.errors import CompileError, GemmError, OptionError, UnsupportedError
 from cute_gemm.measure.profile import Case, Profile, compare, count, ncu, predict
@@ -64,7 +64,6 @@ LADDER_PLACES = {
     "ld+1": Place(384, 512, 192, pad=1),
     "cut": Place(385, 518, 195, pad=3),  # ld allows vectors of 4, which the edges cut
 }
-COMPLEX = ("complex64", "complex128")
 #: Options that make another program of a tutorial kernel.
 LADDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("naive", {"warp_along": "m"}),
@@ -89,10 +88,10 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
             "ldb": (k if op[1] == "N" else n) + pad,
             "ldc": (m if order == "F" else n) + pad,
         }
-        dtype, compute = (TYPES[name].dtype, TYPES[name].compute) if name in TYPES else (name, None)
+        t = (TYPES | COMPLEX)[name]
         return " ".join((kernel, *options.values(), name, op, place)), Case(
-            op, m, n, k, dtype, **leading, order=order,  # type: ignore[arg-type]
-            compute=compute, kernel=kernel, arch=arch, options=options, beta=beta,
+            op, m, n, k, t.dtype, **leading, order=order,  # type: ignore[arg-type]
+            compute=t.compute, kernel=kernel, arch=arch, options=options, beta=beta,
             base_offset=base_offset,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Which problems the GPU tests compute, the kernels these need, and a pool that builds them.
+"""Which problems the tests compute on a GPU and in the interpreter, and a pool that builds kernels.
 
 A kernel depends on the types, the majors, the access widths and the tile, not on the sizes as such.
 So a case says how wide its operands may be accessed (through the leading dimension and the base
@@ -50,6 +50,11 @@ class Type:
         return self.dtype == "int8"
 
     @property
+    def operands(self) -> str:
+        """As kernels name what they take: ``"float32/tf32"``."""
+        return self.dtype if self.compute is None else f"{self.dtype}/{self.compute}"
+
+    @property
     def scalars(self) -> tuple[int | float, ...]:
         return (0, 1, -7) if self.integer else (0.0, 1.0, -0.7)
 
@@ -69,6 +74,8 @@ TYPES = {
 }
 #: Those whose C has the default type.
 PLAIN = tuple(name for name, t in TYPES.items() if "-" not in name)
+#: Which not all kernels take.
+COMPLEX = {name: Type(name, name, None, name) for name in ("complex64", "complex128")}
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,7 @@ class Case:
 
     @property
     def t(self) -> Type:
-        return TYPES[self.type]
+        return (TYPES | COMPLEX)[self.type]
 
     def runs_on(self, arch: str) -> bool:
         """Whether an architecture has what the kernel needs."""
@@ -238,8 +245,14 @@ def _at(matrix: Matrix, offset: int) -> Matrix:
 
 def narrow(kernel: str, name: str, op: str, copy: str | None = None, order: str = "F") -> Case:
     """A small case of element-wise accesses: odd ld, base address off by one element."""
-    element, out = TYPES[name].bytes, DTYPES[TYPES[name].out].bytes
-    return Case(kernel, name, op, copy, 65, 63, 127, order, (element, element, out))
+    return at_widths(Case(kernel, name, op, copy, 65, 63, 127, order, (1, 1, 1)), 1)
+
+
+def at_widths(case: Case, *widths: int) -> Case:
+    """The case with accesses of A, B and C this wide, or all of one width; at least an element."""
+    of_a, of_b, of_c = widths if len(widths) == 3 else widths * 3
+    element, out = case.t.bytes, DTYPES[case.t.out].bytes
+    return replace(case, widths=(max(element, of_a), max(element, of_b), max(out, of_c)))
 
 
 def wide(kernel: str, name: str, op: str, copy: str | None = None, order: str = "C") -> Case:
@@ -372,11 +385,7 @@ def _cutlass_narrow() -> Iterator[Case]:
 def types_of(kernel: str) -> tuple[str, ...]:
     """The plain types that a tutorial kernel takes."""
     taken = registry.get(kernel).dtypes
-    return tuple(
-        name
-        for name in PLAIN
-        if TYPES[name].dtype + "/tf32" * (TYPES[name].compute == "tf32") in taken
-    )
+    return tuple(name for name in PLAIN if TYPES[name].operands in taken)
 
 
 def ladder_cases() -> Iterator[Case]:
@@ -477,7 +486,6 @@ def awkward_cases() -> list[Case]:
             case = replace(case, m=33, n=72, k=47)
         found.append(case)
     found += _ragged_ladder()
-    found += small_wgmma()
     return [*found, *(replace(case, l=3) for case in found[::8])]
 
 

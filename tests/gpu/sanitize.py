@@ -1,4 +1,4 @@
-"""Small awkward problems of every kernel x dtype x op x copy, for a sanitizer to watch.
+"""Small awkward problems of every kernel x dtype x op x copy, and of the passes, for a sanitizer.
 
 ``python tests/gpu/sanitize.py --build`` compiles their kernels into the cache, in parallel; then
 ``compute-sanitizer --tool memcheck python tests/gpu/sanitize.py`` (or ``--tool racecheck``) runs
@@ -10,9 +10,13 @@ them.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
+from itertools import product
 
 import numpy as np
-from gemm_cases import Builds, Case, awkward_cases, host_case, matrix
+from gemm_cases import Builds, Case, awkward_cases, host_case, matrix, small_wgmma
+from passes_cases import REDUCED, TYPES, check_packing, check_reduction
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import Verdict, verify
@@ -40,17 +44,29 @@ def run(case: Case) -> Verdict:
     return verdict
 
 
+def passes(arch: str) -> dict[str, Callable[[], None]]:
+    """The passes by name, with nothing behind what they read and write."""
+    found: dict[str, Callable[[], None]] = {}
+    for size, op, turned in product(TYPES, ("NT", "TN"), (False, True)):
+        name = f"pack {8 * size} bits {op}{' turned' * turned}"
+        found[name] = partial(check_packing, size, op, turned, arch, 0)
+    for types in REDUCED:
+        found[f"reduce {' '.join(types)}"] = partial(check_reduction, types, arch, 0)
+    return found
+
+
 def main(words: list[str]) -> int:
     """Build the chosen kernels, or run them one by one."""
     build_only = "--build" in words
     chosen = [
         host_case(case)
-        for case in awkward_cases()
+        for case in (*awkward_cases(), *small_wgmma())
         if all(word in str(case) for word in words if word != "--build")
     ]
     arch = device_arch(0)
     chosen = [case for case in chosen if case.runs_on(arch)]
-    print(f"{len(chosen)} cases for {arch}", flush=True)
+    small = {name: one for name, one in passes(arch).items() if all(w in name for w in words)}
+    print(f"{len(chosen)} cases and {len(small)} of passes for {arch}", flush=True)
     if build_only:
         builds = Builds(case.plan(arch) for case in chosen)
         try:
@@ -66,8 +82,15 @@ def main(words: list[str]) -> int:
         wrong += not verdict.ok
         if not verdict.ok:
             print(f"WRONG {case}: {verdict}", flush=True)
-    print(f"{len(chosen) - wrong} right, {wrong} wrong", flush=True)
-    return 1 if wrong or not chosen else 0
+    for name, check in small.items():
+        try:
+            check()
+        except AssertionError as error:
+            wrong += 1
+            print(f"WRONG {name}: {error}", flush=True)
+    total = len(chosen) + len(small)
+    print(f"{total - wrong} right, {wrong} wrong", flush=True)
+    return 1 if wrong or not total else 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from foreign_arrays import Capsule, Interface
-from gemm_cases import LADDER, SIZES, Builds, Case, Place, Type
+from gemm_cases import COMPLEX, LADDER, SIZES, Builds, Case, Place
 
 import cute_gemm as cg
 from cute_gemm.errors import ArrayError, DTypeError, ScalarError
@@ -31,30 +31,21 @@ pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")
 NAN = float("nan")
 OPS = ("NN", "NT", "TN", "TT", "CN", "NC", "CC", "CT", "TC", "HT", "NH")
-TYPES = {name: Type(name, name, None, name) for name in ("complex64", "complex128")}
 SCALARS = (0, 1, -0.7 + 0.4j, 1j)
 _SENTINEL = 0x5A
 
 
-class ComplexCase(Case):
-    """A case of a complex type, which not all kernels of ``gemm_cases`` take."""
-
-    @property
-    def t(self) -> Type:
-        return TYPES[self.type]
-
-
 def case_of(
     kernel: str, name: str, op: str, order: str, width: int, sizes: tuple[int, int, int], i: int = 0
-) -> ComplexCase:
-    return ComplexCase(kernel, name, op, None, *sizes, order, (width,) * 3, i % 2 == 0)
+) -> Case:
+    return Case(kernel, name, op, None, *sizes, order, (width,) * 3, i % 2 == 0)
 
 
-def cases(kernel: str, ops: tuple[str, ...] = OPS) -> Iterator[ComplexCase]:
+def cases(kernel: str, ops: tuple[str, ...] = OPS) -> Iterator[Case]:
     """Every type, op, order of C and width of access, with awkward sizes in each of m, n and k."""
     number = 0
     sizes = SIZES[:10]
-    for name, op, order in itertools.product(TYPES, ops, "FC"):
+    for name, op, order in itertools.product(COMPLEX, ops, "FC"):
         # BLAS has no conjugate without a transpose, which a row-major C would ask it for.
         if kernel == "cublas" and order == "C" and set(op) & set("CH"):
             continue
@@ -65,13 +56,13 @@ def cases(kernel: str, ops: tuple[str, ...] = OPS) -> Iterator[ComplexCase]:
                 number += 1
 
 
-def ladder_cases() -> Iterator[ComplexCase]:
+def ladder_cases() -> Iterator[Case]:
     """The other tutorial kernels, with fewer: four ops of each type, orders and widths in turn."""
     number, sizes = 0, SIZES[:8]  # all of k fits shared memory
     for kernel in LADDER:
         if kernel in ("double_buffered", "tensor_core"):
             continue
-        for name in TYPES:
+        for name in COMPLEX:
             for _ in range(4):
                 m, n, k = (sizes[(number + step) % len(sizes)] for step in (0, 3, 6))
                 order, width = (
@@ -133,12 +124,12 @@ def filled(
 
 @dataclass
 class Inputs:
-    case: ComplexCase
+    case: Case
     A: Held
     B: Held
 
 
-def inputs(case: ComplexCase, integers: bool = False) -> Inputs:
+def inputs(case: Case, integers: bool = False) -> Inputs:
     a, b, _ = case.places
     name = case.t.dtype
     return Inputs(
@@ -146,7 +137,7 @@ def inputs(case: ComplexCase, integers: bool = False) -> Inputs:
     )
 
 
-def new_c(case: ComplexCase, beta: complex, integers: bool = False) -> tuple[Held, Any]:
+def new_c(case: Case, beta: complex, integers: bool = False) -> tuple[Held, Any]:
     """Return a guarded C and a copy of it on the host; where beta is 0 it is NaN."""
     place, name = case.places[2], case.t.dtype
     if beta == 0:
@@ -155,7 +146,7 @@ def new_c(case: ComplexCase, beta: complex, integers: bool = False) -> tuple[Hel
     return C, C.numpy().copy()
 
 
-def rounded(value: complex, case: ComplexCase) -> complex:
+def rounded(value: complex, case: Case) -> complex:
     return complex(np.dtype(case.t.dtype).type(value))
 
 
@@ -187,7 +178,7 @@ def compute(given: Inputs, alpha: complex, beta: complex) -> None:
     assert_result(given, C, before, alpha, beta)
 
 
-def pairs_of(case: ComplexCase) -> list[tuple[complex, complex]]:
+def pairs_of(case: Case) -> list[tuple[complex, complex]]:
     """Three of the 16 pairs of alpha and beta, others for other cases, and the one of all cases."""
     pairs = list(itertools.product(SCALARS, repeat=2))
     first = zlib.crc32(str(case).encode())
@@ -196,19 +187,19 @@ def pairs_of(case: ComplexCase) -> list[tuple[complex, complex]]:
 
 # The contract -------------------------------------------------------------------------------------
 
-SMALL = {name: case_of("double_buffered", name, "CN", "F", 16, (65, 63, 127)) for name in TYPES}
+SMALL = {name: case_of("double_buffered", name, "CN", "F", 16, (65, 63, 127)) for name in COMPLEX}
 #: Kernels of tests whose parameters are no cases: those above, and those of arrays without padding.
 KERNELS = [
     *SMALL.values(),
     *(
         case_of("double_buffered", name, op, "F", DTYPES[name].bytes, (65, 63, 127), 1)
-        for name in TYPES
+        for name in COMPLEX
         for op in ("CN", "NC", "TN")
     ),
 ]
 
 
-def batches(found: Iterator[ComplexCase]) -> list[ComplexCase]:
+def batches(found: Iterator[Case]) -> list[Case]:
     """Three products of every fifth case."""
     return [replace(case, l=3) for case in list(found)[::5]]
 
@@ -222,7 +213,7 @@ def batches(found: Iterator[ComplexCase]) -> list[ComplexCase]:
         *batches(ladder_cases()),
     ],
 )
-def test_awkward_sizes(case: ComplexCase, builds: Builds, arch: str) -> None:
+def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     builds.wait(case.plan(arch))
     given = inputs(case)
     for alpha, beta in pairs_of(case):
@@ -230,13 +221,13 @@ def test_awkward_sizes(case: ComplexCase, builds: Builds, arch: str) -> None:
 
 
 @pytest.mark.parametrize("case", [*cases("cublas"), *batches(cases("cublas"))])
-def test_awkward_sizes_by_cublas(case: ComplexCase, cublas: None) -> None:
+def test_awkward_sizes_by_cublas(case: Case, cublas: None) -> None:
     given = inputs(case)
     for alpha, beta in pairs_of(case):
         compute(given, alpha, beta)
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", COMPLEX)
 def test_all_alpha_and_beta(name: str, builds: Builds, arch: str) -> None:
     builds.wait(SMALL[name].plan(arch))
     given = inputs(SMALL[name])
@@ -249,18 +240,18 @@ def test_all_alpha_and_beta(name: str, builds: Builds, arch: str) -> None:
     [
         *(
             case_of("double_buffered", name, op, "F", 16, (65, 63, 31))
-            for name in TYPES
+            for name in COMPLEX
             for op in OPS
         ),
         *(
             case_of(kernel, name, op, "F", 16, (65, 63, 31))
             for kernel in LADDER
             if kernel not in ("double_buffered", "tensor_core")
-            for name, op in zip(TYPES, ("CT", "NC"), strict=True)
+            for name, op in zip(COMPLEX, ("CT", "NC"), strict=True)
         ),
     ],
 )
-def test_gaussian_integers_are_exact(case: ComplexCase, builds: Builds, arch: str) -> None:
+def test_gaussian_integers_are_exact(case: Case, builds: Builds, arch: str) -> None:
     """A wrong sign of one part of one product would be within no bound at all."""
     builds.wait(case.plan(arch))
     given = inputs(case, integers=True)
@@ -280,13 +271,13 @@ def test_auto_takes_complex_types() -> None:
     assert (plan.kernel, plan.backend) == ("double_buffered", "cuda")
 
 
-def without_k(kernel: str) -> list[ComplexCase]:
+def without_k(kernel: str) -> list[Case]:
     return [
-        case_of(kernel, name, op, "F", 16, (63, 65, 0)) for name in TYPES for op in ("NN", "CT")
+        case_of(kernel, name, op, "F", 16, (63, 65, 0)) for name in COMPLEX for op in ("NN", "CT")
     ]
 
 
-def check_k_of_0(case: ComplexCase) -> None:
+def check_k_of_0(case: Case) -> None:
     given = inputs(case)
     for alpha, beta in itertools.product((*SCALARS, complex(np.inf, 1)), SCALARS):
         C, before = new_c(case, beta)
@@ -295,13 +286,13 @@ def check_k_of_0(case: ComplexCase) -> None:
 
 
 @pytest.mark.parametrize("case", without_k("double_buffered"))
-def test_k_of_0_scales_c(case: ComplexCase, builds: Builds, arch: str) -> None:
+def test_k_of_0_scales_c(case: Case, builds: Builds, arch: str) -> None:
     builds.wait(case.plan(arch))
     check_k_of_0(case)
 
 
 @pytest.mark.parametrize("case", without_k("cublas"))
-def test_k_of_0_scales_c_by_cublas(case: ComplexCase, cublas: None) -> None:
+def test_k_of_0_scales_c_by_cublas(case: Case, cublas: None) -> None:
     check_k_of_0(case)
 
 
@@ -325,7 +316,7 @@ def device_number(library: str, value: complex, name: str) -> Any:
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", COMPLEX)
 def test_device_scalars(name: str, library: str, builds: Builds, arch: str) -> None:
     """One of them or both, and changed between calls of one plan."""
     case = SMALL[name]
@@ -375,7 +366,7 @@ def assert_product(op: str, A: np.ndarray, B: np.ndarray, result: Any, **given: 
     assert verdict.ok, verdict
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", COMPLEX)
 def test_numpy(name: str) -> None:
     for op in ("CN", "NH"):
         A, B = host_pair(op, name)
@@ -387,7 +378,7 @@ def test_numpy(name: str) -> None:
         assert_product(op, A, B, C, C=before, alpha=1j, beta=-0.5j)
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", COMPLEX)
 def test_torch(name: str) -> None:
     A, B = host_pair("CN", name)
     a, b = (torch.from_numpy(x.T.copy()).cuda().T for x in (A, B))
@@ -417,7 +408,7 @@ def test_lazy_conjugates_of_torch_are_not_taken_for_what_they_view() -> None:
         cg.gemm("NN", imaginary, torch.ones(1, 4, device=DEVICE))
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", COMPLEX)
 def test_cupy(name: str) -> None:
     cupy = pytest.importorskip("cupy")
     A, B = host_pair("NC", name)
@@ -437,7 +428,7 @@ def test_jax() -> None:
 
 
 @pytest.mark.parametrize("wrap", [Capsule, Interface])
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", COMPLEX)
 def test_other_libraries(name: str, wrap: Any) -> None:
     A, B = host_pair("CN", name)
     a, b = (torch.from_numpy(x.T.copy()).cuda().T for x in (A, B))

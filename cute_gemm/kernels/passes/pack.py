@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 THREADS, TILE_BYTES, VECTOR, LINE = 256, 16384, 16, 8
 #: A tile has so many lines, and each thread so many vectors.
 LINES, VECTORS = TILE_BYTES // (VECTOR * LINE), 4
-#: Bytes between rows from which on a row's words lie in the matrix, but for the first and last row.
-NARROW = 32
 #: Rows of turned tiles that are walked together at most.
 GROUP = 32
 #: log2 of the lines of a turned tile's row, by bytes of an element, the best first.
@@ -204,7 +202,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
     def seconds(self, packing: Packing, gpu: Gpu) -> float:
         """Return the predicted time."""
         read = sum(source.nbytes for source in packing.sources)
-        return seconds(read, 0, sum(one.nbytes for one in packing.targets), gpu)
+        return float(seconds(read, sum(one.nbytes for one in packing.targets), gpu))
 
 
 # ---- accesses -----------------------------------------------------------------------------------
@@ -227,7 +225,7 @@ def _accesses(copy: Copy, source: Matrix, target: Matrix) -> Iterator[Access]:
         tile=tile, coords=coords(column * width, row), axis=unit, sweeps=1, tail="whole",
         unit="CTA",
     )  # fmt: skip
-    yield from _loads(load, copy, place)
+    yield from _loads(load, copy)
     if copy.turned:
         lane, block = np.arange(32), np.arange(TILE_BYTES // VECTOR // 32)[:, None]
         chunks = extents[1] // width // LINE
@@ -261,39 +259,21 @@ def _tile(copy: Copy, lines: int) -> tuple[np.ndarray, np.ndarray]:
     return row.reshape(-1, 32), np.broadcast_to(column, row.shape).reshape(-1, 32)
 
 
-def _loads(load: GlobalAccess, copy: Copy, place: Place) -> Iterator[GlobalAccess]:
-    """The words of vectors, and the elements of those whose words may lie beyond the matrix."""
-    width, unit, last = VECTOR // copy.bytes, load.axis, place.rows - 1
-    limit = "its words may lie beyond the matrix" if copy.bytes < VECTOR else ""
-    elements = replace(load, bits=8 * copy.bytes, limit=limit, tail="cut", part="elements")
-    step = np.zeros((width, 1, 2), int)
-    step[:, 0, unit] = np.arange(width)
-
-    def each(vectors: np.ndarray) -> np.ndarray:
-        """Requests of the elements of vectors [requests, 32, 2]."""
-        vectors = vectors[:, None]
-        inside = (vectors >= 0).all(axis=-1, keepdims=True)
-        return np.where(inside, vectors + step, -1).reshape(-1, 32, 2)
-
-    if last > 0 and load.matrix.ld * copy.bytes < NARROW:
-        yield replace(elements, coords=each(load.coords))
-        return
-    vectors = -(-place.extent // width)
-    ends = {(0, x) for x in range(min(copy.words - 1, vectors))}
-    ends |= {(last, x) for x in range(max(vectors - copy.words, 0), vectors)}
-    spared = np.array(sorted(ends)).reshape(-1, 2) * (1, width)
-    spared = spared if unit == 1 else spared[:, ::-1]
+def _loads(load: GlobalAccess, copy: Copy) -> Iterator[GlobalAccess]:
+    """The words of vectors, and the elements of those that do not lie in the matrix whole."""
+    width, matrix = VECTOR // copy.bytes, load.matrix
+    ends = copy.words > 1 or matrix.shape[matrix.unit] % width
     for word in range(copy.words):
+        step = word * width * (np.arange(2) == matrix.unit)
         part = ("words", "second words")[word] if copy.words > 1 else ""
-        yield replace(load, word=word, spared=spared, part=part)
-    # As of one tile: the requests in which they are, each with these vectors alone.
-    tiles = spared // load.tile
-    for index in np.unique(tiles, axis=0):
-        mine = spared[(tiles == index).all(axis=-1)] - index * load.tile
-        here = (load.coords[..., None, :] == mine).all(axis=-1).any(axis=-1, keepdims=True)
-        some = here.any(axis=(-2, -1))
-        coords = np.where(here, load.coords + index * load.tile, -1)[some]
-        yield replace(elements, coords=each(coords), tile=load.region)
+        whole = replace(load, coords=load.coords + step, words=True, part=part)
+        yield whole
+        if ends:
+            limit = "a word across the matrix's end goes element by element"
+            yield replace(
+                whole, bits=8 * copy.bytes, width=width, tail="elements", limit=limit,
+                part=f"{part}, cut words".lstrip(", "),
+            )  # fmt: skip
 
 
 def _stores(copy: Copy, row: np.ndarray, column: np.ndarray, rows: int) -> np.ndarray:

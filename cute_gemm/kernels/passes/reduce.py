@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,24 +13,31 @@ from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.kernels.staging import element_by_element
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.passes import sums_bytes
 from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Scalar, Signature
 from cute_gemm.toolchain.unit import TranslationUnit
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.passes import Reduction
+    from cute_gemm.problem.problem import GemmProblem
 
-#: Threads of a CTA, each with a vector of C, and bytes of its sums at most.
+#: Threads of a CTA, and bytes of the sums of each.
 THREADS, VECTOR = 128, 16
 
 
 @dataclass(frozen=True)
 class Config:
-    """The types, and how many elements of C a thread has."""
+    """The types, and how many elements of C are neighbours in a thread."""
 
     dtype: str  #: Of the sums.
     out_dtype: str
     vector: int
+
+    @property
+    def runs(self) -> int:
+        """Vectors of a thread."""
+        return VECTOR // DTYPES[self.dtype].bytes // self.vector
 
     @property
     def name(self) -> str:
@@ -54,7 +61,8 @@ def _place(config: Config, reduction: Reduction) -> Place:
     extent, rows = C.shape[C.unit], C.shape[1 - C.unit]
     vectors = -(-extent // config.vector)
     across = min((vectors - 1).bit_length(), THREADS.bit_length() - 1)
-    return Place(extent, rows, reduction.sums.l, -(-vectors // (1 << across)), across)
+    along = -(-vectors // (config.runs << across))
+    return Place(extent, rows, reduction.sums.l, along, across)
 
 
 def _numbers(reduction: Reduction) -> tuple[int, ...]:
@@ -63,7 +71,7 @@ def _numbers(reduction: Reduction) -> tuple[int, ...]:
 
 
 class Reduce(Compiled):
-    """The kernel that ends a split-k GEMM: a thread has a vector of C."""
+    """The kernel that ends a split-k GEMM: a thread has 16 bytes of sums."""
 
     name = "reduce"
     signature = Signature(
@@ -121,9 +129,11 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         """See :meth:`Compiled.accesses`; alpha is taken not to be 0."""
         place, unit = _place(config, reduction), reduction.C.unit
         thread = np.arange(THREADS).reshape(-1, 32)
-        along = (thread & (1 << place.across) - 1) * config.vector
-        coords = np.stack((along, thread >> place.across), axis=-1)
-        tile = ((1 << place.across) * config.vector, THREADS >> place.across)
+        run = (np.arange(config.runs) << place.across)[:, None, None]
+        along = ((thread & (1 << place.across) - 1) + run) * config.vector
+        row = np.broadcast_to(thread >> place.across, along.shape)
+        coords = np.stack((along, row), axis=-1).reshape(-1, 32, 2)
+        tile = ((config.runs << place.across) * config.vector, THREADS >> place.across)
         limit = "" if config.vector * DTYPES[config.dtype].bytes == VECTOR else (
             f"C's {access_bytes(reduction.C, False)[1]}"
         )  # fmt: skip
@@ -148,6 +158,9 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         reads = [replace(one, direction="load", instruction="ld.global") for one in stores]
         return (load, *(reads if reads_c else []), *stores)
 
-    def seconds(self, reduction: Reduction, gpu: Gpu) -> float:
-        """Return the predicted time."""
-        return seconds(0, reduction.C.nbytes, reduction.sums.nbytes, gpu)
+    def seconds(self, problem: GemmProblem, slices: Any, gpu: Gpu) -> Any:
+        """Return the predicted time of adding so many slices of a problem, or of each of several.
+
+        It needs no `Reduction`, of which a choice would make a dozen.
+        """
+        return seconds(problem.C.nbytes, slices * sums_bytes(problem), gpu)

@@ -92,6 +92,7 @@ class Sm90Wgmma(CompiledKernel):
     dtypes = ("float16", "bfloat16")
     options = ("tile", "groups", "stages", "cluster", "raster", "exchange", "min_ctas")
     takes: ClassVar = {
+        "tile": "bM x bN x bK of a CTA: 128x256x64",
         "groups": "warp groups that multiply, 1 to 3",
         "stages": "2 to 12",
         "cluster": "CTAs that share an operand, 1 or 2",

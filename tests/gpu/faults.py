@@ -1,0 +1,196 @@
+"""Five planted faults, found by the interpreter and by ``compute-sanitizer``.
+
+``python tests/gpu/faults.py`` executes the kernels of ``tests/data/faults.cu`` in the interpreter,
+launches each under the tools of ``compute-sanitizer`` that fit it, in a process of its own, and
+prints what was found. The mended twins must be clean everywhere. What a tool does not see, it says;
+exits with 1 if the interpreter misses a fault or anything is found in a twin. ``--all`` takes
+every tool for every fault, ``--sanitizer PATH`` names the program, ``--timeout S`` says how long a
+launch may take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cute_gemm.errors import FaultError, GemmError
+from cute_gemm.ptx import Buffer, run
+from cute_gemm.toolchain.nvrtc import build, ptx
+from cute_gemm.toolchain.unit import TranslationUnit
+
+SOURCE = Path(__file__).parents[1] / "data" / "faults.cu"
+#: Of which no allocation ends where the next may begin: at a multiple of 512 bytes.
+CTAS, THREADS = 3, 64
+#: Exit status of a program in which ``compute-sanitizer`` found something.
+FOUND = 77
+#: Where initcheck looks: only newer ones know of shared memory, and take the option.
+SHARED_TOO = "--initcheck-address-space"
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+
+class Fault(NamedTuple):
+    """A kernel of ``faults.cu``, the kind of its `FaultError`, and the tools that may see it."""
+
+    name: str
+    kind: str
+    tools: tuple[str, ...]
+
+
+FAULTS = (
+    Fault("out_of_bounds", "out of bounds", ("memcheck",)),
+    Fault("race", "race", ("racecheck",)),
+    Fault("missing_wait", "in flight", ("racecheck",)),
+    Fault("uninitialised", "uninitialised", ("initcheck",)),
+    Fault("divergent_barrier", "barrier", ("synccheck",)),
+)
+
+
+def unit(name: str, mended: bool) -> TranslationUnit:
+    text = f"#define MENDED {int(mended)}\n{SOURCE.read_text(encoding='utf-8')}"
+    return TranslationUnit(text, name)
+
+
+def matrices() -> tuple[np.ndarray, np.ndarray]:
+    """What the kernels read, and room for what they write."""
+    given = np.arange(CTAS * THREADS, dtype=np.float32).reshape(CTAS, THREADS)
+    return given, np.full_like(given, np.nan)
+
+
+def interpret(name: str, mended: bool) -> np.ndarray:
+    """What the kernel writes; ``FaultError`` for what is wrong with it."""
+    given, out = matrices()
+    text = ptx(unit(name, mended), "sm_80")
+    run(text, name, (CTAS,), (THREADS,), 0, [Buffer(given, "in"), Buffer(out, "out")])
+    return out
+
+
+def launch(name: str, mended: bool) -> None:
+    """Run the kernel on GPU 0."""
+    from cute_gemm.problem.problem import from_sizes
+    from cute_gemm.problem.scalars import ONE, ZERO
+    from cute_gemm.run.driver import device_arch
+    from cute_gemm.run.launch import load
+    from cute_gemm.run.memory import allocate_like, download, upload
+    from cute_gemm.toolchain.signature import GEMM, Launch
+
+    given, out = matrices()
+    kernel = load(build(unit(name, mended), device_arch(0)))
+    nothing = from_sizes("NN", m=0, n=0, k=0, dtype="float32")  # of its arguments two are taken
+    bound = kernel.bind(Launch(CTAS, THREADS, 0), GEMM.arguments(nothing, ONE, ZERO))
+    with upload(given) as source, allocate_like(out) as target:
+        bound(source.pointer, target.pointer, 0)
+        download(target, out)
+
+
+# -- compute-sanitizer ----------------------------------------------------------------------------
+
+
+def program(path: str | None) -> str | None:
+    """Where ``compute-sanitizer`` is: the given path, on ``PATH``, or in a CUDA toolkit."""
+    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    below = ("bin", "compute-sanitizer")
+    places = [f"{home}/{one}/compute-sanitizer" for home in homes if home for one in below]
+    for place in [path] if path else ["compute-sanitizer", *places]:
+        if found := shutil.which(place):
+            return found
+    return None
+
+
+def options(sanitizer: str, tool: str) -> list[str]:
+    """A tool, and that it look at shared memory too where it has a choice."""
+    chosen = ["--tool", tool, "--error-exitcode", str(FOUND)]
+    if tool == "initcheck":
+        text = subprocess.run([sanitizer, "--help"], capture_output=True, text=True, check=False)
+        if SHARED_TOO in text.stdout + text.stderr:
+            chosen += [SHARED_TOO, "all"]
+    return chosen
+
+
+def watched(sanitizer: str, tool: str, name: str, mended: bool, timeout: float) -> tuple[bool, str]:
+    """Whether a tool found something, and what it said first."""
+    own = [sys.executable, __file__, "--launch", name, *["--mended"] * mended]
+    with subprocess.Popen(
+        [sanitizer, *options(sanitizer, tool), *own], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            said, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # its own session: the sanitizer and the kernel
+            return False, f"did not end in {timeout:.0f} s"
+    lines = [line.strip("= \n") for line in said.splitlines() if line.startswith("=========")]
+    lines = [line for line in lines if line and "COMPUTE-SANITIZER" not in line]
+    counts = re.findall(r"SUMMARY: (\d+) (?:error|hazard)", said)
+    if process.returncode not in (0, FOUND) and not counts:
+        last = said.strip().splitlines()[-1:] or ["nothing was said"]
+        return False, f"FAILED with {process.returncode}: {last[0]}"
+    found = process.returncode == FOUND or any(map(int, counts))
+    return found, lines[0] if found and lines else "nothing found"
+
+
+def rows(sanitizer: str | None, every_tool: bool, timeout: float) -> list[tuple[str, ...]]:
+    """Fault, whether mended, what the interpreter says, tool, and what that says."""
+    found = []
+    for fault in FAULTS:
+        for mended in (False, True):
+            try:
+                interpret(fault.name, mended)
+                said = "nothing found"
+            except FaultError as error:
+                said = str(error)
+            for tool in TOOLS if every_tool else fault.tools:
+                what, first = False, "not there"
+                if sanitizer is not None:
+                    what, first = watched(sanitizer, tool, fault.name, mended, timeout)
+                row = (fault.name, "mended" if mended else "broken", said, tool, str(what), first)
+                print(" | ".join(row), flush=True)
+                found.append(row)
+    return found
+
+
+def main() -> int:
+    """Print the table, or launch one kernel."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--all", action="store_true", help="every tool for every fault")
+    parser.add_argument("--sanitizer", metavar="PATH")
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="S")
+    parser.add_argument("--launch", choices=[fault.name for fault in FAULTS], help="this, and end")
+    parser.add_argument("--mended", action="store_true", help="its mended twin")
+    given = parser.parse_args()
+    if given.launch:
+        launch(given.launch, given.mended)
+        return 0
+    sanitizer = program(given.sanitizer)
+    if sanitizer is not None:
+        from cute_gemm.run.driver import device_arch
+
+        for fault in FAULTS:  # so that nothing is compiled under the sanitizer
+            for mended in (False, True):
+                build(unit(fault.name, mended), device_arch(0))
+    else:
+        print("compute-sanitizer was not found: name it with --sanitizer PATH", flush=True)
+    table = rows(sanitizer, given.all, given.timeout)
+    missed = [row for row in table if (row[1] == "broken") == (row[2] == "nothing found")]
+    wrong = [row for row in table if row[1] == "mended" and row[4] == "True"]
+    unseen = {row[0] for row in table} - {row[0] for row in table if row[4] == "True"}
+    print(f"interpreter: {len(missed)} rows wrong; compute-sanitizer: {len(wrong)} twins reported")
+    if sanitizer is not None:
+        print(f"compute-sanitizer does not see: {', '.join(sorted(unseen)) or 'none'}")
+    return 1 if missed or wrong else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except GemmError as error:
+        print(f"faults.py: {error}", file=sys.stderr)
+        sys.exit(2)

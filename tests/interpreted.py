@@ -1,0 +1,197 @@
+"""Cases of ``gemm_cases``, executed by the interpreter as NVRTC emitted their kernels.
+
+A case says by itself for which architecture it is compiled and whether C is read, which take turns.
+Most of a compilation are headers: kernels are compiled some at a time, in one unit.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from gpu.gemm_cases import Case, Place
+
+from cute_gemm.analysis.executed import Compared, compare
+from cute_gemm.analysis.rows import AccessRow, make_row
+from cute_gemm.arch import Arch
+from cute_gemm.errors import CompileError, GemmError
+from cute_gemm.gpus.table import nearest
+from cute_gemm.kernels import registry
+from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.plan import Plan
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.verify import Verdict, verify
+from cute_gemm.ptx import Execution, execute
+from cute_gemm.toolchain.nvrtc import ptx
+from cute_gemm.toolchain.unit import TranslationUnit
+
+#: Kernels that are compiled together; 1 where the first test that fails is all that is wanted.
+TOGETHER = int(os.environ.get("CUTE_GEMM_TEST_TOGETHER", "24"))
+
+
+def arch_of(case: Case) -> str:
+    """One for all sizes, which may share a kernel."""
+    program = replace(case, m=0, n=0, k=0, l=1, shared="")
+    known = [arch for arch in ("sm_80", "sm_90a") if case.runs_on(arch)]
+    return known[zlib.crc32(str(program).encode()) % len(known)]
+
+
+def plan_of(case: Case) -> Plan:
+    """The plan; ``GemmError`` for what the kernel does not take."""
+    arch = arch_of(case)
+    return case.plan(arch, nearest(Arch(arch)))
+
+
+def takes(case: Case) -> bool:
+    try:
+        plan_of(case)
+    except GemmError:
+        return False
+    return True
+
+
+# -- PTX ------------------------------------------------------------------------------------------
+
+
+def together(units: Iterable[TranslationUnit]) -> TranslationUnit:
+    """One unit of many: what they include, and each in a namespace of its own."""
+    includes, parts, folders = {}, [], {}
+    for number, unit in enumerate(units):
+        lines = unit.source.splitlines()
+        includes.update(dict.fromkeys(line for line in lines if line.startswith("#include")))
+        rest = "\n".join(line for line in lines if not line.startswith("#include"))
+        parts.append(f"namespace unit_{number} {{\n{rest}\n}}")
+        folders.update(dict.fromkeys(unit.folders))
+    return TranslationUnit("\n".join((*includes, *parts)), "", tuple(folders))
+
+
+class Emitted:
+    """Plans of cases with their PTX."""
+
+    def __init__(self, cases: Iterable[Case] = ()) -> None:
+        lots: dict[tuple[str, str], list[list[Case]]] = defaultdict(lambda: [[]])
+        self._lots: dict[Case, list[Case]] = {}
+        for case in dict.fromkeys(cases):
+            mine = lots[registry.KERNELS[case.kernel][0].rpartition(".")[0], arch_of(case)]
+            if len(mine[-1]) == TOGETHER:
+                mine.append([])
+            mine[-1].append(case)
+            self._lots[case] = mine[-1]
+        self._texts: dict[tuple[str, str], str] = {}
+
+    def plan(self, case: Case) -> Plan:
+        """A plan of one's own; ``GemmError`` for what the kernel does not take."""
+        plan = plan_of(case)
+        if (plan.symbol, plan.arch) not in self._texts:
+            self._compile(self._lots.get(case, [case]))
+        if (plan.symbol, plan.arch) in self._texts:  # else it is compiled alone
+            plan.steps.each[0].__dict__["ptx"] = self._texts[plan.symbol, plan.arch]
+        return plan
+
+    def _compile(self, cases: list[Case]) -> None:
+        plans = {plan.symbol: plan for plan in map(plan_of, filter(takes, cases))}
+        missing = [p for p in plans.values() if (p.symbol, p.arch) not in self._texts]
+        arch = missing[0].arch
+        try:
+            text = ptx(together(plan.unit for plan in missing), arch)
+        except CompileError:  # of one of them: that one's test fails
+            return
+        self._texts.update(dict.fromkeys(((p.symbol, arch) for p in missing), text))
+
+
+# -- a run ----------------------------------------------------------------------------------------
+
+
+def view(place: Place, dtype: str) -> np.ndarray:
+    """Matrices at a place in a buffer of their own."""
+    kind = DTYPES[dtype].numpy
+    buffer = np.zeros(place.length, kind)
+    steps = [stride * buffer.itemsize for stride in place.strides]
+    return np.lib.stride_tricks.as_strided(buffer[place.offset :], place.shape, steps)
+
+
+def fill(matrices: np.ndarray, random: np.random.Generator, dtype: str) -> None:
+    """Fill with normal data, or integers of 8 bits; a matrix that a batch shares once."""
+    first = matrices[0] if matrices.ndim == 3 and matrices.strides[0] == 0 else matrices
+    if DTYPES[dtype].roundoff == 0:
+        first[...] = random.integers(-128, 128, first.shape)
+        return
+    first[...] = random.standard_normal(first.shape)
+    if DTYPES[dtype].is_complex:
+        first.imag = random.standard_normal(first.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """An execution of a case's kernel, and what the arrays held before."""
+
+    plan: Plan
+    execution: Execution
+    A: np.ndarray
+    B: np.ndarray
+    C: np.ndarray
+    before: np.ndarray
+    alpha: complex
+    beta: complex
+
+    @property
+    def verdict(self) -> Verdict:
+        given = {"C": self.before, "alpha": self.alpha, "beta": self.beta}
+        return verify(self.plan.problem, self.A, self.B, self.C, **given)
+
+    @cached_property
+    def rows(self) -> list[AccessRow]:
+        """Those of the report."""
+        kernel = registry.get(self.plan.kernel)
+        assert isinstance(kernel, CompiledKernel)
+        accesses = kernel.accesses(self.plan.config, self.plan.problem, reads_c=self.beta != 0)
+        return [make_row(access) for access in accesses]
+
+    @property
+    def differences(self) -> list[Compared]:
+        """What was executed otherwise than the report says."""
+        return [one for one in compare(self.rows, self.execution) if one.difference]
+
+
+def arrays(case: Case, reads_c: bool = True) -> list[np.ndarray]:
+    """A, B and C as they are stored, random; C of NaN where it is not read."""
+    random = np.random.default_rng(zlib.crc32(str(case).encode()))
+    types = (case.t.dtype, case.t.dtype, case.t.out)
+    found = [view(place, dtype) for place, dtype in zip(case.places, types, strict=True)]
+    for matrices, dtype in zip(found, types, strict=True):
+        fill(matrices, random, dtype)
+    if not reads_c:
+        found[2][...] = -99 if case.t.integer else np.nan
+    return found
+
+
+def run(case: Case, emitted: Emitted, reads_c: bool | None = None) -> Run:
+    """Execute a case; by default C is read in every other one."""
+    plan = emitted.plan(case)
+    if reads_c is None:
+        reads_c = bool(zlib.crc32(str(case).encode()) % 2)
+    A, B, C = arrays(case, reads_c)
+    before = C.copy()
+    alpha, beta = {"i": (3, -2), "c": (1.5 - 0.5j, 2 + 1j)}.get(C.dtype.kind, (-1.5, 0.75))
+    beta *= reads_c
+    (execution,) = execute(plan, A, B, C, alpha, beta, record=True)
+    return Run(plan, execution, A, B, C, before, alpha, beta)
+
+
+def check(case: Case, emitted: Emitted, reads_c: bool | None = None) -> Run:
+    """C is right, and everything was accessed as the report says."""
+    found = run(case, emitted, reads_c)
+    assert found.verdict.ok, found.verdict
+    if found.plan.problem.inputs.roundoff == 0:
+        assert found.verdict.max_error == 0
+    differences = found.differences
+    if case.kernel == "cutlass_universal" and case.type == "float64" and found.beta == 0:
+        # Lanes that store nothing do not load their sums: docs/counters.md.
+        differences = [one for one in differences if one.kind.instruction != "ld.shared"]
+    assert not differences, "\n".join(map(str, differences))
+    return found

@@ -1,0 +1,209 @@
+"""``cute-gemm emit``, ``compile`` and ``prove``."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from command_line import SIZES, compile_arch
+
+import cute_gemm as cg
+from cute_gemm.commands.compile import _chosen_from
+from cute_gemm.kernels import base
+from cute_gemm.toolchain.headers import include_paths
+
+
+def test_emit_ptx_and_sass(run, tmp_path):
+    words = ("emit", "TN", *SIZES, "--arch", "sm_80")
+    status, out, _ = run(*words, "--ptx")
+    assert status == 0 and ".target sm_80" in out and "#include" not in out
+    file = tmp_path / "kernel.sass"
+    status, out, _ = run(*words, "--sass", "--output", str(file))
+    assert (status, out) == (0, "")
+    assert "HMMA" in file.read_text()
+    report = json.loads(run(*words, "--sass", "--json")[1])
+    assert list(report) == ["format", "kernel", "arch", "symbol", "sass"]
+    with pytest.raises(SystemExit) as leaving:
+        run(*words, "--ptx", "--sass")
+    assert leaving.value.code == 2
+
+
+def test_emit(run, tmp_path):
+    words = ("emit", "TN", *SIZES, "--arch", "sm_80")
+    status, out, _ = run(*words)
+    assert status == 0
+    assert "#include" in out
+    assert 'extern "C"' in out
+    file = tmp_path / "unit.cu"
+    status, out, _ = run(*words, "--output", str(file), "--json")
+    assert json.loads(out)["source"] == file.read_text()
+
+
+def test_emit_to_stdout_and_how_nvcc_builds_it(run, tmp_path):
+    words = ("emit", "TN", *SIZES, "--arch", "sm_80", "--kernel", "naive")
+    status, out, _ = run(*words, "-o", "-")
+    assert (status, out) == (0, run(*words)[1])
+    first, second, *_ = out.splitlines()
+    assert first.startswith("// nvcc -cubin ") and "-arch=sm_80" in first
+    assert first.endswith(" unit.cu") and second.startswith("// C(M,N) = ")
+    assert all(f"-I{path}" in first for path in include_paths())
+    run(*words, "-o", str(tmp_path / "naive.cu"))
+    assert (tmp_path / "naive.cu").read_text().splitlines()[0].endswith(" naive.cu")
+    assert "nvcc" not in run(*words, "--ptx")[1]
+    head = run(*words[:-1], "cutlass_universal")[1].splitlines()[:2]
+    assert "nvcc does not" in head[0] and "--device-as-default-execution-space" in head[1]
+    assert "expected --output FILE" in run(*words, "-o", "-", "--json")[2]
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+@pytest.mark.parametrize("kernel", ["naive", "double_buffered", "tensor_core", "sm80_pipeline"])
+def test_nvcc_builds_what_is_emitted(run, tmp_path, kernel):
+    run("emit", "TN", *SIZES, "--arch", "sm_80", "--kernel", kernel, "-o", str(tmp_path / "a.cu"))
+    line = (tmp_path / "a.cu").read_text().splitlines()[0].removeprefix("// ")
+    subprocess.run(line, shell=True, check=True, cwd=tmp_path)
+    assert (tmp_path / "a.cubin").read_bytes()[:4] == b"\x7fELF"
+
+
+def test_several_archs(run):
+    words = ("compile", "TN", *SIZES, "--kernel", "naive", "--json")
+    for given in (["--arch", "sm_80,sm_90a"], ["--arch", "sm_80", "--arch", "sm_90a"]):
+        assert [one["arch"] for one in json.loads(run(*words, *given)[1])["builds"]] == [
+            "sm_80", "sm_90a",
+        ]  # fmt: skip
+    with pytest.raises(SystemExit):
+        run("analyze", "TN", *SIZES, "--arch", "sm_80", "--arch", "sm_90a")
+
+
+def test_compile_fills_the_cache(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cubins"))
+    monkeypatch.setattr(base, "_builds", {})
+    words = ("compile", "TN", *SIZES, "--arch", "sm_80", "--json")
+    (first,) = json.loads(run(*words)[1])["builds"]
+    (second,) = json.loads(run(*words)[1])["builds"]
+    assert (first["cached"], second["cached"]) == (False, True)
+    assert first["arch"] == "sm_80"
+
+    listed = json.loads(run("cache", "--json")[1])
+    assert listed["count"] == 1
+    assert listed["entries"][0]["symbol"] == first["symbol"]
+    assert "1 cubins" in run("cache", "size")[1]
+    assert json.loads(run("cache", "clear", "--json")[1])["removed"] == 1
+    assert json.loads(run("cache", "size", "--json")[1])["count"] == 0
+
+
+def test_compile_writes_one_cubin(run, tmp_path):
+    file = tmp_path / "a.cubin"
+    status, _, _ = run("compile", "TN", *SIZES, *compile_arch(), "-o", str(file))
+    assert status == 0
+    assert file.read_bytes()[:4] == b"\x7fELF"
+    status, _, err = run("compile", "TN", "NN", "--arch", "sm_80", "-o", str(file))
+    assert status == 2
+    assert "--output" in err
+
+
+#: Takes what was compiled ahead, where nothing compiles.
+SERVE = """
+import sys
+sys.modules["cuda.core"] = sys.modules["cuda.bindings.nvrtc"] = None
+import cute_gemm as cg
+for arch in ("sm_80", "sm_90a"):
+    for order, m in (("F", 100), ("C", 37)):
+        sizes = {"m": m, "n": 60, "k": 9, "dtype": "float32", "arch": arch, "order": order}
+        print(cg.plan("NT", **sizes, kernel="naive", backend="cpu").build.cached)
+print(cg.plan("NN", **sizes, kernel="naive", backend="cpu").built)
+"""
+
+
+def test_compile_for_another_machine(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "_builds", {})
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "mine"))
+    place = tmp_path / "kernels"
+    words = ("compile", "--for", "NT", "--dtypes", "float32", "--kernel", "naive",
+             "--arch", "sm_80,sm_90a", "-o", str(place))  # fmt: skip
+    status, out, err = run(*words)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    count = int(lines[-1].split()[0])
+    each = rf"{count // 2} kernels, \d+ bytes of cubins"
+    assert re.fullmatch(f"sm_80: {each}", lines[0]) and re.fullmatch(f"sm_90a: {each}", lines[1])
+    size = sum(path.stat().st_size for path in place.glob("*.build"))
+    assert lines[-1] == f"{count} kernels, {size} bytes in {place}"
+    assert len(list(place.glob("*.build"))) == count >= 4 and not (tmp_path / "mine").exists()
+    monkeypatch.setattr(base, "_builds", {})
+    found = json.loads(run(*words, "--json")[1])
+    assert (found["directory"], found["count"], found["bytes"]) == (str(place), count, size)
+    assert all(build["cached"] for build in found["builds"])
+
+    place.chmod(0o500)
+    before = {path: path.stat().st_mtime_ns for path in place.iterdir()}
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", os.pathsep.join((str(tmp_path / "own"), str(place))))
+    done = subprocess.run([sys.executable, "-c", SERVE], capture_output=True, text=True)
+    assert (done.stdout.split(), done.stderr) == (["True"] * 4 + ["False"], "")
+    assert {path: path.stat().st_mtime_ns for path in place.iterdir()} == before
+    assert not list((tmp_path / "own").glob("*.build"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float32/tf32", "float64", "int8"])
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
+    """Of other extents too, if the matrices are aligned, or read by elements."""
+    name, _, compute = dtype.partition("/")
+    ahead = {each.symbol for each in _chosen_from([op], [dtype], ["sm_90a"], "auto", {})}
+    aligned, odd = (16, 48, 8192), (3, 63, 4097)
+    for extents in (*itertools.product(aligned, repeat=3), *itertools.product(odd, repeat=3)):
+        sizes = dict(zip("mnk", extents, strict=True))
+        for order in "FC":
+            made = cg.plan(op, **sizes, dtype=name, compute=compute or None, order=order,
+                           arch="sm_90a", backend="cpu")  # fmt: skip
+            assert made.symbol in ahead, made
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ([], "required: OP, or --for"),
+        (["TN", "--dtypes", "float16"], "--dtypes goes with --for"),
+        (["TN", "--for", "NN"], "OP came with --for"),
+        (["--for", "NN", "-m", "64", "--order", "C"], "m, order came with --for"),
+        (["--for", "NX"], "expected two letters"),
+        (["--for", "NN", "--dtypes", "float12"], "float12"),
+        (["--for", "NN", "-o", "a:b"], "expected a directory without ':'"),
+        (["--for", "NN", "-o", __file__], "cannot be used"),
+    ],
+)
+def test_what_cannot_be_compiled_ahead(run, words, part):
+    status, _, err = run("compile", *words)
+    assert status == 2 and part in err
+
+
+def test_prove(run, monkeypatch):
+    words = (
+        "prove",
+        "TN",
+        "NN",
+        *SIZES,
+        "--kernel",
+        "naive",
+        "--dtype",
+        "float32",
+        *compile_arch(),
+    )
+    status, out, _ = run(*words)
+    assert (status, out.count(" facts hold, ")) == (0, 2)
+    proofs = json.loads(run(*words, "--json")[1])["proofs"]
+    assert len({proof["symbol"] for proof in proofs}) == 2
+    assert proofs[0]["facts"][:3] == ["Element", "ElementC", "Threads: extents"]
+
+    emitter = importlib.import_module("cute_gemm.kernels.simt.unit").EmitSimt
+    facts = emitter.facts
+    monkeypatch.setattr(emitter, "facts", lambda self: [*facts(self), ("1 == 2", "one is two")])
+    status, _, err = run(*words)
+    assert status == 2 and 'static assertion failed with "one is two"' in err

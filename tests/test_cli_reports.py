@@ -1,0 +1,105 @@
+"""``cute-gemm analyze``, ``copy`` and ``profile``."""
+
+from __future__ import annotations
+
+import json
+
+from command_line import SIZES
+
+
+def test_analyze(run):
+    words = ("analyze", "TN", *SIZES, "--arch", "sm_80", "--kernel", "sm80_pipeline")
+    status, out, _ = run(*words)
+    assert status == 0
+    assert "ldmatrix" in out
+    status, out, _ = run(*words, "--copy", "mn_major", "--json")
+    assert json.loads(out)["operands"]["A"]["coalesced"] is False
+
+
+def test_analyze_on_a_gpu_of_ones_choice(run):
+    words = ("analyze", "TN", *SIZES, "--arch", "sm_90", "--json")
+    made = [json.loads(run(*words, *more)[1]) for more in ([], ["--gpu", "H200"])]
+    names = [report["performance"]["gpu"]["name"] for report in made]
+    assert names[0] != names[1] and names[1].startswith("H200")
+
+
+def test_analyze_with_beta_reads_c(run):
+    words = ("analyze", "TN", *SIZES, "--arch", "sm_80", "--kernel", "cutlass_universal", "--json")
+
+    def loads_of_c(*more: str) -> int:
+        rows = json.loads(run(*words, *more)[1])["accesses"]
+        return sum(
+            (r["operand"], r["space"], r["direction"]) == ("C", "global", "load") for r in rows
+        )
+
+    assert (loads_of_c(), loads_of_c("--beta", "-1")) == (0, 1)
+
+
+def test_analyze_build_knows_the_registers(run):
+    words = ("analyze", "TN", *SIZES, "--arch", "sm_80", "--json")
+    report = json.loads(run(*words, "--build")[1])
+    assert report["resources"]["registers"] > 0
+    assert report["performance"]["occupancy"]["registers_known"] is True
+    assert json.loads(run(*words)[1])["resources"] is None
+
+
+def test_analyze_html(run, tmp_path):
+    words = ("analyze", "TN", *SIZES, "--arch", "sm_80")
+    file = tmp_path / "report.html"
+    status, out, _ = run(*words, "--html", str(file))
+    assert status == 0 and "ldmatrix" in out  # the text is printed too
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    status, out, _ = run(*words, "--html", "-")
+    assert (status, out) == (0, page)
+
+
+def test_leading_dimensions_show_in_the_descriptors(run):
+    _, out, _ = run("analyze", "NT", *SIZES, "--lda", "100", "--arch", "sm_80", "--json")
+    assert json.loads(out)["matrices"]["A"]["descriptor"] == "(96,64):(1,100)"
+
+
+COPY = ("copy", "--tensor", "(128,32):(4096,1)", "--threads", "(16,8):(1,16)",
+        "--values", "(8,1):(1,8)", "--atom", "cp.async.128")  # fmt: skip
+
+
+def test_copy(run):
+    status, out, _ = run(*COPY)
+    assert status == 0  # findings are no failure
+    assert "12.5 %" in out and "threads (32,4):(4,1), values (1,8)" in " ".join(out.split())
+    report = json.loads(run(*COPY, "--json")[1])
+    assert (report["coalesced"], report["bits"], report["dtype"]) == (False, 16, "float16")
+    assert report["mends"][0][0]["what"].startswith("threads (32,4):(4,1)")
+
+
+def test_every_argument_of_copy_arrives(run):
+    words = ["copy", "--tensor", "Sw<3,3,3> o 0 o (64,64):(64,1)", "--tile", "32x8", "--tv"]
+    words += ["(32,8):(1,32)", "--atom", "ld.shared", "--dtype", "float32", "--json"]
+    report = json.loads(run(*words)[1])
+    (row,) = report["accesses"]
+    assert (row["space"], report["tile"], report["dtype"]) == ("shared", [32, 8], "float32")
+    words = [*COPY[:-1], "universal", "--space", "global", "--direction", "store", "--json"]
+    words[words.index("universal")] = "UniversalCopy<half_t>"
+    report = json.loads(run(*words, "--base-alignment", "32")[1])
+    assert report["base_alignment"] == 32
+    assert report["accesses"][0]["instruction"] == "st.global"
+    report = json.loads(run(*COPY, "--smem", "(128,32):(32,1)", "--json")[1])
+    assert [row["space"] for row in report["accesses"]] == ["global", "shared"]
+
+
+def test_copy_html(run, tmp_path):
+    file = tmp_path / "copy.html"
+    assert run(*COPY, "--html", str(file))[0] == 0
+    assert "12.5 %" in file.read_text(encoding="utf-8")
+
+
+def test_profile_takes_its_own_arguments(run, monkeypatch):
+    from cute_gemm.commands import profile
+
+    seen = []
+    monkeypatch.setattr(profile, "command", lambda arguments: seen.append(arguments) or 1)
+    words = ("profile", "TN", *SIZES, "--beta", "-1", "--base-offset", "8", "--copy", "mn_major")
+    assert run(*words)[0] == 1
+    (arguments,) = seen
+    assert (arguments.op, arguments.m, arguments.beta, arguments.base_offset) == ("TN", 96, -1, 8)
+    assert arguments.options == {"copy": "mn_major"}
