@@ -220,10 +220,9 @@ class Bulk:
         self._serial += 1
         copy.serial = self._serial
         copy.group = int(self._committed[copy.cta, copy.thread])
-        if shared.watched:
-            warp = np.array([copy.row % shared.clocks.warps])
-            if kind := shared.begin_read(at, copy.row, warp, copy.serial):
-                raise self.fault(copy, kind, wrong(kind))
+        row = np.array([copy.row])
+        if shared.watched and (kind := shared.begin_read(at, row, copy.serial)):
+            raise self.fault(copy, kind, wrong(kind))
         self._stores.append(copy)
 
     def commit(self) -> None:

@@ -142,19 +142,19 @@ class OrderedMemory(SharedMemory):
 
     # ---- accesses of TMA and wgmma -------------------------------------------------------------
 
-    def begin_read(self, at: Array, row: int, warps: Array, serial: int) -> str:
+    def begin_read(self, at: Array, rows: Array, serial: int) -> str:
         """Note that a read of granules has begun for warps of a CTA; what is wrong with it, or "".
 
-        ``row``: a warp that asks for it; what threads wrote it must have seen by the proxy.
+        What threads wrote these warps must have seen by the proxy.
         """
-        by = self.wrote_by[at]
-        proxy = (by < self.clocks.cluster * self.clocks.warps).astype(np.int64)
-        wrote = self.wrote[at]
-        if (wrote > self.clocks.known[0][row, by]).any():
+        by, wrote = self.wrote_by[at], self.wrote[at]
+        rows = rows[:, None]
+        if (wrote > self.clocks.known[0][rows, by]).any():
             return "in flight" if (wrote >= OPEN).any() else "race"
-        if (wrote > self.clocks.known[proxy, row, by]).any():
+        of_threads = by < self.clocks.cluster * self.clocks.warps
+        if (of_threads & (wrote > self.clocks.known[1][rows, by])).any():
             return "proxy"
-        self.reads[at[:, None], warps] = OPEN + serial
+        self.reads[at, rows % self.clocks.warps] = OPEN + serial
         return ""
 
     def end_read(self, at: Array, rows: Array, serial: int) -> None:

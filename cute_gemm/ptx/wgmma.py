@@ -17,6 +17,7 @@ from the start on; the swizzle is that of the address (`cute_gemm.ptx.bulk.swizz
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -54,9 +55,14 @@ def parts(operand: Operand, descriptor: int) -> Array:
 
     K-major (parts along k, rows), MN-major (parts along the rows, k).
     """
-    start, lead, step = (descriptor >> at & 0x3FFF for at in (0, 16, 32))
-    start, lead, step = 16 * start, 16 * lead, 16 * step
+    start, lead, step = (16 * (descriptor >> at & 0x3FFF) for at in (0, 16, 32))
     span = _SPANS[descriptor >> 62 & 3]
+    return swizzled(start + _steps(operand, lead, step, span), span)
+
+
+@lru_cache(maxsize=64)
+def _steps(operand: Operand, lead: int, step: int, span: int) -> Array:
+    """From the start of an operand to its parts, without the swizzle."""
     side = max(span // 16, 1)
     if operand.major_k:
         j, i = np.ogrid[: _DEEP // 8, : operand.rows]
@@ -68,7 +74,7 @@ def parts(operand: Operand, descriptor: int) -> Array:
             at = at + j % side * 16 + j // side * lead + i // 8 * step
         else:
             at = at + j * step + i // 8 * lead
-    return swizzled(start + at, span)
+    return np.asarray(at)
 
 
 @dataclass(eq=False)
@@ -188,11 +194,10 @@ class Products:
         if (shared.undefined.view(np.uint64).take(bytes_[:, None] // 8 + np.arange(2)) != 0).any():
             raise self._fault(made, "uninitialised", wrong("uninitialised"))
         each = max(1, 16 // shared.granule)
-        made.granules = np.unique(bytes_[:, None] // shared.granule + np.arange(each))
-        warps = made.group * _WARPS + np.arange(_WARPS)
-        for row in self._rows(made.cta, made.group).tolist():
-            if kind := shared.begin_read(made.granules, row, warps, made.serial):
-                raise self._fault(made, kind, wrong(kind))
+        made.granules = (bytes_[:, None] // shared.granule + np.arange(each)).reshape(-1)
+        rows = self._rows(made.cta, made.group)
+        if kind := shared.begin_read(made.granules, rows, made.serial):
+            raise self._fault(made, kind, wrong(kind))
 
     def _note(self, made: _Product) -> None:
         recorder = self.machine.recorder
