@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm._kept import Kept
-from cute_gemm._text import duration
+from cute_gemm._text import duration, named
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.gpu import Gpu
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem, Matrix
 
 #: What ``"auto"`` chooses from: the other rungs of the ladder are there to be overtaken.
-CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal", "sm90_wgmma")
+CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal", "thin", "sm90_wgmma")
 
 
 #: Into how many slices K may be cut where nobody says.
@@ -281,7 +281,7 @@ def _filled(
     # With a number of slices that was given nothing else is tried.
     splits = [0] if len(asked.splits) == 1 else [1, 0] if asked.splits else [1]
     for pack, split in product(asked.packs, splits):
-        problem = given[pack] if split else sliced(given[pack], asked.splits[0], 1)[0]
+        problem = given[pack] if split else _sliced(given[pack], asked.splits[0])
         for made in kernels:
             try:
                 made.check_call(problem, arch, asked.options)
@@ -299,6 +299,19 @@ def _filled(
         np.array([not route.split_k for *_, route in offers], bool),
         np.array([asked.packs.index(route.pack) for *_, route in offers]),
     )
+
+
+def _sliced(problem: GemmProblem, slices: int) -> GemmProblem:
+    """Slices of K, with the addresses of the whole: how wide accesses are does not change.
+
+    So the counts of A's and B's accesses serve for both.
+    """
+    found = sliced(problem, slices, 1)[0]
+    A, B = (
+        replace(one, **named(of, "alignment", "first_alignment"))
+        for one, of in ((found.A, problem.A), (found.B, problem.B))
+    )
+    return replace(found, A=A, B=B)
 
 
 class _Times:

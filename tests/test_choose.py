@@ -88,7 +88,15 @@ def test_every_reader_and_writer_of_tensor_core_kernels(
         for plan in structure(config).operands:
             layout = tile_to_shape(plan.smem_atom, plan.extents)
             store = choose.shared_side(plan.gmem_copy)
-            for copy, direction in ((store, "store"), (plan.smem_copy, "load")):
+            pairs = [(store, "store"), (plan.smem_copy, "load")]
+            if (
+                plan.place
+            ):  # rows that begin anywhere are spaced, not swizzled, and copied as they lie
+                layout, axis = plan.smem_atom, int(plan.major == "K")
+                lanes = plan.extents[axis] // plan.place.partition.shape[1]
+                ldmatrix = plan.smem_copy.atom.threads == 32
+                pairs = [(plan.place, "store")] * (lanes <= 4) + pairs[1:] * ldmatrix
+            for copy, direction in pairs:
                 question = (
                     str(layout), plan.extents, direction, copy.bits, config.warps, config.mma
                 )  # fmt: skip

@@ -311,7 +311,9 @@ def test_kernels_that_do_not_take_the_problem_are_passed_over():
     assert full.kernel == "smem_full_k" and "k=4096 makes kernel" in full.refused
     assert not full.changes and tiled.kernel == "smem_tiled" and tiled.changes and not tiled.refused
     names = [one.kernel for one in large("double_buffered", dtype="complex64").next]
-    assert names == ["tensor_core", "sm80_pipeline", "sm90_wgmma", "cutlass_universal", "cublas"]
+    assert names == [
+        "tensor_core", "sm80_pipeline", "sm90_wgmma", "cutlass_universal", "thin", "cublas",
+    ]  # fmt: skip
 
 
 def test_the_options_are_of_this_kernel_alone():
@@ -419,7 +421,8 @@ def test_code_stands_side_by_side_where_there_is_room(width, beside, capsys):
 
 def test_the_command_and_bench_have_one_default_type(capsys):
     for name in registry.names():
-        assert cli.main(["explain", name, "NN", "-m", "64", "-n", "64", "-k", "64", "--json"]) == 0
+        sizes = ["-m", "32" if name == "thin" else "64", "-n", "64", "-k", "64"]
+        assert cli.main(["explain", name, "NN", *sizes, "--json"]) == 0
         kind = json.loads(capsys.readouterr().out)["dtype"]
         halves = name in ("tensor_core", "sm90_wgmma")
         assert kind == ("float16" if halves else "float32")

@@ -373,5 +373,5 @@ def test_seconds_are_bytes_over_bandwidth():
     assert 2 * 262144 * 4096 * 2 / times[1] < 1e9 * gpu.bandwidth_gbs < 3 * 2**32 / times[1]
     # Scratch that fits L2 costs less than its bytes.
     assert times[0] < times[1] / 64 + 4e-6
-    sums = Sums(("float32", "float32"), (1024, 1024), 8)
-    assert 3e-6 < REDUCE.seconds(sums.reduction(), gpu) < 40e-6
+    sums = from_sizes("NN", m=1024, n=1024, k=8192, dtype="float32")
+    assert 3e-6 < REDUCE.seconds(sums, 8, gpu) < 40e-6

@@ -118,6 +118,8 @@ def test_they_hold(dtype: str, compute: str | None) -> None:
         configs.append(config(copy="mn_major", lda=257, **given))
     if dtype == "bfloat16":
         configs.append(config("NN", kernel=TensorCore(), order="C", **given))
+    if DTYPES[dtype].bytes < 4:  # rows that begin anywhere
+        configs.append(config("NN", lda=257, ldb=257, **given))
     hold(configs)
 
 

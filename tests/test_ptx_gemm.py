@@ -64,6 +64,8 @@ def spread() -> Iterator[Case]:
     """Of each kernel two cases, in which types, ops and kinds take turns; and other programs."""
     kinds = tuple(KINDS)
     for number, kernel in enumerate(KERNELS):
+        if kernel == "thin":  # of which test_thin.py has a spread of its own
+            continue
         types = types_of(kernel)
         for step in range(2):
             turn = number + step

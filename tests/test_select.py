@@ -132,7 +132,8 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
         archs, sizes = ("sm_90a",), (8, 104, 1024)  # type: ignore[assignment]
     for arch, size in product(archs, sizes):
         k = min(size, 512) if name == "smem_full_k" else size
-        found = plan("TN", arch, m=size, n=size, k=k, **given)
+        m = min(size, 32) if name == "thin" else size
+        found = plan("TN", arch, m=m, n=size, k=k, **given)
         first, *others = found.candidates()
         assert (first.kernel.name, first.config) == (found.kernel, found.config)
         prices = [first.price.seconds, *(one.price.seconds for one in others)]  # type: ignore
@@ -147,6 +148,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
             for kernel in map(registry.get, select.CONTENDERS if name == "auto" else (name,))
             if isinstance(kernel, CompiledKernel)
             and (f"{dtype}/{compute}" if compute else dtype) in kernel.dtypes
+            and (kernel.name != "thin" or min(m, size) <= 32)
             for config in legal_of(kernel, found.problem, arch)
         ]
         direct = [one.config for one in found.candidates() if one.route == DIRECT]
@@ -182,6 +184,7 @@ def test_configs_that_share_the_counts_of_an_operand_have_the_same(name: str) ->
         pitches = {which: 4096 + step * random.choice((0, 1, 2)) for which in ("lda", "ldb", "ldc")}
         op, dtype = ("NT", "TN")[number % 2], kernel.dtypes[0]
         m, n, k = random.choice((128, 126, 125)), random.choice((128, 126, 125)), 64
+        m = m // 4 if name == "thin" else m
         each = from_sizes(op, m=m, n=n, k=k, dtype=dtype, **pitches)
         legal = kernel.legal(each, Arch("sm_90a"), {})
         for config in legal:

@@ -11,11 +11,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cute_gemm import select
 from cute_gemm._text import named
 from cute_gemm.api import compile, plan
 from cute_gemm.commands.arguments import PROBLEM_WORDS, add_problem, planned
 from cute_gemm.commands.output import OK, build_dict, build_time, print_json, progress, say
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels import registry
 from cute_gemm.plan import Plan
 from cute_gemm.problem.arrays import Order
 from cute_gemm.select import Choice
@@ -128,11 +130,11 @@ def _chosen_from(
     refused: UnsupportedError | None = None
     for op, dtype, arch in product(ops, dtypes, archs):
         name, _, compute = dtype.strip().partition("/")
-        for extent, order in product((_ALIGNED, _BY_ELEMENT), _ORDERS):
+        for sizes, order in product(_sizes(op.strip(), kernel), _ORDERS):
             try:
                 made = plan(
-                    op.strip(), m=extent, n=extent, k=extent, dtype=name, compute=compute or None,
-                    order=order, kernel=kernel, backend="cpu", arch=arch, **options,
+                    op.strip(), dtype=name, compute=compute or None, order=order, kernel=kernel,
+                    backend="cpu", arch=arch, **sizes, **options,
                 )  # fmt: skip
             except UnsupportedError as error:  # of one alignment, say
                 refused = error
@@ -145,6 +147,20 @@ def _chosen_from(
     if refused is not None and not found:
         raise refused
     return list(found.values())
+
+
+def _sizes(op: str, kernel: str) -> Iterator[dict[str, Any]]:
+    """Yield extents and leading dimensions of problems that have all configs between them."""
+    names = select.CONTENDERS if kernel == "auto" else (kernel,)
+    for extent in (_ALIGNED, _BY_ELEMENT):
+        shapes = (pair for name in names for pair in registry.get(name).shapes(extent))
+        for m, n in dict.fromkeys(shapes):
+            sizes: dict[str, Any] = {"m": m, "n": n, "k": extent}
+            if 1 in (m, n):  # a vector whose elements lie together, and one whose elements do not
+                yield sizes
+            lda = max(extent, m if op[:1] in "Nn" else extent)
+            ldb = max(extent, extent if op[1:] in "Nn" else n)
+            yield {**sizes, "lda": lda, "ldb": ldb}
 
 
 @contextmanager

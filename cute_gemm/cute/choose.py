@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import gcd, log2
+from typing import Any
 
 import numpy as np
 
 from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, CopyAtom, cp_async, universal
-from cute_gemm.cute.copies import TiledCopy, contiguous, gmem_tiled_copy
+from cute_gemm.cute.copies import LANES, TiledCopy, contiguous, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, row_major
 
 #: Bytes of the widest vector, of a sector, and of a row of shared memory's 32 banks.
@@ -65,6 +66,25 @@ def vector_copy(
     else:
         layouts = column_major(lanes, threads // lanes), column_major(width, 1)
     return gmem_tiled_copy(copy_atom(instruction, 8 * size * width), 8 * size, *layouts)
+
+
+def place_copy(size: int, extents: tuple[int, int], axis: int, threads: int) -> TiledCopy:
+    """What puts the words of 16 bytes of a tile's rows in place, run by run of a thread.
+
+    A run is four words, which a thread holds together, or what leaves a run for each thread. A
+    warp's lanes lie across the rows first, whose words are in different banks (`spaced_rows`).
+    """
+    vector = VECTOR // size
+    words = extents[axis] // vector
+    run = min(4, words, max(1, words * extents[1 - axis] // threads))
+    lanes = words // run  # of a row
+    across = LANES // lanes
+    places: tuple[Any, Any] = ((across, threads // LANES), lanes), ((1, LANES), across)
+    copy = universal("st.shared", 8 * VECTOR)
+    if axis:
+        return gmem_tiled_copy(copy, 8 * size, Layout(*places), row_major(1, run * vector))
+    rows, columns = (side[::-1] for side in places)
+    return gmem_tiled_copy(copy, 8 * size, Layout(rows, columns), column_major(run * vector, 1))
 
 
 def lanes_along_k(size: int, columns: int, width: int) -> int:
@@ -153,6 +173,19 @@ def swizzled_atom(size: int, extents: tuple[int, ...], axis: int, by: CopyAtom) 
     if axis:
         return Layout((rows, row), (row, 1), swizzle)
     return Layout((row, rows), (1, row), swizzle)
+
+
+def spaced_rows(
+    size: int, extents: tuple[int, int], axis: int, stages: int
+) -> tuple[Layout, Layout, int]:
+    """The places of tiles of which a row has room for one more word than its own.
+
+    One tile's and those of all ``stages``, and the elements from one to the next.
+    """
+    pitch = extents[axis] + VECTOR // size
+    stage = extents[1 - axis] * pitch
+    strides = (pitch, 1) if axis else (1, pitch)
+    return Layout(extents, strides), Layout((*extents, stages), (*strides, stage)), stage
 
 
 def skewed_tile(

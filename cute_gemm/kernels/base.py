@@ -128,6 +128,13 @@ class Kernel(ABC):
         """
         return problem
 
+    def shapes(self, extent: int) -> Iterable[tuple[int, int]]:
+        """Return m and n, about an extent, of problems that have all of its configs between them.
+
+        Those of one arch, of types, majors, and leading dimensions that an extent as this has.
+        """
+        return ((extent, extent),)
+
     def offers(
         self, problem: GemmProblem, arch: str, options: dict[str, Any], gpu: Gpu
     ) -> list[tuple[Any, Footprint | None]]:

@@ -29,6 +29,7 @@ KERNELS = {
     "sm80_pipeline": ("cute_gemm.kernels.sm80.pipeline", "Sm80Pipeline"),
     "sm90_wgmma": ("cute_gemm.kernels.sm90.wgmma", "Sm90Wgmma"),
     "cutlass_universal": ("cute_gemm.kernels.cutlass.universal", "CutlassUniversal"),
+    "thin": ("cute_gemm.kernels.thin.kernel", "Thin"),
     "cublas": ("cute_gemm.kernels.library.kernel", "CublasLibrary"),
 }
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cute_gemm.access import GlobalAccess, SharedAccess
+from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.cute.copies import LANES
+from cute_gemm.model import gmem
 from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -90,3 +92,54 @@ def stored(
             )
         )  # fmt: skip
     return found
+
+
+def by_words(load: GlobalAccess, store: SharedAccess, copy: TiledCopy, pitch: int) -> list[Access]:
+    """Return the copies of a tile's rows by the aligned words that cover them.
+
+    ``load`` and ``store`` are those of ``copy``, as if rows began with words. Behind each row,
+    ``pitch`` bytes from the next, goes a word more: the first lane of those that copy a row has
+    that of the first row that they copy, the second that of the second. What lies across the
+    matrix's ends is copied element by element.
+    """
+    assert load.targets is not None
+    axis, (size, width), extent = load.axis, load.vector, load.tile[load.axis]
+    along, across = (copy.partition[:, 0, mode].reshape(-1, LANES) for mode in (axis, 1 - axis))
+    steps, words = load.tile[1 - axis] // copy.tile[1 - axis], extent // width
+    which = np.concatenate([along // width + turn for turn in range(0, steps, words)])
+    row = np.tile(across, (len(which) // len(across), 1)) + which * copy.tile[1 - axis]
+    end = np.stack((row, np.full_like(row, extent)), axis=-1)[..., :: 1 if axis else -1]
+    end = np.where((which < steps)[..., None], end, -1)
+    places = np.where(which < steps, row * pitch + extent * size, -1)
+    found: list[Access] = []
+    for coords, targets, part in (
+        (load.coords, load.targets, ""), (end, places, "behind the rows")
+    ):  # fmt: skip
+        one = replace(load, coords=coords, targets=targets, part=part, words=True)
+        cut = replace(
+            one, instruction="ld.global", bits=8 * size, tail="elements", width=width,
+            targets=None, part="at the ends",
+            limit="words across the matrix's ends go element by element",
+        )  # fmt: skip
+        each = targets[:, None, :] + (np.arange(width) * size)[None, :, None]
+        each = np.where(targets[:, None, :] < 0, -1, each)
+        put = replace(store, offsets=targets, layout=None, coords=None, executions=0)
+        found += [one, replace(put, guard=one, part=part)]
+        if any(cut.lanes(own.valid, own.place)[1].any() for own in gmem.classes(cut)):
+            into = each.reshape(-1, LANES)
+            put = replace(put, instruction="st.shared", bits=cut.bits, offsets=into)
+            found += [cut, replace(put, guard=cut, part=cut.part)]
+    return found
+
+
+def in_place(
+    operand: str, copy: TiledCopy, layout: Layout, extents: tuple[int, int], axis: int, **more: Any
+) -> list[SharedAccess]:
+    """Return what puts the words of a tile in place: loads, of a row's end too, and stores."""
+    store = shared(operand, "store", copy, layout, extents, **more)
+    load = replace(store, direction="load", instruction="ld.shared")
+    assert store.coords is not None
+    last = store.coords[..., axis] == extents[axis] - copy.values
+    some = last.any(axis=-1)
+    behind = np.where(last, store.offsets + copy.bits // 8, -1)[some]
+    return [load, replace(load, offsets=behind, layout=None, coords=None), store]

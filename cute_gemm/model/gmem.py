@@ -270,8 +270,8 @@ def _patterns(access: GlobalAccess, valid: tuple[int, int], place: Place | None)
     order = np.argsort(lanewise[0], axis=-1, kind="stable")
     by_address = [np.take_along_axis(column, order, axis=-1) for column in lanewise]
     columns = [*by_address[:2], number, *by_address[2:]]
-    distinct, rank = _ordered(np.concatenate(columns, axis=-1))
-    which = rank[kind]
+    distinct, standing_at = _ordered(np.concatenate(columns, axis=-1))
+    which = standing_at[kind]
     histogram = np.zeros((len(distinct), LINE), np.int64)
     np.add.at(histogram, (which, first % LINE), 1)
     return _Patterns(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.access import TmaAccess
+from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.gpus.occupancy import occupancy
 from cute_gemm.model.analyze import analyze
 from cute_gemm.model.gmem import LINE, SECTOR
@@ -174,17 +174,25 @@ class Tally(NamedTuple):
         return Tally(*map(sum, zip(self, other, strict=True)))
 
 
+def _at_ends(access: Access) -> bool:
+    """Whether only those of a launch's CTAs make it that have an end of a matrix."""
+    far = access.guard if isinstance(access, SharedAccess) else access
+    return isinstance(far, GlobalAccess) and far.words and far.tail == "elements"
+
+
 def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``."""
     found = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
-        if access.instruction == "wgmma":  # its reads are part of its rate
+        # wgmma's reads are part of its rate.
+        if _at_ends(access) or access.instruction == "wgmma":
             continue
         counts = analyze(access).launch
         share = DEPTH if access.unit == "k-tile" else 1
         if isinstance(access, TmaAccess) and not isinstance(counts, SharedCounts):
-            share *= access.multicast
-            lines, sectors = counts.lines / share, counts.l2_sectors / share
+            # A multicast asks once for all, and what it brings goes to each.
+            lines = counts.lines / share / access.multicast
+            sectors = counts.l2_sectors / share
             found[access.unit] += Tally(0.0, 0.0, sectors, counts.requests / share, lines)
             continue
         if isinstance(counts, SharedCounts):

@@ -103,7 +103,16 @@ def _shf(code: Code, one: Instruction) -> Step:
 
     if one.op[3] != "b32":
         raise code.refuse(one)
-    return code.apply(one, shift, "b32", ("b32",) * 3)
+    register = code.register(one, one.operands[0], "b32")
+    found = [code.source(one, operand, "b32") for operand in one.operands[1:4]]
+    count, values = found[2], code.values
+
+    def follow(a: Array, b: Array, unknown: Array) -> Array:
+        moved = shift(a, b, values[count.slot].view(_U32))
+        return np.where(unknown != 0, _U32(0xFFFFFFFF), moved)
+
+    code.moves.append((register.slot, follow, found))
+    return code.step(register, shift, _U32, found)
 
 
 @opcode("popc", "clz")

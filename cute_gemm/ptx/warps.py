@@ -61,7 +61,7 @@ def _shfl(code: Code, one: Instruction) -> Step:
     machine, values = code.machine, code.values
 
     def shuffle() -> None:
-        for source in sources:
+        for source in sources[1:]:
             demand(machine, one, source.slot, "what is shuffled")
         value, by, clamp, members = (
             _by_warp(machine, values[source.slot].view(np.uint32)).astype(np.int64)
@@ -80,8 +80,13 @@ def _shfl(code: Code, one: Instruction) -> Step:
             inside = other <= most
         other = np.where(inside, other, lane)
         _named_lanes(machine, one, members)
+        lost, undefined = machine.undefined[sources[0].slot], None
+        if lost is not None:
+            lost = np.take_along_axis(_by_warp(machine, lost), other, axis=1)
+            undefined = lost.reshape(machine.shape) if lost.any() else None
         got = np.take_along_axis(value, other, axis=1).astype(np.uint32).reshape(machine.shape)
         values[to.slot] = got.view(np.float32) if to.type == "f32" else got
+        machine.undefined[to.slot] = undefined
         if found is not None:
             values[found.slot] = np.broadcast_to(inside, other.shape).reshape(machine.shape)
 

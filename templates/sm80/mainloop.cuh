@@ -9,12 +9,14 @@
 //   kMajorKA, kMajorKB               true: K is the unit-stride mode (C is column-major)
 //   Mma                              CuTe's instruction
 //   GmemCopyA, GmemCopyB             Copy: gmem -> smem
+//   PlaceA, PlaceB                   Copy: smem -> smem, of rows that begin anywhere; void for others
 //   SmemLayoutA, SmemLayoutB         (bM,bK,PIPE), (bN,bK,PIPE), swizzled
 //   SmemCopyA, SmemCopyB             Copy: smem -> registers, as the tiled MMA partitions
 //   FragmentA, FragmentB             ((MMA,REST_MN,REST_K),TILES,BLOCKS) -> a thread's value
 //   FragmentC                        ((MMA,REST_M,REST_N),TILES_M,TILES_N) -> a thread's sum
 //   EpilogueTile, EpilogueLayout     the part of the C tile that is staged at a time, and where
 //   EpilogueStage, EpilogueCopy      Copy: registers -> smem, smem -> gmem
+//   kStageA, kStageB                 elements from a tile in shared memory to the next
 //   kRasterGroup                     rows of tiles per L2 group
 //
 // These layouts are finished: what CuTe's make_tiled_copy, retile and partition would compute of thread
@@ -29,6 +31,7 @@
 
 #include "../common/copy.cuh"
 #include "../common/raster.cuh"
+#include "unaligned.cuh"
 
 namespace cute_gemm {
 
@@ -47,6 +50,7 @@ template <class Copy, class SmemLayout, class Element, bool kVectorAlongK>
 struct TileLoader {
   using At = typename Copy::At;
   enum : int {
+    kPlaces = 0, kRun = 0,  // nothing is put in place
     kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{}),
     kStepRows = Copy::kRows, kStepColumns = Copy::kColumns,
     kValues = Copy::kValues, kVector = Copy::kVector,
@@ -65,29 +69,41 @@ struct TileLoader {
   At first;
   int rows_left, rows;  // from the thread's first row to the matrix's last; 0 for a tile left out
 
-  CUTE_DEVICE TileLoader(Element const* tile, int64_t row_stride, int64_t column_stride, uint32_t smem,
-                         int thread, int rows_left)
-      : row_stride(row_stride), column_stride(column_stride), smem(smem), first(thread, 0),
-        rows_left(rows_left - first.row) {
+  // Of the matrix (extent,depth), the tiles from row `corner` on.
+  CUTE_DEVICE TileLoader(Element const* matrix, int corner, int extent, int /*depth*/, int64_t ld,
+                         uint32_t smem, int thread)
+      : row_stride(kVectorAlongK ? ld : 1), column_stride(kVectorAlongK ? 1 : ld), smem(smem),
+        first(thread, 0), rows_left(extent - corner - first.row) {
     step = kVectorAlongK ? kStepRows * row_stride : kStepColumns * column_stride;
     k_step = kColumns * column_stride;
-    next = tile + first.row * row_stride + first.column * column_stride;
+    next = matrix + (corner + first.row) * row_stride + first.column * column_stride;
     smem_first = SmemLayout{}(first.row, first.column, 0);
   }
 
-  // The tile to load is number `k_tile`, into stage `pipe`.
-  CUTE_DEVICE void seek(int k_tile, int pipe) {
-    source = next + k_tile * k_step;
-    target = smem + pipe * int(kRows * kColumns * sizeof(Element));
-    rows = rows_left;
-  }
-
-  // The tile to load is the next one, into stage `pipe`; none unless `active`.
-  CUTE_DEVICE void advance(int pipe, bool active) {
+  // The tile to load is load number `number`, the next one, into stage `pipe`; of `k_tiles` there are.
+  CUTE_DEVICE void advance(int number, int pipe, int k_tiles) {
     source = next;
     next += k_step;
     target = smem + pipe * int(kRows * kColumns * sizeof(Element));
-    rows = active ? rows_left : 0;
+    rows = number < k_tiles ? rows_left : 0;
+  }
+
+  // Issues all copies of load number `number`. The last `ends` tiles come first, the last one, of which
+  // `tail` columns are in the matrix, before all others.
+  CUTE_DEVICE void fetch(int number, int pipe, int k_tiles, int tail, int ends) {
+    if (number >= ends) {
+      advance(number, pipe, k_tiles);
+      load<false>(0, 1);
+      return;
+    }
+    source = next + (k_tiles - 1 - number) * k_step;
+    target = smem + pipe * int(kRows * kColumns * sizeof(Element));
+    rows = number < k_tiles ? rows_left : 0;
+    if (number == 0) {
+      load<true>(0, 1, tail);
+    } else {
+      load<false>(0, 1);
+    }
   }
 
   // Issues part `part` of `parts` of the tile's copies. kCut: the tile is the last along k, of which
@@ -95,7 +111,7 @@ struct TileLoader {
   // beyond the matrix need no zeros, because what they are multiplied to is not stored. In other
   // tiles a vector that straddles the last row is read whole: it ends before the next column does.
   template <bool kCut>
-  CUTE_DEVICE void load(int part = 0, int parts = 1, int columns_left = kColumns) {
+  CUTE_DEVICE void load(int part, int parts, int columns_left = kColumns) {
     constexpr int kVectors = kValues / kVector, kInner = kRepeats * kVectors;
     // Many narrow copies: a few at a time, or they take too many registers.
     constexpr bool kMany = kSteps * kInner > 16;
@@ -130,44 +146,83 @@ struct TileLoader {
   }
 };
 
+// What brings an operand: rows that begin anywhere are put in place (unaligned.cuh).
+template <class Copy, class Place, class SmemLayout, class Element, bool kMajorK, int kThreads>
+using Loader = conditional_t<is_void_v<Place>, TileLoader<Copy, SmemLayout, Element, kMajorK>,
+                             WordLoader<Copy, Place, SmemLayout, Element, kMajorK, kThreads>>;
+
 // Both operands of the CTA's tile of C, gmem -> smem.
 template <class Config>
 struct Tiles {
   using Element = typename Config::Element;
-  TileLoader<typename Config::GmemCopyA, typename Config::SmemLayoutA, Element, Config::kMajorKA> a;
-  TileLoader<typename Config::GmemCopyB, typename Config::SmemLayoutB, Element, Config::kMajorKB> b;
+  using LoaderA =
+      Loader<typename Config::GmemCopyA, typename Config::PlaceA, typename Config::SmemLayoutA, Element,
+             Config::kMajorKA, Config::kThreads>;
+  using LoaderB =
+      Loader<typename Config::GmemCopyB, typename Config::PlaceB, typename Config::SmemLayoutB, Element,
+             Config::kMajorKB, Config::kThreads>;
+  // Runs that each thread puts in place of a tile that has come, and the words of the longest.
+  enum : int {
+    kPlaces = LoaderA::kPlaces + LoaderB::kPlaces,
+    kRun = int(LoaderA::kRun) > int(LoaderB::kRun) ? int(LoaderA::kRun) : int(LoaderB::kRun),
+    kEnds = kPlaces > 0 ? 2 : 1  // tiles along k that are loaded before the others
+  };
 
-  CUTE_DEVICE Tiles(Element const* A, Element const* B, int m, int n, int64_t lda, int64_t ldb,
+  LoaderA a;
+  LoaderB b;
+
+  CUTE_DEVICE Tiles(Element const* A, Element const* B, int m, int n, int k, int64_t lda, int64_t ldb,
                     Corner corner, uint32_t smem_a, uint32_t smem_b, int thread)
-      : a(A + corner.row * (Config::kMajorKA ? lda : 1), Config::kMajorKA ? lda : 1,
-          Config::kMajorKA ? 1 : lda, smem_a, thread, m - corner.row),
-        b(B + corner.column * (Config::kMajorKB ? ldb : 1), Config::kMajorKB ? ldb : 1,
-          Config::kMajorKB ? 1 : ldb, smem_b, thread, n - corner.column) {}
+      : a(A, corner.row, m, k, lda, smem_a, thread), b(B, corner.column, n, k, ldb, smem_b, thread) {}
 
-  CUTE_DEVICE void seek(int k_tile, int pipe) {
-    a.seek(k_tile, pipe);
-    b.seek(k_tile, pipe);
+  CUTE_DEVICE void fetch(int number, int pipe, int k_tiles, int tail) {
+    a.fetch(number, pipe, k_tiles, tail, kEnds);
+    b.fetch(number, pipe, k_tiles, tail, kEnds);
   }
 
-  CUTE_DEVICE void advance(int pipe, bool active = true) {
-    a.advance(pipe, active);
-    b.advance(pipe, active);
+  CUTE_DEVICE void advance(int number, int pipe, int k_tiles) {
+    a.advance(number, pipe, k_tiles);
+    b.advance(number, pipe, k_tiles);
   }
 
-  // The last tile along k, of which `columns_left` columns are in the matrices.
-  CUTE_DEVICE void load_cut(int columns_left) {
-    a.template load<true>(0, 1, columns_left);
-    b.template load<true>(0, 1, columns_left);
-  }
-
-  CUTE_DEVICE void load(int part = 0, int parts = 1) {
+  CUTE_DEVICE void load(int part, int parts) {
     a.template load<false>(part, parts);
     b.template load<false>(part, parts);
+  }
+
+  // Reads run number `i` of a tile and, when its words' time has come, puts it in place.
+  CUTE_DEVICE void take(int pipe, int i, Word* words) const {
+    if constexpr (LoaderA::kPlaces > 0) {
+      if (i < LoaderA::kPlaces) a.take(pipe, i, words);
+    }
+    if constexpr (LoaderB::kPlaces > 0) {
+      if (i >= LoaderA::kPlaces) b.take(pipe, i - LoaderA::kPlaces, words);
+    }
+  }
+
+  template <bool kCut>
+  CUTE_DEVICE void put(int pipe, int i, Word const* words, int columns) {
+    if constexpr (LoaderA::kPlaces > 0) {
+      if (i < LoaderA::kPlaces) a.template put<kCut>(pipe, i, words, columns);
+    }
+    if constexpr (LoaderB::kPlaces > 0) {
+      if (i >= LoaderA::kPlaces) b.template put<kCut>(pipe, i - LoaderA::kPlaces, words, columns);
+    }
+  }
+
+  // All of a tile, of which `columns` columns are in the matrices.
+  CUTE_DEVICE void realign(int pipe, int columns) {
+    CUTE_UNROLL
+    for (int i = 0; i < kPlaces; ++i) {
+      Word words[kRun + 1];
+      take(pipe, i, words);
+      put<true>(pipe, i, words, columns);
+    }
   }
 };
 
 // One operand, smem -> registers: what the thread's MMAs take of a tile, a k block at a time.
-template <class Copy, class Fragment, class SmemLayout, class Element>
+template <class Copy, class Fragment, class SmemLayout, class Element, int kStage>
 struct BlockLoader {
   using Instruction = typename Copy::Instruction;
   using Given = typename remove_extent<typename Instruction::SRegisters>::type;
@@ -188,7 +243,7 @@ struct BlockLoader {
   }
 
   CUTE_DEVICE void load(int block, int pipe) {
-    uint32_t const source = smem + pipe * int(kRows * kColumns * sizeof(Element));
+    uint32_t const source = smem + pipe * int(kStage * sizeof(Element));
     CUTE_UNROLL
     for (int mn = 0; mn < kRows / Copy::kRows; ++mn) {
       CUTE_UNROLL
@@ -238,12 +293,13 @@ CUTE_DEVICE void multiply(Accumulator* sums, Element const* a, Element const* b)
                   make_int_sequence<extent<B>::value>{}, c, registers);
 }
 
-// Calls with all (outer,inner), to and fro along inner, `kRun` of outer together: what follows each
-// other shares an operand.
+// Calls with part `part` of `parts` of all (outer,inner), to and fro along inner, `kRun` of outer
+// together: what follows each other shares an operand.
 template <int kRun, int kOuter, int kInner, class Function>
-CUTE_DEVICE void serpentine(Function const& function) {
+CUTE_DEVICE void serpentine(int part, int parts, Function const& function) {
   CUTE_UNROLL
   for (int i = 0; i < kOuter * kInner; ++i) {
+    if (i * parts / (kOuter * kInner) != part) continue;
     int const turn = i / (kRun * kInner), inner = i % (kRun * kInner) / kRun;
     function(turn * kRun + i % kRun, turn % 2 ? kInner - 1 - inner : inner);
   }
@@ -256,10 +312,10 @@ struct Blocks {
   using Accumulator = typename Config::Accumulator;
   using FragmentA = typename Config::FragmentA;  // ((MMA,REST_M,REST_K),TILES_M,BLOCKS)
   using FragmentB = typename Config::FragmentB;  // ((MMA,REST_N,REST_K),TILES_N,BLOCKS)
-  using LoaderA =
-      BlockLoader<typename Config::SmemCopyA, FragmentA, typename Config::SmemLayoutA, Element>;
-  using LoaderB =
-      BlockLoader<typename Config::SmemCopyB, FragmentB, typename Config::SmemLayoutB, Element>;
+  using LoaderA = BlockLoader<typename Config::SmemCopyA, FragmentA, typename Config::SmemLayoutA,
+                              Element, Config::kStageA>;
+  using LoaderB = BlockLoader<typename Config::SmemCopyB, FragmentB, typename Config::SmemLayoutB,
+                              Element, Config::kStageB>;
   enum : int {
     kBlocks = LoaderA::kBlocks,        // k blocks in a tile
     kSteps = size<0, 2>(FragmentA{}),  // MMAs along k in a block
@@ -280,8 +336,9 @@ struct Blocks {
     b.load(block, pipe);
   }
 
-  // In the order of cute::gemm, which follows the bytes of the operands' registers.
-  CUTE_DEVICE void multiply(int block, Accumulator* sums) const {  // (MMA,MMA_M,MMA_N)
+  // Part `part` of `parts` of a block's products, in the order of cute::gemm, which follows the bytes of
+  // the operands' registers.
+  CUTE_DEVICE void multiply(int block, Accumulator* sums, int part, int parts) const {  // (MMA,MMA_M,MMA_N)
     constexpr int kBytesA = kA * sizeof(Element), kBytesB = kB * sizeof(Element);
     CUTE_UNROLL
     for (int step = block * kSteps; step < (block + 1) * kSteps; ++step) {
@@ -291,9 +348,9 @@ struct Blocks {
                                                   b.values + kB * (n + kMmaN * step));
       };
       if constexpr (kBytesA <= 8 && kBytesA == kBytesB) {
-        serpentine<(kBytesA == 4 && kMmaM > 1) ? 2 : 1, kMmaM, kMmaN>(one);
+        serpentine<(kBytesA == 4 && kMmaM > 1) ? 2 : 1, kMmaM, kMmaN>(part, parts, one);
       } else {
-        serpentine<1, kMmaN, kMmaM>([&](int n, int m) { one(m, n); });
+        serpentine<1, kMmaN, kMmaM>(part, parts, [&](int n, int m) { one(m, n); });
       }
     }
   }

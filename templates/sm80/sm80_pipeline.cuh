@@ -16,6 +16,8 @@
 // - cute::copy issues the copies of a tile together, with a predicate each. Here they go out in parts
 //   between the products, predicated by one number of rows and without a branch, around which ptxas
 //   would move nothing; only the last tile along k, which is loaded first, looks at K's end.
+// - Rows that begin at any element are copied by the aligned words that cover them, and put in place a
+//   tile before they are multiplied (unaligned.cuh).
 
 #pragma once
 
@@ -33,6 +35,8 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
   using CtaTiler = typename Config::CtaTiler;
   using SmemLayoutA = typename Config::SmemLayoutA;  // (bM,bK,PIPE)
   constexpr int kBK = size<2>(CtaTiler{}), kStages = size<2>(SmemLayoutA{});
+  // A tile that is put in place must have come one tile before it is multiplied.
+  constexpr int kPlaces = Tiles<Config>::kPlaces, kWait = kStages - 2 - (kPlaces > 0);
   extern __shared__ __align__(128) char shared[];
   Corner const corner = cta_corner<CtaTiler, Config::kRasterGroup>(m, n);
   typename Config::Epilogue epilogue{alpha, beta};
@@ -42,26 +46,28 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
 
   if (k_tiles > 0) {
     uint32_t const smem_a = cast_smem_ptr_to_uint(shared);
-    uint32_t const smem_b = smem_a + size(SmemLayoutA{}) * sizeof(typename Config::Element);
-    Tiles<Config> tiles(A, B, m, n, lda, ldb, corner, smem_a, smem_b, threadIdx.x);
+    uint32_t const smem_b = smem_a + kStages * int(Config::kStageA * sizeof(typename Config::Element));
+    Tiles<Config> tiles(A, B, m, n, k, lda, ldb, corner, smem_a, smem_b, threadIdx.x);
 
     // The last k tile, the only one that can be cut short, is loaded first: the loop needs no
     // predicate along k, and the order of a sum is free.
-    tiles.seek(k_tiles - 1, 0);
-    tiles.load_cut(k - (k_tiles - 1) * kBK);
-    cp_async_fence();
-    CUTE_UNROLL
-    for (int stage = 1; stage < kStages - 1; ++stage) {
-      tiles.advance(stage, stage < k_tiles);
-      tiles.load();
+    int const tail = k - (k_tiles - 1) * kBK;
+    constexpr int kUnroll = kPlaces > 0 ? 1 : kStages;
+#pragma unroll kUnroll
+    for (int stage = 0; stage < kStages - 1; ++stage) {
+      tiles.fetch(stage, stage, k_tiles, tail);
       cp_async_fence();
     }
 
     Blocks<Config> blocks(smem_a, smem_b, threadIdx.x);
     constexpr int kBlocks = Blocks<Config>::kBlocks;
     static_assert(kBlocks > 1, "the fragments of the next block are loaded while one is multiplied");
-    cp_async_wait<kStages - 2>();
+    cp_async_wait<kWait>();
     __syncthreads();
+    if constexpr (kPlaces > 0) {
+      tiles.realign(0, tail);
+      __syncthreads();
+    }
     blocks.load(0, 0);
 
     int read = 0, write = kStages - 1;
@@ -70,19 +76,32 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
       CUTE_UNROLL
       for (int block = 0; block < kBlocks; ++block) {
         if (block == kBlocks - 1) {
-          cp_async_wait<kStages - 2>();
+          cp_async_wait<kWait>();
           __syncthreads();
           read = read == kStages - 1 ? 0 : read + 1;
         }
-        blocks.load((block + 1) % kBlocks, read);
-        // The copies of a tile to come are spread over the blocks, as far as the wait above allows.
-        if (block == 0) tiles.advance(write, k_tile + kStages - 1 < k_tiles);
-        if (block < kBlocks - 1) tiles.load(block, kBlocks - 1);
-        if (block == kBlocks - 2) {
-          cp_async_fence();
-          write = write == kStages - 1 ? 0 : write + 1;
+        // The next tile is put in place meanwhile, run by run, each read before some of the products
+        // and written after them.
+        int const first = ceil_div(block * kPlaces, kBlocks - 1);
+        int const runs = min(ceil_div((block + 1) * kPlaces, kBlocks - 1), kPlaces) - first;
+        int const next = read == kStages - 1 ? 0 : read + 1;
+        CUTE_UNROLL
+        for (int part = 0; part < (runs > 0 ? runs : 1); ++part) {
+          Word words[Tiles<Config>::kRun + 1];
+          if (part == 0) {
+            blocks.load((block + 1) % kBlocks, read);
+            // The copies of a tile to come are spread over the blocks, as far as the wait above allows.
+            if (block == 0) tiles.advance(k_tile + kStages - 1, write, k_tiles);
+            if (block < kBlocks - 1) tiles.load(block, kBlocks - 1);
+            if (block == kBlocks - 2) {
+              cp_async_fence();
+              write = write == kStages - 1 ? 0 : write + 1;
+            }
+          }
+          if (part < runs) tiles.take(next, first + part, words);
+          blocks.multiply(block, sums, part, runs > 0 ? runs : 1);
+          if (part < runs) tiles.template put<false>(next, first + part, words, kBK);
         }
-        blocks.multiply(block, sums);
       }
     }
     cp_async_wait<0>();

@@ -19,7 +19,6 @@ CUTE_DEVICE void tensor_core(typename Config::Element const* A, typename Config:
                              int64_t ldb, int64_t ldc, typename Config::Accumulator alpha,
                              typename Config::Accumulator beta) {
   using CtaTiler = typename Config::CtaTiler;
-  using SmemLayoutA = typename Config::SmemLayoutA;  // (bM,bK,1)
   constexpr int kBK = size<2>(CtaTiler{});
   extern __shared__ __align__(128) char shared[];
   Corner const corner = cta_corner<CtaTiler, Config::kRasterGroup>(m, n);
@@ -30,27 +29,27 @@ CUTE_DEVICE void tensor_core(typename Config::Element const* A, typename Config:
 
   if (k_tiles > 0) {
     uint32_t const smem_a = cast_smem_ptr_to_uint(shared);
-    uint32_t const smem_b = smem_a + size(SmemLayoutA{}) * sizeof(typename Config::Element);
-    Tiles<Config> tiles(A, B, m, n, lda, ldb, corner, smem_a, smem_b, threadIdx.x);
+    uint32_t const smem_b = smem_a + int(Config::kStageA * sizeof(typename Config::Element));
+    Tiles<Config> tiles(A, B, m, n, k, lda, ldb, corner, smem_a, smem_b, threadIdx.x);
     Blocks<Config> blocks(smem_a, smem_b, threadIdx.x);
 
     // The last k tile, the only one that K can cut, comes first: the order of a sum is free.
-    tiles.seek(k_tiles - 1, 0);
-    tiles.load_cut(k - (k_tiles - 1) * kBK);
+    int const tail = k - (k_tiles - 1) * kBK;
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
-      if (k_tile > 0) {
-        __syncthreads();  // nobody reads the tile before any more
-        tiles.advance(0);
-        tiles.load();
-      }
+      if (k_tile > 0) __syncthreads();  // nobody reads the tile before any more
+      tiles.fetch(k_tile, 0, k_tiles, tail);
       cp_async_fence();
       cp_async_wait<0>();
       __syncthreads();
+      if constexpr (Tiles<Config>::kPlaces > 0) {
+        tiles.realign(0, k_tile > 0 ? kBK : tail);
+        __syncthreads();
+      }
       CUTE_UNROLL
       for (int block = 0; block < Blocks<Config>::kBlocks; ++block) {
         blocks.load(block, 0);
-        blocks.multiply(block, sums);
+        blocks.multiply(block, sums, 0, 1);
       }
     }
   }

@@ -64,6 +64,14 @@ LADDER_PLACES = {
     "ld+1": Place(384, 512, 192, pad=1),
     "cut": Place(385, 518, 195, pad=3),  # ld allows vectors of 4, which the edges cut
 }
+#: A few columns, or rows: which are exchanged for every other op.
+THIN_PLACES = {
+    "1": Place(1024, 1, 512),
+    "4": Place(1000, 4, 520, beta=1),
+    "17 ld+1": Place(1000, 17, 515, pad=1),
+    "32": Place(2048, 32, 1024),
+    "odd": Place(261, 7, 331),
+}
 #: Options that make another program of a tutorial kernel.
 LADDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("naive", {"warp_along": "m"}),
@@ -107,6 +115,11 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
                 for place, at in LADDER_PLACES.items():
                     if name in ("float32", "tf32") or place in ("aligned", "ragged"):
                         yield cell(kernel, {}, name, op, place, at)
+    for name in (*PLAIN, *COMPLEX):
+        for number, op in enumerate(OPS):
+            for place, at in THIN_PLACES.items():
+                turned = at._replace(m=at.n, n=at.m) if number % 2 else at
+                yield cell("thin", {}, name, op, place, turned)
     for kernel, options in LADDER_OPTIONS:
         for op in OPS:
             for place in ("aligned", "ragged"):

@@ -26,6 +26,8 @@ from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
 OPS = ("NN", "NT", "TN", "TT")
 SIZES = (1, 2, 3, 7, 31, 63, 65, 127, 129, 255, 1000, 4095)
 POLICIES = ("auto", "mn_major")
+#: Rows or columns of thin problems.
+THIN = (1, 2, 3, 4, 7, 8, 16, 17, 32)
 #: The tutorial kernels.
 LADDER = registry.LADDER[1 : registry.LADDER.index("sm80_pipeline")]
 #: Those that choose the width of their accesses to A and B.
@@ -443,6 +445,40 @@ def ladder_options() -> Iterator[Case]:
             yield replace(wide("double_buffered", "float32", op, None), m=257, n=255, more=more)
 
 
+def thin_cases() -> Iterator[Case]:
+    """The kernel for a few rows or columns: every type, op and class of those, widths in turn."""
+    number = 0
+    for name in PLAIN:
+        element = TYPES[name].bytes
+        for op in OPS:
+            for t in THIN:
+                number += 1
+                kind = (narrow, wide)[number % 2]
+                base = kind("thin", name, op, None, "FC"[number // 2 % 2])
+                k = SIZES[number % len(SIZES)]
+                rows = SIZES[-1 - number % 5]
+                m, n = (t, rows) if number // 3 % 2 else (rows, t)
+                case = replace(base, m=m, n=n, k=k, padded=number % 5 > 1)
+                yield case if number % 7 else replace(case, l=3, shared=("", "A", "B")[number % 3])
+                if element < 4 and number % 3 == 0:
+                    yield replace(case, widths=(4, 8, 4) if number % 2 else (8, 4, 4))
+    for name in ("float16-float32", "bfloat16-float32"):
+        yield replace(wide("thin", name, "TN", None), m=9)
+
+
+def ragged_thin() -> Iterator[Case]:
+    """Small ragged cases of it: each type, a few of each way that its operands come."""
+    number = 0
+    for name in PLAIN:
+        for kind in (narrow, wide):
+            for op in OPS[number % 2 :: 2]:
+                number += 1
+                t = THIN[number % len(THIN)]
+                m, n = (t, 77) if number % 2 else (77, t)
+                base = kind("thin", name, op, None, "FC"[number // 2 % 2])
+                yield replace(base, m=m, n=n, k=147 if TYPES[name].bytes > 2 else 347)
+
+
 def small_ladder(kinds: Iterable[Any] = (narrow, wide), **replacements: Any) -> Iterator[Case]:
     """One small case of each tutorial kernel, type and kind; ops and orders take turns."""
     number = 0
@@ -485,7 +521,7 @@ def awkward_cases() -> list[Case]:
         if case.widths[0] == 16 and case.kernel == "sm80_pipeline":
             case = replace(case, m=33, n=72, k=47)
         found.append(case)
-    found += _ragged_ladder()
+    found += [*_ragged_ladder(), *ragged_thin()]
     return [*found, *(replace(case, l=3) for case in found[::8])]
 
 

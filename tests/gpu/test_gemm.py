@@ -29,6 +29,7 @@ from gemm_cases import (
     small_cases,
     small_ladder,
     small_wgmma,
+    thin_cases,
     types_of,
     wgmma_cases,
     wide,
@@ -71,7 +72,8 @@ def kernel_of_this_arch(request: pytest.FixtureRequest, arch: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [*pipeline_cases(), *cutlass_cases(), *ladder_cases(), *wgmma_cases()]
+    "case",
+    [*pipeline_cases(), *cutlass_cases(), *ladder_cases(), *thin_cases(), *wgmma_cases()],
 )
 def test_awkward_sizes(case: Case, builds: Builds, arch: str) -> None:
     expected_plan = case.plan(arch)

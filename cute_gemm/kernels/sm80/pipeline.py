@@ -29,7 +29,15 @@ from cute_gemm.kernels.sm80.structure import (
     structure,
     tiled_mma,
 )
-from cute_gemm.kernels.staging import IN_VAIN, by_last_tile, cut_vectors, shared, stored
+from cute_gemm.kernels.staging import (
+    IN_VAIN,
+    by_last_tile,
+    by_words,
+    cut_vectors,
+    in_place,
+    shared,
+    stored,
+)
 from cute_gemm.model.price import Pace
 from cute_gemm.problem.dtypes import DTYPES, factor
 from cute_gemm.toolchain.signature import Launch
@@ -99,6 +107,8 @@ _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
 #: Copies of one thread and tile beyond which they are not unrolled (`TileLoader`), and the part of
 #: a load's wait that each then costs.
 _UNROLLED, _ROLLED_WAIT = 16, 0.36
+#: What an operand whose rows are put in place adds to the clocks of products, as a part of them.
+_PUT_IN_PLACE = 0.5
 #: The field reference's, of 16-bit types (``copy="mn_major"``).
 _REFERENCE = ((128, 128, 32), (2, 2), 3, 1)
 
@@ -123,8 +133,10 @@ class Sm80Pipeline(CompiledKernel):
         if policy == "mn_major" and problem.inputs.bytes == 2:
             return (_REFERENCE,)
         tiles = _TILES[problem.inputs.name, problem.compute]
-        # Copies of 1 and 2 bytes go through registers, of which the largest tiles have few.
+        # The largest tiles have few registers for copies of 1 and 2 bytes, which go through them,
+        # and for int8's rows that are put in place.
         narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
+        narrow = narrow and (policy == "mn_major" or problem.inputs.bytes == 1)
         return [row for row in tiles if not narrow or row[0][0] * row[0][1] < 128 * 256]
 
     paces: ClassVar = {
@@ -137,13 +149,18 @@ class Sm80Pipeline(CompiledKernel):
 
     def pace(self, config: Config) -> Pace:
         """See :meth:`CompiledKernel.pace`: narrow copies go one by one through registers."""
-        waits = 0.0
+        waits, put = 0.0, 0
         parts = structure(config)
         for plan in parts.operands:
+            if plan.place is not None:
+                put += 1
+                continue
             copies = prod(plan.extents) // (plan.gmem_copy.values * parts.mma.size)
             narrow = plan.gmem_copy.atom.bits < 32
             waits += copies if narrow else _ROLLED_WAIT * copies if copies > _UNROLLED else 0.0
-        return super().pace(config)._replace(waits=waits, ahead=config.stages - 1)
+        own = super().pace(config)
+        slowdown = own.slowdown * (1 + _PUT_IN_PLACE * put)
+        return own._replace(slowdown=slowdown, waits=waits, ahead=config.stages - 1)
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
@@ -375,17 +392,27 @@ def _operand_accesses(
         mend=mend,
         targets=store.offsets if copy.atom.name == "cp.async" else None,
     )
-    loads = by_last_tile(load) if executions else []
-    cuts = [cut for last in loads[-1:] for cut in cut_vectors(last, "last k-tile, cut vectors")]
+    copied: list[Access] = []
+    if plan.place is None:
+        loads = by_last_tile(load) if executions else []
+        cuts = [cut for last in loads[-1:] for cut in cut_vectors(last, "last k-tile, cut vectors")]
+        copied = [*loads, *cuts, *stored(store, loads, cuts)]
+    elif executions:
+        pitch = plan.stage // plan.extents[1 - load.axis] * copy.element_bits // 8
+        copied = by_words(replace(load, limit=""), store, copy, pitch)
     reader = plan.smem_copy
     read: dict[str, Any] = {"executions": executions, "mend": shared_mend}
+    if plan.place is not None and executions:
+        at: tuple[Any, ...] = (plan.source, plan.place, one_stage, plan.extents, load.axis)
+        copied += in_place(*at, executions=executions, part="put in place")
+        if config.stages > 1:  # a tile ahead
+            copied += in_place(*at, executions=ctas, unit="CTA", part=IN_VAIN)
     readers = [shared(plan.source, "load", reader, one_stage, plan.extents, **read)]
     if config.stages > 1:
         # Fragments are loaded a block ahead: after the last k tile too, one block in vain.
         block = (plan.extents[0], reader.tile[1])
         read |= {"executions": ctas, "unit": "CTA", "part": IN_VAIN}
         readers.append(shared(plan.source, "load", reader, one_stage, block, **read))
-    copied: list[Access] = [*loads, *cuts, *stored(store, loads, cuts)]
     return [*copied, *(readers if executions else [])]
 
 

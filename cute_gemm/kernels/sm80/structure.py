@@ -82,6 +82,9 @@ class OperandPlan:
     smem_layout: Layout
     smem_copy: TiledCopy
     extents: tuple[int, int]
+    stage: int  #: Elements from a tile in shared memory to the next.
+    #: What puts words in place (``unaligned.cuh``) where rows may begin at any element; else None.
+    place: TiledCopy | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +159,8 @@ def _gmem_copy(
     element = DTYPES[config.dtype].bytes
     vector = width // element
     if config.copy != "mn_major":
+        if realigned(config, width):
+            vector = choose.VECTOR // element
         axis = int(major == "K")
         return choose.vector_copy("cp.async", element, extents, axis, vector, threads)
     rows = min(16 // element, extents[0] // 16)
@@ -166,6 +171,14 @@ def _gmem_copy(
     )
 
 
+def realigned(config: Config, width: int) -> bool:
+    """Whether the rows of an operand of accesses of ``width`` bytes are copied by aligned words.
+
+    cp.async copies 4 bytes and more; what begins elsewhere is put in place afterwards.
+    """
+    return width < 4 and config.copy != "mn_major"
+
+
 @lru_cache(maxsize=4096)
 def structure(config: Config) -> Structure:
     """Work a config out."""
@@ -174,25 +187,39 @@ def structure(config: Config) -> Structure:
     element = DTYPES[config.dtype].bytes
     sources = "BA" if config.exchange else "AB"
     plans = []
+    # What is put in place is neither on its way nor multiplied: a tile more in shared memory. The
+    # three tiles that are loaded with care come before the loop.
+    ring = config.stages
+    if ring > 1 and any(realigned(config, width) for width in config.bytes[:2]):
+        ring = max(ring + 1, 4)
     for operand, source, smem_major in zip("AB", sources, _smem_majors(config), strict=True):
         major = config.majors["AB".index(source)]
         extents = (tile["AB".index(operand)], tile[2])
-        copy = _gmem_copy(config, major, config.bytes["AB".index(source)], extents, mma.size)
+        width = config.bytes["AB".index(source)]
+        copy = _gmem_copy(config, major, width, extents, mma.size)
         axis = int(smem_major == "K")
         reader = _reader(config, mma.atom, axis)
-        atom = _smem_atom(config, reader, axis, extents)
+        place = None
+        if realigned(config, width):
+            place = choose.place_copy(element, extents, axis, mma.size)
+            atom, layout, stage = choose.spaced_rows(element, extents, axis, ring)
+        else:
+            atom = _smem_atom(config, reader, axis, extents)
+            layout, stage = tile_to_shape(atom, (*extents, ring)), extents[0] * extents[1]
         plans.append(
             OperandPlan(
                 source=source,
                 major=major,
                 gmem_copy=copy,
                 smem_atom=atom,
-                smem_layout=tile_to_shape(atom, (*extents, config.stages)),
+                smem_layout=layout,
                 smem_copy=mma_tiled_copy(reader, 8 * element, mma, operand),
                 extents=extents,
+                stage=stage,
+                place=place,
             )
         )
-    mainloop = sum(plan.smem_layout.size for plan in plans) * element
+    mainloop = sum(plan.stage for plan in plans) * ring * element
 
     # The epilogue stages as many columns of the accumulators as fit where the k tiles were.
     sums = DTYPES[DTYPES[config.dtype].accumulator].bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from cute_gemm.cute.layout import from_map
 from cute_gemm.problem.dtypes import factor
 from cute_gemm.toolchain.unit import (
     Emitter,
+    TranslationUnit,
     cpp_bool,
     cpp_extents,
     cpp_shape,
@@ -35,11 +37,14 @@ struct Config {
   using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
   using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
   using Mma = ${mma};
-  enum : int { kRasterGroup = ${raster} };
+  enum : int { kThreads = ${threads}, kRasterGroup = ${raster} };
+  enum : int { kStageA = ${stage_a}, kStageB = ${stage_b} };
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b} };
 
   using GmemCopyA = ${gmem_copy_a};
   using GmemCopyB = ${gmem_copy_b};
+  using PlaceA = ${place_a};
+  using PlaceB = ${place_b};
   using SmemLayoutA = ${smem_layout_a};
   using SmemLayoutB = ${smem_layout_b};
   using SmemCopyA = ${smem_copy_a};
@@ -60,6 +65,8 @@ _CUTE = """
 struct Cute : cute_gemm::Partitions<Config, ${tiled_mma}> {
   using GmemCopyA = ${gmem_product_a};
   using GmemCopyB = ${gmem_product_b};
+  using PlaceA = ${place_product_a};
+  using PlaceB = ${place_product_b};
   using EpilogueCopy = ${epilogue_product};
   using SmemLayoutA = ${smem_tiled_a};
   using SmemLayoutB = ${smem_tiled_b};
@@ -72,8 +79,8 @@ _TILED, _HELD = "TiledLayout_TV{}", "get_layoutS_TV()"
 
 #: What the kernel keeps in shared memory: the k tiles, then the staged sums in their place.
 _SHARED_BYTES = (
-    "cute::max(sizeof(Config::Element) * "
-    "(size(Config::SmemLayoutA{}) + size(Config::SmemLayoutB{})), sizeof(Config::Accumulator) * "
+    "cute::max(sizeof(Config::Element) * size<2>(Config::SmemLayoutA{}) * "
+    "(Config::kStageA + Config::kStageB), sizeof(Config::Accumulator) * "
     "back(flatten(shape<1>(Config::EpilogueLayout{}))) * "
     "back(flatten(stride<1>(Config::EpilogueLayout{}))))"
 )
@@ -82,12 +89,22 @@ _SHARED_BYTES = (
 _PLAIN, _EXCHANGED = "A, B, C, m, n, k, lda, ldb, ldc", "B, A, C, n, m, k, ldb, lda, ldc"
 
 
+#: Bytes that ptxas may put aside in kernels that put rows in place: what the loop seldom reads.
+_SPILLS = 64
+
+
 class EmitSm80Pipeline(Emitter):
     """Emitter of ``sm80_pipeline.cuh`` and ``tensor_core.cuh``."""
 
     template = _SM80_PIPELINE
     header = "sm80/proof.cuh"
     cute = _CUTE
+
+    def unit(self) -> TranslationUnit:
+        """See :meth:`Emitter.unit`: words on their way take the last registers of large tiles."""
+        unit = super().unit()
+        put = any(plan.place for plan in self.structure.operands)
+        return replace(unit, spills=_SPILLS) if put else unit
 
     def operation(self) -> Any:
         """See :meth:`Emitter.operation`."""
@@ -107,6 +124,7 @@ class EmitSm80Pipeline(Emitter):
             "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
             f"C {'row' if config.exchange else 'column'}-major, copy={config.copy}",
             "cta_tiler": cpp_shape(parts.tile),
+            "threads": str(mma.size),
             "mma": mma.atom.cpp,
             "mma_header": mma.atom.header,
             "tiled_mma": mma.cpp(),
@@ -125,14 +143,21 @@ class EmitSm80Pipeline(Emitter):
         }
         for letter, plan in zip("AB", parts.operands, strict=True):
             lower = letter.lower()
-            tiled = cpp_shape((*plan.extents, config.stages))
+            tiled = cpp_shape(plan.smem_layout.extents)
+            place = plan.place
             values |= {
+                f"stage_{lower}": str(plan.stage),
+                f"place_{lower}": _copy(place) if place else "void",
+                f"place_product_{lower}": _product(f"Place{letter}", "Element", place)
+                if place
+                else "void",
                 f"major_k_{lower}": cpp_bool(plan.major == "K"),
                 f"gmem_copy_{lower}": _copy(plan.gmem_copy),
                 f"gmem_product_{lower}": _product(f"GmemCopy{letter}", "Element", plan.gmem_copy),
                 f"smem_layout_{lower}": plan.smem_layout.cpp(),
-                f"smem_tiled_{lower}": f"decltype(tile_to_shape({plan.smem_atom.cpp()}{{}}, "
-                f"{tiled}{{}}))",
+                f"smem_tiled_{lower}": plan.smem_layout.cpp()
+                if place
+                else f"decltype(tile_to_shape({plan.smem_atom.cpp()}{{}}, {tiled}{{}}))",
                 f"smem_copy_{lower}": _copy(plan.smem_copy),
                 f"fragment_{lower}": mma.fragment(letter, plan.extents).cpp(),
             }
@@ -157,8 +182,11 @@ class EmitSm80Pipeline(Emitter):
                 *_copy_proofs(f"GmemCopy{letter}", _TILED, plan.gmem_copy, threads),
                 *_copy_proofs(f"SmemCopy{letter}", _HELD, plan.smem_copy, threads),
                 (_same(f"{name}{{}}", f"Config::{name}"), name),
-                *layout_proofs(name, plan.smem_layout, (*plan.extents, config.stages)),
+                *layout_proofs(name, plan.smem_layout, plan.smem_layout.extents),
+                (f"Config::{name}{{}}(0, 0, 1) % Config::kStage{letter} == 0", f"{name}: stage"),
             ]
+            if plan.place:
+                facts += _copy_proofs(f"Place{letter}", _TILED, plan.place, threads)
         for letter, mode in zip("ABC", (0, 1, 0), strict=True):
             rows, columns = np.moveaxis(parts.mma.partition(letter), -1, 0)
             held = from_map(rows + parts.mma.extent(mode) * columns)

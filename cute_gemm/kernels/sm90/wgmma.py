@@ -76,7 +76,7 @@ _TILES: tuple[tuple[int, int, int, int], ...] = (
     (64, 128, 1, 2),
 )
 #: Clocks of a k-tile until the other CTA of a cluster has said that it has read it.
-_MEETING = 480.0
+_MEETING = 300.0
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
 #: Results of a tile.

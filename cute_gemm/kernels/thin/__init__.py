@@ -1,0 +1,1 @@
+"""A thin operand times a large one, at the speed of memory."""

@@ -1,0 +1,478 @@
+"""``thin``: m or n up to 32, the large operand read once from global memory into registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from cute_gemm.access import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
+from cute_gemm.cute.atoms import mma_atoms
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
+from cute_gemm.kernels.staging import by_last_tile, cut_vectors, stored
+from cute_gemm.kernels.thin.structure import (
+    DEPTH_LANES,
+    ROW_LANES,
+    WARP,
+    Config,
+    Structure,
+    structure,
+)
+from cute_gemm.model.price import Pace
+from cute_gemm.problem.dtypes import DTYPES, factor
+from cute_gemm.toolchain.signature import Launch
+
+if TYPE_CHECKING:
+    from cute_gemm.arch import Arch
+    from cute_gemm.kernels.thin.unit import EmitThin
+    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.toolchain.unit import TranslationUnit
+
+#: The most that m or n may be.
+MOST = 32
+#: Registers of a thread beside its sums and stages: addresses, fragments.
+_OTHERS = 56
+#: Registers of a thread that its sums may take.
+_SUMS = 128
+#: Vectors of a lane to have on their way, for each warp of its CTA, and stages of them at most.
+_AHEAD, _STAGES = 2, 8
+#: Rows of the large operand that make CTAs of four warps for each multiprocessor of a large GPU.
+_MANY = 6144
+
+
+class Thin(CompiledKernel):
+    """A thin operand, 1 to 32 wide, times a large one that is streamed."""
+
+    name = "thin"
+    summary = "m or n up to 32: the large operand read once, straight to registers, warps along k"
+    minimum_cc = 80
+    dtypes = (
+        "float16", "bfloat16", "float32", "float32/tf32", "float64", "complex64", "complex128",
+        "int8",
+    )  # fmt: skip
+    options = ("thin", "tile", "warps", "stages", "min_ctas")
+    choices: ClassVar = {"thin": ("m", "n")}
+    takes: ClassVar = {
+        "warps": "1, 2, 4, 8, 16 or 32 warps that divide k",
+        "stages": "2 to 8 k-tiles in shared memory; 1: registers, for elements of 1 or 2 bytes",
+    }
+    paces: ClassVar = {
+        "half": Pace(1.0, 40, 0.2),
+        "tf32": Pace(1.0, 40, 0.2),
+        "int8": Pace(1.0, 40, 0.2),
+        "float64": Pace(1.0, 40, 0.2),
+        "float32": Pace(1.5, 40, 0.2),
+        "complex": Pace(1.5, 40, 0.2),
+    }
+    #: Slowdown of products of complex128, whose sums leave few registers for anything else.
+    slowest: ClassVar = 2.5
+
+    def pace(self, config: Config) -> Pace:
+        """See :meth:`CompiledKernel.pace`."""
+        pace = super().pace(config)._replace(ahead=max(1, config.stages - 1))
+        return pace._replace(slowdown=self.slowest) if config.dtype == "complex128" else pace
+
+    def candidates(
+        self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
+    ) -> Iterator[Config]:
+        """See :meth:`CompiledKernel.candidates`."""
+        extents = {"m": problem.m, "n": problem.n}
+        if "thin" in options:
+            extents = {options["thin"]: extents.get(options["thin"], 0)}
+        elif min(extents.values()) <= MOST:
+            extents = {thin: extent for thin, extent in extents.items() if extent <= MOST}
+        for thin, extent in extents.items():
+            found = list(self._of(thin, extent, problem, arch, options))
+            # Of those in order of preference the first that fits, where any fills the GPU.
+            many = _many(problem)[thin == "m"] and "tile" not in options
+            fitting = [config for config in found if not _refusal(config)]
+            yield from fitting[:1] if many and fitting else found
+
+    def _of(
+        self, thin: str, extent: int, problem: GemmProblem, arch: Arch, options: dict[str, Any]
+    ) -> Iterator[Config]:
+        """Yield the configs by which this mode is the thin one."""
+        element, index = problem.inputs, int(thin == "n")
+        tag = factor(element.name, problem.compute).tag
+        atoms = () if element.is_complex else mma_atoms(tag, tag)
+        atom = next(
+            (one for one in atoms if one.threads == WARP and one.minimum_cc <= arch.cc), None
+        )
+        A, B, C = (straight(x) for x in (problem.A, problem.B, problem.C))
+        for rows, columns, depth, warps in _blocks(
+            element.bytes, (A, B)[1 - index].major, atom is not None, _columns(extent),
+            _many(problem)[1 - index],
+        ):  # fmt: skip
+            tile = [ROW_LANES * rows, ROW_LANES * rows, DEPTH_LANES * depth * warps]
+            tile[index] = columns
+            config = Config(
+                thin=thin,
+                tile=(tile[0], tile[1], tile[2]),
+                warps=warps,
+                stages=2,
+                min_ctas=1,
+                dtype=element.name,
+                compute=problem.compute,
+                out_dtype=problem.C.dtype,
+                mma=atom.name if atom else "",
+                majors=(A.major, B.major, C.major),
+                conj=(A.conj, B.conj),
+                bytes=(
+                    access_bytes(A, False)[0],
+                    access_bytes(B, False)[0],
+                    DTYPES[problem.C.dtype].bytes,
+                ),
+            )
+            config = with_options(config, options)
+            if "tile" not in options:
+                tile[2] = DEPTH_LANES * depth * max(1, config.warps)
+                config = replace(config, tile=(tile[0], tile[1], tile[2]))
+            yield _settled(config, options, arch.shared_limit)
+
+    def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
+        """See :meth:`CompiledKernel.check`."""
+        if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):
+            raise UnsupportedError(
+                f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
+                f"32-bit integers and takes extents up to 2**31 - 1 - {max(config.tile)}"
+            )
+        extent = (problem.m, problem.n)[config.index]
+        if extent > MOST:
+            raise UnsupportedError(
+                f"m={problem.m}, n={problem.n}: kernel {self.name!r} takes m or n up to {MOST}; "
+                "take kernel='auto'"
+            )
+        _check(config)
+        need, limit = self.launch(config, problem).smem, arch.shared_limit
+        if need > limit:
+            raise OptionError(
+                f"option tile={config.tile} with warps={config.warps} needs {need} bytes of shared "
+                f"memory; {arch} has {limit}: take a smaller tile or fewer warps"
+            )
+
+    def traits(self, problem: GemmProblem) -> Any:
+        """See :meth:`CompiledKernel.traits`: columns, rows, and which operand is a vector."""
+        vectors = (straight(x).major for x in (problem.A, problem.B, problem.C))
+        return (_columns(problem.m), _columns(problem.n), *_many(problem), *vectors)
+
+    def shapes(self, extent: int) -> Iterator[tuple[int, int]]:
+        """See :meth:`Kernel.shapes`: all columns that are kept, of few rows and of many."""
+        for columns in (1, 2, 4, 8, 16, MOST):
+            for rows in (extent, extent + 2 * _MANY):
+                yield from ((columns, rows), (rows, columns))
+
+    def of_operand(self, config: Config, name: str) -> Config:
+        """See :meth:`CompiledKernel.of_operand`.
+
+        k is dealt out by the vectors of both; sums lie by the rows of operands that are MN-major.
+        """
+        if name != "C":
+            return config
+        a, b, c = config.bytes
+        majors = config.majors
+        return replace(config, bytes=(a * (majors[0] == "MN"), b * (majors[1] == "MN"), c))
+
+    def unit(self, config: Config) -> TranslationUnit:
+        """See :meth:`CompiledKernel.unit`."""
+        return self._emitter(config).unit()
+
+    def proof(self, config: Config) -> TranslationUnit:
+        """See :meth:`CompiledKernel.proof`."""
+        return self._emitter(config).proof()
+
+    def _emitter(self, config: Config) -> EmitThin:
+        from cute_gemm.kernels.thin.unit import EmitThin
+
+        return EmitThin(config, structure(config))
+
+    def launch(self, config: Config, problem: GemmProblem) -> Launch:
+        """See :meth:`CompiledKernel.launch`."""
+        grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
+        parts = structure(config)
+        sums = config.columns * parts.pitch * DTYPES[DTYPES[config.dtype].accumulator].bytes
+        queue = parts.stage * config.stages if config.stages > 1 else 0
+        return Launch(grid, WARP * config.warps, config.warps * max(sums, queue), problem.l)
+
+    def accesses(
+        self, config: Config, problem: GemmProblem, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """See :meth:`CompiledKernel.accesses`; alpha is taken not to be 0."""
+        parts, thin = structure(config), config.index
+        ctas = self.launch(config, problem).grid
+        out: list[Access] = []
+        for index, given in enumerate((problem.A, problem.B)):
+            large = index != thin
+            matrix = straight(given, config.majors[index])
+            other = 1 - index
+            sweeps = -(-(problem.m, problem.n)[other] // config.tile[other])
+            load = _load(config, parts, matrix, large, sweeps)
+            loads = by_last_tile(load)
+            cuts = cut_vectors(loads[-1], f"{loads[-1].part}, cut vectors".lstrip(", "))
+            out += [*loads, *cuts]
+            out += _queued(loads, cuts, ctas * problem.l * -(-problem.k // config.tile[2]))
+        C = straight(problem.C, config.majors[2])
+        return (*out, *_results(config, parts, C, ctas * problem.l, reads_c))
+
+    def work(self, config: Config, problem: GemmProblem) -> Work:
+        """See :meth:`Kernel.work`."""
+        if config.mma:
+            rate = factor(problem.inputs.name, problem.compute).name
+            return Work.of_tiles(problem, config.tile, "tensor cores", rate)
+        return Work.of_tiles(problem, config.tile, "CUDA cores", problem.compute)
+
+    def shares(self, config: Config) -> Shares:
+        """See :meth:`Kernel.shares`."""
+        return Shares(config.tile[:2], None)
+
+    def pictures(self, config: Config) -> tuple[Partition, ...]:
+        """See :meth:`Kernel.pictures`: what each thread has of a k-tile of the large operand."""
+        parts = structure(config)
+        part = parts.large
+        i, e = (x.ravel() for x in np.indices((part.rows, part.depth)))
+        row = part.row(parts.row_lane[:, None], i)
+        column = part.column(parts.depth_lane[:, None], e)
+        warp = np.arange(config.warps)[:, None, None] * DEPTH_LANES * part.depth
+        rows, columns = np.broadcast_arrays(row, column + warp)
+        table = np.stack([rows, columns], axis=-1).reshape(-1, part.rows * part.depth, 2)
+        name = "AB"[1 - config.index]
+        extents = (config.tile[1 - config.index], config.tile[2])
+        text = f"8 lanes along the rows, 4 along k, {config.warps} warps along k"
+        return (Partition(name, "lanes' part of a k-tile", text, table, extents),)
+
+
+# ---- choice of config ---------------------------------------------------------------------------
+
+
+def straight(matrix: Matrix, major: str = "") -> Matrix:
+    """Return a matrix of one row with unit stride along the row, where its elements lie together.
+
+    By the rule of descriptors such a row is a column of a matrix whose leading dimension is 1.
+    ``major``: what it is to be, of a sample that has another leading dimension.
+    """
+    if matrix.shape[0] != 1 or matrix.unit == 1:
+        return matrix
+    if matrix.ld != 1 and major not in ("K", "N"):
+        return matrix
+    return replace(matrix, stride=(max(1, matrix.shape[1]), 1))
+
+
+def _columns(extent: int) -> int:
+    """Return how many columns are kept: a power of two; 0 for more than `MOST`."""
+    return 0 if extent > MOST else 1 << max(0, extent - 1).bit_length()
+
+
+def _many(problem: GemmProblem) -> tuple[bool, bool]:
+    """Return whether M and N are rows of so many CTAs that each needs little on its way."""
+    return problem.m * problem.l >= _MANY, problem.n * problem.l >= _MANY
+
+
+def _blocks(
+    size: int, major: str, tensor: bool, kept: int, many: bool
+) -> Iterator[tuple[int, int, int, int]]:
+    """Rows of a lane, columns, k of a lane and warps of each candidate, as timed on an H200.
+
+    ``size``: bytes of an element; ``kept``: columns; ``many``: whether the large operand, of this
+    ``major``, has rows for many CTAs. Where it has not, each has more on its way.
+    """
+    vector = 16 // size
+    # With its neighbours' a lane's vectors along k are a line, or two halves of one.
+    line = vector * (2 if size > 1 else 1)
+    if tensor:
+        kept = max(ROW_LANES, kept)
+        if major == "K" and many:
+            yield from ((8, kept, line, 4), (4, kept, line, 4)) if kept > 16 else ()
+            yield 4, kept, vector, 4
+        elif major == "K":
+            yield from ((rows, kept, line, 8) for rows in (4, 2))
+        else:
+            rows = min(8, 2 * vector)
+            yield rows, kept, max(4, min(8, vector)), 8
+            yield max(2, rows // 2), kept, max(4, vector // 2), 8
+        yield 2, kept, max(4, vector), 4
+        return
+    # More columns would want more of the thin operand than L1 gives: the large one is read again,
+    # from L2.
+    columns = min(max(1, kept), 8 if major == "K" else 4)
+    depth = max(4, vector) if columns <= 4 else vector
+    for rows in (8, 4, 2) if size == 4 else (4, 2):
+        if rows * columns >= DEPTH_LANES:
+            yield rows, columns, depth, 8
+
+
+def _settled(config: Config, options: dict[str, Any], limit: int) -> Config:
+    """Return the config with the stages and CTAs that it has room for."""
+    if _refusal(replace(config, stages=1, min_ctas=1)):
+        return config
+    parts = structure(replace(config, stages=2))
+    if "stages" not in options:
+        ahead = _AHEAD * config.warps // len(parts.large.vectors[0])
+        stages = max(3, min(_STAGES, 1 + ahead))
+        while stages > 2 and stages * parts.stage * config.warps > limit:
+            stages -= 1
+        narrow = parts.large.width * DTYPES[config.dtype].bytes < 4
+        config = replace(config, stages=1 if narrow else stages)
+    if "min_ctas" not in options:
+        need = parts.held + _OTHERS
+        fitting = (n for n in (4, 3, 2) if registers(WARP * config.warps, n) >= need)
+        config = replace(config, min_ctas=next(fitting, 1))
+    return config
+
+
+def _refusal(config: Config) -> str:
+    """Return the first legality rule that a config breaks, or ``""``."""
+    try:
+        _check(config)
+    except OptionError as error:
+        return str(error)
+    return ""
+
+
+def _check(config: Config) -> None:
+    """Every legality rule of a config; the first that is broken is named."""
+    if config.thin not in ("m", "n"):
+        raise OptionError(f"option thin={config.thin!r} is unknown; expected m or n")
+    if not power_of_two(config.warps) or config.warps > 32:
+        raise OptionError(f"option warps={config.warps}; expected 1, 2, 4, 8, 16 or 32")
+    if not all(map(power_of_two, config.tile)):
+        raise OptionError(f"option tile={config.tile}: each extent must be a power of two")
+    if not 1 <= config.stages <= _STAGES:
+        raise OptionError(f"option stages={config.stages} is out of range; expected 1 to {_STAGES}")
+    if config.min_ctas < 1:
+        raise OptionError("option min_ctas must be 1 or more")
+    size, atom = DTYPES[config.dtype].bytes, config.atom
+    least = [ROW_LANES, 1, DEPTH_LANES * config.warps]
+    if atom:
+        m, n, k = atom.shape_mnk
+        least = [m, n, k * config.warps]
+    elif config.columns * config.rows < DEPTH_LANES:
+        least[0] = ROW_LANES * DEPTH_LANES // config.columns
+    extents = (config.tile[1 - config.index], config.columns, config.tile[2])
+    # complex128 takes whatever registers there are: its sums leave none for a second k.
+    deepest = 1 if size == 16 and config.columns * config.rows >= MOST else max(4, 64 // size)
+    most = (256, MOST, DEPTH_LANES * config.warps * deepest)
+    if any(not a <= x <= z for a, x, z in zip(least, extents, most, strict=True)):
+        raise OptionError(
+            f"option tile={config.tile}: kernel 'thin' with warps={config.warps} takes "
+            f"{least[0]} to {most[0]} along {'nm'[config.index]}, {least[1]} to {most[1]} along "
+            f"{config.thin} and {least[2]} to {most[2]} along k"
+        )
+    parts = structure(config)
+    width = parts.large.width * size
+    if config.stages > 1 and width < 4:
+        raise OptionError(
+            f"option stages={config.stages}: vectors of {width} bytes of the large operand cannot "
+            "wait in shared memory; expected stages=1"
+        )
+    need, room = parts.held + _OTHERS, registers(WARP * config.warps, config.min_ctas)
+    if need > room:
+        raise OptionError(
+            f"option tile={config.tile} with min_ctas={config.min_ctas} takes {need} registers of "
+            f"a thread, which has {room}; take a smaller tile or min_ctas"
+        )
+
+
+# ---- accesses -----------------------------------------------------------------------------------
+
+
+def _load(
+    config: Config, parts: Structure, matrix: Matrix, large: bool, sweeps: int
+) -> GlobalAccess:
+    """The loads of a k-tile of the large or of the thin operand, warp by warp."""
+    part = parts.large if large else parts.thin
+    lanes = parts.row_lane if large else parts.column_lane
+    i, e = part.vectors
+    row, column = part.row(lanes, i[:, None]), part.column(parts.depth_lane, e[:, None])
+    rows = config.tile[1 - config.index] if large else config.columns
+    if not large and not config.mma:  # all columns, some at a time
+        chunk = np.arange(0, rows, part.rows)[:, None, None]
+        row = (row + chunk).reshape(-1, WARP)
+        column = np.broadcast_to(column, (len(chunk), *column.shape)).reshape(-1, WARP)
+    warp = np.arange(config.warps)[:, None, None] * DEPTH_LANES * config.depth
+    lane = np.stack(np.broadcast_arrays(row, column + warp), axis=-1)
+    queued = parts.queued[not large]
+    bits = 8 * part.width * DTYPES[matrix.dtype].bytes
+    widest, limit = access_bytes(matrix, False)
+    if bits < 8 * widest:
+        limit = "the lanes' parts are no wider"
+    return GlobalAccess(
+        operand=matrix.name,
+        direction="load",
+        instruction="cp.async" if queued else "ld.global",
+        bits=bits,
+        matrix=matrix,
+        tile=(rows, config.tile[2]),
+        coords=lane.reshape(-1, WARP, 2),
+        axis=1 if part.major == "K" else 0,
+        sweeps=sweeps,
+        limit=limit if bits < 128 else "",
+        tail="full",
+        targets=_places(config, parts, large) if queued else None,
+    )
+
+
+def _places(config: Config, parts: Structure, large: bool) -> np.ndarray:
+    """Where in shared memory the vectors of a k-tile wait, warp by warp; int [requests, 32]."""
+    warp = np.arange(config.warps)[:, None, None] * config.stages * parts.stage
+    return (parts.places[not large] + warp).reshape(-1, WARP)
+
+
+def _queued(
+    loads: list[GlobalAccess], cuts: list[GlobalAccess], executions: int
+) -> list[SharedAccess]:
+    """The way of an operand through shared memory: a lane takes what it copied."""
+    first = loads[0]
+    if first.targets is None or not executions:
+        return []
+    store = SharedAccess(first.operand, "store", first.instruction, first.bits, first.targets)
+    read = replace(store, direction="load", instruction="ld.shared", executions=executions)
+    # What lies outside becomes 0 in every k-tile.
+    return [*(replace(one, zero_fill=True) for one in stored(store, loads, cuts)), read]
+
+
+def _results(config: Config, parts: Structure, C: Matrix, ctas: int, reads_c: bool) -> list[Access]:
+    """The sums of all warps through shared memory, and their way to C."""
+    size = DTYPES[DTYPES[config.dtype].accumulator].bytes
+    rows, columns = ROW_LANES * config.rows, config.columns
+    at = np.arange(-(-rows * columns // (WARP * config.warps)) * WARP * config.warps)
+    if C.unit == 1 - config.index:
+        r, c = at % rows, at // rows
+    else:
+        r, c = at // columns, at % columns
+    inside = at < rows * columns
+    pair = (c, r) if config.thin == "m" else (r, c)
+    coords = np.where(inside[:, None], np.stack(pair, axis=-1), -1).reshape(-1, WARP, 2)
+    store = GlobalAccess(
+        operand="C",
+        direction="store",
+        instruction="st.global",
+        bits=8 * DTYPES[config.out_dtype].bytes,
+        matrix=C,
+        tile=config.tile[:2],
+        coords=coords,
+        axis=C.unit,
+        sweeps=1,
+        limit="a thread has one result",
+        unit="CTA",
+        tail="full",
+    )
+    partial = columns * parts.pitch
+    warp = np.arange(config.warps)[:, None, None] * partial
+    stored = SharedAccess(
+        "C", "store", "st.shared", 8 * size, ((parts.sums + warp) * size).reshape(-1, WARP), ctas,
+        unit="CTA",
+    )  # fmt: skip
+    place = np.where(inside, c * parts.pitch + r, 0).reshape(-1, WARP)
+    read = replace(
+        stored,
+        direction="load",
+        instruction="ld.shared",
+        offsets=((place + warp) * size).reshape(-1, WARP),
+        executions=0,
+        guard=replace(store, coords=np.tile(coords, (config.warps, 1, 1))),
+    )
+    loads = [replace(store, direction="load", instruction="ld.global")] if reads_c else []
+    return [stored, read, *loads, store]

@@ -1,0 +1,154 @@
+// What a lane holds of a block of A or of B: read from global memory, or copied to a place of its own
+// in shared memory and taken from there.
+
+#pragma once
+
+#include <cute/arch/util.hpp>
+
+#include "../common/copy.cuh"
+
+namespace cute_gemm {
+
+// 1 to 16 bytes in one load, as words of registers.
+template <int kBytes>
+CUTE_DEVICE void read_words(uint32_t* words, void const* from) {
+  if constexpr (kBytes == 16) {
+    uint4 const read = *static_cast<uint4 const*>(from);
+    words[0] = read.x, words[1] = read.y, words[2] = read.z, words[3] = read.w;
+  } else if constexpr (kBytes == 8) {
+    uint2 const read = *static_cast<uint2 const*>(from);
+    words[0] = read.x, words[1] = read.y;
+  } else {
+    words[0] = *static_cast<cute::uint_bit_t<8 * kBytes> const*>(from);
+  }
+}
+
+// A block of an operand, rows x k, is dealt out to Lanes x 4 lanes: (row lane, k lane). A lane has
+// Rows rows of it and Depth of their k. Lanes take turns along the rows after Run of them, and along k
+// after DepthRun: within such a run, along the mode that is contiguous in memory, lie its vectors of
+// Width elements. The numbers of rows and of k may be dealt out in any order that both operands agree
+// on, since a sum may.
+template <class Element, int Rows, int Lanes, int Run, int Depth, int DepthRun, int Width, bool MajorK>
+struct Part {
+  enum : int {
+    kRows = Rows, kDepth = Depth, kVectors = Rows * Depth / Width, kAlongK = Depth / Width,
+    kSize = sizeof(Element), kBytes = Width * kSize, kWords = kBytes < 4 ? 1 : kBytes / 4,
+    kPlaces = 32 * kBytes  // of a warp's lanes in shared memory, for one vector of each
+  };
+  static_assert(Rows % Run == 0 && Depth % DepthRun == 0 && (MajorK ? DepthRun : Run) % Width == 0);
+
+  uint32_t held[kVectors][kWords];
+
+  // Where in the block the i-th row of a row lane is, and the e-th k of a k lane.
+  CUTE_HOST_DEVICE static constexpr int row(int lane, int i) {
+    return (i / Run * Lanes + lane) * Run + i % Run;
+  }
+  CUTE_HOST_DEVICE static constexpr int column(int lane, int e) {
+    return (e / DepthRun * 4 + lane) * DepthRun + e % DepthRun;
+  }
+
+  // The lane's part of a block whose first element of the lane is `from`; from there on the matrix
+  // has so many rows and columns. What lies outside becomes 0. Where the matrix may end along k
+  // (`kCut`), a vector that straddles an end is read element by element; elsewhere it is read whole,
+  // since what follows in memory are the next columns.
+  template <bool kCut>
+  CUTE_DEVICE void load(Element const* from, int64_t ld, int rows, int columns) {
+    each_vector<kCut>(from, ld, rows, columns, [&](int v, Element const* at, int inside) {
+      CUTE_UNROLL
+      for (int w = 0; w < kWords; ++w) held[v][w] = 0;
+      if (kCut && 0 < inside && inside < Width) {
+        CUTE_UNROLL
+        for (int e = 0; e < Width; ++e) {
+          if (e < inside) read_into(held[v], e, at + e);
+        }
+      } else if (inside > 0) {
+        read_words<kBytes>(held[v], at);
+      }
+    });
+  }
+
+  // The same to the lane's place in shared memory, asynchronously.
+  template <bool kCut>
+  CUTE_DEVICE static void copy(uint32_t place, Element const* from, int64_t ld, int rows,
+                               int columns) {
+    each_vector<kCut>(from, ld, rows, columns, [&](int v, Element const* at, int inside) {
+      // An element that is cut off goes as one number, not part by part.
+      using Whole = conditional_t<kSize <= 8, uint_bit_t<8 * (kSize <= 8 ? kSize : 8)>, Element>;
+      copy_async_cut<Width>(place + v * kPlaces, reinterpret_cast<Whole const*>(at), inside);
+    });
+  }
+
+  CUTE_DEVICE void take(uint32_t place) {
+    CUTE_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      read_words<kBytes>(held[v], shared_pointer<char>(place + v * kPlaces));
+    }
+  }
+
+  // The lane's place among those of a warp's vectors: what is a line of global memory stays one, and
+  // each 8 lanes have all banks.
+  CUTE_HOST_DEVICE static constexpr int place_of(int lane) {
+    return (MajorK ? lane : lane % 4 * 8 + (lane / 4 ^ lane % 4 * 2)) * kBytes;
+  }
+
+  // Calls with number and address of each vector, and how many of its elements to read from there.
+  template <bool kCut, class Function>
+  CUTE_DEVICE static void each_vector(Element const* from, int64_t ld, int rows, int columns,
+                                      Function const& function) {
+    CUTE_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      int const down = row(0, MajorK ? v / kAlongK : v / Depth * Width);
+      int const along = column(0, MajorK ? v % kAlongK * Width : v % Depth);
+      int const left = kCut ? (MajorK ? columns - along : rows - down) : int(Width);
+      function(v, from + (MajorK ? down * ld + along : down + along * ld),
+               down < rows && (!kCut || along < columns) ? left : 0);
+    }
+  }
+
+  CUTE_DEVICE static void read_into(uint32_t* words, int e, Element const* from) {
+    if constexpr (kSize >= 4) {
+      read_words<kSize>(words + e * kSize / 4, from);
+    } else {
+      uint32_t read;
+      read_words<kSize>(&read, from);
+      words[e * kSize / 4] |= read << e * kSize * 8 % 32;
+    }
+  }
+
+  // The vector that has the e-th k of the i-th row, and its place there.
+  CUTE_HOST_DEVICE static constexpr int vector(int i, int e) {
+    return MajorK ? i * kAlongK + e / Width : i / Width * Depth + e;
+  }
+  CUTE_HOST_DEVICE static constexpr int place(int i, int e) { return MajorK ? e % Width : i % Width; }
+
+  CUTE_DEVICE Element element(int i, int e) const {
+    static_assert(kSize >= 4);
+    Element value;
+    memcpy(&value, &held[vector(i, e)][place(i, e) * kSize / 4], kSize);
+    return value;
+  }
+
+  // A word of neighbouring k of one row, from the e-th on, as tensor cores take them.
+  CUTE_DEVICE uint32_t word(int i, int e) const {
+    if constexpr (kSize == 4 || (MajorK && kBytes >= 4)) {
+      return around(i, e);
+    } else if constexpr (kSize == 2) {
+      int const low = byte(i, e), high = byte(i, e + 1) + 4;
+      return __byte_perm(around(i, e), around(i, e + 1), low * 0x11 + high * 0x1100 + 0x1010);
+    } else {
+      return __byte_perm(pair(i, e), pair(i, e + 2), 0x5410);
+    }
+  }
+
+  // Two bytes: the e-th k and the next one.
+  CUTE_DEVICE uint32_t pair(int i, int e) const {
+    return __byte_perm(around(i, e), around(i, e + 1), byte(i, e) + (byte(i, e + 1) + 4) * 0x10);
+  }
+  // The word that an element lies in, and its first byte there.
+  CUTE_DEVICE uint32_t around(int i, int e) const {
+    return held[vector(i, e)][place(i, e) * kSize / 4];
+  }
+  CUTE_HOST_DEVICE static constexpr int byte(int i, int e) { return place(i, e) * kSize % 4; }
+};
+
+}  // namespace cute_gemm
