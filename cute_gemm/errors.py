@@ -115,7 +115,8 @@ class FaultError(GemmError, RuntimeError):
         Instruction, thread and address.
     kind
         ``"out of bounds"``, ``"misaligned"``, ``"uninitialised"``, ``"race"``, ``"in flight"``,
-        ``"barrier"`` or ``"endless"``.
+        ``"divergent"``, ``"barrier"``, ``"fence"``, ``"proxy"``, ``"transaction"``, ``"deadlock"``
+        or ``"endless"``.
     line
         Of the PTX text, from 1; 0 where no one instruction is to blame.
     """

@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from gpu.gemm_cases import COMPLEX, OPS, TYPES, Case, at_widths, awkward_cases
+from gpu.gemm_cases import COMPLEX, OPS, TYPES, Case, at_widths, awkward_cases, small_wgmma
 from interpreted import Emitted, arrays, check, plan_of, takes, together
 
 from cute_gemm.errors import FaultError
@@ -23,9 +23,8 @@ from cute_gemm.ptx import execute
 from cute_gemm.ptx.parser import parse
 from cute_gemm.toolchain.nvrtc import ptx
 
-KERNELS = tuple(  # of which the interpreter executes the instructions
-    name for name in registry.KERNELS if name not in ("host", "cublas", "sm90_wgmma")
-)
+#: Without those that are no PTX of ours, and one that takes few of these: it has its own cases.
+KERNELS = tuple(name for name in registry.KERNELS if name not in ("host", "cublas", "sm90_wgmma"))
 
 #: Extents, order of C, products, and bytes of an access of A, B and C.
 KINDS: dict[str, tuple[tuple[int, int, int], str, int, tuple[int, int, int]]] = {
@@ -58,6 +57,7 @@ def everything() -> Iterator[Case]:
         for name in types_of(kernel):
             yield case_of(kernel, name, op, kind)
     yield from awkward_cases()
+    yield from small_wgmma()
 
 
 def spread() -> Iterator[Case]:
@@ -78,6 +78,7 @@ def spread() -> Iterator[Case]:
     yield case_of("coalesced", "float32", "TT", "tails", warp_along="k")
     yield case_of("smem_tiled", "float32", "NN", "groups")
     yield case_of("naive", "float32", "NT", "batch")
+    yield from list(small_wgmma())[::5]
     simt = tuple(kernel for kernel in KERNELS if isinstance(registry.get(kernel), SimtKernel))
     # Of the ladder's kernels test_ladder_accesses.py has more.
     yield from (case for case in awkward_cases()[::5] if case.more or case.kernel not in simt)

@@ -441,8 +441,8 @@ def test_variables_of_the_text():
     "statement",
     ["frob.f32 %f1, %f2;", "add.sat.s32 %r20, %r2, 1;", "add.ftz.f32 %f1, %f2, %f2;",
      "mul.hi.s64 %d20, %d3, %d3;", "cvt.rni.f32.f32 %f2, %f1;", "fma.rz.f32 %f1, %f1, %f1, %f1;",
-     "add.s32 %d20, %d3, 1;", "ld.global.b128 %d20, [%d4];", "bar.sync 1, 64;",
-     "mov.u32 %r20, %clock;", "shfl.down.b32 %r20, %r2, 1, 31;", "cp.async.bulk.commit_group;",
+     "add.s32 %d20, %d3, 1;", "ld.global.b128 %d20, [%d4];", "bar.red.popc.u32 %r20, 1, %p1;",
+     "mov.u32 %r20, %clock;", "shfl.down.b32 %r20, %r2, 1, 31;", "cp.reduce.async.bulk.u32;",
      "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%r20, %r21}, {%r2, %r2, %r2, %r2}, "
      "{%r2, %r2}, {%r2, %r2};", "bfi.b32 %r20, %r2, %r2, %r2, 4;",
      "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r20}, [%r8];", "cvt.u32.f32 %r20, %f1;"],

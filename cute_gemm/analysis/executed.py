@@ -113,6 +113,9 @@ def executed(execution: Execution) -> dict[Kind, Counter[str]]:
         mine = accesses.of(accesses.instruction == index)
         for kind, figures in _counted(execution, execution.kernel.instructions[index], mine):
             found.setdefault(kind, Counter()).update(figures)
+    for box in execution.boxes or ():
+        kind = Kind(box.buffer, "global", "store" if box.store else "load", "TMA", 0)
+        found[kind] = Counter(requests=box.requests, sectors=box.sectors)
     return found
 
 
@@ -142,6 +145,8 @@ def named(one: Instruction) -> tuple[str, str, int]:
         count = next(part for part in one.op if part in ("x1", "x2", "x4"))
         direction = "load" if one.op[0] == "ldmatrix" else "store"
         return ".".join((one.op[0], count, *["trans"] * ("trans" in one.op))), direction, 128
+    if one.op[0] == "wgmma":
+        return "wgmma", "load", 128
     if one.op[0] == "cp":
         width = one.operands[2]
         assert isinstance(width, Immediate)

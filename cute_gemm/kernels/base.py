@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cute_gemm.access import Access, Partition, Shares, Work
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.nvrtc import Compiler
     from cute_gemm.toolchain.unit import TranslationUnit
@@ -204,6 +205,10 @@ class Compiled(ABC):
     @abstractmethod
     def accesses(self, config: Any, problem: Any, *, reads_c: bool = False) -> tuple[Access, ...]:
         """Return every memory instruction of the kernel; ``reads_c``: beta is not 0."""
+
+    def maps(self, config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
+        """Return how A, B and C are described to TMA, by its last parameters; () without any."""
+        return ()
 
     def proof(self, config: Any) -> TranslationUnit:
         """Return the unit whose asserts hold if C++ computes what Python did for ``config``.

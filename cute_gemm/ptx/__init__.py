@@ -5,12 +5,14 @@ translated once into a function over arrays of lanes, by the translators in `ari
 `convert`, `access`, `atomics` and `warps`, which see operands through `code` and addresses through
 `places`. `machine` executes the blocks, lanes that go apart and barriers among them; `memory` and
 `copies` are what it executes them on, `undefined` follows what nobody has set, `record` keeps the
-accesses. `launch` is a launch of arrays and numbers, `gemm` that of a plan.
+accesses. Where threads wait for more than a barrier of their CTA, `waiting` executes the blocks,
+with `barriers`, `gates`, `bulk` (TMA) and `wgmma`, told by `synchronise`; `clocks` instead of
+epochs say who has seen what. `launch` is a launch of arrays and numbers, `gemm` that of a plan.
 """
 
 from cute_gemm.ptx.gemm import execute
-from cute_gemm.ptx.launch import Buffer, Execution, run
+from cute_gemm.ptx.launch import Buffer, Execution, TensorMap, run
 from cute_gemm.ptx.parser import Kernel, parse
 from cute_gemm.ptx.record import Accesses
 
-__all__ = ["Accesses", "Buffer", "Execution", "Kernel", "execute", "parse", "run"]
+__all__ = ["Accesses", "Buffer", "Execution", "Kernel", "TensorMap", "execute", "parse", "run"]

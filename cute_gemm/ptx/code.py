@@ -13,7 +13,7 @@ import numpy as np
 
 from cute_gemm.errors import PtxError
 from cute_gemm.ptx.machine import Machine, Step
-from cute_gemm.ptx.memory import SHARED_WINDOW
+from cute_gemm.ptx.memory import PARAMETERS, SHARED_WINDOW
 from cute_gemm.ptx.parser import (
     BYTES,
     Immediate,
@@ -38,8 +38,12 @@ KEPT = {
     name: kind if name in ("pred", "f32", "f64") else np.dtype(f"uint{8 * BYTES[name]}").type
     for name, kind in DTYPES.items()
 }
-_SPECIALS = {f"{name}.{axis}" for name in ("%tid", "%ntid", "%ctaid", "%nctaid") for axis in "xyz"}
-_SPECIALS.add("%laneid")
+_SPECIALS = {
+    f"{name}.{axis}"
+    for name in ("%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid",
+                 "%cluster_ctaid", "%cluster_nctaid")
+    for axis in "xyz"
+} | {"%laneid", "%cluster_ctarank", "%cluster_nctarank"}  # fmt: skip
 
 
 class Source(NamedTuple):
@@ -113,6 +117,9 @@ class Code:
             return Source(self.specials[name], None if DTYPES[kind] is np.uint32 else DTYPES[kind])
         if name in self.kernel.shared or name in self.kernel.globals:
             return Source(self.constant(self.address_of(name), DTYPES[kind]), None)
+        if name in self.kernel.parameters and BYTES[kind] == 8:
+            address = PARAMETERS + self.kernel.parameters[name].offset
+            return Source(self.constant(address, DTYPES[kind]), None)
         if name in ("WARP_SZ",):
             return Source(self.constant(32, DTYPES[kind]), None)
         raise self.refuse(one, f"{name} is not known")
@@ -223,13 +230,14 @@ def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:
 WINDOW = SHARED_WINDOW
 
 Translator = Callable[[Code, Instruction], Step]
-#: By the first two parts of an opcode, or the first.
+#: By the first parts of an opcode, of which the longest counts.
 TRANSLATORS: dict[str, Translator] = {}
 
 
 def translator_of(one: Instruction) -> Translator | None:
     """Who translates an instruction, if anybody does."""
-    return TRANSLATORS.get(".".join(one.op[:2])) or TRANSLATORS.get(one.op[0])
+    names = (".".join(one.op[:parts]) for parts in range(min(4, len(one.op)), 0, -1))
+    return next((TRANSLATORS[name] for name in names if name in TRANSLATORS), None)
 
 
 def opcode(*names: str) -> Callable[[Translator], Translator]:

@@ -79,7 +79,7 @@ def _part(begin: Any, dtype: Any) -> Callable[[Array], Array]:
 def _cvta(code: Code, one: Instruction) -> Step:
     """Between generic addresses and those of a space: shared memory has a window of its own."""
     space, kind = one.op[-2:]
-    if space not in ("global", "shared", "const") or kind != "u64":
+    if space not in ("global", "shared", "const", "param") or kind != "u64":
         raise code.refuse(one)
     if space != "shared":
         return code.apply(one, _same, kind, (kind,))

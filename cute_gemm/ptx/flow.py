@@ -11,8 +11,10 @@ from cute_gemm.ptx.parser import Address, Instruction, Kernel, Name, Operand, Re
 #: Instructions whose first operand is not a result.
 _NO_RESULT = frozenset(
     ("st", "red", "bra", "ret", "exit", "bar", "barrier", "cp", "membar", "fence", "prefetch",
-     "stmatrix", "nanosleep", "prefetchu", "griddepcontrol")
+     "stmatrix", "nanosleep", "prefetchu", "griddepcontrol", "setmaxnreg")
 )  # fmt: skip
+#: Instructions on an mbarrier that have a result.
+_TELLS = frozenset(("arrive", "arrive_drop", "try_wait", "test_wait", "pending_count"))
 
 
 @dataclass
@@ -27,21 +29,34 @@ class Block:
 
 def is_barrier(one: Instruction) -> bool:
     """Whether threads wait here for others of their CTA."""
-    return one.op[0] in ("bar", "barrier") and one.op[1] != "warp"
+    return one.op[0] in ("bar", "barrier") and one.op[1] not in ("warp", "cluster")
+
+
+def may_wait(one: Instruction) -> bool:
+    """Whether threads may wait here."""
+    on_mbarrier = one.op[0] == "mbarrier" and one.op[1] in ("try_wait", "test_wait")
+    return on_mbarrier or is_barrier(one) or one.op[:3] == ("barrier", "cluster", "wait")
+
+
+def accumulators(one: Instruction) -> tuple[Register, ...]:
+    """The registers to which an instruction adds when it is waited for: those of a wgmma."""
+    return registers(one.operands[:1]) if one.op[:2] == ("wgmma", "mma_async") else ()
 
 
 def results(one: Instruction) -> tuple[Register, ...]:
     """The registers that an instruction sets."""
     if is_barrier(one):
         return registers(one.operands[:1]) if one.op[1] == "red" else ()
-    if one.op[0] in _NO_RESULT:
+    if one.op[0] in _NO_RESULT or one.op[:2] == ("barrier", "cluster"):
+        return ()
+    if one.op[0] == "mbarrier" and one.op[1] not in _TELLS:
         return ()
     return registers(one.operands[:1])
 
 
 def sources(one: Instruction) -> tuple[Register, ...]:
     """The registers that an instruction reads, its predicate among them."""
-    found = registers(one.operands[len(results(one)[:1]) :])
+    found = accumulators(one) + registers(one.operands[len(results(one)[:1]) :])
     return found if one.guard is None else (*found, one.guard[0])
 
 
@@ -54,7 +69,7 @@ def registers(operands: Iterable[Operand]) -> tuple[Register, ...]:
         elif isinstance(one, Vector):
             found += registers(one.parts)
         elif isinstance(one, Address):
-            found += registers((one.base,))
+            found += registers((one.base, *one.coordinates))
     return tuple(found)
 
 
@@ -65,7 +80,7 @@ def blocks(kernel: Kernel) -> list[Block]:
         raise PtxError(f"the entry {kernel.name} does not end with ret")
     cuts = {0, len(code), *kernel.labels.values()}
     for index, one in enumerate(code):
-        if one.op[0] in ("bra", "ret", "exit") or is_barrier(one):
+        if one.op[0] in ("bra", "ret", "exit") or may_wait(one):
             cuts.add(index + 1)
     places = sorted(cuts)
     made = [Block(begin, end) for begin, end in zip(places, places[1:], strict=False)]

@@ -7,11 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cute_gemm.errors import PtxError
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
 from cute_gemm.problem.scalars import scalar
-from cute_gemm.ptx.launch import Argument, Buffer, Execution, parsed, run
+from cute_gemm.ptx.launch import Argument, Buffer, Execution, TensorMap, parsed, run
 
 
 class Emitted(Protocol):
@@ -54,11 +53,6 @@ def _step(
 ) -> Execution:  # fmt: skip
     """Execute one launch."""
     symbol, launch, signature = step.unit.symbol, step.launch, step.kernel.signature
-    if "cp.async.bulk.tensor" in step.ptx:
-        raise PtxError(
-            f"{symbol} moves tiles by TMA and multiplies by wgmma, which the interpreter does not "
-            "execute: ask for another kernel, or arch='sm_80'"
-        )
     block = arguments.block.raw
     sizes = [one.size or 0 for one in parsed(step.ptx, symbol).parameters.values()]
     # The driver is told where each argument lies: they are not packed as the text's are.
@@ -72,7 +66,15 @@ def _step(
     for at, parameter in enumerate(signature.parameters):
         if parameter.name in places:
             given[at] = Buffer(places[parameter.name], parameter.name, 0)
-    return run(step.ptx, symbol, launch.dimensions, (launch.block,), launch.smem, given, **options)
+    maps = step.kernel.maps(step.config, step.problem)
+    for at, one in enumerate(maps, len(given) - len(maps)):
+        buffer = given[at - len(given) + len(maps)]
+        assert isinstance(buffer, Buffer)
+        given[at] = TensorMap(buffer.name, None if one is None else one.tensor)
+    return run(
+        step.ptx, symbol, launch.dimensions, (launch.block,), launch.smem, given,
+        cluster=launch.cluster, **options,
+    )  # fmt: skip
 
 
 def _part(scratch: np.ndarray, offset: int, name: str, matrix: Matrix | None) -> Buffer:

@@ -13,19 +13,25 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.errors import PtxError
+from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.access import shape_of
+from cute_gemm.ptx.bulk import Map
+from cute_gemm.ptx.clocks import WARP, OrderedMemory
 from cute_gemm.ptx.code import Code
 from cute_gemm.ptx.machine import Machine
 from cute_gemm.ptx.memory import GlobalMemory, Region, SharedMemory
 from cute_gemm.ptx.parser import BYTES, Instruction, Kernel, Variable, parse
 from cute_gemm.ptx.program import Program
-from cute_gemm.ptx.record import Accesses, Recorder
+from cute_gemm.ptx.record import Accesses, Boxes, Recorder
+from cute_gemm.ptx.waiting import WaitingMachine, needed
 
 Array = np.ndarray[Any, Any]
 
 #: Threads that are executed together: enough that NumPy's time a call is small, few enough that
 #: registers stay in the caches.
 _LANES = 16384
+#: Bytes of shared memory of CTAs that are executed together, where each access is dated.
+_SHARED = 1 << 22
 #: 4-byte registers of all lanes together.
 _REGISTERS = 1 << 26
 #: Instructions of a batch of CTAs, after which a kernel counts as one that does not end.
@@ -83,7 +89,23 @@ class Buffer:
         )
 
 
-Argument = Buffer | int | float | bytes | np.generic
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map as a kernel's argument, 128 bytes that only TMA understands.
+
+    Attributes
+    ----------
+    buffer
+        The name of the `Buffer` that it describes, from its first element on.
+    tensor
+        What is said of it; None for a map that nobody uses.
+    """
+
+    buffer: str
+    tensor: Tensor | None
+
+
+Argument = Buffer | TensorMap | int | float | bytes | np.generic
 
 
 @dataclass(frozen=True)
@@ -102,6 +124,8 @@ class Execution:
         Memory instructions by warp; None unless they were asked for.
     counts
         Instructions of warps by opcode; None unless they were asked for.
+    boxes
+        What bulk tensor copies moved, by buffer and direction; None unless it was asked for.
     """
 
     kernel: Kernel
@@ -109,12 +133,13 @@ class Execution:
     regions: tuple[Region, ...]
     accesses: Accesses | None
     counts: dict[str, int] | None
+    boxes: tuple[Boxes, ...] | None
 
 
 def run(
     ptx: str, entry: str | None, grid: Sequence[int], block: Sequence[int], shared_bytes: int,
     arguments: Sequence[Argument], *, record: bool = False, watch: bool = True,
-    most_steps: int = MOST_STEPS, lanes: int = _LANES,
+    most_steps: int = MOST_STEPS, lanes: int = _LANES, cluster: int = 1,
 ) -> Execution:  # fmt: skip
     """Execute a kernel, all CTAs in order, a batch of them at a time.
 
@@ -127,7 +152,7 @@ def run(
     shared_bytes
         Dynamic shared memory of a CTA.
     arguments
-        One for each parameter: a `Buffer`, a number, or the bytes of a struct.
+        One for each parameter: a `Buffer`, a `TensorMap`, a number, or the bytes of a struct.
     record
         Whether to keep every access and to count instructions.
     watch
@@ -137,6 +162,8 @@ def run(
         Instructions after which a kernel counts as one that does not end.
     lanes
         Threads that are executed together, if a CTA has not more.
+    cluster
+        CTAs of a cluster, along x.
 
     Raises
     ------
@@ -153,7 +180,15 @@ def run(
         held["variables"] = (_variables(kernel.globals), None, 0)
     memory = GlobalMemory(held)
     recorder = Recorder() if record else None
-    machine = Machine(grid, block, memory, most_steps, recorder, len(kernel.registers))
+    if cluster < 1 or grid[0] % cluster:
+        raise PtxError(f"cluster={cluster} does not divide the {grid[0]} CTAs of the grid along x")
+    waits = needed(kernel)
+    if waits and math.prod(block) % WARP:
+        raise PtxError(f"block={tuple(block)!r} is not of whole warps, and threads wait one by one")
+    made = WaitingMachine if waits else Machine
+    machine = made(grid, block, memory, most_steps, recorder, len(kernel.registers), cluster)
+    if isinstance(machine, WaitingMachine):
+        machine.maps = _maps(kernel, arguments, memory)
     code = Code(kernel, machine, _packed(kernel, arguments, memory))
     shared = _with_dynamic(kernel)
     tell = PROGRESS.get()
@@ -161,6 +196,9 @@ def run(
         program = Program(code, watch)
         ctas, size = math.prod(grid), shared + shared_bytes
         fitting = max(1, min(lanes, _REGISTERS // max(1, len(machine.values))) // machine.threads)
+        if waits:
+            fitting = max(1, min(fitting, _SHARED // max(1, size)))
+        fitting = max(1, fitting // cluster) * cluster
         granule = _granule(kernel)
         first = 0
         while first < ctas:
@@ -168,7 +206,8 @@ def run(
             if tell is not None:
                 tell(first, ctas)
             code.known.clear()
-            its = SharedMemory(count, machine.threads, size, granule, watch and size > 0)
+            what = count, machine.threads, size, granule, watch and size > 0
+            its = OrderedMemory(*what, cluster) if waits else SharedMemory(*what)
             program.reset()
             machine.begin(first, count, its, code.specials)
             machine.execute(program.pieces)
@@ -182,6 +221,7 @@ def run(
         tuple(memory.regions),
         recorder.accesses() if recorder else None,
         recorder.counts(kernel.instructions) if recorder else None,
+        recorder.boxes() if recorder else None,
     )
 
 
@@ -256,11 +296,24 @@ def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory)
     return bytes(block)
 
 
+def _maps(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> dict[int, Map]:
+    """The tensor maps among the arguments, by where their parameters lie."""
+    buffers = {one.name: one for one in arguments if isinstance(one, Buffer)}
+    found = {}
+    for one, given in zip(kernel.parameters.values(), arguments, strict=False):
+        if isinstance(given, TensorMap) and given.tensor is not None:
+            begin = memory.region(given.buffer).begin + buffers[given.buffer].span[0]
+            found[one.offset] = Map(given.tensor, given.buffer, begin)
+    return found
+
+
 def _bytes(given: Argument, width: int, memory: GlobalMemory) -> bytes:
     if isinstance(given, Buffer):
         return struct.pack("<Q", memory.address(given.name) + given.span[0])
     if isinstance(given, np.generic):
         return given.tobytes()
+    if isinstance(given, TensorMap):
+        return bytes(width)
     if isinstance(given, float):
         return struct.pack("<d" if width == 8 else "<f", given)
     if isinstance(given, int):

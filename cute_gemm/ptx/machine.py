@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +26,18 @@ from cute_gemm.ptx.record import Recorder
 
 Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
+
+
+class Wait(Protocol):
+    """What lanes wait for one by one (`cute_gemm.ptx.waiting`)."""
+
+    one: Instruction
+
+    def poll(self) -> Array:
+        """Of the lanes that execute, those that go on now; all that follows of it is done."""
+
+    def says(self) -> str:
+        """What the lanes that execute still wait for."""
 
 
 @dataclass
@@ -47,6 +59,8 @@ class Piece:
     barrier: Instruction | None = None
     #: What is done when all have come to the barrier.
     met: Step | None = None
+    #: What is waited for otherwise, behind the steps.
+    wait: Wait | None = None
     #: Index of its first instruction, and how many there are.
     begin: int = 0
     count: int = 0
@@ -57,10 +71,10 @@ class Machine(Lanes):
 
     def __init__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], memory: GlobalMemory,
-        most_steps: int, recorder: Recorder | None, slots: int,
+        most_steps: int, recorder: Recorder | None, slots: int, cluster: int = 1,
     ) -> None:  # fmt: skip
         super().__init__(block[0] * block[1] * block[2])
-        self.grid, self.block = grid, block
+        self.grid, self.block, self.cluster = grid, block, cluster
         self.memory = memory
         self.recorder = recorder
         self.values: list[Any] = [None] * slots
@@ -86,10 +100,18 @@ class Machine(Lanes):
         one = np.ones((1, 1), np.uint32)
         if name == "%laneid":
             return lanes % 32
+        if name in ("%cluster_ctarank", "%cluster_nctarank"):
+            size = np.uint32(self.cluster)
+            return numbers % size if name == "%cluster_ctarank" else one * size
         kind, _, axis = name.partition(".")
+        # CTAs of a cluster lie along x.
+        size = self.cluster
+        clusters, each = (self.grid[0] // size, *self.grid[1:]), (size, 1, 1)
         extents, index = {
             "%tid": (self.block, lanes), "%ntid": (self.block, None),
             "%ctaid": (self.grid, numbers), "%nctaid": (self.grid, None),
+            "%clusterid": (clusters, numbers // np.uint32(size)), "%nclusterid": (clusters, None),
+            "%cluster_ctaid": (each, numbers), "%cluster_nctaid": (each, None),
         }[kind]  # fmt: skip
         at = "xyz".index(axis)
         if index is None:
@@ -131,12 +153,13 @@ class Machine(Lanes):
             where = f" at address {value:#x}"
             what = what.replace("{near}", self.memory.near(value - GLOBAL))
         raise FaultError(
-            f"line {one.line}: {one.text}: CTA {self._cta(cta)}, thread {thread}{where}: {what}",
+            f"line {one.line}: {one.text}: CTA {self.name(cta)}, thread {thread}{where}: {what}",
             kind,
             one.line,
         )
 
-    def _cta(self, row: int) -> str:
+    def name(self, row: int) -> str:
+        """A CTA of the batch by its place in the grid."""
         number = self.first + row
         x, y, _ = self.grid
         return f"({number % x}, {number // x % y}, {number // (x * y)})"
@@ -158,24 +181,28 @@ class Machine(Lanes):
             at = min(ready)
             self.mask = mask = ready.pop(at)
             piece = pieces[at]
-            self.steps += piece.count
-            if self.steps > limit:
-                raise FaultError(
-                    f"the kernel has not ended after {self.most_steps} instructions: a wait that "
-                    "nothing ends, or a limit that is too low",
-                    "endless",
-                )
-            if self.recorder is not None:
-                self.recorder.executed(piece.begin, piece.count, self)
+            self.count(piece, limit)
             for step in piece.apart if ready or waiting else piece.plain:
                 step()
             if piece.barrier is not None:
-                _join(waiting, at, mask)
+                join(waiting, at, mask)
             elif piece.choice < 0:
                 if piece.next is not None:
-                    _join(ready, piece.next, mask)
+                    join(ready, piece.next, mask)
             else:
                 self._branch(piece, mask, ready)
+
+    def count(self, piece: Piece, limit: int) -> None:
+        """Note that lanes execute a piece; a fault where it is one too many."""
+        self.steps += piece.count
+        if self.steps > limit:
+            raise FaultError(
+                f"the kernel has not ended after {self.most_steps} instructions: a wait that "
+                "nothing ends, or a limit that is too low",
+                "endless",
+            )
+        if self.recorder is not None:
+            self.recorder.executed(piece.begin, piece.count, self)
 
     def _branch(self, piece: Piece, mask: Array | None, ready: dict[int, Array | None]) -> None:
         """Send lanes where their predicate says."""
@@ -183,14 +210,14 @@ class Machine(Lanes):
         if choice.size == 1:
             to = piece.target if bool(choice[0, 0]) != piece.negated else piece.next
             if to is not None:
-                _join(ready, to, mask)
+                join(ready, to, mask)
             return
         taken, left = (~choice, choice) if piece.negated else (choice, ~choice)
         if mask is not None:
             taken, left = taken & mask, left & mask
         for to, lanes, others in ((piece.target, taken, left), (piece.next, left, taken)):
             if to is not None and lanes.any():
-                _join(ready, to, lanes if others.any() else mask)
+                join(ready, to, lanes if others.any() else mask)
 
     def _meet(self, pieces: list[Piece], waiting: dict[int, Array | None]) -> None:
         """All that go on wait at barriers: see that they are whole CTAs, and go on.
@@ -223,7 +250,7 @@ class Machine(Lanes):
         return bool(np.broadcast_to(True if mask is None else mask, self.shape)[cta, thread])
 
 
-def _join(where: dict[int, Array | None], at: int, mask: Array | None) -> None:
+def join(where: dict[int, Array | None], at: int, mask: Array | None) -> None:
     """Put lanes to those that are there already."""
     if at not in where or mask is None:
         where[at] = mask

@@ -15,6 +15,8 @@ Array = np.ndarray[Any, Any]
 
 #: Where global memory begins, and the window of shared memory among generic addresses.
 GLOBAL, SHARED_WINDOW = 0x7F00_0000_0000, 0x7E00_0000_0000
+#: Where the parameters begin: nothing reads them there but TMA, which finds its tensor maps.
+PARAMETERS = 0x7D00_0000_0000
 #: Bytes before, between and behind buffers, at least.
 GUARD = 4096
 #: Units of 1, 2, 4, 8 and 16 bytes, of which NumPy moves bits as they are.

@@ -47,10 +47,11 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """``[base + offset]``."""
+    """``[base + offset]``; of a tensor ``[base, {coordinates}]``."""
 
     base: Register | Name | Immediate
     offset: int
+    coordinates: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +381,12 @@ class _Parser:
         return self._symbol(text, at)
 
     def _address(self, text: str, at: int) -> Address:
+        text, comma, rest = (part.strip() for part in text.partition(","))
+        if comma:
+            where, of = self._operand(rest, at), self._address(text, at)
+            if not isinstance(where, Vector):
+                raise self.error(at, f"the address [{text}, {rest}] is not understood")
+            return Address(of.base, of.offset, where.parts)
         base, sign, offset = re.fullmatch(r"([^+]*?)\s*(?:(\+)\s*(-?\w+))?", text).groups()  # type: ignore[union-attr]
         found = self._operand(base, at)
         if isinstance(found, Address | Vector) or (sign and not _NUMBER.match(offset)):

@@ -18,6 +18,7 @@ Array = np.ndarray[Any, Any]
 _WRONG = {
     "in flight": "an access to shared memory that an asynchronous copy, not waited for, writes",
     "race": "another thread wrote or read these bytes, and no barrier is between",
+    "being read": "a wgmma or a bulk store, not waited for, reads these bytes",
 }
 
 
@@ -196,8 +197,9 @@ class Place:
     def judge(self, found: tuple[Array, str] | None) -> None:
         """Raise for what is wrong with an access to shared memory."""
         if found is not None:
-            bad, kind = found
-            self._fault(bad, kind, f"{kind}: {_WRONG[kind]}")
+            bad, what = found
+            kind = "in flight" if what == "being read" else what
+            self._fault(bad, kind, f"{what}: {_WRONG[what]}")
 
     def bytes(self, count: int) -> Array:
         """The first bytes of global memory at each lane's address, (lanes that execute, count)."""

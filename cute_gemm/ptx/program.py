@@ -5,19 +5,35 @@ from __future__ import annotations
 import numpy as np
 
 # The translators put themselves into the table.
-from cute_gemm.ptx import access, arithmetic, atomics, convert, scalars, warps  # noqa: F401
+from cute_gemm.ptx import access, arithmetic, atomics, bulk, convert, scalars, warps  # noqa: F401
 from cute_gemm.ptx.code import KEPT, Code, translator_of
-from cute_gemm.ptx.flow import blocks, is_barrier, registers, results, unsure
+from cute_gemm.ptx.flow import (
+    accumulators,
+    blocks,
+    is_barrier,
+    may_wait,
+    registers,
+    results,
+    sources,
+    unsure,
+)
 from cute_gemm.ptx.machine import Piece, Step
 from cute_gemm.ptx.parser import Immediate, Instruction, Name
+from cute_gemm.ptx.synchronise import waited
 from cute_gemm.ptx.undefined import chosen, demand, followed, joined, moved, possible, unsigned
+from cute_gemm.ptx.waiting import WaitingMachine
 
 _ENDS = ("bra", "ret", "exit")
 #: What orders accesses to memory, which are in order here, or says how long they take; and waits
 #: for other launches, of which there are none.
 _FENCES = ("membar", "fence", "prefetch", "prefetchu", "griddepcontrol", "nanosleep")
+#: Fences between threads and what is asynchronous, which count where threads wait one by one.
+_PROXIES = ("proxy", "mbarrier_init")
 #: Instructions that look themselves at what is undefined.
-_LOOKING = ("ld", "st", "cp", "ldmatrix", "stmatrix", "mma", "shfl", "vote", "atom", "red")
+_LOOKING = (
+    "ld", "st", "cp", "ldmatrix", "stmatrix", "mma", "shfl", "vote", "atom", "red", "mbarrier",
+    "elect", "wgmma",
+)  # fmt: skip
 
 
 class Program:
@@ -33,6 +49,8 @@ class Program:
         self._number = {part.begin: index for index, part in enumerate(parts)}
         self._unset = unsure(kernel, parts)
         self._followed = possible(kernel, self._unset) if watched else frozenset()
+        self._sums = {x.slot for one in kernel.instructions for x in accumulators(one)}
+        waits = isinstance(code.machine, WaitingMachine)
         self.pieces = []
         for index, part in enumerate(parts):
             piece = Piece(begin=part.begin, count=part.end - part.begin)
@@ -41,9 +59,11 @@ class Program:
                 code.index = at
                 if one.op[0] in _ENDS:
                     self._end(piece, one)
+                elif waits and may_wait(one):
+                    self._wait(piece, one)
                 elif is_barrier(one):
                     self._barrier(piece, one)
-                elif one.op[0] not in _FENCES:
+                elif one.op[0] not in _FENCES or (waits and one.op[1] in _PROXIES):
                     self._put(piece, one)
             last = kernel.instructions[part.end - 1]
             if last.op[0] not in _ENDS or last.guard:
@@ -72,6 +92,10 @@ class Program:
         step = translator(code, one)
         made = results(one)
         slots = tuple(register.slot for register in made)
+        if accumulators(one):  # which are set when it is waited for
+            slots = ()
+        else:
+            step = self._apart(one, step)
         if one.op[0] not in _LOOKING and set(slots) & self._followed:
             step = self._follow(one, step)
         plain = step
@@ -83,6 +107,29 @@ class Program:
 
         piece.plain.append(plain)
         piece.apart.append(apart if slots and one.guard is None else plain)
+
+    def _apart(self, one: Instruction, step: Step) -> Step:
+        """A step that sees that its registers are in no wgmma that is under way."""
+        mine = frozenset(x.slot for x in (*results(one), *sources(one))) & self._sums
+        if not mine:
+            return step
+        machine = self.machine
+        assert isinstance(machine, WaitingMachine)
+
+        def look() -> None:
+            machine.products.touch(one, mine)
+            step()
+
+        return look
+
+    def _wait(self, piece: Piece, one: Instruction) -> None:
+        """What threads wait for one by one."""
+        if one.guard is not None:
+            raise self.code.refuse(one, "a wait under a predicate")
+        step, piece.wait = waited(self.code, one)
+        if step is not None:
+            piece.plain.append(step)
+            piece.apart.append(step)
 
     def _follow(self, one: Instruction, step: Step) -> Step:
         """A step that keeps up which bits are undefined."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from cute_gemm.ptx.parser import Instruction
 
 Array = np.ndarray[Any, Any]
 WARP = 32
+#: Bytes of a sector.
+SECTOR = 32
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,24 @@ class Accesses:
         return Accesses(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
 
+class Boxes(NamedTuple):
+    """Bulk tensor copies of a buffer: those that meet it, sectors of their rows, and bytes."""
+
+    buffer: str
+    store: bool
+    requests: int
+    sectors: int
+    bytes: int
+
+
 class Recorder:
     """Notes accesses while a kernel is executed."""
 
     def __init__(self) -> None:
         self._found: list[tuple[tuple[int, bool, bool, int], int, Array, Array]] = []
         self._warps: Counter[tuple[int, int]] = Counter()
+        self._requests: list[tuple[int, int, int, Array]] = []
+        self._boxes: dict[tuple[str, bool], list[int]] = {}
 
     def access(self, what: tuple[int, bool, bool, int], machine: Lanes, addresses: Array) -> None:
         """Note the addresses of all lanes; those that execute take part.
@@ -74,6 +88,21 @@ class Recorder:
         lanes = _warps(machine.lanes(), machine, False).reshape(shape)
         whole = _warps(np.broadcast_to(addresses, machine.shape), machine, 0).reshape(shape)
         self._found.append((what, machine.first, lanes, whole.astype(np.int64)))
+
+    def requests(self, instruction: int, cta: int, warp: int, addresses: Array) -> None:
+        """Note reads of 16 bytes of shared memory, at these addresses, (requests, 32)."""
+        self._requests.append((instruction, cta, warp, addresses))
+
+    def box(self, name: str, store: bool, offsets: Array, rows: Array, size: int) -> None:
+        """Note a box of a buffer: each element's offset in memory, and its row in the box."""
+        sectors = rows.astype(np.int64) << 48 | offsets // SECTOR
+        found = self._boxes.setdefault((name, store), [0, 0, 0])
+        for index, more in enumerate((1, len(np.unique(sectors)), len(offsets) * size)):
+            found[index] += more
+
+    def boxes(self) -> tuple[Boxes, ...]:
+        """All boxes that were noted."""
+        return tuple(Boxes(*what, *found) for what, found in self._boxes.items())
 
     def executed(self, begin: int, count: int, machine: Lanes) -> None:
         """Note that the warps of the lanes that execute took these instructions."""
@@ -107,6 +136,15 @@ class Recorder:
             )
             for part, each in zip(parts, one, strict=True):
                 part.append(each)
+        for number, (instruction, cta, warp, addresses) in enumerate(
+            self._requests, len(self._found)
+        ):
+            row = (instruction, True, False, 16, cta, warp)
+            for part, value, kind in zip(parts, row, dtypes, strict=False):
+                part.append(np.full(len(addresses), value, kind))
+            parts[6].append(np.ones(addresses.shape, bool))
+            parts[7].append(addresses)
+            parts[8].append(np.full(len(addresses), number, np.int32))
         return Accesses(*(np.concatenate(part) for part in parts))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm._kept import Kept
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.tensor import Tensor
 from cute_gemm.run.driver import checked, load_driver
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ class TensorMap:
     swizzle: int
 
     @cached_property
-    def _arguments(self) -> tuple[Any, ...]:
-        """What the driver is asked but for the address."""
-        driver, matrix = load_driver(), self.matrix
+    def tensor(self) -> Tensor:
+        """What it says of the matrix, but for the address."""
+        matrix = self.matrix
         size, unit = DTYPES[matrix.dtype].bytes, matrix.unit
         batch = matrix.l if matrix.batch_stride else 1
         # Of a single row, or matrix, any step will do.
@@ -39,14 +40,21 @@ class TensorMap:
         step = matrix.ld * size if matrix.shape[1 - unit] > 1 else run
         layer = matrix.batch_bytes if batch > 1 else step
         extents = (max(matrix.shape[unit], 1), max(matrix.shape[1 - unit], 1), max(batch, 1))
-        words = [driver.cuuint64_t(x) for x in extents]
-        steps = [driver.cuuint64_t(x) for x in (step, layer)]
-        boxes = [driver.cuuint32_t(x) for x in (self.box[unit], self.box[1 - unit], 1)]
+        box = (self.box[unit], self.box[1 - unit], 1)
+        return Tensor(matrix.dtype, extents, (step, layer), box, self.swizzle)
+
+    @cached_property
+    def _arguments(self) -> tuple[Any, ...]:
+        """What the driver is asked but for the address."""
+        driver, tensor = load_driver(), self.tensor
+        words = [driver.cuuint64_t(x) for x in tensor.extents]
+        steps = [driver.cuuint64_t(x) for x in tensor.steps]
+        boxes = [driver.cuuint32_t(x) for x in tensor.box]
         ones = [driver.cuuint32_t(1)] * 3
         kind = getattr(
-            driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{matrix.dtype.upper()}"
+            driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{tensor.dtype.upper()}"
         )
-        span = f"{self.swizzle}B" if self.swizzle else "NONE"
+        span = f"{tensor.swizzle}B" if tensor.swizzle else "NONE"
         return kind, words, steps, boxes, ones, (
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{span}"),

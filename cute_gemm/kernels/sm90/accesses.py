@@ -38,6 +38,7 @@ def accesses(
     staged = _staged(config, parts, ctas)
     found += [staged, store]
     if reads_c:
+        found.append(_brought_up_to_date(staged))
         found.append(
             TmaAccess("C", "load", problem.C, parts.box, 1, parts.span, unit="CTA", modes=3)
         )
@@ -100,6 +101,12 @@ def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
         "C", "store", name, bits, offsets, executions=ctas * each, unit="CTA", layout=parts.part,
         coords=coords, element_bits=8 * out,
     )  # fmt: skip
+
+
+def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
+    """What is read of C where the sums then go."""
+    name = staged.instruction.replace("stmatrix", "ldmatrix").replace("st.", "ld.")
+    return replace(staged, direction="load", instruction=name)
 
 
 def _elements(

@@ -218,8 +218,21 @@ class Sm90Wgmma(CompiledKernel):
 
         launch = self._launch(config, problem, multiprocessors(device))
         arguments = self.signature.arguments(problem, alpha, beta)
-        maps = TensorMaps(_maps(config, problem))
+        maps = TensorMaps(self.maps(config, problem))
         return load(self.build(config, arch), device).bind(launch, arguments, maps)
+
+    def maps(self, config: Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
+        """See :meth:`CompiledKernel.maps`."""
+        from cute_gemm.run.tensormap import TensorMap
+
+        parts = structure(config)
+        boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
+        found: list[TensorMap | None] = [
+            TensorMap(_whole(matrix, problem), *boxes[matrix.name])
+            for matrix in (problem.A, problem.B)
+        ]
+        found.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
+        return tuple(found)
 
     def accesses(
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
@@ -244,19 +257,6 @@ def _stages(config: Config, arch: Arch) -> int:
     """The most stages that fit."""
     two, three = (structure(replace(config, stages=n)).smem for n in (2, 3))
     return min(_STAGES, max(2, 2 + (arch.shared_limit // config.min_ctas - two) // (three - two)))
-
-
-def _maps(config: Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
-    """How A, B and C are described to TMA."""
-    from cute_gemm.run.tensormap import TensorMap
-
-    parts = structure(config)
-    boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
-    found: list[TensorMap | None] = [
-        TensorMap(_whole(matrix, problem), *boxes[matrix.name]) for matrix in (problem.A, problem.B)
-    ]
-    found.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
-    return tuple(found)
 
 
 def _whole(matrix: Matrix, problem: GemmProblem) -> Matrix:

@@ -1,0 +1,359 @@
+"""Bulk tensor copies, TMA's: PTX ISA, 9.7.9.27 (``cp.async.bulk.tensor``), 5.5 (tensors).
+
+A box is what a tensor map says, from the coordinates on; what lies outside of the tensor is zeros,
+or is not written. In shared memory its elements lie one behind the other, the first mode first; a
+swizzle of a span of 32, 64 or 128 bytes exchanges the 16-byte parts of an address by its bits from
+7 on (5.5.5): bit 4, bits 4 and 5, bits 4 to 6 are added without carry to as many from bit 7 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cute_gemm.errors import FaultError, PtxError
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.tensor import Tensor
+from cute_gemm.ptx.barriers import Barrier
+from cute_gemm.ptx.code import Code, opcode
+from cute_gemm.ptx.lanewise import Lanewise, machine_of
+from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.memory import PARAMETERS, UNITS
+from cute_gemm.ptx.parser import Address, Immediate, Instruction
+
+if TYPE_CHECKING:
+    from cute_gemm.ptx.waiting import WaitingMachine
+
+Array = np.ndarray[Any, Any]
+
+#: What shared memory's address of a box is a multiple of.
+_ALIGNED = 128
+_WRONG = {
+    "in flight": "a copy, a wgmma or a bulk store that is under way reads or writes these bytes",
+    "race": "another thread wrote or read these bytes, and no barrier is between",
+    "proxy": "a thread wrote these bytes, and no fence.proxy.async is between",
+    "uninitialised": "nobody has written these bytes",
+}
+
+
+def wrong(kind: str) -> str:
+    """What is wrong with an asynchronous access, in words."""
+    return f"{kind}: {_WRONG[kind]}"
+
+
+def swizzled(addresses: Array, span: int) -> Array:
+    """Addresses in shared memory as a swizzle of a span of bytes has them."""
+    if not span:
+        return addresses
+    return np.asarray(addresses ^ (addresses >> 7 & span // 16 - 1) << 4)
+
+
+@dataclass(frozen=True)
+class Map:
+    """A tensor map: what it says, its buffer, and the offset of its first element in memory."""
+
+    tensor: Tensor
+    buffer: str
+    begin: int
+
+
+@lru_cache(maxsize=64)
+def _grid(box: tuple[int, ...]) -> tuple[Array, ...]:
+    """The coordinates of the elements of a box, mode by mode, the first mode fastest."""
+    return tuple(x.reshape(-1) for x in reversed(np.indices(box[::-1])))
+
+
+def elements(found: Map, corner: tuple[int, ...]) -> tuple[Array, Array]:
+    """Offsets of a box's elements in global memory, and which of them are inside of the tensor."""
+    tensor, size = found.tensor, DTYPES[found.tensor.dtype].bytes
+    steps = (size, *tensor.steps)
+    offsets: Any = found.begin
+    inside: Any = True
+    for each, first, extent, step in zip(
+        _grid(tensor.box), corner, tensor.extents, steps, strict=True
+    ):
+        at = each + first
+        offsets = offsets + at * step
+        inside = inside & (at >= 0) & (at < extent)
+    return np.asarray(offsets), np.asarray(inside)
+
+
+@dataclass(eq=False)
+class _Copy:
+    """A box on its way to or from the shared memory of a CTA, at an address there."""
+
+    one: Instruction
+    map: Map
+    corner: tuple[int, ...]
+    cta: int
+    address: int
+    #: The warp that asked for it.
+    row: int
+    barrier: Barrier | None = None
+    #: Whether it counts: of a multicast only the first does.
+    first: bool = True
+    #: Of a store: its thread, and the group of this that it belongs to.
+    thread: int = 0
+    group: int = 0
+    serial: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the box."""
+        tensor = self.map.tensor
+        return int(np.prod(tensor.box)) * DTYPES[tensor.dtype].bytes
+
+
+class Bulk:
+    """The bulk copies of a batch that have not landed, and its tensor maps."""
+
+    def __init__(self, machine: WaitingMachine) -> None:
+        self.machine = machine
+        self._loads: list[_Copy] = []
+        self._stores: list[_Copy] = []
+        self._committed = np.zeros(machine.shape, np.int64)
+        self._serial = 0
+
+    # ---- what both have ------------------------------------------------------------------------
+
+    def fault(self, copy: _Copy, kind: str, what: str) -> FaultError:
+        """What a copy must not do."""
+        one, machine = copy.one, self.machine
+        warp = copy.row % machine.shared.clocks.warps
+        box = f"the box at {copy.corner} of {copy.map.buffer}"
+        return FaultError(
+            f"line {one.line}: {one.text}: CTA {machine.name(copy.cta)}, warp {warp}, {box}, at "
+            f"address {copy.address:#x}: {what}",
+            kind,
+            one.line,
+        )
+
+    def _granules(self, copy: _Copy) -> Array:
+        """The granules of shared memory that a box has; faults where it must not be there."""
+        shared = self.machine.shared
+        if copy.address % _ALIGNED:
+            raise self.fault(copy, "misaligned", f"misaligned: no multiple of {_ALIGNED} bytes")
+        if not 0 <= copy.address <= shared.bytes - copy.size:
+            what = f"out of bounds: the CTA has {shared.bytes} bytes of shared memory"
+            raise self.fault(copy, "out of bounds", what)
+        first = copy.cta * shared.pitch + copy.address
+        return np.arange(first // shared.granule, -(-(first + copy.size) // shared.granule))
+
+    def _places(self, copy: _Copy) -> Array:
+        """Where the box's elements lie in the bytes of all CTAs."""
+        tensor, shared = copy.map.tensor, self.machine.shared
+        size = DTYPES[tensor.dtype].bytes
+        at = copy.address + np.arange(copy.size // size) * size
+        return swizzled(at, tensor.swizzle) + copy.cta * shared.pitch
+
+    def _elements(self, copy: _Copy, write: bool) -> tuple[Array, Array]:
+        """Offsets of the elements that the tensor has, and which of the box these are."""
+        offsets, inside = elements(copy.map, copy.corner)
+        size = DTYPES[copy.map.tensor.dtype].bytes
+        offsets = offsets[inside]
+        if self.machine.memory.forbidden(offsets, size, write).any():
+            what = f"out of bounds: the tensor map says more than {copy.map.buffer} has"
+            raise self.fault(copy, "out of bounds", what)
+        self._note(copy, offsets, inside, size, write)
+        return offsets, inside
+
+    def _note(self, copy: _Copy, offsets: Array, inside: Array, size: int, write: bool) -> None:
+        recorder = self.machine.recorder
+        if recorder is not None and copy.first and len(offsets):
+            rows = np.broadcast_to(np.arange(len(inside)) // copy.map.tensor.box[0], inside.shape)
+            recorder.box(copy.map.buffer, write, offsets, rows[inside], size)
+
+    # ---- loads ---------------------------------------------------------------------------------
+
+    def load(self, copy: _Copy) -> None:
+        """Begin to bring a box to the shared memory of a CTA."""
+        shared = self.machine.shared
+        at = self._granules(copy)
+        assert copy.barrier is not None
+        if shared.watched and (kind := shared.begin_copy(at, copy.row)):
+            raise self.fault(copy, kind, wrong(kind))
+        self._loads.append(copy)
+
+    def land(self, wanted: Iterable[tuple[int, int]]) -> bool:
+        """Let land, of each barrier that is waited for, the oldest copy; whether there is any."""
+        left = set(wanted)
+        landing, kept = [], []
+        for copy in self._loads:
+            assert copy.barrier is not None
+            place = copy.barrier.cta, copy.barrier.address
+            if place in left:
+                left.discard(place)
+                landing.append(copy)
+            else:
+                kept.append(copy)
+        self._loads = kept
+        for copy in landing:
+            self._arrive(copy)
+        return bool(landing)
+
+    def _arrive(self, copy: _Copy) -> None:
+        machine, barrier = self.machine, copy.barrier
+        assert barrier is not None
+        size = DTYPES[copy.map.tensor.dtype].bytes
+        offsets, inside = self._elements(copy, False)
+        unit = UNITS[size]
+        data: Array = np.zeros(len(inside), unit)
+        data[inside] = machine.memory.view(unit).take(offsets // size)
+        places = self._places(copy)
+        machine.shared.view(unit)[places // size] = data
+        if machine.shared.watched:
+            machine.shared.define(places, size)
+            at = self._granules(copy)
+            machine.shared.end_copy(at, barrier.column, barrier.phase + 1)
+        machine.barriers.come(barrier, copy.size)
+
+    # ---- stores --------------------------------------------------------------------------------
+
+    def store(self, copy: _Copy) -> None:
+        """Begin to bring a box from the shared memory of a CTA."""
+        shared = self.machine.shared
+        at = self._granules(copy)
+        self._serial += 1
+        copy.serial = self._serial
+        copy.group = int(self._committed[copy.cta, copy.thread])
+        row = np.array([copy.row])
+        if shared.watched and (kind := shared.begin_read(at, row, copy.serial)):
+            raise self.fault(copy, kind, wrong(kind))
+        self._stores.append(copy)
+
+    def commit(self) -> None:
+        """Close the groups of the lanes that execute."""
+        self._committed = self._committed + self.machine.lanes()
+
+    def wait(self, left: int) -> None:
+        """Let the stores of lanes that execute be done but for the last ``left`` groups."""
+        lanes, kept = self.machine.lanes(), []
+        for copy in self._stores:
+            place = copy.cta, copy.thread
+            if lanes[place] and copy.group < self._committed[place] - left:
+                self._leave(copy)
+            else:
+                kept.append(copy)
+        self._stores = kept
+
+    def _leave(self, copy: _Copy) -> None:
+        machine, shared = self.machine, self.machine.shared
+        size = DTYPES[copy.map.tensor.dtype].bytes
+        offsets, inside = self._elements(copy, True)
+        unit = UNITS[size]
+        places = self._places(copy)[inside]
+        machine.memory.view(unit)[offsets // size] = shared.view(unit).take(places // size)
+        if shared.watched:
+            if len(places) and shared.undefined.view(unit).take(places // size).any():
+                raise self.fault(copy, "uninitialised", wrong("uninitialised"))
+            shared.end_read(self._granules(copy), np.array([copy.row]), copy.serial)
+
+    def finish(self) -> None:
+        """See that nothing is under way any more: shared memory ends with its CTA."""
+        for copy in (*self._loads, *self._stores):
+            what = "in flight: the kernel has ended, and nothing has waited for it"
+            raise self.fault(copy, "in flight", what)
+
+
+# ---- instructions --------------------------------------------------------------------------------
+
+
+class _Operands:
+    """A tensor map and coordinates: ``[map, {c0, c1, ..}]``."""
+
+    def __init__(self, code: Code, one: Instruction, operand: Any) -> None:
+        count = next((int(x[0]) for x in one.op if x in ("1d", "2d", "3d", "4d", "5d")), 0)
+        if not isinstance(operand, Address) or len(operand.coordinates) != count or not count:
+            raise code.refuse(one)
+        self.code, self.one, self.count = code, one, count
+        self.map = Lanewise(code, one, Address(operand.base, operand.offset), "u64")
+        self.at = [Lanewise(code, one, each, "s32") for each in operand.coordinates]
+
+    def __call__(self, maps: dict[int, Map]) -> list[tuple[Map, tuple[int, ...]]]:
+        places = (self.map() - PARAMETERS).tolist()
+        corners = zip(*(each("a coordinate").tolist() for each in self.at), strict=True)
+        found = []
+        for place, corner in zip(places, corners, strict=True):
+            if place not in maps or len(maps[place].tensor.box) != self.count:
+                raise PtxError(
+                    f"line {self.one.line}: {self.one.text}: its tensor map is no parameter that "
+                    "the launch gave a Tensor for"
+                )
+            found.append((maps[place], corner))
+        return found
+
+
+#: Hints, and what is said of every copy.
+_SAID = frozenset(
+    ("async", "bulk", "tensor", "tile", "L2::cache_hint", "global", "shared::cta",
+     "shared::cluster",     "mbarrier::complete_tx::bytes", "multicast::cluster", "bulk_group",
+     "1d", "2d", "3d", "4d", "5d")
+)  # fmt: skip
+
+
+@opcode("cp.async.bulk.tensor")
+def _tensor(code: Code, one: Instruction) -> Step:
+    """Both directions; only whole boxes (``.tile``)."""
+    machine = machine_of(code)
+    if not set(one.op[1:]) <= _SAID:
+        raise code.refuse(one)
+    loads = "mbarrier::complete_tx::bytes" in one.op
+    order = one.operands if loads else (one.operands[1], one.operands[0], *one.operands[2:])
+    if not loads and "bulk_group" not in one.op:
+        raise code.refuse(one)
+    where = Lanewise(code, one, order[0])
+    source = _Operands(code, one, order[1])
+    barrier = Lanewise(code, one, order[2]) if loads else None
+    spread = "multicast::cluster" in one.op
+    members = Lanewise(code, one, order[3], "u16") if spread else None
+
+    def load() -> None:
+        assert barrier is not None
+        at, maps = where().tolist(), source(machine.maps)
+        places = machine.barriers.places(one, barrier())
+        masks = members("its mask").tolist() if members else [0] * len(at)
+        size = machine.cluster
+        for address, (found, corner), (cta, its, row), mask in zip(
+            at, maps, places, masks, strict=True
+        ):
+            first = cta // size * size
+            targets = [first + rank for rank in range(16) if mask >> rank & 1] if mask else [cta]
+            if spread and (not mask or mask >> size):
+                what = f"its mask {mask:#x} names no CTA of the cluster's {size}"
+                raise machine.barriers.fault(one, "out of bounds", what)
+            for target in targets:
+                known = machine.barriers.at(one, target, its, row, proxy=True)
+                if target != row // machine.shared.clocks.warps:
+                    machine.barriers.visit(one, target, row)
+                counts = target == targets[0]
+                machine.bulk.load(_Copy(one, found, corner, target, address, row, known, counts))
+
+    def store() -> None:
+        at, maps = where().tolist(), source(machine.maps)
+        lanes = machine.lanes()
+        ctas, threads = (x.tolist() for x in np.nonzero(lanes))
+        rows = machine.shared.own[lanes].tolist()
+        for address, (found, corner), cta, thread, row in zip(
+            at, maps, ctas, threads, rows, strict=True
+        ):
+            machine.bulk.store(_Copy(one, found, corner, cta, address, row, thread=thread))
+
+    return load if loads else store
+
+
+@opcode("cp.async.bulk")
+def _group(code: Code, one: Instruction) -> Step:
+    """``commit_group`` and ``wait_group``: with ``.read`` or without, a store is done then."""
+    machine, rest = machine_of(code), one.op[3:]
+    if rest == ("commit_group",):
+        return lambda: machine.bulk.commit()
+    if rest in (("wait_group",), ("wait_group", "read")):
+        (left,) = one.operands
+        if isinstance(left, Immediate):
+            count = int(left.value)
+            return lambda: machine.bulk.wait(count)
+    raise code.refuse(one, "bulk copies of tensors alone")

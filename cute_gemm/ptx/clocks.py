@@ -1,0 +1,179 @@
+"""Who knows of whose accesses to shared memory, where warps wait for each other one by one.
+
+Between barriers of a whole CTA an epoch is enough (`cute_gemm.ptx.memory`). With mbarriers, named
+barriers and clusters each warp has a clock, and a vector of what it has seen of the others' (L.
+Lamport; C. Flanagan and S. Freund, FastTrack, PLDI 2009): arriving hands the vector over, waiting
+takes it. An access is a race unless the warp has seen the one before it. Threads of a warp are
+taken to go together.
+
+A second vector has what is seen through the asynchronous proxy too (PTX ISA, 8.6.1, 9.7.13.4):
+what a thread wrote is there for TMA and wgmma when a ``fence.proxy.async`` came between.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.errors import PtxError
+from cute_gemm.ptx.memory import SharedMemory
+
+Array = np.ndarray[Any, Any]
+
+WARP = 32
+#: Barriers of a CTA that are told apart.
+BARRIERS = 64
+#: A clock that nobody has seen: of a copy that has not landed, or a read that has not ended.
+OPEN = 1 << 30
+
+Wrong = tuple[Array, str]
+
+
+class Clocks:
+    """The vectors of the warps of a batch: ``known[0]`` of accesses, ``known[1]`` by the proxy.
+
+    A row is a warp: CTA times warps of a CTA, plus the warp in it. Columns are the warps of its
+    cluster and, behind them, the mbarriers of its cluster, whose clocks are their phases.
+    """
+
+    def __init__(self, ctas: int, warps: int, cluster: int) -> None:
+        self.warps, self.cluster = warps, cluster
+        rows = np.arange(ctas * warps)
+        self.column = rows % (warps * cluster)
+        self.known = np.zeros((2, len(rows), cluster * (warps + BARRIERS)), np.int32)
+        self.known[0, rows, self.column] = 1
+
+    def of_barrier(self, cta: int, number: int) -> int:
+        """The column of a barrier of a CTA."""
+        if number >= BARRIERS:
+            raise PtxError(f"the interpreter tells {BARRIERS} barriers of a CTA apart, not more")
+        return self.cluster * self.warps + cta % self.cluster * BARRIERS + number
+
+    def nothing(self) -> Array:
+        """What is known of nothing: the vectors of a new barrier."""
+        return np.zeros((2, self.known.shape[2]), np.int32)
+
+    def now(self, rows: Array | int) -> Array:
+        """The clocks of warps."""
+        return np.asarray(self.known[0, rows, self.column[rows]])
+
+    def give(self, rows: Array, to: Array) -> None:
+        """Hand over what warps have seen, and go on to their next clock."""
+        np.maximum(to, self.known[:, rows].max(axis=1), out=to)
+        self.known[0, rows, self.column[rows]] += 1
+
+    def take(self, rows: Array, given: Array) -> None:
+        """Let warps see what was handed over."""
+        self.known[:, rows] = np.maximum(self.known[:, rows], given[:, None])
+
+    def fence(self, rows: Array) -> None:
+        """Show what warps have seen to the asynchronous proxy."""
+        self.known[1, rows] = self.known[0, rows]
+        self.known[0, rows, self.column[rows]] += 1
+
+
+class OrderedMemory(SharedMemory):
+    """Shared memory of which each granule has the clock of its last write, and of each warp's read.
+
+    ``own`` has the rows of lanes.
+    """
+
+    def __init__(
+        self, ctas: int, threads: int, size: int, granule: int, watched: bool, cluster: int
+    ) -> None:
+        super().__init__(ctas, threads, size, granule, watched)
+        warps = -(-threads // WARP)
+        self.clocks = Clocks(ctas, warps, cluster)
+        self.own = np.arange(ctas)[:, None] * warps + np.arange(threads)[None, :] // WARP
+        if watched:
+            self.wrote_by = np.zeros(self.size // granule, np.int32)
+            self.reads = np.zeros((self.size // granule, warps), np.int32)
+
+    # ---- accesses of threads -------------------------------------------------------------------
+
+    def _unseen(self, at: Array, own: Array) -> Array:
+        """Which granules have a write that these warps have not seen."""
+        return np.asarray(self.wrote[at] > self.clocks.known[0][own, self.wrote_by[at]])
+
+    def _unread(self, at: Array, own: Array) -> Array:
+        """Which granules have been read by somebody of whom these warps have not seen it."""
+        warps = self.clocks.warps
+        first = self.clocks.column[own] // warps * warps
+        # What lies in a CTA is read by its own warps alone.
+        seen = self.clocks.known[0][own[..., None], first[..., None] + np.arange(warps)]
+        return np.asarray((self.reads[at] > seen).any(axis=-1))
+
+    def _steps(self, at: Array, own: Array, width: int) -> tuple[list[Array], Array]:
+        at, own = np.broadcast_arrays(at // self.granule, own)
+        return [at + step for step in range(width // self.granule)], own
+
+    def reading(self, at: Array, own: Array, width: int) -> Wrong | None:
+        """See :meth:`SharedMemory.reading`."""
+        parts, own = self._steps(at, own, width)
+        clocks = self.clocks.now(own)
+        for part in parts:
+            bad = self._unseen(part, own)
+            if bad.any():
+                return bad, "in flight" if (self.wrote[part][bad] >= OPEN).any() else "race"
+            place = part, own % self.clocks.warps
+            self.reads[place] = np.maximum(self.reads[place], clocks)
+        return None
+
+    def writing(self, at: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
+        """See :meth:`SharedMemory.writing`."""
+        if flying:
+            raise PtxError("cp.async beside mbarriers is not executed by the interpreter")
+        parts, own = self._steps(at, own, width)
+        clocks, columns = self.clocks.now(own), self.clocks.column[own]
+        for part in parts:
+            unseen, unread = self._unseen(part, own), self._unread(part, own)
+            bad = unseen | unread
+            if not bad.any():
+                self.wrote[part], self.wrote_by[part] = clocks, columns
+                bad = self.wrote_by[part] != columns
+                if not bad.any():
+                    continue
+                return bad, "race"
+            if (self.wrote[part][bad] >= OPEN).any():
+                return bad, "in flight"
+            return bad, "being read" if (self.reads[part][bad] >= OPEN).any() else "race"
+        return None
+
+    # ---- accesses of TMA and wgmma -------------------------------------------------------------
+
+    def begin_read(self, at: Array, rows: Array, serial: int) -> str:
+        """Note that a read of granules has begun for warps of a CTA; what is wrong with it, or "".
+
+        What threads wrote these warps must have seen by the proxy.
+        """
+        by, wrote = self.wrote_by[at], self.wrote[at]
+        rows = rows[:, None]
+        if (wrote > self.clocks.known[0][rows, by]).any():
+            return "in flight" if (wrote >= OPEN).any() else "race"
+        of_threads = by < self.clocks.cluster * self.clocks.warps
+        if (of_threads & (wrote > self.clocks.known[1][rows, by])).any():
+            return "proxy"
+        self.reads[at, rows % self.clocks.warps] = OPEN + serial
+        return ""
+
+    def end_read(self, at: Array, rows: Array, serial: int) -> None:
+        """Note that the read, and none that began after it, has ended for these warps."""
+        own, clocks = rows % self.clocks.warps, self.clocks.now(rows)
+        before = self.reads[at[:, None], own]
+        ended = (before >= OPEN) & (before <= OPEN + serial)
+        self.reads[at[:, None], own] = np.where(ended, clocks, before)
+
+    def begin_copy(self, at: Array, row: int) -> str:
+        """Note that granules are written from now on; what is wrong with it, or ""."""
+        own = np.full(len(at), row)
+        bad = self._unseen(at, own) | self._unread(at, own)
+        if bad.any():
+            reads = self.reads[at].max(axis=1)
+            return "in flight" if (np.maximum(self.wrote[at], reads)[bad] >= OPEN).any() else "race"
+        self.wrote[at] = OPEN
+        return ""
+
+    def end_copy(self, at: Array, column: int, phase: int) -> None:
+        """Note that they have been written, in a phase of a barrier."""
+        self.wrote[at], self.wrote_by[at] = phase, column

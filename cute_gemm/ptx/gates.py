@@ -1,0 +1,121 @@
+"""Named barriers of CTAs, and the barrier of each cluster: PTX ISA, 9.7.13.1 and 9.7.13.4."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cute_gemm.ptx.parser import Instruction
+
+if TYPE_CHECKING:
+    from cute_gemm.ptx.waiting import WaitingMachine
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(eq=False)
+class _Gate:
+    """A named barrier of a CTA: how many have come, and what they hand over."""
+
+    given: Array
+    count: int = 0
+    come: int = 0
+    times: int = 0
+    done: Any = None
+
+
+class Gates:
+    """The named barriers of all CTAs, and the barrier of each cluster."""
+
+    def __init__(self, machine: WaitingMachine) -> None:
+        self.machine = machine
+        self._gates: dict[tuple[int, int], _Gate] = {}
+        self._which = np.zeros(machine.shape, np.int64)
+        self._turn = np.zeros(machine.shape, np.int64)
+        self._come = np.zeros(machine.shape, bool)
+        self._clusters: dict[int, _Gate] = {}
+
+    def _gate(self, cta: int, number: int) -> _Gate:
+        key = cta, number
+        if key not in self._gates:
+            self._gates[key] = _Gate(self.machine.shared.clocks.nothing())
+        return self._gates[key]
+
+    def arrive(self, one: Instruction, numbers: Array, counts: Array) -> None:
+        """Lanes that execute come to the barriers of these numbers, which wait for so many."""
+        machine, clocks = self.machine, self.machine.shared.clocks
+        lanes = machine.lanes()
+        self._which[lanes] = numbers
+        ctas = np.nonzero(lanes)[0]
+        for cta, number in sorted(set(zip(ctas.tolist(), numbers.tolist(), strict=True))):
+            gate = self._gate(cta, number)
+            mine = np.zeros(machine.shape, bool)
+            mine[lanes] = (ctas == cta) & (numbers == number)
+            wanted = set(counts[(ctas == cta) & (numbers == number)].tolist())
+            wanted |= {gate.count} if gate.come else set()
+            gate.count = max(wanted)
+            self._turn[mine] = gate.times
+            gate.come += int(mine.sum())
+            if len(wanted) > 1 or gate.come > gate.count:
+                what = f"barrier {number}: {gate.come} threads come where {gate.count} were to"
+                raise machine.barriers.fault(one, "barrier", what)
+            clocks.give(np.unique(machine.shared.own[mine]), gate.given)
+            if gate.come == gate.count:
+                gate.done, gate.come, gate.times = gate.given.copy(), 0, gate.times + 1
+
+    def passed(self) -> Array:
+        """Which lanes that execute, of those that came to a named barrier, may go on."""
+        machine, lanes = self.machine, self.machine.lanes()
+        found = np.zeros(machine.shape, bool)
+        for cta in np.flatnonzero(lanes.any(axis=1)).tolist():
+            for number in np.unique(self._which[cta, lanes[cta]]).tolist():
+                gate = self._gate(cta, number)
+                mine = lanes[cta] & (self._which[cta] == number) & (self._turn[cta] < gate.times)
+                if mine.any():
+                    found[cta] |= mine
+                    machine.shared.clocks.take(np.unique(machine.shared.own[cta, mine]), gate.done)
+        return found
+
+    def missing(self) -> str:
+        """What the first lane that waits at a named barrier waits for."""
+        cta, thread = (int(x) for x in np.argwhere(self.machine.lanes())[0])
+        gate = self._gate(cta, int(self._which[cta, thread]))
+        return f"{gate.come} of {gate.count} threads have come"
+
+    def arrive_cluster(self, one: Instruction) -> None:
+        """Lanes that execute come to the barrier of their cluster."""
+        machine, lanes = self.machine, self.machine.lanes()
+        if (self._come & lanes).any():
+            raise machine.barriers.fault(one, "barrier", "it arrives twice, and waits not between")
+        self._come |= lanes
+        clocks, size = machine.shared.clocks, machine.cluster
+        for cluster in np.unique(np.nonzero(lanes)[0] // size).tolist():
+            gate = self._clusters.setdefault(cluster, _Gate(clocks.nothing()))
+            part = slice(cluster * size, (cluster + 1) * size)
+            mine = lanes[part]
+            self._turn[part][mine] = gate.times
+            clocks.give(np.unique(machine.shared.own[part][mine]), gate.given)
+
+    def passed_cluster(self) -> Array:
+        """Which lanes that execute may go on behind the barrier of their cluster."""
+        machine, lanes = self.machine, self.machine.lanes()
+        found = np.zeros(machine.shape, bool)
+        alive, size = machine.alive(), machine.cluster
+        for cluster in np.unique(np.nonzero(lanes)[0] // size).tolist():
+            gate = self._clusters.setdefault(cluster, _Gate(machine.shared.clocks.nothing()))
+            part = slice(cluster * size, (cluster + 1) * size)
+            waiting = lanes[part] & (self._turn[part] == gate.times)
+            if waiting.any() and (self._come[part] | ~alive[part]).all():
+                self._come[part] = False
+                gate.done, gate.times = gate.given.copy(), gate.times + 1
+            free = lanes[part] & (self._turn[part] < gate.times)
+            if free.any():
+                found[part] = free
+                machine.shared.clocks.take(np.unique(machine.shared.own[part][free]), gate.done)
+        return found
+
+    def missing_cluster(self) -> str:
+        """How many threads have come to the barrier of a cluster."""
+        return f"{int(self._come.sum())} of {int(self.machine.alive().sum())} threads have come"

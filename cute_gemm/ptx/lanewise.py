@@ -1,0 +1,46 @@
+"""Operands of instructions that lanes execute one by one, on barriers and of bulk copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cute_gemm.ptx.code import Code, Source
+from cute_gemm.ptx.memory import SHARED_WINDOW
+from cute_gemm.ptx.parser import Address, Instruction, Operand, Register
+from cute_gemm.ptx.undefined import demand
+
+if TYPE_CHECKING:
+    from cute_gemm.ptx.waiting import WaitingMachine
+
+Array = np.ndarray[Any, Any]
+
+
+def machine_of(code: Code) -> WaitingMachine:
+    """The machine of a kernel whose threads wait one by one."""
+    from cute_gemm.ptx.waiting import WaitingMachine
+
+    assert isinstance(code.machine, WaitingMachine)
+    return code.machine
+
+
+class Lanewise:
+    """An operand as numbers of the lanes that execute; of an address where in shared memory."""
+
+    def __init__(self, code: Code, one: Instruction, operand: Operand, kind: str = "u32") -> None:
+        self.machine, self.one, self.values, self.offset = code.machine, one, code.values, 0
+        if isinstance(operand, Address):
+            self.offset, operand = operand.offset, operand.base
+            wide = isinstance(operand, Register) and operand.type in ("u64", "s64", "b64")
+            kind = "u64" if wide else kind
+        self.source: Source = code.source(one, operand, kind)
+
+    def __call__(self, what: str = "its address") -> Array:
+        """Return the numbers, one a lane; a fault where one is undefined."""
+        demand(self.machine, self.one, self.source.slot, what)
+        found = self.values[self.source.slot].astype(np.int64)
+        found = np.broadcast_to(found, self.machine.shape)[self.machine.lanes()]
+        if found.size and found.min() >= SHARED_WINDOW:
+            found = found - SHARED_WINDOW
+        return np.asarray(found + self.offset)

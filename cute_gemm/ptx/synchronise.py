@@ -1,0 +1,219 @@
+"""Instructions by which threads wait for each other one by one: PTX ISA, 9.7.13."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.ptx.barriers import REMOTE
+from cute_gemm.ptx.code import Code, opcode
+from cute_gemm.ptx.lanewise import Lanewise, machine_of
+from cute_gemm.ptx.machine import Step, Wait
+from cute_gemm.ptx.parser import Instruction, Name
+
+Array = np.ndarray[Any, Any]
+
+#: Parts of opcodes that say in which order others see it, or where it is: nothing here.
+_SAID = frozenset(
+    ("acquire", "release", "cta", "cluster", "shared", "shared::cta", "shared::cluster", "b64",
+     "parity")
+)  # fmt: skip
+
+
+@opcode("mbarrier")
+def _mbarrier(code: Code, one: Instruction) -> Step:
+    """All of them but the waits: ``init``, ``inval``, ``expect_tx``, ``arrive``."""
+    machine, what = machine_of(code), one.op[1]
+    if not set(one.op[2:]) <= _SAID | {"expect_tx"}:
+        raise code.refuse(one)
+    operands = list(one.operands)
+    if what == "arrive" and (not isinstance(operands[0], Name) or operands.pop(0) != Name("_")):
+        raise code.refuse(one, "the state that it returns is not kept")
+    where = Lanewise(code, one, operands[0])
+    number = Lanewise(code, one, operands[1]) if operands[1:] else None
+
+    def at() -> list[tuple[tuple[int, int, int], int]]:
+        places = machine.barriers.places(one, where())
+        counts = number("its count").tolist() if number else [1] * len(places)
+        return list(zip(places, counts, strict=True))
+
+    def init() -> None:
+        for place, count in at():
+            machine.barriers.make(one, *place, count)
+
+    def inval() -> None:
+        for place, _ in at():
+            machine.barriers.drop(one, *place)
+
+    def arrive() -> None:
+        for place, count in at():
+            machine.barriers.arrive(one, place, count, 0)
+
+    def arrive_expect() -> None:
+        for place, count in at():
+            machine.barriers.arrive(one, place, 1, count)
+
+    def expect() -> None:
+        for place, count in at():
+            machine.barriers.arrive(one, place, 0, count)
+
+    expects = "expect_tx" in one.op[2:]
+    steps = {"init": init, "inval": inval, "expect_tx": expect}
+    steps["arrive"] = arrive_expect if expects else arrive
+    if what not in steps or (number is None and (expects or what in ("init", "expect_tx"))):
+        raise code.refuse(one)
+    return steps[what]
+
+
+class _Phase:
+    """``mbarrier.try_wait.parity`` and ``test_wait``: false at first, where it has to wait.
+
+    So a wait that nobody repeats is none. The second time the lane stands still until it is true.
+    """
+
+    def __init__(self, code: Code, one: Instruction) -> None:
+        self.one, self.machine, self.values = one, machine_of(code), code.values
+        if "parity" not in one.op or not set(one.op[2:]) <= _SAID:
+            raise code.refuse(one, "only with .parity")
+        self.to = code.register(one, one.operands[0], "pred").slot
+        self.where = Lanewise(code, one, one.operands[1])
+        self.parity = Lanewise(code, one, one.operands[2])
+
+    def poll(self) -> Array:
+        machine, barriers = self.machine, self.machine.barriers
+        lanes = machine.lanes()
+        done = np.zeros(machine.shape, bool)
+        done[lanes] = barriers.passed(self.one, self.where(), self.parity("its parity"))
+        go = done | (lanes & ~barriers.failed)
+        barriers.failed = np.where(lanes, ~done, barriers.failed)
+
+        def tell() -> None:
+            self.values[self.to] = done
+            machine.undefined[self.to] = None
+
+        before, machine.mask = machine.mask, go & lanes
+        if machine.mask.any():
+            machine.keep((self.to,), tell)
+        machine.mask = before
+        return go
+
+    def says(self) -> str:
+        machine = self.machine
+        place = machine.barriers.places(self.one, self.where())[0]
+        parity = int(self.parity()[0]) & 1
+        return f"{machine.barriers.at(self.one, *place)}; parity {parity} is waited for"
+
+
+class _Named:
+    """``bar.sync``: the arrival is a step of its own (`_come`)."""
+
+    def __init__(self, code: Code, one: Instruction) -> None:
+        self.one, self.machine = one, machine_of(code)
+
+    def poll(self) -> Array:
+        return self.machine.gates.passed()
+
+    def says(self) -> str:
+        return self.machine.gates.missing()
+
+
+class _Cluster(_Named):
+    """``barrier.cluster.wait``."""
+
+    def poll(self) -> Array:
+        return self.machine.gates.passed_cluster()
+
+    def says(self) -> str:
+        return self.machine.gates.missing_cluster()
+
+
+def _come(code: Code, one: Instruction) -> Step:
+    """The arrival of ``bar.sync`` and ``bar.arrive``, at a barrier by its number."""
+    machine = machine_of(code)
+    kinds = [part for part in one.op[1:] if part != "aligned"]
+    if kinds not in (["sync"], ["arrive"]) or one.guard is not None:
+        raise code.refuse(one, "a barrier that reduces, or one under a predicate")
+    number = Lanewise(code, one, one.operands[0])
+    count = Lanewise(code, one, one.operands[1]) if one.operands[1:] else None
+
+    def come() -> None:
+        numbers = number("its number")
+        counts = np.full(len(numbers), machine.threads) if count is None else count("its count")
+        machine.gates.arrive(one, numbers, counts)
+
+    return come
+
+
+def waited(code: Code, one: Instruction) -> tuple[Step | None, Wait | None]:
+    """What an instruction that may wait does at once, and what it waits for."""
+    if one.op[0] == "mbarrier":
+        return None, _Phase(code, one)
+    if one.op[:2] == ("barrier", "cluster"):
+        return None, _Cluster(code, one)
+    return _come(code, one), None if "arrive" in one.op else _Named(code, one)
+
+
+@opcode("barrier.cluster")
+def _arrive_cluster(code: Code, one: Instruction) -> Step:
+    machine = machine_of(code)
+    code.only(one, "cluster", "arrive", "aligned", "release")
+    return lambda: machine.gates.arrive_cluster(one)
+
+
+@opcode("bar.warp")
+def _bar_warp(code: Code, one: Instruction) -> Step:
+    """Threads of a warp are taken to go together."""
+    machine_of(code)
+    return lambda: None
+
+
+@opcode("fence.proxy", "fence.mbarrier_init")
+def _fence(code: Code, one: Instruction) -> Step:
+    machine = machine_of(code)
+    if one.op[1] == "proxy" and not one.op[2].startswith("async"):
+        raise code.refuse(one)
+    return lambda: machine.shared.clocks.fence(machine.rows())
+
+
+@opcode("setmaxnreg")
+def _setmaxnreg(code: Code, one: Instruction) -> Step:
+    """Registers are not counted here."""
+    return lambda: None
+
+
+@opcode("elect")
+def _elect(code: Code, one: Instruction) -> Step:
+    """The lowest lane that its mask names and that executes (PTX ISA, 9.7.13.14)."""
+    code.only(one, "sync")
+    lane, predicate = code.parts(one.operands[0])
+    members = Lanewise(code, one, one.operands[1])
+    machine, values = machine_of(code), code.values
+    to = code.register(one, predicate, "pred").slot
+    number = None if isinstance(lane, Name) else code.register(one, lane, "b32").slot
+
+    def elect() -> None:
+        lanes = machine.lanes()
+        bits = np.zeros(machine.shape, np.int64)
+        bits[lanes] = members("its mask")
+        index = np.arange(machine.threads) % 32
+        named = (lanes & (bits >> index & 1 == 1)).reshape(machine.ctas, -1, 32)
+        first = np.repeat(named.argmax(axis=2), 32, axis=1)
+        values[to] = lanes & (index == first)
+        if number is not None:
+            values[number] = first.astype(np.uint32)
+
+    return elect
+
+
+@opcode("mapa")
+def _mapa(code: Code, one: Instruction) -> Step:
+    """The address of the same place in the shared memory of another CTA of the cluster."""
+    if one.op != ("mapa", "shared::cluster", "u32"):
+        raise code.refuse(one)
+    shift, inside = np.uint32(REMOTE), np.uint32((1 << REMOTE) - 1)
+
+    def move(address: Array, rank: Array) -> Array:
+        return np.asarray(address & inside | rank + np.uint32(1) << shift)
+
+    return code.apply(one, move, "u32", ("u32", "u32"))

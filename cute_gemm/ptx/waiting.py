@@ -1,0 +1,133 @@
+"""Threads that wait for each other one by one: mbarriers, named barriers, clusters, wgmma, TMA.
+
+Lanes that wait for a barrier object stand still there, and all others go on. What is asynchronous
+lands as late as it may: bytes of a bulk copy when no thread can go on otherwise, of the barriers
+that are waited for the oldest copy first; the sums of a wgmma, which is also when it reads its
+operands, when its group is waited for; a bulk store likewise. In between it is a fault to touch
+what is read or written. Where nothing lands any more and nobody can go on, the wait never ends.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cute_gemm.errors import FaultError
+from cute_gemm.ptx.barriers import Barriers
+from cute_gemm.ptx.bulk import Bulk, Map
+from cute_gemm.ptx.clocks import OrderedMemory
+from cute_gemm.ptx.flow import is_barrier
+from cute_gemm.ptx.gates import Gates
+from cute_gemm.ptx.machine import Array, Machine, Piece, join
+from cute_gemm.ptx.memory import SharedMemory
+from cute_gemm.ptx.parser import Immediate, Kernel
+from cute_gemm.ptx.wgmma import Products
+
+_OPCODES = frozenset(("mbarrier", "wgmma", "elect", "mapa", "setmaxnreg"))
+
+
+def needed(kernel: Kernel) -> bool:
+    """Whether threads of a kernel wait for more than barriers of whole CTAs."""
+    for one in kernel.instructions:
+        if one.op[0] in _OPCODES or one.op[:2] == ("barrier", "cluster"):
+            return True
+        if one.op[:3] == ("cp", "async", "bulk"):
+            return True
+        if is_barrier(one) and one.op[1] != "red":
+            whole = len(one.operands) == 1 and isinstance(one.operands[0], Immediate)
+            if not whole or one.op[1] == "arrive":
+                return True
+    return False
+
+
+class WaitingMachine(Machine):
+    """A batch of whole clusters whose lanes wait one by one."""
+
+    shared: OrderedMemory
+    #: Tensor maps by where their parameters lie.
+    maps: dict[int, Map]
+
+    def begin(self, first: int, ctas: int, shared: SharedMemory, specials: dict[str, int]) -> None:
+        """See :meth:`Machine.begin`."""
+        super().begin(first, ctas, shared, specials)
+        self.barriers = Barriers(self)
+        self.gates = Gates(self)
+        self.bulk = Bulk(self)
+        self.products = Products(self)
+        self._ready: dict[int, Array | None] = {0: None}
+        self._parked: dict[int, Array | None] = {}
+
+    def rows(self) -> Array:
+        """The rows (`cute_gemm.ptx.clocks`) of the warps with lanes that execute."""
+        return np.unique(self.shared.own[self.lanes()])
+
+    def alive(self) -> Array:
+        """The lanes that have not ended."""
+        found = self.lanes().copy()
+        for mask in (*self._ready.values(), *self._parked.values()):
+            found |= np.broadcast_to(True if mask is None else mask, self.shape)
+        return found
+
+    def who(self, lanes: Array) -> str:
+        """Lanes in words: the warps of the first CTA among them."""
+        cta = int(np.argwhere(lanes)[0][0])
+        warps = np.unique(np.flatnonzero(lanes[cta]) // 32).tolist()
+        return f"CTA {self.name(cta)}, warp{'s' * (len(warps) > 1)} {', '.join(map(str, warps))}"
+
+    def execute(self, pieces: list[Piece]) -> None:
+        """See :meth:`Machine.execute`."""
+        limit = self.steps + self.most_steps
+        ready, parked = self._ready, self._parked
+        while ready or parked:
+            if not ready:
+                if not self._poll(pieces) and not self.bulk.land(self.barriers.wanted):
+                    self._stuck(pieces)
+                continue
+            at = min(ready)
+            self.mask = mask = ready.pop(at)
+            piece = pieces[at]
+            self.count(piece, limit)
+            for step in piece.apart if ready or parked else piece.plain:
+                step()
+            if piece.wait is not None:
+                self._wait(at, piece)
+            elif piece.choice >= 0:
+                self._branch(piece, mask, ready)
+            elif piece.next is not None:
+                join(ready, piece.next, mask)
+        self.mask = None
+        self.bulk.finish()
+        self.barriers.finish()
+
+    def _wait(self, at: int, piece: Piece) -> None:
+        """Let lanes that execute go on behind a wait, or stand still there."""
+        assert piece.wait is not None and piece.next is not None
+        lanes = self.lanes()
+        go = piece.wait.poll() & lanes
+        if go.all():
+            join(self._ready, piece.next, None)
+            return
+        if go.any():
+            join(self._ready, piece.next, go)
+        stay = lanes & ~go
+        if stay.any():
+            join(self._parked, at, None if stay.all() else stay)
+
+    def _poll(self, pieces: list[Piece]) -> bool:
+        """Look again at all that stand still; whether any goes on."""
+        self.barriers.wanted.clear()
+        for at, mask in list(self._parked.items()):
+            del self._parked[at]
+            self.mask = mask
+            self._wait(at, pieces[at])
+        return bool(self._ready)
+
+    def _stuck(self, pieces: list[Piece]) -> None:
+        """Raise for waits that nothing ends any more."""
+        said, line = [], 0
+        for at in sorted(self._parked):
+            self.mask, wait = self._parked[at], pieces[at].wait
+            assert wait is not None
+            line = line or wait.one.line
+            what = f"line {wait.one.line}: {wait.one.text}: {wait.says()}"
+            said.append(f"{what} ({self.who(self.lanes())})")
+        raise FaultError("a wait that never ends: " + "; ".join(said), "deadlock", line)

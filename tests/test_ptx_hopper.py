@@ -1,0 +1,663 @@
+"""Hopper in the interpreter: TMA, mbarriers, clusters, wgmma; and the kernels made of them.
+
+Instructions are looked at by hand-made texts and formulas of their own; ``sm90_wgmma`` is executed
+as NVRTC emitted it, compared with float64, and its accesses with the report's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from interpreted import TOGETHER, together
+from ptx_text import text
+
+from cute_gemm import select
+from cute_gemm.analysis.executed import compare
+from cute_gemm.arch import Arch
+from cute_gemm.errors import FaultError, PtxError
+from cute_gemm.gpus.table import nearest
+from cute_gemm.plan import Plan
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.tensor import Tensor
+from cute_gemm.problem.verify import verify
+from cute_gemm.ptx import Buffer, Execution, TensorMap, execute, run
+from cute_gemm.ptx.wgmma import Operand, parts
+from cute_gemm.toolchain.nvrtc import ptx
+
+ARCH = Arch("sm_90a")
+
+# Small texts --------------------------------------------------------------------------------------
+
+#: Shared memory of the small kernels, and where their barriers lie.
+SPACE, FULL, EMPTY = 32768, 32704, 32712
+INIT = f"""setp.ne.u32 %p30, %r2, 0; @%p30 bra MADE;
+mbarrier.init.shared::cta.b64 [%r7+{FULL}], 1; mbarrier.init.shared::cta.b64 [%r7+{EMPTY}], 1;
+fence.mbarrier_init.release.cluster; MADE: bar.sync 0;"""
+#: %r2 waits for the first phase of the full barrier.
+WAIT = f"""AGAIN: mbarrier.try_wait.parity.shared::cta.b64 %p31, [%r7+{FULL}], 0, 1000;
+@%p31 bra DONE; bra AGAIN; DONE:"""
+ARRIVE = f"mbarrier.arrive.shared::cta.b64 _, [%r7+{FULL}];"
+LOAD = (
+    "cp.async.bulk.tensor.{n}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    " [%r7{to}], [%d30, {{{at}}}], [%r7+" + str(FULL) + "];"
+)
+
+
+def small(
+    body: str, given: Any, out: Any, *, threads: int = 32, ctas: int = 1, step: int = 4,
+    tensor: Tensor | None = None, of: str = "in", **options: Any,
+) -> tuple[np.ndarray, Execution]:  # fmt: skip
+    """Run a text on arrays; its third parameter is a map, with its address in %d30."""
+    code = text(f"mov.b64 %d29, k_param_2; cvta.param.u64 %d30, %d29;\n{body}", step=step,
+                space=SPACE)  # fmt: skip
+    code = code.replace(".param .u32 k_param_2", ".param .align 64 .b8 k_param_2[128]")
+    code = code.replace("    ld.param.u32 %r1, [k_param_2];\n", "")
+    given, out = np.array(given), np.array(out)
+    arguments = [Buffer(given, "in", 0), Buffer(out, "out", 0), TensorMap(of, tensor)]
+    done = run(code, "k", (ctas,), (threads,), 0, arguments, **options)
+    return out, done
+
+
+def fault(kind: str, body: str, given: Any = 0, out: Any = 0, **options: Any) -> str:
+    """What a text that must not be does."""
+    if isinstance(given, int):
+        given, out = np.zeros(4096, np.uint16), np.zeros(4096, np.uint32)
+    with pytest.raises(FaultError) as caught:
+        small(body, given, out, **options)
+    assert caught.value.kind == kind, caught.value
+    return str(caught.value)
+
+
+def test_special_registers_of_a_cluster():
+    names = ("%cluster_ctarank", "%cluster_nctarank", "%cluster_ctaid.x", "%cluster_nctaid.x",
+             "%clusterid.x", "%nclusterid.x", "%cluster_nctaid.y")  # fmt: skip
+    moves = "".join(f"mov.u32 %r{20 + i}, {name};" for i, name in enumerate(names))
+    sums = "".join(f"mad.lo.s32 %r40, %r40, 10, %r{20 + i};" for i in range(len(names)))
+    out, _ = small(f"{moves} mov.u32 %r40, 0; {sums} st.global.u32 [%d5], %r40;", [0],
+                   np.zeros(128, np.uint32), ctas=4, cluster=2)  # fmt: skip
+    assert out[::32].tolist() == [202021, 1212021, 202121, 1212121]
+    with pytest.raises(PtxError, match="cluster=3 does not divide the 4 CTAs"):
+        small("", [0], [0], ctas=4, cluster=3)
+
+
+def test_one_lane_is_elected():
+    body = """setp.lt.u32 %p1, %r2, 5; mov.u32 %r20, 9; @%p1 bra END; mov.u32 %r20, 0;
+    elect.sync %r21|%p2, 0xfffffff0; @%p2 mov.u32 %r20, 1; add.s32 %r20, %r20, %r21;
+    END: st.global.u32 [%d5], %r20; setmaxnreg.inc.sync.aligned.u32 240; bar.warp.sync -1;"""
+    out, _ = small(body, [0], np.zeros(32, np.uint32))
+    assert out.tolist() == [9] * 5 + [6] + [5] * 26
+
+
+def test_a_producer_and_a_consumer_take_turns():
+    """Two warps hand four numbers through one place, each waiting for the other by its parity."""
+    body = f"""{INIT} shr.u32 %r20, %r2, 5; and.b32 %r21, %r2, 31; setp.eq.u32 %p1, %r20, 1;
+    mov.u32 %r22, 0; mov.u32 %r24, 0; @%p1 bra CONSUMER;
+    P: xor.b32 %r23, %r22, 1; and.b32 %r23, %r23, 1;
+    W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r7+{EMPTY}], %r23; @!%p2 bra W;
+    mad.lo.s32 %r25, %r22, 100, %r21; shl.b32 %r26, %r21, 2; add.s32 %r26, %r26, %r7;
+    st.shared.u32 [%r26], %r25; setp.ne.u32 %p3, %r21, 0; @%p3 bra PN; {ARRIVE}
+    PN: add.s32 %r22, %r22, 1; setp.lt.u32 %p4, %r22, 4; @%p4 bra P; ret;
+    CONSUMER: and.b32 %r23, %r22, 1;
+    V: mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r7+{FULL}], %r23; @!%p2 bra V;
+    shl.b32 %r26, %r21, 2; add.s32 %r26, %r26, %r7; ld.shared.u32 %r25, [%r26];
+    mad.lo.s32 %r24, %r24, 3, %r25; setp.ne.u32 %p3, %r21, 0; @%p3 bra CN;
+    mbarrier.arrive.shared::cta.b64 _, [%r7+{EMPTY}], 1;
+    CN: add.s32 %r22, %r22, 1; setp.lt.u32 %p4, %r22, 4; @%p4 bra CONSUMER;
+    mul.wide.u32 %d20, %r21, 4; add.s64 %d20, %d2, %d20; st.global.u32 [%d20], %r24;"""
+    out, _ = small(body, [0], np.zeros(32, np.uint32), threads=64)
+    lane = np.arange(32)
+    expected = np.zeros(32, int)
+    for turn in range(4):
+        expected = expected * 3 + turn * 100 + lane
+    assert out.tolist() == expected.tolist()
+    # Who does not wait is phases ahead of the other, or reads what may not be there.
+    zeros = [0], np.zeros(32, np.uint32)
+    fault("deadlock", body.replace("@!%p2 bra W;", ""), *zeros, threads=64)
+    fault("deadlock", body.replace("@!%p2 bra V;", ""), *zeros, threads=64)
+    begin, end = (
+        body.index("V: mbarrier"),
+        body.index("shl.b32 %r26, %r21, 2; add.s32 %r26, %r26, %r7; ld"),
+    )
+    fault("race", body[:begin] + body[end:], *zeros, threads=64)
+    # Who arrives at the wrong barrier waits for ever, and so does the other.
+    said = fault("deadlock", body.replace(ARRIVE, ARRIVE.replace(str(FULL), str(EMPTY))), *zeros,
+                 threads=64)  # fmt: skip
+    assert f"the barrier at {FULL:#x}, phase 0 (parity 0), lacks 1 of 1 arrivals and 0 b" in said
+    assert "CTA (0, 0, 0), warp 1" in said and "parity 0 is waited for" in said
+
+
+def test_barriers_by_name():
+    """One warp comes and goes on, the other waits for it."""
+    body = """shr.u32 %r20, %r2, 5; setp.eq.u32 %p1, %r20, 1; mov.u32 %r22, 3; @%p1 bra OTHER;
+    st.shared.u32 [%r8], %r2; bar.arrive %r22, 64; ret;
+    OTHER: bar.sync 3, 64; add.s32 %r21, %r8, -128; ld.shared.u32 %r23, [%r21];
+    st.global.u32 [%d5], %r23;"""
+    out, _ = small(body, [0], np.zeros(64, np.uint32), threads=64)
+    assert out[32:].tolist() == list(range(32))
+    zeros = [0], np.zeros(64, np.uint32)
+    fault("race", body.replace("bar.sync 3, 64;", ""), *zeros, threads=64)
+    said = fault("deadlock", body.replace("sync 3", "sync 4"), *zeros, threads=64)
+    assert "bar.sync 4, 64: 32 of 64 threads have come (CTA (0, 0, 0), warp 1)" in said
+    fault("barrier", body.replace("bar.sync 3, 64;", "bar.sync 3, 32;"), *zeros, threads=64)
+
+
+def test_what_mbarriers_do_not_take():
+    fault("uninitialised", ARRIVE)
+    fault("barrier", INIT + ARRIVE.replace("];", "], 2;"))
+    fault("misaligned", INIT + ARRIVE.replace(str(FULL), str(FULL + 4)))
+    fault("out of bounds", INIT + ARRIVE.replace(str(FULL), str(SPACE)))
+    fault("race", INIT.replace("bar.sync 0;", "") + ARRIVE, threads=64)
+    alone = INIT + f"@%p30 bra END; mbarrier.inval.shared::cta.b64 [%r7+{FULL}]; {ARRIVE} END:"
+    fault("uninitialised", alone)
+
+
+# TMA ----------------------------------------------------------------------------------------------
+
+
+def load(at: str, bytes_: int, count: int = 2, wait: str = WAIT, expect: str = "") -> str:
+    """One thread brings a box to the beginning of shared memory, and all threads wait for it."""
+    told = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r7+{FULL}], {expect or bytes_};"
+    asked = LOAD.format(n=count, to="", at=at)
+    return f"{INIT} @%p30 bra W; {told} {asked} W: {wait}"
+
+
+def copy_out(count: int, threads: int = 32) -> str:
+    """Each thread writes its 4 bytes of shared memory, and those 4 * threads further on, ..."""
+    return "".join(
+        f"ld.shared.u32 %r40, [%r8+{4 * threads * i}]; st.global.u32 [%d5+{4 * threads * i}], %r40;"
+        for i in range(count)
+    )
+
+
+@pytest.mark.parametrize("span", [0, 32, 64, 128])
+@pytest.mark.parametrize("corner", [(0, 0), (16, 5), (-8, -3), (60, 30)])
+def test_a_box_comes_swizzled_and_filled_with_zeros(span, corner):
+    """Of a row r the 16-byte part c lies where r's pattern has it; each pattern as a table."""
+    rows, run = 16, (span or 64) // 2
+    matrix = np.random.default_rng(span).integers(1, 60000, (33, 72)).astype(np.uint16)
+    tensor = Tensor("float16", (70, 33), (144,), (run, rows), span)
+    at = ", ".join(map(str, corner))
+    count = rows * run * 2 // 128
+    out, _ = small(load(at, rows * run * 2) + copy_out(count), matrix,
+                   np.zeros(rows * run // 2, np.uint32), tensor=tensor)  # fmt: skip
+    box = np.zeros((rows, run), np.uint16)
+    for r in range(rows):
+        for c in range(run):
+            x, y = corner[0] + c, corner[1] + r
+            if 0 <= x < 70 and 0 <= y < 33:
+                box[r, c] = matrix[y, x]
+    # Rows that share 128 bytes have one pattern: 1, 2 or 4 of them; none without a swizzle.
+    exchange = {0: lambda r: 0, 32: lambda r: r // 4 % 2, 64: lambda r: r // 2 % 4,
+                128: lambda r: r % 8}[span]  # fmt: skip
+    expected = np.zeros_like(box)
+    for r in range(rows):
+        for part in range(run // 8):
+            to = (part ^ exchange(r)) * 8
+            expected[r, to : to + 8] = box[r, part * 8 : part * 8 + 8]
+    assert np.array_equal(out.view(np.uint16).reshape(rows, run), expected)
+
+
+def test_boxes_of_four_modes():
+    array = np.arange(3 * 4 * 5 * 16, dtype=np.uint16).reshape(3, 4, 5, 16)
+    tensor = Tensor("bfloat16", (16, 5, 4, 3), (32, 160, 640), (16, 2, 2, 2), 0)
+    out, done = small(load("0, 4, 1, 1", 256, 4) + copy_out(2), array, np.zeros(64, np.uint32),
+                      tensor=tensor, record=True)  # fmt: skip
+    expected = np.zeros((2, 2, 2, 16), np.uint16)
+    expected[:, :, 0] = array[1:3, 1:3, 4]
+    assert np.array_equal(out.view(np.uint16).reshape(2, 2, 2, 16), expected)
+    assert done.boxes == (("in", False, 1, 4, 128),)  # four rows of 32 bytes are there
+
+
+STORE = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%d30, {60, 30}], [%r7];"
+
+
+def stored(body: str, **options: Any) -> np.ndarray:
+    """Thread i's number at 4 i of shared memory, and a box of 16 x 4 of it to 'out'."""
+    start = "st.shared.u32 [%r8], %r2; setp.ne.u32 %p30, %r2, 0;"
+    out, _ = small(f"{start} {body}", [0], np.zeros((33, 144), np.uint16), of="out",
+                   tensor=Tensor("float16", (70, 33), (288,), (16, 4), 32), **options)  # fmt: skip
+    return out
+
+
+def test_a_box_goes_where_the_tensor_is_and_nowhere_else():
+    rest = f"@%p30 bra E; {STORE} cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0; E:"
+    good = f"fence.proxy.async.shared::cta; bar.sync 0; {rest}"
+    out = stored(good)
+    expected = np.zeros((33, 144), np.uint16)
+    numbers = np.zeros((4, 16), np.uint16)
+    numbers[:, ::2] = np.arange(32).reshape(4, 8)
+    expected[30:33, 60:70] = numbers[:3, :10]  # four rows of 32 bytes: one pattern, the plain one
+    assert np.array_equal(out, expected)
+    # The whole box is read: nothing else may be there yet, or be missing.
+    for kind, broken in {
+        "proxy": good.replace("fence.proxy.async.shared::cta;", ""),
+        "in flight": good.replace("cp.async.bulk.wait_group.read 0;", ""),
+        "uninitialised": good.replace("[%r7];", "[%r7+128];"),
+        "misaligned": good.replace("[%r7];", "[%r7+64];"),
+    }.items():
+        with pytest.raises(FaultError) as caught:
+            stored(broken)
+        assert caught.value.kind == kind, caught.value
+    over = good.replace("cp.async.bulk.wait_group.read 0;",
+                        "st.shared.u32 [%r7+8], %r2; cp.async.bulk.wait_group.read 0;")  # fmt: skip
+    with pytest.raises(FaultError, match="a wgmma or a bulk store, not waited for, r") as caught:
+        stored(over)
+    assert caught.value.kind == "in flight"
+    with pytest.raises(FaultError) as caught:  # another warp's bytes, without the barrier
+        stored(good.replace("bar.sync 0;", "").replace("[%r7];", "[%r7+128];"), threads=64)
+    assert caught.value.kind == "race"
+
+
+BOX = Tensor("float16", (64, 64), (128,), (64, 8), 128)
+
+
+def test_copies_that_are_not_waited_for_are_found():
+    matrix, out = np.ones((64, 64), np.uint16), np.zeros(256, np.uint32)
+    good = load("0, 0", 1024) + copy_out(8)
+    assert (small(good, matrix, out, tensor=BOX)[0] == 0x10001).all()
+    early = load("0, 0", 1024, wait="") + copy_out(8) + WAIT
+    said = fault("in flight", early, matrix, out, tensor=BOX)
+    assert "ld.shared.u32" in said and "an asynchronous copy, not waited for" in said
+    # A wait that is not repeated is none.
+    fault("in flight", good.replace("bra AGAIN;", ""), matrix, out, tensor=BOX)
+    # Nobody waits, nobody reads: the bytes come when the memory is gone.
+    said = fault("in flight", load("0, 0", 1024, wait=""), matrix, out, tensor=BOX)
+    assert "the kernel has ended, and nothing has waited for it" in said
+    # Without watching, what was there before is read.
+    plain, _ = small("st.shared.u32 [%r8], 7; " + early, matrix, out, tensor=BOX, watch=False)
+    assert (plain[:32] == 7).all()
+
+
+def test_bytes_that_do_not_add_up():
+    matrix, out = np.ones((64, 64), np.uint16), np.zeros(256, np.uint32)
+    said = fault("deadlock", load("0, 0", 1024, expect="1040"), matrix, out, tensor=BOX)
+    assert "lacks 0 of 1 arrivals and 16 bytes; parity 0 is waited for" in said
+    twice = load(
+        "0, 0", 1024, expect="1024; " + LOAD.format(n=2, to="+1024", at="0, 8").rstrip(";")
+    )
+    fault("in flight", twice, matrix, out, tensor=BOX)
+    less = load("0, 0", 1024, expect="1008")
+    fault("deadlock", less, matrix, out, tensor=BOX)
+
+
+def test_where_boxes_must_not_be():
+    matrix, out = np.ones((64, 64), np.uint16), np.zeros(256, np.uint32)
+    good = load("0, 0", 1024)
+    fault("misaligned", good.replace("[%r7], [%d30", "[%r7+64], [%d30"), matrix, out, tensor=BOX)
+    beyond = good.replace("[%r7], [%d30", f"[%r7+{SPACE - 512}], [%d30")
+    fault("out of bounds", beyond, matrix, out, tensor=BOX)
+    fault("race", "st.shared.u32 [%r8], 7;" + good.replace("bar.sync 0;", ""), matrix, out,
+          tensor=BOX, threads=64)  # fmt: skip
+    large = Tensor("float16", (64, 65), (128,), (64, 8), 128)
+    said = fault("out of bounds", load("0, 60", 1024), matrix, out, tensor=large)
+    assert "the tensor map says more than in has" in said
+    no_fence = good.replace("fence.mbarrier_init.release.cluster;", "")
+    assert "no fence.mbarrier_init" in fault("race", no_fence, matrix, out, tensor=BOX)
+    with pytest.raises(PtxError, match="its tensor map is no parameter that"):
+        small(good, matrix, out)
+
+
+SHARED_LOAD = f"""{INIT} barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+mov.u32 %r20, %cluster_ctarank; shl.b32 %r21, %r20, 9; add.s32 %r21, %r21, %r7;
+shl.b32 %r22, %r20, 2; @%p30 bra W; mov.u16 %h1, 3;
+mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r7+{FULL}], 1024;
+cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
+[%r21], [%d30, {{0, %r22}}], [%r7+{FULL}], %h1; W: {WAIT}"""
+END = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+
+
+def test_a_cluster_shares_what_each_of_its_ctas_loads():
+    matrix, out = np.arange(64 * 8, dtype=np.uint16).reshape(8, 64), np.zeros(512, np.uint32)
+    half = Tensor("float16", (64, 8), (128,), (64, 4), 0)
+    options = {"tensor": half, "ctas": 2, "cluster": 2}
+    # A CTA's results lie behind the other's: %d6 is where its 1024 bytes begin.
+    to = "mul.wide.u32 %d6, %r4, 896; add.s64 %d5, %d5, %d6;"
+    body = SHARED_LOAD + to + copy_out(8) + END
+    found, done = small(body, matrix, out, record=True, **options)
+    for cta in np.split(found.view(np.uint16), 2):
+        assert np.array_equal(cta.reshape(8, 64), matrix)
+    assert done.boxes == (("in", False, 2, 32, 1024),)
+    fault("race", body.replace(END, ""), matrix, out, **options)
+    start = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\nmov"
+    fault("race", body.replace(start, "mov"), matrix, out, **options)
+    fault("out of bounds", body.replace("mov.u16 %h1, 3", "mov.u16 %h1, 5"), matrix, out, **options)
+    said = fault("deadlock", body.replace("mov.u16 %h1, 3", "mov.u16 %h1, 1"), matrix, out,
+                 **options)  # fmt: skip
+    assert "CTA (1, 0, 0), warp 0" in said and "lacks 0 of 1 arrivals and 1024 bytes" in said
+
+
+def test_an_arrival_at_another_cta():
+    """CTA 1 waits for CTA 0, which writes nothing and hands over all the same."""
+    body = f"""{INIT} {END} mov.u32 %r20, %cluster_ctarank; setp.eq.u32 %p1, %r20, 1;
+    @%p1 bra W; @%p30 bra E; add.s32 %r21, %r7, {FULL}; mov.u32 %r23, 1;
+    mapa.shared::cluster.u32 %r22, %r21, %r23; mbarrier.arrive.shared::cluster.b64 _, [%r22];
+    bra E; W: {WAIT} st.global.u32 [%d5], %r2; E: {END.replace("AGAIN", "LAST")}"""
+    out, _ = small(body, [0], np.zeros(64, np.uint32), ctas=2, cluster=2)
+    assert out[32:].tolist() == list(range(32)) and not out[:32].any()
+    said = fault("deadlock", body.replace("mov.u32 %r23, 1;", "mov.u32 %r23, 0;"), [0],
+                 np.zeros(64, np.uint32), ctas=2, cluster=2)  # fmt: skip
+    assert "CTA (1, 0, 0), warp 0" in said and "32 of 64 threads have come" in said
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r7], [%d4], 64, [%r8];",
+     "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+     "[%r7], [%d30, {%r2, %r2, %r2}], [%r8], {%h1};",
+     "cp.async.bulk.prefetch.tensor.2d.L2.global [%d30, {%r2, %r2}];",
+     "mbarrier.arrive.shared::cta.b64 %d20, [%r7];", "mbarrier.arrive_drop.b64 _, [%r7];",
+     "mbarrier.test_wait.shared::cta.b64 %p1, [%r7], %d20;", "mapa.u64 %d20, %d4, 1;",
+     "@%p1 bar.arrive 1, 64;", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
+     "{%f1, %f2, %f3, %f4}, {%r2, %r2, %r2, %r2}, %d20, %p1, 1, 1, 0;",
+     "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%r2, %r3}, %d20, %d21, %p1, 1, 1, 0, 0;",
+     "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%f1, %f2, %f3, %f4}, %d20, %d21, %p1, "
+     "1, 1;",
+     "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %d20, %d21, %p1, "
+     "1, 1, 0, 0;"],
+)  # fmt: skip
+def test_what_of_hopper_is_refused(statement):
+    with pytest.raises(PtxError, match="is not executed by the interpreter"):
+        small(f"mov.u64 %d20, 0; mov.u64 %d21, 0; {statement}", [0], [0])
+
+
+# wgmma --------------------------------------------------------------------------------------------
+
+
+def image(matrix: np.ndarray, major_k: bool, span: int) -> tuple[bytes, int, int]:
+    """An operand (rows,16) in shared memory, as CuTe's canonical layouts have it; LBO and SBO.
+
+    Blocks of 8 rows (of k, if MN-major) of a span each, in which row r has its 16-byte part c at
+    c ^ r, c ^ (r / 2), c ^ (r / 4); without a swizzle every block of 8 x 16 bytes is by itself.
+    """
+    lines = matrix if major_k else matrix.T  # rows along which elements are contiguous
+    rows, columns = lines.shape
+    side = max(span // 16, 1)
+    blocks_down, blocks_across = rows // 8, columns * 2 // (16 * side)
+    found = np.zeros((blocks_across, blocks_down, 8, side, 8), np.uint16)
+    if major_k and span:  # 16 columns of k begin within the span
+        found = np.zeros((1, blocks_down, 8, side, 8), np.uint16)
+    shift = {0: 8, 32: 4, 64: 2, 128: 1}[span]
+    for r in range(rows):
+        for part in range(columns // 8):
+            across, c = divmod(part, side)
+            place = c ^ (r % 8 // shift) % side
+            found[across, r // 8, r % 8, place] = lines[r, part * 8 : part * 8 + 8].view(np.uint16)
+    block = 128 * side
+    along, down = blocks_down * block, block
+    if major_k or span:
+        return found.tobytes(), along, down
+    return found.tobytes(), down, along  # the two exchange their names, MN-major without a swizzle
+
+
+def descriptor(at: int, lead: int, step: int, span: int) -> int:
+    kind = {0: 0, 128: 1, 64: 2, 32: 3}[span]
+    return at >> 4 | lead >> 4 << 16 | step >> 4 << 32 | kind << 62
+
+
+def products(
+    a: np.ndarray, b: np.ndarray, majors: tuple[bool, bool], spans: tuple[int, int],
+    tail: str = "wgmma.wait_group.sync.aligned 0;", scale: str = "1, 1", again: bool = False,
+    kind: str = "f16", between: str = "", fence: str = "wgmma.fence.sync.aligned;",
+    proxy: str = "fence.proxy.async.shared::cta;",
+) -> np.ndarray:  # fmt: skip
+    """The product a @ b.T by one instruction (or two) of 128 threads."""
+    columns = len(b)
+    at = 8192
+    left, right = (
+        image(x, major, span) for x, major, span in zip((a, b), majors, spans, strict=True)
+    )
+    memory = np.zeros(2 * at, np.uint8)
+    memory[: len(left[0])] = np.frombuffer(left[0], np.uint8)
+    memory[at : at + len(right[0])] = np.frombuffer(right[0], np.uint8)
+    words = [descriptor(0, *left[1:], spans[0]), descriptor(at, *right[1:], spans[1])]
+    sums = [f"%f{i}" for i in range(columns // 2)]
+    fill = "".join(
+        f"ld.global.v4.u32 {{%r20, %r21, %r22, %r23}}, [%d4+{2048 * i}];"
+        f"st.shared.v4.u32 [%r10+{2048 * i}], {{%r20, %r21, %r22, %r23}};" for i in range(8)
+    )  # fmt: skip
+    one = (
+        f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{', '.join(sums)}}}, "
+        f"%d20, %d21, SCALE, {scale}, {int(not majors[0])}, {int(not majors[1])};"
+    )
+    store = "".join(
+        f"st.global.f32 [%d7+{4 * (i // 4 * 8 + i % 2 + i // 2 % 2 * 8 * columns)}], {name};"
+        for i, name in enumerate(sums)
+    )
+    body = f"""shl.b32 %r9, %r2, 4; add.s32 %r10, %r7, %r9; {fill} {proxy} bar.sync 0;
+    mov.u64 %d20, {words[0]}; mov.u64 %d21, {words[1]}; setp.eq.u32 %p1, %r2, 9999;
+    setp.ne.u32 %p2, %r2, 9999; {fence} {one.replace("SCALE", "%p1")}
+    {one.replace("SCALE", "%p2") if again else ""}
+    wgmma.commit_group.sync.aligned; {between} {tail}
+    shr.u32 %r30, %r2, 5; and.b32 %r31, %r2, 31; shr.u32 %r32, %r31, 2; and.b32 %r33, %r31, 3;
+    mad.lo.s32 %r34, %r30, 16, %r32; mul.lo.s32 %r34, %r34, {columns}; shl.b32 %r35, %r33, 1;
+    add.s32 %r34, %r34, %r35; mul.wide.u32 %d6, %r34, 4; add.s64 %d7, %d2, %d6; {store}"""
+    out, _ = small(body, memory, np.full((64, columns), np.nan, np.float32), threads=128, step=16)
+    return out
+
+
+def numbers(rows: int, seed: int) -> np.ndarray:
+    """Of few bits, so that all sums are exact."""
+    return np.random.default_rng(seed).integers(-8, 8, (rows, 16)).astype(np.float16)
+
+
+@pytest.mark.parametrize("majors", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("spans", [(0, 0), (32, 32), (64, 64), (128, 128), (128, 32), (32, 64)])
+def test_products_of_operands_in_every_layout(majors, spans):
+    a, b = numbers(64, 1), numbers(64, 2)
+    found = products(a, b, majors, spans)
+    assert np.array_equal(found, a.astype(float) @ b.T.astype(float))
+
+
+def test_signs_sums_and_types():
+    a, b = numbers(64, 1), numbers(16, 2)
+    expected = a.astype(float) @ b.T.astype(float)
+    plain = (True, True), (128, 32)
+    assert np.array_equal(products(a, b, *plain, scale="-1, 1"), -expected)
+    assert np.array_equal(products(a, b, *plain, scale="-1, -1", again=True), 2 * expected)
+    as_bits = [(x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16) for x in (a, b)]
+    found = products(*(x.view(np.float16) for x in as_bits), *plain, kind="bf16")
+    assert np.array_equal(found, expected)
+
+
+def test_parts_of_an_operand_by_hand():
+    """K-major at 128 bytes: row 9's second part; MN-major: k = 9's, of rows 64 to 71."""
+    at = parts(Operand(64, True, 1), descriptor(1024, 16, 1024, 128))
+    assert at[0, 0] == 1024 and at[1, 9] == 1024 + 1024 + 128 + 0  # part 1 ^ row 1
+    at = parts(Operand(128, False, 1), descriptor(0, 4096, 1024, 128))
+    assert at[8, 9] == 4096 + 1024 + 128 + 16  # part 0 ^ row 1, in the next span
+
+
+def test_products_that_are_not_waited_for_are_found():
+    a, b = numbers(64, 1), numbers(16, 2)
+    plain = (a, b, (True, True), (128, 32))
+    for kind, changed in {
+        "fence": {"fence": ""},
+        "proxy": {"proxy": ""},
+        "in flight": {"tail": ""},
+    }.items():
+        with pytest.raises(FaultError) as caught:
+            products(*plain, **changed)
+        assert caught.value.kind == kind, caught.value
+    with pytest.raises(FaultError, match="has these registers, and is not waited for"):
+        products(*plain, between="mov.f32 %f3, 0f00000000;")
+    with pytest.raises(FaultError, match="a wgmma or a bulk store, not waited for, reads"):
+        products(*plain, between="st.shared.u32 [%r10], %r2;")
+    # What does not belong to a group that is waited for is none of it.
+    with pytest.raises(FaultError, match="has these registers"):
+        products(*plain, tail="wgmma.wait_group.sync.aligned 1;")
+    assert products(*plain, between="mov.f32 %f30, 0f00000000;").shape == (64, 16)
+    with pytest.raises(FaultError) as caught:
+        products(*plain, fence="setp.lt.u32 %p9, %r2, 120; @!%p9 ret; wgmma.fence.sync.aligned;")
+    assert caught.value.kind == "divergent"
+
+
+# The family ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem of ``sm90_wgmma``: a config by its options, and what it is asked."""
+
+    op: str
+    dtype: str
+    order: str
+    options: tuple[tuple[str, Any], ...]
+    mnk: tuple[int, int, int] = (200, 136, 150)
+    pad: int = 0
+    l: int = 1
+    beta: float = 0.75
+    out: str | None = None
+    #: CTAs, which take tile after tile; by default as many as there are tiles.
+    grid: int = 0
+
+    def __str__(self) -> str:
+        tile = "x".join(map(str, dict(self.options)["tile"]))
+        return "-".join((self.op, self.dtype, self.order, tile))
+
+    def problem(self) -> GemmProblem:
+        m, n, k = self.mnk
+        inner = [m if self.op[0] == "N" else k, k if self.op[1] == "N" else n]
+        inner.append(m if self.order == "F" else n)
+        ld = [-(-extent // 8) * 8 + 8 for extent in inner]
+        return from_sizes(
+            self.op, m=m, n=n, k=k, dtype=self.dtype, l=self.l, lda=ld[0], ldb=ld[1],
+            ldc=ld[2] + self.pad, order=self.order, out_dtype=self.out,
+        )  # fmt: skip
+
+    def plan(self) -> Plan:
+        gpu = nearest(ARCH)
+        choice = select.select(self.problem(), ARCH, "sm90_wgmma", dict(self.options), gpu)
+        plan = Plan(self.problem(), "cpu", None, ARCH, choice)
+        (step,) = plan.steps
+        if self.grid:
+            assert self.grid < step.launch.grid
+            step.__dict__["launch"] = replace(step.launch, grid=self.grid)
+        return plan
+
+    def arrays(self) -> list[np.ndarray]:
+        m, n, k = self.mnk
+        problem, random = self.problem(), np.random.default_rng(m + n + k)
+        shapes = [(m, k) if self.op[0] == "N" else (k, m), (k, n) if self.op[1] == "N" else (n, k)]
+        found = []
+        for shape, order, matrix in zip(
+            (*shapes, (m, n)),
+            ("F", "F", self.order),
+            (problem.A, problem.B, problem.C),
+            strict=True,
+        ):
+            rows, columns = shape if order == "C" else shape[::-1]
+            size = (*(() if self.l == 1 else (self.l,)), rows, matrix.ld)
+            array = random.standard_normal(size).astype(DTYPES[matrix.dtype].numpy)[..., :columns]
+            found.append(array if order == "C" else array.swapaxes(-1, -2))
+        return found
+
+
+def of(tile: tuple[int, int, int], groups: int, **more: Any) -> tuple[tuple[str, Any], ...]:
+    return (("tile", tile), ("groups", groups), *{"cluster": 1, "exchange": 0, **more}.items())
+
+
+CASES = [
+    Case("NN", "float16", "F", of((64, 64, 64), 1, stages=2), grid=5),
+    Case("NT", "bfloat16", "F", of((128, 32, 64), 2, stages=3), (150, 70, 200), beta=0),
+    Case("TN", "float16", "C", of((128, 128, 64), 2, cluster=2), (300, 136, 150), grid=2),
+    Case("TT", "bfloat16", "C", of((64, 16, 64), 1, stages=3), (70, 33, 130), l=3),
+    Case("NN", "bfloat16", "C", of((64, 128, 64), 1, exchange=1, stages=3), (130, 140, 100)),
+    Case("NT", "float16", "C", of((192, 128, 64), 3, stages=2), (200, 150, 72), 1),
+    Case("TN", "bfloat16", "F", of((128, 192, 64), 2, cluster=2, stages=2), (200, 136, 400)),
+    Case("TT", "float16", "F", of((32, 128, 64), 2, exchange=1, stages=4), (40, 136, 330), beta=0),
+    Case("NN", "float16", "F", of((128, 64, 128), 1, stages=2), (136, 72, 300), 1, 2, 0, grid=3),
+    Case("TT", "bfloat16", "C", of((64, 64, 64), 1, cluster=2, stages=2), (64, 200, 64),
+         out="float32", grid=2),
+    Case("TN", "float16", "F", of((64, 32, 64), 1, stages=4), (600, 90, 100), out="float32",
+         beta=0, grid=8),
+]  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def compiled() -> str:
+    """The kernels of all cases, in one unit: most of a compilation are headers."""
+    return ptx(together({plan.symbol: plan.unit for plan in map(Case.plan, CASES)}.values()), ARCH)
+
+
+@lru_cache(maxsize=32)
+def emitted(case: Case) -> tuple[Plan, str]:
+    """The plan with its PTX; where one test that fails is all that is wanted, compiled alone."""
+    plan = case.plan()
+    (step,) = plan.steps
+    if TOGETHER > 1:
+        step.__dict__["ptx"] = compiled()
+    return plan, step.ptx
+
+
+def alter(case: Case, old: str, new: str, count: int = -1) -> Plan:
+    """The plan with a text in which something is another."""
+    plan, code = case.plan(), emitted(case)[1]
+    assert old in code
+    steps = list(plan.steps)
+    steps[0].__dict__["ptx"] = code.replace(old, new, count)
+    return plan
+
+
+def computed(case: Case, plan: Plan | None = None, **options: Any) -> Any:
+    """The case executed; its verdict and what was executed."""
+    plan = emitted(case)[0] if plan is None else plan
+    A, B, C = case.arrays()
+    before = C.copy()
+    if case.beta == 0:
+        C[...] = np.nan  # it must not be read
+    (done,) = execute(plan, A, B, C, -1.5, case.beta, **options)
+    return verify(plan.problem, A, B, C, C=before, alpha=-1.5, beta=case.beta), done
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_family(case):
+    verdict, done = computed(case, record=True)
+    assert verdict.ok, verdict
+    plan = emitted(case)[0]
+    differences = [x for x in compare(plan.report(beta=case.beta).rows, done) if x.difference]
+    assert not differences, differences
+    assert {x.buffer for x in done.boxes} >= {"A", "B"}
+
+
+def test_nothing_is_read_where_nothing_is_summed():
+    case = CASES[0]
+    plan = emitted(case)[0]
+    A, B, C = case.arrays()
+    A[...], B[...] = np.nan, np.nan
+    before = C.copy()
+    execute(plan, A, B, C, 0, 0.75)
+    assert verify(plan.problem, A, B, C, C=before, alpha=0, beta=0.75).ok
+
+
+def test_scalars_in_memory():
+    case = CASES[0]
+    plan = emitted(case)[0]
+    A, B, C = case.arrays()
+    before = C.copy()
+    places = {"alpha_ptr": np.float32([2.5]), "beta_ptr": np.float32([-0.5])}
+    execute(plan, A, B, C, 7, 9, places=places)
+    assert verify(plan.problem, A, B, C, C=before, alpha=2.5, beta=-0.5).ok
+
+
+@pytest.mark.parametrize(
+    ("case", "old", "new", "kind"),
+    [
+        (0, "wgmma.wait_group.sync.aligned 1;", "", "in flight"),
+        (0, "wgmma.wait_group.sync.aligned 0;", "", "in flight"),
+        (0, "wgmma.fence.sync.aligned;", "", "fence"),
+        (0, "fence.proxy.async.shared::cta;", "", "proxy"),
+        (0, "cp.async.bulk.wait_group.read 0;", "", "in flight"),
+        (0, "fence.mbarrier_init.release.cluster;", "", "race"),
+        (0, ", 128;", ", 256;", "deadlock"),
+        (2, "barrier.cluster.wait.aligned;", "", "race"),
+    ],
+)
+def test_what_is_missing_is_found(case, old, new, kind):
+    with pytest.raises(FaultError) as caught:
+        computed(CASES[case], alter(CASES[case], old, new))
+    assert caught.value.kind == kind, caught.value
