@@ -349,7 +349,7 @@ def _check(config: Config) -> None:
         m, n, k = atom.shape_mnk
         least = [m, n, k * config.warps]
     elif config.columns * config.rows < DEPTH_LANES:
-        least[0] = ROW_LANES * DEPTH_LANES // config.columns
+        least[0] = max(ROW_LANES, ROW_LANES * DEPTH_LANES // config.columns)
     extents = (config.tile[1 - config.index], config.columns, config.tile[2])
     # complex128 takes whatever registers there are: its sums leave none for a second k.
     deepest = 1 if size == 16 and config.columns * config.rows >= MOST else max(4, 64 // size)
