@@ -14,7 +14,7 @@ from cute_gemm.errors import FaultError
 from cute_gemm.ptx.parser import Instruction
 
 if TYPE_CHECKING:
-    from cute_gemm.ptx.waiting import WaitingMachine
+    from cute_gemm.ptx.cluster import ClusterMachine
 
 Array = np.ndarray[Any, Any]
 
@@ -61,7 +61,7 @@ class Barrier:
 class Barriers:
     """The mbarriers of a batch, by CTA and address."""
 
-    def __init__(self, machine: WaitingMachine) -> None:
+    def __init__(self, machine: ClusterMachine) -> None:
         self.machine = machine
         self._made: dict[tuple[int, int], Barrier] = {}
         self._numbers: dict[int, int] = {}

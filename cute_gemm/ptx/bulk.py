@@ -19,14 +19,15 @@ from cute_gemm.errors import FaultError, PtxError
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.barriers import Barrier
+from cute_gemm.ptx.cluster import machine_of
 from cute_gemm.ptx.code import Code, opcode
-from cute_gemm.ptx.lanewise import Lanewise, machine_of
+from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import PARAMETERS, UNITS
 from cute_gemm.ptx.parser import Address, Immediate, Instruction
 
 if TYPE_CHECKING:
-    from cute_gemm.ptx.waiting import WaitingMachine
+    from cute_gemm.ptx.cluster import ClusterMachine
 
 Array = np.ndarray[Any, Any]
 
@@ -111,7 +112,7 @@ class _Copy:
 class Bulk:
     """The bulk copies of a batch that have not landed, and its tensor maps."""
 
-    def __init__(self, machine: WaitingMachine) -> None:
+    def __init__(self, machine: ClusterMachine) -> None:
         self.machine = machine
         self._loads: list[_Copy] = []
         self._stores: list[_Copy] = []

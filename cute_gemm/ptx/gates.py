@@ -10,7 +10,7 @@ import numpy as np
 from cute_gemm.ptx.parser import Instruction
 
 if TYPE_CHECKING:
-    from cute_gemm.ptx.waiting import WaitingMachine
+    from cute_gemm.ptx.cluster import ClusterMachine
 
 Array = np.ndarray[Any, Any]
 
@@ -29,7 +29,7 @@ class _Gate:
 class Gates:
     """The named barriers of all CTAs, and the barrier of each cluster."""
 
-    def __init__(self, machine: WaitingMachine) -> None:
+    def __init__(self, machine: ClusterMachine) -> None:
         self.machine = machine
         self._gates: dict[tuple[int, int], _Gate] = {}
         self._which = np.zeros(machine.shape, np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,18 +11,7 @@ from cute_gemm.ptx.memory import SHARED_WINDOW
 from cute_gemm.ptx.parser import Address, Instruction, Operand, Register
 from cute_gemm.ptx.undefined import demand
 
-if TYPE_CHECKING:
-    from cute_gemm.ptx.waiting import WaitingMachine
-
 Array = np.ndarray[Any, Any]
-
-
-def machine_of(code: Code) -> WaitingMachine:
-    """The machine of a kernel whose threads wait one by one."""
-    from cute_gemm.ptx.waiting import WaitingMachine
-
-    assert isinstance(code.machine, WaitingMachine)
-    return code.machine
 
 
 class Lanewise:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.ptx.barriers import REMOTE
+from cute_gemm.ptx.cluster import machine_of
 from cute_gemm.ptx.code import Code, opcode
-from cute_gemm.ptx.lanewise import Lanewise, machine_of
+from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step, Wait
 from cute_gemm.ptx.parser import Instruction, Name
 

@@ -9,15 +9,13 @@ what is read or written. Where nothing lands any more and nobody can go on, the 
 
 from __future__ import annotations
 
-import numpy as np
-
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.barriers import Barriers
-from cute_gemm.ptx.bulk import Bulk, Map
-from cute_gemm.ptx.clocks import OrderedMemory
+from cute_gemm.ptx.bulk import Bulk
+from cute_gemm.ptx.cluster import ClusterMachine
 from cute_gemm.ptx.flow import is_barrier
 from cute_gemm.ptx.gates import Gates
-from cute_gemm.ptx.machine import Array, Machine, Piece, join
+from cute_gemm.ptx.machine import Piece, join
 from cute_gemm.ptx.memory import SharedMemory
 from cute_gemm.ptx.parser import Immediate, Kernel
 from cute_gemm.ptx.wgmma import Products
@@ -39,12 +37,8 @@ def needed(kernel: Kernel) -> bool:
     return False
 
 
-class WaitingMachine(Machine):
+class WaitingMachine(ClusterMachine):
     """A batch of whole clusters whose lanes wait one by one."""
-
-    shared: OrderedMemory
-    #: Tensor maps by where their parameters lie.
-    maps: dict[int, Map]
 
     def begin(self, first: int, ctas: int, shared: SharedMemory, specials: dict[str, int]) -> None:
         """See :meth:`Machine.begin`."""
@@ -53,30 +47,11 @@ class WaitingMachine(Machine):
         self.gates = Gates(self)
         self.bulk = Bulk(self)
         self.products = Products(self)
-        self._ready: dict[int, Array | None] = {0: None}
-        self._parked: dict[int, Array | None] = {}
-
-    def rows(self) -> Array:
-        """The rows (`cute_gemm.ptx.clocks`) of the warps with lanes that execute."""
-        return np.unique(self.shared.own[self.lanes()])
-
-    def alive(self) -> Array:
-        """The lanes that have not ended."""
-        found = self.lanes().copy()
-        for mask in (*self._ready.values(), *self._parked.values()):
-            found |= np.broadcast_to(True if mask is None else mask, self.shape)
-        return found
-
-    def who(self, lanes: Array) -> str:
-        """Lanes in words: the warps of the first CTA among them."""
-        cta = int(np.argwhere(lanes)[0][0])
-        warps = np.unique(np.flatnonzero(lanes[cta]) // 32).tolist()
-        return f"CTA {self.name(cta)}, warp{'s' * (len(warps) > 1)} {', '.join(map(str, warps))}"
 
     def execute(self, pieces: list[Piece]) -> None:
         """See :meth:`Machine.execute`."""
         limit = self.steps + self.most_steps
-        ready, parked = self._ready, self._parked
+        ready, parked = self.ready, self.parked
         while ready or parked:
             if not ready:
                 if not self._poll(pieces) and not self.bulk.land(self.barriers.wanted):
@@ -104,28 +79,28 @@ class WaitingMachine(Machine):
         lanes = self.lanes()
         go = piece.wait.poll() & lanes
         if go.all():
-            join(self._ready, piece.next, None)
+            join(self.ready, piece.next, None)
             return
         if go.any():
-            join(self._ready, piece.next, go)
+            join(self.ready, piece.next, go)
         stay = lanes & ~go
         if stay.any():
-            join(self._parked, at, None if stay.all() else stay)
+            join(self.parked, at, None if stay.all() else stay)
 
     def _poll(self, pieces: list[Piece]) -> bool:
         """Look again at all that stand still; whether any goes on."""
         self.barriers.wanted.clear()
-        for at, mask in list(self._parked.items()):
-            del self._parked[at]
+        for at, mask in list(self.parked.items()):
+            del self.parked[at]
             self.mask = mask
             self._wait(at, pieces[at])
-        return bool(self._ready)
+        return bool(self.ready)
 
     def _stuck(self, pieces: list[Piece]) -> None:
         """Raise for waits that nothing ends any more."""
         said, line = [], 0
-        for at in sorted(self._parked):
-            self.mask, wait = self._parked[at], pieces[at].wait
+        for at in sorted(self.parked):
+            self.mask, wait = self.parked[at], pieces[at].wait
             assert wait is not None
             line = line or wait.one.line
             what = f"line {wait.one.line}: {wait.one.text}: {wait.says()}"

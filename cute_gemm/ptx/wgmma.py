@@ -24,15 +24,15 @@ import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.bulk import swizzled, wrong
+from cute_gemm.ptx.cluster import machine_of
 from cute_gemm.ptx.code import Code, opcode
 from cute_gemm.ptx.floats import from_bf16
-from cute_gemm.ptx.lanewise import machine_of
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.parser import Immediate, Instruction, Register
 from cute_gemm.ptx.undefined import demand
 
 if TYPE_CHECKING:
-    from cute_gemm.ptx.waiting import WaitingMachine
+    from cute_gemm.ptx.cluster import ClusterMachine
 
 Array = np.ndarray[Any, Any]
 
@@ -100,7 +100,7 @@ class _Product:
 class Products:
     """The products of a batch that nobody has waited for."""
 
-    def __init__(self, machine: WaitingMachine) -> None:
+    def __init__(self, machine: ClusterMachine) -> None:
         self.machine = machine
         groups = machine.ctas, max(1, machine.threads // _GROUP)
         self._flying: dict[tuple[int, int], list[_Product]] = {}

@@ -14,6 +14,7 @@ from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.kernels.options import registers
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.toolchain.signature import GEMM, Signature, TensorMapParameter
 
 #: Rows of a wgmma, threads of the warp group that starts it, and k of 16-bit elements.
 ROWS, GROUP, DEEP = 64, 128, 16
@@ -23,6 +24,16 @@ SPAN, ALIGNED = 128, 1024
 BARRIER = 8
 #: Registers of a thread of the group that loads, and the most that setmaxnreg gives.
 LOADER_REGISTERS, MOST_REGISTERS = 40, 240
+
+
+#: What the kernel is called with: a GEMM, and the maps of its matrices.
+SIGNATURE = Signature(
+    (
+        *GEMM.parameters,
+        *(TensorMapParameter(f"map_{letter}", "const __grid_constant__ cute::TmaDescriptor", 128)
+          for letter in "abc"),
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from cute_gemm.kernels.sm90.structure import DEEP, LOADER_REGISTERS, ROWS, SPAN, Structure
+from cute_gemm.kernels.sm90.structure import (
+    DEEP,
+    LOADER_REGISTERS,
+    ROWS,
+    SIGNATURE,
+    SPAN,
+    Structure,
+)
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.unit import (
     Emitter,
@@ -89,8 +96,6 @@ class EmitSm90Wgmma(Emitter):
         order = (lambda x, y: f"{y}, {x}") if config.exchange else (lambda x, y: f"{x}, {y}")
         majors = (f"GMMA::Major::{plan.major}" for plan in parts.operands)
         element = DTYPES[config.dtype].tag.upper()
-        from cute_gemm.kernels.sm90.wgmma import SIGNATURE
-
         entry = {
             "threads": str(parts.threads),
             "min_ctas": str(config.min_ctas),

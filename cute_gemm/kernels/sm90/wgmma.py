@@ -19,6 +19,7 @@ from cute_gemm.kernels.options import access_bytes, with_options
 from cute_gemm.kernels.sm90.structure import (
     GROUP,
     ROWS,
+    SIGNATURE,
     Config,
     Structure,
     kernel_tile,
@@ -26,20 +27,12 @@ from cute_gemm.kernels.sm90.structure import (
 )
 from cute_gemm.model.price import Pace
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
-from cute_gemm.toolchain.signature import GEMM, Launch, Signature, TensorMapParameter
+from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.unit import TranslationUnit
-
-SIGNATURE = Signature(
-    (
-        *GEMM.parameters,
-        *(TensorMapParameter(f"map_{letter}", "const __grid_constant__ cute::TmaDescriptor", 128)
-          for letter in "abc"),
-    )
-)  # fmt: skip
 
 #: Registers of a thread that can be sums, and what it has beside them.
 _SUMS, _OTHERS = 128, 40

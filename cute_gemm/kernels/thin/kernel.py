@@ -61,12 +61,12 @@ class Thin(CompiledKernel):
         "stages": "2 to 8 k-tiles in shared memory; 1: registers, for elements of 1 or 2 bytes",
     }
     paces: ClassVar = {
-        "half": Pace(1.0, 40, 0.2),
-        "tf32": Pace(1.0, 40, 0.2),
-        "int8": Pace(1.0, 40, 0.2),
-        "float64": Pace(1.0, 40, 0.2),
-        "float32": Pace(1.5, 40, 0.2),
-        "complex": Pace(1.5, 40, 0.2),
+        "half": Pace(1.0, 40, 0.2, dram=0.85),
+        "tf32": Pace(1.0, 40, 0.2, dram=0.85),
+        "int8": Pace(1.0, 40, 0.2, dram=0.85),
+        "float64": Pace(1.0, 40, 0.2, dram=0.85),
+        "float32": Pace(1.5, 40, 0.2, dram=0.85),
+        "complex": Pace(1.5, 40, 0.2, dram=0.85),
     }
     #: Slowdown of products of complex128, whose sums leave few registers for anything else.
     slowest: ClassVar = 2.5
