@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -578,6 +579,17 @@ CASES = [
          out="float32", grid=2),
     Case("TN", "float16", "F", of((64, 32, 64), 1, stages=4), (600, 90, 100), out="float32",
          beta=0, grid=8),
+]  # fmt: skip
+
+
+#: All ops, types and orders of C, in which the rest takes turns.
+CASES += [
+    Case(op, dtype, order, of((64, 96, 64), 1, cluster=1 + number % 3 // 2, stages=2),
+         (72, 104, 200), pad=number % 7 // 5, l=1 + number // 4 % 2, beta=0.75 * (number % 5 > 1),
+         out=("float32", None, None)[number % 3])
+    for number, (op, dtype, order) in enumerate(
+        product(("NN", "NT", "TN", "TT"), ("float16", "bfloat16"), "FC")
+    )
 ]  # fmt: skip
 
 
