@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -283,6 +284,9 @@ def test_bytes_that_do_not_add_up():
     fault("in flight", twice, matrix, out, tensor=BOX)
     less = load("0, 0", 1024, expect="1008")
     fault("deadlock", less, matrix, out, tensor=BOX)
+    more = f"@%p30 bra END; mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r7+{FULL}], 48; END:"
+    said = fault("transaction", INIT + more)
+    assert "lacks 1 of 1 arrivals and 48 bytes: what came and what was expected do not add" in said
 
 
 def test_where_boxes_must_not_be():
@@ -565,16 +569,27 @@ CASES = [
     Case("NN", "float16", "F", of((64, 64, 64), 1, stages=2), grid=5),
     Case("NT", "bfloat16", "F", of((128, 32, 64), 2, stages=3), (150, 70, 200), beta=0),
     Case("TN", "float16", "C", of((128, 128, 64), 2, cluster=2), (300, 136, 150), grid=2),
-    Case("TT", "bfloat16", "C", of((64, 16, 64), 1, stages=3), (70, 33, 130), l=3),
-    Case("NN", "bfloat16", "C", of((64, 128, 64), 1, exchange=1, stages=3), (130, 140, 100)),
+    Case("TT", "bfloat16", "C", of((64, 16, 64), 1, stages=3), (70, 40, 130), l=3),
+    Case("NN", "bfloat16", "C", of((128, 128, 64), 1, exchange=1, stages=3), (130, 144, 100)),
     Case("NT", "float16", "C", of((192, 128, 64), 3, stages=2), (200, 150, 72), 1),
-    Case("TN", "bfloat16", "F", of((128, 192, 64), 2, cluster=2, stages=2), (200, 136, 400)),
+    Case("TN", "bfloat16", "F", of((128, 192, 64), 2, cluster=2, stages=2), (300, 136, 400)),
     Case("TT", "float16", "F", of((32, 128, 64), 2, exchange=1, stages=4), (40, 136, 330), beta=0),
     Case("NN", "float16", "F", of((128, 64, 128), 1, stages=2), (136, 72, 300), 1, 2, 0, grid=3),
     Case("TT", "bfloat16", "C", of((64, 64, 64), 1, cluster=2, stages=2), (64, 200, 64),
          out="float32", grid=2),
     Case("TN", "float16", "F", of((64, 32, 64), 1, stages=4), (600, 90, 100), out="float32",
          beta=0, grid=8),
+]  # fmt: skip
+
+
+#: All ops, types and orders of C, in which the rest takes turns.
+CASES += [
+    Case(op, dtype, order, of((64, 96, 64), 1, cluster=1 + number % 3 // 2, stages=2),
+         (72, 104, 200), pad=number % 7 // 5, l=1 + number // 4 % 2, beta=0.75 * (number % 5 > 1),
+         out=("float32", None, None)[number % 3])
+    for number, (op, dtype, order) in enumerate(
+        product(("NN", "NT", "TN", "TT"), ("float16", "bfloat16"), "FC")
+    )
 ]  # fmt: skip
 
 
@@ -619,9 +634,21 @@ def test_the_family(case):
     verdict, done = computed(case, record=True)
     assert verdict.ok, verdict
     plan = emitted(case)[0]
-    differences = [x for x in compare(plan.report(beta=case.beta).rows, done) if x.difference]
-    assert not differences, differences
-    assert {x.buffer for x in done.boxes} >= {"A", "B"}
+    figures = compare(plan.report(beta=case.beta).rows, done)
+    assert not [one for one in figures if one.difference]
+    compared = {(x.kind.operand, x.kind.instruction, x.figure) for x in figures}
+    assert compared >= {("A", "TMA", "sectors"), ("B", "TMA", "requests"), ("", "wgmma", "lanes")}
+
+
+def test_a_cluster_at_a_time_and_unwatched():
+    """As many CTAs together as there may be, or one cluster; watched or not: the same C."""
+    case = CASES[6]
+    found = []
+    for options in ({}, {"lanes": 1}, {"watch": False}):
+        A, B, C = case.arrays()
+        (done,) = execute(emitted(case)[0], A, B, C, -1.5, case.beta, **options)
+        found.append((C.tobytes(), done.steps))
+    assert len({c for c, _ in found}) == 1 and found[1][1] > found[0][1]
 
 
 def test_nothing_is_read_where_nothing_is_summed():

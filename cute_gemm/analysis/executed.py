@@ -6,7 +6,8 @@ hardware, and stand beside the rows of a report: what is compared are the instru
 take part in them, and where they go.
 
 Of neighbouring loads or stores of shared memory in PTX ptxas makes wider ones. Where the report has
-such and the PTX has not, the bytes of both are compared.
+such and the PTX has not, the bytes of both are compared. Of bulk tensor copies (TMA) these are the
+boxes that meet the matrix and the sectors of their rows; of wgmma, 32 parts of 16 bytes a request.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ def compare(rows: Iterable[AccessRow], execution: Execution) -> tuple[Compared, 
             Compared(kind, figure, *(each.get(kind, Counter())[figure] for each in (said, done)))
             for kind in widths
             for figure in FIGURES[kind.space]
-            # What counters show is something else of copies only.
-            if figure != "counted_wavefronts" or kind.instruction == "cp.async"
+            # What counters show is something else of copies only; a box has no lanes.
+            if (figure != "counted_wavefronts" or kind.instruction == "cp.async")
+            and (figure != "lanes" or kind.bits)
         ]
         split = any(one.figure == "requests" and one.difference for one in figures)
         if split and len(widths) > 1 and family[1] == "shared":

@@ -26,7 +26,8 @@ _SAID = frozenset(
 def _mbarrier(code: Code, one: Instruction) -> Step:
     """All of them but the waits: ``init``, ``inval``, ``expect_tx``, ``arrive``."""
     machine, what = machine_of(code), one.op[1]
-    if not set(one.op[2:]) <= _SAID | {"expect_tx"}:
+    # Bytes are expected without an order to anything else.
+    if not set(one.op[2:]) <= _SAID | {"relaxed" if what == "expect_tx" else "expect_tx"}:
         raise code.refuse(one)
     operands = list(one.operands)
     if what == "arrive" and (not isinstance(operands[0], Name) or operands.pop(0) != Name("_")):
