@@ -147,6 +147,17 @@ def test_barriers_by_name():
     fault("barrier", body.replace("bar.sync 3, 64;", "bar.sync 3, 32;"), *zeros, threads=64)
 
 
+def test_a_launch_that_may_begin_before_the_one_ahead_has_ended():
+    body = "griddepcontrol.wait; ld.global.u32 %r20, [%d4]; st.global.u32 [%d5], %r20;"
+    numbers = np.arange(32, dtype=np.uint32)
+    early = body.replace("griddepcontrol.wait;", "griddepcontrol.launch_dependents;")
+    for code, dependent in ((body, True), (body, False), (early, False)):
+        out, _ = small(code, numbers, 0 * numbers, dependent=dependent)
+        assert np.array_equal(out, numbers)
+    said = fault("race", early, numbers, 0 * numbers, dependent=True)
+    assert "ld.global.u32" in said and "no griddepcontrol.wait before" in said
+
+
 def test_what_mbarriers_do_not_take():
     fault("uninitialised", ARRIVE)
     fault("barrier", INIT + ARRIVE.replace("];", "], 2;"))
@@ -681,6 +692,7 @@ def test_scalars_in_memory():
         (0, "cp.async.bulk.wait_group.read 0;", "", "in flight"),
         (0, "fence.mbarrier_init.release.cluster;", "", "race"),
         (0, ", 128;", ", 256;", "deadlock"),
+        (0, "griddepcontrol.wait;", "", "race"),
         (2, "barrier.cluster.wait.aligned;", "", "race"),
     ],
 )

@@ -314,6 +314,7 @@ def _tensor(code: Code, one: Instruction) -> Step:
 
     def load() -> None:
         assert barrier is not None
+        machine.behind(one)
         at, maps = where().tolist(), source(machine.maps)
         places = machine.barriers.places(one, barrier())
         masks = members("its mask").tolist() if members else [0] * len(at)
@@ -334,6 +335,7 @@ def _tensor(code: Code, one: Instruction) -> Step:
                 machine.bulk.load(_Copy(one, found, corner, target, address, row, known, counts))
 
     def store() -> None:
+        machine.behind(one)
         at, maps = where().tolist(), source(machine.maps)
         lanes = machine.lanes()
         ctas, threads = (x.tolist() for x in np.nonzero(lanes))

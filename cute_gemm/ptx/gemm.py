@@ -73,7 +73,7 @@ def _step(
         given[at] = TensorMap(buffer.name, None if one is None else one.tensor)
     return run(
         step.ptx, symbol, launch.dimensions, (launch.block,), launch.smem, given,
-        cluster=launch.cluster, **options,
+        cluster=launch.cluster, dependent=launch.dependent, **options,
     )  # fmt: skip
 
 

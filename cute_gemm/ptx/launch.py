@@ -140,6 +140,7 @@ def run(
     ptx: str, entry: str | None, grid: Sequence[int], block: Sequence[int], shared_bytes: int,
     arguments: Sequence[Argument], *, record: bool = False, watch: bool = True,
     most_steps: int = MOST_STEPS, lanes: int = _LANES, cluster: int = 1,
+    dependent: bool = False,
 ) -> Execution:  # fmt: skip
     """Execute a kernel, all CTAs in order, a batch of them at a time.
 
@@ -164,6 +165,8 @@ def run(
         Threads that are executed together, if a CTA has not more.
     cluster
         CTAs of a cluster, along x.
+    dependent
+        Whether it may start before the launch ahead has ended, for which it then has to wait.
 
     Raises
     ------
@@ -187,6 +190,7 @@ def run(
         raise PtxError(f"block={tuple(block)!r} is not of whole warps, and threads wait one by one")
     made = WaitingMachine if waits else Machine
     machine = made(grid, block, memory, most_steps, recorder, len(kernel.registers), cluster)
+    machine.dependent = dependent
     if isinstance(machine, WaitingMachine):
         machine.maps = _maps(kernel, arguments, memory)
     code = Code(kernel, machine, _packed(kernel, arguments, memory))

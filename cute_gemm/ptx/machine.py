@@ -81,6 +81,8 @@ class Machine(Lanes):
         #: Of each value the bits that are undefined (`cute_gemm.ptx.undefined`), or None.
         self.undefined: list[Array | None] = [None] * slots
         self.steps, self.most_steps = 0, most_steps
+        #: Whether the kernel may start before the launch ahead of it has ended.
+        self.dependent = False
         self.copies: Copies
 
     # ---- a batch -------------------------------------------------------------------------------
@@ -89,6 +91,8 @@ class Machine(Lanes):
         """Start over with CTAs ``first`` up to ``first + ctas``; ``specials``: slots by name."""
         self.first, self.ctas, self.shared = first, ctas, shared
         self.copies = Copies(self)
+        #: Lanes that know that the launch ahead has ended.
+        self.followed = np.full(self.shape, not self.dependent)
         self.mask = None
         numbers = first + np.arange(ctas, dtype=np.uint32)[:, None]
         lanes = np.arange(self.threads, dtype=np.uint32)[None, :]
@@ -121,6 +125,16 @@ class Machine(Lanes):
         return found if extents[at] != 1 else one * np.uint32(0)
 
     # ---- lanes ---------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """``griddepcontrol.wait``: lanes that execute wait for the launch ahead."""
+        self.followed = self.followed | self.lanes()
+
+    def behind(self, one: Instruction) -> None:
+        """A fault where lanes that execute access global memory before the launch ahead ended."""
+        if self.dependent and (early := self.lanes() & ~self.followed).any():
+            what = "race: the launch ahead may not have ended: no griddepcontrol.wait before"
+            self.fault(one, "race", what, early)
 
     def keep(self, slots: tuple[int, ...], step: Step) -> None:
         """Execute a step and keep what lanes that do not take part had in these registers."""

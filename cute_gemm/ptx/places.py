@@ -182,6 +182,8 @@ class Place:
 
     def reads(self, shared: bool) -> Array:
         """`offsets` of a read."""
+        if not shared:
+            self.machine.behind(self.one)
         at = self.offsets(shared, False)
         if shared and self.machine.shared.watched:
             self.judge(self.machine.shared.reading(at, self.own(), self.width))
@@ -189,6 +191,8 @@ class Place:
 
     def writes(self, shared: bool, flying: bool = False) -> Array:
         """`offsets` of a write; ``flying``: of an asynchronous copy."""
+        if not shared:
+            self.machine.behind(self.one)
         at = self.offsets(shared, True)
         if shared and self.machine.shared.watched:
             self.judge(self.machine.shared.writing(at, self.own(), self.width, flying))
@@ -204,6 +208,7 @@ class Place:
     def bytes(self, count: int) -> Array:
         """The first bytes of global memory at each lane's address, (lanes that execute, count)."""
         machine = self.machine
+        machine.behind(self.one)
         first = self._executing(self._relative(machine.values[self.slot], False) + self.offset)
         apart = first & (self.width - 1)
         if apart.any():

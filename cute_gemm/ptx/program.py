@@ -24,8 +24,8 @@ from cute_gemm.ptx.undefined import chosen, demand, followed, joined, moved, pos
 from cute_gemm.ptx.waiting import WaitingMachine
 
 _ENDS = ("bra", "ret", "exit")
-#: What orders accesses to memory, which are in order here, or says how long they take; and waits
-#: for other launches, of which there are none.
+#: What orders accesses to memory, which are in order here, or says how long they take; and lets
+#: other launches begin, of which there are none.
 _FENCES = ("membar", "fence", "prefetch", "prefetchu", "griddepcontrol", "nanosleep")
 #: Fences between threads and what is asynchronous, which count where threads wait one by one.
 _PROXIES = ("proxy", "mbarrier_init")
@@ -63,7 +63,11 @@ class Program:
                     self._wait(piece, one)
                 elif is_barrier(one):
                     self._barrier(piece, one)
-                elif one.op[0] not in _FENCES or (waits and one.op[1] in _PROXIES):
+                elif (
+                    one.op[0] not in _FENCES
+                    or (waits and one.op[1] in _PROXIES)
+                    or one.op == ("griddepcontrol", "wait")
+                ):
                     self._put(piece, one)
             last = kernel.instructions[part.end - 1]
             if last.op[0] not in _ENDS or last.guard:

@@ -178,6 +178,13 @@ def _fence(code: Code, one: Instruction) -> Step:
     return lambda: machine.shared.clocks.fence(machine.rows())
 
 
+@opcode("griddepcontrol")
+def _griddepcontrol(code: Code, one: Instruction) -> Step:
+    """``wait``: for the launch ahead (PTX ISA, 9.7.13.13)."""
+    machine = code.machine
+    return lambda: machine.follow()
+
+
 @opcode("setmaxnreg")
 def _setmaxnreg(code: Code, one: Instruction) -> Step:
     """Registers are not counted here."""
