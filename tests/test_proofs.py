@@ -303,6 +303,10 @@ for _letter in "AB":
         ),
         (smem(_letter, wrong_arithmetic), {f"{_name}: offsets"}),
         (smem(_letter, one_stage_less), {_name, f"{_name}: extents", "shared memory"}),
+        (
+            lambda parts, letter=_letter: operand(parts, letter, stage=3 * 64 * 32 // 2),  # type: ignore[misc]
+            {f"{_name}: stage", "shared memory"},
+        ),
     ]
 for _letter in "ABC":
     CORRUPTIONS.append(

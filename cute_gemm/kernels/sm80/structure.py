@@ -98,6 +98,7 @@ class Structure:
     epilogue_layout: Layout
     epilogue_stage: TiledCopy
     epilogue_copy: TiledCopy
+    ring: int  #: k tiles in shared memory.
     smem: int
 
 
@@ -239,6 +240,7 @@ def structure(config: Config) -> Structure:
         epilogue_copy=choose.vector_copy(
             "ld.shared", sums, (tile[0], columns), 0, vector, mma.size
         ),
+        ring=ring,
         smem=max(mainloop, staged_bytes),
     )
 

@@ -79,8 +79,8 @@ _TILED, _HELD = "TiledLayout_TV{}", "get_layoutS_TV()"
 
 #: What the kernel keeps in shared memory: the k tiles, then the staged sums in their place.
 _SHARED_BYTES = (
-    "cute::max(sizeof(Config::Element) * size<2>(Config::SmemLayoutA{}) * "
-    "(Config::kStageA + Config::kStageB), sizeof(Config::Accumulator) * "
+    "cute::max(sizeof(Config::Element) * (size<2>(Config::SmemLayoutA{}) * Config::kStageA + "
+    "size<2>(Config::SmemLayoutB{}) * Config::kStageB), sizeof(Config::Accumulator) * "
     "back(flatten(shape<1>(Config::EpilogueLayout{}))) * "
     "back(flatten(stride<1>(Config::EpilogueLayout{}))))"
 )
@@ -143,7 +143,7 @@ class EmitSm80Pipeline(Emitter):
         }
         for letter, plan in zip("AB", parts.operands, strict=True):
             lower = letter.lower()
-            tiled = cpp_shape(plan.smem_layout.extents)
+            tiled = cpp_shape((*plan.extents, parts.ring))
             place = plan.place
             values |= {
                 f"stage_{lower}": str(plan.stage),
@@ -182,7 +182,7 @@ class EmitSm80Pipeline(Emitter):
                 *_copy_proofs(f"GmemCopy{letter}", _TILED, plan.gmem_copy, threads),
                 *_copy_proofs(f"SmemCopy{letter}", _HELD, plan.smem_copy, threads),
                 (_same(f"{name}{{}}", f"Config::{name}"), name),
-                *layout_proofs(name, plan.smem_layout, plan.smem_layout.extents),
+                *layout_proofs(name, plan.smem_layout, (*plan.extents, parts.ring)),
                 (f"Config::{name}{{}}(0, 0, 1) % Config::kStage{letter} == 0", f"{name}: stage"),
             ]
             if plan.place:
