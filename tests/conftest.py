@@ -47,7 +47,11 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ``CUTE_GEMM_TEST_CACHE`` names one that outlives the run.
     """
     kept = os.environ.get("CUTE_GEMM_TEST_CACHE")
-    directory = Path(kept) if kept else tmp_path_factory.mktemp("cubins")
+    here = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):  # which all have one above their own
+        here = here.parent
+    directory = Path(kept) if kept else here / "cubins"
+    directory.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUTE_GEMM_CACHE_DIR", str(directory))
         yield directory

@@ -157,8 +157,10 @@ def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
     """Of other extents too, if the matrices are aligned, or read by elements."""
     name, _, compute = dtype.partition("/")
     ahead = {each.symbol for each in _chosen_from([op], [dtype], ["sm_90a"], "auto", {})}
-    aligned, odd = (16, 48, 8192), (3, 63, 4097)
-    for extents in (*itertools.product(aligned, repeat=3), *itertools.product(odd, repeat=3)):
+    aligned, odd = (16, 8192), (3, 4097)
+    some = ((48, 1024, 8192), (1024, 48, 512), (63, 1023, 8193), (1023, 63, 513))
+    pairs = (itertools.product(each, repeat=3) for each in (aligned, odd))
+    for extents in (*itertools.chain(*pairs), *some):
         sizes = dict(zip("mnk", extents, strict=True))
         for order in "FC":
             made = cg.plan(op, **sizes, dtype=name, compute=compute or None, order=order,
