@@ -106,7 +106,9 @@ def gemm(
         ``"tf32"`` lets float32 operands be multiplied in tf32.
     kernel, **kernel_options
         A name from :func:`kernels`, and fields of its config. ``"host"`` is a loop on the CPU, also
-        where there is a GPU.
+        where there is a GPU. With every kernel go ``pack`` (``"A"``, ``"B"``, ``"AB"``, ``"none"``
+        or ``"auto"``: operands that are copied to aligned scratch first) and ``split_k`` (slices of
+        K, or ``"auto"``); without them ``"auto"`` weighs both, and a named kernel does neither.
     backend
         ``"cuda"``, ``"cpu"`` or ``"auto"``: the CPU where there is no GPU, with a warning;
         ``"interpreter"``: the kernel itself, its PTX executed on the CPU.

@@ -127,6 +127,8 @@ def add_problem(
 
 def options_help() -> str:
     """Return the options of all kernels, with the values that each takes and the kernels' names."""
+    from cute_gemm.select import PACKS
+
     found: dict[tuple[str, str], list[str]] = {}
     for name in registry.names():
         for option, values in registry.get(name).values().items():
@@ -135,6 +137,8 @@ def options_help() -> str:
     for (option, values), kernels in sorted(found.items()):
         text = f"  --{option.replace('_', '-')} {values} ({', '.join(kernels)})"
         lines += wrapped(text, min(shutil.get_terminal_size().columns, WIDTH), hang=6)
+    lines += ["", "options of all kernels that are compiled here:"]
+    lines += [f"  --pack {' | '.join(PACKS)}", "  --split-k auto | slices of K"]
     return "\n".join(lines) + "\n"
 
 
