@@ -42,6 +42,9 @@ CASES: list[tuple[Any, ...]] = [
      {"pack": "AB", "split_k": 2, "compute": "tf32"}),
     ("NT", 33, 40, 70, "float64", "sm80_pipeline", (1, 1), 0, "F", {"pack": "B", "split_k": 2}),
     ("TT", 65, 70, 600, "complex64", "warp_tiled", (0, 1), 1, "F", {"pack": "B", "split_k": 4}),
+    ("TT", 40, 17, 65, "float16", "sm80_pipeline", (3, 8), 0, "C", {"split_k": 2}),
+    ("NN", 64, 40, 17, "complex64", "double_buffered", (1, 3), 0, "F", {"split_k": 2}),
+    ("NT", 17, 1, 600, "float32", "thin", (0, 0), 1, "C", {"split_k": 3}),
     ("NN", 33, 35, 200, "float32", "naive", (0, 0), 0.5, "F", {"split_k": 4}),
     ("NN", 33, 35, 64, "float32", "smem_full_k", (0, 0), 0, "F", {"split_k": 2}),
 ]  # fmt: skip

@@ -110,6 +110,7 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
     depth = -(-problem.k // (step * slices)) * step
     count = -(-problem.k // depth)
     last = problem.k - (count - 1) * depth
+    ends = last if last > 1 or count == 1 else depth + last  # a single one has no leading dimension
     sums = _aligned(replace(problem.C, dtype=problem.inputs.accumulator), problem.C.unit)
     each = _span(sums) // DTYPES[sums.dtype].bytes
     sums = replace(sums, l=count, batch_stride=each if count > 1 else 0)
@@ -120,7 +121,7 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
         every &= -every
         first = one.alignment if one.alignment > every else 0
         return replace(
-            one, shape=(one.shape[0], last), alignment=every, l=count, batch_stride=jump,
+            one, shape=(one.shape[0], ends), alignment=every, l=count, batch_stride=jump,
             first_alignment=first,
         )  # fmt: skip
 

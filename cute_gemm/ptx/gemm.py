@@ -60,8 +60,8 @@ def _step(
         block[x : x + n] for x, n in zip(signature.offsets, sizes, strict=True)
     ]
     for at, (place, parameter) in enumerate(zip(step.places, signature.parameters, strict=False)):
-        matrix = getattr(step.problem, parameter.name, None)
         name = parameter.name if parameter.name in "ABC" else "scratch"
+        matrix = None if name == "scratch" else getattr(step.problem, name, None)
         given[at] = held.get(place.name) or _part(scratch, place.offset, name, matrix)
     for at, parameter in enumerate(signature.parameters):
         if parameter.name in places:
