@@ -24,7 +24,7 @@ from cute_gemm.problem.arrays import (
     stream_handle,
 )  # fmt: skip
 from cute_gemm.problem.passes import Route, packed
-from cute_gemm.problem.problem import GemmProblem, describe, from_operands
+from cute_gemm.problem.problem import GemmProblem, Matrix, describe, from_operands
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 
 if TYPE_CHECKING:
@@ -124,17 +124,7 @@ class Executable:
             planned.op, a, b, c, order=order, out_dtype=out, compute=planned.compute
         )
         for name in "ABC":
-            mine, given = getattr(planned, name), getattr(problem, name)
-            if given.alignment < mine.alignment:
-                raise ShapeError(
-                    f"{name} starts at an address aligned to {given.alignment} bytes, and the plan "
-                    f"was made for {mine.alignment}; make a plan with these arrays"
-                )
-            if replace(given, **named(mine, "alignment", "first_alignment")) != mine:
-                raise ShapeError(
-                    f"{name} is {given} of {given.dtype}, and the plan was made for {mine} of "
-                    f"{mine.dtype}; make a plan with these arrays"
-                )
+            _check_matrix(getattr(planned, name), getattr(problem, name))
         device = self.plan.device
         if a.device is not None and a.device != device:
             where = "the CPU" if device is None else f"CUDA device {device}"
@@ -150,16 +140,8 @@ class Executable:
             raise OptionError(
                 f"name={name!r}, and this plan {does}: make it with pack='A', 'B' or 'AB'"
             )
-        operand = read(X, name)
-        mine, given = getattr(problem, name), describe(problem.op, name, operand, problem.l)
-        if replace(given, **named(mine, "alignment", "first_alignment")) != mine or (
-            given.alignment < mine.alignment
-        ):
-            raise ShapeError(
-                f"{name} is {given} of {given.dtype}, aligned to {given.alignment} bytes, and the "
-                f"plan was made for {mine} of {mine.dtype}, aligned to {mine.alignment}; make a "
-                "plan with these arrays"
-            )
+        operand, mine = read(X, name), getattr(problem, name)
+        _check_matrix(mine, describe(problem.op, name, operand, problem.l))
         _, packing = packed(problem, name)
         (target,) = packing.targets
         if plan.backend != "cuda":
@@ -231,6 +213,21 @@ class Executable:
         ):
             bound(on_a.pointer, on_b.pointer, on_c.pointer)
             download(on_c, C)
+
+
+def _check_matrix(mine: Matrix, given: Matrix) -> None:
+    """Refuse a matrix that is not laid out as the plan's, or less aligned."""
+    name = mine.name
+    if given.alignment < mine.alignment:
+        raise ShapeError(
+            f"{name} starts at an address aligned to {given.alignment} bytes, and the plan "
+            f"was made for {mine.alignment}; make a plan with these arrays"
+        )
+    if replace(given, **named(mine, "alignment", "first_alignment")) != mine:
+        raise ShapeError(
+            f"{name} is {given} of {given.dtype}, and the plan was made for {mine} of "
+            f"{mine.dtype}; make a plan with these arrays"
+        )
 
 
 def unowned(a: Operand, b: Operand, c: Operand | None) -> tuple[Operand, Operand, Operand | None]:

@@ -40,7 +40,7 @@ class PackedOperand:
                 f"pack={self.name!r}, or pass the array"
             )
         target = getattr(packed(problem, pack)[0], self.name)
-        if (replace(self.target, conj=target.conj), self.source.conj) != (target, target.conj):
+        if self.target != target:
             raise ShapeError(
                 f"{self.name} was packed from {self.source} of {self.source.dtype}, and this plan "
                 f"is for {getattr(problem, self.name)} of {target.dtype}: pack it for this plan"

@@ -135,7 +135,7 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
             splits = ()
     else:
         splits = _slices(problem, split)
-    if registry.get(kernel).runs_on != "gpu" if kernel != "auto" else False:
+    if kernel != "auto" and registry.get(kernel).runs_on != "gpu":
         if any(packs) or (splits and split != "auto"):
             raise OptionError(
                 f"options pack and split_k are for kernels that are compiled here, and "

@@ -30,6 +30,7 @@ TESTS = (
     "tests/test_ladder_accesses.py",
     "tests/test_unaligned.py",
     "tests/test_ptx_hopper.py",
+    "tests/test_ptx_wgmma.py",
 )
 
 _TILED = "smem_tiled or bank_free"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu.passes_cases import TYPES, view
 
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.executed import compare, executed
@@ -16,19 +17,14 @@ from cute_gemm.analysis.rows import AccessRow
 from cute_gemm.arch import Arch
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.base import Compiled
-from cute_gemm.kernels.passes.pack import Pack
-from cute_gemm.kernels.passes.reduce import Reduce
+from cute_gemm.kernels.passes import PACK, REDUCE
 from cute_gemm.model.analyze import analyze
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.passes import Packing, Reduction, packed, sliced
-from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
+from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, scalar
 from cute_gemm.ptx.launch import Buffer, Execution, parsed, run
 from cute_gemm.toolchain.nvrtc import build, ptx
-
-PACK, REDUCE = Pack(), Reduce()
-#: A type of elements of so many bytes.
-TYPES = {1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
 
 
 @lru_cache
@@ -63,20 +59,6 @@ def differences(kernel: Compiled, problem: Any, execution: Execution, **more: An
     accesses = kernel.accesses(kernel.configure(problem), problem, **more)  # type: ignore[attr-defined]
     rows = [AccessRow(access, analyze(access)) for access in accesses]
     return [str(one) for one in compare(rows, execution) if one.difference]
-
-
-def view(matrix: Matrix, memory: np.ndarray, byte: int = 0) -> np.ndarray:
-    """The matrix, or the batch of them, that begins at this byte of memory; [l, rows, columns]."""
-    kind = np.dtype(f"V{DTYPES[matrix.dtype].bytes}")
-    strides = (matrix.batch_bytes, *(x * kind.itemsize for x in matrix.stride))
-    return np.ndarray((matrix.l, *matrix.shape), kind, memory, byte, strides)
-
-
-def span(matrix: Matrix) -> int:
-    """Bytes from the first element's first to the last one's last."""
-    last = sum((n - 1) * s for n, s in zip(matrix.shape, matrix.stride, strict=True))
-    last += (matrix.l - 1) * matrix.batch_stride
-    return (last + 1) * DTYPES[matrix.dtype].bytes
 
 
 # Packing ------------------------------------------------------------------------------------------
@@ -116,15 +98,8 @@ class Case:
             self.op, m=m, n=n, k=k, dtype=TYPES[self.bytes], lda=lda, ldb=ldb, l=self.l,
             **(batch if self.l > 1 else {}),
         )  # fmt: skip
-        first = (self.base * self.bytes) | 256
-        first &= -first
-
-        def at(one: Matrix) -> Matrix:
-            every = first | one.batch_bytes
-            every &= -every
-            return replace(one, alignment=every, first_alignment=first if first > every else 0)
-
-        return replace(problem, A=at(problem.A), B=at(problem.B))
+        first = self.base * self.bytes
+        return replace(problem, A=problem.A.at(first), B=problem.B.at(first))
 
 
 def pack(case: Case) -> tuple[Packing, Execution]:
@@ -134,7 +109,7 @@ def pack(case: Case) -> tuple[Packing, Execution]:
     random = np.random.default_rng(len(str(case)))
     buffers, sources = {}, {}
     for one in (problem.A, problem.B):
-        memory = random.integers(0, 256, span(one), np.uint8)
+        memory = random.integers(0, 256, one.span, np.uint8)
         buffers[one.name] = Buffer(memory, one.name, case.base * case.bytes % 256)
         sources[one.name] = view(one, memory)
     scratch = np.full(packing.nbytes, 0xA5, np.uint8)
@@ -235,7 +210,7 @@ def reduce(
     reduction, random = case.reduction(), np.random.default_rng(len(str(case)))
     sums, C = DTYPES[reduction.sums.dtype], DTYPES[reduction.C.dtype]
     scratch = np.full(reduction.nbytes, 0xFF, np.uint8)  # NaN, in what lies between rows
-    memory = np.full(span(reduction.C), 0xFF, np.uint8)
+    memory = np.full(reduction.C.span, 0xFF, np.uint8)
     parts = view(reduction.sums, scratch).view(sums.numpy)
     old = view(reduction.C, memory).view(C.numpy)[0]
 

@@ -1,34 +1,22 @@
-"""Hopper in the interpreter: TMA, mbarriers, clusters, wgmma; and the kernels made of them.
+"""Hopper in the interpreter: TMA, mbarriers, clusters, wgmma.
 
-Instructions are looked at by hand-made texts and formulas of their own; ``sm90_wgmma`` is executed
-as NVRTC emitted it, compared with float64, and its accesses with the report's.
+Instructions are looked at by hand-made texts and formulas of their own; the kernel that is made of
+them is executed in ``test_ptx_wgmma.py``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from interpreted import TOGETHER, together
 from ptx_text import text
 
-from cute_gemm import select
-from cute_gemm.analysis.executed import compare
 from cute_gemm.arch import Arch
 from cute_gemm.errors import FaultError, PtxError
-from cute_gemm.gpus.table import nearest
-from cute_gemm.plan import Plan
-from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.tensor import Tensor
-from cute_gemm.problem.verify import verify
-from cute_gemm.ptx import Buffer, Execution, TensorMap, execute, run
+from cute_gemm.ptx import Buffer, Execution, TensorMap, run
 from cute_gemm.ptx.wgmma import Operand, parts
-from cute_gemm.toolchain.nvrtc import ptx
 
 ARCH = Arch("sm_90a")
 
@@ -509,194 +497,3 @@ def test_products_that_are_not_waited_for_are_found():
     with pytest.raises(FaultError) as caught:
         products(*plain, fence="setp.lt.u32 %p9, %r2, 120; @!%p9 ret; wgmma.fence.sync.aligned;")
     assert caught.value.kind == "divergent"
-
-
-# The family ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Case:
-    """A problem of ``sm90_wgmma``: a config by its options, and what it is asked."""
-
-    op: str
-    dtype: str
-    order: str
-    options: tuple[tuple[str, Any], ...]
-    mnk: tuple[int, int, int] = (200, 136, 150)
-    pad: int = 0
-    l: int = 1
-    beta: float = 0.75
-    out: str | None = None
-    #: CTAs, which take tile after tile; by default as many as there are tiles.
-    grid: int = 0
-
-    def __str__(self) -> str:
-        tile = "x".join(map(str, dict(self.options)["tile"]))
-        return "-".join((self.op, self.dtype, self.order, tile))
-
-    def problem(self) -> GemmProblem:
-        m, n, k = self.mnk
-        inner = [m if self.op[0] == "N" else k, k if self.op[1] == "N" else n]
-        inner.append(m if self.order == "F" else n)
-        ld = [-(-extent // 8) * 8 + 8 for extent in inner]
-        return from_sizes(
-            self.op, m=m, n=n, k=k, dtype=self.dtype, l=self.l, lda=ld[0], ldb=ld[1],
-            ldc=ld[2] + self.pad, order=self.order, out_dtype=self.out,
-        )  # fmt: skip
-
-    def plan(self) -> Plan:
-        gpu = nearest(ARCH)
-        choice = select.select(self.problem(), ARCH, "sm90_wgmma", dict(self.options), gpu)
-        plan = Plan(self.problem(), "cpu", None, ARCH, choice)
-        (step,) = plan.steps
-        if self.grid:
-            assert self.grid < step.launch.grid
-            step.__dict__["launch"] = replace(step.launch, grid=self.grid)
-        return plan
-
-    def arrays(self) -> list[np.ndarray]:
-        m, n, k = self.mnk
-        problem, random = self.problem(), np.random.default_rng(m + n + k)
-        shapes = [(m, k) if self.op[0] == "N" else (k, m), (k, n) if self.op[1] == "N" else (n, k)]
-        found = []
-        for shape, order, matrix in zip(
-            (*shapes, (m, n)),
-            ("F", "F", self.order),
-            (problem.A, problem.B, problem.C),
-            strict=True,
-        ):
-            rows, columns = shape if order == "C" else shape[::-1]
-            size = (*(() if self.l == 1 else (self.l,)), rows, matrix.ld)
-            array = random.standard_normal(size).astype(DTYPES[matrix.dtype].numpy)[..., :columns]
-            found.append(array if order == "C" else array.swapaxes(-1, -2))
-        return found
-
-
-def of(tile: tuple[int, int, int], groups: int, **more: Any) -> tuple[tuple[str, Any], ...]:
-    return (("tile", tile), ("groups", groups), *{"cluster": 1, "exchange": 0, **more}.items())
-
-
-CASES = [
-    Case("NN", "float16", "F", of((64, 64, 64), 1, stages=2), grid=5),
-    Case("NT", "bfloat16", "F", of((128, 32, 64), 2, stages=3), (150, 70, 200), beta=0),
-    Case("TN", "float16", "C", of((128, 128, 64), 2, cluster=2), (300, 136, 150), grid=2),
-    Case("TT", "bfloat16", "C", of((64, 16, 64), 1, stages=3), (70, 40, 130), l=3),
-    Case("NN", "bfloat16", "C", of((128, 128, 64), 1, exchange=1, stages=3), (130, 144, 100)),
-    Case("NT", "float16", "C", of((192, 128, 64), 3, stages=2), (200, 150, 72), 1),
-    Case("TN", "bfloat16", "F", of((128, 192, 64), 2, cluster=2, stages=2), (300, 136, 400)),
-    Case("TT", "float16", "F", of((32, 128, 64), 2, exchange=1, stages=4), (40, 136, 330), beta=0),
-    Case("NN", "float16", "F", of((128, 64, 128), 1, stages=2), (136, 72, 300), 1, 2, 0, grid=3),
-    Case("TT", "bfloat16", "C", of((64, 64, 64), 1, cluster=2, stages=2), (64, 200, 64),
-         out="float32", grid=2),
-    Case("TN", "float16", "F", of((64, 32, 64), 1, stages=4), (600, 90, 100), out="float32",
-         beta=0, grid=8),
-]  # fmt: skip
-
-
-#: All ops, types and orders of C, in which the rest takes turns.
-CASES += [
-    Case(op, dtype, order, of((64, 96, 64), 1, cluster=1 + number % 3 // 2, stages=2),
-         (72, 104, 200), pad=number % 7 // 5, l=1 + number // 4 % 2, beta=0.75 * (number % 5 > 1),
-         out=("float32", None, None)[number % 3])
-    for number, (op, dtype, order) in enumerate(
-        product(("NN", "NT", "TN", "TT"), ("float16", "bfloat16"), "FC")
-    )
-]  # fmt: skip
-
-
-@lru_cache(maxsize=1)
-def compiled() -> str:
-    """The kernels of all cases, in one unit: most of a compilation are headers."""
-    return ptx(together({plan.symbol: plan.unit for plan in map(Case.plan, CASES)}.values()), ARCH)
-
-
-@lru_cache(maxsize=32)
-def emitted(case: Case) -> tuple[Plan, str]:
-    """The plan with its PTX; where one test that fails is all that is wanted, compiled alone."""
-    plan = case.plan()
-    (step,) = plan.steps
-    if TOGETHER > 1:
-        step.__dict__["ptx"] = compiled()
-    return plan, step.ptx
-
-
-def alter(case: Case, old: str, new: str, count: int = -1) -> Plan:
-    """The plan with a text in which something is another."""
-    plan, code = case.plan(), emitted(case)[1]
-    assert old in code
-    steps = list(plan.steps)
-    steps[0].__dict__["ptx"] = code.replace(old, new, count)
-    return plan
-
-
-def computed(case: Case, plan: Plan | None = None, **options: Any) -> Any:
-    """The case executed; its verdict and what was executed."""
-    plan = emitted(case)[0] if plan is None else plan
-    A, B, C = case.arrays()
-    before = C.copy()
-    if case.beta == 0:
-        C[...] = np.nan  # it must not be read
-    (done,) = execute(plan, A, B, C, -1.5, case.beta, **options)
-    return verify(plan.problem, A, B, C, C=before, alpha=-1.5, beta=case.beta), done
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_family(case):
-    verdict, done = computed(case, record=True)
-    assert verdict.ok, verdict
-    plan = emitted(case)[0]
-    figures = compare(plan.report(beta=case.beta).rows, done)
-    assert not [one for one in figures if one.difference]
-    compared = {(x.kind.operand, x.kind.instruction, x.figure) for x in figures}
-    assert compared >= {("A", "TMA", "sectors"), ("B", "TMA", "requests"), ("", "wgmma", "lanes")}
-
-
-def test_a_cluster_at_a_time_and_unwatched():
-    """As many CTAs together as there may be, or one cluster; watched or not: the same C."""
-    case = CASES[6]
-    found = []
-    for options in ({}, {"lanes": 1}, {"watch": False}):
-        A, B, C = case.arrays()
-        (done,) = execute(emitted(case)[0], A, B, C, -1.5, case.beta, **options)
-        found.append((C.tobytes(), done.steps))
-    assert len({c for c, _ in found}) == 1 and found[1][1] > found[0][1]
-
-
-def test_nothing_is_read_where_nothing_is_summed():
-    case = CASES[0]
-    plan = emitted(case)[0]
-    A, B, C = case.arrays()
-    A[...], B[...] = np.nan, np.nan
-    before = C.copy()
-    execute(plan, A, B, C, 0, 0.75)
-    assert verify(plan.problem, A, B, C, C=before, alpha=0, beta=0.75).ok
-
-
-def test_scalars_in_memory():
-    case = CASES[0]
-    plan = emitted(case)[0]
-    A, B, C = case.arrays()
-    before = C.copy()
-    places = {"alpha_ptr": np.float32([2.5]), "beta_ptr": np.float32([-0.5])}
-    execute(plan, A, B, C, 7, 9, places=places)
-    assert verify(plan.problem, A, B, C, C=before, alpha=2.5, beta=-0.5).ok
-
-
-@pytest.mark.parametrize(
-    ("case", "old", "new", "kind"),
-    [
-        (0, "wgmma.wait_group.sync.aligned 1;", "", "in flight"),
-        (0, "wgmma.wait_group.sync.aligned 0;", "", "in flight"),
-        (0, "wgmma.fence.sync.aligned;", "", "fence"),
-        (0, "fence.proxy.async.shared::cta;", "", "proxy"),
-        (0, "cp.async.bulk.wait_group.read 0;", "", "in flight"),
-        (0, "fence.mbarrier_init.release.cluster;", "", "race"),
-        (0, ", 128;", ", 256;", "deadlock"),
-        (0, "griddepcontrol.wait;", "", "race"),
-        (2, "barrier.cluster.wait.aligned;", "", "race"),
-    ],
-)
-def test_what_is_missing_is_found(case, old, new, kind):
-    with pytest.raises(FaultError) as caught:
-        computed(CASES[case], alter(CASES[case], old, new))
-    assert caught.value.kind == kind, caught.value

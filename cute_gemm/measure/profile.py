@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.problem.arrays import Order
-    from cute_gemm.problem.problem import Matrix
 
 
 #: Fields of a `Case` that ``from_sizes`` takes.
@@ -96,18 +95,15 @@ class Case:
                 f"m={problem.m}, n={problem.n}, l={problem.l}: no kernel is launched, so nothing "
                 "can be counted; expected each to be 1 or more"
             )
-        A, B, C = map(self._moved, (problem.A, problem.B, problem.C))
+        A, B, C = (
+            one.at(self.base_offset * dtype(one.dtype).bytes)
+            for one in (problem.A, problem.B, problem.C)
+        )
         problem = replace(problem, A=A, B=B, C=C)
         arch = normalize_arch(self.arch) if self.arch else device_arch(0)
         gpu = None if self.arch else select.gpu_of_device(0)
         choice = select.select(problem, arch, self.kernel, self.options, gpu)
         return Plan(problem, "cuda", 0, arch, choice)
-
-    def _moved(self, matrix: Matrix) -> Matrix:
-        address = 256 | self.base_offset * dtype(matrix.dtype).bytes
-        first, every = address & -address, address | matrix.batch_bytes
-        every &= -every
-        return replace(matrix, alignment=every, first_alignment=first if first > every else 0)
 
     def __str__(self) -> str:
         given = {

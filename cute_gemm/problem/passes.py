@@ -44,11 +44,6 @@ class Packing:
     offsets: tuple[int, ...]
     nbytes: int  # of scratch
 
-    def offset(self, name: str) -> int | None:
-        """Return where operand ``name`` lies in scratch; None if it is not packed."""
-        places = {one.name: place for one, place in zip(self.targets, self.offsets, strict=True)}
-        return places.get(name)
-
 
 @dataclass(frozen=True, slots=True)
 class Reduction:

@@ -9,7 +9,7 @@ change places.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -95,6 +95,19 @@ class Matrix:
         """Bytes of the elements, padding between them left out; a shared matrix counts once."""
         matrices = self.l if self.batch_stride else min(self.l, 1)
         return matrices * self.shape[0] * self.shape[1] * dtype_row(self.dtype).bytes
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element's first to the last one's last, of all matrices."""
+        steps = zip((*self.shape, self.l), (*self.stride, self.batch_stride), strict=True)
+        last = sum((extent - 1) * step for extent, step in steps)
+        return (last + 1) * dtype_row(self.dtype).bytes
+
+    def at(self, address: int) -> Matrix:
+        """Return the matrix, or the batch, as it is described at this address."""
+        first, every = address | _LARGEST_ALIGNMENT, address | _LARGEST_ALIGNMENT | self.batch_bytes
+        first, every = first & -first, every & -every
+        return replace(self, alignment=every, first_alignment=first if first > every else 0)
 
     def __str__(self) -> str:
         if self.l == 1:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.ptx.launch import Argument, Buffer, Execution, TensorMap, parsed, run
@@ -19,7 +18,7 @@ class Emitted(Protocol):
     problem: GemmProblem
 
     @property
-    def steps(self) -> Iterable[Any]:
+    def steps(self) -> Any:
         """Its launches (`cute_gemm.steps.Steps`)."""
 
 
@@ -41,7 +40,7 @@ def execute(
         for one, array in ((problem.A, A), (problem.B, B), (problem.C, C))
     }
     # What nobody has written is no number.
-    scratch = np.full(getattr(steps, "scratch", 0), 255, np.uint8)
+    scratch = np.full(steps.scratch, 255, np.uint8)
     return tuple(
         _step(one, held, scratch, one.arguments(*factors), places or {}, options) for one in steps
     )
@@ -79,9 +78,5 @@ def _step(
 
 def _part(scratch: np.ndarray, offset: int, name: str, matrix: Matrix | None) -> Buffer:
     """The scratch from a place on, up to the end of a matrix if one lies there."""
-    end = scratch.size
-    if matrix is not None:
-        steps = zip((*matrix.shape, matrix.l), (*matrix.stride, matrix.batch_stride), strict=True)
-        last = sum((extent - 1) * stride for extent, stride in steps)
-        end = offset + (last + 1) * DTYPES[matrix.dtype].bytes
+    end = scratch.size if matrix is None else offset + matrix.span
     return Buffer(scratch[offset:end], name, offset % 256)

@@ -15,6 +15,17 @@ from cute_gemm.cute.layout import Layout
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.signature import GEMM, Signature
 
+#: How the config of every kernel's text begins (`Emitter.template`).
+TYPES = """\
+using namespace cute;
+
+struct Config {
+  using Element = ${element};
+  using ElementC = ${element_c};
+  using Accumulator = ${accumulator};
+  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class TranslationUnit:

@@ -27,7 +27,7 @@ import cute_gemm as cg
 from cute_gemm.errors import GemmError
 from cute_gemm.kernels import registry
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
+from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.select import label
 
 CLASSES = (
@@ -78,14 +78,10 @@ def described(given: dict[str, Any], dtype: str) -> GemmProblem:
     name, _, compute = dtype.partition("/")
     sizes = {key: value for key, value in given.items() if key != "base"}
     problem = from_sizes(**sizes, dtype=name, compute=compute or None)
-
-    def moved(one: Matrix) -> Matrix:
-        address = given["base"] * DTYPES[one.dtype].bytes | 256
-        first, every = address & -address, address | one.batch_bytes
-        every &= -every
-        return replace(one, alignment=every, first_alignment=first if first > every else 0)
-
-    return replace(problem, A=moved(problem.A), B=moved(problem.B), C=moved(problem.C))
+    A, B, C = (
+        one.at(given["base"] * DTYPES[one.dtype].bytes) for one in (problem.A, problem.B, problem.C)
+    )
+    return replace(problem, A=A, B=B, C=C)
 
 
 def planned(problem: GemmProblem, kernel: str, options: dict[str, Any]) -> cg.Plan:

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.kernels.passes.pack import Pack
-from cute_gemm.kernels.passes.reduce import Reduce
+from cute_gemm.kernels.passes import PACK, REDUCE
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.passes import packed, sliced
 from cute_gemm.problem.problem import Matrix, from_sizes
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.run.memory import DeviceBuffer, download, upload
 
-PACK, REDUCE = Pack(), Reduce()
 #: A type of elements of so many bytes.
 TYPES = {1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
 #: Types of A and B and of C.
@@ -34,19 +32,6 @@ def view(matrix: Matrix, memory: np.ndarray, byte: int = 0) -> np.ndarray:
     kind = np.dtype(f"V{DTYPES[matrix.dtype].bytes}")
     strides = (matrix.batch_bytes, *(x * kind.itemsize for x in matrix.stride))
     return np.ndarray((matrix.l, *matrix.shape), kind, memory, byte, strides)
-
-
-def span(matrix: Matrix) -> int:
-    """Bytes from the first element's first to the last one's last."""
-    last = sum((n - 1) * s for n, s in zip(matrix.shape, matrix.stride, strict=True))
-    return (last + (matrix.l - 1) * matrix.batch_stride + 1) * DTYPES[matrix.dtype].bytes
-
-
-def lies(matrix: Matrix, address: int) -> Matrix:
-    """The matrix as it is described at this address."""
-    first = (address | 256) & -(address | 256)
-    every = (first | matrix.batch_bytes) & -(first | matrix.batch_bytes)
-    return replace(matrix, alignment=every, first_alignment=first if first > every else 0)
 
 
 def on_device(stack: ExitStack, memory: np.ndarray) -> DeviceBuffer:
@@ -75,10 +60,10 @@ def check_packing(size: int, op: str, k_major: bool, arch: str, margin: int) -> 
         with ExitStack() as stack:
             given, addresses = {}, []
             for one in (problem.A, problem.B):
-                memory = random.integers(0, 256, base * size + span(one), np.uint8)
+                memory = random.integers(0, 256, base * size + one.span, np.uint8)
                 addresses.append(on_device(stack, memory).pointer + base * size)
                 given[one.name] = view(one, memory, base * size)
-                problem = replace(problem, **{one.name: lies(one, addresses[-1])})
+                problem = replace(problem, **{one.name: one.at(addresses[-1])})
             _, packing = packed(problem, which, k_major)
             scratch = np.full(packing.nbytes + 2 * margin, CANARY, np.uint8)
             target = on_device(stack, scratch)
@@ -113,13 +98,13 @@ def check_reduction(types: tuple[str, str], arch: str, margin: int) -> None:
             order="F" if order == "F" else "C",
         )  # fmt: skip
         begin = margin + base * C_row.bytes
-        memory = np.full(begin + span(problem.C) + margin, 0xFF, np.uint8)  # NaN
+        memory = np.full(begin + problem.C.span + margin, 0xFF, np.uint8)  # NaN
         C = view(problem.C, memory, begin).view(C_row.numpy)[0]
         if beta:
             C[...] = numbers(C.shape)
         with ExitStack() as stack:
             target = on_device(stack, memory)
-            problem = replace(problem, C=lies(problem.C, target.pointer + begin))
+            problem = replace(problem, C=problem.C.at(target.pointer + begin))
             _, reduction = sliced(problem, slices, 128)
             scratch = np.full(reduction.nbytes, 0xFF, np.uint8)
             parts = view(reduction.sums, scratch).view(row.numpy)

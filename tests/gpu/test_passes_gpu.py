@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from passes_cases import PACK, REDUCED, TYPES, check_packing, check_reduction, lies, run, span
+from passes_cases import PACK, REDUCED, TYPES, check_packing, check_reduction, run
 
 from cute_gemm.problem.passes import packed
 from cute_gemm.problem.problem import from_sizes
@@ -36,8 +36,8 @@ def test_more_elements_than_32_bits_count(turned, arch):
         pytest.skip("too little memory is free")
     op, m, k = ("NN", extent, rows) if turned else ("TN", rows, extent)
     problem = from_sizes(op, m=m, n=1, k=k, dtype="int8", lda=extent + 2)
-    memory = torch.randint(0, 256, (span(problem.A) + 1,), dtype=torch.uint8, device="cuda")[1:]
-    problem = replace(problem, A=lies(problem.A, memory.data_ptr()))
+    memory = torch.randint(0, 256, (problem.A.span + 1,), dtype=torch.uint8, device="cuda")[1:]
+    problem = replace(problem, A=problem.A.at(memory.data_ptr()))
     _, packing = packed(problem, "A", k_major=True)
     scratch = torch.zeros(packing.nbytes, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm.kernels.simt.structure import WARP
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.unit import (
+    TYPES,
     Emitter,
     cpp_bool,
     cpp_shape,
@@ -18,17 +19,14 @@ from cute_gemm.toolchain.unit import (
 if TYPE_CHECKING:
     from cute_gemm.kernels.simt.structure import Operand
 
-_UNIT = """\
+_UNIT = (
+    """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
 #include "simt/${kernel}.cuh"
 
-using namespace cute;
-
-struct Config {
-  using Element = ${element};
-  using ElementC = ${element_c};
-  using Accumulator = ${accumulator};
-  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
+"""
+    + TYPES
+    + """\
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
   enum : int { kRaster = ${raster} };
@@ -40,6 +38,7 @@ struct Config {
   enum : int { kVectorC = ${vector_c}, kLanesK = ${lanes_k}, kChunk = ${chunk} };
 ${operands}};
 """
+)
 
 _OPERAND = """
   using Copy${name} = cute_gemm::Copy<${threads}, ${step}, ${block}>;

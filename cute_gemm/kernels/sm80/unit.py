@@ -10,6 +10,7 @@ import numpy as np
 from cute_gemm.cute.layout import from_map
 from cute_gemm.problem.dtypes import factor
 from cute_gemm.toolchain.unit import (
+    TYPES,
     Emitter,
     TranslationUnit,
     cpp_bool,
@@ -23,18 +24,15 @@ from cute_gemm.toolchain.unit import (
 if TYPE_CHECKING:
     from cute_gemm.cute.copies import TiledCopy
 
-_SM80_PIPELINE = """\
+_SM80_PIPELINE = (
+    """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
 #include <${mma_header}>
 #include "sm80/${kernel}.cuh"
 
-using namespace cute;
-
-struct Config {
-  using Element = ${element};
-  using ElementC = ${element_c};
-  using Accumulator = ${accumulator};
-  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
+"""
+    + TYPES
+    + """\
   using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
   using Mma = ${mma};
   enum : int { kThreads = ${threads}, kRasterGroup = ${raster} };
@@ -59,6 +57,7 @@ struct Config {
   using EpilogueCopy = ${epilogue_copy};
 };
 """
+)
 
 _CUTE = """
 // The same by C++ CuTe: the copies and fragments of a tiled MMA, raked products, repeated atoms.

@@ -14,6 +14,7 @@ from cute_gemm.kernels.sm90.structure import (
 )
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.unit import (
+    TYPES,
     Emitter,
     cpp_bool,
     cpp_extents,
@@ -22,17 +23,14 @@ from cute_gemm.toolchain.unit import (
     layout_proofs,
 )
 
-_SM90_WGMMA = """\
+_SM90_WGMMA = (
+    """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
 #include "sm90/sm90_wgmma.cuh"
 
-using namespace cute;
-
-struct Config {
-  using Element = ${element};
-  using ElementC = ${element_c};
-  using Accumulator = ${accumulator};
-  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
+"""
+    + TYPES
+    + """\
   using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
   using Mma = ${mma};
   enum : int {
@@ -49,6 +47,7 @@ struct Config {
   using SmemLayoutC = ${smem_layout_c};
 };
 """
+)
 
 _CUTE = """
 // The same by C++ CuTe: repeated atoms of GMMA's layouts.

@@ -7,6 +7,7 @@ from typing import Any
 
 from cute_gemm.problem.dtypes import DTYPES, factor
 from cute_gemm.toolchain.unit import (
+    TYPES,
     Emitter,
     cpp_bool,
     cpp_shape,
@@ -15,17 +16,14 @@ from cute_gemm.toolchain.unit import (
     entry,
 )
 
-_UNIT = """\
+_UNIT = (
+    """\
 // C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
 ${include}#include "thin/thin.cuh"
 
-using namespace cute;
-
-struct Config {
-  using Element = ${element};
-  using ElementC = ${element_c};
-  using Accumulator = ${accumulator};
-  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
+"""
+    + TYPES
+    + """\
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b}, kThinM = ${thin_m} };
   enum : bool { kThinQueued = ${thin_queued}, kSkewed = ${skewed} };
@@ -37,6 +35,7 @@ struct Config {
   using Mma = ${mma};
 };
 """
+)
 
 
 class EmitThin(Emitter):
