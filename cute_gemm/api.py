@@ -11,11 +11,11 @@ from cute_gemm import select
 from cute_gemm._kept import Kept
 from cute_gemm.arch import Arch
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
-from cute_gemm.executable import Executable, scalars, unowned
+from cute_gemm.executable import Call, Executable, scalars
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
 from cute_gemm.plan import Builds, Plan
-from cute_gemm.problem.arrays import Operand, Order, dtype_name, fingerprint, read, traced
+from cute_gemm.problem.arrays import Order, dtype_name, fingerprint, read, traced
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 from cute_gemm.toolchain.nvrtc import normalize_arch
 
@@ -37,10 +37,9 @@ DEFAULT_ARCH = "sm_80"
 
 #: Plans that ``gemm`` made, by problem (a plan keeps its problem alive, so its id is its own).
 _plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
-#: Calls on device arrays that went through every check, by all that the checks look at.
-_recent: Kept[Any, tuple[Executable, tuple[Operand, Operand, Operand | None]]] = Kept(
-    256, "recent_calls"
-)
+#: Calls on device arrays that went through every check, by all that the checks look at, but where
+#: the arrays lie.
+_recent: Kept[Any, tuple[Executable, Call]] = Kept(256, "recent_calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +134,22 @@ def gemm(
     array([ 3., 12.])
     """
     if traced():
-        from cute_gemm.torch_op import call
+        from cute_gemm.torch_op import call as torch_call
 
         keywords = {"order": order, "compute": compute, "kernel": kernel, "backend": backend}
         keywords |= {"arch": arch, "stream": stream, **kernel_options}
         keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
-        return call(op, A, B, C, alpha, beta, keywords)
-    seen = None if kernel_options else fingerprint(A, B, C)
+        return torch_call(op, A, B, C, alpha, beta, keywords)
+    seen: Any = None if kernel_options else fingerprint(A, B, C)
     if seen is not None:
-        seen = (seen, op, order, kernel, backend, compute, arch, out_dtype)
+        seen, at = (seen[0], op, order, kernel, backend, compute, arch, out_dtype), seen[1]
         try:
             recent = _recent.get(seen)
         except TypeError:  # an argument that has no hash: the check below says which
             recent = None
-        if recent is not None:
-            executable, (a, b, c) = recent
-            factors = scalars(alpha, beta, executable.plan.problem, a.device, c, stream)
-            result = executable.run(a, b, c, *factors, stream)
+        if recent is not None and recent[1].holds(at):
+            executable, call = recent
+            result = executable.again(call, at, alpha, beta, stream)
             return result if C is None else C
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
@@ -164,7 +162,7 @@ def gemm(
     found = kept_plan(problem, a.device, kernel, backend, arch, kernel_options)
     result = found.executable.run(a, b, c, *factors, stream)
     if seen is not None and a.device is not None:
-        _recent[seen] = found.executable, unowned(a, b, c)
+        _recent[seen] = found.executable, Call.of(problem, a, b, c)
     return result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cute_gemm._kept import Kept
@@ -52,6 +52,39 @@ class Runnable(Protocol):
         """Compute on host arrays, in place."""
 
 
+#: Addresses of A, B and C.
+Place = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call on device arrays that went through every check, for others of the same layouts.
+
+    ``spans``: bytes from the first of A, B and C to the last.
+    """
+
+    a: Operand
+    b: Operand
+    c: Operand | None
+    spans: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, problem: GemmProblem, a: Operand, b: Operand, c: Operand | None) -> Call:
+        """Return what is known of a call; no array is kept alive."""
+        a, b = replace(a, owner=None), replace(b, owner=None)
+        c = None if c is None else replace(c, owner=None)
+        return cls(a, b, c, (problem.A.span, problem.B.span, problem.C.span))
+
+    def holds(self, at: Place) -> bool:
+        """Whether C lies apart from A and B there; all else the layouts decide."""
+        if self.c is None:
+            return True
+        a, b, c = at
+        of_a, of_b, of_c = self.spans
+        end = c + of_c
+        return (a + of_a <= c or end <= a) and (b + of_b <= c or end <= b)
+
+
 class Executable:
     """A plan that runs: its launches, bound once for each alpha and beta, and the last arrays."""
 
@@ -60,18 +93,15 @@ class Executable:
     def __init__(self, plan: Runnable) -> None:
         self.plan = plan
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
-        #: The fingerprint of the last call's arrays, and their operands; one value, for threads.
-        self._last: tuple[Any, tuple[Operand, Operand, Operand | None] | None] = (None, None)
+        #: The layouts of the last call's arrays, and what is known of it; one value, for threads.
+        self._last: tuple[Any, Call | None] = (None, None)
 
     def __call__(self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
         """Compute on arrays that are checked against the plan; see :meth:`Plan.__call__`."""
-        seen = fingerprint(A, B, C)
-        last, operands = self._last
-        if operands is not None and seen == last:
-            # Device arrays that are what and where those of the last call were.
-            a, b, c = operands
-            factors = scalars(alpha, beta, self.plan.problem, a.device, c, stream)
-            result = self.run(a, b, c, *factors, stream)
+        layouts, at = fingerprint(A, B, C) or (None, None)
+        last, call = self._last
+        if at is not None and call is not None and layouts == last and call.holds(at):
+            result = self.again(call, at, alpha, beta, stream)
             return result if C is None else C
         kept = {one.name: one for one in (A, B) if isinstance(one, PackedOperand)}
         a = kept["A"].operand if "A" in kept else read(A, "A")
@@ -84,9 +114,14 @@ class Executable:
                 one.check(self.plan.problem, self.plan.route.pack)
             a, b = (kept[x].there() if x in kept else y for x, y in (("A", a), ("B", b)))
         result = self.run(a, b, given, *factors, stream, "".join(kept))
-        if seen is not None and a.device is not None and not kept:
-            self._last = seen, unowned(a, b, given)
+        if at is not None and a.device is not None and not kept:
+            self._last = layouts, Call.of(self.plan.problem, a, b, given)
         return result
+
+    def again(self, call: Call, at: Place, alpha: Any, beta: Any, stream: Any) -> Any:
+        """Compute on device arrays of a call's layouts that lie elsewhere."""
+        factors = scalars(alpha, beta, self.plan.problem, call.a.device, call.c, stream)
+        return self.run(call.a, call.b, call.c, *factors, stream, at=at)
 
     def on_host(
         self, A: Any, B: Any, C: Any, beta: complex
@@ -162,11 +197,12 @@ class Executable:
 
     def run(
         self, a: Operand, b: Operand, c: Operand | None, alpha: Scalar, beta: Scalar, stream: Any,
-        kept: str = "",
+        kept: str = "", at: Place | None = None,
     ) -> Any:  # fmt: skip
         """Compute on operands and factors that fit; return C, a new one where there is none.
 
-        ``kept``: names of operands that are packed already.
+        ``kept``: names of operands that are packed already; ``at``: where the matrices lie, if not
+        where the operands do.
         """
         plan = self.plan
         problem = plan.problem
@@ -184,7 +220,10 @@ class Executable:
             self._run_from_host(bound, a, b, c, beta)
         else:
             handle = stream_handle(a) if stream is None else raw_stream(stream)
-            bound(a.pointer, b.pointer, c.pointer, handle)
+            if at is None:
+                bound(a.pointer, b.pointer, c.pointer, handle)
+            else:
+                bound(at[0], at[1], c.pointer if made else at[2], handle)
             if needs_synchronize(c):
                 from cute_gemm.run.driver import synchronize
 
@@ -228,12 +267,6 @@ def _check_matrix(mine: Matrix, given: Matrix) -> None:
             f"{name} is {given} of {given.dtype}, and the plan was made for {mine} of "
             f"{mine.dtype}; make a plan with these arrays"
         )
-
-
-def unowned(a: Operand, b: Operand, c: Operand | None) -> tuple[Operand, Operand, Operand | None]:
-    """Return operands that keep no array alive."""
-    kept = None if c is None else replace(c, owner=None)
-    return replace(a, owner=None), replace(b, owner=None), kept
 
 
 def scalars(

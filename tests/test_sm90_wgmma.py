@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import struct
 from dataclasses import fields, replace
 from itertools import product
 from types import SimpleNamespace
@@ -290,7 +292,7 @@ class FakeDriver(SimpleNamespace):
     """What of the driver tensor maps ask, which keeps what it was asked."""
 
     def __init__(self) -> None:
-        super().__init__(asked=[], cuuint32_t=int, cuuint64_t=int)
+        super().__init__(asked=[], replaced=[], cuuint32_t=int, cuuint64_t=int)
 
     def __getattr__(self, name: str) -> Any:
         class Names:
@@ -302,6 +304,13 @@ class FakeDriver(SimpleNamespace):
     def cuTensorMapEncodeTiled(self, *given: Any) -> Any:
         self.asked.append(given)
         return 0, SimpleNamespace(opaque=[len(self.asked)] * 16)
+
+    def CUtensorMap(self, place: int) -> int:
+        return place
+
+    def cuTensorMapReplaceAddress(self, place: int, address: int) -> tuple[int]:
+        self.replaced.append((place, address))
+        return (0,)
 
 
 def test_a_matrix_is_described_by_its_unit_stride_mode_first(monkeypatch: Any) -> None:
@@ -316,16 +325,23 @@ def test_a_matrix_is_described_by_its_unit_stride_mode_first(monkeypatch: Any) -
     assert steps == [208, 2 * asked.A.batch_stride]
     # B(N,K) with K first; one for all of the batch, of which any step will do.
     assert driver.asked[1][3:6] == ([300, 200, 1], [600, 600], [64, 16, 1])
-    # Of a matrix without elements there is no address, and nothing to describe.
-    assert TensorMap(asked.A, (64, 32), 128).encode(0) == bytes(SIZE) and len(driver.asked) == 2
 
 
-def test_maps_are_kept_by_addresses(monkeypatch: Any) -> None:
+def test_maps_are_told_where_matrices_lie(monkeypatch: Any) -> None:
     driver = FakeDriver()
     monkeypatch.setattr(tensormap, "load_driver", lambda: driver)
     one = TensorMap(problem().A, (64, 64), 128)
     maps = TensorMaps((one, one, None))
-    first = maps(256, 512, 768)
-    assert len(first) == maps.size == 3 * SIZE and first[2 * SIZE :] == bytes(SIZE)
-    assert maps(256, 512, 768) is first and len(driver.asked) == 2
-    assert maps(256, 1024, 768) != first and len(driver.asked) == 4
+
+    def read() -> list[bytes]:
+        return [ctypes.string_at(place, SIZE) for place in maps.places]
+
+    assert all(place % 64 == 0 for place in maps.places)
+    # Of a matrix without elements there is no address, and nothing to describe.
+    maps.tell(256, 0, 768)
+    assert read() == [struct.pack("=Q", 1) * 16, bytes(SIZE), bytes(SIZE)]
+    maps.tell(256, 512, 1024)
+    assert [given[2] for given in driver.asked] == [256, 512] and not driver.replaced
+    maps.tell(256, 1024, 768)
+    assert len(driver.asked) == 2 and driver.replaced == [(maps.places[1], 1024)]
+    assert read()[2] == bytes(SIZE)

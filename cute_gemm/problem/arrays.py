@@ -26,6 +26,8 @@ Order = Literal["F", "C"]
 _DLPACK_HOST = (1, 3)
 #: CU_STREAM_LEGACY, the default stream; also the number that DLPack has for it.
 _LEGACY_STREAM = 1
+#: What the driver's allocations are aligned to at least, and more than any kernel asks for, bytes.
+ALIGNMENT = 256
 #: Dimensions of a matrix, and of a batch of them.
 _MATRIX = (2, 3)
 
@@ -95,11 +97,16 @@ def traced() -> bool:
     return torch is not None and torch.compiler.is_compiling()
 
 
-def fingerprint(A: Any, B: Any, C: Any) -> tuple[Any, ...] | None:
+#: What `fingerprint` gives: layouts, and the addresses.
+Fingerprint = tuple[tuple[Any, ...], tuple[int, int, int]]
+
+
+def fingerprint(A: Any, B: Any, C: Any) -> Fingerprint | None:
     """Return all that ``read`` looks at of device arrays of one library; C may be None.
 
-    None for arrays of several, for a library where it is no quicker to get, and for an array that
-    has no memory to look at: ``read`` says what is wrong with it.
+    The layouts, with how addresses are aligned, and the addresses. None for arrays of several, for
+    a library where it is no quicker to get, and for an array that has no memory to look at:
+    ``read`` says what is wrong with it.
     """
     kind: Any = type(A)
     library = _adapter(kind)
@@ -212,7 +219,7 @@ class _Exchange:
             view.readonly or jax,  # JAX's are immutable, though its DLPack export does not say so
         )
 
-    def fingerprint(self, A: Any, B: Any, C: Any) -> tuple[Any, ...] | None:
+    def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
         return None
 
     def stream(self, operand: Operand) -> int:
@@ -290,9 +297,18 @@ class _Cupy(_Exchange):
             False,
         )
 
-    def fingerprint(self, A: Any, B: Any, C: Any) -> tuple[Any, ...]:
-        factors = (A.data.ptr, A.shape, A.strides, A.dtype, B.data.ptr, B.shape, B.strides, B.dtype)
-        return factors if C is None else (*factors, C.data.ptr, C.shape, C.strides, C.dtype)
+    def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint:
+        of_a, of_b = A.data, B.data
+        a, b = of_a.ptr, of_b.ptr
+        factors = (
+            a % ALIGNMENT, A.shape, A.strides, A.dtype, of_a.device_id,
+            b % ALIGNMENT, B.shape, B.strides, B.dtype, of_b.device_id,
+        )  # fmt: skip
+        if C is None:
+            return factors, (a, b, 0)
+        of_c = C.data
+        c = of_c.ptr
+        return factors + (c % ALIGNMENT, C.shape, C.strides, C.dtype, of_c.device_id), (a, b, c)
 
     def stream(self, operand: Operand) -> int:
         return sys.modules["cupy"].cuda.get_current_stream(operand.device).ptr
@@ -354,17 +370,21 @@ class _Torch(_Exchange):
                 f"{name}.to_dense() makes"
             ) from error
 
-    def fingerprint(self, A: Any, B: Any, C: Any) -> tuple[Any, ...]:
-        # The device goes without saying: an address is of one.
+    def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint:
+        a, b = A.data_ptr(), B.data_ptr()
         factors = (
-            A.data_ptr(), A.size(), A.stride(), A.dtype, A.requires_grad, A.is_conj(), A.is_neg(),
-            B.data_ptr(), B.size(), B.stride(), B.dtype, B.requires_grad, B.is_conj(), B.is_neg(),
+            a % ALIGNMENT, A.size(), A.stride(), A.dtype, A.get_device(), A.requires_grad,
+            A.is_conj(), A.is_neg(),
+            b % ALIGNMENT, B.size(), B.stride(), B.dtype, B.get_device(), B.requires_grad,
+            B.is_conj(), B.is_neg(),
         )  # fmt: skip
         if C is None:
-            return factors
+            return factors, (a, b, 0)
+        c = C.data_ptr()
         return factors + (
-            C.data_ptr(), C.size(), C.stride(), C.dtype, C.requires_grad, C.is_conj(), C.is_neg(),
-        )  # fmt: skip
+            c % ALIGNMENT, C.size(), C.stride(), C.dtype, C.get_device(), C.requires_grad,
+            C.is_conj(), C.is_neg(),
+        ), (a, b, c)  # fmt: skip
 
     def stream(self, operand: Operand) -> int:
         if operand.device is None:

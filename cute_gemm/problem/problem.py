@@ -26,7 +26,7 @@ from cute_gemm.errors import (
     ShapeError,
     StrideError,
 )
-from cute_gemm.problem.arrays import LIBRARIES, Operand, Order, dtype_name, new_order
+from cute_gemm.problem.arrays import ALIGNMENT, LIBRARIES, Operand, Order, dtype_name, new_order
 from cute_gemm.problem.dtypes import DTYPES, DType, canonical, holding
 from cute_gemm.problem.dtypes import dtype as dtype_row
 from cute_gemm.problem.overlap import matrices_overlap, overlap
@@ -34,8 +34,6 @@ from cute_gemm.problem.overlap import matrices_overlap, overlap
 #: Extents are ints in the kernels; offsets have 64 bits.
 _LARGEST_EXTENT = 2**31 - 1
 _LARGEST_OFFSET = 2**63 - 1
-#: What the driver's allocations have at least, and more than any kernel asks for. In bytes.
-_LARGEST_ALIGNMENT = 256
 _OPS = frozenset(a + b for a in "NTCH" for b in "NTCH")
 
 
@@ -105,7 +103,7 @@ class Matrix:
 
     def at(self, address: int) -> Matrix:
         """Return the matrix, or the batch, as it is described at this address."""
-        first, every = address | _LARGEST_ALIGNMENT, address | _LARGEST_ALIGNMENT | self.batch_bytes
+        first, every = address | ALIGNMENT, address | ALIGNMENT | self.batch_bytes
         first, every = first & -first, every & -every
         return replace(self, alignment=every, first_alignment=first if first > every else 0)
 
@@ -264,7 +262,7 @@ def from_sizes(
 def _stored(operand: Operand) -> _Stored:
     # A host array travels to a device allocation of its own, so its address here says nothing. The
     # lowest bit of address | 256 is the alignment up to 256, of address 0 (no elements) too.
-    address = _LARGEST_ALIGNMENT
+    address = ALIGNMENT
     if operand.device is not None:
         address |= operand.pointer
     return _Stored(
@@ -306,8 +304,8 @@ def _sized(
         )
     strides = (1, ld) if order == "F" else (ld, 1)
     if batch == 1:
-        return _Stored(shape, strides, dtype, _LARGEST_ALIGNMENT, "numpy")
-    return _Stored((batch, *shape), (step, *strides), dtype, _LARGEST_ALIGNMENT, "numpy")
+        return _Stored(shape, strides, dtype, ALIGNMENT, "numpy")
+    return _Stored((batch, *shape), (step, *strides), dtype, ALIGNMENT, "numpy")
 
 
 def _step(name: str, value: int | None, default: int) -> int:
@@ -372,7 +370,7 @@ def _describe(
         strides = (1, max(1, m)) if order == "F" else (max(1, n), 1)
         steps = (m * n,) * len(leading)
         shape = (*leading, m, n)
-        c = _Stored(shape, (*steps, *strides), out, _LARGEST_ALIGNMENT, a.library)
+        c = _Stored(shape, (*steps, *strides), out, ALIGNMENT, a.library)
     elif out_dtype is not None and dtype_name(out_dtype) != c.dtype:
         raise DTypeError(
             f"out_dtype is {dtype_name(out_dtype)} and the given C has dtype {c.dtype}; expected "

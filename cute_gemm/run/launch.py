@@ -102,7 +102,7 @@ class LoadedKernel:
     ) -> BoundLaunch:
         """Return a launch with everything but the matrices and the stream settled.
 
-        ``maps``: what becomes of the matrices' addresses in the tensor maps that end the arguments.
+        ``maps``: the tensor maps that end the arguments.
         LaunchError when the device cannot have that many CTAs, threads or bytes of shared memory.
         """
         self._allow(launch)
@@ -149,7 +149,7 @@ class BoundLaunch:
 
     __slots__ = (
         "_arguments", "_attributes", "_block", "_configuration", "_function", "_launch", "_lock",
-        "_map_bytes", "_maps", "_stream", "_table", "kernel", "launch",
+        "_maps", "_stream", "_table", "kernel", "launch",
     )  # fmt: skip
 
     def __init__(
@@ -163,7 +163,7 @@ class BoundLaunch:
         self._table = ctypes.addressof(arguments.table)
         self._maps = maps
         if maps is not None:
-            self._map_bytes = memoryview(arguments.block).cast("B")[-maps.size :]
+            arguments.table[-len(maps.places) :] = list(maps.places)
         self._function = kernel._function
         configuration = driver.CUlaunchConfig()
         grid = launch.dimensions
@@ -189,7 +189,7 @@ class BoundLaunch:
         with self._lock:
             self._MATRICES(self._block, 0, a, b, c)
             if self._maps is not None:
-                self._map_bytes[:] = self._maps(a, b, c)
+                self._maps.tell(a, b, c)
             self._STREAM(self._stream, 0, stream)
             (code,) = self._launch(self._configuration, self._function, self._table, 0)
             if code:

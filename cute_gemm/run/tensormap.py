@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._kept import Kept
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.run.driver import checked, load_driver
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 #: Bytes of a tensor map.
 SIZE = 128
-#: Sets of maps that are kept of a launch, by the matrices' addresses.
-_KEPT = 64
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,6 @@ class TensorMap:
 
     def encode(self, address: int) -> bytes:
         """Return the map of the matrix at an address; LaunchError where the driver refuses it."""
-        if not address:  # of a matrix without elements, which nobody reads
-            return bytes(SIZE)
         kind, extents, steps, boxes, ones, rest = self._arguments
         (found,) = checked(
             load_driver().cuTensorMapEncodeTiled(
@@ -77,25 +73,31 @@ class TensorMap:
 
 
 class TensorMaps:
-    """The maps of A, B and C of a launch, kept by the matrices' addresses."""
+    """The maps of a launch's matrices, in memory that the driver reads at a launch.
 
-    __slots__ = ("_kept", "maps")
+    ``places``: their addresses there; ``tell`` says where the matrices lie.
+    """
+
+    __slots__ = ("_maps", "_memory", "_replace", "_told", "_views", "places")
 
     def __init__(self, maps: tuple[TensorMap | None, ...]) -> None:
-        self.maps = maps
-        self._kept: Kept[tuple[int, ...], bytes] = Kept(_KEPT)
+        driver = load_driver()
+        self._maps = maps
+        self._memory = ctypes.create_string_buffer(SIZE * (len(maps) + 1))
+        start = -(-ctypes.addressof(self._memory) // SIZE) * SIZE
+        self.places = tuple(start + i * SIZE for i in range(len(maps)))
+        self._views = tuple(driver.CUtensorMap(place) for place in self.places)
+        self._replace = driver.cuTensorMapReplaceAddress
+        self._told = [0] * len(maps)
 
-    @property
-    def size(self) -> int:
-        """Bytes of all."""
-        return SIZE * len(self.maps)
-
-    def __call__(self, *addresses: int) -> bytes:
-        """Return the bytes of all maps; zeros of a matrix that has none."""
-        found = self._kept.get(addresses)
-        if found is None:
-            found = self._kept[addresses] = b"".join(
-                bytes(SIZE) if one is None else one.encode(address)
-                for one, address in zip(self.maps, addresses, strict=True)
-            )
-        return found
+    def tell(self, *addresses: int) -> None:
+        """Write where the matrices lie; of one without a map, or without elements, nothing."""
+        for i, address in enumerate(addresses):
+            told, one = self._told[i], self._maps[i]
+            if address == told or not address or one is None:
+                continue
+            if told:
+                checked(self._replace(self._views[i], address), "telling TMA where a matrix lies")
+            else:
+                ctypes.memmove(self.places[i], one.encode(address), SIZE)
+            self._told[i] = address

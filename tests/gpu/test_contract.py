@@ -159,7 +159,7 @@ BAD: dict[str, tuple[type[GemmError], str, Callable[..., dict[str, Any]]]] = {
     ),
     "unknown kernel": (
         UnknownKernelError,
-        "sm80_pipeline, cutlass_universal",
+        "sm80_pipeline, sm90_wgmma",
         lambda A, B, C: {"kernel": "sm80"},
     ),
     "unknown option": (OptionError, "'stagess'", lambda A, B, C: {"stagess": 3}),
