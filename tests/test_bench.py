@@ -298,7 +298,8 @@ def test_the_host_needs_no_gpu(monkeypatch):
     assert [size.label for size in found.sizes] == ["16", "40x30x20"]
     assert all(entry.speed.of_cublas is None for size in found.sizes for entry in size.entries)
     assert "cuBLAS" not in str(found)
-    batch = bench.bench(["TN"], "host", [16, (9, 8, 7)], order="C", l=3, rounds=2)
+    batch = bench.bench(["TN"], "host", [16, (9, 8, 7)], order="C", l=3, rounds=2, pad=1)
+    assert "leading dimensions of A and B + 1" in str(batch)
     assert batch.ok and [size.label for size in batch.sizes] == ["3 x 16", "3 x 9x8x7"]
     assert batch.to_dict()["sizes"][0]["l"] == 3 and "M=9 N=8 K=7 L=3" in str(batch)
     for more in ({"kernels": ["host", "naive"]}, {"kernels": "host", "against": [print]}):
@@ -512,11 +513,11 @@ def test_the_command_takes_every_argument(command, monkeypatch):
     monkeypatch.setattr(bench_command, "bench", instead)
     command("NT", "--kernels", "all", "--sizes", "8,1x2x3", "--dtype", "float16",
             "--compute", "tf32", "--order", "C", "--rounds", "4", "--seed", "6", "--no-check",
-            "--against", "a:b", "--against", "c:d", "-l", "5")  # fmt: skip
+            "--against", "a:b", "--against", "c:d", "-l", "5", "--pad", "3")  # fmt: skip
     del seen["progress"]
     assert seen == {
         "ops": ["NT"], "kernels": "all", "sizes": [(8, 8, 8), (1, 2, 3)], "dtype": "float16",
-        "compute": "tf32", "order": "C", "rounds": 4, "seed": 6, "check": False,
+        "compute": "tf32", "order": "C", "rounds": 4, "seed": 6, "check": False, "pad": 3,
         "against": ["a:b", "c:d"], "l": 5,
     }  # fmt: skip
     command()
@@ -637,6 +638,8 @@ def test_random_shapes_on_a_gpu_are_calls_of_gemm(monkeypatch):
         (["--random-shapes", "3", "--kernels", "host"], "'host' is not compiled here"),
         (["--random-shapes", "3", "--sizes", "64"], "--sizes does not go with --random-shapes"),
         (["--random-shapes", "3", "-l", "2"], "-l does not go with --random-shapes"),
+        (["--random-shapes", "3", "--pad", "1"], "--pad does not go with --random-shapes"),
+        (["--pad", "-1"], "pad=-1; expected 0 or more"),
         (["--random-shapes", "3", "--kernels", "nix"], "nix"),
         (["--random-shapes", "3", "--dtype", "int4"], "int4"),
     ],

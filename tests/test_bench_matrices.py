@@ -15,8 +15,9 @@ from cute_gemm.measure.matrices import (
     copies_past_l2,
     random_values,
 )
+from cute_gemm.problem.arrays import read
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.problem import from_operands, from_sizes
 from cute_gemm.problem.verify import verify
 
 M, N, K = 70, 41, 53
@@ -99,6 +100,20 @@ def test_one_product_serves_every_op(dtype, op):
     assert A.shape == ((M, K) if op[0] == "N" else (K, M))
     assert B.shape == ((K, N) if op[1] == "N" else (N, K))
     assert verify(p, A, B, result(p, factors)).ok
+
+
+@pytest.mark.parametrize("l", [1, 3])
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT", "CH"])
+def test_padded_columns_lie_as_the_problem_says(op, l):
+    lda, ldb = (M if op[0] == "N" else K) + 3, (K if op[1] == "N" else N) + 3
+    p = from_sizes(op, m=M, n=N, k=K, l=l, dtype="complex64", lda=lda, ldb=ldb)
+    plain, factors = (Factors(p, seed=2, pad=pad) for pad in (0, 3))
+    A, B = (factors.stored(*factors.form(name, op)) for name in "AB")
+    C = np.empty((l, N, M)[-3 + (l == 1) :], np.complex64).swapaxes(-1, -2)
+    a, b, c = (read(x, name) for x, name in ((A, "A"), (B, "B"), (C, "C")))
+    assert from_operands(op, a, b, c, order="F") == p
+    for name, x in (("A", A), ("B", B)):
+        assert np.array_equal(x, plain.stored(*plain.form(name, op)))
 
 
 @pytest.mark.parametrize("order", ["F", "C"])

@@ -37,7 +37,7 @@ def size(m: int, n: int, k: int, ops=OPS, entries=()) -> SizeResult:
 
 def result(*sizes: SizeResult, ops=OPS) -> BenchResult:
     return BenchResult("float32", "float32", "F", ops, "NVIDIA H200", "sm_90a", "13.1", True, 9, 0,
-                       sizes)  # fmt: skip
+                       0, sizes)  # fmt: skip
 
 
 def rows(text: str, kernel: str) -> list[list[str]]:

@@ -17,7 +17,7 @@ from cute_gemm.measure.result import BenchResult
 
 #: What says something of given sizes, and its default.
 _OF_SIZES = {
-    "sizes": "4096", "l": 1, "rounds": 9, "no_check": False, "against": [], "plot": None,
+    "sizes": "4096", "l": 1, "pad": 0, "rounds": 9, "no_check": False, "against": [], "plot": None,
 }  # fmt: skip
 
 
@@ -46,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="N, or MxNxK, several with commas: 1024,4096,1000x1003x1001 (default 4096)",
     )  # fmt: skip
     parser.add_argument("-l", type=int, default=1, help="products of a batch (default 1)")
+    parser.add_argument(
+        "--pad", type=int, default=0, metavar="N",
+        help="elements behind each column of A and B as stored: odd leading dimensions (default 0)",
+    )  # fmt: skip
     parser.add_argument("--dtype", default="float32", help=f"of A and B: {TYPES} (default float32)")
     add(parser, "--compute", "--order")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of timing (default 9)")
@@ -82,7 +86,7 @@ def command(arguments: argparse.Namespace) -> int:
             found = bench(
                 arguments.ops, arguments.kernels or "ladder", sizes, arguments.dtype,
                 progress=shown, check=not arguments.no_check,
-                **named(arguments, "l", "compute", "order", "rounds", "seed", "against"),
+                **named(arguments, "l", "pad", "compute", "order", "rounds", "seed", "against"),
             )  # fmt: skip
     if arguments.json == "-":
         print(found.to_json())

@@ -65,7 +65,8 @@ _HOST_MNK = 1 << 30
 def bench(
     ops: Sequence[str] = OPS, kernels: str | Sequence[str] = "ladder",
     sizes: Sequence[int | tuple[int, int, int]] = (4096,), dtype: str = "float32", *,
-    l: int = 1, compute: str | None = None, order: Order = "F", rounds: int = 9, seed: int = 0,
+    l: int = 1, pad: int = 0, compute: str | None = None, order: Order = "F", rounds: int = 9,
+    seed: int = 0,
     check: bool = True, against: Sequence[str | Function] = (), device: int = 0,
     progress: Progress | None = None,
 ) -> BenchResult:  # fmt: skip
@@ -81,7 +82,8 @@ def bench(
 
     ``kernels`` are ``"ladder"``, the tutorial kernels from the loop on the host to cuBLAS;
     ``"all"``; or names, also as one string with commas. A size is ``n`` for n x n x n, or
-    ``(m, n, k)``; ``l`` is how many such products a call computes, a batch. ``compute`` may be
+    ``(m, n, k)``; ``l`` is how many such products a call computes, a batch; ``pad`` is by how many
+    elements the leading dimensions of A and B are more than they must be. ``compute`` may be
     ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or ``"C"``, is that of C; ``rounds`` is how
     often each kernel is timed.
 
@@ -104,15 +106,12 @@ def bench(
     for name, function in map(named_function, against):
         if functions.setdefault(name, function) is not function:
             raise OptionError(f"against: two functions are called {name!r}; expected other names")
-    for name, value in (("rounds", rounds), ("l", l)):
-        if value < 1:
-            raise OptionError(f"{name}={value}; expected 1 or more")
+    for name, value, least in (("rounds", rounds, 1), ("l", l, 1), ("pad", pad, 0)):
+        if value < least:
+            raise OptionError(f"{name}={value}; expected {least} or more")
     made = [
-        [
-            from_sizes(op, m=m, n=n, k=k, l=l, dtype=dtype, order=order, compute=compute)
-            for op in ops
-        ]
-        for m, n, k in map(extents, sizes)
+        [_problem(op, *size, pad, l=l, dtype=dtype, order=order, compute=compute) for op in ops]
+        for size in map(extents, sizes)
     ]
     problems = [{problem.op: problem for problem in given} for given in made]
     if not problems or not problems[0]:
@@ -126,14 +125,14 @@ def bench(
                 raise NoGpuError(f"bench needs a GPU, unless the only kernel is 'host': {reason}")
             gpu = stack.enter_context(machine(device))
         found = [
-            _Size(given, seed, check, rounds, progress).run(names, functions, gpu)
+            _Size(given, seed, pad, check, rounds, progress).run(names, functions, gpu)
             for given in problems
         ]
         return BenchResult(
             dtype=first.inputs.name, compute=first.compute, order=order, ops=tuple(problems[0]),
             gpu=gpu.name if gpu else None, arch=gpu.arch if gpu else None,
             cublas=gpu.about_cublas if gpu else "no GPU was used",
-            checked=check, rounds=rounds, seed=seed, sizes=tuple(found),
+            checked=check, rounds=rounds, seed=seed, pad=pad, sizes=tuple(found),
         )  # fmt: skip
 
 
@@ -163,15 +162,25 @@ def extents(size: int | Sequence[int]) -> tuple[int, int, int]:
     return found
 
 
+def _leading(op: str, m: int, n: int, k: int, pad: int) -> dict[str, Any]:
+    """Return the leading dimensions of A and B, column-major as stored, where they are padded."""
+    rows = m if op[:1] in "Nn" else k, k if op[1:] in "Nn" else n
+    return {"lda": rows[0] + pad, "ldb": rows[1] + pad} if pad else {}
+
+
+def _problem(op: str, m: int, n: int, k: int, pad: int, **more: Any) -> GemmProblem:
+    return from_sizes(op, m=m, n=n, k=k, **_leading(op, m, n, k, pad), **more)
+
+
 class _Size:
     """One size under way: its matrices, and what has been found so far.
 
-    ``problems`` has the problem of each op; ``seed``, ``check``, ``rounds`` and ``progress`` are
-    those of :func:`bench`.
+    ``problems`` has the problem of each op; ``seed``, ``pad``, ``check``, ``rounds`` and
+    ``progress`` are those of :func:`bench`.
     """
 
     def __init__(
-        self, problems: dict[str, GemmProblem], seed: int, check: bool, rounds: int,
+        self, problems: dict[str, GemmProblem], seed: int, pad: int, check: bool, rounds: int,
         progress: Progress | None,
     ) -> None:  # fmt: skip
         self.problems = problems
@@ -182,7 +191,8 @@ class _Size:
         self.entries: dict[Key, Entry] = {}
         self.samples: dict[Key, Samples] = {}
         self._tell("product in float64", 0, 1)
-        self.factors = Factors(first, seed)
+        self.pad = pad
+        self.factors = Factors(first, seed, pad)
         self.reference = Reference(first, self.factors) if check else None
         rows, columns = (first.m, first.n) if self.order == "C" else (first.n, first.m)
         C = np.empty(stacked(first, (rows, columns)), dtype_row(first.C.dtype).numpy)
@@ -260,7 +270,8 @@ class _Size:
                     plans[name, op] = make_plan(
                         op, m=problem.m, n=problem.n, k=problem.k, l=problem.l,
                         dtype=problem.inputs.name,
-                        order=self.order, compute=problem.compute, kernel=name, **where,
+                        order=self.order, compute=problem.compute, kernel=name,
+                        **_leading(op, problem.m, problem.n, problem.k, self.pad), **where,
                     )  # fmt: skip
                 except (UnsupportedError, OptionError) as error:
                     self._refuse((name, op), error)

@@ -67,11 +67,13 @@ def generator(seed: int) -> np.random.Generator:
 class Factors:
     """Random op(A) (m, k) and op(B) (k, n), with l of each in front, and how each op stores them.
 
-    Of the problem extents and types count, and not which op it is.
+    Of the problem extents and types count, and not which op it is. ``pad``: elements behind each
+    column as stored.
     """
 
-    def __init__(self, problem: GemmProblem, seed: int) -> None:
+    def __init__(self, problem: GemmProblem, seed: int, pad: int = 0) -> None:
         rng = generator(seed)
+        self._pad = pad
         self._type = problem.inputs
         # Column-major, so that what N stores is no copy.
         left, right = (problem.k, problem.m), (problem.n, problem.k)
@@ -85,11 +87,18 @@ class Factors:
         return name, "N" if letter == "N" else turned
 
     def stored(self, name: str, letter: str) -> np.ndarray:
-        """Return a matrix as stored for a letter of an op: column-major, without padding."""
+        """Return a matrix as stored for a letter of an op: column-major."""
         matrix = self.left if name == "A" else self.right
-        if letter == "N":
+        if letter != "N":
+            turned = matrix.conj() if letter == "C" else matrix
+            matrix = _transposed(np.ascontiguousarray(turned))
+        if not self._pad:
             return matrix
-        return _transposed(np.ascontiguousarray(matrix.conj() if letter == "C" else matrix))
+        columns = _transposed(matrix)
+        *others, rows = columns.shape
+        room = np.zeros((*others, rows + self._pad), matrix.dtype)
+        room[..., :rows] = columns
+        return _transposed(room[..., :rows])
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,8 @@ class BenchResult(Shown):
 
     Type of A and B, what products are made in, order of C; the GPU as the driver calls it and what
     kernels were compiled for, None without a GPU; the version of cuBLAS, or why there is none;
-    whether results were compared with float64; most rounds of a kernel; seed of the matrices.
+    whether results were compared with float64; most rounds of a kernel; seed of the matrices;
+    elements behind each column of A and B.
     """
 
     dtype: str
@@ -116,6 +117,7 @@ class BenchResult(Shown):
     checked: bool
     rounds: int
     seed: int
+    pad: int
     sizes: tuple[SizeResult, ...]
 
     width = WIDTH
@@ -156,7 +158,9 @@ class BenchResult(Shown):
     def _title(self) -> str:
         where = f"{self.gpu} ({self.arch}), next to cuBLAS: {self.cublas}"
         where = where if self.gpu is not None else "the CPU"
-        return f"gemm {self.dtype}, compute {self.compute}, C {_MAJOR[self.order]}, on {where}"
+        pad = f", leading dimensions of A and B + {self.pad}" if self.pad else ""
+        major = _MAJOR[self.order]
+        return f"gemm {self.dtype}, compute {self.compute}{pad}, C {major}, on {where}"
 
     def _method(self) -> str:
         text = f"GFLOP/s: from the median of up to {self.rounds} rounds."

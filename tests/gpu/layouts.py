@@ -37,6 +37,8 @@ OPS = ("NN", "NT", "TN", "TT")
 #: Most operations of a problem, by type: what slow types do in about 10 ms.
 MOST = {"float64": 2e11, "complex64": 1e11, "float32": 3e11}
 L2 = 2**27
+#: Clocks that the GPU sleeps for each call to come, so that the host is ahead: some 80 us.
+AHEAD = 150_000
 
 
 def draw(rng: random.Random, kind: str, dtype: str) -> dict[str, Any]:
@@ -123,13 +125,24 @@ def copies(problem: GemmProblem, base: int) -> Iterator[tuple[tuple[int, int, in
 def clock(run: Callable[[], None], calls: int) -> float:
     """Milliseconds of a call."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(300_000)  # so that the host is ahead
+    torch.cuda._sleep(calls * AHEAD)
     begin.record()
     for _ in range(calls):
         run()
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) / calls
+
+
+def library(problem: GemmProblem, arch: str, place: tuple[int, int, int]) -> Any:
+    """A launch of cuBLAS's, or None where it refuses the problem, which it may do when it runs."""
+    cublas = registry.get("cublas")
+    try:
+        bound = cublas.bind(cublas.configure(problem, arch), problem, arch, 0)
+        bound(*place, 0)
+    except GemmError:
+        return None
+    return bound
 
 
 def measured(
@@ -140,12 +153,7 @@ def measured(
     stream = torch.cuda.current_stream().cuda_stream
     runs: list[tuple[Callable[[], None], int]] = []
     results = []
-    cublas = registry.get("cublas")
-    try:
-        library = cublas.bind(cublas.configure(problem, plan.arch), problem, plan.arch, 0)
-    except GemmError:
-        library = None
-    for bound in filter(None, (plan.bind(0), library)):
+    for bound in filter(None, (plan.bind(0), library(problem, plan.arch, places[0][0]))):
         turn = iter(range(10**9))
 
         def run(bound: Callable[..., None] = bound, turn: Iterator[int] = turn) -> None:

@@ -4,11 +4,12 @@
 ``compute-sanitizer --tool memcheck python tests/gpu/sanitize.py`` (or ``--tool racecheck``) runs
 them. NumPy arrays only, which are copied to allocations that end with their last element. Exits
 with 1 if a result is wrong; words on the command line choose the cases whose names contain all of
-them.
+them, and ``2/4`` the second of four parts.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -58,14 +59,18 @@ def passes(arch: str) -> dict[str, Callable[[], None]]:
 def main(words: list[str]) -> int:
     """Build the chosen kernels, or run them one by one."""
     build_only = "--build" in words
+    part, parts = next(
+        (map(int, w.split("/")) for w in words if re.fullmatch(r"\d+/\d+", w)), (1, 1)
+    )
+    words = [word for word in words if word != "--build" and "/" not in word]
+    arch = device_arch(0)
     chosen = [
         host_case(case)
         for case in (*awkward_cases(), *small_wgmma())
-        if all(word in str(case) for word in words if word != "--build")
-    ]
-    arch = device_arch(0)
-    chosen = [case for case in chosen if case.runs_on(arch)]
-    small = {name: one for name, one in passes(arch).items() if all(w in name for w in words)}
+        if case.runs_on(arch) and all(word in str(case) for word in words)
+    ][part - 1 :: parts]
+    named = {name: one for name, one in passes(arch).items() if all(w in name for w in words)}
+    small = dict([*named.items()][part - 1 :: parts])
     print(f"{len(chosen)} cases and {len(small)} of passes for {arch}", flush=True)
     if build_only:
         builds = Builds(case.plan(arch) for case in chosen)
