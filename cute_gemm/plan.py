@@ -409,7 +409,7 @@ class Plan:
         """
         kind = self.problem.inputs.name
         factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
-        if self.route == DIRECT:
+        if self.route == DIRECT and not (self.compiled and self.steps.scratch):
             return self._kernel.bind(self.config, self.problem, self.arch, device, *factors)
         from cute_gemm.run.sequence import Launches
 
@@ -417,7 +417,7 @@ class Plan:
         if kept:
             kernel = self._kernel.compiled()
             parts = steps(kernel, self.config, self.problem, self.arch, self.route, kept)
-        launches = [(step.bind(device, *factors), step.addresses) for step in parts]
+        launches = [(step.bind(device, *factors), step.addresses, step.own) for step in parts]
         return Launches(launches, parts.scratch, device)
 
     def bind_packing(self, packing: Packing, device: int) -> Callable[..., None]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm.kernels.passes import PACK, REDUCE
+from cute_gemm.problem.arrays import ALIGNMENT
 from cute_gemm.problem.passes import Packing, Route, alike, packed, sliced
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 
@@ -30,12 +31,18 @@ class Place(NamedTuple):
     name: str
     offset: int = 0
 
+    @property
+    def number(self) -> tuple[int, int]:
+        """The same with a number for the name: 0, 1, 2 for A, B, C and 3 for scratch."""
+        return _PLACES.index(self.name), self.offset
+
 
 @dataclass(frozen=True)
 class Step:
     """One launch: a kernel with its config, what it is asked, and where its three addresses are.
 
-    ``scales``: alpha and beta are given to it; the others compute plain sums.
+    ``scales``: alpha and beta are given to it; the others compute plain sums. ``scratch``: memory
+    that it wants beside.
     """
 
     kernel: Compiled
@@ -44,6 +51,7 @@ class Step:
     places: tuple[Place, Place, Place]
     arch: str
     scales: bool = False
+    scratch: Place | None = None
 
     @cached_property
     def unit(self) -> TranslationUnit:
@@ -57,8 +65,13 @@ class Step:
 
     @property
     def addresses(self) -> list[tuple[int, int]]:
-        """Where its addresses are: 0, 1, 2 for A, B, C and 3 for scratch, and bytes from there."""
-        return [(_PLACES.index(place.name), place.offset) for place in self.places]
+        """Where its addresses are, by numbers."""
+        return [place.number for place in self.places]
+
+    @property
+    def own(self) -> tuple[int, int] | None:
+        """Where its scratch is, likewise."""
+        return None if self.scratch is None else self.scratch.number
 
     @property
     def built(self) -> bool:
@@ -138,7 +151,12 @@ def steps(
         behind = [Step(REDUCE, REDUCE.configure(reduction), reduction, ends, arch, scales=True)]
         scratch += reduction.nbytes
     where = places["A"], places["B"], places["C"]
-    main = Step(kernel, config, problem, where, arch, scales=not behind)
+    own = None
+    if wanted := kernel.scratch(config, problem):
+        scratch = -(-scratch // ALIGNMENT) * ALIGNMENT
+        own = Place("scratch", scratch)
+        scratch += wanted
+    main = Step(kernel, config, problem, where, arch, scales=not behind, scratch=own)
     return Steps((*before, main, *behind), len(before), scratch)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from ptx_text import text
 
+from cute_gemm.analysis.executed import executed
 from cute_gemm.arch import Arch
 from cute_gemm.errors import FaultError, PtxError
 from cute_gemm.problem.tensor import Tensor
@@ -133,6 +134,40 @@ def test_barriers_by_name():
     said = fault("deadlock", body.replace("sync 3", "sync 4"), *zeros, threads=64)
     assert "bar.sync 4, 64: 32 of 64 threads have come (CTA (0, 0, 0), warp 1)" in said
     fault("barrier", body.replace("bar.sync 3, 64;", "bar.sync 3, 32;"), *zeros, threads=64)
+
+
+#: The second CTA waits until the first has put a number into the last word of ``out``.
+HANDED_OVER = """mov.u32 %r20, %ctaid.x; setp.ne.u32 %p1, %r20, FIRST; @%p1 bra OTHER;
+    mbarrier.inval.shared::cta.b64 [%r7+32704];
+    setp.ne.u32 %p2, %r2, 0; @%p2 bra END; st.global.u32 [%d2], 5;
+    st.release.gpu.global.u32 [%d2+4], 7; ret;
+    OTHER: ld.acquire.gpu.global.u32 %r21, [%d2+4]; setp.ne.u32 %p3, %r21, 7; @%p3 bra OTHER;
+    ld.global.u32 %r22, [%d2]; mul.wide.u32 %d20, %r2, 4; add.s64 %d20, %d2, %d20;
+    st.global.u32 [%d20+8], %r22; END: ret;"""
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_cta_that_waits_for_another_reads_until_it_has_written(first):
+    body = HANDED_OVER.replace("mbarrier.inval", "mbarrier.init").replace("04];", "04], 1;")
+    body = body.replace("FIRST", str(first))
+    out, done = small(body, [0], np.zeros(34, np.uint32), ctas=2, record=True)
+    assert out.tolist() == [5, 7, *[5] * 32]
+    # What waits is no access of the kernel's.
+    kinds = {(kind.instruction, kind.direction) for kind in executed(done)}
+    assert kinds == {("ld.global", "load"), ("st.global", "store")}
+    said = fault("deadlock", body.replace("st.release.gpu.global.u32 [%d2+4], 7;", ""), [0],
+                 np.full(34, 3, np.uint32), ctas=2)  # fmt: skip
+    assert "ld.acquire.gpu.global.u32 %r21, [%d2+4]: it reads 0x3 again and again" in said
+    assert f"CTA ({1 - first}, 0, 0), warp 0" in said
+
+
+def test_who_reads_the_same_twice_need_not_wait():
+    body = """mov.u32 %r20, 0; mov.u32 %r22, 0; setp.ne.u32 %p1, %r2, 0;
+    @!%p1 mbarrier.init.shared::cta.b64 [%r7+32704], 1;
+    MORE: ld.acquire.gpu.global.u32 %r21, [%d1]; add.u32 %r20, %r20, %r21;
+    add.u32 %r22, %r22, 1; setp.lt.u32 %p3, %r22, 3; @%p3 bra MORE; st.global.u32 [%d5], %r20;"""
+    out, _ = small(body, np.array([4], np.uint32), np.zeros(32, np.uint32))
+    assert out.tolist() == [12] * 32
 
 
 def test_a_launch_that_may_begin_before_the_one_ahead_has_ended():

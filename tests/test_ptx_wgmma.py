@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from cute_gemm.analysis.executed import compare
 from cute_gemm.arch import Arch
 from cute_gemm.errors import FaultError
 from cute_gemm.gpus.table import nearest
+from cute_gemm.kernels.sm90 import wgmma
 from cute_gemm.plan import Plan
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, from_sizes
@@ -102,6 +104,12 @@ CASES = [
          out="float32", grid=2),
     Case("TN", "float16", "F", of((64, 32, 64), 1, stages=4), (600, 90, 100), out="float32",
          beta=0, grid=8),
+    # k tiles dealt out: six tiles among 24 CTAs, and among clusters with the ragged end of k.
+    Case("TN", "bfloat16", "F", of((64, 64, 64), 1, stages=3, stream=1), (136, 72, 1000)),
+    Case("NN", "float16", "C", of((128, 32, 64), 2, stages=2, stream=1, cluster=2), (300, 40, 520),
+         1, 2),
+    Case("NT", "bfloat16", "F", of((32, 64, 64), 1, stages=2, stream=1, exchange=1), (40, 72, 700),
+         out="float32", beta=0),
 ]  # fmt: skip
 
 
@@ -174,8 +182,24 @@ def test_a_cluster_at_a_time_and_unwatched():
     assert len({c for c, _ in found}) == 1 and found[1][1] > found[0][1]
 
 
-def test_nothing_is_read_where_nothing_is_summed():
-    case = CASES[0]
+@pytest.mark.parametrize(("mnk", "sms"), [((300, 70, 200), 4), ((200, 136, 650), 7)])
+def test_the_last_round_and_the_one_before_are_dealt_out(mnk, sms, monkeypatch):
+    """Of ten tiles on four multiprocessors, say, four are whole, and six are dealt out."""
+    monkeypatch.setattr(wgmma, "nearest", lambda _: SimpleNamespace(sms=sms))
+    case = Case("TN", "bfloat16", "F", of((64, 64, 64), 1, stages=3, stream=1), mnk)
+    plan = case.plan()
+    (step,) = plan.steps
+    assert step.launch.grid == sms < -(-mnk[0] // 64) * -(-mnk[1] // 64)
+    verdict, done = computed(case, plan, record=True)
+    assert verdict.ok, verdict
+    figures = compare(plan.report(beta=case.beta).rows, done)
+    assert not [one for one in figures if one.difference]
+    assert {one.kind.operand for one in figures} == {"A", "B", "C", "", "scratch"}
+
+
+@pytest.mark.parametrize("case", [0, 11])
+def test_nothing_is_read_where_nothing_is_summed(case):
+    case = CASES[case]
     plan = emitted(case)[0]
     A, B, C = case.arrays()
     A[...], B[...] = np.nan, np.nan
@@ -206,6 +230,7 @@ def test_scalars_in_memory():
         (0, ", 128;", ", 256;", "deadlock"),
         (0, "griddepcontrol.wait;", "", "race"),
         (2, "barrier.cluster.wait.aligned;", "", "race"),
+        (11, "st.release.gpu.global.u64", "//", "deadlock"),
     ],
 )
 def test_what_is_missing_is_found(case, old, new, kind):

@@ -51,6 +51,7 @@ SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
     ("NT", "C", "bfloat16", "float32", 4099, {"tile": (16, 128, 64), "exchange": 1}),
     ("NN", "F", "float16", "float32", 4096, {"tile": (64, 96, 64), "groups": 1, "exchange": 0}),
     ("NT", "C", "float16", None, 4096, {"tile": (64, 32, 64), "groups": 1, "min_ctas": 2}),
+    ("TN", "F", "bfloat16", None, 4096, {"tile": (128, 256, 64), "exchange": 0, "stream": 1}),
 )
 spread = pytest.mark.parametrize(
     "case", SPREAD, ids=lambda case: "-".join(map(str, case[:5])).replace("None", "same")
@@ -168,6 +169,50 @@ def test_what_the_kernel_does_not_take() -> None:
         configure(problem(dtype="float32"))
 
 
+@pytest.mark.parametrize(
+    ("mnk", "grid", "dealt", "given"),
+    [
+        # One tile of 100 k tiles for four CTAs, of which three begin amid it.
+        ((64, 64, 6400), 4, 1, 3),
+        # 66 tiles of two for 66 CTAs; of four, two for each of 132.
+        ((66 * 64, 64, 128), 66, 0, 0),
+        ((66 * 64, 64, 256), 132, 66, 66),
+        # 132 tiles leave nothing to deal out; 133 all of them, and 300 a round and 36.
+        ((132 * 64, 64, 640), 132, 0, 0),
+        ((133 * 64, 64, 640), 132, 133, 9),
+        ((300 * 64, 64, 640), 132, 168, 115),
+        ((64, 64, 0), 1, 0, 0),
+    ],
+)
+def test_k_tiles_that_are_dealt_out(
+    mnk: tuple[int, int, int], grid: int, dealt: int, given: int
+) -> None:
+    m, n, k = mnk
+    if dealt:
+        runs = np.array_split(np.arange(dealt * k // 64), grid)
+        assert given == sum(run[0] % (k // 64) != 0 for run in runs)
+    asked = from_sizes("TN", m=m, n=n, k=k, dtype="bfloat16")
+    config = configure(asked, **SMALL, stream=1)
+    assert config.name.endswith("_s2_c1_sk_tma_r8_o1")
+    assert KERNEL.launch(config, asked).grid == grid
+    sums = [one for one in KERNEL.accesses(config, asked) if one.operand == "scratch"]
+    assert sum(one.matrix.nbytes for one in sums) == 2 * given * 64 * 64 * 4  # type: ignore[union-attr]
+    # A place for every CTA of the largest GPU, and a flag.
+    assert grid <= KERNEL.scratch(config, asked) / (64 * 64 * 4 + 8) <= max(grid, 144)
+    plain = configure(asked, **SMALL)
+    assert KERNEL.scratch(plain, asked) == 0 and plain.stream == 0
+
+
+def test_what_is_not_dealt_out() -> None:
+    sliced = replace(problem(k=128, l=2), k_last=64)
+    with pytest.raises(UnsupportedError, match="split_k cuts it: leave one of them out"):
+        configure(sliced, **SMALL, stream=1)
+    with pytest.raises(UnsupportedError, match="counts k tiles in 32-bit integers; take stream=0"):
+        configure(problem(m=64, n=64, k=2**30), **SMALL, stream=1)
+    with pytest.raises(OptionError, match="option stream=2 is out of range; expected 0 or 1"):
+        configure(problem(), **SMALL, stream=2)
+
+
 def test_auto_takes_it_where_tma_takes_the_operands() -> None:
     for op, order in product(OPS, ORDERS):
         sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bfloat16", "order": order}
@@ -209,7 +254,8 @@ def test_names_say_all_that_the_code_depends_on() -> None:
     config = configure(problem(), **SMALL)
     others: dict[str, Any] = {
         "tile": (64, 128, 64), "groups": 2, "stages": 3, "cluster": 2, "raster": 4, "exchange": 1,
-        "min_ctas": 2, "dtype": "bfloat16", "out_dtype": "float32", "majors": ("MN", "K"),
+        "stream": 1, "min_ctas": 2, "dtype": "bfloat16", "out_dtype": "float32",
+        "majors": ("MN", "K"),
         "major_c": "N", "tma_c": False,
     }  # fmt: skip
     derived = {"bytes", "kernel", "compute", "warps"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -274,6 +275,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(sequence, "scratch", scratch)
     monkeypatch.setattr(sequence, "give_back", lambda *given: seen.append(("back", *given)))
+    monkeypatch.setattr(sequence, "is_current", lambda device: True)
     return seen
 
 
@@ -282,12 +284,28 @@ def test_launches_share_scratch_in_the_order_of_a_stream(pool: list[Any]) -> Non
         return lambda *given: pool.append((name, *given))
 
     places = [((0, 0), (1, 0), (3, 0)), ((3, 0), (3, 128), (3, 512)), ((3, 512), (1, 0), (2, 0))]
-    both = Launches(zip(map(launch, ("pack", "gemm", "reduce")), places, strict=True), 640, 1)
+    names = map(launch, ("pack", "gemm", "reduce"))
+    both = Launches(zip(names, places, (None, (3, 256), None), strict=True), 640, 1)
     both(1, 2, 3, 7)
     assert pool == [
-        ("scratch", 640, 1, 7), ("pack", 1, 2, 1000, 7), ("gemm", 1000, 1128, 1512, 7),
-        ("reduce", 1512, 2, 3, 7), ("back", 1000, 1, 7),
+        ("scratch", 640, 1, 7), ("pack", 1, 2, 1000, 7), ("gemm", 1000, 1128, 1512, 7, 1256),
+        ("reduce", 1512, 2, 3, 7), ("back", 1000, 7),
     ]  # fmt: skip
+
+
+def test_launches_enter_their_context_where_another_is_current(
+    pool: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def entered(device: int) -> Iterator[None]:
+        pool.append(("in", device))
+        yield
+        pool.append(("out",))
+
+    monkeypatch.setattr(sequence, "is_current", lambda device: device == 0)
+    monkeypatch.setattr(sequence, "entered", entered)
+    Launches([(lambda *_: None, ((0, 0), (1, 0), (2, 0)), None)], 64, 1)(1, 2, 3)
+    assert [name for name, *_ in pool] == ["in", "scratch", "back", "out"]
 
 
 def test_scratch_is_given_back_when_a_launch_fails(pool: list[Any]) -> None:
@@ -295,7 +313,7 @@ def test_scratch_is_given_back_when_a_launch_fails(pool: list[Any]) -> None:
         raise LaunchError("no")
 
     with pytest.raises(LaunchError):
-        Launches([(failing, ((0, 0), (1, 0), (2, 0)))], 64, 0)(1, 2, 3)
+        Launches([(failing, ((0, 0), (1, 0), (2, 0)), None)], 64, 0)(1, 2, 3)
     assert [name for name, *_ in pool] == ["scratch", "back"]
 
 

@@ -210,6 +210,10 @@ class Compiled(ABC):
         """Return how A, B and C are described to TMA, by its last parameters; () without any."""
         return ()
 
+    def scratch(self, config: Any, problem: Any) -> int:
+        """Return the bytes of device memory that a launch wants beside its matrices."""
+        return 0
+
     def proof(self, config: Any) -> TranslationUnit:
         """Return the unit whose asserts hold if C++ computes what Python did for ``config``.
 

@@ -35,7 +35,9 @@ def is_barrier(one: Instruction) -> bool:
 def may_wait(one: Instruction) -> bool:
     """Whether threads may wait here."""
     on_mbarrier = one.op[0] == "mbarrier" and one.op[1] in ("try_wait", "test_wait")
-    return on_mbarrier or is_barrier(one) or one.op[:3] == ("barrier", "cluster", "wait")
+    on_memory = one.op[0] == "ld" and "acquire" in one.op
+    at_cluster = one.op[:3] == ("barrier", "cluster", "wait")
+    return on_mbarrier or on_memory or is_barrier(one) or at_cluster
 
 
 def accumulators(one: Instruction) -> tuple[Register, ...]:

@@ -63,6 +63,8 @@ def _step(
         matrix = None if name == "scratch" else getattr(step.problem, name, None)
         given[at] = held.get(place.name) or _part(scratch, place.offset, name, matrix)
     for at, parameter in enumerate(signature.parameters):
+        if parameter.name == "scratch" and step.scratch is not None:
+            given[at] = _part(scratch, step.scratch.offset, "scratch", None)
         if parameter.name in places:
             given[at] = Buffer(places[parameter.name], parameter.name, 0)
     maps = step.kernel.maps(step.config, step.problem)

@@ -8,7 +8,8 @@ import numpy as np
 
 from cute_gemm.ptx.barriers import REMOTE
 from cute_gemm.ptx.cluster import machine_of
-from cute_gemm.ptx.code import Code, opcode
+from cute_gemm.ptx.code import Code, opcode, translator_of
+from cute_gemm.ptx.flow import results
 from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step, Wait
 from cute_gemm.ptx.parser import Instruction, Name
@@ -130,6 +131,39 @@ class _Cluster(_Named):
         return self.machine.gates.missing_cluster()
 
 
+class _Acquire:
+    """``ld.acquire``: a lane that reads what it has read there before waits until it changes.
+
+    Lanes that only wait go on reading when nobody else goes on (`WaitingMachine`): they may do
+    something else if nothing changes.
+    """
+
+    def __init__(self, code: Code, one: Instruction) -> None:
+        self.one, self.machine, self.values = one, machine_of(code), code.values
+        (to,) = results(one)
+        self.to, translator = to.slot, translator_of(one)
+        assert translator is not None
+        self.load = translator(code, one)
+        self.where = Lanewise(code, one, one.operands[1])
+        self.last: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def poll(self) -> Array:
+        machine = self.machine
+        machine.keep((self.to,), self.load)
+        lanes = machine.lanes()
+        found = np.broadcast_to(self.values[self.to], machine.shape)[lanes].tolist()
+        read = list(zip(self.where().tolist(), found, strict=True))
+        at = [(machine.first + int(cta), int(thread)) for cta, thread in np.argwhere(lanes)]
+        go = np.zeros(machine.shape, bool)
+        go[lanes] = [self.last.get(who) != what for who, what in zip(at, read, strict=True)]
+        self.last.update(zip(at, read, strict=True))
+        return go
+
+    def says(self) -> str:
+        found = np.broadcast_to(self.values[self.to], self.machine.shape)[self.machine.lanes()]
+        return f"it reads {int(found[0]):#x} again and again"
+
+
 def _come(code: Code, one: Instruction) -> Step:
     """The arrival of ``bar.sync`` and ``bar.arrive``, at a barrier by its number."""
     machine = machine_of(code)
@@ -151,6 +185,8 @@ def waited(code: Code, one: Instruction) -> tuple[Step | None, Wait | None]:
     """What an instruction that may wait does at once, and what it waits for."""
     if one.op[0] == "mbarrier":
         return None, _Phase(code, one)
+    if one.op[0] == "ld":
+        return None, _Acquire(code, one)
     if one.op[:2] == ("barrier", "cluster"):
         return None, _Cluster(code, one)
     return _come(code, one), None if "arrive" in one.op else _Named(code, one)

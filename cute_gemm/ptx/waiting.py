@@ -20,6 +20,8 @@ from cute_gemm.ptx.memory import SharedMemory
 from cute_gemm.ptx.parser import Immediate, Kernel
 from cute_gemm.ptx.wgmma import Products
 
+#: How often lanes may read the same again while nobody else goes on.
+_PATIENCE = 100
 _OPCODES = frozenset(("mbarrier", "wgmma", "elect", "mapa", "setmaxnreg"))
 
 
@@ -52,10 +54,14 @@ class WaitingMachine(ClusterMachine):
         """See :meth:`Machine.execute`."""
         limit = self.steps + self.most_steps
         ready, parked = self.ready, self.parked
+        idle = 0  # how often nobody but lanes that read the same again went on
         while ready or parked:
             if not ready:
-                if not self._poll(pieces) and not self.bulk.land(self.barriers.wanted):
+                if self._poll(pieces) or self.bulk.land(self.barriers.wanted):
+                    idle = 0
+                elif idle == _PATIENCE or not self._read_on(pieces):
                     self._stuck(pieces)
+                idle += 1
                 continue
             at = min(ready)
             self.mask = mask = ready.pop(at)
@@ -94,6 +100,12 @@ class WaitingMachine(ClusterMachine):
             del self.parked[at]
             self.mask = mask
             self._wait(at, pieces[at])
+        return bool(self.ready)
+
+    def _read_on(self, pieces: list[Piece]) -> bool:
+        """Let lanes go on that have read what they had read before; whether there are any."""
+        for at in [at for at in self.parked if pieces[at].reads]:
+            join(self.ready, pieces[at].next or 0, self.parked.pop(at))
         return bool(self.ready)
 
     def _stuck(self, pieces: list[Piece]) -> None:

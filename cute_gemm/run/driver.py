@@ -162,6 +162,12 @@ def primary_context(device: int) -> int:
     return int(context)
 
 
+def is_current(device: int) -> bool:
+    """Return whether the primary context of ``device`` is the one that calls go to now."""
+    (context,) = checked(load_driver().cuCtxGetCurrent(), "asking for the context")
+    return int(context) == primary_context(device)
+
+
 @contextmanager
 def entered(device: int) -> Iterator[None]:
     """Make the primary context of ``device`` current, and restore what was."""

@@ -175,25 +175,25 @@ _pools: dict[int, Any] = {}
 def scratch(nbytes: int, device: int, stream: int) -> int:
     """Return the address of so many bytes, in the order of ``stream``; for `give_back`.
 
-    From a pool of the device's that keeps what is given back. While a graph is captured, the
-    memory is the graph's. OutOfMemoryError when the device has not that many.
+    The device's context is current. From a pool of the device's that keeps what is given back.
+    While a graph is captured, the memory is the graph's. OutOfMemoryError when the device has not
+    that many.
     """
     driver = load_driver()
     pool = _pools.get(device)
     if pool is None:
         pool = _pools.setdefault(device, _new_pool(device))
-    with entered(device):
-        code, pointer = driver.cuMemAllocFromPoolAsync(nbytes, pool, stream)
+    code, pointer = driver.cuMemAllocFromPoolAsync(nbytes, pool, stream)
+    if code:
         if int(code) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
             raise _out_of_memory(nbytes, device)
         checked((code,), f"allocating {nbytes} bytes of scratch on device {device}")
     return int(pointer)
 
 
-def give_back(pointer: int, device: int, stream: int) -> None:
-    """Give scratch back, in the order of ``stream``."""
-    with entered(device):
-        checked(load_driver().cuMemFreeAsync(pointer, stream), "giving scratch back")
+def give_back(pointer: int, stream: int) -> None:
+    """Give scratch back, in the order of ``stream``; its device's context is current."""
+    checked(load_driver().cuMemFreeAsync(pointer, stream), "giving scratch back")
 
 
 def _new_pool(device: int) -> Any:

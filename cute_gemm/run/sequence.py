@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from cute_gemm.run.driver import entered, is_current
 from cute_gemm.run.memory import give_back, scratch
 
 #: Where a launch finds an address: in A, B, C or the scratch, by number, and bytes from there.
 Place = tuple[int, int]
+#: A launch, where its three addresses are, and that of scratch of its own, if it has any.
+Placed = tuple[Callable[..., None], Sequence[Place], Place | None]
 
 
 class Launches:
@@ -21,21 +24,32 @@ class Launches:
 
     def __init__(
         self,
-        launches: Iterable[tuple[Callable[..., None], Sequence[Place]]],
+        launches: Iterable[Placed],
         nbytes: int,
         device: int,
     ) -> None:
-        self._launches = tuple((bound, tuple(places)) for bound, places in launches)
+        self._launches = tuple((bound, tuple(places), own) for bound, places, own in launches)
         self._bytes = nbytes
         self._device = device
 
     def __call__(self, a: int, b: int, c: int, stream: int = 0) -> None:
         """Start the launches on the matrices at these device addresses, in stream order."""
+        if is_current(self._device):
+            self._start(a, b, c, stream)
+        else:
+            with entered(self._device):
+                self._start(a, b, c, stream)
+
+    def _start(self, a: int, b: int, c: int, stream: int) -> None:
         held = scratch(self._bytes, self._device, stream) if self._bytes else 0
         at = a, b, c, held
         try:
-            for bound, places in self._launches:
-                bound(*[at[where] + offset for where, offset in places], stream)
+            for bound, places, own in self._launches:
+                given = [at[where] + offset for where, offset in places]
+                if own is None:
+                    bound(*given, stream)
+                else:
+                    bound(*given, stream, at[own[0]] + own[1])
         finally:
             if held:
-                give_back(held, self._device, stream)
+                give_back(held, stream)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import secrets
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -114,6 +115,14 @@ class Scalar(Parameter):
         pack_scalar(kind, block, offset, given[self.name], self.name)
 
 
+class Token(Parameter):
+    """A number that no other launch has, but by a chance of 2**-63; never 0."""
+
+    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+        """Draw one."""
+        struct.pack_into("=Q", block, offset, secrets.randbits(63) + 1)
+
+
 class TensorMapParameter(Parameter):
     """A matrix as TMA is told of it, by value; every call writes those of its matrices."""
 
@@ -138,6 +147,13 @@ class Signature:
         object.__setattr__(self, "offsets", tuple(offsets))
         object.__setattr__(self, "size", end)
 
+    def offset(self, name: str) -> int:
+        """Return where a parameter lies in the block; -1 where there is none of that name."""
+        named = (
+            at for at, one in zip(self.offsets, self.parameters, strict=True) if one.name == name
+        )
+        return next(named, -1)
+
     def cpp(self, prefix: str) -> str:
         """Return the C++ parameter list; ``prefix``: where Element, ElementC, Accumulator are."""
         return ", ".join(f"{one.cpp.format(prefix)} {one.name}" for one in self.parameters)
@@ -156,12 +172,14 @@ class Signature:
 class Arguments:
     """Packed arguments, and the table of their addresses that the driver reads."""
 
-    __slots__ = ("block", "table")
+    __slots__ = ("block", "scratch", "table")
 
     def __init__(
         self, signature: Signature, problem: GemmProblem, given: Mapping[str, Any]
     ) -> None:
         self.block = ctypes.create_string_buffer(signature.size)
+        #: Where in the block the address of scratch is written, of a kernel that takes one.
+        self.scratch = signature.offset("scratch")
         for one, offset in zip(signature.parameters, signature.offsets, strict=True):
             one.pack(self.block, offset, problem, given)
         base = ctypes.addressof(self.block)

@@ -19,6 +19,7 @@
 //   kConsumers                       warp groups that multiply, below each other in the tile
 //   kStages, kStores                 k tiles in shared memory, and parts of C of each group
 //   kCluster                         CTAs of a cluster
+//   kStream                          k tiles of the last tiles are dealt out evenly (stream-K)
 //   kRegisters, kLoaderRegisters     of a thread that multiplies, and of the group that loads
 //   kRasterGroup                     rows of tiles per L2 group
 //   SmemLayoutA, SmemLayoutB         (bM,bK), (bN,bK), swizzled as TMA writes and wgmma reads
@@ -27,20 +28,23 @@
 #pragma once
 
 #include "multiply.cuh"
+#include "partial.cuh"
 #include "store.cuh"
 
 namespace cute_gemm {
 
 // C (M,N,L) = alpha * A (M,K,L) B (N,K,L)^T + beta * C. Each map describes one matrix to TMA, its modes
 // with the unit-stride one first; of a shared matrix (`shared_a`, `shared_b`) there is one for all. With
-// `k_last` the matrices of the batch are slices of one along K, of which the last is shorter.
+// `k_last` the matrices of the batch are slices of one along K, of which the last is shorter. `scratch` and
+// `token` are `Partial`'s.
 template <class Config>
 CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
                             TmaDescriptor const* map_c, Output<Config> const& out, int k, int k_last,
                             int l, bool shared_a, bool shared_b, typename Config::Accumulator alpha,
                             typename Config::Accumulator beta,
                             typename Config::Accumulator const* alpha_ptr,
-                            typename Config::Accumulator const* beta_ptr) {
+                            typename Config::Accumulator const* beta_ptr, void* scratch,
+                            uint64_t token) {
   using CtaTiler = typename Config::CtaTiler;
   using Memory = Shared<Config>;
   using Barrier = typename Memory::Barrier;
@@ -50,7 +54,9 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
 
   int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0), group = warp / 4;
   int const rank = Config::kCluster > 1 ? int(block_rank_in_cluster()) : 0;
-  Schedule<CtaTiler, Config::kCluster, Config::kRasterGroup> const schedule(out.m, out.n, l);
+  using Schedule = Schedule<CtaTiler, Config::kCluster, Config::kRasterGroup>;
+  using Walk = Walk<Schedule, Config::kCluster, Config::kStream>;
+  Schedule const schedule(out.m, out.n, l);
   Turn<Config::kStages> turn;
 
   if (threadIdx.x == 0) memory.make_barriers();
@@ -69,13 +75,13 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   if (group == kConsumers) {  // the group that loads, by one thread
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoaderRegisters>();
     if (warp % 4 == 0 && elect_one_sync()) {
-      for (int index = schedule.first(); index < schedule.count; index += schedule.step()) {
-        Tile const tile = schedule(index, rank);
-        int const first = k_last > 0 ? tile.batch * k : 0, k_tiles = depth(tile);
+      for (Walk walk(schedule, all); walk.more(); walk.advance()) {
+        Tile const tile = schedule(walk.tile(), rank);
+        int const first = k_last > 0 ? tile.batch * k : 0, end = walk.end(depth(tile));
         int const matrix_a = shared_a || k_last > 0 ? 0 : tile.batch;
         int const matrix_b = shared_b || k_last > 0 ? 0 : tile.batch;
         CUTE_NO_UNROLL
-        for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++turn) {
+        for (int k_tile = walk.begin(); k_tile < end; ++k_tile, ++turn) {
           uint64_t* const full = &memory.full[turn.stage];
           Barrier::wait(&memory.empty[turn.stage], turn.parity ^ 1);
           Barrier::arrive_and_expect_tx(full, Memory::kBytes);
@@ -96,30 +102,40 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     uint64_t const first_a =
         Sums::A::descriptor(memory.a[0]) + group * Sums::A::step(64 * Sums::kMmas, 0);
     uint64_t const first_b = Sums::B::descriptor(memory.b[0]);
-    for (int index = schedule.first(); index < schedule.count; index += schedule.step()) {
-      Tile const tile = schedule(index, rank);
-      int const k_tiles = depth(tile);
-      if (k_tiles == 0) {
+    for (Walk walk(schedule, all); walk.more(); walk.advance()) {
+      Tile const tile = schedule(walk.tile(), rank);
+      int const begin = walk.begin(), end = walk.end(depth(tile));
+      if (end == 0) {
         scale_elements(tile, out, epilogue);
         continue;
       }
-      if constexpr (Config::kTmaC) parts.begin(tile, epilogue);
+      if constexpr (Config::kTmaC) {
+        if (begin == 0) parts.begin(tile, epilogue);
+      }
       int last = 0;  // the stage of the k tile before
       CUTE_NO_UNROLL
-      for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++turn) {
+      for (int k_tile = begin; k_tile < end; ++k_tile, ++turn) {
         Barrier::wait(&memory.full[turn.stage], turn.parity);
         sums.fence();
         sums.multiply(first_a + turn.stage * int(Memory::kA * sizeof(typename Config::Element) / 16),
                       first_b + turn.stage * int(Memory::kB * sizeof(typename Config::Element) / 16),
-                      k_tile == 0);
+                      k_tile == begin);
         sums.fence();
         warpgroup_wait<1>();
-        if (k_tile > 0) memory.release(last);
+        if (k_tile > begin) memory.release(last);
         last = turn.stage;
       }
       warpgroup_wait<0>();
       sums.fence();
       memory.release(last);
+      if constexpr (Config::kStream) {
+        Partial<Config, Sums> const partial(scratch, token, group, thread);
+        if (begin > 0) {
+          partial.give(sums);
+          continue;
+        }
+        if (end < all) walk.others([&](int cta) { partial.add(sums, cta); });
+      }
       if constexpr (Config::kTmaC) {
         parts.store(sums, tile, out, epilogue);
       } else {

@@ -8,7 +8,7 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.kernels.sm90.structure import ROWS, Config, OperandPlan, Structure
+from cute_gemm.kernels.sm90.structure import GROUP, ROWS, Config, OperandPlan, Structure
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
@@ -107,6 +107,30 @@ def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
     """What is read of C where the sums then go."""
     name = staged.instruction.replace("stmatrix", "ldmatrix").replace("st.", "ld.")
     return replace(staged, direction="load", instruction=name)
+
+
+def shared_sums(config: Config, parts: Structure, given: int) -> tuple[Access, ...]:
+    """The sums that ``given`` CTAs leave for others, vectors of a thread side by side."""
+    if not given:
+        return ()
+    vectors = parts.tile[0] * parts.tile[1] // (4 * GROUP)
+    matrix = Matrix("scratch", (4 * GROUP, vectors * given), (1, 4 * GROUP), "float32", 256)
+    column, warp, lane = np.ogrid[:vectors, :4, :32]
+    row, column = np.broadcast_arrays((warp * 32 + lane) * 4, column)
+    store = GlobalAccess(
+        operand="scratch",
+        direction="store",
+        instruction="st.global",
+        bits=128,
+        matrix=matrix,
+        tile=(4 * GROUP, vectors),
+        coords=np.stack([row, column], -1).reshape(-1, 32, 2),
+        axis=0,
+        sweeps=1,
+        unit="CTA",
+        part="sums of a part of k",
+    )
+    return store, replace(store, direction="load", instruction="ld.global")
 
 
 def _elements(

@@ -14,7 +14,7 @@ from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.kernels.options import registers
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.toolchain.signature import GEMM, Signature, TensorMapParameter
+from cute_gemm.toolchain.signature import GEMM, Pointer, Signature, TensorMapParameter, Token
 
 #: Rows of a wgmma, threads of the warp group that starts it, and k of 16-bit elements.
 ROWS, GROUP, DEEP = 64, 128, 16
@@ -26,10 +26,12 @@ BARRIER = 8
 LOADER_REGISTERS, MOST_REGISTERS = 40, 240
 
 
-#: What the kernel is called with: a GEMM, and the maps of its matrices.
+#: What the kernel is called with: a GEMM, where sums of parts of tiles go, the matrices' maps.
 SIGNATURE = Signature(
     (
         *GEMM.parameters,
+        Pointer("scratch", "void*"),
+        Token("token", "uint64_t"),
         *(TensorMapParameter(f"map_{letter}", "const __grid_constant__ cute::TmaDescriptor", 128)
           for letter in "abc"),
     )
@@ -49,6 +51,7 @@ class Config:
     cluster: int  #: CTAs with tiles below each other that share the kernel's B.
     raster: int  #: Rows of tiles that share an L2 group.
     exchange: int  #: 1: the kernel computes C^T with A and B exchanged.
+    stream: int  #: 1: the k tiles of the last tiles are dealt out evenly (stream-K).
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
     dtype: str
     out_dtype: str
@@ -81,6 +84,7 @@ class Config:
             f"s{self.stages}",
             f"c{self.cluster}",
             "x" if self.exchange else "",
+            "sk" if self.stream else "",
             "tma" if self.tma_c else "elements",
             f"r{self.raster}",
             f"o{self.min_ctas}",

@@ -39,7 +39,7 @@ _SM90_WGMMA = (
   };
   enum : bool {
     kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b},
-    kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c}
+    kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c}, kStream = ${stream}
   };
 
   using SmemLayoutA = ${smem_layout_a};
@@ -65,7 +65,7 @@ ${symbol}(
     ${parameters}) {
   cute_gemm::Output<Config> const out{C, ${extents}, ldc, batch_c};
   cute_gemm::sm90_wgmma<Config>(${maps}, out, k, k_last, l, ${shared}, alpha, beta,
-                                alpha_ptr, beta_ptr);
+                                alpha_ptr, beta_ptr, scratch, token);
 }
 """
 
@@ -121,6 +121,7 @@ class EmitSm90Wgmma(Emitter):
             "major_k_b": cpp_bool(b.major == "K"),
             "column_major_c": cpp_bool(parts.column_major),
             "tma_c": cpp_bool(config.tma_c),
+            "stream": cpp_bool(bool(config.stream)),
             "smem_layout_a": a.layout.cpp(),
             "smem_layout_b": b.layout.cpp(),
             "smem_layout_c": parts.part.cpp(),

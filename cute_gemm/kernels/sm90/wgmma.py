@@ -72,6 +72,10 @@ _TILES: tuple[tuple[int, int, int, int], ...] = (
 _MEETING = 300.0
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
+#: Multiprocessors of the largest Hopper GPU.
+_MOST_SMS = 144
+#: CTAs among which the k tiles of a tile are dealt, at most, and k tiles of each, at least.
+_SHARERS, _LEAST = 4, 2
 #: Results of a tile.
 _AREAS = tuple(bm * bn for bm, bn, _, _ in _TILES)
 
@@ -83,13 +87,14 @@ class Sm90Wgmma(CompiledKernel):
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
     dtypes = ("float16", "bfloat16")
-    options = ("tile", "groups", "stages", "cluster", "raster", "exchange", "min_ctas")
+    options = ("tile", "groups", "stages", "cluster", "raster", "exchange", "stream", "min_ctas")
     takes: ClassVar = {
         "tile": "bM x bN x bK of a CTA: 128x256x64",
         "groups": "warp groups that multiply, 1 to 3",
         "stages": "2 to 12",
         "cluster": "CTAs that share an operand, 1 or 2",
         "exchange": "0, or 1: C^T is computed, with A and B exchanged",
+        "stream": "0, or 1: k tiles of the last tiles are dealt out evenly, not whole tiles",
     }
     signature = SIGNATURE
 
@@ -115,6 +120,7 @@ class Sm90Wgmma(CompiledKernel):
                     cluster=cluster,
                     raster=8,
                     exchange=exchange,
+                    stream=0,
                     min_ctas=1,
                     dtype=problem.inputs.name,
                     out_dtype=problem.C.dtype,
@@ -149,7 +155,16 @@ class Sm90Wgmma(CompiledKernel):
                 f"kernel {self.name!r} takes slices of K that are multiples of {config.tile[2]}; "
                 f"k={problem.k}"
             )
-        bm, bn, _ = config.tile
+        if config.stream and problem.k_last:
+            raise UnsupportedError(
+                "option stream=1 deals k out itself, and split_k cuts it: leave one of them out"
+            )
+        bm, bn, bk = config.tile
+        if config.stream and 2 * _MOST_SMS * -(-problem.k // bk) >= 2**31:
+            raise UnsupportedError(
+                f"k={problem.k}: kernel {self.name!r} with stream=1 counts k tiles in 32-bit "
+                "integers; take stream=0"
+            )
         if (
             -(-problem.m // bm) * -(-problem.n // bn) * problem.l >= 2**31
             or max(problem.m, problem.n) > 2**31 - 1024
@@ -189,11 +204,25 @@ class Sm90Wgmma(CompiledKernel):
 
     def _launch(self, config: Config, problem: GemmProblem, sms: int) -> Launch:
         parts, ctas = structure(config), config.cluster
-        bm, bn, _ = parts.tile
-        m, n = (problem.n, problem.m) if config.exchange else (problem.m, problem.n)
-        clusters = -(-m // (bm * ctas)) * -(-n // bn) * problem.l
-        places = sms * config.min_ctas // ctas
+        clusters = self._clusters(config, problem)
+        places = min(sms, _MOST_SMS) * config.min_ctas // ctas
+        if config.stream:
+            k_tiles = clusters * -(-problem.k // parts.tile[2])
+            clusters = max(clusters, min(_SHARERS * clusters, k_tiles // _LEAST))
         return Launch(min(clusters, places) * ctas, parts.threads, parts.smem, 1, ctas, True)
+
+    def _clusters(self, config: Config, problem: GemmProblem) -> int:
+        """Tiles of C, as many as CTAs of a cluster together."""
+        bm, bn, _ = kernel_tile(config)
+        m, n = (problem.n, problem.m) if config.exchange else (problem.m, problem.n)
+        return -(-m // (bm * config.cluster)) * -(-n // bn) * problem.l
+
+    def scratch(self, config: Config, problem: GemmProblem) -> int:
+        """See :meth:`CompiledKernel.scratch`: a tile's sums for each CTA, and groups' flags."""
+        if not config.stream:
+            return 0
+        ctas = self._launch(config, problem, _MOST_SMS).grid
+        return ctas * (4 * config.tile[0] * config.tile[1] + 8 * config.groups)
 
     def bind(
         self,
@@ -231,9 +260,22 @@ class Sm90Wgmma(CompiledKernel):
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """See :meth:`CompiledKernel.accesses`."""
-        from cute_gemm.kernels.sm90.accesses import accesses
+        from cute_gemm.kernels.sm90.accesses import accesses, shared_sums
 
-        return accesses(config, structure(config), problem, reads_c)
+        parts = structure(config)
+        found = accesses(config, parts, problem, reads_c)
+        if not config.stream:
+            return found
+        return (*found, *shared_sums(config, parts, self._given(config, problem)))
+
+    def _given(self, config: Config, problem: GemmProblem) -> int:
+        """How often a CTA leaves sums for another: runs of k tiles that begin amid a tile's."""
+        tiles, k_tiles = self._clusters(config, problem), -(-problem.k // config.tile[2])
+        clusters = self.launch(config, problem).grid // config.cluster
+        rest = tiles % clusters if clusters else 0
+        total = min(tiles, rest + clusters) * k_tiles if rest else 0
+        begins = {run * (total // clusters) + min(run, total % clusters) for run in range(clusters)}
+        return sum(begin < total and begin % k_tiles != 0 for begin in begins) * config.cluster
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         """See :meth:`Kernel.work`."""
@@ -266,8 +308,9 @@ def _broken(config: Config) -> str:
         value = getattr(config, option)
         if not least <= value <= most:
             return f"option {option}={value} is out of range; expected {least} to {most}"
-    if config.exchange not in (0, 1):
-        return f"option exchange={config.exchange} is out of range; expected 0 or 1"
+    for option in ("exchange", "stream"):
+        if (value := getattr(config, option)) not in (0, 1):
+            return f"option {option}={value} is out of range; expected 0 or 1"
     if config.raster < 1 or config.min_ctas < 1:
         return "options raster and min_ctas must be 1 or more"
     bm, bn, bk = kernel_tile(config)
