@@ -156,6 +156,10 @@ class Kernel(ABC):
         CompileError, CubinError, LaunchError, UnsupportedError or NoGpuError where it cannot be.
         """
 
+    def scratch(self, config: Any, problem: GemmProblem) -> int:
+        """Return the bytes of device memory that a launch wants beside its matrices."""
+        return 0
+
     def on_host(
         self,
         problem: GemmProblem,
@@ -209,10 +213,6 @@ class Compiled(ABC):
     def maps(self, config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
         """Return how A, B and C are described to TMA, by its last parameters; () without any."""
         return ()
-
-    def scratch(self, config: Any, problem: Any) -> int:
-        """Return the bytes of device memory that a launch wants beside its matrices."""
-        return 0
 
     def proof(self, config: Any) -> TranslationUnit:
         """Return the unit whose asserts hold if C++ computes what Python did for ``config``.

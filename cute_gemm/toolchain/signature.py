@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-import secrets
+import os
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -120,7 +120,7 @@ class Token(Parameter):
 
     def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
         """Draw one."""
-        struct.pack_into("=Q", block, offset, secrets.randbits(63) + 1)
+        struct.pack_into("=Q", block, offset, int.from_bytes(os.urandom(8), "little") | 1)
 
 
 class TensorMapParameter(Parameter):

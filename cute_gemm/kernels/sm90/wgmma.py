@@ -218,7 +218,7 @@ class Sm90Wgmma(CompiledKernel):
         return -(-m // (bm * config.cluster)) * -(-n // bn) * problem.l
 
     def scratch(self, config: Config, problem: GemmProblem) -> int:
-        """See :meth:`CompiledKernel.scratch`: a tile's sums for each CTA, and groups' flags."""
+        """See :meth:`Kernel.scratch`: a tile's sums for each CTA, and groups' flags."""
         if not config.stream:
             return 0
         ctas = self._launch(config, problem, _MOST_SMS).grid
