@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from cute_gemm import select
 from cute_gemm._kept import Kept
 from cute_gemm.arch import Arch
+from cute_gemm.builds import Builds
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Call, Executable, scalars
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
-from cute_gemm.plan import Builds, Plan
+from cute_gemm.plan import Plan
 from cute_gemm.problem.arrays import Order, dtype_name, fingerprint, read, traced
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 from cute_gemm.toolchain.nvrtc import normalize_arch
@@ -298,19 +299,8 @@ def compile(  # it is reached as cute_gemm.compile
     >>> [build.arch for build in compile(ops)]
     ['sm_80', 'sm_80']
     """
-    from concurrent.futures import FIRST_COMPLETED, wait
-
     builds = Builds(list(plans))
-    pending, total = set(builds.futures), len(builds.futures)
-    try:
-        while pending:
-            # Not for ever: a signal that another thread gets does not end the wait.
-            ended, pending = wait(pending, 0.1, FIRST_COMPLETED)
-            for number in range(len(ended)):
-                if tell is not None:
-                    tell(total - len(pending) - len(ended) + number + 1, total)
-    finally:
-        builds.close()
+    builds.finish(tell)
     return [future.result() for future in builds.futures]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -21,7 +21,7 @@ from cute_gemm.steps import Step, Steps, packing_step, steps
 from cute_gemm.toolchain.nvrtc import prove
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
     import numpy as np
 
@@ -40,47 +40,6 @@ if TYPE_CHECKING:
 #: Plans by number, under which PyTorch's graphs know them.
 PLANS: WeakValueDictionary[int, Plan] = WeakValueDictionary()
 _numbers = count()
-
-
-@cache
-def _builders() -> ThreadPoolExecutor:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from cute_gemm.toolchain.workers import cores
-
-    return ThreadPoolExecutor(cores(), "cute_gemm build")
-
-
-class Builds:
-    """Kernels of plans that are being built, by processes if there are several, or by threads.
-
-    ``futures``: of each plan's build. To be closed, which drops what has not begun.
-    """
-
-    def __init__(self, plans: Sequence[Plan]) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        from cute_gemm.toolchain.workers import Workers, at_once
-
-        kernels = {
-            (step.kernel.name, step.config, step.arch)
-            for plan in plans if plan.compiled for step in plan.steps
-        }  # fmt: skip
-        count = at_once(len(kernels))
-        self._workers = Workers() if count > 1 else None
-        # A thread for each process, which waits for it.
-        self._own = ThreadPoolExecutor(count, "cute_gemm build") if self._workers else None
-        pool = self._own or _builders()
-        compiler = self._workers.compile if self._workers else None
-        self.futures = [pool.submit(plan._build, compiler) for plan in plans]
-
-    def close(self) -> None:
-        """End what compiles, and drop what has not begun."""
-        for future in self.futures:
-            future.cancel()
-        if self._workers is not None and self._own is not None:
-            self._workers.close()
-            self._own.shutdown(wait=False)
 
 
 class Plan:
@@ -219,7 +178,9 @@ class Plan:
         >>> p.prepare().result().arch
         'sm_90a'
         """
-        return _builders().submit(self._build)
+        from cute_gemm.builds import builders
+
+        return builders().submit(self._build)
 
     def _build(self, compiler: Compiler | None = None) -> Build:
         found = [step.build(compiler) for step in self.steps]

@@ -33,7 +33,7 @@ NOT_BY_SHAPE = {
 #: Functions that keep every answer: of a config, a device, an architecture, an install.
 ALWAYS = {
     "cute_gemm.analysis.ideas", "cute_gemm.arch", "cute_gemm.kernels.cutlass.unit",
-    "cute_gemm.kernels.registry", "cute_gemm.plan", "cute_gemm.run.driver", "cute_gemm.select",
+    "cute_gemm.kernels.registry", "cute_gemm.builds", "cute_gemm.run.driver", "cute_gemm.select",
     "cute_gemm.toolchain.headers", "cute_gemm.toolchain.nvrtc",
 }  # fmt: skip
 
