@@ -60,6 +60,8 @@ class Plan:
     route
         What is done beside it: ``route.pack`` names operands that are packed first, and K is cut
         into ``route.split_k`` slices.
+    measured
+        What is known of a choice that was measured (``tune=True``); None where it was predicted.
 
     Examples
     --------
@@ -79,7 +81,7 @@ class Plan:
         self.backend = backend
         self.device = device
         self.arch = arch
-        self._kernel, self.config, self.gpu, self._candidates, self.route = choice
+        self._kernel, self.config, self.gpu, self._candidates, self.route, self.measured = choice
         self._by_name = by_name
         self.kernel = self._kernel.name
         self.executable = Executable(self)
@@ -95,11 +97,16 @@ class Plan:
 
     @cached_property
     def why(self) -> str:
-        """Why this kernel and config: the predicted time, what it is made of, and who came next."""
-        return why(self.candidates(), self._by_name)
+        """Why this kernel and config: the predicted time, what it is made of, and who came next.
+
+        Of a choice that was measured, the time, of how many, and what the predicted one took.
+        """
+        return why(self.candidates(), self._by_name, self.measured)
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the configs that were priced, each with its kernel and price, cheapest first.
+
+        Where the choice was measured it comes before them.
 
         Examples
         --------
@@ -249,7 +256,7 @@ class Plan:
         return make_report(
             self.problem, self.kernel, self.config, self.arch, accesses, self.launch, built,
             gpu=gpu, reads_c=reads_c, pictures=kernel.pictures(self.config),
-            candidates=self.candidates(), priced_on=self.gpu.name,
+            candidates=self.candidates(), priced_on=self.gpu.name, measured=self.measured,
             others=lambda: self._others(reads_c), passes=self._passes(reads_c),
         )  # fmt: skip
 
