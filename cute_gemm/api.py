@@ -7,21 +7,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from cute_gemm import select
+from cute_gemm import select, tuned
 from cute_gemm._kept import Kept
 from cute_gemm.arch import Arch
+from cute_gemm.builds import Builds
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Call, Executable, scalars
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
-from cute_gemm.plan import Builds, Plan
+from cute_gemm.plan import Plan
 from cute_gemm.problem.arrays import Order, dtype_name, fingerprint, read, traced
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 from cute_gemm.toolchain.nvrtc import normalize_arch
+from cute_gemm.tune import Tuning, measure
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
-    from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.toolchain.cubin import Build
 
@@ -76,7 +77,7 @@ def gemm(
     op: str, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
     order: Order = "F", out_dtype: Any = None, compute: str | None = None,
     kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
-    **kernel_options: Any,
+    tune: bool = False, **kernel_options: Any,
 ) -> Any:  # fmt: skip
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` with BLAS semantics.
 
@@ -115,6 +116,10 @@ def gemm(
         Compile for this arch rather than the device's.
     stream
         A raw ``CUstream`` or an object that has one; the library's current one if None.
+    tune
+        Measure which kernel is the fastest, on matrices of its own, which takes seconds, and keep
+        the choice on disk: such calls take it from then on, without ``tune`` and in other processes
+        too (of this GPU, this version, these extents, types, layouts and options).
 
     Returns
     -------
@@ -139,10 +144,11 @@ def gemm(
         keywords = {"order": order, "compute": compute, "kernel": kernel, "backend": backend}
         keywords |= {"arch": arch, "stream": stream, **kernel_options}
         keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
+        keywords["tune"] = "True" if tune else None
         return torch_call(op, A, B, C, alpha, beta, keywords)
     seen: Any = None if kernel_options else fingerprint(A, B, C)
     if seen is not None:
-        seen, at = (seen[0], op, order, kernel, backend, compute, arch, out_dtype), seen[1]
+        seen, at = (seen[0], op, order, kernel, backend, compute, arch, out_dtype, tune), seen[1]
         try:
             recent = _recent.get(seen)
         except TypeError:  # an argument that has no hash: the check below says which
@@ -153,13 +159,13 @@ def gemm(
             return result if C is None else C
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
-         "out_dtype": out_dtype, "compute": compute}, kernel_options,
+         "out_dtype": out_dtype, "compute": compute, "tune": tune}, kernel_options,
     )  # fmt: skip
     a, b = read(A, "A"), read(B, "B")
     c = None if C is None else read(C, "C")
     problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
     factors = scalars(alpha, beta, problem, a.device, c, stream)
-    found = kept_plan(problem, a.device, kernel, backend, arch, kernel_options)
+    found = kept_plan(problem, a.device, kernel, backend, arch, kernel_options, tune)
     result = found.executable.run(a, b, c, *factors, stream)
     if seen is not None and a.device is not None:
         _recent[seen] = found.executable, Call.of(problem, a, b, c)
@@ -173,14 +179,14 @@ def plan(
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
     storage: Order = "F", order: Order = "F", out_dtype: Any = None, compute: str | None = None,
     kernel: str = "auto", backend: Backend = "auto", arch: str | None = None,
-    gpu: GpuLike | None = None, **kernel_options: Any,
+    gpu: GpuLike | None = None, tune: bool | Tuning = False, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
     Parameters
     ----------
-    op, A, B, C, order, out_dtype, compute, kernel, backend, arch, **kernel_options
-        As for :func:`gemm`.
+    op, A, B, C, order, out_dtype, compute, kernel, backend, arch, tune, **kernel_options
+        As for :func:`gemm`; ``tune`` may be a `cute_gemm.tune.Tuning` that says how.
     m, n, k, dtype, lda, ldb, ldc, storage
         In place of arrays: extents, element type, leading dimensions in elements, and the order
         (``"F"`` or ``"C"``) in which A and B are stored.
@@ -204,7 +210,7 @@ def plan(
     """
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order, "storage": storage,
-         "out_dtype": out_dtype, "compute": compute, "dtype": dtype}, kernel_options,
+         "out_dtype": out_dtype, "compute": compute, "dtype": dtype, "tune": tune}, kernel_options,
     )  # fmt: skip
     sizes: dict[str, Any] = {"m": m, "n": n, "k": k, "dtype": dtype}
     strides: dict[str, Any] = {"lda": lda, "ldb": ldb, "ldc": ldc}
@@ -228,7 +234,7 @@ def plan(
         c = None if C is None else read(C, "C")
         problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
         device = a.device
-    return _make_plan(problem, device, kernel, backend, arch, kernel_options, gpu)
+    return _make_plan(problem, device, kernel, backend, arch, kernel_options, gpu, tune)
 
 
 def analyze(
@@ -238,14 +244,14 @@ def analyze(
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
     storage: Order = "F", order: Order = "F", out_dtype: Any = None, compute: str | None = None,
     kernel: str = "auto", backend: Backend = "cpu", arch: str | None = None,
-    gpu: GpuLike | None = None, **kernel_options: Any,
+    gpu: GpuLike | None = None, tune: bool | Tuning = False, **kernel_options: Any,
 ) -> Report:  # fmt: skip
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
 
     Parameters
     ----------
     op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, storage, order, \
-    out_dtype, compute, kernel, backend, arch, **kernel_options
+    out_dtype, compute, kernel, backend, arch, tune, **kernel_options
         As for :func:`plan`; nothing is computed, whatever the backend.
     gpu, beta
         As for :meth:`Plan.report`; where no ``arch`` is given, the GPU's is taken.
@@ -260,7 +266,7 @@ def analyze(
         op, A, B, C, m=m, n=n, k=k, dtype=dtype, l=l, lda=lda, ldb=ldb, ldc=ldc, batch_a=batch_a,
         batch_b=batch_b, batch_c=batch_c, storage=storage, order=order, out_dtype=out_dtype,
         compute=compute, kernel=kernel, backend=backend, arch=gpus.arch_for(arch, gpu), gpu=gpu,
-        **kernel_options,
+        tune=tune, **kernel_options,
     )  # fmt: skip
     return made.report(gpu=gpu, beta=beta)
 
@@ -298,19 +304,8 @@ def compile(  # it is reached as cute_gemm.compile
     >>> [build.arch for build in compile(ops)]
     ['sm_80', 'sm_80']
     """
-    from concurrent.futures import FIRST_COMPLETED, wait
-
     builds = Builds(list(plans))
-    pending, total = set(builds.futures), len(builds.futures)
-    try:
-        while pending:
-            # Not for ever: a signal that another thread gets does not end the wait.
-            ended, pending = wait(pending, 0.1, FIRST_COMPLETED)
-            for number in range(len(ended)):
-                if tell is not None:
-                    tell(total - len(pending) - len(ended) + number + 1, total)
-    finally:
-        builds.close()
+    builds.finish(tell)
     return [future.result() for future in builds.futures]
 
 
@@ -325,35 +320,75 @@ def kernels() -> list[KernelInfo]:
 
 def kept_plan(
     problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
-    options: dict[str, Any],
+    options: dict[str, Any], tune: bool = False,
 ) -> Plan:  # fmt: skip
     """Return the plan that `gemm` made of a problem, or make and keep it."""
     key = (id(problem), device, kernel, backend, arch, *sorted(options.items()))
     found = _plans.get(key)
-    if found is None:
-        found = _plans[key] = _make_plan(problem, device, kernel, backend, arch, options)
+    if found is None or (tune and found.measured is None):
+        found = _make_plan(problem, device, kernel, backend, arch, options, None, tune)
+        _plans[key] = found
     return found
 
 
 def _make_plan(
     problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
-    options: dict[str, Any], name: GpuLike | None = None,
+    options: dict[str, Any], name: GpuLike | None = None, tune: bool | Tuning = False,
 ) -> Plan:  # fmt: skip
+    if tune:
+        _check_tuning(tune, kernel, backend, name)
     where = _backend(backend, device, kernel)
     gpu = None if name is None else gpus.gpu(name)
+    here: int | None = None  # whose choices are taken: a device of this machine, or none
     if _runs_on(kernel) == "cpu":
         target: str = "cpu"
     elif where == "cuda":
         from cute_gemm.run.driver import device_arch
 
-        device = device or 0
+        here = device = device or 0
         target = Arch(normalize_arch(arch)) if arch else device_arch(device)
-        gpu = gpu or select.gpu_of_device(device)
     else:
         target = Arch(normalize_arch(arch)) if arch else _arch_without_backend(kernel)
-        gpu = gpu or _gpu_without_backend(target)
-    choice = select.select(problem, target, kernel, options, gpu)
+        here = _device_without_backend(target)
+    asked, measured, known_as = (problem, target, kernel, options), None, ""
+    if here is not None and gpu is None:
+        from cute_gemm.run.driver import device_name
+
+        gpu, known_as = select.gpu_of_device(here), device_name(here)
+        if not (isinstance(tune, Tuning) and tune.again):
+            measured = tuned.find(known_as, *asked)
+    choice = select.select(*asked, gpu, measured)
+    made = Plan(problem, where, device, target, choice, kernel != "auto")
+    if not tune or made.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
+        return made
+    measured = measure(made, tune if isinstance(tune, Tuning) else Tuning())
+    tuned.store(known_as, *asked, measured)
+    # Plans that were kept know nothing of it.
+    _plans.clear()
+    _recent.clear()
+    choice = select.select(*asked, gpu, measured)
     return Plan(problem, where, device, target, choice, kernel != "auto")
+
+
+def _check_tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | None) -> None:
+    """Refuse to measure where there is nothing to measure on, or nothing to choose from."""
+    from cute_gemm.run.driver import why_no_gpu
+
+    if not isinstance(tune, (bool, Tuning)):
+        raise OptionError(f"tune={tune!r} does not fit; expected True or False")
+    if isinstance(tune, Tuning) and tune.candidates < 1:
+        raise OptionError(f"candidates={tune.candidates}; expected 1 or more configs to measure")
+    beside = [f"backend={backend!r}"] if backend in ("cpu", "interpreter") else []
+    beside += [f"kernel={kernel!r}"] if _runs_on(kernel) != "gpu" else []
+    beside += ["gpu="] if gpu is not None else []
+    if beside:
+        raise OptionError(
+            "tune=True measures kernels that are compiled here on this machine's GPU, and came "
+            f"with {beside[0]}: leave one of the two out"
+        )
+    reason = why_no_gpu()
+    if reason is not None:
+        raise NoGpuError(f"tune=True measures on a GPU: {reason}; leave it out here")
 
 
 def _checked(words: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -387,12 +422,11 @@ def _arch_without_backend(kernel: str) -> Arch:
     return max(Arch(DEFAULT_ARCH), least, key=lambda arch: arch.cc)
 
 
-def _gpu_without_backend(arch: Arch) -> Gpu | None:
+def _device_without_backend(arch: Arch) -> int | None:
     """The GPU to choose for when the CPU computes: that of this machine, if it is of the arch."""
     from cute_gemm.run.driver import device_arch, why_no_gpu
 
-    there = not why_no_gpu() and device_arch(0) == arch
-    return select.gpu_of_device(0) if there else None
+    return 0 if not why_no_gpu() and device_arch(0) == arch else None
 
 
 def _backend(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -21,7 +21,7 @@ from cute_gemm.steps import Step, Steps, packing_step, steps
 from cute_gemm.toolchain.nvrtc import prove
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
     import numpy as np
 
@@ -42,47 +42,6 @@ PLANS: WeakValueDictionary[int, Plan] = WeakValueDictionary()
 _numbers = count()
 
 
-@cache
-def _builders() -> ThreadPoolExecutor:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from cute_gemm.toolchain.workers import cores
-
-    return ThreadPoolExecutor(cores(), "cute_gemm build")
-
-
-class Builds:
-    """Kernels of plans that are being built, by processes if there are several, or by threads.
-
-    ``futures``: of each plan's build. To be closed, which drops what has not begun.
-    """
-
-    def __init__(self, plans: Sequence[Plan]) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        from cute_gemm.toolchain.workers import Workers, at_once
-
-        kernels = {
-            (step.kernel.name, step.config, step.arch)
-            for plan in plans if plan.compiled for step in plan.steps
-        }  # fmt: skip
-        count = at_once(len(kernels))
-        self._workers = Workers() if count > 1 else None
-        # A thread for each process, which waits for it.
-        self._own = ThreadPoolExecutor(count, "cute_gemm build") if self._workers else None
-        pool = self._own or _builders()
-        compiler = self._workers.compile if self._workers else None
-        self.futures = [pool.submit(plan._build, compiler) for plan in plans]
-
-    def close(self) -> None:
-        """End what compiles, and drop what has not begun."""
-        for future in self.futures:
-            future.cancel()
-        if self._workers is not None and self._own is not None:
-            self._workers.close()
-            self._own.shutdown(wait=False)
-
-
 class Plan:
     """A GEMM worked out: the kernel for one problem on one arch. Made by :func:`plan`.
 
@@ -101,6 +60,8 @@ class Plan:
     route
         What is done beside it: ``route.pack`` names operands that are packed first, and K is cut
         into ``route.split_k`` slices.
+    measured
+        What is known of a choice that was measured (``tune=True``); None where it was predicted.
 
     Examples
     --------
@@ -120,7 +81,7 @@ class Plan:
         self.backend = backend
         self.device = device
         self.arch = arch
-        self._kernel, self.config, self.gpu, self._candidates, self.route = choice
+        self._kernel, self.config, self.gpu, self._candidates, self.route, self.measured = choice
         self._by_name = by_name
         self.kernel = self._kernel.name
         self.executable = Executable(self)
@@ -136,11 +97,16 @@ class Plan:
 
     @cached_property
     def why(self) -> str:
-        """Why this kernel and config: the predicted time, what it is made of, and who came next."""
-        return why(self.candidates(), self._by_name)
+        """Why this kernel and config: the predicted time, what it is made of, and who came next.
+
+        Of a choice that was measured, the time, of how many, and what the predicted one took.
+        """
+        return why(self.candidates(), self._by_name, self.measured)
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return the configs that were priced, each with its kernel and price, cheapest first.
+
+        Where the choice was measured it comes before them.
 
         Examples
         --------
@@ -219,7 +185,9 @@ class Plan:
         >>> p.prepare().result().arch
         'sm_90a'
         """
-        return _builders().submit(self._build)
+        from cute_gemm.builds import builders
+
+        return builders().submit(self._build)
 
     def _build(self, compiler: Compiler | None = None) -> Build:
         found = [step.build(compiler) for step in self.steps]
@@ -288,7 +256,7 @@ class Plan:
         return make_report(
             self.problem, self.kernel, self.config, self.arch, accesses, self.launch, built,
             gpu=gpu, reads_c=reads_c, pictures=kernel.pictures(self.config),
-            candidates=self.candidates(), priced_on=self.gpu.name,
+            candidates=self.candidates(), priced_on=self.gpu.name, measured=self.measured,
             others=lambda: self._others(reads_c), passes=self._passes(reads_c),
         )  # fmt: skip
 

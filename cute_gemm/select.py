@@ -34,6 +34,7 @@ from cute_gemm.problem.passes import (
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
     from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.tuned import Measured
 
 #: What ``"auto"`` chooses from: the other rungs of the ladder are there to be overtaken.
 CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal", "thin", "sm90_wgmma")
@@ -62,6 +63,7 @@ class Choice(NamedTuple):
     gpu: Gpu
     candidates: Callable[[], tuple[Candidate, ...]]
     route: Route = DIRECT
+    measured: Measured | None = None
 
 
 def select(
@@ -70,12 +72,14 @@ def select(
     kernel: str = "auto",
     options: Mapping[str, Any] | None = None,
     gpu: Gpu | None = None,
+    measured: Measured | None = None,
 ) -> Choice:
     """Enumerate the configs that take a problem, refuse, price and compare.
 
     ``kernel``: a name, or ``"auto"``: the cheapest config of the kernels that contend; ``options``:
     fields of the config; ``gpu``: whose prices, by default those of the GPU that stands for the
-    arch. UnknownKernelError, UnsupportedError or OptionError when there is nothing to choose from.
+    arch; ``measured``: what to take in place of the cheapest, if it is one of them.
+    UnknownKernelError, UnsupportedError or OptionError when there is nothing to choose from.
     """
     place = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
     asked = _asked(problem, kernel, dict(options or {}), place)
@@ -91,7 +95,7 @@ def select(
     prices, times = shelf.prices, _Times(problem, shelf, packings, asked, place)
 
     def candidates() -> tuple[Candidate, ...]:
-        order = sorted(range(len(shelf.offers)), key=lambda index: float(times.seconds[index]))
+        order = sorted(range(len(shelf.offers)), key=lambda i: (i != taken, times.seconds[i]))
         found = []
         for index in order:
             made, config, _ = shelf.offers[index]
@@ -100,9 +104,11 @@ def select(
             found.append(Candidate(made, config, price.behind(passes), route))
         return tuple(found)
 
-    best = int(times.seconds.argmin())
+    taken = None if measured is None else times.find(measured)
+    best = int(times.seconds.argmin()) if taken is None else taken
     made, config, _ = shelf.offers[best]
-    return Choice(made, config, place, candidates, times.route(best)[0])
+    known = None if taken is None else measured
+    return Choice(made, config, place, candidates, times.route(best)[0], known)
 
 
 class _Asked(NamedTuple):
@@ -182,7 +188,7 @@ def gpu_of_device(device: int) -> Gpu:
     return of_device(device_name(device), device_arch(device), multiprocessors(device))
 
 
-def why(candidates: Sequence[Candidate], by_name: bool) -> str:
+def why(candidates: Sequence[Candidate], by_name: bool, measured: Measured | None = None) -> str:
     """Say why the first of these was chosen, with figures, and who came next."""
     asked = "asked for by name" if by_name else ""
     price = candidates[0].price
@@ -190,7 +196,9 @@ def why(candidates: Sequence[Candidate], by_name: bool) -> str:
         return asked
     parts = " and ".join(f"{duration(seconds)} of {name}" for name, seconds in price.largest(2))
     text = f"{duration(price.seconds)} predicted ({parts} alone)"
-    if len(candidates) > 1:
+    if measured is not None:
+        text = f"{measured}; {text}"
+    elif len(candidates) > 1:
         text += f", the least of {len(candidates)} configs; next "
         text += ", ".join(
             f"{label(one)} {duration(one.price.seconds)}"
@@ -339,6 +347,13 @@ class _Times:
         if packings:
             before = np.array([self._packing.get(pack, 0.0) for pack in asked.packs])
             self.seconds = self.seconds + before[shelf.packs]
+
+    def find(self, measured: Measured) -> int | None:
+        """Return the number of a config that was measured; None where it is no choice any more."""
+        for index, (made, config, _) in enumerate(self._shelf.offers):
+            if measured.names(made.name, config.name, self.route(index)[0]):
+                return index
+        return None
 
     def route(self, index: int) -> tuple[Route, dict[str, float]]:
         """Return the route of a config, and the seconds of its passes."""

@@ -195,6 +195,7 @@ def install(patch: pytest.MonkeyPatch) -> FakeGpu:
         CUdevice_attribute=SimpleNamespace(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE="L2"),
         cuDeviceGetAttribute=lambda which, handle: (0, L2_BYTES if which == "L2" else 0),
         cuMemsetD8=memset,
+        cuCtxSynchronize=lambda: (0,),
     )
     properties = devices.Properties(0, "NVIDIA H200", (9, 0), 132, 232448, 2**37)
     patch.setattr(devices, "why_no_gpu", lambda: None)

@@ -8,17 +8,13 @@ import fake_gpu
 import numpy as np
 import pytest
 
-from cute_gemm.measure.matrices import (
-    DeviceMatrices,
-    Factors,
-    Reference,
-    copies_past_l2,
-    random_values,
-)
+from cute_gemm.measure.matrices import DeviceMatrices, Factors, Reference
 from cute_gemm.problem.arrays import read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands, from_sizes
+from cute_gemm.problem.values import random_values
 from cute_gemm.problem.verify import verify
+from cute_gemm.run.timing import copies_past_l2
 
 M, N, K = 70, 41, 53
 TYPES = [name for name, row in DTYPES.items() if row.outputs]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import subprocess
@@ -23,8 +22,6 @@ from cute_gemm.toolchain.cubin import Build, Resources
 from cute_gemm.toolchain.headers import include_paths
 from cute_gemm.toolchain.unit import TranslationUnit
 
-#: The module, not the function of that name.
-plan_module = importlib.import_module("cute_gemm.plan")
 #: A unit that takes a second.
 SLOW = "#include <cute/tensor.hpp>\n" + 'extern "C" __global__ void entry(float* x) { x[0] = 1; }\n'
 #: Ctrl-C as a terminal's program has it: what a shell starts in the background ignores it.
@@ -103,7 +100,7 @@ def compiler(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     monkeypatch.setattr(base, "_builds", {})
     monkeypatch.setattr(workers, "at_once", lambda builds: 1)
     pool = ThreadPoolExecutor(2)
-    monkeypatch.setattr(plan_module, "_builders", lambda: pool)
+    monkeypatch.setattr("cute_gemm.builds.builders", lambda: pool)
     yield began
     pool.shutdown()
 

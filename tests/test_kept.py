@@ -20,9 +20,10 @@ from cute_gemm.measure.shapes import random_shapes
 from cute_gemm.problem.scalars import scalar
 
 #: Dicts, lists and sets of modules that grow, but not with the shapes of problems: kernels that are
-#: loaded, a handle and a pool of each device, warnings that were given, mends, which have their own
-#: bounds.
+#: loaded, a handle and a pool of each device, choices that were measured, warnings that were given,
+#: mends, which have their own bounds.
 NOT_BY_SHAPE = {
+    "cute_gemm.tuned._choices",
     "cute_gemm.run.launch._loaded",
     "cute_gemm.run.memory._pools",
     "cute_gemm.kernels.library.kernel._handles",
@@ -33,7 +34,7 @@ NOT_BY_SHAPE = {
 #: Functions that keep every answer: of a config, a device, an architecture, an install.
 ALWAYS = {
     "cute_gemm.analysis.ideas", "cute_gemm.arch", "cute_gemm.kernels.cutlass.unit",
-    "cute_gemm.kernels.registry", "cute_gemm.plan", "cute_gemm.run.driver", "cute_gemm.select",
+    "cute_gemm.kernels.registry", "cute_gemm.builds", "cute_gemm.run.driver", "cute_gemm.select",
     "cute_gemm.toolchain.headers", "cute_gemm.toolchain.nvrtc",
 }  # fmt: skip
 
@@ -104,6 +105,7 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
     monkeypatch.setattr(api, "_backend", lambda *_: "cuda")
     monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: api.Arch("sm_90a"))
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
+    monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(Executable, "run", lambda self, *_: self)
     executables = [
         cg.gemm("NN", np.zeros((m, 4), "f4"), np.zeros((4, 4), "f4"), kernel="naive")

@@ -284,7 +284,7 @@ def test_json(made):
     assert list(found) == [
         "format", "op", "blas_op", "m", "n", "k", "l", "compute", "matrices", "kernel", "config",
         "config_name", "arch", "launch", "resources", "operands", "accesses", "findings",
-        "mends", "passes", "performance", "candidates",
+        "mends", "passes", "performance", "candidates", "measured",
     ]  # fmt: skip
     assert found["matrices"]["A"]["stride"] == [512, 1]
     assert found["matrices"]["A"]["modes"] == ["M", "K"]

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from cute_gemm.measure.timing import Samples, host_clock, interleave
+from cute_gemm.run.timing import Samples, host_clock, interleave
 
 
 class Machine:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cute_gemm.select import Candidate
     from cute_gemm.toolchain.cubin import Resources
     from cute_gemm.toolchain.signature import Launch
+    from cute_gemm.tuned import Measured
 
 _OF_MATRIX = (
     "modes", "shape", "stride", "ld", "major", "dtype", "alignment", "conj", "l", "batch_stride",
@@ -115,6 +116,8 @@ class Report(Paged):
     passes
         One ``PassReport`` per launch before or behind the kernel: operands packed, slices of K
         added. Where there are any, ``rows`` are of the operands as the kernel finds them.
+    measured
+        What is known of a choice that was measured, or None where it was predicted.
     """
 
     problem: GemmProblem
@@ -130,6 +133,7 @@ class Report(Paged):
     candidates: tuple[Candidate, ...] = ()
     priced_on: str = ""
     passes: tuple[PassReport, ...] = ()
+    measured: Measured | None = None
 
     def __repr__(self) -> str:
         p = self.problem
@@ -187,6 +191,7 @@ class Report(Paged):
             "passes": [one.to_dict() for one in self.passes],
             "performance": self.performance.to_dict(),
             "candidates": prices_dict(self.candidates),
+            "measured": self.measured._asdict() if self.measured else None,
         }
 
     # -- readable -----------------------------------------------------------------------------
@@ -246,6 +251,8 @@ class Report(Paged):
         yield Text(f"kernel {self.kernel}, {self.arch}")
         if self.config is not None:
             yield Text(f"config {self._configured}")
+        if self.measured is not None:
+            yield Text(f"choice {self.measured}")
         launch, built = f"launch {self._launched}", self.resources
         if built is not None:
             launch += f"; {built.registers} registers, {built.shared_static:,} bytes static, "
@@ -306,6 +313,8 @@ class Report(Paged):
             pairs.append(("build", f"{used} static shared memory, {self._spilled}"))
         if config is not None:
             pairs.append(("config", Cell(self._configured, code=True)))
+        if self.measured is not None:
+            pairs.append(("choice", str(self.measured)))
         if not is_dataclass(config):
             return (Pairs(pairs),)
         of_config = named(config, *(f.name for f in fields(config))).items()
@@ -393,7 +402,7 @@ def make_report(
     launch: Launch, resources: Resources | None = None, *, gpu: GpuLike | None = None,
     reads_c: bool = False, pictures: tuple[Partition, ...] = (),
     candidates: Sequence[Candidate] = (), priced_on: str = "", others: Others | None = None,
-    passes: Iterable[PassReport] = (),
+    passes: Iterable[PassReport] = (), measured: Measured | None = None,
 ) -> Report:  # fmt: skip
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
@@ -401,7 +410,7 @@ def make_report(
     ``gpu`` is what the roofline is of, by default the one that stands for the arch; ``reads_c``:
     beta is not 0; ``candidates`` are what the config was chosen from, by the prices on the GPU of
     that name; ``others`` has the accesses that other values of the kernel's options make;
-    ``passes`` are the launches before and behind.
+    ``passes`` are the launches before and behind; ``measured``: what is known of a measured choice.
     OptionError for a GPU that is not known, or does not run kernels of ``arch``.
     """
     accesses = tuple(accesses)
@@ -412,5 +421,5 @@ def make_report(
     said = findings((*rows, *(row for one in passes for row in one.rows)))
     return Report(
         problem, kernel_name, config, arch, launch, resources, rows, said, bounds, pictures,
-        tuple(candidates), priced_on, passes,
+        tuple(candidates), priced_on, passes, measured,
     )  # fmt: skip

@@ -24,7 +24,7 @@ PROBLEM_WORDS = (
 #: Parameters of ``plan`` that are no fields of a config; the words for them are others.
 _TAKEN = frozenset(
     ("op", "a", "b", "c", "m", "n", "k", "l", "batch-a", "batch-b", "batch-c", "kernel", "stream")
-    + ("backend", "alpha", "beta")
+    + ("backend", "alpha", "beta", "tune")
 )
 
 

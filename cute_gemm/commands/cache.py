@@ -1,10 +1,11 @@
-"""``cute-gemm cache``: the cubins on disk."""
+"""``cute-gemm cache``: the cubins on disk, and the choices that were measured."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from dataclasses import asdict
+from typing import Any
 
 from cute_gemm.commands.output import OK, print_json, say
 
@@ -16,22 +17,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """List, size or clear them; return 0."""
+    from cute_gemm import tuned
     from cute_gemm.toolchain import cache
 
     directory = str(cache.directory())
+    choices = [{"gpu": gpu, "count": count} for gpu, count in tuned.stored().items()]
     if arguments.action == "clear":
         done = cache.clear()
+        tuned.clear()
         if arguments.json:
-            print_json({"directory": directory, **done._asdict()})
+            print_json({"directory": directory, **done._asdict(), "choices": choices})
         else:
             more = f"; {done.left} could not be removed" * bool(done.left)
             say(f"{done.removed} cubins, {done.bytes} bytes removed from {directory}{more}")
+            _say(choices, "removed ")
         return OK
     size = cache.size()
     entries, listing = cache.entries(), arguments.action == "list"
     if arguments.json:
         listed = {"entries": [asdict(entry) for entry in entries]} if listing else {}
-        about = {"directory": directory, "count": len(entries), "bytes": size}
+        about = {"directory": directory, "count": len(entries), "bytes": size, "choices": choices}
         print_json({**about, "limit": cache.limit(), **listed})
         return OK
     if listing and entries:
@@ -41,4 +46,10 @@ def command(arguments: argparse.Namespace) -> int:
         written, used = (time.strftime("%Y-%m-%d %H:%M", one) for one in times)
         say(f"{written}  {used}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
     say(f"{len(entries)} cubins, {size} bytes of at most {cache.limit()} in {directory}")
+    _say(choices)
     return OK
+
+
+def _say(choices: list[dict[str, Any]], done: str = "") -> None:
+    for one in choices:
+        say(f"{done}{one['count']} measured choices for {one['gpu']}")

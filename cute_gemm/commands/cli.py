@@ -30,13 +30,14 @@ COMMANDS = {
     "trace": "execute a kernel without a GPU, beside what its report says",
     "profile": "compare the report with what Nsight Compute counts on the GPU",
     "bench": "check and time kernels side by side, next to cuBLAS",
+    "tune": "measure which kernel is the fastest, for later calls to take",
     "explain": "say what a kernel's one idea is, counted and predicted",
     "emit": "print the CUDA C++ translation unit of a kernel, its PTX or its SASS",
     "compile": "compile kernels to cubin and keep them in the cache",
     "prove": "compile the proof that C++ CuTe computes a kernel's layouts",
     "kernels": "list the kernels and what each supports",
     "doctor": "check headers, compiler, driver, GPUs and cache",
-    "cache": "list, size or clear the cubins on disk",
+    "cache": "list, size or clear the cubins and measured choices on disk",
 }
 
 

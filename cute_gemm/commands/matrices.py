@@ -15,7 +15,8 @@ def stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, An
     """Return random A, B and C as stored, each in a buffer with its leading dimension."""
     import numpy as np
 
-    from cute_gemm.measure.matrices import generator, random_values
+    from cute_gemm.measure.matrices import generator
+    from cute_gemm.problem.values import random_values
 
     rng = generator(arguments.seed)
 

@@ -166,8 +166,8 @@ def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
     """An array by its type and extents or from a file, or a number."""
     import numpy as np
 
-    from cute_gemm.measure.matrices import random_values
     from cute_gemm.problem.dtypes import dtype
+    from cute_gemm.problem.values import random_values
     from cute_gemm.ptx import Buffer
 
     found = _ARRAY.fullmatch(text)

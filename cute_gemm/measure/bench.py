@@ -35,18 +35,18 @@ from cute_gemm.measure.compare import (
     of_kernel,
     timed,
 )  # fmt: skip
-from cute_gemm.measure.matrices import (
-    DeviceMatrices,
-    Factors,
-    Reference,
-    copies_past_l2,
-    l2_bytes,
-    stacked,
-)
+from cute_gemm.measure.matrices import DeviceMatrices, Factors, Reference, stacked
 from cute_gemm.measure.result import BenchResult, Entry, Outcome, SizeResult, Speed
-from cute_gemm.measure.timing import Samples, device_clock, host_clock, interleave
 from cute_gemm.problem.dtypes import dtype as dtype_row
 from cute_gemm.problem.problem import from_sizes
+from cute_gemm.run.timing import (
+    Samples,
+    copies_past_l2,
+    device_clock,
+    host_clock,
+    interleave,
+    l2_bytes,
+)
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.performance import Roofline
@@ -75,7 +75,7 @@ def bench(
     Each kernel first computes ``C = op(A) @ op(B)`` of column-major random matrices into a C of
     NaN, and every element is compared; a kernel that is wrong is not timed. Then all kernels and
     cuBLAS are timed in turns by CUDA events, in batches of about 10 ms and in rounds of changing
-    order (`cute_gemm.measure.timing.interleave`, which says what becomes of slow ones). Calls take
+    order (`cute_gemm.run.timing.interleave`, which says what becomes of slow ones). Calls take
     several copies of the matrices in turn, so many that together they exceed twice the L2 cache, at
     most 256. The kernel ``host``, the loop on the CPU, is timed apart, by the wall clock, and only
     up to m n k = 2**30, that is 1024^3, which takes it about a second.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
 from cute_gemm.measure.matrices import Place
-from cute_gemm.measure.timing import Clock, Samples, device_clock, interleave
+from cute_gemm.run.timing import Clock, Samples, device_clock, interleave
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,6 +17,7 @@ import numpy as np
 from cute_gemm.errors import LaunchError, OptionError
 from cute_gemm.problem import verify
 from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.values import random_values
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -24,20 +25,6 @@ if TYPE_CHECKING:
 
 #: Elements that a thread compares at a time: temporaries that stay in its cache.
 _BLOCK = 1 << 16
-#: Most copies of the matrices; only those of small matrices would be more.
-_MOST_COPIES = 256
-
-
-def random_values(rng: np.random.Generator, shape: tuple[int, ...], name: str) -> np.ndarray:
-    """Return normally distributed elements of a type, or, of int8 and int32, integers of 8 bits."""
-    if name in ("int8", "int32"):
-        return rng.integers(-128, 128, shape, np.int8).astype(name, copy=False)
-    row = dtype(name)
-    if row.is_complex:
-        part = np.float32 if name == "complex64" else np.float64
-        return rng.standard_normal((*shape, 2), part).view(name)[..., 0]
-    kind = np.float64 if name == "float64" else np.float32
-    return rng.standard_normal(shape, kind).astype(row.numpy, copy=False)
 
 
 class Place(NamedTuple):
@@ -237,23 +224,3 @@ class DeviceMatrices:
 
         _, (buffer, *_) = self._hold(("C", "N"))
         memory.download(buffer, self._C)
-
-
-def copies_past_l2(problem: GemmProblem, l2_bytes: int) -> int:
-    """Return how many copies of A, B and C exceed twice the L2 cache; at most 256.
-
-    Taken in turn, the next one is never in the cache: with 1 copy because the matrices alone are
-    larger.
-    """
-    each = max(1, sum(matrix.nbytes for matrix in (problem.A, problem.B, problem.C)))
-    return min(_MOST_COPIES, 2 * l2_bytes // each + 1)
-
-
-def l2_bytes(device: int = 0) -> int:
-    """Return the size of a device's L2 cache."""
-    from cute_gemm.run.driver import checked, device_properties, load_driver
-
-    driver = load_driver()
-    which = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-    read = driver.cuDeviceGetAttribute(which, device_properties(device).handle)
-    return int(checked(read, "reading its L2 cache")[0])

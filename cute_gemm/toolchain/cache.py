@@ -230,6 +230,26 @@ def writable() -> str | None:
         return _reason(error)
 
 
+# Files beside the builds ------------------------------------------------------------------------
+
+
+def beside(name: str) -> list[bytes]:
+    """Return what the files of that name hold, in the order of `directories`."""
+    found = []
+    for place in directories():
+        with suppress(OSError):
+            _trusted(place)
+            found.append(_read(place / name))
+    return found
+
+
+def put_beside(name: str, data: bytes) -> None:
+    """Store a file that others see whole or not at all; warn once where that is not possible."""
+    place = _writable()
+    if place is not None:
+        _write(place / name, data)
+
+
 # Headers ----------------------------------------------------------------------------------------
 
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from cute_gemm import select
 from cute_gemm.arch import Arch
+from cute_gemm.builds import Builds as PlanBuilds
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.kernels import registry
-from cute_gemm.plan import Builds as PlanBuilds
 from cute_gemm.plan import Plan
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes

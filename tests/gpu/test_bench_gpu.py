@@ -16,7 +16,7 @@ from cute_gemm.commands import cli
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
 from cute_gemm.measure.bench import bench
 from cute_gemm.measure.compare import compare
-from cute_gemm.measure.matrices import DeviceMatrices, Factors, l2_bytes
+from cute_gemm.measure.matrices import DeviceMatrices, Factors
 from cute_gemm.measure.result import SizeResult
 from cute_gemm.problem.arrays import read
 from cute_gemm.problem.dtypes import DTYPES
@@ -24,6 +24,7 @@ from cute_gemm.problem.problem import from_operands, from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import memory
 from cute_gemm.run.driver import device_arch, device_name, entered
+from cute_gemm.run.timing import l2_bytes
 
 pytestmark = pytest.mark.gpu
 

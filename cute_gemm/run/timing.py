@@ -12,7 +12,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import GemmProblem
 
 #: What two events tell apart, in milliseconds.
 _RESOLUTION_MS = 5e-4
@@ -25,6 +28,8 @@ _SLOW_MS = 100.0
 #: Time of all batches of one contestant together, beyond which it sits rounds out.
 _TOTAL_MS = 1000.0
 _LEAST_ROUNDS = 2
+#: Most copies of the matrices; only those of small matrices would be more.
+_MOST_COPIES = 256
 
 Key = TypeVar("Key")
 #: Calls a function that often and returns the milliseconds of one call.
@@ -144,3 +149,23 @@ def host_clock(function: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         function()
     return 1e3 * (time.perf_counter() - start) / calls
+
+
+def copies_past_l2(problem: GemmProblem, l2_bytes: int) -> int:
+    """Return how many copies of A, B and C exceed twice the L2 cache; at most 256.
+
+    Taken in turn, the next one is never in the cache: with 1 copy because the matrices alone are
+    larger.
+    """
+    each = max(1, sum(matrix.nbytes for matrix in (problem.A, problem.B, problem.C)))
+    return min(_MOST_COPIES, 2 * l2_bytes // each + 1)
+
+
+def l2_bytes(device: int = 0) -> int:
+    """Return the size of a device's L2 cache."""
+    from cute_gemm.run.driver import checked, device_properties, load_driver
+
+    driver = load_driver()
+    which = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+    read = driver.cuDeviceGetAttribute(which, device_properties(device).handle)
+    return int(checked(read, "reading its L2 cache")[0])

@@ -1,0 +1,540 @@
+"""Measured choices, on a GPU whose kernels take the time that a test says, and on disk."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fake_gpu
+import numpy as np
+import pytest
+
+import cute_gemm as cg
+from cute_gemm import api, select, tuned
+from cute_gemm.commands import tune as tune_command
+from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError
+from cute_gemm.gpus.table import gpu as gpu_called
+from cute_gemm.kernels import base
+from cute_gemm.problem.passes import DIRECT, Route
+from cute_gemm.run import driver
+from cute_gemm.select import Candidate, label
+from cute_gemm.toolchain import cache
+from cute_gemm.tune import Tuning
+
+SQUARE: dict[str, Any] = {"m": 512, "n": 512, "k": 512, "dtype": "float16"}
+FILE = "tuned-NVIDIA-H200.json"
+
+
+class Device:
+    """The GPU, what each config takes there, and which of them cannot be built or launched."""
+
+    def __init__(self, gpu: fake_gpu.FakeGpu) -> None:
+        self.gpu = gpu
+        self.milliseconds: dict[tuple[str, Route], float] = {}
+        self.errors: dict[str, Exception] = {}  # by config: of the build, or of the launch
+        self.ran: list[tuple[str, tuple[int, ...]]] = []
+
+    def takes(self, candidate: Candidate, milliseconds: float) -> None:
+        self.milliseconds[candidate.config.name, candidate.route] = milliseconds
+
+    def build(self, config: Any) -> Any:
+        error = self.errors.get(config.name)
+        if isinstance(error, CompileError):
+            raise error
+        return SimpleNamespace(arch="sm_90a")
+
+    def bind(self, plan: cg.Plan, *_: Any) -> Callable[..., None]:
+        took = self.milliseconds.get((plan.symbol, plan.route), 2.0)
+
+        def run(*place: int) -> None:
+            if plan.symbol in self.errors:
+                raise self.errors[plan.symbol]
+            self.gpu.now += took
+            self.ran.append((plan.symbol, place[:3]))
+
+        return run
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where choices are stored."""
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuned, "_choices", {})
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def device(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    found = Device(fake_gpu.install(monkeypatch))
+    monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu_called("H200"))
+    monkeypatch.setattr(base.Compiled, "build", lambda kernel, config, *_: found.build(config))
+    monkeypatch.setattr(cg.Plan, "bind", lambda plan, *given: found.bind(plan, *given))
+    monkeypatch.setattr(api, "_plans", type(api._plans)(64))
+    monkeypatch.setattr(api, "_recent", type(api._recent)(64))
+    yield found
+    assert not found.gpu.memory  # all was freed
+
+
+def anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what was read, as another process would not know it."""
+    monkeypatch.setattr(tuned, "_choices", {})
+
+
+def fastest(device: Device, number: int, op: str = "TN", **given: Any) -> Candidate:
+    """Let a candidate be the fastest, and return it."""
+    found = cg.plan(op, **(given or SQUARE)).candidates()[number]
+    device.takes(found, 1.0)
+    return found
+
+
+# -- the choice -------------------------------------------------------------------------------
+
+
+def test_the_fastest_of_the_cheapest_is_taken_from_then_on(device: Device, monkeypatch) -> None:
+    predicted = cg.plan("TN", **SQUARE)
+    best = fastest(device, 3)
+    device.takes(predicted.candidates()[8], 0.5)  # which is not among the eight that are measured
+    found = cg.plan("TN", **SQUARE, tune=True)
+    assert found.config == best.config != predicted.config
+    assert found.measured == (
+        best.kernel.name, best.config.name, "", 1, pytest.approx(1e-3), 8,
+        label(predicted.candidates()[0]), pytest.approx(2e-3),
+    )  # fmt: skip
+    measured = len(device.ran)
+    for again in (lambda: None, lambda: anew(monkeypatch)):
+        again()
+        for tune in (False, True):
+            one = cg.plan("TN", **SQUARE, tune=tune)
+            assert (one.config, one.measured) == (best.config, found.measured)
+    assert len(device.ran) == measured
+
+
+def test_why_and_report_say_that_it_was_measured(device: Device) -> None:
+    first = cg.plan("TN", **SQUARE).candidates()[0]
+    best = fastest(device, 3)
+    plan = cg.plan("TN", **SQUARE, tune=True)
+    said = f"1 ms measured, the least of 8 configs; {label(first)}, which was predicted to be, took"
+    assert plan.why.startswith(f"{said} 2 ms; ") and " predicted (" in plan.why
+    order = plan.candidates()
+    assert order[0].config == best.config and order[1] == first
+    assert len(order) == len({(one.config, one.route) for one in order})
+    report = plan.report()
+    assert f"choice {said} 2 ms" in " ".join(str(report).split())
+    assert said in report.to_html()
+    row = report.to_dict()["measured"]
+    assert row["config"] == best.config.name and row["configs"] == 8
+    assert cg.plan("TN", m=8, n=8, k=8, dtype="float16").report().to_dict()["measured"] is None
+    assert cg.analyze("TN", **SQUARE).config == best.config
+
+
+def test_a_prediction_that_was_right_is_said_to_be(device: Device) -> None:
+    predicted = cg.plan("TN", **SQUARE)
+    device.takes(predicted.candidates()[0], 1.0)
+    plan = cg.plan("TN", **SQUARE, tune=True)
+    assert plan.config == predicted.config
+    assert plan.why.startswith("1 ms measured, the least of 8 configs, as predicted; ")
+    only = cg.plan("TN", **SQUARE, tune=Tuning(candidates=1, again=True))
+    assert only.why.startswith("1 ms measured, the only config that ran, as predicted; ")
+
+
+def test_again_measures_again(device: Device) -> None:
+    best = fastest(device, 3)
+    assert cg.plan("TN", **SQUARE, tune=True).config == best.config
+    device.takes(best, 3.0)
+    better = fastest(device, 6)  # of the order after the first measurement
+    assert cg.plan("TN", **SQUARE, tune=True).config == best.config
+    assert cg.plan("TN", **SQUARE, tune=Tuning(again=True)).config == better.config
+    assert cg.plan("TN", **SQUARE).config == better.config
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"m": 520}, {"dtype": "bfloat16"}, {"out_dtype": "float32"}, {"order": "C"}, {"lda": 520},
+     {"storage": "C"}, {"l": 2}, {"kernel": "sm80_pipeline"}, {"stages": 3}, {"split_k": 1}],
+    ids=str,
+)  # fmt: skip
+def test_another_question_has_its_own_answer(device: Device, other: dict[str, Any]) -> None:
+    cg.plan("TN", **SQUARE, tune=True)
+    assert cg.plan("TN", **{**SQUARE, **other}).measured is None
+
+
+def test_a_shared_operand_is_another_question(device: Device) -> None:
+    cg.plan("TN", **SQUARE, l=4, tune=True)
+    assert (
+        cg.plan("TN", **SQUARE, l=4).measured
+        and not cg.plan("TN", **SQUARE, l=4, batch_b=0).measured
+    )
+
+
+def test_a_kernel_by_name_has_its_own_fastest_config(device: Device) -> None:
+    given = {**SQUARE, "kernel": "sm80_pipeline"}
+    best = fastest(device, 2, **given)
+    plan = cg.plan("TN", **given, tune=True)
+    assert (plan.kernel, plan.config) == ("sm80_pipeline", best.config)
+    assert plan.why.startswith("asked for by name; 1 ms measured")
+    assert cg.plan("TN", **given).config == best.config and not cg.plan("TN", **SQUARE).measured
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"m": 4095, "n": 4097, "k": 4093, "dtype": "bfloat16"}, "pack"),
+        ({"m": 64, "n": 64, "k": 65536, "dtype": "float16"}, "split_k"),
+    ],
+)
+def test_a_route_is_part_of_the_choice(
+    device: Device, monkeypatch, given: dict[str, Any], field: str
+) -> None:
+    monkeypatch.setattr("cute_gemm.tune.copies_past_l2", lambda *_: 1)
+    _, *others = cg.plan("TN", **given).candidates()
+    number = next(i for i, one in enumerate(others, 1) if one.route != DIRECT)
+    assert number < 8
+    best = fastest(device, number, **given)
+    for tune in (True, False):
+        plan = cg.plan("TN", **given, tune=tune)
+        assert (plan.config, plan.route) == (best.config, best.route)
+        assert getattr(plan.route, field) and plan.route == plan.candidates()[0].route
+        anew(monkeypatch)
+    (row,) = json.loads((cache.directory() / FILE).read_text())["choices"].values()
+    assert (row["pack"], row["split_k"]) == best.route
+
+
+# -- what is measured -------------------------------------------------------------------------
+
+
+def test_what_fails_is_left_out(device: Device) -> None:
+    predicted, second, third, *_ = cg.plan("TN", **SQUARE).candidates()
+    device.errors = {
+        predicted.config.name: CompileError("it spills"),
+        second.config.name: LaunchError("too much shared memory"),
+    }
+    device.takes(third, 1.0)
+    plan = cg.plan("TN", **SQUARE, tune=True)
+    assert plan.config == third.config and plan.measured.configs == 6
+    assert f"{label(predicted)}, which was predicted to be, failed" in plan.why
+
+
+def test_where_nothing_runs_nothing_is_stored(device: Device, place: Path) -> None:
+    for one in cg.plan("TN", **SQUARE).candidates()[:3]:
+        device.errors[one.config.name] = LaunchError(f"no {one.config.name}")
+    with pytest.raises(LaunchError, match="^no "):
+        cg.plan("TN", **SQUARE, tune=Tuning(candidates=3))
+    assert not (place / FILE).exists() and cg.plan("TN", **SQUARE).measured is None
+
+
+def test_a_kernel_that_fails_while_it_runs_is_named(device: Device, monkeypatch) -> None:
+    def fail(_: int) -> None:
+        device.gpu.code = 700  # memory cannot be freed then
+        raise LaunchError("waiting for device 0 failed")
+
+    monkeypatch.setattr(driver, "synchronize", fail)
+    first = cg.plan("TN", **SQUARE)
+    with pytest.raises(LaunchError, match=f"{first.symbol}: waiting for device 0 failed"):
+        cg.plan("TN", **SQUARE, tune=True)
+    device.gpu.memory.clear()
+
+
+def test_matrices_are_its_own_and_past_l2(device: Device) -> None:
+    arrays = Array(1 << 20, (64, 96)), Array(2 << 20, (64, 80)), Array(3 << 20, (96, 80))
+    cg.gemm("TN", *arrays, tune=True)
+    *measured, last = [place for _, place in device.ran]
+    each = 2 * (96 * 64 + 80 * 64 + 96 * 80)
+    assert len(set(measured)) == 2 * fake_gpu.L2_BYTES // each + 1
+    assert not {1 << 20, 2 << 20, 3 << 20} & {at for place in measured for at in place}
+    assert last == (1 << 20, 2 << 20, 3 << 20)
+
+
+def test_matrices_are_as_aligned_as_the_callers_and_no_more(device: Device, monkeypatch) -> None:
+    held: list[int] = []
+    upload = device.gpu.upload
+
+    def noted(array: np.ndarray, at: int) -> Any:
+        buffer = upload(array, at)
+        held.append(buffer.pointer)
+        return buffer
+
+    monkeypatch.setattr("cute_gemm.run.memory.upload", noted)
+    monkeypatch.setattr("cute_gemm.tune.copies_past_l2", lambda *_: 1)
+    given = Array(0x10002, (64, 96)), Array(0x20010, (64, 80)), Array(0x30000, (96, 80))
+    cg.gemm("TN", *given, tune=True)
+    places = {place for _, place in device.ran[:-1]}
+    assert places == {(held[0] + 2, held[1] + 16, held[2])}
+
+
+def test_random_numbers_fill_all_that_a_matrix_spans(device: Device, monkeypatch) -> None:
+    filled = []
+    monkeypatch.setattr("cute_gemm.tune._NUMBERS", 1000)
+    upload = device.gpu.upload
+    monkeypatch.setattr(
+        "cute_gemm.run.memory.upload", lambda x, at: filled.append(x) or upload(x, at)
+    )
+    monkeypatch.setattr("cute_gemm.tune.copies_past_l2", lambda *_: 1)
+    problem = cg.plan("NN", m=70, n=50, k=30, lda=99, dtype="bfloat16", tune=True).problem
+    for matrix, values in zip((problem.A, problem.B, problem.C), filled, strict=True):
+        assert values.nbytes == matrix.span and np.isfinite(values.astype("f4")).all()
+        assert values.astype("f4").std() == pytest.approx(1, abs=0.1)
+
+
+def test_what_is_done_is_told(device: Device) -> None:
+    told: list[tuple[str, int, int]] = []
+    tuning = Tuning(candidates=3, tell=lambda *words: told.append(words))
+    cg.plan("TN", **SQUARE, tune=tuning)
+    assert [one for one in told if one[0] == "compile"] == [("compile", i, 3) for i in (1, 2, 3)]
+    assert told[3:] == [("time", i, 30) for i in range(1, 31)]
+
+
+def test_nothing_is_not_measured(device: Device) -> None:
+    assert cg.plan("TN", m=0, n=4, k=4, dtype="float16", tune=True).measured is None
+    assert not device.ran
+
+
+# -- calls ------------------------------------------------------------------------------------
+
+
+class Array:
+    """What of a ``cupy.ndarray`` is read: float16, column-major."""
+
+    def __init__(self, at: int, shape: tuple[int, int]) -> None:
+        self.data = SimpleNamespace(ptr=at, device_id=0)
+        self.shape, self.strides = shape, (2, 2 * shape[0])
+        self.dtype, self.itemsize = np.dtype("float16"), 2
+
+
+Array.__module__, Array.__name__ = "cupy", "ndarray"
+
+
+@pytest.fixture(autouse=True)
+def cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = SimpleNamespace(get_current_stream=lambda device: SimpleNamespace(ptr=7))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=stream))
+
+
+def test_calls_that_were_kept_do_not_hide_the_choice(device: Device) -> None:
+    best = fastest(device, 3)
+    arrays = [Array(at << 20, (512, 512)) for at in (1, 2, 3)]
+    ran = lambda: device.ran[-1]  # noqa: E731
+    for _ in range(2):
+        cg.gemm("TN", *arrays)
+        assert ran()[0] != best.config.name
+    cg.gemm("TN", *arrays, tune=True)
+    assert ran() == (best.config.name, (1 << 20, 2 << 20, 3 << 20))
+    count = len(device.ran)
+    for tune in (True, False, True, False):
+        cg.gemm("TN", *arrays, tune=tune)
+        assert ran()[0] == best.config.name
+    assert len(device.ran) == count + 4 and len(api._plans) == 1
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_no_call_looks_for_a_file_again(device: Device, monkeypatch, stored: bool) -> None:
+    best = fastest(device, 3)
+    if stored:
+        cg.plan("TN", **SQUARE, tune=True)
+        anew(monkeypatch)
+    cg.plan("NN", m=8, n=8, k=8, dtype="float16")  # reads the file, if there is one
+
+    def forbidden(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the file system was asked")
+
+    for module, names in ((os, ("open", "stat", "scandir", "listdir")), (builtins, ("open",))):
+        for name in names:
+            monkeypatch.setattr(module, name, forbidden)
+    assert (cg.plan("TN", **SQUARE).config == best.config) == stored
+    for size in range(8, 80, 8):
+        cg.gemm("TN", *(Array(at << 20, (size, size)) for at in (1, 2, 3)))
+
+
+def test_where_nothing_was_measured_no_question_is_put(device: Device, monkeypatch) -> None:
+    monkeypatch.setattr(tuned, "question", lambda *_: pytest.fail("a question"))
+    cg.plan("TN", **SQUARE)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"backend": "cpu"},
+            r"tune=True measures .* came with backend='cpu': leave one of the two",
+        ),
+        ({"backend": "interpreter"}, "came with backend='interpreter'"),
+        ({"kernel": "host"}, "came with kernel='host'"),
+        ({"kernel": "cublas"}, "came with kernel='cublas'"),
+        ({"gpu": "A100"}, "came with gpu="),
+        ({"tune": 8}, "tune=8 does not fit; expected True or False"),
+        ({"tune": Tuning(candidates=0)}, "candidates=0; expected 1 or more configs"),
+        ({"tune": [True]}, r"tune=\[True\] does not fit"),
+    ],
+)
+def test_what_is_refused(device: Device, given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        cg.plan("TN", **SQUARE, **{"tune": True, **given})
+    assert not device.ran
+
+
+def test_without_a_gpu_it_is_an_error(place: Path, monkeypatch) -> None:
+    monkeypatch.setattr(driver, "why_no_gpu", lambda: "there is no NVIDIA driver")
+    A = np.ones((8, 8), "f2")
+    for call in (lambda: cg.gemm("NN", A, A, tune=True), lambda: cg.plan("NN", A, A, tune=True)):
+        with pytest.raises(NoGpuError, match="tune=True measures on a GPU: there is no NVIDIA dr"):
+            call()
+
+
+# -- the file ---------------------------------------------------------------------------------
+
+
+def damaged(found: dict[str, Any], how: str) -> str:
+    """The file's text, with something wrong."""
+    (row,) = found["choices"].values()
+    if how == "cut":
+        return json.dumps(found)[:-20]
+    if how == "a list":
+        return "[]"
+    if how in ("version", "format", "gpu"):
+        found[how] = "NVIDIA A100" if how == "gpu" else "0"
+    elif how == "kernel":
+        row["kernel"] = "no_such_kernel"
+    elif how == "config":
+        row["config"] = "no_such_config"
+    elif how == "slices":
+        row["split_k"] = 7
+    elif how == "seconds":
+        row["seconds"] = "a while"
+    else:
+        del row["pack"]
+    return json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["cut", "a list", "version", "format", "gpu", "kernel", "config", "slices", "seconds", "field"],
+)
+@pytest.mark.filterwarnings("error")
+def test_what_is_damaged_or_foreign_counts_as_not_there(
+    device: Device, place: Path, monkeypatch, how: str
+) -> None:
+    predicted, best = cg.plan("TN", **SQUARE), fastest(device, 3)
+    cg.plan("TN", **SQUARE, tune=True)
+    file = place / FILE
+    file.write_text(damaged(json.loads(file.read_text()), how))
+    anew(monkeypatch)
+    plan = cg.plan("TN", **SQUARE)
+    assert plan.config == predicted.config and plan.measured is None
+    assert "measured" not in plan.why
+    assert cg.plan("TN", **SQUARE, tune=True).config == best.config
+    anew(monkeypatch)
+    assert cg.plan("TN", **SQUARE).config == best.config
+
+
+def test_each_gpu_has_a_file(device: Device, place: Path, monkeypatch) -> None:
+    cg.plan("TN", **SQUARE, tune=True)
+    monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    assert cg.plan("TN", **SQUARE).measured is None
+    cg.plan("NN", **SQUARE, tune=True)
+    assert sorted(one.name for one in place.iterdir()) == [
+        "tuned-NVIDIA-H100-80GB-HBM3.json", FILE,
+    ]  # fmt: skip
+    assert tuned.stored() == {"NVIDIA H100 80GB HBM3": 1, "NVIDIA H200": 1}
+
+
+def test_what_others_stored_meanwhile_stays(device: Device, monkeypatch) -> None:
+    cg.plan("TN", **SQUARE, tune=True)
+    for known in ({}, {"NVIDIA H200": {}}):  # two processes, which read the file or found none
+        monkeypatch.setattr(tuned, "_choices", known)
+        cg.plan("NN" if known else "NT", **SQUARE, tune=True)
+    anew(monkeypatch)
+    assert [bool(cg.plan(op, **SQUARE).measured) for op in ("TN", "NT", "NN", "TT")] == [
+        True, True, True, False,
+    ]  # fmt: skip
+
+
+def test_other_directories_are_read_and_this_one_first(
+    device: Device, place: Path, monkeypatch
+) -> None:
+    theirs, mine = cg.plan("TN", **SQUARE).candidates()[2:4]
+    device.takes(theirs, 1.0)
+    cg.plan("TN", **SQUARE, tune=True)
+    anew(monkeypatch)
+    here = place.with_name("here")
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", f"{here}{os.pathsep}{place}")
+    assert cg.plan("TN", **SQUARE).config == theirs.config
+    device.takes(mine, 0.5)
+    cg.plan("TN", **SQUARE, tune=Tuning(again=True))
+    anew(monkeypatch)
+    assert cg.plan("TN", **SQUARE).config == mine.config
+    assert (here / FILE).exists()
+
+
+def test_where_nothing_can_be_stored_it_is_known_to_the_process(
+    device: Device, place: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(cache, "_warned", set())
+    place.write_text("a file, where a directory should be")
+    best = fastest(device, 3)
+    with pytest.warns(UserWarning, match="the kernel cache cannot be used"):
+        assert cg.plan("TN", **SQUARE, tune=True).config == best.config
+    cg.plan("NN", **SQUARE, tune=True)
+    assert cg.plan("TN", **SQUARE).config == best.config
+
+
+# -- the command line -------------------------------------------------------------------------
+
+
+def test_the_command_measures_and_says_what_is_taken(device: Device, run) -> None:
+    best = fastest(device, 3)
+    status, out, err = run("tune", "TN", "NN", "--sizes", "512,96x80x64", "--candidates", "5")
+    assert status == 0 and not err
+    lines = out.splitlines()
+    assert lines[0] == f"TN 512 x 512 x 512 float16 -> float16, compute float32: {label(best)}"
+    assert lines[1].startswith("  1 ms measured, the least of 5 configs; ")
+    assert [line.partition(" float16")[0] for line in lines[2::2]] == [
+        "NN 512 x 512 x 512", "TN 96 x 80 x 64", "NN 96 x 80 x 64",
+    ]  # fmt: skip
+    assert cg.plan("TN", **SQUARE).config == best.config
+
+    count = len(device.ran)
+    words = "tune", "TN", "-m", "512", "-n", "512", "-k", "512", "--json"
+    (row,) = json.loads(run(*words)[1])["tuned"]
+    assert len(device.ran) == count and row["config_name"] == best.config.name
+    assert row["measured"]["configs"] == 5 and row["kernel"] == best.kernel.name
+    run(*words, "--again")
+    assert len(device.ran) > count
+
+
+def test_the_command_takes_what_gemm_takes(device: Device, run) -> None:
+    words = "--sizes", "256", "--order", "C", "-l", "3", "--dtype", "float32", "--compute", "tf32"
+    status, out, _ = run("tune", "NT", *words, "--kernel", "sm80_pipeline", "--stages", "3")
+    assert status == 0 and out.startswith("NT 256 x 256 x 256, 3 times float32 -> float32, compute")
+    assert cg.plan("NT", m=256, n=256, k=256, l=3, order="C", dtype="float32", compute="tf32",
+                   kernel="sm80_pipeline", stages=3).measured  # fmt: skip
+    assert run("run", "NT", "--tune", "True")[0] == 2
+
+
+def test_the_command_without_a_gpu(place: Path, run, monkeypatch) -> None:
+    monkeypatch.setattr(driver, "why_no_gpu", lambda: "there is no NVIDIA driver")
+    status, _, err = run("tune", "TN", "--sizes", "64")
+    assert status == 2 and err.startswith("cute-gemm: tune=True measures on a GPU: there is no")
+
+
+def test_the_bar_says_which_problem(device: Device, monkeypatch, run) -> None:
+    told = []
+    bar = fake_gpu.nullcontext(lambda *words: told.append(words))
+    monkeypatch.setattr(tune_command, "progress", lambda: bar)
+    run("tune", "TN", "--sizes", "64", "--candidates", "2")
+    assert told[0] == ("TN 64 x 64 x 64: compile", 1, 2)
+    assert told[-1] == ("TN 64 x 64 x 64: time", 20, 20)
+
+
+def test_the_cache_lists_and_clears_choices(device: Device, run, place: Path) -> None:
+    cg.plan("TN", **SQUARE, tune=True)
+    assert "1 measured choices for NVIDIA H200" in run("cache")[1]
+    listed = json.loads(run("cache", "--json")[1])
+    assert listed["choices"] == [{"gpu": "NVIDIA H200", "count": 1}]
+    assert "removed 1 measured choices for NVIDIA H200" in run("cache", "clear")[1]
+    assert not (place / FILE).exists() and cg.plan("TN", **SQUARE).measured is None
+    assert json.loads(run("cache", "size", "--json")[1])["choices"] == []
