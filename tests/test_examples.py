@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import os
 import subprocess
 import sys
@@ -65,3 +67,17 @@ def test_the_reference_table_and_its_fix(cache_directory, tmp_path):
         ("TN", "yes", "yes"),
         ("TT", "yes", "yes"),
     ]
+
+
+MODULES = sorted(
+    path.relative_to(Path(cute_gemm.__file__).parents[1]).with_suffix("").as_posix()
+    for path in Path(cute_gemm.__file__).parent.rglob("*.py")
+    if ">>>" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.filterwarnings("ignore:no usable GPU")
+@pytest.mark.parametrize("module", MODULES)
+def test_what_docstrings_show(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = doctest.testmod(importlib.import_module(module.replace("/", ".")))
+    assert found.attempted and not found.failed, capsys.readouterr().out
