@@ -70,7 +70,7 @@ class Plan:
     >>> A, B = np.ones((8, 4), "f4"), np.ones((4, 2), "f4")
     >>> p = plan("NN", A, B, backend="cpu")
     >>> p.problem.blas_op, p.kernel, p(A, B)[0, 0]
-    ('TT', 'double_buffered', np.float32(4.0))
+    ('TT', 'thin', np.float32(4.0))
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Plan:
         >>> p = plan("TN", m=4096, n=4096, k=4096, dtype="float16", arch="sm_90a")
         >>> first, *others = p.candidates()
         >>> first.kernel.name, first.config.tile, first.price.binding
-        ('sm80_pipeline', (128, 256, 64), 'tensor cores')
+        ('sm90_wgmma', (128, 256, 64), 'tensor cores')
         """
         return self._candidates()
 
