@@ -85,8 +85,10 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     first = samples[min(calls)]
     best = max(calls, key=lambda index: samples[index].ratio(first))
     took = samples[best].median / 1e3
-    known = Measured(offers[best].kernel.name, plans[best].symbol, *offers[best].route, took,
-                     len(calls))  # fmt: skip
+    route = offers[best].route
+    known = Measured(
+        offers[best].kernel.name, plans[best].symbol, route.pack, route.split_k, took, len(calls)
+    )
     if best == 0:
         return known
     behind = took * samples[best].ratio(samples[0]) if 0 in calls else 0.0

@@ -44,7 +44,8 @@ class Measured(NamedTuple):
 
     def names(self, kernel: str, config: str, route: Route) -> bool:
         """Whether it is this one."""
-        return (self.kernel, self.config, self.pack, self.split_k) == (kernel, config, *route)
+        mine = self.kernel, self.config, Route(self.pack, self.split_k)
+        return mine == (kernel, config, route)
 
     def __str__(self) -> str:
         least = f"the least of {self.configs} configs"

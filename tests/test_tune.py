@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels import base
 from cute_gemm.problem.passes import DIRECT, Route
+from cute_gemm.problem.problem import from_sizes
 from cute_gemm.run import driver
 from cute_gemm.select import Candidate, label
 from cute_gemm.toolchain import cache
@@ -164,6 +166,31 @@ def test_another_question_has_its_own_answer(device: Device, other: dict[str, An
     assert cg.plan("TN", **{**SQUARE, **other}).measured is None
 
 
+def test_a_question_has_all_that_a_choice_depends_on() -> None:
+    given = {"op": "CN", "m": 64, "n": 64, "k": 64, "l": 2, "dtype": "complex64"}
+    others: list[dict[str, Any]] = [
+        {"op": "TN"}, {"op": "NN"}, {"op": "CT"}, {"m": 65}, {"n": 65}, {"k": 65}, {"l": 1},
+        {"l": 3}, {"dtype": "complex128"}, {"dtype": "float32"}, {"lda": 65}, {"ldb": 66},
+        {"ldc": 68}, {"batch_a": 0}, {"batch_b": 0}, {"order": "C"}, {"storage": "C"},
+        {"dtype": "float32", "compute": "tf32"}, {"dtype": "float16"},
+        {"dtype": "float16", "out_dtype": "float32"},
+    ]  # fmt: skip
+    first = from_sizes(**given)
+    problems = [first, *(from_sizes(**{**given, **other}) for other in others)]
+    problems += [replace(first, **{x.name: x.at(8)}) for x in (first.A, first.B, first.C)]
+    asked = [tuned.question(problem, "sm_90a", "auto", {}) for problem in problems]
+    asked += [
+        tuned.question(first, *words)
+        for words in (
+            ("sm_80", "auto", {}), ("sm_90a", "thin", {}), ("sm_90a", "auto", {"stages": 3}),
+            ("sm_90a", "auto", {"stages": 4}), ("sm_90a", "auto", {"pack": "A"}),
+        )
+    ]  # fmt: skip
+    assert len(set(asked)) == len(asked) == 1 + 20 + 3 + 5
+    alike = from_sizes(**{**given, "lda": 80}), from_sizes(**{**given, "lda": 96})
+    assert len({tuned.question(one, "sm_90a", "auto", {}) for one in (first, *alike)}) == 1
+
+
 def test_a_shared_operand_is_another_question(device: Device) -> None:
     cg.plan("TN", **SQUARE, l=4, tune=True)
     assert (
@@ -265,6 +292,14 @@ def test_matrices_are_as_aligned_as_the_callers_and_no_more(device: Device, monk
     cg.gemm("TN", *given, tune=True)
     places = {place for _, place in device.ran[:-1]}
     assert places == {(held[0] + 2, held[1] + 16, held[2])}
+    device.ran.clear()
+    # Of a batch the first one counts, though the others are less aligned.
+    steps = 2 * 64 * 96 + 2, 2 * 64 * 80, 2 * 96 * 80
+    batch = [Array(x.data.ptr, (3, *x.shape), step) for x, step in zip(given, steps, strict=True)]
+    batch[0].data.ptr = 0x10040
+    cg.gemm("TN", *batch, tune=True)
+    places = {place for _, place in device.ran[:-1]}
+    assert places == {(held[3] + 64, held[4] + 16, held[5])}
 
 
 def test_random_numbers_fill_all_that_a_matrix_spans(device: Device, monkeypatch) -> None:
@@ -300,9 +335,11 @@ def test_nothing_is_not_measured(device: Device) -> None:
 class Array:
     """What of a ``cupy.ndarray`` is read: float16, column-major."""
 
-    def __init__(self, at: int, shape: tuple[int, int]) -> None:
+    def __init__(self, at: int, shape: tuple[int, ...], step: int = 0) -> None:
         self.data = SimpleNamespace(ptr=at, device_id=0)
-        self.shape, self.strides = shape, (2, 2 * shape[0])
+        self.shape, self.strides = shape, (2, 2 * shape[-2])
+        if len(shape) == 3:  # a batch, and bytes from one to the next
+            self.strides = (step, *self.strides)
         self.dtype, self.itemsize = np.dtype("float16"), 2
 
 
@@ -329,6 +366,15 @@ def test_calls_that_were_kept_do_not_hide_the_choice(device: Device) -> None:
         cg.gemm("TN", *arrays, tune=tune)
         assert ran()[0] == best.config.name
     assert len(device.ran) == count + 4 and len(api._plans) == 1
+
+
+def test_a_choice_of_plan_is_that_of_calls_that_were_kept(device: Device) -> None:
+    best = fastest(device, 3)
+    arrays = [Array(at << 20, (512, 512)) for at in (1, 2, 3)]
+    cg.gemm("TN", *arrays)
+    cg.plan("TN", **SQUARE, tune=True)
+    cg.gemm("TN", *arrays)
+    assert device.ran[-1] == (best.config.name, (1 << 20, 2 << 20, 3 << 20))
 
 
 @pytest.mark.parametrize("stored", [False, True])
