@@ -670,15 +670,17 @@ def test_nothing_of_cuda_is_imported_before_it_is_needed() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-def test_a_call_writes_the_tensor_maps_of_its_matrices(driver: FakeDriver) -> None:
-    """They end the arguments, each where the table says, on a line of its own."""
+def test_a_call_tells_the_tensor_maps_and_writes_its_scratch(driver: FakeDriver) -> None:
+    """Maps are where the table says at its end; a token is drawn for each launch."""
     from cute_gemm.kernels.sm90.wgmma import SIGNATURE
 
     class Maps:
-        size = 3 * 128
+        memory = ctypes.create_string_buffer(3 * 128)
+        places = tuple(range(ctypes.addressof(memory), ctypes.addressof(memory) + 384, 128))
 
-        def __call__(self, *addresses: int) -> bytes:
-            return b"".join(bytes([address // 256]) * 128 for address in addresses)
+        def tell(self, *addresses: int) -> None:
+            for place, address in zip(self.places, addresses, strict=True):
+                ctypes.memset(place, address // 256, 128)
 
     problem = from_sizes("NN", m=64, n=64, k=64, dtype="float16")
     given = SIGNATURE.arguments(problem, Scalar(1), Scalar(0))
@@ -689,7 +691,18 @@ def test_a_call_writes_the_tensor_maps_of_its_matrices(driver: FakeDriver) -> No
         last = driver.launches[-1]
         assert (last["matrices"], last["extents"][:3]) == ([*addresses], [64] * 3)
         assert last["attributes"] == [4, 6]  # cluster, programmatic stream serialization
-        for number, address in enumerate(addresses, 18):
+        for number, address in enumerate(addresses, len(given.table) - 3):
             at = given.table[number]
-            assert at is not None and (at - ctypes.addressof(given.block)) % 64 == 0
-            assert ctypes.string_at(at, 128) == bytes([address // 256]) * 128
+            assert at is not None and ctypes.string_at(at, 128) == bytes([address // 256]) * 128
+    at = SIGNATURE.offset("scratch")
+    assert given.block.raw[at : at + 8] == bytes(8)
+    bound(256, 512, 768, 7, 4096)
+    assert given.block.raw[at : at + 8] == (4096).to_bytes(8, "little")
+    token = SIGNATURE.offset("token")
+    drawn = {given.block.raw[token : token + 8]}
+    drawn |= {
+        SIGNATURE.arguments(problem, Scalar(1), Scalar(0)).block.raw[token : token + 8]
+        for _ in range(50)
+    }
+    assert len(drawn) == 51 and bytes(8) not in drawn
+    assert SIGNATURE.offset("nothing") == -1
