@@ -7,7 +7,8 @@ are resident at a time, whether they keep the units busy or wait for themselves,
 DRAM move meanwhile.
 
 How well a kernel does that is its `Pace`, and the constants below are the GPU's: both were fitted
-to 1,110 times of 43 kernels and types on an H200 (rms error 13 % for those that are chosen from).
+to 1,110 times of 43 kernels and types on an H200 (rms error 13 % for those that are chosen from),
+and what only `thin` and `sm90_wgmma` have to 2,700 times of these.
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.toolchain.signature import Launch
 
-#: Of a launch: microseconds before its first and after its last instruction.
-LAUNCH_US = 2.9
+#: Of a launch: microseconds before its first and after its last instruction; the same of one that
+#: may start before the launch ahead has ended; and until all CTAs of clusters have come and gone.
+LAUNCH_US, DEPENDENT_US, CLUSTERS_US = 2.9, 2.0, 0.5
 #: Clocks that a CTA takes to start; for each wavefront or pass of its way to C; for a wavefront and
 #: for a pass through L1's tags in the main loop; for a load that nothing hides.
 START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
+#: Clocks of a sector of L2 that is written only in part, on the way to C.
+PARTIAL = 3.3
 #: Clocks of the TMA unit for a line of L2 that a row of a box touches.
-TMA_LINE = 1.35
+TMA_LINE = 2.0
 #: Clocks from global to shared memory under load: what tiles that are on their way must cover.
 MEMORY = 1180.0
 #: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had by most kernels.
@@ -48,6 +52,9 @@ L2_BYTES, DRAM_PART = 54.5, 0.63
 REUSE = 1.5
 #: Registers of a thread beside its sums.
 REGISTERS = 88
+#: The power in which units' clocks add up: the higher, the less they are in each other's way. Of
+#: those that warps keep busy by turns; and of TMA and wgmma, which go on by themselves.
+TOGETHER, ASYNCHRONOUS = 3, 6
 #: k-tiles of the sample whose accesses are counted.
 DEPTH = 4
 
@@ -61,7 +68,8 @@ class Pace(NamedTuple):
     by one; ``ahead``: k-tiles that are on their way at a time, 0 where a CTA waits for each;
     ``issue``: instructions of an access, with those for its address and its predicate; ``wgmma``:
     that instruction multiplies, at the tensor cores' full rate, of which its reads of shared memory
-    are a part; ``dram``: part of DRAM's bandwidth that is had.
+    are a part; ``dram``: part of DRAM's bandwidth that is had; ``passes``: clocks of a pass through
+    L1's tags; ``start``: clocks that a CTA takes to start.
     """
 
     slowdown: float = 1.5
@@ -72,6 +80,8 @@ class Pace(NamedTuple):
     issue: float = 1.0
     wgmma: bool = False
     dram: float = DRAM_PART
+    passes: float = PASS
+    start: float = START
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,8 @@ class Footprint:
     least; ``cover``: clocks until the next one has come; ``end``: clocks of the way to C;
     ``tile_bytes`` and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a
     multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made; ``dram``: part
-    of DRAM's bandwidth that is had; ``cluster``: CTAs along M and N that go together.
+    of DRAM's bandwidth that is had; ``cluster``: CTAs along M and N that go together; ``start``:
+    clocks that a CTA takes to start; ``launch``: microseconds of the launch.
     """
 
     tile: tuple[int, int, int]
@@ -96,6 +107,8 @@ class Footprint:
     units: tuple[tuple[str, float], ...]
     dram: float = DRAM_PART
     cluster: tuple[int, int] = (1, 1)
+    start: float = START
+    launch: float = LAUNCH_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +174,8 @@ def pitch(matrix: Matrix) -> int:
 class Tally(NamedTuple):
     """What is counted of an operand, per k-tile or CTA: wavefronts, passes of L1, sectors of L2.
 
-    ``lines``: of L2 that TMA asks for; ``moves``: instructions.
+    ``lines``: of L2 that TMA asks for; ``moves``: instructions; ``partial``: sectors that a warp
+    reads or writes beyond those that its bytes fill.
     """
 
     waves: float = 0.0
@@ -169,6 +183,7 @@ class Tally(NamedTuple):
     sectors: float = 0.0
     moves: float = 0.0
     lines: float = 0.0
+    partial: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
         return Tally(*map(sum, zip(self, other, strict=True)))
@@ -204,7 +219,11 @@ def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
             sectors = float(counts.l2_sectors)
             if access.unit == "k-tile" and access.instruction != "cp.async":
                 sectors = min(sectors, REUSE * counts.bytes / SECTOR)
-            one = Tally(0.0, passes / share, sectors / share, counts.requests / share)
+            partial = max(0.0, sectors - counts.bytes / SECTOR)
+            one = Tally(
+                0.0, passes / share, sectors / share, counts.requests / share,
+                partial=partial / share,
+            )  # fmt: skip
         found[access.unit] += one
     return found
 
@@ -238,13 +257,14 @@ def footprint(
     units = {
         work.unit: products / rate * pace.slowdown,
         "shared memory": each.waves * WAVEFRONT,
-        "L1": each.passes * PASS,
+        "L1": each.passes * pace.passes,
         "TMA": each.lines * TMA_LINE,
         "instruction issue": each.moves * pace.issue / 4,
     }
     if work.unit == "CUDA cores":
         units["instruction issue"] += products / 32 / 4
-    busy = sum(clock**3 for clock in units.values()) ** (1 / 3)
+    power = ASYNCHRONOUS if pace.wgmma else TOGETHER
+    busy = sum(clock**power for clock in units.values()) ** (1 / power)
     registers = min(tile[0] * tile[1] * sums // 4 // launch.block + REGISTERS, 255)
     sm, resident = gpu.arch.multiprocessor, 1
     if sm is not None:
@@ -256,13 +276,16 @@ def footprint(
         busy=busy,
         alone=pace.latency + pace.waits * WAIT + pace.serial * busy * 128 / launch.block,
         cover=MEMORY / pace.ahead if pace.ahead else 0.0,
-        end=END * (end.waves + end.passes + end.lines),
+        end=END * (end.waves + end.passes + end.lines) + PARTIAL * end.partial,
         tile_bytes=each.sectors * SECTOR,
         end_bytes=end.sectors * SECTOR,
         resident=resident,
         units=tuple(units.items()),
         dram=pace.dram,
         cluster=cluster,
+        start=pace.start,
+        launch=(DEPENDENT_US if launch.dependent else LAUNCH_US)
+        + (CLUSTERS_US if launch.cluster > 1 else 0.0),
     )
 
 
@@ -285,6 +308,8 @@ class Prices:
                 f.resident,
                 f.dram,
                 *f.cluster,
+                f.start,
+                f.launch * 1e-6,
             )
             for f in footprints
         ]
@@ -304,7 +329,7 @@ class Prices:
         rounds = -(-most // filled)
         terms = {unit: most * depth * clocks / clock for unit, clocks in one.units}
         terms["waiting"] = rounds * depth * float(np.cbrt(one.alone**3 + one.cover**3)) / clock
-        terms |= {"L2": l2, "DRAM": self._dram(problem, one.dram), "start": LAUNCH_US * 1e-6}
+        terms |= {"L2": l2, "DRAM": self._dram(problem, one.dram), "start": one.launch * 1e-6}
         last = most - (rounds - 1) * filled
         return Price(
             total, terms, int(tiles), one.resident, int(rounds), last / filled if filled else 0.0
@@ -317,7 +342,7 @@ class Prices:
     def _times(
         self, problem: GemmProblem, slices: Any, bm: Any, bn: Any, bk: Any, busy: Any, waits: Any,
         end: Any, tile_bytes: Any, end_bytes: Any, resident: Any, part: Any, along_m: Any,
-        along_n: Any,
+        along_n: Any, start: Any, launch: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Of one or all: seconds, CTAs of the busiest SM, resident, all, k-tiles, L2 seconds."""
         gpu = self._gpu
@@ -332,10 +357,10 @@ class Prices:
 
         def together(ctas: Any) -> Any:
             beside = ctas * busy
-            return depth * np.cbrt(beside * beside * beside + waits) + START + ctas * end
+            return depth * np.cbrt(beside * beside * beside + waits) + start + ctas * end
 
         on_sm = (whole * together(filled) + np.where(rest > 0, together(rest), 0.0)) / clock
         l2 = (tile_bytes * depth + end_bytes) * tiles / (L2_BYTES * gpu.sms * clock)
         dram = self._dram(problem, part)
-        seconds = LAUNCH_US * 1e-6 + np.cbrt(on_sm**3 + l2**3 + dram**3)
+        seconds = launch + np.cbrt(on_sm**3 + l2**3 + dram**3)
         return seconds, most, filled, tiles, depth, l2

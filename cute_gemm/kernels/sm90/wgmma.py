@@ -68,8 +68,8 @@ _TILES: tuple[tuple[int, int, int, int], ...] = (
     (128, 128, 2, 2),
     (64, 128, 1, 2),
 )
-#: Clocks of a k-tile until the other CTA of a cluster has said that it has read it.
-_MEETING = 300.0
+#: Slowdown of products where but two k-tiles can be on their way while one is multiplied.
+_THREE_STAGES = 1.12
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
 #: Results of a tile.
@@ -93,12 +93,13 @@ class Sm90Wgmma(CompiledKernel):
     }
     signature = SIGNATURE
 
-    paces: ClassVar = {"half": Pace(0.98, 30, 0.0, wgmma=True, dram=0.92)}
+    paces: ClassVar = {"half": Pace(1.03, 80, 0.0, wgmma=True, dram=0.92, start=620)}
 
     def pace(self, config: Config) -> Pace:
-        """See :meth:`CompiledKernel.pace`: CTAs of a cluster wait for each other."""
+        """See :meth:`CompiledKernel.pace`."""
         pace = super().pace(config)
-        return pace._replace(latency=pace.latency + (config.cluster - 1) * _MEETING)
+        few = _THREE_STAGES if config.stages <= 3 else 1.0
+        return pace._replace(slowdown=pace.slowdown * few)
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
