@@ -41,8 +41,9 @@ LAUNCH_US, DEPENDENT_US, CLUSTERS_US = 2.9, 2.0, 0.5
 START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
 #: Clocks of a sector of L2 that is written only in part, on the way to C.
 PARTIAL = 3.3
-#: Clocks of the TMA unit for a line of L2 that a row of a box touches.
-TMA_LINE = 2.0
+#: Clocks of the TMA unit for a line of L2 that a row of a box touches; and how much more a line
+#: takes, of a load, that the row's bytes alone would not ask for.
+TMA_LINE, STRADDLED = 1.6, 0.75
 #: Clocks from global to shared memory under load: what tiles that are on their way must cover.
 MEMORY = 1180.0
 #: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had by most kernels.
@@ -206,7 +207,10 @@ def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
         share = DEPTH if access.unit == "k-tile" else 1
         if isinstance(access, TmaAccess) and not isinstance(counts, SharedCounts):
             # A multicast asks once for all, and what it brings goes to each.
-            lines = counts.lines / share / access.multicast
+            lines = float(counts.lines)
+            if access.direction == "load":
+                lines += STRADDLED * max(0.0, lines - counts.bytes / LINE)
+            lines /= share * access.multicast
             sectors = counts.l2_sectors / share
             found[access.unit] += Tally(0.0, 0.0, sectors, counts.requests / share, lines)
             continue

@@ -69,7 +69,7 @@ _TILES: tuple[tuple[int, int, int, int], ...] = (
     (64, 128, 1, 2),
 )
 #: Slowdown of products where but two k-tiles can be on their way while one is multiplied.
-_THREE_STAGES = 1.12
+_THREE_STAGES = 1.09
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
 #: Results of a tile.
@@ -93,7 +93,7 @@ class Sm90Wgmma(CompiledKernel):
     }
     signature = SIGNATURE
 
-    paces: ClassVar = {"half": Pace(1.03, 80, 0.0, wgmma=True, dram=0.92, start=620)}
+    paces: ClassVar = {"half": Pace(1.02, 160, 0.0, wgmma=True, dram=0.92, start=550)}
 
     def pace(self, config: Config) -> Pace:
         """See :meth:`CompiledKernel.pace`."""
