@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.signature import Launch
 
 #: Of a launch: microseconds before its first and after its last instruction; the same of one that
-#: may start before the launch ahead has ended; and until all CTAs of clusters have come and gone.
-LAUNCH_US, DEPENDENT_US, CLUSTERS_US = 2.9, 2.0, 0.5
+#: may start before the launch ahead has ended.
+LAUNCH_US, DEPENDENT_US = 2.9, 2.0
 #: Clocks that a CTA takes to start; for each wavefront or pass of its way to C; for a wavefront and
 #: for a pass through L1's tags in the main loop; for a load that nothing hides.
 START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
@@ -145,12 +145,14 @@ class Price:
         return sorted(self.terms.items(), key=lambda term: -term[1])[:count]
 
 
-def sample(problem: GemmProblem, tile: tuple[int, int, int]) -> GemmProblem:
-    """Return a problem of one CTA and `DEPTH` k-tiles with matrices laid out as the given one's.
+def sample(
+    problem: GemmProblem, tile: tuple[int, int, int], cluster: tuple[int, int] = (1, 1)
+) -> GemmProblem:
+    """Return a problem of one cluster and `DEPTH` k-tiles, its matrices laid out as these are.
 
     Of the leading dimensions only the `pitch` is kept, on which the counts depend.
     """
-    m, n, k = tile[0], tile[1], DEPTH * tile[2]
+    m, n, k = tile[0] * cluster[0], tile[1] * cluster[1], DEPTH * tile[2]
 
     def part(matrix: Matrix, shape: tuple[int, int]) -> Matrix:
         size = DTYPES[matrix.dtype].bytes
@@ -196,23 +198,26 @@ def _at_ends(access: Access) -> bool:
     return isinstance(far, GlobalAccess) and far.words and far.tail == "elements"
 
 
-def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
-    """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``."""
+def tally(accesses: Iterable[Access], ctas: int = 1) -> dict[str, Tally]:
+    """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``.
+
+    ``ctas``: of the sample, among which they are divided.
+    """
     found = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
         # wgmma's reads are part of its rate.
         if _at_ends(access) or access.instruction == "wgmma":
             continue
         counts = analyze(access).launch
-        share = DEPTH if access.unit == "k-tile" else 1
+        share = ctas * (DEPTH if access.unit == "k-tile" else 1)
         if isinstance(access, TmaAccess) and not isinstance(counts, SharedCounts):
-            # A multicast asks once for all, and what it brings goes to each.
+            # A multicast asks once for all, which is how it is counted, and brings it to each.
             lines = float(counts.lines)
             if access.direction == "load":
                 lines += STRADDLED * max(0.0, lines - counts.bytes / LINE)
-            lines /= share * access.multicast
-            sectors = counts.l2_sectors / share
-            found[access.unit] += Tally(0.0, 0.0, sectors, counts.requests / share, lines)
+            sectors = counts.l2_sectors * access.multicast / share
+            moves = counts.requests / share
+            found[access.unit] += Tally(0.0, 0.0, sectors, moves, lines / share)
             continue
         if isinstance(counts, SharedCounts):
             # A cp.async has an access of each space: its instruction is counted in the other.
@@ -251,7 +256,7 @@ def footprint(
     each, end = Tally(), Tally()
     for one in tallies:
         each, end = each + one["k-tile"], end + one["CTA"]
-    products = work.products / DEPTH
+    products = work.products / work.ctas / DEPTH
     clocks = gpu.sms * gpu.clock_ghz * 1e9
     peak = gpu.peak(work.rate, work.unit) or gpu.peak("float32", "CUDA cores")
     assert peak is not None
@@ -288,8 +293,7 @@ def footprint(
         dram=pace.dram,
         cluster=cluster,
         start=pace.start,
-        launch=(DEPENDENT_US if launch.dependent else LAUNCH_US)
-        + (CLUSTERS_US if launch.cluster > 1 else 0.0),
+        launch=DEPENDENT_US if launch.dependent else LAUNCH_US,
     )
 
 
