@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from random import Random
 from typing import Any
 
@@ -188,11 +189,13 @@ def test_configs_that_share_the_counts_of_an_operand_have_the_same(name: str) ->
         each = from_sizes(op, m=m, n=n, k=k, dtype=dtype, **pitches)
         legal = kernel.legal(each, Arch("sm_90a"), {})
         for config in legal:
-            one = base.sample(each, config.tile)
+            cluster = getattr(config, "cluster_shape", (1, 1))
+            one = base.sample(each, config.tile, cluster)
             accesses = kernel.accesses(config, one)
             for x in (each.A, each.B, each.C):
                 key = (kernel.of_operand(config, x.name), x.name, base.pitch(x), x.alignment)
-                found = base.tally(access for access in accesses if access.operand == x.name)
+                mine = (access for access in accesses if access.operand == x.name)
+                found = base.tally(mine, prod(cluster))
                 shared += key in kept and kept[key][0] != config
                 assert kept.setdefault(key, (config, found))[1] == found, (each, config)
     assert shared

@@ -358,7 +358,8 @@ class CompiledKernel(Compiled, Kernel):
 
     def footprint(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Footprint:
         """Return what a CTA of a config costs; the counts of its accesses are kept in memory."""
-        one = sample(problem, config.tile)
+        cluster = getattr(config, "cluster_shape", (1, 1))
+        one = sample(problem, config.tile, cluster)
         keys = {
             x.name: (self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment)
             for x in (problem.A, problem.B, problem.C)
@@ -367,7 +368,8 @@ class CompiledKernel(Compiled, Kernel):
         if None in tallies.values():
             accesses = self.accesses(config, one)
             for name in [name for name, kept in tallies.items() if kept is None]:
-                found = tally(each for each in accesses if each.operand == name)
+                mine = (each for each in accesses if each.operand == name)
+                found = tally(mine, cluster[0] * cluster[1])
                 tallies[name] = _tallies[keys[name]] = found
         return footprint(
             config.tile,
@@ -378,7 +380,7 @@ class CompiledKernel(Compiled, Kernel):
             gpu,
             DTYPES[problem.inputs.accumulator].bytes,
             getattr(config, "min_ctas", 1),
-            getattr(config, "cluster_shape", (1, 1)),
+            cluster,
         )
 
     def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:

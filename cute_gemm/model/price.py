@@ -7,7 +7,8 @@ are resident at a time, whether they keep the units busy or wait for themselves,
 DRAM move meanwhile.
 
 How well a kernel does that is its `Pace`, and the constants below are the GPU's: both were fitted
-to 1,110 times of 43 kernels and types on an H200 (rms error 13 % for those that are chosen from).
+to 1,110 times of 43 kernels and types on an H200 (rms error 13 % for those that are chosen from),
+and what only `thin` and `sm90_wgmma` have to 2,700 times of these.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.toolchain.signature import Launch
 
-#: Of a launch: microseconds before its first and after its last instruction.
-LAUNCH_US = 2.9
+#: Of a launch: microseconds before its first and after its last instruction; the same of one that
+#: may start before the launch ahead has ended.
+LAUNCH_US, DEPENDENT_US = 2.9, 2.0
 #: Clocks that a CTA takes to start; for each wavefront or pass of its way to C; for a wavefront and
 #: for a pass through L1's tags in the main loop; for a load that nothing hides.
 START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
-#: Clocks of the TMA unit for a line of L2 that a row of a box touches.
-TMA_LINE = 1.35
+#: Clocks of a sector of L2 that is written only in part, on the way to C.
+PARTIAL = 3.3
+#: Clocks of the TMA unit for a line of L2 that a row of a box touches; and how much more a line
+#: takes, of a load, that the row's bytes alone would not ask for.
+TMA_LINE, STRADDLED = 1.6, 0.75
 #: Clocks from global to shared memory under load: what tiles that are on their way must cover.
 MEMORY = 1180.0
 #: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had by most kernels.
@@ -48,6 +53,9 @@ L2_BYTES, DRAM_PART = 54.5, 0.63
 REUSE = 1.5
 #: Registers of a thread beside its sums.
 REGISTERS = 88
+#: The power in which units' clocks add up: the higher, the less they are in each other's way. Of
+#: those that warps keep busy by turns; and of TMA and wgmma, which go on by themselves.
+TOGETHER, ASYNCHRONOUS = 3, 6
 #: k-tiles of the sample whose accesses are counted.
 DEPTH = 4
 
@@ -61,7 +69,8 @@ class Pace(NamedTuple):
     by one; ``ahead``: k-tiles that are on their way at a time, 0 where a CTA waits for each;
     ``issue``: instructions of an access, with those for its address and its predicate; ``wgmma``:
     that instruction multiplies, at the tensor cores' full rate, of which its reads of shared memory
-    are a part; ``dram``: part of DRAM's bandwidth that is had.
+    are a part; ``dram``: part of DRAM's bandwidth that is had; ``passes``: clocks of a pass through
+    L1's tags; ``start``: clocks that a CTA takes to start.
     """
 
     slowdown: float = 1.5
@@ -72,6 +81,8 @@ class Pace(NamedTuple):
     issue: float = 1.0
     wgmma: bool = False
     dram: float = DRAM_PART
+    passes: float = PASS
+    start: float = START
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,8 @@ class Footprint:
     least; ``cover``: clocks until the next one has come; ``end``: clocks of the way to C;
     ``tile_bytes`` and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a
     multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made; ``dram``: part
-    of DRAM's bandwidth that is had; ``cluster``: CTAs along M and N that go together.
+    of DRAM's bandwidth that is had; ``cluster``: CTAs along M and N that go together; ``start``:
+    clocks that a CTA takes to start; ``launch``: microseconds of the launch.
     """
 
     tile: tuple[int, int, int]
@@ -96,6 +108,8 @@ class Footprint:
     units: tuple[tuple[str, float], ...]
     dram: float = DRAM_PART
     cluster: tuple[int, int] = (1, 1)
+    start: float = START
+    launch: float = LAUNCH_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +145,14 @@ class Price:
         return sorted(self.terms.items(), key=lambda term: -term[1])[:count]
 
 
-def sample(problem: GemmProblem, tile: tuple[int, int, int]) -> GemmProblem:
-    """Return a problem of one CTA and `DEPTH` k-tiles with matrices laid out as the given one's.
+def sample(
+    problem: GemmProblem, tile: tuple[int, int, int], cluster: tuple[int, int] = (1, 1)
+) -> GemmProblem:
+    """Return a problem of one cluster and `DEPTH` k-tiles, its matrices laid out as these are.
 
     Of the leading dimensions only the `pitch` is kept, on which the counts depend.
     """
-    m, n, k = tile[0], tile[1], DEPTH * tile[2]
+    m, n, k = tile[0] * cluster[0], tile[1] * cluster[1], DEPTH * tile[2]
 
     def part(matrix: Matrix, shape: tuple[int, int]) -> Matrix:
         size = DTYPES[matrix.dtype].bytes
@@ -161,7 +177,8 @@ def pitch(matrix: Matrix) -> int:
 class Tally(NamedTuple):
     """What is counted of an operand, per k-tile or CTA: wavefronts, passes of L1, sectors of L2.
 
-    ``lines``: of L2 that TMA asks for; ``moves``: instructions.
+    ``lines``: of L2 that TMA asks for; ``moves``: instructions; ``partial``: sectors that a warp
+    reads or writes beyond those that its bytes fill.
     """
 
     waves: float = 0.0
@@ -169,6 +186,7 @@ class Tally(NamedTuple):
     sectors: float = 0.0
     moves: float = 0.0
     lines: float = 0.0
+    partial: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
         return Tally(*map(sum, zip(self, other, strict=True)))
@@ -180,20 +198,26 @@ def _at_ends(access: Access) -> bool:
     return isinstance(far, GlobalAccess) and far.words and far.tail == "elements"
 
 
-def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
-    """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``."""
+def tally(accesses: Iterable[Access], ctas: int = 1) -> dict[str, Tally]:
+    """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``.
+
+    ``ctas``: of the sample, among which they are divided.
+    """
     found = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
         # wgmma's reads are part of its rate.
         if _at_ends(access) or access.instruction == "wgmma":
             continue
         counts = analyze(access).launch
-        share = DEPTH if access.unit == "k-tile" else 1
+        share = ctas * (DEPTH if access.unit == "k-tile" else 1)
         if isinstance(access, TmaAccess) and not isinstance(counts, SharedCounts):
-            # A multicast asks once for all, and what it brings goes to each.
-            lines = counts.lines / share / access.multicast
-            sectors = counts.l2_sectors / share
-            found[access.unit] += Tally(0.0, 0.0, sectors, counts.requests / share, lines)
+            # A multicast asks once for all, which is how it is counted, and brings it to each.
+            lines = float(counts.lines)
+            if access.direction == "load":
+                lines += STRADDLED * max(0.0, lines - counts.bytes / LINE)
+            sectors = counts.l2_sectors * access.multicast / share
+            moves = counts.requests / share
+            found[access.unit] += Tally(0.0, 0.0, sectors, moves, lines / share)
             continue
         if isinstance(counts, SharedCounts):
             # A cp.async has an access of each space: its instruction is counted in the other.
@@ -204,7 +228,11 @@ def tally(accesses: Iterable[Access]) -> dict[str, Tally]:
             sectors = float(counts.l2_sectors)
             if access.unit == "k-tile" and access.instruction != "cp.async":
                 sectors = min(sectors, REUSE * counts.bytes / SECTOR)
-            one = Tally(0.0, passes / share, sectors / share, counts.requests / share)
+            partial = max(0.0, sectors - counts.bytes / SECTOR)
+            one = Tally(
+                0.0, passes / share, sectors / share, counts.requests / share,
+                partial=partial / share,
+            )  # fmt: skip
         found[access.unit] += one
     return found
 
@@ -228,7 +256,7 @@ def footprint(
     each, end = Tally(), Tally()
     for one in tallies:
         each, end = each + one["k-tile"], end + one["CTA"]
-    products = work.products / DEPTH
+    products = work.products / work.ctas / DEPTH
     clocks = gpu.sms * gpu.clock_ghz * 1e9
     peak = gpu.peak(work.rate, work.unit) or gpu.peak("float32", "CUDA cores")
     assert peak is not None
@@ -238,13 +266,14 @@ def footprint(
     units = {
         work.unit: products / rate * pace.slowdown,
         "shared memory": each.waves * WAVEFRONT,
-        "L1": each.passes * PASS,
+        "L1": each.passes * pace.passes,
         "TMA": each.lines * TMA_LINE,
         "instruction issue": each.moves * pace.issue / 4,
     }
     if work.unit == "CUDA cores":
         units["instruction issue"] += products / 32 / 4
-    busy = sum(clock**3 for clock in units.values()) ** (1 / 3)
+    power = ASYNCHRONOUS if pace.wgmma else TOGETHER
+    busy = sum(clock**power for clock in units.values()) ** (1 / power)
     registers = min(tile[0] * tile[1] * sums // 4 // launch.block + REGISTERS, 255)
     sm, resident = gpu.arch.multiprocessor, 1
     if sm is not None:
@@ -256,13 +285,15 @@ def footprint(
         busy=busy,
         alone=pace.latency + pace.waits * WAIT + pace.serial * busy * 128 / launch.block,
         cover=MEMORY / pace.ahead if pace.ahead else 0.0,
-        end=END * (end.waves + end.passes + end.lines),
+        end=END * (end.waves + end.passes + end.lines) + PARTIAL * end.partial,
         tile_bytes=each.sectors * SECTOR,
         end_bytes=end.sectors * SECTOR,
         resident=resident,
         units=tuple(units.items()),
         dram=pace.dram,
         cluster=cluster,
+        start=pace.start,
+        launch=DEPENDENT_US if launch.dependent else LAUNCH_US,
     )
 
 
@@ -285,6 +316,8 @@ class Prices:
                 f.resident,
                 f.dram,
                 *f.cluster,
+                f.start,
+                f.launch * 1e-6,
             )
             for f in footprints
         ]
@@ -304,7 +337,7 @@ class Prices:
         rounds = -(-most // filled)
         terms = {unit: most * depth * clocks / clock for unit, clocks in one.units}
         terms["waiting"] = rounds * depth * float(np.cbrt(one.alone**3 + one.cover**3)) / clock
-        terms |= {"L2": l2, "DRAM": self._dram(problem, one.dram), "start": LAUNCH_US * 1e-6}
+        terms |= {"L2": l2, "DRAM": self._dram(problem, one.dram), "start": one.launch * 1e-6}
         last = most - (rounds - 1) * filled
         return Price(
             total, terms, int(tiles), one.resident, int(rounds), last / filled if filled else 0.0
@@ -317,7 +350,7 @@ class Prices:
     def _times(
         self, problem: GemmProblem, slices: Any, bm: Any, bn: Any, bk: Any, busy: Any, waits: Any,
         end: Any, tile_bytes: Any, end_bytes: Any, resident: Any, part: Any, along_m: Any,
-        along_n: Any,
+        along_n: Any, start: Any, launch: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Of one or all: seconds, CTAs of the busiest SM, resident, all, k-tiles, L2 seconds."""
         gpu = self._gpu
@@ -332,10 +365,10 @@ class Prices:
 
         def together(ctas: Any) -> Any:
             beside = ctas * busy
-            return depth * np.cbrt(beside * beside * beside + waits) + START + ctas * end
+            return depth * np.cbrt(beside * beside * beside + waits) + start + ctas * end
 
         on_sm = (whole * together(filled) + np.where(rest > 0, together(rest), 0.0)) / clock
         l2 = (tile_bytes * depth + end_bytes) * tiles / (L2_BYTES * gpu.sms * clock)
         dram = self._dram(problem, part)
-        seconds = LAUNCH_US * 1e-6 + np.cbrt(on_sm**3 + l2**3 + dram**3)
+        seconds = launch + np.cbrt(on_sm**3 + l2**3 + dram**3)
         return seconds, most, filled, tiles, depth, l2

@@ -201,8 +201,8 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 
     def seconds(self, packing: Packing, gpu: Gpu) -> float:
         """Return the predicted time."""
-        read = sum(source.nbytes for source in packing.sources)
-        return float(seconds(read, sum(one.nbytes for one in packing.targets), gpu))
+        moved = sum(one.nbytes for one in (*packing.sources, *packing.targets))
+        return float(seconds(moved, gpu))
 
 
 # ---- accesses -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from cute_gemm.toolchain.unit import TranslationUnit
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.passes import Reduction
-    from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.problem.problem import GemmProblem, Matrix
 
 #: Threads of a CTA, and bytes of the sums of each.
 THREADS, VECTOR = 128, 16
@@ -53,6 +53,12 @@ class Place(NamedTuple):
     slices: int
     along: int  #: Tiles along a row.
     across: int  #: log2 of the threads along a row of a tile.
+
+
+def _vector(C: Matrix, sums: str) -> int:
+    """Elements of C that are neighbours in a thread: no more than its widest access has."""
+    widest = access_bytes(C, False)[0] // DTYPES[C.dtype].bytes
+    return min(widest, VECTOR // DTYPES[sums].bytes)
 
 
 def _place(config: Config, reduction: Reduction) -> Place:
@@ -90,8 +96,7 @@ class Reduce(Compiled):
     def configure(self, reduction: Reduction) -> Config:
         """Return the config, which follows from the types and from how C lies."""
         sums, C = reduction.sums.dtype, reduction.C
-        widest = access_bytes(C, False)[0] // DTYPES[C.dtype].bytes
-        return Config(sums, C.dtype, min(widest, VECTOR // DTYPES[sums].bytes))
+        return Config(sums, C.dtype, _vector(C, sums))
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`Compiled.unit`."""
@@ -163,4 +168,6 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 
         It needs no `Reduction`, of which a choice would make a dozen.
         """
-        return seconds(problem.C.nbytes, slices * sums_bytes(problem), gpu)
+        sums = problem.inputs.accumulator
+        narrow = _vector(problem.C, sums) * DTYPES[sums].bytes < VECTOR
+        return seconds(problem.C.nbytes + slices * sums_bytes(problem), gpu, narrow)

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.model.price import L2_BYTES, LAUNCH_US, START
+from cute_gemm.model.price import LAUNCH_US, START
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
 
-#: Part of DRAM's bandwidth that a pass has, which streams. (A GEMM has ``price.DRAM_PART``.)
-STREAM_PART = 0.8
-#: Part of L2 up to which scratch, with all else that moves, stays there between two launches.
-KEPT = 0.8
+#: Part of DRAM's bandwidth that a pass has, which streams (a GEMM has ``price.DRAM_PART``), and
+#: that of one whose accesses are narrower than 16 bytes. Scratch that is still in L2 comes no
+#: faster: a pass has too few bytes on their way for more.
+STREAM_PART, NARROW_PART = 0.8, 0.52
 
 
-def seconds(outside: int, scratch: Any, gpu: Gpu) -> Any:
-    """Return the predicted time of a launch that moves these bytes outside and within scratch.
-
-    ``scratch`` may be an array: of several launches.
-    """
-    clock = gpu.clock_ghz * 1e9
-    near = outside + scratch
-    far = outside + scratch * (near > KEPT * gpu.l2_bytes)
-    l2 = near / (L2_BYTES * gpu.sms * clock)
-    dram = far / (STREAM_PART * gpu.bandwidth_gbs * 1e9)
-    return LAUNCH_US * 1e-6 + START / clock + (l2**3 + dram**3) ** (1 / 3)
+def seconds(moved: Any, gpu: Gpu, narrow: bool = False) -> Any:
+    """Return the predicted time of a launch that reads and writes so many bytes, or of several."""
+    part = NARROW_PART if narrow else STREAM_PART
+    start = LAUNCH_US * 1e-6 + START / (gpu.clock_ghz * 1e9)
+    return start + moved / (part * gpu.bandwidth_gbs * 1e9)

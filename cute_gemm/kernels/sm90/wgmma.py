@@ -68,8 +68,10 @@ _TILES: tuple[tuple[int, int, int, int], ...] = (
     (128, 128, 2, 2),
     (64, 128, 1, 2),
 )
-#: Clocks of a k-tile until the other CTA of a cluster has said that it has read it.
-_MEETING = 300.0
+#: Clocks of a tile that CTAs of a cluster wait for each other.
+_MEETING = 1300.0
+#: Slowdown of products where but two k-tiles can be on their way while one is multiplied.
+_THREE_STAGES = 1.09
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -98,12 +100,14 @@ class Sm90Wgmma(CompiledKernel):
     }
     signature = SIGNATURE
 
-    paces: ClassVar = {"half": Pace(0.98, 30, 0.0, wgmma=True, dram=0.92)}
+    paces: ClassVar = {"half": Pace(1.02, 160, 0.0, wgmma=True, dram=0.92, start=500)}
 
     def pace(self, config: Config) -> Pace:
-        """See :meth:`CompiledKernel.pace`: CTAs of a cluster wait for each other."""
+        """See :meth:`CompiledKernel.pace`."""
         pace = super().pace(config)
-        return pace._replace(latency=pace.latency + (config.cluster - 1) * _MEETING)
+        few = _THREE_STAGES if config.stages <= 3 else 1.0
+        start = pace.start + (config.cluster - 1) * _MEETING
+        return pace._replace(slowdown=pace.slowdown * few, start=start)
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
