@@ -56,6 +56,9 @@ REGISTERS = 88
 #: The power in which units' clocks add up: the higher, the less they are in each other's way. Of
 #: those that warps keep busy by turns; and of TMA and wgmma, which go on by themselves.
 TOGETHER, ASYNCHRONOUS = 3, 6
+#: Of k-tiles that are dealt out (stream-K): CTAs that share a tile's, at most; of each CTA, at
+#: least; clocks of a CTA that leaves its sums for another, or waits for them, beside their way.
+SHARERS, LEAST, HANDING = 4, 2, 1500.0
 #: k-tiles of the sample whose accesses are counted.
 DEPTH = 4
 
@@ -94,7 +97,8 @@ class Footprint:
     ``tile_bytes`` and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a
     multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made; ``dram``: part
     of DRAM's bandwidth that is had; ``cluster``: CTAs along M and N that go together; ``start``:
-    clocks that a CTA takes to start; ``launch``: microseconds of the launch.
+    clocks that a CTA takes to start; ``launch``: microseconds of the launch; ``handed``: bytes of a
+    CTA's sums, where the k-tiles of the last rounds are dealt out, else 0.
     """
 
     tile: tuple[int, int, int]
@@ -110,6 +114,7 @@ class Footprint:
     cluster: tuple[int, int] = (1, 1)
     start: float = START
     launch: float = LAUNCH_US
+    handed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +323,7 @@ class Prices:
                 *f.cluster,
                 f.start,
                 f.launch * 1e-6,
+                f.handed,
             )
             for f in footprints
         ]
@@ -350,7 +356,7 @@ class Prices:
     def _times(
         self, problem: GemmProblem, slices: Any, bm: Any, bn: Any, bk: Any, busy: Any, waits: Any,
         end: Any, tile_bytes: Any, end_bytes: Any, resident: Any, part: Any, along_m: Any,
-        along_n: Any, start: Any, launch: Any,
+        along_n: Any, start: Any, launch: Any, handed: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Of one or all: seconds, CTAs of the busiest SM, resident, all, k-tiles, L2 seconds."""
         gpu = self._gpu
@@ -367,8 +373,32 @@ class Prices:
             beside = ctas * busy
             return depth * np.cbrt(beside * beside * beside + waits) + start + ctas * end
 
-        on_sm = (whole * together(filled) + np.where(rest > 0, together(rest), 0.0)) / clock
+        clocks = whole * together(filled) + np.where(rest > 0, together(rest), 0.0)
+        if np.any(handed):
+            places = np.floor(gpu.sms / (along_m * along_n))
+            shared = tiles / (along_m * along_n), places, depth
+            each = np.cbrt(busy * busy * busy + waits)
+            dealt = _dealt(*shared, each, start + end, HANDING + handed / L2_BYTES)
+            clocks = np.where((handed > 0) & (dealt > 0), dealt, clocks)
+        on_sm = clocks / clock
         l2 = (tile_bytes * depth + end_bytes) * tiles / (L2_BYTES * gpu.sms * clock)
         dram = self._dram(problem, part)
         seconds = launch + np.cbrt(on_sm**3 + l2**3 + dram**3)
         return seconds, most, filled, tiles, depth, l2
+
+
+def _dealt(tiles: Any, places: Any, depth: Any, each: Any, ends: Any, handing: Any) -> Any:
+    """Clocks of a CTA where the k-tiles of the last round and of the one before are dealt out.
+
+    0 where tiles fill all rounds. ``tiles`` and ``places`` are of clusters, ``depth`` the k-tiles
+    of a tile; ``each``, ``ends`` and ``handing`` are clocks of a k-tile, of a tile's two ends, and
+    of sums that are handed over.
+    """
+    rounds = np.floor(tiles / places)
+    few = np.maximum(tiles, np.minimum(SHARERS * tiles, np.floor(tiles * depth / LEAST)))
+    ctas = np.where(rounds > 0, places, np.minimum(places, few))
+    # A CTA leaves sums once; the one that has a tile's first k-tile adds those of the others.
+    added = np.where(rounds > 0, 1.0, np.ceil(ctas / np.maximum(tiles, 1)) - 1)
+    handed = handing * (1 + added) * (added > 0)
+    found = depth * tiles / ctas * each + (rounds + 1) * ends + handed
+    return np.where(tiles % places > 0, found, 0.0)

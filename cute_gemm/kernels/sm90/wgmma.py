@@ -25,11 +25,12 @@ from cute_gemm.kernels.sm90.structure import (
     kernel_tile,
     structure,
 )
-from cute_gemm.model.price import Pace
+from cute_gemm.model.price import LEAST, SHARERS, Footprint, Pace
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
+    from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.unit import TranslationUnit
@@ -76,8 +77,6 @@ _THREE_STAGES = 1.09
 _DEEP, _STAGES = 64, 12
 #: Multiprocessors of the largest Hopper GPU.
 _MOST_SMS = 144
-#: CTAs among which the k tiles of a tile are dealt, at most, and k tiles of each, at least.
-_SHARERS, _LEAST = 4, 2
 #: Results of a tile.
 _AREAS = tuple(bm * bn for bm, bn, _, _ in _TILES)
 
@@ -212,7 +211,7 @@ class Sm90Wgmma(CompiledKernel):
         places = min(sms, _MOST_SMS) * config.min_ctas // ctas
         if config.stream:
             k_tiles = clusters * -(-problem.k // parts.tile[2])
-            clusters = max(clusters, min(_SHARERS * clusters, k_tiles // _LEAST))
+            clusters = max(clusters, min(SHARERS * clusters, k_tiles // LEAST))
         return Launch(min(clusters, places) * ctas, parts.threads, parts.smem, 1, ctas, True)
 
     def _clusters(self, config: Config, problem: GemmProblem) -> int:
@@ -284,6 +283,12 @@ class Sm90Wgmma(CompiledKernel):
     def work(self, config: Config, problem: GemmProblem) -> Work:
         """See :meth:`Kernel.work`."""
         return Work.of_tiles(problem, config.tile, "tensor cores", problem.inputs.name)
+
+    def footprint(self, config: Config, problem: GemmProblem, gpu: Gpu) -> Footprint:
+        """See :meth:`CompiledKernel.footprint`."""
+        found = super().footprint(config, problem, gpu)
+        handed = 4.0 * config.tile[0] * config.tile[1]
+        return replace(found, handed=handed) if config.stream else found
 
     def shares(self, config: Config) -> Shares:
         """See :meth:`Kernel.shares`."""
