@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
 
     from cute_gemm.plan import Plan
-
-
-@cache
-def builders() -> ThreadPoolExecutor:
-    """Return the threads that build for this process."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from cute_gemm.toolchain.workers import cores
-
-    return ThreadPoolExecutor(cores(), "cute_gemm build")
 
 
 class Builds:
@@ -31,7 +19,7 @@ class Builds:
     def __init__(self, plans: Sequence[Plan]) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        from cute_gemm.toolchain.workers import Workers, at_once
+        from cute_gemm.toolchain.workers import Workers, at_once, builders
 
         kernels = {
             (step.kernel.name, step.config, step.arch)

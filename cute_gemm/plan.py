@@ -185,7 +185,7 @@ class Plan:
         >>> p.prepare().result().arch
         'sm_90a'
         """
-        from cute_gemm.builds import builders
+        from cute_gemm.toolchain.workers import builders
 
         return builders().submit(self._build)
 

@@ -100,7 +100,7 @@ def compiler(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     monkeypatch.setattr(base, "_builds", {})
     monkeypatch.setattr(workers, "at_once", lambda builds: 1)
     pool = ThreadPoolExecutor(2)
-    monkeypatch.setattr("cute_gemm.builds.builders", lambda: pool)
+    monkeypatch.setattr("cute_gemm.toolchain.workers.builders", lambda: pool)
     yield began
     pool.shutdown()
 

@@ -16,12 +16,15 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.toolchain.nvrtc import Built, compile_here
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from cute_gemm.toolchain.unit import TranslationUnit
 
 #: Most that compile at a time: each takes 150 to 300 MB.
@@ -35,6 +38,14 @@ def cores() -> int:
     """Return the cores that this process may use."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return found or 1
+
+
+@cache
+def builders() -> ThreadPoolExecutor:
+    """Return the threads that build for this process."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(cores(), "cute_gemm build")
 
 
 def at_once(builds: int) -> int:
