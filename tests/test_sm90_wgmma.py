@@ -30,7 +30,7 @@ from cute_gemm.toolchain.nvrtc import build, prove, ptx
 KERNEL = Sm90Wgmma()
 ARCH = Arch("sm_90a")
 OPS, ORDERS = ("NN", "NT", "TN", "TT"), ("F", "C")
-SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "exchange": 0}
+SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": 1, "exchange": 0}
 
 
 def problem(op: str = "TN", size: int = 4096, **given: Any) -> GemmProblem:
@@ -129,7 +129,7 @@ def test_a_c_that_tma_does_not_take_goes_element_by_element() -> None:
 
 def test_a_cluster_beyond_the_matrix_is_counted() -> None:
     asked = problem(m=64 * 3, n=64, k=64)
-    one, two = (configure(asked, **SMALL, cluster=n) for n in (1, 2))
+    one, two = (configure(asked, **(SMALL | {"cluster": n})) for n in (1, 2))
     reads = [KERNEL.accesses(config, asked)[3] for config in (one, two)]
     assert [read.executions for read in reads] == [3, 4]  # type: ignore[union-attr]
 
@@ -251,7 +251,7 @@ def test_stages_are_what_fits() -> None:
 
 
 def test_names_say_all_that_the_code_depends_on() -> None:
-    config = configure(problem(), **SMALL, cluster=1)
+    config = configure(problem(), **SMALL)
     others: dict[str, Any] = {
         "tile": (64, 128, 64), "groups": 2, "stages": 3, "cluster": 2, "raster": 4, "exchange": 1,
         "stream": 1, "min_ctas": 2, "dtype": "bfloat16", "out_dtype": "float32",
