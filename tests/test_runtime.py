@@ -313,6 +313,14 @@ class TestDevices:
         assert driver.contexts == [0]
 
 
+def test_which_context_is_current(driver: FakeDriver) -> None:
+    assert not devices.is_current(0)  # none is
+    with devices.entered(1):
+        assert devices.is_current(1) and not devices.is_current(0)
+    with devices.entered(0):
+        assert devices.is_current(0)
+
+
 @pytest.mark.parametrize(
     ("arch", "capability", "runs"),
     [
