@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -132,13 +133,14 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
     if pack == "auto":
         slow = [one.name for one in (problem.A, problem.B) if _worth_packing(problem, one)]
         packs = ("", "".join(slow)) if slow else ("",)
-    splits: tuple[int, ...] = _SPLITS
+    splits: tuple[int, ...]
     if 0 in (problem.m, problem.n, problem.k, problem.l):
         packs = ("",)  # there is nothing to copy
     if split == "auto":
         tiles = problem.m * problem.n / (128 * 128)
-        if problem.l != 1 or problem.k < _SPLIT_K or tiles > _SPLIT_TILES * gpu.sms:
-            splits = ()
+        few = problem.l == 1 and tiles <= _SPLIT_TILES * gpu.sms
+        most = problem.k // _SLICE_K if few and problem.k >= _SPLIT_K else 0
+        splits = _SPLITS[: bisect(_SPLITS, most)]
     else:
         splits = _slices(problem, split)
     if kernel != "auto" and registry.get(kernel).runs_on != "gpu":
@@ -169,9 +171,9 @@ def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
     return (min(count, problem.k),) if count > 1 and problem.k > 1 else ()
 
 
-#: The least k that is cut where nobody says, and the most tiles of C for each multiprocessor: short
-#: sums gain nothing, and many tiles fill a GPU.
-_SPLIT_K, _SPLIT_TILES = 512, 2
+#: The least k that is cut where nobody says, the least of a slice then, and the most tiles of C for
+#: each multiprocessor: short sums gain nothing, and many tiles fill a GPU.
+_SPLIT_K, _SLICE_K, _SPLIT_TILES = 512, 128, 2
 
 
 def _worth_packing(problem: GemmProblem, one: Matrix) -> bool:
@@ -239,13 +241,14 @@ def label(one: Candidate) -> str:
 class _Shelf(NamedTuple):
     """Legal configs of one class of problems by route, and their prices, where they have any.
 
-    A ``split_k`` of 0: that of the call. ``cut``: which configs have it; ``packs``: which number in
-    the packs that were asked for each has.
+    A ``split_k`` of 0: that of the call. ``cut`` and ``whole``: infinity for configs that have it,
+    and for the others, else 0; ``packs``: which number in the packs that were asked for each has.
     """
 
     offers: list[tuple[Kernel, Any, Route]]
     prices: Prices | None
     cut: np.ndarray
+    whole: np.ndarray
     packs: np.ndarray
 
 
@@ -272,7 +275,8 @@ def _shelf(
         one = given[pack] if k == problem.k else replace(given[pack], k=k)
         traits += [(id(made), made.traits(one)) for made in kernels]
     key = (
-        arch, gpu.name, options, asked.packs, asked.splits, common_traits(problem), tuple(traits),
+        arch, gpu.name, options, asked.packs, len(asked.splits) == 1, asked.splits[:1],
+        common_traits(problem), tuple(traits),
     )  # fmt: skip
     found = _shelves.get(key)  # which keeps the kernels that it names
     if found is None:
@@ -304,7 +308,8 @@ def _filled(
     return _Shelf(
         offers,
         Prices(footprints, gpu) if priced else None,
-        np.array([not route.split_k for *_, route in offers], bool),
+        np.array([0.0 if route.split_k else np.inf for *_, route in offers]),
+        np.array([np.inf if route.split_k else 0.0 for *_, route in offers]),
         np.array([asked.packs.index(route.pack) for *_, route in offers]),
     )
 
@@ -340,9 +345,9 @@ class _Times:
             behind[0] = 0.0
             table = shelf.prices.seconds(problem, counts) + behind
             # Direct ones stay in one piece, and the others are cut.
-            table[0, shelf.cut] = table[1:, ~shelf.cut] = np.inf
-            best = table.argmin(axis=0)
-            self._slices, self._behind = counts[best, 0], behind[best, 0]
+            table[0] += shelf.cut
+            table[1:] += shelf.whole
+            self._table, self._counts, self._behind = table, counts, behind
             self.seconds = table.min(axis=0)
         if packings:
             before = np.array([self._packing.get(pack, 0.0) for pack in asked.packs])
@@ -360,6 +365,7 @@ class _Times:
         route = self._shelf.offers[index][2]
         passes = {"packing": self._packing[route.pack]} if route.pack else {}
         if not route.split_k:
-            route = route._replace(split_k=int(self._slices[index]))
-            passes["reduction"] = float(self._behind[index])
+            best = int(self._table[:, index].argmin())
+            route = route._replace(split_k=int(self._counts[best, 0]))
+            passes["reduction"] = float(self._behind[best, 0])
         return route, passes
