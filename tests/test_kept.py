@@ -34,8 +34,8 @@ NOT_BY_SHAPE = {
 #: Functions that keep every answer: of a config, a device, an architecture, an install.
 ALWAYS = {
     "cute_gemm.analysis.ideas", "cute_gemm.arch", "cute_gemm.kernels.cutlass.unit",
-    "cute_gemm.kernels.registry", "cute_gemm.builds", "cute_gemm.run.driver", "cute_gemm.select",
-    "cute_gemm.toolchain.headers", "cute_gemm.toolchain.nvrtc",
+    "cute_gemm.kernels.registry", "cute_gemm.run.driver", "cute_gemm.select",
+    "cute_gemm.toolchain.headers", "cute_gemm.toolchain.nvrtc", "cute_gemm.toolchain.workers",
 }  # fmt: skip
 
 
