@@ -13,13 +13,17 @@ from typing import Any
 import pytest
 
 import cute_gemm as cg
+from cute_gemm import select, tuned
 from cute_gemm.access import TmaAccess
 from cute_gemm.analysis.rows import make_row
+from cute_gemm.arch import Arch
 from cute_gemm.commands import profile as command
 from cute_gemm.errors import OptionError, ToolError, UnsupportedError
+from cute_gemm.gpus.table import gpu
 from cute_gemm.measure import counters, profile
 from cute_gemm.measure.counters import CLASSES, compare, parse, predicted
 from cute_gemm.measure.profile import Case, CounterPermissionError, Profile, predict
+from cute_gemm.run import driver
 
 CASE = Case("TN", 256, 128, 64, "float16", kernel="sm80_pipeline", arch="sm_90a")
 LDSM = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldsm.sum"
@@ -398,3 +402,16 @@ def test_a_batch_counts_each_matrix_from_where_it_begins() -> None:
     assert (moved.alignment, moved.first_alignment) == (8, 0)
     with pytest.raises(OptionError, match="l=0: no kernel is launched"):
         replace(case, l=0).plan()
+
+
+def test_what_was_measured_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a call would take it, on this machine's GPU; not where another arch is asked for."""
+    monkeypatch.setattr(driver, "device_arch", lambda device: Arch("sm_90a"))
+    monkeypatch.setattr(driver, "device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu("H200"))
+    case = Case("TN", 512, 512, 512, "bfloat16")
+    first, second = (case.plan().candidates()[i] for i in (0, 1))
+    known = tuned.Measured(second.kernel.name, second.config.name, *second.route, 1e-5, 8)
+    monkeypatch.setattr(tuned, "find", lambda *asked: known)
+    assert case.plan().symbol == second.config.name != first.config.name
+    assert replace(case, arch="sm_90a").plan().symbol == first.config.name

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm import select
+from cute_gemm import select, tuned
 from cute_gemm._text import FORMAT, named
 from cute_gemm.analysis.shown import Shown
 from cute_gemm.analysis.tables import Column, Table
@@ -82,7 +82,7 @@ class Case:
 
         OptionError for an offset that is no power of two, or a problem that launches nothing.
         """
-        from cute_gemm.run.driver import device_arch
+        from cute_gemm.run.driver import device_arch, device_name
         from cute_gemm.toolchain.nvrtc import normalize_arch
 
         if self.base_offset < 0 or self.base_offset & (self.base_offset - 1):
@@ -101,9 +101,11 @@ class Case:
         )
         problem = replace(problem, A=A, B=B, C=C)
         arch = normalize_arch(self.arch) if self.arch else device_arch(0)
-        gpu = None if self.arch else select.gpu_of_device(0)
-        choice = select.select(problem, arch, self.kernel, self.options, gpu)
-        return Plan(problem, "cuda", 0, arch, choice)
+        asked = problem, arch, self.kernel, self.options
+        gpu, measured = None, None
+        if not self.arch:
+            gpu, measured = select.gpu_of_device(0), tuned.find(device_name(0), *asked)
+        return Plan(problem, "cuda", 0, arch, select.select(*asked, gpu, measured))
 
     def __str__(self) -> str:
         given = {
