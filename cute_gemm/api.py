@@ -19,12 +19,12 @@ from cute_gemm.plan import Plan
 from cute_gemm.problem.arrays import Order, dtype_name, fingerprint, read, traced
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 from cute_gemm.toolchain.nvrtc import normalize_arch
-from cute_gemm.tune import Tuning, measure
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.report import Report
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.toolchain.cubin import Build
+    from cute_gemm.tune import Tuning
 
 __all__ = [
     "DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "compile", "gemm", "kernels",
@@ -335,8 +335,7 @@ def _make_plan(
     problem: GemmProblem, device: int | None, kernel: str, backend: Backend, arch: str | None,
     options: dict[str, Any], name: GpuLike | None = None, tune: bool | Tuning = False,
 ) -> Plan:  # fmt: skip
-    if tune:
-        _check_tuning(tune, kernel, backend, name)
+    tuning = _tuning(tune, kernel, backend, name) if tune else None
     where = _backend(backend, device, kernel)
     gpu = None if name is None else gpus.gpu(name)
     here: int | None = None  # whose choices are taken: a device of this machine, or none
@@ -355,13 +354,15 @@ def _make_plan(
         from cute_gemm.run.driver import device_name
 
         gpu, known_as = select.gpu_of_device(here), device_name(here)
-        if not (isinstance(tune, Tuning) and tune.again):
+        if tuning is None or not tuning.again:
             measured = tuned.find(known_as, *asked)
     choice = select.select(*asked, gpu, measured)
     made = Plan(problem, where, device, target, choice, kernel != "auto")
-    if not tune or made.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
+    if tuning is None or made.measured or 0 in (problem.m, problem.n, problem.k, problem.l):
         return made
-    measured = measure(made, tune if isinstance(tune, Tuning) else Tuning())
+    from cute_gemm.tune import measure
+
+    measured = measure(made, tuning)
     tuned.store(known_as, *asked, measured)
     # Plans that were kept know nothing of it.
     _plans.clear()
@@ -370,14 +371,16 @@ def _make_plan(
     return Plan(problem, where, device, target, choice, kernel != "auto")
 
 
-def _check_tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | None) -> None:
-    """Refuse to measure where there is nothing to measure on, or nothing to choose from."""
+def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | None) -> Tuning:
+    """Return how to measure; refuse where there is nothing to measure on, or to choose from."""
     from cute_gemm.run.driver import why_no_gpu
+    from cute_gemm.tune import Tuning
 
-    if not isinstance(tune, (bool, Tuning)):
+    found = Tuning() if tune is True else tune
+    if not isinstance(found, Tuning):
         raise OptionError(f"tune={tune!r} does not fit; expected True or False")
-    if isinstance(tune, Tuning) and tune.candidates < 1:
-        raise OptionError(f"candidates={tune.candidates}; expected 1 or more configs to measure")
+    if found.candidates < 1:
+        raise OptionError(f"candidates={found.candidates}; expected 1 or more configs to measure")
     beside = [f"backend={backend!r}"] if backend in ("cpu", "interpreter") else []
     beside += [f"kernel={kernel!r}"] if _runs_on(kernel) != "gpu" else []
     beside += ["gpu="] if gpu is not None else []
@@ -389,6 +392,7 @@ def _check_tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLi
     reason = why_no_gpu()
     if reason is not None:
         raise NoGpuError(f"tune=True measures on a GPU: {reason}; leave it out here")
+    return found
 
 
 def _checked(words: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

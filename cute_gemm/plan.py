@@ -385,7 +385,7 @@ class Plan:
         if kept:
             kernel = self._kernel.compiled()
             parts = steps(kernel, self.config, self.problem, self.arch, self.route, kept)
-        launches = [(step.bind(device, *factors), step.addresses, step.own) for step in parts]
+        launches = [(step.bind(device, *factors), step.addresses) for step in parts]
         return Launches(launches, parts.scratch, device)
 
     def bind_packing(self, packing: Packing, device: int) -> Callable[..., None]:

@@ -241,14 +241,14 @@ def label(one: Candidate) -> str:
 class _Shelf(NamedTuple):
     """Legal configs of one class of problems by route, and their prices, where they have any.
 
-    A ``split_k`` of 0: that of the call. ``cut`` and ``whole``: infinity for configs that have it,
-    and for the others, else 0; ``packs``: which number in the packs that were asked for each has.
+    A ``split_k`` of 0: that of the call. ``barred``: infinity, in the first row for configs that
+    have it, in the second for the others, else 0; ``packs``: which number in the packs that were
+    asked for each has.
     """
 
     offers: list[tuple[Kernel, Any, Route]]
     prices: Prices | None
-    cut: np.ndarray
-    whole: np.ndarray
+    barred: np.ndarray
     packs: np.ndarray
 
 
@@ -308,8 +308,7 @@ def _filled(
     return _Shelf(
         offers,
         Prices(footprints, gpu) if priced else None,
-        np.array([0.0 if route.split_k else np.inf for *_, route in offers]),
-        np.array([np.inf if route.split_k else 0.0 for *_, route in offers]),
+        np.array([(0, np.inf) if route.split_k else (np.inf, 0) for *_, route in offers]).T,
         np.array([asked.packs.index(route.pack) for *_, route in offers]),
     )
 
@@ -345,8 +344,8 @@ class _Times:
             behind[0] = 0.0
             table = shelf.prices.seconds(problem, counts) + behind
             # Direct ones stay in one piece, and the others are cut.
-            table[0] += shelf.cut
-            table[1:] += shelf.whole
+            table[0] += shelf.barred[0]
+            table[1:] += shelf.barred[1]
             self._table, self._counts, self._behind = table, counts, behind
             self.seconds = table.min(axis=0)
         if packings:

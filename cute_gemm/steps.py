@@ -31,27 +31,21 @@ class Place(NamedTuple):
     name: str
     offset: int = 0
 
-    @property
-    def number(self) -> tuple[int, int]:
-        """The same with a number for the name: 0, 1, 2 for A, B, C and 3 for scratch."""
-        return _PLACES.index(self.name), self.offset
-
 
 @dataclass(frozen=True)
 class Step:
     """One launch: a kernel with its config, what it is asked, and where its three addresses are.
 
-    ``scales``: alpha and beta are given to it; the others compute plain sums. ``scratch``: memory
-    that it wants beside.
+    A fourth place is memory that it wants beside (`Kernel.scratch`). ``scales``: alpha and beta are
+    given to it; the others compute plain sums.
     """
 
     kernel: Compiled
     config: Any
     problem: Any
-    places: tuple[Place, Place, Place]
+    places: tuple[Place, ...]
     arch: str
     scales: bool = False
-    scratch: Place | None = None
 
     @cached_property
     def unit(self) -> TranslationUnit:
@@ -65,13 +59,8 @@ class Step:
 
     @property
     def addresses(self) -> list[tuple[int, int]]:
-        """Where its addresses are, by numbers."""
-        return [place.number for place in self.places]
-
-    @property
-    def own(self) -> tuple[int, int] | None:
-        """Where its scratch is, likewise."""
-        return None if self.scratch is None else self.scratch.number
+        """Where its addresses are: 0, 1, 2 for A, B, C and 3 for scratch, and bytes from there."""
+        return [(_PLACES.index(place.name), place.offset) for place in self.places]
 
     @property
     def built(self) -> bool:
@@ -150,13 +139,12 @@ def steps(
         ends = sums, Place("B"), Place("C")
         behind = [Step(REDUCE, REDUCE.configure(reduction), reduction, ends, arch, scales=True)]
         scratch += reduction.nbytes
-    where = places["A"], places["B"], places["C"]
-    own = None
+    where = [places["A"], places["B"], places["C"]]
     if wanted := kernel.scratch(config, problem):
         scratch = -(-scratch // ALIGNMENT) * ALIGNMENT
-        own = Place("scratch", scratch)
+        where.append(Place("scratch", scratch))
         scratch += wanted
-    main = Step(kernel, config, problem, where, arch, scales=not behind, scratch=own)
+    main = Step(kernel, config, problem, tuple(where), arch, scales=not behind)
     return Steps((*before, main, *behind), len(before), scratch)
 
 

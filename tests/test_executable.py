@@ -52,6 +52,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return made
 
 
+@pytest.fixture(params=["gemm", "plan"])
+def call(request: pytest.FixtureRequest, calls: Calls) -> Any:
+    """Either way to compute on arrays like A, B and C."""
+    plan = cg.plan("NN", A, B, C)
+    return plan if request.param == "plan" else lambda *given: cg.gemm("NN", *given)
+
+
 def _counted(made: Calls, read: Any) -> Any:
     def counted(array: Any, name: str) -> Any:
         made.read += 1
@@ -60,11 +67,9 @@ def _counted(made: Calls, read: Any) -> Any:
     return counted
 
 
-@pytest.mark.parametrize("way", ["gemm", "plan"])
 def test_arrays_of_known_layouts_are_not_read_again_wherever_they_lie(
-    calls: Calls, way: str
+    calls: Calls, call: Any
 ) -> None:
-    call: Any = cg.plan("NN", A, B, C) if way == "plan" else lambda *given: cg.gemm("NN", *given)
     call(A, B, C)
     seen = calls.read
     assert call(A, B, C) is C
@@ -76,11 +81,9 @@ def test_arrays_of_known_layouts_are_not_read_again_wherever_they_lie(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["gemm", "plan"])
 def test_what_lies_elsewhere_is_checked_for_all_that_addresses_decide(
-    calls: Calls, way: str
+    calls: Calls, call: Any
 ) -> None:
-    call: Any = cg.plan("NN", A, B, C) if way == "plan" else lambda *given: cg.gemm("NN", *given)
     call(A, B, C)
     for at in (A.data.ptr, A.data.ptr + 252, A.data.ptr - 252, B.data.ptr):
         with pytest.raises((OverlapError, ShapeError)):  # a plan is of another alignment first

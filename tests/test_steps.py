@@ -284,8 +284,8 @@ def test_launches_share_scratch_in_the_order_of_a_stream(pool: list[Any]) -> Non
         return lambda *given: pool.append((name, *given))
 
     places = [((0, 0), (1, 0), (3, 0)), ((3, 0), (3, 128), (3, 512)), ((3, 512), (1, 0), (2, 0))]
-    names = map(launch, ("pack", "gemm", "reduce"))
-    both = Launches(zip(names, places, (None, (3, 256), None), strict=True), 640, 1)
+    places[1] = (*places[1], (3, 256))  # scratch of its own
+    both = Launches(zip(map(launch, ("pack", "gemm", "reduce")), places, strict=True), 640, 1)
     both(1, 2, 3, 7)
     assert pool == [
         ("scratch", 640, 1, 7), ("pack", 1, 2, 1000, 7), ("gemm", 1000, 1128, 1512, 7, 1256),
@@ -304,7 +304,7 @@ def test_launches_enter_their_context_where_another_is_current(
 
     monkeypatch.setattr(sequence, "is_current", lambda device: device == 0)
     monkeypatch.setattr(sequence, "entered", entered)
-    Launches([(lambda *_: None, ((0, 0), (1, 0), (2, 0)), None)], 64, 1)(1, 2, 3)
+    Launches([(lambda *_: None, ((0, 0), (1, 0), (2, 0)))], 64, 1)(1, 2, 3)
     assert [name for name, *_ in pool] == ["in", "scratch", "back", "out"]
 
 
@@ -313,7 +313,7 @@ def test_scratch_is_given_back_when_a_launch_fails(pool: list[Any]) -> None:
         raise LaunchError("no")
 
     with pytest.raises(LaunchError):
-        Launches([(failing, ((0, 0), (1, 0), (2, 0)), None)], 64, 0)(1, 2, 3)
+        Launches([(failing, ((0, 0), (1, 0), (2, 0)))], 64, 0)(1, 2, 3)
     assert [name for name, *_ in pool] == ["scratch", "back"]
 
 

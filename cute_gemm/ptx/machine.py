@@ -61,8 +61,6 @@ class Piece:
     met: Step | None = None
     #: What is waited for otherwise, behind the steps.
     wait: Wait | None = None
-    #: Whether it is waited for by reading again.
-    reads: bool = False
     #: Index of its first instruction, and how many there are.
     begin: int = 0
     count: int = 0

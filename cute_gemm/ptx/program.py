@@ -131,7 +131,6 @@ class Program:
         if one.guard is not None:
             raise self.code.refuse(one, "a wait under a predicate")
         step, piece.wait = waited(self.code, one)
-        piece.reads = one.op[0] == "ld"
         if step is not None:
             piece.plain.append(step)
             piece.apart.append(step)

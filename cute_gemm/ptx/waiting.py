@@ -59,9 +59,10 @@ class WaitingMachine(ClusterMachine):
             if not ready:
                 if self._poll(pieces) or self.bulk.land(self.barriers.wanted):
                     idle = 0
-                elif idle == _PATIENCE or not self._read_on(pieces):
+                elif idle < _PATIENCE and self._read_on(pieces):
+                    idle += 1
+                else:
                     self._stuck(pieces)
-                idle += 1
                 continue
             at = min(ready)
             self.mask = mask = ready.pop(at)
@@ -104,8 +105,11 @@ class WaitingMachine(ClusterMachine):
 
     def _read_on(self, pieces: list[Piece]) -> bool:
         """Let lanes go on that have read what they had read before; whether there are any."""
-        for at in [at for at in self.parked if pieces[at].reads]:
-            join(self.ready, pieces[at].next or 0, self.parked.pop(at))
+        for at, mask in list(self.parked.items()):
+            wait = pieces[at].wait
+            if wait is not None and wait.one.op[0] == "ld":
+                join(self.ready, pieces[at].next or 0, mask)
+                del self.parked[at]
         return bool(self.ready)
 
     def _stuck(self, pieces: list[Piece]) -> None:

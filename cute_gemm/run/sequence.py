@@ -9,8 +9,6 @@ from cute_gemm.run.memory import give_back, scratch
 
 #: Where a launch finds an address: in A, B, C or the scratch, by number, and bytes from there.
 Place = tuple[int, int]
-#: A launch, where its three addresses are, and that of scratch of its own, if it has any.
-Placed = tuple[Callable[..., None], Sequence[Place], Place | None]
 
 
 class Launches:
@@ -24,11 +22,11 @@ class Launches:
 
     def __init__(
         self,
-        launches: Iterable[Placed],
+        launches: Iterable[tuple[Callable[..., None], Sequence[Place]]],
         nbytes: int,
         device: int,
     ) -> None:
-        self._launches = tuple((bound, tuple(places), own) for bound, places, own in launches)
+        self._launches = tuple((bound, tuple(places)) for bound, places in launches)
         self._bytes = nbytes
         self._device = device
 
@@ -44,12 +42,9 @@ class Launches:
         held = scratch(self._bytes, self._device, stream) if self._bytes else 0
         at = a, b, c, held
         try:
-            for bound, places, own in self._launches:
-                given = [at[where] + offset for where, offset in places]
-                if own is None:
-                    bound(*given, stream)
-                else:
-                    bound(*given, stream, at[own[0]] + own[1])
+            for bound, places in self._launches:
+                first, second, third, *own = [at[where] + offset for where, offset in places]
+                bound(first, second, third, stream, *own)
         finally:
             if held:
                 give_back(held, stream)

@@ -116,7 +116,7 @@ class Scalar(Parameter):
 
 
 class Token(Parameter):
-    """A number that no other launch has, but by a chance of 2**-63; never 0."""
+    """A number that memory holds by a chance of 2**-63 only, never 0; of one block of arguments."""
 
     def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
         """Draw one."""

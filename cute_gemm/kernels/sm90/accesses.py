@@ -109,7 +109,7 @@ def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
     return replace(staged, direction="load", instruction=name)
 
 
-def shared_sums(config: Config, parts: Structure, given: int) -> tuple[Access, ...]:
+def shared_sums(parts: Structure, given: int) -> tuple[Access, ...]:
     """The sums that ``given`` CTAs leave for others, vectors of a thread side by side."""
     if not given:
         return ()

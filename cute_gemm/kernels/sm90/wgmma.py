@@ -163,7 +163,8 @@ class Sm90Wgmma(CompiledKernel):
                 "option stream=1 deals k out itself, and split_k cuts it: leave one of them out"
             )
         bm, bn, bk = config.tile
-        if config.stream and 2 * _MOST_SMS * -(-problem.k // bk) >= 2**31:
+        most = 2 * _MOST_SMS * config.min_ctas  # tiles that are dealt out
+        if config.stream and most * -(-problem.k // bk) >= 2**31:
             raise UnsupportedError(
                 f"k={problem.k}: kernel {self.name!r} with stream=1 counts k tiles in 32-bit "
                 "integers; take stream=0"
@@ -269,7 +270,7 @@ class Sm90Wgmma(CompiledKernel):
         found = accesses(config, parts, problem, reads_c)
         if not config.stream:
             return found
-        return (*found, *shared_sums(config, parts, self._given(config, problem)))
+        return (*found, *shared_sums(parts, self._given(config, problem)))
 
     def _given(self, config: Config, problem: GemmProblem) -> int:
         """How often a CTA leaves sums for another: runs of k tiles that begin amid a tile's."""

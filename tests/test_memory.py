@@ -1,0 +1,185 @@
+"""Memory of a device, and copies of matrices to it and back; the driver is a Python object."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_driver import ILLEGAL_ADDRESS, FakeDriver, install
+
+from cute_gemm.errors import LaunchError, OutOfMemoryError, StrideError
+from cute_gemm.run import memory
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    yield from install(monkeypatch)
+
+
+def numbered(shape: tuple[int, int], order: str = "F") -> np.ndarray:
+    return np.arange(1, 1 + shape[0] * shape[1], dtype=np.int32).reshape(shape, order=order)
+
+
+WINDOWS = {
+    "F": lambda: (p := numbered((5, 7)), p[:]),
+    "C": lambda: (p := numbered((5, 7), "C"), p[:]),
+    "rows of F": lambda: (p := numbered((9, 7)), p[2:6]),
+    "columns of F": lambda: (p := numbered((9, 7)), p[:, 2:6]),
+    "columns of C": lambda: (p := numbered((9, 7), "C"), p[:, 1:4]),
+    "one row of F": lambda: (p := numbered((9, 7)), p[2:3]),
+    "one column of F": lambda: (p := numbered((9, 7)), p[:, 3:4]),
+    "one column of C": lambda: (p := numbered((9, 7), "C"), p[:, 3:4]),
+    "every other of one row": lambda: (p := numbered((9, 7)), p[2:3, ::2]),
+    "every other of one column": lambda: (p := numbered((9, 7), "C"), p[::2, 2:3]),
+    "one element": lambda: (p := numbered((9, 7)), p[3:4, 3:4]),
+    "no rows": lambda: (p := numbered((9, 7)), p[3:3]),
+    "no columns": lambda: (p := numbered((9, 7)), p[:, 3:3]),
+}
+
+
+def batch(layout: tuple[int, ...], axes: tuple[int, ...], *window: slice) -> Any:
+    """Numbers in a buffer of this layout, and a window of it with its axes in this order."""
+    parent = np.arange(1, 1 + np.prod(layout), dtype=np.int32).reshape(layout)
+    return parent, parent.transpose(axes)[window]
+
+
+BATCHES = {
+    # one matrix after the other, of rows or columns: one run
+    "whole": (lambda: batch((3, 4, 5), (0, 1, 2)), ["1-D"]),
+    "whole columns": (lambda: batch((3, 4, 5), (0, 2, 1)), ["1-D"]),
+    "one": (lambda: batch((3, 4, 5), (0, 1, 2), slice(1, 2)), ["1-D"]),
+    "none": (lambda: batch((3, 4, 5), (0, 1, 2), slice(0, 0)), []),
+    # whole matrices apart, rows with padding that goes on from matrix to matrix, between each other
+    "every other": (lambda: batch((5, 4, 5), (0, 1, 2), slice(0, 5, 2)), ["2-D"]),
+    "rows apart": (
+        lambda: batch((3, 4, 7), (0, 1, 2), slice(3), slice(4), slice(1, 5)), ["2-D"] * 3,
+    ),
+    "few long matrices": (
+        lambda: batch((2, 9, 7), (0, 1, 2), slice(2), slice(2, 8), slice(5)), ["2-D"] * 2,
+    ),
+    "many flat matrices": (
+        lambda: batch((9, 3, 7), (0, 1, 2), slice(9), slice(2), slice(5)), ["2-D"] * 2,
+    ),
+    "between each other": (lambda: batch((4, 3, 5), (1, 0, 2)), ["1-D"]),
+    "between each other, apart": (
+        lambda: batch((4, 3, 7), (1, 0, 2), slice(3), slice(4), slice(5)), ["2-D"] * 3,
+    ),
+}  # fmt: skip
+
+
+class TestCopies:
+    @pytest.mark.parametrize("pitch_limit", [2**31 - 1, 4])
+    @pytest.mark.parametrize("name", BATCHES)
+    def test_batches_there_and_back(
+        self, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, name: str, pitch_limit: int
+    ) -> None:
+        """Every element at its offset, nothing else written, in as few copies as there can be."""
+        monkeypatch.setattr(memory, "_MAX_PITCH", pitch_limit)
+        make, copies = BATCHES[name]
+        parent, window = make()
+        before = parent.copy()
+        with memory.upload(window) as buffer:
+            for index, value in np.ndenumerate(window):
+                offset = int(np.dot(index, window.strides))
+                assert offset + 4 <= buffer.nbytes
+                assert ctypes.c_int32.from_address(buffer.pointer + offset).value == value
+            if pitch_limit > 4:
+                assert driver.copies == copies
+            window[...] = -1
+            canaries = np.where(parent == -1, before, parent + 1000)
+            parent[parent != -1] += 1000
+            memory.download(buffer, window)
+        assert np.array_equal(parent, canaries)
+        assert driver.memory == {}
+
+    def test_a_shared_matrix_is_copied_once(self, driver: FakeDriver) -> None:
+        matrix = numbered((4, 5))
+        for array in (np.broadcast_to(matrix, (3, 4, 5)), np.broadcast_to(matrix, (2**31, 4, 5))):
+            assert memory.upload(array).nbytes == matrix.nbytes
+        assert driver.copies == ["1-D"] * 2
+
+    def test_matrices_that_slide_over_each_other_are_one_run(self, driver: FakeDriver) -> None:
+        steps = [4 * step for step in (3, 1, 2)]
+        array = np.lib.stride_tricks.as_strided(numbered((30, 1)), (3, 2, 4), steps)
+        assert memory.upload(array).nbytes == 4 * (2 * 3 + 2 + 3 * 2)
+        assert driver.copies == ["1-D"]
+
+    @pytest.mark.parametrize("pitch_limit", [2**31 - 1, 4])
+    @pytest.mark.parametrize("name", WINDOWS)
+    def test_there_and_back(
+        self,
+        driver: FakeDriver,
+        monkeypatch: pytest.MonkeyPatch,
+        name: str,
+        pitch_limit: int,
+    ) -> None:
+        monkeypatch.setattr(memory, "_MAX_PITCH", pitch_limit)
+        parent, window = WINDOWS[name]()
+        want, everything = window.copy(), parent.copy()
+        with memory.upload(window) as buffer:
+            # Each element lies where the host array has it.
+            for (i, j), value in np.ndenumerate(window):
+                offset = i * window.strides[0] + j * window.strides[1]
+                assert offset + 4 <= buffer.nbytes
+                assert ctypes.c_int32.from_address(buffer.pointer + offset).value == value
+            window[...] = -1
+            around = parent.copy()  # a marker in the window, the old values around it
+            parent[...] = np.where(around == -1, 0, around + 1000)
+            outside = np.where(around == -1, 0, around + 1000)
+            memory.download(buffer, window)
+        assert np.array_equal(window, want)
+        # Nothing but the window was written.
+        assert np.array_equal(parent, np.where(around == -1, everything, outside))
+        assert driver.memory == {}
+        assert driver.contexts == [0]
+
+    def test_a_whole_array_is_one_copy(self, driver: FakeDriver) -> None:
+        memory.upload(numbered((5, 7))).free()
+        memory.upload(numbered((9, 7))[:, 2:6]).free()
+        assert driver.copies == ["1-D", "1-D"]
+        memory.upload(numbered((9, 7))[2:6]).free()
+        assert driver.copies[2:] == ["2-D"]
+
+    @pytest.mark.parametrize("step", [0, 1, 2])
+    def test_rows_that_overlap_are_one_run(self, driver: FakeDriver, step: int) -> None:
+        item = numbered((1, 9)).itemsize
+        array = np.lib.stride_tricks.as_strided(numbered((1, 9)), (3, 4), (step * item, item))
+        assert memory.upload(array).nbytes == (2 * step + 4) * item
+
+    def test_two_strides(self, driver: FakeDriver) -> None:
+        with pytest.raises(StrideError, match="one unit stride"):
+            memory.upload(numbered((9, 9))[::2])
+        with pytest.raises(StrideError, match="one unit stride"):
+            memory.upload(numbered((9, 9))[:, ::-1])
+        with pytest.raises(StrideError, match="one unit stride"):
+            memory.upload(np.zeros((3, 3, 9))[..., ::2])
+        with pytest.raises(StrideError, match="4 dimensions"):
+            memory.upload(np.zeros((2, 2, 2, 2)))
+        assert driver.memory == {}
+
+    def test_out_of_memory_says_how_much(self, driver: FakeDriver) -> None:
+        message = r"10000000000 bytes \(9.3 GiB\) .* device 1 \(Fake H200\), where 1000 of 2000"
+        with pytest.raises(OutOfMemoryError, match=message):
+            memory.DeviceBuffer(10**10, 1)
+        assert driver.contexts == [0]
+
+    def test_memory_goes_with_its_owner(self, driver: FakeDriver) -> None:
+        buffer = memory.DeviceBuffer(16)
+        assert len(driver.memory) == 1
+        buffer.free()
+        buffer.free()
+        assert (buffer.pointer, driver.memory) == (0, {})
+        buffer = memory.DeviceBuffer(0)
+        assert buffer.pointer
+        del buffer
+        assert driver.memory == {}
+
+    def test_a_failed_kernel_is_reported_by_the_download(self, driver: FakeDriver) -> None:
+        array = numbered((2, 2))
+        with memory.upload(array) as buffer:
+            driver.code = ILLEGAL_ADDRESS
+            with pytest.raises(LaunchError, match="waiting for the result.*700"):
+                memory.download(buffer, array)
