@@ -2,6 +2,8 @@
 
 #pragma once
 
+#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED  // every multiple of 8 columns
+
 #include <cute/arch/mma_sm90_desc.hpp>
 #include <cute/arch/mma_sm90_gmma.hpp>
 #include <cute/arch/util.hpp>
@@ -37,19 +39,31 @@ struct Operand {
   }
 };
 
-// A warp group's part of the tile, kMmas blocks of 64 rows: its sums, in the registers of wgmma.
+// A warp group's part of the tile, kMmas blocks of 64 rows and kColumns: its sums, in the registers of wgmma.
+// The groups' parts lie below each other or, with `kSideBySide`, beside each other.
 template <class Config>
 struct Sums {
   using Mma = typename Config::Mma;
   using A = Operand<typename Config::SmemLayoutA, Config::kMajorKA>;
   using B = Operand<typename Config::SmemLayoutB, Config::kMajorKB>;
   enum : int {
-    kMmas = size<0>(typename Config::CtaTiler{}) / (64 * Config::kConsumers),
-    kValues = extent<typename Mma::CRegisters>::value,  // of a thread and block
+    kMmas = size<0>(typename Config::CtaTiler{}) / (64 * (Config::kSideBySide ? 1 : Config::kConsumers)),
+    kColumns = size<1>(typename Config::CtaTiler{}) / (Config::kSideBySide ? Config::kConsumers : 1),
+    kValues = kColumns / 2,  // of a thread and block
     kSteps = size<2>(typename Config::CtaTiler{}) / 16
   };
 
+  static_assert(kValues == extent<typename Mma::CRegisters>::value);
+
   float values[kMmas][kValues];
+
+  // Where a group's part begins in the tile.
+  CUTE_HOST_DEVICE static constexpr int row(int group) {
+    return Config::kSideBySide ? 0 : group * 64 * kMmas;
+  }
+  CUTE_HOST_DEVICE static constexpr int column(int group) {
+    return Config::kSideBySide ? group * kColumns : 0;
+  }
 
   CUTE_DEVICE void fence() {
     CUTE_UNROLL

@@ -45,16 +45,18 @@ struct Boxes {
   enum : int {
     kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{}), kSpan = span(SmemLayout{}),
     kCount = (kMajorK ? kColumns : kRows) / kSpan,
-    kDepth = (kMajorK ? kRows : kColumns) / Sharers
+    kShare = (kMajorK ? kRows : kColumns) / Sharers,
+    kPieces = ceil_div(int(kShare), 256),  // a box has up to 256
+    kDepth = kShare / kPieces
   };
 
   template <class Element>
   CUTE_DEVICE static void load(TmaDescriptor const* map, uint64_t* full, Element* smem, int row, int k,
                                int batch, int rank) {
     constexpr uint64_t kHint = uint64_t(TMA::CacheHintSm90::EVICT_NORMAL);
-    int const first = Sharers > 1 ? rank * kDepth : 0;
     CUTE_UNROLL
-    for (int box = 0; box < kCount; ++box) {
+    for (int i = 0; i < kCount * kPieces; ++i) {
+      int const box = i / kPieces, first = (Sharers > 1 ? rank * kShare : 0) + i % kPieces * kDepth;
       int const along = box * kSpan + (kMajorK ? k : row), across = first + (kMajorK ? row : k);
       Element* const to =
           smem + (kMajorK ? SmemLayout{}(0, box * kSpan) : SmemLayout{}(box * kSpan, 0)) + first * kSpan;

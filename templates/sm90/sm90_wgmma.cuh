@@ -12,11 +12,12 @@
 //   Element, ElementC, Accumulator   types in gmem, and of the sums
 //   Epilogue                         what becomes of the sums (LinearCombination)
 //   CtaTiler                         Shape<bM,bN,bK>
-//   Mma                              CuTe's wgmma, 64 x bN x 16
+//   Mma                              CuTe's wgmma, 64 x columns of a group x 16
 //   kMajorKA, kMajorKB               true: K is the unit-stride mode
 //   kColumnMajorC                    true: M is the unit-stride mode
 //   kTmaC                            C is stored by TMA; else element by element
-//   kConsumers                       warp groups that multiply, below each other in the tile
+//   kConsumers                       warp groups that multiply
+//   kSideBySide                      the groups' parts of the tile lie beside, not below each other
 //   kStages, kStores                 k tiles in shared memory, and parts of C of each group
 //   kCluster                         CTAs of a cluster
 //   kStream                          k tiles of the last tiles are dealt out evenly (stream-K)
@@ -99,9 +100,8 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     int const thread = threadIdx.x % 128;
     Sums sums;
     Parts<Config, Sums> parts(map_c, memory.c[group], memory.came[group], group, thread);
-    uint64_t const first_a =
-        Sums::A::descriptor(memory.a[0]) + group * Sums::A::step(64 * Sums::kMmas, 0);
-    uint64_t const first_b = Sums::B::descriptor(memory.b[0]);
+    uint64_t const first_a = Sums::A::descriptor(memory.a[0]) + Sums::A::step(Sums::row(group), 0);
+    uint64_t const first_b = Sums::B::descriptor(memory.b[0]) + Sums::B::step(Sums::column(group), 0);
     for (Walk walk(schedule, all); walk.more(); walk.advance()) {
       Tile const tile = schedule(walk.tile(), rank);
       int const begin = walk.begin(), end = walk.end(depth(tile));

@@ -45,12 +45,13 @@ template <class Config, class Sums, class Epilogue>
 CUTE_DEVICE void store_elements(Sums const& sums, Tile const& tile, int group, int thread,
                                 Output<Config> const& out, Epilogue const& epilogue) {
   Held const held(thread);
+  int const column = tile.column + Sums::column(group) + held.column;
   CUTE_UNROLL
   for (int m = 0; m < Sums::kMmas; ++m) {
-    int const row = tile.row + (group * Sums::kMmas + m) * 64 + held.row;
+    int const row = tile.row + Sums::row(group) + m * 64 + held.row;
     CUTE_UNROLL
     for (int i = 0; i < Sums::kValues; ++i) {
-      int const r = row + i / 2 % 2 * 8, c = tile.column + held.column + i / 4 * 8 + i % 2;
+      int const r = row + i / 2 % 2 * 8, c = column + i / 4 * 8 + i % 2;
       if (out.has(r, c)) epilogue.template update<1>(out.at(tile, r, c), &sums.values[m][i]);
     }
   }
@@ -81,7 +82,7 @@ struct Parts {
     kColumns = size<1>(SmemLayout{}), kSpan = span(SmemLayout{}), kStores = Config::kStores,
     kSize = size(SmemLayout{}),
     kBoxes = (Config::kColumnMajorC ? 64 : int(kColumns)) / kSpan,
-    kAcross = Sums::kValues * 2 / kColumns, kParts = Sums::kMmas * kAcross
+    kAcross = Sums::kColumns / kColumns, kParts = Sums::kMmas * kAcross
   };
   static_assert(kParts % kStores == 0);
 
@@ -107,8 +108,8 @@ struct Parts {
   // Calls with each box of a part: its place, and its corner in C along the unit-stride mode and across.
   template <class Function>
   CUTE_DEVICE void boxes(Tile const& tile, int part, Function const& function) const {
-    int const row = tile.row + (group * Sums::kMmas + part / kAcross) * 64;
-    int const column = tile.column + part % kAcross * kColumns;
+    int const row = tile.row + Sums::row(group) + part / kAcross * 64;
+    int const column = tile.column + Sums::column(group) + part % kAcross * kColumns;
     CUTE_UNROLL
     for (int box = 0; box < kBoxes; ++box) {
       ElementC* const place =

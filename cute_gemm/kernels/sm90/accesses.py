@@ -26,9 +26,10 @@ def accesses(
     ctas = rows * columns * problem.l
     if problem.k:
         k_tiles = -(-problem.k // parts.tile[2])
-        # A block of 64 rows of A is read by one warp group, and B for each of them.
+        # B is read for each block of 64 rows, and these by each group that has columns of them.
+        beside = config.groups if parts.side_by_side else 1
         for plan, sweeps, reads in zip(
-            parts.operands, (columns, rows), (1, parts.blocks), strict=True
+            parts.operands, (columns, rows), (beside, parts.blocks), strict=True
         ):
             matrix = problem.A if plan.source == "A" else problem.B
             found += [_load(plan, matrix, sweeps), _read(plan, config, ctas * k_tiles * reads)]
@@ -68,7 +69,7 @@ def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
 
 def held(parts: Structure) -> np.ndarray:
     """Where each thread's sums of a block of 64 rows lie: int [128, values, 2] of (row, column)."""
-    thread, value = np.ogrid[:128, : parts.tile[1] // 2]
+    thread, value = np.ogrid[:128, : parts.columns // 2]
     row = thread // 32 * 16 + thread % 32 // 4 + value // 2 % 2 * 8
     column = thread % 4 * 2 + value // 4 * 8 + value % 2
     return np.stack(np.broadcast_arrays(row, column), -1)
@@ -139,8 +140,9 @@ def _elements(
     """C element by element, from the registers."""
     own = held(parts)  # a request: a value of a warp's threads
     block = own.reshape(4, 32, -1, 2).transpose(0, 2, 1, 3).reshape(-1, 32, 2)
-    below = np.arange(parts.blocks)[:, None, None] * ROWS
-    coords = np.stack(np.broadcast_arrays(block[None, ..., 0] + below, block[None, ..., 1]), -1)
+    below, beside = np.ogrid[: parts.blocks, : parts.tile[1] // parts.columns]
+    below, beside = below[..., None, None] * ROWS, beside[..., None, None] * parts.columns
+    coords = np.stack(np.broadcast_arrays(block[..., 0] + below, block[..., 1] + beside), -1)
     coords = coords.reshape(-1, 32, 2)
     tile = parts.tile[:2]
     if config.exchange:

@@ -20,6 +20,8 @@ from cute_gemm.toolchain.signature import GEMM, Pointer, Signature, TensorMapPar
 ROWS, GROUP, DEEP = 64, 128, 16
 #: Bytes of the widest swizzle's span, and what the stages are aligned to.
 SPAN, ALIGNED = 128, 1024
+#: Columns of a wgmma, and rows of a box, at most.
+MOST_COLUMNS = MOST_ROWS = 256
 #: Bytes of a barrier.
 BARRIER = 8
 #: Registers of a thread of the group that loads, and the most that setmaxnreg gives.
@@ -124,6 +126,8 @@ class Structure:
     box: tuple[int, int]
     span: int
     stores: int
+    side_by_side: bool  #: The groups' parts of the tile lie beside, not below each other.
+    columns: int  #: Of a group's part, and of its wgmmas.
     threads: int
     registers: int  #: Of a thread that multiplies.
     smem: int
@@ -150,15 +154,23 @@ def widest_span(extent: int, size: int) -> int:
     return gcd(SPAN, extent * size)
 
 
-def _operand(config: Config, source: str, extents: tuple[int, int], sharers: int) -> OperandPlan:
+def side_by_side(config: Config) -> bool:
+    """Whether the groups' parts of the tile lie beside each other: where a wgmma each has not its rows."""
+    bm, bn, _ = kernel_tile(config)
+    return bm % (ROWS * config.groups) != 0 or bn > MOST_COLUMNS
+
+
+def _operand(
+    config: Config, source: str, extents: tuple[int, int], sharers: int, block: int
+) -> OperandPlan:
     rows, columns = extents
     major = config.majors["AB".index(source)]
     size = DTYPES[config.dtype].bytes
-    span = widest_span(columns if major == "K" else rows, size)
+    span = widest_span(columns if major == "K" else block, size)
     run = span // size
     if major == "K":
         layout = Layout((rows, (run, columns // run)), (run, (1, rows * run)), swizzle(span, size))
-        box = (rows // sharers, run)
+        box = (rows // sharers // -(-rows // sharers // MOST_ROWS), run)
     else:
         stride = (1, run * columns), run
         layout = Layout(((run, rows // run), columns), stride, swizzle(span, size))
@@ -182,13 +194,16 @@ def structure(config: Config) -> Structure:
     """Work a config out."""
     tile = bm, bn, bk = kernel_tile(config)
     a, b = "BA" if config.exchange else "AB"
+    beside = side_by_side(config)
+    width = bn // config.groups if beside else bn  # of a group
     operands = (
-        _operand(config, a, (bm, bk), 1), _operand(config, b, (bn, bk), config.cluster)
-    )  # fmt: skip
+        _operand(config, a, (bm, bk), 1, ROWS),
+        _operand(config, b, (bn, bk), config.cluster, width),
+    )
 
     out = DTYPES[config.out_dtype].bytes
     column_major = (config.major_c == "M") != bool(config.exchange)
-    columns = gcd(bn, SPAN // out)
+    columns = gcd(width, SPAN // out)
     span = SPAN if column_major else columns * out
     run = span // out
     if column_major:
@@ -196,7 +211,7 @@ def structure(config: Config) -> Structure:
         box = (run, columns)
     else:
         part, box = Layout((ROWS, columns), (columns, 1), swizzle(span, out)), (ROWS, columns)
-    parts = bm // ROWS // config.groups * (bn // columns)
+    parts = bm // ROWS * bn // columns // config.groups
     stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
     stores *= config.tma_c
     stage = (bm + bn) * bk * DTYPES[config.dtype].bytes
@@ -212,6 +227,8 @@ def structure(config: Config) -> Structure:
         box=box if not config.exchange else box[::-1],
         span=span,
         stores=stores,
+        side_by_side=beside,
+        columns=width,
         threads=GROUP * (config.groups + 1),
         registers=_registers(config),
         smem=smem,

@@ -39,7 +39,8 @@ _SM90_WGMMA = (
   };
   enum : bool {
     kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b},
-    kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c}, kStream = ${stream}
+    kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c}, kStream = ${stream},
+    kSideBySide = ${side_by_side}
   };
 
   using SmemLayoutA = ${smem_layout_a};
@@ -80,10 +81,10 @@ class EmitSm90Wgmma(Emitter):
 
     def operation(self) -> Any:
         """See :meth:`Emitter.operation`."""
-        config, tile = self.config, self.structure.tile
+        config, parts = self.config, self.structure
         return self.described(
             DTYPES[config.dtype].tag,
-            instruction=((ROWS, tile[1], DEEP), "TensorOp", 90),
+            instruction=((ROWS, parts.columns, DEEP), "TensorOp", 90),
             stages=config.stages,
             row_major=(config.majors[0] == "K", config.majors[1] != "K", config.major_c == "N"),
         )
@@ -109,7 +110,7 @@ class EmitSm90Wgmma(Emitter):
             f"C {'column' if config.major_c == 'M' else 'row'}-major"
             + ", operands exchanged" * config.exchange,
             "cta_tiler": cpp_shape(parts.tile),
-            "mma": f"SM90::GMMA::MMA_{ROWS}x{parts.tile[1]}x{DEEP}_F32{element}{element}_SS<"
+            "mma": f"SM90::GMMA::MMA_{ROWS}x{parts.columns}x{DEEP}_F32{element}{element}_SS<"
             f"{', '.join(f'SM90::{major}' for major in majors)}>",
             "groups": str(config.groups),
             "stages": str(config.stages),
@@ -122,6 +123,7 @@ class EmitSm90Wgmma(Emitter):
             "column_major_c": cpp_bool(parts.column_major),
             "tma_c": cpp_bool(config.tma_c),
             "stream": cpp_bool(bool(config.stream)),
+            "side_by_side": cpp_bool(parts.side_by_side),
             "smem_layout_a": a.layout.cpp(),
             "smem_layout_b": b.layout.cpp(),
             "smem_layout_c": parts.part.cpp(),

@@ -18,11 +18,13 @@ from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import access_bytes, with_options
 from cute_gemm.kernels.sm90.structure import (
     GROUP,
+    MOST_COLUMNS,
     ROWS,
     SIGNATURE,
     Config,
     Structure,
     kernel_tile,
+    side_by_side,
     structure,
 )
 from cute_gemm.model.price import LEAST, SHARERS, Footprint, Pace
@@ -36,38 +38,22 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
 #: Registers of a thread that can be sums, and what it has beside them.
-_SUMS, _OTHERS = 128, 40
-#: Columns of the wgmmas that CuTe has, but for 8.
-COLUMNS = (16, 32, 64, 96, 128, 192, 256)
+_SUMS, _OTHERS = 160, 40
+#: What the columns of a group are a multiple of: of C, what a warp stores at a time.
+STEP = 16
 #: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
-_TILES: tuple[tuple[int, int, int, int], ...] = (
-    (128, 256, 2, 1),
-    (256, 128, 2, 1),
-    (192, 192, 3, 1),
-    (128, 192, 2, 1),
-    (192, 128, 3, 1),
-    (192, 96, 3, 1),
-    (192, 64, 3, 1),
-    (256, 96, 2, 1),
-    (256, 64, 2, 1),
-    (128, 128, 2, 1),
-    (128, 96, 2, 1),
-    (128, 64, 2, 1),
-    (128, 32, 2, 1),
-    (128, 16, 2, 1),
-    (64, 256, 1, 1),
-    (64, 192, 1, 1),
-    (64, 128, 1, 1),
-    (64, 96, 1, 1),
-    (64, 64, 1, 1),
-    (64, 32, 1, 1),
-    (64, 16, 1, 1),
-    (128, 256, 2, 2),
-    (192, 192, 3, 2),
-    (128, 192, 2, 2),
-    (192, 96, 3, 2),
-    (128, 128, 2, 2),
-    (64, 128, 1, 2),
+_TILES: tuple[tuple[int, int, int, int], ...] = tuple(
+    (bm, bn, groups, cluster)
+    for cluster in (1, 2)
+    for bm, groups, columns in (
+        (64, 1, range(16, 257, 16)),
+        (128, 2, (*range(16, 257, 16), 288, 320)),
+        (192, 3, range(16, 193, 16)),
+        (192, 2, range(32, 193, 32)),
+        (256, 2, range(16, 161, 16)),
+        (320, 2, range(32, 129, 32)),
+    )
+    for bn in columns
 )
 #: Clocks of a tile that CTAs of a cluster wait for each other.
 _MEETING = 1300.0
@@ -293,7 +279,7 @@ class Sm90Wgmma(CompiledKernel):
 
     def shares(self, config: Config) -> Shares:
         """See :meth:`Kernel.shares`."""
-        columns = structure(config).tile[1]
+        columns = structure(config).columns
         reader = (columns, ROWS) if config.exchange else (ROWS, columns)
         return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
 
@@ -325,17 +311,18 @@ def _broken(config: Config) -> str:
         return "options raster and min_ctas must be 1 or more"
     bm, bn, bk = kernel_tile(config)
     along, across = "NM" if config.exchange else "MN"
-    high = (ROWS * config.groups, 2 * ROWS * config.groups)
-    if bm not in high:
+    if bm < ROWS or bm % ROWS:
+        return (
+            f"option tile={config.tile}: with exchange={config.exchange} its {along} extent must be "
+            f"a multiple of {ROWS}; it is {bm}"
+        )
+    beside = side_by_side(config)
+    step, most = (n * (config.groups if beside else 1) for n in (STEP, MOST_COLUMNS))
+    if not step <= bn <= most or bn % step:
         return (
             f"option tile={config.tile}: with groups={config.groups} and "
-            f"exchange={config.exchange} its {along} extent must be {high[0]} or {high[1]}; it is "
-            f"{bm}"
-        )
-    if bn not in COLUMNS:
-        return (
-            f"option tile={config.tile}: with exchange={config.exchange} its {across} extent must "
-            f"be one of {', '.join(map(str, COLUMNS))}; it is {bn}"
+            f"exchange={config.exchange} its {across} extent must be a multiple of {step} up to "
+            f"{most}; it is {bn}"
         )
     if bk not in (64, 128):
         return f"option tile={config.tile}: its K extent must be 64 or 128; it is {bk}"
