@@ -377,7 +377,7 @@ class Plan:
         """
         kind = self.problem.inputs.name
         factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
-        if self.route == DIRECT and not self._kernel.scratch(self.config, self.problem):
+        if self.route == DIRECT:
             return self._kernel.bind(self.config, self.problem, self.arch, device, *factors)
         from cute_gemm.run.sequence import Launches
 

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm.kernels.passes import PACK, REDUCE
-from cute_gemm.problem.arrays import ALIGNMENT
 from cute_gemm.problem.passes import Packing, Route, alike, packed, sliced
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 
@@ -36,14 +35,13 @@ class Place(NamedTuple):
 class Step:
     """One launch: a kernel with its config, what it is asked, and where its three addresses are.
 
-    A fourth place is memory that it wants beside (`Kernel.scratch`). ``scales``: alpha and beta are
-    given to it; the others compute plain sums.
+    ``scales``: alpha and beta are given to it; the others compute plain sums.
     """
 
     kernel: Compiled
     config: Any
     problem: Any
-    places: tuple[Place, ...]
+    places: tuple[Place, Place, Place]
     arch: str
     scales: bool = False
 
@@ -139,12 +137,8 @@ def steps(
         ends = sums, Place("B"), Place("C")
         behind = [Step(REDUCE, REDUCE.configure(reduction), reduction, ends, arch, scales=True)]
         scratch += reduction.nbytes
-    where = [places["A"], places["B"], places["C"]]
-    if wanted := kernel.scratch(config, problem):
-        scratch = -(-scratch // ALIGNMENT) * ALIGNMENT
-        where.append(Place("scratch", scratch))
-        scratch += wanted
-    main = Step(kernel, config, problem, tuple(where), arch, scales=not behind)
+    where = places["A"], places["B"], places["C"]
+    main = Step(kernel, config, problem, where, arch, scales=not behind)
     return Steps((*before, main, *behind), len(before), scratch)
 
 

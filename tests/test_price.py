@@ -30,9 +30,9 @@ MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any
     (67.2, "thin", {"tile": (1, 64, 128)}, ("TT", 1, 8192, 8192, "float32"), {}),
     # TMA and wgmma: by tensor cores, by lines, by a short launch, with few stages.
     (175.7, "sm90_wgmma", {"tile": (128, 256, 64)}, ("TN", 4096, 4096, 4096, "bfloat16"), {}),
-    (421.9, "sm90_wgmma", {"tile": (128, 256, 64), "cluster": 1, "exchange": 0},
+    (421.9, "sm90_wgmma", {"tile": (128, 256, 64), "cluster": (1, 1), "exchange": 0},
      ("TN", 6448, 2776, 5928, "bfloat16"), {}),
-    (315.9, "sm90_wgmma", {"tile": (192, 192, 64), "cluster": 1},
+    (315.9, "sm90_wgmma", {"tile": (192, 192, 64), "cluster": (1, 1)},
      ("NN", 8104, 2760, 4864, "bfloat16"), {}),
     (3.1, "sm90_wgmma", {"tile": (64, 32, 64)}, ("TN", 512, 512, 512, "bfloat16"), {}),
     # Slices of K, and their sum.
@@ -93,34 +93,3 @@ def test_thin_is_left_where_others_are_faster() -> None:
     assert chosen("NT", 11696, 32, 1376).kernel == "sm90_wgmma"
     for dtype in ("complex64", "complex128", "float32"):
         assert chosen("TT", 8192, 32, 8192, dtype).kernel == "double_buffered"
-
-
-@pytest.mark.parametrize(
-    ("mnk", "plain", "dealt"),
-    [
-        # 154 tiles on 132 multiprocessors: two rounds of 54 k tiles, or 1.17.
-        ((1704, 2792, 3456), 2.0, 1.17),
-        # 25 tiles of 1024: one round, or as many k tiles for each of 100 CTAs.
-        ((640, 1280, 65536), 1.0, 0.25),
-        # A round that is full stays as it is.
-        ((1408, 3072, 4096), 1.0, 1.0),
-    ],
-)
-def test_k_tiles_that_are_dealt_out_take_their_part_of_a_round(mnk, plain, dealt) -> None:
-    m, n, k = mnk
-    options = {"tile": (128, 256, 64), "groups": 2, "cluster": 1, "exchange": 0}
-    sizes = {"m": m, "n": n, "k": k, "dtype": "bfloat16", "arch": "sm_90a", "gpu": "H200"}
-
-    def seconds(stream: int) -> float:
-        plan = cg.plan(
-            "TN", **sizes, kernel="sm90_wgmma", backend="cpu", stream=stream, **options
-        )  # fmt: skip
-        price = plan.candidates()[0].price
-        assert price is not None
-        return price.seconds
-
-    round_of, both = seconds(0) / plain, seconds(1)
-    if dealt == plain:
-        assert both == seconds(0)
-    else:  # and what handing over costs: some microseconds
-        assert 0 < both - dealt * round_of < 10e-6 + 0.1 * both

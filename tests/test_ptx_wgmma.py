@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from cute_gemm.analysis.executed import compare
 from cute_gemm.arch import Arch
 from cute_gemm.errors import FaultError
 from cute_gemm.gpus.table import nearest
-from cute_gemm.kernels.sm90 import wgmma
 from cute_gemm.plan import Plan
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, from_sizes
@@ -87,35 +85,47 @@ class Case:
 
 
 def of(tile: tuple[int, int, int], groups: int, **more: Any) -> tuple[tuple[str, Any], ...]:
-    return (("tile", tile), ("groups", groups), *{"cluster": 1, "exchange": 0, **more}.items())
+    plain = {"cluster": (1, 1), "exchange": 0, "ping_pong": 0}
+    return (("tile", tile), ("groups", groups), *{**plain, **more}.items())
 
 
 CASES = [
     Case("NN", "float16", "F", of((64, 64, 64), 1, stages=2), grid=5),
     Case("NT", "bfloat16", "F", of((128, 32, 64), 2, stages=3), (150, 70, 200), beta=0),
-    Case("TN", "float16", "C", of((128, 128, 64), 2, cluster=2), (300, 136, 150), grid=2),
+    Case("TN", "float16", "C", of((128, 128, 64), 2, cluster=(2, 1)), (300, 136, 150), grid=2),
     Case("TT", "bfloat16", "C", of((64, 16, 64), 1, stages=3), (70, 40, 130), l=3),
     Case("NN", "bfloat16", "C", of((128, 128, 64), 1, exchange=1, stages=3), (130, 144, 100)),
     Case("NT", "float16", "C", of((192, 128, 64), 3, stages=2), (200, 150, 72), 1),
-    Case("TN", "bfloat16", "F", of((128, 192, 64), 2, cluster=2, stages=2), (300, 136, 400)),
+    Case("TN", "bfloat16", "F", of((128, 192, 64), 2, cluster=(2, 1), stages=2), (300, 136, 400)),
     Case("TT", "float16", "F", of((32, 128, 64), 2, exchange=1, stages=4), (40, 136, 330), beta=0),
     Case("NN", "float16", "F", of((128, 64, 128), 1, stages=2), (136, 72, 300), 1, 2, 0, grid=3),
-    Case("TT", "bfloat16", "C", of((64, 64, 64), 1, cluster=2, stages=2), (64, 200, 64),
+    Case("TT", "bfloat16", "C", of((64, 64, 64), 1, cluster=(2, 1), stages=2), (64, 200, 64),
          out="float32", grid=2),
     Case("TN", "float16", "F", of((64, 32, 64), 1, stages=4), (600, 90, 100), out="float32",
          beta=0, grid=8),
-    # k tiles dealt out: six tiles among 24 CTAs, and among clusters with the ragged end of k.
-    Case("TN", "bfloat16", "F", of((64, 64, 64), 1, stages=3, stream=1), (136, 72, 1000)),
-    Case("NN", "float16", "C", of((128, 32, 64), 2, stages=2, stream=1, cluster=2), (300, 40, 520),
-         1, 2),
-    Case("NT", "bfloat16", "F", of((32, 64, 64), 1, stages=2, stream=1, exchange=1), (40, 72, 700),
-         out="float32", beta=0),
+    # Groups beside each other: three blocks of 64 rows, and more columns than a wgmma has.
+    Case("TN", "bfloat16", "F", of((192, 96, 64), 2, stages=3), (200, 136, 200), 1),
+    Case("NT", "float16", "C", of((320, 64, 64), 2, stages=2), (330, 72, 130)),
+    # By turns: tiles of a CTA that are many, few, odd, and more k tiles or fewer than stages.
+    Case("NN", "bfloat16", "C", of((64, 64, 64), 2, ping_pong=1, stages=3), (500, 136, 136),
+         grid=4),
+    Case("TT", "float16", "F", of((128, 48, 64), 2, ping_pong=1, stages=2), (136, 136, 300), 1, 2,
+         grid=1),
+    Case("TN", "bfloat16", "F", of((64, 32, 64), 2, ping_pong=1, stages=4, cluster=(2, 1)),
+         (400, 72, 100), out="float32", grid=4, beta=0),
+    # Clusters that share both, and tiles of theirs beyond M and N.
+    Case("TN", "float16", "F", of((64, 64, 64), 1, cluster=(2, 2), stages=2), (200, 136, 200)),
+    Case("NT", "bfloat16", "C", of((64, 64, 64), 1, cluster=(4, 2), stages=3), (72, 264, 150),
+         grid=8),
+    Case("NN", "bfloat16", "F", of((64, 64, 64), 1, cluster=(2, 4), exchange=1, stages=2),
+         (100, 272, 264), l=2, grid=8),
 ]  # fmt: skip
 
 
 #: All ops, types and orders of C, in which the rest takes turns.
 CASES += [
-    Case(op, dtype, order, of((64, 96, 64), 1, cluster=1 + number % 3 // 2, stages=2),
+    Case(op, dtype, order, of((64, 96, 64), 1, cluster=(1 + number % 3 // 2, 1 + number % 5 // 4),
+         stages=2),
          (72, 104, 200), pad=number % 7 // 5, l=1 + number // 4 % 2, beta=0.75 * (number % 5 > 1),
          out=("float32", None, None)[number % 3])
     for number, (op, dtype, order) in enumerate(
@@ -182,22 +192,7 @@ def test_a_cluster_at_a_time_and_unwatched():
     assert len({c for c, _ in found}) == 1 and found[1][1] > found[0][1]
 
 
-@pytest.mark.parametrize(("mnk", "sms"), [((300, 70, 200), 4), ((200, 136, 650), 7)])
-def test_the_last_round_and_the_one_before_are_dealt_out(mnk, sms, monkeypatch):
-    """Of ten tiles on four multiprocessors, say, four are whole, and six are dealt out."""
-    monkeypatch.setattr(wgmma, "nearest", lambda _: SimpleNamespace(sms=sms))
-    case = Case("TN", "bfloat16", "F", of((64, 64, 64), 1, stages=3, stream=1), mnk)
-    plan = case.plan()
-    (step,) = plan.steps
-    assert step.launch.grid == sms < -(-mnk[0] // 64) * -(-mnk[1] // 64)
-    verdict, done = computed(case, plan, record=True)
-    assert verdict.ok, verdict
-    figures = compare(plan.report(beta=case.beta).rows, done)
-    assert not [one for one in figures if one.difference]
-    assert {one.kind.operand for one in figures} == {"A", "B", "C", "", "scratch"}
-
-
-@pytest.mark.parametrize("case", [0, 11])
+@pytest.mark.parametrize("case", [0, 11, 13])
 def test_nothing_is_read_where_nothing_is_summed(case):
     case = CASES[case]
     plan = emitted(case)[0]
@@ -230,7 +225,8 @@ def test_scalars_in_memory():
         (0, ", 128;", ", 256;", "deadlock"),
         (0, "griddepcontrol.wait;", "", "race"),
         (2, "barrier.cluster.wait.aligned;", "", "race"),
-        (11, "st.release.gpu.global.u64", "//", "deadlock"),
+        (14, "bar.arrive", "//", "deadlock"),
+        (17, "barrier.cluster.wait.aligned;", "", "race"),
     ],
 )
 def test_what_is_missing_is_found(case, old, new, kind):

@@ -189,7 +189,7 @@ def test_configs_that_share_the_counts_of_an_operand_have_the_same(name: str) ->
         each = from_sizes(op, m=m, n=n, k=k, dtype=dtype, **pitches)
         legal = kernel.legal(each, Arch("sm_90a"), {})
         for config in legal:
-            cluster = getattr(config, "cluster_shape", (1, 1))
+            cluster = getattr(config, "cluster", (1, 1))
             one = base.sample(each, config.tile, cluster)
             accesses = kernel.accesses(config, one)
             for x in (each.A, each.B, each.C):

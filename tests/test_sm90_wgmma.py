@@ -7,6 +7,7 @@ import re
 import struct
 from dataclasses import fields, replace
 from itertools import product
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +18,9 @@ import cute_gemm as cg
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.arch import Arch
 from cute_gemm.errors import CompileError, OptionError, UnsupportedError
-from cute_gemm.kernels.sm90.structure import Config, Structure, structure
+from cute_gemm.kernels.sm90.structure import MOST_COLUMNS, Config, Structure, structure
 from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
-from cute_gemm.kernels.sm90.wgmma import COLUMNS, SIGNATURE, Sm90Wgmma
+from cute_gemm.kernels.sm90.wgmma import SIGNATURE, STEP, Sm90Wgmma
 from cute_gemm.model import smem, tma
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.run import tensormap
@@ -30,7 +31,7 @@ from cute_gemm.toolchain.nvrtc import build, prove, ptx
 KERNEL = Sm90Wgmma()
 ARCH = Arch("sm_90a")
 OPS, ORDERS = ("NN", "NT", "TN", "TT"), ("F", "C")
-SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": 1, "exchange": 0}
+SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "exchange": 0}
 
 
 def problem(op: str = "TN", size: int = 4096, **given: Any) -> GemmProblem:
@@ -44,14 +45,30 @@ def configure(asked: GemmProblem, **options: Any) -> Config:
 
 #: A spread of what there is: op, order, types, ldc, options.
 SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
-    ("TN", "F", "bfloat16", None, 4096, {"tile": (128, 256, 64), "exchange": 0, "cluster": 2}),
-    ("NT", "F", "float16", None, 4096, {"tile": (256, 128, 64), "exchange": 1, "cluster": 1}),
+    ("TN", "F", "bfloat16", None, 4096, {"tile": (128, 256, 64), "exchange": 0, "cluster": "2x1"}),
+    ("NT", "F", "float16", None, 4096, {"tile": (256, 128, 64), "exchange": 1, "cluster": (1, 1)}),
     ("NN", "C", "float16", "float32", 4096, {"tile": (192, 192, 64), "groups": 3, "exchange": 0}),
     ("TT", "F", "bfloat16", None, 4099, {"tile": (128, 256, 64), "groups": 2, "exchange": 0}),
     ("NT", "C", "bfloat16", "float32", 4099, {"tile": (16, 128, 64), "exchange": 1}),
     ("NN", "F", "float16", "float32", 4096, {"tile": (64, 96, 64), "groups": 1, "exchange": 0}),
     ("NT", "C", "float16", None, 4096, {"tile": (64, 32, 64), "groups": 1, "min_ctas": 2}),
-    ("TN", "F", "bfloat16", None, 4096, {"tile": (128, 256, 64), "exchange": 0, "stream": 1}),
+    (
+        "TN",
+        "F",
+        "float16",
+        None,
+        4096,
+        {"tile": (128, 160, 64), "groups": 2, "ping_pong": 1, "exchange": 0, "cluster": (2, 4)},
+    ),
+    ("NT", "C", "bfloat16", None, 4096, {"tile": (320, 128, 64), "groups": 2, "exchange": 0}),
+    (
+        "TN",
+        "F",
+        "bfloat16",
+        "float32",
+        4096,
+        {"tile": (112, 128, 64), "groups": 2, "exchange": 1, "cluster": (1, 2)},
+    ),
 )
 spread = pytest.mark.parametrize(
     "case", SPREAD, ids=lambda case: "-".join(map(str, case[:5])).replace("None", "same")
@@ -89,7 +106,9 @@ def test_every_layout_goes_straight_to_wgmma(op: str, order: Any, out: str) -> N
 
 def test_the_traffic_of_a_tile() -> None:
     asked = problem(size=1024)
-    config = configure(asked, tile=(128, 256, 64), exchange=0, cluster=2, groups=2)
+    config = configure(
+        asked, tile=(128, 256, 64), exchange=0, cluster=(2, 1), groups=2, ping_pong=0
+    )
     a, read_a, b, read_b, staged, store = KERNEL.accesses(config, asked)
     assert (a.box, a.sweeps, a.multicast) == ((128, 64), 4, 1)  # type: ignore[union-attr]
     assert (b.box, b.sweeps, b.multicast) == ((128, 64), 8, 2)  # type: ignore[union-attr]
@@ -104,11 +123,11 @@ def test_the_traffic_of_a_tile() -> None:
 
 def test_the_report_knows_what_tma_writes_to_shared_memory() -> None:
     options = {"tile": (128, 256, 64), "exchange": 0, "groups": 2}
-    for cluster in (1, 2):
+    for cluster in ((1, 1), (2, 1), (1, 2)):
         plan = cg.plan("TN", m=1024, n=1024, k=1024, dtype="float16", arch="sm_90a", backend="cpu",
                        kernel="sm90_wgmma", **options, cluster=cluster)  # fmt: skip
         per = plan.report().performance.per_result
-        # What arrives: of B each CTA of a cluster loads a part, and gets all.
+        # What arrives: of B and A each CTA of a cluster loads a part, and gets all.
         assert per.global_loads == per.shared_stores == 1024 / 256 + 1024 / 128
         assert per.shared_loads == 1024 / 256 + 1024 / 64
     explained = cg.plan("TN", m=1024, n=1024, k=1024, dtype="float16", arch="sm_90a",
@@ -129,7 +148,7 @@ def test_a_c_that_tma_does_not_take_goes_element_by_element() -> None:
 
 def test_a_cluster_beyond_the_matrix_is_counted() -> None:
     asked = problem(m=64 * 3, n=64, k=64)
-    one, two = (configure(asked, **(SMALL | {"cluster": n})) for n in (1, 2))
+    one, two = (configure(asked, **(SMALL | {"cluster": (n, 1)})) for n in (1, 2))
     reads = [KERNEL.accesses(config, asked)[3] for config in (one, two)]
     assert [read.executions for read in reads] == [3, 4]  # type: ignore[union-attr]
 
@@ -142,15 +161,36 @@ def test_a_cluster_beyond_the_matrix_is_counted() -> None:
     [
         ({"groups": 4}, "groups=4 is out of range; expected 1 to 3"),
         ({"stages": 1}, "stages=1 is out of range"),
-        ({"cluster": 3}, "cluster=3 is out of range"),
-        ({"exchange": 2}, "exchange=2 is out of range"),
+        ({"cluster": (3, 1)}, "cluster=(3, 1) is none; expected 1, 2 or 4 each, 8 CTAs at most"),
+        ({"cluster": (4, 4)}, "cluster=(4, 4) is none"),
+        ({"cluster": 2}, "cluster=2 does not fit; expected 2 integers"),
+        ({"exchange": 2}, "exchange=2 is out of range; expected 0 or 1"),
+        ({"ping_pong": 2}, "ping_pong=2 is out of range"),
+        ({"ping_pong": 1, "groups": 1}, "ping_pong=1 is for two groups; groups=1"),
         ({"raster": 0}, "raster and min_ctas must be 1 or more"),
-        ({"tile": (96, 64, 64), "groups": 1, "exchange": 0}, "its M extent must be 64 or 128"),
-        ({"tile": (64, 96, 64), "groups": 1, "exchange": 1}, "its N extent must be 64 or 128"),
-        ({"tile": (64, 160, 64), "groups": 1, "exchange": 0}, "its N extent must be one of 16, 32"),
+        ({"tile": (96, 64, 64), "groups": 1, "exchange": 0}, "M extent must be a multiple of 64"),
+        ({"tile": (64, 96, 64), "groups": 1, "exchange": 1}, "N extent must be a multiple of 64"),
+        (
+            {"tile": (64, 168, 64), "groups": 1, "exchange": 0},
+            "its N extent must be a multiple of 16 up to 256; it is 168",
+        ),
+        (
+            {"tile": (64, 48, 64), "groups": 2, "exchange": 0, "ping_pong": 0},
+            "its N extent must be a multiple of 32 up to 512; it is 48",
+        ),
+        (
+            {"tile": (64, 16, 64), "groups": 1, "exchange": 0, "cluster": (4, 1)},
+            "each CTA loads a part of 16, which must be a multiple of 8",
+        ),
         ({"tile": (64, 64, 32), "groups": 1, "exchange": 0}, "its K extent must be 64 or 128"),
-        ({"tile": (256, 256, 64), "groups": 2, "exchange": 0}, "needs 256 registers of a thread"),
-        ({"tile": (128, 256, 64), "groups": 2, "exchange": 0, "stages": 5}, "take fewer stages"),
+        (
+            {"tile": (256, 256, 64), "groups": 2, "exchange": 0, "ping_pong": 0},
+            "needs 256 registers of a thread",
+        ),
+        (
+            {"tile": (128, 256, 64), "groups": 2, "exchange": 0, "stages": 5, "ping_pong": 0},
+            "take fewer stages",
+        ),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], said: str) -> None:
@@ -167,50 +207,6 @@ def test_what_the_kernel_does_not_take() -> None:
         configure(replace(problem(k=100, lda=104, ldb=104, l=2), k_last=50))
     with pytest.raises(UnsupportedError, match="does not take float32"):
         configure(problem(dtype="float32"))
-
-
-@pytest.mark.parametrize(
-    ("mnk", "grid", "dealt", "given"),
-    [
-        # One tile of 100 k tiles for four CTAs, of which three begin amid it.
-        ((64, 64, 6400), 4, 1, 3),
-        # 66 tiles of two for 66 CTAs; of four, two for each of 132.
-        ((66 * 64, 64, 128), 66, 0, 0),
-        ((66 * 64, 64, 256), 132, 66, 66),
-        # 132 tiles leave nothing to deal out; 133 all of them, and 300 a round and 36.
-        ((132 * 64, 64, 640), 132, 0, 0),
-        ((133 * 64, 64, 640), 132, 133, 9),
-        ((300 * 64, 64, 640), 132, 168, 115),
-        ((64, 64, 0), 1, 0, 0),
-    ],
-)
-def test_k_tiles_that_are_dealt_out(
-    mnk: tuple[int, int, int], grid: int, dealt: int, given: int
-) -> None:
-    m, n, k = mnk
-    if dealt:
-        runs = np.array_split(np.arange(dealt * k // 64), grid)
-        assert given == sum(run[0] % (k // 64) != 0 for run in runs)
-    asked = from_sizes("TN", m=m, n=n, k=k, dtype="bfloat16")
-    config = configure(asked, **SMALL, stream=1)
-    assert config.name.endswith("_s2_c1_sk_tma_r8_o1")
-    assert KERNEL.launch(config, asked).grid == grid
-    sums = [one for one in KERNEL.accesses(config, asked) if one.operand == "scratch"]
-    assert sum(one.matrix.nbytes for one in sums) == 2 * given * 64 * 64 * 4  # type: ignore[union-attr]
-    # A place for every CTA of the largest GPU, and a flag.
-    assert grid <= KERNEL.scratch(config, asked) / (64 * 64 * 4 + 8) <= max(grid, 144)
-    plain = configure(asked, **SMALL)
-    assert KERNEL.scratch(plain, asked) == 0 and plain.stream == 0
-
-
-def test_what_is_not_dealt_out() -> None:
-    sliced = replace(problem(k=128, l=2), k_last=64)
-    with pytest.raises(UnsupportedError, match="split_k cuts it: leave one of them out"):
-        configure(sliced, **SMALL, stream=1)
-    with pytest.raises(UnsupportedError, match="counts k tiles in 32-bit integers; take stream=0"):
-        configure(problem(m=64, n=64, k=2**30), **SMALL, stream=1)
-    with pytest.raises(OptionError, match="option stream=2 is out of range; expected 0 or 1"):
-        configure(problem(), **SMALL, stream=2)
 
 
 def test_auto_takes_it_where_tma_takes_the_operands() -> None:
@@ -230,12 +226,14 @@ def test_few_rows_take_narrow_products() -> None:
 
 
 def test_the_grid_stays_and_clusters_fit_it() -> None:
-    for size, cluster in product((64, 2000, 8192), (1, 2)):
-        asked = problem(size=size, l=3)
+    for size, cluster in product((64, 2000, 8192), ((1, 1), (2, 1), (1, 4), (4, 2))):
+        asked, ctas = problem(size=size, l=3), prod(cluster)
         config = configure(asked, cluster=cluster)
         launch = KERNEL.launch(config, asked)
-        assert launch.grid % cluster == 0 and launch.grid <= 132 and launch.batch == 1
-        assert launch.cluster == cluster and launch.dependent
+        assert launch.grid % ctas == 0 and launch.grid <= 132 and launch.batch == 1
+        # Of a GPC's multiprocessors some are left over.
+        assert launch.grid <= 120 or ctas < 4
+        assert launch.cluster == ctas and launch.dependent
     few = KERNEL._launch(configure(problem(), min_ctas=1), problem(), 7)
     assert few.grid == 7 // few.cluster * few.cluster
 
@@ -253,8 +251,9 @@ def test_stages_are_what_fits() -> None:
 def test_names_say_all_that_the_code_depends_on() -> None:
     config = configure(problem(), **SMALL)
     others: dict[str, Any] = {
-        "tile": (64, 128, 64), "groups": 2, "stages": 3, "cluster": 2, "raster": 4, "exchange": 1,
-        "stream": 1, "min_ctas": 2, "dtype": "bfloat16", "out_dtype": "float32",
+        "tile": (64, 128, 64), "groups": 2, "ping_pong": 1, "stages": 3, "cluster": (2, 1),
+        "raster": 4,
+        "exchange": 1, "min_ctas": 2, "dtype": "bfloat16", "out_dtype": "float32",
         "majors": ("MN", "K"),
         "major_c": "N", "tma_c": False,
     }  # fmt: skip
@@ -282,7 +281,7 @@ def test_what_is_emitted() -> None:
     text = KERNEL.unit(config).source
     assert "SM90::GMMA::MMA_64x256x16_F32BF16BF16_SS<SM90::GMMA::Major::K, SM90" in text
     assert "ComposedLayout<Swizzle<3,3,3>,_0,Layout<Shape<_256,Shape<_64,_1>>" in text
-    assert "kConsumers = 2, kStages = 4, kStores = 2, kCluster = 2," in text
+    assert "kConsumers = 2, kStages = 4, kStores = 2, kRasterGroup = 8," in text
     code = ptx(KERNEL.unit(config), ARCH)
     for word in (
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16", "setmaxnreg.dec", "setmaxnreg.inc",
@@ -320,12 +319,11 @@ def test_each_kind_of_wgmma_is_one_that_cute_has() -> None:
         f"using Mma{n}{t} = cute::SM90::GMMA::MMA_64x{n}x16_F32{t}{t}_SS<"
         "cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::MN>;\n"
         f"static_assert(sizeof(Mma{n}{t}::CRegisters) == {2 * n});"
-        for n in COLUMNS for t in ("F16", "BF16")
+        for n in range(STEP, MOST_COLUMNS + 1, STEP) for t in ("F16", "BF16")
     )  # fmt: skip
     unit = replace(
         KERNEL.unit(configure(problem(), **SMALL)),
-        source="#include <cute/arch/mma_sm90_gmma.hpp>\n"
-        f'{names}\nextern "C" __global__ void entry() {{}}\n',
+        source=f'#include "sm90/multiply.cuh"\n{names}\nextern "C" __global__ void entry() {{}}\n',
         symbol="entry",
     )
     build(unit, ARCH)

@@ -112,3 +112,12 @@ def waves(grid: int, ctas_per_sm: int, sms: int) -> Waves:
         tail_fraction=tail / places,
         efficiency=grid / (number * places) if number else 1.0,
     )
+
+
+def clusters_at_a_time(sms: int, ctas: int) -> int:
+    """Return how many clusters of ``ctas`` CTAs, one on a multiprocessor, run at a time.
+
+    The CTAs of a cluster share a GPC, of which an H100's or H200's have 16 or 18 multiprocessors:
+    clusters of 4 or 8 leave some of these out.
+    """
+    return sms // ctas if ctas < 4 else sms * 10 // 11 // ctas

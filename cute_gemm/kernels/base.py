@@ -156,10 +156,6 @@ class Kernel(ABC):
         CompileError, CubinError, LaunchError, UnsupportedError or NoGpuError where it cannot be.
         """
 
-    def scratch(self, config: Any, problem: GemmProblem) -> int:
-        """Return the bytes of device memory that a launch wants beside its matrices."""
-        return 0
-
     def on_host(
         self,
         problem: GemmProblem,
@@ -358,7 +354,7 @@ class CompiledKernel(Compiled, Kernel):
 
     def footprint(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Footprint:
         """Return what a CTA of a config costs; the counts of its accesses are kept in memory."""
-        cluster = getattr(config, "cluster_shape", (1, 1))
+        cluster = getattr(config, "cluster", (1, 1))
         one = sample(problem, config.tile, cluster)
         keys = {
             x.name: (self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.gpus.occupancy import occupancy
+from cute_gemm.gpus.occupancy import clusters_at_a_time, occupancy
 from cute_gemm.model.analyze import analyze
 from cute_gemm.model.gmem import LINE, SECTOR
 from cute_gemm.model.smem import SharedCounts
@@ -41,9 +41,9 @@ LAUNCH_US, DEPENDENT_US = 2.9, 2.0
 START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
 #: Clocks of a sector of L2 that is written only in part, on the way to C.
 PARTIAL = 3.3
-#: Clocks of the TMA unit for a line of L2 that a row of a box touches; and how much more a line
-#: takes, of a load, that the row's bytes alone would not ask for.
-TMA_LINE, STRADDLED = 1.6, 0.75
+#: Clocks of the TMA unit for a line of L2 that a row of a box touches; how much more a line takes,
+#: of a load, that the row's bytes alone would not ask for; and as how many lines L2 takes that one.
+TMA_LINE, STRADDLED, CROSSED = 0.74, 1.93, 5.7
 #: Clocks from global to shared memory under load: what tiles that are on their way must cover.
 MEMORY = 1180.0
 #: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had by most kernels.
@@ -56,9 +56,6 @@ REGISTERS = 88
 #: The power in which units' clocks add up: the higher, the less they are in each other's way. Of
 #: those that warps keep busy by turns; and of TMA and wgmma, which go on by themselves.
 TOGETHER, ASYNCHRONOUS = 3, 6
-#: Of k-tiles that are dealt out (stream-K): CTAs that share a tile's, at most; of each CTA, at
-#: least; clocks of a CTA that leaves its sums for another, or waits for them, beside their way.
-SHARERS, LEAST, HANDING = 4, 2, 1500.0
 #: k-tiles of the sample whose accesses are counted.
 DEPTH = 4
 
@@ -73,7 +70,10 @@ class Pace(NamedTuple):
     ``issue``: instructions of an access, with those for its address and its predicate; ``wgmma``:
     that instruction multiplies, at the tensor cores' full rate, of which its reads of shared memory
     are a part; ``dram``: part of DRAM's bandwidth that is had; ``passes``: clocks of a pass through
-    L1's tags; ``start``: clocks that a CTA takes to start.
+    L1's tags; ``start``: clocks that a CTA takes to start; ``box``: clocks of a box of C;
+    ``memory``: clocks from global to shared memory under load; ``l2``: bytes of L2 per clock and
+    multiprocessor; ``exposed``: part of a tile's start and end that the products of the next do not
+    hide.
     """
 
     slowdown: float = 1.5
@@ -86,6 +86,10 @@ class Pace(NamedTuple):
     dram: float = DRAM_PART
     passes: float = PASS
     start: float = START
+    box: float = 0.0
+    memory: float = MEMORY
+    l2: float = L2_BYTES
+    exposed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,8 @@ class Footprint:
     ``tile_bytes`` and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a
     multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made; ``dram``: part
     of DRAM's bandwidth that is had; ``cluster``: CTAs along M and N that go together; ``start``:
-    clocks that a CTA takes to start; ``launch``: microseconds of the launch; ``handed``: bytes of a
-    CTA's sums, where the k-tiles of the last rounds are dealt out, else 0.
+    clocks that a CTA takes to start; ``launch``: microseconds of the launch; ``l2`` and
+    ``exposed``: see `Pace`.
     """
 
     tile: tuple[int, int, int]
@@ -114,7 +118,8 @@ class Footprint:
     cluster: tuple[int, int] = (1, 1)
     start: float = START
     launch: float = LAUNCH_US
-    handed: float = 0.0
+    l2: float = L2_BYTES
+    exposed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +188,7 @@ class Tally(NamedTuple):
     """What is counted of an operand, per k-tile or CTA: wavefronts, passes of L1, sectors of L2.
 
     ``lines``: of L2 that TMA asks for; ``moves``: instructions; ``partial``: sectors that a warp
-    reads or writes beyond those that its bytes fill.
+    reads or writes beyond those that its bytes fill; ``boxes``: of C that TMA moves.
     """
 
     waves: float = 0.0
@@ -192,6 +197,7 @@ class Tally(NamedTuple):
     moves: float = 0.0
     lines: float = 0.0
     partial: float = 0.0
+    boxes: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
         return Tally(*map(sum, zip(self, other, strict=True)))
@@ -218,11 +224,15 @@ def tally(accesses: Iterable[Access], ctas: int = 1) -> dict[str, Tally]:
         if isinstance(access, TmaAccess) and not isinstance(counts, SharedCounts):
             # A multicast asks once for all, which is how it is counted, and brings it to each.
             lines = float(counts.lines)
+            sectors = float(counts.l2_sectors * access.multicast)
             if access.direction == "load":
-                lines += STRADDLED * max(0.0, lines - counts.bytes / LINE)
-            sectors = counts.l2_sectors * access.multicast / share
+                more = max(0.0, lines - counts.bytes / LINE)
+                lines, sectors = lines + STRADDLED * more, sectors + CROSSED * more * LINE / SECTOR
             moves = counts.requests / share
-            found[access.unit] += Tally(0.0, 0.0, sectors, moves, lines / share)
+            boxes = moves if access.unit == "CTA" else 0.0
+            found[access.unit] += Tally(
+                0.0, 0.0, sectors / share, moves, lines / share, boxes=boxes
+            )  # fmt: skip
             continue
         if isinstance(counts, SharedCounts):
             # A cp.async has an access of each space: its instruction is counted in the other.
@@ -289,8 +299,10 @@ def footprint(
         tile=tile,
         busy=busy,
         alone=pace.latency + pace.waits * WAIT + pace.serial * busy * 128 / launch.block,
-        cover=MEMORY / pace.ahead if pace.ahead else 0.0,
-        end=END * (end.waves + end.passes + end.lines) + PARTIAL * end.partial,
+        cover=pace.memory / pace.ahead if pace.ahead else 0.0,
+        end=END * (end.waves + end.passes + end.lines)
+        + PARTIAL * end.partial
+        + pace.box * end.boxes,
         tile_bytes=each.sectors * SECTOR,
         end_bytes=end.sectors * SECTOR,
         resident=resident,
@@ -298,6 +310,8 @@ def footprint(
         dram=pace.dram,
         cluster=cluster,
         start=pace.start,
+        l2=pace.l2,
+        exposed=pace.exposed,
         launch=DEPENDENT_US if launch.dependent else LAUNCH_US,
     )
 
@@ -316,6 +330,7 @@ class Prices:
                 f.tile[1] * f.cluster[1],
                 f.tile[2],
                 f.cluster[0] * f.cluster[1],
+                _places(gpu, f.cluster),
                 f.busy,
                 f.alone**3 + f.cover**3,
                 f.end,
@@ -325,7 +340,8 @@ class Prices:
                 f.dram,
                 f.start,
                 f.launch * 1e-6,
-                f.handed,
+                f.l2,
+                f.exposed,
             )
             for f in footprints
         ]
@@ -356,9 +372,9 @@ class Prices:
         return moved / (part * self._gpu.bandwidth_gbs * 1e9)
 
     def _times(
-        self, problem: GemmProblem, slices: Any, bm: Any, bn: Any, bk: Any, cluster: Any, busy: Any,
-        waits: Any, end: Any, tile_bytes: Any, end_bytes: Any, resident: Any, part: Any,
-        start: Any, launch: Any, handed: Any,
+        self, problem: GemmProblem, slices: Any, bm: Any, bn: Any, bk: Any, cluster: Any,
+        places: Any, busy: Any, waits: Any, end: Any, tile_bytes: Any, end_bytes: Any,
+        resident: Any, part: Any, start: Any, launch: Any, l2_bytes: Any, exposed: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Of one or all: seconds, CTAs of the busiest SM, resident, all, k-tiles, L2 seconds.
 
@@ -368,43 +384,28 @@ class Prices:
         clock = gpu.clock_ghz * 1e9
         tiles = np.ceil(problem.m / bm) * np.ceil(problem.n / bn) * (cluster * problem.l) * slices
         depth = np.ceil(problem.k / (bk * slices))
-        most = np.ceil(tiles / gpu.sms)
+        most = np.ceil(tiles / places)
         filled = np.minimum(resident, np.maximum(most, 1))
         whole = np.floor(most / filled)
         rest = most - whole * filled
 
-        def together(ctas: Any) -> Any:
-            return depth * np.cbrt(_cube(ctas * busy) + waits) + start + ctas * end
+        def together(ctas: Any, rounds: Any) -> Any:
+            main = depth * np.cbrt(_cube(ctas * busy) + waits)
+            return rounds * main + (1 + exposed * (rounds - 1)) * (start + ctas * end)
 
-        clocks = whole * together(filled) + np.where(rest > 0, together(rest), 0.0)
-        if np.any(handed):
-            shared = tiles / cluster, np.floor(gpu.sms / cluster), depth
-            each = np.cbrt(_cube(busy) + waits)
-            dealt = _dealt(*shared, each, start + end, HANDING + handed / L2_BYTES)
-            clocks = np.where((handed > 0) & (dealt > 0), dealt, clocks)
+        clocks = together(filled, whole) + np.where(rest > 0, together(rest, 1), 0.0)
         on_sm = clocks / clock
-        l2 = (tile_bytes * depth + end_bytes) * tiles / (L2_BYTES * gpu.sms * clock)
+        l2 = (tile_bytes * depth + end_bytes) * tiles / (l2_bytes * gpu.sms * clock)
         dram = self._dram(problem, part)
         seconds = launch + np.cbrt(_cube(on_sm) + _cube(l2) + _cube(dram))
         return seconds, most, filled, tiles, depth, l2
 
 
+def _places(gpu: Gpu, cluster: tuple[int, int]) -> int:
+    """Multiprocessors that clusters use."""
+    ctas = cluster[0] * cluster[1]
+    return max(clusters_at_a_time(gpu.sms, ctas), 1) * ctas
+
+
 def _cube(x: Any) -> Any:
     return x * x * x  # a tenth of what x**3 takes
-
-
-def _dealt(tiles: Any, places: Any, depth: Any, each: Any, ends: Any, handing: Any) -> Any:
-    """Clocks of a CTA where the k-tiles of the last round and of the one before are dealt out.
-
-    0 where tiles fill all rounds. ``tiles`` and ``places`` are of clusters, ``depth`` the k-tiles
-    of a tile; ``each``, ``ends`` and ``handing`` are clocks of a k-tile, of a tile's two ends, and
-    of sums that are handed over.
-    """
-    rounds = np.floor(tiles / places)
-    few = np.maximum(tiles, np.minimum(SHARERS * tiles, np.floor(tiles * depth / LEAST)))
-    ctas = np.where(rounds > 0, places, np.minimum(places, few))
-    # A CTA leaves sums once; the one that has a tile's first k-tile adds those of the others.
-    added = np.where(rounds > 0, 1.0, np.ceil(ctas / np.maximum(tiles, 1)) - 1)
-    handed = handing * (1 + added) * (added > 0)
-    found = depth * tiles / ctas * each + (rounds + 1) * ends + handed
-    return np.where(tiles % places > 0, found, 0.0)

@@ -58,15 +58,13 @@ def _step(
     given: list[Argument] = [
         block[x : x + n] for x, n in zip(signature.offsets, sizes, strict=True)
     ]
-    names = [one.name for one in signature.parameters]
-    slots = (0, 1, 2, *(at for at, name in enumerate(names) if name == "scratch"))
-    for at, place in zip(slots, step.places, strict=False):
-        name = names[at] if names[at] in "ABC" else "scratch"
+    for at, (place, parameter) in enumerate(zip(step.places, signature.parameters, strict=False)):
+        name = parameter.name if parameter.name in "ABC" else "scratch"
         matrix = None if name == "scratch" else getattr(step.problem, name, None)
         given[at] = held.get(place.name) or _part(scratch, place.offset, name, matrix)
-    for at, name in enumerate(names):
-        if name in places:
-            given[at] = Buffer(places[name], name, 0)
+    for at, parameter in enumerate(signature.parameters):
+        if parameter.name in places:
+            given[at] = Buffer(places[parameter.name], parameter.name, 0)
     maps = step.kernel.maps(step.config, step.problem)
     for at, one in enumerate(maps, len(given) - len(maps)):
         buffer = given[at - len(given) + len(maps)]

@@ -145,11 +145,11 @@ class BoundLaunch:
     """
 
     _MATRICES = struct.Struct("=3Q").pack_into
-    _ONE = struct.Struct("=Q").pack_into
+    _STREAM = struct.Struct("=Q").pack_into
 
     __slots__ = (
         "_arguments", "_attributes", "_block", "_configuration", "_function", "_launch", "_lock",
-        "_maps", "_scratch", "_stream", "_table", "kernel", "launch",
+        "_maps", "_stream", "_table", "kernel", "launch",
     )  # fmt: skip
 
     def __init__(
@@ -161,7 +161,6 @@ class BoundLaunch:
         self._arguments = arguments
         self._block = arguments.block
         self._table = ctypes.addressof(arguments.table)
-        self._scratch = arguments.scratch
         self._maps = maps
         if maps is not None:
             arguments.table[-len(maps.places) :] = list(maps.places)
@@ -181,20 +180,17 @@ class BoundLaunch:
         self._launch = driver.cuLaunchKernelEx if all(grid) else _nothing
         self._lock = threading.Lock()
 
-    def __call__(self, a: int, b: int, c: int, stream: int = 0, scratch: int = 0) -> None:
+    def __call__(self, a: int, b: int, c: int, stream: int = 0) -> None:
         """Start the kernel on the matrices at these device addresses, in stream order.
 
-        ``scratch``: the address of what a kernel that is called with one wants. LaunchError when
-        the driver refuses, which it also does after an earlier kernel failed.
+        LaunchError when the driver refuses, which it also does after an earlier kernel failed.
         """
         # The block is shared by the threads that call this.
         with self._lock:
             self._MATRICES(self._block, 0, a, b, c)
             if self._maps is not None:
                 self._maps.tell(a, b, c)
-            if scratch:
-                self._ONE(self._block, self._scratch, scratch)
-            self._ONE(self._stream, 0, stream)
+            self._STREAM(self._stream, 0, stream)
             (code,) = self._launch(self._configuration, self._function, self._table, 0)
             if code:
                 code = self._in_its_context(int(code))

@@ -43,8 +43,7 @@ class Launches:
         at = a, b, c, held
         try:
             for bound, places in self._launches:
-                first, second, third, *own = [at[where] + offset for where, offset in places]
-                bound(first, second, third, stream, *own)
+                bound(*[at[where] + offset for where, offset in places], stream)
         finally:
             if held:
                 give_back(held, stream)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -115,14 +114,6 @@ class Scalar(Parameter):
         pack_scalar(kind, block, offset, given[self.name], self.name)
 
 
-class Token(Parameter):
-    """A number that memory holds by a chance of 2**-63 only, never 0; of one block of arguments."""
-
-    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
-        """Draw one."""
-        struct.pack_into("=Q", block, offset, int.from_bytes(os.urandom(8), "little") | 1)
-
-
 class TensorMapParameter(Parameter):
     """A matrix as TMA is told of it, by value; every call writes those of its matrices."""
 
@@ -172,14 +163,12 @@ class Signature:
 class Arguments:
     """Packed arguments, and the table of their addresses that the driver reads."""
 
-    __slots__ = ("block", "scratch", "table")
+    __slots__ = ("block", "table")
 
     def __init__(
         self, signature: Signature, problem: GemmProblem, given: Mapping[str, Any]
     ) -> None:
         self.block = ctypes.create_string_buffer(signature.size)
-        #: Where in the block the address of scratch is written, of a kernel that takes one.
-        self.scratch = signature.offset("scratch")
         for one, offset in zip(signature.parameters, signature.offsets, strict=True):
             one.pack(self.block, offset, problem, given)
         base = ctypes.addressof(self.block)

@@ -40,14 +40,16 @@ struct Operand {
 };
 
 // A warp group's part of the tile, kMmas blocks of 64 rows and kColumns: its sums, in the registers of wgmma.
-// The groups' parts lie below each other or, with `kSideBySide`, beside each other.
+// The groups' parts lie below each other or, with `kSideBySide`, beside each other; with `kPingPong` each has
+// tiles of its own.
 template <class Config>
 struct Sums {
   using Mma = typename Config::Mma;
   using A = Operand<typename Config::SmemLayoutA, Config::kMajorKA>;
   using B = Operand<typename Config::SmemLayoutB, Config::kMajorKB>;
   enum : int {
-    kMmas = size<0>(typename Config::CtaTiler{}) / (64 * (Config::kSideBySide ? 1 : Config::kConsumers)),
+    kBelow = Config::kSideBySide || Config::kPingPong ? 1 : Config::kConsumers,
+    kMmas = size<0>(typename Config::CtaTiler{}) / (64 * kBelow),
     kColumns = size<1>(typename Config::CtaTiler{}) / (Config::kSideBySide ? Config::kConsumers : 1),
     kValues = kColumns / 2,  // of a thread and block
     kSteps = size<2>(typename Config::CtaTiler{}) / 16
@@ -59,7 +61,7 @@ struct Sums {
 
   // Where a group's part begins in the tile.
   CUTE_HOST_DEVICE static constexpr int row(int group) {
-    return Config::kSideBySide ? 0 : group * 64 * kMmas;
+    return kBelow > 1 ? group * 64 * kMmas : 0;
   }
   CUTE_HOST_DEVICE static constexpr int column(int group) {
     return Config::kSideBySide ? group * kColumns : 0;

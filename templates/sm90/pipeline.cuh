@@ -30,6 +30,13 @@ struct Turn {
   int stage = 0;
   uint32_t parity = 0;
 
+  // Past k tiles that others take.
+  CUTE_DEVICE void skip(int k_tiles) {
+    stage += k_tiles;
+    parity ^= stage / Stages & 1;
+    stage %= Stages;
+  }
+
   CUTE_DEVICE void operator++() {
     if (++stage == Stages) {
       stage = 0;
@@ -37,6 +44,33 @@ struct Turn {
     }
   }
 };
+
+// The CTAs of a cluster, one below the other first. Those below each other share B, those beside A.
+template <int Below, int Beside>
+struct Cluster {
+  enum : int { kBelow = Below, kBeside = Beside, kCtas = Below * Beside, kPartners = Below + Beside - 1 };
+
+  CUTE_DEVICE static int below(int rank) { return rank % Below; }
+  CUTE_DEVICE static int beside(int rank) { return rank / Below; }
+
+  // Bits of the CTAs that have the same rows, or the same columns.
+  CUTE_DEVICE static uint16_t row(int rank) {
+    constexpr int kFirst = ((1 << kCtas) - 1) / ((1 << Below) - 1);
+    return uint16_t(kFirst << below(rank));
+  }
+  CUTE_DEVICE static uint16_t column(int rank) { return uint16_t(((1 << Below) - 1) << beside(rank) * Below); }
+
+  // All of these, one by one: those of the same columns first.
+  CUTE_DEVICE static int partner(int rank, int i) {
+    if (i < Below) return beside(rank) * Below + i;
+    return below(rank) + (i - Below + (i - Below >= beside(rank))) * Below;
+  }
+};
+
+// Two groups take turns: one waits until the other has come to all stages of its tile, so that none is two
+// rounds behind the stage that it waits for, whose parity would be the same.
+CUTE_DEVICE void wait_for_turn(int group) { asm volatile("bar.sync %0, 256;\n" ::"r"(4 + group) : "memory"); }
+CUTE_DEVICE void give_turn(int group) { asm volatile("bar.arrive %0, 256;\n" ::"r"(4 + group) : "memory"); }
 
 // The boxes of one operand's k tile (bMN,bK) that TMA brings: a span along the unit-stride mode and all
 // of the other or, where a cluster shares the tile, each CTA's part, which goes to all of them.
@@ -52,16 +86,16 @@ struct Boxes {
 
   template <class Element>
   CUTE_DEVICE static void load(TmaDescriptor const* map, uint64_t* full, Element* smem, int row, int k,
-                               int batch, int rank) {
+                               int batch, int share, uint16_t sharers) {
     constexpr uint64_t kHint = uint64_t(TMA::CacheHintSm90::EVICT_NORMAL);
     CUTE_UNROLL
     for (int i = 0; i < kCount * kPieces; ++i) {
-      int const box = i / kPieces, first = (Sharers > 1 ? rank * kShare : 0) + i % kPieces * kDepth;
+      int const box = i / kPieces, first = (Sharers > 1 ? share * kShare : 0) + i % kPieces * kDepth;
       int const along = box * kSpan + (kMajorK ? k : row), across = first + (kMajorK ? row : k);
       Element* const to =
           smem + (kMajorK ? SmemLayout{}(0, box * kSpan) : SmemLayout{}(box * kSpan, 0)) + first * kSpan;
       if constexpr (Sharers > 1) {
-        SM90_TMA_LOAD_MULTICAST_3D::copy(map, full, (1 << Sharers) - 1, kHint, to, along, across, batch);
+        SM90_TMA_LOAD_MULTICAST_3D::copy(map, full, sharers, kHint, to, along, across, batch);
       } else {
         SM90_TMA_LOAD_3D::copy(map, full, kHint, to, along, across, batch);
       }
@@ -77,6 +111,7 @@ struct Shared {
   using Barrier = cutlass::arch::ClusterTransactionBarrier;
   enum : int {
     kStages = Config::kStages,
+    kReaders = 4 * (Config::kPingPong ? 1 : Config::kConsumers),  // warps, of a stage
     kA = size(typename Config::SmemLayoutA{}), kB = size(typename Config::SmemLayoutB{}),
     kBytes = (kA + kB) * sizeof(Element),  // of a stage
     kC = Config::kStores * size(typename Config::SmemLayoutC{})  // of a group
@@ -91,18 +126,18 @@ struct Shared {
     CUTE_UNROLL
     for (int stage = 0; stage < kStages; ++stage) {
       Barrier::init(&full[stage], 1);
-      Barrier::init(&empty[stage], 4 * Config::kConsumers * Config::kCluster);  // by warps
+      Barrier::init(&empty[stage], kReaders * Config::Cluster::kPartners);
     }
     CUTE_UNROLL
     for (int i = 0; i < Config::kConsumers * Config::kStores; ++i) Barrier::init(&came[0][i], 1);
     cutlass::arch::fence_barrier_init();
   }
 
-  // The warp has read a stage: it says so to all CTAs that write into it.
-  CUTE_DEVICE void release(int stage) {
+  // The warp has read a stage: it says so to all CTAs that write into it, a lane to its `partner`.
+  CUTE_DEVICE void release(int stage, int partner) {
     int const lane = threadIdx.x % 32;
-    if constexpr (Config::kCluster > 1) {
-      Barrier::arrive(&empty[stage], lane, lane < Config::kCluster);
+    if constexpr (Config::Cluster::kCtas > 1) {
+      Barrier::arrive(&empty[stage], partner, lane < Config::Cluster::kPartners);
     } else if (lane == 0) {
       Barrier::arrive(&empty[stage]);
     }

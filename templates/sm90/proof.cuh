@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include "multiply.cuh"
+
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 
 #include "../common/proof.cuh"

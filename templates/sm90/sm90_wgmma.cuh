@@ -5,7 +5,7 @@
 // groups of 128 threads start products of 64 x N x 16 on the stages that are full, straight from shared
 // memory, and wait only for those of the k tile before. A CTA stays and takes tile after tile, so that the
 // loads of the next are under way while the sums of the last go through shared memory to C, by TMA too.
-// CTAs of a cluster share B: each loads a part for all.
+// CTAs of a cluster share A and B: each loads a part for all that have the same rows, or columns.
 //
 // One `Config` for every layout of A(M,K), B(N,K), C(M,N):
 //
@@ -18,9 +18,9 @@
 //   kTmaC                            C is stored by TMA; else element by element
 //   kConsumers                       warp groups that multiply
 //   kSideBySide                      the groups' parts of the tile lie beside, not below each other
+//   kPingPong                        each group has tiles of its own, by turns
 //   kStages, kStores                 k tiles in shared memory, and parts of C of each group
-//   kCluster                         CTAs of a cluster
-//   kStream                          k tiles of the last tiles are dealt out evenly (stream-K)
+//   Cluster                          CTAs of a cluster, below and beside each other (Cluster)
 //   kRegisters, kLoaderRegisters     of a thread that multiplies, and of the group that loads
 //   kRasterGroup                     rows of tiles per L2 group
 //   SmemLayoutA, SmemLayoutB         (bM,bK), (bN,bK), swizzled as TMA writes and wgmma reads
@@ -29,23 +29,20 @@
 #pragma once
 
 #include "multiply.cuh"
-#include "partial.cuh"
 #include "store.cuh"
 
 namespace cute_gemm {
 
 // C (M,N,L) = alpha * A (M,K,L) B (N,K,L)^T + beta * C. Each map describes one matrix to TMA, its modes
 // with the unit-stride one first; of a shared matrix (`shared_a`, `shared_b`) there is one for all. With
-// `k_last` the matrices of the batch are slices of one along K, of which the last is shorter. `scratch` and
-// `token` are `Partial`'s.
+// `k_last` the matrices of the batch are slices of one along K, of which the last is shorter.
 template <class Config>
 CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
                             TmaDescriptor const* map_c, Output<Config> const& out, int k, int k_last,
                             int l, bool shared_a, bool shared_b, typename Config::Accumulator alpha,
                             typename Config::Accumulator beta,
                             typename Config::Accumulator const* alpha_ptr,
-                            typename Config::Accumulator const* beta_ptr, void* scratch,
-                            uint64_t token) {
+                            typename Config::Accumulator const* beta_ptr) {
   using CtaTiler = typename Config::CtaTiler;
   using Memory = Shared<Config>;
   using Barrier = typename Memory::Barrier;
@@ -54,14 +51,13 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   Memory& memory = *reinterpret_cast<Memory*>(shared);
 
   int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0), group = warp / 4;
-  int const rank = Config::kCluster > 1 ? int(block_rank_in_cluster()) : 0;
-  using Schedule = Schedule<CtaTiler, Config::kCluster, Config::kRasterGroup>;
-  using Walk = Walk<Schedule, Config::kCluster, Config::kStream>;
-  Schedule const schedule(out.m, out.n, l);
+  using Cluster = typename Config::Cluster;
+  int const rank = Cluster::kCtas > 1 ? int(block_rank_in_cluster()) : 0;
+  Schedule<CtaTiler, Cluster, Config::kRasterGroup> const schedule(out.m, out.n, l);
   Turn<Config::kStages> turn;
 
   if (threadIdx.x == 0) memory.make_barriers();
-  if constexpr (Config::kCluster > 1) {
+  if constexpr (Cluster::kCtas > 1) {
     cluster_sync();
   } else {
     __syncthreads();
@@ -76,20 +72,22 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   if (group == kConsumers) {  // the group that loads, by one thread
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoaderRegisters>();
     if (warp % 4 == 0 && elect_one_sync()) {
-      for (Walk walk(schedule, all); walk.more(); walk.advance()) {
-        Tile const tile = schedule(walk.tile(), rank);
-        int const first = k_last > 0 ? tile.batch * k : 0, end = walk.end(depth(tile));
+      for (int index = schedule.first(); index < schedule.count; index += schedule.step()) {
+        Tile const tile = schedule(index, rank);
+        int const first = k_last > 0 ? tile.batch * k : 0, end = depth(tile);
         int const matrix_a = shared_a || k_last > 0 ? 0 : tile.batch;
         int const matrix_b = shared_b || k_last > 0 ? 0 : tile.batch;
         CUTE_NO_UNROLL
-        for (int k_tile = walk.begin(); k_tile < end; ++k_tile, ++turn) {
+        for (int k_tile = 0; k_tile < end; ++k_tile, ++turn) {
           uint64_t* const full = &memory.full[turn.stage];
           Barrier::wait(&memory.empty[turn.stage], turn.parity ^ 1);
           Barrier::arrive_and_expect_tx(full, Memory::kBytes);
-          Boxes<typename Config::SmemLayoutA, Config::kMajorKA, 1>::load(
-              map_a, full, memory.a[turn.stage], tile.row, first + k_tile * kBK, matrix_a, 0);
-          Boxes<typename Config::SmemLayoutB, Config::kMajorKB, Config::kCluster>::load(
-              map_b, full, memory.b[turn.stage], tile.column, first + k_tile * kBK, matrix_b, rank);
+          Boxes<typename Config::SmemLayoutA, Config::kMajorKA, Cluster::kBeside>::load(
+              map_a, full, memory.a[turn.stage], tile.row, first + k_tile * kBK, matrix_a,
+              Cluster::beside(rank), Cluster::row(rank));
+          Boxes<typename Config::SmemLayoutB, Config::kMajorKB, Cluster::kBelow>::load(
+              map_b, full, memory.b[turn.stage], tile.column, first + k_tile * kBK, matrix_b,
+              Cluster::below(rank), Cluster::column(rank));
         }
       }
     }
@@ -97,55 +95,57 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kRegisters>();
     using Sums = Sums<Config>;
-    int const thread = threadIdx.x % 128;
+    int const thread = threadIdx.x % 128, partner = Cluster::partner(rank, thread % 32);
     Sums sums;
     Parts<Config, Sums> parts(map_c, memory.c[group], memory.came[group], group, thread);
     uint64_t const first_a = Sums::A::descriptor(memory.a[0]) + Sums::A::step(Sums::row(group), 0);
     uint64_t const first_b = Sums::B::descriptor(memory.b[0]) + Sums::B::step(Sums::column(group), 0);
-    for (Walk walk(schedule, all); walk.more(); walk.advance()) {
-      Tile const tile = schedule(walk.tile(), rank);
-      int const begin = walk.begin(), end = walk.end(depth(tile));
+    // With ping-pong the other group's tiles are between a group's own.
+    bool const second = Config::kPingPong && group == 1;
+    auto const skip = [&](int index) {
+      if (index < schedule.count) turn.skip(depth(schedule(index, rank)));
+    };
+    if (second) skip(schedule.first());
+    for (int index = schedule.first() + second * schedule.step(); index < schedule.count;
+         index += (1 + Config::kPingPong) * schedule.step()) {
+      Tile const tile = schedule(index, rank);
+      int const end = depth(tile);
       if (end == 0) {
-        scale_elements(tile, out, epilogue);
+        scale_elements(tile, Config::kPingPong ? thread : threadIdx.x, out, epilogue);
         continue;
       }
       if constexpr (Config::kTmaC) {
-        if (begin == 0) parts.begin(tile, epilogue);
+        parts.begin(tile, epilogue);
       }
+      if (Config::kPingPong && index > schedule.first()) wait_for_turn(group);
       int last = 0;  // the stage of the k tile before
       CUTE_NO_UNROLL
-      for (int k_tile = begin; k_tile < end; ++k_tile, ++turn) {
+      for (int k_tile = 0; k_tile < end; ++k_tile, ++turn) {
         Barrier::wait(&memory.full[turn.stage], turn.parity);
         sums.fence();
         sums.multiply(first_a + turn.stage * int(Memory::kA * sizeof(typename Config::Element) / 16),
                       first_b + turn.stage * int(Memory::kB * sizeof(typename Config::Element) / 16),
-                      k_tile == begin);
+                      k_tile == 0);
         sums.fence();
         warpgroup_wait<1>();
-        if (k_tile > begin) memory.release(last);
+        if (k_tile > 0) memory.release(last, partner);
         last = turn.stage;
       }
+      if (Config::kPingPong && index + schedule.step() < schedule.count) give_turn(1 - group);
       warpgroup_wait<0>();
       sums.fence();
-      memory.release(last);
-      if constexpr (Config::kStream) {
-        Partial<Config, Sums> const partial(scratch, token, group, thread);
-        if (begin > 0) {
-          partial.give(sums);
-          continue;
-        }
-        if (end < all) walk.others([&](int cta) { partial.add(sums, cta); });
-      }
+      memory.release(last, partner);
       if constexpr (Config::kTmaC) {
         parts.store(sums, tile, out, epilogue);
       } else {
         store_elements(sums, tile, group, thread, out, epilogue);
       }
+      if (Config::kPingPong) skip(index + schedule.step());
     }
     if (Config::kTmaC && thread == 0) tma_store_wait<0>();
   }
   // The shared memory of a CTA stays until the others no longer write to it.
-  if constexpr (Config::kCluster > 1) cluster_sync();
+  if constexpr (Cluster::kCtas > 1) cluster_sync();
 }
 
 }  // namespace cute_gemm

@@ -313,14 +313,18 @@ def _other_widths(name: str, op: str) -> Iterator[Case]:
         yield replace(case, k=129, widths=(2, 16, 16))
 
 
-#: Tile, groups and cluster of a kernel on wgmma; whether it exchanges the operands, and whether it
-#: deals out k tiles.
+#: Tile, groups and cluster of a kernel on wgmma; whether it exchanges the operands, and whether its
+#: groups take turns.
 _WGMMA = (
-    ((128, 256, 64), 2, 1, 0, 0), ((256, 128, 64), 2, 2, 1, 0), ((192, 192, 64), 3, 2, 0, 0),
-    ((96, 192, 64), 3, 1, 1, 0), ((128, 128, 64), 1, 1, 0, 0), ((128, 128, 64), 2, 2, 1, 0),
-    ((256, 64, 64), 2, 1, 0, 0), ((64, 32, 64), 1, 1, 0, 0), ((16, 128, 64), 2, 1, 1, 0),
-    ((64, 64, 128), 1, 2, 0, 0), ((64, 64, 64), 1, 1, 0, 1), ((128, 256, 64), 2, 2, 0, 1),
-    ((32, 128, 64), 2, 1, 1, 1),
+    ((128, 256, 64), 2, (1, 1), 0, 0), ((256, 128, 64), 2, (1, 2), 1, 0),
+    ((192, 192, 64), 3, (2, 1), 0, 0), ((96, 192, 64), 3, (1, 1), 1, 0),
+    ((128, 128, 64), 1, (1, 1), 0, 0), ((128, 128, 64), 2, (4, 2), 1, 0),
+    ((256, 64, 64), 2, (1, 1), 0, 0), ((64, 32, 64), 1, (4, 2), 0, 0),
+    ((16, 128, 64), 2, (1, 1), 1, 0), ((64, 64, 128), 1, (2, 1), 0, 0),
+    ((192, 192, 64), 2, (2, 1), 0, 0), ((128, 288, 64), 2, (1, 1), 0, 0),
+    ((320, 128, 64), 2, (1, 1), 1, 0), ((256, 144, 64), 2, (1, 1), 0, 0),
+    ((128, 128, 64), 2, (1, 1), 0, 1), ((160, 128, 64), 2, (4, 2), 1, 1),
+    ((64, 64, 64), 2, (2, 2), 0, 1), ((128, 112, 64), 2, (1, 2), 0, 1),
 )  # fmt: skip
 
 
@@ -330,10 +334,10 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 3) -> Iterator[Case]
     C is stored by TMA where its rows are whole 16 bytes, else element by element.
     """
     number, count = 0, len(SIZES)
-    for tile, groups, cluster, exchange, stream in tiles:
+    for tile, groups, cluster, exchange, ping_pong in tiles:
         more = (
             ("tile", tile), ("groups", groups), ("cluster", cluster), ("exchange", exchange),
-            *[("stream", 1)] * stream,
+            ("ping_pong", ping_pong),
         )  # fmt: skip
         for op, order in ((op, order) for op in OPS for order in "FC"):
             for name in ("float16", "bfloat16", "float16-float32", "bfloat16-float32"):

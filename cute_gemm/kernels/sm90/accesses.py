@@ -8,7 +8,7 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.kernels.sm90.structure import GROUP, ROWS, Config, OperandPlan, Structure
+from cute_gemm.kernels.sm90.structure import ROWS, Config, OperandPlan, Structure, kernel_cluster
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
@@ -19,17 +19,18 @@ def accesses(
 ) -> tuple[Access, ...]:
     """Return every memory instruction of the kernel; alpha is taken not to be 0."""
     m, n = (problem.n, problem.m) if config.exchange else (problem.m, problem.n)
-    # CTAs of a cluster have tiles below each other, of which the last may lie beyond the matrix.
-    rows = -(-m // (parts.tile[0] * config.cluster)) * config.cluster
-    columns = -(-n // parts.tile[1])
+    # The last tiles of a cluster may lie beyond the matrix.
+    below, beside = kernel_cluster(config)
+    rows = -(-m // (parts.tile[0] * below)) * below
+    columns = -(-n // (parts.tile[1] * beside)) * beside
     found: list[Access] = []
     ctas = rows * columns * problem.l
     if problem.k:
         k_tiles = -(-problem.k // parts.tile[2])
         # B is read for each block of 64 rows, and these by each group that has columns of them.
-        beside = config.groups if parts.side_by_side else 1
+        groups = config.groups if parts.side_by_side else 1
         for plan, sweeps, reads in zip(
-            parts.operands, (columns, rows), (beside, parts.blocks), strict=True
+            parts.operands, (columns, rows), (groups, parts.blocks), strict=True
         ):
             matrix = problem.A if plan.source == "A" else problem.B
             found += [_load(plan, matrix, sweeps), _read(plan, config, ctas * k_tiles * reads)]
@@ -108,30 +109,6 @@ def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
     """What is read of C where the sums then go."""
     name = staged.instruction.replace("stmatrix", "ldmatrix").replace("st.", "ld.")
     return replace(staged, direction="load", instruction=name)
-
-
-def shared_sums(parts: Structure, given: int) -> tuple[Access, ...]:
-    """The sums that ``given`` CTAs leave for others, vectors of a thread side by side."""
-    if not given:
-        return ()
-    vectors = parts.tile[0] * parts.tile[1] // (4 * GROUP)
-    matrix = Matrix("scratch", (4 * GROUP, vectors * given), (1, 4 * GROUP), "float32", 256)
-    column, warp, lane = np.ogrid[:vectors, :4, :32]
-    row, column = np.broadcast_arrays((warp * 32 + lane) * 4, column)
-    store = GlobalAccess(
-        operand="scratch",
-        direction="store",
-        instruction="st.global",
-        bits=128,
-        matrix=matrix,
-        tile=(4 * GROUP, vectors),
-        coords=np.stack([row, column], -1).reshape(-1, 32, 2),
-        axis=0,
-        sweeps=1,
-        unit="CTA",
-        part="sums of a part of k",
-    )
-    return store, replace(store, direction="load", instruction="ld.global")
 
 
 def _elements(

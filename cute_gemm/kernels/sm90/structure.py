@@ -14,7 +14,7 @@ from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.kernels.options import registers
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.toolchain.signature import GEMM, Pointer, Signature, TensorMapParameter, Token
+from cute_gemm.toolchain.signature import GEMM, Signature, TensorMapParameter
 
 #: Rows of a wgmma, threads of the warp group that starts it, and k of 16-bit elements.
 ROWS, GROUP, DEEP = 64, 128, 16
@@ -28,12 +28,10 @@ BARRIER = 8
 LOADER_REGISTERS, MOST_REGISTERS = 40, 240
 
 
-#: What the kernel is called with: a GEMM, where sums of parts of tiles go, the matrices' maps.
+#: What the kernel is called with: a GEMM, and the matrices' maps.
 SIGNATURE = Signature(
     (
         *GEMM.parameters,
-        Pointer("scratch", "void*"),
-        Token("token", "uint64_t"),
         *(TensorMapParameter(f"map_{letter}", "const __grid_constant__ cute::TmaDescriptor", 128)
           for letter in "abc"),
     )
@@ -48,12 +46,12 @@ class Config:
     """
 
     tile: tuple[int, int, int]  #: (bM, bN, bK): extents of the CTA tile.
-    groups: int  #: Warp groups that multiply, each a part of the kernel's rows.
+    groups: int  #: Warp groups that multiply.
+    ping_pong: int  #: 0: they share each tile; 1: they take whole tiles by turns.
     stages: int  #: k tiles in shared memory at a time.
-    cluster: int  #: CTAs with tiles below each other that share the kernel's B.
+    cluster: tuple[int, int]  #: CTAs along M, which share B, and along N, which share A.
     raster: int  #: Rows of tiles that share an L2 group.
     exchange: int  #: 1: the kernel computes C^T with A and B exchanged.
-    stream: int  #: 1: the k tiles of the last tiles are dealt out evenly (stream-K).
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
     dtype: str
     out_dtype: str
@@ -64,11 +62,6 @@ class Config:
     kernel: str = "sm90_wgmma"
     compute: str = "float32"
     warps: tuple[int, int] = (0, 0)
-
-    @property
-    def cluster_shape(self) -> tuple[int, int]:
-        """CTAs of a cluster along the problem's M and N."""
-        return (1, self.cluster) if self.exchange else (self.cluster, 1)
 
     @cached_property
     def name(self) -> str:
@@ -82,11 +75,10 @@ class Config:
             f"{DTYPES[self.dtype].tag}_f32_{DTYPES[self.out_dtype].tag}",
             f"{letters}_{'col' if self.major_c == 'M' else 'row'}",
             "x".join(map(str, self.tile)),
-            f"g{self.groups}",
+            f"g{self.groups}{'p' if self.ping_pong else ''}",
             f"s{self.stages}",
-            f"c{self.cluster}",
+            f"c{self.cluster[0]}x{self.cluster[1]}",
             "x" if self.exchange else "",
-            "sk" if self.stream else "",
             "tma" if self.tma_c else "elements",
             f"r{self.raster}",
             f"o{self.min_ctas}",
@@ -149,15 +141,26 @@ def kernel_tile(config: Config) -> tuple[int, int, int]:
     return (bn, bm, bk) if config.exchange else (bm, bn, bk)
 
 
+def kernel_cluster(config: Config) -> tuple[int, int]:
+    """CTAs of a cluster as the kernel sees them, below each other and beside."""
+    along_m, along_n = config.cluster
+    return (along_n, along_m) if config.exchange else (along_m, along_n)
+
+
 def widest_span(extent: int, size: int) -> int:
     """Bytes of the widest span that divides ``extent`` elements."""
     return gcd(SPAN, extent * size)
 
 
+def sharers_of_tile(config: Config) -> int:
+    """Groups that have parts of one tile."""
+    return 1 if config.ping_pong else config.groups
+
+
 def side_by_side(config: Config) -> bool:
-    """Whether the groups' parts of the tile lie beside each other: where a wgmma each has not its rows."""
+    """Whether the groups' parts of the tile lie beside each other, not below."""
     bm, bn, _ = kernel_tile(config)
-    return bm % (ROWS * config.groups) != 0 or bn > MOST_COLUMNS
+    return not config.ping_pong and (bm % (ROWS * config.groups) != 0 or bn > MOST_COLUMNS)
 
 
 def _operand(
@@ -194,11 +197,12 @@ def structure(config: Config) -> Structure:
     """Work a config out."""
     tile = bm, bn, bk = kernel_tile(config)
     a, b = "BA" if config.exchange else "AB"
+    below_each_other, beside_each_other = kernel_cluster(config)
     beside = side_by_side(config)
     width = bn // config.groups if beside else bn  # of a group
     operands = (
-        _operand(config, a, (bm, bk), 1, ROWS),
-        _operand(config, b, (bn, bk), config.cluster, width),
+        _operand(config, a, (bm, bk), beside_each_other, ROWS),
+        _operand(config, b, (bn, bk), below_each_other, width),
     )
 
     out = DTYPES[config.out_dtype].bytes
@@ -211,7 +215,7 @@ def structure(config: Config) -> Structure:
         box = (run, columns)
     else:
         part, box = Layout((ROWS, columns), (columns, 1), swizzle(span, out)), (ROWS, columns)
-    parts = bm // ROWS * bn // columns // config.groups
+    parts = bm // ROWS * bn // columns // sharers_of_tile(config)
     stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
     stores *= config.tma_c
     stage = (bm + bn) * bk * DTYPES[config.dtype].bytes

@@ -11,6 +11,7 @@ from cute_gemm.kernels.sm90.structure import (
     SIGNATURE,
     SPAN,
     Structure,
+    kernel_cluster,
 )
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.unit import (
@@ -33,14 +34,15 @@ _SM90_WGMMA = (
     + """\
   using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
   using Mma = ${mma};
+  using Cluster = ${cluster};
   enum : int {
-    kConsumers = ${groups}, kStages = ${stages}, kStores = ${stores}, kCluster = ${cluster},
-    kRasterGroup = ${raster}, kRegisters = ${registers}, kLoaderRegisters = ${loader_registers}
+    kConsumers = ${groups}, kStages = ${stages}, kStores = ${stores}, kRasterGroup = ${raster},
+    kRegisters = ${registers}, kLoaderRegisters = ${loader_registers}
   };
   enum : bool {
     kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b},
-    kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c}, kStream = ${stream},
-    kSideBySide = ${side_by_side}
+    kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c},
+    kSideBySide = ${side_by_side}, kPingPong = ${ping_pong}
   };
 
   using SmemLayoutA = ${smem_layout_a};
@@ -66,7 +68,7 @@ ${symbol}(
     ${parameters}) {
   cute_gemm::Output<Config> const out{C, ${extents}, ldc, batch_c};
   cute_gemm::sm90_wgmma<Config>(${maps}, out, k, k_last, l, ${shared}, alpha, beta,
-                                alpha_ptr, beta_ptr, scratch, token);
+                                alpha_ptr, beta_ptr);
 }
 """
 
@@ -94,6 +96,7 @@ class EmitSm90Wgmma(Emitter):
         config, parts = self.config, self.structure
         a, b = parts.operands
         order = (lambda x, y: f"{y}, {x}") if config.exchange else (lambda x, y: f"{x}, {y}")
+        below, beside = kernel_cluster(config)
         majors = (f"GMMA::Major::{plan.major}" for plan in parts.operands)
         element = DTYPES[config.dtype].tag.upper()
         entry = {
@@ -115,15 +118,15 @@ class EmitSm90Wgmma(Emitter):
             "groups": str(config.groups),
             "stages": str(config.stages),
             "stores": str(parts.stores or 1),
-            "cluster": str(config.cluster),
+            "cluster": f"cute_gemm::Cluster<{below}, {beside}>",
             "registers": str(parts.registers),
             "loader_registers": str(LOADER_REGISTERS),
             "major_k_a": cpp_bool(a.major == "K"),
             "major_k_b": cpp_bool(b.major == "K"),
             "column_major_c": cpp_bool(parts.column_major),
             "tma_c": cpp_bool(config.tma_c),
-            "stream": cpp_bool(bool(config.stream)),
             "side_by_side": cpp_bool(parts.side_by_side),
+            "ping_pong": cpp_bool(bool(config.ping_pong)),
             "smem_layout_a": a.layout.cpp(),
             "smem_layout_b": b.layout.cpp(),
             "smem_layout_c": parts.part.cpp(),

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cute_gemm.access import Access, Shares, Work
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.gpus.occupancy import clusters_at_a_time
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import access_bytes, with_options
@@ -23,16 +25,17 @@ from cute_gemm.kernels.sm90.structure import (
     SIGNATURE,
     Config,
     Structure,
+    kernel_cluster,
     kernel_tile,
+    sharers_of_tile,
     side_by_side,
     structure,
 )
-from cute_gemm.model.price import LEAST, SHARERS, Footprint, Pace
+from cute_gemm.model.price import Pace
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
-    from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.unit import TranslationUnit
@@ -42,29 +45,49 @@ _SUMS, _OTHERS = 160, 40
 #: What the columns of a group are a multiple of: of C, what a warp stores at a time.
 STEP = 16
 #: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
-_TILES: tuple[tuple[int, int, int, int], ...] = tuple(
-    (bm, bn, groups, cluster)
-    for cluster in (1, 2)
-    for bm, groups, columns in (
-        (64, 1, range(16, 257, 16)),
-        (128, 2, (*range(16, 257, 16), 288, 320)),
-        (192, 3, range(16, 193, 16)),
-        (192, 2, range(32, 193, 32)),
-        (256, 2, range(16, 161, 16)),
-        (320, 2, range(32, 129, 32)),
+_TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
+    (bm, bn, groups, ping_pong, cluster)
+    for bm, groups, ping_pong, cluster, columns in (
+        (64, 1, 0, (1, 1), (16, 32, 64, 80, 96, 128, 192, 256)),
+        (64, 1, 0, (2, 1), (64,)),
+        (64, 1, 0, (2, 4), (32,)),
+        (64, 1, 0, (4, 1), (64, 192)),
+        (64, 1, 0, (4, 2), (32, 64, 96)),
+        (64, 2, 1, (1, 1), (128, 192)),
+        (128, 2, 0, (1, 1), (16, 32, 64, 128, 144, 160, 176, 192, 224, 256, 288)),
+        (128, 2, 0, (2, 1), (160, 192, 240, 256, 288)),
+        (128, 2, 0, (2, 2), (64, 144)),
+        (128, 2, 0, (2, 4), (64,)),
+        (128, 2, 0, (4, 1), (96,)),
+        (128, 2, 0, (4, 2), (64, 160, 256)),
+        (128, 2, 1, (1, 1), (80, 96, 112, 128, 160)),
+        (128, 2, 1, (2, 1), (128, 160)),
+        (128, 2, 1, (2, 2), (128,)),
+        (128, 2, 1, (2, 4), (96, 128, 160)),
+        (128, 2, 1, (4, 1), (128,)),
+        (128, 2, 1, (4, 2), (96, 128)),
+        (192, 2, 0, (1, 1), (192,)),
+        (192, 2, 0, (2, 1), (192,)),
+        (192, 3, 0, (1, 1), (64, 96, 128, 144, 192)),
+        (192, 3, 0, (2, 1), (192,)),
+        (192, 3, 0, (2, 2), (96,)),
+        (256, 2, 0, (1, 1), (144, 160)),
+        (256, 2, 0, (2, 1), (160,)),
+        (256, 2, 0, (4, 2), (128, 160)),
     )
     for bn in columns
 )
-#: Clocks of a tile that CTAs of a cluster wait for each other.
-_MEETING = 1300.0
-#: Slowdown of products where but two k-tiles can be on their way while one is multiplied.
-_THREE_STAGES = 1.09
+#: Clocks of a tile that CTAs of a cluster wait for each other, and those of a box of C.
+_MEETING, _BOX = 900.0, 218.0
+#: Slowdown of products with more than 128 sums of a thread, and where groups take turns; what these
+#: still see of a tile's start and end.
+_MANY_SUMS, _BY_TURNS, _EXPOSED = 1.05, 0.956, 0.3
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
 #: Multiprocessors of the largest Hopper GPU.
 _MOST_SMS = 144
 #: Results of a tile.
-_AREAS = tuple(bm * bn for bm, bn, _, _ in _TILES)
+_AREAS = tuple(bm * bn for bm, bn, *_ in _TILES)
 
 
 class Sm90Wgmma(CompiledKernel):
@@ -74,25 +97,31 @@ class Sm90Wgmma(CompiledKernel):
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
     dtypes = ("float16", "bfloat16")
-    options = ("tile", "groups", "stages", "cluster", "raster", "exchange", "stream", "min_ctas")
+    options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "exchange", "min_ctas")
     takes: ClassVar = {
         "tile": "bM x bN x bK of a CTA: 128x256x64",
         "groups": "warp groups that multiply, 1 to 3",
+        "ping_pong": "0: they share each tile; 1: they take whole tiles by turns",
         "stages": "2 to 12",
-        "cluster": "CTAs that share an operand, 1 or 2",
+        "cluster": "CTAs along M, which share B, x along N, which share A: 2x1; 1, 2 or 4 each",
         "exchange": "0, or 1: C^T is computed, with A and B exchanged",
-        "stream": "0, or 1: k tiles of the last tiles are dealt out evenly, not whole tiles",
     }
     signature = SIGNATURE
 
-    paces: ClassVar = {"half": Pace(1.02, 160, 0.0, wgmma=True, dram=0.92, start=500)}
+    paces: ClassVar = {
+        "half": Pace(1.1, 196, 0.0, wgmma=True, dram=0.826, start=25, memory=2237, l2=203)
+    }
 
     def pace(self, config: Config) -> Pace:
         """See :meth:`CompiledKernel.pace`."""
         pace = super().pace(config)
-        few = _THREE_STAGES if config.stages <= 3 else 1.0
-        start = pace.start + (config.cluster - 1) * _MEETING
-        return pace._replace(slowdown=pace.slowdown * few, start=start)
+        sums = config.tile[0] * config.tile[1] // sharers_of_tile(config) // GROUP
+        slowdown = pace.slowdown * (_MANY_SUMS if sums > 128 else 1.0)
+        if config.ping_pong:
+            slowdown, pace = slowdown * _BY_TURNS, pace._replace(exposed=_EXPOSED)
+        start = pace.start + _MEETING * (prod(config.cluster) > 1)
+        box = _BOX / sharers_of_tile(config)
+        return pace._replace(slowdown=slowdown, start=start, box=box, ahead=config.stages - 1)
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
@@ -100,16 +129,16 @@ class Sm90Wgmma(CompiledKernel):
         """See :meth:`CompiledKernel.candidates`."""
         a, b = (access_bytes(x, False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
-        for bm, bn, groups, cluster in _TILES:
+        for bm, bn, groups, ping_pong, (below, beside) in _TILES:
             for exchange in (int(problem.C.major == "N"), int(problem.C.major != "N")):
                 config = Config(
                     tile=(bn, bm, _DEEP) if exchange else (bm, bn, _DEEP),
                     groups=groups,
+                    ping_pong=ping_pong,
                     stages=2,
-                    cluster=cluster,
+                    cluster=(beside, below) if exchange else (below, beside),
                     raster=8,
                     exchange=exchange,
-                    stream=0,
                     min_ctas=1,
                     dtype=problem.inputs.name,
                     out_dtype=problem.C.dtype,
@@ -144,17 +173,7 @@ class Sm90Wgmma(CompiledKernel):
                 f"kernel {self.name!r} takes slices of K that are multiples of {config.tile[2]}; "
                 f"k={problem.k}"
             )
-        if config.stream and problem.k_last:
-            raise UnsupportedError(
-                "option stream=1 deals k out itself, and split_k cuts it: leave one of them out"
-            )
-        bm, bn, bk = config.tile
-        most = 2 * _MOST_SMS * config.min_ctas  # tiles that are dealt out
-        if config.stream and most * -(-problem.k // bk) >= 2**31:
-            raise UnsupportedError(
-                f"k={problem.k}: kernel {self.name!r} with stream=1 counts k tiles in 32-bit "
-                "integers; take stream=0"
-            )
+        bm, bn, _ = config.tile
         if (
             -(-problem.m // bm) * -(-problem.n // bn) * problem.l >= 2**31
             or max(problem.m, problem.n) > 2**31 - 1024
@@ -193,26 +212,11 @@ class Sm90Wgmma(CompiledKernel):
         return self._launch(config, problem, nearest(Arch("sm_90a")).sms)
 
     def _launch(self, config: Config, problem: GemmProblem, sms: int) -> Launch:
-        parts, ctas = structure(config), config.cluster
-        clusters = self._clusters(config, problem)
-        places = min(sms, _MOST_SMS) * config.min_ctas // ctas
-        if config.stream:
-            k_tiles = clusters * -(-problem.k // parts.tile[2])
-            clusters = max(clusters, min(SHARERS * clusters, k_tiles // LEAST))
+        parts, ctas = structure(config), prod(config.cluster)
+        bm, bn = (tile * n for tile, n in zip(config.tile, config.cluster, strict=False))
+        clusters = -(-problem.m // bm) * -(-problem.n // bn) * problem.l
+        places = clusters_at_a_time(min(sms, _MOST_SMS), ctas) * config.min_ctas
         return Launch(min(clusters, places) * ctas, parts.threads, parts.smem, 1, ctas, True)
-
-    def _clusters(self, config: Config, problem: GemmProblem) -> int:
-        """Tiles of C, as many as CTAs of a cluster together."""
-        bm, bn, _ = kernel_tile(config)
-        m, n = (problem.n, problem.m) if config.exchange else (problem.m, problem.n)
-        return -(-m // (bm * config.cluster)) * -(-n // bn) * problem.l
-
-    def scratch(self, config: Config, problem: GemmProblem) -> int:
-        """See :meth:`Kernel.scratch`: a tile's sums for each CTA, and groups' flags."""
-        if not config.stream:
-            return 0
-        ctas = self._launch(config, problem, _MOST_SMS).grid
-        return ctas * (4 * config.tile[0] * config.tile[1] + 8 * config.groups)
 
     def bind(
         self,
@@ -250,32 +254,14 @@ class Sm90Wgmma(CompiledKernel):
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """See :meth:`CompiledKernel.accesses`."""
-        from cute_gemm.kernels.sm90.accesses import accesses, shared_sums
+        from cute_gemm.kernels.sm90.accesses import accesses
 
         parts = structure(config)
-        found = accesses(config, parts, problem, reads_c)
-        if not config.stream:
-            return found
-        return (*found, *shared_sums(parts, self._given(config, problem)))
-
-    def _given(self, config: Config, problem: GemmProblem) -> int:
-        """How often a CTA leaves sums for another: runs of k tiles that begin amid a tile's."""
-        tiles, k_tiles = self._clusters(config, problem), -(-problem.k // config.tile[2])
-        clusters = self.launch(config, problem).grid // config.cluster
-        rest = tiles % clusters if clusters else 0
-        total = min(tiles, rest + clusters) * k_tiles if rest else 0
-        begins = {run * (total // clusters) + min(run, total % clusters) for run in range(clusters)}
-        return sum(begin < total and begin % k_tiles != 0 for begin in begins) * config.cluster
+        return accesses(config, parts, problem, reads_c)
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         """See :meth:`Kernel.work`."""
         return Work.of_tiles(problem, config.tile, "tensor cores", problem.inputs.name)
-
-    def footprint(self, config: Config, problem: GemmProblem, gpu: Gpu) -> Footprint:
-        """See :meth:`CompiledKernel.footprint`."""
-        found = super().footprint(config, problem, gpu)
-        handed = 4.0 * config.tile[0] * config.tile[1]
-        return replace(found, handed=handed) if config.stream else found
 
     def shares(self, config: Config) -> Shares:
         """See :meth:`Kernel.shares`."""
@@ -300,21 +286,25 @@ def _whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
 
 def _broken(config: Config) -> str:
     """The first rule of its shape that a config breaks, as a sentence, or ""."""
-    for option, least, most in (("groups", 1, 3), ("stages", 2, 12), ("cluster", 1, 2)):
+    for option, least, most in (("groups", 1, 3), ("stages", 2, 12)):
         value = getattr(config, option)
         if not least <= value <= most:
             return f"option {option}={value} is out of range; expected {least} to {most}"
-    for option in ("exchange", "stream"):
+    for option in ("exchange", "ping_pong"):
         if (value := getattr(config, option)) not in (0, 1):
             return f"option {option}={value} is out of range; expected 0 or 1"
+    if not {*config.cluster} <= {1, 2, 4} or prod(config.cluster) > 8:
+        return f"option cluster={config.cluster} is none; expected 1, 2 or 4 each, 8 CTAs at most"
     if config.raster < 1 or config.min_ctas < 1:
         return "options raster and min_ctas must be 1 or more"
+    if config.ping_pong and config.groups != 2:
+        return f"option ping_pong=1 is for two groups; groups={config.groups}"
     bm, bn, bk = kernel_tile(config)
     along, across = "NM" if config.exchange else "MN"
     if bm < ROWS or bm % ROWS:
         return (
-            f"option tile={config.tile}: with exchange={config.exchange} its {along} extent must be "
-            f"a multiple of {ROWS}; it is {bm}"
+            f"option tile={config.tile}: with exchange={config.exchange} its {along} extent must "
+            f"be a multiple of {ROWS}; it is {bm}"
         )
     beside = side_by_side(config)
     step, most = (n * (config.groups if beside else 1) for n in (STEP, MOST_COLUMNS))
@@ -324,6 +314,12 @@ def _broken(config: Config) -> str:
             f"exchange={config.exchange} its {across} extent must be a multiple of {step} up to "
             f"{most}; it is {bn}"
         )
+    for extent, sharers in zip((bn, bm), kernel_cluster(config), strict=True):
+        if extent % (8 * sharers):
+            return (
+                f"option tile={config.tile}: with cluster={config.cluster} each CTA loads a part "
+                f"of {extent}, which must be a multiple of 8: take another tile or cluster"
+            )
     if bk not in (64, 128):
         return f"option tile={config.tile}: its K extent must be 64 or 128; it is {bk}"
     return ""
@@ -332,7 +328,7 @@ def _broken(config: Config) -> str:
 def _check(config: Config, arch: Arch) -> None:
     """The rules of registers and shared memory; the first that is broken is named."""
     parts: Structure = structure(config)
-    sums = parts.tile[0] // config.groups * parts.tile[1] // GROUP
+    sums = parts.tile[0] * parts.tile[1] // sharers_of_tile(config) // GROUP
     if sums > _SUMS or sums + _OTHERS > parts.registers:
         raise OptionError(
             f"option tile={config.tile} with groups={config.groups} and "
