@@ -41,9 +41,9 @@ LAUNCH_US, DEPENDENT_US = 2.9, 2.0
 START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
 #: Clocks of a sector of L2 that is written only in part, on the way to C.
 PARTIAL = 3.3
-#: Clocks of the TMA unit for a line of L2 that a row of a box touches; how much more a line takes,
-#: of a load, that the row's bytes alone would not ask for; and as how many lines L2 takes that one.
-TMA_LINE, STRADDLED, CROSSED = 0.74, 1.93, 5.7
+#: Clocks of the TMA unit for a line of L2 that a row of a box touches; and as how many lines L2
+#: takes one, of a load, that the row's bytes alone would not ask for.
+TMA_LINE, STRADDLED = 1.4, 2.07
 #: Clocks from global to shared memory under load: what tiles that are on their way must cover.
 MEMORY = 1180.0
 #: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had by most kernels.
@@ -226,8 +226,7 @@ def tally(accesses: Iterable[Access], ctas: int = 1) -> dict[str, Tally]:
             lines = float(counts.lines)
             sectors = float(counts.l2_sectors * access.multicast)
             if access.direction == "load":
-                more = max(0.0, lines - counts.bytes / LINE)
-                lines, sectors = lines + STRADDLED * more, sectors + CROSSED * more * LINE / SECTOR
+                sectors += STRADDLED * max(0.0, lines - counts.bytes / LINE) * LINE / SECTOR
             moves = counts.requests / share
             boxes = moves if access.unit == "CTA" else 0.0
             found[access.unit] += Tally(

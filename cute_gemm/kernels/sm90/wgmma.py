@@ -78,10 +78,10 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
     for bn in columns
 )
 #: Clocks of a tile that CTAs of a cluster wait for each other, and those of a box of C.
-_MEETING, _BOX = 900.0, 218.0
+_MEETING, _BOX = 619.0, 159.0
 #: Slowdown of products with more than 128 sums of a thread, and where groups take turns; what these
 #: still see of a tile's start and end.
-_MANY_SUMS, _BY_TURNS, _EXPOSED = 1.05, 0.956, 0.3
+_MANY_SUMS, _BY_TURNS, _EXPOSED = 1.048, 0.907, 0.31
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -109,7 +109,7 @@ class Sm90Wgmma(CompiledKernel):
     signature = SIGNATURE
 
     paces: ClassVar = {
-        "half": Pace(1.1, 196, 0.0, wgmma=True, dram=0.826, start=25, memory=2237, l2=203)
+        "half": Pace(1.1, 199, 0.0, wgmma=True, dram=0.89, start=286, memory=2021, l2=83.4)
     }
 
     def pace(self, config: Config) -> Pace:
