@@ -35,6 +35,17 @@ MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any
     (315.9, "sm90_wgmma", {"tile": (192, 192, 64), "cluster": (1, 1)},
      ("NN", 8104, 2760, 4864, "bfloat16"), {}),
     (3.1, "sm90_wgmma", {"tile": (64, 32, 64)}, ("TN", 512, 512, 512, "bfloat16"), {}),
+    # Clusters, more columns than a wgmma has, groups that take turns.
+    (293.4, "sm90_wgmma", {"tile": (192, 192, 64), "groups": 2, "cluster": (2, 1)},
+     ("TN", 6448, 2776, 5928, "bfloat16"), {}),
+    (35.4, "sm90_wgmma", {"tile": (160, 128, 64), "groups": 2, "ping_pong": 0, "cluster": (2, 4),
+                          "exchange": 1}, ("NT", 288, 5944, 5128, "bfloat16"), {"order": "C"}),
+    (46.8, "sm90_wgmma", {"tile": (288, 128, 64), "groups": 2, "cluster": (1, 1), "exchange": 1},
+     ("TN", 1704, 2792, 3488, "bfloat16"), {}),
+    (83.3, "sm90_wgmma", {"tile": (128, 128, 64), "groups": 2, "ping_pong": 1, "cluster": (1, 1)},
+     ("TN", 2048, 7168, 2112, "bfloat16"), {}),
+    (8.9, "sm90_wgmma", {"tile": (128, 128, 64), "groups": 2, "ping_pong": 0, "cluster": (2, 4),
+                         "exchange": 1}, ("NN", 208, 6064, 840, "bfloat16"), {}),
     # Slices of K, and their sum.
     (13.1, "sm90_wgmma", {"tile": (192, 96, 64), "split_k": 8},
      ("TN", 1456, 168, 3472, "bfloat16"), {}),
@@ -83,8 +94,20 @@ def test_slices_of_k_are_taken_where_they_pay() -> None:
 
 def test_a_cluster_pays_where_tma_asks_for_more_lines() -> None:
     """Rows of TMA's boxes that straddle lines cost two, of which a cluster shares half."""
-    assert chosen("NT", 4096, 4096, 4096).config.cluster == 1
-    assert chosen("TN", 6448, 2776, 5928).config.cluster == 2
+    assert chosen("NT", 4096, 4096, 4096).config.cluster == (1, 1)
+    assert chosen("TN", 6448, 2776, 5928).config.cluster == (2, 1)
+    assert chosen("TN", 288, 5944, 5128).config.cluster == (2, 2)
+
+
+def test_the_way_to_c_is_hidden_where_k_is_short() -> None:
+    assert chosen("TN", 2048, 7168, 2112).config.ping_pong == 1
+    assert chosen("TN", 4096, 4096, 4096).config.ping_pong == 0
+
+
+def test_tiles_fill_the_last_round() -> None:
+    """154 tiles of 128x256 leave most of 132 multiprocessors idle; 132 of 256x144 do not."""
+    plan = chosen("TN", 1704, 2792, 3488)
+    assert plan.candidates()[0].price.rounds == 1
 
 
 def test_thin_is_left_where_others_are_faster() -> None:

@@ -105,7 +105,7 @@ CASES = [
          beta=0, grid=8),
     # Groups beside each other: three blocks of 64 rows, and more columns than a wgmma has.
     Case("TN", "bfloat16", "F", of((192, 96, 64), 2, stages=3), (200, 136, 200), 1),
-    Case("NT", "float16", "C", of((320, 64, 64), 2, stages=2), (330, 72, 130)),
+    Case("TN", "float16", "C", of((320, 64, 64), 2, stages=2), (330, 72, 130)),
     # By turns: tiles of a CTA that are many, few, odd, and more k tiles or fewer than stages.
     Case("NN", "bfloat16", "C", of((64, 64, 64), 2, ping_pong=1, stages=3), (500, 136, 136),
          grid=4),

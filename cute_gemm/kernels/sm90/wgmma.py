@@ -81,7 +81,7 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
 _MEETING, _BOX = 619.0, 159.0
 #: Slowdown of products with more than 128 sums of a thread, and where groups take turns; what these
 #: still see of a tile's start and end.
-_MANY_SUMS, _BY_TURNS, _EXPOSED = 1.048, 0.907, 0.31
+_MANY_SUMS, _BY_TURNS, _EXPOSED = 1.03, 0.925, 0.31
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
 #: Multiprocessors of the largest Hopper GPU.
