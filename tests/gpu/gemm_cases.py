@@ -357,12 +357,14 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 3) -> Iterator[Case]
 
 
 def small_wgmma(**replacements: Any) -> Iterator[Case]:
-    """A small case of each kind."""
+    """A small case of each kind, and groups that take turns."""
     for case in wgmma_cases(_WGMMA[::2], 7):
         if not case.more:
             return
-        yield replace(case, m=min(case.m, 129), n=min(case.n, 129), k=min(case.k, 129),
-                      **replacements)  # fmt: skip
+        small = replace(case, m=min(case.m, 129), n=min(case.n, 129), k=min(case.k, 129))
+        yield replace(small, **replacements)
+        if dict(small.more)["ping_pong"]:
+            yield replace(small, **{"m": 1032, "n": 1048, "k": 136, **replacements})
 
 
 def cutlass_cases() -> Iterator[Case]:
