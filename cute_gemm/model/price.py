@@ -43,7 +43,7 @@ START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
 PARTIAL = 3.3
 #: Clocks of the TMA unit for a line of L2 that a row of a box touches; and as how many lines L2
 #: takes one, of a load, that the row's bytes alone would not ask for.
-TMA_LINE, STRADDLED = 1.4, 2.07
+TMA_LINE, STRADDLED = 1.39, 1.86
 #: Clocks from global to shared memory under load: what tiles that are on their way must cover.
 MEMORY = 1180.0
 #: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had by most kernels.
@@ -73,7 +73,7 @@ class Pace(NamedTuple):
     L1's tags; ``start``: clocks that a CTA takes to start; ``box``: clocks of a box of C;
     ``memory``: clocks from global to shared memory under load; ``l2``: bytes of L2 per clock and
     multiprocessor; ``exposed``: part of a tile's start and end that the products of the next do not
-    hide.
+    hide; ``lone``: how much more clocks its k-tiles take where there is no next.
     """
 
     slowdown: float = 1.5
@@ -90,6 +90,7 @@ class Pace(NamedTuple):
     memory: float = MEMORY
     l2: float = L2_BYTES
     exposed: float = 1.0
+    lone: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ class Footprint:
     ``tile_bytes`` and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a
     multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made; ``dram``: part
     of DRAM's bandwidth that is had; ``cluster``: CTAs along M and N that go together; ``start``:
-    clocks that a CTA takes to start; ``launch``: microseconds of the launch; ``l2`` and
-    ``exposed``: see `Pace`.
+    clocks that a CTA takes to start; ``launch``: microseconds of the launch; ``l2``,
+    ``exposed`` and ``lone``: see `Pace`.
     """
 
     tile: tuple[int, int, int]
@@ -120,6 +121,7 @@ class Footprint:
     launch: float = LAUNCH_US
     l2: float = L2_BYTES
     exposed: float = 1.0
+    lone: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +313,7 @@ def footprint(
         start=pace.start,
         l2=pace.l2,
         exposed=pace.exposed,
+        lone=pace.lone,
         launch=DEPENDENT_US if launch.dependent else LAUNCH_US,
     )
 
@@ -341,6 +344,7 @@ class Prices:
                 f.launch * 1e-6,
                 f.l2,
                 f.exposed,
+                f.lone,
             )
             for f in footprints
         ]
@@ -373,7 +377,7 @@ class Prices:
     def _times(
         self, problem: GemmProblem, slices: Any, bm: Any, bn: Any, bk: Any, cluster: Any,
         places: Any, busy: Any, waits: Any, end: Any, tile_bytes: Any, end_bytes: Any,
-        resident: Any, part: Any, start: Any, launch: Any, l2_bytes: Any, exposed: Any,
+        resident: Any, part: Any, start: Any, launch: Any, l2_bytes: Any, exposed: Any, lone: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Of one or all: seconds, CTAs of the busiest SM, resident, all, k-tiles, L2 seconds.
 
@@ -385,6 +389,7 @@ class Prices:
         depth = np.ceil(problem.k / (bk * slices))
         most = np.ceil(tiles / places)
         filled = np.minimum(resident, np.maximum(most, 1))
+        busy = np.where(most > 1, busy, busy * lone)
         whole = np.floor(most / filled)
         rest = most - whole * filled
 

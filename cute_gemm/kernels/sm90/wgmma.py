@@ -49,21 +49,21 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
     (bm, bn, groups, ping_pong, cluster)
     for bm, groups, ping_pong, cluster, columns in (
         (64, 1, 0, (1, 1), (16, 32, 64, 80, 96, 128, 192, 256)),
-        (64, 1, 0, (2, 1), (64,)),
+        (64, 1, 0, (2, 1), (64, 96)),
         (64, 1, 0, (2, 4), (32,)),
-        (64, 1, 0, (4, 1), (64, 192)),
+        (64, 1, 0, (4, 1), (32, 64, 96, 192)),
         (64, 1, 0, (4, 2), (32, 64, 96)),
         (64, 2, 1, (1, 1), (128, 192)),
-        (128, 2, 0, (1, 1), (16, 32, 64, 128, 144, 160, 176, 192, 224, 256, 288)),
-        (128, 2, 0, (2, 1), (160, 192, 240, 256, 288)),
-        (128, 2, 0, (2, 2), (64, 144)),
+        (128, 2, 0, (1, 1), (16, 32, 64, 96, 128, 144, 160, 176, 192, 224, 240, 256, 288)),
+        (128, 2, 0, (2, 1), (96, 144, 160, 192, 240, 256, 288)),
+        (128, 2, 0, (2, 2), (64, 128, 144, 160)),
         (128, 2, 0, (2, 4), (64,)),
         (128, 2, 0, (4, 1), (96,)),
-        (128, 2, 0, (4, 2), (64, 160, 256)),
+        (128, 2, 0, (4, 2), (64, 128, 160, 256)),
         (128, 2, 1, (1, 1), (80, 96, 112, 128, 160)),
         (128, 2, 1, (2, 1), (128, 160)),
         (128, 2, 1, (2, 2), (128,)),
-        (128, 2, 1, (2, 4), (96, 128, 160)),
+        (128, 2, 1, (2, 4), (80, 96, 128, 160)),
         (128, 2, 1, (4, 1), (128,)),
         (128, 2, 1, (4, 2), (96, 128)),
         (192, 2, 0, (1, 1), (192,)),
@@ -78,10 +78,10 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
     for bn in columns
 )
 #: Clocks of a tile that CTAs of a cluster wait for each other, and those of a box of C.
-_MEETING, _BOX = 619.0, 159.0
-#: Slowdown of products with more than 128 sums of a thread, and where groups take turns; what these
-#: still see of a tile's start and end.
-_MANY_SUMS, _BY_TURNS, _EXPOSED = 1.03, 0.925, 0.31
+_MEETING, _BOX = 630.0, 157.0
+#: Slowdown of products with more than 128 sums of a thread; where groups take turns, and where one
+#: has the only tile; what they still see of a tile's start and end.
+_MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.051, 0.915, 1.039, 0.318
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -109,7 +109,7 @@ class Sm90Wgmma(CompiledKernel):
     signature = SIGNATURE
 
     paces: ClassVar = {
-        "half": Pace(1.1, 199, 0.0, wgmma=True, dram=0.89, start=286, memory=2021, l2=83.4)
+        "half": Pace(1.095, 194, 0.0, wgmma=True, dram=0.905, start=305, memory=2001, l2=78.7)
     }
 
     def pace(self, config: Config) -> Pace:
@@ -118,7 +118,8 @@ class Sm90Wgmma(CompiledKernel):
         sums = config.tile[0] * config.tile[1] // sharers_of_tile(config) // GROUP
         slowdown = pace.slowdown * (_MANY_SUMS if sums > 128 else 1.0)
         if config.ping_pong:
-            slowdown, pace = slowdown * _BY_TURNS, pace._replace(exposed=_EXPOSED)
+            slowdown *= _BY_TURNS
+            pace = pace._replace(exposed=_EXPOSED, lone=_ALONE / _BY_TURNS)
         start = pace.start + _MEETING * (prod(config.cluster) > 1)
         box = _BOX / sharers_of_tile(config)
         return pace._replace(slowdown=slowdown, start=start, box=box, ahead=config.stages - 1)
