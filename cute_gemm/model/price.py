@@ -43,7 +43,7 @@ START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
 PARTIAL = 3.3
 #: Clocks of the TMA unit for a line of L2 that a row of a box touches; and as how many lines L2
 #: takes one, of a load, that the row's bytes alone would not ask for.
-TMA_LINE, STRADDLED = 1.39, 1.86
+TMA_LINE, STRADDLED = 1.4, 1.69
 #: Clocks from global to shared memory under load: what tiles that are on their way must cover.
 MEMORY = 1180.0
 #: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had by most kernels.

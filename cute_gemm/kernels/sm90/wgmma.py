@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
 #: Registers of a thread that can be sums, and what it has beside them.
-_SUMS, _OTHERS = 160, 40
+_SUMS, _OTHERS = 192, 40
 #: What the columns of a group are a multiple of: of C, what a warp stores at a time.
 STEP = 16
 #: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
@@ -60,14 +60,16 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
         (128, 2, 0, (2, 4), (64,)),
         (128, 2, 0, (4, 1), (96,)),
         (128, 2, 0, (4, 2), (64, 128, 160, 256)),
-        (128, 2, 1, (1, 1), (80, 96, 112, 128, 160)),
-        (128, 2, 1, (2, 1), (128, 160)),
+        (128, 2, 1, (1, 1), (80, 96, 112, 128, 144, 160, 176, 192)),
+        (128, 2, 1, (2, 1), (128, 160, 176, 192)),
         (128, 2, 1, (2, 2), (128,)),
         (128, 2, 1, (2, 4), (80, 96, 128, 160)),
         (128, 2, 1, (4, 1), (128,)),
         (128, 2, 1, (4, 2), (96, 128)),
         (192, 2, 0, (1, 1), (192,)),
         (192, 2, 0, (2, 1), (192,)),
+        (192, 2, 1, (1, 1), (128,)),
+        (192, 2, 1, (2, 1), (128,)),
         (192, 3, 0, (1, 1), (64, 96, 128, 144, 192)),
         (192, 3, 0, (2, 1), (192,)),
         (192, 3, 0, (2, 2), (96,)),
@@ -78,10 +80,10 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
     for bn in columns
 )
 #: Clocks of a tile that CTAs of a cluster wait for each other, and those of a box of C.
-_MEETING, _BOX = 630.0, 157.0
-#: Slowdown of products with more than 128 sums of a thread; where groups take turns, and where one
-#: has the only tile; what they still see of a tile's start and end.
-_MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.051, 0.915, 1.039, 0.318
+_MEETING, _BOX = 607.0, 159.0
+#: Slowdown of products with more than 128 sums of a thread, where groups share a tile; where they
+#: take turns, and where one has the only tile; what these still see of a tile's start and end.
+_MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.058, 0.925, 1.061, 0.319
 #: k of a tile, and the most stages.
 _DEEP, _STAGES = 64, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -109,17 +111,18 @@ class Sm90Wgmma(CompiledKernel):
     signature = SIGNATURE
 
     paces: ClassVar = {
-        "half": Pace(1.095, 194, 0.0, wgmma=True, dram=0.905, start=305, memory=2001, l2=78.7)
+        "half": Pace(1.101, 193, 0.0, wgmma=True, dram=0.91, start=312, memory=1993, l2=76.1)
     }
 
     def pace(self, config: Config) -> Pace:
         """See :meth:`CompiledKernel.pace`."""
         pace = super().pace(config)
-        sums = config.tile[0] * config.tile[1] // sharers_of_tile(config) // GROUP
-        slowdown = pace.slowdown * (_MANY_SUMS if sums > 128 else 1.0)
+        slowdown = pace.slowdown
         if config.ping_pong:
             slowdown *= _BY_TURNS
             pace = pace._replace(exposed=_EXPOSED, lone=_ALONE / _BY_TURNS)
+        elif config.tile[0] * config.tile[1] // config.groups // GROUP > 128:
+            slowdown *= _MANY_SUMS
         start = pace.start + _MEETING * (prod(config.cluster) > 1)
         box = _BOX / sharers_of_tile(config)
         return pace._replace(slowdown=slowdown, start=start, box=box, ahead=config.stages - 1)
