@@ -18,7 +18,13 @@ import cute_gemm as cg
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.arch import Arch
 from cute_gemm.errors import CompileError, OptionError, UnsupportedError
-from cute_gemm.kernels.sm90.structure import MOST_COLUMNS, Config, Structure, structure
+from cute_gemm.kernels.sm90.structure import (
+    MOST_COLUMNS,
+    Config,
+    Structure,
+    sharers_of_tile,
+    structure,
+)
 from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 from cute_gemm.kernels.sm90.wgmma import SIGNATURE, STEP, Sm90Wgmma
 from cute_gemm.model import smem, tma
@@ -198,6 +204,13 @@ def test_what_is_refused(options: dict[str, Any], said: str) -> None:
         configure(problem(), **options)
 
 
+def test_c_that_goes_by_elements_leaves_fewer_registers_for_sums() -> None:
+    options = {"tile": (128, 192, 64), "groups": 2, "ping_pong": 1, "exchange": 0}
+    assert configure(problem(), **options).tma_c
+    with pytest.raises(OptionError, match="needs 192 registers .* of which 144 can be sums"):
+        configure(problem(ldc=4099), **options)
+
+
 def test_what_the_kernel_does_not_take() -> None:
     with pytest.raises(UnsupportedError, match=r"needs sm_90a; arch is 'sm_90'"):
         KERNEL.configure(problem(), "sm_90")
@@ -274,6 +287,17 @@ def test_it_compiles_and_has_the_instructions(case: Any) -> None:
     built = KERNEL.build(config, ARCH)
     assert built.resources.spill_stores == built.resources.spill_loads == 0
     assert sass.check(built.cubin, KERNEL.accesses(config, asked, reads_c=True)) == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("op", "order"), [*product(OPS, ORDERS)])
+def test_tiles_with_many_sums_do_not_spill(op: str, order: Any) -> None:
+    for more in ({}, {"out_dtype": "float32"}, {"ldc": 4099}):
+        asked = problem(op, dtype="bfloat16", order=order, **more)
+        for config in KERNEL.legal(asked, ARCH, {"exchange": 0}):
+            bm, bn, _ = config.tile
+            if bm * bn // sharers_of_tile(config) >= 144 * 128:
+                KERNEL.build(config, ARCH)  # which spills make fail
 
 
 def test_what_is_emitted() -> None:

@@ -322,8 +322,8 @@ _WGMMA = (
     ((256, 64, 64), 2, (1, 1), 0, 0), ((64, 32, 64), 1, (4, 2), 0, 0),
     ((16, 128, 64), 2, (1, 1), 1, 0), ((64, 64, 128), 1, (2, 1), 0, 0),
     ((192, 192, 64), 2, (2, 1), 0, 0), ((128, 288, 64), 2, (1, 1), 0, 0),
-    ((320, 128, 64), 2, (1, 1), 1, 0), ((256, 144, 64), 2, (1, 1), 0, 0),
-    ((128, 128, 64), 2, (1, 1), 0, 1), ((160, 128, 64), 2, (4, 2), 1, 1),
+    ((320, 96, 64), 2, (1, 1), 0, 0), ((256, 144, 64), 2, (1, 1), 0, 0),
+    ((128, 128, 64), 2, (1, 1), 0, 1), ((144, 128, 64), 2, (4, 1), 1, 1),
     ((64, 64, 64), 2, (2, 2), 0, 1), ((128, 112, 64), 2, (1, 2), 0, 1),
 )  # fmt: skip
 
@@ -354,6 +354,21 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 3) -> Iterator[Case]
         yield replace(case, m=4104, n=4088, k=200)
         yield replace(case, m=16, n=4096, k=4096)
         yield replace(case, m=1000, n=120, k=4095)
+    for number, op in enumerate(OPS):  # as many sums as there can be, many tiles for each CTA
+        case = wide("sm90_wgmma", ("float16", "bfloat16")[number % 2], op, None, "FC"[number // 2])
+        for tile, cluster in (
+            ((128, 192, 64), (2, 1)),
+            ((192, 128, 64), (1, 1)),
+            ((128, 176, 64), (1, 2)),
+        ):
+            more = (
+                ("tile", tile),
+                ("groups", 2),
+                ("ping_pong", 1),
+                ("cluster", cluster),
+                ("exchange", 0),
+            )
+            yield replace(case, m=4000, n=2000, k=520, more=more)
 
 
 def small_wgmma(**replacements: Any) -> Iterator[Case]:

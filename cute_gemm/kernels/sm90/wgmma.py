@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.unit import TranslationUnit
 
-#: Registers of a thread that can be sums, and what it has beside them.
-_SUMS, _OTHERS = 192, 40
+#: Registers of a thread that can be sums, where C goes by TMA and element by element; and what it
+#: has beside them.
+_SUMS, _SUMS_APART, _OTHERS = 192, 144, 40
 #: What the columns of a group are a multiple of: of C, what a warp stores at a time.
 STEP = 16
 #: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
@@ -333,11 +334,12 @@ def _check(config: Config, arch: Arch) -> None:
     """The rules of registers and shared memory; the first that is broken is named."""
     parts: Structure = structure(config)
     sums = parts.tile[0] * parts.tile[1] // sharers_of_tile(config) // GROUP
-    if sums > _SUMS or sums + _OTHERS > parts.registers:
+    most = _SUMS if config.tma_c else _SUMS_APART
+    if sums > most or sums + _OTHERS > parts.registers:
         raise OptionError(
             f"option tile={config.tile} with groups={config.groups} and "
             f"min_ctas={config.min_ctas} needs {sums} registers of a thread for sums, beside some "
-            f"{_OTHERS}; it has {parts.registers}, of which {_SUMS} can be sums"
+            f"{_OTHERS}; it has {parts.registers}, of which {most} can be sums"
         )
     if parts.smem > arch.shared_limit:
         raise OptionError(
