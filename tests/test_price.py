@@ -66,7 +66,7 @@ MEASURED: tuple[tuple[float, str, dict[str, Any], tuple[Any, ...], dict[str, Any
     ids=["-".join(map(str, (row[1], *row[3]))) for row in MEASURED],
 )  # fmt: skip
 def test_predicted_is_near_measured(us, kernel, options, sizes, more) -> None:
-    """Of 2,700 times the rms error is 14 %; of none of these it is more than 25 %."""
+    """Of 6,650 times of `sm90_wgmma` the rms error is 13 %; of none of these it is over 25 %."""
     op, m, n, k, dtype = sizes
     base = more.get("base", 0) * DTYPES[dtype].bytes
     given = {name: value for name, value in more.items() if name != "base"}

@@ -8,7 +8,7 @@ DRAM move meanwhile.
 
 How well a kernel does that is its `Pace`, and the constants below are the GPU's: both were fitted
 to 1,110 times of 43 kernels and types on an H200 (rms error 13 % for those that are chosen from),
-and what only `thin` and `sm90_wgmma` have to 2,700 times of these.
+what only `thin` has to later ones, and what only `sm90_wgmma` has to 6,650 of its own (13 %).
 """
 
 from __future__ import annotations
