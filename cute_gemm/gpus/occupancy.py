@@ -118,6 +118,6 @@ def clusters_at_a_time(sms: int, ctas: int) -> int:
     """Return how many clusters of ``ctas`` CTAs, one on a multiprocessor, run at a time.
 
     The CTAs of a cluster share a GPC, of which an H100's or H200's have 16 or 18 multiprocessors:
-    clusters of 4 or 8 leave some of these out.
+    clusters of 4 or 8 leave some of these out. At least one: where none fits the launch is refused.
     """
-    return sms // ctas if ctas < 4 else sms * 10 // 11 // ctas
+    return max(1, sms // ctas if ctas < 4 else sms * 10 // 11 // ctas)

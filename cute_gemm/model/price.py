@@ -408,7 +408,7 @@ class Prices:
 def _places(gpu: Gpu, cluster: tuple[int, int]) -> int:
     """Multiprocessors that clusters use."""
     ctas = cluster[0] * cluster[1]
-    return max(clusters_at_a_time(gpu.sms, ctas), 1) * ctas
+    return clusters_at_a_time(gpu.sms, ctas) * ctas
 
 
 def _cube(x: Any) -> Any:

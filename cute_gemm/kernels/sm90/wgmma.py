@@ -180,8 +180,8 @@ class Sm90Wgmma(CompiledKernel):
             )
         bm, bn, _ = config.tile
         if (
-            -(-problem.m // bm) * -(-problem.n // bn) * problem.l >= 2**31
-            or max(problem.m, problem.n) > 2**31 - 1024
+            -(-problem.m // bm) * -(-problem.n // bn) * problem.l >= 2**31 - 1024
+            or max(problem.m, problem.n) > 2**31 - 2048
         ):
             raise UnsupportedError(
                 f"m={problem.m}, n={problem.n}, l={problem.l}: kernel {self.name!r} counts tiles "
