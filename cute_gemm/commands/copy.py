@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cp.async.128, ld.global, red.global, ldmatrix.x4.trans, cp.async.bulk, tma, ..., "
         "PTX's or CuTe's name",
     )
-    parser.add_argument("--dtype", default="float16", help="of an element (default float16)")
+    parser.add_argument(
+        "--dtype", default="float16", help="of an element: float16 (default), int4, e3m2, ..."
+    )
     parser.add_argument("--space", choices=("global", "shared"), help="where the tensor is")
     parser.add_argument("--direction", choices=("load", "store"), help="of a plain copy")
     parser.add_argument(

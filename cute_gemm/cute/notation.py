@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import log2
 from typing import NamedTuple
 
 from cute_gemm.cute.layout import IntTuple, Layout, Swizzle, tile_to_shape
@@ -55,7 +56,7 @@ class _Parser:
     _COMPOSED = re.compile(r"\s*o\b")
     _OFFSET = re.compile(r"\s*_?(\d+)\s*o\b")
     _CPP_POINTER = re.compile(
-        r"\s*_?(?:(?P<space>[a-z]+)_)?ptr(?:\[|_)(?P<bits>\d+)b\]?"
+        r"\s*_?(?:(?P<space>[a-z]+)_)?(?:sub)?ptr(?:\[|_)(?P<bits>\d+)b\]?"
         r"\((?P<address>[\w.\s]*)\)\s*o\b"
     )
     _DSL_POINTER = re.compile(
@@ -111,6 +112,10 @@ class _Parser:
             raise self.unexpected("the end of the layout")
         if pointer is None:
             return Printed(layout, None, None, None)
+        # C++ CuTe's pointer to elements of 4 bits, 0x7f00.4, has bits after its address.
+        amid = re.search(r"\.(\d+)", pointer["address"] or "")
+        if amid and int(amid[1]) % 8:
+            raise self.unexpected("a pointer that is not amid a byte", pointer.start("address"))
         space = _SPACES.get(pointer["space"] or "")
         return Printed(layout, space, int(pointer["bits"]), _alignment(pointer))
 
@@ -142,10 +147,10 @@ class _Parser:
 
     def in_elements(self, swizzle: Swizzle, bits: int, column: int) -> Swizzle:
         """A swizzle of byte addresses as one of offsets in elements of ``bits``."""
-        down = max(bits // 8, 1).bit_length() - 1
-        if bits < 8 or swizzle.base < down:
+        down = log2(bits / 8)
+        if not down.is_integer() or swizzle.base < down:
             raise self.unexpected(f"a swizzle of bytes that leaves elements of {bits} bits", column)
-        return Swizzle(swizzle.bits, swizzle.base - down, swizzle.shift)
+        return Swizzle(swizzle.bits, swizzle.base - int(down), swizzle.shift)
 
     def int_tuple(self) -> IntTuple:
         if match := self.match(self._INT):
@@ -209,8 +214,8 @@ class _Parser:
 
 def _alignment(pointer: re.Match[str]) -> int | None:
     """Bytes that divide a printed pointer's address, or those of its type where it has none."""
-    address = re.fullmatch(r"\s*0x([0-9a-f]+)\s*", pointer["address"] or "")
-    if address and (value := int(address[1], 16)):
+    address = re.fullmatch(r"\s*0x([0-9a-f]+)(?:\.(\d+))?\s*", pointer["address"] or "")
+    if address and (value := int(address[1], 16) + int(address[2] or 0) // 8):
         return value & -value
     align = pointer.groupdict().get("align")
     return int(align) if align else None

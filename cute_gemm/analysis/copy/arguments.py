@@ -11,6 +11,7 @@ import numpy as np
 from cute_gemm.access import BULK_BYTES, is_bulk
 from cute_gemm.analysis.copy.atoms import AtomName, Direction, Space, atom_name
 from cute_gemm.analysis.copy.elements import element
+from cute_gemm.analysis.copy.packed import Packing
 from cute_gemm.analysis.copy.partition import (
     bounded,
     bulk_copy,
@@ -37,7 +38,8 @@ class Copy:
 
     ``alignment`` is that of the tensor's address, in bytes, ``smem_alignment`` that of ``smem``.
     With ``extents`` the tensor is one tile of a matrix of these, all tiles of which are copied, and
-    what lies outside it is off.
+    what lies outside it is off. Of elements that share bytes, which ``packing`` tells, all of it is
+    that of the bytes.
     """
 
     atom: AtomName
@@ -51,10 +53,16 @@ class Copy:
     smem: Layout | None
     tiled: TiledCopy
     extents: tuple[int, int] | None = None
+    packing: Packing | None = None
+
+    @property
+    def units(self) -> str:
+        """What is counted in words."""
+        return "bytes" if self.packing else "elements"
 
     @property
     def moved(self) -> int:
-        """Elements that are copied."""
+        """Elements (bytes) that are copied."""
         return prod(self.extents or self.layout.extents)
 
     @property
@@ -77,14 +85,15 @@ def understood(
 ) -> Copy:  # fmt: skip
     """Check every argument; the first that does not fit is named."""
     name = atom_name(atom)
-    kind, size = element(dtype)
+    kind, bits = element(dtype)
+    size = max(1, bits // 8)
     on_arch(name, arch)
     values_of = read_let(let)
     printed, home = as_printed(tensor, values_of), None
     if smem is not None:
         printed, home = _one_stage(printed, as_printed(smem, values_of))
-        home = home._replace(layout=_tile_layout("smem", home, size))
-    layout = _tile_layout("tensor", printed, size)
+        home = home._replace(layout=_tile_layout("smem", home, bits))
+    layout = _tile_layout("tensor", printed, bits)
     where, way = _where(name, printed.space, space, direction)
     if home is not None and (where, way) != ("global", "load"):
         raise OptionError(f"smem is the target of a copy from global memory; atom {atom!r} is none")
@@ -104,16 +113,24 @@ def understood(
         _injective("tensor", layout)
     if home is not None:
         _injective("smem", home.layout)
-    _fits_elements(name, where, kind, 8 * size)
+    _fits_elements(name, where, kind, bits)
+    packing, note = Packing.of(kind, bits, layout), ""
+    if packing:
+        note = " as bytes"
+        if extents is not None:
+            packing.pitched(layout)
+        layout = packing.layout("tensor", layout)
+        if home is not None:
+            home = home._replace(layout=packing.layout("smem", home.layout))
     if name.kind == "bulk":
-        tiled = bulk_copy(name, layout, threads, values, tile, tv, size)
+        tiled = bulk_copy(name, layout, threads, values, tile, tv, size, packing)
     else:
-        tiled = tiled_copy(name, layout, threads, values, tile, tv, size)
+        tiled = tiled_copy(name, layout, threads, values, tile, tv, size, packing)
     if tv is not None and (written or home is not None):
         _injective("tv", read_tv(tv))
-    _divided("tensor", layout, tiled)
+    _divided(f"tensor{note}", layout, tiled)
     if home is not None:
-        _divided("smem", home.layout, tiled)
+        _divided(f"smem{note}", home.layout, tiled)
         if name.kind == "bulk" and (
             under < BULK_BYTES or (tiled.vector_offsets(home.layout)[:, 0] % BULK_BYTES).any()
         ):
@@ -123,11 +140,15 @@ def understood(
             )
     target = None if home is None else home.layout
     whole = None if extents is None else _whole(extents, layout, where, name)
-    copy = Copy(name, kind, size, alignment, under, where, way, layout, target, tiled, whole)
+    if whole is not None and packing:
+        whole = packing.extents("extents", whole)
+    copy = Copy(
+        name, kind, size, alignment, under, where, way, layout, target, tiled, whole, packing
+    )
     if whole is not None and written and copy.aliases():
         raise OptionError(
-            f"tensor {layout} of extents {pair(whole)} is not injective, and stored to: its rows "
-            f"are {whole[copy.axis]} elements long; expected a stride of as many"
+            f"tensor{note} {layout} of extents {pair(whole)} is not injective, and stored to: its "
+            f"rows are {whole[copy.axis]} {copy.units} long; expected a stride of as many"
         )
     return copy
 
@@ -264,12 +285,12 @@ def _one_of(argument: str, value: Any, choices: tuple[str, ...]) -> Any:
     return value
 
 
-def _tile_layout(argument: str, printed: Printed, size: int) -> Layout:
+def _tile_layout(argument: str, printed: Printed, bits: int) -> Layout:
     """A tile's layout, with what can be said against it."""
     layout = printed.layout
-    if printed.bits not in (None, 8 * size):
+    if printed.bits not in (None, bits):
         raise OptionError(
-            f"{argument} is printed with elements of {printed.bits} bits, and dtype has {8 * size}"
+            f"{argument} is printed with elements of {printed.bits} bits, and dtype has {bits}"
         )
     shape: Any = layout.shape
     stride: Any = layout.stride
@@ -301,6 +322,11 @@ def _fits_elements(atom: AtomName, space: Space, name: str, bits: int) -> None:
     """Refuse an atom that cannot move elements of ``bits``."""
     wrong = ""
     unit = bits if atom.matrix is None else atom.matrix.unit
+    if bits < 8 and atom.matrix is not None and "m8n16" in atom.matrix.name:
+        raise OptionError(
+            f"atom {atom.text!r} unpacks elements that lie with padding, 16 of them in 16 bytes; "
+            f"expected a tile of these containers, dtype='uint8', not {name}"
+        )
     if atom.bits is not None and atom.bits < bits:
         wrong = f"moves {atom.bits} bits; an element of {name}"
     elif atom.kind == "reduce" and bits < 16:

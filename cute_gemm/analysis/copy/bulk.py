@@ -8,6 +8,7 @@ from cute_gemm.access import TmaAccess
 from cute_gemm.analysis.copy.arguments import read_let, tensor_alignment
 from cute_gemm.analysis.copy.atoms import AtomName
 from cute_gemm.analysis.copy.elements import element
+from cute_gemm.analysis.copy.packed import Packing
 from cute_gemm.analysis.copy.partition import extents_of
 from cute_gemm.analysis.copy.tiles import OF_SIZE, plain_strides
 from cute_gemm.cute.layout import Layout
@@ -20,17 +21,28 @@ from cute_gemm.problem.problem import Matrix
 def bulk_access(
     name: AtomName, tensor: Any, tile: Any, smem: Any, dtype: Any, base_alignment: int | None,
     let: Any, others: dict[str, Any],
-) -> TmaAccess:  # fmt: skip
-    """The copy of every box of a tensor, once; OptionError for what is no such copy."""
+) -> tuple[TmaAccess, Packing | None]:  # fmt: skip
+    """The copy of every box of a tensor, once, of bytes where elements share some.
+
+    OptionError for what is no such copy.
+    """
     for argument, given in others.items():
         if given is not None:
             raise OptionError(f"{argument}={given!r} does not go with atom {name.text!r}")
-    kind, size = element(dtype)
+    kind, bits = element(dtype)
+    size = max(1, bits // 8)
     if size > 8:
         raise OptionError(f"atom {name.text!r} moves elements of 1 to 8 bytes; {kind} has {size}")
+    if bits == 6:
+        raise OptionError(
+            f"atom {name.text!r} puts each {kind} into a byte of its own in shared memory; "
+            "expected a type of 4 bits or of whole bytes"
+        )
     values = read_let(let)
     printed = as_printed(tensor, values)
     layout = printed.layout
+    packing = Packing.of(kind, bits, layout)
+    layout = packing.layout("tensor", layout) if packing else layout
     stride = plain_strides(layout)
     if not stride:
         raise OptionError(
@@ -43,14 +55,18 @@ def bulk_access(
     extents = layout.extents[0], layout.extents[1]
     matrix = Matrix("tensor", extents, (stride[0], stride[1]), OF_SIZE[size], alignment)
     home = None if smem is None else as_printed(smem, values).layout
+    box = extents_of(tile)
+    if packing:
+        box = packing.extents("tile", box)
+        home = home and packing.layout("smem", home)
     way = name.direction or "load"
-    access = TmaAccess("tensor", way, matrix, extents_of(tile), 1, _span(home, size))
+    access = TmaAccess("tensor", way, matrix, box, 1, _span(home, size))
     if home is not None and not _same(home, tma.shared_layout(access)):
         raise OptionError(
             f"smem {home} is not how atom {name.text!r} lays a box of {access.box} down; expected "
             f"{tma.shared_layout(access)}"
         )
-    return access
+    return access, packing
 
 
 def _span(home: Layout | None, size: int) -> int:

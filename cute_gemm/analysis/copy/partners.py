@@ -69,6 +69,8 @@ def partner(text: str, copy: Copy, way: Direction) -> Partner:
     else:
         threads = bijection("threads", found["threads"])
         values = bijection("values", read_values(found["values"] or "(1,1)"))
+        if copy.packing:
+            values = copy.packing.layout("values", values)
         bits = atom.bits or 8 * copy.size * values.size
         name = "cp.async" if atom.kind == "cp.async" else f"{way[:2]}.shared".replace("lo", "ld")
         tiled = gmem_tiled_copy(universal(name, bits), 8 * copy.size, threads, values)

@@ -53,6 +53,8 @@ class CopyReport(Paged):
         Of the tensor in global memory, bytes.
     extents
         Of the matrix whose tiles are copied; None where the tensor is all there is.
+    packing
+        Elements, and the bytes that they share; None where each has bytes of its own.
     rows
         One ``AccessRow`` per side of the copy: the tensor's, and that of ``smem``.
     findings
@@ -70,6 +72,7 @@ class CopyReport(Paged):
     rows: tuple[AccessRow, ...]
     findings: tuple[str, ...]
     extents: tuple[int, int] | None = None
+    packing: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return f"<CopyReport: {self.atom} of {self.dtype}, {self.tensor}>"
@@ -99,6 +102,7 @@ class CopyReport(Paged):
             **named(self, "tensor", "atom", "dtype", "threads", "values", "smem"),
             "tile": list(self.tile),
             "extents": self.extents and list(self.extents),
+            "packing": self.packing and list(self.packing),
             **named(self, "base_alignment", "coalesced", "conflict_free", "bits"),
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
@@ -150,6 +154,10 @@ class CopyReport(Paged):
         covers = f"one copy covers ({self.tile[0]},{self.tile[1]})"
         if self.extents:
             covers += ", the tensor is a tile of a matrix of ({},{})".format(*self.extents)
+        if self.packing:
+            covers += ", {} elements share {} byte{}".format(
+                *self.packing, "s" * (self.packing[1] > 1)
+            )
         return covers
 
     def page(self) -> Page:
@@ -208,7 +216,10 @@ def analyze_copy(
         copies: of the whole ``tensor``, of which one moves the box ``tile``, to a tile that lies as
         ``smem`` says (its swizzle).
     dtype
-        Of an element: of this package, or any of 1, 2, 4, 8 or 16 bytes by PTX's or CuTe's name.
+        Of an element: of this package, or any of 1, 2, 4, 8 or 16 bytes, or of 4 or 6 bits
+        (``"int4"``, ``"e3m2"``), by PTX's or CuTe's name. Of elements that share bytes, 2 of 4 bits
+        one and 4 of 6 bits three, those of one share lie side by side, in memory and in a thread's
+        values; the copy is then that of the bytes.
     space, direction
         ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, where atom and tensor leave it
         open: a plain copy loads, cp.async is seen from global memory unless the tensor is in
@@ -277,12 +288,13 @@ def analyze_copy(
             "space": space, "direction": direction, "extents": extents,
         }  # fmt: skip
         on_arch(name, arch)
-        box = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, threaded)
+        box, packing = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, threaded)
         row = make_row(box)
         given = read_let(let)
         return CopyReport(
             _shown(tensor, given), name.text, element(dtype)[0], "", "", _shown(smem, given),
-            box.box, box.matrix.alignment, (row,), (*findings((row,)), *_reduced(row, name)),
+            packing.in_elements(box.box) if packing else box.box, box.matrix.alignment, (row,),
+            (*findings((row,)), *_reduced(row, name)), None, packing.shares if packing else None,
         )  # fmt: skip
     copy = understood(
         tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem, let,
@@ -296,11 +308,15 @@ def analyze_copy(
     shown = [_shown(layout, read_let(let)) for layout in (tensor, threads, smem)]
     held = values if tv is None else tv
     read = read_values if tv is None else read_tv
+    packing, covered, whole = copy.packing, tiled.tile, copy.extents
+    if packing:
+        covered, whole = packing.in_elements(covered), whole and packing.in_elements(whole)
     return CopyReport(
         shown[0], copy.atom.text, copy.dtype, shown[1],
-        "" if held is None else str(read(held)), shown[2], tiled.tile,
+        "" if held is None else str(read(held)), shown[2], covered,
         copy.alignment, rows, (*findings(rows), *_widths(rows[0], copy), *_counted(rows),
-         *_reduced(rows[0], copy.atom)), copy.extents,
+         *_reduced(rows[0], copy.atom)), whole,
+        packing.shares if packing else None,
     )  # fmt: skip
 
 
