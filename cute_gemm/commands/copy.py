@@ -11,6 +11,12 @@ from cute_gemm.commands.output import check_html, show_report
 #: Those of ``analyze_copy``, under its names: what it is, and whether it must be given.
 _LAYOUTS = (
     ("tensor", "layout of the tile that is copied, in elements", True),
+    (
+        "matrix",
+        "of a tensor of coordinates, (128,64):(1@0,1@1): the layout that they index, of a TMA "
+        "tensor with the mode of unit stride first",
+        False,
+    ),
     ("threads", "(m, n) -> thread, as make_tiled_copy takes it", False),
     ("values", "(m, n) -> value (default: one vector along the contiguous mode)", False),
     ("smem", "layout of the same tile in shared memory, for a copy into it", False),

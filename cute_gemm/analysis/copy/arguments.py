@@ -25,8 +25,8 @@ from cute_gemm.analysis.copy.tiles import plain_strides
 from cute_gemm.arch import Arch
 from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.layout import Layout, composes
-from cute_gemm.cute.notation import Printed, as_printed
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.cute.notation import Printed, as_indexed, as_printed
+from cute_gemm.errors import NotationError, OptionError, UnsupportedError
 
 #: Bytes that divide an address of which nothing is said, by memory space.
 ALIGNMENT = {"global": 256, "shared": 128}
@@ -81,7 +81,7 @@ class Copy:
 def understood(
     tensor: Any, threads: Any, values: Any, atom: str, dtype: Any, space: Space | None,
     direction: Direction | None, base_alignment: int | None, tile: Any, tv: Any, smem: Any,
-    let: Any = None, extents: Any = None, arch: str | None = None,
+    let: Any = None, extents: Any = None, arch: str | None = None, matrix: Any = None,
 ) -> Copy:  # fmt: skip
     """Check every argument; the first that does not fit is named."""
     name = atom_name(atom)
@@ -89,7 +89,12 @@ def understood(
     size = max(1, bits // 8)
     on_arch(name, arch)
     values_of = read_let(let)
-    printed, home = as_printed(tensor, values_of), None
+    (printed, start), home = read_tensor(tensor, matrix, values_of), None
+    if matrix is not None and extents is not None:
+        raise OptionError(
+            f"extents={extents!r} do not go with matrix={str(matrix)!r}; expected a tensor of "
+            "offsets, all tiles of which are copied, or one tile of coordinates"
+        )
     if smem is not None:
         printed, home = _one_stage(printed, as_printed(smem, values_of))
         home = home._replace(layout=_tile_layout("smem", home, bits))
@@ -103,6 +108,7 @@ def understood(
             f"tensor, {pair(layout.extents)}"
         )
     alignment = tensor_alignment("tensor", printed, where, kind, size, base_alignment)
+    alignment = begun(alignment, start, bits)
     under = (
         ALIGNMENT["shared"]
         if home is None
@@ -221,6 +227,33 @@ def tensor_alignment(
             f"expected at least the {size} of {kind}"
         )
     return min(printed.alignment, ALIGNMENT[space])
+
+
+def begun(alignment: int, start: int, bits: int) -> int:
+    """Bytes that divide the address of a tile that begins within a matrix."""
+    first = start * bits
+    if first % 8:
+        raise OptionError(
+            f"tensor begins at element {start} of the matrix, amid a byte of elements of "
+            f"{bits} bits; expected coordinates of a whole byte"
+        )
+    return min(alignment, first // 8 & -(first // 8)) if first else alignment
+
+
+def read_tensor(tensor: Any, matrix: Any, let: tuple[int, ...]) -> tuple[Printed, int]:
+    """A tensor; of one of coordinates in ``matrix`` the offsets there, and where it begins."""
+    if matrix is not None:
+        whole = as_printed(matrix, let)
+        if whole.layout.swizzle:
+            raise OptionError(f"matrix {whole.layout} is swizzled; expected a plain layout")
+        return as_indexed(tensor, whole, let)
+    try:
+        return as_printed(tensor, let), 0
+    except NotationError as error:
+        if "@" not in str(tensor):
+            raise
+        what = f"{error}; matrix= takes the layout that they index"
+        raise NotationError(what, column=error.column) from None
 
 
 def read_let(let: Any) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from cute_gemm.analysis.copy.arguments import (
     Copy,
     on_arch,
     read_let,
+    read_tensor,
     understood,
 )
 from cute_gemm.analysis.copy.atoms import AtomName, Direction, Space, atom_name
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Access
     from cute_gemm.analysis.html import Page
+    from cute_gemm.analysis.mends.smem import Mend
 
 #: Version of the keys of ``CopyReport.to_dict``.
 FORMAT = 1
@@ -45,7 +47,7 @@ class CopyReport(Paged):
 
     Attributes
     ----------
-    tensor, atom, dtype, threads, values, smem
+    tensor, matrix, atom, dtype, threads, values, smem
         What was asked about, as text; ``""`` for what was left out.
     tile
         Extents that one tiled copy covers.
@@ -73,6 +75,7 @@ class CopyReport(Paged):
     findings: tuple[str, ...]
     extents: tuple[int, int] | None = None
     packing: tuple[int, int] | None = None
+    matrix: str = ""
 
     def __repr__(self) -> str:
         return f"<CopyReport: {self.atom} of {self.dtype}, {self.tensor}>"
@@ -99,7 +102,7 @@ class CopyReport(Paged):
         """Return the whole report in strings, numbers, lists and dicts, with keys that stay."""
         return {
             "format": FORMAT,
-            **named(self, "tensor", "atom", "dtype", "threads", "values", "smem"),
+            **named(self, "tensor", "matrix", "atom", "dtype", "threads", "values", "smem"),
             "tile": list(self.tile),
             "extents": self.extents and list(self.extents),
             "packing": self.packing and list(self.packing),
@@ -146,7 +149,7 @@ class CopyReport(Paged):
     @property
     def _asked(self) -> list[tuple[str, str]]:
         """The layouts that were asked about."""
-        layouts = named(self, "tensor", "smem", "threads", "values")
+        layouts = named(self, "tensor", "matrix", "smem", "threads", "values")
         return [(name, text) for name, text in layouts.items() if text]
 
     @property
@@ -186,7 +189,7 @@ def analyze_copy(
     space: Space | None = None, direction: Direction | None = None,
     base_alignment: int | None = None, tile: Any = None, tv: Any = None, smem: Any = None,
     reader: str | None = None, writer: str | None = None, let: Any = None, extents: Any = None,
-    arch: str | None = None,
+    arch: str | None = None, matrix: Any = None,
 ) -> CopyReport:  # fmt: skip
     """Say of a tiled copy whether it is coalesced and free of bank conflicts, and what mends it.
 
@@ -248,6 +251,12 @@ def analyze_copy(
         and others are no longer than the extent allows.
     arch
         Where it runs, ``"sm_90a"``: an atom that it lacks is refused.
+    matrix
+        Of a ``tensor`` of coordinates, ``"(128,64):(1@0,1@1)"``, from ``"ArithTuple(256,0) o "`` on
+        or without: the layout that they index, in elements, ``"(4096,4096):(4096,1)"``, and its
+        pointer if it is printed with one. Its modes are in the order of the coordinates; those of a
+        TMA tensor have the mode of unit stride first, ``"(4096,4096):(1,4096)"``. With ``"tma"``
+        the box is then the ``tensor`` unless ``tile`` is given.
 
     Returns
     -------
@@ -288,24 +297,32 @@ def analyze_copy(
             "space": space, "direction": direction, "extents": extents,
         }  # fmt: skip
         on_arch(name, arch)
-        box, packing = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, threaded)
+        box, packing = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, threaded,
+                                   matrix)  # fmt: skip
         row = make_row(box)
         given = read_let(let)
         return CopyReport(
-            _shown(tensor, given), name.text, element(dtype)[0], "", "", _shown(smem, given),
+            _shown(tensor, given, matrix), name.text, element(dtype)[0], "", "",
+            _shown(smem, given),
             packing.in_elements(box.box) if packing else box.box, box.matrix.alignment, (row,),
             (*findings((row,)), *_reduced(row, name)), None, packing.shares if packing else None,
+            _shown(matrix, given),
         )  # fmt: skip
     copy = understood(
         tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem, let,
-        extents, arch,
+        extents, arch, matrix,
     )  # fmt: skip
     accesses, tiled = evaluated(copy)
     beside = [partner(reader, copy, "load")] if reader else []
     beside += [partner(writer, copy, "store")] if writer else []
     found = copy_mends(copy, beside or assumed_partners(copy, accesses))
+    given = read_let(let)
+    if matrix is not None:
+        offsets = read_tensor(tensor, matrix, given)[0].layout
+        place = {"tensor": str(offsets), "matrix": None, "space": copy.space}
+        found = [tuple(_placed(mend, place) for mend in mends) for mends in found]
     rows = tuple(map(make_row, accesses, found))
-    shown = [_shown(layout, read_let(let)) for layout in (tensor, threads, smem)]
+    shown = _shown(tensor, given, matrix), *(_shown(layout, given) for layout in (threads, smem))
     held = values if tv is None else tv
     read = read_values if tv is None else read_tv
     packing, covered, whole = copy.packing, tiled.tile, copy.extents
@@ -316,7 +333,7 @@ def analyze_copy(
         "" if held is None else str(read(held)), shown[2], covered,
         copy.alignment, rows, (*findings(rows), *_widths(rows[0], copy), *_counted(rows),
          *_reduced(rows[0], copy.atom)), whole,
-        packing.shares if packing else None,
+        packing.shares if packing else None, _shown(matrix, given),
     )  # fmt: skip
 
 
@@ -368,5 +385,14 @@ def _sharers(access: Access) -> int:
     return int(max(counts.max(initial=0) for counts in found))
 
 
-def _shown(layout: Any, let: Sequence[int]) -> str:
+def _placed(mend: Mend, place: dict[str, Any]) -> Mend:
+    """A mend of a tensor of coordinates; in another place the tensor is one of offsets."""
+    if not {"tensor", "base_alignment"} & mend.change.keys():
+        return mend
+    return replace(mend, change=place | mend.change)
+
+
+def _shown(layout: Any, let: Sequence[int], matrix: Any = None) -> str:
+    if matrix is not None:
+        return str(layout).strip()
     return "" if layout is None else str(parse(layout, let))
