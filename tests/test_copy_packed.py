@@ -200,6 +200,11 @@ def test_the_other_ways_to_say_who_holds_what() -> None:
                        smem="Sw<3,5,3> o 0 o (64,256):(256,1)")  # fmt: skip
     assert box.tile == (64, 256) and box.packing == (2, 1) and box.conflict_free
     assert box.rows[0].launch.bytes == 4096 * 2048 and not box.findings
+    short = analyze_copy(tensor="(4096,4096):(4096,1)", atom="tma", tile="64x16", dtype="e2m1")
+    assert short.findings[0] == (
+        "tensor as bytes: a tensor map wants rows of a box that are multiples of 16 bytes, and "
+        "those of (64, 8) are 8."
+    )
 
 
 def test_matrix_instructions_of_elements_of_4_bits() -> None:
@@ -256,6 +261,8 @@ SHORT = WIDE | {"tensor": "(128,32):(32,1)", "values": "(1,8):(0,1)", "atom": "l
          "unpacks elements that lie with padding, 16 of them in 16 bytes; expected a tile of"),
         ({"dtype": "e3m2", "values": None}, OptionError,
          "values are missing: 4 elements of e3m2 share 3 bytes; expected some of a thread, (1,64)"),
+        ({"dtype": "e3m2", "atom": "cp.async", "smem": "(128,32):(32,1)", "reader": "ldmatrix.x4"},
+         OptionError, "gives a thread 32 bits of a matrix; e3m2 has 6"),
         ({"atom": "tma", "dtype": "e3m2", "threads": None, "values": None, "tile": (8, 32)},
          OptionError, "puts each e3m2 into a byte of its own"),
     ],

@@ -119,7 +119,7 @@ def understood(
         _injective("tensor", layout)
     if home is not None:
         _injective("smem", home.layout)
-    _fits_elements(name, where, kind, bits)
+    fits_elements(name, where, kind, bits)
     packing, note = Packing.of(kind, bits, layout), ""
     if packing:
         note = " as bytes"
@@ -351,7 +351,7 @@ def _injective(argument: str, layout: Layout) -> None:
         )
 
 
-def _fits_elements(atom: AtomName, space: Space, name: str, bits: int) -> None:
+def fits_elements(atom: AtomName, space: Space, name: str, bits: int) -> None:
     """Refuse an atom that cannot move elements of ``bits``."""
     wrong = ""
     unit = bits if atom.matrix is None else atom.matrix.unit

@@ -53,6 +53,11 @@ class Packing:
         return self.elements, self.bytes
 
     @property
+    def bits(self) -> int:
+        """Of an element."""
+        return 8 * self.bytes // self.elements
+
+    @property
     def what(self) -> str:
         """``"2 elements of int4 share 1 byte"``."""
         return f"{self.elements} elements of {self.dtype} share {self.bytes} byte" + "s" * (

@@ -300,12 +300,15 @@ def analyze_copy(
         box, packing = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, threaded,
                                    matrix)  # fmt: skip
         row = make_row(box)
+        said = [*findings((row,)), *_reduced(row, name)]
+        if packing:  # boxes and strides that they name are those of bytes
+            said = [line.replace("tensor:", "tensor as bytes:", 1) for line in said]
         given = read_let(let)
         return CopyReport(
             _shown(tensor, given, matrix), name.text, element(dtype)[0], "", "",
             _shown(smem, given),
             packing.in_elements(box.box) if packing else box.box, box.matrix.alignment, (row,),
-            (*findings((row,)), *_reduced(row, name)), None, packing.shares if packing else None,
+            tuple(said), None, packing.shares if packing else None,
             _shown(matrix, given),
         )  # fmt: skip
     copy = understood(
