@@ -85,6 +85,11 @@ def test_every_argument_of_copy_arrives(run):
     assert report["accesses"][0]["instruction"] == "st.global"
     report = json.loads(run(*COPY, "--smem", "(128,32):(32,1)", "--json")[1])
     assert [row["space"] for row in report["accesses"]] == ["global", "shared"]
+    words = ["copy", "--tensor", "(0,64) o (128,64):(1@0,1@1)", "--matrix", "(4096,4096):(4096,1)"]
+    words += [*COPY[3:5], "--values", "(1,8)", "--atom", "cp.async.32", "--dtype", "int4", "--json"]
+    report = json.loads(run(*words)[1])
+    assert (report["matrix"], report["packing"]) == ("(4096,4096):(4096,1)", [2, 1])
+    assert (report["bits"], report["base_alignment"]) == (32, 32)
 
 
 def test_copy_html(run, tmp_path):

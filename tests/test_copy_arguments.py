@@ -40,7 +40,6 @@ GOOD = {
          "expected an ldmatrix or stmatrix, or an atom with its threads"),
         ({"smem": "(128,32):(32,1)", "reader": "ld.shared.16 threads (96,1):(1,1)"}, OptionError,
          "does not divide the tile (128,32):(32,1)"),
-        ({"dtype": "float4_e2m1fn"}, DTypeError, "has 4 bits, and no address of its own"),
         ({"tensor": "(0,8):(8,1)"}, OptionError, "has 0 elements; expected 1 to"),
         ({"tensor": "(65536,65536):(1,65536)"}, OptionError, "has 4,294,967,296 elements"),
         ({"tensor": "ptr[32b](0x1) o (128,32):(32,1)"}, OptionError, "elements of 32 bits, and"),

@@ -92,6 +92,56 @@ def test_matrices_by_either_name() -> None:
     assert pair[1].order is not None
 
 
+@pytest.mark.parametrize(
+    ("operation", "name", "cutes"),
+    [
+        ("LdMatrix8x8x16bOp()", "ldmatrix.x1", True),
+        ("LdMatrix8x8x16bOp(transpose=True, num_matrices=4)", "ldmatrix.x4.trans", True),
+        ("cute.nvgpu.warp.LdMatrix8x8x16bOp(False, 2)", "ldmatrix.x2", True),
+        ("make_copy_atom(warp.StMatrix8x8x16bOp(True, 4), Float16)", "stmatrix.x4.trans", True),
+        ("LdMatrix8x16x8bOp(num_matrices=4, unpack_bits=4)", "ldmatrix.m8n16.x4.b4x16_p64", True),
+        ("LdMatrix8x16x8bOp(False, 2, 6)", "ldmatrix.m8n16.x2.b6x16_p32", True),
+        ("LdMatrix8x16x8bOp(num_matrices=4, unpack_bits=None)", "ldmatrix.x4", True),
+        ("LdMatrix16x8x8bOp(transpose=True, num_matrices=2)", "ldmatrix.m16n16.x1.trans", True),
+        ("LdMatrix16x8x8bOp(True, 4)", "ldmatrix.m16n16.x2.trans", True),
+        ("LdMatrix16x16x8bOp(transpose=True, num_matrices=1)", "ldmatrix.m16n16.x1.trans", False),
+        ("LdMatrix16x16x8bOp(num_matrices=2, transpose=True, unpack_bits=None)",
+         "ldmatrix.m16n16.x2.trans", False),
+        ("StMatrix16x8x8bOp(transpose=True, num_matrices=2)", "stmatrix.m16n8.x2.trans", True),
+        ("LdMatrix16x16x8b Copy Operation\n  number of matrices = 2\n  transposed",
+         "ldmatrix.m16n16.x2.trans", False),
+        ("LdMatrix8x16x8b Copy Operation\n  number of matrices = 4\n  unpack 6b to 8b",
+         "ldmatrix.m8n16.x4.b6x16_p32", True),
+        ("StMatrix8x8x16b Copy Operation\n  number of matrices = 4", "stmatrix.x4", True),
+    ],
+)  # fmt: skip
+def test_matrices_of_cute_dsl(operation: str, name: str, cutes: bool) -> None:
+    """``cutes``: with the fragment of C++ CuTe; of m16n16 the other is PTX's own."""
+    found = atom_name(operation)
+    assert found.matrix is not None and found.matrix.name == name and "\n" not in found.text
+    every = [*BYTE_ATOMS, *MATRIX_ATOMS.values()]
+    assert found.matrix in [atom for atom in every if bool(atom.cpp) is cutes]
+    row = analyze_copy(tensor="(64,64):(64,1)", atom=operation, dtype="uint8").rows[0]
+    assert row.instruction == name and row.space == "shared"
+
+
+def test_matrices_that_cute_dsl_does_not_have() -> None:
+    for operation, message in (
+        (
+            "LdMatrix16x16x8bOp(num_matrices=2)",
+            "is unknown; expected one of LdMatrix16x16x8bOp("
+            "transpose=True, num_matrices=1), LdMatrix16x16x8bOp(transpose=True, num_matrices=2)",
+        ),
+        ("LdMatrix16x8x8bOp(True, 1)", "expected one of LdMatrix16x8x8bOp(transpose=True, num_"),
+        ("LdMatrix16x16x8bOp(True, 2, 4)", "expected one of LdMatrix16x16x8bOp(transpose=True, nu"),
+        ("LdMatrix8x8x16bOp(False, 3)", "expected one of LdMatrix8x8x16bOp(transpose=False, num_m"),
+        ("StMatrix32x8x8bOp(True, 2)", "expected one of LdMatrix8x8x16bOp, StMatrix8x8x16bOp, LdM"),
+    ):
+        with pytest.raises(OptionError) as caught:
+            atom_name(operation)
+        assert message in str(caught.value) and repr(operation) in str(caught.value)
+
+
 GOOD = {"tensor": "(128,32):(32,1)", "threads": "(32,4):(4,1)", "values": "(1,8)"}
 
 

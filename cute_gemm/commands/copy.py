@@ -11,6 +11,12 @@ from cute_gemm.commands.output import check_html, show_report
 #: Those of ``analyze_copy``, under its names: what it is, and whether it must be given.
 _LAYOUTS = (
     ("tensor", "layout of the tile that is copied, in elements", True),
+    (
+        "matrix",
+        "of a tensor of coordinates, (128,64):(1@0,1@1): the layout that they index, of a TMA "
+        "tensor with the mode of unit stride first",
+        False,
+    ),
     ("threads", "(m, n) -> thread, as make_tiled_copy takes it", False),
     ("values", "(m, n) -> value (default: one vector along the contiguous mode)", False),
     ("smem", "layout of the same tile in shared memory, for a copy into it", False),
@@ -38,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cp.async.128, ld.global, red.global, ldmatrix.x4.trans, cp.async.bulk, tma, ..., "
         "PTX's or CuTe's name",
     )
-    parser.add_argument("--dtype", default="float16", help="of an element (default float16)")
+    parser.add_argument(
+        "--dtype", default="float16", help="of an element: float16 (default), int4, e3m2, ..."
+    )
     parser.add_argument("--space", choices=("global", "shared"), help="where the tensor is")
     parser.add_argument("--direction", choices=("load", "store"), help="of a plain copy")
     parser.add_argument(

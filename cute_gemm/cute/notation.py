@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import log2
 from typing import NamedTuple
 
 from cute_gemm.cute.layout import IntTuple, Layout, Swizzle, tile_to_shape
-from cute_gemm.errors import NotationError
+from cute_gemm.errors import NotationError, OptionError
 
 
 class Printed(NamedTuple):
@@ -40,6 +41,18 @@ def as_printed(layout: object, let: Sequence[int] = ()) -> Printed:
     return _Parser(str(layout), let).printed()
 
 
+def as_indexed(tensor: object, matrix: Printed, let: Sequence[int] = ()) -> tuple[Printed, int]:
+    """Read a tensor of coordinates, ``ArithTuple(0,64) o (128,64):(1@1,1@0)``, over a matrix.
+
+    The layout is that of the matrix's offsets at the coordinates, from the first one's on, which is
+    returned too; all else is the matrix's. A basis is read as CuTe prints it, from the inside:
+    ``2@1@0`` is two steps in mode 1 of mode 0. ``NotationError`` for what is no such tensor,
+    ``OptionError`` for one that does not lie in the matrix.
+    """
+    parser = _Parser(str(tensor), let, matrix)
+    return parser.printed(), parser.start
+
+
 def parse(layout: object, let: Sequence[int] = ()) -> Layout:
     """Return the layout alone of what `as_printed` reads."""
     return as_printed(layout, let).layout
@@ -55,7 +68,7 @@ class _Parser:
     _COMPOSED = re.compile(r"\s*o\b")
     _OFFSET = re.compile(r"\s*_?(\d+)\s*o\b")
     _CPP_POINTER = re.compile(
-        r"\s*_?(?:(?P<space>[a-z]+)_)?ptr(?:\[|_)(?P<bits>\d+)b\]?"
+        r"\s*_?(?:(?P<space>[a-z]+)_)?(?:sub)?ptr(?:\[|_)(?P<bits>\d+)b\]?"
         r"\((?P<address>[\w.\s]*)\)\s*o\b"
     )
     _DSL_POINTER = re.compile(
@@ -63,16 +76,24 @@ class _Parser:
         r"\s*[a-z]+(?P<bits>\d+)\w*\s*,\s*(?P<space>\w+)\s*(?:,\s*align<(?P<align>\d+)>\s*)?"
         rf"(?:,\s*{_TRIPLE}\s*)?[>)]\s*o\b"
     )
+    _COORDINATES = re.compile(
+        r"\s*(?P<tensor>tensor\s*<\s*)?(?:ArithTuple\w*\s*)?(?=\([^:]*\)\s*o\b)"
+    )
+    _BASIS = re.compile(r"(?:\s*@\s*_?\d+)+")
     _INT = re.compile(r"\s*_?(\d+)")
     _DYNAMIC = re.compile(r"\s*\?(?:\{[^{}]*\})?")
     _PADDED = re.compile(r"\s*,\s*rows padded by \d+ bytes")
     _TILED = re.compile(r"\s*,\s*tiled\s+to\s*\(([\d,\s]+)\)")
 
-    def __init__(self, text: str, let: Sequence[int]) -> None:
+    def __init__(self, text: str, let: Sequence[int], matrix: Printed | None = None) -> None:
         self.text, self.at, self.depth = text, 0, 0
         self.let, self.bound = tuple(let), 0
+        self.matrix, self.bases = matrix, list[tuple[tuple[int, ...], int]]()
+        self.start = 0  # of coordinates: the offset of the first
 
     def printed(self) -> Printed:
+        if coordinates := self.match(self._COORDINATES):
+            return self.coordinates(coordinates)
         swizzle: Swizzle | None = None
         offset = 0
         closing = ""
@@ -100,25 +121,67 @@ class _Parser:
                     raise self.unexpected("'o 0 o' after the swizzle")
                 swizzle, offset = outer, int(found[1])
         layout = self.affine(swizzle, offset)
+        if self.matrix is not None:
+            self.ended("", "")
+            return self.indexed(layout, ())
         if match := self.match(self._TILED):
             layout = self.tiled(layout, match)
         self.match(self._PADDED)
+        self.ended(closing, ",=" if pointer else "")
+        if pointer is None:
+            return Printed(layout, None, None, None)
+        # C++ CuTe's pointer to elements of 4 bits, 0x7f00.4, has bits after its address.
+        amid = re.search(r"\.(\d+)", pointer["address"] or "")
+        if amid and int(amid[1]) % 8:
+            raise self.unexpected("a pointer that is not amid a byte", pointer.start("address"))
+        space = _SPACES.get(pointer["space"] or "")
+        return Printed(layout, space, int(pointer["bits"]), _alignment(pointer))
+
+    def ended(self, closing: str, more: str) -> None:
+        """Refuse what follows but ``closing``; a printed tensor may go on with its elements."""
         rest = self.text[self.at :].lstrip()
         if closing and rest.startswith(closing):
             rest = rest[1:].lstrip()
-        # A printed tensor may go on with its elements.
-        if rest and not (pointer and rest[0] in ",="):
+        if rest and rest[0] not in more:
             raise self.unexpected("the end of the layout")
-        if pointer is None:
-            return Printed(layout, None, None, None)
-        space = _SPACES.get(pointer["space"] or "")
-        return Printed(layout, space, int(pointer["bits"]), _alignment(pointer))
+
+    def coordinates(self, found: re.Match[str]) -> Printed:
+        """A tensor of coordinates that says where it begins."""
+        start = self.int_tuple()
+        self.match(self._COMPOSED)
+        if self.matrix is None and "@" not in self.text:
+            raise self.unexpected("a layout of basis strides such as 1@0 after coordinates")
+        layout = self.affine(None, 0)
+        self.ended(">" * bool(found["tensor"]), ":,=")
+        return self.indexed(layout, start)
+
+    def indexed(self, layout: Layout, start: IntTuple) -> Printed:
+        """Coordinates, whose steps have become the matrix's strides, with where they begin."""
+        assert self.matrix is not None
+        whole = self.matrix.layout
+        steps = list(zip(layout.leaves, self.bases, strict=True))
+        first = dict(_leaves(start))
+        for path, extent, stride in _modes(whole):
+            at = first.pop(path, 0)
+            reach = at + sum((n - 1) * by for (n, _), (where, by) in steps if where == path)
+            if reach >= extent:
+                raise OptionError(
+                    f"tensor {self.text!r} reaches coordinate {reach} where matrix {whole} has "
+                    f"{extent}; expected a tile that lies in it"
+                )
+            self.start += at * stride
+        if first:
+            raise OptionError(
+                f"tensor {self.text!r} begins at other coordinates than matrix {whole} has modes; "
+                "expected one of each"
+            )
+        return self.matrix._replace(layout=layout)
 
     def affine(self, swizzle: Swizzle | None, offset: int) -> Layout:
         shape = self.int_tuple()
         self.take(":")
         start = self.at
-        stride = self.int_tuple()
+        stride = self.int_tuple(self.step)
         try:
             return Layout(shape, stride, swizzle, offset)
         except ValueError as error:
@@ -142,33 +205,49 @@ class _Parser:
 
     def in_elements(self, swizzle: Swizzle, bits: int, column: int) -> Swizzle:
         """A swizzle of byte addresses as one of offsets in elements of ``bits``."""
-        down = max(bits // 8, 1).bit_length() - 1
-        if bits < 8 or swizzle.base < down:
+        down = log2(bits / 8)
+        if not down.is_integer() or swizzle.base < down:
             raise self.unexpected(f"a swizzle of bytes that leaves elements of {bits} bits", column)
-        return Swizzle(swizzle.bits, swizzle.base - down, swizzle.shift)
+        return Swizzle(swizzle.bits, swizzle.base - int(down), swizzle.shift)
 
-    def int_tuple(self) -> IntTuple:
-        if match := self.match(self._INT):
-            if self.peek() == "@":
+    def step(self, value: int, column: int) -> int:
+        """A stride; of a basis, and in a tensor of coordinates all are, that of the matrix."""
+        found = self.match(self._BASIS)
+        if self.matrix is None:
+            if found:
                 raise self.unexpected(
                     "an integer: a basis stride such as 1@0 makes coordinates, not offsets",
-                    match.start(1),
+                    column,
                 )
-            return int(match[1])
+            return value
+        path = tuple(map(int, re.findall(r"\d+", found[0])))[::-1] if found else ()
+        strides = {where: stride for where, _, stride in _modes(self.matrix.layout)}
+        if path not in strides and (found or value):
+            raise self.unexpected(
+                f"0, or a basis of one of the modes of matrix {self.matrix.layout}, such as "
+                f"1@{'@'.join(map(str, [*strides][-1][::-1]))}",
+                column,
+            )
+        self.bases.append((path, value))
+        return value * strides.get(path, 0)
+
+    def int_tuple(self, leaf: Callable[[int, int], int] = lambda value, _: value) -> IntTuple:
+        if match := self.match(self._INT):
+            return leaf(int(match[1]), match.start(1))
         if self.peek() == "?":
-            return self.value()
+            return leaf(self.value(), self.at)
         if self.peek() == "-":
             raise self.unexpected("an integer of 0 or more: negative ones are not supported")
         self.depth += 1
         if self.depth > 32:
             raise self.unexpected("at most 32 parentheses within each other")
         self.take("(")
-        modes = [self.int_tuple()]
+        modes = [self.int_tuple(leaf)]
         while self.peek() == ",":
             self.take(",")
             if self.peek() == ")" and len(modes) == 1:
                 break  # Python's tuple of one
-            modes.append(self.int_tuple())
+            modes.append(self.int_tuple(leaf))
         self.take(")")
         self.depth -= 1
         return tuple(modes)
@@ -207,10 +286,27 @@ class _Parser:
         )
 
 
+def _leaves(value: IntTuple, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], int]]:
+    """The integers of a tuple, each with the modes that lead to it."""
+    if isinstance(value, tuple):
+        for mode, inner in enumerate(value):
+            yield from _leaves(inner, (*path, mode))
+    else:
+        yield path or (0,), value
+
+
+def _modes(layout: Layout) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """The innermost modes of a layout: what leads to each, its extent and its stride."""
+    for (path, extent), (_, stride) in zip(
+        _leaves(layout.shape), _leaves(layout.stride), strict=True
+    ):
+        yield path, extent, stride
+
+
 def _alignment(pointer: re.Match[str]) -> int | None:
     """Bytes that divide a printed pointer's address, or those of its type where it has none."""
-    address = re.fullmatch(r"\s*0x([0-9a-f]+)\s*", pointer["address"] or "")
-    if address and (value := int(address[1], 16)):
+    address = re.fullmatch(r"\s*0x([0-9a-f]+)(?:\.(\d+))?\s*", pointer["address"] or "")
+    if address and (value := int(address[1], 16) + int(address[2] or 0) // 8):
         return value & -value
     align = pointer.groupdict().get("align")
     return int(align) if align else None

@@ -11,6 +11,7 @@ import numpy as np
 from cute_gemm.access import BULK_BYTES, is_bulk
 from cute_gemm.analysis.copy.atoms import AtomName, Direction, Space, atom_name
 from cute_gemm.analysis.copy.elements import element
+from cute_gemm.analysis.copy.packed import Packing
 from cute_gemm.analysis.copy.partition import (
     bounded,
     bulk_copy,
@@ -24,8 +25,8 @@ from cute_gemm.analysis.copy.tiles import plain_strides
 from cute_gemm.arch import Arch
 from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.layout import Layout, composes
-from cute_gemm.cute.notation import Printed, as_printed
-from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.cute.notation import Printed, as_indexed, as_printed
+from cute_gemm.errors import NotationError, OptionError, UnsupportedError
 
 #: Bytes that divide an address of which nothing is said, by memory space.
 ALIGNMENT = {"global": 256, "shared": 128}
@@ -37,7 +38,8 @@ class Copy:
 
     ``alignment`` is that of the tensor's address, in bytes, ``smem_alignment`` that of ``smem``.
     With ``extents`` the tensor is one tile of a matrix of these, all tiles of which are copied, and
-    what lies outside it is off.
+    what lies outside it is off. Of elements that share bytes, which ``packing`` tells, all of it is
+    that of the bytes.
     """
 
     atom: AtomName
@@ -51,10 +53,16 @@ class Copy:
     smem: Layout | None
     tiled: TiledCopy
     extents: tuple[int, int] | None = None
+    packing: Packing | None = None
+
+    @property
+    def units(self) -> str:
+        """What is counted in words."""
+        return "bytes" if self.packing else "elements"
 
     @property
     def moved(self) -> int:
-        """Elements that are copied."""
+        """Elements (bytes) that are copied."""
         return prod(self.extents or self.layout.extents)
 
     @property
@@ -73,18 +81,24 @@ class Copy:
 def understood(
     tensor: Any, threads: Any, values: Any, atom: str, dtype: Any, space: Space | None,
     direction: Direction | None, base_alignment: int | None, tile: Any, tv: Any, smem: Any,
-    let: Any = None, extents: Any = None, arch: str | None = None,
+    let: Any = None, extents: Any = None, arch: str | None = None, matrix: Any = None,
 ) -> Copy:  # fmt: skip
     """Check every argument; the first that does not fit is named."""
     name = atom_name(atom)
-    kind, size = element(dtype)
+    kind, bits = element(dtype)
+    size = max(1, bits // 8)
     on_arch(name, arch)
     values_of = read_let(let)
-    printed, home = as_printed(tensor, values_of), None
+    (printed, start), home = read_tensor(tensor, matrix, values_of), None
+    if matrix is not None and extents is not None:
+        raise OptionError(
+            f"extents={extents!r} do not go with matrix={str(matrix)!r}; expected a tensor of "
+            "offsets, all tiles of which are copied, or one tile of coordinates"
+        )
     if smem is not None:
         printed, home = _one_stage(printed, as_printed(smem, values_of))
-        home = home._replace(layout=_tile_layout("smem", home, size))
-    layout = _tile_layout("tensor", printed, size)
+        home = home._replace(layout=_tile_layout("smem", home, bits))
+    layout = _tile_layout("tensor", printed, bits)
     where, way = _where(name, printed.space, space, direction)
     if home is not None and (where, way) != ("global", "load"):
         raise OptionError(f"smem is the target of a copy from global memory; atom {atom!r} is none")
@@ -94,6 +108,7 @@ def understood(
             f"tensor, {pair(layout.extents)}"
         )
     alignment = tensor_alignment("tensor", printed, where, kind, size, base_alignment)
+    alignment = begun(alignment, start, bits)
     under = (
         ALIGNMENT["shared"]
         if home is None
@@ -104,16 +119,24 @@ def understood(
         _injective("tensor", layout)
     if home is not None:
         _injective("smem", home.layout)
-    _fits_elements(name, where, kind, 8 * size)
+    fits_elements(name, where, kind, bits)
+    packing, note = Packing.of(kind, bits, layout), ""
+    if packing:
+        note = " as bytes"
+        if extents is not None:
+            packing.pitched(layout)
+        layout = packing.layout("tensor", layout)
+        if home is not None:
+            home = home._replace(layout=packing.layout("smem", home.layout))
     if name.kind == "bulk":
-        tiled = bulk_copy(name, layout, threads, values, tile, tv, size)
+        tiled = bulk_copy(name, layout, threads, values, tile, tv, size, packing)
     else:
-        tiled = tiled_copy(name, layout, threads, values, tile, tv, size)
+        tiled = tiled_copy(name, layout, threads, values, tile, tv, size, packing)
     if tv is not None and (written or home is not None):
         _injective("tv", read_tv(tv))
-    _divided("tensor", layout, tiled)
+    _divided(f"tensor{note}", layout, tiled)
     if home is not None:
-        _divided("smem", home.layout, tiled)
+        _divided(f"smem{note}", home.layout, tiled)
         if name.kind == "bulk" and (
             under < BULK_BYTES or (tiled.vector_offsets(home.layout)[:, 0] % BULK_BYTES).any()
         ):
@@ -123,11 +146,15 @@ def understood(
             )
     target = None if home is None else home.layout
     whole = None if extents is None else _whole(extents, layout, where, name)
-    copy = Copy(name, kind, size, alignment, under, where, way, layout, target, tiled, whole)
+    if whole is not None and packing:
+        whole = packing.extents("extents", whole)
+    copy = Copy(
+        name, kind, size, alignment, under, where, way, layout, target, tiled, whole, packing
+    )
     if whole is not None and written and copy.aliases():
         raise OptionError(
-            f"tensor {layout} of extents {pair(whole)} is not injective, and stored to: its rows "
-            f"are {whole[copy.axis]} elements long; expected a stride of as many"
+            f"tensor{note} {layout} of extents {pair(whole)} is not injective, and stored to: its "
+            f"rows are {whole[copy.axis]} {copy.units} long; expected a stride of as many"
         )
     return copy
 
@@ -202,6 +229,33 @@ def tensor_alignment(
     return min(printed.alignment, ALIGNMENT[space])
 
 
+def begun(alignment: int, start: int, bits: int) -> int:
+    """Bytes that divide the address of a tile that begins within a matrix."""
+    first = start * bits
+    if first % 8:
+        raise OptionError(
+            f"tensor begins at element {start} of the matrix, amid a byte of elements of "
+            f"{bits} bits; expected coordinates of a whole byte"
+        )
+    return min(alignment, first // 8 & -(first // 8)) if first else alignment
+
+
+def read_tensor(tensor: Any, matrix: Any, let: tuple[int, ...]) -> tuple[Printed, int]:
+    """A tensor; of one of coordinates in ``matrix`` the offsets there, and where it begins."""
+    if matrix is not None:
+        whole = as_printed(matrix, let)
+        if whole.layout.swizzle:
+            raise OptionError(f"matrix {whole.layout} is swizzled; expected a plain layout")
+        return as_indexed(tensor, whole, let)
+    try:
+        return as_printed(tensor, let), 0
+    except NotationError as error:
+        if "@" not in str(tensor):
+            raise
+        what = f"{error}; matrix= takes the layout that they index"
+        raise NotationError(what, column=error.column) from None
+
+
 def read_let(let: Any) -> tuple[int, ...]:
     """The values of dynamic extents and strides: an integer, several, or text ``?=4096``."""
     given: Any = [let] if isinstance(let, int) else () if let is None else let
@@ -264,12 +318,12 @@ def _one_of(argument: str, value: Any, choices: tuple[str, ...]) -> Any:
     return value
 
 
-def _tile_layout(argument: str, printed: Printed, size: int) -> Layout:
+def _tile_layout(argument: str, printed: Printed, bits: int) -> Layout:
     """A tile's layout, with what can be said against it."""
     layout = printed.layout
-    if printed.bits not in (None, 8 * size):
+    if printed.bits not in (None, bits):
         raise OptionError(
-            f"{argument} is printed with elements of {printed.bits} bits, and dtype has {8 * size}"
+            f"{argument} is printed with elements of {printed.bits} bits, and dtype has {bits}"
         )
     shape: Any = layout.shape
     stride: Any = layout.stride
@@ -297,10 +351,15 @@ def _injective(argument: str, layout: Layout) -> None:
         )
 
 
-def _fits_elements(atom: AtomName, space: Space, name: str, bits: int) -> None:
+def fits_elements(atom: AtomName, space: Space, name: str, bits: int) -> None:
     """Refuse an atom that cannot move elements of ``bits``."""
     wrong = ""
     unit = bits if atom.matrix is None else atom.matrix.unit
+    if bits < 8 and atom.matrix is not None and "m8n16" in atom.matrix.name:
+        raise OptionError(
+            f"atom {atom.text!r} unpacks elements that lie with padding, 16 of them in 16 bytes; "
+            f"expected a tile of these containers, dtype='uint8', not {name}"
+        )
     if atom.bits is not None and atom.bits < bits:
         wrong = f"moves {atom.bits} bits; an element of {name}"
     elif atom.kind == "reduce" and bits < 16:

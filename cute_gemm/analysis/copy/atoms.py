@@ -88,7 +88,10 @@ _PTX_ASYNC = re.compile(
 _OWN_ASYNC = re.compile(r"cp\.async(?:\.b?(\d+))?")
 _MATRIX_QUALIFIER = re.compile(r"sync|aligned|shared(?:::cta)?|b16|b8|b8x16")
 _CPP = re.compile(r"(\w+)(?:<(.*)>)?")
-_DSL_MATRIX = re.compile(r"(Ld|St)Matrix(8x8x16b|16x8x8b)Op\((.*)\)")
+#: CuTe DSL's operation, as it is called and as it is printed.
+_DSL_MATRIX = re.compile(
+    r"\b((?:Ld|St)Matrix\w*b)(?:Op\(([^()]*)\)| Copy Operation\b(.*))", re.DOTALL
+)
 _DSL = re.compile(r"\b(CopyG2SOp|CopyUniversalOp)\b(?:.*\bnum_bits_per_copy\s*=\s*(\d+))?")
 #: What moves more than a vector of a thread: kind, verb, way, and the names of such copies.
 _BULK: tuple[tuple[Literal["bulk", "tma"], str, Direction | None, re.Pattern[str]], ...] = (
@@ -116,6 +119,35 @@ _TYPES |= {"tfloat32_t": 32, "int": 32, "uint4": 128, "half": 16}
 _EVERY = (*MATRIX_ATOMS.values(), *BYTE_ATOMS)
 #: By PTX's name, under which PTX's own fragment comes first, and by CuTe's.
 _MATRICES = {atom.cpp: atom for atom in _EVERY} | {atom.name: atom for atom in _EVERY[::-1]}
+
+
+def _dsl(name: str, transpose: object, number: object, unpack: object = None) -> str:
+    """An operation of CuTe DSL on matrices, in full."""
+    bits = f", unpack_bits={unpack}" if unpack else ""
+    return f"{name}Op(transpose={transpose}, num_matrices={number}{bits})"
+
+
+#: CuTe DSL's operations on matrices. Of 16 rows of 8 bytes PTX has no load: it is an m16n16 with
+#: CuTe's fragment. (A store of such was transposed in earlier releases without saying so.)
+_DSL_MATRICES = {
+    _dsl(f"{way}Matrix8x8x16b", trans, number): f"{way.lower()}matrix.x{number}" + ".trans" * trans
+    for way in ("Ld", "St")
+    for trans in (False, True)
+    for number in (1, 2, 4)
+}
+for _number in (1, 2, 4):
+    _DSL_MATRICES |= {
+        _dsl("LdMatrix8x16x8b", False, _number): f"ldmatrix.x{_number}",
+        _dsl("LdMatrix8x16x8b", False, _number, 4): f"ldmatrix.m8n16.x{_number}.b4x16_p64",
+        _dsl("LdMatrix8x16x8b", False, _number, 6): f"ldmatrix.m8n16.x{_number}.b6x16_p32",
+        _dsl("StMatrix16x8x8b", True, _number): f"stmatrix.m16n8.x{_number}.trans",
+        _dsl("StMatrix16x8x8b", False, _number): f"stmatrix.m16n8.x{_number}.trans",
+    }
+for _number in (1, 2):
+    _DSL_MATRICES |= {
+        _dsl("LdMatrix16x8x8b", True, 2 * _number): f"SM100_U8x{8 * _number}_LDSM_T",
+        _dsl("LdMatrix16x16x8b", True, _number): f"ldmatrix.m16n16.x{_number}.trans",
+    }
 
 
 def atom_name(text: str) -> AtomName:
@@ -178,10 +210,7 @@ def _plain(text: str, name: str) -> AtomName | None:
 def _matrix(text: str, name: str) -> AtomName | None:
     """``ldmatrix.x4.trans``, ``stmatrix.sync.aligned.m16n8.x2.trans.shared.b8``, or CuTe's name."""
     if found := _DSL_MATRIX.search(name):
-        number = re.search(r"\b([124])\b", found[3])
-        trans = ".trans" if "True" in found[3] or found[2] == "16x8x8b" else ""
-        shape = ".m16n8" if found[2] == "16x8x8b" else ""
-        name = f"{found[1].lower()}matrix{shape}.x{number[1] if number else 1}{trans}"
+        text, name = " ".join(text.split()), _of_dsl(text, found)
     head, *parts = name.split(".")
     if head in ("ldmatrix", "stmatrix"):
         told = [part for part in parts if not _MATRIX_QUALIFIER.fullmatch(part)]
@@ -193,6 +222,32 @@ def _matrix(text: str, name: str) -> AtomName | None:
         return None
     way: Direction = "store" if atom.name.startswith("st") else "load"
     return AtomName(text, "matrix", "shared", way, matrix=atom)
+
+
+def _of_dsl(text: str, found: re.Match[str]) -> str:
+    """PTX's or CuTe's name of an operation of CuTe DSL on matrices."""
+    name, called, printed = found.groups()
+    given: dict[str, str] = {}
+    # transpose, num_matrices and unpack_bits, by name or in this order; or as they are printed.
+    for argument in filter(None, map(str.strip, (called or "").split(","))):
+        key, _, value = map(str.strip, argument.rpartition("="))
+        place = "transpose" if value in ("True", "False") else "num_matrices"
+        given[key or ("unpack_bits" if place in given else place)] = value
+    if printed:
+        told = re.search(r"matrices\s*=\s*(\d+)", printed), re.search(r"unpack (\d+)b", printed)
+        given = {key: one[1] for key, one in zip(("num_matrices", "unpack_bits"), told, strict=True)
+                 if one}  # fmt: skip
+        given["transpose"] = str("transposed" in printed)
+    bits = given.get("unpack_bits", "None")
+    full = _dsl(
+        name, given.get("transpose", False), given.get("num_matrices", 1),
+        None if bits == "None" else bits,
+    )  # fmt: skip
+    if full in _DSL_MATRICES:
+        return _DSL_MATRICES[full]
+    known = [one for one in _DSL_MATRICES if one.startswith(f"{name}Op(")]
+    known = known or [*dict.fromkeys(one.partition("(")[0] for one in _DSL_MATRICES)]
+    raise OptionError(f"atom {text!r} is unknown; expected one of {', '.join(known)}")
 
 
 def _of_cute(text: str, name: str) -> AtomName | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from cute_gemm.access import TmaAccess
-from cute_gemm.analysis.copy.arguments import read_let, tensor_alignment
+from cute_gemm.analysis.copy.arguments import begun, read_let, read_tensor, tensor_alignment
 from cute_gemm.analysis.copy.atoms import AtomName
 from cute_gemm.analysis.copy.elements import element
+from cute_gemm.analysis.copy.packed import Packing
 from cute_gemm.analysis.copy.partition import extents_of
 from cute_gemm.analysis.copy.tiles import OF_SIZE, plain_strides
 from cute_gemm.cute.layout import Layout
-from cute_gemm.cute.notation import as_printed
+from cute_gemm.cute.notation import as_printed, parse
 from cute_gemm.errors import OptionError
 from cute_gemm.model import tma
 from cute_gemm.problem.problem import Matrix
@@ -19,38 +20,66 @@ from cute_gemm.problem.problem import Matrix
 
 def bulk_access(
     name: AtomName, tensor: Any, tile: Any, smem: Any, dtype: Any, base_alignment: int | None,
-    let: Any, others: dict[str, Any],
-) -> TmaAccess:  # fmt: skip
-    """The copy of every box of a tensor, once; OptionError for what is no such copy."""
+    let: Any, others: dict[str, Any], matrix: Any = None,
+) -> tuple[TmaAccess, Packing | None]:  # fmt: skip
+    """The copy of every box of a tensor, once, of bytes where elements share some.
+
+    OptionError for what is no such copy.
+    """
     for argument, given in others.items():
         if given is not None:
             raise OptionError(f"{argument}={given!r} does not go with atom {name.text!r}")
-    kind, size = element(dtype)
+    kind, bits = element(dtype)
+    size = max(1, bits // 8)
     if size > 8:
         raise OptionError(f"atom {name.text!r} moves elements of 1 to 8 bytes; {kind} has {size}")
+    if bits == 6:
+        raise OptionError(
+            f"atom {name.text!r} puts each {kind} into a byte of its own in shared memory; "
+            "expected a type of 4 bits or of whole bytes"
+        )
     values = read_let(let)
-    printed = as_printed(tensor, values)
+    if matrix is not None and (whole := parse(matrix, values)).leaves[0][1] != 1:
+        raise OptionError(
+            f"matrix {whole} has no unit stride in mode 0, which is a tensor map's first "
+            "coordinate; expected its modes in the order of the map, (4096,4096):(1,4096)"
+        )
+    printed, start = read_tensor(tensor, matrix, values)
     layout = printed.layout
+    packing = Packing.of(kind, bits, layout)
+    layout = packing.layout("tensor", layout) if packing else layout
     stride = plain_strides(layout)
     if not stride:
         raise OptionError(
             f"tensor {layout} has no tensor map here; expected the whole tensor in two "
             "plain modes, one of stride 1"
         )
+    if tile is None and matrix is not None:
+        tile = printed.layout.extents
     if tile is None:
         raise OptionError(f"tile is missing; expected the box of atom {name.text!r}: (128, 64)")
     alignment = tensor_alignment("tensor", printed, "global", kind, size, base_alignment)
+    if begun(alignment, start, bits) < min(alignment, tma.ALIGNMENT):
+        raise OptionError(
+            f"tensor begins at element {start} of the matrix; expected coordinates of a "
+            f"multiple of {tma.ALIGNMENT} bytes"
+        )
+    alignment = begun(alignment, start, bits)
     extents = layout.extents[0], layout.extents[1]
-    matrix = Matrix("tensor", extents, (stride[0], stride[1]), OF_SIZE[size], alignment)
+    place = Matrix("tensor", extents, (stride[0], stride[1]), OF_SIZE[size], alignment)
     home = None if smem is None else as_printed(smem, values).layout
+    box = extents_of(tile)
+    if packing:
+        box = packing.extents("tile", box)
+        home = home and packing.layout("smem", home)
     way = name.direction or "load"
-    access = TmaAccess("tensor", way, matrix, extents_of(tile), 1, _span(home, size))
+    access = TmaAccess("tensor", way, place, box, 1, _span(home, size))
     if home is not None and not _same(home, tma.shared_layout(access)):
         raise OptionError(
             f"smem {home} is not how atom {name.text!r} lays a box of {access.box} down; expected "
             f"{tma.shared_layout(access)}"
         )
-    return access
+    return access, packing
 
 
 def _span(home: Layout | None, size: int) -> int:

@@ -1,4 +1,4 @@
-"""Elements of a copy of one's own: what a type is called, and how many bytes one takes."""
+"""Elements of a copy of one's own: what a type is called, and how many bits one takes."""
 
 from __future__ import annotations
 
@@ -18,31 +18,28 @@ _BYTES = {
     8: "int64 uint64 u64 s64 b64 i64 double f64 fp64 cf32 float2",
     16: "b128 uint128 float4 double2 cf64",
 }  # fmt: skip
-_SIZES = {row.name: row.bytes for row in DTYPES.values()}
-_SIZES |= {name: size for size, names in _BYTES.items() for name in names.split()}
-#: Types of which several share a byte, by their bits.
+#: The same by the bits of those of which several share a byte.
 _SUBBYTE = {
-    4: "int4 uint4 int4b uint4b s4 u4 float_e2m1 float4e2m1fn float4_e2m1fn e2m1",
-    6: "float_e3m2 float_e2m3 float6e3m2fn float6e2m3fn float6_e3m2fn float6_e2m3fn e3m2 e2m3",
-}
+    4: "int4 uint4 int4b uint4b i4 s4 u4 b4 float_e2m1 float4e2m1fn float4_e2m1fn f4e2m1fn e2m1",
+    6: "float_e3m2 float_e2m3 float6e3m2fn float6e2m3fn float6_e3m2fn float6_e2m3fn f6e3m2fn "
+       "f6e2m3fn b6 e3m2 e2m3",
+}  # fmt: skip
+_BITS = {row.name: 8 * row.bytes for row in DTYPES.values()}
+_BITS |= {name: 8 * size for size, names in _BYTES.items() for name in names.split()}
+_BITS |= {name: bits for bits, names in _SUBBYTE.items() for name in names.split()}
 
 
 def element(dtype: Any) -> tuple[str, int]:
-    """Return the name and the bytes of an element; ``DTypeError`` for a type that is unknown.
+    """Return the name and the bits of an element; ``DTypeError`` for a type that is unknown.
 
     A copy asks nothing of its elements but their size, so types that no GEMM here takes are taken.
     """
     name = dtype_name(dtype)
     bare = name.replace("cute::", "").replace("cutlass::", "").rpartition(".")[2].strip()
     key = bare.lower().removesuffix("_t")
-    if key in _SIZES:
-        return (key if key in DTYPES else bare), _SIZES[key]
-    for bits in (bits for bits, names in _SUBBYTE.items() if key in names.split()):
-        raise DTypeError(
-            f"dtype {name!r} has {bits} bits, and no address of its own; expected a type of whole "
-            f"bytes: describe the tile as bytes, as recast<uint8_t> of C++ CuTe does"
-        )
+    if key in _BITS:
+        return (key if key in DTYPES else bare), _BITS[key]
     raise DTypeError(
         f"dtype {name!r} is not supported; expected one of {', '.join(DTYPES)}, uint8, int16, "
-        f"int64, float8_e4m3fn, ..., or what CuTe or PTX calls such a type, half_t, e5m2, b64"
+        f"int64, float8_e4m3fn, int4, ..., or what CuTe or PTX calls a type, half_t, e5m2, e3m2"
     )

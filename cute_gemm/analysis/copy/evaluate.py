@@ -36,8 +36,8 @@ def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
         width //= 2
     if atom.matrix is None and width < asked and atom.bits is not None:
         limit = (
-            f"{atom.text} needs {asked} elements that lie together, aligned, and a thread has only "
-            f"{width} of them at a time{_within(copy)}; evaluated is the widest that fits"
+            f"{atom.text} needs {asked} {copy.units} that lie together, aligned, and a thread has "
+            f"only {width} of them at a time{_within(copy)}; evaluated is the widest that fits"
         )
     elif atom.matrix is None and width * bits < 128:
         limit = _narrow(copy, width)
@@ -116,7 +116,8 @@ def _within(copy: Copy) -> str:
     """Why vectors are cut at the matrix's end."""
     if copy.extents is None or copy.extents[copy.axis] % asked_width(copy) == 0:
         return ""
-    return f", of the {copy.extents[copy.axis]} in mode {copy.axis}"
+    of_bytes = " bytes" if copy.packing else ""
+    return f", of the {copy.extents[copy.axis]}{of_bytes} in mode {copy.axis}"
 
 
 def _aligned(at: np.ndarray, alignment: int, size: int) -> bool:
@@ -149,9 +150,10 @@ def _narrow(copy: Copy, width: int) -> str:
         return f"{copy.atom.text} assumes an alignment of {copy.atom.most} bits"
     values = copy.tiled.partition.shape[1]
     if values % (2 * width):
-        return f"a thread has {values} value{'s' if values > 1 else ''}"
+        unit = "byte" if copy.packing else "value"
+        return f"a thread has {values} {unit}{'s' if values > 1 else ''}"
     if copy.extents is not None and copy.extents[copy.axis] % (2 * width):
-        return f"the matrix has {copy.extents[copy.axis]} elements in mode {copy.axis}"
+        return f"the matrix has {copy.extents[copy.axis]} {copy.units} in mode {copy.axis}"
     if copy.alignment < 2 * width * copy.size:
         return f"base address aligned to {copy.alignment} bytes"
     return f"a thread's values lie together, aligned, only {width} at a time"

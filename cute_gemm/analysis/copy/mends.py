@@ -153,7 +153,10 @@ class _Search:
             return None
         if "smem" in change and copy.smem is not None and not _injective(copy.smem):
             return None
-        tried = self.judged(words, change, copy)
+        spelled = copy.packing.spelled(change) if copy.packing else (words, change)
+        if spelled is None:
+            return None
+        tried = self.judged(*spelled, copy)
         if "atom" in change and tried.accesses[0].bits != copy.atom.bits:
             return None
         return tried if self.no_worse(tried) else None
@@ -314,7 +317,7 @@ class _Search:
             if both is not None:
                 (free if both.free(index) else better).append(both)
         found = free or sorted(better, key=lambda tried: tried.key(index))[:1]
-        return list({(str(t.copy.layout), str(t.copy.smem), t.words[0]): t for t in found}.values())
+        return list({tried.words: tried for tried in found}.values())
 
     def housed(self, layout: Layout, wants: Sequence[Want], kind: homes.Kind) -> Iterator[Any]:
         """The copy with the tile in other layouts of shared memory."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from cute_gemm.access import BULK_BYTES
 from cute_gemm.analysis.copy.atoms import AtomName
+from cute_gemm.analysis.copy.packed import Packing
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import LANES, TiledCopy, gmem_tiled_copy
@@ -47,20 +48,32 @@ def bounded(argument: str, layout: Layout) -> Layout:
 
 
 def tiled_copy(
-    atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, size: int
-) -> TiledCopy:
-    """What each thread holds of the tile."""
+    atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, size: int,
+    packing: Packing | None = None,
+) -> TiledCopy:  # fmt: skip
+    """What each thread holds of the tile; of one of bytes the arguments are of ``packing``."""
     one = universal("", 8 * size)
     if tv is not None:
         if threads is not None or values is not None or tile is None:
             raise OptionError("tv comes with tile, and without threads and values")
-        copy = TiledCopy(one, 8 * size, covered := extents_of(tile), _from_tv(read_tv(tv), covered))
+        held = _from_tv(read_tv(tv), covered := extents_of(tile))
+        if packing:
+            held = packing.held(read_tv(tv), held, covered)
+            covered = packing.extents("tile", covered)
+        copy = TiledCopy(one, 8 * size, covered, held)
     elif tile is not None:
         raise OptionError("tile comes with tv; threads and values make their own")
     elif threads is not None:
         thread = bijection("threads", threads)
+        if packing and packing.bytes > 1 and values is None:
+            many = pair((1, 64) if packing.axis else (64, 1))
+            raise OptionError(
+                f"values are missing: {packing.what}; expected some of a thread, {many} or so"
+            )
         value = _vector(atom, layout, size) if values is None else read_values(values)
         value = bijection("values", value)
+        if packing and values is not None:
+            value = packing.layout("values", value)
         copy = gmem_tiled_copy(one, 8 * size, thread, value)
     elif values is not None:
         raise OptionError(f"values {read_values(values)} come without threads; expected both")
@@ -84,13 +97,17 @@ def tiled_copy(
 
 
 def bulk_copy(
-    atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, size: int
-) -> TiledCopy:
+    atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, size: int,
+    packing: Packing | None = None,
+) -> TiledCopy:  # fmt: skip
     """What one thread moves at a time: a tile, or the whole tensor, in the order of its bytes."""
     for argument, given in (("threads", threads), ("values", values), ("tv", tv)):
         if given is not None:
             raise OptionError(f"{argument}={given!r} does not go with atom {atom.text!r}")
-    covered = (layout.extents[0], layout.extents[1]) if tile is None else extents_of(tile)
+    covered = layout.extents[0], layout.extents[1]
+    if tile is not None:
+        covered = extents_of(tile)
+        covered = packing.extents("tile", covered) if packing else covered
     count = prod(covered)
     if count * size % BULK_BYTES:
         raise OptionError(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cute_gemm.access import GlobalAccess, SharedAccess
-from cute_gemm.analysis.copy.arguments import Copy
+from cute_gemm.analysis.copy.arguments import Copy, fits_elements
 from cute_gemm.analysis.copy.atoms import Direction, atom_name
 from cute_gemm.analysis.copy.partition import bijection, read_values
 from cute_gemm.analysis.copy.tiles import shared_access
@@ -56,6 +56,8 @@ def partner(text: str, copy: Copy, way: Direction) -> Partner:
         ways = "store"
     if ways != way:
         raise OptionError(f"{argument}={text!r} is a {ways}; expected a {way}")
+    if copy.packing:
+        fits_elements(atom, "shared", copy.dtype, copy.packing.bits)
     if atom.matrix is not None:
         axis = choose.contiguous_axis(layout)
         tiled = choose.matrix_copy(
@@ -69,6 +71,8 @@ def partner(text: str, copy: Copy, way: Direction) -> Partner:
     else:
         threads = bijection("threads", found["threads"])
         values = bijection("values", read_values(found["values"] or "(1,1)"))
+        if copy.packing:
+            values = copy.packing.layout("values", values)
         bits = atom.bits or 8 * copy.size * values.size
         name = "cp.async" if atom.kind == "cp.async" else f"{way[:2]}.shared".replace("lo", "ld")
         tiled = gmem_tiled_copy(universal(name, bits), 8 * copy.size, threads, values)
@@ -87,6 +91,8 @@ def assumed_partners(copy: Copy, accesses: Sequence[GlobalAccess | SharedAccess]
     """
     layout, known = buffer_of(copy), accesses[-1]
     if layout is None or not isinstance(known, SharedAccess):
+        return []
+    if copy.packing and copy.packing.bits == 6:  # which no matrix has
         return []
     axis = choose.contiguous_axis(layout)
     if axis is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from cute_gemm.analysis.copy.arguments import (
     Copy,
     on_arch,
     read_let,
+    read_tensor,
     understood,
 )
 from cute_gemm.analysis.copy.atoms import AtomName, Direction, Space, atom_name
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Access
     from cute_gemm.analysis.html import Page
+    from cute_gemm.analysis.mends.smem import Mend
 
 #: Version of the keys of ``CopyReport.to_dict``.
 FORMAT = 1
@@ -45,7 +47,7 @@ class CopyReport(Paged):
 
     Attributes
     ----------
-    tensor, atom, dtype, threads, values, smem
+    tensor, matrix, atom, dtype, threads, values, smem
         What was asked about, as text; ``""`` for what was left out.
     tile
         Extents that one tiled copy covers.
@@ -53,6 +55,8 @@ class CopyReport(Paged):
         Of the tensor in global memory, bytes.
     extents
         Of the matrix whose tiles are copied; None where the tensor is all there is.
+    packing
+        Elements, and the bytes that they share; None where each has bytes of its own.
     rows
         One ``AccessRow`` per side of the copy: the tensor's, and that of ``smem``.
     findings
@@ -70,6 +74,8 @@ class CopyReport(Paged):
     rows: tuple[AccessRow, ...]
     findings: tuple[str, ...]
     extents: tuple[int, int] | None = None
+    packing: tuple[int, int] | None = None
+    matrix: str = ""
 
     def __repr__(self) -> str:
         return f"<CopyReport: {self.atom} of {self.dtype}, {self.tensor}>"
@@ -96,9 +102,10 @@ class CopyReport(Paged):
         """Return the whole report in strings, numbers, lists and dicts, with keys that stay."""
         return {
             "format": FORMAT,
-            **named(self, "tensor", "atom", "dtype", "threads", "values", "smem"),
+            **named(self, "tensor", "matrix", "atom", "dtype", "threads", "values", "smem"),
             "tile": list(self.tile),
             "extents": self.extents and list(self.extents),
+            "packing": self.packing and list(self.packing),
             **named(self, "base_alignment", "coalesced", "conflict_free", "bits"),
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
@@ -142,7 +149,7 @@ class CopyReport(Paged):
     @property
     def _asked(self) -> list[tuple[str, str]]:
         """The layouts that were asked about."""
-        layouts = named(self, "tensor", "smem", "threads", "values")
+        layouts = named(self, "tensor", "matrix", "smem", "threads", "values")
         return [(name, text) for name, text in layouts.items() if text]
 
     @property
@@ -150,6 +157,10 @@ class CopyReport(Paged):
         covers = f"one copy covers ({self.tile[0]},{self.tile[1]})"
         if self.extents:
             covers += ", the tensor is a tile of a matrix of ({},{})".format(*self.extents)
+        if self.packing:
+            covers += ", {} elements share {} byte{}".format(
+                *self.packing, "s" * (self.packing[1] > 1)
+            )
         return covers
 
     def page(self) -> Page:
@@ -178,7 +189,7 @@ def analyze_copy(
     space: Space | None = None, direction: Direction | None = None,
     base_alignment: int | None = None, tile: Any = None, tv: Any = None, smem: Any = None,
     reader: str | None = None, writer: str | None = None, let: Any = None, extents: Any = None,
-    arch: str | None = None,
+    arch: str | None = None, matrix: Any = None,
 ) -> CopyReport:  # fmt: skip
     """Say of a tiled copy whether it is coalesced and free of bank conflicts, and what mends it.
 
@@ -208,7 +219,10 @@ def analyze_copy(
         copies: of the whole ``tensor``, of which one moves the box ``tile``, to a tile that lies as
         ``smem`` says (its swizzle).
     dtype
-        Of an element: of this package, or any of 1, 2, 4, 8 or 16 bytes by PTX's or CuTe's name.
+        Of an element: of this package, or any of 1, 2, 4, 8 or 16 bytes, or of 4 or 6 bits
+        (``"int4"``, ``"e3m2"``), by PTX's or CuTe's name. Of elements that share bytes, 2 of 4 bits
+        one and 4 of 6 bits three, those of one share lie side by side, in memory and in a thread's
+        values; the copy is then that of the bytes.
     space, direction
         ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, where atom and tensor leave it
         open: a plain copy loads, cp.async is seen from global memory unless the tensor is in
@@ -237,6 +251,12 @@ def analyze_copy(
         and others are no longer than the extent allows.
     arch
         Where it runs, ``"sm_90a"``: an atom that it lacks is refused.
+    matrix
+        Of a ``tensor`` of coordinates, ``"(128,64):(1@0,1@1)"``, from ``"ArithTuple(256,0) o "`` on
+        or without: the layout that they index, in elements, ``"(4096,4096):(4096,1)"``, and its
+        pointer if it is printed with one. Its modes are in the order of the coordinates; those of a
+        TMA tensor have the mode of unit stride first, ``"(4096,4096):(1,4096)"``. With ``"tma"``
+        the box is then the ``tensor`` unless ``tile`` is given.
 
     Returns
     -------
@@ -277,30 +297,46 @@ def analyze_copy(
             "space": space, "direction": direction, "extents": extents,
         }  # fmt: skip
         on_arch(name, arch)
-        box = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, threaded)
+        box, packing = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, threaded,
+                                   matrix)  # fmt: skip
         row = make_row(box)
+        said = [*findings((row,)), *_reduced(row, name)]
+        if packing:  # boxes and strides that they name are those of bytes
+            said = [line.replace("tensor:", "tensor as bytes:", 1) for line in said]
         given = read_let(let)
         return CopyReport(
-            _shown(tensor, given), name.text, element(dtype)[0], "", "", _shown(smem, given),
-            box.box, box.matrix.alignment, (row,), (*findings((row,)), *_reduced(row, name)),
+            _shown(tensor, given, matrix), name.text, element(dtype)[0], "", "",
+            _shown(smem, given),
+            packing.in_elements(box.box) if packing else box.box, box.matrix.alignment, (row,),
+            tuple(said), None, packing.shares if packing else None,
+            _shown(matrix, given),
         )  # fmt: skip
     copy = understood(
         tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem, let,
-        extents, arch,
+        extents, arch, matrix,
     )  # fmt: skip
     accesses, tiled = evaluated(copy)
     beside = [partner(reader, copy, "load")] if reader else []
     beside += [partner(writer, copy, "store")] if writer else []
     found = copy_mends(copy, beside or assumed_partners(copy, accesses))
+    given = read_let(let)
+    if matrix is not None:
+        offsets = read_tensor(tensor, matrix, given)[0].layout
+        place = {"tensor": str(offsets), "matrix": None, "space": copy.space}
+        found = [tuple(_placed(mend, place) for mend in mends) for mends in found]
     rows = tuple(map(make_row, accesses, found))
-    shown = [_shown(layout, read_let(let)) for layout in (tensor, threads, smem)]
+    shown = _shown(tensor, given, matrix), *(_shown(layout, given) for layout in (threads, smem))
     held = values if tv is None else tv
     read = read_values if tv is None else read_tv
+    packing, covered, whole = copy.packing, tiled.tile, copy.extents
+    if packing:
+        covered, whole = packing.in_elements(covered), whole and packing.in_elements(whole)
     return CopyReport(
         shown[0], copy.atom.text, copy.dtype, shown[1],
-        "" if held is None else str(read(held)), shown[2], tiled.tile,
+        "" if held is None else str(read(held)), shown[2], covered,
         copy.alignment, rows, (*findings(rows), *_widths(rows[0], copy), *_counted(rows),
-         *_reduced(rows[0], copy.atom)), copy.extents,
+         *_reduced(rows[0], copy.atom)), whole,
+        packing.shares if packing else None, _shown(matrix, given),
     )  # fmt: skip
 
 
@@ -352,5 +388,14 @@ def _sharers(access: Access) -> int:
     return int(max(counts.max(initial=0) for counts in found))
 
 
-def _shown(layout: Any, let: Sequence[int]) -> str:
+def _placed(mend: Mend, place: dict[str, Any]) -> Mend:
+    """A mend of a tensor of coordinates; in another place the tensor is one of offsets."""
+    if not {"tensor", "base_alignment"} & mend.change.keys():
+        return mend
+    return replace(mend, change=place | mend.change)
+
+
+def _shown(layout: Any, let: Sequence[int], matrix: Any = None) -> str:
+    if matrix is not None:
+        return str(layout).strip()
     return "" if layout is None else str(parse(layout, let))

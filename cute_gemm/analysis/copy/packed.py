@@ -1,0 +1,183 @@
+"""Elements of 4 and 6 bits: a tile of them is a tile of the bytes that they share, and back.
+
+``recast<uint8_t>`` of C++ CuTe: of elements that lie side by side, 8 bits' least multiple at a
+time, a copy is that of bytes. What begins or ends amid a byte has no address, and is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, log2
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.cute import choose
+from cute_gemm.cute.layout import Layout, from_map
+from cute_gemm.cute.notation import parse
+from cute_gemm.errors import OptionError
+
+
+class _TornError(ValueError):
+    """A byte that is not one element's after the other; its argument is the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Elements that share bytes, ``elements`` of them ``bytes``, along mode ``axis`` of a tile."""
+
+    dtype: str
+    elements: int
+    bytes: int
+    axis: int
+
+    @classmethod
+    def of(cls, dtype: str, bits: int, layout: Layout) -> Packing | None:
+        """How elements of ``bits`` lie in a tile; None where each has bytes of its own."""
+        if bits % 8 == 0:
+            return None
+        many = 8 // gcd(8, bits)
+        axis = choose.contiguous_axis(layout)
+        return cls(dtype, many, many * bits // 8, 1 if axis is None else axis)
+
+    def pitched(self, layout: Layout) -> None:
+        """Refuse a tile of a matrix whose rows begin amid bytes."""
+        stride: Any = layout.stride
+        pitch = stride[1 - self.axis]
+        if isinstance(pitch, int) and pitch % self.elements:
+            raise self._refused("tensor", layout, _TornError((1, 0) if self.axis else (0, 1)))
+
+    @property
+    def shares(self) -> tuple[int, int]:
+        """Elements, and the bytes that they share."""
+        return self.elements, self.bytes
+
+    @property
+    def bits(self) -> int:
+        """Of an element."""
+        return 8 * self.bytes // self.elements
+
+    @property
+    def what(self) -> str:
+        """``"2 elements of int4 share 1 byte"``."""
+        return f"{self.elements} elements of {self.dtype} share {self.bytes} byte" + "s" * (
+            self.bytes > 1
+        )
+
+    def layout(self, argument: str, layout: Layout) -> Layout:
+        """A layout of elements as that of bytes."""
+        try:
+            return _recast(layout, self.axis, self.elements, self.bytes)
+        except _TornError as torn:
+            raise self._refused(argument, layout, torn) from None
+
+    def extents(self, argument: str, given: tuple[int, int]) -> tuple[int, int]:
+        """Extents in bytes."""
+        if given[self.axis] % self.elements:
+            raise OptionError(
+                f"{argument}=({given[0]},{given[1]}) ends amid a byte: {self.what}; expected a "
+                f"multiple of {self.elements} in mode {self.axis}"
+            )
+        return self._scaled(given, self.elements, self.bytes)
+
+    def in_elements(self, extents: tuple[int, int]) -> tuple[int, int]:
+        """Extents of a tile of bytes in elements."""
+        return self._scaled(extents, self.bytes, self.elements)
+
+    def _scaled(self, given: tuple[int, int], old: int, new: int) -> tuple[int, int]:
+        first, second = (
+            extent // old * new if mode == self.axis else extent
+            for mode, extent in enumerate(given)
+        )
+        return first, second
+
+    def held(self, tv: Layout, held: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
+        """Coordinates [threads, values, 2] of elements in a tile as those of bytes."""
+        along, across = held[..., self.axis], held[..., 1 - self.axis]
+        try:
+            many = tile[self.axis]
+            if many % self.elements:
+                raise _TornError((0, 0))
+            row = many // self.elements * self.bytes
+            at = _regrouped(along + many * across, 1, self.elements, self.bytes)
+        except _TornError as torn:
+            raise self._refused("tv", tv, torn) from None
+        both = (at // row, at % row) if self.axis else (at % row, at // row)
+        return np.stack(both, axis=-1)
+
+    def _refused(self, argument: str, layout: Layout, torn: _TornError) -> OptionError:
+        place = ",".join(map(str, torn.args[0]))
+        return OptionError(
+            f"{argument} {layout} begins or ends amid a byte at ({place}): {self.what}; expected "
+            f"each {self.elements} side by side along mode {self.axis}, from a multiple of "
+            f"{self.elements} on (or, where each has a byte of its own, dtype='uint8')"
+        )
+
+    def spelled(self, change: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]] | None:
+        """A mend's arguments, of bytes, as those of elements, with its words; None: it has none."""
+        out, words = dict(change), []
+        for name, word in (
+            ("threads", "threads {}"), ("values", "values ({},{})"), ("atom", "{0} of {1} bits"),
+            ("tensor", "tensor {}"), ("smem", "into shared memory {}"),
+            ("base_alignment", "base address aligned to {} bytes"),
+        ):  # fmt: skip
+            given = change.get(name)
+            if given is None:
+                continue
+            said: tuple[Any, ...] = (given,)
+            if name in ("values", "tensor", "smem"):
+                layout = parse(given)
+                if name != "values" and choose.contiguous_axis(layout) == 1 - self.axis:
+                    return None
+                try:
+                    found = _recast(layout, self.axis, self.bytes, self.elements)
+                    back = _recast(found, self.axis, self.elements, self.bytes)
+                except _TornError:
+                    return None
+                if not np.array_equal(back.table(), layout.table()):
+                    return None
+                out[name] = str(found)
+                said = found.extents if name == "values" else (found,)
+            elif name == "atom":
+                said = tuple(given.rsplit(".", 1))
+            words.append(word.format(*said))
+        return tuple(words), out
+
+
+def _recast(layout: Layout, axis: int, old: int, new: int) -> Layout:
+    """The layout with ``new`` units in place of each ``old`` along ``axis``, which share bytes."""
+    swizzle, down = layout.swizzle, log2(old / new)
+    if swizzle is not None:
+        if not down.is_integer() or swizzle.base < down or layout.offset % old:
+            raise _TornError((0, 0))
+        swizzle = type(swizzle)(swizzle.bits, swizzle.base - int(down), swizzle.shift)
+    try:
+        found = from_map(_regrouped(layout.affine.table(), axis, old, new))
+    except _TornError:
+        raise
+    except ValueError:
+        raise _TornError((0, 0)) from None
+    given: Any = layout.stride
+    shape: Any = found.shape
+    stride: Any = list(found.stride)  # type: ignore[arg-type]
+    # A mode of one element keeps its stride, which tiles of a matrix have use for.
+    for mode, extent in enumerate(shape):
+        if extent == 1 and isinstance(given[mode], int):
+            stride[mode] = 1 if mode == axis else given[mode] // old * new
+    return Layout(shape, tuple(stride), swizzle, layout.offset // old * new)
+
+
+def _regrouped(table: np.ndarray, axis: int, old: int, new: int) -> np.ndarray:
+    """The numbers of a table, ``new`` along ``axis`` for each ``old`` that follow each other."""
+    lines = np.moveaxis(table, axis, -1)
+    whole = lines.shape[-1] // old * old
+    if whole < lines.shape[-1]:
+        raise _TornError((0, whole) if axis else (whole, 0))
+    lines = lines.reshape(*lines.shape[:-1], -1, old)
+    first = lines[..., :1]
+    torn = ((lines != first + np.arange(old)) | (first % old != 0)).any(axis=-1)
+    if torn.any():
+        across, group = np.argwhere(torn)[0].tolist()
+        raise _TornError((across, group * old) if axis else (group * old, across))
+    out = first // old * new + np.arange(new)
+    return np.moveaxis(out.reshape(*out.shape[:-2], -1), -1, axis)
