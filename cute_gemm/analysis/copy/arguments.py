@@ -10,7 +10,7 @@ import numpy as np
 
 from cute_gemm.access import BULK_BYTES, is_bulk
 from cute_gemm.analysis.copy.atoms import AtomName, Direction, Space, atom_name
-from cute_gemm.analysis.copy.elements import element
+from cute_gemm.analysis.copy.elements import element, named
 from cute_gemm.analysis.copy.packed import Packing
 from cute_gemm.analysis.copy.partition import (
     bounded,
@@ -324,6 +324,7 @@ def _tile_layout(argument: str, printed: Printed, bits: int) -> Layout:
     if printed.bits not in (None, bits):
         raise OptionError(
             f"{argument} is printed with elements of {printed.bits} bits, and dtype has {bits}"
+            + next((f"; expected dtype={name!r}" for name in named(printed.bits)), "")
         )
     shape: Any = layout.shape
     stride: Any = layout.stride

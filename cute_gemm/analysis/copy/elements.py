@@ -43,3 +43,8 @@ def element(dtype: Any) -> tuple[str, int]:
         f"dtype {name!r} is not supported; expected one of {', '.join(DTYPES)}, uint8, int16, "
         f"int64, float8_e4m3fn, int4, ..., or what CuTe or PTX calls a type, half_t, e5m2, e3m2"
     )
+
+
+def named(bits: int | None) -> list[str]:
+    """Return the names of types of so many bits, those that a GEMM here takes first."""
+    return [name for name, size in _BITS.items() if size == bits]
