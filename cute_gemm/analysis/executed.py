@@ -112,11 +112,8 @@ def executed(execution: Execution) -> dict[Kind, Counter[str]]:
     accesses = execution.accesses
     assert accesses is not None
     for index in np.unique(accesses.instruction).tolist():
-        one = execution.kernel.instructions[index]
-        if not {"acquire", "release"}.isdisjoint(one.op):
-            continue  # how CTAs wait for each other: how often says nothing of the kernel
         mine = accesses.of(accesses.instruction == index)
-        for kind, figures in _counted(execution, one, mine):
+        for kind, figures in _counted(execution, execution.kernel.instructions[index], mine):
             found.setdefault(kind, Counter()).update(figures)
     for box in execution.boxes or ():
         kind = Kind(box.buffer, "global", "store" if box.store else "load", "TMA", 0)

@@ -138,13 +138,6 @@ class Signature:
         object.__setattr__(self, "offsets", tuple(offsets))
         object.__setattr__(self, "size", end)
 
-    def offset(self, name: str) -> int:
-        """Return where a parameter lies in the block; -1 where there is none of that name."""
-        named = (
-            at for at, one in zip(self.offsets, self.parameters, strict=True) if one.name == name
-        )
-        return next(named, -1)
-
     def cpp(self, prefix: str) -> str:
         """Return the C++ parameter list; ``prefix``: where Element, ElementC, Accumulator are."""
         return ", ".join(f"{one.cpp.format(prefix)} {one.name}" for one in self.parameters)

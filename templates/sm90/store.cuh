@@ -59,7 +59,8 @@ CUTE_DEVICE void store_elements(Sums const& sums, Tile const& tile, int group, i
 
 // Where nothing is summed: C is scaled, by all threads that would have summed.
 template <class Config, class Epilogue>
-CUTE_DEVICE void scale_elements(Tile const& tile, int thread, Output<Config> const& out, Epilogue const& epilogue) {
+CUTE_DEVICE void scale_elements(Tile const& tile, int thread, Output<Config> const& out,
+                                Epilogue const& epilogue) {
   constexpr int kBM = size<0>(typename Config::CtaTiler{}), kBN = size<1>(typename Config::CtaTiler{});
   CUTE_NO_UNROLL
   for (int i = thread; i < kBM * kBN; i += Shared<Config>::kReaders * 32) {

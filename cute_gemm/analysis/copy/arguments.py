@@ -10,7 +10,7 @@ import numpy as np
 
 from cute_gemm.access import BULK_BYTES, is_bulk
 from cute_gemm.analysis.copy.atoms import AtomName, Direction, Space, atom_name
-from cute_gemm.analysis.copy.elements import element, named
+from cute_gemm.analysis.copy.elements import element, of_bits
 from cute_gemm.analysis.copy.packed import Packing
 from cute_gemm.analysis.copy.partition import (
     bounded,
@@ -321,10 +321,11 @@ def _one_of(argument: str, value: Any, choices: tuple[str, ...]) -> Any:
 def _tile_layout(argument: str, printed: Printed, bits: int) -> Layout:
     """A tile's layout, with what can be said against it."""
     layout = printed.layout
-    if printed.bits not in (None, bits):
+    if printed.bits is not None and printed.bits != bits:
+        name = of_bits(printed.bits)
         raise OptionError(
             f"{argument} is printed with elements of {printed.bits} bits, and dtype has {bits}"
-            + next((f"; expected dtype={name!r}" for name in named(printed.bits)), "")
+            + f"; expected dtype={name!r}" * bool(name)
         )
     shape: Any = layout.shape
     stride: Any = layout.stride

@@ -45,6 +45,6 @@ def element(dtype: Any) -> tuple[str, int]:
     )
 
 
-def named(bits: int | None) -> list[str]:
-    """Return the names of types of so many bits, those that a GEMM here takes first."""
-    return [name for name, size in _BITS.items() if size == bits]
+def of_bits(bits: int) -> str | None:
+    """Return the name of a type of so many bits, one that a GEMM here takes if there is one."""
+    return next((name for name, size in _BITS.items() if size == bits), None)

@@ -28,7 +28,7 @@ def accesses(
     if problem.k:
         k_tiles = -(-problem.k // parts.tile[2])
         # B is read for each block of 64 rows, and these by each group that has columns of them.
-        groups = config.groups if parts.side_by_side else 1
+        groups = parts.tile[1] // parts.columns
         for plan, sweeps, reads in zip(
             parts.operands, (columns, rows), (groups, parts.blocks), strict=True
         ):

@@ -118,11 +118,15 @@ class Structure:
     box: tuple[int, int]
     span: int
     stores: int
-    side_by_side: bool  #: The groups' parts of the tile lie beside, not below each other.
     columns: int  #: Of a group's part, and of its wgmmas.
     threads: int
     registers: int  #: Of a thread that multiplies.
     smem: int
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether the groups' parts of the tile lie beside each other, not below."""
+        return self.columns < self.tile[1]
 
     @property
     def blocks(self) -> int:
@@ -157,6 +161,12 @@ def sharers_of_tile(config: Config) -> int:
     return 1 if config.ping_pong else config.groups
 
 
+def sums_of_thread(config: Config) -> int:
+    """Results of a tile that a thread sums up."""
+    bm, bn, _ = config.tile
+    return bm * bn // sharers_of_tile(config) // GROUP
+
+
 def side_by_side(config: Config) -> bool:
     """Whether the groups' parts of the tile lie beside each other, not below."""
     bm, bn, _ = kernel_tile(config)
@@ -173,7 +183,8 @@ def _operand(
     run = span // size
     if major == "K":
         layout = Layout((rows, (run, columns // run)), (run, (1, rows * run)), swizzle(span, size))
-        box = (rows // sharers // -(-rows // sharers // MOST_ROWS), run)
+        share = rows // sharers
+        box = (share // -(-share // MOST_ROWS), run)
     else:
         stride = (1, run * columns), run
         layout = Layout(((run, rows // run), columns), stride, swizzle(span, size))
@@ -198,8 +209,7 @@ def structure(config: Config) -> Structure:
     tile = bm, bn, bk = kernel_tile(config)
     a, b = "BA" if config.exchange else "AB"
     below_each_other, beside_each_other = kernel_cluster(config)
-    beside = side_by_side(config)
-    width = bn // config.groups if beside else bn  # of a group
+    width = bn // config.groups if side_by_side(config) else bn  # of a group
     operands = (
         _operand(config, a, (bm, bk), beside_each_other, ROWS),
         _operand(config, b, (bn, bk), below_each_other, width),
@@ -231,7 +241,6 @@ def structure(config: Config) -> Structure:
         box=box if not config.exchange else box[::-1],
         span=span,
         stores=stores,
-        side_by_side=beside,
         columns=width,
         threads=GROUP * (config.groups + 1),
         registers=_registers(config),

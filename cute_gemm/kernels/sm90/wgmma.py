@@ -19,7 +19,6 @@ from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import access_bytes, with_options
 from cute_gemm.kernels.sm90.structure import (
-    GROUP,
     MOST_COLUMNS,
     ROWS,
     SIGNATURE,
@@ -30,6 +29,7 @@ from cute_gemm.kernels.sm90.structure import (
     sharers_of_tile,
     side_by_side,
     structure,
+    sums_of_thread,
 )
 from cute_gemm.model.price import Pace
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
@@ -122,7 +122,7 @@ class Sm90Wgmma(CompiledKernel):
         if config.ping_pong:
             slowdown *= _BY_TURNS
             pace = pace._replace(exposed=_EXPOSED, lone=_ALONE / _BY_TURNS)
-        elif config.tile[0] * config.tile[1] // config.groups // GROUP > 128:
+        elif sums_of_thread(config) > 128:
             slowdown *= _MANY_SUMS
         start = pace.start + _MEETING * (prod(config.cluster) > 1)
         box = _BOX / sharers_of_tile(config)
@@ -333,7 +333,7 @@ def _broken(config: Config) -> str:
 def _check(config: Config, arch: Arch) -> None:
     """The rules of registers and shared memory; the first that is broken is named."""
     parts: Structure = structure(config)
-    sums = parts.tile[0] * parts.tile[1] // sharers_of_tile(config) // GROUP
+    sums = sums_of_thread(config)
     most = _SUMS if config.tma_c else _SUMS_APART
     if sums > most or sums + _OTHERS > parts.registers:
         raise OptionError(
