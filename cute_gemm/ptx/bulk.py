@@ -1,9 +1,10 @@
 """Bulk tensor copies, TMA's: PTX ISA, 9.7.9.27 (``cp.async.bulk.tensor``), 5.5 (tensors).
 
 A box is what a tensor map says, from the coordinates on; what lies outside of the tensor is zeros,
-or is not written. In shared memory its elements lie one behind the other, the first mode first; a
-swizzle of a span of 32, 64 or 128 bytes exchanges the 16-byte parts of an address by its bits from
-7 on (5.5.5): bit 4, bits 4 and 5, bits 4 to 6 are added without carry to as many from bit 7 on.
+or is not written; floats that it calls tf32 are rounded to that. In shared memory its elements lie
+one behind the other, the first mode first; a swizzle of a span of 32, 64 or 128 bytes exchanges the
+16-byte parts of an address by its bits from 7 on (5.5.5): bit 4, bits 4 and 5, bits 4 to 6 are
+added without carry to as many from bit 7 on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.barriers import Barrier
 from cute_gemm.ptx.cluster import machine_of
 from cute_gemm.ptx.code import Code, opcode
+from cute_gemm.ptx.floats import to_tf32
 from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import PARAMETERS, UNITS
@@ -204,6 +206,8 @@ class Bulk:
         unit = UNITS[size]
         data: Array = np.zeros(len(inside), unit)
         data[inside] = machine.memory.view(unit).take(offsets // size)
+        if copy.map.tensor.dtype == "tf32":
+            data = to_tf32(data.view(np.float32), True)
         places = self._places(copy)
         machine.shared.view(unit)[places // size] = data
         if machine.shared.watched:

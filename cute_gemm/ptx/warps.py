@@ -257,7 +257,7 @@ def _tf32(bits: Array) -> Array:
     return kept.view(np.float32).astype(np.float64)
 
 
-_FACTORS = {
+FACTORS = {
     "f16": _Factors(2, lambda bits: bits.view(np.float16).astype(np.float64)),
     "bf16": _Factors(2, lambda bits: from_bf16(bits.view(np.uint16)).astype(np.float64)),
     "tf32": _Factors(1, _tf32),
@@ -271,7 +271,7 @@ _SHAPES = {
     "s8": ("m16n8k16", "m16n8k32"), "u8": ("m16n8k16", "m16n8k32"),
     "f64": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"),
 }  # fmt: skip
-_SUMS = {"f16": "f32", "bf16": "f32", "tf32": "f32", "s8": "s32", "u8": "s32", "f64": "f64"}
+SUMS = {"f16": "f32", "bf16": "f32", "tf32": "f32", "s8": "s32", "u8": "s32", "f64": "f64"}
 
 
 @opcode("mma")
@@ -291,10 +291,10 @@ def _mma(code: Code, one: Instruction) -> Step:
     if len(kinds) != 4 or kinds[1] not in _SHAPES or shape not in _SHAPES[kinds[1]]:
         raise code.refuse(one)
     result, a, b, c = kinds
-    if result != _SUMS[a] or c != result or a != b or (clamped and result != "s32"):
+    if result != SUMS[a] or c != result or a != b or (clamped and result != "s32"):
         raise code.refuse(one)
     m, k = int(shape[1:].split("n")[0]), int(shape.split("k")[1])
-    step = 4 * _FACTORS[a].per
+    step = 4 * FACTORS[a].per
     counts = (m // 4, m // 8 * k // step, k // step, m // 4)
     groups = [code.parts(operand) for operand in one.operands]
     if tuple(map(len, groups)) != counts:
@@ -324,7 +324,7 @@ def _product(
     of B column g and the same rows of block i; of C and D row g + 8 (i // 2), column 2 t + i % 2.
     """
     m, k, kind, clamped = what
-    factors = _FACTORS[kind]
+    factors = FACTORS[kind]
     block, rows = 4 * factors.per, m // 8
     machine, values = code.machine, code.values
     dtype = np.float64
@@ -352,7 +352,7 @@ def _product(
             )
         for x, y in zip(a, b, strict=True):
             total = fma_f64(x, y, total) if kind == "f64" else total + x * y
-        done = _rounded(total, kind, clamped)
+        done = rounded(total, kind, clamped)
         for i, target in enumerate(targets):
             part = np.ascontiguousarray(done[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2])
             values[target.slot] = part.reshape(machine.shape)
@@ -388,11 +388,11 @@ def _undefined(machine: Machine, groups: Any, rows: int) -> Array | None:
     return found
 
 
-def _rounded(total: Array, kind: str, clamped: bool) -> Array:
+def rounded(total: Array, kind: str, clamped: bool = False) -> Array:
     """The sums as D has them; those of integers are exact in float64."""
-    if _SUMS[kind] == "f64":
+    if SUMS[kind] == "f64":
         return total
-    if _SUMS[kind] == "f32":
+    if SUMS[kind] == "f32":
         return total.astype(np.float32)
     if clamped:
         total = np.clip(total, -(2.0**31), 2.0**31 - 1)

@@ -1,12 +1,14 @@
-"""Products of warp groups: PTX ISA, 9.7.15 (``wgmma``), of 16-bit floats, added up in float32.
+"""Products of warp groups: PTX ISA, 9.7.15 (``wgmma``).
+
+Of 16-bit floats and tf32, added up in float32, and of 8-bit integers, in int32.
 
 Operands lie in shared memory as their descriptors say (9.7.15.5.1). One is made of parts of 16
-bytes, 8 elements of the unit-stride mode; ``s`` parts lie side by side in a span of 16 s bytes, 1
+bytes of the unit-stride mode, two along k; ``s`` parts lie side by side in a span of 16 s bytes, 1
 without a swizzle, 2, 4 or 8 with one. K-major, part j of row i is at
 
     (i % 8) 16 s + (i / 8) SBO + j (16 with a swizzle, LBO without),
 
-and MN-major, part j along the rows, of column i of k, at
+and MN-major, of 16-bit elements alone, part j along the rows, of column i of k, at
 
     (j % s) 16 + (j / s) LBO + (i % 8) 16 s + (i / 8) SBO     with a swizzle,
     j SBO + (i % 8) 16 + (i / 8) LBO                          without,
@@ -16,6 +18,7 @@ from the start on; the swizzle is that of the address (`cute_gemm.ptx.bulk.swizz
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,18 +29,20 @@ from cute_gemm.errors import FaultError
 from cute_gemm.ptx.bulk import swizzled, wrong
 from cute_gemm.ptx.cluster import machine_of
 from cute_gemm.ptx.code import Code, opcode
-from cute_gemm.ptx.floats import from_bf16
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.parser import Immediate, Instruction, Register
 from cute_gemm.ptx.undefined import demand
+from cute_gemm.ptx.warps import FACTORS, SUMS, rounded
 
 if TYPE_CHECKING:
     from cute_gemm.ptx.cluster import ClusterMachine
 
 Array = np.ndarray[Any, Any]
 
-#: Threads of a warp group, its warps, and k of an instruction for 16-bit elements.
-_GROUP, _WARPS, _DEEP, _ROWS = 128, 4, 16, 64
+#: Threads of a warp group, its warps, and the rows of an instruction.
+_GROUP, _WARPS, _ROWS = 128, 4, 64
+#: Bytes of k of an instruction, those of a part, and k of 16-bit elements.
+_BYTES, _PART, _DEEP = 32, 16, 16
 #: Bytes of the span by the descriptor's layout type.
 _SPANS = (0, 128, 64, 32)
 
@@ -65,7 +70,7 @@ def _steps(operand: Operand, lead: int, step: int, span: int) -> Array:
     """From the start of an operand to its parts, without the swizzle."""
     side = max(span // 16, 1)
     if operand.major_k:
-        j, i = np.ogrid[: _DEEP // 8, : operand.rows]
+        j, i = np.ogrid[: _BYTES // _PART, : operand.rows]
         at = i % 8 * 16 * side + i // 8 * step + j * (16 if span else lead)
     else:
         j, i = np.ogrid[: operand.rows // 8, :_DEEP]
@@ -233,8 +238,9 @@ class Products:
 
         Thread t of the group has rows 16 (t / 32) + t % 32 / 4 and 8 below, of each 8 columns
         2 (t % 4) and the next; value i is of block i / 4 of columns, below where i / 2 is odd
-        (9.7.15.5.1.1). Of an instruction the 16 products, exact in float64, are added up there by
-        NumPy's matmul, in its order, and to what was there; that is rounded once to float32.
+        (9.7.15.5.1.1). Of an instruction the products, exact in float64, are added up there by
+        NumPy's matmul, in its order, and to what was there; that is rounded once to float32, or
+        wrapped to int32.
         """
         machine = self.machine
         places = sorted({(product.cta, product.group) for product in products})
@@ -247,7 +253,7 @@ class Products:
         thread, i = np.ogrid[:_GROUP, : len(slots)]
         row = thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
         column = i // 4 * 8 + thread % 4 * 2 + i % 2
-        sums = np.empty((len(places), _ROWS, len(slots) * 2), np.float32)
+        sums = np.empty((len(places), _ROWS, len(slots) * 2), held.dtype)
         sums[:, row, column] = held
         number = {place: index for index, place in enumerate(places)}
         fresh = np.zeros(len(places), bool)
@@ -259,7 +265,7 @@ class Products:
                 found += sums[at]
             else:
                 fresh[at] = True
-            sums[at] = found
+            sums[at] = rounded(found, product.kind)
             if machine.shared.watched:
                 rows = self._rows(product.cta, product.group)
                 machine.shared.end_read(product.granules, rows, product.serial)
@@ -277,17 +283,17 @@ class Products:
     def _numbers(self, kind: str, operand: Operand, at: Array) -> Array:
         """The elements of an operand, (rows, k)."""
         bits = self.machine.shared.view(np.uint64).take(at[..., None] // 8 + np.arange(2))
-        halves = bits.view(np.uint16).reshape(*at.shape, 8)
-        if operand.major_k:  # (parts, rows, 8)
-            halves = halves.transpose(1, 0, 2).reshape(operand.rows, _DEEP)
-        else:  # (parts, k, 8)
-            halves = halves.transpose(0, 2, 1).reshape(operand.rows, _DEEP)
-        halves = np.ascontiguousarray(halves)
-        found = halves.view(np.float16) if kind == "f16" else from_bf16(halves)
-        return operand.sign * found.astype(np.float64)
+        numbers = FACTORS[kind].numbers(bits.view(np.uint32)).reshape(*at.shape, -1)
+        # (parts, rows, elements) or (parts, k, elements)
+        order = (1, 0, 2) if operand.major_k else (0, 2, 1)
+        found = numbers.transpose(order).reshape(operand.rows, -1)
+        return np.asarray(operand.sign * found)
 
 
 # ---- instructions --------------------------------------------------------------------------------
+
+#: Of A's and B's type: k of an instruction, and how many signs and majors it is told.
+_SAID = {"f16": (16, 2, 2), "bf16": (16, 2, 2), "tf32": (8, 2, 0), "s8": (32, 0, 0)}
 
 
 @opcode("wgmma")
@@ -307,31 +313,35 @@ def _group(code: Code, one: Instruction) -> Step:
 
 @opcode("wgmma.mma_async")
 def _mma(code: Code, one: Instruction) -> Step:
-    """``wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T``, with both operands in shared memory."""
+    """``wgmma.mma_async.sync.aligned.SHAPE.D.T.T``, with both operands in shared memory."""
     machine, values = machine_of(code), code.values
     op, operands = one.op, one.operands
     shape = op[4] if len(op) == 8 else ""
-    kinds = ("f32", "f16", "f16"), ("f32", "bf16", "bf16")
-    fits = op[2:4] == ("sync", "aligned") and op[5:] in kinds
-    if not fits or not shape.startswith("m64n") or not shape.endswith("k16") or len(operands) != 8:
-        raise code.refuse(one, "only of 16-bit floats in shared memory, added up in float32")
-    columns = int(shape[4:-3])
+    kind, index = op[-1], code.index
+    deep, signs, flips = _SAID.get(kind, (0, 0, 0))
+    fits = op[2:4] == ("sync", "aligned") and op[5:] == (SUMS.get(kind), kind, kind)
+    found = re.fullmatch(f"m64n([0-9]+)k{deep}", shape)
+    if not fits or not found or len(operands) != 4 + signs + flips:
+        raise code.refuse(one, f"only of {', '.join(_SAID)} in shared memory")
+    columns, sums = int(found[1]), SUMS[kind]
     targets = code.parts(operands[0])
-    slots = tuple(code.register(one, each, "f32").slot for each in targets)
-    typed = all(isinstance(each, Register) and each.type == "f32" for each in targets)
+    slots = tuple(code.register(one, each, sums).slot for each in targets)
+    typed = all(isinstance(each, Register) and (each.type == "f32") == (sums == "f32")
+                for each in targets)  # fmt: skip
     if len(slots) != columns // 2 or not typed or columns % 8 or not 8 <= columns <= 256:
-        raise code.refuse(one, f"it takes {columns // 2} registers of f32")
+        raise code.refuse(one, f"it takes {columns // 2} registers of {sums}")
     words = [code.source(one, each, "u64") for each in operands[1:3]]
     scale = code.source(one, operands[3], "pred")
     said = [each.value for each in operands[4:] if isinstance(each, Immediate)]
-    if len(said) != 4 or not set(said[:2]) <= {1, -1} or not set(said[2:]) <= {0, 1}:
+    if len(said) != signs + flips:
         raise code.refuse(one)
-    rows = (_ROWS, columns)
+    sign, flipped = said[:signs] or (1, 1), said[signs:] or (0, 0)
+    if not {*sign} <= {1, -1} or not {*flipped} <= {0, 1}:
+        raise code.refuse(one)
     factors = tuple(
-        Operand(n, not flipped, int(sign))
-        for n, sign, flipped in zip(rows, said[:2], said[2:], strict=True)
+        Operand(n, not flip, int(each))
+        for n, each, flip in zip((_ROWS, columns), sign, flipped, strict=True)
     )
-    kind, index = op[-1], code.index
 
     def start() -> None:
         for source in (*words, scale):

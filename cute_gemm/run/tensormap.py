@@ -17,15 +17,21 @@ if TYPE_CHECKING:
 
 #: Bytes of a tensor map.
 SIZE = 128
+#: What the driver calls types by other names.
+_NAMES = {"int8": "UINT8", "tf32": "TFLOAT32"}
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A matrix, or a batch, in boxes: ``box`` in its modes, ``swizzle`` of a span in bytes."""
+    """A matrix, or a batch, in boxes: ``box`` in its modes, ``swizzle`` of a span in bytes.
+
+    ``kind``: the type that it is brought as, by default its own.
+    """
 
     matrix: Matrix
     box: tuple[int, int]
     swizzle: int
+    kind: str = ""
 
     @cached_property
     def tensor(self) -> Tensor:
@@ -39,7 +45,7 @@ class TensorMap:
         layer = matrix.batch_bytes if batch > 1 else step
         extents = (max(matrix.shape[unit], 1), max(matrix.shape[1 - unit], 1), max(batch, 1))
         box = (self.box[unit], self.box[1 - unit], 1)
-        return Tensor(matrix.dtype, extents, (step, layer), box, self.swizzle)
+        return Tensor(self.kind or matrix.dtype, extents, (step, layer), box, self.swizzle)
 
     @cached_property
     def _arguments(self) -> tuple[Any, ...]:
@@ -49,9 +55,8 @@ class TensorMap:
         steps = [driver.cuuint64_t(x) for x in tensor.steps]
         boxes = [driver.cuuint32_t(x) for x in tensor.box]
         ones = [driver.cuuint32_t(1)] * 3
-        kind = getattr(
-            driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{tensor.dtype.upper()}"
-        )
+        name = _NAMES.get(tensor.dtype, tensor.dtype.upper())
+        kind = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}")
         span = f"{tensor.swizzle}B" if tensor.swizzle else "NONE"
         return kind, words, steps, boxes, ones, (
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -12,16 +12,17 @@
 
 namespace cute_gemm {
 
-// How wgmma finds blocks of an operand (bMN,bK) of 16-bit elements: the address of a block's first
-// element, and the steps between the atoms of the layout, 8 rows of a swizzle's span; in units of 16 bytes.
-template <class SmemLayout, bool kMajorK>
+// How wgmma finds blocks of an operand (bMN,bK): the address of a block's first element, and the steps
+// between the atoms of the layout, 8 rows of a swizzle's span; in units of 16 bytes.
+template <class Element, class SmemLayout, bool kMajorK>
 struct Operand {
   enum : int {
+    kUnit = 16 / sizeof(Element),
     kSpan = span(SmemLayout{}),
-    kType = kSpan == 64 ? 1 : kSpan == 32 ? 2 : 3,  // SM90::GMMA::LayoutType
-    kAcross = kMajorK ? SmemLayout{}.layout_b()(8, 0) / 8 : SmemLayout{}.layout_b()(0, 8) / 8,
+    kType = kSpan == 8 * kUnit ? 1 : kSpan == 4 * kUnit ? 2 : 3,  // SM90::GMMA::LayoutType
+    kAcross = (kMajorK ? SmemLayout{}.layout_b()(8, 0) : SmemLayout{}.layout_b()(0, 8)) / kUnit,
     kAlong = kMajorK || int(size<0>(SmemLayout{})) == int(kSpan)
-                 ? 1 : SmemLayout{}.layout_b()(int(kSpan), 0) / 8
+                 ? 1 : SmemLayout{}.layout_b()(int(kSpan), 0) / kUnit
   };
 
   CUTE_DEVICE static uint64_t descriptor(void const* smem) {
@@ -35,7 +36,7 @@ struct Operand {
 
   // From the descriptor of a tile to that of a block of it.
   CUTE_HOST_DEVICE static constexpr int step(int row, int column) {
-    return SmemLayout{}.layout_b()(row, column) / 8;
+    return SmemLayout{}.layout_b()(row, column) / kUnit;
   }
 };
 
@@ -45,19 +46,25 @@ struct Operand {
 template <class Config>
 struct Sums {
   using Mma = typename Config::Mma;
-  using A = Operand<typename Config::SmemLayoutA, Config::kMajorKA>;
-  using B = Operand<typename Config::SmemLayoutB, Config::kMajorKB>;
+  using Element = typename Config::Element;
+  using A = Operand<Element, typename Config::SmemLayoutA, Config::kMajorKA>;
+  using B = Operand<Element, typename Config::SmemLayoutB, Config::kMajorKB>;
+  using Accumulator = typename Config::Accumulator;
   enum : int {
     kBelow = Config::kSideBySide || Config::kPingPong ? 1 : Config::kConsumers,
     kMmas = size<0>(typename Config::CtaTiler{}) / (64 * kBelow),
     kColumns = size<1>(typename Config::CtaTiler{}) / (Config::kSideBySide ? Config::kConsumers : 1),
     kValues = kColumns / 2,  // of a thread and block
-    kSteps = size<2>(typename Config::CtaTiler{}) / 16
+    kDeep = 32 / sizeof(Element),  // k of an instruction
+    kSteps = size<2>(typename Config::CtaTiler{}) / kDeep
   };
 
   static_assert(kValues == extent<typename Mma::CRegisters>::value);
 
-  float values[kMmas][kValues];
+  typename Mma::CRegisters values[kMmas];
+
+  // Those of a block, as what they are: wgmma has integers without a sign.
+  CUTE_DEVICE Accumulator const* of(int m) const { return reinterpret_cast<Accumulator const*>(values[m]); }
 
   // Where a group's part begins in the tile.
   CUTE_HOST_DEVICE static constexpr int row(int group) {
@@ -81,11 +88,11 @@ struct Sums {
     warpgroup_arrive();
     CUTE_UNROLL
     for (int step = 0; step < kSteps; ++step) {
-      uint64_t const column = b + B::step(0, 16 * step);
+      uint64_t const column = b + B::step(0, kDeep * step);
       auto const scale = first && step == 0 ? SM90::GMMA::ScaleOut::Zero : SM90::GMMA::ScaleOut::One;
       CUTE_UNROLL
       for (int m = 0; m < kMmas; ++m) {
-        uint64_t const row = a + A::step(64 * m, 16 * step);
+        uint64_t const row = a + A::step(64 * m, kDeep * step);
         detail::explode(Mma::fma, &row, int_sequence<0>{}, &column, int_sequence<0>{}, values[m],
                         make_int_sequence<kValues>{}, &scale, int_sequence<0>{});
       }

@@ -2,7 +2,7 @@
 //
 // The idea: nothing of A and B passes through registers. One thread asks the TMA unit for whole boxes of
 // the next k tiles, which land swizzled in a ring of stages and count their bytes on a barrier; warp
-// groups of 128 threads start products of 64 x N x 16 on the stages that are full, straight from shared
+// groups of 128 threads start products of 64 x N x 32 bytes on the stages that are full, straight from shared
 // memory, and wait only for those of the k tile before. A CTA stays and takes tile after tile, so that the
 // loads of the next are under way while the sums of the last go through shared memory to C, by TMA too.
 // CTAs of a cluster share A and B: each loads a part for all that have the same rows, or columns.
@@ -12,7 +12,7 @@
 //   Element, ElementC, Accumulator   types in gmem, and of the sums
 //   Epilogue                         what becomes of the sums (LinearCombination)
 //   CtaTiler                         Shape<bM,bN,bK>
-//   Mma                              CuTe's wgmma, 64 x columns of a group x 16
+//   Mma                              CuTe's wgmma, 64 x columns of a group x 32 bytes
 //   kMajorKA, kMajorKB               true: K is the unit-stride mode
 //   kColumnMajorC                    true: M is the unit-stride mode
 //   kTmaC                            C is stored by TMA; else element by element

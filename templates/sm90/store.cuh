@@ -52,7 +52,7 @@ CUTE_DEVICE void store_elements(Sums const& sums, Tile const& tile, int group, i
     CUTE_UNROLL
     for (int i = 0; i < Sums::kValues; ++i) {
       int const r = row + i / 2 % 2 * 8, c = column + i / 4 * 8 + i % 2;
-      if (out.has(r, c)) epilogue.template update<1>(out.at(tile, r, c), &sums.values[m][i]);
+      if (out.has(r, c)) epilogue.template update<1>(out.at(tile, r, c), sums.of(m) + i);
     }
   }
 }
@@ -185,7 +185,7 @@ struct Parts {
     CUTE_UNROLL
     for (int part = 0; part < kParts; ++part) {
       ElementC* const place = smem + part % kStores * kSize;
-      Accumulator const* const values = sums.values[part / kAcross] + part % kAcross * (kColumns / 2);
+      Accumulator const* const values = sums.of(part / kAcross) + part % kAcross * (kColumns / 2);
       if (epilogue.reads_c()) {
         Barrier::wait(came + part % kStores, parity);
         if (part % kStores == kStores - 1) parity ^= 1;

@@ -13,11 +13,11 @@ from math import gcd, log2
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.kernels.options import registers
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.dtypes import DTYPES, DType, factor
 from cute_gemm.toolchain.signature import GEMM, Signature, TensorMapParameter
 
-#: Rows of a wgmma, threads of the warp group that starts it, and k of 16-bit elements.
-ROWS, GROUP, DEEP = 64, 128, 16
+#: Rows of a wgmma, threads of the warp group that starts it, and bytes of k.
+ROWS, GROUP, DEEP = 64, 128, 32
 #: Bytes of the widest swizzle's span, and what the stages are aligned to.
 SPAN, ALIGNED = 128, 1024
 #: Columns of a wgmma, and rows of a box, at most.
@@ -59,9 +59,19 @@ class Config:
     major_c: str  #: ``"M"`` or ``"N"``.
     tma_c: bool  #: C is stored by TMA.
     bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
+    compute: str
     kernel: str = "sm90_wgmma"
-    compute: str = "float32"
     warps: tuple[int, int] = (0, 0)
+
+    @property
+    def factor(self) -> DType:
+        """The type of what is multiplied."""
+        return factor(self.dtype, self.compute)
+
+    @property
+    def accumulator(self) -> DType:
+        """The type of the sums."""
+        return DTYPES[self.factor.accumulator]
 
     @cached_property
     def name(self) -> str:
@@ -72,7 +82,7 @@ class Config:
         )
         parts = (
             self.kernel,
-            f"{DTYPES[self.dtype].tag}_f32_{DTYPES[self.out_dtype].tag}",
+            f"{self.factor.tag}_{self.accumulator.tag}_{DTYPES[self.out_dtype].tag}",
             f"{letters}_{'col' if self.major_c == 'M' else 'row'}",
             "x".join(map(str, self.tile)),
             f"g{self.groups}{'p' if self.ping_pong else ''}",

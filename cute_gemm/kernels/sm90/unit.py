@@ -10,6 +10,7 @@ from cute_gemm.kernels.sm90.structure import (
     ROWS,
     SIGNATURE,
     SPAN,
+    Config,
     Structure,
     kernel_cluster,
 )
@@ -84,9 +85,10 @@ class EmitSm90Wgmma(Emitter):
     def operation(self) -> Any:
         """See :meth:`Emitter.operation`."""
         config, parts = self.config, self.structure
+        deep = DEEP // DTYPES[config.dtype].bytes
         return self.described(
-            DTYPES[config.dtype].tag,
-            instruction=((ROWS, parts.columns, DEEP), "TensorOp", 90),
+            config.factor.tag,
+            instruction=((ROWS, parts.columns, deep), "TensorOp", 90),
             stages=config.stages,
             row_major=(config.majors[0] == "K", config.majors[1] != "K", config.major_c == "N"),
         )
@@ -97,8 +99,6 @@ class EmitSm90Wgmma(Emitter):
         a, b = parts.operands
         order = (lambda x, y: f"{y}, {x}") if config.exchange else (lambda x, y: f"{x}, {y}")
         below, beside = kernel_cluster(config)
-        majors = (f"GMMA::Major::{plan.major}" for plan in parts.operands)
-        element = DTYPES[config.dtype].tag.upper()
         entry = {
             "threads": str(parts.threads),
             "min_ctas": str(config.min_ctas),
@@ -113,8 +113,7 @@ class EmitSm90Wgmma(Emitter):
             f"C {'column' if config.major_c == 'M' else 'row'}-major"
             + ", operands exchanged" * config.exchange,
             "cta_tiler": cpp_shape(parts.tile),
-            "mma": f"SM90::GMMA::MMA_{ROWS}x{parts.columns}x{DEEP}_F32{element}{element}_SS<"
-            f"{', '.join(f'SM90::{major}' for major in majors)}>",
+            "mma": _mma(config, parts),
             "groups": str(config.groups),
             "stages": str(config.stages),
             "stores": str(parts.stores or 1),
@@ -164,6 +163,17 @@ class EmitSm90Wgmma(Emitter):
             run, deep = (plan.box[::-1]) if plan.major == "K" else plan.box
             facts.append((f"{boxes}::kSpan == {run} && {boxes}::kDepth == {deep}", f"box {letter}"))
         return facts
+
+
+def _mma(config: Config, parts: Structure) -> str:
+    """CuTe's wgmma: of types of other than 2 bytes there is one for operands along K alone."""
+    size, types = DTYPES[config.dtype].bytes, (config.accumulator, config.factor, config.factor)
+    tags = "".join(one.tag.upper() for one in types)
+    name = f"SM90::GMMA::MMA_{ROWS}x{parts.columns}x{DEEP // size}_{tags}_SS"
+    if size == 2:
+        majors = ", ".join(f"SM90::GMMA::Major::{plan.major}" for plan in parts.operands)
+        return f"{name}<{majors}>"
+    return f"{name}_TN" + "<>" * (config.factor.name == "tf32")
 
 
 def _tiled(element: str, unit_last: bool, span: int, extents: tuple[int, ...]) -> str:

@@ -32,6 +32,8 @@ from cute_gemm.kernels.sm90.structure import (
     sums_of_thread,
 )
 from cute_gemm.model.price import Pace
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.passes import wants_k_major
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch
 
@@ -85,8 +87,8 @@ _MEETING, _BOX = 607.0, 159.0
 #: Slowdown of products with more than 128 sums of a thread, where groups share a tile; where they
 #: take turns, and where one has the only tile; what these still see of a tile's start and end.
 _MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.058, 0.925, 1.061, 0.319
-#: k of a tile, and the most stages.
-_DEEP, _STAGES = 64, 12
+#: Bytes of k of a tile, and the most stages.
+_DEEP, _STAGES = 128, 12
 #: Multiprocessors of the largest Hopper GPU.
 _MOST_SMS = 144
 #: Results of a tile.
@@ -94,12 +96,15 @@ _AREAS = tuple(bm * bn for bm, bn, *_ in _TILES)
 
 
 class Sm90Wgmma(CompiledKernel):
-    """TMA and wgmma: 16-bit elements, every op and order, where addresses are multiples of 16."""
+    """TMA and wgmma, every op and order, where addresses are multiples of 16.
+
+    tf32 and int8 are taken along K alone: other operands are packed before.
+    """
 
     name = "sm90_wgmma"
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
-    dtypes = ("float16", "bfloat16")
+    dtypes = ("float16", "bfloat16", "float32/tf32", "int8")
     options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "exchange", "min_ctas")
     takes: ClassVar = {
         "tile": "bM x bN x bK of a CTA: 128x256x64",
@@ -112,7 +117,8 @@ class Sm90Wgmma(CompiledKernel):
     signature = SIGNATURE
 
     paces: ClassVar = {
-        "half": Pace(1.101, 193, 0.0, wgmma=True, dram=0.91, start=312, memory=1993, l2=76.1)
+        kind: Pace(1.101, 193, 0.0, wgmma=True, dram=0.91, start=312, memory=1993, l2=76.1)
+        for kind in ("half", "tf32", "int8")
     }
 
     def pace(self, config: Config) -> Pace:
@@ -134,10 +140,11 @@ class Sm90Wgmma(CompiledKernel):
         """See :meth:`CompiledKernel.candidates`."""
         a, b = (access_bytes(x, False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
+        deep = _DEEP // problem.inputs.bytes
         for bm, bn, groups, ping_pong, (below, beside) in _TILES:
             for exchange in (int(problem.C.major == "N"), int(problem.C.major != "N")):
                 config = Config(
-                    tile=(bn, bm, _DEEP) if exchange else (bm, bn, _DEEP),
+                    tile=(bn, bm, deep) if exchange else (bm, bn, deep),
                     groups=groups,
                     ping_pong=ping_pong,
                     stages=2,
@@ -151,6 +158,7 @@ class Sm90Wgmma(CompiledKernel):
                     major_c=problem.C.major,
                     tma_c=c == 16,
                     bytes=(a, b, c),
+                    compute=problem.compute,
                 )
                 config = with_options(config, options)
                 if "stages" not in options and not _broken(config):
@@ -169,6 +177,12 @@ class Sm90Wgmma(CompiledKernel):
                 raise UnsupportedError(
                     f"kernel {self.name!r} needs addresses of the rows of A and B that are "
                     f"multiples of 16 bytes, and those of {matrix.name} are not: {limit}"
+                )
+            if wants_k_major(problem) and matrix.major != "K":
+                raise UnsupportedError(
+                    f"kernel {self.name!r} takes {problem.inputs.spelled(problem.compute)} with K "
+                    f"as the unit-stride mode, and that of {matrix.name} is "
+                    f"{'MN'[matrix.name == 'B']}: pack it, with option pack={matrix.name!r} or 'AB'"
                 )
         if broken := _broken(config):
             raise OptionError(broken)
@@ -191,7 +205,8 @@ class Sm90Wgmma(CompiledKernel):
     def traits(self, problem: GemmProblem) -> Any:
         """See :meth:`CompiledKernel.traits`."""
         huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
-        return problem.k_last and problem.k % _DEEP, (problem.m, problem.n, problem.l) * huge
+        deep = _DEEP // problem.inputs.bytes
+        return problem.k_last and problem.k % deep, (problem.m, problem.n, problem.l) * huge
 
     def of_operand(self, config: Config, name: str) -> Any:
         """See :meth:`CompiledKernel.of_operand`: how A or B is cut into boxes."""
@@ -249,7 +264,8 @@ class Sm90Wgmma(CompiledKernel):
         parts = structure(config)
         boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
         found: list[TensorMap | None] = [
-            TensorMap(_whole(matrix, problem), *boxes[matrix.name])
+            # TMA rounds to tf32 what it brings as that.
+            TensorMap(_whole(matrix, problem), *boxes[matrix.name], config.factor.name)
             for matrix in (problem.A, problem.B)
         ]
         found.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
@@ -266,7 +282,7 @@ class Sm90Wgmma(CompiledKernel):
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         """See :meth:`Kernel.work`."""
-        return Work.of_tiles(problem, config.tile, "tensor cores", problem.inputs.name)
+        return Work.of_tiles(problem, config.tile, "tensor cores", config.factor.name)
 
     def shares(self, config: Config) -> Shares:
         """See :meth:`Kernel.shares`."""
@@ -325,8 +341,9 @@ def _broken(config: Config) -> str:
                 f"option tile={config.tile}: with cluster={config.cluster} each CTA loads a part "
                 f"of {extent}, which must be a multiple of 8: take another tile or cluster"
             )
-    if bk not in (64, 128):
-        return f"option tile={config.tile}: its K extent must be 64 or 128; it is {bk}"
+    deep = _DEEP // DTYPES[config.dtype].bytes
+    if bk not in (deep, 2 * deep):
+        return f"option tile={config.tile}: its K extent must be {deep} or {2 * deep}; it is {bk}"
     return ""
 
 
