@@ -22,11 +22,11 @@ from cute_gemm.arch import Arch
 from cute_gemm.errors import CompileError, GemmError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels import registry
-from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.plan import Plan
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.verify import Verdict, verify
 from cute_gemm.ptx import Execution, execute
+from cute_gemm.steps import Step
 from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -70,6 +70,11 @@ def together(units: Iterable[TranslationUnit]) -> TranslationUnit:
     return TranslationUnit("\n".join((*includes, *parts)), "", tuple(folders))
 
 
+def main(plan: Plan) -> Step:
+    """The launch that multiplies."""
+    return plan.steps.each[plan.steps.main]
+
+
 class Emitted:
     """Plans of cases with their PTX."""
 
@@ -90,7 +95,7 @@ class Emitted:
         if (plan.symbol, plan.arch) not in self._texts:
             self._compile(self._lots.get(case, [case]))
         if (plan.symbol, plan.arch) in self._texts:  # else it is compiled alone
-            plan.steps.each[0].__dict__["ptx"] = self._texts[plan.symbol, plan.arch]
+            main(plan).__dict__["ptx"] = self._texts[plan.symbol, plan.arch]
         return plan
 
     def _compile(self, cases: list[Case]) -> None:
@@ -147,10 +152,7 @@ class Run:
     @cached_property
     def rows(self) -> list[AccessRow]:
         """Those of the report."""
-        kernel = registry.get(self.plan.kernel)
-        assert isinstance(kernel, CompiledKernel)
-        accesses = kernel.accesses(self.plan.config, self.plan.problem, reads_c=self.beta != 0)
-        return [make_row(access) for access in accesses]
+        return [make_row(access) for access in main(self.plan).accesses(self.beta != 0)]
 
     @property
     def differences(self) -> list[Compared]:
@@ -179,7 +181,7 @@ def run(case: Case, emitted: Emitted, reads_c: bool | None = None) -> Run:
     before = C.copy()
     alpha, beta = {"i": (3, -2), "c": (1.5 - 0.5j, 2 + 1j)}.get(C.dtype.kind, (-1.5, 0.75))
     beta *= reads_c
-    (execution,) = execute(plan, A, B, C, alpha, beta, record=True)
+    execution = execute(plan, A, B, C, alpha, beta, record=True)[plan.steps.main]
     return Run(plan, execution, A, B, C, before, alpha, beta)
 
 

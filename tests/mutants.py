@@ -37,6 +37,7 @@ _TILED = "smem_tiled or bank_free"
 _ASYNC = "double_buffered or sm80_pipeline"
 _MMA = "sm80_pipeline or tensor_core"
 _WGMMA = "the_family"
+_BYTES = "sm90_wgmma and (tf32 or int8)"
 
 
 class Mutant(NamedTuple):
@@ -346,14 +347,23 @@ MUTANTS: tuple[Mutant, ...] = (
        "stride_byte_offset_ = kAcross",
        "stride_byte_offset_ = kAlong", _WGMMA),
     _t("32 bytes swizzled as 64", "sm90/multiply.cuh",
-       "kSpan == 64 ? 1 : kSpan == 32 ? 2 : 3",
-       "kSpan == 64 ? 1 : 2", _WGMMA),
-    _t("always the first 16 of B's k", "sm90/multiply.cuh",
-       "B::step(0, 16 * step)",
+       "kSpan == 8 * kUnit ? 1 : kSpan == 4 * kUnit ? 2 : 3",
+       "kSpan == 8 * kUnit ? 1 : 2", _WGMMA),
+    _t("always the first 32 bytes of B's k", "sm90/multiply.cuh",
+       "B::step(0, kDeep * step)",
        "B::step(0, 0)", _WGMMA),
     _t("always the first rows of A", "sm90/multiply.cuh",
-       "A::step(64 * m, 16 * step)",
-       "A::step(0, 16 * step)", _WGMMA),
+       "A::step(64 * m, kDeep * step)",
+       "A::step(0, kDeep * step)", _WGMMA),
+    _t("k of a product that of halves", "sm90/multiply.cuh",
+       "kDeep = 32 / sizeof(Element)",
+       "kDeep = 16", _BYTES),
+    _t("units of 8 elements, whatever they are", "sm90/multiply.cuh",
+       "kUnit = 16 / sizeof(Element)",
+       "kUnit = 8", _BYTES),
+    _p("TMA does not round to tf32", "kernels/sm90/wgmma.py",
+       "*boxes[matrix.name], config.factor.name)",
+       "*boxes[matrix.name])", "tf32_is_rounded"),
     _t("sums not started at 0, wgmma", "sm90/multiply.cuh",
        "first && step == 0",
        "false", _WGMMA),

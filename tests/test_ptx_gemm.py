@@ -132,10 +132,10 @@ def test_an_empty_product_and_alpha_zero_read_nothing() -> None:
     assert verify(plan.problem, A, B, C, C=before, alpha=0, beta=0.75).ok
 
 
-@pytest.mark.parametrize("kernel", ["sm80_pipeline", "tensor_core"])
+@pytest.mark.parametrize("kernel", ["sm80_pipeline", "tensor_core", "sm90_wgmma"])
 def test_tf32_is_rounded_to_nearest(kernel: str) -> None:
     """Of these operands the upper 19 bits alone are off by twice what rounding may be."""
-    case = case_of(kernel, "tf32", "TN", "tails")
+    case = case_of(kernel, "tf32", "TN", "wide")
     A, B, C = arrays(case)
     A[...] = B[...] = np.float32(1 + 2**-10 - 2**-20)
     execute(plan := plan_of(case), A, B, C)

@@ -237,6 +237,19 @@ def test_a_box_comes_swizzled_and_filled_with_zeros(span, corner):
     assert np.array_equal(out.view(np.uint16).reshape(rows, run), expected)
 
 
+def test_floats_that_a_map_calls_tf32_are_rounded():
+    """To nearest, ties to even, as an H200 does; the signs, infinities and what is exact stay."""
+    given = np.array([0x3F801000, 0x3F803000, 0x3F801001, 0x3F800FFF, 0xBF803000, 0x3FFFF000,
+                      0x7F800000, 0x40490FDB], np.uint32)  # fmt: skip
+    tensor = Tensor("tf32", (8, 1), (32,), (8, 1), 0)
+    store = "setp.lt.u32 %p1, %r2, 8; ld.shared.u32 %r40, [%r8]; @%p1 st.global.u32 [%d5], %r40;"
+    out, _ = small(load("0, 0", 32) + store, given, np.zeros(8, np.uint32), tensor=tensor)
+    assert [hex(x) for x in out.tolist()] == [
+        "0x3f800000", "0x3f804000", "0x3f802000", "0x3f800000", "0xbf804000", "0x40000000",
+        "0x7f800000", "0x40490000",
+    ]  # fmt: skip
+
+
 def test_boxes_of_four_modes():
     array = np.arange(3 * 4 * 5 * 16, dtype=np.uint16).reshape(3, 4, 5, 16)
     tensor = Tensor("bfloat16", (16, 5, 4, 3), (32, 160, 640), (16, 2, 2, 2), 0)
@@ -393,7 +406,11 @@ def test_an_arrival_at_another_cta():
      "@%p1 bar.arrive 1, 64;", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
      "{%f1, %f2, %f3, %f4}, {%r2, %r2, %r2, %r2}, %d20, %p1, 1, 1, 0;",
      "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%r2, %r3}, %d20, %d21, %p1, 1, 1, 0, 0;",
-     "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%f1, %f2, %f3, %f4}, %d20, %d21, %p1, "
+     "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%f1, %f2, %f3, %f4}, %d20, %d21, %p1, "
+     "1, 1;",
+     "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8.satfinite {%r1, %r3, %r5, %r6}, %d20, %d21, "
+     "%p1;",
+     "wgmma.mma_async.sync.aligned.m64n8k16.f32.tf32.tf32 {%f1, %f2, %f3, %f4}, %d20, %d21, %p1, "
      "1, 1;",
      "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %d20, %d21, %p1, "
      "1, 1, 0, 0;"],
@@ -407,7 +424,7 @@ def test_what_of_hopper_is_refused(statement):
 
 
 def image(matrix: np.ndarray, major_k: bool, span: int) -> tuple[bytes, int, int]:
-    """An operand (rows,16) in shared memory, as CuTe's canonical layouts have it; LBO and SBO.
+    """An operand, 32 bytes along k, in shared memory as CuTe's canonical layouts have it; LBO, SBO.
 
     Blocks of 8 rows (of k, if MN-major) of a span each, in which row r has its 16-byte part c at
     c ^ r, c ^ (r / 2), c ^ (r / 4); without a swizzle every block of 8 x 16 bytes is by itself.
@@ -415,16 +432,17 @@ def image(matrix: np.ndarray, major_k: bool, span: int) -> tuple[bytes, int, int
     lines = matrix if major_k else matrix.T  # rows along which elements are contiguous
     rows, columns = lines.shape
     side = max(span // 16, 1)
-    blocks_down, blocks_across = rows // 8, columns * 2 // (16 * side)
-    found = np.zeros((blocks_across, blocks_down, 8, side, 8), np.uint16)
-    if major_k and span:  # 16 columns of k begin within the span
-        found = np.zeros((1, blocks_down, 8, side, 8), np.uint16)
+    blocks_down, blocks_across = rows // 8, columns * lines.itemsize // (16 * side)
+    each = 16 // lines.itemsize
+    found = np.zeros((blocks_across, blocks_down, 8, side, each), lines.dtype)
+    if major_k and span:  # the columns of k begin within the span
+        found = np.zeros((1, blocks_down, 8, side, each), lines.dtype)
     shift = {0: 8, 32: 4, 64: 2, 128: 1}[span]
     for r in range(rows):
-        for part in range(columns // 8):
+        for part in range(columns // each):
             across, c = divmod(part, side)
             place = c ^ (r % 8 // shift) % side
-            found[across, r // 8, r % 8, place] = lines[r, part * 8 : part * 8 + 8].view(np.uint16)
+            found[across, r // 8, r % 8, place] = lines[r, part * each : part * each + each]
     block = 128 * side
     along, down = blocks_down * block, block
     if major_k or span:
@@ -453,17 +471,20 @@ def products(
     memory[: len(left[0])] = np.frombuffer(left[0], np.uint8)
     memory[at : at + len(right[0])] = np.frombuffer(right[0], np.uint8)
     words = [descriptor(0, *left[1:], spans[0]), descriptor(at, *right[1:], spans[1])]
-    sums = [f"%f{i}" for i in range(columns // 2)]
+    result, deep = {"s8": ("s32", 32), "tf32": ("f32", 8)}.get(kind, ("f32", 16))
+    sums = [f"%f{i}" if result == "f32" else f"%r{40 + i}" for i in range(columns // 2)]
     fill = "".join(
         f"ld.global.v4.u32 {{%r20, %r21, %r22, %r23}}, [%d4+{2048 * i}];"
         f"st.shared.v4.u32 [%r10+{2048 * i}], {{%r20, %r21, %r22, %r23}};" for i in range(8)
     )  # fmt: skip
     one = (
-        f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{', '.join(sums)}}}, "
-        f"%d20, %d21, SCALE, {scale}, {int(not majors[0])}, {int(not majors[1])};"
+        f"wgmma.mma_async.sync.aligned.m64n{columns}k{deep}.{result}.{kind}.{kind} "
+        f"{{{', '.join(sums)}}}, %d20, %d21, SCALE"
     )
+    one += f", {scale}" * (kind != "s8")
+    one += f", {int(not majors[0])}, {int(not majors[1])}" * (deep == 16) + ";"
     store = "".join(
-        f"st.global.f32 [%d7+{4 * (i // 4 * 8 + i % 2 + i // 2 % 2 * 8 * columns)}], {name};"
+        f"st.global.b32 [%d7+{4 * (i // 4 * 8 + i % 2 + i // 2 % 2 * 8 * columns)}], {name};"
         for i, name in enumerate(sums)
     )
     body = f"""shl.b32 %r9, %r2, 4; add.s32 %r10, %r7, %r9; {fill} {proxy} bar.sync 0;
@@ -500,6 +521,21 @@ def test_signs_sums_and_types():
     as_bits = [(x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16) for x in (a, b)]
     found = products(*(x.view(np.float16) for x in as_bits), *plain, kind="bf16")
     assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("span", [0, 32, 64, 128])
+def test_products_of_tf32_and_of_bytes(span):
+    """Along K alone; of a float the upper 19 bits count, of a byte's sums the lower 32."""
+    random = np.random.default_rng(3)
+    a, b = (random.integers(-8, 8, (rows, 8)).astype(np.float32) for rows in (64, 32))
+    plain = (True, True), (span, span)
+    expected = a.astype(float) @ b.T.astype(float)
+    lower = (a.view(np.uint32) | 0x1FFF).view(np.float32)
+    assert np.array_equal(products(lower, b, *plain, kind="tf32", scale="1, -1"), -expected)
+    a, b = (random.integers(-128, 128, (rows, 32)).astype(np.int8) for rows in (64, 32))
+    expected = a.astype(int) @ b.T.astype(int)
+    found = products(a, b, *plain, kind="s8", again=True).view(np.int32)
+    assert np.array_equal(found, 2 * expected)
 
 
 def test_parts_of_an_operand_by_hand():

@@ -130,7 +130,7 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
         return
     archs, sizes = ("sm_80", "sm_90a"), (4, 100, 1024)
     if name == "sm90_wgmma":  # rows of whole 16 bytes
-        archs, sizes = ("sm_90a",), (8, 104, 1024)  # type: ignore[assignment]
+        archs, sizes = ("sm_90a",), (16, 112, 1024)  # type: ignore[assignment]
     for arch, size in product(archs, sizes):
         k = min(size, 512) if name == "smem_full_k" else size
         m = min(size, 32) if name == "thin" else size

@@ -41,6 +41,8 @@ SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "exc
 
 
 def problem(op: str = "TN", size: int = 4096, **given: Any) -> GemmProblem:
+    if given.get("dtype") == "tf32":
+        given |= {"dtype": "float32", "compute": "tf32"}
     return from_sizes(op, **{"m": size, "n": size, "k": size, "dtype": "float16", **given})
 
 
@@ -75,6 +77,10 @@ SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
         4096,
         {"tile": (112, 128, 64), "groups": 2, "exchange": 1, "cluster": (1, 2)},
     ),
+    ("TN", "F", "tf32", None, 4096, {"tile": (176, 128, 32), "ping_pong": 1, "exchange": 1}),
+    ("TN", "C", "tf32", None, 4099, {"tile": (128, 256, 32), "exchange": 0, "cluster": (2, 1)}),
+    ("TN", "C", "int8", None, 4096, {"tile": (128, 192, 128), "ping_pong": 1, "exchange": 0}),
+    ("TN", "F", "int8", None, 4099, {"tile": (64, 64, 256), "exchange": 0, "cluster": (1, 2)}),
 )
 spread = pytest.mark.parametrize(
     "case", SPREAD, ids=lambda case: "-".join(map(str, case[:5])).replace("None", "same")
@@ -108,6 +114,17 @@ def test_every_layout_goes_straight_to_wgmma(op: str, order: Any, out: str) -> N
             # Two columns of float32 for a lane of a row-major part take a wavefront more.
             pairs = access.instruction in ("st.shared", "ld.shared") and access.bits == 64
             assert counts.conflicts == 0 or pairs, (config, access)
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "int8"])
+def test_operands_along_k_go_straight_to_wgmma(dtype: str) -> None:
+    asked = problem("TN", dtype=dtype)
+    for config in KERNEL.legal(asked, ARCH, {}):
+        a, read_a, b, read_b, *_ = KERNEL.accesses(config, asked)
+        for load, read in ((a, read_a), (b, read_b)):
+            found = tma.analyze(load)  # type: ignore[arg-type]
+            assert found.legal and found.coalesced and found.ways == 1 and found.wgmma, config
+            assert smem.analyze(read).launch.conflicts == 0  # type: ignore[arg-type]
 
 
 def test_the_traffic_of_a_tile() -> None:
@@ -220,6 +237,17 @@ def test_what_the_kernel_does_not_take() -> None:
         configure(replace(problem(k=100, lda=104, ldb=104, l=2), k_last=50))
     with pytest.raises(UnsupportedError, match="does not take float32"):
         configure(problem(dtype="float32"))
+    for op, dtype, said in (
+        ("NN", "tf32", "float32/tf32 with K as the unit-stride mode, and that of A is M: pack it"),
+        ("TT", "int8", "int8 with K as the unit-stride mode, and that of B is N: pack it, with "
+         "option pack='B' or 'AB'"),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError, match=re.escape(said)):
+            configure(problem(op, dtype=dtype))
+    for dtype, said in (("tf32", "32 or 64; it is 128"), ("int8", "128 or 256; it is 64")):
+        deep = 128 if dtype == "tf32" else 64
+        with pytest.raises(OptionError, match=f"its K extent must be {said}"):
+            configure(problem(dtype=dtype), tile=(128, 128, deep))
 
 
 def test_auto_takes_it_where_tma_takes_the_operands() -> None:
@@ -227,6 +255,13 @@ def test_auto_takes_it_where_tma_takes_the_operands() -> None:
         sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bfloat16", "order": order}
         assert cg.plan(op, **sizes, arch="sm_90a", backend="cpu").kernel == "sm90_wgmma"
         assert cg.plan(op, **sizes, arch="sm_80", backend="cpu").kernel != "sm90_wgmma"
+    # tf32 and int8 along K as they lie, and packed so.
+    for (op, packed), more in product(
+        {"TN": "", "NN": "A", "TT": "B", "NT": "AB"}.items(),
+        ({"dtype": "float32", "compute": "tf32"}, {"dtype": "int8"}),
+    ):
+        found = cg.plan(op, m=4096, n=4096, k=4096, arch="sm_90a", backend="cpu", **more)
+        assert (found.kernel, found.route.pack) == ("sm90_wgmma", packed)
     # Without a GPU it is emitted for the oldest that has it.
     plan = cg.plan("TN", m=64, n=64, k=64, dtype="float16", backend="cpu", kernel="sm90_wgmma")
     assert plan.arch == "sm_90a"
@@ -346,6 +381,10 @@ def test_each_kind_of_wgmma_is_one_that_cute_has() -> None:
         "cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::MN>;\n"
         f"static_assert(sizeof(Mma{n}{t}::CRegisters) == {2 * n});"
         for n in range(STEP, MOST_COLUMNS + 1, STEP) for t in ("F16", "BF16")
+    ) + "\n".join(
+        f"static_assert(sizeof(cute::SM90::GMMA::MMA_64x{n}x{t}::CRegisters) == {2 * n});"
+        for n in range(STEP, MOST_COLUMNS + 1, STEP)
+        for t in ("8_F32TF32TF32_SS_TN<>", "32_S32S8S8_SS_TN")
     )  # fmt: skip
     unit = replace(
         KERNEL.unit(configure(problem(), **SMALL)),
@@ -395,6 +434,18 @@ def test_a_matrix_is_described_by_its_unit_stride_mode_first(monkeypatch: Any) -
     assert steps == [208, 2 * asked.A.batch_stride]
     # B(N,K) with K first; one for all of the batch, of which any step will do.
     assert driver.asked[1][3:6] == ([300, 200, 1], [600, 600], [64, 16, 1])
+
+
+def test_what_tma_brings_operands_as(monkeypatch: Any) -> None:
+    """As tf32, it rounds floats to that; of bytes it knows no sign."""
+    driver = FakeDriver()
+    monkeypatch.setattr(tensormap, "load_driver", lambda: driver)
+    for dtype in ("tf32", "int8"):
+        asked = problem(dtype=dtype)
+        maps = KERNEL.maps(configure(asked), asked)
+        assert [one.encode(256) for one in maps if one is not None]
+    kinds = [given[0] for given in driver.asked]
+    assert kinds == ["TFLOAT32", "TFLOAT32", "FLOAT32", "UINT8", "UINT8", "INT32"]
 
 
 def test_maps_are_told_where_matrices_lie(monkeypatch: Any) -> None:

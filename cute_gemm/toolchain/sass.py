@@ -98,7 +98,7 @@ def _claim(access: Access) -> str:
         return f"UTMALDG.{access.modes}D" + ".MULTICAST" * (access.multicast > 1)
     name, bits = access.instruction, access.bits
     if name == "wgmma":
-        return "HGMMA"
+        return "IGMMA.U8.U8" if access.element_bits == 8 else "HGMMA"
     matrix = re.fullmatch(r"(ld|st)matrix\.x([124])(\.trans)?", name)
     if matrix:
         opcode = "LDSM" if matrix[1] == "ld" else "STSM"

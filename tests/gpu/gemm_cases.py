@@ -328,27 +328,36 @@ _WGMMA = (
 )  # fmt: skip
 
 
-def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 3) -> Iterator[Case]:
+#: Operands that are packed for it, since it takes them along K alone.
+_TURNED = {"NN": "A", "NT": "AB", "TN": "none", "TT": "B"}
+
+
+def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]:
     """Tiles of ``sm90_wgmma`` in all ops, orders and types, with awkward sizes in turn.
 
     C is stored by TMA where its rows are whole 16 bytes, else element by element.
     """
     number, count = 0, len(SIZES)
-    for tile, groups, cluster, exchange, ping_pong in tiles:
-        more = (
-            ("tile", tile), ("groups", groups), ("cluster", cluster), ("exchange", exchange),
-            ("ping_pong", ping_pong),
-        )  # fmt: skip
+    names = ("float16", "tf32", "bfloat16", "float16-float32", "int8", "bfloat16-float32")
+    for (bm, bn, bk), groups, cluster, exchange, ping_pong in tiles:
         for op, order in ((op, order) for op in OPS for order in "FC"):
-            for name in ("float16", "bfloat16", "float16-float32", "bfloat16-float32"):
+            for name in names:
                 number += 1
                 if number % every:
                     continue
+                size = TYPES[name].bytes
+                more = (
+                    ("tile", (bm, bn, 2 * bk // size)), ("groups", groups), ("cluster", cluster),
+                    ("exchange", exchange), ("ping_pong", ping_pong),
+                    *(() if size == 2 else (("pack", _TURNED[op]),)),
+                )  # fmt: skip
+                turn = number // every
+                other = turn // len(names)  # what does not go with the type
                 m, n, k = (SIZES[(number + step) % count] for step in (0, 5, 7))
-                if number % 2:
+                if other % 2:
                     m, n = -(-m // 8) * 8, -(-n // 8) * 8
                 yield Case("sm90_wgmma", name, op, None, m, n, k, order,
-                           (16, 16, 16 if number % 5 else 4), number % 4 > 1, more)  # fmt: skip
+                           (16, 16, 16 if turn % 5 else 4), other % 4 > 1, more)  # fmt: skip
     for number, op in enumerate(OPS):  # many tiles for each CTA, and what is chosen by itself
         case = wide("sm90_wgmma", ("float16", "bfloat16")[number % 2], op, None, "FC"[number // 2])
         yield replace(case, m=4104, n=4088, k=200)
