@@ -11,7 +11,7 @@ from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import ROWS, Config, OperandPlan, Structure, kernel_cluster
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.problem.problem import GemmProblem, Matrix
+from cute_gemm.problem.problem import GemmProblem
 
 
 def accesses(
@@ -23,34 +23,36 @@ def accesses(
     below, beside = kernel_cluster(config)
     rows = -(-m // (parts.tile[0] * below)) * below
     columns = -(-n // (parts.tile[1] * beside)) * beside
+    extents = rows * parts.tile[0], columns * parts.tile[1]
     found: list[Access] = []
     ctas = rows * columns * problem.l
     if problem.k:
         k_tiles = -(-problem.k // parts.tile[2])
         # B is read for each block of 64 rows, and these by each group that has columns of them.
         groups = parts.tile[1] // parts.columns
-        for plan, sweeps, reads in zip(
-            parts.operands, (columns, rows), (groups, parts.blocks), strict=True
+        for plan, extent, sweeps, reads in zip(
+            parts.operands, extents, (columns, rows), (groups, parts.blocks), strict=True
         ):
             matrix = problem.A if plan.source == "A" else problem.B
-            found += [_load(plan, matrix, sweeps), _read(plan, config, ctas * k_tiles * reads)]
+            region = extent, k_tiles * parts.tile[2]
+            load = TmaAccess(
+                plan.source, "load", matrix, plan.box, sweeps, plan.span, plan.sharers, region,
+                modes=3,
+            )  # fmt: skip
+            found += [load, _read(plan, config, ctas * k_tiles * reads)]
     if not config.tma_c:
         return (*found, *_elements(config, parts, problem, reads_c))
-    store = TmaAccess("C", "store", problem.C, parts.box, 1, parts.span, unit="CTA", modes=3)
+    if config.exchange:
+        extents = extents[::-1]
+    store = TmaAccess(
+        "C", "store", problem.C, parts.box, 1, parts.span, extents=extents, unit="CTA", modes=3
+    )
     staged = _staged(config, parts, ctas)
     found += [staged, store]
     if reads_c:
         found.append(_brought_up_to_date(staged))
-        found.append(
-            TmaAccess("C", "load", problem.C, parts.box, 1, parts.span, unit="CTA", modes=3)
-        )
+        found.append(replace(store, direction="load"))
     return tuple(found)
-
-
-def _load(plan: OperandPlan, matrix: Matrix, sweeps: int) -> TmaAccess:
-    return TmaAccess(
-        plan.source, "load", matrix, plan.box, sweeps, plan.span, multicast=plan.sharers, modes=3
-    )
 
 
 def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
