@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def accesses(
                 modes=3,
             )  # fmt: skip
             found += [load, _read(plan, config, ctas * k_tiles * reads)]
-    if not config.tma_c:
+    if not (config.tma_c and problem.k):
         return (*found, *_elements(config, parts, problem, reads_c))
     if config.exchange:
         extents = extents[::-1]
@@ -116,14 +117,19 @@ def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
 def _elements(
     config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
 ) -> list[Access]:
-    """C element by element, from the registers."""
-    own = held(parts)  # a request: a value of a warp's threads
-    block = own.reshape(4, 32, -1, 2).transpose(0, 2, 1, 3).reshape(-1, 32, 2)
-    below, beside = np.ogrid[: parts.blocks, : parts.tile[1] // parts.columns]
-    below, beside = below[..., None, None] * ROWS, beside[..., None, None] * parts.columns
-    coords = np.stack(np.broadcast_arrays(block[..., 0] + below, block[..., 1] + beside), -1)
-    coords = coords.reshape(-1, 32, 2)
+    """C element by element: from the registers or, where nothing is summed, as it lies."""
     tile = parts.tile[:2]
+    if problem.k:
+        own = held(parts)  # a request: a value of a warp's threads
+        block = own.reshape(4, 32, -1, 2).transpose(0, 2, 1, 3).reshape(-1, 32, 2)
+        below, beside = np.ogrid[: parts.blocks, : tile[1] // parts.columns]
+        below, beside = below[..., None, None] * ROWS, beside[..., None, None] * parts.columns
+        coords = np.stack(np.broadcast_arrays(block[..., 0] + below, block[..., 1] + beside), -1)
+    else:
+        unit = int(not parts.column_major)
+        places = divmod(np.arange(prod(tile)), tile[unit])
+        coords = np.stack(places if unit else places[::-1], -1)
+    coords = coords.reshape(-1, 32, 2)
     if config.exchange:
         coords, tile = coords[..., ::-1], tile[::-1]
     _, limit = access_bytes(problem.C, False)
@@ -138,7 +144,7 @@ def _elements(
         axis=problem.C.unit,
         sweeps=1,
         limit=limit,
-        mend="addresses of C's rows that are multiples of 16 bytes, for TMA",
+        mend="addresses of C's rows that are multiples of 16 bytes, for TMA" * (not config.tma_c),
         unit="CTA",
     )
     if not reads_c:
