@@ -235,13 +235,15 @@ class TmaAccess:
 
     operand: str  #: ``"A"``.
     direction: Literal["load", "store"]
-    #: The matrix in memory; the launch moves every box of it, what lies outside as zeros.
-    matrix: Matrix
+    matrix: Matrix  #: The matrix in memory.
     box: tuple[int, int]  #: Extents of what one instruction moves, in the modes of ``matrix``.
     #: How often each box is delivered to a CTA (a multicast load counts for each CTA it serves).
     sweeps: int
     swizzle: int = 0  #: Bytes of the swizzle's span: 0, 32, 64 or 128.
     multicast: int = 1  #: CTAs of a cluster that one load serves.
+    #: Shape of what the launch moves, all of its boxes; by default the matrix. What lies outside of
+    #: the matrix is moved as zeros, or not stored; a box may lie there as a whole.
+    extents: tuple[int, int] | None = None
     unit: Literal["k-tile", "CTA"] = "k-tile"  #: What the instruction belongs to.
     part: str = ""  #: Which part of the launch this is, when the instruction has several.
     mend: str = ""  #: What would fix a bad verdict, or "".
@@ -251,6 +253,13 @@ class TmaAccess:
     instruction: ClassVar[str] = "TMA"
     bits: ClassVar[int] = 0
     limit: ClassVar[str] = ""
+
+    @property
+    def boxes(self) -> int:
+        """Boxes that are moved, each once, of all matrices of the batch."""
+        shape = self.matrix.shape if self.extents is None else self.extents
+        both = (-(-extent // side) for extent, side in zip(shape, self.box, strict=True))
+        return self.matrix.l * prod(both)
 
 
 Access = GlobalAccess | SharedAccess | TmaAccess

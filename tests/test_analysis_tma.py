@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from math import prod
 
 import pytest
 from hypothesis import given, settings
@@ -71,7 +72,11 @@ def accesses(draw: st.DrawFn) -> TmaAccess:
     batch, step = draw(st.integers(1, 3)), draw(st.integers(0, 99))
     matrix = Matrix("A", shape, stride, name, 256, l=batch, batch_stride=step)
     box = (draw(st.integers(1, 20)), draw(st.integers(1, 20)))
-    return load(matrix, box, sweeps=draw(st.integers(1, 5)), multicast=draw(st.integers(1, 3)))
+    beyond = st.tuples(*(st.integers(extent, extent + 40) for extent in shape))
+    return load(
+        matrix, box, sweeps=draw(st.integers(1, 5)), multicast=draw(st.integers(1, 3)),
+        extents=draw(st.none() | beyond),
+    )  # fmt: skip
 
 
 @settings(max_examples=120, deadline=None)
@@ -82,9 +87,13 @@ def test_counts_are_those_of_bytes_in_sets(access, base):
     assert found.interior == gmem.GlobalCounts(**expected["interior"])
     assert found.edge == gmem.GlobalCounts(**expected["edge"])
     fetches = -(-access.sweeps // access.multicast)
-    assert found.launch == (found.interior + found.edge).times(fetches)
+    extents = access.extents or access.matrix.shape
+    both = (len(range(0, extent, side)) for extent, side in zip(extents, access.box, strict=True))
+    boxes = access.matrix.l * prod(both)
+    inside = found.interior + found.edge
+    assert found.launch == replace(inside.times(fetches), requests=boxes * fetches)
+    assert boxes == inside.requests or access.extents
     size = dtype(access.matrix.dtype).bytes
-    boxes = found.interior.tiles + found.edge.tiles
     assert found.shared_bytes == boxes * access.sweeps * access.box[0] * access.box[1] * size
 
 
@@ -111,6 +120,14 @@ def test_bytes_outside_the_matrix_are_not_fetched_and_written_as_zeros():
     assert (found.interior.tiles, found.edge.tiles) == (1, 3)
     assert found.launch.bytes == 100 * 72 * 2
     assert found.shared_bytes == 4 * 64 * 64 * 2
+
+
+def test_a_box_outside_of_the_matrix_is_an_instruction_and_asks_for_nothing():
+    inside = tma.analyze(load(k_major(100, 72), (64, 64), swizzle=128))
+    beyond = tma.analyze(load(k_major(100, 72), (64, 64), swizzle=128, extents=(256, 128)))
+    assert beyond.launch == replace(inside.launch, requests=8)
+    assert (beyond.interior, beyond.edge) == (inside.interior, inside.edge)
+    assert beyond.shared_sectors == 2 * inside.shared_sectors == 8 * 64 * 64 * 2 // 32
 
 
 def test_rows_off_their_sectors_are_told_from_rows_too_short():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,6 @@ import pytest
 
 import cute_gemm as cg
 from cute_gemm import select, tuned
-from cute_gemm.access import TmaAccess
 from cute_gemm.analysis.rows import make_row
 from cute_gemm.arch import Arch
 from cute_gemm.commands import profile as command
@@ -128,10 +128,37 @@ def test_every_row_is_in_its_class(options: dict[str, Any], empty: str, present:
 
 
 def test_an_access_without_a_counter() -> None:
-    matrix = rows_of()[0].access.matrix
-    row = make_row(TmaAccess("A", "load", matrix, (64, 64), 1))
-    with pytest.raises(UnsupportedError, match="A: no counter .* global load by TMA"):
-        predicted([row])
+    access = replace(rows_of()[0].access, instruction="red.global")
+    with pytest.raises(UnsupportedError, match="A: no counter .* global load by red.global"):
+        predicted([make_row(access)])
+
+
+def test_tma_and_wgmma_are_counted_as_predicted() -> None:
+    """Launches of ``sm90_wgmma`` on an H200: a cluster, C that is read, and that TMA refuses."""
+    counted = json.loads((Path(__file__).parent / "data" / "h200_tma.json").read_text())
+    found = [predict(Case(**case, arch="sm_90a")) for case in counted["cases"]]
+    # Sectors of global memory were read by the counter of SASS instructions.
+    metrics = {one.name: one.metric.replace("l1tex__t_", "sm__sass_l1tex_t_") for one in CLASSES}
+    compared = {name for name, metric in metrics.items() if metric in counted["counts"]}
+    assert compared == {
+        "TMA loads requests", "TMA loads arriving sectors", "TMA stores requests",
+        "TMA stores sectors", "wgmma wavefronts", "wgmma conflicts", "ldmatrix wavefronts",
+        "stmatrix wavefronts", "global stores sectors",
+    }  # fmt: skip
+    for name in compared:
+        assert [one[name] for one in found] == counted["counts"][metrics[name]], name
+
+
+def test_a_box_outside_of_the_matrix_is_an_instruction() -> None:
+    """A cluster of 2 x 2 tiles for one, and half of the k-tile: all boxes are moved, as zeros."""
+    options = {"tile": (64, 64, 128), "groups": 1, "cluster": "2x2", "exchange": 0, "ping_pong": 0}
+    case = Case("TN", 64, 64, 64, "float16", kernel="sm90_wgmma", arch="sm_90a", options=options)
+    found = predict(case)
+    # A CTA loads half of the 64 rows of each, 64 elements at a time, and gets the other half too.
+    assert found["TMA loads requests"] == 4 * 2 * 2
+    assert found["TMA loads arriving sectors"] == 4 * 2 * 64 * 128 * 2 // 32
+    assert found["TMA stores requests"] == 4
+    assert found["TMA stores sectors"] == 64 * 64 * 2 // 32
 
 
 def test_metrics_are_distinct_and_names_too() -> None:
@@ -380,10 +407,10 @@ def test_the_program_under_ncu_names_the_case(
     )
 
 
-def test_stmatrix_is_not_asked_of_old_devices(fake: Callable[..., str]) -> None:
+def test_what_a_device_lacks_is_not_asked_of_it(fake: Callable[..., str]) -> None:
     [found] = profile.count([replace(CASE, arch="sm_80")], fake())
-    asked = {one.metric for one in counters.CLASSES if one.metric and one.minimum_cc <= 80}
-    assert set(found) == asked and not any("stsm" in metric for metric in found)
+    asked = {one.metric for one in counters.CLASSES if one.metric and 80 in one.ccs}
+    assert set(found) == asked and not re.search("stsm|tma|gmma", " ".join(found))
 
 
 def test_a_batch_counts_each_matrix_from_where_it_begins() -> None:

@@ -134,10 +134,16 @@ CASES += [
 ]  # fmt: skip
 
 
+#: C by TMA and by elements, by turns, exchanged: kernels of their own, for K has no stride.
+EMPTY = [replace(CASES[i], mnk=(*CASES[i].mnk[:2], 0)) for i in (0, 4, 11, 13)]
+
+
 @lru_cache(maxsize=1)
 def compiled() -> str:
     """The kernels of all cases, in one unit: most of a compilation are headers."""
-    return ptx(together({plan.symbol: plan.unit for plan in map(Case.plan, CASES)}.values()), ARCH)
+    return ptx(
+        together({plan.symbol: plan.unit for plan in map(Case.plan, CASES + EMPTY)}.values()), ARCH
+    )
 
 
 @lru_cache(maxsize=32)
@@ -201,6 +207,16 @@ def test_nothing_is_read_where_nothing_is_summed(case):
     before = C.copy()
     execute(plan, A, B, C, 0, 0.75)
     assert verify(plan.problem, A, B, C, C=before, alpha=0, beta=0.75).ok
+
+
+@pytest.mark.parametrize("beta", [0, 0.75])
+@pytest.mark.parametrize("case", EMPTY, ids=str)
+def test_where_k_is_0_the_report_has_c_alone(case, beta):
+    case = replace(case, beta=beta)
+    verdict, done = computed(case, record=True)
+    assert verdict.ok, verdict
+    figures = compare(emitted(case)[0].report(beta=beta).rows, done)
+    assert figures and not [one for one in figures if one.difference]
 
 
 def test_scalars_in_memory():

@@ -7,7 +7,7 @@ take part in them, and where they go.
 
 Of neighbouring loads or stores of shared memory in PTX ptxas makes wider ones. Where the report has
 such and the PTX has not, the bytes of both are compared. Of bulk tensor copies (TMA) these are the
-boxes that meet the matrix and the sectors of their rows; of wgmma, 32 parts of 16 bytes a request.
+boxes and the sectors of their rows in the matrix; of wgmma, 32 parts of 16 bytes a request.
 """
 
 from __future__ import annotations

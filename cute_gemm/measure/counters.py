@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.errors import ToolError, UnsupportedError
@@ -23,18 +24,19 @@ class Class:
     """One figure of one class of accesses, and the counter that has it: ``metric``, by ncu's name.
 
     That is "" for conflicts that no counter has alone, which are then the wavefronts counted less
-    the fewest possible. ``figure`` is a field of ``LaunchTotals``, for shared memory with
-    ``counted_`` before it. Space, direction and instruction, a regular expression, say which rows
-    of a report belong to the class; ``minimum_cc`` is the lowest compute capability that counts it.
+    the fewest possible. ``total`` is what a row says of it. Space, direction and instruction, a
+    regular expression, say which rows of a report belong to the class; ``ccs`` are the compute
+    capabilities that are known to count it.
     """
 
     access: str
     figure: str
     metric: str
+    total: str
     space: Literal["global", "shared"]
     direction: Literal["load", "store"]
     instruction: str
-    minimum_cc: int = 80
+    ccs: range = range(80, 1000)
 
     @property
     def name(self) -> str:
@@ -57,13 +59,24 @@ _CONFLICTS = "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum
 
 def _of_global(access: str, op: str, *rows: Any) -> Iterator[Class]:
     for figure in ("requests", "sectors"):
-        yield Class(access, figure, _GLOBAL.format(figure, op), "global", *rows)
+        metric = _GLOBAL.format(figure, op)
+        yield Class(access, figure, metric, f"launch.{figure}", "global", *rows)
 
 
 def _of_shared(access: str, op: str, conflicts: str, *rows: Any) -> Iterator[Class]:
-    yield Class(access, "wavefronts", _WAVEFRONTS.format(op), "shared", *rows)
-    metric = _CONFLICTS.format(conflicts) if conflicts else ""
-    yield Class(access, "conflicts", metric, "shared", *rows)
+    metrics = _WAVEFRONTS.format(op), _CONFLICTS.format(conflicts) if conflicts else ""
+    for figure, metric in zip(("wavefronts", "conflicts"), metrics, strict=True):
+        yield Class(access, figure, metric, f"launch.counted_{figure}", "shared", *rows)
+
+
+def _of_hopper(
+    access: str, space: Any, direction: Any, instruction: str, *figures: tuple[str, str, str]
+) -> Iterator[Class]:
+    """Figures, totals and metrics that are known of compute capability 9.0 alone."""
+    for figure, total, metric in figures:
+        yield Class(
+            access, figure, f"{metric}.sum", total, space, direction, instruction, range(90, 91)
+        )
 
 
 #: Everything that is compared. Conflicts without a metric follow their wavefronts.
@@ -73,10 +86,29 @@ CLASSES = (
     *_of_shared("shared loads", "ld", "", "load", r"ld\.shared"),
     *_of_shared("shared stores", "st", "", "store", r"st\.shared"),
     *_of_shared("ldmatrix", "ldsm", "ldsm", "load", r"ldmatrix.*"),
-    *_of_shared("stmatrix", "stsm", "stsm", "store", r"stmatrix.*", 90),
+    *_of_shared("stmatrix", "stsm", "stsm", "store", r"stmatrix.*", range(90, 1000)),
     # Copies of 16 bytes go past the data pipe, and take no wavefront of it.
     *_of_shared("cp.async", "ldgsts_cache_access", "ldgsts", "store", r"cp\.async"),
-)
+    # Of TMA's loads no counter follows what L2 is asked for, but one what arrives in shared memory.
+    *_of_hopper(
+        "TMA loads", "global", "load", "TMA",
+        ("requests", "launch.requests", "smsp__inst_executed_op_tma_ld_pred_on_any"),
+        ("arriving sectors", "found.shared_sectors",
+         "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld"),
+    ),
+    *_of_hopper(
+        "TMA stores", "global", "store", "TMA",
+        ("requests", "launch.requests", "smsp__inst_executed_op_tma_st_pred_on_any"),
+        ("sectors", "launch.sectors", "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st"),
+    ),
+    *_of_hopper(
+        "wgmma", "shared", "load", "wgmma",
+        ("wavefronts", "launch.counted_wavefronts",
+         "sm__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_gmma"),
+        ("conflicts", "launch.counted_conflicts",
+         "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_gmma"),
+    ),
+)  # fmt: skip
 
 
 def predicted(rows: Iterable[AccessRow]) -> dict[str, int]:
@@ -94,8 +126,7 @@ def predicted(rows: Iterable[AccessRow]) -> dict[str, int]:
                 f"{row.instruction}, so it cannot be compared"
             )
         for one in found:
-            field = one.figure if row.space == "global" else f"counted_{one.figure}"
-            totals[one.name] += getattr(row.launch, field)
+            totals[one.name] += attrgetter(one.total)(row)
     return totals
 
 

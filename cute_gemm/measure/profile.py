@@ -207,7 +207,7 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
 
     plans = [case.plan() for case in cases]
     cc = min((Arch(plan.arch).cc for plan in plans), default=80)
-    metrics = [one.metric for one in CLASSES if one.metric and one.minimum_cc <= cc]
+    metrics = [one.metric for one in CLASSES if one.metric and cc in one.ccs]
     with tempfile.TemporaryDirectory() as directory:
         listed = Path(directory, "cases.json")
         listed.write_text(json.dumps([asdict(case) for case in cases]))

@@ -48,8 +48,9 @@ class TmaAnalysis:
     ``tile``: the first box, an interior one unless the matrix is smaller than a box; ``interior``,
     ``edge``: each full box once, and each that the matrix does not fill; ``launch``: what the
     launch asks of L2, every box as often as it is moved, but once for all the CTAs that a multicast
-    serves; ``shared_bytes``: what the launch writes to (of a store: reads from) shared memory,
-    zeros included, in every CTA that a multicast serves.
+    serves; its ``requests`` are also those of boxes that lie outside of the matrix;
+    ``shared_bytes``: what the launch writes to (of a store: reads from) shared memory, zeros
+    included, in every CTA that a multicast serves.
 
     ``layout``: the box in shared memory, in elements; ``box_bytes``: what it takes there (a swizzle
     wider than a row pads it); ``ways``: wavefronts that 8 rows of the box, 16 bytes of each, take
@@ -75,6 +76,11 @@ class TmaAnalysis:
     def judged(self) -> GlobalCounts:
         """What the verdict is about: the interior boxes, or all when none is full."""
         return self.interior if self.interior.tiles else self.edge
+
+    @property
+    def shared_sectors(self) -> int:
+        """``shared_bytes`` in sectors."""
+        return self.shared_bytes // SECTOR
 
     @property
     def efficiency(self) -> float:
@@ -291,13 +297,13 @@ def analyze(access: TmaAccess, base: int | None = None) -> TmaAnalysis:
     ways = read_ways(layout, access.matrix.unit, size)
     illegal = _illegal(access)
     row, rows = access.box[access.matrix.unit] * size, access.box[1 - access.matrix.unit]
-    once = interior + edge
+    times = -(-access.sweeps // access.multicast)
     return TmaAnalysis(
         tile=first,
         interior=interior,
         edge=edge,
-        launch=once.times(-(-access.sweeps // access.multicast)),
-        shared_bytes=once.tiles * access.sweeps * row * rows,
+        launch=replace((interior + edge).times(times), requests=access.boxes * times),
+        shared_bytes=access.boxes * access.sweeps * row * rows,
         layout=layout,
         box_bytes=max(row, access.swizzle) * rows,
         ways=ways,

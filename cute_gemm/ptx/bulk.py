@@ -166,7 +166,7 @@ class Bulk:
 
     def _note(self, copy: _Copy, offsets: Array, inside: Array, size: int, write: bool) -> None:
         recorder = self.machine.recorder
-        if recorder is not None and copy.first and len(offsets):
+        if recorder is not None and copy.first:
             rows = np.broadcast_to(np.arange(len(inside)) // copy.map.tensor.box[0], inside.shape)
             recorder.box(copy.map.buffer, write, offsets, rows[inside], size)
 

@@ -61,7 +61,7 @@ class Accesses:
 
 
 class Boxes(NamedTuple):
-    """Bulk tensor copies of a buffer: those that meet it, sectors of their rows, and bytes."""
+    """Bulk tensor copies of a buffer, the sectors of their rows that it has, and bytes."""
 
     buffer: str
     store: bool
@@ -94,7 +94,7 @@ class Recorder:
         self._requests.append((instruction, cta, warp, addresses))
 
     def box(self, name: str, store: bool, offsets: Array, rows: Array, size: int) -> None:
-        """Note a box of a buffer: each element's offset in memory, and its row in the box."""
+        """Note a box: of each element that the buffer has its offset, and its row in the box."""
         sectors = rows.astype(np.int64) << 48 | offsets // SECTOR
         found = self._boxes.setdefault((name, store), [0, 0, 0])
         for index, more in enumerate((1, len(np.unique(sectors)), len(offsets) * size)):

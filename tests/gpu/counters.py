@@ -42,6 +42,9 @@ class Place(NamedTuple):
     pad: int = 0
     base_offset: int = 0
     beta: int = 0
+    l: int = 1
+    step: int = 1  #: What leading dimensions are multiples of, but for the pad.
+    padded: str = "ABC"
 
 
 #: Kernels depend on widths and tile, not on sizes: "ld+1", "base+1" and "odd" share theirs, and so
@@ -72,6 +75,48 @@ THIN_PLACES = {
     "32": Place(2048, 32, 1024),
     "odd": Place(261, 7, 331),
 }
+#: Of the kernel on TMA and wgmma: types by op, options, and what each case has of its own.
+WGMMA_OPS = {"NN": "bfloat16", "NT": "float16", "TN": "bfloat16", "TT": "float16"}
+WGMMA = {"tile": "128x128x64", "groups": 2, "cluster": "1x1", "ping_pong": 0, "exchange": 0}
+RAGGED = Place(328, 261, 197, beta=1, step=8)  # three tiles each way: clusters have four
+WGMMA_PLACES: tuple[tuple[str, dict[str, Any], Place], ...] = (
+    ("aligned", {}, Place(512, 512, 256)),
+    ("beta", {}, Place(512, 512, 256, beta=1)),
+    ("ragged", {}, RAGGED),
+    ("elements", {}, Place(325, 259, 197, step=8)),  # C is none that TMA takes
+)
+#: In two of the ops.
+WGMMA_OPTIONS: tuple[tuple[str, dict[str, Any], Place], ...] = (
+    ("cluster 2x1", {"cluster": "2x1"}, RAGGED),
+    ("cluster 1x2", {"cluster": "1x2"}, RAGGED),
+    ("cluster 2x2", {"cluster": "2x2"}, RAGGED),
+    ("exchange", {"exchange": 1}, RAGGED),
+    ("by turns", {"ping_pong": 1}, Place(2048, 2056, 200)),  # more tiles than CTAs
+    ("side by side", {"tile": "64x128x64"}, RAGGED),
+    ("narrow", {"tile": "128x16x64"}, RAGGED),
+    ("deep", {"tile": "128x64x128"}, Place(328, 264, 150, step=8)),  # boxes beyond K
+    ("split", {"split_k": 3}, Place(328, 264, 1000, beta=1)),
+    ("batch", {}, Place(328, 264, 200, l=3)),
+    ("ld+8", {}, Place(512, 512, 256, beta=1, pad=8)),
+    ("base+8", {}, Place(512, 512, 256, beta=1, base_offset=8)),
+)
+#: Packing of what has an odd leading dimension, or base address; and slices of K.
+PASSES: tuple[tuple[str, str, dict[str, Any], str, Place], ...] = (
+    *(
+        (kernel, name, {"pack": which}, f"{where}+1", at._replace(padded=which))
+        for kernel, name in (
+            ("sm90_wgmma", "bfloat16"), ("sm80_pipeline", "tf32"), ("sm80_pipeline", "int8")
+        )
+        for which, where, at in (
+            ("A", "ld", Place(328, 264, 200, pad=1, step=16)),
+            ("B", "ld", Place(328, 264, 200, pad=1, step=16)),
+            ("AB", "ld", Place(261, 131, 77, pad=1, step=16, beta=1)),
+            ("AB", "base", Place(328, 264, 200, base_offset=1, step=16)),
+        )
+    ),
+    ("sm80_pipeline", "float32", {"split_k": 4}, "tail", Place(300, 260, 1000, beta=1)),
+    ("double_buffered", "complex64", {"split_k": 4}, "odd", Place(261, 131, 1001)),
+)  # fmt: skip
 #: Options that make another program of a tutorial kernel.
 LADDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("naive", {"warp_along": "m"}),
@@ -88,19 +133,25 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
     """Name and case of every cell of the table."""
 
     def cell(
-        kernel: str, options: dict[str, Any], name: str, op: str, place: str, at: Place
-    ) -> tuple[str, Case]:
-        m, n, k, pad, base_offset, beta = at
+        kernel: str, options: dict[str, Any], name: str, op: str, place: str, at: Place,
+        title: str = "",
+    ) -> tuple[str, Case]:  # fmt: skip
+        m, n, k = at[:3]
+        rows = {
+            "A": m if op[0] == "N" else k,
+            "B": k if op[1] == "N" else n,
+            "C": m if order == "F" else n,
+        }
         leading = {
-            "lda": (m if op[0] == "N" else k) + pad,
-            "ldb": (k if op[1] == "N" else n) + pad,
-            "ldc": (m if order == "F" else n) + pad,
+            f"ld{letter.lower()}": -(-row // at.step) * at.step + at.pad * (letter in at.padded)
+            for letter, row in rows.items()
         }
         t = (TYPES | COMPLEX)[name]
-        return " ".join((kernel, *options.values(), name, op, place)), Case(
+        title = title or " ".join((kernel, *options.values()))
+        return " ".join((title, name, op, place)), Case(
             op, m, n, k, t.dtype, **leading, order=order,  # type: ignore[arg-type]
-            compute=t.compute, kernel=kernel, arch=arch, options=options, beta=beta,
-            base_offset=base_offset,
+            out_dtype=t.out, compute=t.compute, kernel=kernel, arch=arch, options=options,
+            beta=at.beta, base_offset=at.base_offset, l=at.l,
         )  # fmt: skip
 
     for kernel, options in VARIANTS:
@@ -124,6 +175,15 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
         for op in OPS:
             for place in ("aligned", "ragged"):
                 yield cell(kernel, options, "float32", op, place, LADDER_PLACES[place])
+    for number, (op, name) in enumerate(WGMMA_OPS.items()):
+        for place, options, at in WGMMA_PLACES + WGMMA_OPTIONS * (op in ("NT", "TN")):
+            yield cell("sm90_wgmma", WGMMA | options, name, op, place, at, "sm90_wgmma")
+        place, _, at = WGMMA_PLACES[number]
+        yield cell("sm90_wgmma", WGMMA, f"{name}-float32", op, place, at, "sm90_wgmma")
+    for kernel, name, options, place, at in PASSES:
+        title = " ".join(("passes", kernel, *map(str, options.values())))
+        for op in ("NT", "TN"):
+            yield cell(kernel, options, name, op, place, at, title)
 
 
 class Sorted(NamedTuple):

@@ -600,16 +600,16 @@ def matrix(place: Place, dtype: str, fill: Callable[[tuple[int, ...]], np.ndarra
 
 
 class Builds:
-    """Kernels that processes of their own compile into the cache, by symbol.
+    """Kernels that processes of their own compile into the cache, by their steps' symbols.
 
     Parameters
     ----------
     plans
-        What to build; each symbol once.
+        What to build; each once.
     """
 
     def __init__(self, plans: Iterable[Plan]) -> None:
-        by_symbol = {plan.symbol: plan for plan in plans}
+        by_symbol = {_symbols(plan): plan for plan in plans}
         self._builds = PlanBuilds(list(by_symbol.values()))
         self._futures = dict(zip(by_symbol, self._builds.futures, strict=True))
 
@@ -624,10 +624,14 @@ class Builds:
         LookupError
             When nobody asked for this kernel: the case does not say what its arrays are.
         """
-        if plan.symbol not in self._futures:
+        if _symbols(plan) not in self._futures:
             raise LookupError(f"{plan.symbol} is not one of the {len(self)} kernels to be built")
-        self._futures[plan.symbol].result()
+        self._futures[_symbols(plan)].result()
 
     def close(self) -> None:
         """Stop the processes; builds that have not begun are dropped."""
         self._builds.close()
+
+
+def _symbols(plan: Plan) -> tuple[str, ...]:
+    return tuple(step.config.name for step in plan.steps)

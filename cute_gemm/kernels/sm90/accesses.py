@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.sm90.structure import ROWS, Config, OperandPlan, Structure, kernel_cluster
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.problem.problem import GemmProblem, Matrix
+from cute_gemm.problem.problem import GemmProblem
 
 
 def accesses(
@@ -23,34 +24,36 @@ def accesses(
     below, beside = kernel_cluster(config)
     rows = -(-m // (parts.tile[0] * below)) * below
     columns = -(-n // (parts.tile[1] * beside)) * beside
+    extents = rows * parts.tile[0], columns * parts.tile[1]
     found: list[Access] = []
     ctas = rows * columns * problem.l
     if problem.k:
         k_tiles = -(-problem.k // parts.tile[2])
         # B is read for each block of 64 rows, and these by each group that has columns of them.
         groups = parts.tile[1] // parts.columns
-        for plan, sweeps, reads in zip(
-            parts.operands, (columns, rows), (groups, parts.blocks), strict=True
+        for plan, extent, sweeps, reads in zip(
+            parts.operands, extents, (columns, rows), (groups, parts.blocks), strict=True
         ):
             matrix = problem.A if plan.source == "A" else problem.B
-            found += [_load(plan, matrix, sweeps), _read(plan, config, ctas * k_tiles * reads)]
-    if not config.tma_c:
+            region = extent, k_tiles * parts.tile[2]
+            load = TmaAccess(
+                plan.source, "load", matrix, plan.box, sweeps, plan.span, plan.sharers, region,
+                modes=3,
+            )  # fmt: skip
+            found += [load, _read(plan, config, ctas * k_tiles * reads)]
+    if not (config.tma_c and problem.k):
         return (*found, *_elements(config, parts, problem, reads_c))
-    store = TmaAccess("C", "store", problem.C, parts.box, 1, parts.span, unit="CTA", modes=3)
+    if config.exchange:
+        extents = extents[::-1]
+    store = TmaAccess(
+        "C", "store", problem.C, parts.box, 1, parts.span, extents=extents, unit="CTA", modes=3
+    )
     staged = _staged(config, parts, ctas)
     found += [staged, store]
     if reads_c:
         found.append(_brought_up_to_date(staged))
-        found.append(
-            TmaAccess("C", "load", problem.C, parts.box, 1, parts.span, unit="CTA", modes=3)
-        )
+        found.append(replace(store, direction="load"))
     return tuple(found)
-
-
-def _load(plan: OperandPlan, matrix: Matrix, sweeps: int) -> TmaAccess:
-    return TmaAccess(
-        plan.source, "load", matrix, plan.box, sweeps, plan.span, multicast=plan.sharers, modes=3
-    )
 
 
 def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
@@ -114,14 +117,19 @@ def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
 def _elements(
     config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
 ) -> list[Access]:
-    """C element by element, from the registers."""
-    own = held(parts)  # a request: a value of a warp's threads
-    block = own.reshape(4, 32, -1, 2).transpose(0, 2, 1, 3).reshape(-1, 32, 2)
-    below, beside = np.ogrid[: parts.blocks, : parts.tile[1] // parts.columns]
-    below, beside = below[..., None, None] * ROWS, beside[..., None, None] * parts.columns
-    coords = np.stack(np.broadcast_arrays(block[..., 0] + below, block[..., 1] + beside), -1)
-    coords = coords.reshape(-1, 32, 2)
+    """C element by element: from the registers or, where nothing is summed, as it lies."""
     tile = parts.tile[:2]
+    if problem.k:
+        own = held(parts)  # a request: a value of a warp's threads
+        block = own.reshape(4, 32, -1, 2).transpose(0, 2, 1, 3).reshape(-1, 32, 2)
+        below, beside = np.ogrid[: parts.blocks, : tile[1] // parts.columns]
+        below, beside = below[..., None, None] * ROWS, beside[..., None, None] * parts.columns
+        coords = np.stack(np.broadcast_arrays(block[..., 0] + below, block[..., 1] + beside), -1)
+    else:
+        unit = int(not parts.column_major)
+        places = divmod(np.arange(prod(tile)), tile[unit])
+        coords = np.stack(places if unit else places[::-1], -1)
+    coords = coords.reshape(-1, 32, 2)
     if config.exchange:
         coords, tile = coords[..., ::-1], tile[::-1]
     _, limit = access_bytes(problem.C, False)
@@ -136,7 +144,7 @@ def _elements(
         axis=problem.C.unit,
         sweeps=1,
         limit=limit,
-        mend="addresses of C's rows that are multiples of 16 bytes, for TMA",
+        mend="addresses of C's rows that are multiples of 16 bytes, for TMA" * (not config.tma_c),
         unit="CTA",
     )
     if not reads_c:
