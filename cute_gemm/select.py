@@ -173,7 +173,7 @@ def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
 
 #: The least k that is cut where nobody says, the least of a slice then, and the most tiles of C for
 #: each multiprocessor: short sums gain nothing, and many tiles fill a GPU.
-_SPLIT_K, _SLICE_K, _SPLIT_TILES = 512, 128, 2
+_SPLIT_K, _SLICE_K, _SPLIT_TILES = 128, 32, 2
 
 
 def _worth_packing(problem: GemmProblem, one: Matrix) -> bool:

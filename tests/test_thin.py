@@ -264,12 +264,12 @@ def test_what_is_refused(given, said):
 
 @pytest.mark.parametrize("type", TYPES)
 def test_it_is_chosen_for_what_is_thin(type):
-    """With wgmma 16-bit types have another kernel that reads at memory speed.
+    """With wgmma its types have another kernel that reads at memory speed.
 
     Many columns by FMA are bound by products, of which others make more.
     """
     dtype, _, compute = type.partition("/")
-    arch = "sm_80" if DTYPES[dtype].bytes == 2 else "sm_90a"
+    arch = "sm_80" if type in registry.get("sm90_wgmma").dtypes else "sm_90a"
     for op, t in product(OPS, (1, 4, 8 if type == "complex64" else 16)):
         for extents in ({"m": t, "n": 8192}, {"m": 8192, "n": t}):
             plan = cg.plan(op, **extents, k=8192, dtype=dtype, compute=compute or None,

@@ -50,7 +50,7 @@ class TmaAnalysis:
     launch asks of L2, every box as often as it is moved, but once for all the CTAs that a multicast
     serves; its ``requests`` are also those of boxes that lie outside of the matrix;
     ``shared_bytes``: what the launch writes to (of a store: reads from) shared memory, zeros
-    included, in every CTA that a multicast serves.
+    included, in every CTA that a multicast serves; ``arriving``: the sectors in which it comes.
 
     ``layout``: the box in shared memory, in elements; ``box_bytes``: what it takes there (a swizzle
     wider than a row pads it); ``ways``: wavefronts that 8 rows of the box, 16 bytes of each, take
@@ -65,6 +65,7 @@ class TmaAnalysis:
     edge: GlobalCounts
     launch: GlobalCounts
     shared_bytes: int
+    arriving: int
     layout: Layout
     box_bytes: int
     ways: int
@@ -76,11 +77,6 @@ class TmaAnalysis:
     def judged(self) -> GlobalCounts:
         """What the verdict is about: the interior boxes, or all when none is full."""
         return self.interior if self.interior.tiles else self.edge
-
-    @property
-    def shared_sectors(self) -> int:
-        """``shared_bytes`` in sectors."""
-        return self.shared_bytes // SECTOR
 
     @property
     def efficiency(self) -> float:
@@ -135,22 +131,30 @@ def read_ways(layout: Layout, unit: int, size: int) -> int:
     return int(wavefronts.max())
 
 
-def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, GlobalCounts]:
-    """Count the first box, the full boxes and the others, of every matrix, each moved once."""
+def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, GlobalCounts, int]:
+    """Count the first box, the full boxes and the others, of every matrix, each moved once.
+
+    And the sectors of zeros that come with them: of a row of a box what is behind the matrix, from
+    a multiple of 16 bytes on, and rows that lie outside.
+    """
     matrix = access.matrix
     size, unit = dtype(matrix.dtype).bytes, matrix.unit
     first = interior = edge = GlobalCounts()
+    row, depth = access.box[unit] * size, access.box[1 - unit]
+    zeros = access.boxes * depth * -(-row // SECTOR)  # if all were outside
     for valid, boxes, full, _ in tile_classes(matrix, matrix.shape, access.box, base):
         rows, length = valid[1 - unit], valid[unit] * size
         row_starts = residue_histogram(rows, matrix.stride[1 - unit] * size)
         counts = _boxes(boxes, row_starts, rows, length)
+        filled = row - -(-length // MATRIX_ROW_BYTES) * MATRIX_ROW_BYTES
+        zeros -= counts.tiles * rows * (-(-row // SECTOR) - -(-filled // SECTOR))
         if full:
             interior += counts
         else:
             edge += counts
         if valid == tuple(map(min, access.box, matrix.shape)):
             first = _boxes(one_residue(base), row_starts, rows, length)
-    return first, interior, edge
+    return first, interior, edge, zeros
 
 
 def _boxes(boxes: np.ndarray, row_starts: np.ndarray, rows: int, length: int) -> GlobalCounts:
@@ -291,19 +295,20 @@ def analyze(access: TmaAccess, base: int | None = None) -> TmaAnalysis:
             "box of at least 1 x 1, no negative sweeps and a multicast of at least 1"
         )
     base = (base_residue(access.matrix) if base is None else base) % LINE
-    first, interior, edge = _count(access, base)
+    first, interior, edge, zeros = _count(access, base)
     size = dtype(access.matrix.dtype).bytes
     layout = shared_layout(access)
     ways = read_ways(layout, access.matrix.unit, size)
     illegal = _illegal(access)
     row, rows = access.box[access.matrix.unit] * size, access.box[1 - access.matrix.unit]
-    times = -(-access.sweeps // access.multicast)
+    times, once = -(-access.sweeps // access.multicast), interior + edge
     return TmaAnalysis(
         tile=first,
         interior=interior,
         edge=edge,
-        launch=replace((interior + edge).times(times), requests=access.boxes * times),
+        launch=replace(once.times(times), requests=access.boxes * times),
         shared_bytes=access.boxes * access.sweeps * row * rows,
+        arriving=(once.sectors + zeros) * access.sweeps,
         layout=layout,
         box_bytes=max(row, access.swizzle) * rows,
         ways=ways,

@@ -74,7 +74,7 @@ struct Pack {
     PackVector found;
     CUTE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      found[i] = Bytes <= 2 ? __funnelshift_r(w[i], w[i + 1], 8 * (address & 3)) : w[i];
+      found[i] = Bytes <= 4 ? __funnelshift_r(w[i], w[i + 1], 8 * (address & 3)) : w[i];
     }
     return found;
   }

@@ -188,6 +188,7 @@ struct Parts {
       Accumulator const* const values = sums.of(part / kAcross) + part % kAcross * (kColumns / 2);
       if (epilogue.reads_c()) {
         Barrier::wait(came + part % kStores, parity);
+        __syncwarp();  // the thread that fetched comes later
         if (part % kStores == kStores - 1) parity ^= 1;
         CUTE_UNROLL
         for (int step = 0; step < kColumns; step += 16) put<true>(place, step, values + step / 2, epilogue);
