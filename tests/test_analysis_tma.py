@@ -127,8 +127,8 @@ def test_a_box_outside_of_the_matrix_is_an_instruction_and_asks_for_nothing():
     beyond = tma.analyze(load(k_major(100, 72), (64, 64), swizzle=128, extents=(256, 128)))
     assert beyond.launch == replace(inside.launch, requests=8)
     assert (beyond.interior, beyond.edge) == (inside.interior, inside.edge)
-    # 100 rows of 128 bytes of which every other begins off a sector, 100 of 16 bytes and then zeros,
-    # and 2 x 28 of zeros.
+    # 100 rows of 128 bytes, every other of which begins off a sector, 100 of 16 bytes with zeros
+    # behind them, and 2 x 28 of zeros.
     assert inside.arriving == 50 * (4 + 5) + 100 * (1 + 4) + 56 * 4
     assert beyond.arriving - inside.arriving == 4 * 64 * 64 * 2 // 32
 
