@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cute_gemm.access import TmaAccess
+from cute_gemm.access import SharedAccess, TmaAccess
 from cute_gemm.errors import ToolError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _claim(access: Access) -> str:
             return f"UTMASTG.{access.modes}D"
         return f"UTMALDG.{access.modes}D" + ".MULTICAST" * (access.multicast > 1)
     name, bits = access.instruction, access.bits
-    if name == "wgmma":
+    if isinstance(access, SharedAccess) and name == "wgmma":
         return "IGMMA.U8.U8" if access.element_bits == 8 else "HGMMA"
     matrix = re.fullmatch(r"(ld|st)matrix\.x([124])(\.trans)?", name)
     if matrix:
