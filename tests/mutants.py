@@ -287,7 +287,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _t("always the first MMA's B", "sm80/mainloop.cuh",
        "b.values + kB * (n + kMmaN * step)", "b.values + kB * n", _MMA),
     _t("tf32 cut off, not rounded", "sm80/mainloop.cuh",
-       "value = cutlass::tfloat32_t(reinterpret_cast<float const&>(value));", "(void)value;",
+       "bits = nearest_tf32(bits);", "(void)bits;",
        "rounded"),
     _t("the tile overwritten while it is read", "sm80/tensor_core.cuh",
        "if (k_tile > 0) __syncthreads();  // nobody reads the tile before any more\n", "\n",

@@ -24,6 +24,7 @@ from cute_gemm.problem.passes import Packing, Reduction, packed, sliced
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, scalar
 from cute_gemm.ptx.launch import Buffer, Execution, parsed, run
+from cute_gemm.toolchain import sass
 from cute_gemm.toolchain.nvrtc import build, ptx
 
 
@@ -329,6 +330,17 @@ def test_everything_compiles_without_spills(arch):
     for case in REDUCED:
         found = build(REDUCE.unit(REDUCE.configure(case.reduction())), arch)
         assert found.resources.spill_stores == found.resources.spill_loads == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_words_are_loaded_whole(size):
+    """Of words whose last bytes nobody uses ptxas would make narrower loads, and more of them."""
+    for k_major in (False, True):
+        problem = Case(size, "NT", k_major=k_major).problem()
+        config = PACK.configure(packed(problem, "AB", k_major)[1])
+        found = sass.instructions(sass.disassemble(PACK.build(config, "sm_90a").cubin))
+        loads = {name.partition(".E")[2] for name in found if name.startswith(("LD.E", "LDG.E"))}
+        assert loads == {".128", {1: ".U8", 2: ".U16", 4: ""}[size]}
 
 
 def test_a_turned_tile_is_of_the_shape_that_fewer_tiles_have():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -140,6 +141,17 @@ def test_tf32_is_rounded_to_nearest(kernel: str) -> None:
     A[...] = B[...] = np.float32(1 + 2**-10 - 2**-20)
     execute(plan := plan_of(case), A, B, C)
     assert verify(plan.problem, A, B, C).ok
+
+
+@pytest.mark.parametrize("kernel", ["sm80_pipeline", "tensor_core", "sm90_wgmma", "thin"])
+def test_tf32_keeps_what_is_no_number(kernel: str) -> None:
+    """Also a NaN whose upper 19 bits are those of infinity."""
+    case = case_of(kernel, "tf32", "TN", "wide")
+    case = replace(case, n=16) if kernel == "thin" else case
+    A, B, C = arrays(case)
+    A[0, 0] = np.array(0x7F800001, np.uint32).view(np.float32)
+    execute(plan_of(case), A, B, C)
+    assert np.isnan(C[0]).all() and np.isfinite(C[1:]).all()
 
 
 CONJUGATES = [

@@ -15,6 +15,13 @@ CUTE_DEVICE T* shared_pointer(uint32_t address) {
   return reinterpret_cast<T*>(__cvta_shared_to_generic(address));
 }
 
+// The bits of a float32 as tf32, rounded to nearest: of what is not rounded tensor cores take the upper
+// bits, which of some NaN are those of infinity.
+CUTE_DEVICE uint32_t nearest_tf32(uint32_t bits) {
+  asm("cvt.rna.tf32.f32 %0, %0;\n" : "+r"(bits));
+  return bits;
+}
+
 // Copies the first `valid` of N elements from global to shared memory, with zeros in place of the
 // others; nothing is read when there are none. 4, 8 and 16 bytes go asynchronously; cp.async has no
 // 1- or 2-byte form.

@@ -266,13 +266,12 @@ struct BlockLoader {
       }
     }
     if constexpr (is_same_v<Element, cutlass::tfloat32_t>) {
-      // tf32 operands come as float32 and are rounded to nearest; the instruction would truncate.
       CUTE_UNROLL
       for (int mn = 0; mn < kRows / Copy::kRows; ++mn) {
         CUTE_UNROLL
         for (int v = 0; v < size<0>(Fragment{}); ++v) {
-          Element& value = values[Fragment{}(v, mn, block)];
-          value = cutlass::tfloat32_t(reinterpret_cast<float const&>(value));
+          auto& bits = reinterpret_cast<uint32_t&>(values[Fragment{}(v, mn, block)]);
+          bits = nearest_tf32(bits);
         }
       }
     }

@@ -150,9 +150,8 @@ struct TensorSums {
     if constexpr (sizeof(Word) == 8) {
       return part.element(i, e);
     } else {
-      Word word = part.word(i, e);
-      if constexpr (Part::kSize == 4) asm("cvt.rna.tf32.f32 %0, %0;\n" : "+r"(word));
-      return word;
+      Word const word = part.word(i, e);
+      return Part::kSize == 4 ? nearest_tf32(word) : word;
     }
   }
 
