@@ -64,7 +64,10 @@ MULTIPROCESSORS = {
 #: Feature -> lowest compute capability; those of ``_EXACT`` are of one chip and its "a" target,
 #: those of ``_FAMILY`` of all targets from there on that have a suffix (PTX ISA, "Target ISA
 #: Notes" of ld, st, red, ldmatrix and stmatrix).
-_FEATURES = {"cp.async": 80, "mma.sync": 80, "dmma.m16n8": 90, "stmatrix": 90, "tma": 90}
+_FEATURES = {
+    "cp.async": 80, "mma.sync": 80, "dmma.m16n8": 90, "stmatrix": 90, "tma": 90,
+    "griddepcontrol": 90,
+}  # fmt: skip
 _FEATURES |= {"red.vector": 90, "ld.256": 100}
 _EXACT = {"wgmma": 90, "setmaxnreg": 90}
 _FAMILY = {"matrix.b8": 100}

@@ -135,7 +135,9 @@ def steps(
         problem, reduction = sliced(problem, route.split_k, config.tile[2])
         sums = places["C"] = Place("scratch", scratch)
         ends = sums, Place("B"), Place("C")
-        behind = [Step(REDUCE, REDUCE.configure(reduction), reduction, ends, arch, scales=True)]
+        behind = [
+            Step(REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, scales=True)
+        ]
         scratch += reduction.nbytes
     where = places["A"], places["B"], places["C"]
     main = Step(kernel, config, problem, where, arch, scales=not behind)
@@ -145,4 +147,4 @@ def steps(
 def packing_step(packing: Packing, arch: str) -> Step:
     """Return the launch that packs."""
     ends = Place("A"), Place("B"), Place("scratch")
-    return Step(PACK, PACK.configure(packing), packing, ends, arch)
+    return Step(PACK, PACK.configure(packing, arch), packing, ends, arch)

@@ -478,7 +478,7 @@ MUTANTS: tuple[Mutant, ...] = (
        "schedule.first()", _WGMMA),
     _t("CTAs take each other's tiles", "sm90/schedule.cuh",
        "return gridDim.x / kCtas;", "return 1;", _WGMMA),
-    _t("the launch ahead is not waited for", "sm90/pipeline.cuh",
+    _t("the launch ahead is not waited for", "common/grids.cuh",
        "griddepcontrol.launch_dependents;\\ngriddepcontrol.wait;\\n",
        "griddepcontrol.launch_dependents;\\n", _WGMMA),
     _t("boxes of C in one place", "sm90/store.cuh",

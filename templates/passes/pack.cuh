@@ -14,6 +14,8 @@
 #include <cute/numeric/int.hpp>
 #include <cutlass/array.h>
 
+#include "../common/grids.cuh"
+
 namespace cute_gemm {
 
 // Division of a number below 2^31 by one of which the host made the reciprocal, 2^shift / divisor
@@ -259,6 +261,7 @@ CUTE_DEVICE void pack(void const* A, void const* B, void* scratch, PackOperand c
                       PackOperand const& b) {
   extern __shared__ __align__(128) char shared[];
   int const tile = blockIdx.x;
+  follow_grids();
   if (tile < a.tiles) {
     Config::A::copy(A, scratch, a, tile, shared);
   } else {

@@ -10,6 +10,7 @@
 #include <cutlass/complex.h>
 
 #include "../common/epilogue.cuh"
+#include "../common/grids.cuh"
 
 namespace cute_gemm {
 

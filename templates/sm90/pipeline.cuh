@@ -9,14 +9,9 @@
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "../common/copy.cuh"
+#include "../common/grids.cuh"
 
 namespace cute_gemm {
-
-// Lets the grid after this one begin, and waits for what the one before has written (programmatic dependent
-// launch).
-CUTE_DEVICE void follow_grids() {
-  asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;\n" ::: "memory");
-}
 
 // Elements of the span of a swizzle: what TMA and wgmma take side by side.
 template <int B, int M, int S, class Offset, class Affine>

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.arch import Arch
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.problem.dtypes import DTYPES
@@ -63,6 +64,7 @@ class Config:
 
     A: Copy
     B: Copy
+    dependent: bool = False  #: It may start before the launch ahead has ended.
 
     @property
     def name(self) -> str:
@@ -159,10 +161,11 @@ class Pack(Compiled):
         )
     )
 
-    def configure(self, packing: Packing) -> Config:
-        """Return the config, which follows from how the operands lie."""
+    def configure(self, packing: Packing, arch: str = "sm_80") -> Config:
+        """Return the config, which follows from how the operands lie, and from the arch."""
         copies = {name: _copy(source, to) for name, source, to, _ in _operands(packing)}
-        return Config(copies.get("A", Copy()), copies.get("B", Copy()))
+        dependent = Arch(arch).has("griddepcontrol")
+        return Config(copies.get("A", Copy()), copies.get("B", Copy()), dependent)
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`Compiled.unit`."""
@@ -188,7 +191,8 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         places = [_place(source, target) for _, source, target, _ in _operands(packing)]
         smem = TILE_BYTES if config.A.turned or config.B.turned else 0
         matrices = max(place.matrices for place in places)
-        return Launch(sum(place.tiles for place in places), THREADS, smem, matrices)
+        tiles = sum(place.tiles for place in places)
+        return Launch(tiles, THREADS, smem, matrices, dependent=config.dependent)
 
     def accesses(
         self, config: Config, packing: Packing, *, reads_c: bool = False

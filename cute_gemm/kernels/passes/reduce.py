@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess
+from cute_gemm.arch import Arch
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes.seconds import seconds
@@ -33,6 +34,7 @@ class Config:
     dtype: str  #: Of the sums.
     out_dtype: str
     vector: int
+    dependent: bool = False  #: It may start before the launch ahead has ended.
 
     @property
     def runs(self) -> int:
@@ -93,10 +95,10 @@ class Reduce(Compiled):
         )
     )
 
-    def configure(self, reduction: Reduction) -> Config:
-        """Return the config, which follows from the types and from how C lies."""
+    def configure(self, reduction: Reduction, arch: str = "sm_80") -> Config:
+        """Return the config, which follows from the types, from how C lies, and from the arch."""
         sums, C = reduction.sums.dtype, reduction.C
-        return Config(sums, C.dtype, _vector(C, sums))
+        return Config(sums, C.dtype, _vector(C, sums), Arch(arch).has("griddepcontrol"))
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`Compiled.unit`."""
@@ -117,6 +119,7 @@ struct Config {{
 extern "C" __global__ void __launch_bounds__({THREADS})
 {config.name}(
     {self.signature.cpp("Config::")}) {{
+  cute_gemm::follow_grids();
   cute_gemm::reduce<Config>(sums, C, shape, cute_gemm::scalar(alpha, alpha_ptr),
                             cute_gemm::scalar(beta, beta_ptr));
 }}
@@ -126,7 +129,8 @@ extern "C" __global__ void __launch_bounds__({THREADS})
     def launch(self, config: Config, reduction: Reduction) -> Launch:
         """See :meth:`Compiled.launch`."""
         place = _place(config, reduction)
-        return Launch(place.along * -(-place.rows // (THREADS >> place.across)), THREADS, 0)
+        ctas = place.along * -(-place.rows // (THREADS >> place.across))
+        return Launch(ctas, THREADS, 0, dependent=config.dependent)
 
     def accesses(
         self, config: Config, reduction: Reduction, *, reads_c: bool = False
