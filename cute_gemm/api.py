@@ -354,8 +354,9 @@ def _make_plan(
         from cute_gemm.run.driver import device_name
 
         gpu, known_as = select.gpu_of_device(here), device_name(here)
-        if tuning is None or not tuning.again:
-            measured = tuned.find(known_as, *asked)
+        measured = tuned.find(known_as, *asked)
+        if tuning is not None and not tuning.takes(measured):
+            measured = None
     choice = select.select(*asked, gpu, measured)
     made = Plan(problem, where, device, target, choice, kernel != "auto")
     if tuning is None or made.measured or 0 in (problem.m, problem.n, problem.k, problem.l):

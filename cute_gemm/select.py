@@ -227,10 +227,10 @@ def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
     return f"{' and '.join(said)} of it" if said else ""
 
 
-def label(one: Candidate) -> str:
-    """Return ``"sm80_pipeline 128x256x64"``."""
+def label(one: Candidate, whole: bool = False) -> str:
+    """Return ``"sm80_pipeline 128x256x64"``; ``whole``: with all of the config's name."""
     tile = getattr(one.config, "tile", ())
-    words = [one.kernel.name, "x".join(map(str, tile))]
+    words = [one.config.name] if whole else [one.kernel.name, "x".join(map(str, tile))]
     if one.route.pack:
         words.append(f"with {' and '.join(one.route.pack)} packed")
     if one.route.split_k > 1:

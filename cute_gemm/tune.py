@@ -33,11 +33,20 @@ class Tuning(NamedTuple):
     """How to measure: the cheapest ``candidates``; ``again``, where a choice is stored, too.
 
     ``tell`` is called with what is being done, how much of it is done, and of how much.
+    ``heuristics``: also the candidates that are nearest to what ``nvidia-matmul-heuristics``
+    recommends (``pip install 'cute-gemm[heuristics]'``), 8 at most; a choice that is stored counts
+    if it was measured so.
     """
 
     candidates: int = 8
     again: bool = False
     tell: Callable[[str, int, int], None] = lambda *_: None
+    heuristics: bool = False
+
+    def takes(self, known: Measured | None) -> bool:
+        """Whether a choice that is stored, or None, need not be measured."""
+        answered = known is not None and (known.advised is not None or not self.heuristics)
+        return answered and not self.again
 
 
 def measure(plan: Plan, tuning: Tuning) -> Measured:
@@ -49,7 +58,14 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     from cute_gemm.run.driver import entered, synchronize
 
     problem, device = plan.problem, plan.device or 0
-    offers = plan.candidates()[: tuning.candidates]
+    candidates = plan.candidates()
+    offers = list(candidates[: tuning.candidates])
+    cheapest = len(offers)
+    if tuning.heuristics:
+        from cute_gemm.heuristics import advised
+
+        numbers = advised(problem, plan.gpu, candidates)
+        offers += [candidates[i] for i in numbers if i >= cheapest]
     plans = [
         Plan(problem, "cuda", device, plan.arch,
              Choice(one.kernel, one.config, plan.gpu, plan.candidates, one.route))
@@ -89,6 +105,15 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     known = Measured(
         offers[best].kernel.name, plans[best].symbol, route.pack, route.split_k, took, len(calls)
     )
+    if tuning.heuristics:
+        known = known._replace(
+            advised={
+                label(offers[index], whole=True): took * samples[best].ratio(samples[index])
+                for index in calls
+                if index >= cheapest
+            },
+            advice_won=best >= cheapest,
+        )
     if best == 0:
         return known
     behind = took * samples[best].ratio(samples[0]) if 0 in calls else 0.0

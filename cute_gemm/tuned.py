@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.problem.problem import GemmProblem
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Measured(NamedTuple):
@@ -30,7 +30,8 @@ class Measured(NamedTuple):
 
     ``config``: its name; ``seconds``: the median of a call; ``configs``: how many were measured;
     ``predicted``: the one that prices prefer, ``""`` where it is this one, and its seconds, 0 where
-    it did not run.
+    it did not run; ``advised``: those that ``nvidia-matmul-heuristics`` alone recommended, and the
+    seconds of each, None where it was not asked; ``advice_won``: whether this is one of them.
     """
 
     kernel: str
@@ -41,6 +42,8 @@ class Measured(NamedTuple):
     configs: int
     predicted: str = ""
     predicted_seconds: float = 0.0
+    advised: dict[str, float] | None = None
+    advice_won: bool = False
 
     def names(self, kernel: str, config: str, route: Route) -> bool:
         """Whether it is this one."""
@@ -51,6 +54,7 @@ class Measured(NamedTuple):
         least = f"the least of {self.configs} configs"
         of = least if self.configs > 1 else "the only config that ran"
         text = f"{duration(self.seconds)} measured, {of}"
+        text += ", recommended by nvidia-matmul-heuristics alone" * self.advice_won
         if not self.predicted:
             return f"{text}, as predicted"
         took = f"took {duration(self.predicted_seconds)}" if self.predicted_seconds else "failed"
@@ -147,8 +151,14 @@ def _decode(data: bytes) -> tuple[str, dict[str, Measured]]:
 
 
 def _choice(row: dict[str, Any]) -> Measured:
-    kinds = (str, str, str, int, float, int, str, float)
+    kinds: tuple[Any, ...] = (
+        str, str, str, int, float, int, str, float, _advised, bool,
+    )  # fmt: skip
     return Measured(*(kind(row[x]) for kind, x in zip(kinds, Measured._fields, strict=True)))
+
+
+def _advised(found: Any) -> dict[str, float] | None:
+    return None if found is None else {str(name): float(took) for name, took in found.items()}
 
 
 def _file(gpu: str) -> str:
