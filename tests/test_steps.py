@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm.errors import LaunchError, OptionError, ShapeError
+from cute_gemm.errors import FaultError, LaunchError, OptionError, ShapeError
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.passes import DIRECT, Route, alike, packed, sliced
@@ -88,6 +89,38 @@ def test_a_pass_that_goes_wrong_is_seen() -> None:
     trace = plan.trace(A, B)
     assert not trace.verdict.ok and trace.differences
     assert {one.kind.operand for one in trace.differences} == {"scratch"}
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_passes_that_start_early_wait_for_the_launch_ahead(number: int) -> None:
+    """Where GPUs overlap launches: what it has not waited for it may not access."""
+    rng = np.random.default_rng(0)
+    A, B = matrix(64, 640, 1, "float16", rng), matrix(640, 544, 1, "float16", rng)
+
+    def plan() -> cg.Plan:
+        return cg.plan("NN", A, B, kernel="sm80_pipeline", backend="interpreter", arch="sm_90a",
+                       pack="AB", split_k=2, tile=(64, 64, 32))  # fmt: skip
+
+    early, late = plan(), cg.plan("NN", A, B, kernel="sm80_pipeline", backend="interpreter",
+                                  arch="sm_80", pack="AB", split_k=2)  # fmt: skip
+    assert [step.launch.dependent for step in late.steps] == [False] * 3
+    assert [step.launch.dependent for step in early.steps] == [False, False, True]  # few CTAs pack
+    step = early.steps.each[number]
+    step.__dict__["launch"] = replace(step.launch, dependent=True)
+    assert early.trace(A, B).agrees
+    assert "griddepcontrol.wait;" in step.ptx
+    step.__dict__["ptx"] = step.ptx.replace("griddepcontrol.wait;", "")
+    with pytest.raises(FaultError, match="no griddepcontrol.wait before"):
+        early.trace(A, B)
+
+
+def test_many_ctas_that_pack_start_early() -> None:
+    given = {"dtype": "bfloat16", "arch": "sm_90a", "backend": "cpu", "pack": "AB"}
+    found = [
+        cg.plan("NN", m=size, n=size, k=size, kernel="sm90_wgmma", **given).steps.each[0].launch
+        for size in (511, 2047)
+    ]
+    assert [one.dependent for one in found] == [one.grid >= 256 for one in found] == [False, True]
 
 
 def test_a_batch_is_packed_and_a_shared_operand_once() -> None:

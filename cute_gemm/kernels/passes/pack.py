@@ -28,6 +28,8 @@ THREADS, TILE_BYTES, VECTOR, LINE = 256, 16384, 16, 8
 LINES, VECTORS = TILE_BYTES // (VECTOR * LINE), 4
 #: Rows of turned tiles that are walked together at most.
 GROUP = 32
+#: CTAs of which fewer do not start early: they would gather on the multiprocessors that are idle.
+FEW = 256
 #: log2 of the lines of a turned tile's row, by bytes of an element, the best first.
 TURNED_LINES = {1: (0,), 2: (0, 1), 4: (1,), 8: (2,), 16: (2,)}
 
@@ -64,7 +66,7 @@ class Config:
 
     A: Copy
     B: Copy
-    dependent: bool = False  #: It may start before the launch ahead has ended.
+    dependent: bool = False  #: Whether launches of the arch may start before the one ahead ends.
 
     @property
     def name(self) -> str:
@@ -192,7 +194,8 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         smem = TILE_BYTES if config.A.turned or config.B.turned else 0
         matrices = max(place.matrices for place in places)
         tiles = sum(place.tiles for place in places)
-        return Launch(tiles, THREADS, smem, matrices, dependent=config.dependent)
+        early = config.dependent and tiles * matrices >= FEW
+        return Launch(tiles, THREADS, smem, matrices, dependent=early)
 
     def accesses(
         self, config: Config, packing: Packing, *, reads_c: bool = False

@@ -34,7 +34,7 @@ class Config:
     dtype: str  #: Of the sums.
     out_dtype: str
     vector: int
-    dependent: bool = False  #: It may start before the launch ahead has ended.
+    dependent: bool = False  #: Whether launches of the arch may start before the one ahead ends.
 
     @property
     def runs(self) -> int:
@@ -174,4 +174,5 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         """
         sums = problem.inputs.accumulator
         narrow = _vector(problem.C, sums) * DTYPES[sums].bytes < VECTOR
-        return seconds(problem.C.nbytes + slices * sums_bytes(problem), gpu, narrow)
+        moved = problem.C.nbytes + slices * sums_bytes(problem)
+        return seconds(moved, gpu, narrow, gpu.arch.has("griddepcontrol"))

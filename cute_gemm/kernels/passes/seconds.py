@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.model.price import LAUNCH_US, START
+from cute_gemm.model.price import DEPENDENT_US, LAUNCH_US, START
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 STREAM_PART, NARROW_PART = 0.8, 0.52
 
 
-def seconds(moved: Any, gpu: Gpu, narrow: bool = False) -> Any:
+def seconds(moved: Any, gpu: Gpu, narrow: bool = False, dependent: bool = False) -> Any:
     """Return the predicted time of a launch that reads and writes so many bytes, or of several."""
     part = NARROW_PART if narrow else STREAM_PART
-    start = LAUNCH_US * 1e-6 + START / (gpu.clock_ghz * 1e9)
+    launch = DEPENDENT_US if dependent else LAUNCH_US
+    start = launch * 1e-6 + START / (gpu.clock_ghz * 1e9)
     return start + moved / (part * gpu.bandwidth_gbs * 1e9)
