@@ -16,6 +16,7 @@ from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.maps import LoadMap, raked, striped, stripmined
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
 from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.toolchain.cubin import Resources
 from cute_gemm.toolchain.headers import cutlass_path, cutlass_version
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -275,7 +276,8 @@ def test_thread_maps_by_hand() -> None:
     assert dp4a.requests(4)[:2, :2].tolist() == [[[0, 0], [4, 0]], [[0, 4], [4, 4]]]
 
 
-def build(config: CutlassUniversalConfig, arch: str) -> None:
+def build(config: CutlassUniversalConfig, arch: str) -> Resources:
+    """Compile, which fails where more is spilled than the unit allows; what the kernel takes."""
     from cute_gemm.toolchain.nvrtc import build as compile_unit
 
     unit = KERNEL.unit(config)
@@ -283,7 +285,7 @@ def build(config: CutlassUniversalConfig, arch: str) -> None:
     assert built.symbol == config.name
     assert built.cubin[:4] == b"\x7fELF"
     # That the proofs of layouts and shared memory hold is what the compiler just said.
-    assert built.resources.spill_stores == built.resources.spill_loads == 0
+    return built.resources
 
 
 @pytest.mark.parametrize(
@@ -295,7 +297,8 @@ def build(config: CutlassUniversalConfig, arch: str) -> None:
     ids=["aligned", "odd"],
 )
 def test_nvrtc_builds(each: GemmProblem, arch: str) -> None:
-    build(KERNEL.configure(each, arch), arch)
+    found = build(KERNEL.configure(each, arch), arch)
+    assert found.spill_stores == found.spill_loads == 0
 
 
 @pytest.mark.matrix
