@@ -376,6 +376,17 @@ def test_a_copy_counts_as_the_kernels_row_of_it(dtype: str, lda: int, way: str) 
         assert copy.rows[0].l2_sectors > copy.rows[0].sectors
 
 
+def test_lanes_in_two_columns_where_nothing_is_contiguous() -> None:
+    """Columns that lie between each other's elements share sectors."""
+    question = {"tensor": "(128,64):(2,5)", "threads": "(8,2):(1,8)", "values": "(1,2):(1,1)",
+                "dtype": "float64", "atom": "red.global", "arch": "sm_100a"}  # fmt: skip
+    report = analyze_copy(**question)
+    ((mend, *_),) = report.mends
+    assert (mend.change["threads"], mend.change["values"]) == ("(8,2):(1,8)", "(1,1):(1,1)")
+    (found, *_) = again(question, report)
+    assert found.rows[0].launch.sectors < report.rows[0].launch.sectors
+
+
 def test_misalignment_in_shared_memory_is_a_fault() -> None:
     narrow = {"tensor": "(64,32):(33,1)", "threads": "(32,4):(4,1)", "values": "(1,4):(4,1)",
               "dtype": "float32", "atom": "ld.shared.128"}  # fmt: skip

@@ -385,9 +385,11 @@ def _threads(
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any], Copy]]:
     """As many threads laid out otherwise, each with one vector, the longest runs first.
 
-    For global memory alone the longest runs are the best; shared memory asks for others too.
+    For global memory alone the longest runs are the best, where there are any; shared memory asks
+    for others too.
     """
-    shared = copy.space == "shared" or copy.smem is not None
+    several = copy.space == "shared" or copy.smem is not None
+    several = several or choose.contiguous_axis(layout) is None
     if copy.atom.kind == "bulk":  # one thread's
         return
     for axis in _along(layout):
@@ -395,7 +397,7 @@ def _threads(
         for width in (1 << bit for bit in reversed(range(run.bit_length()))):
             value = row_major(1, width) if axis else column_major(width, 1)
             orders = _orders(layout.extents, axis, width, threads, copy.space == "shared")
-            for order in orders if shared else islice(orders, 1):
+            for order in orders if several else islice(orders, 1):
                 tiled = gmem_tiled_copy(universal("", 8 * copy.size), 8 * copy.size, order, value)
                 bits = 8 * copy.size * width
                 if tiled.layouts != copy.tiled.layouts or copy.atom.bits != bits:
