@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fake_tuning import device, place  # noqa: F401
 from hypothesis import settings
 from interpreted import Case, Emitted
 

@@ -73,6 +73,8 @@ struct Pack {
       CUTE_UNROLL
       for (int i = 0; i < 5; ++i) w[i] = address & 4 ? w[i + 1] : w[i];
     }
+    // Of 4 bytes nothing is left to shift, but the last word is used: else ptxas makes narrower loads of its
+    // vector, and more of them.
     PackVector found;
     CUTE_UNROLL
     for (int i = 0; i < 4; ++i) {

@@ -1,0 +1,84 @@
+"""A GPU whose kernels take the time that a test says, and a place of its own for choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fake_gpu
+import pytest
+
+import cute_gemm as cg
+from cute_gemm import api, select, tuned
+from cute_gemm.errors import CompileError
+from cute_gemm.gpus.table import gpu as gpu_called
+from cute_gemm.kernels import base
+from cute_gemm.problem.passes import Route
+from cute_gemm.select import Candidate
+
+SQUARE: dict[str, Any] = {"m": 512, "n": 512, "k": 512, "dtype": "float16"}
+FILE = "tuned-NVIDIA-H200.json"
+
+
+class Device:
+    """The GPU, what each config takes there, and which of them cannot be built or launched."""
+
+    def __init__(self, gpu: fake_gpu.FakeGpu) -> None:
+        self.gpu = gpu
+        self.milliseconds: dict[tuple[str, Route], float] = {}
+        self.errors: dict[str, Exception] = {}  # by config: of the build, or of the launch
+        self.ran: list[tuple[str, tuple[int, ...]]] = []
+
+    def takes(self, candidate: Candidate, milliseconds: float) -> None:
+        self.milliseconds[candidate.config.name, candidate.route] = milliseconds
+
+    def build(self, config: Any) -> Any:
+        error = self.errors.get(config.name)
+        if isinstance(error, CompileError):
+            raise error
+        return SimpleNamespace(arch="sm_90a")
+
+    def bind(self, plan: cg.Plan, *_: Any) -> Callable[..., None]:
+        took = self.milliseconds.get((plan.symbol, plan.route), 2.0)
+
+        def run(*place: int) -> None:
+            if plan.symbol in self.errors:
+                raise self.errors[plan.symbol]
+            self.gpu.now += took
+            self.ran.append((plan.symbol, place[:3]))
+
+        return run
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where choices are stored."""
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuned, "_choices", {})
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def device(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    found = Device(fake_gpu.install(monkeypatch))
+    monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu_called("H200"))
+    monkeypatch.setattr(base.Compiled, "build", lambda kernel, config, *_: found.build(config))
+    monkeypatch.setattr(cg.Plan, "bind", lambda plan, *given: found.bind(plan, *given))
+    monkeypatch.setattr(api, "_plans", type(api._plans)(64))
+    monkeypatch.setattr(api, "_recent", type(api._recent)(64))
+    yield found
+    assert not found.gpu.memory  # all was freed
+
+
+def anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what was read, as another process would not know it."""
+    monkeypatch.setattr(tuned, "_choices", {})
+
+
+def fastest(device: Device, number: int, op: str = "TN", **given: Any) -> Candidate:
+    """Let a candidate be the fastest, and return it."""
+    found = cg.plan(op, **(given or SQUARE)).candidates()[number]
+    device.takes(found, 1.0)
+    return found
