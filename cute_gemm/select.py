@@ -42,7 +42,7 @@ CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal", "thin", "
 
 
 #: Into how many slices K may be cut where nobody says.
-_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 #: What ``pack`` takes; None: ``"auto"`` where the kernel is chosen, and ``"none"`` for one by name.
 PACKS = ("auto", "none", "A", "B", "AB")
 

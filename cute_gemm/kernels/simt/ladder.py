@@ -265,7 +265,7 @@ class DoubleBuffered(WarpTiled):
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
     paces: ClassVar = {
         "half": Pace(1.83, 469, 1.31, ahead=1),
-        "float32": Pace(0.69, 147, 0.98, ahead=1),
+        "float32": Pace(0.79, 119, 0.97, ahead=1, memory=707),
         "float64": Pace(1.23, 355, 0.41, ahead=1),
         "complex": Pace(0.88, 241, 0.34, ahead=1),
     }

@@ -108,8 +108,9 @@ _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
 #: Copies of one thread and tile beyond which they are not unrolled (`TileLoader`), and the part of
 #: a load's wait that each then costs.
 _UNROLLED, _ROLLED_WAIT = 16, 0.36
-#: What an operand whose rows are put in place adds to the clocks of products, as a part of them.
-_PUT_IN_PLACE = 0.5
+#: What an operand whose rows are put in place adds to the clocks of products, as a part of them,
+#: and what each copy of 4 bytes along K adds that a thread makes of a tile.
+_PUT_IN_PLACE, _BY_WORDS = 0.5, 0.03
 #: The field reference's, of 16-bit types (``copy="mn_major"``).
 _REFERENCE = ((128, 128, 32), (2, 2), 3, 1)
 
@@ -150,7 +151,7 @@ class Sm80Pipeline(CompiledKernel):
 
     def pace(self, config: Config) -> Pace:
         """See :meth:`CompiledKernel.pace`: narrow copies go one by one through registers."""
-        waits, put = 0.0, 0
+        waits, put, words = 0.0, 0, 0
         parts = structure(config)
         for plan in parts.operands:
             if plan.place is not None:
@@ -158,9 +159,11 @@ class Sm80Pipeline(CompiledKernel):
                 continue
             copies = prod(plan.extents) // (plan.gmem_copy.values * parts.mma.size)
             narrow = plan.gmem_copy.atom.bits < 32
+            if plan.gmem_copy.atom.bits == 32 and plan.major == "K":
+                words = max(words, copies)
             waits += copies if narrow else _ROLLED_WAIT * copies if copies > _UNROLLED else 0.0
         own = super().pace(config)
-        slowdown = own.slowdown * (1 + _PUT_IN_PLACE * put)
+        slowdown = own.slowdown * (1 + _PUT_IN_PLACE * put + _BY_WORDS * words)
         return own._replace(slowdown=slowdown, waits=waits, ahead=config.stages - 1)
 
     def candidates(
