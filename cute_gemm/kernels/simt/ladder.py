@@ -30,14 +30,15 @@ _FLOATS = (
     _Tile((128, 64, 16), (8, 8), 2),
     _Tile((64, 64, 16), (4, 8), 4),
     _Tile((64, 32, 16), (4, 4), 4),
+    _Tile((32, 16, 32), (2, 2), 4),
 )
-_NARROW_FLOATS = (
-    _Tile((128, 64, 16), (8, 8), 3),
-    _Tile((64, 64, 16), (4, 8), 4),
+_NARROW_FLOATS = (_Tile((128, 64, 16), (8, 8), 3), *_FLOATS[2:])
+_COMPLEX = (
     _Tile((64, 32, 16), (4, 4), 4),
+    _Tile((32, 32, 16), (2, 4), 4),
+    _Tile((32, 16, 32), (2, 2), 4),
 )
-_COMPLEX = (_Tile((64, 32, 16), (4, 4), 4),)
-_NARROW_COMPLEX = (_Tile((64, 64, 8), (4, 4), 1), _Tile((64, 32, 16), (4, 4), 4))
+_NARROW_COMPLEX = (_Tile((64, 64, 8), (4, 4), 1), *_COMPLEX)
 #: Of ``double_buffered``, tuned and timed on an H200: where A and B are read in the widest vectors,
 #: one of them is not, or neither (elements that wait alone take more registers). Largest first.
 _BUFFERED = {
