@@ -12,7 +12,7 @@ from cute_gemm._kept import Kept
 from cute_gemm.arch import Arch
 from cute_gemm.builds import Builds
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
-from cute_gemm.executable import Call, Executable, scalars
+from cute_gemm.executable import Call, scalars
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
 from cute_gemm.plan import Plan
@@ -40,7 +40,7 @@ DEFAULT_ARCH = "sm_80"
 _plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
 #: Calls on device arrays that went through every check, by all that the checks look at, but where
 #: the arrays lie.
-_recent: Kept[Any, tuple[Executable, Call]] = Kept(256, "recent_calls")
+_recent: Kept[Any, Call] = Kept(256, "recent_calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +146,17 @@ def gemm(
         keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
         keywords["tune"] = "True" if tune else None
         return torch_call(op, A, B, C, alpha, beta, keywords)
-    seen: Any = None if kernel_options else fingerprint(A, B, C)
+    seen = None if kernel_options else fingerprint(A, B, C)
     if seen is not None:
-        seen, at = (seen[0], op, order, kernel, backend, compute, arch, out_dtype, tune), seen[1]
+        key = (seen[0], op, order, kernel, backend, compute, arch, out_dtype, tune)
         try:
-            recent = _recent.get(seen)
+            recent = _recent.get(key)
         except TypeError:  # an argument that has no hash: the check below says which
             recent = None
-        if recent is not None and recent[1].holds(at):
-            executable, call = recent
-            result = executable.again(call, at, alpha, beta, stream)
-            return result if C is None else C
+        if recent is not None:
+            result = recent.again(seen[1], C, alpha, beta, stream)
+            if result is not None:
+                return result
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
          "out_dtype": out_dtype, "compute": compute, "tune": tune}, kernel_options,
@@ -168,7 +168,7 @@ def gemm(
     found = kept_plan(problem, a.device, kernel, backend, arch, kernel_options, tune)
     result = found.executable.run(a, b, c, *factors, stream)
     if seen is not None and a.device is not None:
-        _recent[seen] = found.executable, Call.of(problem, a, b, c)
+        _recent[key] = Call.of(found.executable, seen[0], a, b, c)
     return result
 
 

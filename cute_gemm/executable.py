@@ -21,7 +21,7 @@ from cute_gemm.problem.arrays import (
     needs_synchronize,
     new_matrix,
     read,
-    stream_handle,
+    stream_source,
 )  # fmt: skip
 from cute_gemm.problem.passes import Route, packed
 from cute_gemm.problem.problem import GemmProblem, Matrix, describe, from_operands
@@ -52,57 +52,82 @@ class Runnable(Protocol):
         """Compute on host arrays, in place."""
 
 
-#: Addresses of A, B and C.
-Place = tuple[int, int, int]
+#: Types of numbers that nothing changes.
+_NUMBERS = (float, int, complex)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """A call on device arrays that went through every check, for others of the same layouts.
 
-    ``spans``: bytes from the first of A, B and C to the last.
+    ``layouts``: what `fingerprint` gave; ``spans``: bytes from the first of A, B and C to the last;
+    ``stream``: gives what their library is working on.
     """
 
+    executable: Executable
+    layouts: Any
     a: Operand
     b: Operand
     c: Operand | None
     spans: tuple[int, int, int]
+    stream: Callable[[], int]
 
     @classmethod
-    def of(cls, problem: GemmProblem, a: Operand, b: Operand, c: Operand | None) -> Call:
+    def of(
+        cls, executable: Executable, layouts: Any, a: Operand, b: Operand, c: Operand | None
+    ) -> Call:
         """Return what is known of a call; no array is kept alive."""
-        a, b = replace(a, owner=None), replace(b, owner=None)
-        c = None if c is None else replace(c, owner=None)
-        return cls(a, b, c, (problem.A.span, problem.B.span, problem.C.span))
+        of_a, of_b = replace(a, owner=None), replace(b, owner=None)
+        of_c = None if c is None else replace(c, owner=None)
+        problem = executable.plan.problem
+        spans = problem.A.span, problem.B.span, problem.C.span
+        return cls(executable, layouts, of_a, of_b, of_c, spans, stream_source(of_a))
 
-    def holds(self, at: Place) -> bool:
-        """Whether C lies apart from A and B there; all else the layouts decide."""
-        if self.c is None:
-            return True
-        a, b, c = at
-        of_a, of_b, of_c = self.spans
-        end = c + of_c
-        return (a + of_a <= c or end <= a) and (b + of_b <= c or end <= b)
+    def again(self, at: tuple[int, int, int], C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
+        """Compute on arrays of these layouts at other addresses; return C, or a new one.
+
+        None, and nothing is done, if C does not lie apart from A and B: all else the layouts
+        decide.
+        """
+        executable = self.executable
+        if C is not None:
+            a, b, c = at
+            of_a, of_b, of_c = self.spans
+            end = c + of_c
+            if (a < end and c < a + of_a) or (b < end and c < b + of_b):
+                return None
+            of_alpha, of_beta, bound = executable.bound
+            if alpha is of_alpha and beta is of_beta:
+                bound(a, b, c, self.stream() if stream is None else raw_stream(stream))
+                return C
+        factors = scalars(alpha, beta, executable.plan.problem, self.a.device, self.c, stream)
+        result = executable.run(self.a, self.b, self.c, *factors, stream, at=at)
+        if C is None:
+            return result
+        executable.remember(alpha, beta, factors)
+        return C
 
 
 class Executable:
-    """A plan that runs: its launches, bound once for each alpha and beta, and the last arrays."""
+    """A plan that runs: its launches, bound once for each alpha and beta, and the last call."""
 
-    __slots__ = ("_bound", "_last", "plan")
+    __slots__ = ("_bound", "_last", "bound", "plan")
 
     def __init__(self, plan: Runnable) -> None:
         self.plan = plan
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
-        #: The layouts of the last call's arrays, and what is known of it; one value, for threads.
-        self._last: tuple[Any, Call | None] = (None, None)
+        self._last: Call | None = None
+        #: Numbers, as the objects that they came as, and the launch with these; one value, for
+        #: threads.
+        self.bound: tuple[Any, Any, Any] = (object(), object(), None)
 
-    def __call__(self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
+    def compute(self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
         """Compute on arrays that are checked against the plan; see :meth:`Plan.__call__`."""
-        layouts, at = fingerprint(A, B, C) or (None, None)
-        last, call = self._last
-        if at is not None and call is not None and layouts == last and call.holds(at):
-            result = self.again(call, at, alpha, beta, stream)
-            return result if C is None else C
+        seen, last = fingerprint(A, B, C), self._last
+        if seen is not None and last is not None and seen[0] == last.layouts:
+            result = last.again(seen[1], C, alpha, beta, stream)
+            if result is not None:
+                return result
         kept = {one.name: one for one in (A, B) if isinstance(one, PackedOperand)}
         a = kept["A"].operand if "A" in kept else read(A, "A")
         b = kept["B"].operand if "B" in kept else read(B, "B")
@@ -114,14 +139,15 @@ class Executable:
                 one.check(self.plan.problem, self.plan.route.pack)
             a, b = (kept[x].there() if x in kept else y for x, y in (("A", a), ("B", b)))
         result = self.run(a, b, given, *factors, stream, "".join(kept))
-        if at is not None and a.device is not None and not kept:
-            self._last = layouts, Call.of(self.plan.problem, a, b, given)
+        if seen is not None and a.device is not None and not kept:
+            self._last = Call.of(self, seen[0], a, b, given)
         return result
 
-    def again(self, call: Call, at: Place, alpha: Any, beta: Any, stream: Any) -> Any:
-        """Compute on device arrays of a call's layouts that lie elsewhere."""
-        factors = scalars(alpha, beta, self.plan.problem, call.a.device, call.c, stream)
-        return self.run(call.a, call.b, call.c, *factors, stream, at=at)
+    def remember(self, alpha: Any, beta: Any, factors: tuple[Scalar, Scalar]) -> None:
+        """Keep the launch with these factors, if there is one, by the numbers that they were."""
+        bound = self._bound.get((factors[0][:2], factors[1][:2], ""))
+        if bound is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
+            self.bound = alpha, beta, bound
 
     def on_host(
         self, A: Any, B: Any, C: Any, beta: complex
@@ -190,14 +216,14 @@ class Executable:
             with upload(host_array(operand), device) as there:  # which its end waits for
                 bound(there.pointer, there.pointer, memory.pointer)
         else:
-            handle = stream_handle(operand) if stream is None else raw_stream(stream)
+            handle = stream_source(operand)() if stream is None else raw_stream(stream)
             bound(operand.pointer, operand.pointer, memory.pointer, handle)
         # Where it lay says nothing any more: not of alignment, nor of memory that it might share.
         return PackedOperand(name, mine, target, replace(operand, owner=None, pointer=0), memory)
 
     def run(
         self, a: Operand, b: Operand, c: Operand | None, alpha: Scalar, beta: Scalar, stream: Any,
-        kept: str = "", at: Place | None = None,
+        kept: str = "", at: tuple[int, int, int] | None = None,
     ) -> Any:  # fmt: skip
         """Compute on operands and factors that fit; return C, a new one where there is none.
 
@@ -219,7 +245,7 @@ class Executable:
         if c.device is None:
             self._run_from_host(bound, a, b, c, beta)
         else:
-            handle = stream_handle(a) if stream is None else raw_stream(stream)
+            handle = stream_source(a)() if stream is None else raw_stream(stream)
             if at is None:
                 bound(a.pointer, b.pointer, c.pointer, handle)
             else:

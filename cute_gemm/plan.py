@@ -315,7 +315,7 @@ class Plan:
             keywords = {"plan": self._number, "out_dtype": of.dtype, "stream": stream}
             keywords["order"] = "C" if of.major == "N" else "F"
             return call(self.problem.op, A, B, C, alpha, beta, keywords)
-        return self.executable(A, B, C, alpha, beta, stream)
+        return self.executable.compute(A, B, C, alpha, beta, stream)
 
     def pack(self, X: Any, name: str = "B", *, stream: Any = None) -> PackedOperand:
         """Pack an operand once, for many calls that it is the same in: the weights of a layer.

@@ -1,8 +1,12 @@
-"""Calls on device arrays: what is checked again when they lie elsewhere. The arrays are fakes."""
+"""Calls on device arrays: what is checked again when they lie elsewhere, or were changed.
+
+The arrays are fakes.
+"""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +15,14 @@ import pytest
 
 import cute_gemm as cg
 from cute_gemm import api, executable, select
-from cute_gemm.errors import DeviceError, OverlapError, ShapeError
+from cute_gemm.errors import (
+    ArrayError,
+    DeviceError,
+    GemmError,
+    OverlapError,
+    ScalarError,
+    ShapeError,
+)
 
 
 class Array:
@@ -27,10 +38,52 @@ Array.__module__, Array.__name__ = "cupy", "ndarray"
 A, B, C = Array(0x10000), Array(0x20000), Array(0x30000)
 
 
-class Calls(list[tuple[int, ...]]):
-    """The launches that were made, and how often arrays were read."""
+class Kind:
+    """A ``torch.dtype``."""
 
-    read: int = 0
+    def __init__(self, name: str) -> None:
+        self.name, self.is_complex = name, name.startswith("complex")
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
+
+
+KINDS = {name: Kind(name) for name in ("float32", "float64", "complex64")}
+
+
+class Tensor:
+    """What of a ``torch.Tensor`` is read: 8 x 8, column-major."""
+
+    is_cuda, layout = True, "torch.strided"
+
+    def __init__(self, at: int, dtype: str = "float32") -> None:
+        self.at, self.shape, self.strides = at, (8, 8), (1, 8)
+        self.dtype, self.ordinal = KINDS[dtype], 0
+        self.requires_grad, self.lazy = False, ""
+
+    def data_ptr(self) -> int:
+        return self.at
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def get_device(self) -> int:
+        return self.ordinal
+
+    def is_conj(self) -> bool:
+        return self.lazy == "conj"
+
+    def is_neg(self) -> bool:
+        return self.lazy == "neg"
+
+
+Tensor.__module__ = "torch"
+
+
+class Calls(list[tuple[int, ...]]):
+    """The launches that were made, how often arrays were read, and PyTorch's current stream."""
+
+    read, stream = 0, 7
 
 
 @pytest.fixture
@@ -40,6 +93,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     stream = SimpleNamespace(ptr=7)
     cupy = SimpleNamespace(cuda=SimpleNamespace(get_current_stream=lambda device: stream))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    torch = SimpleNamespace(
+        compiler=SimpleNamespace(is_compiling=lambda: False),
+        _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda device: made.stream),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(api, "_backend", lambda *_: "cuda")
     monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: api.Arch("sm_90a"))
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
@@ -56,7 +114,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 def call(request: pytest.FixtureRequest, calls: Calls) -> Any:
     """Either way to compute on arrays like A, B and C."""
     plan = cg.plan("NN", A, B, C)
-    return plan if request.param == "plan" else lambda *given: cg.gemm("NN", *given)
+    return plan if request.param == "plan" else partial(cg.gemm, "NN")
 
 
 def _counted(made: Calls, read: Any) -> Any:
@@ -79,6 +137,14 @@ def test_arrays_of_known_layouts_are_not_read_again_wherever_they_lie(
         (0x10000, 0x20000, 0x30000, 7), (0x10000, 0x20000, 0x30000, 7),
         (0x50000, 0x40000, 0x60100, 7),
     ]  # fmt: skip
+
+
+def test_no_factor_stands_for_those_of_a_first_call(calls: Calls, call: Any) -> None:
+    call(A, B, C)
+    for _ in range(2):
+        with pytest.raises(ScalarError):
+            call(A, B, C, alpha=None, beta=None)
+    assert len(calls) == 1
 
 
 def test_what_lies_elsewhere_is_checked_for_all_that_addresses_decide(
@@ -106,3 +172,139 @@ def test_another_alignment_is_another_plan(calls: Calls) -> None:
     plan(A, B, C)
     with pytest.raises(ShapeError, match="A starts at an address aligned to 4 bytes"):
         plan(Array(0x10004), B, C)
+
+
+@pytest.fixture(params=["gemm", "plan"])
+def on(request: pytest.FixtureRequest, calls: Calls) -> Any:
+    """Either way to compute on tensors, which have been seen before."""
+
+    def made(*tensors: Tensor) -> Any:
+        plan = cg.plan("NN", *tensors)
+        call = plan if request.param == "plan" else partial(cg.gemm, "NN")
+        for _ in range(3):
+            call(*tensors)
+        calls.clear()
+        return call
+
+    return made
+
+
+def tensors(dtype: str = "float32") -> list[Tensor]:
+    return [Tensor(at, dtype) for at in (0x10000, 0x20000, 0x30000)]
+
+
+@pytest.mark.parametrize("which", range(3), ids="ABC".__getitem__)
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"shape": (8, 9)}, ShapeError),
+        ({"shape": (8, 8, 8), "strides": (1, 8, 64)}, GemmError),
+        ({"strides": (2, 16)}, GemmError),
+        ({"dtype": KINDS["float64"]}, GemmError),
+        ({"ordinal": 1}, DeviceError),
+        ({"requires_grad": True}, ArrayError),
+        ({"lazy": "neg"}, ArrayError),
+        ({"lazy": "conj"}, ArrayError),
+        ({"at": 0x10001}, GemmError),
+        ({"layout": "torch.sparse_coo"}, ArrayError),
+    ],
+    ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
+)
+def test_what_was_changed_of_the_same_objects_is_seen(
+    calls: Calls, on: Any, which: int, changed: dict[str, Any], error: type[Exception]
+) -> None:
+    """``x.data = y``, ``resize_`` and others change an object that was seen before."""
+    given = tensors("complex64" if changed.get("lazy") == "conj" else "float32")
+    call, before = on(*given), dict(vars(given[which]))
+
+    def no_memory() -> int:
+        raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+
+    vars(given[which]).update(changed)
+    if "layout" in changed:
+        given[which].data_ptr = no_memory  # type: ignore[method-assign]
+    with pytest.raises(error):
+        call(*given)
+    assert not calls
+    vars(given[which]).clear()
+    vars(given[which]).update(before)
+    assert call(*given) is given[2]
+    assert calls == [(0x10000, 0x20000, 0x30000, 7)]
+
+
+def test_a_transpose_of_the_same_object_is_another_problem(calls: Calls) -> None:
+    given = tensors()
+    plan = cg.plan("NN", *given)
+    for _ in range(3):
+        plan(*given)
+        cg.gemm("NN", *given)
+    given[0].strides, seen = (8, 1), calls.read
+    with pytest.raises(ShapeError, match=r"A is .8,8.:.8,1. of float32"):
+        plan(*given)
+    cg.gemm("NN", *given)
+    assert calls.read == seen + 6 and len(api._plans) == 2
+
+
+def test_the_same_objects_may_lie_elsewhere(calls: Calls, on: Any) -> None:
+    given = tensors()
+    call, seen = on(*given), calls.read
+    given[0].at, given[2].at = 0x50000, 0x60100
+    call(*given)
+    assert calls == [(0x50000, 0x20000, 0x60100, 7)] and calls.read == seen
+    given[1].at = 0x60100
+    with pytest.raises(OverlapError):
+        call(*given)
+
+
+def test_the_stream_is_the_one_of_the_call(calls: Calls, on: Any) -> None:
+    given = tensors()
+    call, seen = on(*given), calls.read
+    calls.stream = 8
+    call(*given)
+    call(*given, stream=9)
+    calls.stream = 10
+    call(*given)
+    assert [made[3] for made in calls] == [8, 9, 10] and calls.read == seen
+
+
+def test_factors_are_those_of_the_call(
+    calls: Calls, on: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last are known by the objects that they came as."""
+    launched: list[tuple[complex, complex]] = []
+
+    def bind(plan: Any, device: int, alpha: Any, beta: Any, kept: str) -> Any:
+        return lambda *given: launched.append((alpha.value, beta.value))
+
+    monkeypatch.setattr(cg.Plan, "bind", bind)
+    given = tensors()
+    call = on(*given)
+    with pytest.raises(ScalarError):
+        call(*given, alpha=None, beta=None)
+    beta = np.array(2.0)  # which is the same object when it is another number
+    for _ in range(3):
+        call(*given, beta=beta)
+        beta += 1
+    assert launched[-3:] == [(1, 2), (1, 3), (1, 4)]
+    launched.clear()
+    factors: list[tuple[Any, Any]] = [
+        (2.0, 1.0), (5.0, 1.0), (float("5"), float("1")), (3, 1), (1.0, 1.0), (1.0, 0.0),
+        (np.float32(0.5), np.float64(0.25)),
+    ]  # fmt: skip
+    for alpha, beta in factors:
+        for _ in range(3):
+            call(*given, alpha=alpha, beta=beta)
+    for _ in range(2):
+        call(*given)
+        with pytest.raises(ScalarError):
+            call(*given, beta=1j)
+    assert launched == [pair for pair in factors for _ in range(3)] + [(1, 0)] * 2
+
+
+def test_nothing_is_launched_for_no_elements(calls: Calls, on: Any) -> None:
+    given = tensors()
+    for tensor in given[::2]:
+        tensor.shape, tensor.strides = (0, 8), (1, 1)
+    call = on(*given)
+    assert [call(*given) is given[2] for _ in range(3)] == [True] * 3
+    assert not calls

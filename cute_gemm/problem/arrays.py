@@ -9,13 +9,15 @@ everything else goes through DLPack or ``__cuda_array_interface__``.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
 
 from cute_gemm._cuda_core import cuda_core
+from cute_gemm._kept import Kept
 from cute_gemm.errors import ArrayError, ShapeError, StrideError
 from cute_gemm.problem.dtypes import DTYPES, canonical
 from cute_gemm.problem.dtypes import dtype as dtype_row
@@ -69,8 +71,7 @@ def read(array: Any, name: str, dimensions: tuple[int, ...] = _MATRIX) -> Operan
     matrix or a batch of them, or (0,) for alpha and beta. Any other number is a ShapeError; what is
     no array, or one that does not give its memory away, is an ArrayError.
     """
-    kind: Any = type(array)
-    operand = _adapter(kind).read(array, name)
+    operand = _ADAPTERS[type(array)].read(array, name)
     if len(operand.shape) not in dimensions:
         if dimensions != _MATRIX:
             expected = "a number or a 0-d array: that of a single element is reshape(())"
@@ -108,18 +109,17 @@ def fingerprint(A: Any, B: Any, C: Any) -> Fingerprint | None:
     a library where it is no quicker to get, and for an array that has no memory to look at:
     ``read`` says what is wrong with it.
     """
-    kind: Any = type(A)
-    library = _adapter(kind)
+    kind = type(A)
     if type(B) is not kind or not (C is None or type(C) is kind):
         return None
     try:
-        return library.fingerprint(A, B, C)
+        return _ADAPTERS[kind].fingerprint(A, B, C)
     except RuntimeError:
         return None
 
 
-def stream_handle(operand: Operand) -> int:
-    """Return the raw ``CUstream`` that the array's library is working on now.
+def stream_source(operand: Operand) -> Callable[[], int]:
+    """Return what gives the raw ``CUstream`` that the array's library is working on at the time.
 
     It is 0, the legacy default stream, for libraries that do not say; see ``needs_synchronize``.
     """
@@ -222,8 +222,8 @@ class _Exchange:
     def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
         return None
 
-    def stream(self, operand: Operand) -> int:
-        return 0
+    def stream(self, operand: Operand) -> Callable[[], int]:
+        return int  # which is 0
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
         raise ArrayError(
@@ -310,8 +310,8 @@ class _Cupy(_Exchange):
         c = of_c.ptr
         return factors + (c % ALIGNMENT, C.shape, C.strides, C.dtype, of_c.device_id), (a, b, c)
 
-    def stream(self, operand: Operand) -> int:
-        return sys.modules["cupy"].cuda.get_current_stream(operand.device).ptr
+    def stream(self, operand: Operand) -> Callable[[], int]:
+        return lambda: sys.modules["cupy"].cuda.get_current_stream(operand.device).ptr
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
         cupy = sys.modules["cupy"]
@@ -370,26 +370,30 @@ class _Torch(_Exchange):
                 f"{name}.to_dense() makes"
             ) from error
 
-    def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint:
+    def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
+        # `resize_`, `t_` and others change the object itself, `x.data = y` also its type and bits.
+        if A.requires_grad or B.requires_grad or A.is_neg() or B.is_neg():
+            return None
+        kind = A.dtype
+        # PyTorch sets that bit of no real type, and a product has real operands or complex ones.
+        if (lazy := kind.is_complex) and (A.is_conj() or B.is_conj()):
+            return None
         a, b = A.data_ptr(), B.data_ptr()
-        factors = (
-            a % ALIGNMENT, A.size(), A.stride(), A.dtype, A.get_device(), A.requires_grad,
-            A.is_conj(), A.is_neg(),
-            b % ALIGNMENT, B.size(), B.stride(), B.dtype, B.get_device(), B.requires_grad,
-            B.is_conj(), B.is_neg(),
+        layouts = (
+            a % ALIGNMENT, A.shape, A.stride(), kind, A.get_device(),
+            b % ALIGNMENT, B.shape, B.stride(), B.dtype, B.get_device(),
         )  # fmt: skip
         if C is None:
-            return factors, (a, b, 0)
+            return layouts, (a, b, 0)
+        if C.requires_grad or C.is_neg() or (lazy and C.is_conj()):
+            return None
         c = C.data_ptr()
-        return factors + (
-            c % ALIGNMENT, C.size(), C.stride(), C.dtype, C.get_device(), C.requires_grad,
-            C.is_conj(), C.is_neg(),
-        ), (a, b, c)  # fmt: skip
+        return (layouts, c % ALIGNMENT, C.shape, C.stride(), C.dtype, C.get_device()), (a, b, c)
 
-    def stream(self, operand: Operand) -> int:
+    def stream(self, operand: Operand) -> Callable[[], int]:
         if operand.device is None:
-            return 0
-        return sys.modules["torch"]._C._cuda_getCurrentRawStream(operand.device)
+            return int
+        return partial(sys.modules["torch"]._C._cuda_getCurrentRawStream, operand.device)
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
         torch = sys.modules["torch"]
@@ -446,14 +450,16 @@ LIBRARIES = {x.name: x for x in (_Numpy(), _Cupy(), _Torch(), _Jax(), _Exchange(
 _CLASSES = {("numpy", "ndarray"), ("cupy", "ndarray"), ("torch", "Tensor")}
 
 
-@lru_cache(maxsize=256)
-def _adapter(kind: Any) -> _Exchange:
-    """Return the adapter that reads arrays of this class."""
-    for base in kind.__mro__:
-        library = base.__module__.partition(".")[0]
-        if (library, base.__name__) in _CLASSES:
-            return LIBRARIES[library]
-    return LIBRARIES["dlpack"]
+class _Adapters(Kept[type, _Exchange]):
+    """The adapters that read arrays of the classes that were seen."""
+
+    def __missing__(self, kind: type) -> _Exchange:
+        names = ((base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__)
+        self[kind] = found = LIBRARIES[next((x[0] for x in names if x in _CLASSES), "dlpack")]
+        return found
+
+
+_ADAPTERS = _Adapters(256)
 
 
 def _whole_matrices(empty: Any, shape: tuple[int, ...], order: Order, dtype: np.dtype) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from foreign_arrays import Capsule, Interface
 from gemm_cases import PLAIN, TYPES, Builds, Case, narrow
 
 import cute_gemm as cg
-from cute_gemm.errors import ArrayError, ReadOnlyError
+from cute_gemm.errors import ArrayError, GemmError, ReadOnlyError, ShapeError
 from cute_gemm.problem.arrays import read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands
@@ -221,6 +222,62 @@ def test_a_plan_follows_the_current_stream() -> None:
         assert not stream.query()
         stream.synchronize()
         assert (value * K == C).all()
+
+
+def negative(x: Any) -> Any:
+    """A view of other memory, laid out as x, whose negation PyTorch has not carried out."""
+    import torch
+
+    return torch.zeros_like(x, dtype=torch.complex64).conj().imag.as_strided(x.shape, x.stride())
+
+
+@pytest.mark.parametrize("which", range(3), ids="ABC".__getitem__)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.resize_(64, 65),
+        lambda x: x.set_(x.new_zeros(64, 70)),
+        lambda x: x.requires_grad_(),
+        lambda x: x.as_strided_((32, 32), (64, 2)),
+        lambda x: setattr(x, "data", negative(x)),
+        lambda x: setattr(x, "data", x.double()),
+    ],
+    ids=["resize_", "set_", "requires_grad_", "as_strided_", "negative", "double"],
+)
+def test_a_tensor_that_was_changed_in_place_is_refused(
+    change: Callable[[Any], Any], which: int
+) -> None:
+    """The very objects that went through three times are no longer what they were."""
+    torch = pytest.importorskip("torch")
+    tensors = [torch.ones(64, 64, device="cuda") for _ in range(3)]
+    calls: list[Callable[..., Any]] = [cg.plan("NN", *tensors), partial(cg.gemm, "NN")]
+    for call in calls * 3:
+        call(*tensors)
+    change(tensors[which])
+    for call in calls:
+        with pytest.raises(GemmError):
+            call(*tensors)
+
+
+def test_a_tensor_that_was_turned_or_moved_in_place_is_taken_as_it_is() -> None:
+    torch = pytest.importorskip("torch")
+    A, B = (torch.randint(-4, 5, (64, 64), device="cuda").float() for _ in "AB")
+    C = torch.zeros(64, 64, device="cuda")
+    plan = cg.plan("NN", A, B, C)
+    for _ in range(3):
+        plan(A, B, C)
+        cg.gemm("NN", A, B, C)
+    A.t_()
+    with pytest.raises(ShapeError, match="A is"):
+        plan(A, B, C)
+    assert torch.equal(cg.gemm("NN", A, B, C), A @ B)
+    A.t_()
+    B.data, C.data = B + 1, torch.zeros_like(C)
+    for beta in (0.0, 1.0, 1.0, 0.0):
+        expected = A @ B + beta * C
+        assert torch.equal(plan(A, B, C, beta=beta), expected)
+        C.zero_()
+        assert torch.equal(cg.gemm("NN", A, B, C, beta=beta), A @ B)
 
 
 # CuPy ---------------------------------------------------------------------------------------------
