@@ -456,6 +456,14 @@ def test_distinct_rows_come_in_order() -> None:
         np.testing.assert_array_equal(place, expected[1].reshape(-1))
 
 
+@pytest.mark.parametrize(("count", "values"), [(0, 1), (1, 5), (40, 1), (40, 2), (300, 9)])
+def test_distinct_rows_are_told_apart(count: int, values: int) -> None:
+    rows = np.random.default_rng(1).integers(0, values, (count, 3))
+    distinct, which = gmem.distinct_rows(rows)
+    np.testing.assert_array_equal(distinct[which], rows)
+    assert len(distinct) == len({tuple(row) for row in rows.tolist()})
+
+
 def test_sums_of_huge_launches_are_exact() -> None:
     weights, values = np.array([[2**61, 3]]), np.array([[2**10, 7]])
     assert gmem._total(weights, values) == 2**71 + 21

@@ -238,6 +238,8 @@ def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Many times as fast as ``np.unique(axis=0)``, which compares by element.
     """
     rows = np.ascontiguousarray(rows, np.int64)
+    if (rows == rows[:1]).all():  # as of the elements of C, which are many
+        return rows[:1], np.zeros(len(rows), np.int64)
     number: dict[bytes, int] = {}
     which = np.array([number.setdefault(row.tobytes(), len(number)) for row in rows], np.int64)
     distinct = np.frombuffer(b"".join(number), np.int64).reshape(len(number), rows.shape[1])
