@@ -103,11 +103,8 @@ def test_a_gpu_makes_no_difference(monkeypatch: pytest.MonkeyPatch, reason: str 
 class Tensor:
     """What is read of a ``torch.Tensor`` on a GPU."""
 
-    dtype = type("dtype", (), {"__str__": lambda _: "torch.float32"})()
+    dtype = type("dtype", (), {"__str__": lambda _: "torch.float32", "is_complex": False})()
     shape, is_cuda, requires_grad = (4, 4), True, False
-
-    def size(self) -> tuple[int, int]:
-        return self.shape
 
     def stride(self) -> tuple[int, int]:
         return 1, 4
