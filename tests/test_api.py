@@ -143,10 +143,16 @@ def test_complex_alpha_and_beta(dtype: str) -> None:
     check(C, "HN", (-2j * A).astype(dtype), B, (0.5 - 1j) * before)
 
 
-@pytest.mark.parametrize("kernel", ["sm80_pipeline", "cutlass_universal"])
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_kernels_without_complex_types_say_so(kernel: str, dtype: str) -> None:
-    message = rf"^[^;]*{dtype}[^;]*; [^;]*float16, bfloat16, float32, float32/tf32, float64, int8$"
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "others"),
+    [
+        ("sm80_pipeline", "complex64", "float64, complex128, int8"),
+        ("cutlass_universal", "complex64", "float64, int8"),
+        ("cutlass_universal", "complex128", "float64, int8"),
+    ],
+)
+def test_kernels_without_a_complex_type_say_so(kernel: str, dtype: str, others: str) -> None:
+    message = rf"^[^;]*{dtype}[^;]*; [^;]*float16, bfloat16, float32, float32/tf32, {others}$"
     with pytest.raises(UnsupportedError, match=message) as caught:
         cg.plan("CN", m=M, n=N, k=K, dtype=dtype, kernel=kernel, backend="cpu")
     assert kernel in str(caught.value)

@@ -66,7 +66,9 @@ WARPS = ((1, 2), (2, 2), (2, 4), (4, 2))
     ("kernel", "dtype", "compute"),
     [
         ("sm80_pipeline", "float32", None),
-        *product(("sm80_pipeline", "tensor_core"), ("float16", "float64", "int8"), (None,)),
+        *product(
+            ("sm80_pipeline", "tensor_core"), ("float16", "float64", "complex128", "int8"), (None,)
+        ),
         *product(("sm80_pipeline", "tensor_core"), ("float32",), ("tf32",)),
     ],
 )

@@ -151,7 +151,9 @@ def test_compile_for_another_machine(run, tmp_path, monkeypatch):
     assert not list((tmp_path / "own").glob("*.build"))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float32/tf32", "float64", "int8"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float32/tf32", "float64", "complex128", "int8"]
+)
 @pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
 def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
     """Of other extents too, if the matrices are aligned, or read by elements."""

@@ -238,6 +238,7 @@ def test_past_the_edges_there_are_products_too():
         ("sm80_pipeline", "float32", {}, "FMA pipes", 4),
         ("cutlass_universal", "float32", {}, "FMA pipes", 4),
         ("cutlass_universal", "float64", {}, "tensor cores", 128),
+        ("sm80_pipeline", "complex128", {}, "tensor cores", 128),
         ("tensor_core", "float16", {}, "tensor cores", 1893),
         ("tensor_core", "float32", {"compute": "tf32"}, "tensor cores", 946),
     ],

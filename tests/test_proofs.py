@@ -96,6 +96,7 @@ TYPES = (
     ("float32", None),
     ("float32", "tf32"),
     ("float64", None),
+    ("complex128", None),
     ("int8", None),
 )
 

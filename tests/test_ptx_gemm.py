@@ -64,10 +64,12 @@ def everything() -> Iterator[Case]:
 def spread() -> Iterator[Case]:
     """Of each kernel two cases, in which types, ops and kinds take turns; and other programs."""
     kinds = tuple(KINDS)
+    simt = tuple(kernel for kernel in KERNELS if isinstance(registry.get(kernel), SimtKernel))
     for number, kernel in enumerate(KERNELS):
         if kernel == "thin":  # of which test_thin.py has a spread of its own
             continue
-        types = types_of(kernel)
+        # Complex types of tensor cores: see CONJUGATES.
+        types = [name for name in types_of(kernel) if kernel in simt or name in TYPES]
         for step in range(2):
             turn = number + step
             kind = kinds[(turn + number // 6) % len(kinds)]
@@ -80,7 +82,6 @@ def spread() -> Iterator[Case]:
     yield case_of("smem_tiled", "float32", "NN", "groups")
     yield case_of("naive", "float32", "NT", "batch")
     yield from list(small_wgmma())[::5]
-    simt = tuple(kernel for kernel in KERNELS if isinstance(registry.get(kernel), SimtKernel))
     # Of the ladder's kernels test_ladder_accesses.py has more.
     yield from (case for case in awkward_cases()[::5] if case.more or case.kernel not in simt)
 
@@ -158,6 +159,21 @@ CONJUGATES = [
     case_of(kernel, "complex64", op, "tails")
     for kernel in ("naive", "warp_tiled")
     for op in ("CN", "NC", "CC", "CT")
+]
+#: Of tensor cores all kinds take turns, and both policies.
+CONJUGATES += [
+    case_of(kernel, "complex128", op, kind, **options)
+    for kernel, op, kind, options in (
+        ("sm80_pipeline", "NN", "deep", {}),
+        ("sm80_pipeline", "CN", "tiles", {}),
+        ("sm80_pipeline", "NC", "batch", {}),
+        ("sm80_pipeline", "CC", "tails", {"copy": "mn_major"}),
+        ("sm80_pipeline", "TC", "wide", {}),
+        ("tensor_core", "TN", "groups", {}),
+        ("tensor_core", "CT", "wide", {}),
+        ("tensor_core", "NC", "flat", {}),
+        ("tensor_core", "CC", "batch", {}),
+    )
 ]
 
 

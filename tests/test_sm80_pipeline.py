@@ -35,6 +35,7 @@ TYPES = (
     ("float32", None),
     ("float32", "tf32"),
     ("float64", None),
+    ("complex128", None),
     ("int8", None),
 )
 ARCHS = ("sm_90a", "sm_80")
@@ -438,6 +439,7 @@ OTHER = {
     "out_dtype": "float32",
     "mma": "SM80_16x8x8_F32TF32TF32F32_TN",
     "majors": ("K", "MN"),
+    "conj": (True, False),
     "exchange": True,
     "bytes": (16, 16, 8),
 }
@@ -457,6 +459,7 @@ def test_parts_of_a_field_are_in_the_symbol() -> None:
         *(replace(base, tile=tile) for tile in [(256, 128, 64), (64, 256, 64), (128, 256, 32)]),
         *(replace(base, bytes=b) for b in [(8, 16, 16), (16, 8, 16), (16, 16, 8)]),
         *(replace(base, majors=m) for m in [("K", "MN"), ("MN", "K"), ("MN", "MN")]),
+        *(replace(base, conj=c) for c in [(True, False), (False, True), (True, True)]),
         replace(base, warps=(4, 2)),
     ]
     assert len({base.name, *(other.name for other in others)}) == 1 + len(others)
@@ -535,6 +538,7 @@ def test_a_row_major_c_exchanges_a_and_b(
         ({"dtype": "float32"}, ("float", "float", "float")),
         ({"dtype": "float32", "compute": "tf32"}, ("cutlass::tfloat32_t", "float", "float")),
         ({"dtype": "float64"}, ("double", "double", "double")),
+        ({"dtype": "complex128"}, ("cutlass::complex<double>",) * 3),
         ({"dtype": "int8"}, ("int8_t", "int32_t", "int32_t")),
     ],
 )
@@ -545,6 +549,16 @@ def test_element_types(given: dict[str, str], names: tuple[str, str, str]) -> No
         for name in ("Element", "ElementC", "Accumulator")
     ]
     assert tuple(found) == names
+
+
+@pytest.mark.parametrize("op", ["NN", "CN", "NC", "HH"])
+def test_the_conjugate_is_of_the_operand_as_the_kernel_sees_it(op: str) -> None:
+    for order in ORDERS:
+        each = problem(op, dtype="complex128", order=order)
+        said = ["true" if letter in "CH" else "false" for letter in op]
+        a, b = said[::-1] if order == "C" else said
+        assert f"kConjA = {a}, kConjB = {b} }};" in emit(each).source
+        assert "kConjA = false, kConjB = false }" in emit(problem(op, order=order)).source
 
 
 def test_layouts_of_design() -> None:
@@ -590,8 +604,9 @@ def builds(each: GemmProblem, arch: str, **options: Any) -> None:
         (problem("NN", dtype="int8"), "sm_80"),
         (problem("NT", dtype="float64", order="C"), "sm_80"),
         (problem("TT", dtype="float32"), "sm_90a"),
+        (problem("CC", dtype="complex128"), "sm_90a"),
     ],
-    ids=["float16-TN", "int8-NN", "float64-NT-row", "float32-TT"],
+    ids=["float16-TN", "int8-NN", "float64-NT-row", "float32-TT", "complex128-CC"],
 )
 def test_nvrtc_builds(each: GemmProblem, arch: str) -> None:
     builds(each, arch)

@@ -43,6 +43,8 @@ CASES: list[tuple[Any, ...]] = [
     ("NT", 65, 70, 330, "float32", "cutlass_universal", (0, 1), 0, "F",
      {"pack": "AB", "split_k": 2, "compute": "tf32"}),
     ("NT", 33, 40, 70, "float64", "sm80_pipeline", (1, 1), 0, "F", {"pack": "B", "split_k": 2}),
+    ("CN", 40, 35, 90, "complex128", "sm80_pipeline", (1, 0), 0.5, "C",
+     {"pack": "A", "split_k": 2}),
     ("TT", 65, 70, 600, "complex64", "warp_tiled", (0, 1), 1, "F", {"pack": "B", "split_k": 4}),
     ("TT", 40, 17, 65, "float16", "sm80_pipeline", (3, 8), 0, "C", {"split_k": 2}),
     ("NN", 64, 40, 17, "complex64", "double_buffered", (1, 3), 0, "F", {"split_k": 2}),

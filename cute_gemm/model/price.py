@@ -274,7 +274,9 @@ def footprint(
         each, end = each + one["k-tile"], end + one["CTA"]
     products = work.products / work.ctas / DEPTH
     clocks = gpu.sms * gpu.clock_ghz * 1e9
-    peak = gpu.peak(work.rate, work.unit) or gpu.peak("float32", "CUDA cores")
+    # Tensor cores without a rate of their own have the other unit's: float64 on GeForce cards.
+    peak = gpu.peak(work.rate, work.unit) or gpu.peak(work.rate)
+    peak = peak or gpu.peak("float32", "CUDA cores")
     assert peak is not None
     rate = peak.tflops * 1e12 / 2 / clocks
     if work.unit == "tensor cores" and work.rate != "float64" and not pace.wgmma:

@@ -7,7 +7,8 @@
 //   Epilogue                         what becomes of the sums (LinearCombination)
 //   CtaTiler                         Shape<bM,bN,bK>
 //   kMajorKA, kMajorKB               true: K is the unit-stride mode (C is column-major)
-//   Mma                              CuTe's instruction
+//   kConjA, kConjB                   whether the conjugate is meant
+//   Mma                              CuTe's instruction; of complex numbers, that of their parts
 //   GmemCopyA, GmemCopyB             Copy: gmem -> smem
 //   PlaceA, PlaceB                   Copy: smem -> smem, of rows that begin anywhere; void for others
 //   SmemLayoutA, SmemLayoutB         (bM,bK,PIPE), (bN,bK,PIPE), swizzled
@@ -28,6 +29,7 @@
 #include <cute/arch/copy_sm75.hpp>
 #include <cute/arch/mma.hpp>
 #include <cutlass/array.h>
+#include <cutlass/complex.h>
 
 #include "../common/copy.cuh"
 #include "../common/raster.cuh"
@@ -292,6 +294,35 @@ CUTE_DEVICE void multiply(Accumulator* sums, Element const* a, Element const* b)
                   make_int_sequence<extent<B>::value>{}, c, registers);
 }
 
+// Half of the same of complex numbers, by two instructions on their parts: the products with the real or with
+// the imaginary parts of b. Signs go to a, whose registers the instruction negates as it reads them.
+template <class Config, class T>
+CUTE_DEVICE void multiply(cutlass::complex<T>* sums, cutlass::complex<T> const* a,
+                          cutlass::complex<T> const* b, bool imaginary) {
+  using Mma = typename Config::Mma;
+  constexpr int kA = extent<typename Mma::ARegisters>::value, kB = extent<typename Mma::BRegisters>::value;
+  constexpr int kC = extent<typename Mma::CRegisters>::value;
+  T to_real[kA], to_imag[kA], right[kB], real[kC], imag[kC];
+  CUTE_UNROLL
+  for (int i = 0; i < kA; ++i) {
+    T const a_imag = Config::kConjA ? -a[i].imag() : a[i].imag();
+    T const turned = Config::kConjA == Config::kConjB ? -a[i].imag() : a[i].imag();
+    to_real[i] = imaginary ? turned : a[i].real();
+    to_imag[i] = !imaginary ? a_imag : Config::kConjB ? -a[i].real() : a[i].real();
+  }
+  CUTE_UNROLL
+  for (int i = 0; i < kB; ++i) right[i] = imaginary ? b[i].imag() : b[i].real();
+  CUTE_UNROLL
+  for (int i = 0; i < kC; ++i) {
+    real[i] = sums[i].real();
+    imag[i] = sums[i].imag();
+  }
+  multiply<Mma>(real, to_real, right);
+  multiply<Mma>(imag, to_imag, right);
+  CUTE_UNROLL
+  for (int i = 0; i < kC; ++i) sums[i] = {real[i], imag[i]};
+}
+
 // Calls with part `part` of `parts` of all (outer,inner), to and fro along inner, `kRun` of outer
 // together: what follows each other shares an operand.
 template <int kRun, int kOuter, int kInner, class Function>
@@ -321,7 +352,8 @@ struct Blocks {
     kMmaM = size<0, 1>(FragmentA{}) * size<1>(FragmentA{}),
     kMmaN = size<0, 1>(FragmentB{}) * size<1>(FragmentB{}),
     kA = size<0, 0>(FragmentA{}), kB = size<0, 0>(FragmentB{}),  // values of an MMA
-    kC = size<0, 0>(typename Config::FragmentC{})
+    kC = size<0, 0>(typename Config::FragmentC{}),
+    kPasses = cutlass::is_complex<Element>::value ? 2 : 1
   };
 
   LoaderA a;
@@ -336,20 +368,27 @@ struct Blocks {
   }
 
   // Part `part` of `parts` of a block's products, in the order of cute::gemm, which follows the bytes of
-  // the operands' registers.
+  // the operands' registers. Of complex numbers the products with b's real and with its imaginary parts are a
+  // pass each over m, so that none waits for the one before it that is added to the same sum.
   CUTE_DEVICE void multiply(int block, Accumulator* sums, int part, int parts) const {  // (MMA,MMA_M,MMA_N)
     constexpr int kBytesA = kA * sizeof(Element), kBytesB = kB * sizeof(Element);
     CUTE_UNROLL
     for (int step = block * kSteps; step < (block + 1) * kSteps; ++step) {
-      auto const one = [&](int m, int n) {
-        cute_gemm::multiply<typename Config::Mma>(sums + kC * (m + kMmaM * n),
-                                                  a.values + kA * (m + kMmaM * step),
-                                                  b.values + kB * (n + kMmaN * step));
+      auto const one = [&](int m, int n, int pass = 0) {
+        auto* const to = sums + kC * (m + kMmaM * n);
+        auto* const left = a.values + kA * (m + kMmaM * step);
+        auto* const right = b.values + kB * (n + kMmaN * step);
+        if constexpr (kPasses > 1) {
+          cute_gemm::multiply<Config>(to, left, right, pass > 0);
+        } else {
+          cute_gemm::multiply<typename Config::Mma>(to, left, right);
+        }
       };
       if constexpr (kBytesA <= 8 && kBytesA == kBytesB) {
         serpentine<(kBytesA == 4 && kMmaM > 1) ? 2 : 1, kMmaM, kMmaN>(part, parts, one);
       } else {
-        serpentine<1, kMmaN, kMmaM>(part, parts, [&](int n, int m) { one(m, n); });
+        serpentine<1, kMmaN, kPasses * kMmaM>(
+            part, parts, [&](int n, int i) { one(i % kMmaM, n, i / kMmaM); });
       }
     }
   }

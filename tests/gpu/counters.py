@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gemm_cases import COMPLEX, LADDER, OPS, PLAIN, TYPES, Builds, types_of
+from gemm_cases import COMPLEX, LADDER, OPS, PLAIN, TYPES, Builds, complex_of, types_of
 
 from cute_gemm.errors import CompileError, GemmError, OptionError, UnsupportedError
 from cute_gemm.measure.profile import Case, Profile, compare, count, ncu, predict
@@ -155,13 +155,12 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
         )  # fmt: skip
 
     for kernel, options in VARIANTS:
-        for name in PLAIN:
+        for name in (*PLAIN, *complex_of(kernel)):
             for op in OPS:
                 for place, at in PLACES.items():
                     yield cell(kernel, options, name, op, place, at)
     for kernel in LADDER:
-        plain = types_of(kernel)
-        for name in (*plain, *(() if kernel == "tensor_core" else COMPLEX)):
+        for name in (*types_of(kernel), *complex_of(kernel)):
             for op in OPS:
                 for place, at in LADDER_PLACES.items():
                     if name in ("float32", "tf32") or place in ("aligned", "ragged"):

@@ -423,6 +423,11 @@ def types_of(kernel: str) -> tuple[str, ...]:
     return tuple(name for name in PLAIN if TYPES[name].operands in taken)
 
 
+def complex_of(kernel: str) -> tuple[str, ...]:
+    """The complex types that a kernel takes."""
+    return tuple(name for name in COMPLEX if name in registry.get(kernel).dtypes)
+
+
 def ladder_cases() -> Iterator[Case]:
     """Every tutorial kernel, type and op, with awkward sizes; k fits shared memory."""
     sizes, number = SIZES[:10], 0

@@ -69,7 +69,7 @@ def test_the_whole_ladder_is_right(dtype):
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_complex_ops(dtype):
-    size = bench_one(["NN", "CN", "TC"], "double_buffered", [(65, 66, 67)], dtype)
+    size = bench_one(["NN", "CN", "TC"], "double_buffered,auto", [(65, 66, 67)], dtype)
     assert all(entry.outcome == "ok" for entry in size.entries if entry.kernel != "cublas")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from foreign_arrays import Capsule, Interface
-from gemm_cases import COMPLEX, LADDER, SIZES, Builds, Case, Place
+from gemm_cases import COMPLEX, LADDER, SIZES, Builds, Case, Place, complex_of
 
 import cute_gemm as cg
 from cute_gemm.errors import ArrayError, DTypeError, ScalarError
@@ -45,7 +45,7 @@ def cases(kernel: str, ops: tuple[str, ...] = OPS) -> Iterator[Case]:
     """Every type, op, order of C and width of access, with awkward sizes in each of m, n and k."""
     number = 0
     sizes = SIZES[:10]
-    for name, op, order in itertools.product(COMPLEX, ops, "FC"):
+    for name, op, order in itertools.product(complex_of(kernel), ops, "FC"):
         # BLAS has no conjugate without a transpose, which a row-major C would ask it for.
         if kernel == "cublas" and order == "C" and set(op) & set("CH"):
             continue
@@ -60,9 +60,9 @@ def ladder_cases() -> Iterator[Case]:
     """The other tutorial kernels, with fewer: four ops of each type, orders and widths in turn."""
     number, sizes = 0, SIZES[:8]  # all of k fits shared memory
     for kernel in LADDER:
-        if kernel in ("double_buffered", "tensor_core"):
+        if kernel == "double_buffered":
             continue
-        for name in COMPLEX:
+        for name in complex_of(kernel):
             for _ in range(4):
                 m, n, k = (sizes[(number + step) % len(sizes)] for step in (0, 3, 6))
                 order, width = (
@@ -208,8 +208,10 @@ def batches(found: Iterator[Case]) -> list[Case]:
     "case",
     [
         *cases("double_buffered"),
+        *cases("sm80_pipeline"),
         *ladder_cases(),
         *batches(cases("double_buffered")),
+        *batches(cases("sm80_pipeline")),
         *batches(ladder_cases()),
     ],
 )
@@ -239,15 +241,17 @@ def test_all_alpha_and_beta(name: str, builds: Builds, arch: str) -> None:
     "case",
     [
         *(
-            case_of("double_buffered", name, op, "F", 16, (65, 63, 31))
-            for name in COMPLEX
+            case_of(kernel, name, op, "F", 16, (65, 63, 31))
+            for kernel in ("double_buffered", "sm80_pipeline")
+            for name in complex_of(kernel)
             for op in OPS
         ),
         *(
             case_of(kernel, name, op, "F", 16, (65, 63, 31))
             for kernel in LADDER
-            if kernel not in ("double_buffered", "tensor_core")
+            if kernel != "double_buffered"
             for name, op in zip(COMPLEX, ("CT", "NC"), strict=True)
+            if name in complex_of(kernel)
         ),
     ],
 )
@@ -273,7 +277,9 @@ def test_auto_takes_complex_types() -> None:
 
 def without_k(kernel: str) -> list[Case]:
     return [
-        case_of(kernel, name, op, "F", 16, (63, 65, 0)) for name in COMPLEX for op in ("NN", "CT")
+        case_of(kernel, name, op, "F", 16, (63, 65, 0))
+        for name in complex_of(kernel)
+        for op in ("NN", "CT")
     ]
 
 
@@ -285,7 +291,7 @@ def check_k_of_0(case: Case) -> None:
         assert_result(given, C, before, 1, beta)
 
 
-@pytest.mark.parametrize("case", without_k("double_buffered"))
+@pytest.mark.parametrize("case", [*without_k("double_buffered"), *without_k("sm80_pipeline")])
 def test_k_of_0_scales_c(case: Case, builds: Builds, arch: str) -> None:
     builds.wait(case.plan(arch))
     check_k_of_0(case)

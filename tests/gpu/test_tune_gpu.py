@@ -39,6 +39,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tf32": ("NT", {"m": 256, "n": 256, "k": 256, "dtype": "float32", "compute": "tf32"}),
     "int8": ("TN", {"m": 256, "n": 192, "k": 128, "dtype": "int8"}),
     "complex": ("CN", {"m": 128, "n": 96, "k": 64, "dtype": "complex64"}),
+    "complex128": ("NC", {"m": 128, "n": 96, "k": 64, "dtype": "complex128"}),
 }
 
 

@@ -16,6 +16,7 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy
 from cute_gemm.cute.layout import Layout, from_map
+from cute_gemm.kernels.options import op_letters
 from cute_gemm.problem.dtypes import DTYPES
 
 WARP = 32
@@ -62,12 +63,7 @@ class Config:
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile."""
-        letters = "".join(
-            (("n", "c") if plain else ("t", "h"))[conj]
-            for plain, conj in zip(
-                (self.majors[0] == "MN", self.majors[1] == "K"), self.conj, strict=True
-            )
-        )
+        letters = op_letters(self.majors, self.conj)
         parts = [
             self.kernel,
             f"{DTYPES[self.dtype].tag}_{DTYPES[self.out_dtype].tag}",

@@ -100,6 +100,15 @@ _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         ((32, 32, 32), (2, 2), 3, 2),
         ((16, 16, 32), (1, 2), 4, 2),
     ),
+    ("complex128", "float64"): (
+        ((128, 64, 8), (4, 2), 4, 1),
+        ((64, 128, 8), (2, 4), 4, 1),
+        ((64, 64, 8), (2, 2), 4, 2),
+        ((64, 32, 8), (2, 1), 3, 4),
+        ((32, 64, 8), (1, 2), 3, 4),
+        ((32, 32, 8), (2, 2), 4, 4),
+        ((32, 32, 16), (2, 2), 3, 4),
+    ),
     ("int8", "int32"): (
         ((128, 256, 64), (2, 4), 3, 1),
         ((256, 128, 64), (4, 2), 3, 1),
@@ -127,7 +136,8 @@ class Sm80Pipeline(CompiledKernel):
     summary = "cp.async pipeline, swizzled shared memory, ldmatrix and mma.sync (FMA for float32)"
     minimum_cc = 80
     dtypes: tuple[str, ...] = (
-        "float16", "bfloat16", "float32", "float32/tf32", "float64", "int8",
+        "float16", "bfloat16", "float32", "float32/tf32", "float64", "complex128",
+        "int8",
     )  # fmt: skip
     options: tuple[str, ...] = ("tile", "warps", "stages", "copy", "raster", "min_ctas", "mma")
     choices: ClassVar = {"copy": COPY_POLICIES, "mma": tuple(MMA_ATOMS)}
@@ -151,6 +161,7 @@ class Sm80Pipeline(CompiledKernel):
         "tf32": Pace(1.58, 227, 0.43),
         "float32": Pace(1.06, 102, 0.53, memory=1074),
         "float64": Pace(0.94, 146, 0.55),
+        "complex": Pace(0.94, 146, 0.55),
         "int8": Pace(1.00, 127, 0.95),
     }
 
@@ -195,6 +206,7 @@ class Sm80Pipeline(CompiledKernel):
                 out_dtype=problem.C.dtype,
                 mma=mma,
                 majors=(problem.A.major, problem.B.major),
+                conj=(problem.A.conj, problem.B.conj),
                 exchange=problem.C.major == "N",
                 bytes=widths,
                 kernel=self.name,

@@ -13,6 +13,7 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, CopyAtom, MmaAtom, universal
 from cute_gemm.cute.copies import TiledCopy, TiledMma, gmem_tiled_copy, mma_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, tile_to_shape
+from cute_gemm.kernels.options import op_letters
 from cute_gemm.problem.dtypes import DTYPES, factor
 
 #: Lanes of a warp along M and N, as the kernel sees them, where it multiplies with FMA.
@@ -41,6 +42,7 @@ class Config:
     out_dtype: str
     mma: str  #: Name of the MMA atom.
     majors: tuple[str, str]  #: ``"K"`` or ``"MN"`` for A and for B, in memory.
+    conj: tuple[bool, bool]  #: Whether the conjugate of A, and of B, is meant.
     exchange: bool  #: C is row-major: the kernel computes C^T with A and B exchanged.
     bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
     #: Or ``"tensor_core"``: the same without a pipeline, of one stage.
@@ -49,16 +51,11 @@ class Config:
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile, C's too."""
-        inputs = factor(self.dtype, self.compute).tag
-        letters = "".join(
-            ("t" if major == "K" else "n") if operand == "A" else ("n" if major == "K" else "t")
-            for operand, major in zip("AB", self.majors, strict=True)
-        )
         atom = MMA_ATOMS[self.mma]
         parts = (
             self.kernel,
-            f"{inputs}_{DTYPES[DTYPES[self.dtype].accumulator].tag}_{DTYPES[self.out_dtype].tag}",
-            f"{letters}_{'row' if self.exchange else 'col'}",
+            f"{self.tag}_{DTYPES[DTYPES[self.dtype].accumulator].tag}_{DTYPES[self.out_dtype].tag}",
+            f"{op_letters(self.majors, self.conj)}_{'row' if self.exchange else 'col'}",
             "x".join(map(str, self.tile)),
             f"w{self.warps[0]}x{self.warps[1]}",
             f"mma{'x'.join(map(str, atom.shape_mnk))}",
@@ -69,6 +66,12 @@ class Config:
             f"o{self.min_ctas}",
         )
         return "_".join(parts)
+
+    @property
+    def tag(self) -> str:
+        """``DType.tag`` of what the kernel takes the elements of A and B for, tf32 for one."""
+        row = DTYPES[self.dtype]
+        return row.tag if row.is_complex else factor(self.dtype, self.compute).tag
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +126,7 @@ def tiled_mma(config: Config) -> TiledMma:
     if atom.threads == 32:
         m, n, k = atom.shape_mnk
         # Two atoms along N make one ldmatrix.x4 of B; DMMA operands are loaded one by one.
-        n_atoms = 1 if config.dtype == "float64" else 2
+        n_atoms = 1 if DTYPES[config.dtype].bytes > 4 else 2
         tile = (Layout(m * wm, 1), Layout(n * wn * n_atoms, 1), Layout(k, 1))
         return TiledMma(atom, Layout((wm, wn, 1), (1, wm, 0)), tile)
     # FMA: 8 x 4 lanes, so that a warp reads as few distinct words as it can. An MN-major operand is

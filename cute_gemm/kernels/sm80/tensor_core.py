@@ -18,7 +18,7 @@ class TensorCore(Sm80Pipeline):
 
     name = "tensor_core"
     summary = "tiled MMA (mma.sync), ldmatrix, XOR-swizzled shared memory; no pipeline"
-    dtypes = ("float16", "bfloat16", "float32/tf32", "float64", "int8")
+    dtypes = ("float16", "bfloat16", "float32/tf32", "float64", "complex128", "int8")
     options = ("tile", "warps", "copy", "raster", "min_ctas", "mma")
     choices: ClassVar = {
         **Sm80Pipeline.choices, "mma": tuple(name for name in MMA_ATOMS if "FMA" not in name),
@@ -29,10 +29,11 @@ class TensorCore(Sm80Pipeline):
         "half": Pace(1.22, 1651, 0.67),
         "tf32": Pace(2.90, 518, 1.30),
         "float64": Pace(0.93, 1461, 0.66),
+        "complex": Pace(0.93, 1461, 0.66),
         "int8": Pace(1.72, 656, 1.69),
     }
 
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
         """See :meth:`Sm80Pipeline.tiles`: two CTAs, so that one computes as one waits."""
-        tile = {1: (128, 128, 64), 2: (128, 128, 32), 4: (128, 64, 32), 8: (64, 64, 16)}
-        return ((tile[problem.inputs.bytes], (2, 2), 1, 2),)
+        tile = {1: (128, 128, 64), 2: (128, 128, 32), 4: (128, 64, 32)}
+        return ((tile.get(problem.inputs.bytes, (64, 64, 16)), (2, 2), 1, 2),)

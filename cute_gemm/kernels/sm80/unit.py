@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cute_gemm.cute.layout import from_map
-from cute_gemm.problem.dtypes import factor
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
@@ -38,6 +37,7 @@ _SM80_PIPELINE = (
   enum : int { kThreads = ${threads}, kRasterGroup = ${raster} };
   enum : int { kStageA = ${stage_a}, kStageB = ${stage_b} };
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b} };
+  enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
 
   using GmemCopyA = ${gmem_copy_a};
   using GmemCopyB = ${gmem_copy_b};
@@ -109,10 +109,11 @@ class EmitSm80Pipeline(Emitter):
         """See :meth:`Emitter.operation`."""
         config, atom = self.config, self.structure.mma.atom
         return self.described(
-            factor(config.dtype, config.compute).tag,
+            config.tag,
             instruction=(atom.shape_mnk, atom.opcode_class, atom.minimum_cc),
             stages=config.stages,
             row_major=(config.majors[0] == "K", config.majors[1] != "K", config.exchange),
+            conj=config.conj,
         )
 
     def values(self) -> dict[str, str]:
@@ -151,6 +152,7 @@ class EmitSm80Pipeline(Emitter):
                 if place
                 else "void",
                 f"major_k_{lower}": cpp_bool(plan.major == "K"),
+                f"conj_{lower}": cpp_bool(config.conj["AB".index(plan.source)]),
                 f"gmem_copy_{lower}": _copy(plan.gmem_copy),
                 f"gmem_product_{lower}": _product(f"GmemCopy{letter}", "Element", plan.gmem_copy),
                 f"smem_layout_{lower}": plan.smem_layout.cpp(),

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom
+from cute_gemm.kernels.options import op_letters
 from cute_gemm.problem.dtypes import DTYPES
 
 WARP = 32
@@ -46,12 +47,10 @@ class Config:
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile."""
-        ops = ((self.majors[0] == "MN", self.conj[0]), (self.majors[1] == "K", self.conj[1]))
         parts = [
             f"thin_{self.thin}",
             f"{DTYPES[self.dtype].tag}_{DTYPES[self.out_dtype].tag}_{self.compute}",
-            "".join((("n", "c") if plain else ("t", "h"))[conj] for plain, conj in ops)
-            + ("_row" if self.majors[2] == "N" else "_col"),
+            op_letters(self.majors, self.conj) + ("_row" if self.majors[2] == "N" else "_col"),
             "x".join(map(str, self.tile)),
             f"w{self.warps}_s{self.stages}",
             "v" + "_".join(str(8 * width) for width in self.bytes),
