@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -132,3 +133,20 @@ def test_thin_is_left_where_others_are_faster() -> None:
     assert chosen("NT", 11696, 32, 1376).kernel == "sm90_wgmma"
     for dtype in ("complex64", "float32"):
         assert chosen("TT", 8192, 32, 8192, dtype).kernel == "double_buffered"
+
+
+def test_complex_doubles_go_to_the_tensor_cores() -> None:
+    for op, extent in product(("NN", "CT", "NH"), (64, 512, 4096)):
+        assert chosen(op, extent, extent, extent, "complex128").kernel == "sm80_pipeline"
+        assert chosen(op, extent, extent, extent, "complex64").kernel == "double_buffered"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("name", ["RTX 3090", "RTX 4090"])
+def test_tensor_cores_are_no_faster_than_a_gpu_is_at_all(name: str, dtype: str) -> None:
+    """GeForce cards have tensor cores for float64, at the rate of their few FP64 units."""
+    plan = cg.plan("TN", m=2048, n=2048, k=2048, dtype=dtype, gpu=name, backend="cpu",
+                   kernel="sm80_pipeline")  # fmt: skip
+    (peak,) = (each for each in gpu(name).peaks if each.key == "float64")
+    price = plan.candidates()[0].price
+    assert price is not None and price.seconds > 0.9 * plan.problem.flops / (peak.tflops * 1e12)

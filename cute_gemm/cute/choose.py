@@ -154,9 +154,9 @@ def swizzled_atom(size: int, extents: tuple[int, ...], axis: int, by: CopyAtom) 
 
     Rows are 128 bytes, or what the tile has if that is less. ldmatrix and 16-byte loads take one
     16-byte chunk of each of 8 rows: the number of the 128-byte line is XORed into the chunk's. 4-
-    and 8-byte MMA loads take 32 bytes of each of 4 rows: it is XORed into the 32-byte chunk's. So do
-    those of 16-byte elements, but along K, where they take 64 bytes of each of 2. Byte loads take 8
-    bytes of every fourth row, whose number it is then.
+    and 8-byte MMA loads take 32 bytes of each of 4 rows: it is XORed into the 32-byte chunk's; and
+    so do those of 16-byte elements, but along K, where they take 64 bytes of each of 2. Byte loads
+    take 8 bytes of every fourth row, whose number it is then.
     """
     row = gcd(extents[axis], ROW // size)
     row_bits, line_bits = int(log2(row)), int(log2(ROW // size))
