@@ -107,7 +107,7 @@ def test_the_references_two_defects() -> None:
 
 
 @pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
+@pytest.mark.parametrize("dtype", ["float16", "float64", "complex128", "int8"])
 def test_good_layouts_want_no_mend(op: str, dtype: str) -> None:
     assert mends(accesses(op, "auto", dtype), 128) == [()] * 6
 

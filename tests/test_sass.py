@@ -164,6 +164,7 @@ def missing(kernel: Kernel, op: str, arch: str, **given: Any) -> list[str]:
         (PIPELINE, "NT", "sm_80", {"dtype": "float32"}),
         (PIPELINE, "TT", "sm_90a", {"dtype": "float32", "compute": "tf32", "ldb": 258}),
         (PIPELINE, "TN", "sm_90a", {"dtype": "float64", "ldc": 257}),
+        (PIPELINE, "CT", "sm_90a", {"dtype": "complex128"}),
         (PIPELINE, "NT", "sm_80", {"dtype": "int8", "lda": 260, "ldb": 257}),
         (UNIVERSAL, "NN", "sm_80", {"ldc": 257}),
         (UNIVERSAL, "TN", "sm_90a", {"dtype": "int8"}),
@@ -226,12 +227,16 @@ def test_all_machine_code_of_the_ladder(
 @pytest.mark.parametrize("pads", [(0, 0, 0), (4, 1, 2)])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "tf32", "float64", "int8"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "tf32", "float64", "complex128", "int8"]
+)
 def test_all_machine_code(
     dtype: str, op: str, arch: str, pads: tuple[int, int, int], kernel: Kernel
 ) -> None:
     if kernel is UNIVERSAL and dtype == "int8" and any(pads):
         pytest.skip("CUTLASS's int8 kernels do not take every leading dimension")
+    if kernel is UNIVERSAL and dtype == "complex128":
+        pytest.skip("real types alone")
     types = {"dtype": "float32", "compute": "tf32"} if dtype == "tf32" else {"dtype": dtype}
     ld = {name: 256 + pad for name, pad in zip(("lda", "ldb", "ldc"), pads, strict=True)}
     assert missing(kernel, op, arch, **types, **ld) == []
