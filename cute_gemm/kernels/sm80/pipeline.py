@@ -98,7 +98,6 @@ _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
         ((32, 64, 16), (1, 2), 4, 2),
         ((32, 32, 16), (2, 2), 4, 2),
         ((32, 32, 32), (2, 2), 3, 2),
-        ((16, 16, 32), (1, 2), 4, 2),
     ),
     ("complex128", "float64"): (
         ((64, 64, 8), (2, 2), 4, 2),
@@ -328,6 +327,12 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
                 f"option tile={config.tile}: with warps={config.warps} and {atom.name} the "
                 f"kernel's {name} extent must be {least} to 256; it is {tile[mode]}"
             )
+    if DTYPES[config.dtype].name == "float64" and tile[:2] == (mma.extent(0), mma.extent(1)):
+        raise OptionError(
+            f"option tile={config.tile} with warps={config.warps} leaves each warp one {atom.name}, "
+            "for whose sums ptxas does not wait (tests/test_scoreboard.py); take a larger tile or "
+            "fewer warps"
+        )
     if config.copy == "mn_major":
         least = 32 if DTYPES[config.dtype].bytes == 2 else 16  # rows of its copies, or its swizzle
         if min(tile[:2]) < least:
