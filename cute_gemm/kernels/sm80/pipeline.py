@@ -329,9 +329,9 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
             )
     if DTYPES[config.dtype].name == "float64" and tile[:2] == (mma.extent(0), mma.extent(1)):
         raise OptionError(
-            f"option tile={config.tile} with warps={config.warps} leaves each warp one {atom.name}, "
-            "for whose sums ptxas does not wait (tests/test_scoreboard.py); take a larger tile or "
-            "fewer warps"
+            f"option tile={config.tile} with warps={config.warps} leaves each warp one "
+            f"{atom.name}, for whose sums ptxas does not wait (docs/testing.md); take a larger "
+            "tile or fewer warps"
         )
     if config.copy == "mn_major":
         least = 32 if DTYPES[config.dtype].bytes == 2 else 16  # rows of its copies, or its swizzle
