@@ -29,8 +29,8 @@ KERNELS: list[Case] = [
     for order in ("F", "C")
 ] + [narrow("sm80_pipeline", name, op) for name in PLAIN for op in ("NN", "TT")]
 
-#: Clock cycles for which a stream is kept busy: some 30 ms, so that whoever does not wait is wrong.
-BUSY = 50_000_000
+#: Clock cycles for which a stream is kept busy: some 90 ms, so that whoever does not wait is wrong.
+BUSY = 150_000_000
 
 
 def host(
