@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -547,6 +548,27 @@ def batches() -> Iterator[Case]:
         for step in range(2):
             shared = ("", "A", "B")[(number + step) % 3]
             yield replace(case, l=3, shared=shared, padded=bool((number + step) % 2))
+
+
+def each_tile(arch: str) -> Iterator[Case]:
+    """Every tile that a kernel chooses among, for each of its types; ops and widths take turns."""
+    number = 0
+    for kernel in ("double_buffered", "tensor_core", "sm80_pipeline"):
+        taken = registry.get(kernel).options
+        fields = [one for one in ("tile", "thread_tile", "warps", "stages") if one in taken]
+        for name in (*types_of(kernel), *complex_of(kernel)):
+            found: dict[tuple[tuple[str, Any], ...], list[Case]] = {}
+            for op, kind in product((*OPS, "CN", "TC", "CC", "HN"), (narrow, wide)):
+                if name not in COMPLEX and not set(op) <= set("NT"):
+                    continue
+                case = replace(kind(kernel, name, op, None, "FC"[number % 2]), m=67, n=70, k=77)
+                for one in select.select(case.problem, arch, kernel).candidates():
+                    more = tuple((field, getattr(one.config, field)) for field in fields)
+                    found.setdefault(more, []).append(replace(case, more=more))
+                number += 1
+            for turn, fitting in enumerate(found.values(), number):
+                for step in range(3 if name in COMPLEX else 1):
+                    yield fitting[(turn + 3 * step) % len(fitting)]
 
 
 # On the host --------------------------------------------------------------------------------------
