@@ -138,7 +138,7 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         packs = ("",)  # there is nothing to copy
     if split == "auto":
         tiles = problem.m * problem.n / (128 * 128)
-        few = problem.l == 1 and tiles <= _SPLIT_TILES * gpu.sms
+        few = problem.l * tiles <= _SPLIT_TILES * gpu.sms
         most = problem.k // _SLICE_K if few and problem.k >= _SPLIT_K else 0
         splits = _SPLITS[: bisect(_SPLITS, most)]
     else:
@@ -162,11 +162,6 @@ def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
     if count < 1:
         raise OptionError(
             f"option split_k={split!r} does not fit; expected 'auto' or 1 or more slices of K"
-        )
-    if count > 1 and problem.l != 1:
-        raise OptionError(
-            f"option split_k={count} cuts the K of one product, and this is a batch of "
-            f"l={problem.l}: leave it out"
         )
     return (min(count, problem.k),) if count > 1 and problem.k > 1 else ()
 

@@ -137,6 +137,54 @@ def test_a_batch_is_packed_and_a_shared_operand_once() -> None:
     assert [one.batch_stride > 0 for one in first.targets] == [True, False]
 
 
+#: op, l, m, n, k, dtype, kernel, elements between columns, order of C, which operand all share,
+#: options.
+BATCHES: list[tuple[Any, ...]] = [
+    ("NN", 3, 33, 40, 330, "float16", "sm80_pipeline", 1, "F", "", {"split_k": 3}),
+    ("TN", 2, 33, 40, 192, "float16", "sm80_pipeline", 0, "C", "B", {"split_k": 3}),
+    ("NT", 3, 33, 40, 330, "float32", "double_buffered", 0, "F", "A", {"split_k": 4}),
+    ("CN", 2, 20, 19, 70, "complex64", "double_buffered", 1, "C", "", {"split_k": 2}),
+    ("TT", 3, 33, 35, 200, "float32", "naive", 0, "F", "", {"split_k": 4}),
+    ("TN", 4, 3, 77, 600, "float32", "thin", 0, "C", "", {"split_k": 2}),
+    ("NN", 3, 64, 64, 160, "float64", "cutlass_universal", 0, "F", "B", {"split_k": 3}),
+    ("NT", 2, 65, 30, 300, "int8", "sm80_pipeline", 1, "F", "", {"split_k": 2, "pack": "AB"}),
+    ("TN", 3, 72, 40, 328, "float16", "sm90_wgmma", 0, "F", "", {"split_k": 3}),
+    ("NT", 3, 72, 40, 256, "float16", "sm90_wgmma", 0, "C", "A", {"split_k": 2}),
+    ("NN", 2, 33, 40, 300, "float16", "sm90_wgmma", 1, "F", "", {"split_k": 4, "pack": "AB"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("op", "l", "m", "n", "k", "dtype", "kernel", "pad", "order", "shared", "options"), BATCHES
+)
+def test_each_product_of_a_batch_is_cut(
+    op: str, l: int, m: int, n: int, k: int, dtype: str, kernel: str, pad: int, order: Any,
+    shared: str, options: dict[str, Any],
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(k)
+
+    def batch(rows: int, columns: int, count: int) -> np.ndarray:
+        each = [matrix(rows, columns, pad, dtype, rng) for _ in range(count)]
+        held = np.empty((count, columns, rows + pad), dtype).swapaxes(1, 2)[:, :rows]
+        for one, values in zip(held, each, strict=True):
+            one[...] = values
+        return held if count > 1 else held[0]
+
+    A = batch(*((m, k) if op[0] == "N" else (k, m)), 1 if shared == "A" else l)
+    B = batch(*((k, n) if op[1] == "N" else (n, k)), 1 if shared == "B" else l)
+    C = np.full((l, m, n) if order == "C" else (l, n, m), 3, DTYPES[dtype].outputs[0])
+    C = C if order == "C" else C.swapaxes(1, 2)
+    arch = "sm_90a" if kernel == "sm90_wgmma" else "sm_80"
+    plan = cg.plan(op, A, B, C, kernel=kernel, backend="interpreter", arch=arch, **options)
+    trace = plan.trace(A, B, C, alpha=2, beta=-1)
+    assert trace.verdict.ok, trace.verdict
+    assert not trace.differences
+    main = plan.steps.each[plan.steps.main].problem
+    assert main.slices > 1 and main.l == l * main.slices and plan.problem.l == l
+    assert plan.steps.each[-1].launch.batch == l
+    assert f"from {main.slices} slices of K" in str(plan.report())
+
+
 # ---- what a problem becomes ----------------------------------------------------------------------
 
 
@@ -149,7 +197,9 @@ def some_problems(count: int) -> list[GemmProblem]:
         op = random.choice(("NN", "NT", "TN", "TT"))
         pad = random.choice((0, 1, 8))
         lda, ldb = (max(pair) + pad for pair in ((m, k), (k, n)))
-        found.append(from_sizes(op, m=m, n=n, k=k, lda=lda, ldb=ldb, dtype=dtype))
+        shared = {"batch_a": 0} if random.random() < 0.3 else {}
+        l = random.choice((1, 1, 2, 5))
+        found.append(from_sizes(op, m=m, n=n, k=k, l=l, lda=lda, ldb=ldb, dtype=dtype, **shared))
     return found
 
 
@@ -184,20 +234,22 @@ def test_slices_cover_k_and_nothing_else() -> None:
     for problem in some_problems(100):
         for count in (2, 3, 16):
             parts, reduction = sliced(problem, count, 16)
-            assert parts.l <= count and parts.l == reduction.sums.l
+            slices = parts.slices
+            assert slices <= count and slices == reduction.slices
+            assert parts.l == reduction.sums.l == slices * problem.l
             last = parts.k_last or parts.k
-            assert 0 < last <= parts.k and (parts.l - 1) * parts.k + last == problem.k
+            assert 0 < last <= parts.k and (slices - 1) * parts.k + last == problem.k
             assert reduction.C == problem.C and reduction.sums.major == problem.C.major
             assert reduction.sums.dtype == problem.inputs.accumulator
             each = alike(parts)
-            assert sum(one.l * one.k for one in each) == problem.k
+            assert sum(one.l * one.k for one in each) == problem.l * problem.k
             for one in each:
                 assert one.k_last == 0
                 assert one.A.shape == (problem.m, one.k) and one.B.shape == (problem.n, one.k)
             # The last one begins where the others end.
             for name in "AB":
                 whole, end = getattr(problem, name), getattr(each[-1], name)
-                first = (parts.l - 1) * parts.k if len(each) == 2 else 0
+                first = (slices - 1) * parts.k if len(each) == 2 else 0
                 assert address(end, 0) == address(whole, first * whole.stride[1])
                 assert address(end, 0) % end.alignment == 0
 
@@ -253,7 +305,6 @@ def test_why_says_what_passes_cost_and_save() -> None:
         ({"pack": "C"}, "option pack='C' is unknown; expected one of auto, none, A, B, AB"),
         ({"split_k": 0}, "option split_k=0 does not fit; expected 'auto' or 1 or more"),
         ({"split_k": "many"}, "option split_k='many' does not fit"),
-        ({"split_k": 2, "l": 3}, "option split_k=2 cuts the K of one product, and this is a batch"),
         ({"pack": "A", "kernel": "cublas"}, "'cublas' is not one of them: leave them out"),
         ({"split_k": 2, "kernel": "host"}, "'host' is not one of them: leave them out"),
     ],

@@ -47,7 +47,7 @@ class PassReport:
         if isinstance(problem, Packing):
             pairs = zip(problem.sources, problem.targets, strict=True)
             return tuple(f"{a.name}  {a} to {b} in scratch" for a, b in pairs)
-        return (f"C  from {problem.sums.l} slices of K: {problem.sums} in scratch",)
+        return (f"C  from {problem.slices} slices of K: {problem.sums} in scratch",)
 
     @property
     def coalesced(self) -> bool:

@@ -75,9 +75,9 @@ def convolve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def in_batch(tiles: np.ndarray, matrix: Matrix) -> np.ndarray:
     """Return the base residues of the tiles of every matrix, from those of the first one's."""
-    if matrix.l == 1:
-        return tiles
-    return convolve(tiles, residue_histogram(matrix.l, matrix.batch_bytes))
+    for count, step in matrix.levels:
+        tiles = convolve(tiles, residue_histogram(count, step * dtype(matrix.dtype).bytes))
+    return tiles
 
 
 def covered(starts: np.ndarray, lengths: np.ndarray, granule: int) -> np.ndarray:

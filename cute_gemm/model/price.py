@@ -170,7 +170,9 @@ def sample(
         size = DTYPES[matrix.dtype].bytes
         ld = (pitch(matrix) + (LINE << 10)) // size
         stride = (1, ld) if matrix.unit == 0 else (ld, 1)
-        return replace(matrix, shape=shape, stride=stride, l=1, batch_stride=0)
+        return replace(
+            matrix, shape=shape, stride=stride, l=1, batch_stride=0, slices=1, slice_stride=0
+        )
 
     A, B, C = part(problem.A, (m, k)), part(problem.B, (n, k)), part(problem.C, (m, n))
     return replace(problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C)

@@ -49,8 +49,9 @@ class Packing:
 class Reduction:
     """``C <- alpha * (the sum of ``sums`` over its batch) + beta * C``: the end of a split-k GEMM.
 
-    ``sums`` is (M, N) of the accumulator's type, in scratch, one matrix for each slice of K, with
-    the major of C; a slice's sums are complete, without alpha and beta.
+    ``sums`` is (M, N) of the accumulator's type, in scratch, one matrix for each slice of K (of a
+    batch those of a product one after the other), with the major of C; a slice's sums are complete,
+    without alpha and beta.
     """
 
     sums: Matrix
@@ -61,6 +62,11 @@ class Reduction:
     def inputs(self) -> DType:
         """The type of A and B, as of a `GemmProblem`."""
         return DTYPES[self.dtype]
+
+    @property
+    def slices(self) -> int:
+        """Slices of a product."""
+        return self.sums.l // self.C.l
 
     @property
     def nbytes(self) -> int:
@@ -96,9 +102,9 @@ def packed(
 def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem, Reduction]:
     """Return the problem as a batch of slices of K, each of whole tiles, and their reduction.
 
-    The last slice is shorter where K asks for it, and there may be fewer than ``slices``; A and B
-    have its extents, since what a kernel may do depends on where rows end. For one product with
-    k > 0, not for a batch.
+    Slices of a product are next to each other in it. The last is shorter where K asks for it, and
+    there may be fewer than ``slices``; A and B have its extents, since what a kernel may do depends
+    on where rows end. For k > 0.
     """
     # A slice begins at a line where K is the unit-stride mode, so that vectors stay what they are.
     step = math.lcm(tile_k, LINE // problem.inputs.bytes)
@@ -107,55 +113,64 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
     last = problem.k - (count - 1) * depth
     ends = last if last > 1 or count == 1 else depth + last  # a single one has no leading dimension
     sums = _aligned(replace(problem.C, dtype=problem.inputs.accumulator), problem.C.unit)
-    each = _span(sums) // DTYPES[sums.dtype].bytes
-    sums = replace(sums, l=count, batch_stride=each if count > 1 else 0)
+    each = _span(replace(sums, l=1)) // DTYPES[sums.dtype].bytes
+    total = problem.l * count
+    sums = replace(sums, l=total, batch_stride=each if total > 1 else 0)
 
     def cut(one: Matrix) -> Matrix:
         jump = depth * one.stride[1] if count > 1 else 0
         every = one.alignment | jump * DTYPES[one.dtype].bytes
         every &= -every
-        first = one.alignment if one.alignment > every else 0
+        first = max(one.alignment, one.first_alignment)
         return replace(
-            one, shape=(one.shape[0], ends), alignment=every, l=count, batch_stride=jump,
-            first_alignment=first,
+            one, shape=(one.shape[0], ends), alignment=every, l=total, slices=count,
+            slice_stride=jump, first_alignment=first if first > every else 0,
         )  # fmt: skip
 
     parts = replace(
-        problem, k=depth, k_last=last % depth, l=count, A=cut(problem.A), B=cut(problem.B), C=sums
+        problem, k=depth, k_last=last % depth, l=total, A=cut(problem.A), B=cut(problem.B), C=sums
     )
     return parts, Reduction(sums, problem.C, problem.inputs.name)
 
 
 def alike(problem: Any) -> tuple[Any, ...]:
-    """Return the parts of a batch whose products have one k: all, or all but the last, and that."""
+    """Return the parts that have one k: all, or all slices but the last ones, and the last ones."""
     last = getattr(problem, "k_last", 0)
     if not last:
         return (problem,)
-    return _batch_part(problem, 0, problem.l - 1, problem.k), _batch_part(
-        problem, problem.l - 1, 1, last
-    )
+    before = problem.slices - 1
+    return _some_slices(problem, 0, before, problem.k), _some_slices(problem, before, 1, last)
 
 
-def _batch_part(problem: GemmProblem, first: int, count: int, k: int) -> GemmProblem:
-    """``count`` products of a batch from number ``first`` on, with this k."""
+def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmProblem:
+    """``count`` slices of every product from number ``first`` on, with this k."""
+    products = problem.l // problem.slices
 
     def part(one: Matrix) -> Matrix:
-        place = max(one.alignment, one.first_alignment) + first * one.batch_bytes
-        residue = place % 256 or 256
-        alignment = one.alignment if count > 1 else residue & -residue
+        near, far = one.slice_stride, one.batch_stride
+        if one.name == "C":  # one matrix of sums behind the other
+            near, far = far, far * problem.slices
+        size = DTYPES[one.dtype].bytes
+        residue = (max(one.alignment, one.first_alignment) + first * near * size) % 256 or 256
+        near, far = near if count > 1 else 0, far if products > 1 else 0
+        alignment = residue | near * size | far * size
+        alignment &= -alignment
         return replace(
             one,
             shape=one.shape if one.name == "C" else (one.shape[0], k),
-            l=count,
-            batch_stride=one.batch_stride if count > 1 else 0,
+            l=products * count,
+            batch_stride=far,
+            slices=count,
+            slice_stride=near,
             alignment=alignment,
             # Where the first one begins, modulo 256, if that is more than its lowest bit says.
             first_alignment=residue if residue > alignment else 0,
         )
 
     return replace(
-        problem, k=k, k_last=0, l=count, A=part(problem.A), B=part(problem.B), C=part(problem.C)
-    )
+        problem, k=k, k_last=0, l=products * count, A=part(problem.A), B=part(problem.B),
+        C=part(problem.C),
+    )  # fmt: skip
 
 
 def sums_bytes(problem: GemmProblem) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,9 @@ class Matrix:
     Matrix i of a batch begins ``i * batch_stride`` elements after the first; with 0 all share one.
     (It is 0 too where ``l`` is at most 1 or a matrix has no elements.) ``first_alignment`` is that
     of the first matrix alone where it is more than ``alignment``, and else 0.
+
+    Of a batch whose products are cut along K, ``slices`` matrices in a row are those of a product:
+    ``slice_stride`` elements apart, and ``batch_stride`` is from one product's to the next one's.
     """
 
     name: str
@@ -61,6 +65,8 @@ class Matrix:
     l: int = 1
     batch_stride: int = 0
     first_alignment: int = 0
+    slices: int = 1
+    slice_stride: int = 0
 
     @property
     def unit(self) -> int:
@@ -89,15 +95,24 @@ class Matrix:
         return self.batch_stride * dtype_row(self.dtype).bytes
 
     @property
+    def levels(self) -> tuple[tuple[int, int], ...]:
+        """How many products and slices of each there are, with the elements from one to the next.
+
+        The outer first; what there is one of is left out.
+        """
+        both = (self.l // self.slices, self.batch_stride), (self.slices, self.slice_stride)
+        return tuple(level for level in both if level[0] != 1)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the elements, padding between them left out; a shared matrix counts once."""
-        matrices = self.l if self.batch_stride else min(self.l, 1)
+        matrices = prod(count if step else min(count, 1) for count, step in self.levels)
         return matrices * self.shape[0] * self.shape[1] * dtype_row(self.dtype).bytes
 
     @property
     def span(self) -> int:
         """Bytes from the first element's first to the last one's last, of all matrices."""
-        steps = zip((*self.shape, self.l), (*self.stride, self.batch_stride), strict=True)
+        steps = (*zip(self.shape, self.stride, strict=True), *self.levels)
         last = sum((extent - 1) * step for extent, step in steps)
         return (last + 1) * dtype_row(self.dtype).bytes
 
@@ -108,9 +123,15 @@ class Matrix:
         return replace(self, alignment=every, first_alignment=first if first > every else 0)
 
     def __str__(self) -> str:
-        if self.l == 1:
-            return "({},{}):({},{})".format(*self.shape, *self.stride)
-        return "({},{},{}):({},{},{})".format(*self.shape, self.l, *self.stride, self.batch_stride)
+        extents, steps = list(map(str, self.shape)), list(map(str, self.stride))
+        if len(self.levels) == 2:  # a mode of two, whose first is the inner one
+            (outer, far), (inner, near) = self.levels
+            extents.append(f"({inner},{outer})")
+            steps.append(f"({near},{far})")
+        for count, step in self.levels[: len(self.levels) % 2]:
+            extents.append(str(count))
+            steps.append(str(step))
+        return f"({','.join(extents)}):({','.join(steps)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +153,13 @@ class GemmProblem:
     C: Matrix
     compute: str
     l: int = 1
-    #: k of the last product of a batch where it is less than the others'; else 0.
+    #: k of a product's last slice where it is less than the others'; else 0.
     k_last: int = 0
+
+    @property
+    def slices(self) -> int:
+        """Of a batch, how many in a row are slices of K of one product."""
+        return self.A.slices
 
     @property
     def blas_op(self) -> str:

@@ -74,7 +74,7 @@ class Pointer(Parameter):
 
 
 class Extent(Parameter):
-    """An extent of the problem: m, n, k, l or k_last."""
+    """An extent of the problem: m, n, k, l, slices or k_last."""
 
     def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
         """Write the extent of that name."""
@@ -83,7 +83,7 @@ class Extent(Parameter):
 
 @dataclass(frozen=True, slots=True)
 class Stride(Parameter):
-    """A step in elements of one matrix: ``of`` is ``"ld"`` or ``"batch_stride"``."""
+    """A step in elements of one matrix: ``of`` is ``"ld"``, ``"batch_stride"`` or another."""
 
     matrix: str = ""
     of: str = ""
@@ -175,9 +175,12 @@ GEMM = Signature(
         Pointer("A", "{}Element const*"),
         Pointer("B", "{}Element const*"),
         Pointer("C", "{}ElementC*"),
-        *(Extent(name, "int", 4) for name in (*"mnkl", "k_last")),
+        *(Extent(name, "int", 4) for name in "mnk"),
+        *(Extent(name, "uint32_t", 4) for name in ("l", "slices")),
+        Extent("k_last", "int", 4),
         *(Stride(f"ld{name.lower()}", "int64_t", 8, name, "ld") for name in "ABC"),
         *(Stride(f"batch_{name.lower()}", "int64_t", 8, name, "batch_stride") for name in "ABC"),
+        *(Stride(f"slice_{name.lower()}", "int64_t", 8, name, "slice_stride") for name in "AB"),
         Scalar("alpha", "{}Accumulator", 16),
         Scalar("beta", "{}Accumulator", 16),
         Pointer("alpha_ptr", "{}Accumulator const*"),

@@ -54,11 +54,12 @@ def entry(
 extern "C" __global__ void __launch_bounds__({bounds})
 {symbol}(
     {signature.cpp(prefix)}) {{
-  int64_t const batch = blockIdx.y + int64_t(blockIdx.z) * gridDim.y;
+  uint32_t const batch = blockIdx.y + blockIdx.z * gridDim.y;
   if (batch >= l) return;
-  if (k_last > 0 && batch == l - 1) k = k_last;
-  A += batch * batch_a;
-  B += batch * batch_b;
+  uint32_t const product = batch / slices, slice = batch % slices;
+  if (k_last > 0 && slice == slices - 1) k = k_last;
+  A += product * batch_a + slice * slice_a;
+  B += product * batch_b + slice * slice_b;
   C += batch * batch_c;
   {call}
 }}

@@ -17,11 +17,12 @@ namespace cute_gemm {
 // A row is what has unit stride, in the sums as in C.
 struct ReduceShape {
   int64_t ld, step;       // of the sums, in elements: from row to row, from slice to slice
-  int64_t ldc;
+  int64_t ldc, batch;     // of C; from matrix to matrix
   uint32_t extent, rows;  // elements of a row; rows
   int slices;
   uint32_t along;         // tiles along a row
   int across;             // log2 of the threads along a row of a tile
+  uint32_t matrices;      // of a batch; of the sums each has `slices`
 };
 
 template <class Config>
@@ -39,9 +40,11 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
   uint32_t const thread = threadIdx.x & ((1 << shape.across) - 1);
   uint32_t const first = tile_column * kRuns * step + thread * kVector;
   uint32_t const row = tile_row * (Config::kThreads >> shape.across) + (threadIdx.x >> shape.across);
-  if (row >= shape.rows) return;
+  uint32_t const matrix = blockIdx.y + blockIdx.z * gridDim.y;
+  if (row >= shape.rows || matrix >= shape.matrices) return;
 
-  Accumulator const* at = sums + row * shape.ld + first;
+  Accumulator const* at = sums + matrix * shape.slices * shape.step + row * shape.ld + first;
+  C += matrix * shape.batch;
   Vector total[kRuns];
   CUTE_UNROLL
   for (int run = 0; run < kRuns; ++run) {

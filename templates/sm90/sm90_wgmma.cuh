@@ -34,12 +34,12 @@
 namespace cute_gemm {
 
 // C (M,N,L) = alpha * A (M,K,L) B (N,K,L)^T + beta * C. Each map describes one matrix to TMA, its modes
-// with the unit-stride one first; of a shared matrix (`shared_a`, `shared_b`) there is one for all. With
-// `k_last` the matrices of the batch are slices of one along K, of which the last is shorter.
+// with the unit-stride one first; of a shared matrix (`shared_a`, `shared_b`) there is one for all. Each
+// `slices` of the batch are slices along K of the map's matrix; with `k_last` the last is shorter.
 template <class Config>
 CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
                             TmaDescriptor const* map_c, Output<Config> const& out, int k, int k_last,
-                            int l, bool shared_a, bool shared_b, typename Config::Accumulator alpha,
+                            int l, int slices, bool shared_a, bool shared_b, typename Config::Accumulator alpha,
                             typename Config::Accumulator beta,
                             typename Config::Accumulator const* alpha_ptr,
                             typename Config::Accumulator const* beta_ptr) {
@@ -67,16 +67,17 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   typename Config::Epilogue epilogue{scalar(alpha, alpha_ptr), scalar(beta, beta_ptr)};
   int const all = epilogue.without_sums(k) ? 0 : ceil_div(k, kBK);
   int const fewer = min(all, ceil_div(k_last, kBK));
-  auto const depth = [&](Tile const& tile) { return k_last > 0 && tile.batch == l - 1 ? fewer : all; };
+  auto const depth = [&](Tile const& tile) {
+    return k_last > 0 && tile.batch % slices == slices - 1 ? fewer : all;
+  };
 
   if (group == kConsumers) {  // the group that loads, by one thread
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoaderRegisters>();
     if (warp % 4 == 0 && elect_one_sync()) {
       for (int index = schedule.first(); index < schedule.count; index += schedule.step()) {
         Tile const tile = schedule(index, rank);
-        int const first = k_last > 0 ? tile.batch * k : 0, end = depth(tile);
-        int const matrix_a = shared_a || k_last > 0 ? 0 : tile.batch;
-        int const matrix_b = shared_b || k_last > 0 ? 0 : tile.batch;
+        int const product = tile.batch / slices, first = tile.batch % slices * k, end = depth(tile);
+        int const matrix_a = shared_a ? 0 : product, matrix_b = shared_b ? 0 : product;
         CUTE_NO_UNROLL
         for (int k_tile = 0; k_tile < end; ++k_tile, ++turn) {
           uint64_t* const full = &memory.full[turn.stage];

@@ -89,17 +89,18 @@ def check_reduction(types: tuple[str, str], arch: str, margin: int) -> None:
         found = random.integers(-9, 10, shape)
         return found + 1j * random.integers(-9, 10, shape) if row.is_complex else found
 
-    for (m, n), slices, order, pad, base, beta in product(
-        ((300, 257), (1, 1000), (1000, 1)), (1, 3, 9), "FC", (0, 1, 8), (0, 1), (0, -2)
+    for number, ((m, n), slices, order, pad, base, beta) in enumerate(
+        product(((300, 257), (1, 1000), (1000, 1)), (1, 3, 9), "FC", (0, 1, 8), (0, 1), (0, -2))
     ):
+        l = (1, 3)[number // 3 % 2]
         ldc = (m if order == "F" else n) + pad
         problem = from_sizes(
-            "NN", m=m, n=n, k=128 * slices, dtype=dtype, out_dtype=out, ldc=ldc,
+            "NN", m=m, n=n, k=128 * slices, l=l, dtype=dtype, out_dtype=out, ldc=ldc,
             order="F" if order == "F" else "C",
         )  # fmt: skip
         begin = margin + base * C_row.bytes
         memory = np.full(begin + problem.C.span + margin, 0xFF, np.uint8)  # NaN
-        C = view(problem.C, memory, begin).view(C_row.numpy)[0]
+        C = view(problem.C, memory, begin).view(C_row.numpy)
         if beta:
             C[...] = numbers(C.shape)
         with ExitStack() as stack:
@@ -112,7 +113,7 @@ def check_reduction(types: tuple[str, str], arch: str, margin: int) -> None:
             factors = [scalar(x, name, dtype, None) for x, name in ((3, "alpha"), (beta, "beta"))]
             addresses = [on_device(stack, scratch).pointer, 0, target.pointer + begin]
             run(REDUCE, reduction, arch, addresses, *factors)
-            wanted = 3 * parts.sum(axis=0)
+            wanted = 3 * parts.reshape(l, slices, *parts.shape[1:]).sum(axis=1)
             C[...] = wanted + beta * C if beta else wanted
             found = np.empty_like(memory)
             download(target, found.reshape(-1, 1))

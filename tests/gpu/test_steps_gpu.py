@@ -42,6 +42,26 @@ def test_right_into_new_and_given(op: str, route: dict[str, Any]) -> None:
     assert right(plan, A, B, cg.gemm(op, A, B, C, kernel="sm80_pipeline", **route))
 
 
+@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("shared", ["", "A", "B"])
+def test_each_product_of_a_batch_is_cut(op: str, shared: str) -> None:
+    l, m, n, k = 5, 264, 136, 2008
+    A, B = (torch.stack([operands(op, m, n, k, torch.bfloat16, 0)[i].t() for _ in range(l)]).mT
+            for i in range(2))  # fmt: skip
+    A, B = A[0] if shared == "A" else A, B[0] if shared == "B" else B
+    for options in (
+        {"kernel": "sm90_wgmma", "split_k": 4},
+        {"kernel": "sm90_wgmma", "split_k": 3, "cluster": (2, 1), "tile": (64, 64, 64)},
+        {"kernel": "sm80_pipeline", "split_k": 5},
+        {"kernel": "double_buffered", "split_k": 2, "pack": "AB"},
+        {},
+    ):
+        plan = cg.plan(op, A, B, **options)
+        assert options or plan.route.split_k > 1
+        for C in (None, torch.full((l, n, m), float("nan"), device="cuda").bfloat16().mT):
+            assert right(plan, A, B, cg.gemm(op, A, B, C, **options)), options
+
+
 def test_auto_with_odd_layouts_is_right() -> None:
     for m, n, k in ((4095, 4097, 1021), (333, 222, 30001), (7, 4001, 4003)):
         A, B = operands("TN", m, n, k, torch.float16)

@@ -55,6 +55,7 @@ class Place(NamedTuple):
     slices: int
     along: int  #: Tiles along a row.
     across: int  #: log2 of the threads along a row of a tile.
+    matrices: int  #: Of a batch.
 
 
 def _vector(C: Matrix, sums: str) -> int:
@@ -70,12 +71,12 @@ def _place(config: Config, reduction: Reduction) -> Place:
     vectors = -(-extent // config.vector)
     across = min((vectors - 1).bit_length(), THREADS.bit_length() - 1)
     along = -(-vectors // (config.runs << across))
-    return Place(extent, rows, reduction.sums.l, along, across)
+    return Place(extent, rows, reduction.slices, along, across, C.l)
 
 
 def _numbers(reduction: Reduction) -> tuple[int, ...]:
-    sums, config = reduction.sums, Reduce().configure(reduction)
-    return (sums.ld, sums.batch_stride, reduction.C.ld, *_place(config, reduction))
+    sums, C, config = reduction.sums, reduction.C, Reduce().configure(reduction)
+    return (sums.ld, sums.batch_stride, C.ld, C.batch_stride, *_place(config, reduction))
 
 
 class Reduce(Compiled):
@@ -87,7 +88,7 @@ class Reduce(Compiled):
             Pointer("sums", "{}Accumulator const*"),
             Pointer("unused", "void const*"),
             Pointer("C", "{}ElementC*"),
-            Numbers("shape", "cute_gemm::ReduceShape", 48, "=3q5i4x", _numbers),
+            Numbers("shape", "cute_gemm::ReduceShape", 56, "=4q6i", _numbers),
             Scalar("alpha", "{}Accumulator", 16),
             Scalar("beta", "{}Accumulator", 16),
             Pointer("alpha_ptr", "{}Accumulator const*"),
@@ -130,7 +131,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         """See :meth:`Compiled.launch`."""
         place = _place(config, reduction)
         ctas = place.along * -(-place.rows // (THREADS >> place.across))
-        return Launch(ctas, THREADS, 0, dependent=config.dependent)
+        return Launch(ctas, THREADS, 0, place.matrices, dependent=config.dependent)
 
     def accesses(
         self, config: Config, reduction: Reduction, *, reads_c: bool = False
@@ -174,5 +175,5 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         """
         sums = problem.inputs.accumulator
         narrow = _vector(problem.C, sums) * DTYPES[sums].bytes < VECTOR
-        moved = problem.C.nbytes + slices * sums_bytes(problem)
+        moved = problem.C.nbytes + problem.l * slices * sums_bytes(problem)
         return seconds(moved, gpu, narrow, gpu.arch.has("griddepcontrol"))

@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(${threads}, ${min_ctas})
 ${symbol}(
     ${parameters}) {
   cute_gemm::Output<Config> const out{C, ${extents}, ldc, batch_c};
-  cute_gemm::sm90_wgmma<Config>(${maps}, out, k, k_last, l, ${shared}, alpha, beta,
+  cute_gemm::sm90_wgmma<Config>(${maps}, out, k, k_last, l, slices, ${shared}, alpha, beta,
                                 alpha_ptr, beta_ptr);
 }
 """

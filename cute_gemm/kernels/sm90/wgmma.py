@@ -187,11 +187,6 @@ class Sm90Wgmma(CompiledKernel):
         if broken := _broken(config):
             raise OptionError(broken)
         _check(config, arch)
-        if problem.k_last and problem.k % config.tile[2]:
-            raise UnsupportedError(
-                f"kernel {self.name!r} takes slices of K that are multiples of {config.tile[2]}; "
-                f"k={problem.k}"
-            )
         bm, bn, _ = config.tile
         if (
             -(-problem.m // bm) * -(-problem.n // bn) * problem.l >= 2**31 - 1024
@@ -205,8 +200,7 @@ class Sm90Wgmma(CompiledKernel):
     def traits(self, problem: GemmProblem) -> Any:
         """See :meth:`CompiledKernel.traits`."""
         huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
-        deep = _DEEP // problem.inputs.bytes
-        return problem.k_last and problem.k % deep, (problem.m, problem.n, problem.l) * huge
+        return (problem.m, problem.n, problem.l) * huge
 
     def of_operand(self, config: Config, name: str) -> Any:
         """See :meth:`CompiledKernel.of_operand`: how A or B is cut into boxes."""
@@ -298,11 +292,10 @@ def _stages(config: Config, arch: Arch) -> int:
 
 
 def _whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
-    """What slices of K are slices of, where the last is shorter than the others; or the matrix."""
-    if not problem.k_last:
-        return matrix
-    deep = (problem.l - 1) * problem.k + problem.k_last
-    return replace(matrix, shape=(matrix.shape[0], deep), l=1, batch_stride=0)
+    """What slices of K are slices of."""
+    deep = (problem.slices - 1) * problem.k + (problem.k_last or problem.k)
+    products = matrix.l // matrix.slices
+    return replace(matrix, shape=(matrix.shape[0], deep), l=products, slices=1, slice_stride=0)
 
 
 def _broken(config: Config) -> str:
