@@ -274,6 +274,8 @@ def test_auto_packs_what_is_slow_and_splits_what_is_long() -> None:
     asked = chosen(m=4095, n=4097, k=4093, kernel="sm80_pipeline", pack="auto", split_k="auto")
     assert asked.route.pack
     assert chosen(m=4095, n=4097, k=4093, pack="none").route.pack == ""
+    assert chosen(m=256, n=256, k=16384, l=4).route.split_k > 1
+    assert chosen(m=256, n=256, k=16384, l=400).route.split_k == 1
     assert chosen(m=1280, n=1280, k=65536, split_k=1).route == DIRECT
     assert chosen(m=1280, n=1280, k=65536, split_k=5).route.split_k == 5
     assert chosen(pack="B").route.pack == "B"

@@ -54,10 +54,10 @@ def test_each_product_of_a_batch_is_cut(op: str, shared: str) -> None:
         {"kernel": "sm90_wgmma", "split_k": 3, "cluster": (2, 1), "tile": (64, 64, 64)},
         {"kernel": "sm80_pipeline", "split_k": 5},
         {"kernel": "double_buffered", "split_k": 2, "pack": "AB"},
-        {},
+        {"kernel": "auto", "split_k": 7},
     ):
         plan = cg.plan(op, A, B, **options)
-        assert options or plan.route.split_k > 1
+        assert plan.route.split_k > 1
         for C in (None, torch.full((l, n, m), float("nan"), device="cuda").bfloat16().mT):
             assert right(plan, A, B, cg.gemm(op, A, B, C, **options)), options
 
