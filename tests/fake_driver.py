@@ -103,7 +103,7 @@ class FakeDriver:
         assert (config.blockDimY, config.blockDimZ) == (1, 1)
         if self.contexts[-1] != self.context:
             return (201,)
-        at = (ctypes.c_void_p * 18).from_address(table)
+        at = (ctypes.c_void_p * 21).from_address(table)
 
         def read(kind: type, *indices: int) -> list[Any]:
             return [kind.from_address(at[index]).value for index in indices]
@@ -116,14 +116,14 @@ class FakeDriver:
                 "stream": int(config.hStream),
                 "context": self.contexts[-1],
                 "matrices": read(ctypes.c_uint64, 0, 1, 2),
-                "extents": read(ctypes.c_int32, 3, 4, 5, 6, 7),
-                "leading": read(ctypes.c_int64, 8, 9, 10),
-                "batch": read(ctypes.c_int64, 11, 12, 13),
-                "scalars": read(ctypes.c_float, 14, 15),
-                "doubles": read(ctypes.c_double, 14, 15),
-                "ints": read(ctypes.c_int32, 14, 15),
-                "bytes": [ctypes.string_at(at[i], 16) for i in (14, 15)],
-                "pointers": read(ctypes.c_uint64, 16, 17),
+                "extents": read(ctypes.c_int32, 3, 4, 5, 6, 7, 8),
+                "leading": read(ctypes.c_int64, 9, 10, 11),
+                "batch": read(ctypes.c_int64, 12, 13, 14, 15, 16),
+                "scalars": read(ctypes.c_float, 17, 18),
+                "doubles": read(ctypes.c_double, 17, 18),
+                "ints": read(ctypes.c_int32, 17, 18),
+                "bytes": [ctypes.string_at(at[i], 16) for i in (17, 18)],
+                "pointers": read(ctypes.c_uint64, 19, 20),
             }
         )
         return (self.code,)

@@ -499,7 +499,7 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
     sizes = {"m": 3, "n": 5, "k": 7, "l": 2, "lda": 8, "ldb": 9, "ldc": 4, "batch_b": 0}
     plan = cg.plan("TN", **sizes, dtype="complex64", kernel="naive", arch="sm_80", backend="cpu")
     build = ("the build", plan.config, "sm_80")
-    given = [3, 5, 7, 2, 0, 8, 9, 4, 8 * 3, 0, 4 * 5]
+    given = [3, 5, 7, 2, 0, 1, 8, 9, 4, 8 * 3, 0, 4 * 5, 0, 0]
     plan.bind(2, Scalar(1 + 2j, 11), Scalar(3j, 13))
     assert seen == [(build, 2, plan.launch, [*given, 1, 2, 0, 3, 11, 13])]
     assert plan.launch.batch == 2

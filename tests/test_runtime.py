@@ -174,9 +174,9 @@ class TestLaunch:
         assert seen["attributes"] == []
         assert seen["stream"] == 17
         assert seen["matrices"] == [2**63 + 11, 12, 13]
-        assert seen["extents"] == [3, 4, 5, 2, 0]
+        assert seen["extents"] == [3, 4, 5, 2, 0, 1]
         assert seen["leading"] == [2**33, 7, 8]
-        assert seen["batch"] == [2**40, 0, 99]
+        assert seen["batch"] == [2**40, 0, 99, 0, 0]
         assert seen["scalars"] == [1.5, -0.5]
         assert seen["pointers"] == [0, 2**63 + 1]
 

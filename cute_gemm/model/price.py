@@ -300,10 +300,13 @@ def footprint(
         by_shape = occupancy(sm, launch.block, None, launch.smem).ctas_per_sm
         by_registers = occupancy(sm, launch.block, registers, launch.smem).ctas_per_sm
         resident = max(1, by_registers, min(min_ctas, by_shape))
+    alone = pace.serial * busy * 128 / launch.block
+    if launch.block < 128:  # a multiprocessor's quarters multiply each for its own warps
+        alone = max(alone, units[work.unit] * 128 / launch.block)
     return Footprint(
         tile=tile,
         busy=busy,
-        alone=pace.latency + pace.waits * WAIT + pace.serial * busy * 128 / launch.block,
+        alone=pace.latency + pace.waits * WAIT + alone,
         cover=pace.memory / pace.ahead if pace.ahead else 0.0,
         end=END * (end.waves + end.passes + end.lines)
         + PARTIAL * end.partial

@@ -13,6 +13,7 @@ from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.kernels.staging import element_by_element
+from cute_gemm.model.price import DEPENDENT_US, LAUNCH_US
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.passes import sums_bytes
 from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Scalar, Signature
@@ -176,4 +177,5 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         sums = problem.inputs.accumulator
         narrow = _vector(problem.C, sums) * DTYPES[sums].bytes < VECTOR
         moved = problem.C.nbytes + problem.l * slices * sums_bytes(problem)
-        return seconds(moved, gpu, narrow, gpu.arch.has("griddepcontrol"))
+        launch = DEPENDENT_US if gpu.arch.has("griddepcontrol") else LAUNCH_US
+        return seconds(moved, gpu, launch, narrow)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.model.price import DEPENDENT_US, LAUNCH_US, START
+from cute_gemm.model.price import START
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 #: that of one whose accesses are narrower than 16 bytes. Scratch that is still in L2 comes no
 #: faster: a pass has too few bytes on their way for more.
 STREAM_PART, NARROW_PART = 0.8, 0.52
+#: Microseconds of a launch whose next one is ready before it ends, as the kernel behind packing is.
+AHEAD_US = 1.0
 
 
-def seconds(moved: Any, gpu: Gpu, narrow: bool = False, dependent: bool = False) -> Any:
-    """Return the predicted time of a launch that reads and writes so many bytes, or of several."""
+def seconds(moved: Any, gpu: Gpu, launch: float, narrow: bool = False) -> Any:
+    """Return the predicted time of a launch that reads and writes so many bytes, or of several.
+
+    ``launch``: microseconds before its first and after its last instruction.
+    """
     part = NARROW_PART if narrow else STREAM_PART
-    launch = DEPENDENT_US if dependent else LAUNCH_US
     start = launch * 1e-6 + START / (gpu.clock_ghz * 1e9)
     return start + moved / (part * gpu.bandwidth_gbs * 1e9)

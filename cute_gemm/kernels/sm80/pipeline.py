@@ -158,8 +158,8 @@ class Sm80Pipeline(CompiledKernel):
         "half": Pace(0.94, 103, 0.40),
         "tf32": Pace(1.58, 227, 0.43),
         "float32": Pace(1.06, 102, 0.53, memory=1074),
-        "float64": Pace(0.94, 146, 0.55),
-        "complex": Pace(1.13, 157, 0.61, memory=794),
+        "float64": Pace(0.94, 130, 0.55, memory=750),
+        "complex": Pace(1.01, 100, 0.61, memory=700),
         "int8": Pace(1.00, 127, 0.95),
     }
 
