@@ -531,7 +531,7 @@ MUTANTS: tuple[Mutant, ...] = (
        'f"ld{name.lower()}", "int64_t", 8, name, "ld")',
        'f"ld{name.lower()}", "int64_t", 8, name.replace("B", "A"), "ld")', "naive"),
     _p("the batch's step of A for B", "toolchain/unit.py",
-       "  B += batch * batch_b;", "  B += batch * batch_a;",
+       "B += product * batch_b", "B += product * batch_a",
        "naive"),
     _p("the batch's last product left out", "toolchain/unit.py", "if (batch >= l) return;",
        "if (batch >= l - 1) return;", "naive"),

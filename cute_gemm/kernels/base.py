@@ -330,13 +330,16 @@ class CompiledKernel(Compiled, Kernel):
         """Return how its threads divide tiles, as far as that is worth a picture."""
         return ()
 
-    #: How it gets on, by the type of its products; measured where there is a row.
+    #: How it gets on, by the type of its products (``"half"``, ``"complex"``: of both such types
+    #: where there is no other row); measured where there is a row.
     paces: ClassVar[Mapping[str, Pace]] = {}
 
     def pace(self, config: Any) -> Pace:
         """Return how a config gets on."""
         element = DTYPES[config.dtype]
-        kind = "half" if element.bytes == 2 else "complex" if element.is_complex else element.name
+        kind = "half" if element.bytes == 2 else element.name
+        if element.is_complex and kind not in self.paces:
+            kind = "complex"
         if getattr(config, "compute", "") == "tf32" or getattr(config, "math", "") == "tf32":
             kind = "tf32"
         return self.paces.get(kind, Pace())

@@ -97,6 +97,7 @@ WGMMA_OPTIONS: tuple[tuple[str, dict[str, Any], Place], ...] = (
     ("deep", {"tile": "128x64x128"}, Place(328, 264, 150, step=8)),  # boxes beyond K
     ("split", {"split_k": 3}, Place(328, 264, 1000, beta=1)),
     ("batch", {}, Place(328, 264, 200, l=3)),
+    ("batch split", {"split_k": 3}, Place(328, 264, 1000, l=2, beta=1)),
     ("ld+8", {}, Place(512, 512, 256, beta=1, pad=8)),
     ("base+8", {}, Place(512, 512, 256, beta=1, base_offset=8)),
 )
@@ -116,6 +117,8 @@ PASSES: tuple[tuple[str, str, dict[str, Any], str, Place], ...] = (
     ),
     ("sm80_pipeline", "float32", {"split_k": 4}, "tail", Place(300, 260, 1000, beta=1)),
     ("double_buffered", "complex64", {"split_k": 4}, "odd", Place(261, 131, 1001)),
+    ("sm80_pipeline", "float16", {"split_k": 3}, "batch", Place(300, 261, 1000, l=3, beta=1)),
+    ("double_buffered", "float32", {"split_k": 2}, "batch ld+1", Place(131, 261, 500, l=3, pad=1)),
 )  # fmt: skip
 #: Options that make another program of a tutorial kernel.
 LADDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (

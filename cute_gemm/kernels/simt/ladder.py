@@ -269,6 +269,7 @@ class DoubleBuffered(WarpTiled):
         "float32": Pace(0.79, 119, 0.97, ahead=1, memory=707),
         "float64": Pace(1.23, 355, 0.41, ahead=1),
         "complex": Pace(0.88, 241, 0.34, ahead=1),
+        "complex128": Pace(1.05, 241, 0.34, ahead=1),
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
