@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -569,6 +569,15 @@ def each_tile(arch: str) -> Iterator[Case]:
             for turn, fitting in enumerate(found.values(), number):
                 for step in range(3 if name in COMPLEX else 1):
                     yield fitting[(turn + 3 * step) % len(fitting)]
+
+
+def small_complex() -> Iterator[Case]:
+    """Two small ragged cases of each complex type of the tutorial kernels, and of the thin one."""
+    turns = cycle((*OPS, "CN", "TC", "CC", "HN"))
+    for kernel in (*LADDER, "thin"):
+        for name, kind in product(complex_of(kernel), (narrow, wide)):
+            case = kind(kernel, name, next(turns), None)
+            yield replace(case, m=5 if kernel == "thin" else 33, n=70, k=47)
 
 
 # On the host --------------------------------------------------------------------------------------

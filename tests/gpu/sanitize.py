@@ -16,7 +16,16 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-from gemm_cases import Builds, Case, awkward_cases, each_tile, host_case, matrix, small_wgmma
+from gemm_cases import (
+    Builds,
+    Case,
+    awkward_cases,
+    each_tile,
+    host_case,
+    matrix,
+    small_complex,
+    small_wgmma,
+)
 from passes_cases import REDUCED, TYPES, check_packing, check_reduction
 
 import cute_gemm as cg
@@ -66,7 +75,7 @@ def main(words: list[str]) -> int:
     arch = device_arch(0)
     chosen = [
         host_case(case)
-        for case in (*awkward_cases(), *each_tile(arch), *small_wgmma())
+        for case in (*awkward_cases(), *small_complex(), *each_tile(arch), *small_wgmma())
         if case.runs_on(arch) and all(word in str(case) for word in words)
     ][part - 1 :: parts]
     named = {name: one for name, one in passes(arch).items() if all(w in name for w in words)}
