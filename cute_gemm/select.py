@@ -133,16 +133,15 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
     if pack == "auto":
         slow = [one.name for one in (problem.A, problem.B) if _worth_packing(problem, one)]
         packs = ("", "".join(slow)) if slow else ("",)
-    splits: tuple[int, ...]
-    if 0 in (problem.m, problem.n, problem.k, problem.l):
-        packs = ("",)  # there is nothing to copy
     if split == "auto":
         tiles = problem.m * problem.n / (128 * 128)
-        few = problem.l * tiles <= _SPLIT_TILES * gpu.sms
+        few = problem.l * max(tiles, 1) <= _SPLIT_TILES * gpu.sms
         most = problem.k // _SLICE_K if few and problem.k >= _SPLIT_K else 0
         splits = _SPLITS[: bisect(_SPLITS, most)]
     else:
         splits = _slices(problem, split)
+    if 0 in (problem.m, problem.n, problem.k, problem.l):
+        packs, splits = ("",), ()  # there is nothing to copy, or to cut
     if kernel != "auto" and registry.get(kernel).runs_on != "gpu":
         if any(packs) or (splits and split != "auto"):
             raise OptionError(
@@ -163,9 +162,17 @@ def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
         raise OptionError(
             f"option split_k={split!r} does not fit; expected 'auto' or 1 or more slices of K"
         )
-    return (min(count, problem.k),) if count > 1 and problem.k > 1 else ()
+    count = min(count, max(problem.k, 1))
+    if count * problem.l > _MOST_SLICES:
+        raise OptionError(
+            f"option split_k={split} cuts each of l={problem.l} products; expected "
+            f"{max(1, _MOST_SLICES // problem.l)} slices or fewer, for {_MOST_SLICES} in all"
+        )
+    return (count,) if count > 1 else ()
 
 
+#: Slices are counted in 32 bits.
+_MOST_SLICES = 2**31 - 1
 #: The least k that is cut where nobody says, the least of a slice then, and the most tiles of C for
 #: each multiprocessor: short sums gain nothing, and many tiles fill a GPU.
 _SPLIT_K, _SLICE_K, _SPLIT_TILES = 128, 32, 2

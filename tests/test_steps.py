@@ -307,6 +307,10 @@ def test_why_says_what_passes_cost_and_save() -> None:
         ({"pack": "C"}, "option pack='C' is unknown; expected one of auto, none, A, B, AB"),
         ({"split_k": 0}, "option split_k=0 does not fit; expected 'auto' or 1 or more"),
         ({"split_k": "many"}, "option split_k='many' does not fit"),
+        (
+            {"split_k": 1000, "m": 1, "n": 1, "k": 1000, "l": 2**22},
+            "expected 511 slices or fewer, for 2147483647",
+        ),
         ({"pack": "A", "kernel": "cublas"}, "'cublas' is not one of them: leave them out"),
         ({"split_k": 2, "kernel": "host"}, "'host' is not one of them: leave them out"),
     ],
@@ -316,11 +320,12 @@ def test_what_is_refused(options: dict[str, Any], sentence: str) -> None:
         chosen(**{"m": 64, "n": 64, "k": 64, **options})
 
 
-def test_nothing_is_not_packed() -> None:
+def test_nothing_is_not_packed_or_cut() -> None:
     for empty in "mnkl":
         given = {"m": 65, "n": 65, "k": 65, "l": 1, empty: 0}
-        assert chosen(**given, pack="AB", kernel="sm80_pipeline").route == DIRECT
+        assert chosen(**given, pack="AB", split_k=2, kernel="sm80_pipeline").route == DIRECT
         assert chosen(**given).route == DIRECT
+        assert chosen(**{**given, "k": 4096 * (empty != "k")}).route == DIRECT
 
 
 def test_words_of_the_command_line() -> None:
