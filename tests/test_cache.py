@@ -53,7 +53,7 @@ def test_what_was_not_used_for_longest_goes(place: Path, monkeypatch: pytest.Mon
         cache.put(name, BUILD)
         os.utime(place / f"{name}.build", (100 + number, 100 + number))
     size = (place / "a.build").stat().st_size
-    monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", str(3 * size))
+    monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", str(int(3.3 * size)))  # a part goes at once
     assert cache.get("a") is not None  # and so it is the newest
     assert {entry.key: entry.used > 1e9 for entry in cache.entries()} == {
         "a": True, "b": False, "c": False,
@@ -64,6 +64,25 @@ def test_what_was_not_used_for_longest_goes(place: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", "0")
     cache.put("e", BUILD)
     assert [entry.key for entry in cache.entries()] == ["e"]  # it is needed now
+
+
+def test_few_builds_look_at_all_files(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def files() -> list[Path]:
+        nonlocal looks
+        looks += 1
+        return sorted(place.glob("*.build"))
+
+    monkeypatch.setattr(cache, "_files", files)
+    cache.put("0", BUILD)
+    size = (place / "0.build").stat().st_size
+    monkeypatch.setenv("CUTE_GEMM_CACHE_LIMIT", str(1000 * size))
+    for number in range(1500):
+        cache.put(str(number), BUILD)
+        assert number % 100 or len(os.listdir(place)) <= 1000
+    assert looks < 300
+    assert cache.get("1499") is not None and cache.get("1") is None
 
 
 @pytest.mark.parametrize(

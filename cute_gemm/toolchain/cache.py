@@ -36,6 +36,11 @@ _SUFFIX = ".build"
 #: Digests of headers that were read before.
 _MEMO = "headers.json"
 _warned: set[str] = set()
+#: By directory and limit, the bytes that this process may write before it looks at all files again.
+_room: dict[tuple[Path, int], float] = {}
+#: The part of the limit that is freed at a time, and the part of what is free that a process
+#: fills unseen: there are others.
+_FREED, _SHARE = 1 / 16, 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +166,31 @@ def put(key: str, build: Build) -> None:
     place = _writable()
     if place is None:
         return
-    path = place / f"{key}{_SUFFIX}"
-    _write(path, _encode(build))
+    path, data, most = place / f"{key}{_SUFFIX}", _encode(build), limit()
+    _write(path, data)
+    left = _room.get((place, most), 0) - len(data)
+    _room[place, most] = left if left > 0 else _make_room(path, most)
+
+
+def _make_room(new: Path, most: int) -> float:
+    """Delete what is beyond ``most`` bytes, and a part more; return how many may come unseen.
+
+    To look at all files takes 0.1 s where there are many, which not every build shall wait for.
+    """
     known = []
     for one in _files():
         with suppress(OSError):
             status = one.stat()
-            known.append((one == path, _used(status), status.st_size, one))
-    excess = sum(size for _, _, size, _ in known) - limit()
-    for new, _, size, one in sorted(known):
-        if excess <= 0 or new:
+            known.append((one == new, _used(status), status.st_size, one))
+    total = sum(size for _, _, size, _ in known)
+    enough = most - most * _FREED if total > most else most
+    for is_new, _, size, one in sorted(known):
+        if total <= enough or is_new:
             break
         with suppress(OSError):
             one.unlink()
-        excess -= size
+        total -= size
+    return (most - total) * _SHARE
 
 
 def _used(status: os.stat_result) -> float:
