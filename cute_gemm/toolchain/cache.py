@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cute_gemm._kept import Kept
 from cute_gemm.errors import OptionError
 from cute_gemm.toolchain.cubin import Build, Resources
 
@@ -37,7 +38,7 @@ _SUFFIX = ".build"
 _MEMO = "headers.json"
 _warned: set[str] = set()
 #: By directory and limit, the bytes that this process may write before it looks at all files again.
-_room: dict[tuple[Path, int], float] = {}
+_room: Kept[tuple[Path, int], float] = Kept(16)
 #: The part of the limit that is freed at a time, and the part of what is free that a process
 #: fills unseen: there are others.
 _FREED, _SHARE = 1 / 16, 1 / 8
