@@ -131,8 +131,12 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         raise OptionError(f"option pack={pack!r} is unknown; expected one of {', '.join(PACKS)}")
     packs: tuple[str, ...] = ("" if pack == "none" else pack,)
     if pack == "auto":
-        slow = [one.name for one in (problem.A, problem.B) if _worth_packing(problem, one)]
-        packs = ("", "".join(slow)) if slow else ("",)
+        slow = [one for one in (problem.A, problem.B) if _worth_packing(problem, one)]
+        packs = ("", "".join(one.name for one in slow)) if slow else ("",)
+        if len(slow) == 2 and problem.compute == "tf32":  # one may go through registers
+            packs += tuple(
+                one.name for one, other in (slow, slow[::-1]) if access_bytes(other, False)[0] == 16
+            )
     if split == "auto":
         tiles = problem.m * problem.n / (128 * 128)
         few = problem.l * max(tiles, 1) <= _SPLIT_TILES * gpu.sms

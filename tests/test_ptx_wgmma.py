@@ -51,9 +51,11 @@ class Case:
         inner = [m if self.op[0] == "N" else k, k if self.op[1] == "N" else n]
         inner.append(m if self.order == "F" else n)
         ld = [-(-extent // 8) * 8 + 8 for extent in inner]
+        tf32 = self.dtype == "tf32"
         return from_sizes(
-            self.op, m=m, n=n, k=k, dtype=self.dtype, l=self.l, lda=ld[0], ldb=ld[1],
-            ldc=ld[2] + self.pad, order=self.order, out_dtype=self.out,
+            self.op, m=m, n=n, k=k, dtype="float32" if tf32 else self.dtype, l=self.l, lda=ld[0],
+            ldb=ld[1], ldc=ld[2] + self.pad, order=self.order, out_dtype=self.out,
+            compute="tf32" if tf32 else None,
         )  # fmt: skip
 
     def plan(self) -> Plan:
@@ -119,6 +121,22 @@ CASES = [
          grid=8),
     Case("NN", "bfloat16", "F", of((64, 64, 64), 1, cluster=(2, 4), exchange=1, stages=2),
          (100, 272, 264), l=2, grid=8),
+]  # fmt: skip
+
+
+#: A through registers: of either operand, to C of either order, by TMA and by elements; groups
+#: below each other, beside each other and by turns; k tiles of four steps and of eight, and parts.
+CASES += [
+    Case("NN", "tf32", "F", of((128, 32, 32), 2, stages=2), (200, 72, 100), grid=3),
+    Case("NN", "tf32", "C", of((64, 64, 32), 1, stages=3), (136, 72, 200), l=2, beta=0),
+    Case("TT", "tf32", "F", of((32, 128, 32), 1, exchange=1, stages=2), (40, 200, 130), beta=0),
+    Case("TT", "tf32", "C", of((48, 64, 64), 1, exchange=1, stages=2), (100, 72, 75)),
+    Case("NN", "tf32", "F", of((64, 64, 32), 1, stages=2), (72, 72, 40), pad=1),
+    Case("NN", "tf32", "C", of((192, 64, 32), 2, stages=2), (200, 72, 70), 1),
+    Case("NN", "tf32", "F", of((128, 64, 32), 2, ping_pong=1, stages=2, cluster=(2, 1)),
+         (500, 72, 136), grid=2),
+    Case("TT", "tf32", "F", of((64, 64, 32), 1, exchange=1, stages=3, cluster=(1, 2)),
+         (136, 200, 72), l=3, grid=4),
 ]  # fmt: skip
 
 
@@ -243,6 +261,8 @@ def test_scalars_in_memory():
         (2, "barrier.cluster.wait.aligned;", "", "race"),
         (14, "bar.arrive", "//", "deadlock"),
         (17, "barrier.cluster.wait.aligned;", "", "race"),
+        (19, "wgmma.wait_group.sync.aligned 2;", "", "in flight"),
+        (19, "wgmma.fence.sync.aligned;", "", "fence"),
     ],
 )
 def test_what_is_missing_is_found(case, old, new, kind):

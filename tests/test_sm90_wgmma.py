@@ -22,6 +22,7 @@ from cute_gemm.kernels.sm90.structure import (
     MOST_COLUMNS,
     Config,
     Structure,
+    register_a,
     structure,
     sums_of_thread,
 )
@@ -79,6 +80,9 @@ SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
     ),
     ("TN", "F", "tf32", None, 4096, {"tile": (176, 128, 32), "ping_pong": 1, "exchange": 1}),
     ("TN", "C", "tf32", None, 4099, {"tile": (128, 256, 32), "exchange": 0, "cluster": (2, 1)}),
+    ("NN", "F", "tf32", None, 4096, {"tile": (128, 256, 32), "exchange": 0, "cluster": (2, 1)}),
+    ("TT", "F", "tf32", None, 4100, {"tile": (144, 128, 32), "ping_pong": 1, "exchange": 1}),
+    ("NN", "C", "tf32", None, 4099, {"tile": (192, 64, 64), "groups": 2, "exchange": 0}),
     ("TN", "C", "int8", None, 4096, {"tile": (128, 192, 128), "ping_pong": 1, "exchange": 0}),
     ("TN", "F", "int8", None, 4099, {"tile": (64, 64, 256), "exchange": 0, "cluster": (1, 2)}),
 )
@@ -125,6 +129,37 @@ def test_operands_along_k_go_straight_to_wgmma(dtype: str) -> None:
             found = tma.analyze(load)  # type: ignore[arg-type]
             assert found.legal and found.coalesced and found.ways == 1 and found.wgmma, config
             assert smem.analyze(read).launch.conflicts == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("op", "order"), [*product(("NN", "TT"), ORDERS)])
+def test_one_operand_of_tf32_goes_through_registers(op: str, order: Any) -> None:
+    asked = problem(op, dtype="tf32", order=order)
+    configs = [*KERNEL.legal(asked, ARCH, {})]
+    # wgmma reads the operand along K from shared memory, and the threads the other.
+    assert configs and {config.exchange for config in configs} == {int(op == "TT")}
+    for config in configs:
+        a, rows, b, read, *_ = KERNEL.accesses(config, asked)
+        assert (a.operand, b.operand) == (("A", "B") if op == "NN" else ("B", "A"))
+        for load in (a, b):
+            found = tma.analyze(load)  # type: ignore[arg-type]
+            assert found.legal and found.coalesced and found.ways == 1, (config, found)
+        assert isinstance(rows, SharedAccess) and isinstance(read, SharedAccess)
+        assert (rows.instruction, rows.bits, read.instruction) == ("ld.shared", 64, "wgmma")
+        counts = smem.analyze(rows).launch
+        assert counts.conflicts == 0
+        # Each element of a stage is read once for each group that has other columns of its rows.
+        parts = structure(config)
+        tiles, groups = 4096**3 // prod(parts.tile), parts.tile[1] // parts.columns
+        if all(4096 % extent == 0 for extent in parts.tile):
+            assert counts.bytes == 4 * tiles * groups * parts.tile[0] * parts.tile[2]
+        assert register_a(config) and not register_a(replace(config, majors=("K", "K")))
+
+
+def test_rows_of_a_leave_fewer_registers_for_sums() -> None:
+    options = {"tile": (128, 160, 32), "groups": 2, "ping_pong": 1, "exchange": 0}
+    configure(problem(dtype="tf32"), **options)
+    with pytest.raises(OptionError, match="needs 160 registers .* beside some 88; it has 232"):
+        configure(problem("NN", dtype="tf32"), **options)
 
 
 def test_the_traffic_of_a_tile() -> None:
@@ -236,12 +271,15 @@ def test_what_the_kernel_does_not_take() -> None:
     with pytest.raises(UnsupportedError, match="does not take float32"):
         configure(problem(dtype="float32"))
     for op, dtype, said in (
-        ("NN", "tf32", "float32/tf32 with K as the unit-stride mode, and that of A is M: pack it"),
-        ("TT", "int8", "int8 with K as the unit-stride mode, and that of B is N: pack it, with "
-         "option pack='B' or 'AB'"),
+        ("NT", "tf32", "'sm90_wgmma' with exchange=1 takes float32/tf32 with K as the unit-stride "
+         "mode of A, and that is M: pack it, with option pack='A' or 'AB'"),
+        ("TT", "int8", "'sm90_wgmma' takes int8 with K as the unit-stride mode of B, and that is "
+         "N: pack it, with option pack='B' or 'AB'"),
     ):  # fmt: skip
         with pytest.raises(UnsupportedError, match=re.escape(said)):
             configure(problem(op, dtype=dtype))
+    with pytest.raises(UnsupportedError, match="with exchange=1 .* mode of A, and that is M"):
+        configure(problem("NN", dtype="tf32"), exchange=1)
     for dtype, said in (("tf32", "32 or 64; it is 128"), ("int8", "128 or 256; it is 64")):
         deep = 128 if dtype == "tf32" else 64
         with pytest.raises(OptionError, match=f"its K extent must be {said}"):
@@ -253,13 +291,14 @@ def test_auto_takes_it_where_tma_takes_the_operands() -> None:
         sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bfloat16", "order": order}
         assert cg.plan(op, **sizes, arch="sm_90a", backend="cpu").kernel == "sm90_wgmma"
         assert cg.plan(op, **sizes, arch="sm_80", backend="cpu").kernel != "sm90_wgmma"
-    # tf32 and int8 along K as they lie, and packed so.
-    for (op, packed), more in product(
-        {"TN": "", "NN": "A", "TT": "B", "NT": "AB"}.items(),
-        ({"dtype": "float32", "compute": "tf32"}, {"dtype": "int8"}),
-    ):
-        found = cg.plan(op, m=4096, n=4096, k=4096, arch="sm_90a", backend="cpu", **more)
-        assert (found.kernel, found.route.pack) == ("sm90_wgmma", packed)
+    # int8 along K as it lies, and packed so; of tf32 one goes through registers, the larger.
+    for op, packed, through in (
+        ("TN", "", ""), ("NN", "A", ""), ("TT", "B", ""), ("NT", "AB", "B"),
+    ):  # fmt: skip
+        for more, pack in (({"dtype": "int8"}, packed), ({"compute": "tf32"}, through)):
+            more = {"dtype": "float32", **more}
+            found = cg.plan(op, m=8192, n=4096, k=4096, arch="sm_90a", backend="cpu", **more)
+            assert (found.kernel, found.route.pack) == ("sm90_wgmma", pack)
     # Without a GPU it is emitted for the oldest that has it.
     plan = cg.plan("TN", m=64, n=64, k=64, dtype="float16", backend="cpu", kernel="sm90_wgmma")
     assert plan.arch == "sm_90a"
@@ -382,7 +421,7 @@ def test_each_kind_of_wgmma_is_one_that_cute_has() -> None:
     ) + "\n".join(
         f"static_assert(sizeof(cute::SM90::GMMA::MMA_64x{n}x{t}::CRegisters) == {2 * n});"
         for n in range(STEP, MOST_COLUMNS + 1, STEP)
-        for t in ("8_F32TF32TF32_SS_TN<>", "32_S32S8S8_SS_TN")
+        for t in ("8_F32TF32TF32_SS_TN<>", "8_F32TF32TF32_RS_TN<>", "32_S32S8S8_SS_TN")
     )  # fmt: skip
     unit = replace(
         KERNEL.unit(configure(problem(), **SMALL)),

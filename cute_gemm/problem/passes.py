@@ -75,7 +75,7 @@ class Reduction:
 
 
 def wants_k_major(problem: GemmProblem) -> bool:
-    """Return whether tensor cores take these types along K: transposing loads move 2 bytes."""
+    """Return whether tensor cores read these types along K: transposing loads move 2 bytes."""
     return problem.inputs.bytes == 1 or problem.compute == "tf32"
 
 

@@ -45,6 +45,12 @@ def accumulators(one: Instruction) -> tuple[Register, ...]:
     return registers(one.operands[:1]) if one.op[:2] == ("wgmma", "mma_async") else ()
 
 
+def in_flight(one: Instruction) -> tuple[Register, ...]:
+    """The registers that a wgmma has until it is waited for: its sums, and A if it is in some."""
+    rows = [each for each in one.operands[1:2] if isinstance(each, Vector)]
+    return (*accumulators(one), *registers(rows)) if accumulators(one) else ()
+
+
 def results(one: Instruction) -> tuple[Register, ...]:
     """The registers that an instruction sets."""
     if is_barrier(one):

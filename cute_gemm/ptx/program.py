@@ -10,6 +10,7 @@ from cute_gemm.ptx.code import KEPT, Code, translator_of
 from cute_gemm.ptx.flow import (
     accumulators,
     blocks,
+    in_flight,
     is_barrier,
     may_wait,
     registers,
@@ -49,7 +50,7 @@ class Program:
         self._number = {part.begin: index for index, part in enumerate(parts)}
         self._unset = unsure(kernel, parts)
         self._followed = possible(kernel, self._unset) if watched else frozenset()
-        self._sums = {x.slot for one in kernel.instructions for x in accumulators(one)}
+        self._in_flight = {x.slot for one in kernel.instructions for x in in_flight(one)}
         waits = isinstance(code.machine, WaitingMachine)
         self.pieces = []
         for index, part in enumerate(parts):
@@ -114,7 +115,7 @@ class Program:
 
     def _apart(self, one: Instruction, step: Step) -> Step:
         """A step that sees that its registers are in no wgmma that is under way."""
-        mine = frozenset(x.slot for x in (*results(one), *sources(one))) & self._sums
+        mine = frozenset(x.slot for x in (*results(one), *sources(one))) & self._in_flight
         if not mine:
             return step
         machine = self.machine

@@ -14,6 +14,9 @@ and MN-major, of 16-bit elements alone, part j along the rows, of column i of k,
     j SBO + (i % 8) 16 + (i / 8) LBO                          without,
 
 from the start on; the swizzle is that of the address (`cute_gemm.ptx.bulk.swizzled`).
+
+A may be in registers: of a thread four words, of 32 bytes of k words t and t + 4 of rows g and
+g + 8 of its warp's 16, g = lane / 4, t = lane % 4, rows first.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from cute_gemm.ptx.bulk import swizzled, wrong
 from cute_gemm.ptx.cluster import machine_of
 from cute_gemm.ptx.code import Code, opcode
 from cute_gemm.ptx.machine import Step
-from cute_gemm.ptx.parser import Immediate, Instruction, Register
+from cute_gemm.ptx.parser import Immediate, Instruction, Register, Vector
 from cute_gemm.ptx.undefined import demand
 from cute_gemm.ptx.warps import FACTORS, SUMS, rounded
 
@@ -91,8 +94,11 @@ class _Product:
     group: int
     slots: tuple[int, ...]
     kind: str
-    #: A and B with their parts' places in the bytes of all CTAs.
+    #: What lies in shared memory with its parts' places in the bytes of all CTAs: A and B, or B.
     operands: tuple[tuple[Operand, Array], ...]
+    #: A, (rows, k), and the registers that it is in, if it is in registers.
+    rows: Array | None
+    held: frozenset[int]
     #: Whether what was there is added to.
     adds: bool
     index: int
@@ -145,7 +151,7 @@ class Products:
         for (cta, group), flying in self._flying.items():
             mine = lanes[cta, group * _GROUP : (group + 1) * _GROUP]
             for product in flying if mine.any() else ():
-                if slots & set(product.slots):
+                if slots & product.held:
                     bad = np.zeros(machine.shape, bool)
                     bad[cta, group * _GROUP : (group + 1) * _GROUP] = mine
                     what = f"in flight: the wgmma of line {product.one.line} has these registers, "
@@ -162,22 +168,28 @@ class Products:
 
     def start(
         self, one: Instruction, slots: tuple[int, ...], kind: str, operands: tuple[Operand, ...],
-        descriptors: Array, adds: Array, index: int,
+        descriptors: Array, adds: Array, index: int, own: tuple[int, ...],
     ) -> None:  # fmt: skip
-        """Begin the products of the groups that execute; descriptors (2, CTAs, threads)."""
-        shared = self.machine.shared
+        """Begin the products of the groups that execute; descriptors (operands, CTAs, threads).
+
+        ``own``: the registers that A is in, of which the operands have the sign alone; or none.
+        """
+        shared, held = self.machine.shared, frozenset((*slots, *own))
         for cta, group in self.groups(one):
             mine = slice(group * _GROUP, (group + 1) * _GROUP)
             words, scale = descriptors[:, cta, mine], adds[cta, mine]
             self._serial += 1
-            made = _Product(one, cta, group, slots, kind, (), bool(scale[0]), index, self._serial)
+            rows = self._rows_in(own, kind, cta, group) * operands[0].sign if own else None
+            made = _Product(
+                one, cta, group, slots, kind, (), rows, held, bool(scale[0]), index, self._serial
+            )
             if (words != words[:, :1]).any() or (scale != scale[0]).any():
                 raise self._fault(made, "divergent", "its threads give different operands")
             if self._touched[cta, group]:
                 what = "no wgmma.fence since its registers were used otherwise"
                 raise self._fault(made, "fence", what)
             found = []
-            for operand, word in zip(operands, words[:, 0].tolist(), strict=True):
+            for operand, word in zip(operands[bool(own) :], words[:, 0].tolist(), strict=True):
                 if word >> 49 & 7:
                     raise self._fault(made, "misaligned", "a base offset is not executed here")
                 at = parts(operand, word)
@@ -191,6 +203,17 @@ class Products:
             self._note(made)
             made.batch = int(self._committed[cta, group])
             self._flying.setdefault((cta, group), []).append(made)
+
+    def _rows_in(self, own: tuple[int, ...], kind: str, cta: int, group: int) -> Array:
+        """A, (rows, k), from the registers of a group's threads."""
+        machine, mine = self.machine, slice(group * _GROUP, (group + 1) * _GROUP)
+        thread = np.arange(_GROUP)
+        row, word = thread // 32 * 16 + thread % 32 // 4, thread % 4
+        words = np.empty((_ROWS, _BYTES // 4), np.uint32)
+        for i, slot in enumerate(own):
+            values = np.broadcast_to(machine.values[slot], machine.shape)[cta, mine]
+            words[row + i % 2 * 8, word + i // 2 * 4] = values
+        return np.asarray(FACTORS[kind].numbers(words)).reshape(_ROWS, -1)
 
     def _watch(self, made: _Product) -> None:
         """Note what is read from now on."""
@@ -259,8 +282,8 @@ class Products:
         fresh = np.zeros(len(places), bool)
         for product in products:
             at = number[product.cta, product.group]
-            a, b = (self._numbers(product.kind, *each) for each in product.operands)
-            found = a @ b.T
+            *a, b = (self._numbers(product.kind, *each) for each in product.operands)
+            found = (a[0] if product.rows is None else product.rows) @ b.T
             if product.adds:
                 found += sums[at]
             else:
@@ -313,7 +336,7 @@ def _group(code: Code, one: Instruction) -> Step:
 
 @opcode("wgmma.mma_async")
 def _mma(code: Code, one: Instruction) -> Step:
-    """``wgmma.mma_async.sync.aligned.SHAPE.D.T.T``, with both operands in shared memory."""
+    """``wgmma.mma_async.sync.aligned.SHAPE.D.T.T``, with A in shared memory or in registers."""
     machine, values = machine_of(code), code.values
     op, operands = one.op, one.operands
     shape = op[4] if len(op) == 8 else ""
@@ -321,6 +344,8 @@ def _mma(code: Code, one: Instruction) -> Step:
     deep, signs, flips = _SAID.get(kind, (0, 0, 0))
     fits = op[2:4] == ("sync", "aligned") and op[5:] == (SUMS.get(kind), kind, kind)
     found = re.fullmatch(f"m64n([0-9]+)k{deep}", shape)
+    rows = code.parts(operands[1]) if isinstance(operands[1], Vector) else ()
+    flips -= bool(rows and flips)  # which are of what lies in shared memory
     if not fits or not found or len(operands) != 4 + signs + flips:
         raise code.refuse(one, f"only of {', '.join(_SAID)} in shared memory")
     columns, sums = int(found[1]), SUMS[kind]
@@ -330,12 +355,16 @@ def _mma(code: Code, one: Instruction) -> Step:
                 for each in targets)  # fmt: skip
     if len(slots) != columns // 2 or not typed or columns % 8 or not 8 <= columns <= 256:
         raise code.refuse(one, f"it takes {columns // 2} registers of {sums}")
-    words = [code.source(one, each, "u64") for each in operands[1:3]]
+    own = tuple(code.register(one, each, "b32").slot for each in rows)
+    if own and len(own) != 4:
+        raise code.refuse(one, "A takes 4 registers")
+    words = [code.source(one, each, "u64") for each in operands[1 + bool(own) : 3]]
     scale = code.source(one, operands[3], "pred")
     said = [each.value for each in operands[4:] if isinstance(each, Immediate)]
     if len(said) != signs + flips:
         raise code.refuse(one)
     sign, flipped = said[:signs] or (1, 1), said[signs:] or (0, 0)
+    flipped = (0, *flipped)[-2:]
     if not {*sign} <= {1, -1} or not {*flipped} <= {0, 1}:
         raise code.refuse(one)
     factors = tuple(
@@ -344,11 +373,11 @@ def _mma(code: Code, one: Instruction) -> Step:
     )
 
     def start() -> None:
-        for source in (*words, scale):
-            demand(machine, one, source.slot, "a descriptor or a scale")
+        for slot in (*(source.slot for source in (*words, scale)), *own):
+            demand(machine, one, slot, "a descriptor, a scale or a row")
         given = [np.broadcast_to(values[x.slot], machine.shape) for x in words]
         adds = np.broadcast_to(values[scale.slot], machine.shape)
         descriptors = np.stack(given).astype(np.uint64)
-        machine.products.start(one, slots, kind, factors, descriptors, adds, index)
+        machine.products.start(one, slots, kind, factors, descriptors, adds, index, own)
 
     return start

@@ -1,4 +1,5 @@
-// Products of a stage by wgmma, which reads both operands from shared memory through descriptors.
+// Products of a stage by wgmma, which reads operands from shared memory through descriptors, or A from
+// registers.
 
 #pragma once
 
@@ -7,6 +8,8 @@
 #include <cute/arch/mma_sm90_desc.hpp>
 #include <cute/arch/mma_sm90_gmma.hpp>
 #include <cute/arch/util.hpp>
+
+#include <cutlass/array.h>
 
 #include "pipeline.cuh"
 
@@ -40,6 +43,45 @@ struct Operand {
   }
 };
 
+// Of a block of 64 rows a thread of wgmma has two, and of each 8 columns two. They are rows r and r + 8 of the
+// instruction; where A goes through registers these are whichever the threads bring: two side by side, so
+// that 16 threads read 8 bytes each from all banks, of columns of A whose swizzle differs.
+template <class Config>
+struct Held {
+  enum : int { kBelow = Config::kRegisterA ? 1 : 8 };  // from the first row to the second
+  int row, column;
+
+  CUTE_DEVICE explicit Held(int thread) : column(thread % 4 * 2) {
+    int const warp = thread / 32, eighth = thread % 32 / 4;
+    row = Config::kRegisterA ? warp / 2 * 32 + eighth % 2 * 16 + warp % 2 * 8 + eighth / 2 * 2
+                             : warp * 16 + eighth;
+  }
+};
+
+// A's rows of 4-byte elements along M, which wgmma takes from registers alone: of a block of 64 rows and 8 of
+// k a thread's two rows (Held) of columns t and t + 4, t = thread % 4, for some steps one behind the other.
+template <class Config, int Blocks, int Steps>
+struct Rows {
+  using Element = typename Config::Element;
+  using SmemLayout = typename Config::SmemLayoutA;
+  using Pair = cutlass::AlignedArray<uint32_t, 2>;
+
+  int place;  // of the thread's first element in a stage
+  Pair values[Steps][Blocks][2];
+
+  CUTE_DEVICE Rows(int first, int thread)
+      : place(SmemLayout{}(first + Held<Config>(thread).row, thread % 4)) {}
+
+  // Starts to load those of a step of k; what had their registers is done.
+  CUTE_DEVICE void load(Element const* stage, int step) {
+    CUTE_UNROLL
+    for (int i = 0; i < 2 * Blocks; ++i) {
+      int const own = place ^ SmemLayout{}(0, i % 2 * 4), at = own + SmemLayout{}(i / 2 * 64, step * 8);
+      values[step % Steps][i / 2][i % 2] = *reinterpret_cast<Pair const*>(stage + at);
+    }
+  }
+};
+
 // A warp group's part of the tile, kMmas blocks of 64 rows and kColumns: its sums, in the registers of wgmma.
 // The groups' parts lie below each other or, with `kSideBySide`, beside each other; with `kPingPong` each has
 // tiles of its own.
@@ -58,6 +100,8 @@ struct Sums {
     kDeep = 32 / sizeof(Element),  // k of an instruction
     kSteps = size<2>(typename Config::CtaTiler{}) / kDeep
   };
+
+  using Rows = Rows<Config, kMmas, 4>;
 
   static_assert(kValues == extent<typename Mma::CRegisters>::value);
 
@@ -96,6 +140,23 @@ struct Sums {
         detail::explode(Mma::fma, &row, int_sequence<0>{}, &column, int_sequence<0>{}, values[m],
                         make_int_sequence<kValues>{}, &scale, int_sequence<0>{});
       }
+    }
+    warpgroup_commit_batch();
+  }
+
+  // The same of one step with A in registers. Before its products start the rows of the next one are loaded,
+  // which lie in `stage`; all products but these and those before are done then.
+  CUTE_DEVICE void multiply(int step, Rows& rows, Element const* stage, uint64_t b, bool first) {
+    warpgroup_wait<2>();
+    rows.load(stage, (step + 1) % kSteps);
+    warpgroup_arrive();
+    uint64_t const column = b + B::step(0, kDeep * step);
+    auto const scale = first ? SM90::GMMA::ScaleOut::Zero : SM90::GMMA::ScaleOut::One;
+    CUTE_UNROLL
+    for (int m = 0; m < kMmas; ++m) {
+      uint32_t const* const row = rows.values[step % 4][m][0].data();
+      detail::explode(Mma::fma, row, int_sequence<0, 1, 2, 3>{}, &column, int_sequence<0>{}, values[m],
+                      make_int_sequence<kValues>{}, &scale, int_sequence<0>{});
     }
     warpgroup_commit_batch();
   }

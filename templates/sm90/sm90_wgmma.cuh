@@ -14,6 +14,7 @@
 //   CtaTiler                         Shape<bM,bN,bK>
 //   Mma                              CuTe's wgmma, 64 x columns of a group x 32 bytes
 //   kMajorKA, kMajorKB               true: K is the unit-stride mode
+//   kRegisterA                       A goes through registers
 //   kColumnMajorC                    true: M is the unit-stride mode
 //   kTmaC                            C is stored by TMA; else element by element
 //   kConsumers                       warp groups that multiply
@@ -46,6 +47,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   using CtaTiler = typename Config::CtaTiler;
   using Memory = Shared<Config>;
   using Barrier = typename Memory::Barrier;
+  using Element = typename Config::Element;
   constexpr int kBK = size<2>(CtaTiler{}), kConsumers = Config::kConsumers;
   extern __shared__ __align__(1024) char shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
@@ -100,6 +102,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     Sums sums;
     Parts<Config, Sums> parts(map_c, memory.c[group], memory.came[group], group, thread);
     uint64_t const first_a = Sums::A::descriptor(memory.a[0]) + Sums::A::step(Sums::row(group), 0);
+    typename Sums::Rows rows(Sums::row(group), thread);
     uint64_t const first_b = Sums::B::descriptor(memory.b[0]) + Sums::B::step(Sums::column(group), 0);
     // With ping-pong the other group's tiles are between a group's own.
     bool const second = Config::kPingPong && group == 1;
@@ -120,17 +123,49 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       }
       if (Config::kPingPong && index > schedule.first()) wait_for_turn(group);
       int last = 0;  // the stage of the k tile before
-      CUTE_NO_UNROLL
-      for (int k_tile = 0; k_tile < end; ++k_tile, ++turn) {
+      auto const come = [&] {
         Barrier::wait(&memory.full[turn.stage], turn.parity);
+        return memory.a[turn.stage];
+      };
+      auto const b = [&] {
+        return first_b + turn.stage * int(Memory::kB * sizeof(typename Config::Element) / 16);
+      };
+      if constexpr (Config::kRegisterA) {
+        // The last step of a k tile comes behind the barrier of the next, whose first rows it loads.
+        constexpr int kLast = Sums::kSteps - 1;
+        auto const others = [&](Element const* stage, bool first) {
+          CUTE_UNROLL
+          for (int step = 0; step < kLast; ++step) sums.multiply(step, rows, stage, b(), first && step == 0);
+        };
+        Element const* stage = come();
+        rows.load(stage, 0);
         sums.fence();
-        sums.multiply(first_a + turn.stage * int(Memory::kA * sizeof(typename Config::Element) / 16),
-                      first_b + turn.stage * int(Memory::kB * sizeof(typename Config::Element) / 16),
-                      k_tile == 0);
-        sums.fence();
-        warpgroup_wait<1>();
-        if (k_tile > 0) memory.release(last, partner);
+        others(stage, true);
+        CUTE_NO_UNROLL
+        for (int k_tile = 1; k_tile < end; ++k_tile) {
+          uint64_t const before = b();
+          last = turn.stage;
+          ++turn;
+          stage = come();
+          sums.multiply(kLast, rows, stage, before, false);
+          others(stage, false);
+          memory.release(last, partner);
+        }
+        sums.multiply(kLast, rows, stage, b(), false);
         last = turn.stage;
+        ++turn;
+      } else {
+        CUTE_NO_UNROLL
+        for (int k_tile = 0; k_tile < end; ++k_tile, ++turn) {
+          come();
+          sums.fence();
+          sums.multiply(first_a + turn.stage * int(Memory::kA * sizeof(typename Config::Element) / 16), b(),
+                        k_tile == 0);
+          sums.fence();
+          warpgroup_wait<1>();
+          if (k_tile > 0) memory.release(last, partner);
+          last = turn.stage;
+        }
       }
       if (Config::kPingPong && index + schedule.step() < schedule.count) give_turn(1 - group);
       warpgroup_wait<0>();

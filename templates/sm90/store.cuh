@@ -7,7 +7,7 @@
 #include <cutlass/array.h>
 
 #include "../common/epilogue.cuh"
-#include "pipeline.cuh"
+#include "multiply.cuh"
 #include "schedule.cuh"
 
 namespace cute_gemm {
@@ -33,25 +33,18 @@ CUTE_DEVICE void group_sync(int group) {
   asm volatile("bar.sync %0, 128;\n" ::"r"(1 + group) : "memory");
 }
 
-// Of a block of 64 rows a thread of wgmma has rows r and r + 8, and of each 8 columns two.
-struct Held {
-  int row, column;
-  CUTE_DEVICE explicit Held(int thread)
-      : row(thread / 32 * 16 + thread % 32 / 4), column(thread % 4 * 2) {}
-};
-
 // Element by element, each where it is: for a C that TMA does not take.
 template <class Config, class Sums, class Epilogue>
 CUTE_DEVICE void store_elements(Sums const& sums, Tile const& tile, int group, int thread,
                                 Output<Config> const& out, Epilogue const& epilogue) {
-  Held const held(thread);
+  Held<Config> const held(thread);
   int const column = tile.column + Sums::column(group) + held.column;
   CUTE_UNROLL
   for (int m = 0; m < Sums::kMmas; ++m) {
     int const row = tile.row + Sums::row(group) + m * 64 + held.row;
     CUTE_UNROLL
     for (int i = 0; i < Sums::kValues; ++i) {
-      int const r = row + i / 2 % 2 * 8, c = column + i / 4 * 8 + i % 2;
+      int const r = row + i / 2 % 2 * held.kBelow, c = column + i / 4 * 8 + i % 2;
       if (out.has(r, c)) epilogue.template update<1>(out.at(tile, r, c), sums.of(m) + i);
     }
   }
@@ -101,7 +94,7 @@ struct Parts {
       mine = Config::kColumnMajorC ? SmemLayout{}(row, column + lane % 8)
                                    : SmemLayout{}(row + lane % 8, column);
     } else {
-      Held const held(thread);
+      Held<Config> const held(thread);
       mine = SmemLayout{}(held.row, held.column);
     }
   }
@@ -162,17 +155,22 @@ struct Parts {
         SM90_U32x4_STSM_N::copy(pairs[0], pairs[1], pairs[2], pairs[3], at);
       }
     } else {
-      constexpr int kWidth = Config::kColumnMajorC ? 1 : 2;
+      // Two neighbours along the unit-stride mode go together: two columns, or two rows side by side.
+      using Held = Held<Config>;
+      constexpr int kNext = Config::kColumnMajorC ? 2 : 1;  // from a value to its neighbour
+      constexpr int kWidth = kNext == 1 || Held::kBelow == 1 ? 2 : 1;
       using Vector = cutlass::AlignedArray<ElementC, kWidth>;
       CUTE_UNROLL
-      for (int i = 0; i < 8; i += kWidth) {
-        int const step = SmemLayout{}(i / 2 % 2 * 8, column + i / 4 * 8 + i % 2);
+      for (int i = 0; i < 8; ++i) {
+        if (i / kNext % kWidth != 0) continue;
+        int const step = SmemLayout{}(i / 2 % 2 * Held::kBelow, column + i / 4 * 8 + i % 2);
         auto& at = *reinterpret_cast<Vector*>(place + join(SmemLayout{}, mine, step));
         Vector vector;
         if constexpr (kReads) vector = at;
         CUTE_UNROLL
         for (int j = 0; j < kWidth; ++j) {
-          vector[j] = kReads ? epilogue(sums[i + j], vector[j]) : epilogue(sums[i + j]);
+          Accumulator const sum = sums[i + j * kNext];
+          vector[j] = kReads ? epilogue(sum, vector[j]) : epilogue(sum);
         }
         at = vector;
       }

@@ -9,7 +9,14 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.kernels.sm90.structure import ROWS, Config, OperandPlan, Structure, kernel_cluster
+from cute_gemm.kernels.sm90.structure import (
+    ROWS,
+    Config,
+    OperandPlan,
+    Structure,
+    kernel_cluster,
+    register_a,
+)
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem
@@ -40,7 +47,9 @@ def accesses(
                 plan.source, "load", matrix, plan.box, sweeps, plan.span, plan.sharers, region,
                 modes=3,
             )  # fmt: skip
-            found += [load, _read(plan, config, ctas * k_tiles * reads)]
+            by_threads = plan is parts.operands[0] and register_a(config)
+            read = _rows if by_threads else _read
+            found += [load, read(plan, config, ctas * k_tiles * reads)]
     if not (config.tma_c and problem.k):
         return (*found, *_elements(config, parts, problem, reads_c))
     if config.exchange:
@@ -71,10 +80,36 @@ def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
     )  # fmt: skip
 
 
-def held(parts: Structure) -> np.ndarray:
+def _rows(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
+    """What the threads load of a stage for wgmma: their two rows, of each 8 of k two columns."""
+    rows, k = plan.extents
+    below, step, warp, lane = np.ogrid[: rows // ROWS, : k // 4, :4, :32]
+    row, column = below * ROWS + _first_row(config, warp, lane), step * 4 + lane % 4
+    coords = np.stack(np.broadcast_arrays(row, column), -1).reshape(-1, 32, 2)
+    size = DTYPES[config.dtype].bytes
+    offsets = np.asarray(plan.layout(coords[..., 0], coords[..., 1])) * size
+    return SharedAccess(
+        plan.source, "load", "ld.shared", 16 * size, offsets, executions=executions,
+        layout=plan.layout, coords=coords, element_bits=8 * size,
+    )  # fmt: skip
+
+
+def _first_row(config: Config, warp: np.ndarray, lane: np.ndarray) -> np.ndarray:
+    """The first of a thread's two rows of a block of 64; the second is `_below` it."""
+    eighth = lane // 4
+    if register_a(config):
+        return np.asarray(warp // 2 * 32 + eighth % 2 * 16 + warp % 2 * 8 + eighth // 2 * 2)
+    return np.asarray(warp * 16 + eighth)
+
+
+def _below(config: Config) -> int:
+    return 1 if register_a(config) else 8
+
+
+def held(config: Config, parts: Structure) -> np.ndarray:
     """Where each thread's sums of a block of 64 rows lie: int [128, values, 2] of (row, column)."""
     thread, value = np.ogrid[:128, : parts.columns // 2]
-    row = thread // 32 * 16 + thread % 32 // 4 + value // 2 % 2 * 8
+    row = _first_row(config, thread // 32, thread % 32) + value // 2 % 2 * _below(config)
     column = thread % 4 * 2 + value // 4 * 8 + value % 2
     return np.stack(np.broadcast_arrays(row, column), -1)
 
@@ -90,13 +125,13 @@ def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
         name, bits = "stmatrix.x4.trans" if parts.column_major else "stmatrix.x4", 128
         steps = [(0, step) for step in range(0, columns, 16)]
     else:
-        row, column = warp * 16 + lane // 4, lane % 4 * 2
-        name, bits = "st.shared", 32 if parts.column_major else 64
-        pair = (0, 1) if parts.column_major else (0,)
-        steps = [
-            (below, step + right)
-            for step in range(0, columns, 8) for below in (0, 8) for right in pair
-        ]  # fmt: skip
+        row, column = _first_row(config, warp, lane), lane % 4 * 2
+        # Two neighbours along the unit-stride mode go together.
+        down, right = (0, _below(config)), (0, 1)
+        down = down[:1] if parts.column_major and register_a(config) else down
+        right = right if parts.column_major else right[:1]
+        name, bits = "st.shared", 32 * 4 // len(down) // len(right)
+        steps = [(d, step + r) for step in range(0, columns, 8) for d in down for r in right]
     row, column = np.broadcast_arrays(row, column)
     coords = np.stack(
         [np.stack([row + below, column + right], -1) for below, right in steps]
@@ -120,7 +155,7 @@ def _elements(
     """C element by element: from the registers or, where nothing is summed, as it lies."""
     tile = parts.tile[:2]
     if problem.k:
-        own = held(parts)  # a request: a value of a warp's threads
+        own = held(config, parts)  # a request: a value of a warp's threads
         block = own.reshape(4, 32, -1, 2).transpose(0, 2, 1, 3).reshape(-1, 32, 2)
         below, beside = np.ogrid[: parts.blocks, : tile[1] // parts.columns]
         below, beside = below[..., None, None] * ROWS, beside[..., None, None] * parts.columns

@@ -13,6 +13,7 @@ from cute_gemm.kernels.sm90.structure import (
     Config,
     Structure,
     kernel_cluster,
+    register_a,
 )
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.unit import (
@@ -41,7 +42,7 @@ _SM90_WGMMA = (
     kRegisters = ${registers}, kLoaderRegisters = ${loader_registers}
   };
   enum : bool {
-    kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b},
+    kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kRegisterA = ${register_a},
     kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c},
     kSideBySide = ${side_by_side}, kPingPong = ${ping_pong}
   };
@@ -122,6 +123,7 @@ class EmitSm90Wgmma(Emitter):
             "loader_registers": str(LOADER_REGISTERS),
             "major_k_a": cpp_bool(a.major == "K"),
             "major_k_b": cpp_bool(b.major == "K"),
+            "register_a": cpp_bool(register_a(config)),
             "column_major_c": cpp_bool(parts.column_major),
             "tma_c": cpp_bool(config.tma_c),
             "side_by_side": cpp_bool(parts.side_by_side),
@@ -169,7 +171,8 @@ def _mma(config: Config, parts: Structure) -> str:
     """CuTe's wgmma: of types of other than 2 bytes there is one for operands along K alone."""
     size, types = DTYPES[config.dtype].bytes, (config.accumulator, config.factor, config.factor)
     tags = "".join(one.tag.upper() for one in types)
-    name = f"SM90::GMMA::MMA_{ROWS}x{parts.columns}x{DEEP // size}_{tags}_SS"
+    source = "RS" if register_a(config) else "SS"
+    name = f"SM90::GMMA::MMA_{ROWS}x{parts.columns}x{DEEP // size}_{tags}_{source}"
     if size == 2:
         majors = ", ".join(f"SM90::GMMA::Major::{plan.major}" for plan in parts.operands)
         return f"{name}<{majors}>"

@@ -26,6 +26,8 @@ from cute_gemm.kernels.sm90.structure import (
     Structure,
     kernel_cluster,
     kernel_tile,
+    register_a,
+    rows_of_thread,
     sharers_of_tile,
     side_by_side,
     structure,
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
 #: Registers of a thread that can be sums, where C goes by TMA and element by element; and what it
-#: has beside them.
-_SUMS, _SUMS_APART, _OTHERS = 192, 144, 40
+#: has beside them, and beside them and rows of A.
+_SUMS, _SUMS_APART, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 144, 40, 56
 #: What the columns of a group are a multiple of: of C, what a warp stores at a time.
 STEP = 16
 #: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
@@ -87,6 +89,9 @@ _MEETING, _BOX = 607.0, 159.0
 #: Slowdown of products with more than 128 sums of a thread, where groups share a tile; where they
 #: take turns, and where one has the only tile; what these still see of a tile's start and end.
 _MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.058, 0.925, 1.061, 0.319
+#: Columns whose products take as long as a group does not multiply between two steps of k, where A
+#: goes through registers and no other group multiplies: of 208 pairs of times.
+_BETWEEN = 8.0
 #: Bytes of k of a tile, and the most stages.
 _DEEP, _STAGES = 128, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -98,7 +103,8 @@ _AREAS = tuple(bm * bn for bm, bn, *_ in _TILES)
 class Sm90Wgmma(CompiledKernel):
     """TMA and wgmma, every op and order, where addresses are multiples of 16.
 
-    tf32 and int8 are taken along K alone: other operands are packed before.
+    Along M or N wgmma reads elements of 2 bytes alone. One operand of tf32 goes through registers
+    then; int8, and a second one of tf32, is packed before.
     """
 
     name = "sm90_wgmma"
@@ -130,6 +136,8 @@ class Sm90Wgmma(CompiledKernel):
             pace = pace._replace(exposed=_EXPOSED, lone=_ALONE / _BY_TURNS)
         elif sums_of_thread(config) > 128:
             slowdown *= _MANY_SUMS
+        if register_a(config):
+            slowdown *= 1 + _BETWEEN / (structure(config).columns * sharers_of_tile(config))
         start = pace.start + _MEETING * (prod(config.cluster) > 1)
         box = _BOX / sharers_of_tile(config)
         return pace._replace(slowdown=slowdown, start=start, box=box, ahead=config.stages - 1)
@@ -178,10 +186,11 @@ class Sm90Wgmma(CompiledKernel):
                     f"kernel {self.name!r} needs addresses of the rows of A and B that are "
                     f"multiples of 16 bytes, and those of {matrix.name} are not: {limit}"
                 )
-            if wants_k_major(problem) and matrix.major != "K":
+            if matrix.major != "K" and _along_k_alone(config, matrix, problem):
+                told = f" with exchange={config.exchange}" * (problem.compute == "tf32")
                 raise UnsupportedError(
-                    f"kernel {self.name!r} takes {problem.inputs.spelled(problem.compute)} with K "
-                    f"as the unit-stride mode, and that of {matrix.name} is "
+                    f"kernel {self.name!r}{told} takes {problem.inputs.spelled(problem.compute)} "
+                    f"with K as the unit-stride mode of {matrix.name}, and that is "
                     f"{'MN'[matrix.name == 'B']}: pack it, with option pack={matrix.name!r} or 'AB'"
                 )
         if broken := _broken(config):
@@ -285,6 +294,13 @@ class Sm90Wgmma(CompiledKernel):
         return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
 
 
+def _along_k_alone(config: Config, matrix: Matrix, problem: GemmProblem) -> bool:
+    """Whether an operand has to have K as its unit-stride mode."""
+    if not wants_k_major(problem):
+        return False
+    return not (register_a(config) and matrix.name == "AB"[config.exchange])
+
+
 def _stages(config: Config, arch: Arch) -> int:
     """The most stages that fit."""
     two, three = (structure(replace(config, stages=n)).smem for n in (2, 3))
@@ -345,11 +361,12 @@ def _check(config: Config, arch: Arch) -> None:
     parts: Structure = structure(config)
     sums = sums_of_thread(config)
     most = _SUMS if config.tma_c else _SUMS_APART
-    if sums > most or sums + _OTHERS > parts.registers:
+    others = rows_of_thread(config) + _OTHERS_BESIDE_ROWS if register_a(config) else _OTHERS
+    if sums > most or sums + others > parts.registers:
         raise OptionError(
             f"option tile={config.tile} with groups={config.groups} and "
             f"min_ctas={config.min_ctas} needs {sums} registers of a thread for sums, beside some "
-            f"{_OTHERS}; it has {parts.registers}, of which {most} can be sums"
+            f"{others}; it has {parts.registers}, of which {most} can be sums"
         )
     if parts.smem > arch.shared_limit:
         raise OptionError(
