@@ -37,6 +37,7 @@ _TILED = "smem_tiled or bank_free"
 _ASYNC = "double_buffered or sm80_pipeline"
 _MMA = "sm80_pipeline or tensor_core"
 _WGMMA = "the_family"
+_ROWS = "the_family and tf32"
 _BYTES = "sm90_wgmma and (tf32 or int8)"
 
 
@@ -391,8 +392,8 @@ MUTANTS: tuple[Mutant, ...] = (
        "first && step == 0",
        "step == 0", _WGMMA),
     _t("no fence before wgmma", "sm90/multiply.cuh",
-       "    warpgroup_arrive();\n",
-       "", _WGMMA),
+       "bool first) {\n    warpgroup_arrive();\n",
+       "bool first) {\n", _WGMMA),
     _t("a stage given back while it is read", "sm90/sm90_wgmma.cuh",
        "if (k_tile > 0) memory.release(last, partner);",
        "if (k_tile > 0) memory.release(turn.stage, partner);", _WGMMA),
@@ -496,6 +497,32 @@ MUTANTS: tuple[Mutant, ...] = (
     _t("both groups take the same tiles", "sm90/sm90_wgmma.cuh",
        "schedule.first() + second * schedule.step()",
        "schedule.first()", _WGMMA),
+    # A through registers
+    _t("rows loaded to where products have theirs", "sm90/multiply.cuh",
+       "warpgroup_wait<2>();", "warpgroup_wait<3>();", _ROWS),
+    _t("no fence behind the loads of rows", "sm90/multiply.cuh",
+       "% kSteps);\n    warpgroup_arrive();\n", "% kSteps);\n", _ROWS),
+    _t("the rows of a step again", "sm90/multiply.cuh",
+       "rows.load(stage, (step + 1) % kSteps)", "rows.load(stage, step)", _ROWS),
+    _t("four columns of k twice", "sm90/multiply.cuh",
+       "SmemLayout{}(0, i % 2 * 4)", "SmemLayout{}(0, 0)", _ROWS),
+    _t("the rows of the first block", "sm90/multiply.cuh",
+       "SmemLayout{}(i / 2 * 64, step * 8)", "SmemLayout{}(0, step * 8)", _ROWS),
+    _t("a thread's second row where wgmma has it", "sm90/multiply.cuh",
+       "Config::kRegisterA ? 1 : 8", "8", _ROWS),
+    _t("two warps have the same rows", "sm90/multiply.cuh",
+       "+ warp % 2 * 8 +", "+", _ROWS),
+    _t("all groups load the first one's rows", "sm90/sm90_wgmma.cuh",
+       "rows(Sums::row(group), thread)", "rows(0, thread)", _ROWS),
+    _t("rows loaded before they have come", "sm90/sm90_wgmma.cuh",
+       "          stage = come();\n", "          stage = memory.a[turn.stage];\n", _ROWS),
+    _t("a last step with the next k tile's B", "sm90/sm90_wgmma.cuh",
+       "rows, stage, before, false)", "rows, stage, b(), false)", _ROWS),
+    _t("a stage given back while its B is read", "sm90/sm90_wgmma.cuh",
+       "          memory.release(last, partner);\n",
+       "          memory.release(turn.stage, partner);\n", _ROWS),
+    _t("sums of the tile before stay", "sm90/sm90_wgmma.cuh",
+       "others(stage, true);", "others(stage, false);", _ROWS),
     _t("CTAs take each other's tiles", "sm90/schedule.cuh",
        "return gridDim.x / kCtas;", "return 1;", _WGMMA),
     _t("the launch ahead is not waited for", "common/grids.cuh",

@@ -404,7 +404,7 @@ def test_an_arrival_at_another_cta():
      "mbarrier.arrive.shared::cta.b64 %d20, [%r7];", "mbarrier.arrive_drop.b64 _, [%r7];",
      "mbarrier.test_wait.shared::cta.b64 %p1, [%r7], %d20;", "mapa.u64 %d20, %d4, 1;",
      "@%p1 bar.arrive 1, 64;", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
-     "{%f1, %f2, %f3, %f4}, {%r2, %r2, %r2, %r2}, %d20, %p1, 1, 1, 0;",
+     "{%f1, %f2, %f3, %f4}, {%r2, %r2, %r2}, %d20, %p1, 1, 1, 0;",
      "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%r2, %r3}, %d20, %d21, %p1, 1, 1, 0, 0;",
      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%f1, %f2, %f3, %f4}, %d20, %d21, %p1, "
      "1, 1;",
@@ -459,14 +459,19 @@ def products(
     a: np.ndarray, b: np.ndarray, majors: tuple[bool, bool], spans: tuple[int, int],
     tail: str = "wgmma.wait_group.sync.aligned 0;", scale: str = "1, 1", again: bool = False,
     kind: str = "f16", between: str = "", fence: str = "wgmma.fence.sync.aligned;",
-    proxy: str = "fence.proxy.async.shared::cta;",
+    proxy: str = "fence.proxy.async.shared::cta;", rows: str = "",
 ) -> np.ndarray:  # fmt: skip
-    """The product a @ b.T by one instruction (or two) of 128 threads."""
+    """The product a @ b.T by one instruction (or two) of 128 threads.
+
+    ``rows``: registers that A goes through, in the order in which wgmma takes them.
+    """
     columns = len(b)
     at = 8192
     left, right = (
         image(x, major, span) for x, major, span in zip((a, b), majors, spans, strict=True)
     )
+    if rows:
+        left = (a.tobytes(), 0, 0)  # as it is: 32 bytes of a row behind the other
     memory = np.zeros(2 * at, np.uint8)
     memory[: len(left[0])] = np.frombuffer(left[0], np.uint8)
     memory[at : at + len(right[0])] = np.frombuffer(right[0], np.uint8)
@@ -479,17 +484,24 @@ def products(
     )  # fmt: skip
     one = (
         f"wgmma.mma_async.sync.aligned.m64n{columns}k{deep}.{result}.{kind}.{kind} "
-        f"{{{', '.join(sums)}}}, %d20, %d21, SCALE"
+        f"{{{', '.join(sums)}}}, {f'{{{rows}}}' if rows else '%d20'}, %d21, SCALE"
     )
     one += f", {scale}" * (kind != "s8")
-    one += f", {int(not majors[0])}, {int(not majors[1])}" * (deep == 16) + ";"
+    flips = [f", {int(not major)}" for major in majors[bool(rows) :]]
+    one += "".join(flips) * (deep == 16) + ";"
+    load = """shr.u32 %r30, %r2, 5; and.b32 %r31, %r2, 31; shr.u32 %r32, %r31, 2;
+    and.b32 %r33, %r31, 3; mad.lo.s32 %r34, %r30, 16, %r32; shl.b32 %r34, %r34, 5;
+    shl.b32 %r35, %r33, 2; add.s32 %r34, %r34, %r35; add.s32 %r34, %r34, %r7;"""
+    load += "".join(
+        f"ld.shared.b32 %r{36 + i}, [%r34+{i % 2 * 256 + i // 2 * 16}];" for i in range(4)
+    )
     store = "".join(
         f"st.global.b32 [%d7+{4 * (i // 4 * 8 + i % 2 + i // 2 % 2 * 8 * columns)}], {name};"
         for i, name in enumerate(sums)
     )
     body = f"""shl.b32 %r9, %r2, 4; add.s32 %r10, %r7, %r9; {fill} {proxy} bar.sync 0;
     mov.u64 %d20, {words[0]}; mov.u64 %d21, {words[1]}; setp.eq.u32 %p1, %r2, 9999;
-    setp.ne.u32 %p2, %r2, 9999; {fence} {one.replace("SCALE", "%p1")}
+    setp.ne.u32 %p2, %r2, 9999; {load * bool(rows)} {fence} {one.replace("SCALE", "%p1")}
     {one.replace("SCALE", "%p2") if again else ""}
     wgmma.commit_group.sync.aligned; {between} {tail}
     shr.u32 %r30, %r2, 5; and.b32 %r31, %r2, 31; shr.u32 %r32, %r31, 2; and.b32 %r33, %r31, 3;
@@ -536,6 +548,43 @@ def test_products_of_tf32_and_of_bytes(span):
     expected = a.astype(int) @ b.T.astype(int)
     found = products(a, b, *plain, kind="s8", again=True).view(np.int32)
     assert np.array_equal(found, 2 * expected)
+
+
+OWN = "%r36, %r37, %r38, %r39"
+
+
+@pytest.mark.parametrize("span", [0, 128])
+def test_products_of_rows_in_registers(span):
+    """Of all types; B of halves along N too. Two rows exchanged are two rows of C exchanged."""
+    random = np.random.default_rng(4)
+    a, b = (random.integers(-8, 8, (rows, 8)).astype(np.float32) for rows in (64, 32))
+    plain, more = ((True, True), (span, span)), {"rows": OWN}
+    expected = a.astype(float) @ b.T.astype(float)
+    assert np.array_equal(products(a, b, *plain, kind="tf32", **more), expected)
+    assert np.array_equal(products(a, b, *plain, kind="tf32", scale="-1, 1", **more), -expected)
+    turned = products(a, b, *plain, kind="tf32", rows="%r37, %r36, %r39, %r38")
+    there = np.arange(64) ^ 8
+    assert np.array_equal(turned, expected[there])
+    a, b = numbers(64, 1), numbers(64, 2)
+    for major in (True, False):
+        found = products(a, b, (True, major), (span, span), **more)
+        assert np.array_equal(found, a.astype(float) @ b.T.astype(float))
+    a, b = (random.integers(-128, 128, (rows, 32)).astype(np.int8) for rows in (64, 32))
+    found = products(a, b, *plain, kind="s8", **more).view(np.int32)
+    assert np.array_equal(found, a.astype(int) @ b.T.astype(int))
+
+
+@pytest.mark.parametrize(
+    ("between", "fence", "said"),
+    [
+        ("mov.u32 %r36, 0;", "wgmma.fence.sync.aligned;", "has these registers"),
+        ("", "wgmma.fence.sync.aligned; mov.u32 %r39, 0;", "no wgmma.fence since"),
+    ],
+)
+def test_rows_in_registers_are_left_alone(between, fence, said):
+    a, b = (np.ones((rows, 8), np.float32) for rows in (64, 32))
+    with pytest.raises(FaultError, match=said):
+        products(a, b, (True, True), (0, 0), kind="tf32", rows=OWN, between=between, fence=fence)
 
 
 def test_parts_of_an_operand_by_hand():

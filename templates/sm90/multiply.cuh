@@ -126,13 +126,16 @@ struct Sums {
     }
   }
 
+  // B's part of a step of k.
+  CUTE_DEVICE static uint64_t of_step(uint64_t b, int step) { return b + B::step(0, kDeep * step); }
+
   // Starts the products of a k tile; `a` and `b` describe the group's rows of it. What was in the sums
   // before does not count for the first of a tile.
   CUTE_DEVICE void multiply(uint64_t a, uint64_t b, bool first) {
     warpgroup_arrive();
     CUTE_UNROLL
     for (int step = 0; step < kSteps; ++step) {
-      uint64_t const column = b + B::step(0, kDeep * step);
+      uint64_t const column = of_step(b, step);
       auto const scale = first && step == 0 ? SM90::GMMA::ScaleOut::Zero : SM90::GMMA::ScaleOut::One;
       CUTE_UNROLL
       for (int m = 0; m < kMmas; ++m) {
@@ -150,7 +153,7 @@ struct Sums {
     warpgroup_wait<2>();
     rows.load(stage, (step + 1) % kSteps);
     warpgroup_arrive();
-    uint64_t const column = b + B::step(0, kDeep * step);
+    uint64_t const column = of_step(b, step);
     auto const scale = first ? SM90::GMMA::ScaleOut::Zero : SM90::GMMA::ScaleOut::One;
     CUTE_UNROLL
     for (int m = 0; m < kMmas; ++m) {

@@ -6,6 +6,8 @@
 // memory, and wait only for those of the k tile before. A CTA stays and takes tile after tile, so that the
 // loads of the next are under way while the sums of the last go through shared memory to C, by TMA too.
 // CTAs of a cluster share A and B: each loads a part for all that have the same rows, or columns.
+// A of 4-byte elements along M, which wgmma reads no other way, passes through registers after all: a step of k
+// is loaded from its stage while the products of the one before run.
 //
 // One `Config` for every layout of A(M,K), B(N,K), C(M,N):
 //

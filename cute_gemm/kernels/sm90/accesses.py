@@ -126,11 +126,11 @@ def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
         steps = [(0, step) for step in range(0, columns, 16)]
     else:
         row, column = _first_row(config, warp, lane), lane % 4 * 2
-        # Two neighbours along the unit-stride mode go together.
-        down, right = (0, _below(config)), (0, 1)
-        down = down[:1] if parts.column_major and register_a(config) else down
-        right = right if parts.column_major else right[:1]
-        name, bits = "st.shared", 32 * 4 // len(down) // len(right)
+        # Two neighbours along the unit-stride mode go together: columns, or rows side by side.
+        pairs = parts.column_major and register_a(config)
+        down = (0,) if pairs else (0, _below(config))
+        right = (0, 1) if parts.column_major else (0,)
+        name, bits = "st.shared", 128 // len(down) // len(right)
         steps = [(d, step + r) for step in range(0, columns, 8) for d in down for r in right]
     row, column = np.broadcast_arrays(row, column)
     coords = np.stack(
