@@ -90,8 +90,9 @@ _MEETING, _BOX = 607.0, 159.0
 #: take turns, and where one has the only tile; what these still see of a tile's start and end.
 _MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.058, 0.925, 1.061, 0.319
 #: Columns whose products take as long as a group does not multiply between two steps of k, where A
-#: goes through registers and no other group multiplies: of 208 pairs of times.
-_BETWEEN = 8.0
+#: goes through registers and no other group multiplies, and where groups take turns: of 208 pairs
+#: of times.
+_BETWEEN, _BETWEEN_TURNS = 8.0, 12.0
 #: Bytes of k of a tile, and the most stages.
 _DEEP, _STAGES = 128, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -137,7 +138,8 @@ class Sm90Wgmma(CompiledKernel):
         elif sums_of_thread(config) > 128:
             slowdown *= _MANY_SUMS
         if register_a(config):
-            slowdown *= 1 + _BETWEEN / (structure(config).columns * sharers_of_tile(config))
+            between = _BETWEEN_TURNS if config.ping_pong else _BETWEEN
+            slowdown *= 1 + between / (structure(config).columns * sharers_of_tile(config))
         start = pace.start + _MEETING * (prod(config.cluster) > 1)
         box = _BOX / sharers_of_tile(config)
         return pace._replace(slowdown=slowdown, start=start, box=box, ahead=config.stages - 1)
