@@ -133,7 +133,8 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
     if pack == "auto":
         slow = [one for one in (problem.A, problem.B) if _worth_packing(problem, one)]
         packs = ("", "".join(one.name for one in slow)) if slow else ("",)
-        if len(slow) == 2 and problem.compute == "tf32":  # one may go through registers
+        if len(slow) == 2 and wants_k_major(problem) and gpu.arch.has("wgmma"):
+            # One of them may go through registers.
             packs += tuple(
                 one.name for one, other in (slow, slow[::-1]) if access_bytes(other, False)[0] == 16
             )

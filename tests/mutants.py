@@ -37,7 +37,7 @@ _TILED = "smem_tiled or bank_free"
 _ASYNC = "double_buffered or sm80_pipeline"
 _MMA = "sm80_pipeline or tensor_core"
 _WGMMA = "the_family"
-_ROWS = "the_family and tf32"
+_ROWS = "the_family and (tf32 or int8)"
 _BYTES = "sm90_wgmma and (tf32 or int8)"
 
 
@@ -499,7 +499,7 @@ MUTANTS: tuple[Mutant, ...] = (
        "schedule.first()", _WGMMA),
     # A through registers
     _t("rows loaded to where products have theirs", "sm90/multiply.cuh",
-       "warpgroup_wait<2>();", "warpgroup_wait<3>();", _ROWS),
+       "warpgroup_wait<Rows::kAhead>();", "warpgroup_wait<Rows::kAhead + 1>();", _ROWS),
     _t("no fence behind the loads of rows", "sm90/multiply.cuh",
        "% kSteps);\n    warpgroup_arrive();\n", "% kSteps);\n", _ROWS),
     _t("the rows of a step again", "sm90/multiply.cuh",
@@ -512,6 +512,12 @@ MUTANTS: tuple[Mutant, ...] = (
        "Config::kRegisterA ? 1 : 8", "8", _ROWS),
     _t("two warps have the same rows", "sm90/multiply.cuh",
        "+ warp % 2 * 8 +", "+", _ROWS),
+    _t("bytes of two columns exchanged that are not", "sm90/multiply.cuh",
+       "? 0x1504 : 0x5140", "? 0x5140 : 0x5140", _ROWS),
+    _t("bytes of the other row", "sm90/multiply.cuh",
+       "i % 2 ? 0x7632 : 0x5410", "i % 2 ? 0x5410 : 0x7632", _ROWS),
+    _t("16 columns of bytes twice", "sm90/multiply.cuh",
+       "step * 32 + i / 4 % 2 * 16", "step * 32", _ROWS),
     _t("all groups load the first one's rows", "sm90/sm90_wgmma.cuh",
        "rows(Sums::row(group), thread)", "rows(0, thread)", _ROWS),
     _t("rows loaded before they have come", "sm90/sm90_wgmma.cuh",

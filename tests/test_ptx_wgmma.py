@@ -46,11 +46,16 @@ class Case:
         tile = "x".join(map(str, dict(self.options)["tile"]))
         return "-".join((self.op, self.dtype, self.order, tile))
 
+    @property
+    def alpha(self) -> float:
+        return -3 if self.dtype == "int8" else -1.5
+
     def problem(self) -> GemmProblem:
         m, n, k = self.mnk
         inner = [m if self.op[0] == "N" else k, k if self.op[1] == "N" else n]
         inner.append(m if self.order == "F" else n)
-        ld = [-(-extent // 8) * 8 + 8 for extent in inner]
+        step = 16 // DTYPES[self.dtype].bytes if self.dtype == "int8" else 8
+        ld = [-(-extent // step) * step + step for extent in inner]
         tf32 = self.dtype == "tf32"
         return from_sizes(
             self.op, m=m, n=n, k=k, dtype="float32" if tf32 else self.dtype, l=self.l, lda=ld[0],
@@ -81,7 +86,9 @@ class Case:
         ):
             rows, columns = shape if order == "C" else shape[::-1]
             size = (*(() if self.l == 1 else (self.l,)), rows, matrix.ld)
-            array = random.standard_normal(size).astype(DTYPES[matrix.dtype].numpy)[..., :columns]
+            whole = self.dtype == "int8"
+            values = random.integers(-128, 128, size) if whole else random.standard_normal(size)
+            array = values.astype(DTYPES[matrix.dtype].numpy)[..., :columns]
             found.append(array if order == "C" else array.swapaxes(-1, -2))
         return found
 
@@ -137,6 +144,14 @@ CASES += [
          (500, 72, 136), grid=2),
     Case("TT", "tf32", "F", of((64, 64, 32), 1, exchange=1, stages=3, cluster=(1, 2)),
          (136, 200, 72), l=3, grid=4),
+    # Bytes.
+    Case("NN", "int8", "F", of((128, 32, 128), 2, stages=2), (208, 72, 300), grid=3, beta=2),
+    Case("TT", "int8", "C", of((64, 128, 128), 2, exchange=1, ping_pong=1, stages=2),
+         (200, 300, 272), pad=1, beta=0, grid=3),
+    Case("NN", "int8", "C", of((128, 64, 128), 1, stages=2, cluster=(2, 1)), (208, 72, 400),
+         beta=2),
+    Case("TT", "int8", "F", of((32, 128, 256), 2, exchange=1, stages=2), (72, 144, 400), l=2,
+         beta=2),
 ]  # fmt: skip
 
 
@@ -189,9 +204,9 @@ def computed(case: Case, plan: Plan | None = None, **options: Any) -> Any:
     A, B, C = case.arrays()
     before = C.copy()
     if case.beta == 0:
-        C[...] = np.nan  # it must not be read
-    (done,) = execute(plan, A, B, C, -1.5, case.beta, **options)
-    return verify(plan.problem, A, B, C, C=before, alpha=-1.5, beta=case.beta), done
+        C[...] = 99 if case.dtype == "int8" else np.nan  # it must not be read
+    (done,) = execute(plan, A, B, C, case.alpha, case.beta, **options)
+    return verify(plan.problem, A, B, C, C=before, alpha=case.alpha, beta=case.beta), done
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -83,6 +83,8 @@ SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
     ("NN", "F", "tf32", None, 4096, {"tile": (128, 256, 32), "exchange": 0, "cluster": (2, 1)}),
     ("TT", "F", "tf32", None, 4100, {"tile": (144, 128, 32), "ping_pong": 1, "exchange": 1}),
     ("NN", "C", "tf32", None, 4099, {"tile": (192, 64, 64), "groups": 2, "exchange": 0}),
+    ("NN", "F", "int8", None, 4096, {"tile": (128, 256, 128), "exchange": 0, "groups": 2}),
+    ("TT", "C", "int8", None, 4099, {"tile": (96, 128, 256), "ping_pong": 1, "exchange": 1}),
     ("TN", "C", "int8", None, 4096, {"tile": (128, 192, 128), "ping_pong": 1, "exchange": 0}),
     ("TN", "F", "int8", None, 4099, {"tile": (64, 64, 256), "exchange": 0, "cluster": (1, 2)}),
 )
@@ -131,9 +133,12 @@ def test_operands_along_k_go_straight_to_wgmma(dtype: str) -> None:
             assert smem.analyze(read).launch.conflicts == 0  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("op", "order"), [*product(("NN", "TT"), ORDERS)])
-def test_one_operand_of_tf32_goes_through_registers(op: str, order: Any) -> None:
-    asked = problem(op, dtype="tf32", order=order)
+@pytest.mark.parametrize(
+    ("op", "order", "dtype"), [*product(("NN", "TT"), ORDERS, ("tf32", "int8"))]
+)
+def test_one_operand_goes_through_registers(op: str, order: Any, dtype: str) -> None:
+    asked = problem(op, dtype=dtype, order=order)
+    size = asked.inputs.bytes
     configs = [*KERNEL.legal(asked, ARCH, {})]
     # wgmma reads the operand along K from shared memory, and the threads the other.
     assert configs and {config.exchange for config in configs} == {int(op == "TT")}
@@ -144,14 +149,16 @@ def test_one_operand_of_tf32_goes_through_registers(op: str, order: Any) -> None
             found = tma.analyze(load)  # type: ignore[arg-type]
             assert found.legal and found.coalesced and found.ways == 1, (config, found)
         assert isinstance(rows, SharedAccess) and isinstance(read, SharedAccess)
-        assert (rows.instruction, rows.bits, read.instruction) == ("ld.shared", 64, "wgmma")
+        assert (rows.instruction, read.instruction) == ("ld.shared", "wgmma")
+        assert rows.bits == 2 * 8 * size  # two rows side by side
         counts = smem.analyze(rows).launch
-        assert counts.conflicts == 0
+        # Two lanes of bytes have parts of one word.
+        assert counts.conflicts == 0 and counts.wavefronts == counts.requests * max(1, size // 2)
         # Each element of a stage is read once for each group that has other columns of its rows.
         parts = structure(config)
         tiles, groups = 4096**3 // prod(parts.tile), parts.tile[1] // parts.columns
         if all(4096 % extent == 0 for extent in parts.tile):
-            assert counts.bytes == 4 * tiles * groups * parts.tile[0] * parts.tile[2]
+            assert counts.bytes == size * tiles * groups * parts.tile[0] * parts.tile[2]
         assert register_a(config) and not register_a(replace(config, majors=("K", "K")))
 
 
@@ -273,8 +280,8 @@ def test_what_the_kernel_does_not_take() -> None:
     for op, dtype, said in (
         ("NT", "tf32", "'sm90_wgmma' with exchange=1 takes float32/tf32 with K as the unit-stride "
          "mode of A, and that is M: pack it, with option pack='A' or 'AB'"),
-        ("TT", "int8", "'sm90_wgmma' takes int8 with K as the unit-stride mode of B, and that is "
-         "N: pack it, with option pack='B' or 'AB'"),
+        ("NT", "int8", "'sm90_wgmma' with exchange=1 takes int8 with K as the unit-stride mode of "
+         "A, and that is M: pack it"),
     ):  # fmt: skip
         with pytest.raises(UnsupportedError, match=re.escape(said)):
             configure(problem(op, dtype=dtype))
@@ -291,14 +298,13 @@ def test_auto_takes_it_where_tma_takes_the_operands() -> None:
         sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bfloat16", "order": order}
         assert cg.plan(op, **sizes, arch="sm_90a", backend="cpu").kernel == "sm90_wgmma"
         assert cg.plan(op, **sizes, arch="sm_80", backend="cpu").kernel != "sm90_wgmma"
-    # int8 along K as it lies, and packed so; of tf32 one goes through registers, the larger.
-    for op, packed, through in (
-        ("TN", "", ""), ("NN", "A", ""), ("TT", "B", ""), ("NT", "AB", "B"),
-    ):  # fmt: skip
-        for more, pack in (({"dtype": "int8"}, packed), ({"compute": "tf32"}, through)):
-            more = {"dtype": "float32", **more}
-            found = cg.plan(op, m=8192, n=4096, k=4096, arch="sm_90a", backend="cpu", **more)
-            assert (found.kernel, found.route.pack) == ("sm90_wgmma", pack)
+    # Of tf32 and int8 along M or N one goes through registers, and the smaller of two is packed.
+    for (op, packed), more in product(
+        {"TN": "", "NN": "", "TT": "", "NT": "B"}.items(),
+        ({"dtype": "float32", "compute": "tf32"}, {"dtype": "int8"}),
+    ):
+        found = cg.plan(op, m=2048, n=1024, k=2048, arch="sm_90a", backend="cpu", **more)
+        assert (found.kernel, found.route.pack) == ("sm90_wgmma", packed)
     # Without a GPU it is emitted for the oldest that has it.
     plan = cg.plan("TN", m=64, n=64, k=64, dtype="float16", backend="cpu", kernel="sm90_wgmma")
     assert plan.arch == "sm_90a"
@@ -421,7 +427,8 @@ def test_each_kind_of_wgmma_is_one_that_cute_has() -> None:
     ) + "\n".join(
         f"static_assert(sizeof(cute::SM90::GMMA::MMA_64x{n}x{t}::CRegisters) == {2 * n});"
         for n in range(STEP, MOST_COLUMNS + 1, STEP)
-        for t in ("8_F32TF32TF32_SS_TN<>", "8_F32TF32TF32_RS_TN<>", "32_S32S8S8_SS_TN")
+        for t in ("8_F32TF32TF32_SS_TN<>", "8_F32TF32TF32_RS_TN<>", "32_S32S8S8_SS_TN",
+                  "32_S32S8S8_RS_TN")
     )  # fmt: skip
     unit = replace(
         KERNEL.unit(configure(problem(), **SMALL)),

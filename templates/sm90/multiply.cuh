@@ -45,7 +45,7 @@ struct Operand {
 
 // Of a block of 64 rows a thread of wgmma has two, and of each 8 columns two. They are rows r and r + 8 of the
 // instruction; where A goes through registers these are whichever the threads bring: two side by side, so
-// that 16 threads read 8 bytes each from all banks, of columns of A whose swizzle differs.
+// chosen that the threads read all banks, of columns of A whose swizzle differs.
 template <class Config>
 struct Held {
   enum : int { kBelow = Config::kRegisterA ? 1 : 8 };  // from the first row to the second
@@ -53,33 +53,83 @@ struct Held {
 
   CUTE_DEVICE explicit Held(int thread) : column(thread % 4 * 2) {
     int const warp = thread / 32, eighth = thread % 32 / 4;
-    row = Config::kRegisterA ? warp / 2 * 32 + eighth % 2 * 16 + warp % 2 * 8 + eighth / 2 * 2
-                             : warp * 16 + eighth;
+    if constexpr (!Config::kRegisterA) {
+      row = warp * 16 + eighth;
+    } else if constexpr (sizeof(typename Config::Element) == 1) {
+      row = warp * 16 + eighth * 2;
+    } else {
+      row = warp / 2 * 32 + eighth % 2 * 16 + warp % 2 * 8 + eighth / 2 * 2;
+    }
   }
 };
 
-// A's rows of 4-byte elements along M, which wgmma takes from registers alone: of a block of 64 rows and 8 of
-// k a thread's two rows (Held) of columns t and t + 4, t = thread % 4, for some steps one behind the other.
-template <class Config, int Blocks, int Steps>
-struct Rows {
-  using Element = typename Config::Element;
+// A's rows along M of elements of other than 2 bytes, which wgmma takes from registers alone: of a block of 64
+// rows and 32 bytes of k a thread's two rows (Held) of 4 bytes t and t + 4 of k, t = thread % 4. `load` starts
+// to bring those of a step from a stage, and `take` makes of them what wgmma takes, when all products are done
+// but those of the last kAhead steps.
+template <class Config, int Blocks, int Bytes = sizeof(typename Config::Element)>
+struct Rows;
+
+// An element is 4 bytes: those of a row are a register, and two rows side by side are loaded together.
+template <class Config, int Blocks>
+struct Rows<Config, Blocks, 4> {
   using SmemLayout = typename Config::SmemLayoutA;
   using Pair = cutlass::AlignedArray<uint32_t, 2>;
+  enum : int { kAhead = 2 };
 
   int place;  // of the thread's first element in a stage
-  Pair values[Steps][Blocks][2];
+  Pair values[kAhead + 2][Blocks][2];
 
   CUTE_DEVICE Rows(int first, int thread)
       : place(SmemLayout{}(first + Held<Config>(thread).row, thread % 4)) {}
 
-  // Starts to load those of a step of k; what had their registers is done.
-  CUTE_DEVICE void load(Element const* stage, int step) {
+  CUTE_DEVICE void load(typename Config::Element const* stage, int step) {
     CUTE_UNROLL
     for (int i = 0; i < 2 * Blocks; ++i) {
       int const own = place ^ SmemLayout{}(0, i % 2 * 4), at = own + SmemLayout{}(i / 2 * 64, step * 8);
-      values[step % Steps][i / 2][i % 2] = *reinterpret_cast<Pair const*>(stage + at);
+      values[step % 4][i / 2][i % 2] = *reinterpret_cast<Pair const*>(stage + at);
     }
   }
+
+  CUTE_DEVICE void take(int) {}
+  CUTE_DEVICE uint32_t const* of(int step, int block) const { return values[step % 4][block][0].data(); }
+};
+
+// An element is a byte: two rows side by side are loaded together, and put in order with those of the next
+// three columns of k. From t = 2 on every two columns are exchanged, which lie in other banks.
+template <class Config, int Blocks>
+struct Rows<Config, Blocks, 1> {
+  using SmemLayout = typename Config::SmemLayoutA;
+  enum : int { kAhead = 1 };
+
+  int place;
+  uint32_t order, found[Blocks][2][4], values[2][Blocks][4];
+
+  CUTE_DEVICE Rows(int first, int thread)
+      : place(SmemLayout{}(first + Held<Config>(thread).row, thread % 4 * 4 + thread / 2 % 2)),
+        order(thread / 2 % 2 ? 0x1504 : 0x5140) {}
+
+  CUTE_DEVICE void load(typename Config::Element const* stage, int step) {
+    CUTE_UNROLL
+    for (int i = 0; i < 8 * Blocks; ++i) {
+      int const own = place ^ SmemLayout{}(0, i % 4);
+      int const at = own + SmemLayout{}(i / 8 * 64, step * 32 + i / 4 % 2 * 16);
+      found[i / 8][i / 4 % 2][i % 4] = *reinterpret_cast<uint16_t const*>(stage + at);
+    }
+  }
+
+  CUTE_DEVICE void take(int step) {
+    CUTE_UNROLL
+    for (int i = 0; i < 4 * Blocks; ++i) {
+      uint32_t const* const four = found[i / 4][i / 2 % 2];
+      uint32_t const one = __byte_perm(four[0], four[1], order), other = __byte_perm(four[2], four[3], order);
+      uint32_t& value = values[step % 2][i / 4][i % 4];
+      value = __byte_perm(one, other, i % 2 ? 0x7632 : 0x5410);
+      warpgroup_fence_operand(value);
+    }
+  }
+
+  CUTE_DEVICE uint32_t const* of(int step, int block) const { return values[step % 2][block]; }
 };
 
 // A warp group's part of the tile, kMmas blocks of 64 rows and kColumns: its sums, in the registers of wgmma.
@@ -101,7 +151,7 @@ struct Sums {
     kSteps = size<2>(typename Config::CtaTiler{}) / kDeep
   };
 
-  using Rows = Rows<Config, kMmas, 4>;
+  using Rows = Rows<Config, kMmas, Config::kRegisterA ? sizeof(Element) : 4>;
 
   static_assert(kValues == extent<typename Mma::CRegisters>::value);
 
@@ -150,14 +200,15 @@ struct Sums {
   // The same of one step with A in registers. Before its products start the rows of the next one are loaded,
   // which lie in `stage`; all products but these and those before are done then.
   CUTE_DEVICE void multiply(int step, Rows& rows, Element const* stage, uint64_t b, bool first) {
-    warpgroup_wait<2>();
+    warpgroup_wait<Rows::kAhead>();
+    rows.take(step);
     rows.load(stage, (step + 1) % kSteps);
     warpgroup_arrive();
     uint64_t const column = of_step(b, step);
     auto const scale = first ? SM90::GMMA::ScaleOut::Zero : SM90::GMMA::ScaleOut::One;
     CUTE_UNROLL
     for (int m = 0; m < kMmas; ++m) {
-      uint32_t const* const row = rows.values[step % 4][m][0].data();
+      uint32_t const* const row = rows.of(step, m);
       detail::explode(Mma::fma, row, int_sequence<0, 1, 2, 3>{}, &column, int_sequence<0>{}, values[m],
                       make_int_sequence<kValues>{}, &scale, int_sequence<0>{});
     }

@@ -102,15 +102,16 @@ WGMMA_OPTIONS: tuple[tuple[str, dict[str, Any], Place], ...] = (
     ("base+8", {}, Place(512, 512, 256, beta=1, base_offset=8)),
 )
 #: With A, as the kernel sees it, through registers.
-WGMMA_ROWS: tuple[tuple[str, str, dict[str, Any], Place], ...] = tuple(
-    (op, place, {"tile": "128x128x32", "exchange": exchange, **options}, at)
+WGMMA_ROWS: tuple[tuple[str, str, str, dict[str, Any], Place], ...] = tuple(
+    (name, op, place, {"tile": f"{tile}x{deep}", "exchange": exchange, **options}, at)
+    for name, deep in (("tf32", 32), ("int8", 128))
     for op, exchange in (("NN", 0), ("TT", 1))
-    for place, options, at in (
-        ("aligned", {}, Place(512, 512, 256)),
-        ("ragged", {}, Place(328, 264, 196, beta=1, step=4)),
-        ("elements", {}, Place(325, 259, 197, step=4)),
-        ("by turns", {"ping_pong": 1}, Place(2048, 2056, 200)),
-        ("side by side", {"tile": "128x64x32" if exchange else "64x128x32"}, Place(328, 264, 196)),
+    for place, tile, options, at in (
+        ("aligned", "128x128", {}, Place(512, 512, 256)),
+        ("ragged", "128x128", {}, Place(328, 264, 196, beta=1, step=16)),
+        ("elements", "128x128", {}, Place(325, 259, 197, step=16)),
+        ("by turns", "128x128", {"ping_pong": 1}, Place(2048, 2064, 208)),
+        ("side by side", "128x64" if exchange else "64x128", {}, Place(336, 272, 208)),
     )
 )
 #: Packing of what has an odd leading dimension, or base address; and slices of K.
@@ -194,8 +195,8 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
             yield cell("sm90_wgmma", WGMMA | options, name, op, place, at, "sm90_wgmma")
         place, _, at = WGMMA_PLACES[number]
         yield cell("sm90_wgmma", WGMMA, f"{name}-float32", op, place, at, "sm90_wgmma")
-    for op, place, options, at in WGMMA_ROWS:
-        yield cell("sm90_wgmma", WGMMA | options, "tf32", op, place, at, "sm90_wgmma")
+    for name, op, place, options, at in WGMMA_ROWS:
+        yield cell("sm90_wgmma", WGMMA | options, name, op, place, at, "sm90_wgmma")
     for kernel, name, options, place, at in PASSES:
         title = " ".join(("passes", kernel, *map(str, options.values())))
         for op in ("NT", "TN"):

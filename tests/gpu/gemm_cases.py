@@ -329,11 +329,11 @@ _WGMMA = (
 )  # fmt: skip
 
 
-#: As it sees them, of tf32 with A along M, which goes through registers.
+#: As it sees them, with A along M, which goes through registers; k in bytes.
 _ROWS = (
-    ((128, 256, 32), 2, (1, 1), 0), ((256, 128, 32), 2, (1, 2), 0), ((64, 32, 32), 1, (4, 2), 0),
-    ((192, 64, 32), 2, (1, 1), 0), ((128, 144, 32), 2, (2, 1), 1), ((64, 64, 64), 1, (2, 1), 0),
-    ((192, 96, 32), 3, (1, 1), 0), ((128, 16, 64), 2, (1, 1), 1),
+    ((128, 256, 128), 2, (1, 1), 0), ((256, 128, 128), 2, (1, 2), 0), ((64, 32, 128), 1, (4, 2), 0),
+    ((192, 64, 128), 2, (1, 1), 0), ((128, 144, 128), 2, (2, 1), 1), ((64, 64, 256), 1, (2, 1), 0),
+    ((192, 96, 128), 3, (1, 1), 0), ((128, 16, 256), 2, (1, 1), 1),
 )  # fmt: skip
 #: Operands that are packed for it, since it takes them along K alone.
 _TURNED = {"NN": "A", "NT": "AB", "TN": "none", "TT": "B"}
@@ -388,30 +388,31 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]
     for number, case in enumerate(register_cases()):
         yield case
         if number % 6 == 0:  # many tiles for each CTA
-            yield replace(case, m=2052, n=1992, k=328, widths=(16, 16, 16))
+            yield replace(case, m=2064, n=1984, k=336, widths=(16, 16, 16))
 
 
 def register_cases() -> Iterator[Case]:
-    """Tiles of ``sm90_wgmma`` for tf32 with an operand along M or N, in both orders of C."""
-    count, kinds = len(SIZES), product(_ROWS, ("NN", "TT", "NT"), "FC")
-    for number, ((tile, groups, cluster, ping_pong), op, order) in enumerate(kinds):
-        exchange = int(op == "TT")
+    """Tiles of ``sm90_wgmma`` for tf32 and int8 with an operand along M or N, both orders of C."""
+    count, kinds = len(SIZES), product(_ROWS, ("NN", "TT", "NT"), "FC", ("tf32", "int8"))
+    for number, ((tile, groups, cluster, ping_pong), op, order, name) in enumerate(kinds):
+        exchange, size = int(op == "TT"), TYPES[name].bytes
+        bm, bn, bk = tile
         more = (
-            ("tile", (*tile[:2][::-1], tile[2]) if exchange else tile), ("groups", groups),
+            ("tile", ((bn, bm) if exchange else (bm, bn)) + (bk // size,)), ("groups", groups),
             ("cluster", cluster[::-1] if exchange else cluster), ("ping_pong", ping_pong),
             ("exchange", exchange), ("pack", "B" if op == "NT" else "none"),
         )  # fmt: skip
         m, n, k = (SIZES[(number + step) % count] for step in (0, 5, 7))
         if number % 3:
             m, n = -(-m // 4) * 4, -(-n // 4) * 4
-        yield Case("sm90_wgmma", "tf32", op, None, m, n, k, order,
+        yield Case("sm90_wgmma", name, op, None, m, n, k, order,
                    (16, 16, 16 if number % 4 else 4), number % 5 > 2, more)  # fmt: skip
 
 
 def small_wgmma(**replacements: Any) -> Iterator[Case]:
     """A small case of each kind, and groups that take turns."""
     tiled = takewhile(lambda case: case.more, wgmma_cases(_WGMMA[::2], 7))
-    for case in (*tiled, *islice(register_cases(), 0, None, 2)):
+    for case in (*tiled, *islice(register_cases(), 0, None, 3)):
         small = replace(case, m=min(case.m, 129), n=min(case.n, 129), k=min(case.k, 129))
         yield replace(small, **replacements)
         if dict(small.more)["ping_pong"]:

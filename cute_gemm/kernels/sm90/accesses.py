@@ -81,12 +81,18 @@ def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
 
 
 def _rows(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
-    """What the threads load of a stage for wgmma: their two rows, of each 8 of k two columns."""
+    """What the threads load of a stage for wgmma: two rows at a time, of each 32 bytes of k eight.
+
+    Of a byte each four columns of k in turn; half of the lanes exchange every two of them.
+    """
     rows, k = plan.extents
-    below, step, warp, lane = np.ogrid[: rows // ROWS, : k // 4, :4, :32]
-    row, column = below * ROWS + _first_row(config, warp, lane), step * 4 + lane % 4
-    coords = np.stack(np.broadcast_arrays(row, column), -1).reshape(-1, 32, 2)
     size = DTYPES[config.dtype].bytes
+    each = 4 // size  # columns of k in a register
+    shape = np.ogrid[: rows // ROWS, : k // (4 * each), :each, :4, :32]
+    block, step, turn, warp, lane = shape
+    row = block * ROWS + _first_row(config, warp, lane)
+    column = step * 4 * each + lane % 4 * each + (turn ^ (lane // 2 % 2 * (size == 1)))
+    coords = np.stack(np.broadcast_arrays(row, column), -1).reshape(-1, 32, 2)
     offsets = np.asarray(plan.layout(coords[..., 0], coords[..., 1])) * size
     return SharedAccess(
         plan.source, "load", "ld.shared", 16 * size, offsets, executions=executions,
@@ -97,9 +103,11 @@ def _rows(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
 def _first_row(config: Config, warp: np.ndarray, lane: np.ndarray) -> np.ndarray:
     """The first of a thread's two rows of a block of 64; the second is `_below` it."""
     eighth = lane // 4
-    if register_a(config):
-        return np.asarray(warp // 2 * 32 + eighth % 2 * 16 + warp % 2 * 8 + eighth // 2 * 2)
-    return np.asarray(warp * 16 + eighth)
+    if not register_a(config):
+        return np.asarray(warp * 16 + eighth)
+    if DTYPES[config.dtype].bytes == 1:
+        return np.asarray(warp * 16 + eighth * 2)
+    return np.asarray(warp // 2 * 32 + eighth % 2 * 16 + warp % 2 * 8 + eighth // 2 * 2)
 
 
 def _below(config: Config) -> int:

@@ -164,11 +164,11 @@ def kernel_cluster(config: Config) -> tuple[int, int]:
 def register_a(config: Config) -> bool:
     """Whether A passes through registers: along M wgmma reads elements of 2 bytes alone."""
     major = config.majors[1 if config.exchange else 0]
-    return major != "K" and DTYPES[config.dtype].bytes == 4
+    return major != "K" and DTYPES[config.dtype].bytes != 2
 
 
 def rows_of_thread(config: Config) -> int:
-    """Registers of a thread for A's rows, of four steps of k."""
+    """Registers of a thread for A's rows: of four steps of k, or two and twice what is loaded."""
     bm, _, _ = kernel_tile(config)
     blocks = bm // ROWS // (1 if side_by_side(config) else sharers_of_tile(config))
     return 4 * 4 * blocks * register_a(config)

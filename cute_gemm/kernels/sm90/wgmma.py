@@ -90,9 +90,9 @@ _MEETING, _BOX = 607.0, 159.0
 #: take turns, and where one has the only tile; what these still see of a tile's start and end.
 _MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.058, 0.925, 1.061, 0.319
 #: Columns whose products take as long as a group does not multiply between two steps of k, where A
-#: goes through registers and no other group multiplies, and where groups take turns: of 208 pairs
-#: of times.
-_BETWEEN, _BETWEEN_TURNS = 8.0, 12.0
+#: goes through registers and no other group multiplies, and where groups take turns; by the bytes
+#: of an element, of 328 pairs of times.
+_BETWEEN = {4: (8.0, 12.0), 1: (18.0, 32.0)}
 #: Bytes of k of a tile, and the most stages.
 _DEEP, _STAGES = 128, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -104,8 +104,8 @@ _AREAS = tuple(bm * bn for bm, bn, *_ in _TILES)
 class Sm90Wgmma(CompiledKernel):
     """TMA and wgmma, every op and order, where addresses are multiples of 16.
 
-    Along M or N wgmma reads elements of 2 bytes alone. One operand of tf32 goes through registers
-    then; int8, and a second one of tf32, is packed before.
+    Along M or N wgmma reads elements of 2 bytes alone. Of tf32 and int8 one operand goes through
+    registers then, and a second one is packed before.
     """
 
     name = "sm90_wgmma"
@@ -138,7 +138,7 @@ class Sm90Wgmma(CompiledKernel):
         elif sums_of_thread(config) > 128:
             slowdown *= _MANY_SUMS
         if register_a(config):
-            between = _BETWEEN_TURNS if config.ping_pong else _BETWEEN
+            between = _BETWEEN[DTYPES[config.dtype].bytes][config.ping_pong]
             slowdown *= 1 + between / (structure(config).columns * sharers_of_tile(config))
         start = pace.start + _MEETING * (prod(config.cluster) > 1)
         box = _BOX / sharers_of_tile(config)
@@ -189,11 +189,11 @@ class Sm90Wgmma(CompiledKernel):
                     f"multiples of 16 bytes, and those of {matrix.name} are not: {limit}"
                 )
             if matrix.major != "K" and _along_k_alone(config, matrix, problem):
-                told = f" with exchange={config.exchange}" * (problem.compute == "tf32")
                 raise UnsupportedError(
-                    f"kernel {self.name!r}{told} takes {problem.inputs.spelled(problem.compute)} "
-                    f"with K as the unit-stride mode of {matrix.name}, and that is "
-                    f"{'MN'[matrix.name == 'B']}: pack it, with option pack={matrix.name!r} or 'AB'"
+                    f"kernel {self.name!r} with exchange={config.exchange} takes "
+                    f"{problem.inputs.spelled(problem.compute)} with K as the unit-stride mode of "
+                    f"{matrix.name}, and that is {'MN'[matrix.name == 'B']}: pack it, with option "
+                    f"pack={matrix.name!r} or 'AB'"
                 )
         if broken := _broken(config):
             raise OptionError(broken)
