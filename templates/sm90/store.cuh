@@ -87,6 +87,8 @@ struct Parts {
   int mine;          // where the thread's values go or, of stmatrix, the row whose address it gives
   uint32_t parity = 0;
 
+  static_assert(!Config::kRegisterA || sizeof(ElementC) == 4);  // stmatrix has the instruction's rows
+
   CUTE_DEVICE Parts(TmaDescriptor const* map, ElementC* smem, uint64_t* came, int group, int thread)
       : map(map), smem(smem), came(came), group(group), thread(thread) {
     if constexpr (sizeof(ElementC) == 2) {
