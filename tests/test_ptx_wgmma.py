@@ -54,7 +54,7 @@ class Case:
         m, n, k = self.mnk
         inner = [m if self.op[0] == "N" else k, k if self.op[1] == "N" else n]
         inner.append(m if self.order == "F" else n)
-        step = 16 // DTYPES[self.dtype].bytes if self.dtype == "int8" else 8
+        step = 16 if self.dtype == "int8" else 8
         ld = [-(-extent // step) * step + step for extent in inner]
         tf32 = self.dtype == "tf32"
         return from_sizes(

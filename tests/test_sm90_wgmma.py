@@ -287,6 +287,8 @@ def test_what_the_kernel_does_not_take() -> None:
             configure(problem(op, dtype=dtype))
     with pytest.raises(UnsupportedError, match="with exchange=1 .* mode of A, and that is M"):
         configure(problem("NN", dtype="tf32"), exchange=1)
+    with pytest.raises(OptionError, match="exchange=2 is out of range"):
+        configure(problem("TT", dtype="tf32"), exchange=2)
     for dtype, said in (("tf32", "32 or 64; it is 128"), ("int8", "128 or 256; it is 64")):
         deep = 128 if dtype == "tf32" else 64
         with pytest.raises(OptionError, match=f"its K extent must be {said}"):

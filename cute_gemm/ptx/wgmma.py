@@ -96,8 +96,9 @@ class _Product:
     kind: str
     #: What lies in shared memory with its parts' places in the bytes of all CTAs: A and B, or B.
     operands: tuple[tuple[Operand, Array], ...]
-    #: A, (rows, k), and the registers that it is in, if it is in registers.
-    rows: Array | None
+    #: A, (rows, k), if it is in registers.
+    known: tuple[Array, ...]
+    #: The registers that nobody may touch.
     held: frozenset[int]
     #: Whether what was there is added to.
     adds: bool
@@ -179,9 +180,9 @@ class Products:
             mine = slice(group * _GROUP, (group + 1) * _GROUP)
             words, scale = descriptors[:, cta, mine], adds[cta, mine]
             self._serial += 1
-            rows = self._rows_in(own, kind, cta, group) * operands[0].sign if own else None
+            known = (operands[0].sign * self._rows_in(own, kind, cta, group),) if own else ()
             made = _Product(
-                one, cta, group, slots, kind, (), rows, held, bool(scale[0]), index, self._serial
+                one, cta, group, slots, kind, (), known, held, bool(scale[0]), index, self._serial
             )
             if (words != words[:, :1]).any() or (scale != scale[0]).any():
                 raise self._fault(made, "divergent", "its threads give different operands")
@@ -189,7 +190,7 @@ class Products:
                 what = "no wgmma.fence since its registers were used otherwise"
                 raise self._fault(made, "fence", what)
             found = []
-            for operand, word in zip(operands[bool(own) :], words[:, 0].tolist(), strict=True):
+            for operand, word in zip(operands[len(known) :], words[:, 0].tolist(), strict=True):
                 if word >> 49 & 7:
                     raise self._fault(made, "misaligned", "a base offset is not executed here")
                 at = parts(operand, word)
@@ -212,7 +213,7 @@ class Products:
         words = np.empty((_ROWS, _BYTES // 4), np.uint32)
         for i, slot in enumerate(own):
             values = np.broadcast_to(machine.values[slot], machine.shape)[cta, mine]
-            words[row + i % 2 * 8, word + i // 2 * 4] = values
+            words[row + i % 2 * 8, word + i // 2 * 4] = np.ascontiguousarray(values).view(np.uint32)
         return np.asarray(FACTORS[kind].numbers(words)).reshape(_ROWS, -1)
 
     def _watch(self, made: _Product) -> None:
@@ -282,8 +283,9 @@ class Products:
         fresh = np.zeros(len(places), bool)
         for product in products:
             at = number[product.cta, product.group]
-            *a, b = (self._numbers(product.kind, *each) for each in product.operands)
-            found = (a[0] if product.rows is None else product.rows) @ b.T
+            factors = list(product.known)
+            factors += [self._numbers(product.kind, *each) for each in product.operands]
+            found = factors[0] @ factors[1].T
             if product.adds:
                 found += sums[at]
             else:
@@ -347,7 +349,7 @@ def _mma(code: Code, one: Instruction) -> Step:
     rows = code.parts(operands[1]) if isinstance(operands[1], Vector) else ()
     flips -= bool(rows and flips)  # which are of what lies in shared memory
     if not fits or not found or len(operands) != 4 + signs + flips:
-        raise code.refuse(one, f"only of {', '.join(_SAID)} in shared memory")
+        raise code.refuse(one, f"only of {', '.join(_SAID)}")
     columns, sums = int(found[1]), SUMS[kind]
     targets = code.parts(operands[0])
     slots = tuple(code.register(one, each, sums).slot for each in targets)

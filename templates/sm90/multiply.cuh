@@ -8,7 +8,6 @@
 #include <cute/arch/mma_sm90_desc.hpp>
 #include <cute/arch/mma_sm90_gmma.hpp>
 #include <cute/arch/util.hpp>
-
 #include <cutlass/array.h>
 
 #include "pipeline.cuh"
@@ -75,10 +74,10 @@ template <class Config, int Blocks>
 struct Rows<Config, Blocks, 4> {
   using SmemLayout = typename Config::SmemLayoutA;
   using Pair = cutlass::AlignedArray<uint32_t, 2>;
-  enum : int { kAhead = 2 };
+  enum : int { kAhead = 2, kSets = kAhead + 2 };
 
   int place;  // of the thread's first element in a stage
-  Pair values[kAhead + 2][Blocks][2];
+  Pair values[kSets][Blocks][2];
 
   CUTE_DEVICE Rows(int first, int thread)
       : place(SmemLayout{}(first + Held<Config>(thread).row, thread % 4)) {}
@@ -87,12 +86,12 @@ struct Rows<Config, Blocks, 4> {
     CUTE_UNROLL
     for (int i = 0; i < 2 * Blocks; ++i) {
       int const own = place ^ SmemLayout{}(0, i % 2 * 4), at = own + SmemLayout{}(i / 2 * 64, step * 8);
-      values[step % 4][i / 2][i % 2] = *reinterpret_cast<Pair const*>(stage + at);
+      values[step % kSets][i / 2][i % 2] = *reinterpret_cast<Pair const*>(stage + at);
     }
   }
 
   CUTE_DEVICE void take(int) {}
-  CUTE_DEVICE uint32_t const* of(int step, int block) const { return values[step % 4][block][0].data(); }
+  CUTE_DEVICE uint32_t const* of(int step, int block) const { return values[step % kSets][block][0].data(); }
 };
 
 // An element is a byte: two rows side by side are loaded together, and put in order with those of the next

@@ -6,8 +6,8 @@
 // memory, and wait only for those of the k tile before. A CTA stays and takes tile after tile, so that the
 // loads of the next are under way while the sums of the last go through shared memory to C, by TMA too.
 // CTAs of a cluster share A and B: each loads a part for all that have the same rows, or columns.
-// A of 4-byte elements along M, which wgmma reads no other way, passes through registers after all: a step of k
-// is loaded from its stage while the products of the one before run.
+// A along M of elements of other than 2 bytes, which wgmma takes no other way, passes through registers after
+// all: a step of k is loaded from its stage while the products of the one before run.
 //
 // One `Config` for every layout of A(M,K), B(N,K), C(M,N):
 //
@@ -130,7 +130,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         return memory.a[turn.stage];
       };
       auto const b = [&] {
-        return first_b + turn.stage * int(Memory::kB * sizeof(typename Config::Element) / 16);
+        return first_b + turn.stage * int(Memory::kB * sizeof(Element) / 16);
       };
       if constexpr (Config::kRegisterA) {
         // The last step of a k tile comes behind the barrier of the next, whose first rows it loads.
@@ -161,8 +161,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         for (int k_tile = 0; k_tile < end; ++k_tile, ++turn) {
           come();
           sums.fence();
-          sums.multiply(first_a + turn.stage * int(Memory::kA * sizeof(typename Config::Element) / 16), b(),
-                        k_tile == 0);
+          sums.multiply(first_a + turn.stage * int(Memory::kA * sizeof(Element) / 16), b(), k_tile == 0);
           sums.fence();
           warpgroup_wait<1>();
           if (k_tile > 0) memory.release(last, partner);

@@ -335,7 +335,7 @@ _ROWS = (
     ((192, 64, 128), 2, (1, 1), 0), ((128, 144, 128), 2, (2, 1), 1), ((64, 64, 256), 1, (2, 1), 0),
     ((192, 96, 128), 3, (1, 1), 0), ((128, 16, 256), 2, (1, 1), 1),
 )  # fmt: skip
-#: Operands that are packed for it, since it takes them along K alone.
+#: Operands that are packed for it, so that wgmma reads both from shared memory.
 _TURNED = {"NN": "A", "NT": "AB", "TN": "none", "TT": "B"}
 
 

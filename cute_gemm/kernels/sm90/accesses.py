@@ -81,15 +81,15 @@ def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
 
 
 def _rows(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
-    """What the threads load of a stage for wgmma: two rows at a time, of each 32 bytes of k eight.
+    """What the threads load of a stage for wgmma: two rows at a time, of a column of k.
 
-    Of a byte each four columns of k in turn; half of the lanes exchange every two of them.
+    A lane has 4 of each 16 bytes of k; where these are four columns, half of the lanes take every
+    two of them in the other order.
     """
     rows, k = plan.extents
     size = DTYPES[config.dtype].bytes
     each = 4 // size  # columns of k in a register
-    shape = np.ogrid[: rows // ROWS, : k // (4 * each), :each, :4, :32]
-    block, step, turn, warp, lane = shape
+    block, step, turn, warp, lane = np.ogrid[: rows // ROWS, : k // (4 * each), :each, :4, :32]
     row = block * ROWS + _first_row(config, warp, lane)
     column = step * 4 * each + lane % 4 * each + (turn ^ (lane // 2 % 2 * (size == 1)))
     coords = np.stack(np.broadcast_arrays(row, column), -1).reshape(-1, 32, 2)

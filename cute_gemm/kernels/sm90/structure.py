@@ -163,7 +163,7 @@ def kernel_cluster(config: Config) -> tuple[int, int]:
 
 def register_a(config: Config) -> bool:
     """Whether A passes through registers: along M wgmma reads elements of 2 bytes alone."""
-    major = config.majors[1 if config.exchange else 0]
+    major = config.majors[bool(config.exchange)]
     return major != "K" and DTYPES[config.dtype].bytes != 2
 
 

@@ -168,7 +168,7 @@ class EmitSm90Wgmma(Emitter):
 
 
 def _mma(config: Config, parts: Structure) -> str:
-    """CuTe's wgmma: of types of other than 2 bytes there is one for operands along K alone."""
+    """CuTe's wgmma: of other than 2 bytes what it reads from shared memory is along K."""
     size, types = DTYPES[config.dtype].bytes, (config.accumulator, config.factor, config.factor)
     tags = "".join(one.tag.upper() for one in types)
     source = "RS" if register_a(config) else "SS"

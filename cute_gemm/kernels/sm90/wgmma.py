@@ -1,7 +1,7 @@
 """``sm90_wgmma``: TMA, a ring of stages, wgmma, a persistent grid.
 
-One template (``templates/sm90/sm90_wgmma.cuh``) serves 16-bit elements in every layout that TMA
-takes; this module chooses the config, and lists the accesses of the kernel that the config makes.
+One template (``templates/sm90/sm90_wgmma.cuh``) serves all types in the layouts that TMA takes;
+this module chooses the config, and lists the accesses of the kernel that the config makes.
 """
 
 from __future__ import annotations
@@ -188,7 +188,9 @@ class Sm90Wgmma(CompiledKernel):
                     f"kernel {self.name!r} needs addresses of the rows of A and B that are "
                     f"multiples of 16 bytes, and those of {matrix.name} are not: {limit}"
                 )
-            if matrix.major != "K" and _along_k_alone(config, matrix, problem):
+            # wgmma reads these along K from shared memory; the threads bring its A as it lies.
+            shared = matrix.name == ("A" if config.exchange else "B")
+            if wants_k_major(problem) and matrix.major != "K" and shared:
                 raise UnsupportedError(
                     f"kernel {self.name!r} with exchange={config.exchange} takes "
                     f"{problem.inputs.spelled(problem.compute)} with K as the unit-stride mode of "
@@ -294,13 +296,6 @@ class Sm90Wgmma(CompiledKernel):
         columns = structure(config).columns
         reader = (columns, ROWS) if config.exchange else (ROWS, columns)
         return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
-
-
-def _along_k_alone(config: Config, matrix: Matrix, problem: GemmProblem) -> bool:
-    """Whether an operand has to have K as its unit-stride mode."""
-    if not wants_k_major(problem):
-        return False
-    return not (register_a(config) and matrix.name == "AB"[config.exchange])
 
 
 def _stages(config: Config, arch: Arch) -> int:
