@@ -434,7 +434,7 @@ def test_each_kind_of_wgmma_is_one_that_cute_has() -> None:
     )  # fmt: skip
     unit = replace(
         KERNEL.unit(configure(problem(), **SMALL)),
-        source=f'#include "sm90/multiply.cuh"\n{names}\nextern "C" __global__ void entry() {{}}\n',
+        source=f'#include "sm90/mma.cuh"\n{names}\nextern "C" __global__ void entry() {{}}\n',
         symbol="entry",
     )
     build(unit, ARCH)
