@@ -46,7 +46,8 @@ CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, WorkTi
       int const row = tile.row + Accumulators::row(group) + m * 64 + coord.row(i);
       int const column = tile.column + Accumulators::column(group) + coord.column(i);
       if (c.contains(row, column)) {
-        epilogue.template update<1>(c.at(row, column, tile.batch), accumulators.block(m) + i);
+        update<1>(epilogue, c.at(row, column, tile.batch), accumulators.block(m) + i,
+                  coord<Config::kSwapAB>(row, column, tile.batch));
       }
     }
   }
@@ -54,14 +55,17 @@ CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, WorkTi
 
 // A tile of C without products, by all threads that would have computed it.
 template <class Config>
-CUTE_DEVICE void scale_elements(WorkTile const& tile, int thread, TensorC<Config> const& c,
-                                typename Config::Epilogue const& epilogue) {
+CUTE_DEVICE void update_elements(WorkTile const& tile, int thread, TensorC<Config> const& c,
+                                 typename Config::Epilogue const& epilogue) {
   constexpr int kBM = size<0>(typename Config::CtaTiler{}), kBN = size<1>(typename Config::CtaTiler{});
   CUTE_NO_UNROLL
   for (int i = thread; i < kBM * kBN; i += SharedStorage<Config>::kConsumerWarps * 32) {
     int const row = tile.row + (Config::kColumnMajorC ? i % kBM : i / kBN);
     int const column = tile.column + (Config::kColumnMajorC ? i / kBM : i % kBN);
-    if (c.contains(row, column)) epilogue.scale(*c.at(row, column, tile.batch));
+    if (c.contains(row, column)) {
+      update_without_products<typename Config::Accumulator>(epilogue, c.at(row, column, tile.batch),
+                                                            coord<Config::kSwapAB>(row, column, tile.batch));
+    }
   }
 }
 
@@ -105,12 +109,19 @@ struct TmaEpilogue {
     }
   }
 
+  // The first row and column of epilogue tile i in C.
+  CUTE_DEVICE int row_of(WorkTile const& tile, int i) const {
+    return tile.row + Accumulators::row(group) + i / kTilesN * 64;
+  }
+  CUTE_DEVICE int column_of(WorkTile const& tile, int i) const {
+    return tile.column + Accumulators::column(group) + i % kTilesN * kColumns;
+  }
+
   // Calls `function` with the shared memory of each box of an epilogue tile, and with its coordinates in C along
   // the unit-stride mode and across.
   template <class Function>
   CUTE_DEVICE void for_each_box(WorkTile const& tile, int i, Function const& function) const {
-    int const row = tile.row + Accumulators::row(group) + i / kTilesN * 64;
-    int const column = tile.column + Accumulators::column(group) + i % kTilesN * kColumns;
+    int const row = row_of(tile, i), column = column_of(tile, i);
     CUTE_UNROLL
     for (int box = 0; box < kBoxes; ++box) {
       ElementC* const stage =
@@ -139,10 +150,15 @@ struct TmaEpilogue {
     }
   }
 
-  // A thread's 8 results of 16 columns from `column` on, into a stage.
+  // A thread's 8 results of 16 columns from `column` on, into a stage; `row` and `first_column` are those of the
+  // epilogue tile in C.
   template <bool kReadsC>
-  CUTE_DEVICE void write(ElementC* stage, int column, Accumulator const* accumulators,
-                         Epilogue const& epilogue) const {
+  CUTE_DEVICE void write(ElementC* stage, int column, Accumulator const* accumulators, int row, int first_column,
+                         int batch, Epilogue const& epilogue) const {
+    AccumulatorCoord<Config> const own(thread);
+    auto const coord_of = [&](int i) {
+      return coord<Config::kSwapAB>(row + own.row(i), first_column + column + own.column(i), batch);
+    };
     alignas(16) ElementC values[8];
     if constexpr (sizeof(ElementC) == 2) {
       auto* const pairs = reinterpret_cast<uint32_t*>(values);
@@ -155,7 +171,8 @@ struct TmaEpilogue {
       }
       CUTE_UNROLL
       for (int i = 0; i < 8; ++i) {
-        values[i] = kReadsC ? epilogue(accumulators[i], values[i]) : epilogue(accumulators[i]);
+        values[i] = kReadsC ? epilogue(accumulators[i], values[i], coord_of(i))
+                            : epilogue(accumulators[i], coord_of(i));
       }
       if constexpr (Config::kColumnMajorC) {
         SM90_U16x8_STSM_T::copy(pairs[0], pairs[1], pairs[2], pairs[3], at);
@@ -177,11 +194,23 @@ struct TmaEpilogue {
         if constexpr (kReadsC) vector = at;
         CUTE_UNROLL
         for (int j = 0; j < kWidth; ++j) {
-          Accumulator const accumulator = accumulators[i + j * kNext];
-          vector[j] = kReadsC ? epilogue(accumulator, vector[j]) : epilogue(accumulator);
+          int const value = i + j * kNext;
+          vector[j] = kReadsC ? epilogue(accumulators[value], vector[j], coord_of(value))
+                              : epilogue(accumulators[value], coord_of(value));
         }
         at = vector;
       }
+    }
+  }
+
+  // A thread's results of epilogue tile i, into a stage.
+  template <bool kReadsC>
+  CUTE_DEVICE void write_tile(ElementC* stage, Accumulator const* accumulators, WorkTile const& tile, int i,
+                              Epilogue const& epilogue) const {
+    int const row = row_of(tile, i), column = column_of(tile, i);
+    CUTE_UNROLL
+    for (int step = 0; step < kColumns; step += 16) {
+      write<kReadsC>(stage, step, accumulators + step / 2, row, column, tile.batch, epilogue);
     }
   }
 
@@ -194,13 +223,11 @@ struct TmaEpilogue {
         Barrier::wait(full + i % kStages, phase);
         __syncwarp();  // the thread that issued the load arrives later
         if (i % kStages == kStages - 1) phase ^= 1;
-        CUTE_UNROLL
-        for (int step = 0; step < kColumns; step += 16) write<true>(stage, step, values + step / 2, epilogue);
+        write_tile<true>(stage, values, tile, i, epilogue);
       } else {
         if (thread == 0) tma_store_wait<kStages - 1>();  // the stage's previous store has read it
         warpgroup_sync(group);
-        CUTE_UNROLL
-        for (int step = 0; step < kColumns; step += 16) write<false>(stage, step, values + step / 2, epilogue);
+        write_tile<false>(stage, values, tile, i, epilogue);
       }
       asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // TMA sees what was written
       warpgroup_sync(group);

@@ -17,6 +17,7 @@
 //   kMajorKA, kMajorKB                       true: K is the unit-stride mode
 //   kRegisterA                               A from registers
 //   kColumnMajorC                            true: M is the unit-stride mode
+//   kSwapAB                                  A, B and C are the problem's B, A and C^T
 //   kTmaC                                    C by TMA; else element by element
 //   kConsumers                               consumer warp groups
 //   kGroupsAlongN                            they divide the tile along N, not along M
@@ -46,10 +47,7 @@ CUTE_DEVICE void order_arrive(int group) { asm volatile("bar.arrive %0, 256;\n" 
 template <class Config>
 CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
                             TmaDescriptor const* map_c, TensorC<Config> const& c, int k, int k_last, int l,
-                            int slices, bool shared_a, bool shared_b, typename Config::Accumulator alpha,
-                            typename Config::Accumulator beta,
-                            typename Config::Accumulator const* alpha_ptr,
-                            typename Config::Accumulator const* beta_ptr) {
+                            int slices, bool shared_a, bool shared_b, typename Config::Epilogue::Params const& params) {
   using CtaTiler = typename Config::CtaTiler;  // (BLK_M,BLK_N,BLK_K)
   using Cluster = typename Config::Cluster;
   using Memory = SharedStorage<Config>;
@@ -71,8 +69,8 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   }
   follow_grids();
 
-  typename Config::Epilogue epilogue{scalar(alpha, alpha_ptr), scalar(beta, beta_ptr)};
-  int const all = epilogue.without_sums(k) ? 0 : ceil_div(k, kBK);
+  typename Config::Epilogue epilogue(params);
+  int const all = epilogue.skips_products(k) ? 0 : ceil_div(k, kBK);
   int const fewer = min(all, ceil_div(k_last, kBK));
   auto const k_tiles_of = [&](WorkTile const& tile) {
     return k_last > 0 && tile.batch % slices == slices - 1 ? fewer : all;
@@ -117,7 +115,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       WorkTile const tile = scheduler(index, rank);
       int const k_tiles = k_tiles_of(tile);
       if (k_tiles == 0) {
-        scale_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
+        update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
         continue;
       }
       if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);

@@ -17,6 +17,7 @@ from cute_gemm.kernels.sm90.structure import (
 )
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.unit import (
+    EPILOGUE_PARAMS,
     TYPES,
     Emitter,
     cpp_bool,
@@ -44,7 +45,7 @@ _SM90_WGMMA = (
   enum : bool {
     kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kRegisterA = ${register_a},
     kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c},
-    kGroupsAlongN = ${groups_along_n}, kPingPong = ${ping_pong}
+    kSwapAB = ${swap_ab}, kGroupsAlongN = ${groups_along_n}, kPingPong = ${ping_pong}
   };
 
   using SmemLayoutA = ${smem_layout_a};
@@ -69,8 +70,8 @@ extern "C" __global__ void __launch_bounds__(${threads}, ${min_ctas})
 ${symbol}(
     ${parameters}) {
   cute_gemm::TensorC<Config> const c{C, ${extents}, ldc, batch_c};
-  cute_gemm::sm90_wgmma<Config>(${maps}, c, k, k_last, l, slices, ${shared}, alpha, beta,
-                                alpha_ptr, beta_ptr);
+  ${epilogue_params}
+  cute_gemm::sm90_wgmma<Config>(${maps}, c, k, k_last, l, slices, ${shared}, epilogue);
 }
 """
 
@@ -106,6 +107,7 @@ class EmitSm90Wgmma(Emitter):
             "symbol": config.name,
             "parameters": SIGNATURE.cpp("Config::"),
             "extents": order("m", "n"),
+            "epilogue_params": EPILOGUE_PARAMS.format("Config::"),
             "maps": order("&map_a", "&map_b") + ", &map_c",
             "shared": order("batch_a == 0", "batch_b == 0"),
         }
@@ -127,6 +129,7 @@ class EmitSm90Wgmma(Emitter):
             "column_major_c": cpp_bool(parts.column_major),
             "tma_c": cpp_bool(config.tma_c),
             "groups_along_n": cpp_bool(parts.side_by_side),
+            "swap_ab": cpp_bool(bool(config.exchange)),
             "ping_pong": cpp_bool(bool(config.ping_pong)),
             "smem_layout_a": a.layout.cpp(),
             "smem_layout_b": b.layout.cpp(),
