@@ -81,7 +81,7 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
             try:
                 future.result()
                 bound = one.bind(device)
-                bound(*places[0])
+                bound(places[0])
             except GemmError as error:
                 failed.append(error)
                 continue
@@ -121,7 +121,7 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
 
 
 def _next(bound: Callable[..., None], turns: Iterator[tuple[int, int, int]]) -> None:
-    bound(*next(turns))
+    bound(next(turns))
 
 
 @contextmanager

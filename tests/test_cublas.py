@@ -296,12 +296,12 @@ def test_stream_and_pointer_mode_are_set_when_they_change(model: Model) -> None:
     on_host = handle.bind(CONFIG, problem, ARCH, 0)
     on_device = handle.bind(CONFIG, problem, ARCH, 0, Scalar(1, alpha), Scalar(1, alpha))
     addresses = tuple(x.ctypes.data for x in (A, B, C))
-    on_host(*addresses)
-    on_host(*addresses, 7)
-    on_host(*addresses, 7)
-    on_device(*addresses, 7)
-    on_device(*addresses, 9)
-    on_host(*addresses)
+    on_host(addresses)
+    on_host(addresses, 7)
+    on_host(addresses, 7)
+    on_device(addresses, 7)
+    on_device(addresses, 9)
+    on_host(addresses)
     assert model.calls == [(0, 0), (7, 0), (7, 0), (7, 1), (9, 1), (0, 0)]
     assert len(model.settings) == 2 * 4
     assert model.handles == 1

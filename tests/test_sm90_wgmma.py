@@ -505,10 +505,10 @@ def test_maps_are_told_where_matrices_lie(monkeypatch: Any) -> None:
 
     assert all(place % 64 == 0 for place in maps.places)
     # Of a matrix without elements there is no address, and nothing to describe.
-    maps.tell(256, 0, 768)
+    maps.tell((256, 0, 768))
     assert read() == [struct.pack("=Q", 1) * 16, bytes(SIZE), bytes(SIZE)]
-    maps.tell(256, 512, 1024)
+    maps.tell((256, 512, 1024))
     assert [given[2] for given in driver.asked] == [256, 512] and not driver.replaced
-    maps.tell(256, 1024, 768)
+    maps.tell((256, 1024, 768))
     assert len(driver.asked) == 2 and driver.replaced == [(maps.places[1], 1024)]
     assert read()[2] == bytes(SIZE)

@@ -396,7 +396,7 @@ def test_launches_enter_their_context_where_another_is_current(
 
     monkeypatch.setattr(sequence, "is_current", lambda device: device == 0)
     monkeypatch.setattr(sequence, "entered", entered)
-    Launches([(lambda *_: None, ((0, 0), (1, 0), (2, 0)))], 64, 1)(1, 2, 3)
+    Launches([(lambda *_: None, ((0, 0), (1, 0), (2, 0)))], 64, 1)((1, 2, 3))
     assert [name for name, *_ in pool] == ["in", "scratch", "back", "out"]
 
 
@@ -405,7 +405,7 @@ def test_scratch_is_given_back_when_a_launch_fails(pool: list[Any]) -> None:
         raise LaunchError("no")
 
     with pytest.raises(LaunchError):
-        Launches([(failing, ((0, 0), (1, 0), (2, 0)))], 64, 0)(1, 2, 3)
+        Launches([(failing, ((0, 0), (1, 0), (2, 0)))], 64, 0)((1, 2, 3))
     assert [name for name, *_ in pool] == ["scratch", "back"]
 
 

@@ -38,13 +38,13 @@ CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, WorkTi
                                 int thread, TensorC<Config> const& c,
                                 typename Config::Epilogue const& epilogue) {
   using Accumulators = Accumulators<Config>;
-  AccumulatorCoord<Config> const coord(thread);
+  AccumulatorCoord<Config> const own(thread);
   CUTE_UNROLL
   for (int m = 0; m < Accumulators::kBlocks; ++m) {
     CUTE_UNROLL
     for (int i = 0; i < Accumulators::kValues; ++i) {
-      int const row = tile.row + Accumulators::row(group) + m * 64 + coord.row(i);
-      int const column = tile.column + Accumulators::column(group) + coord.column(i);
+      int const row = tile.row + Accumulators::row(group) + m * 64 + own.row(i);
+      int const column = tile.column + Accumulators::column(group) + own.column(i);
       if (c.contains(row, column)) {
         update<1>(epilogue, c.at(row, column, tile.batch), accumulators.block(m) + i,
                   coord<Config::kSwapAB>(row, column, tile.batch));
@@ -104,8 +104,8 @@ struct TmaEpilogue {
       offset = Config::kColumnMajorC ? SmemLayout{}(row, column + lane % 8)
                                      : SmemLayout{}(row + lane % 8, column);
     } else {
-      AccumulatorCoord<Config> const coord(thread);
-      offset = SmemLayout{}(coord.first_row, coord.first_column);
+      AccumulatorCoord<Config> const own(thread);
+      offset = SmemLayout{}(own.first_row, own.first_column);
     }
   }
 

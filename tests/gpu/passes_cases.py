@@ -40,7 +40,7 @@ def on_device(stack: ExitStack, memory: np.ndarray) -> DeviceBuffer:
 
 
 def run(kernel: Any, problem: Any, arch: str, addresses: list[int], *scalars: Any) -> None:
-    kernel.bind(kernel.configure(problem), problem, arch, 0, *scalars)(*addresses)
+    kernel.bind(kernel.configure(problem), problem, arch, 0, *scalars)(addresses)
 
 
 def check_packing(size: int, op: str, k_major: bool, arch: str, margin: int) -> None:

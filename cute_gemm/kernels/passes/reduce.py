@@ -88,7 +88,6 @@ class Reduce(Compiled):
     signature = Signature(
         (
             Pointer("sums", "{}Accumulator const*"),
-            Pointer("unused", "void const*"),
             Pointer("C", "{}ElementC*"),
             Numbers("shape", "cute_gemm::ReduceShape", 56, "=4q6i", _numbers),
             Scalar("alpha", "{}Accumulator", 16),
