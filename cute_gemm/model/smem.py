@@ -343,7 +343,7 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
         counts = found[0].times(int(tiles.sum()) * guard.sweeps)
         counted = _counted(access, offsets, guard, valid, tiles)
         if counted is not None:
-            counts = _with(counts, counted * guard.sweeps)
+            counts = _with(counts, [x * guard.sweeps for x in counted])
         interior, edge = (interior + counts, edge) if full else (interior, edge + counts)
         first = first if number else found[0]
         if found[1] - found[2] >= worst - ideal:
