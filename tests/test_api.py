@@ -488,7 +488,7 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
                 code = "2f" if one.size == 16 else {4: "i", 8: "q"}[one.size]
                 values += struct.unpack(code, ctypes.string_at(at, struct.calcsize(code)))
             seen[-1] += (launch, values[3:])
-            return lambda *addresses: addresses
+            return lambda addresses: addresses
 
     def load(build: Any, device: int) -> Loaded:
         seen.append((build, device))

@@ -335,7 +335,7 @@ def test_one_scalar_on_the_device_takes_the_other_there(
             Scalar(1, alpha) if alpha_there else Scalar(2j),
             Scalar(1, beta) if beta_there else Scalar(3 - 1j),
         )
-        start(*(x.ctypes.data for x in (A, B, C)))
+        start(tuple(x.ctypes.data for x in (A, B, C)))
         np.testing.assert_allclose(C, expected, rtol=1e-13)
         assert model.mode == 1
         del kept, kept_too
@@ -365,7 +365,7 @@ def test_threads_share_one_handle_and_no_call(model: Model) -> None:
         start.wait(timeout=30)
         call = library.CublasLibrary().bind(CONFIG, problem, ARCH, 0)
         for _ in range(100):
-            call(A.ctypes.data, B.ctypes.data, out.ctypes.data, stream)
+            call((A.ctypes.data, B.ctypes.data, out.ctypes.data), stream)
 
     threads = [threading.Thread(target=work, args=(stream,)) for stream in (1, 2, 3, 4)]
     for thread in threads:

@@ -387,7 +387,7 @@ def test_what_is_emitted() -> None:
     text = KERNEL.unit(config).source
     assert "SM90::GMMA::MMA_64x256x16_F32BF16BF16_SS<SM90::GMMA::Major::K, SM90" in text
     assert "ComposedLayout<Swizzle<3,3,3>,_0,Layout<Shape<_256,Shape<_64,_1>>" in text
-    assert "kConsumers = 2, kStages = 4, kStores = 2, kRasterGroup = 8," in text
+    assert "kConsumers = 2, kStages = 4, kStagesC = 2, kRasterGroup = 8," in text
     code = ptx(KERNEL.unit(config), ARCH)
     for word in (
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16", "setmaxnreg.dec", "setmaxnreg.inc",

@@ -374,11 +374,11 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_launches_share_scratch_in_the_order_of_a_stream(pool: list[Any]) -> None:
     def launch(name: str) -> Callable[..., None]:
-        return lambda *given: pool.append((name, *given))
+        return lambda addresses, stream: pool.append((name, *addresses, stream))
 
     places = [((0, 0), (1, 0), (3, 0)), ((3, 0), (3, 128), (3, 512)), ((3, 512), (1, 0), (2, 0))]
     both = Launches(zip(map(launch, ("pack", "gemm", "reduce")), places, strict=True), 640, 1)
-    both(1, 2, 3, 7)
+    both((1, 2, 3), 7)
     assert pool == [
         ("scratch", 640, 1, 7), ("pack", 1, 2, 1000, 7), ("gemm", 1000, 1128, 1512, 7),
         ("reduce", 1512, 2, 3, 7), ("back", 1000, 7),

@@ -18,7 +18,7 @@ struct Gemm {
   using Epilogue = cute_gemm::LinearCombination<T, T>;
 
   static CUTE_DEVICE void run(T const* A, T const* B, T* C, int m, int n, int k, int64_t lda,
-                              int64_t ldb, int64_t ldc, int batch, Epilogue::Params const& params) {
+                              int64_t ldb, int64_t ldc, int batch, typename Epilogue::Params const& params) {
     Epilogue epilogue(params);
     int const strips = (m - 1) / 32 + 1;
     int const row = blockIdx.x % strips * 32 + threadIdx.x, column = blockIdx.x / strips;
