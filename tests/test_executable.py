@@ -102,7 +102,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: api.Arch("sm_90a"))
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(cg.Plan, "bind", lambda self, *_: lambda at, *stream: made.append((*at, *stream)))
+    monkeypatch.setattr(
+        cg.Plan, "bind", lambda self, *_: lambda at, *stream: made.append((*at, *stream))
+    )
     monkeypatch.setattr(api, "_plans", type(api._plans)(64))
     monkeypatch.setattr(api, "_recent", type(api._recent)(64))
     for module in (api, executable):
