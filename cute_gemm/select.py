@@ -28,6 +28,7 @@ from cute_gemm.problem.passes import (
     Packing,
     Route,
     packed,
+    slice_extents,
     sliced,
     wants_k_major,
 )
@@ -275,14 +276,14 @@ def _shelf(
         (name, tuple(value) if isinstance(value, list) else value)
         for name, value in sorted(asked.options.items())
     )
-    deep = [problem.k] if len(asked.splits) != 1 else []
-    deep += [-(-problem.k // count) for count in asked.splits[:1]]
-    traits = []
-    for pack, k in product(asked.packs, deep):
-        one = given[pack] if k == problem.k else replace(given[pack], k=k)
-        traits += [(id(made), made.traits(one)) for made in kernels]
+    whole = [given[pack] for pack in asked.packs]
+    parts = whole if len(asked.splits) != 1 else []
+    if asked.splits:
+        k, count = slice_extents(problem, asked.splits[0], 1)
+        parts = parts + [replace(each, k=k, l=problem.l * count) for each in whole]
+    traits = [(id(made), made.traits(part)) for part in parts for made in kernels]
     key = (
-        arch, gpu.name, options, asked.packs, len(asked.splits) == 1, asked.splits[:1],
+        arch, gpu, options, asked.packs, len(asked.splits) == 1, asked.splits[:1],
         common_traits(problem), tuple(traits),
     )  # fmt: skip
     found = _shelves.get(key)  # which keeps the kernels that it names
