@@ -204,15 +204,7 @@ def _search(
     wants: Sequence[Want], size: int, candidates: Iterable[tuple[str, Layout]]
 ) -> Home | None:
     fewest: Home | None = None
-    counted = set()
-    for what, layout in candidates:
-        words = layout.shape, layout.stride, _of_words(layout.swizzle, size)
-        if words in counted:  # no better than the one before
-            continue
-        table = layout.table()
-        if not all(want.whole(table) for want in wants):
-            continue
-        counted.add(words)
+    for what, layout, table in _fitting(wants, size, candidates):
         limit = fewest.excess if fewest else inf
         excess = _excess(wants, size, table, limit)
         if excess < limit:
@@ -222,21 +214,33 @@ def _search(
     return fewest
 
 
+def _fitting(
+    wants: Sequence[Want], size: int, candidates: Iterable[tuple[str, Layout]]
+) -> Iterator[tuple[str, Layout, np.ndarray]]:
+    """The candidates that keep vectors whole, each with its table, one for each use of the banks.
+
+    None reaches past the ``cosize`` of C++ CuTe, which is that of the layout without its swizzle
+    and is what a kernel reserves.
+    """
+    counted = set()
+    for what, layout in candidates:
+        words = layout.shape, layout.stride, _of_words(layout.swizzle, size)
+        if words in counted:  # no better than the one before
+            continue
+        table = layout.table()
+        reserved = 1 + sum((extent - 1) * stride for extent, stride in layout.leaves)
+        if table.max() < layout.offset + reserved and all(want.whole(table) for want in wants):
+            counted.add(words)
+            yield what, layout, table
+
+
 def ranked(
     wants: Sequence[Want], size: int, kind: Kind, layout: Layout, most: int
 ) -> Iterator[Home]:
     """Up to ``most`` candidates without a conflict, else those of fewest; vectors stay whole."""
     others: list[Home] = []
-    counted = set()
     free = 0
-    for what, new in kind(layout, wants, size):
-        words = new.shape, new.stride, _of_words(new.swizzle, size)
-        if words in counted:  # no better than the one before
-            continue
-        counted.add(words)
-        table = new.table()
-        if not all(want.whole(table) for want in wants):
-            continue
+    for what, new, table in _fitting(wants, size, kind(layout, wants, size)):
         home = Home(what, new, _excess(wants, size, table))
         if home.excess:
             others.append(home)
