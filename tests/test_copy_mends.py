@@ -154,6 +154,19 @@ def test_a_swizzle_stays_within_the_memory_that_cute_reserves() -> None:
         assert layout.table().max() < layout.affine.cosize
 
 
+def test_what_the_row_shows_gets_no_worse() -> None:
+    question = {
+        "tensor": "(128,64):(4160,1)", "threads": "(16,2):(2,1)", "values": "(1,1)",
+        "atom": "cp.async", "smem": "Sw<3,1,4> o 0 o (128,64):(1,128)", "dtype": "float32",
+    }  # fmt: skip
+    report = analyze_copy(**question)
+    # Threads (4,8):(1,4), which were offered, take 4: counters show less, for L1 has banks too.
+    assert report.rows[1].wavefronts == 2 < report.rows[1].launch.counted_wavefronts / 256
+    again(question, report, 1)
+    assert report.mends[1]
+    assert all(mend.figures["wavefronts"] == 1 for mend in report.mends[1])
+
+
 def test_padding_makes_ldmatrix_legal() -> None:
     question = {"tensor": "(128,64):(65,1)", "atom": "ldmatrix.x4"}
     report = analyze_copy(**question)

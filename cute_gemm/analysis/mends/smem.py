@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import product, repeat
+from itertools import product
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,7 +88,8 @@ def mend_shared(
     128 bytes. Vectors stay whole. ``accesses`` are all those of one buffer, with the same
     ``layout``, with ``coords`` and ``element_bits``; ``assumed`` others that it is likely to have.
     One tuple per access, empty for those without conflicts: the first layout of each kind under
-    which no access has any; when there is none, the one that has fewest.
+    which no access has any; when there is none, the one that has fewest, where no access of
+    ``accesses`` has more than now, for those that have less.
     """
     free = [smem.analyze(access).conflict_free for access in accesses]
     everything = (*accesses, *assumed)
@@ -104,11 +105,22 @@ def mend_shared(
         better = [home for home in found if home and home.excess < present]
         homes = sorted(better, key=lambda home: home.excess)[:1]
     homes = list({home.layout.table().tobytes(): home for home in homes[::-1]}.values())[::-1]
-    moved = [[move_to(access, home.layout) for access in everything] for home in homes]
-    return [
-        () if good else tuple(map(shared_mend, (home.what for home in homes), moved, repeat(index)))
-        for index, good in enumerate(free)
-    ]
+    now = _conflicts(accesses)
+    offered: list[list[Mend]] = [[] for _ in accesses]
+    for home in homes:
+        moved = [move_to(access, home.layout) for access in everything]
+        then = _conflicts(moved[: len(accesses)])
+        if any(after > before for after, before in zip(then, now, strict=True)):
+            continue
+        for index, good in enumerate(free):
+            legal = smem.analyze(accesses[index]).aligned
+            if not good and (then[index] < now[index] or not legal):
+                offered[index].append(shared_mend(home.what, moved, index))
+    return [*map(tuple, offered)]
+
+
+def _conflicts(accesses: Sequence[SharedAccess]) -> list[int]:
+    return [smem.analyze(access).once.conflicts for access in accesses]
 
 
 def shared_mend(what: str, accesses: Sequence[SharedAccess], index: int) -> Mend:
