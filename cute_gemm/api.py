@@ -15,6 +15,7 @@ from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Call, scalars
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
+from cute_gemm.keywords import check_names
 from cute_gemm.plan import Plan
 from cute_gemm.problem.arrays import Order, dtype_name, fingerprint, read, traced
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
@@ -157,6 +158,7 @@ def gemm(
             result = recent.again(seen[1], C, alpha, beta, stream)
             if result is not None:
                 return result
+    check_names(gemm, kernel_options, plan, analyze)
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
          "out_dtype": out_dtype, "compute": compute, "tune": tune}, kernel_options,
@@ -208,6 +210,7 @@ def plan(
     >>> print(p.problem.A, p.problem.B, p.problem.C)
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
+    check_names(plan, kernel_options, analyze)
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order, "storage": storage,
          "out_dtype": out_dtype, "compute": compute, "dtype": dtype, "tune": tune}, kernel_options,
@@ -262,6 +265,7 @@ def analyze(
     >>> report["A"].coalesced, report["B"].coalesced
     (False, False)
     """
+    check_names(analyze, kernel_options)
     made = plan(
         op, A, B, C, m=m, n=n, k=k, dtype=dtype, l=l, lda=lda, ldb=ldb, ldc=ldc, batch_a=batch_a,
         batch_b=batch_b, batch_c=batch_c, storage=storage, order=order, out_dtype=out_dtype,

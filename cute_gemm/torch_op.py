@@ -31,6 +31,9 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
             "stream cannot be given inside torch.compile or torch.export, whose code runs on "
             "PyTorch's current stream: leave it out"
         )
+    for name, x in keywords.items():
+        if isinstance(x, torch.Tensor):
+            raise OptionError(f"gemm() has no argument {name!r} that is a tensor: leave it out")
     text = " ".join(f"{name}={_text(x)}" for name, x in keywords.items() if x is not None)
     alpha, alpha_at = (1, alpha) if isinstance(alpha, torch.Tensor) else (alpha, None)
     beta, beta_at = (1, beta) if isinstance(beta, torch.Tensor) else (beta, None)

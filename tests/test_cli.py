@@ -39,18 +39,35 @@ def parsers(command: str):
         (["--tile", "(128, 64, 32)"], {"tile": (128, 64, 32)}),
         (["--tile", "128x64x32"], {"tile": (128, 64, 32)}),
         (["--copy", "x"], {"copy": "x"}),
-        (["--flag-name", "true"], {"flag_name": True}),
+        (["--min-ctas", "2"], {"min_ctas": 2}),
+        (["--ping-pong", "true"], {"ping_pong": True}),
         (["--swizzle", "-1"], {"swizzle": -1}),
     ],
 )
 def test_kernel_options(words, options):
-    assert _arguments.kernel_options(words) == options
+    assert _arguments.kernel_options(words, parsers("run")[1]) == options
 
 
 @pytest.mark.parametrize("words", [["--stages"], ["--stages", "--copy", "auto"]])
 def test_a_kernel_option_needs_a_value(words):
     with pytest.raises(OptionError, match="--stages needs a value"):
-        _arguments.kernel_options(words)
+        _arguments.kernel_options(words, parsers("run")[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["run", "--stage", "3"], "--stage does not exist here; did you mean --stages?"),
+        (["emit", "--outptu=f"], "--outptu does not exist here; did you mean --output?"),
+        (["run", "--splitk", "2"], "--splitk does not exist here; did you mean --split-k?"),
+        (["run", "--trans-a", "1"], "--trans-a does not exist here; the letters of op say"),
+        (["compile", "--bias"], "--bias does not exist here; see cute-gemm compile --help"),
+        (["run", "--tune", "true"], "--tune does not exist here; see cute-gemm run --help"),
+    ],
+)
+def test_an_unknown_option_has_a_hint(words, hint, run):
+    status, out, err = run(words[0], "NN", *words[1:])
+    assert (status, out) == (2, "") and err.startswith(f"cute-gemm: option {hint}")
 
 
 @pytest.mark.parametrize(

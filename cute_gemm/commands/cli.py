@@ -88,7 +88,8 @@ def _run(words: list[str]) -> int:
             arguments = parser.parse_args(join_negative_values(words))
         except OptionError as error:
             raise SystemExit(_fail(error, as_json)) from None
-        arguments.options = kernel_options(kernel_words)
+        if name:
+            arguments.options = kernel_options(kernel_words, commands[name])
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             status: int = module.command(arguments)
