@@ -17,6 +17,9 @@ _BOUND = re.compile(
 )
 
 
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
 def wrapped(text: str, width: int, hang: int = 0) -> list[str]:
     """Return lines, broken between words alone; a word that is longer than a line sticks out.
 
@@ -85,6 +88,30 @@ def si(value: float) -> str:
         value /= 1e3
         del prefixes[0]
     return f"{short(value)} {prefixes[0]}"
+
+
+def counted(count: int, thing: str, things: str = "") -> str:
+    """Return a count and what is counted; ``things`` where that is not ``thing`` with an ``s``.
+
+    >>> counted(1, "cubin"), counted(2048, "cubin"), counted(0, "entry", "entries")
+    ('1 cubin', '2,048 cubins', '0 entries')
+    """
+    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in the unit that fits, of 1024 each.
+
+    >>> size(1), size(900), size(1536), size(2**30), size(141.5 * 2**30)
+    ('1 byte', '900 bytes', '1.5 KiB', '1 GiB', '141.5 GiB')
+    """
+    if count < 1024:
+        return counted(count, "byte")
+    power = min((int(count).bit_length() - 1) // 10, 6)
+    value = round(count / 1024**power, 1)
+    return (
+        f"{value:,.0f} {_BINARY[power]}" if value == int(value) else f"{value:,} {_BINARY[power]}"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -386,17 +386,20 @@ def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | N
         raise OptionError(f"tune={tune!r} does not fit; expected True or False")
     if found.candidates < 1:
         raise OptionError(f"candidates={found.candidates}; expected 1 or more configs to measure")
+    # A Tuning is what the command line gives, which has no word to leave out.
+    asked = "tune=True" if tune is True else "tuning"
     beside = [f"backend={backend!r}"] if backend in ("cpu", "interpreter") else []
     beside += [f"kernel={kernel!r}"] if _runs_on(kernel) != "gpu" else []
     beside += ["gpu="] if gpu is not None else []
     if beside:
         raise OptionError(
-            "tune=True measures kernels that are compiled here on this machine's GPU, and came "
-            f"with {beside[0]}: leave one of the two out"
+            f"{asked} measures kernels that are compiled here on this machine's GPU, and came with "
+            f"{beside[0]}: leave {'one of the two' if tune is True else 'that'} out"
         )
     reason = why_no_gpu()
     if reason is not None:
-        raise NoGpuError(f"tune=True measures on a GPU: {reason}; leave it out here")
+        hint = "; leave it out here" if tune is True else ""
+        raise NoGpuError(f"{asked} measures on a GPU: {reason}{hint}")
     return found
 
 
