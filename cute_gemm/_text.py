@@ -17,9 +17,6 @@ _BOUND = re.compile(
 )
 
 
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-
-
 def wrapped(text: str, width: int, hang: int = 0) -> list[str]:
     """Return lines, broken between words alone; a word that is longer than a line sticks out.
 
@@ -102,16 +99,17 @@ def counted(count: int, thing: str, things: str = "") -> str:
 def size(count: int) -> str:
     """Return a number of bytes in the unit that fits, of 1024 each.
 
-    >>> size(1), size(900), size(1536), size(2**30), size(141.5 * 2**30)
-    ('1 byte', '900 bytes', '1.5 KiB', '1 GiB', '141.5 GiB')
+    >>> size(1), size(900), size(1536), size(2**30)
+    ('1 byte', '900 bytes', '1.5 KiB', '1 GiB')
     """
-    if count < 1024:
+    units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+    value: float = count
+    while round(value, 1) >= 1024 and len(units) > 1:
+        value /= 1024
+        del units[0]
+    if units[0] == "bytes":
         return counted(count, "byte")
-    power = min((int(count).bit_length() - 1) // 10, 6)
-    value = round(count / 1024**power, 1)
-    return (
-        f"{value:,.0f} {_BINARY[power]}" if value == int(value) else f"{value:,} {_BINARY[power]}"
-    )
+    return f"{round(value, 1):,.1f}".removesuffix(".0") + f" {units[0]}"
 
 
 def duration(seconds: float) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cute_gemm import select, tuned
 from cute_gemm._kept import Kept
+from cute_gemm._warn import warn
 from cute_gemm.arch import Arch
 from cute_gemm.builds import Builds
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
@@ -488,4 +488,4 @@ def _warn_cpu(reason: str) -> None:
     global _warned
     if not _warned:
         _warned = True
-        warnings.warn(f"no usable GPU ({reason}); computing on the CPU", stacklevel=5)
+        warn(f"no usable GPU ({reason}); computing on the CPU")

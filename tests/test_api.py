@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import struct
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -483,6 +484,28 @@ def test_the_cpu_says_so_once(no_gpu: None) -> None:
     (warning,) = seen
     assert warning.category is UserWarning
     assert str(warning.message) == f"no usable GPU ({NO_GPU}); computing on the CPU"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda A, B: cg.gemm("NN", A, B),
+        lambda A, B: cg.plan("NN", A, B)(A, B),
+        lambda A, B: cg.analyze("NN", A, B, backend="auto"),
+    ],
+)
+def test_the_warning_points_at_the_caller(no_gpu: None, call: Callable[..., Any]) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        call(*operands("NN", "float32"))
+    (warning,) = seen
+    assert (warning.filename, warning.lineno) == (__file__, call.__code__.co_firstlineno)
+
+
+def test_what_the_package_has_is_listed() -> None:
+    public = [name for name in dir(cg) if name[:1] != "_"]
+    assert public == sorted(cg.__all__) and all(hasattr(cg, name) for name in dir(cg))
+    assert {"analyze_copy", "Report", "Layout", "CopyReport"} < set(public)
 
 
 def test_the_cpu_that_was_asked_for_does_not(no_gpu: None) -> None:

@@ -98,6 +98,8 @@ def _run(words: list[str]) -> int:
         raise
     except (GemmError, MemoryError, OSError) as error:  # no permission to write, a terabyte
         return _fail(error, as_json)
+    except Warning as error:  # python -W error
+        return _fail(error, as_json)
     except ImportError as error:
         missing = f"the Python package {error.name} is missing" if error.name else str(error)
         return _fail(HeaderError(missing), as_json)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cute_gemm import select
-from cute_gemm._text import named
+from cute_gemm._text import counted, named, size
 from cute_gemm.api import compile, plan
 from cute_gemm.commands.arguments import PROBLEM_WORDS, add_problem, planned
 from cute_gemm.commands.output import OK, build_dict, build_time, print_json, progress, say
@@ -70,9 +70,9 @@ def command(arguments: argparse.Namespace) -> int:
     for one in plans:
         build = one.build
         if not arguments.json:
-            registers = f"{build.resources.registers} registers"
+            registers = counted(build.resources.registers, "register")
             say(f"{one.symbol}  {one.arch}")
-            say(f"  ... {build_time(one)}, {len(build.cubin)} bytes, {registers}")
+            say(f"  ... {build_time(one)}, {size(len(build.cubin))}, {registers}")
         if arguments.output:
             arguments.output.write_bytes(build.cubin)
     if arguments.json:

@@ -105,7 +105,9 @@ def show(found: Any) -> None:
 
 
 def check_html(arguments: argparse.Namespace) -> None:
-    """Refuse two texts on standard output, before anything is done for them."""
+    """Refuse no name of a file, and two texts on standard output, before anything is done."""
+    if arguments.html == "":
+        raise OptionError("--html '' names no file; expected --html FILE, or - for stdout")
     if arguments.html == "-" and arguments.json:
         raise OptionError("--html - and --json both print to stdout; expected --html FILE")
 
