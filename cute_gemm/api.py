@@ -290,7 +290,7 @@ def compile(  # it is reached as cute_gemm.compile
     plans
         Of any problems and archs; each kernel is built once.
     tell
-        Called with how many are done, of how many.
+        Called with how many kernels are done, of how many: at once, and whenever one is.
 
     Returns
     -------
@@ -308,9 +308,10 @@ def compile(  # it is reached as cute_gemm.compile
     >>> [build.arch for build in compile(ops)]
     ['sm_80', 'sm_80']
     """
-    builds = Builds(list(plans))
+    asked = list(plans)
+    builds = Builds(asked)
     builds.finish(tell)
-    return [future.result() for future in builds.futures]
+    return [builds.of(one) for one in asked]
 
 
 def kernels() -> list[KernelInfo]:

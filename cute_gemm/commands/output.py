@@ -19,6 +19,7 @@ from cute_gemm.errors import OptionError
 if TYPE_CHECKING:
     from cute_gemm.analysis.shown import Paged
     from cute_gemm.api import Plan
+    from cute_gemm.toolchain.cubin import Build
 
 #: Exit statuses.
 OK, WRONG, BAD_INPUT = 0, 1, 2
@@ -128,11 +129,10 @@ def show_report(arguments: argparse.Namespace, report: Paged) -> int:
     return OK
 
 
-def build_dict(plan: Plan) -> dict[str, Any]:
-    """Return what JSON says of a plan's build."""
-    build = plan.build
+def build_dict(kernel: str, build: Build) -> dict[str, Any]:
+    """Return what JSON says of the build of a kernel of this name."""
     return {
-        **named(plan, "kernel", "symbol"), **named(build, "arch", "seconds", "cached"),
+        "kernel": kernel, **named(build, "symbol", "arch", "seconds", "cached"),
         "bytes": len(build.cubin), "resources": asdict(build.resources),
     }  # fmt: skip
 
