@@ -95,6 +95,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     torch = SimpleNamespace(
         compiler=SimpleNamespace(is_compiling=lambda: False),
+        is_grad_enabled=lambda: True,
         _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda device: made.stream),
     )
     monkeypatch.setitem(sys.modules, "torch", torch)

@@ -17,7 +17,6 @@ import os
 import re
 import stat
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm._kept import Kept
+from cute_gemm._warn import warn
 from cute_gemm.errors import OptionError
 from cute_gemm.toolchain.cubin import Build, Resources
 
@@ -438,9 +438,7 @@ def _warn(reason: str) -> None:
     if reason in _warned:
         return
     _warned.add(reason)
-    warnings.warn(
+    warn(
         f"the kernel cache cannot be used ({reason}); kernels are compiled anew in each process. "
-        "Set CUTE_GEMM_CACHE_DIR to a directory that you can write to.",
-        UserWarning,
-        stacklevel=2,
+        "Set CUTE_GEMM_CACHE_DIR to a directory that you can write to."
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm._text import named
+from cute_gemm._text import counted, named
 from cute_gemm.access import GlobalAccess, TmaAccess
 from cute_gemm.analysis.copy.arguments import (
     Copy,
@@ -159,9 +159,8 @@ class CopyReport(Paged):
         if self.extents:
             covers += ", the tensor is a tile of a matrix of ({},{})".format(*self.extents)
         if self.packing:
-            covers += ", {} elements share {} byte{}".format(
-                *self.packing, "s" * (self.packing[1] > 1)
-            )
+            elements, shared = self.packing
+            covers += f", {elements} elements share {counted(shared, 'byte')}"
         return covers
 
     def page(self) -> Page:
