@@ -14,6 +14,8 @@ from report_search import counted
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.copy.report import analyze_copy
 from cute_gemm.analysis.mends.gmem import Mend, mend_shared, mends
+from cute_gemm.analysis.mends.options import with_options
+from cute_gemm.analysis.rows import make_row
 from cute_gemm.api import analyze
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
@@ -413,6 +415,40 @@ def test_what_nothing_mends() -> None:
     assert mend_global(elements) == ()
     tma = TmaAccess("A", "load", matrix, (128, 32), 1)
     assert mends([tma]) == [()]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op", "ld"),
+    [
+        ("thread_tile_2d", "TN", 512),  # A's loads would take two wavefronts in place of one
+        ("double_buffered", "NN", 513),  # B's stores
+        ("bank_free", "TT", 513),  # A's loads
+    ],
+)
+def test_no_mend_makes_shared_memory_dearer(kernel: str, op: str, ld: int) -> None:
+    sizes = {"m": 512, "n": 512, "k": 256, "lda": ld, "ldb": ld, "ldc": ld}
+    report = analyze(op, dtype="float32", kernel=kernel, arch="sm_80", **sizes)
+    said = [mend.what for row in report.rows if row.space == "global" for mend in row.mends]
+    assert said and not any("above the ideal" in what for what in said)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_option_that_costs_wavefronts_is_no_mend(more: int) -> None:
+    """Fewer sectors, and shared memory that takes as many wavefronts as before, or one more."""
+    lanes = np.arange(32)
+    matrix = Matrix("A", (32, 32), (1, 32), "float32", 256)
+
+    def load(*step: int) -> GlobalAccess:
+        coords = (lanes[:, None] * step)[None]
+        return GlobalAccess("A", "load", "ld.global", 32, matrix, (32, 32), coords, 0, 1)
+
+    def store(far: int) -> SharedAccess:
+        offsets = np.where(lanes == 31, 4 * 31 + far, 4 * lanes)[None]
+        return SharedAccess("A", "store", "st.shared", 32, offsets, 1)
+
+    rows = [make_row(access) for access in (load(0, 1), store(0))]
+    found = with_options(rows, lambda: [({"copy": "x"}, [load(1, 0), store(4 * more)])])
+    assert [mend.what for mend in found[0].mends] == ['copy="x"'] * (not more)
 
 
 # -- shared memory --------------------------------------------------------------------------------

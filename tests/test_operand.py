@@ -300,6 +300,41 @@ def test_what_has_no_fingerprint_is_read(place):
         assert operand.fingerprint(*arrays) is None
 
 
+@pytest.mark.parametrize("kind", [FakeCupy, FakeTensor])
+def test_a_fingerprint_has_all_that_a_plan_depends_on(kind):
+    """Of each operand: what differs in one fact is another call."""
+
+    def made(at=0x9000, device=2, **given):
+        if kind is FakeCupy:
+            array = FakeCupy(**given)
+            array.data = SimpleNamespace(ptr=at, device_id=device)
+            return array
+        kept = kinds[given.pop("dtype", "float16")]
+        given["stride"] = given.pop("strides", (1, 4))
+        tensor = FakeTensor(**given, data_ptr=lambda: at, get_device=lambda: device)
+        tensor.dtype = kept
+        return tensor
+
+    names = "float16", "float32"
+    kinds = {name: SimpleNamespace(name=name, is_complex=False) for name in names}
+    same, moved = made(), made(at=0x9100)
+    facts = (
+        {"at": 0x9010}, {"shape": (4, 5)}, {"strides": (2, 16)}, {"dtype": "float32"},
+        {"device": 1},
+    )  # fmt: skip
+    for count in (2, 3):
+        rest = [None] * (3 - count)
+        expected, _ = operand.fingerprint(*[same] * count, *rest)
+        for place in range(count):
+            arrays = [same] * count
+            arrays[place] = moved  # as well aligned
+            found, addresses = operand.fingerprint(*arrays, *rest)
+            assert found == expected and addresses[place] == 0x9100
+            for fact in facts:
+                arrays[place] = made(**fact)
+                assert operand.fingerprint(*arrays, *rest)[0] != expected, (place, fact)
+
+
 def test_cupy():
     found = read(FakeCupy(), "B")
     assert facts(found) == ((4, 6), (1, 4), "float16", 2, "cupy", False)

@@ -384,6 +384,10 @@ def damaged(found: dict[str, Any], how: str) -> str:
         row["split_k"] = 7
     elif how == "seconds":
         row["seconds"] = "a while"
+    elif how == "endless":
+        row["configs"] = float("inf")
+    elif how == "nested":
+        return "[" * 100_000
     else:
         del row["pack"]
     return json.dumps(found)
@@ -391,7 +395,20 @@ def damaged(found: dict[str, Any], how: str) -> str:
 
 @pytest.mark.parametrize(
     "how",
-    ["cut", "a list", "version", "format", "gpu", "kernel", "config", "slices", "seconds", "field"],
+    [
+        "cut",
+        "a list",
+        "version",
+        "format",
+        "gpu",
+        "kernel",
+        "config",
+        "slices",
+        "seconds",
+        "endless",
+        "nested",
+        "field",
+    ],
 )
 @pytest.mark.filterwarnings("error")
 def test_what_is_damaged_or_foreign_counts_as_not_there(

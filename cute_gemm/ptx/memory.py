@@ -55,28 +55,23 @@ class GlobalMemory(Bytes):
     """Buffers with guard zones around them, at addresses from `GLOBAL`.
 
     What lies between the elements of a buffer may be read, as kernels do that read a column's end
-    in vectors; it may not be written.
+    in vectors; it may not be written. Pages of it are only there once they are touched: buffers may
+    have rows that are gigabytes apart.
     """
 
-    def __init__(self, buffers: dict[str, tuple[Array, Array | None, int]]) -> None:
-        """``buffers``: name -> bytes, which of them may be written (None: all), address mod 256.
+    def __init__(self, buffers: dict[str, tuple[int, int, bool]]) -> None:
+        """``buffers``: name -> bytes, address modulo 256, whether all of them may be written.
 
-        The bytes are copied; `region` and `content` give them back.
+        What they hold goes to `content`, and where others may be written to `writable`.
         """
         self.regions: list[Region] = []
         end = GUARD
-        for name, (content, elements, residue) in buffers.items():
+        for name, (size, residue, whole) in buffers.items():
             begin = -(-end // 256) * 256 + residue
-            whole = elements is None or bool(elements.all())
-            self.regions.append(Region(name, begin, begin + len(content), whole))
-            end = begin + len(content) + GUARD
+            self.regions.append(Region(name, begin, begin + size, whole))
+            end = begin + size + GUARD
         super().__init__(end)
-        self._may = {False: Bytes(end), True: Bytes(end)}
-        for region, (content, elements, _) in zip(self.regions, buffers.values(), strict=True):
-            part = slice(region.begin, region.end)
-            self.raw[part] = content
-            self._may[False].raw[part] = 255
-            self._may[True].raw[part] = 255 if elements is None else np.where(elements, 255, 0)
+        self._writable = Bytes(end)
 
     def region(self, name: str) -> Region:
         """The buffer of that name."""
@@ -86,6 +81,11 @@ class GlobalMemory(Bytes):
         """The bytes of a buffer, in place."""
         region = self.region(name)
         return self.raw[region.begin : region.end]
+
+    def writable(self, name: str) -> Array:
+        """Of each byte of a buffer of which not all may be written: 255 if it may, or 0."""
+        region = self.region(name)
+        return self._writable.raw[region.begin : region.end]
 
     def address(self, name: str) -> int:
         """The address of a buffer."""
@@ -100,14 +100,17 @@ class GlobalMemory(Bytes):
 
     def forbidden(self, offsets: Array, width: int, write: bool) -> Array:
         """Which accesses of ``width`` bytes, aligned, touch a byte that they must not."""
-        outside = (offsets < 0) | (offsets > self.size - width)
-        unit = min(width, 8)
-        flags = self._may[write].view(UNITS[unit])
-        all_bits: Array = np.array(-1).astype(UNITS[unit])
-        at = np.where(outside, 0, offsets) // unit
-        bad = outside | (flags.take(at) != all_bits)
-        if width == 16:
-            bad |= flags.take(at + 1) != all_bits
+        bad = np.ones(np.shape(offsets), bool)
+        for one in self.regions:
+            here = (offsets >= one.begin) & (offsets <= one.end - width)
+            if write and not one.whole and here.any():
+                unit = min(width, 8)
+                flags = self._writable.view(UNITS[unit])
+                all_bits: Array = np.array(-1).astype(UNITS[unit])
+                at = np.where(here, offsets, one.begin) // unit
+                for step in range(width // unit):
+                    here &= flags.take(at + step) == all_bits
+            bad &= ~here
         return bad
 
     def near(self, offset: int) -> str:
