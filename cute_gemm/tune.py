@@ -77,9 +77,9 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     calls: dict[int, Callable[[], None]] = {}
     with entered(device), _matrices(problem, device) as places:
         turns = cycle(places)
-        for index, (one, future) in enumerate(zip(plans, builds.futures, strict=True)):
+        for index, one in enumerate(plans):
             try:
-                future.result()
+                builds.of(one)
                 bound = one.bind(device)
                 bound(places[0])
             except GemmError as error:

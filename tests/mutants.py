@@ -1,9 +1,9 @@
-"""Known ways to break a kernel, each of which a test without a GPU has to notice.
+"""Known ways to break the project, each of which a test without a GPU has to notice.
 
 ``python tests/mutants.py`` makes a copy of the project, breaks one thing in it at a time, and runs
-the tests that execute the kernels concerned as they are emitted. It prints the first test that
-fails for each, and exits with 1 if one is not noticed. ``--only REGEX`` chooses, ``--jobs N`` runs
-as many at a time, ``--list`` shows them.
+the tests that execute the kernels concerned as they are emitted or, of what is no part of a kernel,
+the file that tests it. It prints the first test that fails for each, and exits with 1 if one is not
+noticed. ``--only REGEX`` chooses, ``--jobs N`` runs as many at a time, ``--list`` shows them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BYTES = "sm90_wgmma and (tf32 or int8)"
 class Mutant(NamedTuple):
     """One thing that is broken: in ``file``, ``old`` (there once) becomes ``new``.
 
-    ``kernels``: the ``-k`` expression of what it concerns.
+    ``kernels``: the ``-k`` expression of what it concerns, among ``tests``.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Mutant(NamedTuple):
     old: str
     new: str
     kernels: str
+    tests: tuple[str, ...] = TESTS
 
 
 def _t(name: str, file: str, old: str, new: str, kernels: str) -> Mutant:
@@ -60,6 +61,10 @@ def _t(name: str, file: str, old: str, new: str, kernels: str) -> Mutant:
 
 def _p(name: str, file: str, old: str, new: str, kernels: str) -> Mutant:
     return Mutant(name, f"cute_gemm/{file}", old, new, kernels)
+
+
+def _m(name: str, file: str, old: str, new: str, test: str, only: str) -> Mutant:
+    return Mutant(name, f"cute_gemm/{file}", old, new, only, (f"tests/test_{test}.py",))
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -590,6 +595,39 @@ MUTANTS: tuple[Mutant, ...] = (
     _p("the first operand's fragment for both", "kernels/sm80/unit.py",
        'f"fragment_{lower}": mma.fragment(letter, plan.extents).cpp(),',
        'f"fragment_{lower}": mma.fragment("A", plan.extents).cpp(),', _MMA),
+    # What is no part of a kernel
+    _m("CuPy's B wherever it is aligned", "problem/arrays.py",
+       "b % ALIGNMENT, B.shape, B.strides", "0, B.shape, B.strides", "operand", "fingerprint"),
+    _m("calls that differ in compute are one", "api.py",
+       "(seen[0], op, order, kernel, backend, compute, arch",
+       "(seen[0], op, order, kernel, backend, arch", "executable", "other_words"),
+    _m("a device scalar of int64 for int32", "problem/scalars.py",
+       '"safe" if accumulator == "int32" else "same_kind"', '"same_kind"', "problem", "converted"),
+    _m("more tiles than 32 bits count", "kernels/sm90/wgmma.py",
+       ">= 2**31 - 1024", ">= 2**31 - 1020", "sm90_wgmma", "32_bits"),
+    _m("more rows than 32 bits count", "kernels/sm90/wgmma.py",
+       "> 2**31 - 2048", "> 2**31 - 2040", "sm90_wgmma", "32_bits"),
+    _m("an operand that was packed otherwise", "packed.py",
+       "if self.target != target:", "if self.target.shape != target.shape:", "steps", "packed"),
+    _m("sums of a launch that wrap", "model/gmem.py", "< 2**62:", "< 2**64:",
+       "analysis_gmem", "huge_launches"),
+    _m("residues of a launch that wrap", "model/gmem.py", "> 2**62:", "> 2**64:",
+       "analysis_gmem", "add_up"),
+    _m("a stride of 2**40 in a tensor map", "model/tma.py",
+       "pitch >= STRIDE_LIMIT", "pitch > STRIDE_LIMIT", "analysis_tma", "refuses"),
+    _m("options that cost wavefronts", "analysis/mends/options.py",
+       " or paid[1] > now[1]", "", "mends", "wavefronts"),
+    _m("copies whose stores to shared memory cost more", "analysis/mends/gmem.py",
+       "bool(dearer or loads", "bool(loads", "mends", "dearer"),
+    _m("copies whose loads of shared memory cost more", "analysis/mends/gmem.py",
+       "dearer or loads[0][0] * loads[1][1] > loads[1][0] * loads[0][1]", "dearer",
+       "mends", "dearer"),
+    _m("a cache that a group can write to", "toolchain/cache.py",
+       "status.st_mode & 0o022", "status.st_mode & 0o002", "cache", "others_can_write"),
+    _m("a build under another's name", "toolchain/cache.py",
+       'fields.pop("key") != key', 'not fields.pop("key")', "cache", "another"),
+    _m("a link in the cache", "toolchain/cache.py",
+       'getattr(os, "O_NOFOLLOW", 0)', "0", "cache", "link"),
 )  # fmt: skip
 
 
@@ -633,8 +671,8 @@ def try_it(mutant: Mutant) -> Found:
             "--no-header",
         ]
         done = subprocess.run(
-            [*command, *TESTS, "-k", mutant.kernels], cwd=tree, capture_output=True, text=True,
-            env=os.environ | {
+            [*command, *mutant.tests, "-k", mutant.kernels],
+            cwd=tree, capture_output=True, text=True, env=os.environ | {
                 "PYTHONPATH": str(tree), "CUTE_GEMM_CACHE_DIR": str(tree / "cubins"),
                 "CUTE_GEMM_TEST_TOGETHER": "1",
             },

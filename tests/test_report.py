@@ -414,7 +414,7 @@ def test_a_good_row_has_none(made):
 
 def test_mends_do_not_look_at_edges(problem):
     """Neither the last tiles nor what straddles the end change what mends the others."""
-    matrix = Matrix("A", (1000, 500), (512, 1), "float16", 256)
+    matrix = Matrix("A", (1008, 500), (512, 1), "float16", 256)
     for change in ({}, {"tail": "full"}, {"tail": "whole"}):
         odd, _ = one_row(replace(load(matrix, 0, 1, 16), **change), problem)
         even, _ = one_row(load(problem.A, 0, 1, 16), problem)

@@ -36,6 +36,8 @@ from cute_gemm.toolchain import sass
 from cute_gemm.toolchain.nvrtc import build, prove, ptx
 
 KERNEL = Sm90Wgmma()
+#: Tiles of a launch, and rows or columns of C, that are counted in 32 bits with room to spare.
+MOST_TILES, MOST_EXTENT = 2**31 - 1025, 2**31 - 2048
 ARCH = Arch("sm_90a")
 OPS, ORDERS = ("NN", "NT", "TN", "TT"), ("F", "C")
 SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "exchange": 0}
@@ -512,3 +514,29 @@ def test_maps_are_told_where_matrices_lie(monkeypatch: Any) -> None:
     maps.tell((256, 1024, 768))
     assert len(driver.asked) == 2 and driver.replaced == [(maps.places[1], 1024)]
     assert read()[2] == bytes(SIZE)
+
+
+# -- what is counted in 32 bits ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "legal"),
+    [
+        ({"l": MOST_TILES}, True),
+        ({"l": MOST_TILES + 1}, False),
+        ({"m": 128, "l": MOST_TILES // 2}, True),
+        ({"m": 65, "l": MOST_TILES // 2 + 1}, False),
+        ({"n": 128, "l": MOST_TILES // 2 + 1}, False),
+        ({"m": MOST_EXTENT}, True),
+        ({"m": MOST_EXTENT + 8}, False),
+        ({"n": MOST_EXTENT}, True),
+        ({"n": MOST_EXTENT + 8}, False),
+    ],
+)
+def test_tiles_and_extents_of_32_bits(sizes: dict[str, int], legal: bool) -> None:
+    asked = problem(size=64, **{"batch_a": 0, "batch_b": 0} | sizes if "l" in sizes else sizes)
+    if legal:
+        assert configure(asked, **SMALL).tile == (64, 64, 64)
+        return
+    with pytest.raises(UnsupportedError, match="counts tiles in 32-bit integers"):
+        configure(asked, **SMALL)

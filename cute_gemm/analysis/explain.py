@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import FORMAT, duration, named, number, percent, si
+from cute_gemm._text import FORMAT, counted, duration, named, number, percent, si
 from cute_gemm.analysis.ideas import idea
 from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
@@ -252,8 +252,8 @@ def _ceiling(found: Ceiling) -> Iterator[Any]:
     yield f"Bound by {found.binding.unit}: at most {what}. A ceiling, not a prediction."
     yield (
         f"Assumed: {found.clock_ghz:g} GHz; every unit busy in every clock, none waiting for "
-        f"another; of the SM with most work, which has {found.ctas:,} "
-        f"CTA{'s' * (found.ctas > 1)} where the mean is {found.mean_ctas:,.4g} "
+        f"another; of the SM with most work, which has "
+        f"{counted(found.ctas, 'CTA')} where the mean is {found.mean_ctas:,.4g} "
         f"({percent(found.mean_ctas / found.ctas)} of the SMs' time is used). Left out: "
         "latency, barriers, address arithmetic, conversions, and L2, whose rate is not "
         "published."

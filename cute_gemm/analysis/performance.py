@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cute_gemm._text import duration, named, percent, short, si
+from cute_gemm._text import counted, duration, named, percent, short, si
 from cute_gemm.analysis.per_result import per_result
 from cute_gemm.arch import MULTIPROCESSORS, Arch
 from cute_gemm.errors import OptionError
@@ -196,7 +196,7 @@ def _occupancy_text(held: Occupancy) -> str:
     limits = sorted(held.limits.items(), key=lambda item: item[1])
     others = ", ".join(f"{name} {count}" for name, count in limits if name not in held.limiter)
     text = (
-        f"{held.ctas_per_sm} CTA{'s' * (held.ctas_per_sm > 1)}, {held.warps_per_sm} of "
+        f"{counted(held.ctas_per_sm, 'CTA')}, {held.warps_per_sm} of "
         f"{held.max_warps} warps per multiprocessor ({percent(held.fraction)}), limited by "
         + " and ".join(held.limiter)
     )
@@ -205,7 +205,7 @@ def _occupancy_text(held: Occupancy) -> str:
 
 
 def _waves_text(gpu: Gpu, grid: Waves) -> str:
-    many, part = f"{grid.tail_ctas:,} CTA{'s' * (grid.tail_ctas > 1)}", percent(grid.tail_fraction)
+    many, part = counted(grid.tail_ctas, "CTA"), percent(grid.tail_fraction)
     tail = f"{grid.full:,} full and a tail of {many} in {part} of its places"
     tail = tail if grid.tail_ctas else "no tail"
     return (

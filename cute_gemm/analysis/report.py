@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm._text import FORMAT, named, percent
+from cute_gemm._text import FORMAT, counted, named, percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.mends.gmem import Mend, mends, of_part
 from cute_gemm.analysis.mends.options import Others, with_options
@@ -204,8 +204,8 @@ class Report(Paged):
 
     @property
     def _launched(self) -> str:
-        shape = f"{self.launch.ctas:,} CTAs x {self.launch.block} threads"
-        return f"{shape}, {self.launch.smem:,} bytes of dynamic shared memory"
+        shape = f"{counted(self.launch.ctas, 'CTA')} x {counted(self.launch.block, 'thread')}"
+        return f"{shape}, {counted(self.launch.smem, 'byte')} of dynamic shared memory"
 
     @property
     def _configured(self) -> str:

@@ -361,7 +361,7 @@ class CompiledKernel(Compiled, Kernel):
         one = sample(problem, config.tile, cluster)
         keys = {
             x.name: (self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment)
-            for x in (problem.A, problem.B, problem.C)
+            for x in (one.A, one.B, one.C)
         }
         tallies = {name: _tallies.get(key) for name, key in keys.items()}
         if None in tallies.values():
@@ -389,9 +389,9 @@ class CompiledKernel(Compiled, Kernel):
 
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     """Return what of a problem legal configs and footprints of every kernel depend on."""
-    longest = max(problem.m, problem.n, problem.k)
+    found: list[Any] = [problem.compute]
     # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
-    found: list[Any] = [problem.compute, longest if longest >= 2**31 - 4096 else 0]
+    found += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
     for x in (problem.A, problem.B, problem.C):
         found += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
     # Vectors of C may not straddle the end of a row.

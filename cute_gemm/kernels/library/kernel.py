@@ -44,7 +44,7 @@ class CublasLibrary(Kernel):
     runs_on = "library"
     idea = (
         "A library of kernels, of which heuristics choose one for the problem and the GPU. On "
-        "Hopper they use what this ladder stops before, where the type has it: wgmma and TMA."
+        "Hopper they use wgmma and TMA, as sm90_wgmma does, where the type has them."
     )
     not_compiled = (
         "kernel 'cublas' is a library of NVIDIA's, called as it is: its source, code, launch and "
