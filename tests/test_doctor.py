@@ -132,7 +132,7 @@ def test_templates_are_counted_against_those_that_are_included(
     files = len(list(root.rglob("*.cuh")))
     monkeypatch.setattr(doctor, "templates_path", lambda: root)
     assert named("templates") == Check("templates", True, f"{files} files in {root}")
-    for name in ("simt/naive", "common/grids", "sm80/proof", "sm90/store", "passes/reduce"):
+    for name in ("simt/naive", "common/grids", "sm80/proof", "sm90/epilogue", "passes/reduce"):
         (root / f"{name}.cuh").unlink()
     missing = "grids.cuh, naive.cuh, proof.cuh, reduce.cuh, store.cuh"
     said = f"5 files missing in {root}: {missing}"
