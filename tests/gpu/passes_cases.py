@@ -111,7 +111,7 @@ def check_reduction(types: tuple[str, str], arch: str, margin: int) -> None:
             parts = view(reduction.sums, scratch).view(row.numpy)
             parts[...] = numbers(parts.shape)
             factors = [scalar(x, name, dtype, None) for x, name in ((3, "alpha"), (beta, "beta"))]
-            addresses = [on_device(stack, scratch).pointer, 0, target.pointer + begin]
+            addresses = [on_device(stack, scratch).pointer, target.pointer + begin]
             run(REDUCE, reduction, arch, addresses, *factors)
             wanted = 3 * parts.reshape(l, slices, *parts.shape[1:]).sum(axis=1)
             C[...] = wanted + beta * C if beta else wanted
