@@ -416,8 +416,8 @@ def make_report(
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _mends(accesses, launch.block)))
     rows = with_options(rows, others) if others else rows
-    bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c)
     passes = tuple(passes)
+    bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c, passes)
     said = findings((*rows, *(row for one in passes for row in one.rows)))
     return Report(
         problem, kernel_name, config, arch, launch, resources, rows, said, bounds, pictures,

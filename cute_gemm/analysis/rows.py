@@ -111,8 +111,9 @@ class AccessRow:
     @property
     def requests(self) -> int:
         """Requests of one ``unit``."""
-        found = self.found
-        return (found.once if isinstance(found, smem.SharedAnalysis) else found.tile).requests
+        found, times = self.found, getattr(self.access, "times", 1)
+        once = found.once if isinstance(found, smem.SharedAnalysis) else found.tile
+        return once.requests * times
 
     @property
     def efficiency(self) -> float | None:

@@ -64,11 +64,12 @@ class Tried(NamedTuple):
         return (*self.paid(index), max(getattr(total, "counted_wavefronts", 0), *self.paid(index)))
 
     def ideal(self, index: int) -> float:
-        """How near an access is to its ideal; 1.0 there."""
-        total: Any = self.found[index].launch
-        least = getattr(total, "ideal_sectors", None)
-        least = total.ideal_wavefronts if least is None else least
-        return float(least / max(1, *self.paid(index)))
+        """How near an access is to its ideal, as its row shows it; 1.0 there."""
+        found: Any = self.found[index]
+        if isinstance(found, gmem.GlobalAnalysis):
+            counts = found.judged
+            return counts.ideal_sectors / max(1, counts.sectors, counts.l2_sectors)
+        return float(found.once.ideal_wavefronts / max(1, found.once.wavefronts))
 
     def good(self, index: int) -> bool:
         """Whether an access is coalesced, or free of conflicts."""
