@@ -201,6 +201,14 @@ class SharedMemory(Bytes):
         #: Copies that have not been waited for.
         self.flying = 0
 
+    def next_epoch(self) -> None:
+        """All threads of the CTAs have met at a barrier."""
+        raise NotImplementedError
+
+    def landing(self, at: Array, ctas: Array, threads: Array, width: int) -> None:
+        """Note the bytes that copies write, by the threads that started them."""
+        raise NotImplementedError
+
     def inside(self, low: int, high: int) -> bool:
         """Whether one array of a CTA has all bytes from ``low`` up to ``high``."""
         return any(one.begin <= low and high <= one.end for one in self.arrays)
