@@ -282,6 +282,37 @@ def test_a_plan_of_which_nothing_is_compiled_is_refused() -> None:
         cg.compile([host])
 
 
+FORKS = """
+import os, sys, time, cute_gemm as cg
+from cute_gemm.toolchain import cache
+def plan(n):
+    return cg.plan("NN", m=64, n=64, k=64, dtype="float32", kernel="naive", tile=(32, n, 1),
+                   arch="sm_80", backend="cpu")
+plan(1).prepare().result()
+with cache.building("k"):
+    child = os.fork()
+    if child:
+        time.sleep(0.5)
+    else:
+        with cache.building("k"):  # waits for the parent alone
+            print("waited", flush=True)
+if child:
+    sys.exit(os.waitpid(child, 0)[1])
+plan(2).prepare().result(60)
+cg.compile([plan(4)])
+print("built", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+def test_a_child_that_was_forked_builds_too(place: Path) -> None:
+    """The threads that build stay with the parent."""
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr, done.returncode) == ("waited\nbuilt\n", "", 0)
+    assert len(cache.entries()) == 3
+
+
 def test_who_is_killed_lets_go(place: Path) -> None:
     holds = (
         "from cute_gemm.toolchain import cache\nwith cache.building('k'):\n print(1, flush=True)"

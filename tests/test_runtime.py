@@ -108,6 +108,20 @@ class TestDevices:
         monkeypatch.setattr(devices, "load_libcuda", lambda: self.fake_library(**about))
         assert reason in (devices._why_no_gpu() or "")
 
+    def test_a_child_of_who_used_it_cannot(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(devices, "load_libcuda", self.fake_library)
+        monkeypatch.setattr(devices, "_forked", False)
+        devices.why_no_gpu.cache_clear()
+        try:
+            devices._after_fork()
+            assert devices.why_no_gpu() is None  # nobody had asked for the GPU
+            devices._after_fork()
+            assert "before this process was forked" in (devices.why_no_gpu() or "")
+            with pytest.raises(NoGpuError, match="start processes by multiprocessing's 'spawn'"):
+                devices.checked((3,), "a launch")
+        finally:
+            devices.why_no_gpu.cache_clear()
+
     def test_a_good_driver_has_no_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(devices, "load_libcuda", self.fake_library)
         assert devices._why_no_gpu() is None

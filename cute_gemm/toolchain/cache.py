@@ -158,6 +158,8 @@ def building(key: str) -> Iterator[None]:
             path = _place(make=True) / f".{key}.lock"
             file = stack.enter_context(path.open("wb"))
             fcntl.flock(file, fcntl.LOCK_EX)
+            # A child that was forked meanwhile has the file too: to close it would not unlock it.
+            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
             # Who waited for the file finds the build; who comes after, too.
             stack.callback(path.unlink, missing_ok=True)
         yield

@@ -50,6 +50,10 @@ def builders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(cores(), "cute_gemm build")
 
 
+if hasattr(os, "register_at_fork"):  # a child has the pool, and none of its threads
+    os.register_at_fork(after_in_child=builders.cache_clear)
+
+
 def at_once(builds: int) -> int:
     """Return how many of so many units are to be compiled at a time."""
     return min(builds, cores(), _MOST)
