@@ -289,7 +289,7 @@ def _shelf(
 
     ``given``: what the kernel is given with each choice of operands packed.
     """
-    kernels = [registry.get(name) for name in (CONTENDERS if kernel == "auto" else (kernel,))]
+    kernels = _contenders(asked.options) if kernel == "auto" else [registry.get(kernel)]
     options = tuple(
         (name, tuple(value) if isinstance(value, list) else value)
         for name, value in sorted(asked.options.items())
@@ -307,6 +307,22 @@ def _shelf(
     found = _shelves.get(key)  # which keeps the kernels that it names
     if found is None:
         found = _shelves[key] = _filled(given, arch, kernels, asked, gpu)
+    return found
+
+
+def _contenders(options: dict[str, Any]) -> list[Kernel]:
+    """Return the kernels to choose from that have these options."""
+    kernels = [registry.get(name) for name in CONTENDERS]
+    found = [one for one in kernels if set(options) <= set(one.options)]
+    if not found:
+        several = "s" * (len(options) > 1)
+        owners = [set(registry.options().get(name, ())) for name in options]
+        having = [name for name in registry.names() if all(name in of for of in owners)]
+        raise OptionError(
+            f"kernel='auto' chooses from {', '.join(CONTENDERS)}, none of which has the "
+            f"option{several} {' and '.join(map(repr, options))}; "
+            + (f"name a kernel that has: {', '.join(having)}" if having else "leave one out")
+        )
     return found
 
 

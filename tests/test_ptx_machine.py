@@ -201,13 +201,38 @@ FAULTS = {
         "ld.shared.u32 %r21, [%r20]; st.shared.u32 [%r8], 8;", "st.shared.u32 [%r8], 8", 0,
         "no barrier is between",
     ),
+    "race, of several readers": (
+        "st.shared.u32 [%r8], %r2; bar.sync 0; ld.shared.u32 %r20, [space]; bar.sync 0;"
+        "ld.shared.u32 %r20, [space]; setp.eq.s32 %p1, %r2, 63; @%p1 st.shared.u32 [space], %r2;",
+        "@%p1 st.shared.u32 [space]", 63, "no barrier is between",
+    ),
+    "race, read again by its writer": (
+        "st.shared.u32 [%r8], %r2; bar.sync 0; xor.b32 %r20, %r6, 4; add.s32 %r20, %r20, %r7;"
+        "ld.shared.u32 %r21, [%r20]; ld.shared.u32 %r22, [%r8]; st.shared.u32 [%r8], 8;",
+        "st.shared.u32 [%r8], 8", 0, "no barrier is between",
+    ),
+    "race, in another warp": (
+        "st.shared.u32 [%r8], %r2; bar.warp.sync -1; xor.b32 %r20, %r6, 128;"
+        "add.s32 %r20, %r20, %r7; ld.shared.u32 %r21, [%r20];", "ld.shared.u32", 0,
+        "no barrier is between",
+    ),
+    "race, in a warp, of a lane that has not come": (
+        "st.shared.u32 [%r8], %r2; setp.ge.u32 %p1, %r2, 2; @%p1 bra L; bar.warp.sync 3;"
+        "xor.b32 %r20, %r6, 8; add.s32 %r20, %r20, %r7; ld.shared.u32 %r21, [%r20]; L:",
+        "ld.shared.u32", 0, "no barrier is between",
+    ),
+    "race, of several readers in a warp": (
+        "st.shared.u32 [%r8], %r2; bar.sync 0; ld.shared.u32 %r20, [space]; bar.warp.sync -1;"
+        "setp.eq.s32 %p1, %r2, 5; ld.shared.u32 %r20, [space];"
+        "@%p1 st.shared.u32 [space], %r2;", "@%p1 st.shared.u32 [space]", 5,
+        "no barrier is between",
+    ),
+    "divergent, a warp's barrier": (
+        "bar.warp.sync 65535;", "bar.warp.sync", 16, "does not name the lane itself",
+    ),
     "race, two writers": (
         "and.b32 %r20, %r6, 15; add.s32 %r20, %r20, %r7; st.shared.u32 [%r20], %r2;",
         "st.shared.u32", 0, "another thread wrote or read",
-    ),
-    "barrier": (
-        "setp.lt.u32 %p1, %r2, 40; @%p1 bra L; bar.sync 0; L: st.global.u32 [%d5], 1;",
-        "bar.sync", 0, "the others of its CTA wait here, it has ended",
     ),
     "barrier, two": (
         "setp.lt.u32 %p1, %r2, 40; @%p1 bra L; bar.sync 0; bra M; L: add.s32 %r20, %r2, 1;"
@@ -256,9 +281,71 @@ def test_the_cta_of_a_fault():
 
 def test_waits_that_never_end():
     code = text("L: ld.global.u32 %r20, [%d4]; setp.ne.b32 %p1, %r20, 9999; @%p1 bra L;")
-    with pytest.raises(FaultError, match="has not ended after 1000 instructions") as caught:
+    with pytest.raises(FaultError, match="has not ended after 1,000 instructions") as caught:
         launch(code, LANES, NOTHING, most_steps=1000)
     assert caught.value.kind == "endless"
+
+
+@pytest.mark.parametrize("other", ["bar.warp.sync 1; bar.sync 0;", "bar.warp.sync 3;"])
+def test_waits_that_some_lanes_never_come_to(other):
+    code = text(f"setp.eq.u32 %p1, %r2, 0; @%p1 bra A; bar.warp.sync -1; bra L; A: {other} L:")
+    with pytest.raises(FaultError, match="a wait that never ends: .*bar.warp.sync -1") as caught:
+        launch(code, LANES[:32], NOTHING[:32])
+    assert caught.value.kind == "deadlock"
+
+
+def test_a_loop_of_which_nothing_comes_is_told_from_one_that_goes_on():
+    """Of as many instructions: one reads the same address again, the other the next."""
+    loop = """mov.u32 %r20, 0; mov.u64 %d20, %d1; L: ld.volatile.global.u32 %r21, [%d20]; STEP
+    add.s32 %r20, %r20, 1; setp.lt.u32 %p1, %r20, 130000; @%p1 bra L;"""
+    with pytest.raises(FaultError, match="no thread has stored anything, passed a barr") as caught:
+        launch(text(loop.replace("STEP", "")), LANES, NOTHING)
+    assert caught.value.kind == "endless"
+    launch(text(loop.replace("STEP", "")), LANES, NOTHING, most_steps=10**6)
+    on = "and.b32 %r22, %r20, 31; mul.wide.s32 %d21, %r22, 4; add.s64 %d20, %d1, %d21;"
+    launch(text(loop.replace("STEP", on)), LANES, NOTHING)
+
+
+#: Lanes of a warp exchange what they have, three times over.
+EXCHANGED = "".join(
+    f"""st.shared.u32 [%r8], %r2; bar.warp.sync MASK; xor.b32 %r20, %r6, {4 << step};
+    add.s32 %r20, %r20, %r7; ld.shared.u32 %r2, [%r20]; bar.warp.sync MASK;"""
+    for step in range(3)
+)
+
+
+@pytest.mark.parametrize("lanes", [32, 64, 24])
+def test_lanes_of_a_warp_that_wait_for_each_other(lanes):
+    body = EXCHANGED.replace("MASK", "-1") + "st.global.u32 [%d5], %r2;"
+    for ctas in (1, 3):
+        got = launch(text(body), np.tile(LANES[:lanes], ctas), np.zeros(lanes * ctas, np.uint32),
+                     grid=ctas)  # fmt: skip
+        assert got.tolist() == (LANES[:lanes] ^ 7).tolist() * ctas
+    with pytest.raises(FaultError, match="race"):
+        launch(text(body.replace("bar.warp.sync -1;", "", 1)), LANES, NOTHING)
+
+
+def test_halves_of_a_warp_that_wait_apart_and_then_together():
+    """By two instructions, of which the second half has its own; at last by other two."""
+    body = f"""setp.ge.u32 %p1, %r2, 16; @%p1 bra B; {EXCHANGED.replace("MASK", "65535")}
+    bar.warp.sync -1; bra C; B: {EXCHANGED.replace("MASK", "-65536")} bar.warp.sync -1;
+    C: st.shared.u32 [%r8], %r2; bar.warp.sync -1; xor.b32 %r20, %r6, 64;
+    add.s32 %r20, %r20, %r7; ld.shared.u32 %r2, [%r20]; st.global.u32 [%d5], %r2;"""
+    got = launch(text(body), LANES[:32], NOTHING[:32])
+    assert got.tolist() == (LANES[:32] ^ 23).tolist()
+
+
+@pytest.mark.parametrize("ended", [40, 32, 1])
+def test_threads_that_have_ended_are_not_waited_for(ended):
+    """At ``bar.sync``, one that reduces, and one of a warp; also where threads wait one by one."""
+    body = f"""setp.ge.u32 %p1, %r2, {ended}; @%p1 ret; st.shared.u32 [%r8], %r2; bar.sync 0;
+    ld.shared.u32 %r20, [space+{4 * (ended - 1)}]; bar.warp.sync -1; REDUCE
+    selp.u32 %r20, %r20, 99, %p3; st.global.u32 [%d5], %r20;"""
+    reduce = "setp.lt.u32 %p2, %r2, 64; bar.red.and.pred %p3, 0, %p2;"
+    one_by_one = "elect.sync _|%p4, -1; setp.eq.u32 %p3, %r2, %r2;"
+    for how in (reduce, one_by_one):
+        got = launch(text(body.replace("REDUCE", how)), LANES, NOTHING)
+        assert got.tolist() == [ended - 1] * ended + [0] * (64 - ended)
 
 
 @pytest.mark.parametrize(
@@ -304,6 +391,52 @@ def test_addresses_are_as_aligned_as_asked_for():
         out = NOTHING.copy()
         run(text(body), "k", (1,), (64,), 0, [Buffer(LANES, "in"), Buffer(out, "out", residue), 0])
         assert (out % 256 == (residue + 4 * LANES) % 256).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("st.shared.u32 [space+4096], %r2;", "1 bytes behind the end of space"),
+        ("st.shared.u8 [other+-2], %r2;", "2 bytes before other"),
+        ("mov.u32 %r20, other; add.s32 %r20, %r20, %r6; st.shared.u32 [%r20], %r2;",
+         "thread 16 .* 1 bytes behind the end of other"),
+        ("ld.shared.u32 %r20, [rest+96];", "1 bytes behind the end of rest"),
+    ],
+)  # fmt: skip
+def test_an_array_is_not_the_next_one(body, said):
+    """Though one lies behind the other: ``space``, ``other``, and a dynamic one."""
+    arrays = ".shared .align 4 .b8 other[64];\n.extern .shared .align 16 .b8 rest[];\n"
+    fill = "st.shared.u32 [other], %r2; st.shared.u32 [rest], %r2; setp.eq.u32 %p1, %r2, 0;"
+    code = text(arrays + f"setp.eq.u32 %p1, %r2, 0; {fill.replace('st.', '@%p1 st.')} {body}")
+    arguments = [Buffer(LANES, "in"), Buffer(NOTHING.copy(), "out"), np.uint32(0)]
+    with pytest.raises(FaultError, match=f"out of bounds: .*{said}|{said}") as caught:
+        run(code, "k", (1,), (64,), 96, arguments)
+    assert caught.value.kind == "out of bounds"
+    run(code.replace(body, ""), "k", (1,), (64,), 96, arguments)
+
+
+BOTH = "mul.wide.u32 %d20, %r2, 4; add.s64 %d20, %d20, %d2;"
+
+
+@pytest.mark.parametrize("lanes", [64, 16384])
+def test_ctas_that_store_the_same_bytes(lanes):
+    """Also the same values, in other widths, or where one reads what the other stores."""
+    for body, blamed in (
+        (f"{BOTH} st.global.u32 [%d20], %r2;", "st.global.u32"),
+        (f"{BOTH} setp.eq.u32 %p1, %r4, 1; st.global.u32 [%d5], %r2;"
+         "@%p1 ld.global.u32 %r20, [%d20];", "@%p1 ld.global.u32"),
+        ("setp.eq.u32 %p1, %r4, 0; @%p1 st.global.u8 [%d5+255], 1; "
+         "@!%p1 st.global.u32 [%d5+-4], 1;",
+         "@!%p1 st.global.u32"),
+    ):  # fmt: skip
+        with pytest.raises(FaultError, match=r"race: another CTA stores these bytes") as caught:
+            launch(text(body), np.tile(LANES, 2), np.zeros(128, np.uint32), grid=2, lanes=lanes)
+        assert caught.value.kind == "race" and f": {blamed}" in str(caught.value)
+    # Those that may wait for each other are not looked at, nor what is atomic.
+    launch(text(f"{BOTH} ld.volatile.global.u32 %r20, [%d4]; st.global.u32 [%d20], %r2;"),
+           np.tile(LANES, 2), np.zeros(128, np.uint32), grid=2)  # fmt: skip
+    launch(text(f"{BOTH} red.global.add.u32 [%d20], %r2;"),
+           np.tile(LANES, 2), np.zeros(128, np.uint32), grid=2)  # fmt: skip
 
 
 # The record ---------------------------------------------------------------------------------------

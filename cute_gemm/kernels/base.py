@@ -153,7 +153,7 @@ class Kernel(ABC):
         alpha: Scalar = ONE,
         beta: Scalar = ZERO,
     ) -> Callable[..., None]:
-        """Return a function of the addresses of A, B and C and a stream, for any thread.
+        """Return a function of the addresses of A, B and C, in a sequence, and a stream.
 
         CompileError, CubinError, LaunchError, UnsupportedError or NoGpuError where it cannot be.
         """
@@ -187,7 +187,7 @@ class Kernel(ABC):
 
 
 class Compiled(ABC):
-    """What is emitted and compiled here, and launched on three addresses: a GEMM, or a pass of one.
+    """What is emitted and compiled here, and launched on its operands: a GEMM, or a pass of one.
 
     Its configs have a ``.name``, which is the entry's symbol and says all that the code depends on.
     """
@@ -251,7 +251,7 @@ class Compiled(ABC):
         alpha: Scalar = ONE,
         beta: Scalar = ZERO,
     ) -> Callable[..., None]:
-        """Return a function of three addresses and a stream, for any thread; see `Kernel.bind`."""
+        """Return a function of its operands' addresses and a stream; see `Kernel.bind`."""
         from cute_gemm.run.launch import load
 
         arguments = self.signature.arguments(problem, alpha, beta)

@@ -66,7 +66,7 @@ def _atom(code: Code, one: Instruction) -> Step:
         for source in given:
             demand(machine, one, source.slot, "its operand")
         before, machine.mask = machine.mask, machine.lanes()
-        at = place.writes(False) // BYTES[kind]
+        at = place.writes(False, atomic=True) // BYTES[kind]
         place.note(False, True)
         view = machine.memory.view(dtype)
         columns = []

@@ -27,6 +27,7 @@ from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import PARAMETERS, UNITS
 from cute_gemm.ptx.parser import Address, Immediate, Instruction
+from cute_gemm.ptx.places import OTHERS
 
 if TYPE_CHECKING:
     from cute_gemm.ptx.cluster import ClusterMachine
@@ -251,6 +252,9 @@ class Bulk:
         offsets, inside = self._elements(copy, True)
         unit = UNITS[size]
         places = self._places(copy)[inside]
+        who = np.array(machine.number(copy.cta), np.int32)
+        if machine.memory.stored(offsets, who, size) is not None:
+            raise self.fault(copy, "race", f"race: {OTHERS}")
         machine.memory.view(unit)[offsets // size] = shared.view(unit).take(places // size)
         if shared.watched:
             if len(places) and shared.undefined.view(unit).take(places // size).any():

@@ -12,12 +12,13 @@ what a thread wrote is there for TMA and wgmma when a ``fence.proxy.async`` came
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from cute_gemm.errors import PtxError
-from cute_gemm.ptx.memory import SharedMemory
+from cute_gemm.ptx.memory import Region, SharedMemory, Wrong
 
 Array = np.ndarray[Any, Any]
 
@@ -26,8 +27,6 @@ WARP = 32
 BARRIERS = 64
 #: A clock that nobody has seen: of a copy that has not landed, or a read that has not ended.
 OPEN = 1 << 30
-
-Wrong = tuple[Array, str]
 
 
 class Clocks:
@@ -80,9 +79,10 @@ class OrderedMemory(SharedMemory):
     """
 
     def __init__(
-        self, ctas: int, threads: int, size: int, granule: int, watched: bool, cluster: int
-    ) -> None:
-        super().__init__(ctas, threads, size, granule, watched)
+        self, ctas: int, threads: int, arrays: Sequence[Region], granule: int, watched: bool,
+        cluster: int,
+    ) -> None:  # fmt: skip
+        super().__init__(ctas, threads, arrays, granule, watched)
         warps = -(-threads // WARP)
         self.clocks = Clocks(ctas, warps, cluster)
         self.own = np.arange(ctas)[:, None] * warps + np.arange(threads)[None, :] // WARP

@@ -13,11 +13,10 @@ import numpy as np
 from cute_gemm.ptx.clocks import OrderedMemory
 from cute_gemm.ptx.code import Code
 from cute_gemm.ptx.machine import Array, Machine
-from cute_gemm.ptx.memory import SharedMemory
 
 
 class ClusterMachine(Machine):
-    """Lanes that are ready to go on at a piece, and those that stand still at one."""
+    """A batch of whole clusters, whose warps have clocks."""
 
     shared: OrderedMemory
     #: Tensor maps by where their parameters lie.
@@ -27,28 +26,9 @@ class ClusterMachine(Machine):
     bulk: Any
     products: Any
 
-    def begin(self, first: int, ctas: int, shared: SharedMemory, specials: dict[str, int]) -> None:
-        """See :meth:`Machine.begin`."""
-        super().begin(first, ctas, shared, specials)
-        self.ready: dict[int, Array | None] = {0: None}
-        self.parked: dict[int, Array | None] = {}
-
     def rows(self) -> Array:
         """The rows (`cute_gemm.ptx.clocks`) of the warps with lanes that execute."""
         return np.unique(self.shared.own[self.lanes()])
-
-    def alive(self) -> Array:
-        """The lanes that have not ended."""
-        found = self.lanes().copy()
-        for mask in (*self.ready.values(), *self.parked.values()):
-            found |= np.broadcast_to(True if mask is None else mask, self.shape)
-        return found
-
-    def who(self, lanes: Array) -> str:
-        """Lanes in words: the warps of the first CTA among them."""
-        cta = int(np.argwhere(lanes)[0][0])
-        warps = np.unique(np.flatnonzero(lanes[cta]) // 32).tolist()
-        return f"CTA {self.name(cta)}, warp{'s' * (len(warps) > 1)} {', '.join(map(str, warps))}"
 
 
 def machine_of(code: Code) -> ClusterMachine:

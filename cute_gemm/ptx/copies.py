@@ -74,7 +74,7 @@ class Copies:
                 at = copy.at[lands]
                 shared.view(copy.data.dtype)[at // copy.width] = copy.data[lands]
                 if shared.watched:
-                    shared.landing(at, shared.own[0, copy.threads[lands]], copy.width)
+                    shared.landing(at, copy.ctas[lands], copy.threads[lands], copy.width)
             if not lands.all():
                 stay = ~lands
                 kept.append(copy.of(stay))

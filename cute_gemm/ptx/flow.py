@@ -29,7 +29,12 @@ class Block:
 
 def is_barrier(one: Instruction) -> bool:
     """Whether threads wait here for others of their CTA."""
-    return one.op[0] in ("bar", "barrier") and one.op[1] not in ("warp", "cluster")
+    return one.op[0] in ("bar", "barrier") and one.op[1:2] not in (("warp",), ("cluster",))
+
+
+def at_warp(one: Instruction) -> bool:
+    """Whether lanes wait here for others of their warp."""
+    return one.op[:2] == ("bar", "warp")
 
 
 def may_wait(one: Instruction) -> bool:
@@ -37,7 +42,7 @@ def may_wait(one: Instruction) -> bool:
     on_mbarrier = one.op[0] == "mbarrier" and one.op[1] in ("try_wait", "test_wait")
     on_memory = one.op[0] == "ld" and "acquire" in one.op
     at_cluster = one.op[:3] == ("barrier", "cluster", "wait")
-    return on_mbarrier or on_memory or is_barrier(one) or at_cluster
+    return on_mbarrier or on_memory or is_barrier(one) or at_cluster or at_warp(one)
 
 
 def accumulators(one: Instruction) -> tuple[Register, ...]:

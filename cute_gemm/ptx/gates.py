@@ -17,13 +17,21 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(eq=False)
 class _Gate:
-    """A named barrier of a CTA: how many have come, and what they hand over."""
+    """A named barrier of a CTA: how many have come, and what they hand over.
+
+    ``whole``: all threads of the CTA are to come that have not ended.
+    """
 
     given: Array
     count: int = 0
+    whole: bool = False
     come: int = 0
     times: int = 0
     done: Any = None
+
+    def open(self) -> None:
+        """Let those go on that wait."""
+        self.done, self.come, self.times = self.given.copy(), 0, self.times + 1
 
 
 class Gates:
@@ -43,9 +51,13 @@ class Gates:
             self._gates[key] = _Gate(self.machine.shared.clocks.nothing())
         return self._gates[key]
 
-    def arrive(self, one: Instruction, numbers: Array, counts: Array) -> None:
-        """Lanes that execute come to the barriers of these numbers, which wait for so many."""
+    def arrive(self, one: Instruction, numbers: Array, given: Array | None) -> None:
+        """Lanes that execute come to the barriers of these numbers, which wait for so many.
+
+        None: for all threads of the CTA.
+        """
         machine, clocks = self.machine, self.machine.shared.clocks
+        counts = np.full(len(numbers), machine.threads) if given is None else given
         lanes = machine.lanes()
         self._which[lanes] = numbers
         ctas = np.nonzero(lanes)[0]
@@ -55,6 +67,7 @@ class Gates:
             mine[lanes] = (ctas == cta) & (numbers == number)
             wanted = set(counts[(ctas == cta) & (numbers == number)].tolist())
             wanted |= {gate.count} if gate.come else set()
+            gate.whole = given is None and (gate.whole or not gate.come)
             gate.count = max(wanted)
             self._turn[mine] = gate.times
             gate.come += int(mine.sum())
@@ -63,15 +76,18 @@ class Gates:
                 raise machine.barriers.fault(one, "barrier", what)
             clocks.give(np.unique(machine.shared.own[mine]), gate.given)
             if gate.come == gate.count:
-                gate.done, gate.come, gate.times = gate.given.copy(), 0, gate.times + 1
+                gate.open()
 
     def passed(self) -> Array:
         """Which lanes that execute, of those that came to a named barrier, may go on."""
         machine, lanes = self.machine, self.machine.lanes()
         found = np.zeros(machine.shape, bool)
+        alive = machine.alive().sum(axis=1)
         for cta in np.flatnonzero(lanes.any(axis=1)).tolist():
             for number in np.unique(self._which[cta, lanes[cta]]).tolist():
                 gate = self._gate(cta, number)
+                if gate.whole and 0 < gate.come == alive[cta]:
+                    gate.open()
                 mine = lanes[cta] & (self._which[cta] == number) & (self._turn[cta] < gate.times)
                 if mine.any():
                     found[cta] |= mine

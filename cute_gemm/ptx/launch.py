@@ -6,20 +6,23 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from cute_gemm.errors import PtxError
+from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.access import shape_of
 from cute_gemm.ptx.bulk import Map
 from cute_gemm.ptx.clocks import WARP, OrderedMemory
 from cute_gemm.ptx.code import Code
+from cute_gemm.ptx.epochs import EpochMemory, WarpMemory
+from cute_gemm.ptx.flow import at_warp
 from cute_gemm.ptx.machine import Machine
-from cute_gemm.ptx.memory import GlobalMemory, Region, SharedMemory
+from cute_gemm.ptx.memory import SHARED_GUARD, GlobalMemory, Region, SharedMemory
 from cute_gemm.ptx.parser import BYTES, Instruction, Kernel, Variable, parse
 from cute_gemm.ptx.program import Program
 from cute_gemm.ptx.record import Accesses, Boxes, Recorder
@@ -32,10 +35,10 @@ Array = np.ndarray[Any, Any]
 _LANES = 16384
 #: Bytes of shared memory of CTAs that are executed together, where each access is dated.
 _SHARED = 1 << 22
+#: Bytes of a buffer up to which those between its elements are set.
+_FILLED = 1 << 28
 #: 4-byte registers of all lanes together.
 _REGISTERS = 1 << 26
-#: Instructions of a batch of CTAs, after which a kernel counts as one that does not end.
-MOST_STEPS = 20_000_000
 #: What is told how many CTAs of a launch have ended, and of how many: that of whoever shows it.
 PROGRESS: ContextVar[Callable[[int, int], None] | None] = ContextVar("PROGRESS", default=None)
 
@@ -70,17 +73,29 @@ class Buffer:
         before = -sum(step for step in steps if step < 0)
         return before, sum(step for step in steps if step > 0) + self.array.itemsize
 
-    def content(self) -> tuple[Array, Array | None, int]:
-        """Bytes, which of them are elements', and the address modulo 256."""
+    @property
+    def place(self) -> tuple[int, int, bool]:
+        """Bytes, the address of the first modulo 256, whether all of them are elements'."""
         before, behind = self.span
         residue = self.array.ctypes.data if self.residue is None else self.residue
-        content = np.full(before + behind, 255, np.uint8)
-        elements = np.zeros(before + behind, bool)
+        dense, size = True, self.array.itemsize
+        steps = zip(map(abs, self.array.strides), self.array.shape, strict=True)
+        for step, extent in sorted(steps):
+            if step and extent > 1:
+                dense, size = dense and step == size, step * extent
+        return before + behind, (residue - before) % 256, dense
+
+    def bring(self, memory: GlobalMemory) -> None:
+        """Put the array where the kernel finds it, and say what of that it may write."""
+        content, whole = memory.content(self.name), self.place[2]
+        if not whole and len(content) <= _FILLED:
+            content[:] = 255  # what nobody has written is no number
         if self.array.size:
             self.elements(content)[...] = self.array
-            each = (*self.array.shape, self.array.itemsize)
-            np.ndarray(each, bool, elements, before, (*self.array.strides, 1))[...] = True
-        return content, elements, (residue - before) % 256
+        if self.array.size and not whole:
+            each, strides = (*self.array.shape, self.array.itemsize), (*self.array.strides, 1)
+            flags = memory.writable(self.name)
+            np.ndarray(each, np.uint8, flags, self.span[0], strides)[...] = 255
 
     def elements(self, content: Array) -> Array:
         """The array in these bytes."""
@@ -139,7 +154,7 @@ class Execution:
 def run(
     ptx: str, entry: str | None, grid: Sequence[int], block: Sequence[int], shared_bytes: int,
     arguments: Sequence[Argument], *, record: bool = False, watch: bool = True,
-    most_steps: int = MOST_STEPS, lanes: int = _LANES, cluster: int = 1,
+    most_steps: int | None = None, lanes: int = _LANES, cluster: int = 1,
     dependent: bool = False,
 ) -> Execution:  # fmt: skip
     """Execute a kernel, all CTAs in order, a batch of them at a time.
@@ -160,7 +175,8 @@ def run(
         Whether shared memory is watched for races, reads of what nobody wrote, and copies that have
         not been waited for. Bounds, alignment, registers and barriers always are.
     most_steps
-        Instructions after which a kernel counts as one that does not end.
+        Instructions after which a kernel counts as one that does not end; by default 20,000,000,
+        or 500,000 in which no thread stores, passes a barrier or accesses another address.
     lanes
         Threads that are executed together, if a CTA has not more.
     cluster
@@ -175,13 +191,17 @@ def run(
     FaultError
         For what the kernel does and must not; the arrays keep what they had.
     """
-    kernel = parsed(ptx, entry)
+    kernel, arrays = _placed(parsed(ptx, entry), shared_bytes)
     grid, block = _three(grid, "grid"), _three(block, "block")
     buffers = [x for x in arguments if isinstance(x, Buffer)]
-    held = {one.name: one.content() for one in buffers}
-    if kernel.globals:
-        held["variables"] = (_variables(kernel.globals), None, 0)
+    variables = _variables(kernel.globals)
+    held = {one.name: one.place for one in buffers}
+    held |= {"variables": (len(variables), 0, True)} if kernel.globals else {}
     memory = GlobalMemory(held)
+    for one in buffers:
+        one.bring(memory)
+    if kernel.globals:
+        memory.content("variables")[:] = variables
     recorder = Recorder() if record else None
     if cluster < 1 or grid[0] % cluster:
         raise PtxError(f"cluster={cluster} does not divide the {grid[0]} CTAs of the grid along x")
@@ -194,24 +214,30 @@ def run(
     if isinstance(machine, WaitingMachine):
         machine.maps = _maps(kernel, arguments, memory)
     code = Code(kernel, machine, _packed(kernel, arguments, memory))
-    shared = _with_dynamic(kernel)
     tell = PROGRESS.get()
     with np.errstate(all="ignore"):
         program = Program(code, watch)
-        ctas, size = math.prod(grid), shared + shared_bytes
+        ctas, size = math.prod(grid), max((one.end for one in arrays), default=0)
         fitting = max(1, min(lanes, _REGISTERS // max(1, len(machine.values))) // machine.threads)
-        if waits:
+        in_warps = any(map(at_warp, kernel.instructions))
+        if waits or in_warps:
             fitting = max(1, min(fitting, _SHARED // max(1, size)))
         fitting = max(1, fitting // cluster) * cluster
-        granule = _granule(kernel)
+        granule = _granule(kernel, "shared")
+        if watch and not _ordered(kernel):
+            memory.watch(min([_granule(kernel, "global"), *_elements(machine)]))
         first = 0
         while first < ctas:
             count = min(fitting, ctas - first)
             if tell is not None:
                 tell(first, ctas)
             code.known.clear()
-            what = count, machine.threads, size, granule, watch and size > 0
-            its = OrderedMemory(*what, cluster) if waits else SharedMemory(*what)
+            what = count, machine.threads, arrays, granule, watch and size > 0
+            its: SharedMemory
+            if waits:
+                its = OrderedMemory(*what, cluster)
+            else:
+                its = WarpMemory(*what) if in_warps else EpochMemory(*what)
             program.reset()
             machine.begin(first, count, its, code.specials)
             machine.execute(program.pieces)
@@ -248,34 +274,53 @@ def _three(extents: Sequence[int], name: str) -> tuple[int, int, int]:
 
 def _variables(variables: dict[str, Variable]) -> Array:
     """The bytes of the global variables that the kernel names."""
-    end = max(v.offset + (v.size or 0) for v in variables.values())
+    end = max((v.offset + (v.size or 0) for v in variables.values()), default=0)
     content = np.zeros(end, np.uint8)
     for v in variables.values():
         content[v.offset : v.offset + len(v.value)] = np.frombuffer(v.value, np.uint8)
     return content
 
 
-def _with_dynamic(kernel: Kernel) -> int:
-    """Bytes of shared memory before the dynamic part, which begins where its alignment lets it."""
-    static = kernel.static_shared
-    for name, one in kernel.shared.items():
-        if one.size is None:
-            begin = -(-static // one.align) * one.align
-            kernel.shared[name] = Variable(name, None, one.align, begin)
-            static = begin
-    return static
+def _placed(kernel: Kernel, dynamic: int) -> tuple[Kernel, list[Region]]:
+    """The kernel with its arrays in shared memory apart from each other, and where they are.
+
+    The dynamic part begins where its alignment lets it; all arrays that take it begin there.
+    """
+    static = [one for one in kernel.shared.values() if one.size is not None]
+    rest = [one for one in kernel.shared.values() if one.size is None]
+    end = -(-kernel.static_shared // (align := max((one.align for one in rest), default=1))) * align
+    whole = Variable(rest[0].name if rest else "dynamic shared memory", dynamic, align, end)
+    found, regions = {}, []
+    for number, one in enumerate([*static, whole] if rest or dynamic else static):
+        begin = one.offset + -(-number * SHARED_GUARD // one.align) * one.align
+        regions.append(Region(one.name, begin, begin + (one.size or 0), True))
+        found[one.name] = replace(one, offset=begin)
+    found |= {one.name: found[whole.name] for one in rest}
+    return replace(kernel, shared=found), regions
 
 
-def _granule(kernel: Kernel) -> int:
-    """The narrowest access to what may be shared memory, in bytes."""
+def _ordered(kernel: Kernel) -> bool:
+    """Whether CTAs of a kernel may wait for each other: by what one stores and another reads."""
+    words = {"acquire", "acq_rel", "volatile", "relaxed"}
+    return any(one.op[0] == "atom" or words & set(one.op) for one in kernel.instructions)
+
+
+def _granule(kernel: Kernel, space: str) -> int:
+    """The narrowest access to what may be shared memory, or store to global memory, in bytes."""
     widths = [16]
     for one in kernel.instructions:
         shape = shape_of(one) if one.op[0] in ("ld", "st") else None
-        if shape is not None and shape[0] in ("shared", ""):
+        if shape is not None and shape[0] in (space, "") and (space, one.op[0]) != ("global", "ld"):
             widths.append(shape[1] * BYTES[shape[2]])
-        elif one.op[:2] == ("cp", "async") and len(one.operands) > 2:
+        elif space == "shared" and one.op[:2] == ("cp", "async") and len(one.operands) > 2:
             widths.append(_copied(one))
     return min(widths)
+
+
+def _elements(machine: Machine) -> list[int]:
+    """Bytes of the elements that TMA stores."""
+    maps = machine.maps.values() if isinstance(machine, WaitingMachine) else ()
+    return [DTYPES[each.tensor.dtype].bytes for each in maps]
 
 
 def _copied(one: Instruction) -> int:

@@ -23,6 +23,11 @@ from cute_gemm.ptx.lanes import Lanes
 from cute_gemm.ptx.memory import GLOBAL, GlobalMemory, SharedMemory
 from cute_gemm.ptx.parser import Instruction
 from cute_gemm.ptx.record import Recorder
+from cute_gemm.ptx.warpwait import WarpBarriers
+
+#: Instructions of a batch of CTAs, after which a kernel counts as one that does not end; and those
+#: after which it does if nothing comes of them.
+MOST_STEPS, IDLE_STEPS = 20_000_000, 500_000
 
 Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
@@ -71,7 +76,7 @@ class Machine(Lanes):
 
     def __init__(
         self, grid: tuple[int, int, int], block: tuple[int, int, int], memory: GlobalMemory,
-        most_steps: int, recorder: Recorder | None, slots: int, cluster: int = 1,
+        most_steps: int | None, recorder: Recorder | None, slots: int, cluster: int = 1,
     ) -> None:  # fmt: skip
         super().__init__(block[0] * block[1] * block[2])
         self.grid, self.block, self.cluster = grid, block, cluster
@@ -81,6 +86,8 @@ class Machine(Lanes):
         #: Of each value the bits that are undefined (`cute_gemm.ptx.undefined`), or None.
         self.undefined: list[Array | None] = [None] * slots
         self.steps, self.most_steps = 0, most_steps
+        #: Steps after which lanes last stored something, passed a barrier or went to a new address.
+        self.moved = 0
         #: Whether the kernel may start before the launch ahead of it has ended.
         self.dependent = False
         self.copies: Copies
@@ -94,6 +101,10 @@ class Machine(Lanes):
         #: Lanes that know that the launch ahead has ended.
         self.followed = np.full(self.shape, not self.dependent)
         self.mask = None
+        #: Lanes that are ready to go on at a piece, and those that stand still at one.
+        self.ready: dict[int, Array | None] = {0: None}
+        self.parked: dict[int, Array | None] = {}
+        self.warps = WarpBarriers(self)
         numbers = first + np.arange(ctas, dtype=np.uint32)[:, None]
         lanes = np.arange(self.threads, dtype=np.uint32)[None, :]
         for name, slot in specials.items():
@@ -125,6 +136,19 @@ class Machine(Lanes):
         return found if extents[at] != 1 else one * np.uint32(0)
 
     # ---- lanes ---------------------------------------------------------------------------------
+
+    def alive(self) -> Array:
+        """The lanes that have not ended."""
+        found = self.lanes().copy()
+        for mask in (*self.ready.values(), *self.parked.values()):
+            found |= np.broadcast_to(True if mask is None else mask, self.shape)
+        return found
+
+    def who(self, lanes: Array) -> str:
+        """Lanes in words: the warps of the first CTA among them."""
+        cta = int(np.argwhere(lanes)[0][0])
+        warps = np.unique(np.flatnonzero(lanes[cta]) // 32).tolist()
+        return f"CTA {self.name(cta)}, warp{'s' * (len(warps) > 1)} {', '.join(map(str, warps))}"
 
     def follow(self) -> None:
         """``griddepcontrol.wait``: lanes that execute wait for the launch ahead."""
@@ -172,6 +196,10 @@ class Machine(Lanes):
             one.line,
         )
 
+    def number(self, rows: Any) -> Any:
+        """Numbers from 1 on of CTAs of the batch, of which a cluster has one together."""
+        return (self.first + rows) // self.cluster + 1
+
     def name(self, row: int) -> str:
         """A CTA of the batch by its place in the grid."""
         number = self.first + row
@@ -182,41 +210,86 @@ class Machine(Lanes):
 
     def execute(self, pieces: list[Piece]) -> None:
         """Run the batch to its end; `FaultError` for what must not be."""
-        limit = self.steps + self.most_steps
-        ready: dict[int, Array | None] = {0: None}
-        waiting: dict[int, Array | None] = {}
-        while True:
+        limit = self.start()
+        ready, parked = self.ready, self.parked
+        while ready or parked:
             if not ready:
-                if not waiting:
-                    return
-                self._meet(pieces, waiting)
-                ready = {pieces[at].next or 0: mask for at, mask in waiting.items()}
-                waiting = {}
+                if not self._poll(pieces):
+                    self._meet(pieces)
+                continue
             at = min(ready)
             self.mask = mask = ready.pop(at)
             piece = pieces[at]
             self.count(piece, limit)
-            for step in piece.apart if ready or waiting else piece.plain:
+            for step in piece.apart if ready or parked else piece.plain:
                 step()
             if piece.barrier is not None:
-                join(waiting, at, mask)
+                join(parked, at, mask)
+            elif piece.wait is not None:
+                self._wait(at, piece)
             elif piece.choice < 0:
                 if piece.next is not None:
                     join(ready, piece.next, mask)
             else:
                 self._branch(piece, mask, ready)
 
+    def start(self) -> int:
+        """Begin to count; the steps after which it is too many."""
+        self.moved = self.steps
+        return self.steps + (MOST_STEPS if self.most_steps is None else self.most_steps)
+
     def count(self, piece: Piece, limit: int) -> None:
         """Note that lanes execute a piece; a fault where it is one too many."""
         self.steps += piece.count
         if self.steps > limit:
+            most = MOST_STEPS if self.most_steps is None else self.most_steps
             raise FaultError(
-                f"the kernel has not ended after {self.most_steps} instructions: a wait that "
-                "nothing ends, or a limit that is too low",
+                f"the kernel has not ended after {most:,} instructions: a wait that nothing ends, "
+                "or a limit that is too low",
+                "endless",
+            )
+        if self.most_steps is None and self.steps > self.moved + IDLE_STEPS:
+            raise FaultError(
+                f"the kernel goes round: in {IDLE_STEPS:,} instructions no thread has stored "
+                "anything, passed a barrier or accessed another address; a wait that nothing ends, "
+                "or one that needs a limit of instructions",
                 "endless",
             )
         if self.recorder is not None:
             self.recorder.executed(piece.begin, piece.count, self)
+
+    def _wait(self, at: int, piece: Piece) -> None:
+        """Let lanes that execute go on behind a wait, or stand still there."""
+        assert piece.wait is not None and piece.next is not None
+        lanes = self.lanes()
+        go = piece.wait.poll() & lanes
+        if go.any():
+            self.moved = self.steps
+            join(self.ready, piece.next, None if go.all() else go)
+        stay = lanes & ~go
+        if stay.any():
+            join(self.parked, at, None if stay.all() else stay)
+
+    def _poll(self, pieces: list[Piece]) -> bool:
+        """Look again at all that stand still; whether any goes on."""
+        for at, mask in list(self.parked.items()):
+            if pieces[at].wait is not None:
+                del self.parked[at]
+                self.mask = mask
+                self._wait(at, pieces[at])
+        return bool(self.ready)
+
+    def stuck(self, pieces: list[Piece]) -> None:
+        """Raise for waits that nothing ends any more."""
+        said, line = [], 0
+        for at in sorted(self.parked):
+            self.mask, wait = self.parked[at], pieces[at].wait
+            one = wait.one if wait is not None else pieces[at].barrier
+            assert one is not None
+            line = line or one.line
+            says = "the others of its CTA have not come" if wait is None else wait.says()
+            said.append(f"line {one.line}: {one.text}: {says} ({self.who(self.lanes())})")
+        raise FaultError("a wait that never ends: " + "; ".join(said), "deadlock", line)
 
     def _branch(self, piece: Piece, mask: Array | None, ready: dict[int, Array | None]) -> None:
         """Send lanes where their predicate says."""
@@ -233,31 +306,41 @@ class Machine(Lanes):
             if to is not None and lanes.any():
                 join(ready, to, lanes if others.any() else mask)
 
-    def _meet(self, pieces: list[Piece], waiting: dict[int, Array | None]) -> None:
+    def _meet(self, pieces: list[Piece]) -> None:
         """All that go on wait at barriers: see that they are whole CTAs, and go on.
 
         ``bar.sync`` is ``barrier.sync.aligned``: all threads of a warp execute the same one (PTX
-        ISA, 9.7.13.1). Here all threads of a CTA must, which is what compute-sanitizer asks.
+        ISA, 9.7.13.1). Here all threads of a CTA must, which is what compute-sanitizer asks, but
+        for those that have ended.
         """
+        waiting = self.parked.copy()
+        self.mask = np.zeros(self.shape, bool)
+        alive = self.alive()
         for at, mask in waiting.items():
             one = pieces[at].barrier
+            if one is None:
+                self.stuck(pieces)
             if one is None or mask is None:
                 continue
-            lanes = np.broadcast_to(mask, self.shape)
-            missing = lanes.any(axis=1, keepdims=True) & ~lanes
+            missing = mask.any(axis=1, keepdims=True) & alive & ~mask
             if missing.any():
                 first = np.argwhere(missing)[0]
-                others = [x for x in waiting if x != at]
-                elsewhere = [x for x in others if self._at(waiting[x], *first)]
-                line = pieces[elsewhere[0]].barrier.line if elsewhere else 0  # type: ignore[union-attr]
-                where = f"waits at line {line}" if elsewhere else "has ended"
+                (where, *_) = (x for x in waiting if x != at and self._at(waiting[x], *first))
+                other = pieces[where].barrier
+                if other is None:
+                    self.stuck(pieces)
+                assert other is not None
                 self.mask = mask
-                self.fault(one, "barrier", f"the others of its CTA wait here, it {where}", missing)
+                what = f"the others of its CTA wait here, it waits at line {other.line}"
+                self.fault(one, "barrier", what, missing)
+        self.parked.clear()
         for at, mask in waiting.items():
             self.mask = mask
             met = pieces[at].met
             if met is not None:
                 met()
+            join(self.ready, pieces[at].next or 0, mask)
+        self.moved = self.steps
         self.shared.next_epoch()
 
     def _at(self, mask: Array | None, cta: int, thread: int) -> bool:

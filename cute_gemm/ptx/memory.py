@@ -6,6 +6,7 @@ accessed is known byte by byte (global), and who wrote it when, granule by granu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,9 @@ Array = np.ndarray[Any, Any]
 GLOBAL, SHARED_WINDOW = 0x7F00_0000_0000, 0x7E00_0000_0000
 #: Where the parameters begin: nothing reads them there but TMA, which finds its tensor maps.
 PARAMETERS = 0x7D00_0000_0000
-#: Bytes before, between and behind buffers, at least.
-GUARD = 4096
+#: Bytes before, between and behind buffers, at least; and between arrays in shared memory, where
+#: they keep banks and swizzles as they are.
+GUARD, SHARED_GUARD = 4096, 1024
 #: Units of 1, 2, 4, 8 and 16 bytes, of which NumPy moves bits as they are.
 UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
@@ -55,28 +57,26 @@ class GlobalMemory(Bytes):
     """Buffers with guard zones around them, at addresses from `GLOBAL`.
 
     What lies between the elements of a buffer may be read, as kernels do that read a column's end
-    in vectors; it may not be written.
+    in vectors; it may not be written. Pages of it are only there once they are touched: buffers may
+    have rows that are gigabytes apart.
     """
 
-    def __init__(self, buffers: dict[str, tuple[Array, Array | None, int]]) -> None:
-        """``buffers``: name -> bytes, which of them may be written (None: all), address mod 256.
+    def __init__(self, buffers: dict[str, tuple[int, int, bool]]) -> None:
+        """``buffers``: name -> bytes, address modulo 256, whether all of them may be written.
 
-        The bytes are copied; `region` and `content` give them back.
+        What they hold goes to `content`, and where others may be written to `writable`.
         """
         self.regions: list[Region] = []
         end = GUARD
-        for name, (content, elements, residue) in buffers.items():
+        for name, (size, residue, whole) in buffers.items():
             begin = -(-end // 256) * 256 + residue
-            whole = elements is None or bool(elements.all())
-            self.regions.append(Region(name, begin, begin + len(content), whole))
-            end = begin + len(content) + GUARD
+            self.regions.append(Region(name, begin, begin + size, whole))
+            end = begin + size + GUARD
         super().__init__(end)
-        self._may = {False: Bytes(end), True: Bytes(end)}
-        for region, (content, elements, _) in zip(self.regions, buffers.values(), strict=True):
-            part = slice(region.begin, region.end)
-            self.raw[part] = content
-            self._may[False].raw[part] = 255
-            self._may[True].raw[part] = 255 if elements is None else np.where(elements, 255, 0)
+        self._writable = Bytes(end)
+        #: By granule who stored there last, 0: nobody, and which granules that can be.
+        self._stored_by: Any = None
+        self._granule, self._first, self._last = 1, end, -1
 
     def region(self, name: str) -> Region:
         """The buffer of that name."""
@@ -86,6 +86,11 @@ class GlobalMemory(Bytes):
         """The bytes of a buffer, in place."""
         region = self.region(name)
         return self.raw[region.begin : region.end]
+
+    def writable(self, name: str) -> Array:
+        """Of each byte of a buffer of which not all may be written: 255 if it may, or 0."""
+        region = self.region(name)
+        return self._writable.raw[region.begin : region.end]
 
     def address(self, name: str) -> int:
         """The address of a buffer."""
@@ -100,86 +105,126 @@ class GlobalMemory(Bytes):
 
     def forbidden(self, offsets: Array, width: int, write: bool) -> Array:
         """Which accesses of ``width`` bytes, aligned, touch a byte that they must not."""
-        outside = (offsets < 0) | (offsets > self.size - width)
-        unit = min(width, 8)
-        flags = self._may[write].view(UNITS[unit])
-        all_bits: Array = np.array(-1).astype(UNITS[unit])
-        at = np.where(outside, 0, offsets) // unit
-        bad = outside | (flags.take(at) != all_bits)
-        if width == 16:
-            bad |= flags.take(at + 1) != all_bits
+        bad = np.ones(np.shape(offsets), bool)
+        for one in self.regions:
+            here = (offsets >= one.begin) & (offsets <= one.end - width)
+            if write and not one.whole and here.any():
+                unit = min(width, 8)
+                flags = self._writable.view(UNITS[unit])
+                all_bits: Array = np.array(-1).astype(UNITS[unit])
+                at = np.where(here, offsets, one.begin) // unit
+                for step in range(width // unit):
+                    here &= flags.take(at + step) == all_bits
+            bad &= ~here
         return bad
+
+    def watch(self, granule: int) -> None:
+        """Begin to keep who stores, in granules of the narrowest store."""
+        self._granule = granule
+        self._stored_by = np.zeros(self.size // granule, np.int32)
+
+    def stored(self, at: Array, who: Array, width: int) -> Array | None:
+        """Note stores of numbers from 1 on at flat offsets; which meet another one's, if any do."""
+        if self._stored_by is None:
+            return None
+        at, who = np.broadcast_arrays(at // self._granule, who)
+        bad = np.zeros(at.shape, bool)
+        for part in (at + step for step in range(width // self._granule)):
+            before = self._stored_by.take(part)
+            self._stored_by[part] = who
+            bad |= (before != 0) & (before != who) | (self._stored_by.take(part) != who)
+        self._first = min(self._first, int(at.min(initial=self.size)))
+        self._last = max(self._last, int(at.max(initial=-1)) + width // self._granule)
+        return bad if bad.any() else None
+
+    def loaded(self, at: Array, who: Array, width: int) -> Array | None:
+        """Which loads read what another one has stored, if any do."""
+        if self._last < 0 or not at.size:
+            return None
+        at = at // self._granule
+        if int(at.max()) + max(1, width // self._granule) <= self._first or at.min() >= self._last:
+            return None
+        bad = np.zeros(np.broadcast_shapes(at.shape, who.shape), bool)
+        for step in range(max(1, width // self._granule)):
+            by = self._stored_by.take(at + step)
+            bad |= (by != 0) & (by != who)
+        return bad if bad.any() else None
 
     def near(self, offset: int) -> str:
         """Where an address lies, in words."""
         for one in self.regions:
             if one.begin <= offset < one.end:
                 return f"byte {offset - one.begin} of {one.name}, between its elements"
-        known = [(max(one.begin - offset, offset - one.end + 1), one) for one in self.regions]
-        if not known or min(way for way, _ in known) > GUARD:
-            return "far from every buffer"
-        way, one = min(known, key=lambda pair: pair[0])
-        side = "before" if offset < one.begin else "behind"
-        return f"{way} bytes {side} {'the end of ' if side == 'behind' else ''}{one.name}"
+        return nearest(offset, self.regions) or "far from every buffer"
 
 
-#: A copy that has not been waited for; greater than every stamp of an epoch.
-_IN_FLIGHT = 1 << 30
-_THREADS = 1024
+def nearest(offset: int, regions: Sequence[Region]) -> str:
+    """How far before or behind the nearest region an offset lies; "" of one that is far."""
+    known = [(max(one.begin - offset, offset - one.end + 1), one) for one in regions]
+    if not known or min(way for way, _ in known) > GUARD:
+        return ""
+    way, one = min(known, key=lambda pair: pair[0])
+    side = "before" if offset < one.begin else "behind"
+    return f"{way} bytes {side} {'the end of ' if side == 'behind' else ''}{one.name}"
+
+
+#: What is wrong with an access: of which lanes, and what it is called.
+Wrong = tuple[Array, str]
 
 
 class SharedMemory(Bytes):
-    """Shared memory of a batch of CTAs, and who wrote and read it since the last barrier.
+    """Shared memory of a batch of CTAs.
 
-    A granule's stamp is epoch * 1024 + thread of the last write; 0: none. ``undefined`` has a byte
-    of ones where nothing was written, or what is undefined itself. Of the readers since the
-    last barrier the last is remembered, so that a write is told from another thread's read unless
-    the writer read the granule itself after that. Reads are noted when a write follows in the same
-    epoch: most epochs only read or only write.
+    ``undefined`` has a byte of ones where nothing was written, or what is undefined itself. Who
+    wrote and read what since the last barrier is known by the classes that derive from this one,
+    granule by granule: `cute_gemm.ptx.epochs` where threads wait at barriers of their CTA alone,
+    `cute_gemm.ptx.clocks` elsewhere. ``own`` says which thread a lane is, in their terms.
     """
 
-    def __init__(self, ctas: int, threads: int, size: int, granule: int, watched: bool) -> None:
-        self.bytes = size
+    own: Array
+
+    def __init__(
+        self, ctas: int, threads: int, arrays: Sequence[Region], granule: int, watched: bool
+    ) -> None:
+        """``arrays``: those of a CTA, with their places there."""
+        self.arrays = arrays
+        self.bytes = size = max((one.end for one in arrays), default=0)
         self.pitch = -(-size // 16) * 16
         super().__init__(max(16, ctas * self.pitch))
         self.granule = granule
         self.watched = watched
         self.rows = np.arange(ctas, dtype=np.int64)[:, None] * self.pitch
-        self.threads = np.arange(threads, dtype=np.int32)[None, :]
-        self.epoch = 0
         if watched:
             self.wrote = np.zeros(self.size // granule, np.int32)
-            self.read = np.zeros(self.size // granule, np.int32)
             self.undefined = Bytes(self.size)
             self.undefined.raw[:] = 255
         #: Copies that have not been waited for.
         self.flying = 0
-        self._later: list[tuple[Array, Array, int]] = []
-        self.next_epoch()
 
     def next_epoch(self) -> None:
-        """A barrier: what was written before is there for all threads."""
-        self.epoch += 1
-        self.base = np.int32(self.epoch * _THREADS)
-        self.own = self.base + self.threads
-        self._later.clear()
-        self._dirty = False
+        """All threads of the CTAs have met at a barrier."""
+        raise NotImplementedError
 
-    def reading(self, at: Array, own: Array, width: int) -> tuple[Array, str] | None:
-        """Note a read at flat offsets by threads with stamps ``own``; what is wrong with it."""
-        at = at // self.granule
-        count = width // self.granule
-        self._later.append((at, own, count))
-        if not self._dirty and not self.flying:
-            return None
-        for step in range(count):
-            stamps = self.wrote.take(at + step)
-            if stamps.max() >= self.base:
-                bad = (stamps >= self.base) & (stamps != own)
-                if bad.any():
-                    flying = stamps >= _IN_FLIGHT
-                    return (flying, "in flight") if flying.any() else (bad, "race")
-        return None
+    def landing(self, at: Array, ctas: Array, threads: Array, width: int) -> None:
+        """Note the bytes that copies write, by the threads that started them."""
+        raise NotImplementedError
+
+    def inside(self, low: int, high: int) -> bool:
+        """Whether one array of a CTA has all bytes from ``low`` up to ``high``."""
+        return any(one.begin <= low and high <= one.end for one in self.arrays)
+
+    def forbidden(self, offsets: Array, width: int) -> Array:
+        """Which accesses of ``width`` bytes of a CTA lie in no array."""
+        bad = np.ones(offsets.shape, bool)
+        for one in self.arrays:
+            bad &= (offsets < one.begin) | (offsets > one.end - width)
+        return bad
+
+    def near(self, offset: int) -> str:
+        """Where an address in a CTA lies that no array has, in words."""
+        whole = sum(one.end - one.begin for one in self.arrays)
+        where = nearest(offset, self.arrays) if len(self.arrays) > 1 else ""
+        return where or f"the CTA has {whole} bytes of shared memory"
 
     def holes(self, at: Array, width: int) -> bool:
         """Whether a read of ``width`` bytes at flat offsets meets an undefined bit."""
@@ -198,36 +243,13 @@ class SharedMemory(Bytes):
         if width == 16:
             flags[at // unit + 1] = 0
 
-    def _note_reads(self) -> None:
-        for at, own, count in self._later:
-            shape = np.broadcast_shapes(at.shape, own.shape)
-            for step in range(count):
-                self.read[np.broadcast_to(at + step, shape)] = own
-        self._later.clear()
+    def reading(self, at: Array, own: Array, width: int) -> Wrong | None:
+        """Note a read at flat offsets by the threads ``own``; what is wrong with it."""
+        raise NotImplementedError
 
-    def writing(
-        self, at: Array, own: Array, width: int, flying: bool = False
-    ) -> tuple[Array, str] | None:
+    def writing(self, at: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
         """Note a write; ``flying``: of a copy that may land from now on. What is wrong with it."""
-        self._dirty = True
-        self._note_reads()
-        at = at // self.granule
-        stamp = own + np.int32(_IN_FLIGHT) if flying else own
-        shape = np.broadcast_shapes(at.shape, own.shape)
-        at, stamp = np.broadcast_to(at, shape), np.broadcast_to(stamp, shape)
-        for step in range(width // self.granule):
-            wrote, read = self.wrote.take(at + step), self.read.take(at + step)
-            self.wrote[at + step] = stamp
-            bad = ((wrote >= self.base) & (wrote != own)) | ((read >= self.base) & (read != own))
-            bad |= self.wrote.take(at + step) != stamp
-            if bad.any():
-                return bad, "in flight" if (wrote[bad] >= _IN_FLIGHT).any() else "race"
-        return None
+        raise NotImplementedError
 
-    def landing(self, at: Array, own: Array, width: int) -> None:
-        """Note that asynchronous copies have landed: as if their threads had written now."""
-        self._dirty = True
-        self.define(at, width)
-        at = at // self.granule
-        for step in range(width // self.granule):
-            self.wrote[at + step] = own
+    def meet(self, ctas: Array, warps: Array, lanes: Array) -> None:
+        """``bar.warp.sync``: from now on these lanes of warps know what each of them has done."""

@@ -20,6 +20,8 @@ _WRONG = {
     "race": "another thread wrote or read these bytes, and no barrier is between",
     "being read": "a wgmma or a bulk store, not waited for, reads these bytes",
 }
+#: What is wrong with an access to what another CTA has stored.
+OTHERS = "another CTA stores these bytes, and neither waits for the other"
 
 
 class Place:
@@ -94,11 +96,7 @@ class Place:
         _, _, flat, low, high, bits = known
         low, high = low + self.offset, high + self.offset + self.width
         memory = machine.memory
-        inside = (
-            (low >= 0 and high <= machine.shared.bytes)
-            if shared
-            else memory.inside(low, high, write)
-        )
+        inside = machine.shared.inside(low, high) if shared else memory.inside(low, high, write)
         if inside and not (bits | self.offset) & (self.width - 1):
             return flat + self.offset if self.offset else flat
         return self._carefully(shared, write)
@@ -106,6 +104,7 @@ class Place:
     def _look(self, values: Array, shared: bool) -> tuple[Any, ...]:
         """The offsets of a base register, the least and the greatest of them and all their bits."""
         machine = self.machine
+        machine.moved = machine.steps
         relative = self._relative(values, shared)
         flat = relative + machine.shared.rows if shared else relative
         relative, flat = self._executing(relative), self._executing(flat)
@@ -129,13 +128,12 @@ class Place:
         if apart.any():
             self._misaligned(apart)
         if shared:
-            bad = (chosen < 0) | (chosen > machine.shared.bytes - self.width)
-            what = f"out of bounds: the CTA has {machine.shared.bytes} bytes of shared memory"
+            bad = machine.shared.forbidden(chosen, self.width)
         else:
             bad = machine.memory.forbidden(chosen, self.width, write)
-            what = "out of bounds: {near}"
         if bad.any():
-            self._fault(bad, "out of bounds", what)
+            near = machine.shared.near(int(chosen[bad][0])) if shared else "{near}"
+            self._fault(bad, "out of bounds", f"out of bounds: {near}")
         return self._executing(relative + machine.shared.rows) if shared else chosen
 
     def _misaligned(self, apart: Array) -> None:
@@ -185,16 +183,32 @@ class Place:
         if not shared:
             self.machine.behind(self.one)
         at = self.offsets(shared, False)
-        if shared and self.machine.shared.watched:
+        if not shared:
+            self._alone(self.machine.memory.loaded(at, self._ctas(), self.width))
+        elif self.machine.shared.watched:
             self.judge(self.machine.shared.reading(at, self.own(), self.width))
         return at
 
-    def writes(self, shared: bool, flying: bool = False) -> Array:
+    def _ctas(self) -> Array:
+        """Numbers, from 1 on, of CTAs or clusters of the lanes that execute."""
+        numbers = self.machine.number(np.arange(self.machine.ctas, dtype=np.int32))
+        return self._executing(numbers[:, None])
+
+    def _alone(self, bad: Array | None) -> None:
+        """Raise for accesses to what another CTA has stored."""
+        if bad is not None:
+            self._fault(bad, "race", f"race: {OTHERS}")
+
+    def writes(self, shared: bool, flying: bool = False, atomic: bool = False) -> Array:
         """`offsets` of a write; ``flying``: of an asynchronous copy."""
         if not shared:
             self.machine.behind(self.one)
+        self.machine.moved = self.machine.steps
         at = self.offsets(shared, True)
-        if shared and self.machine.shared.watched:
+        if not shared:
+            if not atomic:
+                self._alone(self.machine.memory.stored(at, self._ctas(), self.width))
+        elif self.machine.shared.watched:
             self.judge(self.machine.shared.writing(at, self.own(), self.width, flying))
         return at
 

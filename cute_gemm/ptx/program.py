@@ -9,6 +9,7 @@ from cute_gemm.ptx import access, arithmetic, atomics, bulk, convert, scalars, w
 from cute_gemm.ptx.code import KEPT, Code, translator_of
 from cute_gemm.ptx.flow import (
     accumulators,
+    at_warp,
     blocks,
     in_flight,
     is_barrier,
@@ -60,7 +61,7 @@ class Program:
                 code.index = at
                 if one.op[0] in _ENDS:
                     self._end(piece, one)
-                elif waits and may_wait(one):
+                elif at_warp(one) or (waits and may_wait(one)):
                     self._wait(piece, one)
                 elif is_barrier(one):
                     self._barrier(piece, one)
@@ -219,7 +220,8 @@ class Program:
 
             def reduce() -> None:
                 demand(machine, one, source, "what is reduced")
-                whole = np.broadcast_to(values[source], machine.shape)
+                # Threads that have ended take no part.
+                whole = np.where(machine.lanes(), values[source], what[1] == "and")
                 values[to.slot] = together(whole, axis=1, keepdims=True)
 
             piece.met = lambda: machine.keep((to.slot,), reduce)

@@ -131,6 +131,28 @@ class _Cluster(_Named):
         return self.machine.gates.missing_cluster()
 
 
+class _Warp:
+    """``bar.warp.sync``."""
+
+    def __init__(self, code: Code, one: Instruction) -> None:
+        code.only(one, "warp", "sync")
+        self.one, self.machine = one, code.machine
+        self.mask = Lanewise(code, one, one.operands[0])
+
+    def poll(self) -> Array:
+        machine, masks = self.machine, self.mask("its mask")
+        lanes = machine.lanes()
+        named = np.zeros(machine.shape, bool)
+        named[lanes] = masks >> np.nonzero(lanes)[1] % 32 & 1
+        if (lanes & ~named).any():
+            what = "divergent: its mask does not name the lane itself"
+            machine.fault(self.one, "divergent", what, lanes & ~named)
+        return machine.warps.passed(masks, machine.alive())
+
+    def says(self) -> str:
+        return f"not all lanes of the mask {int(self.mask()[0]):#x} have come"
+
+
 class _Acquire:
     """``ld.acquire``: a lane that reads what it has read there before waits until it changes.
 
@@ -175,14 +197,15 @@ def _come(code: Code, one: Instruction) -> Step:
 
     def come() -> None:
         numbers = number("its number")
-        counts = np.full(len(numbers), machine.threads) if count is None else count("its count")
-        machine.gates.arrive(one, numbers, counts)
+        machine.gates.arrive(one, numbers, None if count is None else count("its count"))
 
     return come
 
 
 def waited(code: Code, one: Instruction) -> tuple[Step | None, Wait | None]:
     """What an instruction that may wait does at once, and what it waits for."""
+    if one.op[:2] == ("bar", "warp"):
+        return None, _Warp(code, one)
     if one.op[0] == "mbarrier":
         return None, _Phase(code, one)
     if one.op[0] == "ld":
@@ -197,13 +220,6 @@ def _arrive_cluster(code: Code, one: Instruction) -> Step:
     machine = machine_of(code)
     code.only(one, "cluster", "arrive", "aligned", "release")
     return lambda: machine.gates.arrive_cluster(one)
-
-
-@opcode("bar.warp")
-def _bar_warp(code: Code, one: Instruction) -> Step:
-    """Threads of a warp are taken to go together."""
-    machine_of(code)
-    return lambda: None
 
 
 @opcode("fence.proxy", "fence.mbarrier_init")

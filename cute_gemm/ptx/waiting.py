@@ -9,7 +9,6 @@ what is read or written. Where nothing lands any more and nobody can go on, the 
 
 from __future__ import annotations
 
-from cute_gemm.errors import FaultError
 from cute_gemm.ptx.barriers import Barriers
 from cute_gemm.ptx.bulk import Bulk
 from cute_gemm.ptx.cluster import ClusterMachine
@@ -52,7 +51,7 @@ class WaitingMachine(ClusterMachine):
 
     def execute(self, pieces: list[Piece]) -> None:
         """See :meth:`Machine.execute`."""
-        limit = self.steps + self.most_steps
+        limit = self.start()
         ready, parked = self.ready, self.parked
         idle = 0  # how often nobody but lanes that read the same again went on
         while ready or parked:
@@ -62,7 +61,7 @@ class WaitingMachine(ClusterMachine):
                 elif idle < _PATIENCE and self._read_on(pieces):
                     idle += 1
                 else:
-                    self._stuck(pieces)
+                    self.stuck(pieces)
                 continue
             at = min(ready)
             self.mask = mask = ready.pop(at)
@@ -80,28 +79,10 @@ class WaitingMachine(ClusterMachine):
         self.bulk.finish()
         self.barriers.finish()
 
-    def _wait(self, at: int, piece: Piece) -> None:
-        """Let lanes that execute go on behind a wait, or stand still there."""
-        assert piece.wait is not None and piece.next is not None
-        lanes = self.lanes()
-        go = piece.wait.poll() & lanes
-        if go.all():
-            join(self.ready, piece.next, None)
-            return
-        if go.any():
-            join(self.ready, piece.next, go)
-        stay = lanes & ~go
-        if stay.any():
-            join(self.parked, at, None if stay.all() else stay)
-
     def _poll(self, pieces: list[Piece]) -> bool:
-        """Look again at all that stand still; whether any goes on."""
+        """See :meth:`Machine._poll`."""
         self.barriers.wanted.clear()
-        for at, mask in list(self.parked.items()):
-            del self.parked[at]
-            self.mask = mask
-            self._wait(at, pieces[at])
-        return bool(self.ready)
+        return super()._poll(pieces)
 
     def _read_on(self, pieces: list[Piece]) -> bool:
         """Let lanes go on that have read what they had read before; whether there are any."""
@@ -111,14 +92,3 @@ class WaitingMachine(ClusterMachine):
                 join(self.ready, pieces[at].next or 0, mask)
                 del self.parked[at]
         return bool(self.ready)
-
-    def _stuck(self, pieces: list[Piece]) -> None:
-        """Raise for waits that nothing ends any more."""
-        said, line = [], 0
-        for at in sorted(self.parked):
-            self.mask, wait = self.parked[at], pieces[at].wait
-            assert wait is not None
-            line = line or wait.one.line
-            what = f"line {wait.one.line}: {wait.one.text}: {wait.says()}"
-            said.append(f"{what} ({self.who(self.lanes())})")
-        raise FaultError("a wait that never ends: " + "; ".join(said), "deadlock", line)

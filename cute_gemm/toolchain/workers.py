@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import select
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -108,10 +110,20 @@ def _asked(worker: subprocess.Popen[bytes], question: Any) -> Any:
     return pickle.load(worker.stdout)
 
 
+def _end_with_parent() -> None:
+    """End this process when nobody holds the other end of standard input, whatever it compiles."""
+    if hasattr(select, "poll"):
+        parent = select.poll()
+        parent.register(0, 0)  # that it is closed is always told
+        parent.poll()
+        os._exit(0)
+
+
 def main() -> None:
     """Answer until there is nobody who asks: what a worker does."""
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what anybody prints is no answer
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
             unit, arch, paths = pickle.load(questions)

@@ -1,0 +1,205 @@
+"""Who knows of whose accesses to shared memory, where threads wait at barriers of their CTA.
+
+Between two such barriers, an epoch, no thread knows what another one does. So of each granule the
+last write is kept and who has read it since the barrier: nobody, one thread, or several, which is
+all that a write has to know (C. Flanagan and S. Freund, FastTrack, PLDI 2009). Of two accesses of
+different threads in an epoch, one of them a write, each is found, in whatever order they are
+executed.
+
+`WarpMemory` is for kernels with ``bar.warp.sync`` too, after which the lanes that it names know of
+each other: then who has read a granule is kept lane by lane, as long as they are of one warp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.errors import PtxError
+from cute_gemm.ptx.memory import Region, SharedMemory, Wrong
+
+Array = np.ndarray[Any, Any]
+
+WARP = 32
+#: A stamp is a time and a thread, or in its place several threads, of any warp or of one.
+_STAMPS, _SEVERAL, _OF_WARP = 2048, 1024, 1025
+#: A copy that has not been waited for; greater than every other stamp.
+_IN_FLIGHT = 1 << 30
+_TIMES = _IN_FLIGHT // _STAMPS
+
+
+class EpochMemory(SharedMemory):
+    """Shared memory of which each granule has stamps of its last write and its readers.
+
+    Reads are noted when a write follows in the same epoch: most epochs only read or only write.
+    """
+
+    def __init__(
+        self, ctas: int, threads: int, arrays: Sequence[Region], granule: int, watched: bool
+    ) -> None:
+        super().__init__(ctas, threads, arrays, granule, watched)
+        self.threads = np.arange(threads, dtype=np.int32)[None, :]
+        if watched:
+            self.read = np.zeros(self.size // granule, np.int32)
+        self._later: list[tuple[Array, Array, int]] = []
+        self.time = 0
+        self.next_epoch()
+
+    def next_epoch(self) -> None:
+        """A barrier: what was written before is there for all threads."""
+        self.time += 1
+        if self.time == _TIMES:
+            self._start_over()
+        self.base = np.int32(self.time * _STAMPS)
+        self.own = self.base + self.threads
+        self._later.clear()
+        self._dirty = False
+
+    def _start_over(self) -> None:
+        """Begin with the first time again, when everything before is known."""
+        self.time = 1
+        if self.watched:
+            self.wrote[self.wrote < _IN_FLIGHT] = 0
+            self.read[:] = 0
+
+    def _unknown(self, stamps: Array, at: Array, own: Array) -> Array:
+        """Of which stamps of granules these threads do not know."""
+        return np.asarray((stamps >= self.base) & (stamps != own))
+
+    def _joined(self, stamps: Array, own: Array) -> Array:
+        """Stamps of readers, and these too."""
+        several = np.where(stamps == own, own, self.base + np.int32(_SEVERAL))
+        return np.where(stamps < self.base, own, several)
+
+    def _note(self, at: Array, own: Array) -> None:
+        """Note readers of granules, of which one may have several."""
+        while True:
+            stamps = self.read.take(at)
+            joined = self._joined(stamps, own)
+            more = joined != stamps
+            if not more.any():
+                return
+            self.read[at[more]] = joined[more]
+
+    def reading(self, at: Array, own: Array, width: int) -> Wrong | None:
+        """See :meth:`SharedMemory.reading`."""
+        at = at // self.granule
+        count = width // self.granule
+        self._later.append((at, own, count))
+        if not self._dirty and not self.flying:
+            return None
+        for step in range(count):
+            stamps = self.wrote.take(at + step)
+            if stamps.max() >= self.base:
+                bad = self._unknown(stamps, at + step, own)
+                if bad.any():
+                    flying = stamps >= _IN_FLIGHT
+                    return (flying, "in flight") if flying.any() else (bad, "race")
+        return None
+
+    def writing(self, at: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
+        """See :meth:`SharedMemory.writing`."""
+        self._dirty = True
+        for part, reader, count in self._later:
+            part, reader = np.broadcast_arrays(part, reader)
+            for step in range(count):
+                self._note(part + step, reader)
+        self._later.clear()
+        at, own = np.broadcast_arrays(at // self.granule, own)
+        stamp = own + np.int32(_IN_FLIGHT) if flying else own
+        for step in range(width // self.granule):
+            part = at + step
+            wrote = self.wrote.take(part)
+            bad = self._unknown(wrote, part, own) | self._unknown(self.read.take(part), part, own)
+            self.wrote[part] = stamp
+            bad |= self.wrote.take(part) != stamp
+            if bad.any():
+                return bad, "in flight" if (wrote[bad] >= _IN_FLIGHT).any() else "race"
+        return None
+
+    def landing(self, at: Array, ctas: Array, threads: Array, width: int) -> None:
+        """Note that asynchronous copies have landed: as if their threads had written now."""
+        self._dirty = True
+        self.define(at, width)
+        at = at // self.granule
+        own = self.own[ctas if len(self.own) > 1 else 0, threads]
+        for step in range(width // self.granule):
+            self.wrote[at + step] = own
+
+
+class WarpMemory(EpochMemory):
+    """Shared memory of kernels whose warps wait for their own lanes too.
+
+    Each lane has a vector of times, up to which it knows of the others of its warp.
+    """
+
+    def __init__(
+        self, ctas: int, threads: int, arrays: Sequence[Region], granule: int, watched: bool
+    ) -> None:
+        super().__init__(ctas, threads, arrays, granule, watched)
+        self.known = np.zeros((ctas, threads, WARP), np.int32)
+        self._know_oneself()
+        if watched:
+            self.reads = np.zeros((self.size // granule, WARP), np.int32)
+
+    def _know_oneself(self) -> None:
+        lanes = np.arange(self.known.shape[1])
+        self.known[:, lanes, lanes % WARP] = _TIMES - 1
+
+    def _start_over(self) -> None:
+        super()._start_over()
+        self.known[:] = 0
+        self._know_oneself()
+        if self.watched:
+            self.reads[:] = 0
+
+    def next_epoch(self) -> None:
+        """See :meth:`EpochMemory.next_epoch`."""
+        super().next_epoch()
+        self.own = np.repeat(self.own, len(self.rows), axis=0)
+
+    def meet(self, ctas: Array, warps: Array, lanes: Array) -> None:
+        """See :meth:`SharedMemory.meet`."""
+        ctas, threads = ctas[:, None], warps[:, None] * WARP + lanes
+        known = self.known[ctas, threads]
+        known[:, np.arange(len(lanes)), lanes] = self.own[ctas, threads] // _STAMPS
+        self.known[ctas, threads] = known.max(axis=1, keepdims=True)
+        self.known[ctas, threads, lanes] = _TIMES - 1
+        self.time += 1
+        if self.time == _TIMES:
+            raise PtxError(f"the interpreter tells {_TIMES:,} barriers apart, not more")
+        self.own = self.own.copy()  # reads that are noted later have the one before
+        self.own[ctas, threads] = self.time * _STAMPS + threads
+
+    def _unknown(self, stamps: Array, at: Array, own: Array) -> Array:
+        unknown = super()._unknown(stamps, at, own)
+        if unknown.any():
+            (some,) = np.nonzero(unknown.reshape(-1))
+            stamp, part, me = (
+                np.broadcast_to(x, unknown.shape).reshape(-1)[some] for x in (stamps, at, own)
+            )
+            by, me = stamp % _STAMPS, me % _STAMPS
+            known = self.known[part * self.granule // self.pitch, me]
+            read = np.maximum(known, self.base // _STAMPS - 1) >= self.reads[part]
+            single = known[np.arange(len(by)), by % WARP] >= stamp // _STAMPS
+            seen = np.where(by < _SEVERAL, single, read.all(axis=1))
+            unknown.reshape(-1)[some] = ~(seen & (_warp(by) == me // WARP))
+        return unknown
+
+    def _joined(self, stamps: Array, own: Array) -> Array:
+        warp = own % _STAMPS // WARP
+        same = _warp(stamps % _STAMPS) == warp
+        several = self.base + np.where(same, _OF_WARP + warp, _SEVERAL).astype(np.int32)
+        several = np.where(stamps % _STAMPS == own % _STAMPS, own, several)
+        return np.where(stamps < self.base, own, several)
+
+    def _note(self, at: Array, own: Array) -> None:
+        super()._note(at, own)
+        self.reads[at, own % _STAMPS % WARP] = own // _STAMPS
+
+
+def _warp(who: Array) -> Array:
+    """The warp of a thread, or of several; -1 of those of more than one."""
+    return np.where(who < _SEVERAL, who // WARP, who - _OF_WARP)

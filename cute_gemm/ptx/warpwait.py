@@ -1,0 +1,56 @@
+"""``bar.warp.sync``: lanes wait for others of their warp (PTX ISA, 9.7.13.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cute_gemm.ptx.lanes import Lanes
+
+Array = np.ndarray[Any, Any]
+WARP = 32
+
+
+class WarpBarriers:
+    """Which lanes of a batch wait for lanes of their warp, and for which.
+
+    Those that a mask names may come by several instructions; those that have ended are not waited
+    for.
+    """
+
+    def __init__(self, machine: Lanes) -> None:
+        self.machine = machine
+        shape = machine.ctas, -(-machine.threads // WARP), WARP
+        #: Masks of the lanes that wait, 0 of others; and those that need to wait no longer.
+        self._masks = np.zeros(shape, np.int64)
+        self._free = np.zeros(shape, bool)
+
+    def _of_threads(self, lanes: Array) -> Array:
+        """The part of lanes of whole warps that the CTAs have, as all threads."""
+        return lanes.reshape(self.machine.ctas, -1)[:, : self.machine.threads]
+
+    def passed(self, masks: Array, alive: Array) -> Array:
+        """Which lanes that execute may go on, of those that came with these masks.
+
+        ``alive``: all lanes that have not ended.
+        """
+        lanes = self.machine.lanes()
+        own, free = self._of_threads(self._masks), self._of_threads(self._free)
+        own[lanes] = np.where(free[lanes], 0, masks)
+        waiting, bits = self._masks, np.arange(WARP)
+        there = np.zeros(waiting.shape, bool)
+        self._of_threads(there)[...] = alive
+        named = (waiting[..., None] >> bits & there[:, :, None]).astype(bool)
+        come = waiting[..., None] == waiting[:, :, None]
+        met = (waiting != 0) & (come | ~named).all(axis=-1)
+        if met.any():
+            groups = waiting & (there.astype(np.int64) << bits).sum(axis=-1, keepdims=True)
+            for group in np.unique(groups[met]).tolist():
+                ctas, warps = np.nonzero((met & (groups == group)).any(axis=-1))
+                self.machine.shared.meet(ctas, warps, np.flatnonzero(group >> bits & 1))
+            self._free |= met
+            self._masks[met] = 0
+        go = free & lanes
+        free[go] = False
+        return go
