@@ -196,9 +196,10 @@ def plan(
         Of a batch: number of products, and elements from one stored matrix to the next, by default
         without padding; 0 shares A or B.
     gpu
-        The GPU for which the config is chosen: a name (``"H200"``), a file ``.toml`` or ``.json``
-        that describes one, a dict of its values, or a :class:`Gpu`; by default this machine's, if
-        it runs kernels of the arch, or the one that stands for the arch.
+        The GPU for which the config is chosen and that reports are of: a name (``"H200"``), a file
+        ``.toml`` or ``.json`` that describes one, a dict of its values, or a :class:`Gpu`. Where no
+        ``arch`` is given its own is taken. By default this machine's, if it is of the arch, or the
+        one that stands for the arch.
 
     Returns
     -------
@@ -254,10 +255,10 @@ def analyze(
     Parameters
     ----------
     op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, storage, order, \
-    out_dtype, compute, kernel, backend, arch, tune, **kernel_options
+    out_dtype, compute, kernel, backend, arch, gpu, tune, **kernel_options
         As for :func:`plan`; nothing is computed, whatever the backend.
-    gpu, beta
-        As for :meth:`Plan.report`; where no ``arch`` is given, the GPU's is taken.
+    beta
+        As for :meth:`Plan.report`.
 
     Examples
     --------
@@ -269,10 +270,10 @@ def analyze(
     made = plan(
         op, A, B, C, m=m, n=n, k=k, dtype=dtype, l=l, lda=lda, ldb=ldb, ldc=ldc, batch_a=batch_a,
         batch_b=batch_b, batch_c=batch_c, storage=storage, order=order, out_dtype=out_dtype,
-        compute=compute, kernel=kernel, backend=backend, arch=gpus.arch_for(arch, gpu), gpu=gpu,
-        tune=tune, **kernel_options,
+        compute=compute, kernel=kernel, backend=backend, arch=arch, gpu=gpu, tune=tune,
+        **kernel_options,
     )  # fmt: skip
-    return made.report(gpu=gpu, beta=beta)
+    return made.report(beta=beta)
 
 
 def compile(  # it is reached as cute_gemm.compile
@@ -343,6 +344,7 @@ def _make_plan(
     tuning = _tuning(tune, kernel, backend, name) if tune else None
     where = _backend(backend, device, kernel)
     gpu = None if name is None else gpus.gpu(name)
+    arch = arch or (None if gpu is None else gpu.arch)
     here: int | None = None  # whose choices are taken: a device of this machine, or none
     if _runs_on(kernel) == "cpu":
         target: str = "cpu"
@@ -354,6 +356,8 @@ def _make_plan(
     else:
         target = Arch(normalize_arch(arch)) if arch else _arch_without_backend(kernel)
         here = _device_without_backend(target)
+    if gpu is not None and target != "cpu":
+        gpus.of_arch(gpu, Arch(target))
     asked, measured, known_as = (problem, target, kernel, options), None, ""
     if here is not None and gpu is None:
         from cute_gemm.run.driver import device_name

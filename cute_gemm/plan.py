@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from cute_gemm.arch import Arch
 from cute_gemm.errors import GemmError
 from cute_gemm.executable import Executable
+from cute_gemm.gpus.table import of_arch
 from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.arrays import traced
 from cute_gemm.problem.passes import DIRECT, Packing
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.passes import PassReport
     from cute_gemm.analysis.report import Report
     from cute_gemm.analysis.traced import Trace
+    from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build, Proof, Resources
@@ -102,10 +104,11 @@ class Plan:
         """
         return why(self.candidates(), self._by_name, self.measured)
 
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self, gpu: Gpu | None = None) -> tuple[Candidate, ...]:
         """Return the configs that were priced, each with its kernel and price, cheapest first.
 
-        Where the choice was measured it comes before them.
+        Where the choice was measured it comes before them. ``gpu``: by whose prices, if not by
+        those of the plan's.
 
         Examples
         --------
@@ -115,7 +118,7 @@ class Plan:
         >>> first.kernel.name, first.config.tile, first.price.binding
         ('sm90_wgmma', (128, 256, 64), 'tensor cores')
         """
-        return self._candidates()
+        return self._candidates(gpu)
 
     # ---- what the kernel is ---------------------------------------------------------------------
 
@@ -164,7 +167,10 @@ class Plan:
     @property
     def launch(self) -> Launch:
         """CTAs, threads per CTA, dynamic shared memory in bytes, of the kernel that multiplies."""
-        return self._main.launch
+        return self._launch_on(self.gpu)
+
+    def _launch_on(self, gpu: Gpu) -> Launch:
+        return self._kernel.compiled().launch_on(self.config, self._main.problem, gpu.sms)
 
     @cached_property
     def build(self) -> Build:
@@ -240,8 +246,9 @@ class Plan:
         Parameters
         ----------
         gpu
-            A GPU, for roofline and waves: a name (``"H200"``), a file that describes one, a dict of
-            its values, or a :class:`Gpu`; by default one stands for the arch.
+            The GPU whose predicted times, roofline and waves these are: a name (``"H200"``), a file
+            that describes one, a dict of its values, or a :class:`Gpu`; by default the plan's. The
+            kernel and its config stay the plan's.
         beta
             With another than 0, C is read too.
 
@@ -255,10 +262,13 @@ class Plan:
         kernel, reads_c = self._kernel.compiled(), beta != 0
         accesses = self._main.accesses(reads_c)
         built = self.build.resources if "build" in self.__dict__ else None
+        place = self.gpu if gpu is None else of_arch(gpu, Arch(self.arch))
+        known = Arch(self.arch).runs_on(divmod(place.cc, 10))  # or is the nearest that there is
         return make_report(
-            self.problem, self.kernel, self.config, self.arch, accesses, self.launch, built,
-            gpu=gpu, reads_c=reads_c, pictures=kernel.pictures(self.config),
-            candidates=self.candidates(), priced_on=self.gpu.name, measured=self.measured,
+            self.problem, self.kernel, self.config, self.arch, accesses, self._launch_on(place),
+            built, gpu=place if known else None, reads_c=reads_c,
+            pictures=kernel.pictures(self.config), candidates=self.candidates(place),
+            priced_on=place.name, measured=self.measured if place == self.gpu else None,
             others=lambda: self._others(reads_c), passes=self._passes(reads_c),
         )  # fmt: skip
 

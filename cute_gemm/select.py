@@ -58,12 +58,15 @@ class Candidate(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The kernel, config and route that were chosen, whose prices said so, and what from."""
+    """The kernel, config and route that were chosen, whose prices said so, and what from.
+
+    ``candidates()`` are by the prices of ``gpu``, ``candidates(another)`` by those of that one.
+    """
 
     kernel: Kernel
     config: Any
     gpu: Gpu
-    candidates: Callable[[], tuple[Candidate, ...]]
+    candidates: Callable[..., tuple[Candidate, ...]]
     route: Route = DIRECT
     measured: Measured | None = None
 
@@ -93,10 +96,12 @@ def select(
     if shelf.prices is None:
         (made, config, route) = shelf.offers[0]
         only = (Candidate(made, config, None, route),)
-        return Choice(made, config, place, lambda: only, route)
+        return Choice(made, config, place, lambda another=None: only, route)
     prices, times = shelf.prices, _Times(problem, shelf, packings, asked, place)
 
-    def candidates() -> tuple[Candidate, ...]:
+    def candidates(another: Gpu | None = None) -> tuple[Candidate, ...]:
+        if another not in (None, place):
+            return select(problem, arch, kernel, options, another).candidates()
         order = sorted(range(len(shelf.offers)), key=lambda i: (i != taken, times.seconds[i]))
         found = []
         for index in order:
@@ -236,14 +241,27 @@ def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
 
 
 def label(one: Candidate, whole: bool = False) -> str:
-    """Return ``"sm80_pipeline 128x256x64"``; ``whole``: with all of the config's name."""
-    tile = getattr(one.config, "tile", ())
-    words = [one.config.name] if whole else [one.kernel.name, "x".join(map(str, tile))]
+    """Return ``"sm90_wgmma 128x256x64 g2 c2x1 x"``, which no other candidate is called.
+
+    Behind the tile stands what else tells them apart, as in the config's name: of ``sm90_wgmma``
+    warp groups, p for groups that take turns, the cluster and x for A and B exchanged. ``whole``:
+    with all of the config's name.
+    """
+    config = one.config
+    words = [config.name] if whole else [one.kernel.name, _extents(getattr(config, "tile", ()))]
+    for option, text in () if whole else one.kernel.told_by.items():
+        value = getattr(config, option)
+        if value not in (0, (1, 1)):
+            words.append(text.format(_extents(value) if isinstance(value, tuple) else value))
     if one.route.pack:
         words.append(f"with {' and '.join(one.route.pack)} packed")
     if one.route.split_k > 1:
         words.append(f"in {one.route.split_k} slices of K")
     return " ".join(filter(None, words))
+
+
+def _extents(of: tuple[int, ...]) -> str:
+    return "x".join(map(str, of))
 
 
 class _Shelf(NamedTuple):

@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 
 import cute_gemm as cg
+from cute_gemm import select
+from cute_gemm.analysis.prices import prices_dict
 from cute_gemm.arch import MULTIPROCESSORS, Arch
 from cute_gemm.commands import cli
 from cute_gemm.commands.explain import explain
@@ -156,10 +158,13 @@ def test_an_arch_is_its_name_and_knows_what_it_has():
 
 def test_a_named_gpu_says_the_arch(capsys):
     from cute_gemm.commands.cli import main
-    from cute_gemm.gpus.table import arch_for
 
-    assert arch_for(None, "A100") == "sm_80"
-    assert arch_for("sm_90a", "A100") == "sm_90a"
+    assert cg.plan("TN", gpu="H200", **SIZES).arch == "sm_90a"
+    assert cg.plan("TN", gpu="H200", arch="sm_90", **SIZES).arch == "sm_90"
+    assert cg.plan("TN", gpu="RTX 4090", kernel="host", **SIZES).arch == "cpu"
+    for asks in (cg.plan, cg.analyze):
+        with pytest.raises(OptionError, match="8.0 and does not run kernels of sm_90a"):
+            asks("TN", gpu="A100", arch="sm_90a", **SIZES)
     words = ["-m", "256", "-n", "256", "-k", "64", "--gpu", "H200"]
     assert main(["analyze", "TN", *words]) == 0
     assert "sm_90a" in capsys.readouterr().out
@@ -211,12 +216,39 @@ def test_a_gpu_of_ones_own(file, capsys):
         found = cg.analyze("TN", gpu=given, **SIZES)
         assert (found.arch, found.performance.gpu.name) == ("sm_90a", "My GPU")
         assert found.performance.roofline.peak_tflops == 700.5
-        assert "100 multiprocessors of My GPU" in str(found)
+        assert "100 multiprocessors of My GPU" in " ".join(str(found).split())
         assert cg.plan("TN", gpu=given, arch="sm_90a", backend="cpu", **SIZES).gpu.sms == 100
     words = ["TN", "-m", "512", "-n", "512", "-k", "512", "--gpu", str(file)]
     assert cli.main(["analyze", *words]) == 0 and "of My GPU" in capsys.readouterr().out
     assert cli.main(["explain", "naive", *words]) == 0
     assert "What bounds it on My GPU" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["H200", "A10", "L40S", "H100 PCIe", "file"])
+def test_a_gpu_decides_choice_price_and_roofline(name, tmp_path, run):
+    place = gpu({**OWN, "sms": 8} if name == "file" else name)
+    sizes = {**SIZES, "m": 3000, "n": 2000}
+    if name == "file":
+        (tmp_path / "own.json").write_text(json.dumps({**OWN, "sms": 8}))
+        name = str(tmp_path / "own.json")
+    made = cg.plan("TN", gpu=name, **sizes)
+    direct = select.select(made.problem, place.arch, "auto", {}, place)
+    assert (made.arch, made.config, made.route) == (place.arch, direct.config, direct.route)
+    prices = prices_dict(direct.candidates())
+    elsewhere = cg.plan("TN", arch=place.arch, **sizes).report(gpu=name)
+    status, out, _ = run("analyze", "TN", "-m3000", "-n2000", "-k512", "--gpu", name, "--json")
+    told = json.loads(out)
+    assert status == 0
+    for found in (made.report(), cg.analyze("TN", gpu=name, **sizes), elsewhere):
+        assert found.priced_on == found.performance.gpu.name == place.name
+        assert prices_dict(found.candidates) == prices
+        assert (
+            found.performance.waves.places % place.sms == 0 or found.performance.waves.of == "tiles"
+        )
+        assert f"Predicted on {place.name}," in str(found)
+    assert (told["candidates"], told["performance"]["gpu"]["name"]) == (prices, place.name)
+    out = run("explain", "naive", "TN", "-m64", "-n64", "-k64", "--gpu", name)[1]
+    assert f"What bounds it on {place.name}" in out
 
 
 @pytest.mark.parametrize(

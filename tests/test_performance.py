@@ -309,3 +309,31 @@ def test_every_gpu_can_be_placed():
             problem(512, 512, 512), Launch(16, 128, 0), f"sm_{row.cc}", [], None, row.name
         )
         assert found.gpu is row and found.roofline.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cluster", "n", "places", "full", "tail", "rounds"),
+    [
+        ("H100", (1, 1), 2944, 132, 1, 12, 2),  # 144 tiles
+        ("H100", (2, 1), 2944, 132, 1, 12, 2),
+        ("H100", (4, 2), 2944, 120, 1, 24, 2),  # clusters of 8 leave 12 multiprocessors out
+        ("H100", (1, 2), 2816, 132, 1, 12, 2),  # 132 tiles, and those of clusters past the edge
+        ("H100", (1, 1), 2816, 132, 1, 0, 1),
+        ("H100", (1, 1), 256, 132, 0, 12, 1),
+        ("H100 PCIe", (1, 1), 2944, 114, 1, 30, 2),
+    ],
+)
+def test_waves_of_a_persistent_grid_are_rounds_of_tiles(
+    gpu, cluster, n, places, full, tail, rounds
+):
+    found = cg.analyze(
+        "TN", m=1536, n=n, k=4096, dtype="float16", kernel="sm90_wgmma", tile=(128, 256, 64),
+        cluster=cluster, gpu=gpu,
+    )  # fmt: skip
+    waves, text = found.performance.waves, " ".join(str(found).split())
+    tiles = full * places + tail
+    assert (waves.of, waves.places, waves.full, waves.tail_ctas) == ("tiles", places, full, tail)
+    assert waves.efficiency == tiles / (rounds * places)
+    assert found.launch.grid == min(tiles, places)
+    assert f"rounds of tiles, one for each of {places} CTAs that run at a time, on the" in text
+    assert (f"{full} full and a tail of {tail} tiles" if tail else ": no tail;") in text

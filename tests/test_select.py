@@ -12,6 +12,7 @@ import pytest
 
 import cute_gemm as cg
 from cute_gemm import select
+from cute_gemm.analysis.prices import prices_dict
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import gpu
@@ -167,6 +168,24 @@ def test_slices_of_k_are_chosen_by_their_own_extents(
     select._shelves.clear()
     assert configs(problem) != expected
     assert configs(like_it) == expected
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_candidates_have_names_of_their_own(arch: str) -> None:
+    for (dtype, compute), (m, n) in product(TYPES, ((2048, 1536), (1000, 8), (8, 8), (257, 130))):
+        given = {"m": m, "n": n, "k": 4096, "dtype": dtype, "compute": compute, "lda": 4097}
+        made = plan("TN", arch, **given, pack="auto", split_k="auto")
+        names = [select.label(one) for one in made.candidates()]
+        assert len(set(names)) == len(names), max(names, key=names.count)
+        entries = [
+            (x["kernel"], x["config"], x["pack"], x["split_k"])
+            for x in prices_dict(made.candidates())
+        ]
+        assert len(set(entries)) == len(entries)
+    first, second, *_ = plan(m=1536, n=2944, k=4096, kernel="sm90_wgmma", arch="sm_90a",
+                             tile=(128, 256, 64)).candidates()  # fmt: skip
+    assert select.label(first) == "sm90_wgmma 128x256x64 g2"
+    assert select.label(second) == "sm90_wgmma 128x256x64 g2 x"
 
 
 def test_gpus_of_one_name_are_two() -> None:

@@ -329,11 +329,11 @@ def test_the_grid_stays_and_clusters_fit_it() -> None:
         # Of a GPC's multiprocessors some are left over.
         assert launch.grid <= 120 or ctas < 4
         assert launch.cluster == ctas and launch.dependent
-    few = KERNEL._launch(configure(problem(), min_ctas=1), problem(), 7)
+    few = KERNEL.launch_on(configure(problem(), min_ctas=1), problem(), 7)
     assert few.grid == 7 // few.cluster * few.cluster
     # Where a cluster may not fit the driver is asked all the same: an empty grid would do nothing.
     for sms in (1, 8):
-        assert KERNEL._launch(configure(problem(), cluster=(4, 2)), problem(), sms).grid == 8
+        assert KERNEL.launch_on(configure(problem(), cluster=(4, 2)), problem(), sms).grid == 8
 
 
 def test_stages_are_what_fits() -> None:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from cute_gemm._text import counted, duration, named, percent, short, si
 from cute_gemm.analysis.per_result import per_result
 from cute_gemm.arch import MULTIPROCESSORS, Arch
-from cute_gemm.errors import OptionError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
-from cute_gemm.gpus.table import GpuLike, stands_for
-from cute_gemm.gpus.table import gpu as gpu_named
+from cute_gemm.gpus.table import GpuLike, of_arch, stands_for
 from cute_gemm.model.gmem import SECTOR, bypasses_l1
 from cute_gemm.problem.dtypes import factor
 from cute_gemm.problem.passes import Packing, Reduction
@@ -231,13 +229,13 @@ def _occupancy_text(held: Occupancy) -> str:
 
 
 def _waves_text(gpu: Gpu, grid: Waves) -> str:
-    many, part = counted(grid.tail_ctas, "CTA"), percent(grid.tail_fraction)
+    many, part = counted(grid.tail_ctas, grid.of[:-1]), percent(grid.tail_fraction)
     tail = f"{grid.full:,} full and a tail of {many} in {part} of its places"
     tail = tail if grid.tail_ctas else "no tail"
-    return (
-        f"{short(grid.waves)} on the {gpu.sms} multiprocessors of {gpu.name}: {tail}; "
-        f"{percent(grid.efficiency)} of the time used"
-    )
+    where = f"on the {gpu.sms} multiprocessors of {gpu.name}"
+    if grid.of == "tiles":
+        where = f"rounds of tiles, one for each of {grid.places:,} CTAs that run at a time, {where}"
+    return f"{short(grid.waves)} {where}: {tail}; {percent(grid.efficiency)} of the time used"
 
 
 def _traffic(
@@ -294,19 +292,6 @@ def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline 
     return Roofline(peak.tflops, peak.unit, bandwidth, ridge, intensity, *times)
 
 
-def _place(arch: Arch, gpu: GpuLike | None) -> Gpu | None:
-    """Return the GPU that is meant, which must run cubins of ``arch``."""
-    if gpu is None:
-        return stands_for(arch)
-    found = gpu_named(gpu)
-    if not arch.runs_on(divmod(found.cc, 10)):
-        raise OptionError(
-            f"gpu={found.name!r} has compute capability {found.cc // 10}.{found.cc % 10} and does "
-            f"not run kernels of {arch}; expected a GPU of that arch, or another arch= with it"
-        )
-    return found
-
-
 def performance(
     problem: GemmProblem, launch: Launch, arch: str, rows: Iterable[AccessRow],
     resources: Resources | None = None, gpu: GpuLike | None = None, reads_c: bool = False,
@@ -321,7 +306,7 @@ def performance(
     and behind.
     """
     rows, passes = tuple(rows), tuple(passes)
-    place = _place(Arch(arch), gpu)
+    place = stands_for(Arch(arch)) if gpu is None else of_arch(gpu, Arch(arch))
     traffic = _traffic(problem, rows, passes, reads_c)
     stored = replace(problem, C=next(
         (one.problem.sums for one in passes if isinstance(one.problem, Reduction)), problem.C
@@ -332,8 +317,10 @@ def performance(
         registers = resources.registers if resources else None
         shared = launch.smem + (resources.shared_static if resources else 0)
         held = occupancy(sm, launch.block, registers, shared)
-    if place is not None and held is not None and held.ctas_per_sm:
-        grid = waves(launch.ctas, held.ctas_per_sm, place.sms)
+    if launch.tiles and place is not None:
+        grid = waves(launch.tiles, launch.places, "tiles")
+    elif place is not None and held is not None and held.ctas_per_sm:
+        grid = waves(launch.ctas, held.ctas_per_sm * place.sms)
     flops, roof = problem.flops, roofline(place, problem, reads_c) if place else None
     intensity, requested_intensity = (
         _ratio(flops, moved) for moved in (traffic.compulsory_bytes, traffic.requested_bytes)

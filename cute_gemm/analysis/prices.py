@@ -27,7 +27,7 @@ def prices_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
         most = ", ".join(f"{name} {duration(seconds)}" for name, seconds in price.largest(2))
         counts = f"{price.ctas:,}", f"{price.rounds:,}"
         rows.append((label(one), duration(price.seconds), most, *counts))
-    heads = ("config", "predicted", "most of it", "CTAs", "rounds")
+    heads = ("config", "predicted", "most of it", "tiles", "rounds")
     columns = tuple(Column(head, left=head in ("config", "most of it")) for head in heads)
     title = f"Predicted on {gpu}, {len(rows)} of {counted(len(candidates), 'config')}"
     return [Table(title, columns, rows)] if rows else []
@@ -36,7 +36,7 @@ def prices_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
 def prices_dict(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Return the same of all candidates, in strings, numbers, lists and dicts; seconds."""
     return [
-        {"kernel": one.kernel.name, "config": one.config.name}
+        {"kernel": one.kernel.name, "config": one.config.name, **one.route._asdict()}
         | named(one.price, "seconds", "terms", "ctas", "resident", "rounds", "full")
         for one in candidates
         if one.price is not None

@@ -19,10 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the report; return 0."""
-    from cute_gemm.gpus.table import arch_for
-
     check_html(arguments)
-    plan = planned(arguments, arch=arch_for(arguments.arch, arguments.gpu))
+    plan = planned(arguments)
     if arguments.build:
         _ = plan.build
-    return show_report(arguments, plan.report(gpu=arguments.gpu, beta=arguments.beta))
+    return show_report(arguments, plan.report(beta=arguments.beta))

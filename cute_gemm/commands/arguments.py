@@ -152,7 +152,7 @@ def planned(
     return plan(
         op or arguments.op, **sizes(arguments), kernel=arguments.kernel,
         backend=getattr(arguments, "backend", "cpu"), arch=arch or arguments.arch,
-        **arguments.options,
+        **({"gpu": arguments.gpu} if "gpu" in arguments else {}), **arguments.options,
     )  # fmt: skip
 
 

@@ -49,20 +49,17 @@ def explain(
 ) -> Explanation:
     """Plan a kernel and the next of the ladder, and explain them; nothing is compiled.
 
-    ``arguments`` (m, n, k, dtype, leading dimensions, ``arch``, fields of the config) and errors
-    are those of :func:`cute_gemm.plan`; ``gpu`` is where it is bounded, by default the one that
-    stands for the arch; with a ``beta`` other than 0, C is read too.
+    ``arguments`` (m, n, k, dtype, leading dimensions, ``arch``, fields of the config), ``gpu``,
+    where it is bounded, and errors are those of :func:`cute_gemm.plan`; with a ``beta`` other than
+    0, C is read too.
     """
     from cute_gemm.analysis.explain import Next, explanation
     from cute_gemm.analysis.ideas import idea
     from cute_gemm.api import plan
-    from cute_gemm.gpus.table import arch_for
-
-    arguments["arch"] = arch_for(arguments.get("arch"), gpu)
 
     def explained(name: str, **options: Any) -> Explanation:
-        made = plan(op, kernel=name, **{"backend": "cpu", **options})
-        report = made.report(gpu=gpu, beta=beta) if made.compiled else None
+        made = plan(op, kernel=name, gpu=gpu, **{"backend": "cpu", **options})
+        report = made.report(beta=beta) if made.compiled else None
         return explanation(registry.get(made.kernel), made, report, beta != 0)
 
     found = explained(kernel, **arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from cute_gemm.arch import RESERVED_SHARED, Multiprocessor
 
@@ -81,7 +82,10 @@ class Waves:
     SM"; ``full``: waves that fill the GPU; ``tail_ctas``: CTAs that are left over for a last,
     partial wave, and ``tail_fraction`` the part of the GPU that they fill, both 0 without one;
     ``efficiency``: CTAs over the places of all waves, the last one included: the part of the GPU's
-    time that is used if all CTAs take equally long.
+    time that is used if all CTAs take equally long. ``places``: CTAs that are resident at a time.
+
+    ``of``: ``"CTAs"``, or ``"tiles"`` of a persistent grid, whose resident CTAs take one each in
+    every round: then a wave is such a round, and what is said of CTAs is of tiles.
     """
 
     waves: float
@@ -89,20 +93,20 @@ class Waves:
     tail_ctas: int
     tail_fraction: float
     efficiency: float
+    places: int
+    of: Literal["CTAs", "tiles"] = "CTAs"
 
 
-def waves(grid: int, ctas_per_sm: int, sms: int) -> Waves:
-    """Return how ``grid`` CTAs fill a GPU of ``sms`` multiprocessors with ``ctas_per_sm`` each.
+def waves(grid: int, places: int, of: Literal["CTAs", "tiles"] = "CTAs") -> Waves:
+    """Return how ``grid`` CTAs, or tiles, fill a GPU with ``places`` for CTAs at a time.
 
-    ValueError when nothing would be resident. 512 CTAs, 2 on each of 108: 2 full waves and a tail
-    of 80.
+    ValueError when nothing would be resident. 512 CTAs in 216 places: 2 full waves and a tail of
+    80.
     """
-    if grid < 0 or ctas_per_sm < 1 or sms < 1:
+    if grid < 0 or places < 1:
         raise ValueError(
-            f"grid={grid}, ctas_per_sm={ctas_per_sm}, sms={sms}: expected a grid of 0 or more, and "
-            "at least 1 of the others"
+            f"grid={grid}, places={places}: expected a grid of 0 or more, and at least 1 place"
         )
-    places = ctas_per_sm * sms
     full, tail = divmod(grid, places)
     number = full + (tail > 0)
     return Waves(
@@ -111,6 +115,8 @@ def waves(grid: int, ctas_per_sm: int, sms: int) -> Waves:
         tail_ctas=tail,
         tail_fraction=tail / places,
         efficiency=grid / (number * places) if number else 1.0,
+        places=places,
+        of=of,
     )
 
 

@@ -177,9 +177,15 @@ def gpu(name: GpuLike) -> Gpu:
     raise OptionError(f"gpu={name!r} is not known; expected one of {known}{hint}")
 
 
-def arch_for(arch: str | None, name: GpuLike | None) -> str | None:
-    """Return ``arch`` or, where it is None, that of the GPU called ``name``, if one is."""
-    return arch or (None if name is None else gpu(name).arch)
+def of_arch(name: GpuLike, arch: Arch) -> Gpu:
+    """Return the GPU called ``name``; OptionError for one that does not run kernels of ``arch``."""
+    found = gpu(name)
+    if not arch.runs_on(divmod(found.cc, 10)):
+        raise OptionError(
+            f"gpu={found.name!r} has compute capability {found.cc // 10}.{found.cc % 10} and does "
+            f"not run kernels of {arch}; expected a GPU of that arch, or another arch= with it"
+        )
+    return found
 
 
 def stands_for(arch: Arch) -> Gpu | None:

@@ -72,6 +72,8 @@ class Kernel(ABC):
     idea: str = ""
     #: Fields of the config that may be set as kernel options.
     options: tuple[str, ...] = ()
+    #: Those that tell its candidates of one tile apart, as they stand in the config's name.
+    told_by: ClassVar[Mapping[str, str]] = {}
     #: Values of options that are names.
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     #: What other options take, where it is not what `TAKES` says.
@@ -201,6 +203,10 @@ class Compiled(ABC):
     @abstractmethod
     def launch(self, config: Any, problem: Any) -> Launch:
         """Return the launch of ``config`` for ``problem``."""
+
+    def launch_on(self, config: Any, problem: Any, sms: int) -> Launch:
+        """Return its launch on a GPU of so many multiprocessors, by which a grid may go."""
+        return self.launch(config, problem)
 
     @abstractmethod
     def accesses(self, config: Any, problem: Any, *, reads_c: bool = False) -> tuple[Access, ...]:

@@ -32,6 +32,9 @@ class Launch:
     ``grid``: CTAs of one GEMM; ``block``: threads per CTA; ``smem``: dynamic shared memory, bytes;
     ``batch``: GEMMs; ``cluster``: CTAs of a cluster; ``dependent``: it may start before the launch
     ahead of it has ended (programmatic dependent launch), for which it waits itself.
+
+    Of a persistent grid, whose CTAs take tiles of C by turns, ``tiles``: how many they take, and
+    ``places``: how many CTAs the GPU has room for, which the grid does not exceed.
     """
 
     grid: int
@@ -40,6 +43,8 @@ class Launch:
     batch: int = 1
     cluster: int = 1
     dependent: bool = False
+    tiles: int = 0
+    places: int = 0
 
     @property
     def ctas(self) -> int:

@@ -114,6 +114,7 @@ class Sm90Wgmma(CompiledKernel):
     minimum_cc = 90
     dtypes = ("float16", "bfloat16", "float32/tf32", "int8")
     options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "exchange", "min_ctas")
+    told_by: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "exchange": "x"}
     takes: ClassVar = {
         "tile": "bM x bN x bK of a CTA: 128x256x64",
         "groups": "warp groups that multiply, 1 to 3",
@@ -247,14 +248,18 @@ class Sm90Wgmma(CompiledKernel):
 
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
         """See :meth:`CompiledKernel.launch`: one CTA for each place, of an H100."""
-        return self._launch(config, problem, nearest(Arch("sm_90a")).sms)
+        return self.launch_on(config, problem, nearest(Arch("sm_90a")).sms)
 
-    def _launch(self, config: Config, problem: GemmProblem, sms: int) -> Launch:
+    def launch_on(self, config: Config, problem: GemmProblem, sms: int) -> Launch:
+        """See :meth:`Compiled.launch_on`."""
         parts, ctas = structure(config), prod(config.cluster)
         bm, bn = (tile * n for tile, n in zip(config.tile, config.cluster, strict=False))
         clusters = -(-problem.m // bm) * -(-problem.n // bn) * problem.l
         places = clusters_at_a_time(min(sms, _MOST_SMS), ctas) * config.min_ctas
-        return Launch(min(clusters, places) * ctas, parts.threads, parts.smem, 1, ctas, True)
+        return Launch(
+            min(clusters, places) * ctas, parts.threads, parts.smem, cluster=ctas, dependent=True,
+            tiles=clusters * ctas, places=places * ctas,
+        )  # fmt: skip
 
     def bind(
         self,
@@ -270,7 +275,7 @@ class Sm90Wgmma(CompiledKernel):
         from cute_gemm.run.launch import load
         from cute_gemm.run.tensormap import TensorMaps
 
-        launch = self._launch(config, problem, multiprocessors(device))
+        launch = self.launch_on(config, problem, multiprocessors(device))
         arguments = self.signature.arguments(problem, alpha, beta)
         maps = TensorMaps(self.maps(config, problem))
         return load(self.build(config, arch), device).bind(launch, arguments, maps)
