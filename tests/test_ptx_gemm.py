@@ -16,6 +16,7 @@ import pytest
 from gpu.gemm_cases import COMPLEX, OPS, TYPES, Case, at_widths, awkward_cases, small_wgmma
 from interpreted import Emitted, arrays, check, plan_of, takes, together
 
+from cute_gemm import plan
 from cute_gemm.errors import FaultError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
@@ -180,6 +181,21 @@ CONJUGATES += [
 @pytest.mark.parametrize("case", CONJUGATES)
 def test_the_conjugate_is_of_the_operand_that_is_meant(case: Case, emitted: Emitted) -> None:
     check(case, emitted)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "order", "options"),
+    [(78, 27, "C", {}), (27, 130, "F", {"tile": (128, 128, 16), "warps": (4, 2)}),
+     (20, 50, "F", {"tile": (32, 64, 16), "warps": (2, 2)})],
+)  # fmt: skip
+def test_sums_in_float64_that_nobody_stores_stay_in_shared_memory(m, n, order, options) -> None:
+    """Behind which tests CUTLASS's loads of them stand where C is not read."""
+    A, B = np.ones((m, 20)), np.ones((20, n))
+    made = plan("NN", A, B, order=order, kernel="cutlass_universal", arch="sm_80", backend="cpu",
+                **options)  # fmt: skip
+    for beta in (0, 1):
+        C = np.ones((m, n), order=order)
+        assert not made.trace(A, B, C if beta else None, beta=beta).differences
 
 
 @pytest.mark.parametrize("kernel", ["naive", "sm80_pipeline"])

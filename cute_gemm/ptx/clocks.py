@@ -28,6 +28,7 @@ BARRIERS = 64
 #: A clock that nobody has seen: of a copy that has not landed, or a read that has not ended.
 OPEN = 1 << 30
 
+
 class Clocks:
     """The vectors of the warps of a batch: ``known[0]`` of accesses, ``known[1]`` by the proxy.
 

@@ -240,5 +240,12 @@ class SharedMemory(Bytes):
         """Note a write; ``flying``: of a copy that may land from now on. What is wrong with it."""
         raise NotImplementedError
 
+    def landing(self, at: Array, ctas: Array, threads: Array, width: int) -> None:
+        """Note that asynchronous copies have landed: as if their threads had written now."""
+        raise NotImplementedError
+
+    def next_epoch(self) -> None:
+        """A barrier: what was written before is there for all threads."""
+
     def meet(self, ctas: Array, warps: Array, lanes: Array) -> None:
         """``bar.warp.sync``: from now on these lanes of warps know what each of them has done."""
