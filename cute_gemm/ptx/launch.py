@@ -159,7 +159,8 @@ def run(
         Whether to keep every access and to count instructions.
     watch
         Whether shared memory is watched for races, reads of what nobody wrote, and copies that have
-        not been waited for. Bounds, alignment, registers and barriers always are.
+        not been waited for, and global memory for stores of two CTAs to the same bytes. Bounds,
+        alignment, registers and barriers always are.
     most_steps
         Instructions after which a kernel counts as one that does not end; by default 20,000,000,
         or 500,000 in which no thread stores, passes a barrier or accesses another address.
