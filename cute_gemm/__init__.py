@@ -30,6 +30,11 @@ _LATER = {
     "analyze_copy": "cute_gemm.analysis.copy.report",
 }
 
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__", *(name for name in globals() if name[:2] == "__")])
+
+
 if TYPE_CHECKING:
     from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
     from cute_gemm.analysis.report import Report

@@ -7,10 +7,21 @@ does not find in it what has not come yet.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
 _IMPORT = threading.Lock()
+
+
+def _forked() -> None:
+    """Begin anew in a child: a thread of the parent may have had the lock."""
+    global _IMPORT
+    _IMPORT = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def cuda_core() -> Any:

@@ -87,6 +87,31 @@ def si(value: float) -> str:
     return f"{short(value)} {prefixes[0]}"
 
 
+def counted(count: int, thing: str, things: str = "") -> str:
+    """Return a count and what is counted; ``things`` where that is not ``thing`` with an ``s``.
+
+    >>> counted(1, "cubin"), counted(2048, "cubin"), counted(0, "entry", "entries")
+    ('1 cubin', '2,048 cubins', '0 entries')
+    """
+    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in the unit that fits, of 1024 each.
+
+    >>> size(1), size(900), size(1536), size(2**30)
+    ('1 byte', '900 bytes', '1.5 KiB', '1 GiB')
+    """
+    units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+    value: float = count
+    while round(value, 1) >= 1024 and len(units) > 1:
+        value /= 1024
+        del units[0]
+    if units[0] == "bytes":
+        return counted(count, "byte")
+    return f"{round(value, 1):,.1f}".removesuffix(".0") + f" {units[0]}"
+
+
 def duration(seconds: float) -> str:
     """Return a time: ``"1.50 s"``, ``"441 us"``."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms")):

@@ -214,7 +214,8 @@ class SharedAccess:
     #: How often the whole launch executes this list of requests; with a ``guard`` that follows from
     #: it, and this is left 0.
     executions: int = 0
-    unit: Literal["k-tile", "CTA"] = "k-tile"  #: What one execution belongs to.
+    unit: Literal["k-tile", "CTA"] = "k-tile"  #: What an execution belongs to,
+    times: int = 1  #: and how many of them: an epilogue goes through shared memory part by part.
     mend: str = ""  #: What would fix a bad verdict, or "".
     #: The global access, request by request the same, under whose predicate this one stands
     #: (``cp.async`` itself; staged sums that are stored to C); None when every lane takes part.
@@ -247,7 +248,8 @@ class TmaAccess:
     #: Shape of what the launch moves, all of its boxes; by default the matrix. What lies outside of
     #: the matrix is moved as zeros, or not stored; a box may lie there as a whole.
     extents: tuple[int, int] | None = None
-    unit: Literal["k-tile", "CTA"] = "k-tile"  #: What the instruction belongs to.
+    unit: Literal["k-tile", "CTA"] = "k-tile"  #: What the instruction belongs to,
+    times: int = 1  #: and how many of them that a CTA issues.
     part: str = ""  #: Which part of the launch this is, when the instruction has several.
     mend: str = ""  #: What would fix a bad verdict, or "".
     modes: int = 2  #: Of the tensor map; the matrix's two, and more of which a box has one each.

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cute_gemm import select, tuned
 from cute_gemm._kept import Kept
+from cute_gemm._warn import warn
 from cute_gemm.arch import Arch
 from cute_gemm.builds import Builds
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Call, scalars
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
+from cute_gemm.keywords import check_names
 from cute_gemm.plan import Plan
 from cute_gemm.problem.arrays import Order, dtype_name, fingerprint, read, traced
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
@@ -157,6 +158,7 @@ def gemm(
             result = recent.again(seen[1], C, alpha, beta, stream)
             if result is not None:
                 return result
+    check_names(gemm, kernel_options, plan, analyze)
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
          "out_dtype": out_dtype, "compute": compute, "tune": tune}, kernel_options,
@@ -208,6 +210,7 @@ def plan(
     >>> print(p.problem.A, p.problem.B, p.problem.C)
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
+    check_names(plan, kernel_options, analyze)
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order, "storage": storage,
          "out_dtype": out_dtype, "compute": compute, "dtype": dtype, "tune": tune}, kernel_options,
@@ -262,6 +265,7 @@ def analyze(
     >>> report["A"].coalesced, report["B"].coalesced
     (False, False)
     """
+    check_names(analyze, kernel_options)
     made = plan(
         op, A, B, C, m=m, n=n, k=k, dtype=dtype, l=l, lda=lda, ldb=ldb, ldc=ldc, batch_a=batch_a,
         batch_b=batch_b, batch_c=batch_c, storage=storage, order=order, out_dtype=out_dtype,
@@ -286,7 +290,7 @@ def compile(  # it is reached as cute_gemm.compile
     plans
         Of any problems and archs; each kernel is built once.
     tell
-        Called with how many are done, of how many.
+        Called with how many kernels are done, of how many: at once, and whenever one is.
 
     Returns
     -------
@@ -304,9 +308,10 @@ def compile(  # it is reached as cute_gemm.compile
     >>> [build.arch for build in compile(ops)]
     ['sm_80', 'sm_80']
     """
-    builds = Builds(list(plans))
+    asked = list(plans)
+    builds = Builds(asked)
     builds.finish(tell)
-    return [future.result() for future in builds.futures]
+    return [builds.of(one) for one in asked]
 
 
 def kernels() -> list[KernelInfo]:
@@ -382,17 +387,20 @@ def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | N
         raise OptionError(f"tune={tune!r} does not fit; expected True or False")
     if found.candidates < 1:
         raise OptionError(f"candidates={found.candidates}; expected 1 or more configs to measure")
+    # A Tuning is what the command line gives, which has no word to leave out.
+    asked = "tune=True" if tune is True else "tuning"
     beside = [f"backend={backend!r}"] if backend in ("cpu", "interpreter") else []
     beside += [f"kernel={kernel!r}"] if _runs_on(kernel) != "gpu" else []
     beside += ["gpu="] if gpu is not None else []
     if beside:
         raise OptionError(
-            "tune=True measures kernels that are compiled here on this machine's GPU, and came "
-            f"with {beside[0]}: leave one of the two out"
+            f"{asked} measures kernels that are compiled here on this machine's GPU, and came with "
+            f"{beside[0]}: leave {'one of the two' if tune is True else 'that'} out"
         )
     reason = why_no_gpu()
     if reason is not None:
-        raise NoGpuError(f"tune=True measures on a GPU: {reason}; leave it out here")
+        hint = "; leave it out here" if tune is True else ""
+        raise NoGpuError(f"{asked} measures on a GPU: {reason}{hint}")
     return found
 
 
@@ -481,4 +489,4 @@ def _warn_cpu(reason: str) -> None:
     global _warned
     if not _warned:
         _warned = True
-        warnings.warn(f"no usable GPU ({reason}); computing on the CPU", stacklevel=5)
+        warn(f"no usable GPU ({reason}); computing on the CPU")

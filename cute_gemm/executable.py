@@ -43,7 +43,7 @@ class Runnable(Protocol):
     route: Route
 
     def bind(self, *given: Any, **named: Any) -> Callable[..., None]:
-        """Return a launch, of the addresses of A, B and C and a stream."""
+        """Return a launch, of the operands' addresses and a stream."""
 
     def bind_packing(self, packing: Any, device: int) -> Callable[..., None]:
         """Return a launch that packs."""
@@ -98,7 +98,7 @@ class Call:
                 return None
             of_alpha, of_beta, bound = executable.bound
             if alpha is of_alpha and beta is of_beta:
-                bound(a, b, c, self.stream() if stream is None else raw_stream(stream))
+                bound(at, self.stream() if stream is None else raw_stream(stream))
                 return C
         factors = scalars(alpha, beta, executable.plan.problem, self.a.device, self.c, stream)
         result = executable.run(self.a, self.b, self.c, *factors, stream, at=at)
@@ -214,10 +214,10 @@ class Executable:
         bound = plan.bind_packing(packing, device)
         if operand.device is None:
             with upload(host_array(operand), device) as there:  # which its end waits for
-                bound(there.pointer, there.pointer, memory.pointer)
+                bound((there.pointer, there.pointer, memory.pointer))
         else:
             handle = stream_source(operand)() if stream is None else raw_stream(stream)
-            bound(operand.pointer, operand.pointer, memory.pointer, handle)
+            bound((operand.pointer, operand.pointer, memory.pointer), handle)
         # Where it lay says nothing any more: not of alignment, nor of memory that it might share.
         return PackedOperand(name, mine, target, replace(operand, owner=None, pointer=0), memory)
 
@@ -247,9 +247,9 @@ class Executable:
         else:
             handle = stream_source(a)() if stream is None else raw_stream(stream)
             if at is None:
-                bound(a.pointer, b.pointer, c.pointer, handle)
+                bound((a.pointer, b.pointer, c.pointer), handle)
             else:
-                bound(at[0], at[1], c.pointer if made else at[2], handle)
+                bound((at[0], at[1], c.pointer if made else at[2]), handle)
             if needs_synchronize(c):
                 from cute_gemm.run.driver import synchronize
 
@@ -276,7 +276,7 @@ class Executable:
             upload(host_array(b), device) if b.device is None else nullcontext(b) as on_b,
             upload(C, device) if beta.value != 0 else allocate_like(C, device) as on_c,
         ):
-            bound(on_a.pointer, on_b.pointer, on_c.pointer)
+            bound((on_a.pointer, on_b.pointer, on_c.pointer))
             download(on_c, C)
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build, Proof, Resources
-    from cute_gemm.toolchain.nvrtc import Compiler
     from cute_gemm.toolchain.signature import Launch, Signature
     from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -189,10 +188,13 @@ class Plan:
 
         return builders().submit(self._build)
 
-    def _build(self, compiler: Compiler | None = None) -> Build:
-        found = [step.build(compiler) for step in self.steps]
+    def _build(self) -> Build:
+        return self.keep([step.build() for step in self.steps])
+
+    def keep(self, builds: list[Build]) -> Build:
+        """Keep the build of the kernel, of those of all its launches, and return it."""
         # Not the property: up to Python 3.11 one lock is that of all plans' there.
-        built = self.__dict__["build"] = found[self.steps.main]
+        built = self.__dict__["build"] = builds[self.steps.main]
         return built
 
     @property

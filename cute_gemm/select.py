@@ -28,6 +28,7 @@ from cute_gemm.problem.passes import (
     Packing,
     Route,
     packed,
+    slice_extents,
     sliced,
     wants_k_major,
 )
@@ -270,24 +271,40 @@ def _shelf(
 
     ``given``: what the kernel is given with each choice of operands packed.
     """
-    kernels = [registry.get(name) for name in (CONTENDERS if kernel == "auto" else (kernel,))]
+    kernels = _contenders(asked.options) if kernel == "auto" else [registry.get(kernel)]
     options = tuple(
         (name, tuple(value) if isinstance(value, list) else value)
         for name, value in sorted(asked.options.items())
     )
-    deep = [problem.k] if len(asked.splits) != 1 else []
-    deep += [-(-problem.k // count) for count in asked.splits[:1]]
-    traits = []
-    for pack, k in product(asked.packs, deep):
-        one = given[pack] if k == problem.k else replace(given[pack], k=k)
-        traits += [(id(made), made.traits(one)) for made in kernels]
+    whole = [given[pack] for pack in asked.packs]
+    parts = whole if len(asked.splits) != 1 else []
+    if asked.splits:
+        k, count = slice_extents(problem, asked.splits[0], 1)
+        parts = parts + [replace(each, k=k, l=problem.l * count) for each in whole]
+    traits = [(id(made), made.traits(part)) for part in parts for made in kernels]
     key = (
-        arch, gpu.name, options, asked.packs, len(asked.splits) == 1, asked.splits[:1],
+        arch, gpu, options, asked.packs, len(asked.splits) == 1, asked.splits[:1],
         common_traits(problem), tuple(traits),
     )  # fmt: skip
     found = _shelves.get(key)  # which keeps the kernels that it names
     if found is None:
         found = _shelves[key] = _filled(given, arch, kernels, asked, gpu)
+    return found
+
+
+def _contenders(options: dict[str, Any]) -> list[Kernel]:
+    """Return the kernels to choose from that have these options."""
+    kernels = [registry.get(name) for name in CONTENDERS]
+    found = [one for one in kernels if set(options) <= set(one.options)]
+    if not found:
+        several = "s" * (len(options) > 1)
+        owners = [set(registry.options().get(name, ())) for name in options]
+        having = [name for name in registry.names() if all(name in of for of in owners)]
+        raise OptionError(
+            f"kernel='auto' chooses from {', '.join(CONTENDERS)}, none of which has the "
+            f"option{several} {' and '.join(map(repr, options))}; "
+            + (f"name a kernel that has: {', '.join(having)}" if having else "leave one out")
+        )
     return found
 
 

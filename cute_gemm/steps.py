@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
 
-_PLACES = ("A", "B", "C", "scratch")
+#: What a plan is called with, and the memory between its launches.
+OPERANDS = ("A", "B", "C", "scratch")
 
 
 class Place(NamedTuple):
@@ -33,7 +34,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """One launch: a kernel with its config, what it is asked, and where its three addresses are.
+    """One launch: a kernel with its config, what it is asked, and where its operands are.
 
     ``scales``: alpha and beta are given to it; the others compute plain sums.
     """
@@ -41,7 +42,7 @@ class Step:
     kernel: Compiled
     config: Any
     problem: Any
-    places: tuple[Place, Place, Place]
+    places: tuple[Place, ...]
     arch: str
     scales: bool = False
 
@@ -57,8 +58,8 @@ class Step:
 
     @property
     def addresses(self) -> list[tuple[int, int]]:
-        """Where its addresses are: 0, 1, 2 for A, B, C and 3 for scratch, and bytes from there."""
-        return [(_PLACES.index(place.name), place.offset) for place in self.places]
+        """Where its operands are: a number in `OPERANDS`, and bytes from its start."""
+        return [(OPERANDS.index(place.name), place.offset) for place in self.places]
 
     @property
     def built(self) -> bool:
@@ -85,7 +86,7 @@ class Step:
         return (alpha, beta) if self.scales else (ONE, ZERO)
 
     def bind(self, device: int, alpha: Scalar, beta: Scalar) -> Callable[..., None]:
-        """Return a function of its three addresses and a stream."""
+        """Return a function of its operands' addresses and a stream."""
         factors = self.factors(alpha, beta)
         return self.kernel.bind(self.config, self.problem, self.arch, device, *factors)
 
@@ -134,7 +135,7 @@ def steps(
     if route.split_k > 1:
         problem, reduction = sliced(problem, route.split_k, config.tile[2])
         sums = places["C"] = Place("scratch", scratch)
-        ends = sums, Place("B"), Place("C")
+        ends = sums, Place("C")
         behind = [
             Step(REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, scales=True)
         ]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from cute_gemm.errors import OptionError
-from cute_gemm.problem.arrays import dtype_name
+from cute_gemm.problem.arrays import dtype_name, refuse_grad
 from cute_gemm.problem.problem import element_of
 from cute_gemm.problem.scalars import ZERO, Scalar, check_beta
 
@@ -31,6 +31,13 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
             "stream cannot be given inside torch.compile or torch.export, whose code runs on "
             "PyTorch's current stream: leave it out"
         )
+    # Here, since the operators have no gradient of their own: PyTorch's compiler would say so.
+    for name, x in (("A", A), ("B", B), ("C", C), ("alpha", alpha), ("beta", beta)):
+        if isinstance(x, torch.Tensor):
+            refuse_grad(x, name)
+    for name, x in keywords.items():
+        if isinstance(x, torch.Tensor):
+            raise OptionError(f"gemm() has no argument {name!r} that is a tensor: leave it out")
     text = " ".join(f"{name}={_text(x)}" for name, x in keywords.items() if x is not None)
     alpha, alpha_at = (1, alpha) if isinstance(alpha, torch.Tensor) else (alpha, None)
     beta, beta_at = (1, beta) if isinstance(beta, torch.Tensor) else (beta, None)
@@ -83,6 +90,7 @@ def gemm_(
     _run(op, A, B, C, keywords, **factors)
 
 
+@torch.no_grad()  # whether gradients are wanted was asked where the call was traced
 def _run(op: str, A: Any, B: Any, C: Any, keywords: str, **factors: Any) -> Any:
     given = _read(keywords)
     if given.pop("tune", None):

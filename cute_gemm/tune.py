@@ -77,11 +77,11 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     calls: dict[int, Callable[[], None]] = {}
     with entered(device), _matrices(problem, device) as places:
         turns = cycle(places)
-        for index, (one, future) in enumerate(zip(plans, builds.futures, strict=True)):
+        for index, one in enumerate(plans):
             try:
-                future.result()
+                builds.of(one)
                 bound = one.bind(device)
-                bound(*places[0])
+                bound(places[0])
             except GemmError as error:
                 failed.append(error)
                 continue
@@ -121,7 +121,7 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
 
 
 def _next(bound: Callable[..., None], turns: Iterator[tuple[int, int, int]]) -> None:
-    bound(*next(turns))
+    bound(next(turns))
 
 
 @contextmanager

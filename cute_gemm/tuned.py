@@ -103,7 +103,7 @@ def stored() -> dict[str, int]:
     found = {}
     for path in _files():
         with suppress(OSError):
-            gpu, choices = _decode(path.read_bytes())
+            gpu, choices = _decode(cache.read(path))
             found[gpu] = len(choices)
     return {gpu: count for gpu, count in found.items() if count}
 
@@ -146,7 +146,7 @@ def _decode(data: bytes) -> tuple[str, dict[str, Measured]]:
         if any(read[name] != value for name, value in _version().items()):
             return "", {}
         return str(read["gpu"]), {asked: _choice(one) for asked, one in read["choices"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return "", {}
 
 

@@ -17,12 +17,14 @@ import numpy as np
 
 from cute_gemm.analysis.copy.arguments import Copy, understood
 from cute_gemm.analysis.copy.evaluate import evaluated
+from cute_gemm.analysis.copy.partners import named_partners
 from cute_gemm.analysis.copy.report import CopyReport, analyze_copy
 from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.cute.atoms import BYTE_ATOMS
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.cute.notation import parse
 from cute_gemm.errors import GemmError
+from cute_gemm.model import smem
 
 Question = dict[str, Any]
 SIZES = {"int8": 1, "float16": 2, "float32": 4, "float64": 8}
@@ -38,13 +40,26 @@ def random_question(rng: random.Random) -> Question:
     while True:
         question = _random(rng)
         try:
-            asked(question)
+            rows_of(asked(question), question)
         except GemmError:
             continue
         return question
 
 
 def _random(rng: random.Random) -> Question:
+    question = _alone(rng)
+    if rng.random() < 0.3:  # (refused where there is no tile in shared memory, or none that fits)
+        name = rng.choice(["reader", "writer"])
+        verb = "ld" if name == "reader" else "st"
+        width = rng.choice([1, 2, 4])
+        value = rng.choice([(width, 1), (1, width)])
+        threads = Layout((8, 4), rng.choice([(1, 8), (4, 1)]))
+        plain = f"{verb}.shared threads {threads} values ({value[0]},{value[1]})"
+        question[name] = rng.choice([plain, f"{verb}matrix.x4", f"{verb}matrix.x2.trans"])
+    return question
+
+
+def _alone(rng: random.Random) -> Question:
     dtype = rng.choice(list(SIZES))
     extents = rng.choice([8, 16, 24, 32, 64, 128]), rng.choice([4, 6, 8, 16, 32, 64])
     extents = extents if rng.random() < 0.6 else extents[::-1]
@@ -142,25 +157,58 @@ def overlaps(copy: Copy) -> bool:
     return bool(extents[1 - axis] > 1 and stride[1 - axis] < extents[axis])
 
 
-def rows_of(copy: Copy) -> list[AccessRow]:
+def past_the_end(copy: Copy, change: Question) -> str:
+    """Why a layout that a change names does not fit the memory that C++ CuTe reserves for it."""
+    name = "smem" if "smem" in change else "tensor" if "tensor" in change else ""
+    layout = copy.smem if name == "smem" else copy.layout
+    if not name or layout is None or layout.swizzle is None:
+        return ""
+    size = layout.offset + 1 + sum((extent - 1) * stride for extent, stride in layout.leaves)
+    last = int(layout.table().max())
+    return f"{name} reaches element {last} of the {size} of its cosize" * (last >= size)
+
+
+def rows_of(copy: Copy, question: Question | None = None) -> list[AccessRow]:
     """What a copy costs, by the evaluation of reports and without mends."""
-    return [make_row(access) for access in evaluated(copy)[0]]
+    given = question or {}
+    named = named_partners(copy, given.get("reader"), given.get("writer"))
+    return [make_row(access) for access in (*evaluated(copy)[0], *(x.row(copy) for x in named))]
 
 
 # -- mends, asked about again ---------------------------------------------------------------------
 
 
 def costs(row: AccessRow) -> tuple[int, ...]:
-    """Sectors of L1 and of L2, or wavefronts, of the whole copy."""
+    """Sectors of L1 and of L2, or wavefronts and those that counters show, of the whole copy."""
     total = row.launch
     if row.space == "global":
         return total.sectors or 0, total.l2_sectors or 0
-    return (max(total.wavefronts or 0, total.counted_wavefronts or 0),)
+    return total.wavefronts or 0, max(total.wavefronts or 0, total.counted_wavefronts or 0)
 
 
 def paid(row: AccessRow) -> int:
-    """The same in one number."""
-    return sum(costs(row))
+    """What the row shows: sectors of both, or wavefronts, of the whole copy."""
+    return sum(costs(row)) if row.space == "global" else row.launch.wavefronts or 0
+
+
+def faulty(rows: Sequence[AccessRow], *indices: int) -> bool:
+    """Whether an access of the copy's own, or one of these, is misaligned."""
+    judged = (row for at, row in enumerate(rows) if at in indices or not row.part)
+    return any(row.verdict == "misaligned" for row in judged)
+
+
+def together(rows: Sequence[AccessRow], index: int) -> int:
+    """What mends of a row are ranked by: with a reader or writer that of its whole buffer."""
+    named = any(row.part for row in rows)
+    others = [row for row in rows if named and row is not rows[index] and row.space == "shared"]
+    return paid(rows[index]) + sum(map(paid, others))
+
+
+def shown(row: AccessRow) -> float:
+    """Sectors or wavefronts per request over the ideal."""
+    least = row.ideal_sectors if row.space == "global" else row.ideal_wavefronts
+    most = max(row.sectors or 0, row.l2_sectors or 0) or row.wavefronts or 0
+    return most / (least or 1)
 
 
 def dearer(new: list[AccessRow], old: Sequence[AccessRow], more: int, fewer: int) -> bool:
@@ -188,11 +236,13 @@ def refuted(question: Question, report: CopyReport, index: int, mend: Any) -> st
         copy = asked(question | mend.change)
     except GemmError as error:
         return f"refused ({error})"
-    again = rows_of(copy)  # analyze_copy(**question | mend.change).rows, without its mends
+    again = rows_of(
+        copy, question
+    )  # analyze_copy(**question | mend.change).rows, without its mends
     row = again[index]
     if wrong := aliasing(copy, mend.change):
         return f"{wrong} is not injective"
-    if any(row.verdict == "misaligned" for row in again):
+    if faulty(again, index):
         return "misaligned"
     for name, figure in mend.figures.items():
         if getattr(row, name) != figure:
@@ -210,7 +260,9 @@ def refuted(question: Question, report: CopyReport, index: int, mend: Any) -> st
         paid(now) * size, now.launch.requests * size,
     ):  # fmt: skip
         return f"no cheaper: {paid(row)}"
-    return ""
+    if shown(row) > shown(now):
+        return f"shown as worse: {shown(row)}, not {shown(now)}"
+    return past_the_end(copy, mend.change)
 
 
 # -- a plain search -------------------------------------------------------------------------------
@@ -267,25 +319,36 @@ def variants(question: Question) -> Iterator[Question]:
 
 def searched(question: Question, index: int) -> tuple[Question | None, tuple[float, bool]]:
     """The change of one thing that mends a row cheapest; what it costs per element, if not good."""
-    now = asked(question)
-    old = rows_of(now)
-    faults = any(row.verdict == "misaligned" for row in old)
-    best, best_key = None, (paid(old[index]) / elements(now), False)
+    copied = asked(question)
+    old = rows_of(copied, question)
+    faults = faulty(old, index)
+    best, best_key = None, (together(old, index) / elements(copied), False)
     for change in variants(question):
         try:
             copy = asked(question | change)
+            rows = rows_of(copy, question)
         except GemmError:
             continue
-        if aliasing(copy, change):
+        if aliasing(copy, change) or past_the_end(copy, change):
             continue
-        rows = rows_of(copy)
-        if len(rows) != len(old) or any(row.verdict == "misaligned" for row in rows):
+        if len(rows) != len(old) or faulty(rows, index):
             continue
         if "atom" in change and rows[0].bits != copy.atom.bits:
             continue
-        if not faults and dearer(rows, old, elements(copy), elements(now)):
+        pairs = [(new, now) for new, now in zip(rows, old, strict=True) if now.part]
+        if any((new.name, new.bits) != (now.name, now.bits) for new, now in pairs):
+            continue  # a reader or writer that was named does not fit there
+        if any(
+            smem.matrices(now.instruction)
+            and not np.array_equal(now.access.coords, new.access.coords)
+            for new, now in pairs
+        ):  # its rows would run the other way
             continue
-        key = paid(rows[index]) / elements(copy), not rows[index].good
+        if not faults and dearer(rows, old, elements(copy), elements(copied)):
+            continue
+        if paid(rows[index]) * elements(copied) >= paid(old[index]) * elements(copy) and not faults:
+            continue
+        key = together(rows, index) / elements(copy), not rows[index].good
         if (faults and best is None) or key < best_key:
             best, best_key = change, key
     return best, best_key
@@ -300,9 +363,9 @@ def compared(question: Question, report: CopyReport) -> Iterator[tuple[str, str]
         least = float("inf")
         for mend in report.mends[index]:
             copy = asked(question | mend.change)
-            mended = rows_of(copy)[index]
-            least = min(least, paid(mended) / elements(copy))
-            if mended.good:
+            mended = rows_of(copy, question)
+            least = min(least, together(mended, index) / elements(copy))
+            if mended[index].good:
                 break
         else:
             found, (cost, bad) = searched(question, index)

@@ -83,7 +83,7 @@ class FakeKernel(Kernel):
         if self.kind == "crashes":
             self.gpu.code = 700
         run = self.gpu.run
-        return lambda *place: run(self.name, self.kind, self.milliseconds, problem, place)
+        return lambda place: run(self.name, self.kind, self.milliseconds, problem, tuple(place))
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,11 +43,11 @@ class Device:
     def bind(self, plan: cg.Plan, *_: Any) -> Callable[..., None]:
         took = self.milliseconds.get((plan.symbol, plan.route), 2.0)
 
-        def run(*place: int) -> None:
+        def run(addresses: Sequence[int], stream: int = 0) -> None:
             if plan.symbol in self.errors:
                 raise self.errors[plan.symbol]
             self.gpu.now += took
-            self.ran.append((plan.symbol, place[:3]))
+            self.ran.append((plan.symbol, tuple(addresses)))
 
         return run
 

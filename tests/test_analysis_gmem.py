@@ -443,6 +443,8 @@ def test_residues_add_up_few_or_many() -> None:
     assert gmem.convolve(a * 2**40, b * 2**40).tolist() == (
         (gmem.convolve(a, b).astype(object) * 2**80).tolist()
     )
+    one = gmem.one_residue(0)  # the least that does not fit
+    assert gmem.convolve(one * 2**31, one * 2**32).tolist()[0] == 2**63
 
 
 def test_distinct_rows_come_in_order() -> None:
@@ -467,6 +469,7 @@ def test_distinct_rows_are_told_apart(count: int, values: int) -> None:
 def test_sums_of_huge_launches_are_exact() -> None:
     weights, values = np.array([[2**61, 3]]), np.array([[2**10, 7]])
     assert gmem._total(weights, values) == 2**71 + 21
+    assert gmem._total(np.array([[2**60]]), np.array([[8]])) == 2**63  # the least that does not fit
     assert gmem._total(weights.astype(object) * 4, values) == 2**73 + 84
     assert (
         gmem._total(

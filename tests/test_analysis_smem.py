@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cute_gemm as cg
 from cute_gemm.access import SharedAccess
 from cute_gemm.model import smem
 
@@ -201,3 +202,38 @@ def test_narrow_copies_take_what_was_counted(bits):
         targets, sources = (np.array([row[side]]) for side in ("shared", "global"))
         assert smem.copy_wavefronts(bits, targets, sources).sum() == row["wavefronts"], row
     assert len(rows) > 40
+
+
+def test_copies_beside_zeros_conflict_as_was_counted():
+    rows = counted(("cp.async.128.zeros",))
+    for row in rows:
+        targets, sources = (np.array([row[side]]) for side in ("shared", "global"))
+        wavefronts, conflicts = smem.copy_counts(128, targets, sources)
+        assert (wavefronts.sum(), conflicts.sum()) == (0, row["conflicts"]), row
+    assert len(rows) > 60 and sum(row["conflicts"] > 0 for row in rows) > 30
+
+
+@pytest.mark.parametrize(
+    ("k", "lda", "conflicts"),
+    [
+        (512, 760, 0),
+        (520, 760, 0),
+        (528, 760, 376),
+        (536, 760, 376),
+        (544, 760, 0),
+        (520, 768, 376),
+    ],
+)
+def test_launches_whose_last_k_tile_has_zeros(k, lda, conflicts):
+    """What Nsight Compute counted of ``thin`` on an H200."""
+    plan = cg.plan(
+        "TT", m=752, n=11, k=k, lda=lda, dtype="bfloat16", kernel="thin", order="C",
+        arch="sm_90a", backend="cpu",
+    )  # fmt: skip
+    rows = plan.report().rows
+    found = sum(
+        row.launch.counted_conflicts
+        for row in rows
+        if row.space == "shared" and row.instruction == "cp.async"
+    )
+    assert found == conflicts

@@ -189,6 +189,11 @@ def test_rows_shorter_than_the_span_are_padded():
     [
         (load(k_major(64, 64, alignment=8), (32, 64), swizzle=128), "aligned to 8"),
         (load(k_major(64, 64, ld=65), (32, 64), swizzle=128), "130; pad it to 72"),
+        (load(k_major(64, 64, ld=2**39), (32, 64), swizzle=128), f"{2**40}; split the matrix"),
+        (
+            load(replace(k_major(64, 64), l=2, batch_stride=2**39), (32, 64), swizzle=128),
+            f"the batch stride {2**39} x 2 bytes is {2**40}; split the matrix",
+        ),
         (load(k_major(512, 64), (512, 64), swizzle=128), "between 1 and 256"),
         (load(k_major(64, 64), (32, 12)), "multiples of 16 bytes, and those of (32, 12) are 24"),
         (load(k_major(64, 64), (32, 64), swizzle=64), "no longer than the span"),
@@ -222,6 +227,7 @@ def test_a_batch_is_a_third_mode_of_the_map(step, words):
 def test_the_largest_legal_box_is_legal():
     assert tma.analyze(load(k_major(256, 64, ld=72), (256, 64), swizzle=128)).legal
     assert tma.analyze(load(k_major(1, 64, ld=65), (1, 64), swizzle=128)).legal  # no stride in it
+    assert tma.analyze(load(k_major(64, 64, ld=2**39 - 8), (32, 64), swizzle=128)).legal
 
 
 @pytest.mark.parametrize("options", [{"swizzle": 16}, {"multicast": 0}, {"sweeps": -1}])

@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import struct
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -341,12 +342,56 @@ def test_what_a_plan_says() -> None:
         ({"m": 4, "n": 4, "k": 4}, r"; dtype is missing"),
         ({"m": 4, "n": 4, "k": 4, "dtype": "float32", "order": "K"}, r"order"),
         ({"m": 4, "n": 4, "k": 4, "dtype": "float32", "backend": "tpu"}, r"backend='tpu' is unk"),
-        ({"m": 4, "n": 4, "k": 4, "dtype": "float32", "colour": 3}, r"option 'colour' is not one"),
+        (
+            {"m": 4, "n": 4, "k": 4, "dtype": "float32", "beta": 3},
+            r"^plan\(\) .*'beta'; analyze\(\)",
+        ),
     ],
 )
 def test_plan_arguments(given: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         cg.plan("NN", **{"backend": "cpu", **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"bias": np.ones(3)}, "expected op, A, B, C, alpha, .*, or an option of a kernel: pack"),
+        ({"epilogue": "relu"}, "expected op, A"),
+        ({"out": np.ones((3, 3))}, "pass the array to write to as C$"),
+        ({"gpu": "H200"}, r"plan\(\) and analyze\(\) have one$"),
+        ({"trans_a": True}, "the letters of op say what is transposed, as in TN$"),
+        ({"transposeB": True}, "the letters of op"),
+        ({"stage": 3}, r"did you mean stages\?$"),
+        ({"dtype": "float32"}, r"did you mean out_dtype\?$"),
+    ],
+)
+def test_an_unknown_argument_has_a_hint(given: dict[str, Any], hint: str) -> None:
+    """It is the function's, whatever kernel is chosen."""
+    A, B = operands("NN", "float32")
+    [name] = given
+    with pytest.raises(OptionError, match=rf"^gemm\(\) has no argument '{name}'; {hint}"):
+        cg.gemm("NN", A, B, backend="cpu", **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"warp_along": "M"}, "the option 'warp_along'; name a kernel that has: naive, coalesced$"),
+        ({"copy": "auto", "skew": 1}, "the options 'copy' and 'skew'; leave one out$"),
+        ({"thin": 2, "warp_along": "M"}, "the options 'thin' and 'warp_along'; leave one out$"),
+    ],
+)
+def test_an_option_of_no_kernel_to_choose_from(options: dict[str, Any], hint: str) -> None:
+    sizes: dict[str, Any] = {"m": 64, "n": 64, "k": 64, "dtype": "float32"}
+    with pytest.raises(OptionError, match=f"^kernel='auto' chooses from sm80.* has {hint}"):
+        cg.plan("NN", **sizes, backend="cpu", **options)
+
+
+def test_a_refused_value_is_told_by_a_kernel_that_has_the_option() -> None:
+    A, B = operands("NN", "float32")
+    with pytest.raises(OptionError, match="swizzle is 3; expected 1, 2, 4 or 8"):
+        cg.gemm("NN", A, B, backend="cpu", swizzle=3)
 
 
 @pytest.mark.parametrize("extra", [{"m": M}, {"dtype": "float32"}, {"ldb": 64, "ldc": 64}])
@@ -441,6 +486,28 @@ def test_the_cpu_says_so_once(no_gpu: None) -> None:
     assert str(warning.message) == f"no usable GPU ({NO_GPU}); computing on the CPU"
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda A, B: cg.gemm("NN", A, B),
+        lambda A, B: cg.plan("NN", A, B)(A, B),
+        lambda A, B: cg.analyze("NN", A, B, backend="auto"),
+    ],
+)
+def test_the_warning_points_at_the_caller(no_gpu: None, call: Callable[..., Any]) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        call(*operands("NN", "float32"))
+    (warning,) = seen
+    assert (warning.filename, warning.lineno) == (__file__, call.__code__.co_firstlineno)
+
+
+def test_what_the_package_has_is_listed() -> None:
+    public = [name for name in dir(cg) if name[:1] != "_"]
+    assert public == sorted(cg.__all__) and all(hasattr(cg, name) for name in dir(cg))
+    assert {"analyze_copy", "Report", "Layout", "CopyReport"} < set(public)
+
+
 def test_the_cpu_that_was_asked_for_does_not(no_gpu: None) -> None:
     A, B = operands("NN", "float32")
     with warnings.catch_warnings():
@@ -488,7 +555,7 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
                 code = "2f" if one.size == 16 else {4: "i", 8: "q"}[one.size]
                 values += struct.unpack(code, ctypes.string_at(at, struct.calcsize(code)))
             seen[-1] += (launch, values[3:])
-            return lambda *addresses: addresses
+            return lambda addresses: addresses
 
     def load(build: Any, device: int) -> Loaded:
         seen.append((build, device))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import cute_gemm as cg
-from cute_gemm.errors import CompileError
+from cute_gemm.errors import CompileError, UnsupportedError
 from cute_gemm.kernels import base
 from cute_gemm.toolchain import cache, nvrtc, workers
 from cute_gemm.toolchain.cubin import Build, Resources
@@ -109,7 +109,7 @@ def test_plans_are_built_at_once(compiler: list[str]) -> None:
     asked, told = plans(2), list[tuple[int, int]]()
     builds = cg.compile(asked, tell=lambda *done: told.append(done))
     assert [build.symbol for build in builds] == [plan.symbol for plan in asked]
-    assert told == [(1, 2), (2, 2)] and len(compiler) == 2
+    assert told == [(0, 2), (1, 2), (2, 2)] and len(compiler) == 2
     assert [plan.build.symbol for plan in asked] == [build.symbol for build in builds]
     assert len(compiler) == 2
 
@@ -204,7 +204,7 @@ except KeyboardInterrupt:
 
 def test_a_script_without_a_guard_builds_in_processes(place: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
-    said = ["begun", *(f"{number} 6" for number in range(1, 7)), "built 6"]
+    said = ["begun", *(f"{number} 6" for number in range(7)), "built 6"]
     assert (done.stdout.splitlines(), done.stderr, done.returncode) == (said, "", 0)
     assert len(cache.entries()) == 6 and not list(place.glob(".*"))
 
@@ -216,17 +216,101 @@ def test_ctrl_c_ends_the_processes_that_compile(place: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
-    assert [process.stdout.readline() for _ in range(2)] == ["begun\n", "1 6\n"]
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").parents[1]
-    found = {
-        int(child) for task in children.glob("*/children") for child in task.read_text().split()
-    }
+    assert [process.stdout.readline() for _ in range(3)] == ["begun\n", "0 6\n", "1 6\n"]
+    found = children(process)
     assert len(found) == 3
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (out.splitlines()[-1], err, process.returncode) == ("KeyboardInterrupt", "", 0)
     assert not [child for child in found if Path(f"/proc/{child}").exists()]
     assert {path.suffix for path in place.iterdir()} == {".build", ".json"}
+
+
+def children(process: subprocess.Popen[str]) -> set[int]:
+    """The processes that any of its threads started."""
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return {int(child) for task in tasks for child in task.read_text().split()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children as Linux tells them")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_that_compile_end_in_silence_with_who_started_them(
+    place: Path, number: int
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(3)] == ["begun\n", "0 6\n", "1 6\n"]
+    found = children(process)
+    assert len(found) == 3
+    process.send_signal(number)
+    # They hold standard error too: it ends when the last of them has.
+    _, err = process.communicate(timeout=60)
+    assert (err, process.returncode) == ("", -number)
+    assert not [child for child in found if Path(f"/proc/{child}/exe").exists()]
+
+
+def test_a_launch_of_several_plans_is_built_and_counted_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What packs A is the same kernel before both, and what is told are files."""
+    built: list[str] = []
+
+    def compile_(unit: TranslationUnit, arch: str, *_: object) -> Build:
+        built.append(unit.symbol)
+        return Build(b"", unit.symbol, arch, Resources(1, 0, 0, 0, 0), 0.0, False, "")
+
+    monkeypatch.setattr(nvrtc, "_compile", compile_)
+    monkeypatch.setattr(base, "_builds", {})
+    monkeypatch.setattr(workers, "at_once", lambda builds: 1)
+    sizes = {"m": 64, "n": 64, "k": 64, "dtype": "float16", "arch": "sm_80", "backend": "cpu"}
+    asked = [
+        cg.plan("NN", kernel="sm80_pipeline", pack="A", stages=stages, **sizes) for stages in (2, 3)
+    ]
+    told: list[tuple[int, int]] = []
+    found = cg.compile(asked, lambda *done: told.append(done))
+    assert [one.symbol for one in found] == [one.symbol for one in asked]
+    assert len(built) == len(set(built)) == len(cache.entries()) == 3
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+def test_a_plan_of_which_nothing_is_compiled_is_refused() -> None:
+    host = cg.plan("NN", m=4, n=4, k=4, dtype="float32", kernel="host")
+    with pytest.raises(UnsupportedError, match="kernel 'host' is a loop in Python"):
+        cg.compile([host])
+
+
+FORKS = """
+import os, sys, time, cute_gemm as cg
+from cute_gemm.toolchain import cache
+def plan(n):
+    return cg.plan("NN", m=64, n=64, k=64, dtype="float32", kernel="naive", tile=(32, n, 1),
+                   arch="sm_80", backend="cpu")
+plan(1).prepare().result()
+with cache.building("k"):
+    child = os.fork()
+    if child:
+        time.sleep(0.5)
+    else:
+        with cache.building("k"):  # waits for the parent alone
+            print("waited", flush=True)
+if child:
+    sys.exit(os.waitpid(child, 0)[1])
+plan(2).prepare().result(60)
+cg.compile([plan(4)])
+print("built", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+def test_a_child_that_was_forked_builds_too(place: Path) -> None:
+    """The threads that build stay with the parent."""
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr, done.returncode) == ("waited\nbuilt\n", "", 0)
+    assert len(cache.entries()) == 3
 
 
 def test_who_is_killed_lets_go(place: Path) -> None:

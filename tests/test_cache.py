@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cute_gemm import tuned
 from cute_gemm.errors import OptionError
 from cute_gemm.toolchain import cache
 from cute_gemm.toolchain.cubin import Build, Resources
@@ -27,6 +28,7 @@ BUILD = Build(
     log="ptxas info\nénd",
 )
 KEY = hashlib.sha256(b"key").hexdigest()
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="modes and links of POSIX")
 
 
 @pytest.fixture(autouse=True)
@@ -138,8 +140,9 @@ def test_entries_size_and_clear(place: Path) -> None:
     assert [entry.key for entry in entries] == [KEY, "other"]
     assert (entries[0].symbol, entries[0].arch) == ("entry", "sm_80")
     assert entries[1].created == 1
-    assert cache.size() == 2 * entries[0].size + 1
-    assert cache.clear() == (3, 2 * entries[0].size + 1, 0)
+    total = sum(entry.size for entry in entries) + 1
+    assert cache.size() == total
+    assert cache.clear() == (3, total, 0)
     assert [path.name for path in place.iterdir()] == ["note.txt"]
     assert cache.get(KEY) is None
 
@@ -154,6 +157,15 @@ def test_a_damaged_file_is_noticed_and_deleted(place: Path, where: int) -> None:
     assert cache.get(KEY) is None
     assert not path.exists()
     cache.put(KEY, BUILD)
+    assert cache.get(KEY) is not None
+
+
+def test_a_build_under_the_name_of_another_is_not_taken(place: Path) -> None:
+    cache.put(KEY, BUILD)
+    path, other = place / f"{KEY}.build", hashlib.sha256(b"other").hexdigest()
+    shutil.copy(path, place / f"{other}.build")
+    assert [entry.key for entry in cache.entries()] == [KEY]
+    assert cache.get(other) is None and not (place / f"{other}.build").exists()
     assert cache.get(KEY) is not None
 
 
@@ -192,17 +204,95 @@ def test_a_full_disk_leaves_no_half_file(place: Path, monkeypatch: pytest.Monkey
     assert list(place.iterdir()) == []
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
-def test_a_directory_that_others_can_write_to_is_not_used(place: Path) -> None:
+@POSIX
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
+def test_a_directory_that_others_can_write_to_is_not_used(place: Path, mode: int) -> None:
     cache.put(KEY, BUILD)
-    place.chmod(0o777)
-    assert cache.get(KEY) is None
+    place.chmod(mode)
+    assert cache.get(KEY) is None and not cache.has(KEY)
     with pytest.warns(UserWarning, match="can be written by other users"):
         cache.put("other", BUILD)
     assert "chmod go-w" in (cache.writable() or "")
     place.chmod(0o755)
-    assert cache.get(KEY) is not None
+    assert cache.get(KEY) is not None and cache.has(KEY)
     assert cache.writable() is None
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_file_that_others_can_write_to_is_not_read(place: Path, mode: int) -> None:
+    cache.put(KEY, BUILD)
+    (place / f"{KEY}.build").chmod(mode)
+    assert cache.get(KEY) is None and cache.entries() == []
+
+
+@POSIX
+def test_a_file_of_another_user_is_not_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.put(KEY, BUILD)
+    asked, other = os.fstat, os.geteuid() + 1
+
+    def fstat(handle: int) -> os.stat_result:
+        status = asked(handle)
+        if stat.S_ISDIR(status.st_mode):
+            return status
+        return os.stat_result((*status[:4], other, *status[5:]))
+
+    monkeypatch.setattr(cache.os, "fstat", fstat)
+    assert cache.get(KEY) is None
+
+
+@POSIX
+def test_a_file_may_not_be_a_link(place: Path, tmp_path: Path) -> None:
+    cache.put(KEY, BUILD)
+    path = place / f"{KEY}.build"
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert cache.get(KEY) is None and cache.entries() == []
+
+
+@POSIX
+def test_the_directory_that_was_asked_is_the_one_that_is_read(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link leads elsewhere after the directory behind it was found to be the user's own."""
+    cache.put(KEY, BUILD)
+    theirs, link = tmp_path / "theirs", tmp_path / "link"
+    shutil.copytree(place, theirs)
+    evil = replace(BUILD, cubin=b"evil")
+    (theirs / f"{KEY}.build").write_bytes(cache._encode(KEY, evil))
+    theirs.chmod(0o777)
+    link.symlink_to(place)
+    monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(link))
+    trusted = cache._trusted
+
+    def flips(*words: object) -> None:
+        trusted(*words)
+        link.unlink()
+        link.symlink_to(theirs)
+
+    monkeypatch.setattr(cache, "_trusted", flips)
+    found = cache.get(KEY)
+    assert found is not None and found.cubin == BUILD.cubin
+    assert cache.get(KEY) is None
+
+
+@POSIX
+@pytest.mark.parametrize("name", [f"{KEY}.build", "tuned-x.json", "headers.json"])
+def test_what_never_ends_is_not_read(place: Path, tmp_path: Path, name: str) -> None:
+    cache.put(KEY, BUILD)
+    (place / name).unlink(missing_ok=True)
+    (place / name).symlink_to("/dev/zero")
+    assert cache.get(KEY) is None or not name.endswith(".build")
+    assert cache.beside(name) == [] and tuned.stored() == {} and len(cache.entries()) <= 1
+    (tmp_path / "headers").mkdir()
+    assert len(cache.headers_digest([tmp_path / "headers"])) == 64
+
+
+def test_a_file_beyond_all_measure_is_not_read(place: Path) -> None:
+    cache.put(KEY, BUILD)
+    with (place / "tuned-x.json").open("wb") as file:
+        file.truncate(2**40)  # sparse: no bytes on the disk
+    assert cache.beside("tuned-x.json") == [] and tuned.stored() == {}
 
 
 def test_writers_at_once_leave_a_whole_file() -> None:

@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,18 +40,35 @@ def parsers(command: str):
         (["--tile", "(128, 64, 32)"], {"tile": (128, 64, 32)}),
         (["--tile", "128x64x32"], {"tile": (128, 64, 32)}),
         (["--copy", "x"], {"copy": "x"}),
-        (["--flag-name", "true"], {"flag_name": True}),
+        (["--min-ctas", "2"], {"min_ctas": 2}),
+        (["--ping-pong", "true"], {"ping_pong": True}),
         (["--swizzle", "-1"], {"swizzle": -1}),
     ],
 )
 def test_kernel_options(words, options):
-    assert _arguments.kernel_options(words) == options
+    assert _arguments.kernel_options(words, parsers("run")[1]) == options
 
 
 @pytest.mark.parametrize("words", [["--stages"], ["--stages", "--copy", "auto"]])
 def test_a_kernel_option_needs_a_value(words):
     with pytest.raises(OptionError, match="--stages needs a value"):
-        _arguments.kernel_options(words)
+        _arguments.kernel_options(words, parsers("run")[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["run", "--stage", "3"], "--stage does not exist here; did you mean --stages?"),
+        (["emit", "--outptu=f"], "--outptu does not exist here; did you mean --output?"),
+        (["run", "--splitk", "2"], "--splitk does not exist here; did you mean --split-k?"),
+        (["run", "--trans-a", "1"], "--trans-a does not exist here; the letters of op say"),
+        (["compile", "--bias"], "--bias does not exist here; see cute-gemm compile --help"),
+        (["run", "--tune", "true"], "--tune does not exist here; see cute-gemm run --help"),
+    ],
+)
+def test_an_unknown_option_has_a_hint(words, hint, run):
+    status, out, err = run(words[0], "NN", *words[1:])
+    assert (status, out) == (2, "") and err.startswith(f"cute-gemm: option {hint}")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +82,29 @@ def test_kernel_options_may_stand_anywhere(words):
     known, options = _arguments.split_kernel_options(words, parsers("emit")[1])
     assert sorted(known) == sorted(["emit", "TN", "-m", "5", "--json"])
     assert options == ["--stages", "4", "--copy=auto"]
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_warning_that_is_an_error_is_one_line(more, no_gpu, run):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        status, out, err = run("run", "NN", *SIZES, *more)
+    assert status == 2 and err.count("\n") == 1
+    assert err.startswith("cute-gemm: no usable GPU (there is none); computing on the CPU")
+    assert not more or json.loads(out)["error"]["type"] == "UserWarning"
+
+
+@pytest.mark.parametrize("words", [["analyze", "NN"], ["trace", "NN"]])
+def test_an_empty_name_is_no_file(words, run):
+    status, out, err = run(*words, *SIZES, "--html", "")
+    assert (status, out) == (2, "")
+    assert err == "cute-gemm: --html '' names no file; expected --html FILE, or - for stdout\n"
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr("cute_gemm.run.driver.why_no_gpu", lambda: "there is none")
+    monkeypatch.setattr("cute_gemm.api._warned", False)
 
 
 @pytest.mark.parametrize("text", ["-0.7", "-1e-3", "-inf", "2", "nan", "1+2j", "-2e-1j"])

@@ -10,11 +10,14 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 from command_line import SIZES, compile_arch
 
 import cute_gemm as cg
+from cute_gemm._text import size
+from cute_gemm.commands import compile as compile_command
 from cute_gemm.commands.compile import _chosen_from
 from cute_gemm.kernels import base
 from cute_gemm.toolchain.headers import include_paths
@@ -94,7 +97,7 @@ def test_compile_fills_the_cache(run, tmp_path, monkeypatch):
     listed = json.loads(run("cache", "--json")[1])
     assert listed["count"] == 1
     assert listed["entries"][0]["symbol"] == first["symbol"]
-    assert "1 cubins" in run("cache", "size")[1]
+    assert run("cache", "size")[1].startswith("1 cubin, ")
     assert json.loads(run("cache", "clear", "--json")[1])["removed"] == 1
     assert json.loads(run("cache", "size", "--json")[1])["count"] == 0
 
@@ -132,15 +135,22 @@ def test_compile_for_another_machine(run, tmp_path, monkeypatch):
     assert (status, err) == (0, "")
     lines = out.splitlines()
     count = int(lines[-1].split()[0])
-    each = rf"{count // 2} kernels, \d+ bytes of cubins"
+    each = rf"{count // 2} kernels, [\d.]+ KiB of cubins"
     assert re.fullmatch(f"sm_80: {each}", lines[0]) and re.fullmatch(f"sm_90a: {each}", lines[1])
-    size = sum(path.stat().st_size for path in place.glob("*.build"))
-    assert lines[-1] == f"{count} kernels, {size} bytes in {place}"
+    taken = sum(path.stat().st_size for path in place.glob("*.build"))
+    assert lines[-1] == f"{count} kernels, {size(taken)} in {place}"
     assert len(list(place.glob("*.build"))) == count >= 4 and not (tmp_path / "mine").exists()
     monkeypatch.setattr(base, "_builds", {})
     found = json.loads(run(*words, "--json")[1])
-    assert (found["directory"], found["count"], found["bytes"]) == (str(place), count, size)
+    assert (found["directory"], found["count"], found["bytes"]) == (str(place), count, taken)
     assert all(build["cached"] for build in found["builds"])
+
+    # On a terminal a bar says at once what is done: problems to choose for, then files to write.
+    told: list[tuple[object, ...]] = []
+    monkeypatch.setattr(compile_command, "progress", lambda: nullcontext(lambda *x: told.append(x)))
+    run(*words)
+    assert told[0] == ("choose", 0, told[0][2]) and told[-1] == ("compile", count, count)
+    assert [one[0] for one in told] == ["choose"] * told[0][2] + ["compile"] * (count + 1)
 
     place.chmod(0o500)
     before = {path: path.stat().st_mtime_ns for path in place.iterdir()}

@@ -268,3 +268,32 @@ def test_templates_take_of_cute_what_they_use() -> None:
         if path.name != "proof.cuh":
             assert not re.search(r"#include <cute/(tensor|atom|algorithm)", text), path
         assert not re.search(r"static constexpr (int|bool) \w+ =", text), path
+
+
+FULL = """
+import resource
+from cute_gemm.errors import CompileError
+from cute_gemm.toolchain.nvrtc import build
+from cute_gemm.toolchain.unit import TranslationUnit
+text = '#include <cute/tensor.hpp>\\nextern "C" __global__ void entry(float* x) { x[0] = 1; }'
+build(TranslationUnit(text.split("\\n", 1)[1], "entry"), "sm_80", cache=False)
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+files = []
+try:
+    while True:
+        files.append(open("/dev/null"))
+except OSError:
+    files.pop().close()
+try:
+    build(TranslationUnit(text, "entry"), "sm_80", cache=False)
+except CompileError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits as POSIX has them")
+def test_the_limit_of_open_files_is_said_to_be_reached() -> None:
+    done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith(
+        "NVRTC cannot open its headers, because this process has reached its limit of open files"
+    ), done.stderr

@@ -86,6 +86,53 @@ def test_nothing_is_assumed_beside_plain_accesses() -> None:
     assert first.what == "a swizzle: Sw<5,0,5> o 0 o (64,32):(32,1)"
 
 
+def test_a_reader_and_a_writer_have_rows_of_their_own() -> None:
+    home = "(128,32):(32,1)"
+    question = {"tensor": "(128,32):(4096,1)", "smem": home, "atom": "cp.async.128",
+                "threads": "(32,4):(4,1)", "values": "(1,8)"}  # fmt: skip
+    named = {
+        "reader": ({"atom": "ldmatrix.x4"}, "ldmatrix.x4"),
+        "writer": ({"atom": "st.shared.32", "threads": "(32,1):(1,32)", "values": "(1,2)"},
+                   "st.shared.32 threads (32,1):(1,32) values (1,2)"),
+    }  # fmt: skip
+    plain = analyze_copy(**question)
+    both = question | {argument: text for argument, (_, text) in named.items()}
+    report = analyze_copy(**both)
+    assert plain.conflict_free and not plain.findings and not report.conflict_free
+    assert report.rows[:2] == plain.rows
+    for row, (argument, (asked_alone, _)) in zip(report.rows[2:], named.items(), strict=True):
+        alone = analyze_copy(tensor=home, **asked_alone).rows[0]
+        figures = (
+            "instruction",
+            "bits",
+            "direction",
+            "requests",
+            "wavefronts",
+            "verdict",
+            "launch",
+        )
+        assert [getattr(row, name) for name in figures] == [
+            getattr(alone, name) for name in figures
+        ]
+        assert row.part == argument and "conflict" in row.verdict
+        assert any(f"({argument}) has bank conflicts" in line for line in report.findings)
+    # What mends one is at nobody's cost, and is part of the public answer.
+    found = again(question | {"reader": "ldmatrix.x4"}, analyze_copy(
+        **question, reader="ldmatrix.x4"), 2)  # fmt: skip
+    assert found and all(mended.conflict_free for mended in found)
+    # Of a matrix's tiles each is read.
+    tiled = analyze_copy(**both | {"extents": "300x64"})
+    assert tiled.rows[2].launch.requests == 3 * 2 * report.rows[2].launch.requests
+    # Where rows are not whole the row is of what fits, as alone.
+    torn = question | {"smem": "Sw<2,0,5> o 0 o (128,32):(32,1)", "reader": "ldmatrix.x4"}
+    report = analyze_copy(**torn)
+    assert report.rows[2].instruction == "ld.shared" and not report.conflict_free
+    assert any("takes rows of 16 contiguous bytes" in line for line in report.findings)
+    for reader in ("ld.global.64 threads (8,4):(4,1) values (1,4)", "cp.async.bulk threads 1:0"):
+        with pytest.raises(OptionError, match="does not move vectors of threads"):
+            analyze_copy(**question, reader=reader)
+
+
 def test_figures_of_a_mend_are_the_rows_to_the_last_bit() -> None:
     question = {"tensor": "(32,24):(1,40)", "smem": "(32,24):(40,1)", "dtype": "float64",
                 "threads": "(32,3):(3,1)", "values": "(1,2):(1,1)", "atom": "cp.async"}  # fmt: skip
@@ -93,6 +140,31 @@ def test_figures_of_a_mend_are_the_rows_to_the_last_bit() -> None:
     again(question, report, 1)
     # A third of a conflict per request, as a quotient and not as a difference of means.
     assert 4 / 3 in [mend.figures["conflicts"] for mend in report.mends[1]]
+
+
+def test_a_swizzle_stays_within_the_memory_that_cute_reserves() -> None:
+    """``cosize`` of C++ CuTe is that of the layout without its swizzle."""
+    question = {"tensor": "(16,32):(1,32)", "threads": "(1,32):(0,1)", "values": "(2,1)",
+                "atom": "st.shared", "dtype": "float32"}  # fmt: skip
+    report = analyze_copy(**question)
+    again(question, report)
+    assert report.mends[0]
+    for mend in report.mends[0]:
+        layout = parse(mend.change["tensor"])
+        assert layout.table().max() < layout.affine.cosize
+
+
+def test_what_the_row_shows_gets_no_worse() -> None:
+    question = {
+        "tensor": "(128,64):(4160,1)", "threads": "(16,2):(2,1)", "values": "(1,1)",
+        "atom": "cp.async", "smem": "Sw<3,1,4> o 0 o (128,64):(1,128)", "dtype": "float32",
+    }  # fmt: skip
+    report = analyze_copy(**question)
+    # Threads (4,8):(1,4), which were offered, take 4: counters show less, for L1 has banks too.
+    assert report.rows[1].wavefronts == 2 < report.rows[1].launch.counted_wavefronts / 256
+    again(question, report, 1)
+    assert report.mends[1]
+    assert all(mend.figures["wavefronts"] == 1 for mend in report.mends[1])
 
 
 def test_padding_makes_ldmatrix_legal() -> None:
@@ -318,7 +390,13 @@ def test_what_a_tensor_map_cannot_hold() -> None:
         ({"tile": None}, "tile is missing; expected the box"),
         ({"threads": "32:1"}, "does not go with atom 'tma.store'"),
         ({"smem": "(128,64):(1,128)"}, "expected (128,64):(64,1)"),
-        ({"smem": "Sw<3,3,4> o 0 o (128,64):(64,1)"}, "a swizzle that TMA has not"),
+        ({"smem": "Sw<3,3,4> o 0 o (128,64):(64,1)"}, "TMA has not; write Sw<3,3,3> for 2-byte e"),
+        ({"smem": "Sw<3,4,3> o 0 o (128,64):(64,1)"}, "TMA has not; write Sw<3,3,3> for 2-byte e"),
+        ({"smem": "Sw<2,4,3> o 0 o (128,64):(64,1)"}, "TMA has not; write Sw<2,3,3> for 2-byte e"),
+        (
+            {"smem": "Sw<3,3,3> o 0 o (128,64):(64,1)", "dtype": "int8"},
+            "TMA has not; write Sw<3,4,3> for 1-byte elements",
+        ),
         ({"dtype": "complex128"}, "moves elements of 1 to 8 bytes"),
     ):
         with pytest.raises(OptionError) as caught:

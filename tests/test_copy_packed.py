@@ -219,7 +219,13 @@ def test_matrix_instructions_of_elements_of_4_bits() -> None:
     repeats(question, report)
     reader = "ld.shared.32 threads (8,4):(4,1) values (1,8)"
     stored = WIDE | {"smem": "(128,128):(128,1)"}
-    assert analyze_copy(**stored, reader=reader).conflict_free
+    report = analyze_copy(**stored, reader=reader)
+    alone = analyze_copy(tensor=stored["smem"], atom="ld.shared.32", threads="(8,4):(4,1)",
+                         values="(1,8)", dtype="int4")  # fmt: skip
+    # Rows of 64 bytes: every second one begins at the same bank.
+    assert [row.verdict for row in report.rows[1:]] == ["conflict-free", "4-way conflict"]
+    assert report.rows[2].launch == alone.rows[0].launch
+    repeats(stored | {"reader": reader}, report)
 
 
 SHORT = WIDE | {"tensor": "(128,32):(32,1)", "values": "(1,8):(0,1)", "atom": "ld.global"}

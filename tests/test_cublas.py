@@ -296,12 +296,12 @@ def test_stream_and_pointer_mode_are_set_when_they_change(model: Model) -> None:
     on_host = handle.bind(CONFIG, problem, ARCH, 0)
     on_device = handle.bind(CONFIG, problem, ARCH, 0, Scalar(1, alpha), Scalar(1, alpha))
     addresses = tuple(x.ctypes.data for x in (A, B, C))
-    on_host(*addresses)
-    on_host(*addresses, 7)
-    on_host(*addresses, 7)
-    on_device(*addresses, 7)
-    on_device(*addresses, 9)
-    on_host(*addresses)
+    on_host(addresses)
+    on_host(addresses, 7)
+    on_host(addresses, 7)
+    on_device(addresses, 7)
+    on_device(addresses, 9)
+    on_host(addresses)
     assert model.calls == [(0, 0), (7, 0), (7, 0), (7, 1), (9, 1), (0, 0)]
     assert len(model.settings) == 2 * 4
     assert model.handles == 1
@@ -335,7 +335,7 @@ def test_one_scalar_on_the_device_takes_the_other_there(
             Scalar(1, alpha) if alpha_there else Scalar(2j),
             Scalar(1, beta) if beta_there else Scalar(3 - 1j),
         )
-        start(*(x.ctypes.data for x in (A, B, C)))
+        start(tuple(x.ctypes.data for x in (A, B, C)))
         np.testing.assert_allclose(C, expected, rtol=1e-13)
         assert model.mode == 1
         del kept, kept_too
@@ -365,7 +365,7 @@ def test_threads_share_one_handle_and_no_call(model: Model) -> None:
         start.wait(timeout=30)
         call = library.CublasLibrary().bind(CONFIG, problem, ARCH, 0)
         for _ in range(100):
-            call(A.ctypes.data, B.ctypes.data, out.ctypes.data, stream)
+            call((A.ctypes.data, B.ctypes.data, out.ctypes.data), stream)
 
     threads = [threading.Thread(target=work, args=(stream,)) for stream in (1, 2, 3, 4)]
     for thread in threads:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -120,6 +121,22 @@ def test_a_cache_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyP
     check = named("cache")
     assert check.ok is None
     assert "CUTE_GEMM_CACHE_DIR" in check.mend
+
+
+def test_templates_are_counted_against_those_that_are_included(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No list is kept by hand: units name templates, and these name others."""
+    root = tmp_path / "templates"
+    shutil.copytree(headers.templates_path(), root)
+    files = len(list(root.rglob("*.cuh")))
+    monkeypatch.setattr(doctor, "templates_path", lambda: root)
+    assert named("templates") == Check("templates", True, f"{files} files in {root}")
+    for name in ("simt/naive", "common/grids", "sm80/proof", "sm90/epilogue", "passes/reduce"):
+        (root / f"{name}.cuh").unlink()
+    missing = "grids.cuh, naive.cuh, proof.cuh, reduce.cuh, store.cuh"
+    said = f"5 files missing in {root}: {missing}"
+    assert named("templates") == Check("templates", False, said, "reinstall cute-gemm")
 
 
 def test_a_look_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

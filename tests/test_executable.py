@@ -95,6 +95,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     torch = SimpleNamespace(
         compiler=SimpleNamespace(is_compiling=lambda: False),
+        is_grad_enabled=lambda: True,
         _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda device: made.stream),
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -102,7 +103,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: api.Arch("sm_90a"))
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(cg.Plan, "bind", lambda self, *_: lambda *given: made.append(given))
+    monkeypatch.setattr(
+        cg.Plan, "bind", lambda self, *_: lambda at, *stream: made.append((*at, *stream))
+    )
     monkeypatch.setattr(api, "_plans", type(api._plans)(64))
     monkeypatch.setattr(api, "_recent", type(api._recent)(64))
     for module in (api, executable):
@@ -137,6 +140,24 @@ def test_arrays_of_known_layouts_are_not_read_again_wherever_they_lie(
         (0x10000, 0x20000, 0x30000, 7), (0x10000, 0x20000, 0x30000, 7),
         (0x50000, 0x40000, 0x60100, 7),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"compute": "tf32"}, {"kernel": "naive"}, {"arch": "sm_80"}, {"out_dtype": "float32"},
+        {"order": "C"}, {"backend": "cuda"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_call_in_other_words_is_another_call(calls: Calls, change: dict[str, Any]) -> None:
+    cg.gemm("NN", A, B, C)
+    seen = calls.read
+    for _ in range(2):
+        cg.gemm("NN", A, B, C, **change)
+        assert calls.read == seen + 3
+    cg.gemm("NT", A, B, C)
+    assert calls.read == seen + 6
 
 
 def test_no_factor_stands_for_those_of_a_first_call(calls: Calls, call: Any) -> None:

@@ -10,6 +10,7 @@ from math import ceil
 import pytest
 from rich.console import Console
 
+import cute_gemm as cg
 from cute_gemm.analysis import ideas
 from cute_gemm.analysis.explain import Explanation
 from cute_gemm.commands import bench, cli
@@ -399,6 +400,20 @@ def test_json_is_the_same_as_data(run):
 def test_what_is_refused(words, said, run):
     status, out, err = run(*words[:2], *WORDS, *words[2:])
     assert status == 2 and said in err and not out
+
+
+def test_auto_is_the_kernel_that_is_chosen(run):
+    status, out, _ = run("auto", "NN", *WORDS, "--json")
+    chosen = cg.plan(
+        "NN", m=256, n=256, k=128, dtype="float32", arch="sm_90a", backend="cpu"
+    ).kernel
+    assert status == 0 and json.loads(out)["kernel"] == chosen != "auto"
+
+
+def test_of_cublas_nothing_is_said_of_the_ladder(run):
+    """The ladder went on, to wgmma and TMA."""
+    _, out, _ = run("cublas", "NN", *WORDS)
+    assert "wgmma and TMA, as sm90_wgmma does" in " ".join(out.split())
 
 
 def test_code_is_printed_after_it(run):

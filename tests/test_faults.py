@@ -23,7 +23,7 @@ SAID = {
         "ld.volatile.shared.f32", 0, 0, "at address 0x80: .* asynchronous copy, not waited for",
     ),
     "uninitialised": ("st.global.f32", 0, 48, "shared memory that nobody has set"),
-    "divergent_barrier": ("bar.sync", 0, 48, "the others of its CTA wait here, it has ended"),
+    "divergent_barrier": ("bar.sync", 0, 48, "the others of its CTA wait here, it waits at line"),
 }  # fmt: skip
 
 

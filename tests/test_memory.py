@@ -161,7 +161,9 @@ class TestCopies:
         assert driver.memory == {}
 
     def test_out_of_memory_says_how_much(self, driver: FakeDriver) -> None:
-        message = r"10000000000 bytes \(9.3 GiB\) .* device 1 \(Fake H200\), where 1000 of 2000"
+        message = (
+            r"^10,000,000,000 bytes \(9.3 GiB\) .* 1 \(Fake H200\), where 1,000 bytes of 2 KiB"
+        )
         with pytest.raises(OutOfMemoryError, match=message):
             memory.DeviceBuffer(10**10, 1)
         assert driver.contexts == [0]

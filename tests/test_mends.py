@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_search import counted
 
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.copy.report import analyze_copy
 from cute_gemm.analysis.mends.gmem import Mend, mend_shared, mends
+from cute_gemm.analysis.mends.options import with_options
+from cute_gemm.analysis.rows import make_row
 from cute_gemm.api import analyze
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
@@ -194,8 +197,9 @@ def test_a_kernels_own_option_is_a_mend() -> None:
     given: dict = {"m": 256, "n": 256, "k": 64, "dtype": "float32", "kernel": "naive"}
     report = analyze("NN", **given, arch="sm_80")
     (row,) = report["B"].of("global")
-    (mend,) = row.mends
+    mend, other = row.mends
     assert str(mend) == 'warp_along="m" (1 sector per request, ideal 1, 12.5 %)'
+    assert str(other) == "op NT, B N-major (4 sectors per request, ideal 4, 100 %)"
     assert mend.what in row.mend and mend.what in " ".join(report.findings)
     mended = analyze("NN", **given, arch="sm_80", **mend.change)
     assert all(mended[name].coalesced for name in "ABC") and not report["B"].coalesced
@@ -206,6 +210,39 @@ def test_a_kernels_own_option_is_a_mend() -> None:
     # Of what the mend leads to, nothing is better in all.
     for name in "AB":
         assert all(row.mends == () for row in mended[name].of("global"))
+
+
+def test_a_leading_dimension_is_no_shorter_than_a_row() -> None:
+    """Also where a tile is one element deep, which has no stride in CuTe's coalesced layout."""
+    given: dict = {"m": 4100, "n": 256, "k": 100, "dtype": "float32", "kernel": "coalesced"}
+    report = analyze("NT", **given, arch="sm_80")
+    (row,) = report["A"].of("global")
+    assert [mend.what for mend in row.mends] == ["leading dimension 4104, a multiple of 32 bytes"]
+    (mended,) = analyze("NT", **given, arch="sm_80", lda=4104)["A"].of("global")
+    assert mended.good and not row.good
+    assert mended.sectors == row.mends[0].figures["sectors"]
+
+
+def test_another_op_comes_with_its_leading_dimension() -> None:
+    given: dict = {"m": 1799, "n": 490, "k": 555, "dtype": "bfloat16", "kernel": "naive"}
+    row = analyze("NN", **given, arch="sm_80")["B"].of("global")[0]
+    (what,) = (mend.what for mend in row.mends if mend.what.startswith("op "))
+    assert what == "op NT, B N-major, leading dimension 496"
+    mended = analyze("NT", **given, arch="sm_80", ldb=496)["B"].of("global")[0]
+    assert (mended.sectors, mended.efficiency) == (2, 1)
+
+
+def test_mends_of_random_reports() -> None:
+    counts, wrong = counted(30, "everywhere")
+    assert wrong == []
+    assert counts["mends"] > 60 and counts["applied"] > 20
+
+
+@pytest.mark.matrix
+def test_mends_of_four_hundred_reports() -> None:
+    counts, wrong = counted(400, "matrix")
+    assert wrong == []
+    assert counts["mends"] > 1000 and counts["applied"] > 300
 
 
 # -- what a mend says is what the model reads -----------------------------------------------------
@@ -378,6 +415,40 @@ def test_what_nothing_mends() -> None:
     assert mend_global(elements) == ()
     tma = TmaAccess("A", "load", matrix, (128, 32), 1)
     assert mends([tma]) == [()]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op", "ld"),
+    [
+        ("thread_tile_2d", "TN", 512),  # A's loads would take two wavefronts in place of one
+        ("double_buffered", "NN", 513),  # B's stores
+        ("bank_free", "TT", 513),  # A's loads
+    ],
+)
+def test_no_mend_makes_shared_memory_dearer(kernel: str, op: str, ld: int) -> None:
+    sizes = {"m": 512, "n": 512, "k": 256, "lda": ld, "ldb": ld, "ldc": ld}
+    report = analyze(op, dtype="float32", kernel=kernel, arch="sm_80", **sizes)
+    said = [mend.what for row in report.rows if row.space == "global" for mend in row.mends]
+    assert said and not any("above the ideal" in what for what in said)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_option_that_costs_wavefronts_is_no_mend(more: int) -> None:
+    """Fewer sectors, and shared memory that takes as many wavefronts as before, or one more."""
+    lanes = np.arange(32)
+    matrix = Matrix("A", (32, 32), (1, 32), "float32", 256)
+
+    def load(*step: int) -> GlobalAccess:
+        coords = (lanes[:, None] * step)[None]
+        return GlobalAccess("A", "load", "ld.global", 32, matrix, (32, 32), coords, 0, 1)
+
+    def store(far: int) -> SharedAccess:
+        offsets = np.where(lanes == 31, 4 * 31 + far, 4 * lanes)[None]
+        return SharedAccess("A", "store", "st.shared", 32, offsets, 1)
+
+    rows = [make_row(access) for access in (load(0, 1), store(0))]
+    found = with_options(rows, lambda: [({"copy": "x"}, [load(1, 0), store(4 * more)])])
+    assert [mend.what for mend in found[0].mends] == ['copy="x"'] * (not more)
 
 
 # -- shared memory --------------------------------------------------------------------------------

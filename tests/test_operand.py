@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cute_gemm as cg
-from cute_gemm.errors import ArrayError, ReadOnlyError, ShapeError, StrideError
+from cute_gemm.errors import ArrayError, ReadOnlyError, ScalarError, ShapeError, StrideError
 from cute_gemm.problem import arrays as operand
 from cute_gemm.problem.arrays import Operand, dtype_name, host_array, new_matrix, read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.overlap import overlap
+from cute_gemm.problem.scalars import scalar
 
 
 class FakeTensor:
@@ -32,13 +33,14 @@ class FakeTensor:
         self.requires_grad = False
         self.layout = "torch.strided"
         self.lazy = ""
+        self.batched = False
         self.__dict__.update(more)
 
     def get_device(self):
         return self.device.index
 
     def data_ptr(self):
-        if self.layout != "torch.strided":
+        if self.layout != "torch.strided" or self.batched:
             raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
         return 0x7000
 
@@ -159,10 +161,45 @@ def test_not_a_matrix(shape):
     assert str(shape) in str(caught.value)
 
 
-@pytest.mark.parametrize("thing", [[[1.0]], None, "A", 3, np.float32(1), object()])
-def test_not_an_array(thing):
-    with pytest.raises(ArrayError, match=r"A is a \w+\.\w+; expected .*np\.asarray\(A\)"):
+class SciPys:
+    """A sparse array: no array by itself, and easily made one."""
+
+    def toarray(self):
+        raise AssertionError("the caller's to decide")
+
+
+@pytest.mark.parametrize(
+    ("thing", "end"),
+    [
+        ([[1.0]], r": np\.asarray\(A\) makes one"),
+        (np.float32(1), r": np\.asarray\(A\) makes one"),
+        (SciPys(), r": A\.toarray\(\) makes one"),
+        (None, ""),
+        ("A", ""),
+        (3, ""),
+        (object(), ""),
+    ],
+)
+def test_not_an_array(thing, end):
+    """A way to an array is named where there is one."""
+    with pytest.raises(ArrayError, match=rf"^A is a \w+\.\w+; expected .*_interface__{end}$"):
         read(thing, "A")
+
+
+def test_what_jax_traces_has_no_memory():
+    class Tracer:
+        """It has ``__array__``, which raises."""
+
+        def __array__(self):
+            raise TypeError
+
+    Tracer.__module__ = "jax._src.core"
+    Traced = type("DynamicJaxprTracer", (Tracer,), {})
+    message = r"is traced by JAX \(jit, grad, vmap, \.\.\.\) .* by jax\.pure_callback"
+    with pytest.raises(ArrayError, match=f"^A {message}"):
+        read(Traced(), "A")
+    with pytest.raises(ScalarError, match=f"^alpha {message}"):
+        scalar(Traced(), "alpha", "float32", None)
 
 
 def test_torch_on_a_gpu():
@@ -208,8 +245,9 @@ def test_torch_bfloat16_on_the_host(monkeypatch):
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
-        (FakeTensor(requires_grad=True), r"A requires grad.*A\.detach\(\)"),
         (FakeTensor(place="mps"), r"A is a tensor on .*mps.*A\.cuda\(\)"),
+        (FakeTensor(place="meta"), r"A is a tensor on .*meta.*; expected one on .* or the CPU$"),
+        (FakeTensor(batched=True), r"A is a tensor without memory of its own, as in torch\.vmap"),
         (FakeTensor(layout="torch.sparse_coo"), r"sparse_coo.*A\.to_dense\(\)"),
         (FakeTensor(lazy="conj"), r"A is a view whose conj bit is set.*pass A\.resolve_conj\(\)"),
         (FakeTensor(lazy="neg"), r"A is a view whose neg bit is set.*pass A\.resolve_neg\(\)"),
@@ -218,6 +256,26 @@ def test_torch_bfloat16_on_the_host(monkeypatch):
 def test_torch_refused(tensor, message):
     with pytest.raises(ArrayError, match=message):
         read(tensor, "A")
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_what_requires_grad_is_taken_where_no_gradient_is_kept(monkeypatch, place):
+    wanted = True
+    torch = SimpleNamespace(is_grad_enabled=lambda: wanted)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    tensors = [FakeTensor(), FakeTensor(), FakeTensor()]
+    plain = operand.fingerprint(*tensors)
+    tensors[place] = parameter = Parameter(requires_grad=True)
+    parameter.dtype = tensors[place - 1].dtype
+    with pytest.raises(
+        ArrayError, match=r"^B requires grad .* B\.detach\(\), or call it under tor"
+    ):
+        read(parameter, "B")
+    # What was seen without gradients is not taken for seen with them.
+    assert operand.fingerprint(*(FakeTensor(requires_grad=True) for _ in range(3))) is None
+    wanted = False
+    assert read(parameter, "B").shape == (4, 6)
+    assert plain is not None and operand.fingerprint(*(FakeTensor(requires_grad=True),) * 3)
 
 
 @pytest.mark.parametrize(("lazy", "dtype"), [("conj", "complex64"), ("neg", "float16")])
@@ -240,6 +298,41 @@ def test_what_has_no_fingerprint_is_read(place):
         arrays = [FakeTensor(), FakeTensor(), FakeTensor()]
         arrays[place] = other
         assert operand.fingerprint(*arrays) is None
+
+
+@pytest.mark.parametrize("kind", [FakeCupy, FakeTensor])
+def test_a_fingerprint_has_all_that_a_plan_depends_on(kind):
+    """Of each operand: what differs in one fact is another call."""
+
+    def made(at=0x9000, device=2, **given):
+        if kind is FakeCupy:
+            array = FakeCupy(**given)
+            array.data = SimpleNamespace(ptr=at, device_id=device)
+            return array
+        kept = kinds[given.pop("dtype", "float16")]
+        given["stride"] = given.pop("strides", (1, 4))
+        tensor = FakeTensor(**given, data_ptr=lambda: at, get_device=lambda: device)
+        tensor.dtype = kept
+        return tensor
+
+    names = "float16", "float32"
+    kinds = {name: SimpleNamespace(name=name, is_complex=False) for name in names}
+    same, moved = made(), made(at=0x9100)
+    facts = (
+        {"at": 0x9010}, {"shape": (4, 5)}, {"strides": (2, 16)}, {"dtype": "float32"},
+        {"device": 1},
+    )  # fmt: skip
+    for count in (2, 3):
+        rest = [None] * (3 - count)
+        expected, _ = operand.fingerprint(*[same] * count, *rest)
+        for place in range(count):
+            arrays = [same] * count
+            arrays[place] = moved  # as well aligned
+            found, addresses = operand.fingerprint(*arrays, *rest)
+            assert found == expected and addresses[place] == 0x9100
+            for fact in facts:
+                arrays[place] = made(**fact)
+                assert operand.fingerprint(*arrays, *rest)[0] != expected, (place, fact)
 
 
 def test_cupy():

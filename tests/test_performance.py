@@ -260,6 +260,49 @@ def test_a_real_kernel_loads_what_its_tile_says(op):
         assert found.traffic.excess["B"] == m / tile[0]
 
 
+def test_loads_that_l1_may_serve_are_told_apart():
+    given = {"m": 1024, "n": 1024, "k": 1024, "dtype": "float32", "backend": "cpu"}
+    found = cg.analyze("NN", **given, kernel="naive", arch="sm_80").performance.traffic
+    assert found.through_l1 == found.requested["A"] + found.requested["B"]
+    assert str(found) == (
+        "12.6 MB compulsory, 35.5 GB requested of L1 and L2 (A 256x, B 8,192x, C 8x), 35.4 GB of "
+        "it by loads that L1 may serve"
+    )
+    # 16-byte cp.async and TMA go past it; C that is read does not.
+    given["dtype"] = "float16"
+    for kernel, arch in (("sm80_pipeline", "sm_80"), ("sm90_wgmma", "sm_90a")):
+        found = cg.analyze("TN", **given, kernel=kernel, arch=arch).performance.traffic
+        assert found.through_l1 == 0 and "requested of L2 (A " in str(found)
+    read = cg.analyze("TN", **given, kernel="sm80_pipeline", arch="sm_80", beta=1)
+    assert read.performance.traffic.through_l1 == 1024 * 1024 * 2
+
+
+def test_what_is_in_scratch_is_not_the_operand():
+    given = {"m": 256, "n": 512, "k": 8192, "dtype": "float16", "kernel": "sm80_pipeline",
+             "arch": "sm_80", "backend": "cpu"}  # fmt: skip
+    alone = cg.analyze("TN", **given, split_k=1).performance
+    sliced = cg.analyze("TN", **given, split_k=8).performance
+    assert sliced.traffic.excess["C"] == alone.traffic.excess["C"] == 1
+    # Written and read once, in float32.
+    assert sliced.traffic.requested["partial sums"] == 2 * 8 * 256 * 512 * 4
+    assert alone.per_result.global_stores == 1
+    assert sliced.per_result.global_stores == 8
+    text = dict(sliced.lines())
+    assert "C 1x, partial sums 8.39 MB)" in text["traffic"]
+    assert text["per element of C"].endswith(", 8 partial sums stored")
+    report = cg.analyze("TN", **given | {"k": 8191}, pack="AB", split_k=1)
+    packed = report.performance.traffic
+    (one,) = report.passes
+    read = {x: sum(row.launch.l2_sectors or 0 for row in one.rows if row.operand == x)
+            for x in ("A", "B")}  # fmt: skip
+    # The operand is read by pack alone; its copy is written there and read by the kernel.
+    for name, rows in (("A", 256), ("B", 512)):
+        kernels = sum(row.launch.l2_sectors for row in report[name].of("global"))
+        assert packed.requested[name] == 32 * read[name] > 0
+        assert packed.requested[f"packed {name}"] == 32 * kernels + rows * 8191 * 2 + rows * 2
+    assert set(packed.requested) == {"A", "B", "C", "packed A", "packed B"}
+
+
 def test_every_gpu_can_be_placed():
     for row in GPUS:
         found = performance(

@@ -16,7 +16,7 @@ import pytest
 from gpu.gemm_cases import COMPLEX, OPS, TYPES, Case, at_widths, awkward_cases, small_wgmma
 from interpreted import Emitted, arrays, check, plan_of, takes, together
 
-from cute_gemm import plan
+import cute_gemm as cg
 from cute_gemm.errors import FaultError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.kernel import SimtKernel
@@ -126,13 +126,45 @@ def test_a_kernel_is_the_same_among_others() -> None:
         assert spelled(ptx(unit, "sm_80"), unit.symbol) == spelled(among, unit.symbol)
 
 
-def test_an_empty_product_and_alpha_zero_read_nothing() -> None:
-    case = case_of("sm80_pipeline", "float16", "TN", "tails")
-    A, B, C = arrays(case)
-    before = C.copy()
-    A[...], B[...] = np.nan, np.nan
-    execute(plan := plan_of(case), A, B, C, 0, 0.75)
-    assert verify(plan.problem, A, B, C, C=before, alpha=0, beta=0.75).ok
+def empty(kernel: str, k: int) -> Case:
+    """A case of a family: with k, where alpha will be 0, and without."""
+    type_, kind = "complex64" if kernel == "naive" else "float16", "tails"
+    case = case_of(kernel, type_, "TN", "wide" if kernel == "sm90_wgmma" else kind)
+    return replace(case, k=k and case.k, m=9 if kernel == "thin" else case.m)
+
+
+#: Of each family, and of each way to C in it.
+FAMILIES = (
+    "naive", "smem_full_k", "double_buffered", "sm80_pipeline", "tensor_core", "sm90_wgmma", "thin",
+    "cutlass_universal",
+)  # fmt: skip
+EMPTY = [empty(kernel, k) for kernel in FAMILIES for k in (23, 0)]
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_an_empty_product_and_alpha_zero_read_nothing(case: Case, emitted: Emitted) -> None:
+    """Neither A and B, of NaN, nor, where beta is 0 too, C."""
+    plan = emitted.plan(case)
+    for beta in (0.75, 0):
+        A, B, C = arrays(case, reads_c=beta != 0)
+        before = C.copy()
+        A[...], B[...] = np.nan, np.nan
+        execute(plan, A, B, C, 0 if case.k else 1.5, beta)
+        expected = np.zeros_like(C) if beta == 0 else before
+        assert verify(plan.problem, A, B, C, C=expected, alpha=0, beta=beta).ok
+
+
+@pytest.mark.parametrize("split", [1, 3])
+def test_nothing_is_read_by_the_passes_either(split: int) -> None:
+    """Of A that is packed, and sums of slices of K that are added."""
+    options = {"kernel": "sm80_pipeline", "pack": "A", "backend": "cpu"}
+    sizes = {"m": 37, "n": 29, "k": 300, "dtype": "float16", "lda": 301}
+    plan = cg.plan("TN", **sizes, split_k=split, arch="sm_80", **options)
+    A, B = (np.full((300, x), np.nan, "float16", order="F") for x in (37, 29))
+    A = np.full((301, 37), np.nan, "float16", order="F")[:300]
+    C = np.full((37, 29), np.nan, "float16", order="F")
+    execute(plan, A, B, C, 0, 0)
+    assert (C == 0).all()
 
 
 @pytest.mark.parametrize("kernel", ["sm80_pipeline", "tensor_core", "sm90_wgmma"])
@@ -191,7 +223,7 @@ def test_the_conjugate_is_of_the_operand_that_is_meant(case: Case, emitted: Emit
 def test_sums_in_float64_that_nobody_stores_stay_in_shared_memory(m, n, order, options) -> None:
     """Behind which tests CUTLASS's loads of them stand where C is not read."""
     A, B = np.ones((m, 20)), np.ones((20, n))
-    made = plan("NN", A, B, order=order, kernel="cutlass_universal", arch="sm_80", backend="cpu",
+    made = cg.plan("NN", A, B, order=order, kernel="cutlass_universal", arch="sm_80", backend="cpu",
                 **options)  # fmt: skip
     for beta in (0, 1):
         C = np.ones((m, n), order=order)

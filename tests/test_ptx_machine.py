@@ -425,7 +425,7 @@ def test_ctas_that_store_the_same_bytes(lanes):
         (f"{BOTH} st.global.u32 [%d20], %r2;", "st.global.u32"),
         (f"{BOTH} setp.eq.u32 %p1, %r4, 1; st.global.u32 [%d5], %r2;"
          "@%p1 ld.global.u32 %r20, [%d20];", "@%p1 ld.global.u32"),
-        ("setp.eq.u32 %p1, %r4, 0; @%p1 st.global.u8 [%d5+255], 1;"
+        ("setp.eq.u32 %p1, %r4, 0; @%p1 st.global.u8 [%d5+255], 1; "
          "@!%p1 st.global.u32 [%d5+-4], 1;",
          "@!%p1 st.global.u32"),
     ):  # fmt: skip

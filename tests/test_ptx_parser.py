@@ -122,9 +122,9 @@ def test_an_entry_is_chosen_by_its_name():
     both = text("") + text("add.s32 %r20, %r2, 1;").replace("entry k(", "entry other(")
     assert entries(both) == ("k", "other")
     assert len(parse(both, "other").instructions) == len(parse(both, "k").instructions) + 1
-    with pytest.raises(PtxError, match="has not one entry; its entries are k, other"):
+    with pytest.raises(PtxError, match="has several entries; expected the name of one of k, other"):
         parse(both)
-    with pytest.raises(PtxError, match="has not the entry 'x'; its entries are k"):
+    with pytest.raises(PtxError, match="has no entry 'x'; expected one of k"):
         parse(text(""), "x")
 
 

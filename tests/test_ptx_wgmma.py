@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -240,6 +241,17 @@ def test_nothing_is_read_where_nothing_is_summed(case):
     before = C.copy()
     execute(plan, A, B, C, 0, 0.75)
     assert verify(plan.problem, A, B, C, C=before, alpha=0, beta=0.75).ok
+
+
+def test_a_warp_meets_again_before_its_lanes_load_c_together():
+    """Between lanes that wait one by one and ldmatrix, which a whole warp executes.
+
+    Here lanes that may go on go together, so that execution does not tell.
+    """
+    text = emitted(CASES[0])[0].ptx
+    found = re.findall(r"^\s*(mbarrier\.try_wait|bar\.\w*\.?sync|ldmatrix)", text, re.MULTILINE)
+    before = {wait for wait, then in pairwise(found) if then == "ldmatrix"} - {"ldmatrix"}
+    assert before == {"bar.warp.sync"}
 
 
 @pytest.mark.parametrize("beta", [0, 0.75])

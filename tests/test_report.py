@@ -414,11 +414,33 @@ def test_a_good_row_has_none(made):
 
 def test_mends_do_not_look_at_edges(problem):
     """Neither the last tiles nor what straddles the end change what mends the others."""
-    matrix = Matrix("A", (1000, 500), (512, 1), "float16", 256)
+    matrix = Matrix("A", (1008, 500), (512, 1), "float16", 256)
     for change in ({}, {"tail": "full"}, {"tail": "whole"}):
         odd, _ = one_row(replace(load(matrix, 0, 1, 16), **change), problem)
         even, _ = one_row(load(problem.A, 0, 1, 16), problem)
         assert odd.mends == even.mends != ((),)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arch", "dtype", "op"),
+    [
+        ("sm90_wgmma", "sm_90a", "float16", "NN"),
+        ("sm90_wgmma", "sm_90a", "int8", "TN"),
+        ("sm80_pipeline", "sm_80", "float16", "NT"),
+        ("tensor_core", "sm_80", "float64", "NN"),
+        ("double_buffered", "sm_80", "float32", "TT"),
+    ],
+)
+def test_requests_are_of_the_whole_unit(kernel: str, arch: str, dtype: str, op: str) -> None:
+    """Of a CTA or a k-tile, also where parts of it go one after the other."""
+    made = cg.analyze(
+        op, m=1024, n=1024, k=1024, dtype=dtype, kernel=kernel, arch=arch, beta=1, backend="cpu"
+    )
+    rows, columns, k_tiles = (-(-1024 // extent) for extent in made.config.tile)
+    assert "C" in {row.operand for row in made.rows}
+    for row in made.rows:
+        units = rows * columns * (k_tiles if row.unit == "k-tile" else 1)
+        assert row.launch.requests == row.requests * units, (row.operand, row.name)
 
 
 def test_mends_are_looked_for_once(problem, monkeypatch):

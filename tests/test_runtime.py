@@ -108,6 +108,20 @@ class TestDevices:
         monkeypatch.setattr(devices, "load_libcuda", lambda: self.fake_library(**about))
         assert reason in (devices._why_no_gpu() or "")
 
+    def test_a_child_of_who_used_it_cannot(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(devices, "load_libcuda", self.fake_library)
+        monkeypatch.setattr(devices, "_forked", False)
+        devices.why_no_gpu.cache_clear()
+        try:
+            devices._after_fork()
+            assert devices.why_no_gpu() is None  # nobody had asked for the GPU
+            devices._after_fork()
+            assert "before this process was forked" in (devices.why_no_gpu() or "")
+            with pytest.raises(NoGpuError, match="start processes by multiprocessing's 'spawn'"):
+                devices.checked((3,), "a launch")
+        finally:
+            devices.why_no_gpu.cache_clear()
+
     def test_a_good_driver_has_no_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(devices, "load_libcuda", self.fake_library)
         assert devices._why_no_gpu() is None
@@ -168,7 +182,7 @@ class TestLaunch:
         bound = runtime.load(a_build()).bind(
             Launch(7, 128, 1000), arguments(alpha=1.5, beta=-0.5, beta_pointer=2**63 + 1)
         )
-        bound(2**63 + 11, 12, 13, 17)
+        bound((2**63 + 11, 12, 13), 17)
         (seen,) = driver.launches
         assert seen["launch"] == (7, 128, 1000) and seen["grid"] == (7, 1, 1)
         assert seen["attributes"] == []
@@ -184,7 +198,7 @@ class TestLaunch:
     def test_complex_scalars(self, driver: FakeDriver, kind: str) -> None:
         kernel = runtime.load(a_build())
         for given in ((1.5 - 2j, 3), (complex(1e60, float("nan")), 0)):
-            kernel.bind(Launch(7, 128, 0), arguments(kind, *given))(1, 2, 3)
+            kernel.bind(Launch(7, 128, 0), arguments(kind, *given))((1, 2, 3))
         found = [np.frombuffer(x, kind)[0] for seen in driver.launches for x in seen["bytes"]]
         assert found[:2] == [1.5 - 2j, 3] and found[3] == 0
         assert found[2].real == (np.inf if kind == "complex64" else 1e60)
@@ -192,8 +206,8 @@ class TestLaunch:
 
     def test_only_the_matrices_and_the_stream_change(self, driver: FakeDriver) -> None:
         bound = runtime.load(a_build()).bind(Launch(7, 128, 0), arguments(alpha=2))
-        bound(1, 2, 3)
-        bound(4, 5, 6, 2**47)
+        bound((1, 2, 3))
+        bound((4, 5, 6), 2**47)
         first, second = driver.launches
         assert second["matrices"] == [4, 5, 6] and second["stream"] == 2**47
         changed = ("matrices", "stream")
@@ -208,12 +222,12 @@ class TestLaunch:
     def test_a_batch_is_layers_of_the_grid(
         self, driver: FakeDriver, batch: int, grid: tuple[int, int, int] | None
     ) -> None:
-        runtime.load(a_build()).bind(Launch(7, 128, 0, batch), arguments())(1, 2, 3)
+        runtime.load(a_build()).bind(Launch(7, 128, 0, batch), arguments())((1, 2, 3))
         assert [seen["grid"] for seen in driver.launches] == ([grid] if grid else [])
 
     def test_attributes_of_a_launch(self, driver: FakeDriver) -> None:
         launch = Launch(8, 128, 0, cluster=2, dependent=True)
-        runtime.load(a_build()).bind(launch, arguments())(1, 2, 3)
+        runtime.load(a_build()).bind(launch, arguments())((1, 2, 3))
         names = cuda_driver.CUlaunchAttributeID
         assert driver.launches[0]["attributes"] == [
             int(names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION),
@@ -224,20 +238,20 @@ class TestLaunch:
     def test_any_context_may_be_current(self, driver: FakeDriver, before: int) -> None:
         bound = runtime.load(a_build(), 1).bind(Launch(7, 128, 0), arguments())
         driver.contexts, driver.context = [before], 0x1001
-        bound(1, 2, 3)
+        bound((1, 2, 3))
         (seen,) = driver.launches
         assert seen["context"] == 0x1001
         assert driver.contexts == [before]
 
     def test_no_ctas_is_no_launch(self, driver: FakeDriver) -> None:
-        runtime.load(a_build()).bind(Launch(0, 128, 0), arguments())(1, 2, 3)
+        runtime.load(a_build()).bind(Launch(0, 128, 0), arguments())((1, 2, 3))
         assert driver.launches == []
 
     def test_a_refused_launch(self, driver: FakeDriver) -> None:
         bound = runtime.load(a_build()).bind(Launch(1, 128, 0), arguments())
         driver.contexts, driver.code = [0x1000], ILLEGAL_ADDRESS
         with pytest.raises(LaunchError, match="launching entry failed: CUDA_ERROR 700"):
-            bound(1, 2, 3)
+            bound((1, 2, 3))
         assert len(driver.launches) == 1 and driver.contexts == [0x1000]
 
     def test_shared_memory_is_asked_for_once(self, driver: FakeDriver) -> None:
@@ -285,7 +299,7 @@ class TestLaunch:
 class TestScalars:
     def bound(self, scalar: str, alpha: Any, beta: Any = 0) -> None:
         given = arguments({"int32": "int8"}.get(scalar, scalar), alpha, beta)
-        runtime.load(a_build()).bind(Launch(1, 1, 0), given)(1, 2, 3)
+        runtime.load(a_build()).bind(Launch(1, 1, 0), given)((1, 2, 3))
 
     def test_types(self, driver: FakeDriver) -> None:
         self.bound("float64", 0.1, np.float64(1e300))
@@ -314,7 +328,7 @@ def test_events_tell_the_time_between_them(driver: FakeDriver) -> None:
     marks = [runtime.Event() for _ in range(4)]
     for mark in marks:
         mark.record()
-        bound(1, 2, 3)
+        bound((1, 2, 3))
     marks[-1].synchronize()
     assert [b.since(a) for a, b in zip(marks, marks[1:], strict=False)] == [1.0, 3.0, 5.0]
 
@@ -344,7 +358,7 @@ def test_a_call_tells_the_tensor_maps(driver: FakeDriver) -> None:
         memory = ctypes.create_string_buffer(3 * 128)
         places = tuple(range(ctypes.addressof(memory), ctypes.addressof(memory) + 384, 128))
 
-        def tell(self, *addresses: int) -> None:
+        def tell(self, addresses: tuple[int, ...]) -> None:
             for place, address in zip(self.places, addresses, strict=True):
                 ctypes.memset(place, address // 256, 128)
 
@@ -353,7 +367,7 @@ def test_a_call_tells_the_tensor_maps(driver: FakeDriver) -> None:
     kernel = runtime.load(a_build())
     bound = kernel.bind(Launch(1, 384, 0, 1, 2, True), given, Maps())  # type: ignore[arg-type]
     for addresses in ((256, 512, 768), (512, 256, 1024)):
-        bound(*addresses, 7)
+        bound(addresses, 7)
         last = driver.launches[-1]
         assert (last["matrices"], last["extents"][:3]) == ([*addresses], [64] * 3)
         assert last["attributes"] == [4, 6]  # cluster, programmatic stream serialization

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import prod
 from random import Random
@@ -13,8 +14,10 @@ import cute_gemm as cg
 from cute_gemm import select
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.gpus.table import gpu
 from cute_gemm.kernels import base, registry
 from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.passes import DIRECT
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.steps import steps
@@ -76,6 +79,105 @@ def test_what_is_chosen_does_not_depend_on_what_was_chosen_before(name: str) -> 
     select._shelves.clear()
     for each, config in zip(these, expected, strict=True):
         assert chosen(each, "sm_90a", name) == config, each
+
+
+def of_one_kind(random: Random, dtype: str, compute: str | None, op: str) -> list[GemmProblem]:
+    """36 problems alike but for extents and batch, so that many of them are of one class."""
+    order, storage = random.choice("FC"), random.choice("FC")
+    least = {mode: random.choice((1, 17, 129, 200)) for mode in "mnk"}
+    pitches = {name: 2048 + random.choice((0, 0, 1, 2, 8)) for name in ("lda", "ldb", "ldc")}
+    offsets = random.choices((0, 0, 0, 1, 2), k=3)
+    products = random.choice(((1,), (1,), (1, 3, 40)))
+    found = []
+    for _ in range(36):
+        sizes = {m: x + (x > 16) * random.choice((0, 0, 256, 1024)) for m, x in least.items()}
+        each = from_sizes(
+            op, **sizes, **pitches, l=random.choice(products), dtype=dtype, compute=compute,
+            order=order, storage=storage,  # type: ignore[arg-type]
+        )  # fmt: skip
+        A, B, C = (
+            x.at(256 + offset * DTYPES[x.dtype].bytes)
+            for x, offset in zip((each.A, each.B, each.C), offsets, strict=True)
+        )
+        found.append(replace(each, A=A, B=B, C=C))
+    return found
+
+
+def test_choices_and_prices_of_1000_problems_are_the_same_in_three_orders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A choice is a function of problem, GPU and options: each order starts with nothing kept."""
+    random, prices = Random(0), []
+
+    class Times(select._Times):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            prices.append(self.seconds.tobytes())
+
+    monkeypatch.setattr(select, "_Times", Times)
+    cases = []
+    for (dtype, compute), op in product(TYPES, ("NN", "NT", "TN", "TT")):
+        place = gpu(random.choice(("H200", "H200", "A100", "L40S")))
+        options = random.choice(({}, {}, {"pack": "none"}, {"split_k": 3}))
+        cases += [(one, place, options) for one in of_one_kind(random, dtype, compute, op)]
+    numbers = range(len(cases))
+    assert len(numbers) >= 1000
+    found: list[dict[int, Any]] = []
+    for order in (numbers, numbers[::-1], random.sample(numbers, len(numbers))):
+        select._shelves.clear()
+        base._tallies.clear()
+        found.append({})
+        for i in order:
+            each, place, options = cases[i]
+            choice = select.select(each, place.arch, "auto", options, place)
+            found[-1][i] = (choice.kernel.name, choice.config, choice.route, prices.pop())
+    assert [i for i in numbers if len({results[i] for results in found}) > 1] == []
+    assert len({results[:3] for results in found[0].values()}) > 100
+
+
+@pytest.mark.parametrize(
+    ("kernel", "slices", "first", "second"),
+    [
+        # Slices of the second have k = 2**17, where sums of int8 may leave int32.
+        ("cutlass_universal", "auto", {"k": 2**17 + 128}, {"k": 2**18 - 16}),
+        # Those of the second have rows for many CTAs between them.
+        ("thin", "auto", {"m": 1000, "n": 8}, {"m": 4000, "n": 8}),
+        # Those of the second are more tiles than 32 bits count.
+        ("sm90_wgmma", 2**24, {"k": 2**31 - 128}, {"k": 2**31 - 128, "m": 2**20}),
+    ],
+)
+def test_slices_of_k_are_chosen_by_their_own_extents(
+    kernel: str, slices: Any, first: dict[str, int], second: dict[str, int]
+) -> None:
+    pitches = {"lda": 2**31, "ldb": 2**31, "ldc": 2**20}
+    problem, like_it = (
+        from_sizes("TN", **{"m": 64, "n": 64, "k": 4096, **sizes}, **pitches, dtype="int8")
+        for sizes in (first, second)
+    )
+
+    def configs(each: GemmProblem) -> Any:
+        try:
+            found = select.select(each, "sm_90a", kernel, {"split_k": slices}).candidates()
+            return {one.config for one in found}
+        except UnsupportedError as error:
+            return str(error)
+
+    select._shelves.clear()
+    expected = configs(like_it)
+    select._shelves.clear()
+    assert configs(problem) != expected
+    assert configs(like_it) == expected
+
+
+def test_gpus_of_one_name_are_two() -> None:
+    """A GPU of one's own may have another's name."""
+    own = replace(gpu("H200"), sms=8)
+    each = from_sizes("TN", m=4096, n=4096, k=4096, dtype="float16")
+    times = [
+        select.select(each, "sm_90a", "auto", {}, place).candidates()[0].price
+        for place in (gpu("H200"), own)
+    ]
+    assert times[1].seconds > times[0].seconds  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -182,19 +284,19 @@ def test_configs_that_share_the_counts_of_an_operand_have_the_same(name: str) ->
     kept: dict[Any, Any] = {}
     shared = 0
     random = Random(name)
-    for number in range(24):
-        step = 8 if name == "sm90_wgmma" else 1
+    for number in range(28):
+        step = 16 if name == "sm90_wgmma" else 1
         pitches = {which: 4096 + step * random.choice((0, 1, 2)) for which in ("lda", "ldb", "ldc")}
-        op, dtype = ("NT", "TN")[number % 2], kernel.dtypes[0]
+        dtype, _, compute = kernel.dtypes[-(number % 3)].partition("/")
+        op = random.choice(("NN", "NT", "TN", "TT"))
         m, n, k = random.choice((128, 126, 125)), random.choice((128, 126, 125)), 64
         m = m // 4 if name == "thin" else m
-        each = from_sizes(op, m=m, n=n, k=k, dtype=dtype, **pitches)
-        legal = kernel.legal(each, Arch("sm_90a"), {})
-        for config in legal:
+        each = from_sizes(op, m=m, n=n, k=k, dtype=dtype, compute=compute or None, **pitches)
+        for config in legal_of(kernel, each, "sm_90a"):
             cluster = getattr(config, "cluster", (1, 1))
             one = base.sample(each, config.tile, cluster)
             accesses = kernel.accesses(config, one)
-            for x in (each.A, each.B, each.C):
+            for x in (one.A, one.B, one.C):
                 key = (kernel.of_operand(config, x.name), x.name, base.pitch(x), x.alignment)
                 mine = (access for access in accesses if access.operand == x.name)
                 found = base.tally(mine, prod(cluster))

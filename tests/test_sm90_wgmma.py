@@ -36,6 +36,8 @@ from cute_gemm.toolchain import sass
 from cute_gemm.toolchain.nvrtc import build, prove, ptx
 
 KERNEL = Sm90Wgmma()
+#: Tiles of a launch, and rows or columns of C, that are counted in 32 bits with room to spare.
+MOST_TILES, MOST_EXTENT = 2**31 - 1025, 2**31 - 2048
 ARCH = Arch("sm_90a")
 OPS, ORDERS = ("NN", "NT", "TN", "TT"), ("F", "C")
 SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "exchange": 0}
@@ -387,7 +389,7 @@ def test_what_is_emitted() -> None:
     text = KERNEL.unit(config).source
     assert "SM90::GMMA::MMA_64x256x16_F32BF16BF16_SS<SM90::GMMA::Major::K, SM90" in text
     assert "ComposedLayout<Swizzle<3,3,3>,_0,Layout<Shape<_256,Shape<_64,_1>>" in text
-    assert "kConsumers = 2, kStages = 4, kStores = 2, kRasterGroup = 8," in text
+    assert "kConsumers = 2, kStages = 4, kStagesC = 2, kRasterGroup = 8," in text
     code = ptx(KERNEL.unit(config), ARCH)
     for word in (
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16", "setmaxnreg.dec", "setmaxnreg.inc",
@@ -434,7 +436,7 @@ def test_each_kind_of_wgmma_is_one_that_cute_has() -> None:
     )  # fmt: skip
     unit = replace(
         KERNEL.unit(configure(problem(), **SMALL)),
-        source=f'#include "sm90/multiply.cuh"\n{names}\nextern "C" __global__ void entry() {{}}\n',
+        source=f'#include "sm90/mma.cuh"\n{names}\nextern "C" __global__ void entry() {{}}\n',
         symbol="entry",
     )
     build(unit, ARCH)
@@ -505,10 +507,36 @@ def test_maps_are_told_where_matrices_lie(monkeypatch: Any) -> None:
 
     assert all(place % 64 == 0 for place in maps.places)
     # Of a matrix without elements there is no address, and nothing to describe.
-    maps.tell(256, 0, 768)
+    maps.tell((256, 0, 768))
     assert read() == [struct.pack("=Q", 1) * 16, bytes(SIZE), bytes(SIZE)]
-    maps.tell(256, 512, 1024)
+    maps.tell((256, 512, 1024))
     assert [given[2] for given in driver.asked] == [256, 512] and not driver.replaced
-    maps.tell(256, 1024, 768)
+    maps.tell((256, 1024, 768))
     assert len(driver.asked) == 2 and driver.replaced == [(maps.places[1], 1024)]
     assert read()[2] == bytes(SIZE)
+
+
+# -- what is counted in 32 bits ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "legal"),
+    [
+        ({"l": MOST_TILES}, True),
+        ({"l": MOST_TILES + 1}, False),
+        ({"m": 128, "l": MOST_TILES // 2}, True),
+        ({"m": 65, "l": MOST_TILES // 2 + 1}, False),
+        ({"n": 128, "l": MOST_TILES // 2 + 1}, False),
+        ({"m": MOST_EXTENT}, True),
+        ({"m": MOST_EXTENT + 8}, False),
+        ({"n": MOST_EXTENT}, True),
+        ({"n": MOST_EXTENT + 8}, False),
+    ],
+)
+def test_tiles_and_extents_of_32_bits(sizes: dict[str, int], legal: bool) -> None:
+    asked = problem(size=64, **{"batch_a": 0, "batch_b": 0} | sizes if "l" in sizes else sizes)
+    if legal:
+        assert configure(asked, **SMALL).tile == (64, 64, 64)
+        return
+    with pytest.raises(UnsupportedError, match="counts tiles in 32-bit integers"):
+        configure(asked, **SMALL)

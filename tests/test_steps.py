@@ -374,11 +374,11 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_launches_share_scratch_in_the_order_of_a_stream(pool: list[Any]) -> None:
     def launch(name: str) -> Callable[..., None]:
-        return lambda *given: pool.append((name, *given))
+        return lambda addresses, stream: pool.append((name, *addresses, stream))
 
     places = [((0, 0), (1, 0), (3, 0)), ((3, 0), (3, 128), (3, 512)), ((3, 512), (1, 0), (2, 0))]
     both = Launches(zip(map(launch, ("pack", "gemm", "reduce")), places, strict=True), 640, 1)
-    both(1, 2, 3, 7)
+    both((1, 2, 3), 7)
     assert pool == [
         ("scratch", 640, 1, 7), ("pack", 1, 2, 1000, 7), ("gemm", 1000, 1128, 1512, 7),
         ("reduce", 1512, 2, 3, 7), ("back", 1000, 7),
@@ -396,7 +396,7 @@ def test_launches_enter_their_context_where_another_is_current(
 
     monkeypatch.setattr(sequence, "is_current", lambda device: device == 0)
     monkeypatch.setattr(sequence, "entered", entered)
-    Launches([(lambda *_: None, ((0, 0), (1, 0), (2, 0)))], 64, 1)(1, 2, 3)
+    Launches([(lambda *_: None, ((0, 0), (1, 0), (2, 0)))], 64, 1)((1, 2, 3))
     assert [name for name, *_ in pool] == ["in", "scratch", "back", "out"]
 
 
@@ -405,7 +405,7 @@ def test_scratch_is_given_back_when_a_launch_fails(pool: list[Any]) -> None:
         raise LaunchError("no")
 
     with pytest.raises(LaunchError):
-        Launches([(failing, ((0, 0), (1, 0), (2, 0)))], 64, 0)(1, 2, 3)
+        Launches([(failing, ((0, 0), (1, 0), (2, 0)))], 64, 0)((1, 2, 3))
     assert [name for name, *_ in pool] == ["scratch", "back"]
 
 
@@ -432,6 +432,13 @@ def test_a_packed_operand_serves_plans_of_other_extents() -> None:
         cg.plan("NN", A, other, **given)(A, weights)
     with pytest.raises(ShapeError, match="and the plan was made for"):
         plan.pack(other)
+    # The same matrix as it lies the other way, which is packed so too, and one of another type.
+    turned = cg.plan("NT", A, B.T.copy("F"), **given)
+    assert turned.problem.B.shape == plan.problem.B.shape
+    wide = cg.plan("NN", A.astype("float32"), B.astype("float32"), **given)
+    for another in (turned, wide):
+        with pytest.raises(ShapeError, match="B was packed from .*: pack it for this plan"):
+            weights.check(another.problem, "B")
     with pytest.raises(OptionError, match="name='A', and this plan packs B"):
         plan.pack(A, "A")
 

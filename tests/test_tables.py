@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from test_html import Page
 
-from cute_gemm._text import plain
+from cute_gemm._text import counted, plain, size
 from cute_gemm.analysis.tables import Cell, Column, Findings, Markup, Pairs, Table
 
 TABLE = Table(
@@ -61,3 +61,20 @@ def test_pairs_and_findings():
     assert second.startswith("- worse") and third.startswith("  worse")
     assert "<li>bad [x]. <b>Mend:</b> y &amp; z.</li>" in found.html()
     assert "No finding" in Findings([]).html()
+
+
+def test_counts_have_their_nouns() -> None:
+    said = [counted(n, "cubin") for n in (0, 1, 2, 4000)]
+    assert said == ["0 cubins", "1 cubin", "2 cubins", "4,000 cubins"]
+    assert (
+        counted(1, "entry", "entries") == "1 entry"
+        and counted(3, "entry", "entries")[2:] == "entries"
+    )
+
+
+def test_bytes_have_a_unit() -> None:
+    sizes = (0, 1, 1023, 1024, 1536, 2**20 - 1, 2**30, 150_754_822_144, 2**70)
+    assert [size(n) for n in sizes] == [
+        "0 bytes", "1 byte", "1,023 bytes", "1 KiB", "1.5 KiB", "1 MiB", "1 GiB", "140.4 GiB",
+        "1,024 EiB",
+    ]  # fmt: skip

@@ -198,7 +198,7 @@ def test_bench(monkeypatch):
     gpu = fake_gpu.install(monkeypatch)
 
     def bind(self, config, problem, arch, device, *scalars):
-        return lambda *place: gpu.run("toy", "good", 4.0, problem, place)
+        return lambda place: gpu.run("toy", "good", 4.0, problem, place)
 
     monkeypatch.setattr(toy_kernel.Toy, "bind", bind)
     assert "toy" not in bench.kernel_names("ladder") and "toy" in bench.kernel_names("all")

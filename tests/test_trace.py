@@ -81,7 +81,7 @@ def test_what_a_trace_says() -> None:
     assert json.loads(trace.to_json())["figures"] == said["figures"]
     assert any("mma.sync" in opcode for opcode in trace.counts)
     text = str(trace)
-    assert "no difference" in text and "3,150 elements of C are within" in text
+    assert "no difference" in text and "3,150 elements of C within" in text
     assert "Predicted and executed" in trace.to_html()
 
 

@@ -91,7 +91,7 @@ def test_what_is_among_the_cheapest_is_measured_once(device: Device, monkeypatch
     # The first eight recommendations count, and of those the ones that are not there.
     taken = new[: 8 - len(cheapest)]
     assert list(found.advised) == [label(order[i], whole=True) for i in taken]
-    assert found.configs == 8 + len(taken) and told[0] == ("compile", 1, 8 + len(taken))
+    assert found.configs == 8 + len(taken) and told[0] == ("compile", 0, 8 + len(taken))
     advise(monkeypatch, *cheapest)
     again = cg.plan("TN", **SQUARE, tune=tuning._replace(again=True)).measured
     assert again.advised == {} and again.configs == 8

@@ -14,8 +14,7 @@ from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, entry
 
 CPP = {"float32": "float", "float64": "double"}
 UNIT = '#include "toy.cuh"\n\nusing Toy = toy::Gemm<{}, {}, {}>;\n\n'
-SCALARS = "{cute_gemm::scalar(alpha, alpha_ptr), cute_gemm::scalar(beta, beta_ptr)}"
-CALL = f"Toy::run(A, B, C, m, n, k, lda, ldb, ldc, {SCALARS});"
+CALL = "Toy::run(A, B, C, m, n, k, lda, ldb, ldc, product, epilogue);"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import FORMAT, duration, named, number, percent, si
+from cute_gemm._text import FORMAT, counted, duration, named, number, percent, si
 from cute_gemm.analysis.ideas import idea
 from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
@@ -53,9 +53,9 @@ class Explanation(Shown):
 
     ``idea`` is what it does that the kernel before does not; ``plan`` a ``cute_gemm.plan.Plan``;
     ``counts`` the accesses per result; the intensities are operations per compulsory byte, and per
-    byte requested of L2 (None without a report); ``ceiling`` is what bounds it on a GPU, None where
-    that is not known; ``report`` None of ``host`` and ``cublas``. ``next`` has the next kernel of
-    the ladder, and those after it up to the first that takes the problem.
+    requested byte (`Traffic`; None without a report); ``ceiling`` is what bounds it on a GPU, None
+    where that is not known; ``report`` None of ``host`` and ``cublas``. ``next`` has the next
+    kernel of the ladder, and those after it up to the first that takes the problem.
     """
 
     kernel: str
@@ -112,7 +112,7 @@ class Explanation(Shown):
             yield from _section(title, _counts_table(self.counts, self.report is not None))
         said = f"{number(self.intensity)} FLOP per compulsory byte"
         if self.requested_intensity is not None:
-            said += f", {self.requested_intensity:.3g} per byte requested of L2, if L1 keeps none"
+            said += f", {self.requested_intensity:.3g} per byte requested of L1 and L2"
         yield from _section("Intensity", said)
         if self.ceiling is not None:
             yield from _section(f"What bounds it on {self.ceiling.gpu}", *_ceiling(self.ceiling))
@@ -171,7 +171,7 @@ class Explanation(Shown):
         conflicts = sum(row.launch.conflicts or 0 for row in report.rows)
         results = self.problem.m * self.problem.n * self.problem.l
         yield "bank conflicts per result", _figure(conflicts / (results or 1))
-        yield "FLOP per byte requested of L2", _figure(self.requested_intensity)
+        yield "FLOP per requested byte", _figure(self.requested_intensity)
         if self.ceiling is not None:
             yield "bound by", self.ceiling.binding.unit
             if self.ceiling.peak is not None:
@@ -252,8 +252,8 @@ def _ceiling(found: Ceiling) -> Iterator[Any]:
     yield f"Bound by {found.binding.unit}: at most {what}. A ceiling, not a prediction."
     yield (
         f"Assumed: {found.clock_ghz:g} GHz; every unit busy in every clock, none waiting for "
-        f"another; of the SM with most work, which has {found.ctas:,} "
-        f"CTA{'s' * (found.ctas > 1)} where the mean is {found.mean_ctas:,.4g} "
+        f"another; of the SM with most work, which has "
+        f"{counted(found.ctas, 'CTA')} where the mean is {found.mean_ctas:,.4g} "
         f"({percent(found.mean_ctas / found.ctas)} of the SMs' time is used). Left out: "
         "latency, barriers, address arithmetic, conversions, and L2, whose rate is not "
         "published."

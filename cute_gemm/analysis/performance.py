@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from cute_gemm._text import duration, named, percent, short, si
+from cute_gemm._text import counted, duration, named, percent, short, si
 from cute_gemm.analysis.per_result import per_result
 from cute_gemm.arch import MULTIPROCESSORS, Arch
 from cute_gemm.errors import OptionError
@@ -14,27 +14,37 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
 from cute_gemm.gpus.table import GpuLike, stands_for
 from cute_gemm.gpus.table import gpu as gpu_named
-from cute_gemm.model.gmem import SECTOR
+from cute_gemm.model.gmem import SECTOR, bypasses_l1
 from cute_gemm.problem.dtypes import factor
+from cute_gemm.problem.passes import Packing, Reduction
 
 if TYPE_CHECKING:
+    from cute_gemm.analysis.passes import PassReport
     from cute_gemm.analysis.rows import AccessRow
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Resources
     from cute_gemm.toolchain.signature import Launch
 
 
+#: What slices of K leave in scratch.
+SUMS = "partial sums"
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that the launch moves, by operand (``"A"``, ``"B"``, ``"C"``) and in all.
+    """Bytes that the launches move, by operand and in all.
 
     ``compulsory``: what any kernel must move, and DRAM sees at least: A and B read once, C written
-    once, and read once if beta is not 0. ``requested``: bytes of the sectors that the
-    multiprocessors ask for, read and written: what L2 sees when L1 keeps nothing.
+    once, and read once if beta is not 0. ``requested``: bytes of the sectors that the launches ask
+    for, read and written, those before and behind the kernel too: of ``"A"``, ``"B"``, ``"C"``, and
+    of what lies in scratch, ``"packed A"``, ``"packed B"``, ``"partial sums"``. ``through_l1``: of
+    these the loads that ask L1 first (``l1tex__t_sectors``); L2 sees (``lts__t_sectors``) what L1
+    has not kept of them, which is not predicted, and all others.
     """
 
     compulsory: dict[str, int]
     requested: dict[str, int]
+    through_l1: int = 0
 
     @property
     def compulsory_bytes(self) -> int:
@@ -51,14 +61,28 @@ class Traffic:
         """Requested over compulsory bytes, by operand; 0.0 for one without bytes."""
         return {n: _ratio(self.requested[n], c) for n, c in self.compulsory.items()}
 
+    def __str__(self) -> str:
+        told = [f"{name} {short(ratio)}x" for name, ratio in self.excess.items() if ratio]
+        scratch = [name for name in self.requested if name not in self.compulsory]
+        told += [f"{name} {si(self.requested[name])}B" for name in scratch]
+        by_l1 = f", {si(self.through_l1)}B of it by loads that L1 may serve" * bool(self.through_l1)
+        return (
+            f"{si(self.compulsory_bytes)}B compulsory, {si(self.requested_bytes)}B requested of "
+            + "L1 and " * bool(self.through_l1)
+            + "L2"
+            + f" ({', '.join(told)})" * bool(told)
+            + by_l1
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PerResult:
-    """Elements that all lanes move, over m * n: of A and B, and of C where it is stored.
+    """Elements that the kernel's lanes move, over m * n: of A and B, and of C where it is stored.
 
-    For a tile of bM x bN x bK ``global_loads`` is k / bM + k / bN when m, n and k are multiples of
-    the tile. What an epilogue stages in shared memory is no part; both figures of it are None for a
-    kernel whose shared-memory accesses are not described.
+    Of a K that is cut into slices it stores partial sums, as many as slices. For a tile of
+    bM x bN x bK ``global_loads`` is k / bM + k / bN when m, n and k are multiples of the tile. What
+    an epilogue stages in shared memory is no part; both figures of it are None for a kernel whose
+    shared-memory accesses are not described.
     """
 
     global_loads: float
@@ -137,10 +161,7 @@ class Performance:
 
     def lines(self) -> list[tuple[str, str]]:
         """Return (label, text) pairs for printing; every number with its unit."""
-        traffic, per = self.traffic, self.per_result
-        excess = ", ".join(f"{n} {short(ratio)}x" for n, ratio in traffic.excess.items() if ratio)
-        moved = f"{si(traffic.compulsory_bytes)}B compulsory, "
-        moved += f"{si(traffic.requested_bytes)}B requested of L2" + f" ({excess})" * bool(excess)
+        per = self.per_result
         intensity = f"{short(self.intensity)} FLOP per compulsory byte, "
         intensity += f"{short(self.requested_intensity)} per requested byte"
         reuse = f"{short(per.global_loads)} elements loaded from global memory, "
@@ -149,9 +170,9 @@ class Performance:
             reuse += f"{short(per.shared_loads)} read from it, "
         found = [
             ("work", f"{si(self.flops)}FLOP"),
-            ("traffic", moved),
+            ("traffic", str(self.traffic)),
             ("intensity", intensity),
-            ("per element of C", f"{reuse}{short(per.global_stores)} stored"),
+            ("per element of C", f"{reuse}{short(per.global_stores)} {self._stored}"),
         ]
         if self.gpu is not None and self.roofline is not None:
             found.append(("roofline", _roofline_text(self.gpu, self.roofline)))
@@ -165,6 +186,11 @@ class Performance:
         elif self.roofline is None:
             found.append(("not known", f"roofline: no rate of {self.gpu.name} for these types"))
         return found
+
+    @property
+    def _stored(self) -> str:
+        """What the kernel stores."""
+        return "partial sums stored" if SUMS in self.traffic.requested else "stored"
 
 
 def _dict(value: Any, *properties: str) -> dict[str, Any] | None:
@@ -196,7 +222,7 @@ def _occupancy_text(held: Occupancy) -> str:
     limits = sorted(held.limits.items(), key=lambda item: item[1])
     others = ", ".join(f"{name} {count}" for name, count in limits if name not in held.limiter)
     text = (
-        f"{held.ctas_per_sm} CTA{'s' * (held.ctas_per_sm > 1)}, {held.warps_per_sm} of "
+        f"{counted(held.ctas_per_sm, 'CTA')}, {held.warps_per_sm} of "
         f"{held.max_warps} warps per multiprocessor ({percent(held.fraction)}), limited by "
         + " and ".join(held.limiter)
     )
@@ -205,13 +231,40 @@ def _occupancy_text(held: Occupancy) -> str:
 
 
 def _waves_text(gpu: Gpu, grid: Waves) -> str:
-    many, part = f"{grid.tail_ctas:,} CTA{'s' * (grid.tail_ctas > 1)}", percent(grid.tail_fraction)
+    many, part = counted(grid.tail_ctas, "CTA"), percent(grid.tail_fraction)
     tail = f"{grid.full:,} full and a tail of {many} in {part} of its places"
     tail = tail if grid.tail_ctas else "no tail"
     return (
         f"{short(grid.waves)} on the {gpu.sms} multiprocessors of {gpu.name}: {tail}; "
         f"{percent(grid.efficiency)} of the time used"
     )
+
+
+def _traffic(
+    problem: GemmProblem, rows: Iterable[AccessRow], passes: Iterable[PassReport], reads_c: bool
+) -> Traffic:
+    """What the kernel and the passes beside it move."""
+    compulsory = compulsory_bytes(problem, reads_c)
+    # What the kernel finds and leaves in scratch, by the operand that it is to the kernel.
+    scratch: dict[str, str] = {}
+    asked: list[tuple[str, AccessRow]] = []
+    for one in passes:
+        packs = isinstance(one.problem, Packing)
+        names = [f"packed {x.name}" for x in one.problem.sources] if packs else [SUMS]
+        scratch |= zip([x.name for x in one.problem.sources] if packs else "C", names, strict=True)
+        for row in one.rows:
+            here = f"packed {row.part}" if packs else SUMS
+            asked.append((here if row.operand == "scratch" else row.operand, row))
+    asked += ((scratch.get(row.operand, row.operand), row) for row in rows)
+    requested = dict.fromkeys(compulsory, 0)
+    through_l1 = 0
+    for name, row in asked:
+        if row.space == "global":
+            moved = (row.launch.l2_sectors or 0) * SECTOR
+            requested[name] = requested.get(name, 0) + moved
+            past_l1 = row.instruction == "TMA" or bypasses_l1(row.instruction, row.bits)
+            through_l1 += moved * (row.direction == "load" and not past_l1)
+    return Traffic(compulsory, requested, through_l1)
 
 
 def _reuse(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
@@ -257,23 +310,22 @@ def _place(arch: Arch, gpu: GpuLike | None) -> Gpu | None:
 def performance(
     problem: GemmProblem, launch: Launch, arch: str, rows: Iterable[AccessRow],
     resources: Resources | None = None, gpu: GpuLike | None = None, reads_c: bool = False,
+    passes: Iterable[PassReport] = (),
 ) -> Performance:  # fmt: skip
     """Return what bounds a kernel for a problem.
 
     ``launch`` is of a kernel compiled for ``arch`` with ``rows`` of memory instructions; without
     ``resources`` of a build occupancy is an upper bound. ``gpu``: what ``gpus.table.gpu`` takes,
     by default the one that stands for the arch; OptionError for one that is not known or does
-    not run kernels of ``arch``. ``reads_c``: beta is not 0.
+    not run kernels of ``arch``. ``reads_c``: beta is not 0. ``passes``: the launches before
+    and behind.
     """
-    rows = tuple(rows)
+    rows, passes = tuple(rows), tuple(passes)
     place = _place(Arch(arch), gpu)
-    compulsory = compulsory_bytes(problem, reads_c)
-    requested = dict.fromkeys(compulsory, 0)
-    for row in rows:
-        if row.space == "global":
-            sectors = row.launch.l2_sectors or 0
-            requested[row.operand] = requested.get(row.operand, 0) + sectors * SECTOR
-    traffic = Traffic(compulsory, requested)
+    traffic = _traffic(problem, rows, passes, reads_c)
+    stored = replace(problem, C=next(
+        (one.problem.sums for one in passes if isinstance(one.problem, Reduction)), problem.C
+    ))  # fmt: skip
     held = grid = None
     sm = MULTIPROCESSORS.get(place.cc) if place else Arch(arch).multiprocessor
     if sm is not None:
@@ -287,6 +339,6 @@ def performance(
         _ratio(flops, moved) for moved in (traffic.compulsory_bytes, traffic.requested_bytes)
     )
     return Performance(
-        flops, traffic, intensity, requested_intensity, _reuse(problem, rows), place, roof, held,
+        flops, traffic, intensity, requested_intensity, _reuse(stored, rows), place, roof, held,
         grid,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cute_gemm._text import duration, named
+from cute_gemm._text import counted, duration, named
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.select import Candidate, label
 
@@ -29,7 +29,7 @@ def prices_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
         rows.append((label(one), duration(price.seconds), most, *counts))
     heads = ("config", "predicted", "most of it", "CTAs", "rounds")
     columns = tuple(Column(head, left=head in ("config", "most of it")) for head in heads)
-    title = f"Predicted on {gpu}, {len(rows)} of {len(candidates)} configs"
+    title = f"Predicted on {gpu}, {len(rows)} of {counted(len(candidates), 'config')}"
     return [Table(title, columns, rows)] if rows else []
 
 

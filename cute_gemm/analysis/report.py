@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm._text import FORMAT, named, percent
+from cute_gemm._text import FORMAT, counted, named, percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.mends.gmem import Mend, mends, of_part
 from cute_gemm.analysis.mends.options import Others, with_options
@@ -204,8 +204,8 @@ class Report(Paged):
 
     @property
     def _launched(self) -> str:
-        shape = f"{self.launch.ctas:,} CTAs x {self.launch.block} threads"
-        return f"{shape}, {self.launch.smem:,} bytes of dynamic shared memory"
+        shape = f"{counted(self.launch.ctas, 'CTA')} x {counted(self.launch.block, 'thread')}"
+        return f"{shape}, {counted(self.launch.smem, 'byte')} of dynamic shared memory"
 
     @property
     def _configured(self) -> str:
@@ -416,8 +416,8 @@ def make_report(
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _mends(accesses, launch.block)))
     rows = with_options(rows, others) if others else rows
-    bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c)
     passes = tuple(passes)
+    bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c, passes)
     said = findings((*rows, *(row for one in passes for row in one.rows)))
     return Report(
         problem, kernel_name, config, arch, launch, resources, rows, said, bounds, pictures,

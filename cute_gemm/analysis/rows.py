@@ -7,7 +7,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import named, number, percent
+from cute_gemm._text import counted, named, number, percent
 from cute_gemm.analysis.tables import Cell, Column, Table
 from cute_gemm.model import gmem, smem, tma
 from cute_gemm.model.analyze import Analysis, analyze
@@ -111,8 +111,9 @@ class AccessRow:
     @property
     def requests(self) -> int:
         """Requests of one ``unit``."""
-        found = self.found
-        return (found.once if isinstance(found, smem.SharedAnalysis) else found.tile).requests
+        found, times = self.found, getattr(self.access, "times", 1)
+        once = found.once if isinstance(found, smem.SharedAnalysis) else found.tile
+        return once.requests * times
 
     @property
     def efficiency(self) -> float | None:
@@ -294,7 +295,7 @@ def _why_global(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[str, 
 
 
 def _elements(count: int) -> str:
-    return f"{count} element{'s' * (count != 1)}"
+    return counted(count, "element")
 
 
 # ---- in tables ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm._text import FORMAT, named
+from cute_gemm._text import FORMAT, counted, named
 from cute_gemm.analysis.executed import Compared
 from cute_gemm.analysis.executed import named as described
 from cute_gemm.analysis.shown import Paged, size_text
@@ -208,11 +208,11 @@ class Trace(Paged):
         found = self.verdict
         if found.ok:
             return (
-                f"{found.elements:,} elements of C are within {found.bound} of float64; largest "
-                f"error {found.max_error:.3g}"
+                f"{counted(found.elements, 'element')} of C within {found.bound} of float64; "
+                f"largest error {found.max_error:.3g}"
             )
         return (
-            f"{found.wrong:,} of {found.elements:,} elements of C are WRONG, worst at "
+            f"{found.wrong:,} of {counted(found.elements, 'element')} of C WRONG, worst at "
             f"{found.worst}, off by {found.max_error:.3g}"
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm._text import WIDTH, named, wrapped
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
+from cute_gemm.keywords import hint_for
 from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -21,11 +22,6 @@ TYPES = ", ".join(row.name for row in DTYPES.values() if row.outputs) + ", or f1
 PROBLEM_WORDS = (
     "m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute",
 )  # fmt: skip
-#: Parameters of ``plan`` that are no fields of a config; the words for them are others.
-_TAKEN = frozenset(
-    ("op", "a", "b", "c", "m", "n", "k", "l", "batch-a", "batch-b", "batch-c", "kernel", "stream")
-    + ("backend", "alpha", "beta", "tune")
-)
 
 
 def number(text: str) -> int | float | complex:
@@ -204,23 +200,28 @@ def split_kernel_options(
     return known, others
 
 
-def kernel_options(words: Sequence[str]) -> dict[str, Any]:
-    """Read options as fields of a kernel's config.
+def kernel_options(words: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Read options that the command's parser does not have as fields of a kernel's config.
 
     ``--stages 4 --copy=mn_major --tile 128x128x32`` is
     ``{"stages": 4, "copy": "mn_major", "tile": (128, 128, 32)}``.
     """
     options: dict[str, Any] = {}
     rest = list(words)
+    known = registry.options() if rest else {}
     while rest:
         name, equals, value = rest.pop(0).partition("=")
-        if name[2:].lower() in _TAKEN:
-            raise OptionError(f"option {name} does not exist here; see cute-gemm COMMAND --help")
+        option = name[2:].replace("-", "_")
+        if option not in known:
+            words = [word.replace("_", "-") for word in known]
+            words += [word[2:] for word in parser._option_string_actions if word[:2] == "--"]
+            near = hint_for(name[2:], words, "--") or f"see {parser.prog} --help"
+            raise OptionError(f"option {name} does not exist here; {near}")
         if not equals:
             if not rest or rest[0].startswith("--"):
                 raise OptionError(f"option {name} needs a value, as in {name} VALUE")
             value = rest.pop(0)
-        options[name[2:].replace("-", "_")] = _option_value(value)
+        options[option] = _option_value(value)
     return options
 
 

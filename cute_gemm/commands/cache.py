@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from cute_gemm._text import counted, size
 from cute_gemm.commands.output import OK, print_json, say
 
 
@@ -29,14 +30,15 @@ def command(arguments: argparse.Namespace) -> int:
             print_json({"directory": directory, **done._asdict(), "choices": choices})
         else:
             more = f"; {done.left} could not be removed" * bool(done.left)
-            say(f"{done.removed} cubins, {done.bytes} bytes removed from {directory}{more}")
+            cubins = counted(done.removed, "cubin")
+            say(f"{cubins}, {size(done.bytes)} removed from {directory}{more}")
             _say(choices, "removed ")
         return OK
-    size = cache.size()
+    taken = cache.size()
     entries, listing = cache.entries(), arguments.action == "list"
     if arguments.json:
         listed = {"entries": [asdict(entry) for entry in entries]} if listing else {}
-        about = {"directory": directory, "count": len(entries), "bytes": size, "choices": choices}
+        about = {"directory": directory, "count": len(entries), "bytes": taken, "choices": choices}
         print_json({**about, "limit": cache.limit(), **listed})
         return OK
     if listing and entries:
@@ -45,11 +47,12 @@ def command(arguments: argparse.Namespace) -> int:
         times = (time.localtime(one) for one in (entry.created, entry.used))
         written, used = (time.strftime("%Y-%m-%d %H:%M", one) for one in times)
         say(f"{written}  {used}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
-    say(f"{len(entries)} cubins, {size} bytes of at most {cache.limit()} in {directory}")
+    most = size(cache.limit())
+    say(f"{counted(len(entries), 'cubin')}, {size(taken)} of at most {most} in {directory}")
     _say(choices)
     return OK
 
 
 def _say(choices: list[dict[str, Any]], done: str = "") -> None:
     for one in choices:
-        say(f"{done}{one['count']} measured choices for {one['gpu']}")
+        say(f"{done}{counted(one['count'], 'measured choice')} for {one['gpu']}")

@@ -88,7 +88,8 @@ def _run(words: list[str]) -> int:
             arguments = parser.parse_args(join_negative_values(words))
         except OptionError as error:
             raise SystemExit(_fail(error, as_json)) from None
-        arguments.options = kernel_options(kernel_words)
+        if name:
+            arguments.options = kernel_options(kernel_words, commands[name])
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             status: int = module.command(arguments)
@@ -96,6 +97,8 @@ def _run(words: list[str]) -> int:
     except BrokenPipeError:
         raise
     except (GemmError, MemoryError, OSError) as error:  # no permission to write, a terabyte
+        return _fail(error, as_json)
+    except Warning as error:  # python -W error
         return _fail(error, as_json)
     except ImportError as error:
         missing = f"the Python package {error.name} is missing" if error.name else str(error)

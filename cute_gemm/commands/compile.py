@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cute_gemm import select
-from cute_gemm._text import named
+from cute_gemm._text import counted, named, size
 from cute_gemm.api import compile, plan
+from cute_gemm.builds import Builds
 from cute_gemm.commands.arguments import PROBLEM_WORDS, add_problem, planned
 from cute_gemm.commands.output import OK, build_dict, build_time, print_json, progress, say
 from cute_gemm.errors import OptionError, UnsupportedError
@@ -66,23 +67,19 @@ def command(arguments: argparse.Namespace) -> int:
             "architectures make more; leave it out, the cache keeps them all"
         )
     plans = [planned(arguments, op=op, arch=arch) for op in arguments.ops for arch in archs]
-    _compiled(plans)
+    with progress() as tell:
+        compile(plans, tell and partial(tell, "compile"))
     for one in plans:
         build = one.build
         if not arguments.json:
-            registers = f"{build.resources.registers} registers"
+            registers = counted(build.resources.registers, "register")
             say(f"{one.symbol}  {one.arch}")
-            say(f"  ... {build_time(one)}, {len(build.cubin)} bytes, {registers}")
+            say(f"  ... {build_time(one)}, {size(len(build.cubin))}, {registers}")
         if arguments.output:
             arguments.output.write_bytes(build.cubin)
     if arguments.json:
-        print_json({"builds": list(map(build_dict, plans))})
+        print_json({"builds": [build_dict(one.kernel, one.build) for one in plans]})
     return OK
-
-
-def _compiled(plans: Sequence[Plan]) -> None:
-    with progress() as shown:
-        compile(plans, None if shown is None else partial(shown, "compile"))
 
 
 def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
@@ -104,46 +101,56 @@ def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
                 f"output={str(cache.directory())!r} cannot be used ({reason}); expected a "
                 "directory that you can write to"
             )
-        plans = _chosen_from(
-            arguments.ops_for.split(","), (arguments.dtypes or arguments.dtype).split(","),
-            archs, arguments.kernel, arguments.options,
-        )  # fmt: skip
-        _compiled(plans)
-        place, size = str(cache.directory()), cache.size()
-    builds = list(map(build_dict, plans))
+        with progress() as tell:
+            found = Builds(_chosen_from(
+                arguments.ops_for.split(","), (arguments.dtypes or arguments.dtype).split(","),
+                archs, arguments.kernel, arguments.options, tell and partial(tell, "choose"),
+            ))  # fmt: skip
+            found.finish(tell and partial(tell, "compile"))
+        place, taken = str(cache.directory()), cache.size()
+    builds = [
+        build_dict(found.steps[key].kernel.name, future.result())
+        for key, future in found.futures.items()
+    ]
     if arguments.json:
-        print_json({"directory": place, "count": len(builds), "bytes": size, "builds": builds})
+        print_json({"directory": place, "count": len(builds), "bytes": taken, "builds": builds})
         return OK
-    for arch in dict.fromkeys(one.arch for one in plans):
+    for arch in dict.fromkeys(one["arch"] for one in builds):
         mine = [one["bytes"] for one in builds if one["arch"] == arch]
-        say(f"{arch}: {len(mine)} kernels, {sum(mine)} bytes of cubins")
-    say(f"{len(builds)} kernels, {size} bytes in {place}")
+        say(f"{arch}: {counted(len(mine), 'kernel')}, {size(sum(mine))} of cubins")
+    say(f"{counted(len(builds), 'kernel')}, {size(taken)} in {place}")
     return OK
 
 
 def _chosen_from(
     ops: Sequence[str], dtypes: Sequence[str], archs: Sequence[str | None], kernel: str,
-    options: dict[str, Any],
+    options: dict[str, Any], tell: Callable[[int, int], None] | None = None,
 ) -> list[Plan]:  # fmt: skip
     """Return a plan for each config that these problems are chosen from, and arch."""
     found: dict[tuple[str, ...], Plan] = {}
     refused: UnsupportedError | None = None
-    for op, dtype, arch in product(ops, dtypes, archs):
-        name, _, compute = dtype.strip().partition("/")
-        for sizes, order in product(_sizes(op.strip(), kernel), _ORDERS):
-            try:
-                made = plan(
-                    op.strip(), dtype=name, compute=compute or None, order=order, kernel=kernel,
-                    backend="cpu", arch=arch, **sizes, **options,
-                )  # fmt: skip
-            except UnsupportedError as error:  # of one alignment, say
-                refused = error
-                continue
-            for one in made.candidates():
-                choice = Choice(one.kernel, one.config, made.gpu, made.candidates, one.route)
-                each = Plan(made.problem, "cpu", None, made.arch, choice)
-                key = (each.arch, *(step.unit.symbol for step in each.steps))
-                found[key] = each
+    problems = [
+        (op.strip(), dtype.strip(), arch, sizes, order)
+        for op, dtype, arch in product(ops, dtypes, archs)
+        for sizes, order in product(_sizes(op.strip(), kernel), _ORDERS)
+    ]
+    for done, (op, dtype, arch, sizes, order) in enumerate(problems):
+        if tell is not None:
+            tell(done, len(problems))
+        name, _, compute = dtype.partition("/")
+        try:
+            made = plan(
+                op, dtype=name, compute=compute or None, order=order, kernel=kernel,
+                backend="cpu", arch=arch, **sizes, **options,
+            )  # fmt: skip
+        except UnsupportedError as error:  # of one alignment, say
+            refused = error
+            continue
+        for one in made.candidates():
+            choice = Choice(one.kernel, one.config, made.gpu, made.candidates, one.route)
+            each = Plan(made.problem, "cpu", None, made.arch, choice)
+            key = (each.arch, *(step.unit.symbol for step in each.steps))
+            found[key] = each
     if refused is not None and not found:
         raise refused
     return list(found.values())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from cute_gemm._text import counted, size
 from cute_gemm.commands.output import OK, WRONG, print_json, say
 from cute_gemm.errors import HeaderError, ToolError
 from cute_gemm.run import driver as devices
@@ -32,6 +35,7 @@ _MODULES = {
     "cuda.bindings": "cuda-bindings", "cuda.core": "cuda-core",
     "cuda.pathfinder": "cuda-pathfinder",
 }  # fmt: skip
+_INCLUDED = re.compile(r'^#include "(.*\.cuh)"', re.MULTILINE)
 _WHEELS = "pip install --upgrade --force-reinstall"
 _Finding = tuple[Any, ...]
 
@@ -117,13 +121,48 @@ def _is_there(module: str) -> bool:
 
 
 def _templates() -> Iterator[_Finding]:
+    """Those of the kernels and passes, with what they include."""
+    mend = "reinstall cute-gemm"
     try:
         path = templates_path()
-        files = len(list(path.rglob("*.cuh")))
-        ok, said = files > 0, f"{files} files in {path}"
     except HeaderError as error:
-        ok, said = False, str(error)
-    yield ok, said, "reinstall cute-gemm"
+        yield False, str(error), mend
+        return
+    needed = _needed_templates(path)
+    missing = sorted(file.name for file in needed if not file.is_file())
+    if missing:
+        said = f"{counted(len(missing), 'file')} missing in {path}: {', '.join(missing)}"
+        yield False, said, mend
+    else:
+        yield True, f"{counted(len(needed), 'file')} in {path}", mend
+
+
+def _needed_templates(root: Path) -> set[Path]:
+    """The templates that the units of a config of each kernel include, and what these include."""
+    from cute_gemm.api import plan
+    from cute_gemm.kernels import registry
+
+    pending: list[Path] = []
+    for kernel in map(registry.get, registry.names()):
+        if kernel.runs_on != "gpu":
+            continue
+        dtype, _, compute = kernel.dtypes[0].partition("/")
+        m, n = next(iter(kernel.shapes(64)))
+        made = plan(
+            "NN", m=m, n=n, k=64, dtype=dtype, compute=compute or None, kernel=kernel.name,
+            pack="AB", split_k=2, backend="cpu",
+        )  # fmt: skip
+        for step in made.steps:
+            for unit in (step.unit, step.kernel.proof(step.config)):
+                pending += [root / name for name in _INCLUDED.findall(unit.source)]
+    needed: set[Path] = set()
+    while pending:
+        file = pending.pop().resolve()
+        if file not in needed:
+            needed.add(file)
+            text = file.read_text(encoding="utf-8") if file.is_file() else ""
+            pending += [file.parent / name for name in _INCLUDED.findall(text)]
+    return needed
 
 
 def _cutlass() -> Iterator[_Finding]:
@@ -212,10 +251,10 @@ def _gpus() -> Iterator[_Finding]:
         return
     for device in range(devices.device_count()):
         major, minor = devices.compute_capability(device)
-        memory = devices.total_memory(device) / 2**30
+        memory = size(devices.total_memory(device))
         said = (
-            f"{devices.device_name(device)}, compute capability {major}.{minor}, {memory:.0f} GiB, "
-            f"{devices.multiprocessors(device)} multiprocessors"
+            f"{devices.device_name(device)}, compute capability {major}.{minor}, {memory}, "
+            f"{counted(devices.multiprocessors(device), 'multiprocessor')}"
         )
         yield major >= 8 or None, said, "kernels need compute capability 8.0 or higher", str(device)
 
@@ -243,8 +282,8 @@ def _cache() -> Iterator[_Finding]:
     if reason := cache.writable():
         yield None, reason, "set CUTE_GEMM_CACHE_DIR to a directory that you can write to"
         return
-    size = f"{cache.size() / 2**20:.1f} MiB"
-    yield True, f"{len(cache.entries())} builds, {size} in {cache.directory()}", ""
+    builds = counted(len(cache.entries()), "build")
+    yield True, f"{builds}, {size(cache.size())} in {cache.directory()}", ""
 
 
 _LOOKS: dict[str, Callable[[], Iterable[_Finding]]] = {

@@ -30,7 +30,9 @@ _CODE = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm explain`` takes."""
-    parser.add_argument("name", metavar="KERNEL", help=f"one of {', '.join(registry.names())}")
+    parser.add_argument(
+        "name", metavar="KERNEL", help=f"auto, or one of {', '.join(registry.names())}"
+    )
     add_problem(parser, kernel=False, dtype=None)
     add(
         parser,
@@ -86,7 +88,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the explanation and the code that is asked for; return 0."""
     given = named(arguments, "arch", "gpu", "beta")
     if arguments.dtype is None:  # the type of `bench`, unless it is refused
-        types = registry.get(arguments.name).dtypes
+        types = () if arguments.name == "auto" else registry.get(arguments.name).dtypes
         arguments.dtype = types[0] if types and "float32" not in types else "float32"
     found = explain(arguments.name, arguments.op, **sizes(arguments), **given, **arguments.options)
     code = {kind: _code(found.plan, kind) for kind in _CODE if getattr(arguments, kind)}

@@ -19,6 +19,7 @@ from cute_gemm.errors import OptionError
 if TYPE_CHECKING:
     from cute_gemm.analysis.shown import Paged
     from cute_gemm.api import Plan
+    from cute_gemm.toolchain.cubin import Build
 
 #: Exit statuses.
 OK, WRONG, BAD_INPUT = 0, 1, 2
@@ -105,7 +106,9 @@ def show(found: Any) -> None:
 
 
 def check_html(arguments: argparse.Namespace) -> None:
-    """Refuse two texts on standard output, before anything is done for them."""
+    """Refuse no name of a file, and two texts on standard output, before anything is done."""
+    if arguments.html == "":
+        raise OptionError("--html '' names no file; expected --html FILE, or - for stdout")
     if arguments.html == "-" and arguments.json:
         raise OptionError("--html - and --json both print to stdout; expected --html FILE")
 
@@ -126,11 +129,10 @@ def show_report(arguments: argparse.Namespace, report: Paged) -> int:
     return OK
 
 
-def build_dict(plan: Plan) -> dict[str, Any]:
-    """Return what JSON says of a plan's build."""
-    build = plan.build
+def build_dict(kernel: str, build: Build) -> dict[str, Any]:
+    """Return what JSON says of the build of a kernel of this name."""
     return {
-        **named(plan, "kernel", "symbol"), **named(build, "arch", "seconds", "cached"),
+        "kernel": kernel, **named(build, "symbol", "arch", "seconds", "cached"),
         "bytes": len(build.cubin), "resources": asdict(build.resources),
     }  # fmt: skip
 

@@ -114,7 +114,7 @@ def _show_kernel(
         + (f"{spilled} bytes spilled" if spilled else "no spills"),
         at=13,
     )
-    result |= {"report": report.to_dict(), "build": build_dict(plan)}
+    result |= {"report": report.to_dict(), "build": build_dict(plan.kernel, plan.build)}
 
 
 def _check(

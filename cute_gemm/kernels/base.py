@@ -151,7 +151,7 @@ class Kernel(ABC):
         alpha: Scalar = ONE,
         beta: Scalar = ZERO,
     ) -> Callable[..., None]:
-        """Return a function of the addresses of A, B and C and a stream, for any thread.
+        """Return a function of the addresses of A, B and C, in a sequence, and a stream.
 
         CompileError, CubinError, LaunchError, UnsupportedError or NoGpuError where it cannot be.
         """
@@ -185,7 +185,7 @@ class Kernel(ABC):
 
 
 class Compiled(ABC):
-    """What is emitted and compiled here, and launched on three addresses: a GEMM, or a pass of one.
+    """What is emitted and compiled here, and launched on its operands: a GEMM, or a pass of one.
 
     Its configs have a ``.name``, which is the entry's symbol and says all that the code depends on.
     """
@@ -245,7 +245,7 @@ class Compiled(ABC):
         alpha: Scalar = ONE,
         beta: Scalar = ZERO,
     ) -> Callable[..., None]:
-        """Return a function of three addresses and a stream, for any thread; see `Kernel.bind`."""
+        """Return a function of its operands' addresses and a stream; see `Kernel.bind`."""
         from cute_gemm.run.launch import load
 
         arguments = self.signature.arguments(problem, alpha, beta)
@@ -361,7 +361,7 @@ class CompiledKernel(Compiled, Kernel):
         one = sample(problem, config.tile, cluster)
         keys = {
             x.name: (self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment)
-            for x in (problem.A, problem.B, problem.C)
+            for x in (one.A, one.B, one.C)
         }
         tallies = {name: _tallies.get(key) for name, key in keys.items()}
         if None in tallies.values():
@@ -389,9 +389,9 @@ class CompiledKernel(Compiled, Kernel):
 
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     """Return what of a problem legal configs and footprints of every kernel depend on."""
-    longest = max(problem.m, problem.n, problem.k)
+    found: list[Any] = [problem.compute]
     # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
-    found: list[Any] = [problem.compute, longest if longest >= 2**31 - 4096 else 0]
+    found += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
     for x in (problem.A, problem.B, problem.C):
         found += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
     # Vectors of C may not straddle the end of a row.

@@ -33,6 +33,9 @@ KERNELS = {
     "cublas": ("cute_gemm.kernels.library.kernel", "CublasLibrary"),
 }
 
+#: Options that go with every kernel that is compiled here: they say what is launched beside it.
+EVERYWHERE = ("pack", "split_k")
+
 #: The road of the tutorials, each kernel one idea further; cuBLAS to compare with.
 LADDER = tuple(KERNELS)
 
@@ -55,6 +58,20 @@ def get(name: str) -> Kernel:
             f"kernel {name!r} is not known; expected 'auto' or one of {', '.join(KERNELS)}"
         )
     return _made(*KERNELS[name])
+
+
+def options() -> dict[str, tuple[str, ...]]:
+    """Return the options that there are, each with the names of the kernels that alone have it."""
+    return _options(tuple(KERNELS.items()))
+
+
+@cache
+def _options(kernels: tuple[tuple[str, tuple[str, str]], ...]) -> dict[str, tuple[str, ...]]:
+    owners: dict[str, tuple[str, ...]] = dict.fromkeys(EVERYWHERE, ())
+    for name, row in kernels:
+        for option in _made(*row).options:
+            owners[option] = (*owners.get(option, ()), name)
+    return owners
 
 
 @cache

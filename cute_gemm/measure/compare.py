@@ -95,7 +95,7 @@ def of_kernel(
 ) -> Start:
     """Return what starts a plan's kernel on the legacy default stream, once it is built."""
     bound = plan.bind(device, alpha, beta)
-    return lambda index: bound(*places[index])
+    return lambda index: bound(places[index])
 
 
 @dataclass(frozen=True, eq=False)

@@ -301,7 +301,7 @@ def launch(case: Case) -> None:
             content = np.frombuffer(random.bytes(elements * size), np.uint8)
             buffer = stack.enter_context(upload(content[None]))
             addresses.append(buffer.pointer + case.base_offset * size)
-        plan.bind(beta=case.beta)(*addresses)
+        plan.bind(beta=case.beta)(addresses)
         synchronize()
     unload()  # ncu saves the variables of every loaded module before each of its passes
 

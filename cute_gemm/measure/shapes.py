@@ -22,7 +22,7 @@ import numpy as np
 
 from cute_gemm import api
 from cute_gemm._kept import KEPT
-from cute_gemm._text import FORMAT
+from cute_gemm._text import FORMAT, counted, size
 from cute_gemm.analysis.shown import Shown
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.errors import OptionError, UnsupportedError
@@ -149,10 +149,11 @@ class ShapesResult(Shown):
         yield Text()
         for one in self.kernels:
             refused = f"; {one.refused:,} shapes were refused" * bool(one.refused)
-            yield Text(f"{one.kernel}: {one.configs:,} kernels took them{refused}")
+            kernels = counted(one.configs, "kernel")
+            yield Text(f"{one.kernel}: {kernels} took them{refused}")
         if self.resident_before and self.resident_after:
-            before, after = self.resident_before / 2**20, self.resident_after / 2**20
-            yield Text(f"resident memory: {before:,.0f} MiB before, {after:,.0f} MiB after")
+            before, after = size(self.resident_before), size(self.resident_after)
+            yield Text(f"resident memory: {before} before, {after} after")
         kept = (f"{count:,} {name.replace('_', ' ')}" for name, count in self.kept.items())
         yield Text(f"kept: {', '.join(kept)}")
         yield Text(self._method())

@@ -162,20 +162,22 @@ def sample(
 ) -> GemmProblem:
     """Return a problem of one cluster and `DEPTH` k-tiles, its matrices laid out as these are.
 
-    Of the leading dimensions only the `pitch` is kept, on which the counts depend.
+    Of a matrix it has what counts depend on, and nothing else: type, major, and alignment and
+    leading dimension up to a line of L2. So problems of one class have one sample.
     """
     m, n, k = tile[0] * cluster[0], tile[1] * cluster[1], DEPTH * tile[2]
 
     def part(matrix: Matrix, shape: tuple[int, int]) -> Matrix:
         size = DTYPES[matrix.dtype].bytes
-        ld = (pitch(matrix) + (LINE << 10)) // size
+        ld = ((pitch(matrix) or LINE) + (LINE << 10)) // size
         stride = (1, ld) if matrix.unit == 0 else (ld, 1)
         return replace(
-            matrix, shape=shape, stride=stride, l=1, batch_stride=0, slices=1, slice_stride=0
-        )
+            matrix, shape=shape, stride=stride, alignment=min(matrix.alignment, LINE), l=1,
+            batch_stride=0, first_alignment=0, slices=1, slice_stride=0,
+        )  # fmt: skip
 
     A, B, C = part(problem.A, (m, k)), part(problem.B, (n, k)), part(problem.C, (m, n))
-    return replace(problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C)
+    return replace(problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, k_last=0)
 
 
 def pitch(matrix: Matrix) -> int:

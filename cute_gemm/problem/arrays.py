@@ -98,6 +98,15 @@ def traced() -> bool:
     return torch is not None and torch.compiler.is_compiling()
 
 
+def refuse_grad(tensor: Any, name: str) -> None:
+    """Refuse a PyTorch tensor whose gradient would be asked for later."""
+    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise ArrayError(
+            f"{name} requires grad and gemm is not differentiable: pass {name}.detach(), or call "
+            "it under torch.no_grad()"
+        )
+
+
 #: What `fingerprint` gives: layouts, and the addresses.
 Fingerprint = tuple[tuple[Any, ...], tuple[int, int, int]]
 
@@ -180,12 +189,16 @@ class _Exchange:
     synchronizes, column_major = True, True
 
     def read(self, array: Any, name: str) -> Operand:
+        if _traced_by_jax(array):
+            raise ArrayError(
+                f"{name} is traced by JAX (jit, grad, vmap, ...) and has no memory yet: call gemm "
+                "outside, or by jax.pure_callback, which has no gradient"
+            )
         dlpack = hasattr(array, "__dlpack_device__")
         if not dlpack and not hasattr(array, "__cuda_array_interface__"):
             raise ArrayError(
                 f"{name} is a {_type_name(array)}; expected an array of NumPy, CuPy, PyTorch or "
-                f"JAX, or anything with DLPack or __cuda_array_interface__: np.asarray({name}) "
-                f"makes one"
+                f"JAX, or anything with DLPack or __cuda_array_interface__{_made_from(array, name)}"
             )
         jax = type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
         view: Any
@@ -334,10 +347,7 @@ class _Torch(_Exchange):
     name, synchronizes = "torch", False
 
     def read(self, array: Any, name: str) -> Operand:
-        if array.requires_grad:
-            raise ArrayError(
-                f"{name} requires grad and gemm is not differentiable: pass {name}.detach()"
-            )
+        refuse_grad(array, name)
         if array.is_conj() or array.is_neg():
             lazy = "conj" if array.is_conj() else "neg"
             raise ArrayError(
@@ -349,9 +359,10 @@ class _Torch(_Exchange):
         elif array.is_cpu:
             device = None
         else:
+            hint = f": {name}.cuda() or {name}.cpu()" * (array.device.type != "meta")
             raise ArrayError(
-                f"{name} is a tensor on {array.device}; expected one on a CUDA device or the CPU: "
-                f"{name}.cuda() or {name}.cpu()"
+                f"{name} is a tensor on {array.device}; expected one on a CUDA device or the "
+                f"CPU{hint}"
             )
         try:
             return Operand(
@@ -364,15 +375,23 @@ class _Torch(_Exchange):
                 array,
                 False,
             )
-        except RuntimeError as error:  # sparse tensors and others without one block of memory
+        except RuntimeError as error:  # it has no one block of memory
+            if str(array.layout) != "torch.strided":
+                raise ArrayError(
+                    f"{name} is a tensor of layout {array.layout}; expected a strided one, as "
+                    f"{name}.to_dense() makes"
+                ) from error
             raise ArrayError(
-                f"{name} is a tensor of layout {array.layout}; expected a strided one, as "
-                f"{name}.to_dense() makes"
+                f"{name} is a tensor without memory of its own, as in torch.vmap and torch.func, "
+                "or nested: call gemm outside; a batch of matrices has three dimensions"
             ) from error
 
     def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
         # `resize_`, `t_` and others change the object itself, `x.data = y` also its type and bits.
-        if A.requires_grad or B.requires_grad or A.is_neg() or B.is_neg():
+        if A.is_neg() or B.is_neg():
+            return None
+        grad = A.requires_grad or B.requires_grad or (C is not None and C.requires_grad)
+        if grad and sys.modules["torch"].is_grad_enabled():
             return None
         kind = A.dtype
         # PyTorch sets that bit of no real type, and a product has real operands or complex ones.
@@ -385,7 +404,7 @@ class _Torch(_Exchange):
         )  # fmt: skip
         if C is None:
             return layouts, (a, b, 0)
-        if C.requires_grad or C.is_neg() or (lazy and C.is_conj()):
+        if C.is_neg() or (lazy and C.is_conj()):
             return None
         c = C.data_ptr()
         return (layouts, c % ALIGNMENT, C.shape, C.stride(), C.dtype, C.get_device()), (a, b, c)
@@ -483,6 +502,28 @@ def dtype_name(dtype: Any) -> str:
     if isinstance(dtype, type):
         return dtype.__name__
     return str(dtype).rpartition(".")[2]  # torch.float16
+
+
+def is_array(thing: Any) -> bool:
+    """Return whether a thing is an array of any library, be it one that `read` refuses."""
+    exchanges = hasattr(thing, "__dlpack_device__") or hasattr(thing, "__cuda_array_interface__")
+    adapter = _ADAPTERS[type(thing)]
+    return exchanges or adapter is not LIBRARIES["dlpack"] or _traced_by_jax(thing)
+
+
+def _traced_by_jax(thing: Any) -> bool:
+    """Whether a thing stands for an array in a function that JAX transforms."""
+    bases = ((base.__module__.partition(".")[0], base.__name__) for base in type(thing).__mro__)
+    return ("jax", "Tracer") in bases
+
+
+def _made_from(thing: Any, name: str) -> str:
+    """How an array is made of what is none, for the end of a sentence; nothing if it is not."""
+    if hasattr(thing, "toarray"):  # a sparse one of SciPy or CuPy
+        return f": {name}.toarray() makes one"
+    if isinstance(thing, (list, tuple, memoryview)) or hasattr(thing, "__array__"):
+        return f": np.asarray({name}) makes one"
+    return ""
 
 
 def _type_name(array: Any) -> str:

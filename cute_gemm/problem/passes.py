@@ -106,10 +106,7 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
     there may be fewer than ``slices``; A and B have its extents, since what a kernel may do depends
     on where rows end. For k > 0.
     """
-    # A slice begins at a line where K is the unit-stride mode, so that vectors stay what they are.
-    step = math.lcm(tile_k, LINE // problem.inputs.bytes)
-    depth = -(-problem.k // (step * slices)) * step
-    count = -(-problem.k // depth)
+    depth, count = slice_extents(problem, slices, tile_k)
     last = problem.k - (count - 1) * depth
     ends = last if last > 1 or count == 1 else depth + last  # a single one has no leading dimension
     sums = _aligned(replace(problem.C, dtype=problem.inputs.accumulator), problem.C.unit)
@@ -131,6 +128,14 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
         problem, k=depth, k_last=last % depth, l=total, A=cut(problem.A), B=cut(problem.B), C=sums
     )
     return parts, Reduction(sums, problem.C, problem.inputs.name)
+
+
+def slice_extents(problem: GemmProblem, slices: int, tile_k: int) -> tuple[int, int]:
+    """Return k of each slice but the last, and how many there are of a product."""
+    # A slice begins at a line where K is the unit-stride mode, so that vectors stay what they are.
+    step = math.lcm(tile_k, LINE // problem.inputs.bytes)
+    depth = -(-problem.k // (step * slices)) * step
+    return depth, -(-problem.k // depth)
 
 
 def alike(problem: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cute_gemm.errors import ArrayError, DeviceError, DTypeError, ScalarError, ShapeError
-from cute_gemm.problem.arrays import LIBRARIES, Operand, host_array, read
+from cute_gemm.problem.arrays import LIBRARIES, Operand, host_array, is_array, read
 from cute_gemm.problem.dtypes import dtype as dtype_row
 
 #: Makes of a 0-d device array one of another type, in stream order; None where it cannot.
@@ -53,7 +53,8 @@ def scalar(
         try:
             operand = read(x, name, (0,))
         except (ArrayError, ShapeError) as error:
-            raise ScalarError(f"{name} is not a number, and no 0-d array either: {error}") from None
+            said = f"{name} is {x!r}; expected a number or a 0-d array"
+            raise ScalarError(str(error) if is_array(x) else said) from None
         if operand.device is not None:
             return _device_scalar(operand, name, accumulator, device, convert)
         x = host_array(operand).item()

@@ -35,6 +35,8 @@ Array = np.ndarray[Any, Any]
 _LANES = 16384
 #: Bytes of shared memory of CTAs that are executed together, where each access is dated.
 _SHARED = 1 << 22
+#: Bytes of a buffer up to which those between its elements are set.
+_FILLED = 1 << 28
 #: 4-byte registers of all lanes together.
 _REGISTERS = 1 << 26
 #: What is told how many CTAs of a launch have ended, and of how many: that of whoever shows it.
@@ -71,17 +73,29 @@ class Buffer:
         before = -sum(step for step in steps if step < 0)
         return before, sum(step for step in steps if step > 0) + self.array.itemsize
 
-    def content(self) -> tuple[Array, Array | None, int]:
-        """Bytes, which of them are elements', and the address modulo 256."""
+    @property
+    def place(self) -> tuple[int, int, bool]:
+        """Bytes, the address of the first modulo 256, whether all of them are elements'."""
         before, behind = self.span
         residue = self.array.ctypes.data if self.residue is None else self.residue
-        content = np.full(before + behind, 255, np.uint8)
-        elements = np.zeros(before + behind, bool)
+        dense, size = True, self.array.itemsize
+        steps = zip(map(abs, self.array.strides), self.array.shape, strict=True)
+        for step, extent in sorted(steps):
+            if step and extent > 1:
+                dense, size = dense and step == size, step * extent
+        return before + behind, (residue - before) % 256, dense
+
+    def bring(self, memory: GlobalMemory) -> None:
+        """Put the array where the kernel finds it, and say what of that it may write."""
+        content, whole = memory.content(self.name), self.place[2]
+        if not whole and len(content) <= _FILLED:
+            content[:] = 255  # what nobody has written is no number
         if self.array.size:
             self.elements(content)[...] = self.array
-            each = (*self.array.shape, self.array.itemsize)
-            np.ndarray(each, bool, elements, before, (*self.array.strides, 1))[...] = True
-        return content, elements, (residue - before) % 256
+        if self.array.size and not whole:
+            each, strides = (*self.array.shape, self.array.itemsize), (*self.array.strides, 1)
+            flags = memory.writable(self.name)
+            np.ndarray(each, np.uint8, flags, self.span[0], strides)[...] = 255
 
     def elements(self, content: Array) -> Array:
         """The array in these bytes."""
@@ -181,10 +195,14 @@ def run(
     kernel, arrays = _placed(parsed(ptx, entry), shared_bytes)
     grid, block = _three(grid, "grid"), _three(block, "block")
     buffers = [x for x in arguments if isinstance(x, Buffer)]
-    held = {one.name: one.content() for one in buffers}
-    if kernel.globals:
-        held["variables"] = (_variables(kernel.globals), None, 0)
+    variables = _variables(kernel.globals)
+    held = {one.name: one.place for one in buffers}
+    held |= {"variables": (len(variables), 0, True)} if kernel.globals else {}
     memory = GlobalMemory(held)
+    for one in buffers:
+        one.bring(memory)
+    if kernel.globals:
+        memory.content("variables")[:] = variables
     recorder = Recorder() if record else None
     if cluster < 1 or grid[0] % cluster:
         raise PtxError(f"cluster={cluster} does not divide the {grid[0]} CTAs of the grid along x")
@@ -257,7 +275,7 @@ def _three(extents: Sequence[int], name: str) -> tuple[int, int, int]:
 
 def _variables(variables: dict[str, Variable]) -> Array:
     """The bytes of the global variables that the kernel names."""
-    end = max(v.offset + (v.size or 0) for v in variables.values())
+    end = max((v.offset + (v.size or 0) for v in variables.values()), default=0)
     content = np.zeros(end, np.uint8)
     for v in variables.values():
         content[v.offset : v.offset + len(v.value)] = np.frombuffer(v.value, np.uint8)

@@ -57,31 +57,26 @@ class GlobalMemory(Bytes):
     """Buffers with guard zones around them, at addresses from `GLOBAL`.
 
     What lies between the elements of a buffer may be read, as kernels do that read a column's end
-    in vectors; it may not be written.
+    in vectors; it may not be written. Pages of it are only there once they are touched: buffers may
+    have rows that are gigabytes apart.
     """
 
-    def __init__(self, buffers: dict[str, tuple[Array, Array | None, int]]) -> None:
-        """``buffers``: name -> bytes, which of them may be written (None: all), address mod 256.
+    def __init__(self, buffers: dict[str, tuple[int, int, bool]]) -> None:
+        """``buffers``: name -> bytes, address modulo 256, whether all of them may be written.
 
-        The bytes are copied; `region` and `content` give them back.
+        What they hold goes to `content`, and where others may be written to `writable`.
         """
         self.regions: list[Region] = []
         end = GUARD
-        for name, (content, elements, residue) in buffers.items():
+        for name, (size, residue, whole) in buffers.items():
             begin = -(-end // 256) * 256 + residue
-            whole = elements is None or bool(elements.all())
-            self.regions.append(Region(name, begin, begin + len(content), whole))
-            end = begin + len(content) + GUARD
+            self.regions.append(Region(name, begin, begin + size, whole))
+            end = begin + size + GUARD
         super().__init__(end)
+        self._writable = Bytes(end)
         #: By granule who stored there last, 0: nobody, and which granules that can be.
         self._stored_by: Any = None
         self._granule, self._first, self._last = 1, end, -1
-        self._may = {False: Bytes(end), True: Bytes(end)}
-        for region, (content, elements, _) in zip(self.regions, buffers.values(), strict=True):
-            part = slice(region.begin, region.end)
-            self.raw[part] = content
-            self._may[False].raw[part] = 255
-            self._may[True].raw[part] = 255 if elements is None else np.where(elements, 255, 0)
 
     def region(self, name: str) -> Region:
         """The buffer of that name."""
@@ -91,6 +86,11 @@ class GlobalMemory(Bytes):
         """The bytes of a buffer, in place."""
         region = self.region(name)
         return self.raw[region.begin : region.end]
+
+    def writable(self, name: str) -> Array:
+        """Of each byte of a buffer of which not all may be written: 255 if it may, or 0."""
+        region = self.region(name)
+        return self._writable.raw[region.begin : region.end]
 
     def address(self, name: str) -> int:
         """The address of a buffer."""
@@ -105,14 +105,17 @@ class GlobalMemory(Bytes):
 
     def forbidden(self, offsets: Array, width: int, write: bool) -> Array:
         """Which accesses of ``width`` bytes, aligned, touch a byte that they must not."""
-        outside = (offsets < 0) | (offsets > self.size - width)
-        unit = min(width, 8)
-        flags = self._may[write].view(UNITS[unit])
-        all_bits: Array = np.array(-1).astype(UNITS[unit])
-        at = np.where(outside, 0, offsets) // unit
-        bad = outside | (flags.take(at) != all_bits)
-        if width == 16:
-            bad |= flags.take(at + 1) != all_bits
+        bad = np.ones(np.shape(offsets), bool)
+        for one in self.regions:
+            here = (offsets >= one.begin) & (offsets <= one.end - width)
+            if write and not one.whole and here.any():
+                unit = min(width, 8)
+                flags = self._writable.view(UNITS[unit])
+                all_bits: Array = np.array(-1).astype(UNITS[unit])
+                at = np.where(here, offsets, one.begin) // unit
+                for step in range(width // unit):
+                    here &= flags.take(at + step) == all_bits
+            bad &= ~here
         return bad
 
     def watch(self, granule: int) -> None:
@@ -198,6 +201,14 @@ class SharedMemory(Bytes):
         #: Copies that have not been waited for.
         self.flying = 0
 
+    def next_epoch(self) -> None:
+        """All threads of the CTAs have met at a barrier."""
+        raise NotImplementedError
+
+    def landing(self, at: Array, ctas: Array, threads: Array, width: int) -> None:
+        """Note the bytes that copies write, by the threads that started them."""
+        raise NotImplementedError
+
     def inside(self, low: int, high: int) -> bool:
         """Whether one array of a CTA has all bytes from ``low`` up to ``high``."""
         return any(one.begin <= low and high <= one.end for one in self.arrays)
@@ -239,13 +250,6 @@ class SharedMemory(Bytes):
     def writing(self, at: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
         """Note a write; ``flying``: of a copy that may land from now on. What is wrong with it."""
         raise NotImplementedError
-
-    def landing(self, at: Array, ctas: Array, threads: Array, width: int) -> None:
-        """Note that asynchronous copies have landed: as if their threads had written now."""
-        raise NotImplementedError
-
-    def next_epoch(self) -> None:
-        """A barrier: what was written before is there for all threads."""
 
     def meet(self, ctas: Array, warps: Array, lanes: Array) -> None:
         """``bar.warp.sync``: from now on these lanes of warps know what each of them has done."""

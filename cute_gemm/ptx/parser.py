@@ -153,9 +153,12 @@ def parse(text: str, entry: str | None = None) -> Kernel:
     text = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
     found = [match for match in _ENTRY.finditer(text) if entry in (None, match[1])]
     if len(found) != 1:
-        known = ", ".join(entries(text)) or "none"
-        wanted = "one entry" if entry is None else f"the entry {entry!r}"
-        raise PtxError(f"the PTX has not {wanted}; its entries are {known}")
+        known = ", ".join(entries(text))
+        if not known:
+            raise PtxError("the PTX has no entry; expected a kernel: .visible .entry NAME(...) {")
+        if entry is None:
+            raise PtxError(f"the PTX has several entries; expected the name of one of {known}")
+        raise PtxError(f"the PTX has no entry {entry!r}; expected one of {known}")
     return _Parser(text, found[0]).kernel
 
 

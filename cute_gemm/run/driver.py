@@ -31,7 +31,29 @@ def why_no_gpu() -> str | None:
         return f"the CUDA driver cannot be used: {type(error).__name__}: {error}"
 
 
+#: Whether this process was forked from one that had initialised CUDA.
+_forked = False
+_FORKED = (
+    "CUDA was in use before this process was forked, which cannot use it: start processes by "
+    "multiprocessing's 'spawn'"
+)
+
+
+def _after_fork() -> None:
+    """Know in a child that the driver refuses every call there."""
+    global _forked
+    if why_no_gpu.cache_info().currsize and why_no_gpu() is None:
+        _forked = True
+    why_no_gpu.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def _why_no_gpu() -> str | None:
+    if _forked:
+        return _FORKED
     try:
         libcuda = load_libcuda()
     except OSError:
@@ -233,5 +255,7 @@ def checked(result: tuple[Any, ...], doing: str) -> tuple[Any, ...]:
     """Return what a driver call gave beside its code; an error becomes an exception."""
     code = int(result[0])
     if code:
+        if _forked:
+            raise NoGpuError(_FORKED)
         raise LaunchError(f"{doing} failed with {error_name(code)}")
     return result[1:]

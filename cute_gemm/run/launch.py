@@ -11,6 +11,7 @@ import ctypes
 import struct
 import sys
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.arch import Arch
@@ -100,7 +101,7 @@ class LoadedKernel:
     def bind(
         self, launch: Launch, arguments: Arguments, maps: TensorMaps | None = None
     ) -> BoundLaunch:
-        """Return a launch with everything but the matrices and the stream settled.
+        """Return a launch with everything but the operands and the stream settled.
 
         ``maps``: the tensor maps that end the arguments.
         LaunchError when the device cannot have that many CTAs, threads or bytes of shared memory.
@@ -137,19 +138,18 @@ class LoadedKernel:
 
 
 class BoundLaunch:
-    """A launch that needs only the matrices' addresses and a stream: ``bound(a, b, c, stream)``.
+    """A launch that needs only its operands' addresses and a stream: ``bound(addresses, stream)``.
 
     The arguments lie in one block of memory, with a table of their addresses that the driver reads;
-    a call writes the three matrices' into it, and the stream into the launch's configuration, and
+    a call writes the operands' into it, and the stream into the launch's configuration, and
     makes one call of the driver. Made by `LoadedKernel.bind`.
     """
 
-    _MATRICES = struct.Struct("=3Q").pack_into
     _STREAM = struct.Struct("=Q").pack_into
 
     __slots__ = (
         "_arguments", "_attributes", "_block", "_configuration", "_function", "_launch", "_lock",
-        "_maps", "_stream", "_table", "kernel", "launch",
+        "_maps", "_pack_operands", "_stream", "_table", "kernel", "launch",
     )  # fmt: skip
 
     def __init__(
@@ -160,6 +160,7 @@ class BoundLaunch:
         driver = load_driver()
         self._arguments = arguments
         self._block = arguments.block
+        self._pack_operands = struct.Struct(f"={arguments.operands}Q").pack_into
         self._table = ctypes.addressof(arguments.table)
         self._maps = maps
         if maps is not None:
@@ -180,16 +181,16 @@ class BoundLaunch:
         self._launch = driver.cuLaunchKernelEx if all(grid) else _nothing
         self._lock = threading.Lock()
 
-    def __call__(self, a: int, b: int, c: int, stream: int = 0) -> None:
-        """Start the kernel on the matrices at these device addresses, in stream order.
+    def __call__(self, addresses: Sequence[int], stream: int = 0) -> None:
+        """Start the kernel on the operands at these device addresses, in stream order.
 
         LaunchError when the driver refuses, which it also does after an earlier kernel failed.
         """
         # The block is shared by the threads that call this.
         with self._lock:
-            self._MATRICES(self._block, 0, a, b, c)
+            self._pack_operands(self._block, 0, *addresses)
             if self._maps is not None:
-                self._maps.tell(a, b, c)
+                self._maps.tell(addresses)
             self._STREAM(self._stream, 0, stream)
             (code,) = self._launch(self._configuration, self._function, self._table, 0)
             if code:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm._text import counted, size
 from cute_gemm.errors import OutOfMemoryError, StrideError
 from cute_gemm.run.driver import checked, device_name, entered, load_driver
 
@@ -68,8 +69,8 @@ def _out_of_memory(nbytes: int, device: int) -> OutOfMemoryError:
     """What is said; the device's context is current."""
     free, total = checked(load_driver().cuMemGetInfo(), "asking for the free memory")
     return OutOfMemoryError(
-        f"{nbytes} bytes ({nbytes / 2**30:.1f} GiB) were asked for on device {device} "
-        f"({device_name(device)}), where {free} of {total} bytes are free"
+        f"{counted(nbytes, 'byte')} ({size(nbytes)}) were asked for on device {device} "
+        f"({device_name(device)}), where {size(free)} of {size(total)} are free"
     )
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from cute_gemm.run.driver import entered, is_current
 from cute_gemm.run.memory import give_back, scratch
 
-#: Where a launch finds an address: in A, B, C or the scratch, by number, and bytes from there.
+#: Where a launch finds an operand: the number of one of the plan's, whose last is the scratch, and
+#: bytes from its start.
 Place = tuple[int, int]
 
 
 class Launches:
-    """Launches in order as one: ``launches(a, b, c, stream)``, as a `BoundLaunch` is called.
+    """Launches in order as one: ``launches(addresses, stream)``, as a `BoundLaunch` is called.
 
     Scratch is had and given back in the order of the stream, at each call: calls on several streams
     and from several threads do not share it.
@@ -30,20 +31,20 @@ class Launches:
         self._bytes = nbytes
         self._device = device
 
-    def __call__(self, a: int, b: int, c: int, stream: int = 0) -> None:
-        """Start the launches on the matrices at these device addresses, in stream order."""
+    def __call__(self, addresses: Sequence[int], stream: int = 0) -> None:
+        """Start the launches on the operands at these device addresses, in stream order."""
         if is_current(self._device):
-            self._start(a, b, c, stream)
+            self._start(addresses, stream)
         else:
             with entered(self._device):
-                self._start(a, b, c, stream)
+                self._start(addresses, stream)
 
-    def _start(self, a: int, b: int, c: int, stream: int) -> None:
+    def _start(self, addresses: Sequence[int], stream: int) -> None:
         held = scratch(self._bytes, self._device, stream) if self._bytes else 0
-        at = a, b, c, held
+        at = *addresses, held
         try:
             for bound, places in self._launches:
-                bound(*[at[where] + offset for where, offset in places], stream)
+                bound([at[where] + offset for where, offset in places], stream)
         finally:
             if held:
                 give_back(held, stream)

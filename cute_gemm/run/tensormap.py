@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -95,9 +96,9 @@ class TensorMaps:
         self._replace = driver.cuTensorMapReplaceAddress
         self._told = [0] * len(maps)
 
-    def tell(self, *addresses: int) -> None:
+    def tell(self, addresses: Sequence[int]) -> None:
         """Write where the matrices lie; of one without a map, or without elements, nothing."""
-        for i, address in enumerate(addresses):
+        for i, address in enumerate(addresses[: len(self._maps)]):
             told, one = self._told[i], self._maps[i]
             if address == told or not address or one is None:
                 continue

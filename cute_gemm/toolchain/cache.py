@@ -2,8 +2,8 @@
 
 One file per build, named by the SHA-256 of everything that went into it: source, content of the
 headers, options, architecture, NVRTC version. No path of the machine is part of that, so a cache
-may be filled on one machine and copied to another. A file carries its own checksum; one that is
-damaged is deleted and the build repeated.
+may be filled on one machine and copied to another. A file carries its own name and checksum; one
+that is damaged, or lies under another's name, is deleted and the build repeated.
 
 The program cache of ``cuda.core`` is not used, because importing it loads CUDA's bindings (0.12 s),
 and a process that finds its cubin here should load nothing but the driver.
@@ -17,14 +17,14 @@ import os
 import re
 import stat
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from cute_gemm._kept import Kept
+from cute_gemm._warn import warn
 from cute_gemm.errors import OptionError
 from cute_gemm.toolchain.cubin import Build, Resources
 
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
 #: The first line of every file; a new number makes old files unread.
-_MAGIC = b"cute_gemm build 1\n"
+_MAGIC = b"cute_gemm build 2\n"
 _SUFFIX = ".build"
 #: Digests of headers that were read before.
 _MEMO = "headers.json"
+#: The bytes of the longest file that is read: CUTLASS's cubins have 2 MB.
+_LONGEST = 64 * 2**20
 _warned: set[str] = set()
 #: By directory and limit, the bytes that this process may write before it looks at all files again.
 _room: Kept[tuple[Path, int], float] = Kept(16)
@@ -118,12 +120,11 @@ def get(key: str) -> Build | None:
     for place in (mine, *others):
         path = place / f"{key}{_SUFFIX}"
         try:
-            _trusted(place)
-            data = _read(path)
+            data = read(path)
         except OSError:
             continue
         try:
-            build = _decode(data)
+            build = _decode(key, data)
         except (ValueError, KeyError, TypeError):
             if place == mine:
                 with suppress(OSError):
@@ -138,7 +139,10 @@ def get(key: str) -> Build | None:
 
 def has(key: str) -> bool:
     """Return whether a directory has a file of that key, which `get` would look into."""
-    return any((place / f"{key}{_SUFFIX}").is_file() for place in directories())
+    for place in directories():
+        with suppress(OSError), _opened(place / f"{key}{_SUFFIX}"):
+            return True
+    return False
 
 
 @contextmanager
@@ -154,6 +158,8 @@ def building(key: str) -> Iterator[None]:
             path = _place(make=True) / f".{key}.lock"
             file = stack.enter_context(path.open("wb"))
             fcntl.flock(file, fcntl.LOCK_EX)
+            # A child that was forked meanwhile has the file too: to close it would not unlock it.
+            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
             # Who waited for the file finds the build; who comes after, too.
             stack.callback(path.unlink, missing_ok=True)
         yield
@@ -167,7 +173,7 @@ def put(key: str, build: Build) -> None:
     place = _writable()
     if place is None:
         return
-    path, data, most = place / f"{key}{_SUFFIX}", _encode(build), limit()
+    path, data, most = place / f"{key}{_SUFFIX}", _encode(key, build), limit()
     _write(path, data)
     left = _room.get((place, most), 0) - len(data)
     _room[place, most] = left if left > 0 else _make_room(path, most)
@@ -204,8 +210,8 @@ def entries() -> list[Entry]:
     found = []
     for path in _files():
         try:
-            data = _read(path)
-            build, status = _decode(data), path.stat()
+            data = read(path)
+            build, status = _decode(path.stem, data), path.stat()
         except (OSError, ValueError, KeyError, TypeError):
             continue
         times = status.st_mtime, _used(status)
@@ -255,8 +261,7 @@ def beside(name: str) -> list[bytes]:
     found = []
     for place in directories():
         with suppress(OSError):
-            _trusted(place)
-            found.append(_read(place / name))
+            found.append(read(place / name))
     return found
 
 
@@ -280,8 +285,8 @@ def headers_digest(paths: Sequence[Path]) -> str:
     now = hashlib.sha256(repr(files).encode()).hexdigest()
 
     known: dict[str, str] = {}
-    with suppress(OSError, ValueError):
-        loaded = json.loads(_read(_place() / _MEMO))
+    with suppress(OSError, ValueError, RecursionError):
+        loaded = json.loads(read(directory() / _MEMO))
         known = loaded if isinstance(loaded, dict) else {}
     if isinstance(known.get(now), str):
         return known[now]
@@ -337,14 +342,15 @@ def _tree(root: Path) -> list[tuple[str, int, int]]:
 # Files ------------------------------------------------------------------------------------------
 
 
-def _encode(build: Build) -> bytes:
+def _encode(key: str, build: Build) -> bytes:
     about = {name: getattr(build, name) for name in ("symbol", "arch", "log")}
+    about["key"] = key
     about["resources"] = asdict(build.resources)
     body = json.dumps(about).encode() + b"\n" + build.cubin
     return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
-def _decode(data: bytes) -> Build:
+def _decode(key: str, data: bytes) -> Build:
     if not data.startswith(_MAGIC):
         raise ValueError("not a build")
     checksum, _, body = data[len(_MAGIC) :].partition(b"\n")
@@ -352,6 +358,8 @@ def _decode(data: bytes) -> Build:
         raise ValueError("damaged")
     about, _, cubin = body.partition(b"\n")
     fields = json.loads(about)
+    if fields.pop("key") != key:
+        raise ValueError("another build")
     fields["resources"] = Resources(**fields["resources"])
     return Build(cubin, seconds=0.0, cached=True, **fields)
 
@@ -373,20 +381,44 @@ def _write(path: Path, data: bytes) -> None:
         _warn(_reason(error))
 
 
-def _read(path: Path) -> bytes:
-    """Return what a file holds; OSError for what is none, as a FIFO, which would be waited for.
+def read(path: Path) -> bytes:
+    """Return what a file of a directory of the cache holds.
 
-    Its time of use is left alone, where that is this user's to decide.
+    OSError for what is no file, is too long, or can be written by others.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK
-    try:
-        handle = os.open(path, flags | getattr(os, "O_NOATIME", 0))
-    except PermissionError:
-        handle = os.open(path, flags)
-    with open(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+    with _opened(path) as file:
+        data = file.read(_LONGEST + 1)
+    if len(data) > _LONGEST:
+        raise OSError(f"{path} has more than {_LONGEST} bytes")
+    return data
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that nobody else can write to, in a directory where nobody else can; or OSError.
+
+    What was opened is asked, not the path: that may lead elsewhere a moment later. A directory may
+    be a link, as homes are; a file may not. A FIFO is not waited for, and the time of use is left
+    alone where that is this user's to decide.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+    with ExitStack() as stack:
+        where, name = None, str(path)
+        if os.open in os.supports_dir_fd:
+            search = getattr(os, "O_PATH", os.O_RDONLY)  # no need to be able to list it
+            where, name = os.open(path.parent, search | os.O_DIRECTORY), path.name
+            stack.callback(os.close, where)
+            _trusted(path.parent, os.fstat(where))
+        try:
+            handle = os.open(name, flags | getattr(os, "O_NOATIME", 0), dir_fd=where)
+        except PermissionError:
+            handle = os.open(name, flags, dir_fd=where)
+        file = stack.enter_context(open(handle, "rb"))
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path} is not a file")
-        return file.read()
+        _trusted(path, status)
+        yield file
 
 
 def _files() -> list[Path]:
@@ -406,20 +438,20 @@ def _place(make: bool = False) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             place.mkdir(mode=0o700)
-    _trusted(place)
-    return place
-
-
-def _trusted(place: Path) -> None:
-    """Raise OSError for what is no directory, or one that others can write to."""
     status = place.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(f"{place} is not a directory")
+    _trusted(place, status)
+    return place
+
+
+def _trusted(path: Path, status: os.stat_result) -> None:
+    """Raise OSError for what others can write to."""
     if hasattr(os, "geteuid"):
         if status.st_uid not in (os.geteuid(), 0):
-            raise PermissionError(f"{place} belongs to another user")
+            raise PermissionError(f"{path} belongs to another user")
         if status.st_mode & 0o022:
-            raise PermissionError(f"{place} can be written by other users (chmod go-w mends it)")
+            raise PermissionError(f"{path} can be written by other users (chmod go-w mends it)")
 
 
 def _writable() -> Path | None:
@@ -438,9 +470,7 @@ def _warn(reason: str) -> None:
     if reason in _warned:
         return
     _warned.add(reason)
-    warnings.warn(
+    warn(
         f"the kernel cache cannot be used ({reason}); kernels are compiled anew in each process. "
-        "Set CUTE_GEMM_CACHE_DIR to a directory that you can write to.",
-        UserWarning,
-        stacklevel=2,
+        "Set CUTE_GEMM_CACHE_DIR to a directory that you can write to."
     )

@@ -39,7 +39,9 @@ def templates_path() -> Path:
 
 def template_path(name: str) -> Path:
     """Return the file of a template of the package: ``NAME.cuh`` in its family's folder."""
-    (path,) = templates_path().rglob(f"{name}.cuh")
+    path = next(templates_path().rglob(f"{name}.cuh"), None)
+    if path is None:
+        raise HeaderError(f"the template {name}.cuh is missing: reinstall cute-gemm")
     return path
 
 

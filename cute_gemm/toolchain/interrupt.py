@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -25,6 +26,16 @@ _DEFAULT, _IGNORED = (number.to_bytes(8, sys.byteorder) for number in (0, 1))
 
 _lock = threading.Lock()
 _compiling = 0
+
+
+def _forked() -> None:
+    """Begin anew in a child: what compiled when it was forked does so in the parent alone."""
+    global _lock, _compiling
+    _lock, _compiling = threading.Lock(), 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 @contextmanager

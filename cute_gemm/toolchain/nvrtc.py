@@ -5,6 +5,7 @@ A unit that was built before comes from the disk cache, and that path imports no
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import os
@@ -253,14 +254,26 @@ def _compile(unit: TranslationUnit, arch: str, paths: tuple[Path, ...], start: f
 def _explained(error: Exception, arch: str, log: str) -> Exception:
     """Turn an exception of ``cuda.core`` into one that names what matters."""
     text = f"{error}\n{log}".replace("\0", "").strip()
+    if os.strerror(errno.EMFILE) in text:
+        return _no_files(text)
     if type(error).__name__ != "NVRTCError" and "NVRTC" not in text:
         return CompileError(f"{type(error).__name__}: {text}", text)
     # The message of cuda.core repeats the whole log after a line of its own.
     return _from_log(text.partition("compilation log:")[2].strip() or text, arch)
 
 
+def _no_files(log: str) -> CompileError:
+    return CompileError(
+        "NVRTC cannot open its headers, because this process has reached its limit of open files: "
+        "close some, or raise the limit (ulimit -n)",
+        log,
+    )
+
+
 def _from_log(text: str, arch: str) -> CompileError:
     """The error whose message is the first line of NVRTC's log that matters."""
+    if os.strerror(errno.EMFILE) in text:
+        return _no_files(text)
     if re.search(r"--gpu-architecture|--nv_arch|-arch\b", text):
         return _unknown_arch(arch, known_archs())
     lines = [line.strip() for line in text.splitlines()]

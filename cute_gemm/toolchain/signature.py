@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.errors import ScalarError
@@ -66,7 +67,7 @@ class Parameter:
 
 
 class Pointer(Parameter):
-    """An address: a matrix's, of which every call writes its own, or that of alpha or beta."""
+    """An address: an operand's, which every call writes, or that of alpha or beta."""
 
     def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
         """Write the given address, or none."""
@@ -114,6 +115,10 @@ class Scalar(Parameter):
         pack_scalar(kind, block, offset, given[self.name], self.name)
 
 
+def _is_pointer(parameter: Parameter) -> bool:
+    return isinstance(parameter, Pointer)
+
+
 class TensorMapParameter(Parameter):
     """A matrix as TMA is told of it, by value; every call writes those of its matrices."""
 
@@ -123,7 +128,7 @@ class TensorMapParameter(Parameter):
 
 @dataclass(frozen=True)
 class Signature:
-    """The parameters of a kernel's entry, in order; the matrices' pointers come first."""
+    """The parameters of a kernel's entry, in order; the pointers of its operands come first."""
 
     parameters: tuple[Parameter, ...]
     offsets: tuple[int, ...] = field(init=False)
@@ -137,6 +142,11 @@ class Signature:
             end += one.size
         object.__setattr__(self, "offsets", tuple(offsets))
         object.__setattr__(self, "size", end)
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the operands, whose addresses every call gives: the pointers at the front."""
+        return tuple(one.name for one in takewhile(_is_pointer, self.parameters))
 
     def cpp(self, prefix: str) -> str:
         """Return the C++ parameter list; ``prefix``: where Element, ElementC, Accumulator are."""
@@ -154,14 +164,18 @@ class Signature:
 
 
 class Arguments:
-    """Packed arguments, and the table of their addresses that the driver reads."""
+    """Packed arguments, and the table of their addresses that the driver reads.
 
-    __slots__ = ("block", "table")
+    ``operands``: how many addresses of operands begin the block.
+    """
+
+    __slots__ = ("block", "operands", "table")
 
     def __init__(
         self, signature: Signature, problem: GemmProblem, given: Mapping[str, Any]
     ) -> None:
         self.block = ctypes.create_string_buffer(signature.size)
+        self.operands = len(signature.operands)
         for one, offset in zip(signature.parameters, signature.offsets, strict=True):
             one.pack(self.block, offset, problem, given)
         base = ctypes.addressof(self.block)

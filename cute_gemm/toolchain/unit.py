@@ -42,13 +42,18 @@ class TranslationUnit:
     spills: int = 16
 
 
+#: Of every entry: the parameters of its epilogue.
+EPILOGUE_PARAMS = "typename {}Epilogue::Params const epilogue{{alpha, beta, alpha_ptr, beta_ptr}};"
+
+
 def entry(
     symbol: str, bounds: str, call: str, signature: Signature = GEMM, prefix: str = "Config::"
 ) -> str:
     """Return a kernel's entry: each layer of the grid calls ``call`` for one GEMM of the batch.
 
     ``bounds``: threads per CTA and what else ``__launch_bounds__`` takes; ``prefix``: where
-    Element, ElementC and Accumulator are.
+    Element, ElementC, Accumulator and Epilogue are. ``call`` may use the matrix's index in the
+    batch, ``product``, and the epilogue's parameters, ``epilogue``.
     """
     return f"""\
 extern "C" __global__ void __launch_bounds__({bounds})
@@ -61,6 +66,7 @@ extern "C" __global__ void __launch_bounds__({bounds})
   A += product * batch_a + slice * slice_a;
   B += product * batch_b + slice * slice_b;
   C += batch * batch_c;
+  {EPILOGUE_PARAMS.format(prefix)}
   {call}
 }}
 """

@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import select
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -46,6 +48,10 @@ def builders() -> ThreadPoolExecutor:
     from concurrent.futures import ThreadPoolExecutor
 
     return ThreadPoolExecutor(cores(), "cute_gemm build")
+
+
+if hasattr(os, "register_at_fork"):  # a child has the pool, and none of its threads
+    os.register_at_fork(after_in_child=builders.cache_clear)
 
 
 def at_once(builds: int) -> int:
@@ -108,10 +114,20 @@ def _asked(worker: subprocess.Popen[bytes], question: Any) -> Any:
     return pickle.load(worker.stdout)
 
 
+def _end_with_parent() -> None:
+    """End this process when nobody holds the other end of standard input, whatever it compiles."""
+    if hasattr(select, "poll"):
+        parent = select.poll()
+        parent.register(0, 0)  # that it is closed is always told
+        parent.poll()
+        os._exit(0)
+
+
 def main() -> None:
     """Answer until there is nobody who asks: what a worker does."""
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what anybody prints is no answer
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
             unit, arch, paths = pickle.load(questions)

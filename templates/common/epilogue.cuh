@@ -1,5 +1,8 @@
-// What becomes of the sums. A kernel is given a functor of this kind and asks it how deep to sum and,
-// with N neighbouring sums at a time, to bring C up to date.
+// Epilogues: what a kernel does with its accumulators.
+//
+// An epilogue is constructed from its `Params`, the parameters of the kernel's entry. It is a functor of an
+// accumulator, the element of C that was there if `reads_c()`, and the element's coordinate. A kernel asks
+// `skips_products(k)` before its main loop, and calls `update` for the elements of its tile.
 
 #pragma once
 
@@ -8,20 +11,36 @@
 
 namespace cute_gemm {
 
-// BLAS's two pointer modes: the value in device memory when there is one, the argument otherwise.
-template <class Scalar>
-CUTE_DEVICE Scalar scalar(Scalar value, Scalar const* pointer) {
-  return pointer ? *pointer : value;
+// An element of C (M,N,L).
+struct Coord {
+  int m, n, batch;
+};
+
+// The coordinate of a kernel's row and column; with `kSwapAB` the kernel computes the transpose of C.
+template <bool kSwapAB = false>
+CUTE_DEVICE Coord coord(int row, int column, int batch) {
+  if constexpr (kSwapAB) return {column, row, batch};
+  return {row, column, batch};
 }
 
-// C <- alpha * sums + beta * C, by BLAS's rules.
+// C <- alpha * accumulator + beta * C, by BLAS's rules.
 template <class Accumulator, class ElementC>
 struct LinearCombination {
+  // BLAS's two pointer modes: a value in device memory, if there is one, replaces the argument.
+  struct Params {
+    Accumulator alpha, beta;
+    Accumulator const *alpha_ptr, *beta_ptr;
+  };
+
   Accumulator alpha, beta;
 
-  // Whether there is nothing to sum: A and B are not read when alpha is 0, and a sum of nothing is 0
-  // whatever alpha is.
-  CUTE_DEVICE bool without_sums(int k) {
+  CUTE_DEVICE explicit LinearCombination(Params const& params)
+      : alpha(params.alpha_ptr ? *params.alpha_ptr : params.alpha),
+        beta(params.beta_ptr ? *params.beta_ptr : params.beta) {}
+
+  // Whether there is nothing to multiply: A and B are not read when alpha is 0, and an empty sum is 0 whatever
+  // alpha is.
+  CUTE_DEVICE bool skips_products(int k) {
     if (k == 0 || alpha == Accumulator(0)) {
       alpha = Accumulator(0);
       return true;
@@ -29,35 +48,46 @@ struct LinearCombination {
     return false;
   }
 
-  // C is not read when beta is 0: NaN there does not spread.
+  // C is not read when beta is 0: NaN there does not propagate.
   CUTE_DEVICE bool reads_c() const { return beta != Accumulator(0); }
 
-  CUTE_DEVICE ElementC operator()(Accumulator const& sum) const { return ElementC(alpha * sum); }
-
-  CUTE_DEVICE ElementC operator()(Accumulator const& sum, ElementC const& old) const {
-    return ElementC(alpha * sum + beta * Accumulator(old));
+  // The linear combination before its conversion to C's type.
+  CUTE_DEVICE Accumulator combine(Accumulator const& accumulator) const { return alpha * accumulator; }
+  CUTE_DEVICE Accumulator combine(Accumulator const& accumulator, ElementC const& c) const {
+    return alpha * accumulator + beta * Accumulator(c);
   }
 
-  // An element of C where nothing was summed.
-  CUTE_DEVICE void scale(ElementC& c) const {
-    c = ElementC(reads_c() ? beta * Accumulator(c) : Accumulator(0));
+  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, Coord const&) const {
+    return ElementC(combine(accumulator));
   }
-
-  // N neighbouring elements of C, in one access each way.
-  template <int N, class Sums>
-  CUTE_DEVICE void update(ElementC* c, Sums const& sums) const {
-    using Vector = cutlass::AlignedArray<ElementC, N>;
-    Vector results;
-    if (!reads_c()) {
-      CUTE_UNROLL
-      for (int i = 0; i < N; ++i) results[i] = (*this)(sums[i]);
-    } else {
-      Vector const old = *reinterpret_cast<Vector const*>(c);
-      CUTE_UNROLL
-      for (int i = 0; i < N; ++i) results[i] = (*this)(sums[i], old[i]);
-    }
-    *reinterpret_cast<Vector*>(c) = results;
+  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, ElementC const& c, Coord const&) const {
+    return ElementC(combine(accumulator, c));
   }
 };
+
+// Updates N elements of C that are adjacent along M, or else along N, in one access each way; `at` is the
+// first of them.
+template <int N, bool kAlongM = true, class Epilogue, class ElementC, class Accumulators>
+CUTE_DEVICE void update(Epilogue const& epilogue, ElementC* c, Accumulators const& accumulators, Coord const& at) {
+  using Vector = cutlass::AlignedArray<ElementC, N>;
+  auto const coord_of = [&](int i) { return Coord{at.m + (kAlongM ? i : 0), at.n + (kAlongM ? 0 : i), at.batch}; };
+  Vector results;
+  if (!epilogue.reads_c()) {
+    CUTE_UNROLL
+    for (int i = 0; i < N; ++i) results[i] = epilogue(accumulators[i], coord_of(i));
+  } else {
+    Vector const old = *reinterpret_cast<Vector const*>(c);
+    CUTE_UNROLL
+    for (int i = 0; i < N; ++i) results[i] = epilogue(accumulators[i], old[i], coord_of(i));
+  }
+  *reinterpret_cast<Vector*>(c) = results;
+}
+
+// The same of one element without products.
+template <class Accumulator, class Epilogue, class ElementC>
+CUTE_DEVICE void update_without_products(Epilogue const& epilogue, ElementC* c, Coord const& at) {
+  Accumulator const zero[1] = {Accumulator(0)};
+  update<1>(epilogue, c, zero, at);
+}
 
 }  // namespace cute_gemm

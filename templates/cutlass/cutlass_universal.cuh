@@ -107,15 +107,17 @@ inline constexpr bool is_staged = [] {
          Load::LoadType::kElements == Vector && cutlass::platform::is_same<Load, Plain>::value != Mixed;
 }();
 
-/// What becomes of the tile at (row, column) of a row-major C when nothing is summed.
+/// Updates the tile at (row, column) of a row-major C without products.
 template <class Gemm, class Scalar, class Output>
-CUTLASS_DEVICE void scale_tile(LinearCombination<Scalar, Output> const& epilogue, Output* C, int rows,
+CUTLASS_DEVICE void update_tile(LinearCombination<Scalar, Output> const& epilogue, Output* C, int rows,
                                int columns, int64_t ldc, int row, int column) {
   using Tile = typename Gemm::ThreadblockShape;
   for (int i = threadIdx.x; i < Tile::kM * Tile::kN; i += Gemm::kThreadCount) {
     int const r = row + i / Tile::kN;
     int const c = column + i % Tile::kN;
-    if (r < rows && c < columns) epilogue.scale(C[r * ldc + c]);
+    if (r < rows && c < columns) {
+      update_without_products<Scalar>(epilogue, C + r * ldc + c, Coord{r, c, 0});
+    }
   }
 }
 
@@ -124,13 +126,13 @@ CUTLASS_DEVICE void scale_tile(LinearCombination<Scalar, Output> const& epilogue
 /// CUTLASS writes row-major outputs only. `Exchange` says that C is column-major: then `Gemm` is the
 /// kernel of the transposed problem, whose first operand is B. Params are computed by every thread:
 /// they are a few integers of the entry's parameters, so they live in uniform registers.
-template <class Gemm, bool Exchange, class Element, class Output, class Scalar>
+template <class Gemm, bool Exchange, class Scalar, class Element, class Output>
 CUTLASS_DEVICE void cutlass_universal(Element const* A, Element const* B, Output* C, int m, int n,
-                                      int k, int64_t lda, int64_t ldb, int64_t ldc, Scalar alpha,
-                                      Scalar beta, Scalar const* alpha_ptr, Scalar const* beta_ptr) {
+                                      int k, int64_t lda, int64_t ldb, int64_t ldc,
+                                      typename LinearCombination<Scalar, Output>::Params const& scalars) {
   extern __shared__ __align__(128) char shared_storage[];
 
-  LinearCombination<Scalar, Output> epilogue{scalar(alpha, alpha_ptr), scalar(beta, beta_ptr)};
+  LinearCombination<Scalar, Output> epilogue(scalars);
   typename Gemm::Arguments const arguments(
       cutlass::gemm::GemmUniversalMode::kGemm,
       Exchange ? cutlass::gemm::GemmCoord(n, m, k) : cutlass::gemm::GemmCoord(m, n, k),
@@ -140,11 +142,11 @@ CUTLASS_DEVICE void cutlass_universal(Element const* A, Element const* B, Output
   typename Gemm::Params const params(arguments, /* device_sms */ 1, /* sm_occupancy */ 1);
   typename Gemm::ThreadblockSwizzle swizzle{params.grid_tiled_shape.m(), params.grid_tiled_shape.n()};
 
-  if (epilogue.without_sums(k)) {
+  if (epilogue.skips_products(k)) {
     // GemmUniversal would read A and B all the same (with k == 0 even beyond them), and an alpha
     // that is not finite would reach C.
     auto const tile = swizzle.get_tile_offset(0);
-    scale_tile<Gemm>(epilogue, C, params.problem_size.m(), params.problem_size.n(), ldc,
+    update_tile<Gemm>(epilogue, C, params.problem_size.m(), params.problem_size.n(), ldc,
                      tile.m() * Gemm::ThreadblockShape::kM, tile.n() * Gemm::ThreadblockShape::kN);
     return;
   }

@@ -27,13 +27,13 @@ struct ReduceShape {
 
 template <class Config>
 CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Config::ElementC* C,
-                        ReduceShape const& shape, typename Config::Accumulator alpha,
-                        typename Config::Accumulator beta) {
+                        ReduceShape const& shape, 
+                        typename Config::Epilogue::Params const& params) {
   using Accumulator = typename Config::Accumulator;
   constexpr int kVector = Config::kVector, kRuns = 16 / sizeof(Accumulator) / kVector, kAhead = 8;
   using Vector = cutlass::AlignedArray<Accumulator, kVector>;
-  typename Config::Epilogue epilogue{alpha, beta};
-  int const slices = epilogue.without_sums(shape.slices) ? 0 : shape.slices;
+  typename Config::Epilogue epilogue(params);
+  int const slices = epilogue.skips_products(shape.slices) ? 0 : shape.slices;
 
   uint32_t const tile_column = blockIdx.x % shape.along, tile_row = blockIdx.x / shape.along;
   uint32_t const step = kVector << shape.across;  // from run to run
@@ -79,11 +79,13 @@ CUTE_DEVICE void reduce(typename Config::Accumulator const* sums, typename Confi
     uint32_t const column = first + run * step;
     typename Config::ElementC* const c = C + row * shape.ldc + column;
     if (column + kVector <= shape.extent) {
-      epilogue.template update<kVector>(c, total[run]);
+      update<kVector, !Config::kRowMajorC>(epilogue, c, total[run], coord<Config::kRowMajorC>(column, row, matrix));
     } else {
       CUTE_UNROLL
       for (int e = 0; e < kVector; ++e) {
-        if (column + e < shape.extent) epilogue.template update<1>(c + e, &total[run][e]);
+        if (column + e < shape.extent) {
+          update<1>(epilogue, c + e, &total[run][e], coord<Config::kRowMajorC>(column + e, row, matrix));
+        }
       }
     }
   }

@@ -1,9 +1,9 @@
-// The problem as the tutorial kernels' entry gets it, products of every type, and the way to C.
+// The problem as the tutorial kernels' entry gets it, products of every type, and the epilogue.
 //
 // All of these kernels are templates on a `Config` that Python emits:
 //
-//   Element, ElementC, Accumulator   types in gmem, and of the sums
-//   Epilogue                         what becomes of the sums (LinearCombination)
+//   Element, ElementC, Accumulator   types
+//   Epilogue                         what becomes of the accumulators (LinearCombination)
 //   kMajorKA, kMajorKB, kMajorNC     which mode of A, B and C has the unit stride
 //   kConjA, kConjB                   whether the conjugate is meant
 //   Tile                             Shape<bM,bN,bK>
@@ -38,12 +38,13 @@ struct Gemm {
   ElementC* C;
   int m, n, k;
   int64_t lda, ldb, ldc;
+  int batch;
   typename Config::Epilogue epilogue;
 
   CUTE_DEVICE Gemm(Element const* A, Element const* B, ElementC* C, int m, int n, int k, int64_t lda,
-                   int64_t ldb, int64_t ldc, Accumulator alpha, Accumulator beta)
-      : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), epilogue{alpha, beta} {
-    if (epilogue.without_sums(k)) this->k = 0;
+                   int64_t ldb, int64_t ldc, int batch, typename Config::Epilogue::Params const& params)
+      : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), batch(batch), epilogue(params) {
+    if (epilogue.skips_products(k)) this->k = 0;
   }
 
   CUTE_DEVICE Element const* a(int row, int k) const {
@@ -149,20 +150,23 @@ CUTE_DEVICE To load(From const* from) {
   return value;
 }
 
-// ---- sums -> C ----------------------------------------------------------------------------------
+// ---- epilogue -----------------------------------------------------------------------------------
 
-// The first `valid` of N neighbouring elements of C.
+// Updates the first `valid` of N elements of C that are adjacent along its unit-stride mode.
 template <class Config, int N>
-CUTE_DEVICE void update(Gemm<Config> const& gemm, typename Config::ElementC* c,
-                        typename Config::Accumulator const* sums, int valid) {
+CUTE_DEVICE void update_valid(Gemm<Config> const& gemm, typename Config::ElementC* c,
+                              typename Config::Accumulator const* sums, Coord const& at, int valid) {
   if constexpr (N > 1) {
     if (valid < N) {
       CUTE_UNROLL
-      for (int i = 0; i < N; ++i) update<Config, 1>(gemm, c + i, sums + i, valid - i);
+      for (int i = 0; i < N; ++i) {
+        Coord const next{at.m + (Config::kMajorNC ? 0 : i), at.n + (Config::kMajorNC ? i : 0), at.batch};
+        update_valid<Config, 1>(gemm, c + i, sums + i, next, valid - i);
+      }
       return;
     }
   }
-  if (valid > 0) gemm.epilogue.template update<N>(c, sums);
+  if (valid > 0) update<N, !Config::kMajorNC>(gemm.epilogue, c, sums, at);
 }
 
 // The sums of a thread, to C. Neighbours along C's unit stride go together.
@@ -188,7 +192,8 @@ CUTE_DEVICE void write(Gemm<Config> const& gemm, int row, int column,
         run[e] = kRows ? sums[outer][inner + e] : sums[inner + e][outer];
       }
       int const along = kRows ? int(columns(inner)) : int(rows(inner));
-      update<Config, kVector>(gemm, gemm.C + offset + along, run, left - along);
+      Coord const at{r + (kRows ? 0 : along), c + (kRows ? along : 0), gemm.batch};
+      update_valid<Config, kVector>(gemm, gemm.C + offset + along, run, at, left - along);
     }
   }
 }

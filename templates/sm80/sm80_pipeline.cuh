@@ -30,8 +30,8 @@ namespace cute_gemm {
 template <class Config>
 CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Config::Element const* B,
                                typename Config::ElementC* C, int m, int n, int k, int64_t lda,
-                               int64_t ldb, int64_t ldc, typename Config::Accumulator alpha,
-                               typename Config::Accumulator beta) {
+                               int64_t ldb, int64_t ldc, int batch,
+                               typename Config::Epilogue::Params const& params) {
   using CtaTiler = typename Config::CtaTiler;
   using SmemLayoutA = typename Config::SmemLayoutA;  // (bM,bK,PIPE)
   constexpr int kBK = size<2>(CtaTiler{}), kStages = size<2>(SmemLayoutA{});
@@ -39,8 +39,8 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
   constexpr int kPlaces = Tiles<Config>::kPlaces, kWait = kStages - 2 - (kPlaces > 0);
   extern __shared__ __align__(128) char shared[];
   Corner const corner = cta_corner<CtaTiler, Config::kRasterGroup>(m, n);
-  typename Config::Epilogue epilogue{alpha, beta};
-  int const k_tiles = epilogue.without_sums(k) ? 0 : ceil_div(k, kBK);
+  typename Config::Epilogue epilogue(params);
+  int const k_tiles = epilogue.skips_products(k) ? 0 : ceil_div(k, kBK);
 
   typename Config::Accumulator sums[size(typename Config::FragmentC{})] = {};  // (MMA,MMA_M,MMA_N)
 
@@ -107,8 +107,7 @@ CUTE_DEVICE void sm80_pipeline(typename Config::Element const* A, typename Confi
     cp_async_wait<0>();
   }
 
-  write_staged<Config>(sums, shared, C + corner.row + corner.column * ldc, ldc, m - corner.row,
-                       n - corner.column, epilogue);
+  write_staged<Config>(sums, shared, C, m, n, ldc, corner, batch, epilogue);
 }
 
 }  // namespace cute_gemm

@@ -16,14 +16,14 @@ namespace cute_gemm {
 template <class Config>
 CUTE_DEVICE void tensor_core(typename Config::Element const* A, typename Config::Element const* B,
                              typename Config::ElementC* C, int m, int n, int k, int64_t lda,
-                             int64_t ldb, int64_t ldc, typename Config::Accumulator alpha,
-                             typename Config::Accumulator beta) {
+                             int64_t ldb, int64_t ldc, int batch,
+                             typename Config::Epilogue::Params const& params) {
   using CtaTiler = typename Config::CtaTiler;
   constexpr int kBK = size<2>(CtaTiler{});
   extern __shared__ __align__(128) char shared[];
   Corner const corner = cta_corner<CtaTiler, Config::kRasterGroup>(m, n);
-  typename Config::Epilogue epilogue{alpha, beta};
-  int const k_tiles = epilogue.without_sums(k) ? 0 : ceil_div(k, kBK);
+  typename Config::Epilogue epilogue(params);
+  int const k_tiles = epilogue.skips_products(k) ? 0 : ceil_div(k, kBK);
 
   typename Config::Accumulator sums[size(typename Config::FragmentC{})] = {};  // (MMA,MMA_M,MMA_N)
 
@@ -54,8 +54,7 @@ CUTE_DEVICE void tensor_core(typename Config::Element const* A, typename Config:
     }
   }
 
-  write_staged<Config>(sums, shared, C + corner.row + corner.column * ldc, ldc, m - corner.row,
-                       n - corner.column, epilogue);
+  write_staged<Config>(sums, shared, C, m, n, ldc, corner, batch, epilogue);
 }
 
 }  // namespace cute_gemm

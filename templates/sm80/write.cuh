@@ -11,10 +11,10 @@ namespace cute_gemm {
 
 // Registers -> smem -> C, a part of the tile at a time: the sums change hands so that neighbouring
 // threads hold neighbouring rows of C, which is column-major.
-template <class Config, class Epilogue>
+template <class Config>
 CUTE_DEVICE void write_staged(typename Config::Accumulator const* sums, char* shared,
-                              typename Config::ElementC* C, int64_t ldc, int rows_left,
-                              int columns_left, Epilogue const& epilogue) {
+                              typename Config::ElementC* C, int extent_m, int extent_n, int64_t ldc,
+                              Corner const& corner, int batch, typename Config::Epilogue const& epilogue) {
   using Accumulator = typename Config::Accumulator;
   using ElementC = typename Config::ElementC;
   using Tile = typename Config::EpilogueTile;
@@ -33,7 +33,8 @@ CUTE_DEVICE void write_staged(typename Config::Accumulator const* sums, char* sh
   static_assert(int(Copy::kValues) == Copy::kVector);
   typename Copy::At const mine(threadIdx.x, 0);
   Accumulator const* const staged_in = staged + layout(mine.row, mine.column);
-  ElementC* const out = C + mine.row + mine.column * ldc;
+  ElementC* const out = C + corner.row + corner.column * ldc + mine.row + mine.column * ldc;
+  int const rows_left = extent_m - corner.row, columns_left = extent_n - corner.column;
 
   CUTE_UNROLL
   for (int part = 0; part < kParts; ++part) {
@@ -63,7 +64,9 @@ CUTE_DEVICE void write_staged(typename Config::Accumulator const* sums, char* sh
         if (mine.row + m < rows_left && mine.column + column < columns_left) {
           using Values = cutlass::AlignedArray<Accumulator, Copy::kVector>;
           Values const values = *reinterpret_cast<Values const*>(staged_in + layout(m, n));
-          epilogue.template update<Copy::kVector>(out + m + column * ldc, values);
+          update<Copy::kVector, !Config::kSwapAB>(
+              epilogue, out + m + column * ldc, values,
+              coord<Config::kSwapAB>(corner.row + mine.row + m, corner.column + mine.column + column, batch));
         }
       }
     }

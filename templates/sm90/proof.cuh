@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "multiply.cuh"
+#include "mma.cuh"
 
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 

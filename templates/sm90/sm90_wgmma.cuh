@@ -1,66 +1,67 @@
 // sm90_wgmma: TMA, wgmma and a persistent grid, for GPUs of compute capability 9.0.
 //
-// The idea: nothing of A and B passes through registers. One thread asks the TMA unit for whole boxes of
-// the next k tiles, which land swizzled in a ring of stages and count their bytes on a barrier; warp
-// groups of 128 threads start products of 64 x N x 32 bytes on the stages that are full, straight from shared
-// memory, and wait only for those of the k tile before. A CTA stays and takes tile after tile, so that the
-// loads of the next are under way while the sums of the last go through shared memory to C, by TMA too.
-// CTAs of a cluster share A and B: each loads a part for all that have the same rows, or columns.
-// A along M of elements of other than 2 bytes, which wgmma takes no other way, passes through registers after
-// all: a step of k is loaded from its stage while the products of the one before run.
+// The idea: nothing of A and B passes through registers. One producer thread has TMA load the next k tiles
+// into stages of shared memory, which signal their bytes on a full barrier; consumer warp groups multiply
+// straight from shared memory by wgmma, 64 x N x 32 bytes at a time, and wait only for the products of the k
+// tile before. The grid is persistent: a CTA computes tile after tile, so that the loads of the next tile run
+// while the accumulators of the last go to C, by TMA too. The CTAs of a cluster share A and B by multicast.
+// Elements of other than 2 bytes along M, which wgmma does not read from shared memory, are loaded into
+// registers a k step ahead.
 //
-// One `Config` for every layout of A(M,K), B(N,K), C(M,N):
+// The template parameters are one `Config`, for every layout of A(M,K), B(N,K), C(M,N):
 //
-//   Element, ElementC, Accumulator   types in gmem, and of the sums
-//   Epilogue                         what becomes of the sums (LinearCombination)
-//   CtaTiler                         Shape<bM,bN,bK>
-//   Mma                              CuTe's wgmma, 64 x columns of a group x 32 bytes
-//   kMajorKA, kMajorKB               true: K is the unit-stride mode
-//   kRegisterA                       A goes through registers
-//   kColumnMajorC                    true: M is the unit-stride mode
-//   kTmaC                            C is stored by TMA; else element by element
-//   kConsumers                       warp groups that multiply
-//   kSideBySide                      the groups' parts of the tile lie beside, not below each other
-//   kPingPong                        each group has tiles of its own, by turns
-//   kStages, kStores                 k tiles in shared memory, and parts of C of each group
-//   Cluster                          CTAs of a cluster, below and beside each other (Cluster)
-//   kRegisters, kLoaderRegisters     of a thread that multiplies, and of the group that loads
-//   kRasterGroup                     rows of tiles per L2 group
-//   SmemLayoutA, SmemLayoutB         (bM,bK), (bN,bK), swizzled as TMA writes and wgmma reads
-//   SmemLayoutC                      (64,columns) of a part of C
+//   Element, ElementC, Accumulator           types
+//   Epilogue                                 what becomes of the accumulators (LinearCombination)
+//   CtaTiler                                 Shape<BLK_M,BLK_N,BLK_K>
+//   Mma                                      CuTe's wgmma atom: 64 x columns of a group x 32 bytes
+//   kMajorKA, kMajorKB                       true: K is the unit-stride mode
+//   kRegisterA                               A from registers
+//   kColumnMajorC                            true: M is the unit-stride mode
+//   kSwapAB                                  A, B and C are the problem's B, A and C^T
+//   kTmaC                                    C by TMA; else element by element
+//   kConsumers                               consumer warp groups
+//   kGroupsAlongN                            they divide the tile along N, not along M
+//   kPingPong                                each computes whole tiles, in turns
+//   kStages, kStagesC                        pipeline stages, and epilogue stages of each group
+//   Cluster                                  ClusterShape<M,N>
+//   kConsumerRegisters, kProducerRegisters   of a thread (setmaxnreg)
+//   kRasterGroup                             rows of tiles of a raster group
+//   SmemLayoutA, SmemLayoutB                 (BLK_M,BLK_K), (BLK_N,BLK_K), swizzled for TMA and wgmma
+//   SmemLayoutC                              (64,EPI_N) of an epilogue tile
 
 #pragma once
 
-#include "multiply.cuh"
-#include "store.cuh"
+#include "epilogue.cuh"
+#include "mainloop.cuh"
 
 namespace cute_gemm {
 
-// C (M,N,L) = alpha * A (M,K,L) B (N,K,L)^T + beta * C. Each map describes one matrix to TMA, its modes
-// with the unit-stride one first; of a shared matrix (`shared_a`, `shared_b`) there is one for all. Each
-// `slices` of the batch are slices along K of the map's matrix; with `k_last` the last is shorter.
+// The order of two ping-pong groups: a group waits until the other has started all products of its tile. So no
+// group is two rounds behind the stage that it waits for, whose phase would be the same.
+CUTE_DEVICE void order_wait(int group) { asm volatile("bar.sync %0, 256;\n" ::"r"(4 + group) : "memory"); }
+CUTE_DEVICE void order_arrive(int group) { asm volatile("bar.arrive %0, 256;\n" ::"r"(4 + group) : "memory"); }
+
+// C (M,N,L) = epilogue(A (M,K,L) B (N,K,L)^T). Each tensor map describes one matrix, its unit-stride mode first;
+// a shared matrix (`shared_a`, `shared_b`) has one for the batch. Each `slices` of the batch are slices of K of
+// one matrix; with `k_last` the last slice has that many.
 template <class Config>
 CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
-                            TmaDescriptor const* map_c, Output<Config> const& out, int k, int k_last,
-                            int l, int slices, bool shared_a, bool shared_b, typename Config::Accumulator alpha,
-                            typename Config::Accumulator beta,
-                            typename Config::Accumulator const* alpha_ptr,
-                            typename Config::Accumulator const* beta_ptr) {
-  using CtaTiler = typename Config::CtaTiler;
-  using Memory = Shared<Config>;
-  using Barrier = typename Memory::Barrier;
-  using Element = typename Config::Element;
+                            TmaDescriptor const* map_c, TensorC<Config> const& c, int k, int k_last, int l,
+                            int slices, bool shared_a, bool shared_b, typename Config::Epilogue::Params const& params) {
+  using CtaTiler = typename Config::CtaTiler;  // (BLK_M,BLK_N,BLK_K)
+  using Cluster = typename Config::Cluster;
+  using Memory = SharedStorage<Config>;
   constexpr int kBK = size<2>(CtaTiler{}), kConsumers = Config::kConsumers;
   extern __shared__ __align__(1024) char shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
 
   int const warp = __shfl_sync(~0u, threadIdx.x / 32, 0), group = warp / 4;
-  using Cluster = typename Config::Cluster;
   int const rank = Cluster::kCtas > 1 ? int(block_rank_in_cluster()) : 0;
-  Schedule<CtaTiler, Cluster, Config::kRasterGroup> const schedule(out.m, out.n, l);
-  Turn<Config::kStages> turn;
+  TileScheduler<CtaTiler, Cluster, Config::kRasterGroup> const scheduler(c.m, c.n, l);
+  PipelineState<Config::kStages> state;
 
-  if (threadIdx.x == 0) memory.make_barriers();
+  // No thread waits on a barrier before all are initialized, in all CTAs of the cluster.
+  if (threadIdx.x == 0) memory.init_barriers();
   if constexpr (Cluster::kCtas > 1) {
     cluster_sync();
   } else {
@@ -68,120 +69,72 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   }
   follow_grids();
 
-  typename Config::Epilogue epilogue{scalar(alpha, alpha_ptr), scalar(beta, beta_ptr)};
-  int const all = epilogue.without_sums(k) ? 0 : ceil_div(k, kBK);
+  typename Config::Epilogue epilogue(params);
+  int const all = epilogue.skips_products(k) ? 0 : ceil_div(k, kBK);
   int const fewer = min(all, ceil_div(k_last, kBK));
-  auto const depth = [&](Tile const& tile) {
+  auto const k_tiles_of = [&](WorkTile const& tile) {
     return k_last > 0 && tile.batch % slices == slices - 1 ? fewer : all;
   };
 
-  if (group == kConsumers) {  // the group that loads, by one thread
-    cutlass::arch::warpgroup_reg_dealloc<Config::kLoaderRegisters>();
+  if (group == kConsumers) {
+    // Producer: one thread waits for an empty stage, and has TMA load a k tile of A and B into it.
+    cutlass::arch::warpgroup_reg_dealloc<Config::kProducerRegisters>();
     if (warp % 4 == 0 && elect_one_sync()) {
-      for (int index = schedule.first(); index < schedule.count; index += schedule.step()) {
-        Tile const tile = schedule(index, rank);
-        int const product = tile.batch / slices, first = tile.batch % slices * k, end = depth(tile);
-        int const matrix_a = shared_a ? 0 : product, matrix_b = shared_b ? 0 : product;
+      for (int index = scheduler.first(); index < scheduler.count; index += scheduler.step()) {
+        WorkTile const tile = scheduler(index, rank);
+        int const matrix = tile.batch / slices, first_k = tile.batch % slices * k, k_tiles = k_tiles_of(tile);
+        int const matrix_a = shared_a ? 0 : matrix, matrix_b = shared_b ? 0 : matrix;
         CUTE_NO_UNROLL
-        for (int k_tile = 0; k_tile < end; ++k_tile, ++turn) {
-          uint64_t* const full = &memory.full[turn.stage];
-          Barrier::wait(&memory.empty[turn.stage], turn.parity ^ 1);
-          Barrier::arrive_and_expect_tx(full, Memory::kBytes);
-          Boxes<typename Config::SmemLayoutA, Config::kMajorKA, Cluster::kBeside>::load(
-              map_a, full, memory.a[turn.stage], tile.row, first + k_tile * kBK, matrix_a,
-              Cluster::beside(rank), Cluster::row(rank));
-          Boxes<typename Config::SmemLayoutB, Config::kMajorKB, Cluster::kBelow>::load(
-              map_b, full, memory.b[turn.stage], tile.column, first + k_tile * kBK, matrix_b,
-              Cluster::below(rank), Cluster::column(rank));
+        for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
+          uint64_t* const full = memory.producer_acquire(state);
+          TmaLoad<typename Config::SmemLayoutA, Config::kMajorKA, Cluster::kN>::load(
+              map_a, full, memory.a[state.stage], tile.row, first_k + k_tile * kBK, matrix_a,
+              Cluster::n(rank), Cluster::mask_a(rank));
+          TmaLoad<typename Config::SmemLayoutB, Config::kMajorKB, Cluster::kM>::load(
+              map_b, full, memory.b[state.stage], tile.column, first_k + k_tile * kBK, matrix_b,
+              Cluster::m(rank), Cluster::mask_b(rank));
         }
       }
     }
     __syncwarp();
   } else {
-    cutlass::arch::warpgroup_reg_alloc<Config::kRegisters>();
-    using Sums = Sums<Config>;
-    int const thread = threadIdx.x % 128, partner = Cluster::partner(rank, thread % 32);
-    Sums sums;
-    Parts<Config, Sums> parts(map_c, memory.c[group], memory.came[group], group, thread);
-    uint64_t const first_a = Sums::A::descriptor(memory.a[0]) + Sums::A::step(Sums::row(group), 0);
-    typename Sums::Rows rows(Sums::row(group), thread);
-    uint64_t const first_b = Sums::B::descriptor(memory.b[0]) + Sums::B::step(Sums::column(group), 0);
-    // With ping-pong the other group's tiles are between a group's own.
+    // Consumers: a warp group waits for full stages, multiplies, releases them, and stores its part of the tile.
+    cutlass::arch::warpgroup_reg_alloc<Config::kConsumerRegisters>();
+    int const thread = threadIdx.x % 128, peer = Cluster::peer(rank, thread % 32);
+    Accumulators<Config> accumulators;  // (kBlocks,kValues)
+    TmaEpilogue<Config> tma_epilogue(map_c, memory.c[group], memory.full_c[group], group, thread);
+    Mainloop<Config> mainloop(memory, group, thread, peer);
+    // Ping-pong: the other group's tiles lie between a group's own; their k tiles are skipped.
     bool const second = Config::kPingPong && group == 1;
     auto const skip = [&](int index) {
-      if (index < schedule.count) turn.skip(depth(schedule(index, rank)));
+      if (index < scheduler.count) state.advance(k_tiles_of(scheduler(index, rank)));
     };
-    if (second) skip(schedule.first());
-    for (int index = schedule.first() + second * schedule.step(); index < schedule.count;
-         index += (1 + Config::kPingPong) * schedule.step()) {
-      Tile const tile = schedule(index, rank);
-      int const end = depth(tile);
-      if (end == 0) {
-        scale_elements(tile, Config::kPingPong ? thread : threadIdx.x, out, epilogue);
+    if (second) skip(scheduler.first());
+    for (int index = scheduler.first() + second * scheduler.step(); index < scheduler.count;
+         index += (1 + Config::kPingPong) * scheduler.step()) {
+      WorkTile const tile = scheduler(index, rank);
+      int const k_tiles = k_tiles_of(tile);
+      if (k_tiles == 0) {
+        update_elements(tile, Config::kPingPong ? thread : threadIdx.x, c, epilogue);
         continue;
       }
-      if constexpr (Config::kTmaC) {
-        parts.begin(tile, epilogue);
-      }
-      if (Config::kPingPong && index > schedule.first()) wait_for_turn(group);
-      int last = 0;  // the stage of the k tile before
-      auto const come = [&] {
-        Barrier::wait(&memory.full[turn.stage], turn.parity);
-        return memory.a[turn.stage];
-      };
-      auto const b = [&] {
-        return first_b + turn.stage * int(Memory::kB * sizeof(Element) / 16);
-      };
-      if constexpr (Config::kRegisterA) {
-        // The last step of a k tile comes behind the barrier of the next, whose first rows it loads.
-        constexpr int kLast = Sums::kSteps - 1;
-        auto const others = [&](Element const* stage, bool first) {
-          CUTE_UNROLL
-          for (int step = 0; step < kLast; ++step) sums.multiply(step, rows, stage, b(), first && step == 0);
-        };
-        Element const* stage = come();
-        rows.load(stage, 0);
-        sums.fence();
-        others(stage, true);
-        CUTE_NO_UNROLL
-        for (int k_tile = 1; k_tile < end; ++k_tile) {
-          uint64_t const before = b();
-          last = turn.stage;
-          ++turn;
-          stage = come();
-          sums.multiply(kLast, rows, stage, before, false);
-          others(stage, false);
-          memory.release(last, partner);
-        }
-        sums.multiply(kLast, rows, stage, b(), false);
-        last = turn.stage;
-        ++turn;
-      } else {
-        CUTE_NO_UNROLL
-        for (int k_tile = 0; k_tile < end; ++k_tile, ++turn) {
-          come();
-          sums.fence();
-          sums.multiply(first_a + turn.stage * int(Memory::kA * sizeof(Element) / 16), b(), k_tile == 0);
-          sums.fence();
-          warpgroup_wait<1>();
-          if (k_tile > 0) memory.release(last, partner);
-          last = turn.stage;
-        }
-      }
-      if (Config::kPingPong && index + schedule.step() < schedule.count) give_turn(1 - group);
+      if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);
+      if (Config::kPingPong && index > scheduler.first()) order_wait(group);
+      int const last = mainloop(accumulators, state, k_tiles);
+      if (Config::kPingPong && index + scheduler.step() < scheduler.count) order_arrive(1 - group);
       warpgroup_wait<0>();
-      sums.fence();
-      memory.release(last, partner);
+      accumulators.fence();
+      memory.consumer_release(last, peer);
       if constexpr (Config::kTmaC) {
-        parts.store(sums, tile, out, epilogue);
+        tma_epilogue.store(accumulators, tile, epilogue);
       } else {
-        store_elements(sums, tile, group, thread, out, epilogue);
+        store_elements(accumulators, tile, group, thread, c, epilogue);
       }
-      if (Config::kPingPong) skip(index + schedule.step());
+      if (Config::kPingPong) skip(index + scheduler.step());
     }
     if (Config::kTmaC && thread == 0) tma_store_wait<0>();
   }
-  // The shared memory of a CTA stays until the others no longer write to it.
+  // A CTA's shared memory must outlive the multicasts and arrivals of its peers.
   if constexpr (Cluster::kCtas > 1) cluster_sync();
 }
 

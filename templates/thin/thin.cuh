@@ -315,7 +315,8 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
     CUTE_UNROLL
     for (int w = 1; w < Config::kWarps; ++w) sum[0] += from[w * kPartial];
     int const row = first_row + r, column = first_column + c;
-    gemm.epilogue.template update<1>(kThinM ? gemm.c(column, row) : gemm.c(row, column), sum);
+    Coord const own = coord<kThinM>(row, column, gemm.batch);
+    update<1>(gemm.epilogue, gemm.c(own.m, own.n), sum, own);
   }
 }
 

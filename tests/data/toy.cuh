@@ -15,10 +15,11 @@ struct Gemm {
   using Element = T;
   using ElementC = T;
   using Accumulator = T;
+  using Epilogue = cute_gemm::LinearCombination<T, T>;
 
   static CUTE_DEVICE void run(T const* A, T const* B, T* C, int m, int n, int k, int64_t lda,
-                              int64_t ldb, int64_t ldc,
-                              cute_gemm::LinearCombination<T, T> epilogue) {
+                              int64_t ldb, int64_t ldc, int batch, typename Epilogue::Params const& params) {
+    Epilogue epilogue(params);
     int const strips = (m - 1) / 32 + 1;
     int const row = blockIdx.x % strips * 32 + threadIdx.x, column = blockIdx.x / strips;
     if (row >= m) return;
@@ -27,10 +28,10 @@ struct Gemm {
     C += MajorNC ? row * ldc + column : row + column * ldc;
 
     T sum[1] = {};
-    if (epilogue.without_sums(k)) k = 0;
+    if (epilogue.skips_products(k)) k = 0;
 #pragma unroll Unroll
     for (int i = 0; i < k; ++i) sum[0] += A[i * (MajorKA ? 1 : lda)] * B[i * (MajorKB ? 1 : ldb)];
-    epilogue.template update<1>(C, sum);
+    cute_gemm::update<1>(epilogue, C, sum, {row, column, batch});
   }
 };
 

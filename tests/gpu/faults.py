@@ -87,7 +87,7 @@ def launch(name: str, mended: bool) -> None:
     nothing = from_sizes("NN", m=0, n=0, k=0, dtype="float32")  # of its arguments two are taken
     bound = kernel.bind(Launch(CTAS, THREADS, 0), GEMM.arguments(nothing, ONE, ZERO))
     with upload(given) as source, allocate_like(out) as target:
-        bound(source.pointer, target.pointer, 0)
+        bound((source.pointer, target.pointer, 0))
         download(target, out)
 
 

@@ -672,12 +672,11 @@ class Builds:
     """
 
     def __init__(self, plans: Iterable[Plan]) -> None:
-        by_symbol = {_symbols(plan): plan for plan in plans}
-        self._builds = PlanBuilds(list(by_symbol.values()))
-        self._futures = dict(zip(by_symbol, self._builds.futures, strict=True))
+        self._plans = {_symbols(plan): plan for plan in plans}
+        self._builds = PlanBuilds(list(self._plans.values()))
 
     def __len__(self) -> int:
-        return len(self._futures)
+        return len(self._plans)
 
     def wait(self, plan: Plan) -> None:
         """Wait until the kernel of ``plan`` is in the cache; raise what its build raised.
@@ -687,9 +686,9 @@ class Builds:
         LookupError
             When nobody asked for this kernel: the case does not say what its arrays are.
         """
-        if _symbols(plan) not in self._futures:
+        if _symbols(plan) not in self._plans:
             raise LookupError(f"{plan.symbol} is not one of the {len(self)} kernels to be built")
-        self._futures[_symbols(plan)].result()
+        self._builds.of(self._plans[_symbols(plan)])
 
     def close(self) -> None:
         """Stop the processes; builds that have not begun are dropped."""

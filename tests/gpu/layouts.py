@@ -139,7 +139,7 @@ def library(problem: GemmProblem, arch: str, place: tuple[int, int, int]) -> Any
     cublas = registry.get("cublas")
     try:
         bound = cublas.bind(cublas.configure(problem, arch), problem, arch, 0)
-        bound(*place, 0)
+        bound(place, 0)
     except GemmError:
         return None
     return bound
@@ -157,7 +157,7 @@ def measured(
         turn = iter(range(10**9))
 
         def run(bound: Callable[..., None] = bound, turn: Iterator[int] = turn) -> None:
-            bound(*places[next(turn) % len(places)][0], stream)
+            bound(places[next(turn) % len(places)][0], stream)
 
         result = places[0][1][2]
         result.zero_()

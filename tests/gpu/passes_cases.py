@@ -40,7 +40,7 @@ def on_device(stack: ExitStack, memory: np.ndarray) -> DeviceBuffer:
 
 
 def run(kernel: Any, problem: Any, arch: str, addresses: list[int], *scalars: Any) -> None:
-    kernel.bind(kernel.configure(problem), problem, arch, 0, *scalars)(*addresses)
+    kernel.bind(kernel.configure(problem), problem, arch, 0, *scalars)(addresses)
 
 
 def check_packing(size: int, op: str, k_major: bool, arch: str, margin: int) -> None:
@@ -111,7 +111,7 @@ def check_reduction(types: tuple[str, str], arch: str, margin: int) -> None:
             parts = view(reduction.sums, scratch).view(row.numpy)
             parts[...] = numbers(parts.shape)
             factors = [scalar(x, name, dtype, None) for x, name in ((3, "alpha"), (beta, "beta"))]
-            addresses = [on_device(stack, scratch).pointer, 0, target.pointer + begin]
+            addresses = [on_device(stack, scratch).pointer, target.pointer + begin]
             run(REDUCE, reduction, arch, addresses, *factors)
             wanted = 3 * parts.reshape(l, slices, *parts.shape[1:]).sum(axis=1)
             C[...] = wanted + beta * C if beta else wanted

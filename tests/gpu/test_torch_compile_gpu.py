@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cute_gemm as cg
-from cute_gemm.errors import OptionError, ScalarError, ShapeError
+from cute_gemm.errors import ArrayError, OptionError, ScalarError, ShapeError
 
 pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
@@ -84,11 +84,31 @@ def test_export_and_graphs() -> None:
     assert torch.equal(C, A @ B) and torch.equal(new, A @ B)
 
 
+def test_parameters_where_no_gradient_is_kept() -> None:
+    A, B = integers(48, 32), torch.nn.Parameter(integers(32, 80))
+    plan = cg.plan("NN", A, B.detach())
+    for function in (lambda a: cg.gemm("NN", a, B) + 1, lambda a: plan(a, B) + 1):
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                traced(function, A)
+        torch._dynamo.reset()
+        for call in (function, torch.compile(function, backend="aot_eager")):
+            with pytest.raises(ArrayError, match="B requires grad and gemm is not differentiable"):
+                call(A)
+
+    def inside(a: Any) -> Any:
+        with torch.no_grad():
+            return cg.gemm("NN", a, B)
+
+    traced(inside, A)
+
+
 def test_mistakes_keep_their_sentences() -> None:
     A, B = integers(48, 32), integers(32, 80)
     compiled: dict[Any, tuple[Callable[..., Any], str]] = {
         ShapeError: (lambda a, b: cg.gemm("NT", a, b), "makes k = 32"),
         ScalarError: (lambda a, b: cg.gemm("NN", a, b, beta=2), "no C is given"),
+        OptionError: (lambda a, b: cg.gemm("NN", a, b, bias=a), "has no argument 'bias'"),
     }
     for kind, (function, message) in compiled.items():
         torch._dynamo.reset()

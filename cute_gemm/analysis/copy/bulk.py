@@ -89,8 +89,13 @@ def _span(home: Layout | None, size: int) -> int:
     swizzle = home.swizzle
     span = tma.ALIGNMENT << swizzle.bits
     if swizzle.shift != 3 or size << swizzle.base != tma.ALIGNMENT or span not in tma.SPANS:
-        bits = "<1,4,3>, <2,4,3> or <3,4,3>"
-        raise OptionError(f"smem {home} has a swizzle that TMA has not; expected {bits} of bytes")
+        base = (tma.ALIGNMENT // size).bit_length() - 1
+        known = [f"Sw<{bits},{base},3>" for bits in (1, 2, 3)]
+        near = known[min(swizzle.bits, 3) - 1 :][:1] if swizzle.bits else known
+        raise OptionError(
+            f"smem {home} has a swizzle that TMA has not; write {' or '.join(near)} for "
+            f"{size}-byte elements"
+        )
     return span
 
 

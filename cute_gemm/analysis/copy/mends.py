@@ -18,7 +18,7 @@ from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.arguments import ALIGNMENT, Copy, undivided
 from cute_gemm.analysis.copy.atoms import atom_name
 from cute_gemm.analysis.copy.evaluate import asked_width, evaluated
-from cute_gemm.analysis.copy.partners import Partner, buffer_of
+from cute_gemm.analysis.copy.partners import NamedPartner, Partner, buffer_of
 from cute_gemm.analysis.mends import gmem as places
 from cute_gemm.analysis.mends import smem as homes
 from cute_gemm.analysis.mends.smem import Mend, Want
@@ -31,34 +31,45 @@ from cute_gemm.model.analyze import Analysis, analyze
 
 
 class Tried(NamedTuple):
-    """A question and what it costs; ``words`` and ``change`` say what is new in it."""
+    """A question and what it costs; ``words`` and ``change`` say what is new in it.
+
+    ``accesses`` are the copy's own, and behind them those of the partners that the user names.
+    """
 
     words: tuple[str, ...]
     change: dict[str, Any]
     copy: Copy
     accesses: list[GlobalAccess | SharedAccess]
     found: list[Analysis]
-    partner: SharedAccess | None = None
-    beside: smem.SharedAnalysis | None = None  # what the partner costs
 
     @property
     def faults(self) -> bool:
-        """Whether an access is misaligned."""
-        return not all(getattr(found, "aligned", True) for found in self.found)
+        """Whether an access of the copy's own is misaligned."""
+        return not all(map(self.aligned, range(self.own)))
+
+    def aligned(self, index: int) -> bool:
+        """Whether an access is legal."""
+        return bool(getattr(self.found[index], "aligned", True))
 
     def paid(self, index: int) -> tuple[int, ...]:
-        """What an access costs, in sectors or in wavefronts."""
+        """What an access costs as its row shows it, in sectors or in wavefronts."""
         total: Any = self.found[index].launch
         if isinstance(total, gmem.GlobalCounts):
             return total.sectors, total.l2_sectors
-        return (max(total.wavefronts, total.counted_wavefronts),)
+        return (total.wavefronts,)
+
+    def limits(self, index: int) -> tuple[int, ...]:
+        """What no mend may raise: what an access costs, and what counters show of it."""
+        total: Any = self.found[index].launch
+        return (*self.paid(index), max(getattr(total, "counted_wavefronts", 0), *self.paid(index)))
 
     def ideal(self, index: int) -> float:
-        """How near an access is to its ideal; 1.0 there."""
-        total: Any = self.found[index].launch
-        least = getattr(total, "ideal_sectors", None)
-        least = total.ideal_wavefronts if least is None else least
-        return float(least / max(1, *self.paid(index)))
+        """How near an access is to its ideal, as its row shows it; 1.0 there."""
+        found: Any = self.found[index]
+        if isinstance(found, gmem.GlobalAnalysis):
+            counts = found.judged
+            return counts.ideal_sectors / max(1, counts.sectors, counts.l2_sectors)
+        return float(found.once.ideal_wavefronts / max(1, found.once.wavefronts))
 
     def good(self, index: int) -> bool:
         """Whether an access is coalesced, or free of conflicts."""
@@ -66,24 +77,43 @@ class Tried(NamedTuple):
         both = self.accesses[index]
         return bool(found.coalesced if isinstance(both, GlobalAccess) else found.conflict_free)
 
+    @property
+    def own(self) -> int:
+        """How many of the accesses are the copy's own."""
+        return 1 + (self.copy.smem is not None)
+
+    def beside(self, index: int) -> list[int]:
+        """Where the user names partners: the other accesses of the buffer of an access."""
+        both = range(len(self.accesses) if len(self.accesses) > self.own else 0)
+        return [i for i in both if i != index and isinstance(self.accesses[i], SharedAccess)]
+
     def free(self, index: int) -> bool:
         """Whether it is good, and so is what is named beside it."""
-        return self.good(index) and (self.beside is None or self.beside.conflict_free)
+        return self.good(index) and all(map(self.good, self.beside(index)))
 
     def quality(self, index: int) -> tuple[bool, float, int]:
         """How good an access is, whatever it costs."""
-        return not self.faults, self.ideal(index), self.accesses[index].bits
+        legal = self.aligned(index) and not self.faults
+        return legal, self.ideal(index), self.accesses[index].bits
 
     @property
     def best(self) -> bool:
         """Whether the first access, of global memory, is as good as any."""
         return self.good(0) and self.accesses[0].bits >= 8 * self.copy.size * widest(self.copy)
 
-    def key(self, index: int) -> tuple[bool, float, float]:
-        """What an access is compared by, per element, the least first."""
-        size = self.copy.moved
-        beside = self.beside.launch.wavefronts if self.beside else 0
-        return self.faults, (sum(self.paid(index)) + beside) / size, self.requests(index) / size
+    def key(self, *indices: int) -> tuple[bool, float, float]:
+        """What accesses are compared by, per element, the least first."""
+        cost, requests = (sum(map(of, indices)) for of in (self.cost, self.requests))
+        faults = self.faults or not all(map(self.aligned, indices))
+        return faults, cost / self.copy.moved, requests / self.copy.moved
+
+    def rank(self, index: int) -> tuple[bool, float, float]:
+        """What mends of an access are ranked by: what is named beside it counts too."""
+        return self.key(index, *self.beside(index))
+
+    def cost(self, index: int) -> int:
+        """What it costs in one number."""
+        return sum(self.paid(index))
 
     def requests(self, index: int) -> int:
         """Its instructions."""
@@ -94,17 +124,20 @@ class Tried(NamedTuple):
 Round = Callable[[Copy], Iterable[tuple[tuple[str, ...], dict[str, Any], Copy]]]
 
 
-def copy_mends(copy: Copy, partners: Sequence[Partner] = ()) -> list[tuple[Mend, ...]]:
-    """What would mend each access of a copy, the mend of fewest changes first."""
-    named = [partner for partner in partners if partner.named]
-    return _Search(copy, named[0] if named else None, list(partners)).mends()
+def copy_mends(
+    copy: Copy, named: Sequence[NamedPartner] = (), assumed: Sequence[Partner] = ()
+) -> list[tuple[Mend, ...]]:
+    """What would mend each access of a copy and of its named partners, of fewest changes first."""
+    return _Search(copy, named, assumed).mends()
 
 
 class _Search:
     """The mends of one question."""
 
-    def __init__(self, copy: Copy, named: Partner | None, partners: list[Partner]) -> None:
-        self.copy, self.named, self.partners = copy, named, partners
+    def __init__(
+        self, copy: Copy, named: Sequence[NamedPartner], assumed: Sequence[Partner]
+    ) -> None:
+        self.copy, self.named, self.assumed = copy, named, assumed
         accesses, self.tiled = evaluated(copy)
         self.now = self.judged((), {}, copy, accesses)
         self.threads = len(copy.tiled.partition)
@@ -120,11 +153,11 @@ class _Search:
                 out.append(self.of_global())
             else:
                 out.append(self.of_shared(index))
-        if len(out) > 1 and not self.now.good(1):
+        for index in range(1, len(out) if self.now.own > 1 else 0):
             # What mends the copy as a whole.
-            free = any(tried.good(1) for tried in out[1])
-            both = [t for t in out[0] if "smem" in t.change and self.cheaper(t, 1)]
-            out[1] = out[1] if free else [*both, *out[1]]
+            free = self.now.good(index) or any(tried.good(index) for tried in out[index])
+            both = [t for t in out[0] if "smem" in t.change and self.cheaper(t, index)]
+            out[index] = out[index] if free else [*both, *out[index]]
         return [
             tuple(self.mend(tried, index) for tried in found) for index, found in enumerate(out)
         ]
@@ -136,15 +169,14 @@ class _Search:
     ) -> Tried:
         """A question with what its accesses cost."""
         accesses = accesses or evaluated(copy)[0]
-        partner = None
-        home = buffer_of(copy)
-        if self.named is not None and home is not None:
-            partner = self.named.access(home)
-        beside = smem.analyze(partner) if partner else None
-        return Tried(words, change, copy, accesses, [*map(analyze, accesses)], partner, beside)
+        if buffer_of(copy) is not None:
+            accesses = [*accesses, *(partner.row(copy) for partner in self.named)]
+        return Tried(words, change, copy, accesses, [*map(analyze, accesses)])
 
-    def tried(self, words: tuple[str, ...], change: dict[str, Any], copy: Copy) -> Tried | None:
-        """A changed question, unless it is illegal or costs more somewhere."""
+    def tried(
+        self, words: tuple[str, ...], change: dict[str, Any], copy: Copy, index: int
+    ) -> Tried | None:
+        """A changed question, unless it is illegal or costs more where ``index`` is to gain."""
         for layout in (copy.layout, copy.smem):
             if layout is not None and undivided(layout, copy.tiled):
                 return None
@@ -159,32 +191,30 @@ class _Search:
         tried = self.judged(*spelled, copy)
         if "atom" in change and tried.accesses[0].bits != copy.atom.bits:
             return None
-        return tried if self.no_worse(tried) else None
+        return tried if self.no_worse(tried, index) else None
 
-    def no_worse(self, new: Tried) -> bool:
-        """Whether nothing faults, and no side costs more than now."""
+    def no_worse(self, new: Tried, index: int) -> bool:
+        """Whether nothing faults, and no side costs more than now, unless that ends a fault."""
         old = self.now
         if new.faults or len(new.found) != len(old.found):
             return False
-        if self.named is not None and not self.partner_no_worse(new):
+        home = buffer_of(new.copy)
+        for side, partner in enumerate(self.named, old.own):
+            after, before = new.accesses[side], old.accesses[side]
+            assert home is not None
+            if partner.turned(home) or (partner.fits(before) and not partner.fits(after)):
+                return False
+        legal = [*filter(old.aligned, range(len(old.found)))]
+        if not all(map(new.aligned, legal)):
             return False
-        if old.faults:
+        if old.faults or not old.aligned(index):
             return True
         scale = new.copy.moved, old.copy.moved
-        for index in range(len(old.found)):
-            pairs = zip(new.paid(index), old.paid(index), strict=True)
+        for side in legal:
+            pairs = zip(new.limits(side), old.limits(side), strict=True)
             if any(after * scale[1] > before * scale[0] for after, before in pairs):
                 return False
         return True
-
-    def partner_no_worse(self, new: Tried) -> bool:
-        before, after = self.now.beside, new.beside
-        if after is None:
-            return False
-        if before is None:
-            return after.aligned
-        worse = after.launch.wavefronts > before.launch.wavefronts and before.aligned
-        return after.aligned and not worse
 
     def cheaper(self, new: Tried, index: int) -> bool:
         """Whether an access costs less than now, itself or in instructions, and is better."""
@@ -196,10 +226,10 @@ class _Search:
         """The cheapest for an access; the first of equals."""
         best: Tried | None = None
         for words, change, copy in candidates:
-            new = self.tried(words, change, copy)
+            new = self.tried(words, change, copy, index)
             if new is None or not self.cheaper(new, index):
                 continue
-            if best is None or new.key(index) < best.key(index):
+            if best is None or new.rank(index) < best.rank(index):
                 best = new
             if best.free(index) and (index or self.place == "tensor" or best.best):
                 break
@@ -211,15 +241,16 @@ class _Search:
         if isinstance(access, GlobalAccess):
             assert isinstance(found, gmem.GlobalAnalysis)
             return replace(places.global_mend(what, access, found), change=tried.change)
-        beside = [tried.partner] if tried.partner else self.assumed(tried)
+        beside: list[Any] = [tried.accesses[i] for i in tried.beside(index)]
+        beside = beside or self.beside(tried)
         return replace(homes.shared_mend(what, [access, *beside], 0), change=tried.change)
 
-    def assumed(self, tried: Tried) -> list[SharedAccess]:
-        """The partners that the search heeded, where they are free of conflicts then."""
+    def beside(self, tried: Tried) -> list[SharedAccess]:
+        """The assumed partners, where they are free of conflicts then."""
         home = buffer_of(tried.copy)
         if home is None or "threads" in tried.change:
             return []
-        found = [partner.access(home) for partner in self.partners]
+        found = [partner.access(home) for partner in self.assumed]
         return [access for access in found if access and smem.analyze(access).conflict_free]
 
     # -- global memory -------------------------------------------------------------------------
@@ -246,15 +277,15 @@ class _Search:
             if offered and offered[-1].best and not (last and strided):
                 continue
             best = self.best_of(self.changed(places_of(copy)), 0)
-            if len(self.now.accesses) > 1 and not (best and best.best):
+            if copy.smem is not None and not (best and best.best):
                 wider = self.best_of(self.with_homes(places_of(copy)), 0)
-                if wider and (best is None or wider.key(0) < best.key(0)):
+                if wider and (best is None or wider.rank(0) < best.rank(0)):
                     best = wider
             if best is None:
                 continue
             # The other major is worth naming beside another copy for the same storage.
             other = last and strided and best.best
-            if other or not offered or best.key(0) < offered[-1].key(0):
+            if other or not offered or best.rank(0) < offered[-1].rank(0):
                 offered.append(best)
         return offered
 
@@ -312,11 +343,11 @@ class _Search:
                     break
             if best is not None:
                 (free if best.free(index) else better).append(best)
-        if copy.atom.matrix is None:
+        if copy.atom.matrix is None and index < self.now.own:
             both = self.best_of(_threads(copy, self.threads, layout), index)
             if both is not None:
                 (free if both.free(index) else better).append(both)
-        found = free or sorted(better, key=lambda tried: tried.key(index))[:1]
+        found = free or sorted(better, key=lambda tried: tried.rank(index))[:1]
         return list({tried.words: tried for tried in found}.values())
 
     def housed(self, layout: Layout, wants: Sequence[Want], kind: homes.Kind) -> Iterator[Any]:
@@ -330,14 +361,17 @@ class _Search:
                 yield (home.what,), {"smem": str(home.layout)}, new
 
     def all_wants(self) -> Iterator[list[Want]]:
-        """What the copy and its partner want of a layout; then the copy alone, and narrower."""
+        """What the copy and its partners want of a layout; then narrower, and the copy alone."""
         extents = self.copy.layout.extents
-        known = [partner.copy for partner in self.partners if partner.copy.covers(extents)]
-        beside = [_want(copy, extents) for copy in known]
+        asked = [partner.copy for partner in self.named or self.assumed]
+        now = [evaluated(partner.question)[1] for partner in self.named]
+        beside = [
+            [_want(copy, extents) for copy in copies if copy.covers(extents)]
+            for copies in (asked, now)
+        ]
         for width in dict.fromkeys((asked_width(self.copy), self.tiled.values)):
             wants = self.wants(self.copy, width)
-            if wants and beside:
-                yield [*wants, *beside]
+            yield from ([*wants, *others] for others in beside if wants and others)
             if wants and not self.named:
                 yield wants
 

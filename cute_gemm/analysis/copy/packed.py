@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cute_gemm._text import counted
 from cute_gemm.cute import choose
 from cute_gemm.cute.layout import Layout, from_map
 from cute_gemm.cute.notation import parse
@@ -60,9 +61,8 @@ class Packing:
     @property
     def what(self) -> str:
         """``"2 elements of int4 share 1 byte"``."""
-        return f"{self.elements} elements of {self.dtype} share {self.bytes} byte" + "s" * (
-            self.bytes > 1
-        )
+        shared = counted(self.bytes, "byte")
+        return f"{self.elements} elements of {self.dtype} share {shared}"
 
     def layout(self, argument: str, layout: Layout) -> Layout:
         """A layout of elements as that of bytes."""

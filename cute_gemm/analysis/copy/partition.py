@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cute_gemm._text import counted
 from cute_gemm.access import BULK_BYTES
 from cute_gemm.analysis.copy.atoms import AtomName
 from cute_gemm.analysis.copy.packed import Packing
@@ -30,7 +31,7 @@ def pair(numbers: Sequence[Any]) -> str:
 
 def modes_of(count: int) -> str:
     """``"2 modes"``."""
-    return f"{count} mode{'s' * (count > 1)}"
+    return counted(count, "mode")
 
 
 def bounded(argument: str, layout: Layout) -> Layout:

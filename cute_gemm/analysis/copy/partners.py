@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from math import gcd, prod
+from typing import Literal, NamedTuple
 
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.arguments import Copy, fits_elements
 from cute_gemm.analysis.copy.atoms import Direction, atom_name
+from cute_gemm.analysis.copy.evaluate import evaluated
 from cute_gemm.analysis.copy.partition import bijection, read_values
 from cute_gemm.analysis.copy.tiles import shared_access
 from cute_gemm.cute import choose
@@ -25,11 +28,10 @@ _PLAIN = re.compile(
 
 
 class Partner(NamedTuple):
-    """The other side of a buffer; ``named`` by the user, or assumed."""
+    """The other side of a buffer, as it is assumed to be."""
 
     copy: TiledCopy
     direction: Direction
-    named: bool
 
     def access(self, layout: Layout) -> SharedAccess | None:
         """Its access of a tile in ``layout``; None where it does not fit there."""
@@ -38,14 +40,60 @@ class Partner(NamedTuple):
         return shared_access(self.copy, layout, self.direction)
 
 
+class NamedPartner(NamedTuple):
+    """The other side of a buffer, as the user names it; ``question`` asks about it alone."""
+
+    argument: Literal["reader", "writer"]
+    question: Copy
+
+    @property
+    def copy(self) -> TiledCopy:
+        """Its tiled copy."""
+        return self.question.tiled
+
+    def row(self, copy: Copy) -> SharedAccess:
+        """Its access of the tile of ``copy``, the same as where it is asked about alone."""
+        home = buffer_of(copy)
+        assert home is not None
+        alignment = copy.alignment if copy.space == "shared" else copy.smem_alignment
+        access = evaluated(replace(self.question, layout=home, alignment=alignment))[0][0]
+        assert isinstance(access, SharedAccess)
+        extents = zip(copy.extents or home.extents, home.extents, strict=True)
+        tiles = prod(-(-extent // tile) for extent, tile in extents)
+        return replace(access, part=self.argument, executions=tiles)
+
+    def turned(self, layout: Layout) -> bool:
+        """Whether the matrices of an ldmatrix or stmatrix would lie the other way in a layout."""
+        matrix = self.question.atom.matrix is not None
+        return matrix and _rows_along(layout) != _rows_along(self.question.layout)
+
+    def fits(self, access: GlobalAccess | SharedAccess) -> bool:
+        """Whether an access is by the instruction that was named, at its width if it has one."""
+        atom, by = self.question.atom, self.copy.atom
+        whole = atom.matrix is None and atom.bits is None
+        return whole or (access.instruction, access.bits) == (by.name, by.bits)
+
+
 def buffer_of(copy: Copy) -> Layout | None:
     """The tile in shared memory, if the copy has one."""
     return copy.layout if copy.space == "shared" else copy.smem
 
 
-def partner(text: str, copy: Copy, way: Direction) -> Partner:
-    """The partner that ``reader=`` or ``writer=`` names; OptionError for one that does not fit."""
-    argument = "reader" if way == "load" else "writer"
+def _rows_along(layout: Layout) -> int:
+    """The mode along which the rows of an ldmatrix or stmatrix run."""
+    axis = choose.contiguous_axis(layout)
+    return 1 if axis is None else axis
+
+
+def named_partners(copy: Copy, reader: str | None, writer: str | None) -> list[NamedPartner]:
+    """What ``reader=`` and ``writer=`` name; OptionError for one that does not fit."""
+    ways: tuple[tuple[str | None, Literal["reader", "writer"]], ...]
+    ways = ((reader, "reader"), (writer, "writer"))
+    return [_partner(text, copy, argument) for text, argument in ways if text]
+
+
+def _partner(text: str, copy: Copy, argument: Literal["reader", "writer"]) -> NamedPartner:
+    way: Direction = "load" if argument == "reader" else "store"
     layout = buffer_of(copy)
     if layout is None:
         raise OptionError(f"{argument}={text!r} is of a tile in shared memory; expected smem too")
@@ -56,13 +104,15 @@ def partner(text: str, copy: Copy, way: Direction) -> Partner:
         ways = "store"
     if ways != way:
         raise OptionError(f"{argument}={text!r} is a {ways}; expected a {way}")
-    if copy.packing:
-        fits_elements(atom, "shared", copy.dtype, copy.packing.bits)
-    if atom.matrix is not None:
-        axis = choose.contiguous_axis(layout)
-        tiled = choose.matrix_copy(
-            atom.matrix, copy.size, layout.extents, 1 if axis is None else axis
+    if atom.kind in ("bulk", "tma") or (atom.space == "global" and atom.kind != "cp.async"):
+        verb = "ld" if way == "load" else "st"
+        raise OptionError(
+            f"{argument}={text!r} does not move vectors of threads from or to shared memory; "
+            f"expected {verb}.shared or {verb}matrix"
         )
+    fits_elements(atom, "shared", copy.dtype, copy.packing.bits if copy.packing else 8 * copy.size)
+    if atom.matrix is not None:
+        tiled = choose.matrix_copy(atom.matrix, copy.size, layout.extents, _rows_along(layout))
     elif found is None:
         raise OptionError(
             f"{argument}={text!r}; expected an ldmatrix or stmatrix, or an atom with its threads, "
@@ -73,14 +123,19 @@ def partner(text: str, copy: Copy, way: Direction) -> Partner:
         values = bijection("values", read_values(found["values"] or "(1,1)"))
         if copy.packing:
             values = copy.packing.layout("values", values)
-        bits = atom.bits or 8 * copy.size * values.size
-        name = "cp.async" if atom.kind == "cp.async" else f"{way[:2]}.shared".replace("lo", "ld")
-        tiled = gmem_tiled_copy(universal(name, bits), 8 * copy.size, threads, values)
+        width = max(1, (atom.bits or atom.most) // (8 * copy.size))
+        bits = 8 * copy.size * gcd(width, values.size)
+        by = universal(atom.instruction("shared", way, bits), bits)
+        tiled = gmem_tiled_copy(by, 8 * copy.size, threads, values)
     if tiled is None or not tiled.covers(layout.extents):
         raise OptionError(
             f"{argument}={text!r} does not divide the tile {layout}; expected a copy that does"
         )
-    return Partner(tiled, way, True)
+    question = replace(
+        copy, atom=atom, space="shared", direction=way, layout=layout, smem=None, tiled=tiled,
+        extents=None,
+    )  # fmt: skip
+    return NamedPartner(argument, question)
 
 
 def assumed_partners(copy: Copy, accesses: Sequence[GlobalAccess | SharedAccess]) -> list[Partner]:
@@ -102,7 +157,7 @@ def assumed_partners(copy: Copy, accesses: Sequence[GlobalAccess | SharedAccess]
         if atom.destination is None:
             return []
         found = choose.matrix_copy(atom, copy.size, layout.extents, axis)
-        return [Partner(found, "load", False)] if found else []
+        return [Partner(found, "load")] if found else []
     if not smem.matrices(known.instruction) or known.direction != "load":
         return []
     for count in (len(copy.tiled.partition), 32):
@@ -110,5 +165,5 @@ def assumed_partners(copy: Copy, accesses: Sequence[GlobalAccess | SharedAccess]
             "cp.async", copy.size, layout.extents, axis, VECTOR // copy.size, count
         )
         if store.covers(layout.extents):
-            return [Partner(store, "store", False)]
+            return [Partner(store, "store")]
     return []

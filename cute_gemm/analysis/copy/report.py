@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm._text import named
+from cute_gemm._text import counted, named
 from cute_gemm.access import GlobalAccess, TmaAccess
 from cute_gemm.analysis.copy.arguments import (
     Copy,
@@ -22,7 +22,7 @@ from cute_gemm.analysis.copy.elements import element
 from cute_gemm.analysis.copy.evaluate import evaluated
 from cute_gemm.analysis.copy.mends import copy_mends
 from cute_gemm.analysis.copy.partition import read_tv, read_values
-from cute_gemm.analysis.copy.partners import assumed_partners, partner
+from cute_gemm.analysis.copy.partners import assumed_partners, named_partners
 from cute_gemm.analysis.rows import AccessRow, access_tables, copy_table, findings, make_row
 from cute_gemm.analysis.shown import Paged
 from cute_gemm.analysis.tables import Cell, Findings, Pairs, Table
@@ -58,7 +58,8 @@ class CopyReport(Paged):
     packing
         Elements, and the bytes that they share; None where each has bytes of its own.
     rows
-        One ``AccessRow`` per side of the copy: the tensor's, and that of ``smem``.
+        One ``AccessRow`` per side of the copy: the tensor's, that of ``smem``, and those of
+        ``reader`` and ``writer``, which their ``part`` names.
     findings
         One sentence for each thing that is not as good as it could be.
     """
@@ -158,9 +159,8 @@ class CopyReport(Paged):
         if self.extents:
             covers += ", the tensor is a tile of a matrix of ({},{})".format(*self.extents)
         if self.packing:
-            covers += ", {} elements share {} byte{}".format(
-                *self.packing, "s" * (self.packing[1] > 1)
-            )
+            elements, shared = self.packing
+            covers += f", {elements} elements share {counted(shared, 'byte')}"
         return covers
 
     def page(self) -> Page:
@@ -238,11 +238,11 @@ def analyze_copy(
         Layout of the same tile in shared memory, for a copy from global memory into it: a second
         row, of the stores there. Of several stages the first is looked at.
     reader, writer
-        What loads from, or stores to, the same tile in shared memory, so that no mend is at its
-        cost: an ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a plain atom with its threads
-        and values, ``"ld.shared.64 threads (8,4):(4,1) values (1,2)"``. Left out: 16-byte
-        ``cp.async`` are taken to be read by ldmatrix, and what ldmatrix reads to be stored by
-        16-byte vectors, where a layout serves both; of plain accesses nothing is assumed.
+        What loads from, or stores to, the same tile in shared memory: a row of its own, and no
+        mend is at its cost. An ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a plain atom with
+        its threads and values, ``"ld.shared.64 threads (8,4):(4,1) values (1,2)"``. Left out:
+        16-byte ``cp.async`` are taken to be read by ldmatrix, and what ldmatrix reads to be stored
+        by 16-byte vectors, where a layout serves both; of plain accesses nothing is assumed.
     let
         What dynamic ``?`` stand for: an integer for all, or several in their order in each text.
     extents
@@ -316,9 +316,9 @@ def analyze_copy(
         extents, arch, matrix,
     )  # fmt: skip
     accesses, tiled = evaluated(copy)
-    beside = [partner(reader, copy, "load")] if reader else []
-    beside += [partner(writer, copy, "store")] if writer else []
-    found = copy_mends(copy, beside or assumed_partners(copy, accesses))
+    named = named_partners(copy, reader, writer)
+    found = copy_mends(copy, named, () if named else assumed_partners(copy, accesses))
+    accesses += [partner.row(copy) for partner in named]
     given = read_let(let)
     if matrix is not None:
         offsets = read_tensor(tensor, matrix, given)[0].layout
@@ -329,13 +329,16 @@ def analyze_copy(
     held = values if tv is None else tv
     read = read_values if tv is None else read_tv
     packing, covered, whole = copy.packing, tiled.tile, copy.extents
+    asked = [(rows[0], copy)]
+    asked += zip(rows[len(rows) - len(named) :], (x.question for x in named), strict=True)
     if packing:
         covered, whole = packing.in_elements(covered), whole and packing.in_elements(whole)
     return CopyReport(
         shown[0], copy.atom.text, copy.dtype, shown[1],
         "" if held is None else str(read(held)), shown[2], covered,
-        copy.alignment, rows, (*findings(rows), *_widths(rows[0], copy), *_counted(rows),
-         *_reduced(rows[0], copy.atom)), whole,
+        copy.alignment, rows,
+        (*findings(rows), *(line for row, of in asked for line in _widths(row, of)),
+         *_counted(rows), *(line for row, of in asked for line in _reduced(row, of.atom))), whole,
         packing.shares if packing else None, _shown(matrix, given),
     )  # fmt: skip
 

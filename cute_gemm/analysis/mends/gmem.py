@@ -17,7 +17,7 @@ import numpy as np
 
 from cute_gemm._text import named, number, percent
 from cute_gemm.access import GlobalAccess, SharedAccess
-from cute_gemm.analysis.copy.tiles import shared_access
+from cute_gemm.analysis.copy.tiles import plain_strides, shared_access
 from cute_gemm.analysis.mends import smem as shared
 from cute_gemm.analysis.mends.smem import Mend, mend_shared, shared_mend
 from cute_gemm.cute import choose
@@ -79,9 +79,13 @@ def mends(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Mend, ..
         copies = _mend_global(access, threads, letters, buffered)
         out[index] = tuple(mend for mend, _ in copies)
         # Where no layout frees the whole buffer, what mends the copy may.
-        partly = any(mend.figures["conflicts"] for at in fills for mend in out[at])
+        partly = any(
+            not smem.analyze(item).conflict_free
+            and all(mend.figures["conflicts"] for mend in out[at])
+            for at, item in fills.items()
+        )
         for at, item in fills.items():
-            if smem.analyze(item).conflict_free or (out[at] and not partly):
+            if smem.analyze(item).conflict_free or not partly:
                 continue
             homes = [(mend, home, [one.direction for one in home]) for mend, home in copies]
             found = (
@@ -139,10 +143,11 @@ def _mend_global(
     here = _Place(Layout(access.tile, access.matrix.stride), access.matrix.alignment)
     change = _Change(access, here.extents, threads, instruction, size)
 
+    whole = access.matrix.shape
     rounds: tuple[Callable[[], Iterable[_Place]], ...] = (
         lambda: [here],
-        lambda: [*_padded(here, size), *_aligned(here)],
-        lambda: [both for wider in _padded(here, size) for both in _aligned(wider)],
+        lambda: [*_padded(here, size, whole), *_aligned(here)],
+        lambda: [both for wider in _padded(here, size, whole) for both in _aligned(wider)],
         lambda: _longer(here, size),
         lambda: _turned(access, here, letters, size),
     )
@@ -150,7 +155,7 @@ def _mend_global(
     for places in rounds:
         candidates = (c for place in places() for c in change.candidates(place))
         analysed = ((c, gmem.analyze(c.access)) for c in candidates)
-        rated = [(_quality(c.access, of), c, of) for c, of in analysed if of.judged.requests]
+        rated = [(_quality(c.access, of), c, of) for c, of in analysed if _as_efficient(of, now)]
         if not rated:
             continue
         quality, choice, analysis = max(rated, key=itemgetter(0))
@@ -174,6 +179,11 @@ def _quality(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[bool, fl
     return found.aligned, ideal, access.bits
 
 
+def _as_efficient(new: gmem.GlobalAnalysis, old: gmem.GlobalAnalysis) -> bool:
+    """Whether something is moved, and no more of it in vain than before."""
+    return bool(new.judged.requests) and new.judged.efficiency >= old.judged.efficiency
+
+
 def global_mend(what: str, access: GlobalAccess, found: gmem.GlobalAnalysis) -> Mend:
     """The mend after which a global access is this one."""
     judged = found.judged
@@ -191,7 +201,7 @@ def global_mend(what: str, access: GlobalAccess, found: gmem.GlobalAnalysis) -> 
 
 def of_part(mended: Sequence[Mend], part: GlobalAccess) -> tuple[Mend, ...]:
     """The mends of one part of a copy as another part has them; those that mend it too."""
-    now, found = _quality(part, gmem.analyze(part)), []
+    now, found = gmem.analyze(part), []
     for mend in mended:
         if mend.made is None:
             continue
@@ -199,7 +209,7 @@ def of_part(mended: Sequence[Mend], part: GlobalAccess) -> tuple[Mend, ...]:
         same = np.array_equal(part.coords, mend.made.coords)
         access = replace(part, **changed, targets=part.targets if same else None)
         analysis = gmem.analyze(access)
-        if analysis.judged.requests and _quality(access, analysis) > now:
+        if _as_efficient(analysis, now) and _quality(access, analysis) > _quality(part, now):
             found.append(replace(global_mend(mend.what, access, analysis), made=access))
     return tuple(found)
 
@@ -278,10 +288,8 @@ def _widths(place: _Place, axis: int, size: int) -> Iterator[int]:
 
 def strides(layout: Layout) -> tuple[tuple[int, int], int] | None:
     """The two strides of a layout that has just two, one of them 1, and which mode is the other."""
-    stride: Any = layout.coalesced().stride
-    if layout.swizzle or not isinstance(stride, tuple) or len(stride) != 2 or 1 not in stride:
-        return None
-    return (stride, int(stride[0] == 1)) if all(isinstance(x, int) for x in stride) else None
+    stride = plain_strides(layout)
+    return ((stride[0], stride[1]), int(stride[0] == 1)) if stride else None
 
 
 def with_pitch(layout: Layout, pitch: int, pitched: int) -> Layout:
@@ -330,8 +338,8 @@ def longer(layout: Layout, size: int) -> Iterator[tuple[Layout, str]]:
             yield Layout(tuple(shape), found[0]), f"a tile of ({shape[0]},{shape[1]})"
 
 
-def _padded(place: _Place, size: int) -> Iterator[_Place]:
-    for layout, said in padded(place.layout, size):
+def _padded(place: _Place, size: int, extents: tuple[int, int]) -> Iterator[_Place]:
+    for layout, said in padded(place.layout, size, extents):
         yield _Place(layout, place.alignment, (said,))
 
 
@@ -357,12 +365,15 @@ def _turned(
     pitch = max(step, -(-matrix.shape[pitched] // step) * step)
     turned = with_pitch(place.layout, pitch, 1 - pitched)
     stored = f"{matrix.name} {matrix.modes[pitched]}-major"
+    words: tuple[str, ...]
     if matrix.name == "C":
         words = (f'order="{"C" if pitched else "F"}", {stored}',)
     else:
         op = letters | {matrix.name: "T" if letters.get(matrix.name) == "N" else "N"}
         known = "".join(op.get(name, "") for name in "AB")
         words = (f"op {known}, {stored}" if len(known) == 2 else stored,)
+    if pitch > matrix.shape[pitched]:
+        words = (*words, f"leading dimension {pitch}")
     yield _Place(turned, place.alignment, words)
 
 

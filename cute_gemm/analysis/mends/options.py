@@ -16,12 +16,12 @@ Others = Callable[[], Iterable[tuple[dict[str, Any], Iterable[Access]]]]
 
 
 def with_options(rows: Sequence[AccessRow], others: Others) -> tuple[AccessRow, ...]:
-    """The rows, those of bad global accesses without a mend with the options that mend them.
+    """The rows, those of bad global accesses with the options that mend them before other mends.
 
     An option is offered where the whole launch has fewer sectors then, no more wavefronts, and all
-    accesses of that operand and direction are coalesced.
+    accesses of that operand and direction are coalesced, with no more bytes in vain.
     """
-    bad = [row for row in rows if row.space == "global" and not (row.good or row.mends)]
+    bad = [row for row in rows if row.space == "global" and not row.good]
     if not bad:
         return tuple(rows)
     now = _paid(rows)
@@ -38,10 +38,12 @@ def with_options(rows: Sequence[AccessRow], others: Others) -> tuple[AccessRow, 
             if not same or not all(one.good for one in same):
                 continue
             then = next((one for one in same if one.part == row.part), same[0])
+            if (then.efficiency or 0) < (row.efficiency or 0):
+                continue
             access, counts = then.access, then.found
             if isinstance(access, GlobalAccess) and isinstance(counts, gmem.GlobalAnalysis):
                 found[id(row)].append(replace(global_mend(what, access, counts), change=change))
-    return tuple(replace(row, mends=tuple(found.get(id(row)) or row.mends)) for row in rows)
+    return tuple(replace(row, mends=(*found.get(id(row), ()), *row.mends)) for row in rows)
 
 
 def _kind(row: AccessRow) -> tuple[str, str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import product, repeat
+from itertools import product
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,7 +88,8 @@ def mend_shared(
     128 bytes. Vectors stay whole. ``accesses`` are all those of one buffer, with the same
     ``layout``, with ``coords`` and ``element_bits``; ``assumed`` others that it is likely to have.
     One tuple per access, empty for those without conflicts: the first layout of each kind under
-    which no access has any; when there is none, the one that has fewest.
+    which no access has any; when there is none, the one that has fewest, where no access of
+    ``accesses`` has more than now, for those that have less.
     """
     free = [smem.analyze(access).conflict_free for access in accesses]
     everything = (*accesses, *assumed)
@@ -104,11 +105,22 @@ def mend_shared(
         better = [home for home in found if home and home.excess < present]
         homes = sorted(better, key=lambda home: home.excess)[:1]
     homes = list({home.layout.table().tobytes(): home for home in homes[::-1]}.values())[::-1]
-    moved = [[move_to(access, home.layout) for access in everything] for home in homes]
-    return [
-        () if good else tuple(map(shared_mend, (home.what for home in homes), moved, repeat(index)))
-        for index, good in enumerate(free)
-    ]
+    now = _conflicts(accesses)
+    offered: list[list[Mend]] = [[] for _ in accesses]
+    for home in homes:
+        moved = [move_to(access, home.layout) for access in everything]
+        then = _conflicts(moved[: len(accesses)])
+        if any(after > before for after, before in zip(then, now, strict=True)):
+            continue
+        for index, good in enumerate(free):
+            legal = smem.analyze(accesses[index]).aligned
+            if not good and (then[index] < now[index] or not legal):
+                offered[index].append(shared_mend(home.what, moved, index))
+    return [*map(tuple, offered)]
+
+
+def _conflicts(accesses: Sequence[SharedAccess]) -> list[int]:
+    return [smem.analyze(access).once.conflicts for access in accesses]
 
 
 def shared_mend(what: str, accesses: Sequence[SharedAccess], index: int) -> Mend:
@@ -204,15 +216,7 @@ def _search(
     wants: Sequence[Want], size: int, candidates: Iterable[tuple[str, Layout]]
 ) -> Home | None:
     fewest: Home | None = None
-    counted = set()
-    for what, layout in candidates:
-        words = layout.shape, layout.stride, _of_words(layout.swizzle, size)
-        if words in counted:  # no better than the one before
-            continue
-        table = layout.table()
-        if not all(want.whole(table) for want in wants):
-            continue
-        counted.add(words)
+    for what, layout, table in _fitting(wants, size, candidates):
         limit = fewest.excess if fewest else inf
         excess = _excess(wants, size, table, limit)
         if excess < limit:
@@ -222,21 +226,33 @@ def _search(
     return fewest
 
 
+def _fitting(
+    wants: Sequence[Want], size: int, candidates: Iterable[tuple[str, Layout]]
+) -> Iterator[tuple[str, Layout, np.ndarray]]:
+    """The candidates that keep vectors whole, each with its table, one for each use of the banks.
+
+    None reaches past the ``cosize`` of C++ CuTe, which is that of the layout without its swizzle
+    and is what a kernel reserves.
+    """
+    counted = set()
+    for what, layout in candidates:
+        words = layout.shape, layout.stride, _of_words(layout.swizzle, size)
+        if words in counted:  # no better than the one before
+            continue
+        table = layout.table()
+        reserved = 1 + sum((extent - 1) * stride for extent, stride in layout.leaves)
+        if table.max() < layout.offset + reserved and all(want.whole(table) for want in wants):
+            counted.add(words)
+            yield what, layout, table
+
+
 def ranked(
     wants: Sequence[Want], size: int, kind: Kind, layout: Layout, most: int
 ) -> Iterator[Home]:
     """Up to ``most`` candidates without a conflict, else those of fewest; vectors stay whole."""
     others: list[Home] = []
-    counted = set()
     free = 0
-    for what, new in kind(layout, wants, size):
-        words = new.shape, new.stride, _of_words(new.swizzle, size)
-        if words in counted:  # no better than the one before
-            continue
-        counted.add(words)
-        table = new.table()
-        if not all(want.whole(table) for want in wants):
-            continue
+    for what, new, table in _fitting(wants, size, kind(layout, wants, size)):
         home = Home(what, new, _excess(wants, size, table))
         if home.excess:
             others.append(home)

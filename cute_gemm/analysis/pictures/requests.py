@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from cute_gemm._text import counted
 from cute_gemm.analysis.pictures.svg import (
     BAD,
     BAD_TINT,
@@ -211,9 +212,9 @@ def _request_caption(starts: np.ndarray, lengths: np.ndarray, base: int) -> list
     efficiency = used / (gmem.SECTOR * sectors)
     verdict = "coalesced" if sectors == ideal else "not coalesced"
     says = (
-        f"{int(active.sum())} of {active.size} lanes use {used} bytes: {sectors} "
-        f"sector{'s' * (sectors != 1)} of 32 bytes where {ideal} would do, in {lines} "
-        f"line{'s' * (lines != 1)} of 128 bytes; efficiency {100 * efficiency:.1f} %; {verdict}."
+        f"{int(active.sum())} of {active.size} lanes use {counted(used, 'byte')}: "
+        f"{counted(sectors, 'sector')} of 32 bytes where {ideal} would do, in "
+        f"{counted(lines, 'line')} of 128 bytes; efficiency {100 * efficiency:.1f} %; {verdict}."
     )
     return [says + f" The matrix begins {base} bytes into a line." * bool(base)]
 
@@ -308,9 +309,8 @@ def banks(
     total, ideal = int(wavefronts.sum()), int((-(-distinct // smem.BANKS)).sum())
     used, more = int((offsets >= 0).sum()), total - ideal
     says = (
-        f"{instruction}, {bits} bits per lane, {used} of {offsets.size} lanes: {total} "
-        f"wavefront{'s' * (total != 1)} where {ideal} would do, {more} bank "
-        f"conflict{'s' * (more != 1)}."
+        f"{instruction}, {bits} bits per lane, {used} of {offsets.size} lanes: "
+        f"{counted(total, 'wavefront')} where {ideal} would do, {counted(more, 'bank conflict')}."
     )
     says = says if used else "No lane takes part."
     return document(title, [says], body, (_BANK_LEFT + smem.BANKS * _BANK + 1, y), legend)

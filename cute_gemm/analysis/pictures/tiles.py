@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cute_gemm._text import counted
 from cute_gemm.analysis.pictures.svg import (
     CELL_TEXT,
     GREY,
@@ -175,7 +176,8 @@ def tv_layout(
     labels = [list(map(label, *row)) for row in holds]
     heads = range(low[0], last[0], step[0]), range(low[1], last[1], step[1])
     body, size = _draw_grid(labels, fills, heads)
-    says = f"{threads} threads, {values} values each, on a tile of {extents[0]}x{extents[1]}."
+    says = f"{counted(threads, 'thread')}, {counted(values, 'value')} each, on a tile of "
+    says += f"{extents[0]}x{extents[1]}."
     if width > 1:
         says += f" A cell is {width} elements along mode {axis}."
     if warp is not None:

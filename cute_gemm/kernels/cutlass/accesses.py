@@ -161,8 +161,9 @@ class _Launch:
     def epilogue(self, reads_c: bool) -> list[Access]:
         """Return the accesses of C: through shared memory, then to global memory."""
         config, coords = self.config, self.config.store_map().requests()
-        executions = self.ctas * epilogue.iterations(config)
-        more: dict[str, Any] = {"executions": executions, "unit": "CTA", "mend": OTHER_KERNEL}
+        times = epilogue.iterations(config)
+        more: dict[str, Any] = {"unit": "CTA", "times": times, "mend": OTHER_KERNEL}
+        more["executions"] = self.ctas * times
         return [
             *([self._global_c("load", coords, config.align_c)] if reads_c else []),
             _shared("C", "store", epilogue.staged_stores(config), **more),

@@ -39,6 +39,7 @@ using Gemm = ${symbol}_gemm;
 using Element = ${element};
 using ElementC = ${output};
 using Accumulator = ${scalar};
+using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
 using MapA = Gemm::Mma::IteratorA::ThreadMap;
 using MapB = Gemm::Mma::IteratorB::ThreadMap;
 using MapC = Gemm::Epilogue::OutputTileIterator::ThreadMap;
@@ -80,8 +81,9 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
         "entry": entry(
             config.name,
             str(config.threads),
-            f"cute_gemm::cutlass_universal<Gemm, /* Exchange */ {cpp_bool(config.exchange)}>(\n"
-            "      A, B, C, m, n, k, lda, ldb, ldc, alpha, beta, alpha_ptr, beta_ptr);",
+            f"cute_gemm::cutlass_universal<Gemm, /* Exchange */ {cpp_bool(config.exchange)}, "
+            "Accumulator>(\n"
+            "      A, B, C, m, n, k, lda, ldb, ldc, epilogue);",
             prefix="",
         ),
         "load_a": _load_map(config, first),

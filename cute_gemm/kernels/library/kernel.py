@@ -7,7 +7,7 @@ more is known than their results.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ class CublasLibrary(Kernel):
     runs_on = "library"
     idea = (
         "A library of kernels, of which heuristics choose one for the problem and the GPU. On "
-        "Hopper they use what this ladder stops before, where the type has it: wgmma and TMA."
+        "Hopper they use wgmma and TMA, as sm90_wgmma does, where the type has them."
     )
     not_compiled = (
         "kernel 'cublas' is a library of NVIDIA's, called as it is: its source, code, launch and "
@@ -85,8 +85,8 @@ class CublasLibrary(Kernel):
                     handle = _handles[device] = cublas.Cublas()
             launcher = handle.launcher(problem, alpha, beta, device)
 
-        def launch(a: int, b: int, c: int, stream: int = 0) -> None:
+        def launch(addresses: Sequence[int], stream: int = 0) -> None:
             with entered(device):
-                launcher(a, b, c, stream)
+                launcher(*addresses, stream)
 
         return launch

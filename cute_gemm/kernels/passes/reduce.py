@@ -17,7 +17,7 @@ from cute_gemm.model.price import DEPENDENT_US, LAUNCH_US
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.passes import sums_bytes
 from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Scalar, Signature
-from cute_gemm.toolchain.unit import TranslationUnit
+from cute_gemm.toolchain.unit import EPILOGUE_PARAMS, TranslationUnit, cpp_bool
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
@@ -36,6 +36,7 @@ class Config:
     out_dtype: str
     vector: int
     dependent: bool = False  #: Whether launches of the arch may start before the one ahead ends.
+    row_major: bool = False  #: Whether rows are C's, for an epilogue that depends on coordinates.
 
     @property
     def runs(self) -> int:
@@ -87,7 +88,6 @@ class Reduce(Compiled):
     signature = Signature(
         (
             Pointer("sums", "{}Accumulator const*"),
-            Pointer("unused", "void const*"),
             Pointer("C", "{}ElementC*"),
             Numbers("shape", "cute_gemm::ReduceShape", 56, "=4q6i", _numbers),
             Scalar("alpha", "{}Accumulator", 16),
@@ -116,14 +116,15 @@ struct Config {{
   using ElementC = {types[1]};
   using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
   enum : int {{ kThreads = {THREADS}, kVector = {config.vector} }};
+  enum : bool {{ kRowMajorC = {cpp_bool(config.row_major)} }};
 }};
 
 extern "C" __global__ void __launch_bounds__({THREADS})
 {config.name}(
     {self.signature.cpp("Config::")}) {{
   cute_gemm::follow_grids();
-  cute_gemm::reduce<Config>(sums, C, shape, cute_gemm::scalar(alpha, alpha_ptr),
-                            cute_gemm::scalar(beta, beta_ptr));
+  {EPILOGUE_PARAMS.format("Config::")}
+  cute_gemm::reduce<Config>(sums, C, shape, epilogue);
 }}
 """
         return TranslationUnit(source, config.name)

@@ -76,8 +76,7 @@ class EmitSimt(Emitter):
                 config.name,
                 f"{config.threads}, {config.min_ctas}",
                 f"cute_gemm::{config.kernel}(cute_gemm::Gemm<Config>(\n"
-                "      A, B, C, m, n, k, lda, ldb, ldc, cute_gemm::scalar(alpha, alpha_ptr),\n"
-                "      cute_gemm::scalar(beta, beta_ptr)));",
+                "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue));",
             ),
         }
 

@@ -470,8 +470,9 @@ def _epilogue_accesses(
         unit="CTA",
     )
     staged = shared(
-        "C", "store", stage, parts.epilogue_layout, tile, executions=ctas * chunks, unit="CTA"
-    )
+        "C", "store", stage, parts.epilogue_layout, tile, executions=ctas * chunks, unit="CTA",
+        times=chunks,
+    )  # fmt: skip
     in_chunk = own % np.array(tile)
     read = replace(
         staged,
@@ -482,6 +483,7 @@ def _epilogue_accesses(
         * (copy.element_bits // 8),
         coords=in_chunk,
         executions=0,
+        times=1,
         guard=store,
     )
     loads = [replace(store, direction="load", instruction="ld.global")] if reads_c else []

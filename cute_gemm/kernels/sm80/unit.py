@@ -37,6 +37,7 @@ _SM80_PIPELINE = (
   enum : int { kThreads = ${threads}, kRasterGroup = ${raster} };
   enum : int { kStageA = ${stage_a}, kStageB = ${stage_b} };
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b} };
+  enum : bool { kSwapAB = ${swap_ab} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
 
   using GmemCopyA = ${gmem_copy_a};
@@ -124,6 +125,7 @@ class EmitSm80Pipeline(Emitter):
             "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
             f"C {'row' if config.exchange else 'column'}-major, copy={config.copy}",
             "cta_tiler": cpp_shape(parts.tile),
+            "swap_ab": cpp_bool(config.exchange),
             "threads": str(mma.size),
             "mma": mma.atom.cpp,
             "mma_header": mma.atom.header,
@@ -138,7 +140,7 @@ class EmitSm80Pipeline(Emitter):
                 config.name,
                 f"{mma.size}, {config.min_ctas}",
                 f"cute_gemm::{config.kernel}<Config>({_EXCHANGED if config.exchange else _PLAIN},\n"
-                "      cute_gemm::scalar(alpha, alpha_ptr), cute_gemm::scalar(beta, beta_ptr));",
+                "      product, epilogue);",
             ),
         }
         for letter, plan in zip("AB", parts.operands, strict=True):

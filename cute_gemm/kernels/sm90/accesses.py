@@ -45,18 +45,19 @@ def accesses(
             region = extent, k_tiles * parts.tile[2]
             load = TmaAccess(
                 plan.source, "load", matrix, plan.box, sweeps, plan.span, plan.sharers, region,
-                modes=3,
+                modes=3, times=prod(plan.extents) // prod(plan.box) // plan.sharers,
             )  # fmt: skip
             by_threads = plan is parts.operands[0] and register_a(config)
-            read = _rows if by_threads else _read
-            found += [load, read(plan, config, ctas * k_tiles * reads)]
+            read = (_rows if by_threads else _read)(plan, config, ctas * k_tiles * reads)
+            found += [load, replace(read, times=reads)]
     if not (config.tma_c and problem.k):
         return (*found, *_elements(config, parts, problem, reads_c))
     if config.exchange:
         extents = extents[::-1]
     store = TmaAccess(
-        "C", "store", problem.C, parts.box, 1, parts.span, extents=extents, unit="CTA", modes=3
-    )
+        "C", "store", problem.C, parts.box, 1, parts.span, extents=extents, unit="CTA", modes=3,
+        times=prod(parts.tile[:2]) // prod(parts.box),
+    )  # fmt: skip
     staged = _staged(config, parts, ctas)
     found += [staged, store]
     if reads_c:
@@ -146,8 +147,8 @@ def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
     ).reshape(-1, 32, 2)
     offsets = np.asarray(parts.part(coords[..., 0], coords[..., 1])) * out
     return SharedAccess(
-        "C", "store", name, bits, offsets, executions=ctas * each, unit="CTA", layout=parts.part,
-        coords=coords, element_bits=8 * out,
+        "C", "store", name, bits, offsets, executions=ctas * each, unit="CTA", times=each,
+        layout=parts.part, coords=coords, element_bits=8 * out,
     )  # fmt: skip
 
 

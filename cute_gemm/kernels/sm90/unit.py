@@ -17,6 +17,7 @@ from cute_gemm.kernels.sm90.structure import (
 )
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.unit import (
+    EPILOGUE_PARAMS,
     TYPES,
     Emitter,
     cpp_bool,
@@ -38,13 +39,13 @@ _SM90_WGMMA = (
   using Mma = ${mma};
   using Cluster = ${cluster};
   enum : int {
-    kConsumers = ${groups}, kStages = ${stages}, kStores = ${stores}, kRasterGroup = ${raster},
-    kRegisters = ${registers}, kLoaderRegisters = ${loader_registers}
+    kConsumers = ${groups}, kStages = ${stages}, kStagesC = ${stages_c}, kRasterGroup = ${raster},
+    kConsumerRegisters = ${registers}, kProducerRegisters = ${producer_registers}
   };
   enum : bool {
     kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kRegisterA = ${register_a},
     kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c},
-    kSideBySide = ${side_by_side}, kPingPong = ${ping_pong}
+    kSwapAB = ${swap_ab}, kGroupsAlongN = ${groups_along_n}, kPingPong = ${ping_pong}
   };
 
   using SmemLayoutA = ${smem_layout_a};
@@ -68,9 +69,9 @@ _ENTRY = """
 extern "C" __global__ void __launch_bounds__(${threads}, ${min_ctas})
 ${symbol}(
     ${parameters}) {
-  cute_gemm::Output<Config> const out{C, ${extents}, ldc, batch_c};
-  cute_gemm::sm90_wgmma<Config>(${maps}, out, k, k_last, l, slices, ${shared}, alpha, beta,
-                                alpha_ptr, beta_ptr);
+  cute_gemm::TensorC<Config> const c{C, ${extents}, ldc, batch_c};
+  ${epilogue_params}
+  cute_gemm::sm90_wgmma<Config>(${maps}, c, k, k_last, l, slices, ${shared}, epilogue);
 }
 """
 
@@ -106,6 +107,7 @@ class EmitSm90Wgmma(Emitter):
             "symbol": config.name,
             "parameters": SIGNATURE.cpp("Config::"),
             "extents": order("m", "n"),
+            "epilogue_params": EPILOGUE_PARAMS.format("Config::"),
             "maps": order("&map_a", "&map_b") + ", &map_c",
             "shared": order("batch_a == 0", "batch_b == 0"),
         }
@@ -117,16 +119,17 @@ class EmitSm90Wgmma(Emitter):
             "mma": _mma(config, parts),
             "groups": str(config.groups),
             "stages": str(config.stages),
-            "stores": str(parts.stores or 1),
-            "cluster": f"cute_gemm::Cluster<{below}, {beside}>",
+            "stages_c": str(parts.stores or 1),
+            "cluster": f"cute_gemm::ClusterShape<{below}, {beside}>",
             "registers": str(parts.registers),
-            "loader_registers": str(LOADER_REGISTERS),
+            "producer_registers": str(LOADER_REGISTERS),
             "major_k_a": cpp_bool(a.major == "K"),
             "major_k_b": cpp_bool(b.major == "K"),
             "register_a": cpp_bool(register_a(config)),
             "column_major_c": cpp_bool(parts.column_major),
             "tma_c": cpp_bool(config.tma_c),
-            "side_by_side": cpp_bool(parts.side_by_side),
+            "groups_along_n": cpp_bool(parts.side_by_side),
+            "swap_ab": cpp_bool(bool(config.exchange)),
             "ping_pong": cpp_bool(bool(config.ping_pong)),
             "smem_layout_a": a.layout.cpp(),
             "smem_layout_b": b.layout.cpp(),
@@ -150,7 +153,7 @@ class EmitSm90Wgmma(Emitter):
         facts = [
             *element_proofs(config),
             (cpp_extents("Config::CtaTiler{}", (a.extents[0], *b.extents)), "CtaTiler"),
-            (f"sizeof(cute_gemm::Shared<Config>) <= {parts.smem}", "shared memory"),
+            (f"sizeof(cute_gemm::SharedStorage<Config>) <= {parts.smem}", "shared memory"),
         ]
         layouts = ((a.layout, a.extents), (b.layout, b.extents), (parts.part, parts.part.extents))
         for letter, (layout, extents) in zip("ABC", layouts, strict=True):
@@ -160,7 +163,7 @@ class EmitSm90Wgmma(Emitter):
                 *layout_proofs(name, layout, extents),
             ]
         for letter, plan in zip("AB", parts.operands, strict=True):
-            boxes = f"cute_gemm::Boxes<Config::SmemLayout{letter}, Config::kMajorK{letter}, "
+            boxes = f"cute_gemm::TmaLoad<Config::SmemLayout{letter}, Config::kMajorK{letter}, "
             boxes += f"{plan.sharers}>"
             run, deep = (plan.box[::-1]) if plan.major == "K" else plan.box
             facts.append((f"{boxes}::kSpan == {run} && {boxes}::kDepth == {deep}", f"box {letter}"))

@@ -22,6 +22,7 @@ from cute_gemm.kernels.sm90.structure import (
     MOST_COLUMNS,
     ROWS,
     SIGNATURE,
+    SPAN,
     Config,
     Structure,
     kernel_cluster,
@@ -216,11 +217,21 @@ class Sm90Wgmma(CompiledKernel):
         return (problem.m, problem.n, problem.l) * huge
 
     def of_operand(self, config: Config, name: str) -> Any:
-        """See :meth:`CompiledKernel.of_operand`: how A or B is cut into boxes."""
-        for plan in structure(config).operands:
+        """See :meth:`CompiledKernel.of_operand`: how A or B is cut into boxes.
+
+        Where rows of a tile are no whole lines, those of a cluster begin at other places of a line.
+        Where A goes through registers the threads read it, once for each group beside another, and
+        have other sums than wgmma gives them else.
+        """
+        parts, by_threads = structure(config), register_a(config)
+        for plan, tiles in zip(parts.operands, kernel_cluster(config), strict=True):
             if plan.source == name:
-                return plan.extents, plan.box, plan.span, plan.sharers
-        return replace(config, stages=2, bytes=(16, 16, 16), majors=("K", "K"), dtype="")
+                first = plan is parts.operands[0]
+                reads = parts.tile[1] // parts.columns if by_threads and first else 0
+                apart = tiles * (plan.span < SPAN)
+                return plan.extents, plan.box, plan.span, plan.sharers, apart, reads
+        config = replace(config, stages=2, bytes=(16, 16, 16))
+        return config if by_threads else replace(config, majors=("K", "K"), dtype="")
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""

@@ -70,8 +70,7 @@ class EmitThin(Emitter):
                 config.name,
                 f"{32 * config.warps}, {config.min_ctas}",
                 "cute_gemm::thin(cute_gemm::Gemm<Config>(\n"
-                "      A, B, C, m, n, k, lda, ldb, ldc, cute_gemm::scalar(alpha, alpha_ptr),\n"
-                "      cute_gemm::scalar(beta, beta_ptr)));",
+                "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue));",
             ),
         }
 

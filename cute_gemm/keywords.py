@@ -1,0 +1,55 @@
+"""Keyword arguments that neither a function nor a kernel has: what is meant instead."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from cute_gemm.errors import OptionError
+from cute_gemm.kernels import registry
+
+_TRANSPOSED = re.compile("(trans|transpose|transposed|adj|adjoint|conj|op|t)[-_]?[ab]")
+
+
+def check_names(
+    function: Callable[..., Any], options: dict[str, Any], *others: Callable[..., Any]
+) -> None:
+    """Refuse an option that no kernel has, by what is nearest or by who has it.
+
+    ``function`` takes the options beside arguments of its own; ``others`` have further ones.
+    """
+    known = registry.options() if options else {}
+    for option in options:
+        if option in known:
+            continue
+        own = _parameters(function)
+        having = [f"{other.__name__}()" for other in others if option in _parameters(other)]
+        if option in ("out", "output"):
+            hint = "pass the array to write to as C"
+        else:
+            hint = hint_for(option, (*own, *known))
+        if not hint and having:
+            hint = f"{' and '.join(having)} {'have one' if len(having) > 1 else 'has one'}"
+        if not hint:
+            hint = f"expected {', '.join(own)}, or an option of a kernel: {', '.join(known)}"
+        raise OptionError(f"{function.__name__}() has no argument {option!r}; {hint}")
+
+
+def hint_for(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return what to write in the place of an unknown word, ``""`` where none is near.
+
+    >>> hint_for("stage", ("stages", "copy"), "--")
+    'did you mean --stages?'
+    """
+    if _TRANSPOSED.fullmatch(word.lower()):
+        return "the letters of op say what is transposed, as in TN"
+    near = get_close_matches(word.lower(), known, 1, 0.7)
+    return f"did you mean {prefix}{near[0]}?" if near else ""
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]

@@ -1,0 +1,248 @@
+// The epilogue of wgmma: accumulators to C, by TMA through shared memory, or element by element.
+
+#pragma once
+
+#include <cute/arch/copy_sm75.hpp>
+#include <cute/arch/copy_sm90.hpp>
+#include <cutlass/array.h>
+
+#include "../common/epilogue.cuh"
+#include "../tma/tile_scheduler.cuh"
+#include "mma.cuh"
+
+namespace cute_gemm {
+
+// C (M,N,L), for accesses of single elements.
+template <class Config>
+struct TensorC {
+  using ElementC = typename Config::ElementC;
+  ElementC* C;
+  int m, n;
+  int64_t ldc, batch_stride;
+
+  CUTE_DEVICE bool contains(int row, int column) const { return row < m && column < n; }
+
+  CUTE_DEVICE ElementC* at(int row, int column, int batch) const {
+    return C + batch * batch_stride + (Config::kColumnMajorC ? row + column * ldc : row * ldc + column);
+  }
+};
+
+// A barrier of one warp group.
+CUTE_DEVICE void warpgroup_sync(int group) {
+  asm volatile("bar.sync %0, 128;\n" ::"r"(1 + group) : "memory");
+}
+
+// Element by element from registers, where TMA does not take C.
+template <class Config>
+CUTE_DEVICE void store_elements(Accumulators<Config> const& accumulators, WorkTile const& tile, int group,
+                                int thread, TensorC<Config> const& c,
+                                typename Config::Epilogue const& epilogue) {
+  using Accumulators = Accumulators<Config>;
+  AccumulatorCoord<Config> const own(thread);
+  CUTE_UNROLL
+  for (int m = 0; m < Accumulators::kBlocks; ++m) {
+    CUTE_UNROLL
+    for (int i = 0; i < Accumulators::kValues; ++i) {
+      int const row = tile.row + Accumulators::row(group) + m * 64 + own.row(i);
+      int const column = tile.column + Accumulators::column(group) + own.column(i);
+      if (c.contains(row, column)) {
+        update<1>(epilogue, c.at(row, column, tile.batch), accumulators.block(m) + i,
+                  coord<Config::kSwapAB>(row, column, tile.batch));
+      }
+    }
+  }
+}
+
+// A tile of C without products, by all threads that would have computed it.
+template <class Config>
+CUTE_DEVICE void update_elements(WorkTile const& tile, int thread, TensorC<Config> const& c,
+                                 typename Config::Epilogue const& epilogue) {
+  constexpr int kBM = size<0>(typename Config::CtaTiler{}), kBN = size<1>(typename Config::CtaTiler{});
+  CUTE_NO_UNROLL
+  for (int i = thread; i < kBM * kBN; i += SharedStorage<Config>::kConsumerWarps * 32) {
+    int const row = tile.row + (Config::kColumnMajorC ? i % kBM : i / kBN);
+    int const column = tile.column + (Config::kColumnMajorC ? i / kBM : i % kBN);
+    if (c.contains(row, column)) {
+      update_without_products<typename Config::Accumulator>(epilogue, c.at(row, column, tile.batch),
+                                                            coord<Config::kSwapAB>(row, column, tile.batch));
+    }
+  }
+}
+
+// The epilogue tiles (64,kColumns) of a warp group, one after the other: registers to shared memory, swizzled
+// as TMA takes it, and from there to C by TMA, which clips it; meanwhile the next is written to another stage.
+// Where C is read, TMA has loaded its tile into that stage before.
+template <class Config>
+struct TmaEpilogue {
+  using Accumulators = Accumulators<Config>;
+  using ElementC = typename Config::ElementC;
+  using Accumulator = typename Config::Accumulator;
+  using Epilogue = typename Config::Epilogue;
+  using Barrier = cutlass::arch::ClusterTransactionBarrier;
+  using SmemLayout = typename Config::SmemLayoutC;  // (64,kColumns)
+  enum : int {
+    kColumns = size<1>(SmemLayout{}), kSpan = swizzle_span(SmemLayout{}), kStages = Config::kStagesC,
+    kSize = size(SmemLayout{}),
+    kBoxes = (Config::kColumnMajorC ? 64 : int(kColumns)) / kSpan,
+    kTilesN = Accumulators::kColumns / kColumns, kTiles = Accumulators::kBlocks * kTilesN
+  };
+  static_assert(kTiles % kStages == 0);
+  // stmatrix has the instruction's rows, which A from registers does not.
+  static_assert(!Config::kRegisterA || sizeof(ElementC) == 4);
+
+  TmaDescriptor const* map;
+  ElementC* smem;    // (PIPE_C,EPI_M*EPI_N)
+  uint64_t* full;    // (PIPE_C): epilogue tiles of C that were read
+  int group, thread;
+  int offset;        // of the thread's first value in a stage; for stmatrix, of the row that it addresses
+  uint32_t phase = 0;
+
+  CUTE_DEVICE TmaEpilogue(TmaDescriptor const* map, ElementC* smem, uint64_t* full, int group, int thread)
+      : map(map), smem(smem), full(full), group(group), thread(thread) {
+    if constexpr (sizeof(ElementC) == 2) {
+      int const lane = thread % 32, row = thread / 32 * 16 + lane / 8 % 2 * 8, column = lane / 16 * 8;
+      offset = Config::kColumnMajorC ? SmemLayout{}(row, column + lane % 8)
+                                     : SmemLayout{}(row + lane % 8, column);
+    } else {
+      AccumulatorCoord<Config> const own(thread);
+      offset = SmemLayout{}(own.first_row, own.first_column);
+    }
+  }
+
+  // The first row and column of epilogue tile i in C.
+  CUTE_DEVICE int row_of(WorkTile const& tile, int i) const {
+    return tile.row + Accumulators::row(group) + i / kTilesN * 64;
+  }
+  CUTE_DEVICE int column_of(WorkTile const& tile, int i) const {
+    return tile.column + Accumulators::column(group) + i % kTilesN * kColumns;
+  }
+
+  // Calls `function` with the shared memory of each box of an epilogue tile, and with its coordinates in C along
+  // the unit-stride mode and across.
+  template <class Function>
+  CUTE_DEVICE void for_each_box(WorkTile const& tile, int i, Function const& function) const {
+    int const row = row_of(tile, i), column = column_of(tile, i);
+    CUTE_UNROLL
+    for (int box = 0; box < kBoxes; ++box) {
+      ElementC* const stage =
+          smem + i % kStages * kSize + box * kSpan * (Config::kColumnMajorC ? kColumns : 64);
+      function(stage, box * kSpan + (Config::kColumnMajorC ? row : column),
+               Config::kColumnMajorC ? column : row);
+    }
+  }
+
+  // Starts to load epilogue tile i of C; one thread.
+  CUTE_DEVICE void load(WorkTile const& tile, int i) const {
+    uint64_t* const barrier = full + i % kStages;
+    Barrier::arrive_and_expect_tx(barrier, kSize * sizeof(ElementC));
+    for_each_box(tile, i, [&](ElementC* stage, int along, int across) {
+      SM90_TMA_LOAD_3D::copy(map, barrier, uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), stage, along, across,
+                             tile.batch);
+    });
+  }
+
+  // Starts to load the first epilogue tiles of C, before the main loop.
+  CUTE_DEVICE void prefetch(WorkTile const& tile, Epilogue const& epilogue) const {
+    if (epilogue.reads_c() && thread == 0) {
+      tma_store_wait<0>();
+      CUTE_UNROLL
+      for (int i = 0; i < kStages; ++i) load(tile, i);
+    }
+  }
+
+  // A thread's 8 results of 16 columns from `column` on, into a stage; `row` and `first_column` are those of the
+  // epilogue tile in C.
+  template <bool kReadsC>
+  CUTE_DEVICE void write(ElementC* stage, int column, Accumulator const* accumulators, int row, int first_column,
+                         int batch, Epilogue const& epilogue) const {
+    AccumulatorCoord<Config> const own(thread);
+    auto const coord_of = [&](int i) {
+      return coord<Config::kSwapAB>(row + own.row(i), first_column + column + own.column(i), batch);
+    };
+    alignas(16) ElementC values[8];
+    if constexpr (sizeof(ElementC) == 2) {
+      auto* const pairs = reinterpret_cast<uint32_t*>(values);
+      auto& at = *reinterpret_cast<uint128_t*>(
+          stage + join(SmemLayout{}, offset, SmemLayout{}(0, column)));
+      if constexpr (kReadsC && Config::kColumnMajorC) {
+        SM75_U16x8_LDSM_T::copy(at, pairs[0], pairs[1], pairs[2], pairs[3]);
+      } else if constexpr (kReadsC) {
+        SM75_U32x4_LDSM_N::copy(at, pairs[0], pairs[1], pairs[2], pairs[3]);
+      }
+      CUTE_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        values[i] = kReadsC ? epilogue(accumulators[i], values[i], coord_of(i))
+                            : epilogue(accumulators[i], coord_of(i));
+      }
+      if constexpr (Config::kColumnMajorC) {
+        SM90_U16x8_STSM_T::copy(pairs[0], pairs[1], pairs[2], pairs[3], at);
+      } else {
+        SM90_U32x4_STSM_N::copy(pairs[0], pairs[1], pairs[2], pairs[3], at);
+      }
+    } else {
+      // Values that are adjacent along the unit-stride mode are one access: two columns, or two adjacent rows.
+      using Coord = AccumulatorCoord<Config>;
+      constexpr int kNext = Config::kColumnMajorC ? 2 : 1;  // from a value to its neighbour
+      constexpr int kWidth = kNext == 1 || Coord::kRowStep == 1 ? 2 : 1;
+      using Vector = cutlass::AlignedArray<ElementC, kWidth>;
+      CUTE_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        if (i / kNext % kWidth != 0) continue;
+        int const step = SmemLayout{}(i / 2 % 2 * Coord::kRowStep, column + i / 4 * 8 + i % 2);
+        auto& at = *reinterpret_cast<Vector*>(stage + join(SmemLayout{}, offset, step));
+        Vector vector;
+        if constexpr (kReadsC) vector = at;
+        CUTE_UNROLL
+        for (int j = 0; j < kWidth; ++j) {
+          int const value = i + j * kNext;
+          vector[j] = kReadsC ? epilogue(accumulators[value], vector[j], coord_of(value))
+                              : epilogue(accumulators[value], coord_of(value));
+        }
+        at = vector;
+      }
+    }
+  }
+
+  // A thread's results of epilogue tile i, into a stage.
+  template <bool kReadsC>
+  CUTE_DEVICE void write_tile(ElementC* stage, Accumulator const* accumulators, WorkTile const& tile, int i,
+                              Epilogue const& epilogue) const {
+    int const row = row_of(tile, i), column = column_of(tile, i);
+    CUTE_UNROLL
+    for (int step = 0; step < kColumns; step += 16) {
+      write<kReadsC>(stage, step, accumulators + step / 2, row, column, tile.batch, epilogue);
+    }
+  }
+
+  CUTE_DEVICE void store(Accumulators const& accumulators, WorkTile const& tile, Epilogue const& epilogue) {
+    CUTE_UNROLL
+    for (int i = 0; i < kTiles; ++i) {
+      ElementC* const stage = smem + i % kStages * kSize;
+      Accumulator const* const values = accumulators.block(i / kTilesN) + i % kTilesN * (kColumns / 2);
+      if (epilogue.reads_c()) {
+        Barrier::wait(full + i % kStages, phase);
+        __syncwarp();  // the thread that issued the load arrives later
+        if (i % kStages == kStages - 1) phase ^= 1;
+        write_tile<true>(stage, values, tile, i, epilogue);
+      } else {
+        if (thread == 0) tma_store_wait<kStages - 1>();  // the stage's previous store has read it
+        warpgroup_sync(group);
+        write_tile<false>(stage, values, tile, i, epilogue);
+      }
+      asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // TMA sees what was written
+      warpgroup_sync(group);
+      if (thread == 0) {
+        for_each_box(tile, i, [&](ElementC* from, int along, int across) {
+          SM90_TMA_STORE_3D::copy(map, from, along, across, tile.batch);
+        });
+        tma_store_arrive();
+        if (i + kStages < kTiles && epilogue.reads_c()) {
+          tma_store_wait<0>();
+          load(tile, i + kStages);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace cute_gemm

@@ -1,0 +1,112 @@
+// The main loops of a consumer warp group: products of the k tiles of one tile of C.
+
+#pragma once
+
+#include "mma.cuh"
+
+namespace cute_gemm {
+
+// What both loops need of a consumer: where its warp group reads A and B, and which peer each lane releases.
+template <class Config>
+struct Consumer {
+  using Memory = SharedStorage<Config>;
+  using Accumulators = Accumulators<Config>;
+  using State = PipelineState<Config::kStages>;
+  using Element = typename Config::Element;
+
+  Memory& memory;
+  int group, peer;
+  uint64_t desc_a, desc_b;  // of the group's part of stage 0
+
+  CUTE_DEVICE Consumer(Memory& memory, int group, int peer)
+      : memory(memory), group(group), peer(peer),
+        desc_a(Accumulators::A::descriptor(memory.a[0]) + Accumulators::A::offset(Accumulators::row(group), 0)),
+        desc_b(Accumulators::B::descriptor(memory.b[0]) + Accumulators::B::offset(Accumulators::column(group), 0)) {}
+
+  CUTE_DEVICE uint64_t stage_a(int stage) const {
+    return desc_a + stage * int(Memory::kA * sizeof(Element) / 16);
+  }
+  CUTE_DEVICE uint64_t stage_b(int stage) const {
+    return desc_b + stage * int(Memory::kB * sizeof(Element) / 16);
+  }
+};
+
+// A and B from shared memory. The products of a k tile run while those of the next are started, so that a stage
+// is released one k tile later. Returns the last stage, which the caller releases.
+template <class Config>
+struct MainloopSmem : Consumer<Config> {
+  using Base = Consumer<Config>;
+
+  CUTE_DEVICE MainloopSmem(typename Base::Memory& memory, int group, int, int peer)
+      : Base(memory, group, peer) {}
+
+  CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state,
+                             int k_tiles) {
+    int previous = 0;  // the stage of the k tile before
+    CUTE_NO_UNROLL
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
+      this->memory.consumer_wait(state);
+      accumulators.fence();
+      accumulators.multiply(this->stage_a(state.stage), this->stage_b(state.stage), k_tile == 0);
+      accumulators.fence();
+      warpgroup_wait<1>();
+      if (k_tile > 0) this->memory.consumer_release(previous, this->peer);
+      previous = state.stage;
+    }
+    return previous;
+  }
+};
+
+// A from registers: each k step of A is loaded while the products of the step before run. The last step of a k
+// tile starts after the full barrier of the next k tile, because it loads that tile's first step.
+template <class Config>
+struct MainloopRegisterA : Consumer<Config> {
+  using Base = Consumer<Config>;
+  using Element = typename Config::Element;
+  enum : int { kLast = Base::Accumulators::kSteps - 1 };
+
+  typename Base::Accumulators::FragmentA fragment;
+
+  CUTE_DEVICE MainloopRegisterA(typename Base::Memory& memory, int group, int thread, int peer)
+      : Base(memory, group, peer), fragment(Base::Accumulators::row(group), thread) {}
+
+  CUTE_DEVICE Element const* wait(typename Base::State const& state) {
+    this->memory.consumer_wait(state);
+    return this->memory.a[state.stage];
+  }
+
+  // All steps of a k tile but the last.
+  CUTE_DEVICE void multiply(typename Base::Accumulators& accumulators, Element const* a, uint64_t b, bool first) {
+    CUTE_UNROLL
+    for (int step = 0; step < kLast; ++step) {
+      accumulators.multiply(step, fragment, a, b, first && step == 0);
+    }
+  }
+
+  CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state,
+                             int k_tiles) {
+    Element const* a = wait(state);
+    fragment.load(a, 0);
+    accumulators.fence();
+    multiply(accumulators, a, this->stage_b(state.stage), true);
+    CUTE_NO_UNROLL
+    for (int k_tile = 1; k_tile < k_tiles; ++k_tile) {
+      uint64_t const b = this->stage_b(state.stage);
+      int const previous = state.stage;
+      ++state;
+      a = wait(state);
+      accumulators.multiply(kLast, fragment, a, b, false);
+      multiply(accumulators, a, this->stage_b(state.stage), false);
+      this->memory.consumer_release(previous, this->peer);
+    }
+    accumulators.multiply(kLast, fragment, a, this->stage_b(state.stage), false);
+    int const last = state.stage;
+    ++state;
+    return last;
+  }
+};
+
+template <class Config>
+using Mainloop = conditional_t<Config::kRegisterA, MainloopRegisterA<Config>, MainloopSmem<Config>>;
+
+}  // namespace cute_gemm

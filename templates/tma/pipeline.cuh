@@ -1,0 +1,152 @@
+// The TMA pipeline: stages of k tiles in shared memory, and the barriers between producer and consumers.
+
+#pragma once
+
+#include <cute/arch/cluster_sm90.hpp>
+#include <cute/arch/copy_sm90_desc.hpp>
+#include <cute/arch/copy_sm90_tma.hpp>
+#include <cutlass/arch/barrier.h>
+#include <cutlass/arch/reg_reconfig.h>
+
+#include "../common/copy.cuh"
+#include "../common/grids.cuh"
+
+namespace cute_gemm {
+
+// Elements of a swizzle's span: the contiguous elements of a TMA box.
+template <int B, int M, int S, class Offset, class Affine>
+CUTE_HOST_DEVICE constexpr int swizzle_span(ComposedLayout<Swizzle<B, M, S>, Offset, Affine> const&) {
+  return 1 << (B + M);
+}
+
+// The stage of a k tile, and the phase of its barriers: the parity of the number of earlier uses.
+template <int Stages>
+struct PipelineState {
+  int stage = 0;
+  uint32_t phase = 0;
+
+  CUTE_DEVICE void advance(int k_tiles) {
+    stage += k_tiles;
+    phase ^= stage / Stages & 1;
+    stage %= Stages;
+  }
+
+  CUTE_DEVICE void operator++() {
+    if (++stage == Stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// A cluster of M x N CTAs; ranks run along M first. CTAs along M have the same tile of B, CTAs along N the
+// same tile of A. `kPeers` is the number of CTAs that write into a CTA's stages, itself included.
+template <int M, int N>
+struct ClusterShape {
+  enum : int { kM = M, kN = N, kCtas = M * N, kPeers = M + N - 1 };
+
+  CUTE_DEVICE static int m(int rank) { return rank % M; }
+  CUTE_DEVICE static int n(int rank) { return rank / M; }
+
+  // Multicast masks: the CTAs that receive A, those with the same m, and B, those with the same n.
+  CUTE_DEVICE static uint16_t mask_a(int rank) {
+    constexpr int kFirst = ((1 << kCtas) - 1) / ((1 << M) - 1);
+    return uint16_t(kFirst << m(rank));
+  }
+  CUTE_DEVICE static uint16_t mask_b(int rank) { return uint16_t(((1 << M) - 1) << n(rank) * M); }
+
+  // The rank of peer i: the CTAs with the same n, then the others with the same m.
+  CUTE_DEVICE static int peer(int rank, int i) {
+    if (i < M) return n(rank) * M + i;
+    return m(rank) + (i - M + (i - M >= n(rank))) * M;
+  }
+};
+
+// Loads of one operand's k tile (bMN,bK) by TMA. A box is a swizzle span along the unit-stride mode by up to
+// 256 along the other. In a cluster each of the `Sharers` CTAs with the same tile loads a part of it, and
+// multicasts that to all.
+template <class SmemLayout, bool kMajorK, int Sharers>
+struct TmaLoad {
+  enum : int {
+    kRows = size<0>(SmemLayout{}), kColumns = size<1>(SmemLayout{}), kSpan = swizzle_span(SmemLayout{}),
+    kSpans = (kMajorK ? kColumns : kRows) / kSpan,
+    kShare = (kMajorK ? kRows : kColumns) / Sharers,
+    kPieces = ceil_div(int(kShare), 256),
+    kDepth = kShare / kPieces
+  };
+
+  template <class Element>
+  CUTE_DEVICE static void load(TmaDescriptor const* map, uint64_t* full, Element* smem, int row, int k,
+                               int batch, int share, uint16_t mask) {
+    constexpr uint64_t kHint = uint64_t(TMA::CacheHintSm90::EVICT_NORMAL);
+    CUTE_UNROLL
+    for (int i = 0; i < kSpans * kPieces; ++i) {
+      int const box = i / kPieces, first = (Sharers > 1 ? share * kShare : 0) + i % kPieces * kDepth;
+      int const along = box * kSpan + (kMajorK ? k : row), across = first + (kMajorK ? row : k);
+      Element* const to =
+          smem + (kMajorK ? SmemLayout{}(0, box * kSpan) : SmemLayout{}(box * kSpan, 0)) + first * kSpan;
+      if constexpr (Sharers > 1) {
+        SM90_TMA_LOAD_MULTICAST_3D::copy(map, full, mask, kHint, to, along, across, batch);
+      } else {
+        SM90_TMA_LOAD_3D::copy(map, full, kHint, to, along, across, batch);
+      }
+    }
+  }
+};
+
+// Shared memory of a kernel: the stages of A and B, the epilogue tiles of C, and their barriers. A stage's
+// full barrier completes when all of its bytes have arrived, its empty barrier when all consumer warps of all
+// peers have read it. `full_c` completes when an epilogue tile of C has been read.
+template <class Config>
+struct SharedStorage {
+  using Element = typename Config::Element;
+  using Barrier = cutlass::arch::ClusterTransactionBarrier;
+  enum : int {
+    kStages = Config::kStages,
+    kConsumerWarps = 4 * (Config::kPingPong ? 1 : Config::kConsumers),  // of a stage
+    kA = size(typename Config::SmemLayoutA{}), kB = size(typename Config::SmemLayoutB{}),
+    kStageBytes = (kA + kB) * sizeof(Element),
+    kC = Config::kStagesC * size(typename Config::SmemLayoutC{})  // of a warp group
+  };
+
+  alignas(1024) Element a[kStages][kA];                               // (PIPE,BLK_M*BLK_K)
+  alignas(1024) Element b[kStages][kB];                               // (PIPE,BLK_N*BLK_K)
+  alignas(1024) typename Config::ElementC c[Config::kConsumers][kC];  // (GROUP,PIPE_C*EPI_M*EPI_N)
+  uint64_t full[kStages], empty[kStages], full_c[Config::kConsumers][Config::kStagesC];
+
+  CUTE_DEVICE void init_barriers() {
+    CUTE_UNROLL
+    for (int stage = 0; stage < kStages; ++stage) {
+      Barrier::init(&full[stage], 1);
+      Barrier::init(&empty[stage], kConsumerWarps * Config::Cluster::kPeers);
+    }
+    CUTE_UNROLL
+    for (int i = 0; i < Config::kConsumers * Config::kStagesC; ++i) Barrier::init(&full_c[0][i], 1);
+    cutlass::arch::fence_barrier_init();
+  }
+
+  // Producer: waits until a stage is empty, and expects its bytes. Returns its full barrier.
+  CUTE_DEVICE uint64_t* producer_acquire(PipelineState<kStages> const& state) {
+    uint64_t* const barrier = &full[state.stage];
+    Barrier::wait(&empty[state.stage], state.phase ^ 1);
+    Barrier::arrive_and_expect_tx(barrier, kStageBytes);
+    return barrier;
+  }
+
+  CUTE_DEVICE void consumer_wait(PipelineState<kStages> const& state) {
+    Barrier::wait(&full[state.stage], state.phase);
+  }
+
+  // Consumer: the warp has read a stage, and arrives at the empty barriers of all peers; `peer` is the rank
+  // that this lane arrives at.
+  CUTE_DEVICE void consumer_release(int stage, int peer) {
+    int const lane = threadIdx.x % 32;
+    if constexpr (Config::Cluster::kCtas > 1) {
+      Barrier::arrive(&empty[stage], peer, lane < Config::Cluster::kPeers);
+    } else if (lane == 0) {
+      Barrier::arrive(&empty[stage]);
+    }
+  }
+};
+
+}  // namespace cute_gemm

@@ -1,0 +1,165 @@
+"""Random reports, and each mend that they offer asked about again.
+
+``python tests/report_search.py --reports 400`` prints how many mends are refuted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+from collections import Counter
+from typing import Any
+
+import cute_gemm as cg
+from cute_gemm.analysis.report import Report
+from cute_gemm.analysis.rows import AccessRow
+from cute_gemm.errors import GemmError
+from cute_gemm.model import gmem
+
+Question = dict[str, Any]
+KERNELS = ("naive", "coalesced", "smem_tiled", "register_blocked", "vectorized", "double_buffered",
+           "tensor_core", "sm80_pipeline", "thin", "sm90_wgmma", "cutlass")  # fmt: skip
+TYPES = ("float16", "bfloat16", "float32", "float64", "int8", "complex64", "complex128")
+
+
+def random_report(rng: random.Random) -> tuple[Question, Report]:
+    """A kernel on a problem that it takes."""
+    while True:
+        question = _random(rng)
+        try:
+            return question, cg.analyze(**question)
+        except GemmError:
+            continue
+
+
+def _random(rng: random.Random) -> Question:
+    def extent() -> int:
+        return rng.choice([rng.randint(1, 600), 16 * rng.randint(1, 40), rng.randint(1, 5000)])
+
+    dtype = rng.choice(TYPES)
+    question: Question = {
+        "op": rng.choice(["NN", "NT", "TN", "TT"]), "m": extent(), "n": extent(), "k": extent(),
+        "dtype": dtype, "order": rng.choice("FC"), "kernel": rng.choice(KERNELS),
+        "arch": rng.choice(["sm_80", "sm_90a"]), "beta": rng.choice([0, 1]),
+    }  # fmt: skip
+    for name in "ABC":
+        if rng.random() < 0.4:
+            more = rng.choice([rng.randint(1, 40), 8, 16])
+            question[f"ld{name.lower()}"] = _rows(question, name) + more
+    if rng.random() < 0.15:
+        question["split_k"] = rng.randint(2, 8)
+    if rng.random() < 0.15:
+        question["pack"] = rng.choice(["A", "B", "AB"])
+    if question["kernel"] in ("sm80_pipeline", "tensor_core") and rng.random() < 0.3:
+        question["copy"] = "mn_major"
+    return question
+
+
+def _rows(question: Question, name: str) -> int:
+    """Elements of a row of a matrix as it is stored."""
+    m, n, k = (question[extent] for extent in "mnk")
+    if name == "C":
+        return m if question["order"] == "F" else n
+    letter = question["op"]["AB".index(name)]
+    return {"A": {"N": m, "T": k}, "B": {"N": k, "T": n}}[name][letter]
+
+
+def refutations(question: Question, report: Report) -> list[str]:
+    """Why mends of a report do not hold: one text for each that does not."""
+    wrong = []
+    for row in report.rows:
+        for mend in row.mends:
+            if why := refuted(question, report, row, mend):
+                wrong.append(f"{why}: {row.operand} {row.name}: {mend} of {question}")
+    return wrong
+
+
+def applied(question: Question, row: AccessRow, what: str) -> Question | None:
+    """A mend's words as arguments of ``analyze``; None for what it takes no argument for."""
+    name = f"ld{row.operand.lower()}"
+    for pattern, change in (
+        (r"leading dimension (\d+), a multiple of \d+ bytes", lambda x: {name: int(x)}),
+        (r"op (\w\w), [AB] \w-major", lambda x: {"op": x, name: 0}),
+        (r"op (\w\w, [AB] \w-major, leading dimension \d+)",
+         lambda x: {"op": x[:2], name: last(x)}),
+        (r'order="(\w)", C \w-major', lambda x: {"order": x, name: 0}),
+        (r'order="(\w", C \w-major, leading dimension \d+)',
+         lambda x: {"order": x[0], name: last(x)}),
+    ):  # fmt: skip
+        if found := re.fullmatch(pattern, what):
+            return change(found[1])
+    return None
+
+
+def last(text: str) -> int:
+    """The last word, a number."""
+    return int(text.split()[-1])
+
+
+def refuted(question: Question, report: Report, row: AccessRow, mend: Any) -> str:
+    """Why a mend does not hold; empty when it does."""
+    if mend.made is not None:  # by the model
+        matrix, found = mend.made.matrix, gmem.analyze(mend.made)
+        if matrix.shape[1 - matrix.unit] > 1 and matrix.ld < matrix.shape[matrix.unit]:
+            return f"leading dimension {matrix.ld} of rows of {matrix.shape[matrix.unit]}"
+        sectors = found.judged.sectors / found.judged.requests
+        if not found.aligned or mend.figures["sectors"] != sectors:
+            return f"sectors are {sectors}"
+    if row.space == "global" and mend.figures["efficiency"] < row.efficiency:
+        return f"shown as worse than {row.efficiency}"
+    if row.space == "shared" and row.verdict != "misaligned":
+        ratios = [x.wavefronts / x.ideal_wavefronts for x in (row, _Figures(mend.figures))]
+        if ratios[1] >= ratios[0]:
+            return f"shown as no better than {ratios[0]}"
+    change = mend.change or applied(question, row, mend.what)
+    if not change:
+        return ""
+    try:
+        again = cg.analyze(**{name: x for name, x in (question | change).items() if x != 0})
+    except GemmError as error:
+        return f"refused ({error})"
+    rows = [x for x in again[row.operand].of(row.space) if x.direction == row.direction]
+    same = [x for x in rows if (x.name, x.bits) == (row.name, row.bits)]
+    if any(all(getattr(x, name) == figure for name, figure in mend.figures.items()) for x in same):
+        return ""
+    # With other rows the kernel may choose another copy: one that is at least as good.
+    vectors = [x for x in rows if row.space == "global" and x.access.tail != "elements"]
+    inside = [x for x in vectors if x.interior_tiles]
+    good = [x.good or x.efficiency >= mend.figures["efficiency"] for x in inside or vectors]
+    if all(good) if inside else any(good):
+        return ""
+    return f"read then are {[(x.name, x.bits, x.sectors, x.efficiency) for x in rows]}"
+
+
+class _Figures:
+    def __init__(self, figures: dict[str, float]) -> None:
+        self.__dict__.update(figures)
+
+
+def counted(reports: int, seed: str) -> tuple[Counter[str], list[str]]:
+    """How many mends there are, and can be applied; and why some do not hold."""
+    counts: Counter[str] = Counter()
+    wrong: list[str] = []
+    for number in range(reports):
+        question, report = random_report(random.Random(f"{seed} {number}"))
+        wrong += refutations(question, report)
+        for row in report.rows:
+            counts["mends"] += len(row.mends)
+            changes = (mend.change or applied(question, row, mend.what) for mend in row.mends)
+            counts["applied"] += sum(map(bool, changes))
+    return counts, wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--reports", type=int, default=100)
+    parser.add_argument("--seed", default="0")
+    given = parser.parse_args()
+    counts, wrong = counted(given.reports, given.seed)
+    print(*wrong, sep="\n")
+    print(dict(counts), "refuted:", len(wrong))
+
+
+if __name__ == "__main__":
+    main()
