@@ -410,8 +410,8 @@ class Plan:
         """Execute the kernel without a GPU, and put what it did beside what its report says.
 
         The kernel is compiled to PTX, and every instruction of every thread is executed on host
-        arrays like those planned for: accesses out of bounds, races on shared memory and other
-        faults raise.
+        arrays like those planned for: accesses out of bounds, races in shared memory, stores of two
+        CTAs to the same bytes and other faults raise.
 
         Parameters
         ----------

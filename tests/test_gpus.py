@@ -283,11 +283,16 @@ def test_files_that_describe_no_gpu(tmp_path):
     for name, text, part in (
         ("a.json", "[1]", "holds no table of values"), ("b.json", "{", "cannot be read"),
         ("c.json", "{}", "has no name"), ("none.json", None, "is no file"),
+        ("deep.json", "[" * 2000 + "]" * 2000, "nested too deeply"),
+        ("deep.toml", "name = " + "[" * 2000 + "]" * 2000, "nested too deeply|needs Python 3.11"),
+        ("large.json", json.dumps(OWN | {"clock_ghz": 10**400}), "has clock_ghz=1000"),
+        ("long.json", json.dumps(OWN | {"name": [0] * 10**5}), r"has name=\[0, 0, 0.* \.\.\.;"),
     ):  # fmt: skip
         if text is not None:
             (tmp_path / name).write_text(text)
-        with pytest.raises(OptionError, match=part):
+        with pytest.raises(OptionError, match=part) as refused:
             gpu(str(tmp_path / name))
+        assert len(str(refused.value)) < 400
 
 
 def test_what_is_not_known_is_said():

@@ -215,6 +215,21 @@ def test_the_conjugate_is_of_the_operand_that_is_meant(case: Case, emitted: Emit
     check(case, emitted)
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "order", "options"),
+    [(78, 27, "C", {}), (27, 130, "F", {"tile": (128, 128, 16), "warps": (4, 2)}),
+     (20, 50, "F", {"tile": (32, 64, 16), "warps": (2, 2)})],
+)  # fmt: skip
+def test_sums_in_float64_that_nobody_stores_stay_in_shared_memory(m, n, order, options) -> None:
+    """Behind which tests CUTLASS's loads of them stand where C is not read."""
+    A, B = np.ones((m, 20)), np.ones((20, n))
+    made = cg.plan("NN", A, B, order=order, kernel="cutlass_universal", arch="sm_80", backend="cpu",
+                **options)  # fmt: skip
+    for beta in (0, 1):
+        C = np.ones((m, n), order=order)
+        assert not made.trace(A, B, C if beta else None, beta=beta).differences
+
+
 @pytest.mark.parametrize("kernel", ["naive", "sm80_pipeline"])
 def test_scalars_are_read_where_they_are(kernel: str) -> None:
     """BLAS's device pointer mode: both in memory, beside arguments that say something else."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import re
 import struct
+from collections import Counter
 
+import numpy as np
 import pytest
-from ptx_text import line_of, text
+from ptx_text import launch, line_of, text
 
-from cute_gemm.errors import GemmError, PtxError
+from cute_gemm import plan
+from cute_gemm.errors import FaultError, GemmError, PtxError
+from cute_gemm.ptx import execute
 from cute_gemm.ptx.parser import Address, Immediate, Name, Register, Vector, entries, parse
 
 
@@ -128,9 +134,9 @@ def test_an_entry_is_chosen_by_its_name():
         ("bra nowhere;", "label that is not there"),
         ("add.s32 %r20, !%r2, 1;", "negated operand"),
         ("ld.global.u32 %r20, [%d4*2];", "is not understood"),
-        (".reg .q32 %q<2>;", "registers of type q32 are not known"),
-        (".branchtargets a, b;", "the directive .branchtargets is not executed"),
-        ("@%r2 bra L; L:", "%r2 is not a predicate"),
+        (".reg .q32 %q<2>;", "registers of type 'q32' are not known"),
+        (".branchtargets a, b;", "the directive '.branchtargets' is not executed"),
+        ("@%r2 bra L; L:", "'%r2' is not a predicate"),
         ("+;", "is not understood"),
         ("add.s32 %r20, %r2, ?;", "is not understood"),
     ],
@@ -148,3 +154,112 @@ def test_a_kernel_that_calls_or_has_no_body():
         parse(".entry e()")
     with pytest.raises(PtxError, match=r"the directive \.reqnctapercluster of an entry"):
         parse(".entry e()\n.reqnctapercluster 2\n{ ret; }")
+
+
+# Text that no compiler wrote ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "{" * 5000 + "}" * 5000,
+        "add.s32 %r20, " + "{" * 5000 + "%r2" + "}" * 5000 + ", 1;",
+        "ld.global.u32 %r20, " + "[" * 5000 + "%d4" + "]" * 5000 + ";",
+        "mov.b32 %r20, {%h1, };",
+        "add.s32 %r20, %r2, " + "[ " * 100_000 + ";",
+        "add.s32 %r20, %r2, " + "9" * 5000 + ";",
+        "add.s32 %r20, %r2, 18446744073709551616;",
+        "add.s32 %r20, %r2, 089;",
+        "ld.global.u32 %r20, [%d4+99999999999];",
+        "ld.global.u32 %r20, [%d4+4+4];",
+        ".shared .align 0 .b8 more[4];",
+        ".shared .align 4 .b8 more[" + "9" * 5000 + "];",
+        ".shared .align 4 .b8 more[9999999999999];",
+        ".reg;",
+        "@%p1;",
+        "@ ;",
+        "add;",
+        "bar;",
+        "bar.warp.sync;",
+        "bar.red.and.pred;",
+        "bra;",
+        "cvt.u32;",
+        "cvta.u64 %d20;",
+        "ld.global.u32 %r20;",
+        "ld.param.u32;",
+        "st.global.u32 [%d4];",
+        "mov.b32 %r20;",
+        "shfl.sync.bfly.b32 %r20;",
+        "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r20};",
+        "prmt.b32 %r20, %r2, %r3, 30212, %r4;",
+        "shl.b32 %r20, %r2, 0d7FF0000000000000;",
+        "mma.sync;",
+        "mbarrier.init.shared.b64 [space];",
+        "mbarrier.try_wait.parity.shared.b64 %p1;",
+        "elect.sync;",
+        "cp.async.bulk.tensor.2d;",
+        "cp.async.ca.shared.global [space], [%d4], 0;",
+        "atom.global.add.u32 %r20;",
+        "wgmma.mma_async.sync.aligned;",
+    ],
+    ids=lambda statement: statement[:48],
+)
+def test_a_statement_that_no_compiler_writes_is_refused_in_one_sentence(statement):
+    code = text(statement)
+    with pytest.raises(PtxError) as caught:
+        launch(code, np.zeros(32, np.uint32), np.zeros(32, np.uint32))
+    said = str(caught.value)
+    assert said.startswith(f"line {line_of(code, statement)}: ")
+    assert len(said) < 300 and "\n" not in said
+
+
+@pytest.mark.parametrize("part", ["/*" * 5000, "a: " * 5000, "$" * 19_000, "%r" + "1" * 9000 + ";"])
+def test_long_texts_are_refused_soon(part):
+    code = text(part)
+    with pytest.raises(PtxError):
+        launch(code.replace("ret;", ""), np.zeros(32, np.uint32), np.zeros(32, np.uint32))
+
+
+def mutated(code, rng):
+    """PTX of which something in the entry is gone, twice, elsewhere, or something else."""
+    head, body = code.split(".entry", 1)
+    lines = body.split("\n")
+    ends = [at for at, line in enumerate(lines) if line.rstrip().endswith(";")]
+    at, other = rng.choice(ends), rng.choice(ends)
+    line, words = lines[at], r"[\w%.$]+|\S"
+    parts = re.findall(rf"{words}|\s+", line)
+    operands = line.rstrip(";").split(",")
+    del operands[rng.randrange(len(operands))]
+    parts[rng.randrange(len(parts))] = rng.choice(re.findall(words, lines[other]))
+    opened, closed = rng.choice(["()", "{}", "[]"])
+    nested = opened * rng.choice([1, 2, 3000]) + line.strip(" \t;") + closed * rng.choice([1, 3000])
+    number = rng.choice(["9" * 5000, "-" + "9" * 30, "0x" + "f" * 20, "1e999", "-1", "4294967295"])
+    dots = line.split(".")
+    del dots[rng.randrange(len(dots))]
+    lines[at] = rng.choice(
+        ["", line + line, lines[other], ",".join(operands) + ";", "".join(parts), nested + ";",
+         re.sub(r"\b\d+", number, line, count=1), ".".join(dots), line.replace(";", "")]
+    )  # fmt: skip
+    return f"{head}.entry" + "\n".join(lines[: at if rng.random() < 0.05 else len(lines)])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "type_", "arch"),
+    [("naive", "float32", "sm_80"), ("smem_tiled", "float16", "sm_80"),
+     ("sm80_pipeline", "float16", "sm_80"), ("sm90_wgmma", "float16", "sm_90a")],
+)  # fmt: skip
+def test_mutated_kernels_are_refused_or_at_fault_in_one_sentence(kernel, type_, arch):
+    A, B, C = (np.ones((24, 24), type_) for _ in range(3))
+    made = plan("TN", A, B, C, kernel=kernel, arch=arch, backend="interpreter")
+    rng, code = random.Random(0), made.ptx
+    ends = Counter()
+    for _ in range(25):
+        made.steps.each[0].__dict__["ptx"] = mutated(code, rng)
+        try:
+            execute(made, A, B, C.copy(), most_steps=20_000)
+            ends["done"] += 1
+        except (PtxError, FaultError) as error:
+            ends[type(error)] += 1
+            said = str(error)
+            assert ("line " in said or "instructions" in said) and "\n" not in said, said
+    assert ends[PtxError] > 6

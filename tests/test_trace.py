@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -96,7 +97,7 @@ def test_requests_lane_by_lane() -> None:
     second = trace.requests("B", warp=1)[1]
     assert second.elements is not None
     assert second.elements[:3].tolist() == [[0, 1], [1, 1], [2, 1]]  # B is (N,K)
-    with pytest.raises(OptionError, match="operand='D' is unknown; expected A, B, C or shared"):
+    with pytest.raises(OptionError, match="access to 'D' is unknown; expected A, B, C or shared"):
         trace.requests("D")
     with pytest.raises(OptionError, match="cta=99, warp=0 accessed nothing; expected CTAs 0 to 3"):
         trace.requests("A", cta=99)
@@ -217,6 +218,61 @@ def test_a_kernel_of_ones_own(
         assert said in capsys.readouterr().err
     assert main(["trace", "--ptx", axpy["right"], "--grid", "a"]) == 2
     assert "--grid 'a' does not fit; expected one to three extents" in capsys.readouterr().err
+
+
+def test_a_request_of_a_kernel_of_ones_own(
+    axpy: dict[str, str], capsys: pytest.CaptureFixture
+) -> None:
+    words = ["trace", "--ptx", axpy["right"], "--grid", "5", "--block", "64", "--arg", "300"]
+    words[7:7] = ["--arg", "x=float32:300", "--arg", "y=float32:300"]
+    words += ["--arg", "0.5"]
+    for where, served in (("y", "sector"), ("shared", "bank")):
+        assert main([*words, "--access", where, "--cta", "4", "--warp", "0"]) == 0
+        shown = capsys.readouterr().out.split("Instructions")[1]
+        assert ["lane", "byte", served] in [line.split() for line in shown.splitlines()]
+    for more, said in (
+        (["--access", "z"], "an access to 'z' is unknown; expected x, y or shared"),
+        (["--access", "x", "--cta", "9"], "cta=9, warp=0 accessed nothing; expected CTAs 0 to 4"),
+        (["--access", "x", "--request", "7"], "--request 7 is none of the 1 requests to x"),
+        (["--html", "page.html"], "--html has the page of a problem's report; with --ptx expected"),
+    ):
+        assert main([*words, *more]) == 2
+        assert said in capsys.readouterr().err
+    assert main([*words, "--limit", "5"]) == 1
+    assert "has not ended after 5 instructions" in capsys.readouterr().err
+
+
+def test_atomics_of_a_kernel_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """One whose result nobody reads, and one whose result is stored."""
+    text = AXPY.replace("y[i] += a *", "y[i] = atomicAdd(y + 1024, 1.f) + a *").replace(
+        "held[threadIdx.x] = x[i]", "held[threadIdx.x] = x[i]; atomicAdd(y + i / 2, x[i])"
+    )
+    path = tmp_path / "atomics.ptx"
+    code = ptx(TranslationUnit(text.replace("OTHER", "0"), "axpy"), "sm_80")
+    path.write_text(re.sub(r"atom(\.global\.add\.f32\s+)%f\d+, ", r"red\1", code, count=1))
+    arguments = ["x=float32:64", "y=float32:1025", "64", "0.5"]
+    words = [word for one in arguments for word in ("--arg", one)]
+    assert main(["trace", "--ptx", str(path), "--block", "64", *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["accesses"]
+    atomics = {
+        one["instruction"]: (one["operand"], one["bits"], one["requests"], one["lanes"])
+        for one in found
+        if one["instruction"][:2] in ("re", "at")
+    }
+    assert atomics == {"atom.global": ("y", 32, 2, 64), "red.global": ("y", 32, 2, 64)}
+
+
+def test_integers_of_thousands_of_digits(capsys: pytest.CaptureFixture) -> None:
+    digits = "9" * 5000
+    for words in (
+        ["trace", "--ptx", __file__, "--grid", digits],
+        ["trace", "--ptx", __file__, "--arg", f"A=float32:{digits}"],
+        ["bench", "NN", "--sizes", digits],
+        ["copy", "--tensor", f"({digits},32):(32,1)", "--atom", "ldmatrix.x4"],
+    ):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert "has an integer of 5,000 digits" in said and "63 bits" in said and len(said) < 300
 
 
 def test_faults_are_findings(axpy: dict[str, str], capsys: pytest.CaptureFixture) -> None:

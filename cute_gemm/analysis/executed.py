@@ -153,6 +153,8 @@ def named(one: Instruction) -> tuple[str, str, int]:
         width = one.operands[2]
         assert isinstance(width, Immediate)
         return "cp.async", "load", 8 * int(width.value)
+    if one.op[0] in ("red", "atom"):
+        return f"{one.op[0]}.{{}}", "store", 8 * BYTES[one.op[-1]]
     shape = shape_of(one)
     assert shape is not None
     bits = 8 * BYTES[shape[2]] * shape[1]

@@ -40,7 +40,7 @@ class Request(NamedTuple):
     Attributes
     ----------
     where
-        What it accessed: ``"A"``, ``"B"``, ``"C"`` or ``"shared"``.
+        What it accessed: ``"A"``, ``"B"``, ``"C"``, another array or ``"shared"``.
     instruction, bits
         As a report has them: ``"ld.shared"``, and what a lane moves.
     text
@@ -50,7 +50,7 @@ class Request(NamedTuple):
     offsets
         Bytes from the operand's element (0, 0), or into shared memory, int [32]; -1: lane off.
     elements
-        (row, column) of each lane's first element, int [32, 2]; None in shared memory.
+        (row, column) of each lane's first element of A, B or C, int [32, 2]; None elsewhere.
     """
 
     where: str
@@ -63,18 +63,20 @@ class Request(NamedTuple):
 
     def table(self) -> Table:
         """Lane by lane: bytes, elements, and the sector or bank that serves them."""
-        heads = ["lane", "byte", "bank" if self.elements is None else "sector"]
+        shared = self.where == "shared"
+        heads = ["lane", "byte", "bank" if shared else "sector"]
         if self.elements is not None:
             heads.insert(2, "element")
         rows: list[Sequence[str]] = []
         for lane, offset in enumerate(self.offsets.tolist()):
             if offset < 0:
                 rows.append([str(lane), *["-"] * (len(heads) - 1)])
-            elif self.elements is None:
-                rows.append((str(lane), f"{offset:,}", str(offset // 4 % 32)))
-            else:
-                element = f"{self.where}({','.join(map(str, self.elements[lane].tolist()))})"
-                rows.append((str(lane), f"{offset:,}", element, f"{offset // gmem.SECTOR:,}"))
+                continue
+            cells = [str(lane), f"{offset:,}"]
+            if self.elements is not None:
+                cells.append(f"{self.where}({','.join(map(str, self.elements[lane].tolist()))})")
+            cells.append(str(offset // 4 % 32) if shared else f"{offset // gmem.SECTOR:,}")
+            rows.append(cells)
         title = f"line {self.line}: {self.text}"
         return Table(title, tuple(Column(head, left=head == "element") for head in heads), rows)
 
@@ -83,7 +85,7 @@ class Request(NamedTuple):
         from cute_gemm.analysis.pictures import banks, request
 
         title = f"{self.where}: {self.text}"
-        if self.elements is None:
+        if self.where == "shared":
             return banks(self.instruction, self.bits, self.offsets, title)
         lengths = np.where(self.offsets < 0, 0, self.bits // 8)
         return request(self.offsets, lengths, 0, title)
@@ -171,36 +173,12 @@ class Trace(Paged):
         OptionError
             For an operand, CTA or warp that there is not.
         """
-        execution = self.execution
-        found = execution.accesses
-        assert found is not None
-        regions = {region.name: region for region in execution.regions if region.name in "ABC"}
-        if operand != "shared" and operand not in regions:
-            raise OptionError(f"operand={operand!r} is unknown; expected A, B, C or shared")
-        mine = (found.cta == cta) & (found.warp == warp)
-        if not mine.any():
-            raise OptionError(
-                f"cta={cta}, warp={warp} accessed nothing; expected CTAs 0 to "
-                f"{found.cta.max(initial=0)} and warps 0 to {found.warp.max(initial=0)}"
-            )
-        first = found.addresses.max(axis=1, initial=-1)
-        if operand == "shared":
-            mine &= found.shared
-            begin, matrix = 0, None
-        else:
-            region, matrix = regions[operand], getattr(self.problem, operand)
-            begin = GLOBAL + region.begin
-            mine &= (first >= begin) & (first < GLOBAL + region.end)
-        code = execution.kernel.instructions
-        out = []
-        for row in np.flatnonzero(mine).tolist():
-            one, lanes = code[found.instruction[row]], found.addresses[row]
-            offsets = np.where(lanes < 0, -1, lanes - begin)
-            name, _, bits = described(one)
-            name = name.format("shared" if matrix is None else "global")
-            elements = None if matrix is None else _elements(matrix, offsets)
-            out.append(Request(operand, name, bits, one.text, one.line, offsets, elements))
-        return out
+        found = requests_of(self.execution, operand, cta, warp, "ABC")
+        matrix = None if operand == "shared" else getattr(self.problem, operand)
+        return [
+            one if matrix is None else one._replace(elements=_elements(matrix, one.offsets))
+            for one in found
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole in strings, numbers, lists and dicts."""
@@ -299,6 +277,42 @@ class Trace(Paged):
             sections=sections,
             rows=self.rows,
         )
+
+
+def requests_of(
+    execution: Execution, where: str, cta: int, warp: int, names: Sequence[str]
+) -> list[Request]:
+    """Return the requests of one warp to an array, of these names, or to ``"shared"``.
+
+    ``OptionError`` for an array, a CTA or a warp that there is not.
+    """
+    found = execution.accesses
+    assert found is not None
+    regions = {region.name: region for region in execution.regions if region.name in names}
+    if where != "shared" and where not in regions:
+        expected = f"{', '.join(regions)} or shared" if regions else "shared"
+        raise OptionError(f"an access to {where!r} is unknown; expected {expected}")
+    mine = (found.cta == cta) & (found.warp == warp)
+    if not mine.any():
+        raise OptionError(
+            f"cta={cta}, warp={warp} accessed nothing; expected CTAs 0 to "
+            f"{found.cta.max(initial=0)} and warps 0 to {found.warp.max(initial=0)}"
+        )
+    begin = 0
+    if where == "shared":
+        mine &= found.shared
+    else:
+        first = found.addresses.max(axis=1, initial=-1)
+        begin = GLOBAL + regions[where].begin
+        mine &= (first >= begin) & (first < GLOBAL + regions[where].end)
+    out = []
+    for row in np.flatnonzero(mine).tolist():
+        one, lanes = execution.kernel.instructions[found.instruction[row]], found.addresses[row]
+        name, _, bits = described(one)
+        name = name.format("shared" if where == "shared" else "global")
+        offsets = np.where(lanes < 0, -1, lanes - begin)
+        out.append(Request(where, name, bits, one.text, one.line, offsets, None))
+    return out
 
 
 def _elements(matrix: Matrix, offsets: np.ndarray) -> np.ndarray:

@@ -34,6 +34,16 @@ def number(text: str) -> int | float | complex:
     return complex(text)
 
 
+def integers(words: Sequence[str], what: str) -> tuple[int, ...]:
+    """Read decimal digits; ``what`` has them, as in ``--grid``."""
+    for word in words:
+        if len(word) > 18:
+            raise OptionError(
+                f"{what} has an integer of {len(word):,} digits; expected one of 63 bits"
+            )
+    return tuple(map(int, words))
+
+
 #: Options that several commands have, as ``add_argument`` takes them.
 _SHARED: dict[str, dict[str, Any]] = {
     "--alpha": {"type": number, "default": 1, "help": "default 1"},

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import TYPES, add
+from cute_gemm.commands.arguments import TYPES, add, integers
 from cute_gemm.commands.output import OK, WRONG, progress, show
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
@@ -123,6 +123,6 @@ def parse_sizes(text: str) -> list[tuple[int, int, int]]:
         words = part.strip().lower().split("x")
         if len(words) not in (1, 3) or not all(word.isdecimal() for word in words):
             raise OptionError(f"size {part!r}; expected N or MxNxK, as in 4096 or 1000x1003x1001")
-        m, n, k = map(int, words if len(words) == 3 else words * 3)
+        m, n, k = integers(words if len(words) == 3 else words * 3, "--sizes")
         sizes.append(extents((m, n, k)))
     return sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import named, printable
-from cute_gemm.commands.arguments import add, add_problem, number
+from cute_gemm.commands.arguments import add, add_problem, integers, number
 from cute_gemm.commands.output import (
     OK,
     WRONG,
@@ -29,6 +29,7 @@ from cute_gemm.errors import FaultError, OptionError
 if TYPE_CHECKING:
     import numpy as np
 
+    from cute_gemm.analysis.traced import Request
     from cute_gemm.ptx import Buffer, Execution
 
 #: Seconds after which a bar says how far the CTAs are.
@@ -44,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.nargs, action.help = "?", f"{action.help}; left out with --ptx"
     add(parser, "--alpha", "--beta", "--seed", "--html")
     parser.add_argument(
-        "--access", metavar="NAME", help="show one request, lane by lane: to A, B, C, or shared"
+        "--access",
+        metavar="NAME",
+        help="show one request, lane by lane: to A, B, C, an --arg, or shared",
     )
     for name, what in (
         ("cta", "of this CTA, x fastest"), ("warp", "of this warp"),
@@ -65,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--arg", action="append", default=[], metavar="ARG",
         help="of each parameter in order: A=float32:64x32 (random, rows contiguous), A=FILE.npy, "
         "5, 0.5",
+    )  # fmt: skip
+    own.add_argument(
+        "--limit", type=int, metavar="N",
+        help="instructions after which it counts as one that does not end (default 20,000,000, or "
+        "500,000 in which no thread stores, passes a barrier or accesses another address)",
     )  # fmt: skip
     own.add_argument("--save", metavar="DIR", help="write the arrays to DIR/NAME.npy")
 
@@ -113,14 +121,19 @@ def _planned(arguments: argparse.Namespace) -> int:
         found = plan.trace(A, B, C, alpha=arguments.alpha, beta=arguments.beta)
     if arguments.access:
         requests = found.requests(arguments.access, arguments.cta, arguments.warp)
-        if not 0 <= arguments.request < len(requests):
-            raise OptionError(
-                f"--request {arguments.request} is none of the {len(requests)} requests to "
-                f"{arguments.access} of CTA {arguments.cta}, warp {arguments.warp}"
-            )
-        found = replace(found, shown=requests[arguments.request])
+        found = replace(found, shown=_chosen(arguments, requests))
     show_report(arguments, found)
     return OK if found.agrees else WRONG
+
+
+def _chosen(arguments: argparse.Namespace, requests: Sequence[Request]) -> Request:
+    """The request that is shown."""
+    if not 0 <= arguments.request < len(requests):
+        raise OptionError(
+            f"--request {arguments.request} is none of the {len(requests)} requests to "
+            f"{arguments.access} of CTA {arguments.cta}, warp {arguments.warp}"
+        )
+    return requests[arguments.request]
 
 
 # ---- a kernel of one's own -----------------------------------------------------------------------
@@ -131,6 +144,7 @@ def _own(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from cute_gemm.analysis.executed import executed
+    from cute_gemm.analysis.traced import requests_of
     from cute_gemm.measure.matrices import generator
     from cute_gemm.ptx import Buffer, run
 
@@ -138,6 +152,8 @@ def _own(arguments: argparse.Namespace) -> int:
         raise OptionError(
             f"OP is {arguments.op!r}, and --ptx has an entry of its own: leave one out"
         )
+    if arguments.html:
+        raise OptionError("--html has the page of a problem's report; with --ptx expected --json")
     rng = generator(arguments.seed)
     given: list[Any] = [_argument(text, rng) for text in arguments.arg]
     buffers = [one for one in given if isinstance(one, Buffer)]
@@ -145,11 +161,18 @@ def _own(arguments: argparse.Namespace) -> int:
     text = Path(arguments.ptx).read_text(encoding="utf-8")
     extents = _extents(arguments.grid, "grid"), _extents(arguments.block, "block")
     with _shown():
-        execution = run(text, arguments.entry, *extents, arguments.shared, given, record=True)
+        execution = run(
+            text, arguments.entry, *extents, arguments.shared, given, record=True,
+            most_steps=arguments.limit,
+        )  # fmt: skip
     if arguments.save:
         Path(arguments.save).mkdir(parents=True, exist_ok=True)
         for one in buffers:
             np.save(Path(arguments.save) / f"{one.name}.npy", one.array)
+    request = None
+    if arguments.access:
+        where, names = (arguments.access, arguments.cta, arguments.warp), [x.name for x in buffers]
+        request = _chosen(arguments, requests_of(execution, *where, names))
     arrays = [_changes(one, before[one.name]) for one in buffers]
     kinds = [{**kind._asdict(), **figures} for kind, figures in sorted(executed(execution).items())]
     counts = dict(sorted((execution.counts or {}).items(), key=lambda pair: -pair[1]))
@@ -159,6 +182,9 @@ def _own(arguments: argparse.Namespace) -> int:
         )
         return OK
     _show(execution, arrays, kinds, counts)
+    if request is not None:
+        say()
+        show(request.table())
     return OK
 
 
@@ -184,7 +210,7 @@ def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
     name, kind, extents, file = found.groups()
     if file is not None:
         return Buffer(np.load(file), name)
-    shape = tuple(map(int, extents.split("x")))
+    shape = integers(extents.split("x"), "--arg")
     return Buffer(random_values(rng, shape, dtype(kind).name), name, 0)
 
 
@@ -192,7 +218,7 @@ def _extents(text: str, name: str) -> tuple[int, ...]:
     """``"4,2"``."""
     if not re.fullmatch(r"\d+([,x]\d+){0,2}", text):
         raise OptionError(f"--{name} {text!r} does not fit; expected one to three extents, as 4,2")
-    return tuple(map(int, re.split("[,x]", text)))
+    return integers(re.split("[,x]", text), f"--{name}")
 
 
 def _changes(one: Buffer, before: np.ndarray) -> dict[str, Any]:

@@ -90,6 +90,12 @@ class _Parser:
         self.let, self.bound = tuple(let), 0
         self.matrix, self.bases = matrix, list[tuple[tuple[int, ...], int]]()
         self.start = 0  # of coordinates: the offset of the first
+        if long := re.search(r"\d{19,}", text):
+            raise NotationError(
+                f"layout has an integer of {len(long[0]):,} digits at column {long.start() + 1}; "
+                "expected one of 63 bits",
+                column=long.start(),
+            )
 
     def printed(self) -> Printed:
         if coordinates := self.match(self._COORDINATES):

@@ -52,7 +52,8 @@ def described(values: Mapping[str, Any], where: str) -> Gpu:
     for name in values:
         if name not in (*_FIELDS, *_PEAKS):
             known = ", ".join((*_FIELDS, *_PEAKS))
-            raise OptionError(f"gpu: {where} has {name!r}, which is not known; expected {known}")
+            what = f"gpu: {where} has {_shown(name)}"
+            raise OptionError(f"{what}, which is not known; expected {known}")
     found: dict[str, Any] = {}
     for name, (what, reads) in _FIELDS.items():
         if name not in values:
@@ -63,8 +64,8 @@ def described(values: Mapping[str, Any], where: str) -> Gpu:
         rates = values.get(table, {})
         if not isinstance(rates, Mapping) or not set(rates) <= set(KEYS):
             raise OptionError(
-                f"gpu: {where} has {table}={rates!r}; expected 10**12 operations per second of "
-                f"dense matrices by type, of {', '.join(KEYS)}"
+                f"gpu: {where} has {table}={_shown(rates)}; expected 10**12 operations per second "
+                f"of dense matrices by type, of {', '.join(KEYS)}"
             )
         for key, rate in rates.items():
             what = f"gpu: {where} has {table}.{key}"
@@ -85,8 +86,17 @@ def priced(gpu: Gpu) -> Gpu:
 def _read(reads: Callable[[Any], Any], value: Any, what: str, expected: str) -> Any:
     try:
         return reads(value)
-    except (TypeError, ValueError):
-        raise OptionError(f"{what}={value!r}; expected {expected}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise OptionError(f"{what}={_shown(value)}; expected {expected}") from None
+
+
+def _shown(value: Any) -> str:
+    """A value as messages have it, which a file may have made long, or deep."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # of an integer with thousands of digits
+        return f"a {type(value).__name__}"
+    return text if len(text) < 100 else f"{text[:80]} ..."
 
 
 def of_file(path: Path) -> Gpu:
@@ -103,6 +113,11 @@ def of_file(path: Path) -> Gpu:
             values = tomllib.loads(text)
     except ImportError:
         raise OptionError(f"gpu={str(path)!r}: TOML needs Python 3.11; write it as JSON") from None
+    except RecursionError:
+        raise OptionError(
+            f"gpu={str(path)!r} cannot be read: its values are nested too deeply; expected name, "
+            "cc, sms, ..."
+        ) from None
     except (OSError, ValueError) as error:
         raise OptionError(f"gpu={str(path)!r} cannot be read: {error}") from error
     if not isinstance(values, dict):

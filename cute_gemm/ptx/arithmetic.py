@@ -256,9 +256,11 @@ def _prmt(code: Code, one: Instruction) -> Step:
     if not isinstance(one.operands[3], Immediate):
         return code.apply(one, permute, "b32", ("b32",) * 3)
     register = code.register(one, one.operands[0], "b32")
-    *found, choice = (code.source(one, x, "b32") for x in one.operands[1:])
+    low, high, choice = (code.source(one, x, "b32") for x in one.operands[1:])
     fixed = code.values[choice.slot]
-    return code.step(register, lambda a, b: permute(a, b, fixed), np.uint32, found, moves=True)
+    return code.step(
+        register, lambda a, b: permute(a, b, fixed), np.uint32, [low, high], moves=True
+    )
 
 
 @opcode("dp4a")

@@ -23,6 +23,7 @@ from cute_gemm.ptx.parser import (
     Operand,
     Register,
     Vector,
+    shown,
 )
 
 #: NumPy's dtype of the types of instructions; of bits that NumPy has no number for, unsigned.
@@ -72,7 +73,8 @@ class Code:
     def refuse(self, one: Instruction, what: str = "") -> PtxError:
         """The error of an instruction that is not executed here."""
         why = f": {what}" if what else ""
-        return PtxError(f"line {one.line}: {one.text!r} is not executed by the interpreter{why}")
+        what = f"{shown(one.text)} is not executed by the interpreter"
+        return PtxError(f"line {one.line}: {what}{why}")
 
     def only(self, one: Instruction, *allowed: str) -> None:
         """Refuse an opcode with a part, behind the first, that is not among these."""

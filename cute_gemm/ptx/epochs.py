@@ -48,7 +48,7 @@ class EpochMemory(SharedMemory):
         self.next_epoch()
 
     def next_epoch(self) -> None:
-        """A barrier: what was written before is there for all threads."""
+        """See :meth:`SharedMemory.next_epoch`."""
         self.time += 1
         if self.time == _TIMES:
             self._start_over()
@@ -120,7 +120,7 @@ class EpochMemory(SharedMemory):
         return None
 
     def landing(self, at: Array, ctas: Array, threads: Array, width: int) -> None:
-        """Note that asynchronous copies have landed: as if their threads had written now."""
+        """See :meth:`SharedMemory.landing`."""
         self._dirty = True
         self.define(at, width)
         at = at // self.granule

@@ -90,7 +90,8 @@ def blocks(kernel: Kernel) -> list[Block]:
     """Cut a kernel where branches go to, and behind what branches, ends or waits."""
     code = kernel.instructions
     if not code or code[-1].op[0] not in ("ret", "exit", "bra") or code[-1].guard:
-        raise PtxError(f"the entry {kernel.name} does not end with ret")
+        line = f"line {code[-1].line}: " if code else ""
+        raise PtxError(f"{line}the entry {kernel.name} does not end with ret")
     cuts = {0, len(code), *kernel.labels.values()}
     for index, one in enumerate(code):
         if one.op[0] in ("bra", "ret", "exit") or may_wait(one):

@@ -23,7 +23,7 @@ from cute_gemm.ptx.epochs import EpochMemory, WarpMemory
 from cute_gemm.ptx.flow import at_warp
 from cute_gemm.ptx.machine import Machine
 from cute_gemm.ptx.memory import SHARED_GUARD, GlobalMemory, Region, SharedMemory
-from cute_gemm.ptx.parser import BYTES, Instruction, Kernel, Variable, parse
+from cute_gemm.ptx.parser import BYTES, Immediate, Kernel, Variable, parse
 from cute_gemm.ptx.program import Program
 from cute_gemm.ptx.record import Accesses, Boxes, Recorder
 from cute_gemm.ptx.waiting import WaitingMachine, needed
@@ -173,7 +173,8 @@ def run(
         Whether to keep every access and to count instructions.
     watch
         Whether shared memory is watched for races, reads of what nobody wrote, and copies that have
-        not been waited for. Bounds, alignment, registers and barriers always are.
+        not been waited for, and global memory for stores of two CTAs to the same bytes. Bounds,
+        alignment, registers and barriers always are.
     most_steps
         Instructions after which a kernel counts as one that does not end; by default 20,000,000,
         or 500,000 in which no thread stores, passes a barrier or accesses another address.
@@ -312,8 +313,9 @@ def _granule(kernel: Kernel, space: str) -> int:
         shape = shape_of(one) if one.op[0] in ("ld", "st") else None
         if shape is not None and shape[0] in (space, "") and (space, one.op[0]) != ("global", "ld"):
             widths.append(shape[1] * BYTES[shape[2]])
-        elif space == "shared" and one.op[:2] == ("cp", "async") and len(one.operands) > 2:
-            widths.append(_copied(one))
+        elif space == "shared" and one.op[:2] == ("cp", "async"):
+            widths += [4] * (Immediate(4) in one.operands[2:3])
+            widths += [8] * (Immediate(8) in one.operands[2:3])
     return min(widths)
 
 
@@ -321,10 +323,6 @@ def _elements(machine: Machine) -> list[int]:
     """Bytes of the elements that TMA stores."""
     maps = machine.maps.values() if isinstance(machine, WaitingMachine) else ()
     return [DTYPES[each.tensor.dtype].bytes for each in maps]
-
-
-def _copied(one: Instruction) -> int:
-    return int(getattr(one.operands[2], "value", 16))
 
 
 def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> bytes:

@@ -113,11 +113,15 @@ class Kernel:
 
 
 _ENTRY = re.compile(r"\.entry\s+([\w$%.]+)\s*")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _SPACE = re.compile(r"\s*")
+_GUARD = re.compile(r"@(!?)\s*([\w$%]+)\s+")
 _OPCODE = re.compile(r"[A-Za-z][\w.:]*")
+#: The opcodes that have no other part.
+_BARE = ("ret", "exit", "bra", "trap", "brkpt")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s|]+(?:\s*\|\s*[^,\s|]+)?")
+_ADDRESS = re.compile(r"([^+,{]+?)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*\{([^{}]*)\})?")
 _DECLARED = re.compile(r"(?:([\w$%]+)<(\d+)>|([\w$%]+))$")
 _NUMBER = re.compile(r"-?(?:0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?"
                      r"|0[bB][01]+U?|\d+\.\d*(?:[eE][-+]?\d+)?|\d+U?)$")  # fmt: skip
@@ -127,6 +131,10 @@ _VARIABLE = re.compile(
     r"\s*(?P<array>\[\s*\d*\s*\])?\s*(?:=\s*(?P<value>.*))?$",
     re.DOTALL,
 )
+#: Braces within each other, and characters of a statement: more than compilers ever write.
+_DEEPEST, _LONGEST = 64, 20_000
+#: Bytes of a variable that are held here.
+_LARGEST = 1 << 30
 #: Directives that say nothing of what is computed.
 _IGNORED = (".pragma", ".maxntid", ".minnctapersm", ".reqntid")
 
@@ -174,7 +182,9 @@ class _Parser:
         self.numbers: dict[str, Operand] = {}
         at = entry.end()
         if text[at : at + 1] == "(":
-            end = text.index(")", at)
+            end = text.find(")", at)
+            if end < 0:
+                raise self.error(at, "parameters that no parenthesis ends")
             self._parameters(text[at + 1 : end], at)
             at = end + 1
         start = text.find("{", at)
@@ -203,6 +213,8 @@ class _Parser:
             at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
             first = text[at : at + 1]
             if first == "{":
+                if len(self.scopes) == _DEEPEST:
+                    raise self.error(at, f"more than {_DEEPEST} braces within each other")
                 self.scopes.append(_Scope())
                 at += 1
             elif first == "}":
@@ -224,6 +236,8 @@ class _Parser:
                 end = text.find(";", at)
                 if end < 0:
                     raise self.error(at, "a statement that no semicolon ends")
+                if end - at > _LONGEST:
+                    raise self.error(at, f"a statement of {end - at:,} characters")
                 yield at, text[at:end]
                 at = end + 1
 
@@ -235,7 +249,7 @@ class _Parser:
         elif text.startswith((".shared", ".extern")):
             self._shared(at, text)
         elif not text.startswith(_IGNORED):
-            raise self.error(at, f"the directive {text.split()[0]} is not executed")
+            raise self.error(at, f"the directive {shown(text.split()[0])} is not executed")
 
     # ---- declarations --------------------------------------------------------------------------
 
@@ -252,10 +266,10 @@ class _Parser:
         """A declared variable that is put behind ``end`` bytes of others."""
         match = _VARIABLE.match(text.strip())
         if match is None or match["type"] not in BYTES:
-            raise self.error(at, f"the declaration {' '.join(text.split())!r} is not understood")
+            raise self.error(at, f"the declaration {shown(text)} is not understood")
         width = BYTES[match["type"]]
-        align = int(match["align"] or width)
-        count = (match["array"] or "[1]").strip("[] \t")
+        align = self._integer(match["align"] or str(width), at)
+        count = (match["array"] or "[1]").strip("[] \t\n")
         value = b""
         if match["value"]:
             parts = [self._operand(part, at) for part in re.findall(r"[^{},\s]+", match["value"])]
@@ -265,19 +279,28 @@ class _Parser:
             mask = (1 << 8 * width) - 1
             value = b"".join((int(one) & mask).to_bytes(width, "little") for one in values)
             count = count or str(len(values))
-        offset = -(-end // align) * align
-        return Variable(match["name"], int(count) * width if count else None, align, offset, value)
+        size = self._integer(count, at) * width if count else None
+        if not width or align < 1 or align & (align - 1) or max(align, size or 0) > _LARGEST:
+            what = f"{match['name']} has a size or an alignment that no variable has"
+            raise self.error(at, what)
+        return Variable(match["name"], size, align, -(-end // align) * align, value)
+
+    def _integer(self, text: str, at: int) -> int:
+        """The number of decimal digits."""
+        if len(text) > 20:
+            raise self.error(at, f"the number {shown(text)} has more than 64 bits")
+        return int(text)
 
     def _registers(self, at: int, text: str) -> None:
-        kind, *names = text.replace(",", " ").split()[1:]
-        kind = kind.lstrip(".")
+        words = text.replace(",", " ").split()[1:]
+        kind, names = "".join(words[:1]).lstrip("."), words[1:]
         if kind not in BYTES:
-            raise self.error(at, f"registers of type {kind} are not known")
+            raise self.error(at, f"registers of type {shown(kind)} are not known")
         scope = self.scopes[-1]
         for name in names:
             match = _DECLARED.match(name)
             if match is None:
-                raise self.error(at, f"the register {name} is not understood")
+                raise self.error(at, f"the register {shown(name)} is not understood")
             if match[1]:
                 scope.families[match[1]] = kind
             else:
@@ -312,17 +335,16 @@ class _Parser:
         guard = None
         line = self.line(at)
         whole = " ".join(text.split())
-        if text.startswith("@"):
-            predicate, text = text[1:].split(None, 1)
-            negated = predicate.startswith("!")
-            register = self._register(predicate.lstrip("!"))
+        if predicate := _GUARD.match(text):
+            register = self._register(predicate[2])
             if register is None or register.type != "pred":
-                raise self.error(at, f"{predicate} is not a predicate")
-            guard = register, negated
+                raise self.error(at, f"{shown(predicate[2])} is not a predicate")
+            guard, text = (register, bool(predicate[1])), text[predicate.end() :]
         match = _OPCODE.match(text)
-        if match is None:
-            raise self.error(at, f"the statement {whole!r} is not understood")
-        op, rest = tuple(match[0].split(".")), text[match.end() :]
+        op = tuple(match[0].split(".")) if match else ()
+        if match is None or (len(op) == 1 and op[0] not in _BARE):
+            raise self.error(at, f"the statement {shown(whole)} is not understood")
+        rest = text[match.end() :]
         if op[0] == "bra":
             operands: tuple[Operand, ...] = (Name(rest.strip()),)
         else:
@@ -339,7 +361,7 @@ class _Parser:
             if isinstance(target, Name) and target.name in scope.labels:
                 to = Name(scope.labels[target.name])
                 return Instruction(one.op, (to,), one.guard, one.line, one.text)
-        raise PtxError(f"line {one.line}: {one.text!r} goes to a label that is not there")
+        raise PtxError(f"line {one.line}: {shown(one.text)} goes to a label that is not there")
 
     def _register(self, name: str) -> Register | None:
         for depth in range(len(self.scopes) - 1, -1, -1):
@@ -349,8 +371,8 @@ class _Parser:
                 return found
             kind = scope.registers.get(name)
             if kind is None:
-                match = re.fullmatch(r"(.*?)(\d+)", name)
-                kind = scope.families.get(match[1]) if match else None
+                stem = name.rstrip("0123456789")
+                kind = scope.families.get(stem) if stem != name else None
             if kind is not None:
                 made = Register(len(self.kernel.registers), name, kind)
                 scope.known[name] = made
@@ -363,42 +385,54 @@ class _Parser:
         if known is not None:
             return known
         text = text.strip()
-        if text[0] == "{":
-            return Vector(tuple(self._operand(x.strip(), at) for x in text[1:-1].split(",")))
-        if text[0] == "[":
-            return self._address(text[1:-1].strip(), at)
+        if text[:1] == "{":
+            return Vector(tuple(self._single(x, at) for x in text[1:-1].split(",")))
+        if text[:1] == "[":
+            return self._address(text[1:-1], at)
         if "|" in text:
-            return Vector(tuple(self._operand(x.strip(), at) for x in text.split("|")))
+            return Vector(tuple(self._single(x, at) for x in text.split("|")))
+        return self._single(text, at)
+
+    def _single(self, text: str, at: int) -> Register | Immediate | Name:
+        """A register, a number or a symbol: vectors and addresses have no other parts."""
+        text = text.strip()
         if _NUMBER.match(text):
-            made = Immediate(_number(text))
-            self.numbers[text] = made
+            found = _number(text)
+            if found is None:
+                raise self.error(at, f"the number {shown(text)} is none of 64 bits")
+            made = self.numbers[text] = Immediate(found)
             return made
-        negated = text.startswith("!")
-        register = self._register(text.lstrip("!"))
-        if negated:
-            raise self.error(at, f"the negated operand {text} is not executed")
+        register = self._register(text)
         if register is not None:
             return register
+        if text.startswith("!"):
+            raise self.error(at, f"the negated operand {shown(text)} is not executed")
         if not re.fullmatch(r"[\w$%.]+", text):
-            raise self.error(at, f"the operand {text!r} is not understood")
+            raise self.error(at, f"the operand {shown(text)} is not understood")
         return self._symbol(text, at)
 
     def _address(self, text: str, at: int) -> Address:
-        text, comma, rest = (part.strip() for part in text.partition(","))
-        if comma:
-            where, of = self._operand(rest, at), self._address(text, at)
-            if not isinstance(where, Vector):
-                raise self.error(at, f"the address [{text}, {rest}] is not understood")
-            return Address(of.base, of.offset, where.parts)
-        base, sign, offset = re.fullmatch(r"([^+]*?)\s*(?:(\+)\s*(-?\w+))?", text).groups()  # type: ignore[union-attr]
-        found = self._operand(base, at)
-        if isinstance(found, Address | Vector) or (sign and not _NUMBER.match(offset)):
-            raise self.error(at, f"the address [{text}] is not understood")
-        return Address(found, int(_number(offset)) if sign else 0)
+        match = _ADDRESS.fullmatch(text.strip())
+        if match is None:
+            raise self.error(at, f"the address {shown(f'[{text}]')} is not understood")
+        base, offset, coordinates = match.groups()
+        parts = () if coordinates is None else coordinates.split(",")
+        found = self._single(offset, at) if offset else Immediate(0)
+        if not isinstance(found, Immediate) or not -(1 << 31) <= found.value < 1 << 32:
+            raise self.error(at, f"the offset {shown(offset)} is no number of 32 bits")
+        return Address(
+            self._single(base, at), int(found.value), tuple(self._single(x, at) for x in parts)
+        )
 
 
-def _number(text: str) -> int | float:
-    """A constant of the PTX ISA, section 4.5."""
+def shown(text: str) -> str:
+    """A part of a text as messages have it."""
+    text = " ".join(text.split())
+    return repr(text if len(text) < 100 else f"{text[:80]} ...")
+
+
+def _number(text: str) -> int | float | None:
+    """A constant of the PTX ISA, section 4.5; None for what is none."""
     sign = -1 if text.startswith("-") else 1
     text = text.lstrip("-").rstrip("U")
     kind = text[:2].lower()
@@ -408,6 +442,8 @@ def _number(text: str) -> int | float:
         return sign * float(struct.unpack(">d", bytes.fromhex(text[2:]))[0])
     if "." in text:
         return sign * float(text)
-    if kind in ("0x", "0b"):
-        return sign * int(text, 0)
-    return sign * int(text, 8 if text.startswith("0") and len(text) > 1 else 10)
+    base = {"0x": 16, "0b": 2}.get(kind, 8 if text.startswith("0") and len(text) > 1 else 10)
+    if len(text) > 66 or (base == 8 and set(text) & set("89")):
+        return None
+    found = int(text, base)
+    return sign * found if found < 1 << 64 else None

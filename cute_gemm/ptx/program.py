@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from cute_gemm.errors import PtxError
+
 # The translators put themselves into the table.
 from cute_gemm.ptx import access, arithmetic, atomics, bulk, convert, scalars, warps  # noqa: F401
 from cute_gemm.ptx.code import KEPT, Code, translator_of
@@ -31,6 +33,10 @@ _ENDS = ("bra", "ret", "exit")
 _FENCES = ("membar", "fence", "prefetch", "prefetchu", "griddepcontrol", "nanosleep")
 #: Fences between threads and what is asynchronous, which count where threads wait one by one.
 _PROXIES = ("proxy", "mbarrier_init")
+#: What translators run into where no compiler wrote the text: operands that are missing, or others.
+_UNFIT = (
+    LookupError, ArithmeticError, ValueError, TypeError, AttributeError, AssertionError,
+)  # fmt: skip
 #: Instructions that look themselves at what is undefined.
 _LOOKING = (
     "ld", "st", "cp", "ldmatrix", "stmatrix", "mma", "shfl", "vote", "atom", "red", "mbarrier",
@@ -52,29 +58,38 @@ class Program:
         self._unset = unsure(kernel, parts)
         self._followed = possible(kernel, self._unset) if watched else frozenset()
         self._in_flight = {x.slot for one in kernel.instructions for x in in_flight(one)}
-        waits = isinstance(code.machine, WaitingMachine)
         self.pieces = []
         for index, part in enumerate(parts):
             piece = Piece(begin=part.begin, count=part.end - part.begin)
             for at in range(part.begin, part.end):
-                one = kernel.instructions[at]
                 code.index = at
-                if one.op[0] in _ENDS:
-                    self._end(piece, one)
-                elif at_warp(one) or (waits and may_wait(one)):
-                    self._wait(piece, one)
-                elif is_barrier(one):
-                    self._barrier(piece, one)
-                elif (
-                    one.op[0] not in _FENCES
-                    or (waits and one.op[1] in _PROXIES)
-                    or one.op == ("griddepcontrol", "wait")
-                ):
-                    self._put(piece, one)
+                try:
+                    self._translate(piece, kernel.instructions[at])
+                except PtxError:
+                    raise
+                except _UNFIT as error:
+                    what = "its opcode takes other operands"
+                    raise code.refuse(kernel.instructions[at], what) from error
             last = kernel.instructions[part.end - 1]
             if last.op[0] not in _ENDS or last.guard:
                 piece.next = index + 1
             self.pieces.append(piece)
+
+    def _translate(self, piece: Piece, one: Instruction) -> None:
+        """Append an instruction to its piece."""
+        waits = isinstance(self.machine, WaitingMachine)
+        if one.op[0] in _ENDS:
+            self._end(piece, one)
+        elif at_warp(one) or (waits and may_wait(one)):
+            self._wait(piece, one)
+        elif is_barrier(one):
+            self._barrier(piece, one)
+        elif (
+            one.op[0] not in _FENCES
+            or (waits and one.op[1] in _PROXIES)
+            or one.op == ("griddepcontrol", "wait")
+        ):
+            self._put(piece, one)
 
     def reset(self) -> None:
         """Forget all registers: those that may be read before they are set are there, unset."""

@@ -57,7 +57,8 @@ def _shfl(code: Code, one: Instruction) -> Step:
     found = targets[1] if len(targets) == 2 else None
     if found is not None and not (isinstance(found, Register) and found.type == "pred"):
         raise code.refuse(one)
-    sources = [code.source(one, each, "b32") for each in one.operands[1:]]
+    value, by, clamp, members = one.operands[1:]
+    sources = [code.source(one, each, "b32") for each in (value, by, clamp, members)]
     machine, values = code.machine, code.values
 
     def shuffle() -> None:

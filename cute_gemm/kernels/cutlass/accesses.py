@@ -167,9 +167,42 @@ class _Launch:
         return [
             *([self._global_c("load", coords, config.align_c)] if reads_c else []),
             _shared("C", "store", epilogue.staged_stores(config), **more),
-            _shared("C", "load", epilogue.staged_loads(config), **more),
+            *self._staged_loads(
+                _shared("C", "load", epilogue.staged_loads(config), **more), reads_c
+            ),
             self._global_c("store", coords, config.align_c),
         ]
+
+    def _staged_loads(self, every: SharedAccess, reads_c: bool) -> list[SharedAccess]:
+        """Loads of the sums from shared memory.
+
+        In float64, where C is not read, NVRTC moves some behind the tests of
+        ``PredicatedTileIterator::store_with_byte_offset``: those of the first row that a thread
+        stores in an iteration behind that of the row, and the first of them also behind that of its
+        column, but in the last iteration. Where a row is one vector, all are behind that of the
+        column, and the first also behind that of the row, but in the last iteration.
+        """
+        config, count = self.config, epilogue.iterations(self.config)
+        if reads_c or config.math != "float64":
+            return [every]
+        columns, warps = config.store_map().iterations[0], config.threads // WARP
+        coords = config.store_map().requests().reshape(count, -1, warps, WARP, 2)
+        offsets = np.broadcast_to(every.offsets.reshape(-1, warps, WARP), coords.shape[:-1])
+        step = np.broadcast_to(np.arange(coords.shape[1]), coords.shape[:2])
+        both = (step == 0) & (np.arange(count) < count - 1)[:, None]
+        single = step < columns if columns > 1 else np.ones_like(both)
+        found = []
+        for chosen, tested, part in (
+            (both, (True, True), "behind both tests"),
+            (single & ~both, (columns > 1, columns == 1), "behind one test"),
+            (~single & ~both, (False, False), "behind no test"),
+        ):
+            where = np.where(tested, coords[chosen], 0).reshape(-1, WARP, 2)
+            guard = self._global_c("store", where, config.align_c)
+            again = offsets[chosen].reshape(-1, WARP)
+            if again.size:
+                found.append(replace(every, offsets=again, executions=0, guard=guard, part=part))
+        return found
 
     def scaling(self, reads_c: bool) -> tuple[Access, ...]:
         """Return the accesses without a product: ``scale_tile`` takes C element by element."""
