@@ -179,9 +179,10 @@ def plan(
     m: int | None = None, n: int | None = None, k: int | None = None, dtype: Any = None,
     l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
-    storage: Order = "F", order: Order = "F", out_dtype: Any = None, compute: str | None = None,
-    kernel: str = "auto", backend: Backend = "auto", arch: str | None = None,
-    gpu: GpuLike | None = None, tune: bool | Tuning = False, **kernel_options: Any,
+    base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
+    compute: str | None = None, kernel: str = "auto", backend: Backend = "auto",
+    arch: str | None = None, gpu: GpuLike | None = None, tune: bool | Tuning = False,
+    **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
@@ -195,6 +196,10 @@ def plan(
     l, batch_a, batch_b, batch_c
         Of a batch: number of products, and elements from one stored matrix to the next, by default
         without padding; 0 shares A or B.
+    base_offset
+        Elements from an aligned address to each of A, B and C: 0 or a power of two. For sizes, and
+        for NumPy arrays: these are copied to aligned memory of a device, so that a view's own
+        address means nothing there. Device arrays have the alignment of their addresses.
     gpu
         The GPU for which the config is chosen and that reports are of: a name (``"H200"``), a file
         ``.toml`` or ``.json`` that describes one, a dict of its values, or a :class:`Gpu`. Where no
@@ -238,6 +243,13 @@ def plan(
         c = None if C is None else read(C, "C")
         problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
         device = a.device
+        if base_offset and device is not None:
+            raise OptionError(
+                f"base_offset={base_offset!r} came with arrays on a device, which have addresses "
+                "of their own: leave it out"
+            )
+    if base_offset:
+        problem = problem.with_base_offset(base_offset)
     return _make_plan(problem, device, kernel, backend, arch, kernel_options, gpu, tune)
 
 
@@ -246,16 +258,17 @@ def analyze(
     m: int | None = None, n: int | None = None, k: int | None = None, dtype: Any = None,
     l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
-    storage: Order = "F", order: Order = "F", out_dtype: Any = None, compute: str | None = None,
-    kernel: str = "auto", backend: Backend = "cpu", arch: str | None = None,
-    gpu: GpuLike | None = None, tune: bool | Tuning = False, **kernel_options: Any,
+    base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
+    compute: str | None = None, kernel: str = "auto", backend: Backend = "cpu",
+    arch: str | None = None, gpu: GpuLike | None = None, tune: bool | Tuning = False,
+    **kernel_options: Any,
 ) -> Report:  # fmt: skip
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
 
     Parameters
     ----------
-    op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, storage, order, \
-    out_dtype, compute, kernel, backend, arch, gpu, tune, **kernel_options
+    op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, base_offset, \
+    storage, order, out_dtype, compute, kernel, backend, arch, gpu, tune, **kernel_options
         As for :func:`plan`; nothing is computed, whatever the backend.
     beta
         As for :meth:`Plan.report`.
@@ -269,9 +282,9 @@ def analyze(
     check_names(analyze, kernel_options)
     made = plan(
         op, A, B, C, m=m, n=n, k=k, dtype=dtype, l=l, lda=lda, ldb=ldb, ldc=ldc, batch_a=batch_a,
-        batch_b=batch_b, batch_c=batch_c, storage=storage, order=order, out_dtype=out_dtype,
-        compute=compute, kernel=kernel, backend=backend, arch=arch, gpu=gpu, tune=tune,
-        **kernel_options,
+        batch_b=batch_b, batch_c=batch_c, base_offset=base_offset, storage=storage, order=order,
+        out_dtype=out_dtype, compute=compute, kernel=kernel, backend=backend, arch=arch, gpu=gpu,
+        tune=tune, **kernel_options,
     )  # fmt: skip
     return made.report(beta=beta)
 

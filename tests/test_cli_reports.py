@@ -35,6 +35,22 @@ def test_analyze_with_beta_reads_c(run):
     assert (loads_of_c(), loads_of_c("--beta", "-1")) == (0, 1)
 
 
+def test_analyze_and_trace_from_a_base_offset(run):
+    words = ("TN", "-m64", "-n48", "-k40", "--arch", "sm_80", "--kernel", "sm80_pipeline", "--json")
+    for command in ("analyze", "trace"):
+        for offset, aligned in (("0", 256), ("1", 2), ("4", 8)):
+            status, out, err = run(command, *words, "--base-offset", offset)
+            assert status == 0, err
+            made = json.loads(out)
+            if command == "analyze":
+                assert {x["alignment"] for x in made["matrices"].values()} == {aligned}
+            else:
+                bits = 8 * min(16, aligned)
+                assert made["agrees"] and f"_v{bits}_{bits}_" in made["symbol"]
+        status, _, err = run(command, *words, "--base-offset", "3")
+        assert status != 0 and "base_offset is 3; expected 0 or a power of two" in err
+
+
 def test_analyze_build_knows_the_registers(run):
     words = ("analyze", "TN", *SIZES, "--arch", "sm_80", "--json")
     report = json.loads(run(*words, "--build")[1])

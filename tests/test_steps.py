@@ -328,6 +328,15 @@ def test_nothing_is_not_packed_or_cut() -> None:
         assert chosen(**{**given, "k": 4096 * (empty != "k")}).route == DIRECT
 
 
+@pytest.mark.parametrize("kernel", ["naive", "smem_tiled", "sm80_pipeline"])
+@pytest.mark.parametrize("k", [1, 16, 65])
+def test_more_slices_than_k_has_make_no_part_without_any(kernel: str, k: int) -> None:
+    made = chosen(m=16, n=16, k=k, split_k=12, kernel=kernel)
+    parts = [part for step in made.steps for part in alike(step.problem)]
+    assert all(part.l for part in parts if isinstance(part, GemmProblem))
+    assert str(made.report(beta=1.0))
+
+
 def test_words_of_the_command_line() -> None:
     assert chosen(split_k="3").route.split_k == 3
     assert chosen(split_k=1, pack="none", kernel="cublas").route == DIRECT

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
+from cute_gemm import api
 from cute_gemm.commands.cli import main
 from cute_gemm.errors import DeviceError, FaultError, OptionError
+from cute_gemm.problem.arrays import read
 from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -69,6 +72,30 @@ def test_a_trace_computes_in_place() -> None:
     assert trace.result is C and trace.verdict.ok and not trace.differences and trace.agrees
     product = A.astype(np.int32) @ B.astype(np.int32)
     assert (5 - 7 * product == C).all()
+
+
+def test_a_trace_from_a_base_offset() -> None:
+    """A view's own address is not a GPU's, where its copy lies; ``base_offset`` says another."""
+    A, B = operands("float16")
+    view = np.concatenate((A.ravel()[:1], A.ravel()))[1:].reshape(A.shape)
+    given: dict[str, Any] = {"kernel": "sm80_pipeline", "arch": "sm_80", "backend": "cpu"}
+    alignments = [
+        [(x.alignment) for x in (made.problem.A, made.problem.B, made.problem.C)]
+        for made in (cg.plan("NN", view, B, **given), cg.plan("NN", A, B, base_offset=2, **given))
+    ]
+    assert alignments == [[256] * 3, [4] * 3]
+    for offset in (1, 2, 64):
+        found = cg.plan("NN", A, B, base_offset=offset, **given).trace(A, B)
+        assert found.agrees
+    report = cg.analyze("NN", A, B, base_offset=1, **given)
+    sizes = {"m": 70, "n": 45, "k": 37, "dtype": "float16", "storage": "C"}
+    assert report.to_dict() == cg.analyze("NN", **sizes, base_offset=1, **given).to_dict()
+
+
+def test_a_base_offset_of_arrays_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "read", lambda x, name: replace(read(x, name), device=0))
+    with pytest.raises(OptionError, match="base_offset=4 came with arrays on a device, which have"):
+        cg.plan("NN", *operands(), base_offset=4, backend="cpu")
 
 
 def test_what_a_trace_says() -> None:

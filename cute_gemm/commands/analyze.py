@@ -11,7 +11,7 @@ from cute_gemm.commands.output import check_html, show_report
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm analyze`` takes."""
     add_problem(parser)
-    add(parser, "--gpu", "--beta")
+    add(parser, "--gpu", "--beta", "--base-offset")
     text = "compile it too, for registers and occupancy"
     parser.add_argument("--build", action="store_true", help=text)
     add(parser, "--html")

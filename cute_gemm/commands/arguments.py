@@ -52,6 +52,10 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "NAME",
         "help": "place it on this GPU: H200, A100, 4090, ..., or a FILE (.toml, .json) of your own",
     },
+    "--base-offset": {
+        "type": int, "default": 0, "metavar": "N",
+        "help": "elements from an aligned address to each matrix: 0 or a power of two (default 0)",
+    },
     "--order": {"choices": ("F", "C"), "default": "F", "help": "order of C (default F)"},
     "--compute": {"help": "float32 or tf32, for float32 matrices"},
     "--seed": {"type": int, "default": 0, "help": "of the random matrices (default 0)"},
@@ -162,7 +166,8 @@ def planned(
     return plan(
         op or arguments.op, **sizes(arguments), kernel=arguments.kernel,
         backend=getattr(arguments, "backend", "cpu"), arch=arch or arguments.arch,
-        **({"gpu": arguments.gpu} if "gpu" in arguments else {}), **arguments.options,
+        **named(arguments, *(name for name in ("gpu", "base_offset") if name in arguments)),
+        **arguments.options,
     )  # fmt: skip
 
 

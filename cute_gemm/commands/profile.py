@@ -12,11 +12,7 @@ from cute_gemm.commands.output import OK, WRONG, print_json, show
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm profile`` takes."""
     add_problem(parser)
-    add(parser, "--beta", beta="default 0: C is not read")
-    parser.add_argument(
-        "--base-offset", type=int, default=0, metavar="N",
-        help="elements from an aligned address to each matrix: 0 or a power of two (default 0)",
-    )  # fmt: skip
+    add(parser, "--beta", "--base-offset", beta="default 0: C is not read")
     parser.add_argument("--ncu", metavar="PATH", help="Nsight Compute (default: look for it)")
 
 

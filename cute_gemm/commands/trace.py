@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in parser._actions:
         if action.dest == "op":
             action.nargs, action.help = "?", f"{action.help}; left out with --ptx"
-    add(parser, "--alpha", "--beta", "--seed", "--html")
+    add(parser, "--alpha", "--beta", "--base-offset", "--seed", "--html")
     parser.add_argument(
         "--access",
         metavar="NAME",
@@ -113,7 +113,7 @@ def _planned(arguments: argparse.Namespace) -> int:
     A, B, C = stored(arguments, planned(arguments).problem)
     plan = make_plan(
         arguments.op, A, B, C, backend="interpreter", **arguments.options,
-        **named(arguments, "compute", "kernel", "arch"),
+        **named(arguments, "compute", "kernel", "arch", "base_offset"),
     )  # fmt: skip
     if not plan.compiled:
         raise OptionError(f"kernel {plan.kernel!r} is not compiled: nothing of it is executed here")

@@ -17,7 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,21 +85,12 @@ class Case:
         from cute_gemm.run.driver import device_arch, device_name
         from cute_gemm.toolchain.nvrtc import normalize_arch
 
-        if self.base_offset < 0 or self.base_offset & (self.base_offset - 1):
-            raise OptionError(
-                f"base_offset is {self.base_offset}; expected 0 or a power of two, in elements"
-            )
-        problem = from_sizes(**named(self, *_PROBLEM))
+        problem = from_sizes(**named(self, *_PROBLEM)).with_base_offset(self.base_offset)
         if not (problem.m and problem.n and problem.l):
             raise OptionError(
                 f"m={problem.m}, n={problem.n}, l={problem.l}: no kernel is launched, so nothing "
                 "can be counted; expected each to be 1 or more"
             )
-        A, B, C = (
-            one.at(self.base_offset * dtype(one.dtype).bytes)
-            for one in (problem.A, problem.B, problem.C)
-        )
-        problem = replace(problem, A=A, B=B, C=C)
         arch = normalize_arch(self.arch) if self.arch else device_arch(0)
         asked = problem, arch, self.kernel, self.options
         gpu, measured = None, None

@@ -144,7 +144,8 @@ def alike(problem: Any) -> tuple[Any, ...]:
     if not last:
         return (problem,)
     before = problem.slices - 1
-    return _some_slices(problem, 0, before, problem.k), _some_slices(problem, before, 1, last)
+    end = _some_slices(problem, before, 1, last)
+    return (_some_slices(problem, 0, before, problem.k), end) if before else (end,)
 
 
 def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmProblem:

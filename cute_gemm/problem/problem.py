@@ -156,6 +156,23 @@ class GemmProblem:
     #: k of a product's last slice where it is less than the others'; else 0.
     k_last: int = 0
 
+    def with_base_offset(self, base_offset: int) -> GemmProblem:
+        """Return the problem with each matrix so many elements from an aligned address.
+
+        OptionError for what is neither 0 nor a power of two: of an address no more is described
+        than the power of two that divides it.
+        """
+        whole = isinstance(base_offset, (int, np.integer)) and base_offset >= 0
+        if not whole or base_offset & (base_offset - 1):
+            raise OptionError(
+                f"base_offset is {base_offset!r}; expected 0 or a power of two, in elements"
+            )
+        A, B, C = (
+            one.at(int(base_offset) * dtype_row(one.dtype).bytes)
+            for one in (self.A, self.B, self.C)
+        )
+        return replace(self, A=A, B=B, C=C)
+
     @property
     def slices(self) -> int:
         """Of a batch, how many in a row are slices of K of one product."""
