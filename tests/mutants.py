@@ -33,6 +33,9 @@ TESTS = (
     "tests/test_ptx_wgmma.py",
 )
 
+#: What executes kernels on operands of more than 2**31 elements.
+FAR = ("tests/test_far_offsets.py", "tests/test_passes.py")
+
 _TILED = "smem_tiled or bank_free"
 _ASYNC = "double_buffered or sm80_pipeline"
 _MMA = "sm80_pipeline or tensor_core"
@@ -61,6 +64,10 @@ def _t(name: str, file: str, old: str, new: str, kernels: str) -> Mutant:
 
 def _p(name: str, file: str, old: str, new: str, kernels: str) -> Mutant:
     return Mutant(name, f"cute_gemm/{file}", old, new, kernels)
+
+
+def _far(name: str, file: str, old: str, new: str, only: str) -> Mutant:
+    return Mutant(name, file, old, new, only, FAR)
 
 
 def _m(name: str, file: str, old: str, new: str, test: str, only: str) -> Mutant:
@@ -96,6 +103,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _t("C read at beta = 0", "common/epilogue.cuh", "if (!reads_c()) {", "if (false) {", "naive"),
     _t("beta of another element", "common/epilogue.cuh",
        "(*this)(sums[i], old[i])", "(*this)(sums[i], old[0])", "sm80_pipeline or vectorized"),
+    _t("C read at beta = 0 where nothing is summed", "common/epilogue.cuh",
+       "reads_c() ? beta * Accumulator(c) : Accumulator(0)", "beta * Accumulator(c)",
+       "empty_product and sm90"),
     _t("A and B read at alpha = 0", "common/epilogue.cuh",
        "if (k == 0 || alpha == Accumulator(0)) {", "if (k == 0) {", "alpha_zero"),
     _t("alpha on the device is not looked at", "common/epilogue.cuh",
@@ -539,6 +549,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _t("the launch ahead is not waited for", "common/grids.cuh",
        "griddepcontrol.launch_dependents;\\ngriddepcontrol.wait;\\n",
        "griddepcontrol.launch_dependents;\\n", _WGMMA),
+    Mutant("lanes of a warp load C before they meet", "templates/sm90/store.cuh",
+           "        __syncwarp();  // the thread that fetched comes later\n", "",
+           "meets_again", ("tests/test_ptx_wgmma.py",)),
     _t("boxes of C in one place", "sm90/store.cuh",
        "+ box * kSpan * (Config::kColumnMajorC ? kColumns : 64);",
        ";", _WGMMA),
@@ -592,6 +605,43 @@ MUTANTS: tuple[Mutant, ...] = (
     _p("the first operand's fragment for both", "kernels/sm80/unit.py",
        'f"fragment_{lower}": mma.fragment(letter, plan.extents).cpp(),',
        'f"fragment_{lower}": mma.fragment("A", plan.extents).cpp(),', _MMA),
+    # Offsets of 32 bits
+    _far("A's offset in 32 bits", "templates/simt/gemm.cuh",
+         "row * lda + k : row + k * lda", "int(row * lda) + k : row + int(k * lda)", "naive"),
+    _far("B's offset in 32 bits", "templates/simt/gemm.cuh",
+         "column * ldb + k : column + k * ldb", "int(column * ldb) + k : column + int(k * ldb)",
+         "naive"),
+    _far("C's offset in 32 bits", "templates/simt/gemm.cuh",
+         "row * ldc + column : row + column * ldc",
+         "int(row * ldc) + column : row + int(column * ldc)", "naive"),
+    _far("A's batch in 32 bits", "cute_gemm/toolchain/unit.py",
+         "A += product * batch_a", "A += int(product * batch_a)", "naive"),
+    _far("B's batch in 32 bits", "cute_gemm/toolchain/unit.py",
+         "B += product * batch_b", "B += int(product * batch_b)", "naive"),
+    _far("C's batch in 32 bits", "cute_gemm/toolchain/unit.py",
+         "C += batch * batch_c", "C += int(batch * batch_c)", "naive"),
+    _far("C's elements in 32 bits, wgmma", "templates/sm90/store.cuh",
+         "row + column * ldc : row * ldc + column",
+         "row + int(column * ldc) : int(row * ldc) + column", "sm90_wgmma"),
+    _far("C's batch in 32 bits, wgmma", "templates/sm90/store.cuh",
+         "tile.batch * batch +", "int(tile.batch * batch) +", "sm90_wgmma"),
+    _far("the source's batch in 32 bits", "templates/passes/pack.cuh",
+         "+ batch * operand.batch;", "+ int(batch * operand.batch);", "pack"),
+    _far("the source's end in 32 bits", "templates/passes/pack.cuh",
+         "from + (operand.rows - 1) * operand.ld", "from + int((operand.rows - 1) * operand.ld)",
+         "pack"),
+    _far("the target's batch in 32 bits", "templates/passes/pack.cuh",
+         "batch * operand.target_batch * Bytes", "int(batch * operand.target_batch) * Bytes",
+         "far_apart"),
+    _far("sums of a batch in 32 bits", "templates/passes/reduce.cuh",
+         "matrix * shape.slices * shape.step", "int(matrix * shape.slices * shape.step)",
+         "far_apart"),
+    _far("the next slice in 32 bits", "templates/passes/reduce.cuh",
+         "(at + i * shape.step", "(at + int(i * shape.step)", "far_apart"),
+    _far("C's batch in 32 bits, of sums", "templates/passes/reduce.cuh",
+         "C += matrix * shape.batch", "C += int(matrix * shape.batch)", "far_apart"),
+    _far("C's rows in 32 bits, of sums", "templates/passes/reduce.cuh",
+         "row * shape.ldc", "int(row * shape.ldc)", "far_apart"),
     # What is no part of a kernel
     _m("CuPy's B wherever it is aligned", "problem/arrays.py",
        "b % ALIGNMENT, B.shape, B.strides", "0, B.shape, B.strides", "operand", "fingerprint"),

@@ -290,6 +290,43 @@ def test_slices_are_added_in_their_order():
     assert (C[:, 0] == wanted).all()
 
 
+# Beyond 32 bits -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_packed_matrices_far_apart(turned):
+    """In a scratch that nobody has the memory for, of which a few pages are touched."""
+    problem = from_sizes("NT", m=40, n=24, k=32, l=3, dtype="float16")
+    _, packing = packed(problem, "A", turned)
+    (target,) = packing.targets
+    packing = replace(packing, targets=(replace(target, batch_stride=2**30 + 64),))
+    given = np.random.default_rng(0).integers(0, 256, problem.A.span, np.uint8)
+    found = view(packing.targets[0], np.zeros(packing.targets[0].span, np.uint8)).view(np.uint16)
+    unused = Buffer(np.zeros(0, np.uint8), "unused", 0)
+    execute(PACK, packing, [Buffer(given, "A", 0), unused, Buffer(found, "scratch", 0)])
+    assert found.tobytes() == view(problem.A, given).tobytes()
+
+
+@pytest.mark.parametrize("far", ["slices", "matrices", "rows", "C"])
+def test_sums_far_apart(far):
+    """Of slices, of a batch's matrices, of C's rows and matrices: beyond 2**31 elements."""
+    batch = {"l": 3, "batch_c": 2**30 + 64 if far == "C" else 40 * 24} if far != "rows" else {}
+    ldc = 2**31 // 23 // 8 * 8 + 8 if far == "rows" else 40
+    sizes = {"m": 40, "n": 24, "k": 384 if far == "slices" else 256, "ldc": ldc}
+    problem = from_sizes("NN", **sizes, dtype="float16", **({} if far == "slices" else batch))
+    reduction = sliced(problem, 3 if far == "slices" else 2, 128)[1]
+    step = {"slices": 2**30 + 64, "matrices": 2**29 + 64}.get(far)
+    if step is not None:
+        reduction = replace(reduction, sums=replace(reduction.sums, batch_stride=step))
+    sums = view(reduction.sums, np.zeros(reduction.sums.span, np.uint8)).view(np.float32)
+    C = view(reduction.C, np.zeros(reduction.C.span, np.uint8)).view(np.float16)
+    sums[...] = np.random.default_rng(0).integers(-9, 9, sums.shape)
+    unused = Buffer(np.zeros(0, np.uint8), "unused", 0)
+    execute(REDUCE, reduction, [Buffer(sums, "sums", 0), unused, Buffer(C, "C", 0)])
+    wanted = sums.reshape(problem.l, -1, 40, 24).sum(axis=1)
+    assert np.array_equal(C, wanted)
+
+
 # What they cost -----------------------------------------------------------------------------------
 
 
