@@ -235,4 +235,4 @@ def test_thin_products_are_few_calls_of_blas(monkeypatch, dtype, calls, shape, o
     made, product = [], cpu._product
     monkeypatch.setattr(cpu, "_product", lambda *given: made.append(1) or product(*given))
     cpu.gemm(from_operands("NN", read(A, "A"), read(B, "B"), read(C, "C")), A, B, C)
-    assert len(made) == calls and (C == k).all()
+    assert len(made) == calls and C.min() == C.max() == k

@@ -64,7 +64,7 @@ def gemm(
     with np.errstate(all="ignore"):
         for part in batches(C, problem.k, _BLOCK**2):
             a, b, c = left[part], right[part], C[part]
-            down, across = _extents(*c.shape[-2:], _as_they_are(a, b, conj))
+            down, across = _extents(c.shape[-2], c.shape[-1], _as_they_are(a, b, conj))
             for i in range(0, c.shape[-2], down):
                 for j in range(0, c.shape[-1], across):
                     rows, columns = slice(i, i + down), slice(j, j + across)
