@@ -7,12 +7,12 @@ import numpy as np
 from cute_gemm.problem.dtypes import dtype
 from cute_gemm.problem.problem import GemmProblem
 
-#: Extent of the blocks of C and of k in types that BLAS does not have. They are converted block by
-#: block, so that the memory for it stays small; and the float32 sum of so many products of two int8
-#: is exact, because 1024 * (-128) * (-128) = 2**24.
+#: Extent of square blocks of C, and of k in what is converted: types that BLAS does not have, and
+#: conjugates. The float32 sum of so many products of two int8 is exact, because 1024 * (-128) *
+#: (-128) = 2**24.
 _BLOCK = 1024
-#: The most elements of a block of C in types that BLAS has, for the memory of its sums.
-_SUMS = 2**24
+#: Longest side of a block that is converted, in extents of a square one: memory stays small.
+_LONGEST = 4
 
 
 def used(
@@ -60,35 +60,48 @@ def gemm(
     if problem.C.unit == 0:
         left, right, C = right.swapaxes(-1, -2), left.swapaxes(-1, -2), C.swapaxes(-1, -2)
         conj = conj[::-1]
-    down = across = deep = _BLOCK
-    if _work(A.dtype) == A.dtype:
-        deep = max(problem.k, 1)
-        down, across = (max(_BLOCK, _SUMS // max(extent, 1)) for extent in C.shape[:-3:-1])
     # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
     with np.errstate(all="ignore"):
         for part in batches(C, problem.k, _BLOCK**2):
             a, b, c = left[part], right[part], C[part]
+            down, across = _extents(c.shape[-2], c.shape[-1], _as_they_are(a, b, conj))
             for i in range(0, c.shape[-2], down):
                 for j in range(0, c.shape[-1], across):
                     rows, columns = slice(i, i + down), slice(j, j + across)
                     block = c[..., rows, columns]
-                    _block(a[..., rows, :], b[..., columns], block, deep, conj, alpha, beta)
+                    _block(a[..., rows, :], b[..., columns], block, conj, alpha, beta)
+
+
+def _as_they_are(A: np.ndarray, B: np.ndarray, conj: tuple[bool, bool]) -> bool:
+    """Whether BLAS multiplies these operands where they lie."""
+    return not any(conj) and all(_work(x) == x.dtype for x in (A, B))
+
+
+def _work(x: np.ndarray) -> np.dtype:
+    """The type in which BLAS multiplies."""
+    return x.dtype if x.dtype.kind == "c" or x.dtype == np.float64 else np.dtype(np.float32)
+
+
+def _extents(m: int, n: int, as_they_are: bool) -> tuple[int, int]:
+    """Return the extents of blocks of C: long where C is thin, since BLAS wants few calls."""
+    longest = max(m, n, 1) if as_they_are else _LONGEST * _BLOCK
+    rows, columns = (max(_BLOCK, min(longest, _BLOCK**2 // max(x, 1))) for x in (n, m))
+    return rows, columns
 
 
 def _block(
     A: np.ndarray,
     B: np.ndarray,
     C: np.ndarray,
-    deep: int,
     conj: tuple[bool, bool],
     alpha: complex,
     beta: complex,
 ) -> None:
-    """A block of C, of sums of ``deep`` products at a time."""
     accumulator = np.dtype(dtype(A.dtype.name).accumulator)
     k = A.shape[-1]
     total: np.ndarray | None = None
     if alpha != 0 and k > 0:
+        deep = k if _as_they_are(A, B, conj) else _BLOCK
         for start in range(0, k, deep):
             step = slice(start, start + deep)
             part = _product(A[..., step], B[..., step, :], conj).astype(accumulator, copy=False)
@@ -116,10 +129,4 @@ def scale(
 def _product(A: np.ndarray, B: np.ndarray, conj: tuple[bool, bool]) -> np.ndarray:
     """Return A @ B by BLAS, which takes transposes and sub-matrices as they are."""
     A, B = (x.conj() if turn else x for x, turn in zip((A, B), conj, strict=True))
-    work = _work(A.dtype)
-    return A.astype(work, copy=False) @ B.astype(work, copy=False)
-
-
-def _work(kind: np.dtype) -> np.dtype:
-    """The type in which BLAS multiplies elements of a type."""
-    return kind if kind.kind == "c" or kind == np.float64 else np.dtype(np.float32)
+    return A.astype(_work(A), copy=False) @ B.astype(_work(B), copy=False)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from passes_cases import PACK, REDUCED, TYPES, check_packing, check_reduction, run
+from passes_cases import PACK, REDUCE, REDUCED, TYPES, check_packing, check_reduction, run
 
-from cute_gemm.problem.passes import packed
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.passes import packed, sliced
+from cute_gemm.problem.problem import Matrix, from_sizes
 
 pytestmark = pytest.mark.gpu
 
@@ -46,3 +47,46 @@ def test_more_elements_than_32_bits_count(turned, arch):
     torch.cuda.synchronize()
     given = torch.as_strided(memory, problem.A.shape, problem.A.stride, memory.storage_offset())
     assert torch.equal(torch.as_strided(scratch, target.shape, target.stride), given)
+
+
+def memory(elements: int, dtype: str) -> Any:
+    torch = pytest.importorskip("torch")
+    torch.cuda.empty_cache()
+    if torch.cuda.mem_get_info()[0] < 20 << 30:
+        pytest.skip("too little memory is free")
+    return torch.empty(elements, dtype=getattr(torch, dtype), device="cuda")
+
+
+def strided(flat: Any, one: Matrix) -> Any:
+    """The elements of a batch in these bytes."""
+    return flat.as_strided((one.l, *one.shape), (one.batch_stride, *one.stride))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_packed_matrices_far_apart(turned, arch):
+    """Packed matrices of a batch, 2**31 elements from the first to the last."""
+    problem = from_sizes("NT", m=40, n=24, k=32, l=3, dtype="float16")
+    _, packing = packed(problem, "A", turned)
+    packing = replace(packing, targets=(replace(packing.targets[0], batch_stride=2**30 + 64),))
+    (target,) = packing.targets
+    found, given = memory(target.span // 2, "float16"), memory(problem.A.span // 2, "float16")
+    given.normal_()
+    run(PACK, packing, arch, [given.data_ptr(), 0, found.data_ptr()])
+    assert strided(found, target).equal(strided(given, problem.A))
+
+
+@pytest.mark.parametrize("far", ["slices", "C"])
+def test_sums_far_apart(far, arch):
+    """Slices, or C's matrices, 2**31 elements from the first to the last."""
+    batch = {"l": 3, "batch_c": 2**30 + 64} if far == "C" else {}
+    problem = from_sizes("NN", m=40, n=24, k=384, dtype="float16", **batch)
+    reduction = sliced(problem, 3, 128)[1]
+    if far == "slices":
+        reduction = replace(reduction, sums=replace(reduction.sums, batch_stride=2**30 + 64))
+    sums = memory(reduction.sums.span // 4, "float32")
+    C = memory(reduction.C.span // 2, "float16")
+    parts = strided(sums, reduction.sums)
+    parts.random_(-9, 9)
+    run(REDUCE, reduction, arch, [sums.data_ptr(), 0, C.data_ptr()])
+    wanted = parts.reshape(problem.l, 3, 40, 24).sum(dim=1)
+    assert strided(C, reduction.C).float().equal(wanted)

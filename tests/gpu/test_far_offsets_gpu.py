@@ -1,0 +1,40 @@
+"""Operands whose elements lie 2**31 and more apart, in 4.3 GB each: few rows, far apart."""
+
+from __future__ import annotations
+
+import pytest
+from far_cases import Far, cases, values
+
+import cute_gemm as cg
+from cute_gemm.arch import Arch
+from cute_gemm.problem.arrays import read
+from cute_gemm.problem.problem import from_operands
+from cute_gemm.problem.verify import verify
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.gpu
+
+#: Bytes of the far operand, of scratch, and of what else is in memory.
+ROOM = 16 << 30
+
+
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_offsets_beyond_32_bits(case: Far, arch: str) -> None:
+    if case.kernel == "sm90_wgmma" and not Arch(arch).has("wgmma"):
+        pytest.skip("the kernel needs wgmma")
+    torch.cuda.empty_cache()
+    if torch.cuda.mem_get_info()[0] < ROOM:
+        pytest.skip("too little memory is free")
+    hosts, views = [], []
+    for number, (shape, strides) in enumerate(case.places):
+        span = 1 + sum((extent - 1) * step for extent, step in zip(shape, strides, strict=True))
+        memory = torch.empty(span, dtype=torch.float16, device="cuda")
+        hosts.append(values(shape, number))
+        views.append(torch.as_strided(memory, shape, strides))
+        views[-1].copy_(torch.from_numpy(hosts[-1]))
+    options = {"kernel": case.kernel, **dict(case.options)}
+    cg.gemm(case.op, *views, alpha=1.5, beta=0.5, **options)
+    found = views[2].cpu().numpy()
+    problem = from_operands(case.op, *map(read, hosts, "ABC"))
+    assert verify(problem, *hosts[:2], found, C=hosts[2], alpha=1.5, beta=0.5).ok
