@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -111,13 +112,6 @@ def test_numpy_order_of_a_new_c(order: str) -> None:
 
 
 # PyTorch ------------------------------------------------------------------------------------------
-
-
-def busy(stream: Any) -> None:
-    """Keep a stream busy."""
-    torch = pytest.importorskip("torch")
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(BUSY)
 
 
 def on_torch(array: np.ndarray) -> Any:
@@ -308,10 +302,33 @@ def test_cupy_in_place() -> None:
     assert_product("TN", A, B, cupy.asnumpy(C), C=old, beta=-0.5)
 
 
+#: Waits until a word of the host's memory is set, or for some 5 s.
+HOLD = """extern "C" __global__ void hold(int const volatile* released) {
+  for (long long const end = clock64() + 10000000000ll; !*released && clock64() < end;) {}
+}"""
+
+
+@contextmanager
+def held(stream: Any) -> Iterator[None]:
+    """Keep a stream busy until the end of the block, however long that takes."""
+    import cupy
+
+    memory = cupy.cuda.alloc_pinned_memory(4)
+    released = np.frombuffer(memory, np.int32, 1)
+    released[0] = 0
+    hold = cupy.RawKernel(HOLD, "hold")
+    with stream:
+        hold((1,), (1,), (np.uint64(memory.ptr),))
+    try:
+        yield
+    finally:
+        released[0] = 1
+        stream.synchronize()
+
+
 @pytest.mark.parametrize("how", ["current", "object"])
 def test_cupy_on_a_stream(how: str) -> None:
     cupy = pytest.importorskip("cupy")
-    torch = pytest.importorskip("torch")
     A, B = pair("TN")
     real = [on_cupy(A), on_cupy(B)]
     late = [on_cupy(np.full_like(x, np.nan)) for x in (A, B)]
@@ -319,16 +336,15 @@ def test_cupy_on_a_stream(how: str) -> None:
     cg.gemm("TN", *real, C.copy())
     cupy.cuda.Device().synchronize()
     side = cupy.cuda.Stream(non_blocking=True)
-    with side:
-        busy(torch.cuda.ExternalStream(side.ptr))
-        for target, source in zip(late, real, strict=True):
-            target.data.copy_from_device_async(source.data, source.nbytes, side)
-        if how == "current":
-            cg.gemm("TN", *late, C)
-    if how == "object":
-        cg.gemm("TN", *late, C, stream=side)
-    assert not side.done
-    side.synchronize()
+    with held(side):
+        with side:
+            for target, source in zip(late, real, strict=True):
+                target.data.copy_from_device_async(source.data, source.nbytes, side)
+            if how == "current":
+                cg.gemm("TN", *late, C)
+        if how == "object":
+            cg.gemm("TN", *late, C, stream=side)
+        assert not side.done
     assert_product("TN", A, B, cupy.asnumpy(C))
 
 
