@@ -237,3 +237,15 @@ def test_launches_whose_last_k_tile_has_zeros(k, lda, conflicts):
         if row.space == "shared" and row.instruction == "cp.async"
     )
     assert found == conflicts
+
+
+def test_zeros_of_narrow_copies_are_vectors_too():
+    """What Nsight Compute counted of ``sm80_pipeline`` on an H200."""
+    plan = cg.plan(
+        "TT", m=300, n=260, k=200, dtype="bfloat16", kernel="sm80_pipeline", copy="mn_major",
+        arch="sm_90a", backend="cpu",
+    )  # fmt: skip
+    copies = [
+        row for row in plan.report().rows if (row.space, row.instruction) == ("shared", "cp.async")
+    ]
+    assert sum(row.launch.counted_conflicts for row in copies) == 5280

@@ -161,9 +161,8 @@ def copy_counts(
     """Wavefronts and conflicts of ``cp.async`` as counters have them; int64 [requests, phases].
 
     Arguments as for `copy_wavefronts`. Conflicts are the wavefronts above the fewest that could
-    carry the bytes; the zeros of other lanes do not count. A copy of 16 bytes goes past the data
-    pipe, and no wavefront is counted for it; but if some of its lanes write zeros, the conflicts of
-    the others are counted.
+    carry the vectors. A copy of 16 bytes goes past the data pipe, and no wavefront is counted for
+    it; but if some of its lanes write zeros, the conflicts of the others are counted.
 
     Found on an H200: the rule for 16 bytes gave
     ``smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum`` of 62 of 62 patterns
@@ -172,18 +171,21 @@ def copy_counts(
     targets, sources = (
         np.asarray(side, np.int64).reshape(-1, LANES) for side in (targets, sources)
     )
-    read = np.where(sources >= 0, targets, -1)
-    distinct = phase_wavefronts(phase_words("cp.async", bits, read))[1]
-    ideal = -(-distinct // BANKS)
+
+    def ideal(offsets: np.ndarray) -> np.ndarray:
+        distinct = phase_wavefronts(phase_words("cp.async", bits, offsets))[1]
+        return np.asarray(-(-distinct // BANKS))
+
     if not gmem.bypasses_l1("cp.async", bits):
         wavefronts = copy_wavefronts(bits, targets, sources)
-        return wavefronts, np.where(distinct > 0, wavefronts - ideal, 0)
+        return wavefronts, wavefronts - ideal(targets)
+    read = np.where(sources >= 0, targets, -1)
     some_zeros = (read >= 0).any(axis=-1) & ((targets >= 0) & (sources < 0)).any(axis=-1)
-    conflicts = np.zeros_like(distinct)
+    conflicts = np.zeros((len(targets), LANES // phase_lanes("cp.async", bits)), np.int64)
     if some_zeros.any():
-        wavefronts = copy_wavefronts(bits, read[some_zeros], sources[some_zeros])
-        conflicts[some_zeros] = wavefronts - ideal[some_zeros]
-    return np.zeros_like(distinct), conflicts
+        read = read[some_zeros]
+        conflicts[some_zeros] = copy_wavefronts(bits, read, sources[some_zeros]) - ideal(read)
+    return np.zeros_like(conflicts), conflicts
 
 
 def phase_wavefronts(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
