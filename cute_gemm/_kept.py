@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 K = TypeVar("K")
@@ -11,21 +12,33 @@ KEPT: dict[str, Kept[Any, Any]] = {}
 
 
 class Kept(dict[K, V]):
-    """A dict that is emptied before it would have more than ``most`` entries.
+    """A dict that is emptied before its entries would weigh more than ``most`` together.
 
-    What is read from it while other threads add to it may be gone: take it with ``get``. One that
-    has a name stands in `KEPT`.
+    An entry weighs 1, or what ``weigh`` says of its value. What is read from it while other threads
+    add to it may be gone: take it with ``get``. One that has a name stands in `KEPT`.
     """
 
-    __slots__ = ("most",)
+    __slots__ = ("most", "weigh", "weight")
 
-    def __init__(self, most: int, name: str = "") -> None:
+    def __init__(self, most: int, name: str = "", weigh: Callable[[V], int] | None = None) -> None:
         super().__init__()
-        self.most = most
+        self.most, self.weigh, self.weight = most, weigh, 0
         if name:
             KEPT[name] = self
 
     def __setitem__(self, key: K, value: V) -> None:
-        if len(self) >= self.most and key not in self:
+        weigh, before = self.weigh or _one, self.get(key)
+        self.weight += weigh(value) - (0 if before is None else weigh(before))
+        if self.weight > self.most:
             self.clear()
+            self.weight = weigh(value)
         super().__setitem__(key, value)
+
+    def clear(self) -> None:
+        """Drop all."""
+        super().clear()
+        self.weight = 0
+
+
+def _one(value: object) -> int:
+    return 1

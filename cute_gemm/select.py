@@ -278,7 +278,8 @@ class _Shelf(NamedTuple):
     packs: np.ndarray
 
 
-_shelves: Kept[Any, _Shelf] = Kept(2048, "problem_classes")
+#: By the configs of all classes, of which each takes up to 2 KB: classes have tens to hundreds.
+_shelves: Kept[Any, _Shelf] = Kept(1 << 17, "problem_classes", lambda shelf: len(shelf.offers))
 
 
 def _shelf(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import pkgutil
 import threading
-from itertools import product
+import tracemalloc
+from itertools import cycle, product
 
 import numpy as np
 import pytest
@@ -53,6 +55,50 @@ def test_a_full_one_is_emptied_before_it_takes_more() -> None:
     assert list(kept.items()) == [(0, "first"), (1, "first"), (2, "again")]
     kept[3] = "one more"
     assert list(kept.items()) == [(3, "one more")]
+
+
+def test_entries_may_weigh_more_than_one() -> None:
+    kept = Kept[str, str](6, weigh=len)
+    kept["a"], kept["b"] = "123", "45"
+    kept["a"] = "1234"
+    assert kept == {"a": "1234", "b": "45"} and kept.weight == 6
+    kept["c"] = "6"
+    assert kept == {"c": "6"} and kept.weight == 1
+    kept["d"] = "too long for it"  # what was asked for last is kept, whatever it weighs
+    assert kept == {"d": "too long for it"}
+    kept["e"] = "7"
+    assert kept == {"e": "7"} and kept.weight == 1
+
+
+def classes(count: int) -> None:
+    """Choose for as many classes of problems."""
+    for number, op in zip(range(count), cycle(("NN", "NT", "TN", "TT"))):
+        ld = 64 + number // 4
+        sizes = {"m": 64, "n": 64, "k": 64, "lda": ld, "ldb": 2 * ld, "ldc": 64 + number % 5}
+        cg.plan(op, **sizes, dtype="float16", arch="sm_90a", backend="cpu")
+
+
+def test_what_is_kept_of_classes_of_problems_is_bounded_by_bytes(
+    small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their configs, each of which takes no more than 2 KB."""
+    shelves = select._shelves
+    monkeypatch.setattr(shelves, "most", 1 << 17)
+    tracemalloc.start()
+    try:
+        classes(5)
+        gc.collect()
+        full = tracemalloc.get_traced_memory()[0]
+        configs = sum(len(shelf.offers) for shelf in shelves.values())
+        assert configs == shelves.weight > 500 and len(shelves) == 5
+        shelves.clear()
+        gc.collect()
+        assert full - tracemalloc.get_traced_memory()[0] < 2048 * configs
+    finally:
+        tracemalloc.stop()
+    monkeypatch.setattr(shelves, "most", 400)
+    classes(8)
+    assert 0 < shelves.weight <= 400 and 0 < len(shelves) < 8
 
 
 def test_whatever_grows_has_a_bound() -> None:
