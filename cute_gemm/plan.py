@@ -369,7 +369,7 @@ class Plan:
     def bind(
         self, device: int = 0, alpha: Any = 1, beta: Any = 0, kept: str = ""
     ) -> Callable[..., None]:
-        """Return a function that starts this GEMM, of the addresses of A, B and C and a stream.
+        """Return a function that starts this GEMM, of the addresses ``(a, b, c)`` and a stream.
 
         Parameters
         ----------
@@ -401,7 +401,7 @@ class Plan:
         return Launches(launches, parts.scratch, device)
 
     def bind_packing(self, packing: Packing, device: int) -> Callable[..., None]:
-        """Return a function of the addresses of A, B and their copies, and a stream."""
+        """Return a function of the addresses of A, B and the scratch, and a stream."""
         return packing_step(packing, self.arch).bind(device, ONE, ZERO)
 
     def trace(

@@ -249,7 +249,7 @@ def label(one: Candidate, whole: bool = False) -> str:
     """
     config = one.config
     words = [config.name] if whole else [one.kernel.name, _extents(getattr(config, "tile", ()))]
-    for option, text in () if whole else one.kernel.told_by.items():
+    for option, text in () if whole else one.kernel.label_options.items():
         value = getattr(config, option)
         if value not in (0, (1, 1)):
             words.append(text.format(_extents(value) if isinstance(value, tuple) else value))

@@ -209,16 +209,22 @@ def test_a_script_without_a_guard_builds_in_processes(place: Path) -> None:
     assert len(cache.entries()) == 6 and not list(place.glob(".*"))
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children as Linux tells them")
-def test_ctrl_c_ends_the_processes_that_compile(place: Path) -> None:
+def compiling(script: str) -> tuple[subprocess.Popen[str], set[int]]:
+    """A program whose first kernel is built, and the processes that it started."""
     process = subprocess.Popen(
-        [sys.executable, "-c", LISTENS + SCRIPT],
+        [sys.executable, "-c", script],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(3)] == ["begun\n", "0 6\n", "1 6\n"]
     found = children(process)
     assert len(found) == 3
+    return process, found
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children as Linux tells them")
+def test_ctrl_c_ends_the_processes_that_compile(place: Path) -> None:
+    process, found = compiling(LISTENS + SCRIPT)
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (out.splitlines()[-1], err, process.returncode) == ("KeyboardInterrupt", "", 0)
@@ -237,14 +243,7 @@ def children(process: subprocess.Popen[str]) -> set[int]:
 def test_processes_that_compile_end_in_silence_with_who_started_them(
     place: Path, number: int
 ) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert [process.stdout.readline() for _ in range(3)] == ["begun\n", "0 6\n", "1 6\n"]
-    found = children(process)
-    assert len(found) == 3
+    process, found = compiling(SCRIPT)
     process.send_signal(number)
     # They hold standard error too: it ends when the last of them has.
     _, err = process.communicate(timeout=60)

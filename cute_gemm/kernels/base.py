@@ -72,8 +72,8 @@ class Kernel(ABC):
     idea: str = ""
     #: Fields of the config that may be set as kernel options.
     options: tuple[str, ...] = ()
-    #: Those that tell its candidates of one tile apart, as they stand in the config's name.
-    told_by: ClassVar[Mapping[str, str]] = {}
+    #: Those in a candidate's label, behind the tile, and how they are written there.
+    label_options: ClassVar[Mapping[str, str]] = {}
     #: Values of options that are names.
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     #: What other options take, where it is not what `TAKES` says.
@@ -153,7 +153,7 @@ class Kernel(ABC):
         alpha: Scalar = ONE,
         beta: Scalar = ZERO,
     ) -> Callable[..., None]:
-        """Return a function of the addresses of A, B and C, in a sequence, and a stream.
+        """Return a function of the addresses ``(a, b, c)`` and a stream, for any thread.
 
         CompileError, CubinError, LaunchError, UnsupportedError or NoGpuError where it cannot be.
         """
@@ -251,7 +251,7 @@ class Compiled(ABC):
         alpha: Scalar = ONE,
         beta: Scalar = ZERO,
     ) -> Callable[..., None]:
-        """Return a function of its operands' addresses and a stream; see `Kernel.bind`."""
+        """Return a function of its operands' addresses and a stream, for any thread."""
         from cute_gemm.run.launch import load
 
         arguments = self.signature.arguments(problem, alpha, beta)

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.errors import PtxError
-from cute_gemm.ptx.memory import Region, SharedMemory, Wrong
+from cute_gemm.ptx.memory import WARP, Region, SharedMemory, Wrong
 
 Array = np.ndarray[Any, Any]
 
-WARP = 32
 #: Barriers of a CTA that are told apart.
 BARRIERS = 64
 #: A clock that nobody has seen: of a copy that has not landed, or a read that has not ended.

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.errors import PtxError
-from cute_gemm.ptx.memory import Region, SharedMemory, Wrong
+from cute_gemm.ptx.memory import WARP, Region, SharedMemory, Wrong
 
 Array = np.ndarray[Any, Any]
 
-WARP = 32
 #: A stamp is a time and a thread, or in its place several threads, of any warp or of one.
 _STAMPS, _SEVERAL, _OF_WARP = 2048, 1024, 1025
 #: A copy that has not been waited for; greater than every other stamp.

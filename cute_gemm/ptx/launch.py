@@ -17,12 +17,12 @@ from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.access import shape_of
 from cute_gemm.ptx.bulk import Map
-from cute_gemm.ptx.clocks import WARP, OrderedMemory
+from cute_gemm.ptx.clocks import OrderedMemory
 from cute_gemm.ptx.code import Code
 from cute_gemm.ptx.epochs import EpochMemory, WarpMemory
 from cute_gemm.ptx.flow import at_warp
 from cute_gemm.ptx.machine import Machine
-from cute_gemm.ptx.memory import SHARED_GUARD, GlobalMemory, Region, SharedMemory
+from cute_gemm.ptx.memory import SHARED_GUARD, WARP, GlobalMemory, Region, SharedMemory
 from cute_gemm.ptx.parser import BYTES, Immediate, Kernel, Variable, parse
 from cute_gemm.ptx.program import Program
 from cute_gemm.ptx.record import Accesses, Boxes, Recorder

@@ -22,6 +22,8 @@ PARAMETERS = 0x7D00_0000_0000
 #: they keep banks and swizzles as they are.
 GUARD, SHARED_GUARD = 4096, 1024
 #: Units of 1, 2, 4, 8 and 16 bytes, of which NumPy moves bits as they are.
+#: Lanes of a warp.
+WARP = 32
 UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 

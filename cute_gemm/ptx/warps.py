@@ -15,12 +15,12 @@ import numpy as np
 from cute_gemm.ptx.code import KEPT, Code, Source, opcode
 from cute_gemm.ptx.floats import fma_f64, from_bf16
 from cute_gemm.ptx.machine import Machine, Step
+from cute_gemm.ptx.memory import WARP
 from cute_gemm.ptx.parser import Instruction, Name, Operand, Register
 from cute_gemm.ptx.places import Place
 from cute_gemm.ptx.undefined import demand, whole
 
 Array = np.ndarray[Any, Any]
-WARP = 32
 
 
 def _whole_warps(machine: Machine, one: Instruction) -> Array:

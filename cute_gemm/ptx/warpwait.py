@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.ptx.lanes import Lanes
+from cute_gemm.ptx.memory import WARP
 
 Array = np.ndarray[Any, Any]
-WARP = 32
 
 
 class WarpBarriers:

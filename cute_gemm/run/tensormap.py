@@ -98,8 +98,8 @@ class TensorMaps:
 
     def tell(self, addresses: Sequence[int]) -> None:
         """Write where the matrices lie; of one without a map, or without elements, nothing."""
-        for i, address in enumerate(addresses[: len(self._maps)]):
-            told, one = self._told[i], self._maps[i]
+        for i, one in enumerate(self._maps):
+            told, address = self._told[i], addresses[i]
             if address == told or not address or one is None:
                 continue
             if told:

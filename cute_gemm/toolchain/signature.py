@@ -120,10 +120,6 @@ class Scalar(Parameter):
         pack_scalar(kind, block, offset, given[self.name], self.name)
 
 
-def _is_pointer(parameter: Parameter) -> bool:
-    return isinstance(parameter, Pointer)
-
-
 class TensorMapParameter(Parameter):
     """A matrix as TMA is told of it, by value; every call writes those of its matrices."""
 
@@ -151,7 +147,8 @@ class Signature:
     @property
     def operands(self) -> tuple[str, ...]:
         """Names of the operands, whose addresses every call gives: the pointers at the front."""
-        return tuple(one.name for one in takewhile(_is_pointer, self.parameters))
+        pointers = takewhile(lambda one: isinstance(one, Pointer), self.parameters)
+        return tuple(one.name for one in pointers)
 
     def cpp(self, prefix: str) -> str:
         """Return the C++ parameter list; ``prefix``: where Element, ElementC, Accumulator are."""

@@ -7,6 +7,7 @@
 //   Epilogue                         what becomes of the sums (LinearCombination)
 //   CtaTiler                         Shape<bM,bN,bK>
 //   kMajorKA, kMajorKB               true: K is the unit-stride mode (C is column-major)
+//   kSwapAB                          A, B and C are the problem's B, A and C^T, of a row-major C
 //   kConjA, kConjB                   whether the conjugate is meant
 //   Mma                              CuTe's instruction; of complex numbers, that of their parts
 //   GmemCopyA, GmemCopyB             Copy: gmem -> smem

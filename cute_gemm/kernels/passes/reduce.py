@@ -36,7 +36,7 @@ class Config:
     out_dtype: str
     vector: int
     dependent: bool = False  #: Whether launches of the arch may start before the one ahead ends.
-    row_major: bool = False  #: Whether rows are C's, for an epilogue that depends on coordinates.
+    row_major: bool = False  #: Whether N is C's unit-stride mode.
 
     @property
     def runs(self) -> int:
@@ -46,7 +46,8 @@ class Config:
     @property
     def name(self) -> str:
         """The kernel's symbol."""
-        return f"reduce_{DTYPES[self.dtype].tag}_{DTYPES[self.out_dtype].tag}_v{self.vector}"
+        types = f"{DTYPES[self.dtype].tag}_{DTYPES[self.out_dtype].tag}"
+        return f"reduce_{types}_{'row' if self.row_major else 'col'}_v{self.vector}"
 
 
 class Place(NamedTuple):
@@ -100,7 +101,8 @@ class Reduce(Compiled):
     def configure(self, reduction: Reduction, arch: str = "sm_80") -> Config:
         """Return the config, which follows from the types, from how C lies, and from the arch."""
         sums, C = reduction.sums.dtype, reduction.C
-        return Config(sums, C.dtype, _vector(C, sums), Arch(arch).has("griddepcontrol"))
+        dependent = Arch(arch).has("griddepcontrol")
+        return Config(sums, C.dtype, _vector(C, sums), dependent, C.unit == 1)
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`Compiled.unit`."""

@@ -138,7 +138,7 @@ class Sm80Pipeline(CompiledKernel):
         "int8",
     )  # fmt: skip
     options: tuple[str, ...] = ("tile", "warps", "stages", "copy", "raster", "min_ctas", "mma")
-    told_by: ClassVar = {"warps": "w{}"}
+    label_options: ClassVar = {"warps": "w{}"}
     choices: ClassVar = {"copy": COPY_POLICIES, "mma": tuple(MMA_ATOMS)}
     takes: ClassVar = {"warps": "warps along M and N, 1, 2 or 4 each: 2x2", "stages": "2 to 8"}
     #: Fewest and most stages.

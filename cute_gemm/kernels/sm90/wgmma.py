@@ -114,7 +114,7 @@ class Sm90Wgmma(CompiledKernel):
     minimum_cc = 90
     dtypes = ("float16", "bfloat16", "float32/tf32", "int8")
     options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "exchange", "min_ctas")
-    told_by: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "exchange": "x"}
+    label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "exchange": "x"}
     takes: ClassVar = {
         "tile": "bM x bN x bK of a CTA: 128x256x64",
         "groups": "warp groups that multiply, 1 to 3",

@@ -60,7 +60,7 @@ class Thin(CompiledKernel):
         "int8",
     )  # fmt: skip
     options = ("thin", "tile", "warps", "stages", "min_ctas")
-    told_by: ClassVar = {"thin": "{}"}
+    label_options: ClassVar = {"thin": "{}"}
     choices: ClassVar = {"thin": ("m", "n")}
     takes: ClassVar = {
         "warps": "1, 2, 4, 8, 16 or 32 warps that divide k",

@@ -1,0 +1,57 @@
+"""What a mutant is, and which tests execute what it breaks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+#: What executes the kernels; ``-k`` chooses among its cases by the kernels' names.
+TESTS = (
+    "tests/test_steps.py",
+    "tests/test_passes.py",
+    "tests/test_thin.py",
+    "tests/test_ptx_gemm.py",
+    "tests/test_ladder_accesses.py",
+    "tests/test_unaligned.py",
+    "tests/test_ptx_hopper.py",
+    "tests/test_ptx_wgmma.py",
+)
+
+#: What executes kernels on operands of more than 2**31 elements.
+FAR = ("tests/test_far_offsets.py", "tests/test_passes.py")
+
+TILED = "smem_tiled or bank_free"
+ASYNC = "double_buffered or sm80_pipeline"
+MMA = "sm80_pipeline or tensor_core"
+WGMMA = "the_family"
+ROWS = "the_family and (tf32 or int8)"
+BYTES = "sm90_wgmma and (tf32 or int8)"
+
+
+class Mutant(NamedTuple):
+    """One thing that is broken: in ``file``, ``old`` (there once) becomes ``new``.
+
+    ``kernels``: the ``-k`` expression of what it concerns, among ``tests``.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    kernels: str
+    tests: tuple[str, ...] = TESTS
+
+
+def in_template(name: str, file: str, old: str, new: str, kernels: str) -> Mutant:
+    return Mutant(name, f"templates/{file}", old, new, kernels)
+
+
+def in_package(name: str, file: str, old: str, new: str, kernels: str) -> Mutant:
+    return Mutant(name, f"cute_gemm/{file}", old, new, kernels)
+
+
+def far(name: str, file: str, old: str, new: str, only: str) -> Mutant:
+    return Mutant(name, file, old, new, only, FAR)
+
+
+def of_module(name: str, file: str, old: str, new: str, test: str, only: str) -> Mutant:
+    return Mutant(name, f"cute_gemm/{file}", old, new, only, (f"tests/test_{test}.py",))
