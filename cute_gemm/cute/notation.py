@@ -90,7 +90,7 @@ class _Parser:
         self.let, self.bound = tuple(let), 0
         self.matrix, self.bases = matrix, list[tuple[tuple[int, ...], int]]()
         self.start = 0  # of coordinates: the offset of the first
-        if long := re.search(r"\d{19,}", text):
+        if long := re.search(r"\d{40,}", text):  # int() has a limit, too
             raise NotationError(
                 f"layout has an integer of {len(long[0]):,} digits at column {long.start() + 1}; "
                 "expected one of 63 bits",
