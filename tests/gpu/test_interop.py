@@ -333,7 +333,7 @@ def test_cupy_on_a_stream(how: str) -> None:
     real = [on_cupy(A), on_cupy(B)]
     late = [on_cupy(np.full_like(x, np.nan)) for x in (A, B)]
     C = on_cupy(np.full((M, N), np.nan, "f4", order="F"))
-    cg.gemm("TN", *real, C.copy())
+    cg.gemm("TN", *real, C.copy(order="K"))  # builds the kernel that the held call launches
     cupy.cuda.Device().synchronize()
     side = cupy.cuda.Stream(non_blocking=True)
     with held(side):
