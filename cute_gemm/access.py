@@ -65,7 +65,7 @@ class GlobalAccess:
     axis: int  #: The mode along which the vector runs.
     sweeps: int  #: How often the launch visits each tile (A: once per column of CTAs).
     limit: str = ""  #: What keeps the vector from being wider, or "" at 128 bits.
-    mend: str = ""  #: What would fix a bad verdict, or "".
+    fix: str = ""  #: What would fix a bad verdict, or "".
     #: First element and shape of the region of the matrix whose tiles are visited; by default all.
     origin: tuple[int, int] = (0, 0)
     extents: tuple[int, int] | None = None
@@ -216,7 +216,7 @@ class SharedAccess:
     executions: int = 0
     unit: Literal["k-tile", "CTA"] = "k-tile"  #: What an execution belongs to,
     times: int = 1  #: and how many of them: an epilogue goes through shared memory part by part.
-    mend: str = ""  #: What would fix a bad verdict, or "".
+    fix: str = ""  #: What would fix a bad verdict, or "".
     #: The global access, request by request the same, under whose predicate this one stands
     #: (``cp.async`` itself; staged sums that are stored to C); None when every lane takes part.
     guard: GlobalAccess | None = None
@@ -251,7 +251,7 @@ class TmaAccess:
     unit: Literal["k-tile", "CTA"] = "k-tile"  #: What the instruction belongs to,
     times: int = 1  #: and how many of them that a CTA issues.
     part: str = ""  #: Which part of the launch this is, when the instruction has several.
-    mend: str = ""  #: What would fix a bad verdict, or "".
+    fix: str = ""  #: What would fix a bad verdict, or "".
     modes: int = 2  #: Of the tensor map; the matrix's two, and more of which a box has one each.
 
     #: What it is called as an instruction; it has no lanes whose vectors could be wider.

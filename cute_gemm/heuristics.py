@@ -70,7 +70,7 @@ def recommended(problem: GemmProblem, gpu: Gpu, target: str) -> list[Recommendat
             "heuristics=True asks nvidia-matmul-heuristics, which does not know the GPU "
             f"{gpu.name}: leave it out here"
         )
-    # It is asked for a column-major C; of a row-major one that is C^T, with A and B exchanged.
+    # It is asked for a column-major C; of a row-major one that is C^T, with A and B swapped.
     exchanged = problem.C.major == "N"
     m, n, a, b = problem.m, problem.n, problem.A, problem.B
     if exchanged:

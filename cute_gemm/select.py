@@ -191,8 +191,8 @@ _SPLIT_K, _SLICE_K, _SPLIT_TILES = 128, 32, 2
 
 def _worth_packing(problem: GemmProblem, one: Matrix) -> bool:
     """Whether a kernel may like another layout of this operand better than its own."""
-    turned = wants_k_major(problem) and one.major != "K"
-    return turned or access_bytes(one, False)[0] < 16
+    transposed = wants_k_major(problem) and one.major != "K"
+    return transposed or access_bytes(one, False)[0] < 16
 
 
 @cache
@@ -244,7 +244,7 @@ def label(one: Candidate, whole: bool = False) -> str:
     """Return ``"sm90_wgmma 128x256x64 g2 c2x1 x"``, which no other candidate is called.
 
     Behind the tile stands what else tells them apart, as in the config's name: of ``sm90_wgmma``
-    warp groups, p for groups that take turns, the cluster and x for A and B exchanged. ``whole``:
+    warp groups, p for groups that take turns, the cluster and x for A and B swapped. ``whole``:
     with all of the config's name.
     """
     config = one.config

@@ -1,7 +1,7 @@
-"""Random copies, their mends asked about again, and a plain search beside the mends.
+"""Random copies, their fixes asked about again, and a plain search beside the fixes.
 
-``python tests/copy_search.py --copies 5000`` prints how many mends are refuted, and how many bad
-rows a search over swizzles, pitches and thread layouts mends where the report does not.
+``python tests/copy_search.py --copies 5000`` prints how many fixes are refuted, and how many bad
+rows a search over swizzles, pitches and thread layouts fixes where the report does not.
 """
 
 from __future__ import annotations
@@ -169,13 +169,13 @@ def past_the_end(copy: Copy, change: Question) -> str:
 
 
 def rows_of(copy: Copy, question: Question | None = None) -> list[AccessRow]:
-    """What a copy costs, by the evaluation of reports and without mends."""
+    """What a copy costs, by the evaluation of reports and without fixes."""
     given = question or {}
     named = named_partners(copy, given.get("reader"), given.get("writer"))
     return [make_row(access) for access in (*evaluated(copy)[0], *(x.row(copy) for x in named))]
 
 
-# -- mends, asked about again ---------------------------------------------------------------------
+# -- fixes, asked about again ---------------------------------------------------------------------
 
 
 def costs(row: AccessRow) -> tuple[int, ...]:
@@ -198,7 +198,7 @@ def faulty(rows: Sequence[AccessRow], *indices: int) -> bool:
 
 
 def together(rows: Sequence[AccessRow], index: int) -> int:
-    """What mends of a row are ranked by: with a reader or writer that of its whole buffer."""
+    """What fixes of a row are ranked by: with a reader or writer that of its whole buffer."""
     named = any(row.part for row in rows)
     others = [row for row in rows if named and row is not rows[index] and row.space == "shared"]
     return paid(rows[index]) + sum(map(paid, others))
@@ -219,35 +219,33 @@ def dearer(new: list[AccessRow], old: Sequence[AccessRow], more: int, fewer: int
 
 
 def refutations(question: Question, report: CopyReport | None = None) -> list[str]:
-    """Why mends of a copy do not hold: one text for each that does not."""
+    """Why fixes of a copy do not hold: one text for each that does not."""
     report = report or analyze_copy(**question)
     found = []
-    for index, mends in enumerate(report.mends):
-        for mend in mends:
-            wrong = refuted(question, report, index, mend)
+    for index, fixes in enumerate(report.fixes):
+        for fix in fixes:
+            wrong = refuted(question, report, index, fix)
             if wrong:
-                found.append(f"{wrong}: {mend} of {question}")
+                found.append(f"{wrong}: {fix} of {question}")
     return found
 
 
-def refuted(question: Question, report: CopyReport, index: int, mend: Any) -> str:
-    """Why a mend does not hold; empty when it does."""
+def refuted(question: Question, report: CopyReport, index: int, fix: Any) -> str:
+    """Why a fix does not hold; empty when it does."""
     try:
-        copy = asked(question | mend.change)
+        copy = asked(question | fix.change)
     except GemmError as error:
         return f"refused ({error})"
-    again = rows_of(
-        copy, question
-    )  # analyze_copy(**question | mend.change).rows, without its mends
+    again = rows_of(copy, question)  # analyze_copy(**question | fix.change).rows, without its fixes
     row = again[index]
-    if wrong := aliasing(copy, mend.change):
+    if wrong := aliasing(copy, fix.change):
         return f"{wrong} is not injective"
     if faulty(again, index):
         return "misaligned"
-    for name, figure in mend.figures.items():
+    for name, figure in fix.figures.items():
         if getattr(row, name) != figure:
             return f"{name} is {getattr(row, name)}, not {figure}"
-    for text in mend.change.values():
+    for text in fix.change.values():
         if text and ":" in str(text) and parse(text) != parse(str(text)):
             return f"{text} does not parse"
     if any(row.verdict == "misaligned" for row in report.rows):
@@ -262,7 +260,7 @@ def refuted(question: Question, report: CopyReport, index: int, mend: Any) -> st
         return f"no cheaper: {paid(row)}"
     if shown(row) > shown(now):
         return f"shown as worse: {shown(row)}, not {shown(now)}"
-    return past_the_end(copy, mend.change)
+    return past_the_end(copy, fix.change)
 
 
 # -- a plain search -------------------------------------------------------------------------------
@@ -318,7 +316,7 @@ def variants(question: Question) -> Iterator[Question]:
 
 
 def searched(question: Question, index: int) -> tuple[Question | None, tuple[float, bool]]:
-    """The change of one thing that mends a row cheapest; what it costs per element, if not good."""
+    """The change of one thing that fixes a row cheapest; what it costs per element, if not good."""
     copied = asked(question)
     old = rows_of(copied, question)
     faults = faulty(old, index)
@@ -361,19 +359,19 @@ def compared(question: Question, report: CopyReport) -> Iterator[tuple[str, str]
             continue
         yield "bad rows", ""
         least = float("inf")
-        for mend in report.mends[index]:
-            copy = asked(question | mend.change)
-            mended = rows_of(copy, question)
-            least = min(least, together(mended, index) / elements(copy))
-            if mended[index].good:
+        for fix in report.fixes[index]:
+            copy = asked(question | fix.change)
+            fixed = rows_of(copy, question)
+            least = min(least, together(fixed, index) / elements(copy))
+            if fixed[index].good:
                 break
         else:
             found, (cost, bad) = searched(question, index)
-            if found is not None and not report.mends[index]:
-                yield "mended by the search and by no mend", f"{question} {found}"
+            if found is not None and not report.fixes[index]:
+                yield "fixed by the search and by no fix", f"{question} {found}"
             elif found is not None and not bad and cost < least:
-                text = f"{question} {found} {report.mends[index][0]}"
-                yield "made good by the search and by no mend", text
+                text = f"{question} {found} {report.fixes[index][0]}"
+                yield "made good by the search and by no fix", text
 
 
 def main() -> None:
@@ -389,8 +387,8 @@ def main() -> None:
         question = random_question(random.Random(f"{given.seed} {number}"))
         report = analyze_copy(**question)
         wrong = refutations(question, report)
-        counts["mends"] += sum(map(len, report.mends))
-        counts["mends refuted"] += len(wrong)
+        counts["fixes"] += sum(map(len, report.fixes))
+        counts["fixes refuted"] += len(wrong)
         lines = wrong
         if not given.no_search:
             for kind, text in compared(question, report):

@@ -1,6 +1,6 @@
-"""Random reports, and each mend that they offer asked about again.
+"""Random reports, and each fix that they offer asked about again.
 
-``python tests/report_search.py --reports 400`` prints how many mends are refuted.
+``python tests/report_search.py --reports 400`` prints how many fixes are refuted.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ def _rows(question: Question, name: str) -> int:
 
 
 def refutations(question: Question, report: Report) -> list[str]:
-    """Why mends of a report do not hold: one text for each that does not."""
+    """Why fixes of a report do not hold: one text for each that does not."""
     wrong = []
     for row in report.rows:
-        for mend in row.mends:
-            if why := refuted(question, report, row, mend):
-                wrong.append(f"{why}: {row.operand} {row.name}: {mend} of {question}")
+        for fix in row.fixes:
+            if why := refuted(question, report, row, fix):
+                wrong.append(f"{why}: {row.operand} {row.name}: {fix} of {question}")
     return wrong
 
 
 def applied(question: Question, row: AccessRow, what: str) -> Question | None:
-    """A mend's words as arguments of ``analyze``; None for what it takes no argument for."""
+    """A fix's words as arguments of ``analyze``; None for what it takes no argument for."""
     name = f"ld{row.operand.lower()}"
     for pattern, change in (
         (r"leading dimension (\d+), a multiple of \d+ bytes", lambda x: {name: int(x)}),
@@ -97,22 +97,22 @@ def last(text: str) -> int:
     return int(text.split()[-1])
 
 
-def refuted(question: Question, report: Report, row: AccessRow, mend: Any) -> str:
-    """Why a mend does not hold; empty when it does."""
-    if mend.made is not None:  # by the model
-        matrix, found = mend.made.matrix, gmem.analyze(mend.made)
+def refuted(question: Question, report: Report, row: AccessRow, fix: Any) -> str:
+    """Why a fix does not hold; empty when it does."""
+    if fix.made is not None:  # by the model
+        matrix, found = fix.made.matrix, gmem.analyze(fix.made)
         if matrix.shape[1 - matrix.unit] > 1 and matrix.ld < matrix.shape[matrix.unit]:
             return f"leading dimension {matrix.ld} of rows of {matrix.shape[matrix.unit]}"
         sectors = found.judged.sectors / found.judged.requests
-        if not found.aligned or mend.figures["sectors"] != sectors:
+        if not found.aligned or fix.figures["sectors"] != sectors:
             return f"sectors are {sectors}"
-    if row.space == "global" and mend.figures["efficiency"] < row.efficiency:
+    if row.space == "global" and fix.figures["efficiency"] < row.efficiency:
         return f"shown as worse than {row.efficiency}"
     if row.space == "shared" and row.verdict != "misaligned":
-        ratios = [x.wavefronts / x.ideal_wavefronts for x in (row, _Figures(mend.figures))]
+        ratios = [x.wavefronts / x.ideal_wavefronts for x in (row, _Figures(fix.figures))]
         if ratios[1] >= ratios[0]:
             return f"shown as no better than {ratios[0]}"
-    change = mend.change or applied(question, row, mend.what)
+    change = fix.change or applied(question, row, fix.what)
     if not change:
         return ""
     try:
@@ -121,12 +121,12 @@ def refuted(question: Question, report: Report, row: AccessRow, mend: Any) -> st
         return f"refused ({error})"
     rows = [x for x in again[row.operand].of(row.space) if x.direction == row.direction]
     same = [x for x in rows if (x.name, x.bits) == (row.name, row.bits)]
-    if any(all(getattr(x, name) == figure for name, figure in mend.figures.items()) for x in same):
+    if any(all(getattr(x, name) == figure for name, figure in fix.figures.items()) for x in same):
         return ""
     # With other rows the kernel may choose another copy: one that is at least as good.
     vectors = [x for x in rows if row.space == "global" and x.access.tail != "elements"]
     inside = [x for x in vectors if x.interior_tiles]
-    good = [x.good or x.efficiency >= mend.figures["efficiency"] for x in inside or vectors]
+    good = [x.good or x.efficiency >= fix.figures["efficiency"] for x in inside or vectors]
     if all(good) if inside else any(good):
         return ""
     return f"read then are {[(x.name, x.bits, x.sectors, x.efficiency) for x in rows]}"
@@ -138,15 +138,15 @@ class _Figures:
 
 
 def counted(reports: int, seed: str) -> tuple[Counter[str], list[str]]:
-    """How many mends there are, and can be applied; and why some do not hold."""
+    """How many fixes there are, and can be applied; and why some do not hold."""
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     for number in range(reports):
         question, report = random_report(random.Random(f"{seed} {number}"))
         wrong += refutations(question, report)
         for row in report.rows:
-            counts["mends"] += len(row.mends)
-            changes = (mend.change or applied(question, row, mend.what) for mend in row.mends)
+            counts["fixes"] += len(row.fixes)
+            changes = (fix.change or applied(question, row, fix.what) for fix in row.fixes)
             counts["applied"] += sum(map(bool, changes))
     return counts, wrong
 

@@ -41,8 +41,8 @@ def rows(pitch: int, row_bytes: int = 16) -> np.ndarray:
 def test_ldmatrix_on_a_128_byte_pitch():
     plain = once("ldmatrix.x4", 128, rows(128))
     assert (plain.wavefronts, plain.ideal_wavefronts, plain.conflicts) == (32, 4, 28)
-    mended = once("ldmatrix.x4", 128, swizzle(rows(128), 3, 3, 3))
-    assert (mended.wavefronts, mended.ideal_wavefronts, mended.conflicts) == (4, 4, 0)
+    fixed = once("ldmatrix.x4", 128, swizzle(rows(128), 3, 3, 3))
+    assert (fixed.wavefronts, fixed.ideal_wavefronts, fixed.conflicts) == (4, 4, 0)
 
 
 @pytest.mark.parametrize(("instruction", "number"), [("x1", 1), ("x2", 2), ("x4", 4)])

@@ -170,7 +170,7 @@ def test_what_is_written_to_shared_memory(matrix, box, swizzle, printed, ways, w
     assert any("wavefronts where 1 would do" in text for text in found.findings) == (ways > 1)
 
 
-def test_a_conflict_names_the_swizzle_that_mends_it():
+def test_a_conflict_names_the_swizzle_that_fixes_it():
     access = load(k_major(256, 256), (128, 64))
     (text,) = tma.analyze(access).findings
     assert text.endswith("rows of 128 bytes, swizzle 128, take 1.")

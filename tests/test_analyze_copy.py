@@ -58,7 +58,7 @@ def test_global_by_hand(
     assert (row.sectors, row.ideal_sectors) == (sectors, ideal)
     assert report.coalesced is row.good is (sectors == ideal)
     assert report.conflict_free
-    assert bool(report.mends[0]) is not report.coalesced or report.bits < 128
+    assert bool(report.fixes[0]) is not report.coalesced or report.bits < 128
 
 
 def test_the_references_loads() -> None:
@@ -78,10 +78,10 @@ def test_the_references_loads() -> None:
     assert row.verdict == "strided"
     assert "16 runs of only 4 bytes, 65536 bytes apart" in row.why
     assert any("evaluated is the widest that fits" in finding for finding in slow.findings)
-    best = slow.mends[0][0]
+    best = slow.fixes[0][0]
     assert best.what == "threads (32,4):(4,1), values (1,8), cp.async of 128 bits"
     assert best.reading == "16 sectors per request, ideal 16, 100 %"
-    assert row.mend == str(best)
+    assert row.fix == str(best)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_the_references_swizzle_conflicts_on_stores_too() -> None:
     assert (gmem.space, store.space, store.direction) == ("global", "shared", "store")
     assert (store.wavefronts, store.ideal_wavefronts) == (8, 4)
     assert store.verdict == "2-way conflict"
-    best = report.mends[1][0]
+    best = report.fixes[1][0]
     assert best.what.startswith("Sw<3,3,3> in place of Sw<3,3,4>: ")
     assert best.reading == "4 wavefronts per request, ideal 4; ldmatrix.x4.trans 4, ideal 4"
-    mended = copied(**question, smem=best.what.partition(": ")[2])
-    assert mended.conflict_free and mended.rows[1].wavefronts == 4
+    fixed = copied(**question, smem=best.what.partition(": ")[2])
+    assert fixed.conflict_free and fixed.rows[1].wavefronts == 4
     # The shared side alone.
     alone = copied(**question | {"tensor": REFERENCE}, space="shared")
     assert alone.rows[0] == store
@@ -233,9 +233,9 @@ def test_global_by_brute_force(
     assert (total.lines, total.bytes) == (lines, used)
     assert row.requests == len(requests) and row.lanes * len(requests) == pytest.approx(lanes)
     assert report.coalesced is (sectors == ideal)
-    for mend in report.mends[0]:
-        better = mend.figures["ideal_sectors"] / mend.figures["sectors"]
-        assert (better, mend.figures["bits"]) > (ideal / sectors, row.bits) or better == 1
+    for fix in report.fixes[0]:
+        better = fix.figures["ideal_sectors"] / fix.figures["sectors"]
+        assert (better, fix.figures["bits"]) > (ideal / sectors, row.bits) or better == 1
 
 
 def bank_wavefronts(words_of_phases: list[list[set[int]]]) -> tuple[int, int]:
@@ -377,7 +377,7 @@ def test_an_atom_wider_than_the_run() -> None:
     )  # fmt: skip
     assert [row.instruction for row in both.rows] == ["ld.global", "st.shared"]
     assert both.bits == 16
-    assert "into shared memory" in both.mends[0][0].what
+    assert "into shared memory" in both.fixes[0][0].what
 
 
 def test_a_misaligned_vector_has_its_verdict() -> None:
@@ -385,8 +385,8 @@ def test_a_misaligned_vector_has_its_verdict() -> None:
     report = copied(**odd, atom="cp.async.128")
     assert report.bits == 128 and report.rows[0].verdict == "misaligned"
     assert not report.coalesced
-    assert report.mends[0][0].figures["bits"] < 128  # a narrower copy is the least change
-    assert "leading dimension 48, a multiple of 32 bytes" in report.mends[0][-1].what
+    assert report.fixes[0][0].figures["bits"] < 128  # a narrower copy is the least change
+    assert "leading dimension 48, a multiple of 32 bytes" in report.fixes[0][-1].what
     # Left to itself the copy is as wide as it may be.
     assert copied(**odd, atom="ld.global").bits == 16
     assert copied(**odd | {"tensor": "(32,32):(36,1)"}, atom="ld.global").bits == 64
@@ -409,7 +409,7 @@ def test_what_the_atom_limits(atom: str, bits: int) -> None:
                     ":(0,1)", atom=atom)  # fmt: skip
     assert report.bits == bits and report.coalesced is (bits == 128)
     assert bool(report.findings) is (bits < 128)
-    assert (report.mends[0][0].figures["bits"] == 128) if bits < 128 else not report.mends[0]
+    assert (report.fixes[0][0].figures["bits"] == 128) if bits < 128 else not report.fixes[0]
 
 
 def test_fewer_threads_than_a_warp() -> None:
@@ -588,9 +588,9 @@ def test_what_is_printed_and_written() -> None:
     assert data == json.loads(json.dumps(report.to_dict()))
     assert data["coalesced"] is False and data["conflict_free"] is False and data["bits"] == 16
     assert [row["space"] for row in data["accesses"]] == ["global", "shared"]
-    assert data["mends"][0][0]["figures"]["sectors"] == 16
+    assert data["fixes"][0][0]["figures"]["sectors"] == 16
     assert data["findings"] == list(report.findings) and data["tile"] == [128, 8]
     nothing = copied(
         tensor="(128,32):(32,1)", threads="(32,4):(4,1)", values="(1,8):(0,1)", atom="cp.async"
     )
-    assert nothing.findings == () and nothing.mends == ((),) and nothing.rows[0].mend == ""
+    assert nothing.findings == () and nothing.fixes == ((),) and nothing.rows[0].fix == ""

@@ -59,9 +59,9 @@ def test_an_operand_that_all_share(shared: np.ndarray) -> None:
     problem = problem_of("NN", shared, other)
     assert str(problem.A) == "(5,4,3):(4,1,0)" and problem.A.nbytes == 80
     assert problem.B.batch_stride == 28 and problem.C.shape == (5, 7)
-    turned = problem_of("TT", other, shared)
-    assert str(turned.B) == "(5,4,3):(4,1,0)" and str(turned.A) == "(7,4,3):(1,7,28)"
-    assert (turned.l, problem.l) == (L, L)
+    transposed = problem_of("TT", other, shared)
+    assert str(transposed.B) == "(5,4,3):(4,1,0)" and str(transposed.A) == "(7,4,3):(1,7,28)"
+    assert (transposed.l, problem.l) == (L, L)
 
 
 def test_a_batch_of_one_is_a_matrix() -> None:

@@ -183,7 +183,7 @@ def test_a_file_is_the_same_again(tmp_path):
     assert (tmp_path / "a.png").read_bytes()[1:4] == b"PNG"
 
 
-def test_a_plot_without_matplotlib_names_the_mend(monkeypatch, tmp_path):
+def test_a_plot_without_matplotlib_names_the_fix(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(OptionError, match=r"pip install 'cute-gemm\[plot\]'"):
         bench_plot.check(tmp_path / "a.svg")

@@ -85,7 +85,7 @@ def test_copy(run):
     assert "12.5 %" in out and "threads (32,4):(4,1), values (1,8)" in " ".join(out.split())
     report = json.loads(run(*COPY, "--json")[1])
     assert (report["coalesced"], report["bits"], report["dtype"]) == (False, 16, "float16")
-    assert report["mends"][0][0]["what"].startswith("threads (32,4):(4,1)")
+    assert report["fixes"][0][0]["what"].startswith("threads (32,4):(4,1)")
 
 
 def test_every_argument_of_copy_arrives(run):

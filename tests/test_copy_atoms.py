@@ -349,14 +349,16 @@ def test_reductions_of_shared_memory_by_brute_force(
     st.sampled_from(["cp.async.bulk", "cp.async.bulk.store", "SM90_BULK_COPY_G2S"]),
 )  # fmt: skip
 def test_bulk_copies_by_brute_force(
-    rows: int, columns: int, padding: int, turned: bool, several: int, dtype: str,
+    rows: int, columns: int, padding: int, transposed: bool, several: int, dtype: str,
     alignment: int, atom: str,
 ) -> None:  # fmt: skip
     size, pitch = DTYPES[dtype].bytes, columns + padding
     several = several if padding == 0 else 1
     assume(columns * several * size % 16 == 0 and rows % several == 0)
-    tensor = Layout((columns, rows), (1, pitch)) if turned else Layout((rows, columns), (pitch, 1))
-    tile = (columns, several) if turned else (several, columns)
+    tensor = (
+        Layout((columns, rows), (1, pitch)) if transposed else Layout((rows, columns), (pitch, 1))
+    )
+    tile = (columns, several) if transposed else (several, columns)
     report = analyze_copy(
         tensor=tensor, tile=tile, atom=atom, dtype=dtype, base_alignment=alignment
     )
@@ -373,8 +375,8 @@ def test_bulk_copies_by_brute_force(
     assert (row.verdict == "misaligned") is faults
     assert bool(re.search("not a multiple of (its )?16 bytes", row.why)) is faults
     assert report.conflict_free
-    for mend in report.mends[0]:  # of one that faults, any that does not
-        assert faults or mend.figures["sectors"] <= row.sectors
+    for fix in report.fixes[0]:  # of one that faults, any that does not
+        assert faults or fix.figures["sectors"] <= row.sectors
 
 
 def test_a_bulk_copy_of_the_whole_tensor_and_its_place() -> None:

@@ -97,16 +97,16 @@ def test_where_it_begins_is_part_of_the_address(
 
 
 @pytest.mark.parametrize("tensor", ["(0,4) o (128,64):(1@0,1@1)", "(128,64):(1@0,1@1)"])
-def test_mends_are_of_offsets_or_of_the_same_coordinates(tensor: str) -> None:
+def test_fixes_are_of_offsets_or_of_the_same_coordinates(tensor: str) -> None:
     question = {"tensor": tensor, "matrix": "(4096,4096):(4098,1)", "atom": "ld.global.128",
                 "threads": "(16,8):(1,16)", "values": "(1,8)"}  # fmt: skip
     report = analyze_copy(**question)
-    assert report.mends[0]
-    for mend in report.mends[0]:
-        (row,) = analyze_copy(**question | mend.change).rows
-        for name, figure in mend.figures.items():
-            assert getattr(row, name) == pytest.approx(figure), (mend, name)
-    assert any(mend.change.get("matrix", "") is None for mend in report.mends[0])
+    assert report.fixes[0]
+    for fix in report.fixes[0]:
+        (row,) = analyze_copy(**question | fix.change).rows
+        for name, figure in fix.figures.items():
+            assert getattr(row, name) == pytest.approx(figure), (fix, name)
+    assert any(fix.change.get("matrix", "") is None for fix in report.fixes[0])
 
 
 def test_a_box_of_a_tensor_map() -> None:

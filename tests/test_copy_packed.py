@@ -126,12 +126,12 @@ def test_shared_by_brute_force(question: dict[str, Any], atom: str) -> None:
 
 
 def repeats(question: dict[str, Any], report: Any) -> None:
-    """Every mend, asked again of elements, reads what it says."""
-    for place, mends in enumerate(report.mends):
-        for mend in mends:
-            row = analyze_copy(**question | mend.change).rows[place]
-            for name, figure in mend.figures.items():
-                assert getattr(row, name) == pytest.approx(figure), (mend, name)
+    """Every fix, asked again of elements, reads what it says."""
+    for place, fixes in enumerate(report.fixes):
+        for fix in fixes:
+            row = analyze_copy(**question | fix.change).rows[place]
+            for name, figure in fix.figures.items():
+                assert getattr(row, name) == pytest.approx(figure), (fix, name)
 
 
 WIDE = {"tensor": "(128,128):(4096,1)", "threads": "(32,4):(4,1)", "values": "(1,32)",
@@ -184,11 +184,11 @@ def test_the_other_ways_to_say_who_holds_what() -> None:
     plain = analyze_copy(**WIDE)
     held = WIDE | {"threads": None, "values": None, "tile": (32, 128)}
     assert analyze_copy(**held, tv="((4,32),32):((1024,1),32)").rows == plain.rows
-    turned = analyze_copy(**WIDE | {"tensor": "(128,128):(1,4096)", "threads": "(4,32):(1,4)",
+    transposed = analyze_copy(**WIDE | {"tensor": "(128,128):(1,4096)", "threads": "(4,32):(1,4)",
                                     "values": "(32,1)"})  # fmt: skip
     columns = held | {"tensor": "(128,128):(1,4096)", "tile": (128, 32)}
-    assert analyze_copy(**columns, tv="((4,32),32):((32,128),1)").rows == turned.rows
-    assert plain.rows[0].launch == turned.rows[0].launch
+    assert analyze_copy(**columns, tv="((4,32),32):((32,128),1)").rows == transposed.rows
+    assert plain.rows[0].launch == transposed.rows[0].launch
     # One vector along the mode in which elements share bytes, if nothing is said.
     assert analyze_copy(**WIDE | {"values": None}).rows == plain.rows
     # A matrix's edge, a run of bytes, a box.
@@ -214,8 +214,8 @@ def test_matrix_instructions_of_elements_of_4_bits() -> None:
     assert free.conflict_free
     question = {"tensor": "(16,64):(64,1)", "atom": "ldmatrix.x4", "dtype": "int4"}
     report = analyze_copy(**question)
-    assert report.mends[0][0].change["tensor"] == "Sw<1,5,3> o 0 o (16,64):(64,1)"
-    assert len({mend.what for mend in report.mends[0]}) == len(report.mends[0])
+    assert report.fixes[0][0].change["tensor"] == "Sw<1,5,3> o 0 o (16,64):(64,1)"
+    assert len({fix.what for fix in report.fixes[0]}) == len(report.fixes[0])
     repeats(question, report)
     reader = "ld.shared.32 threads (8,4):(4,1) values (1,8)"
     stored = WIDE | {"smem": "(128,128):(128,1)"}

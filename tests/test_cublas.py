@@ -399,7 +399,7 @@ def test_no_cublas_is_one_sentence(model: Model, monkeypatch: pytest.MonkeyPatch
     assert (before == C).all()
 
 
-def test_a_missing_library_names_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     pathfinder = pytest.importorskip("cuda.pathfinder")
 
     def missing(name: str) -> None:

@@ -415,7 +415,7 @@ def check_offsets(config: CutlassUniversalConfig) -> None:
     staged = by_warp(epilogue.staged_stores(config), warps)
     read = by_warp(epilogue.staged_loads(config), warps)
     base, rows = 0, 0
-    for operand in ("B", "A") if config.exchange else ("A", "B"):
+    for operand in ("B", "A") if config.swap_ab else ("A", "B"):
         stores, loads = shared_stores(config, operand), fragment_loads(config, operand)
         its = len(stores.offsets.reshape(-1, 32)) // warps
         first = mine[0].addresses[mine[0].store][rows]

@@ -154,7 +154,7 @@ def test_unit_of_a_column_major_c(op: str, a: str, b: str) -> None:
     layouts = re.findall(r"cutlass::half_t, cutlass::layout::(\w+)", unit.source)
     assert layouts == [names[a], names[b], "RowMajor"]
     assert "GemmShape<128, 256, 32>" in unit.source  # transposed, as the operands are
-    assert "/* Exchange */ true" in unit.source
+    assert "/* SwapAB */ true" in unit.source
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_unit_of_a_row_major_c(op: str, a: str, b: str) -> None:
     layouts = re.findall(r"cutlass::half_t, cutlass::layout::(\w+)", unit.source)
     assert layouts == [names[a], names[b], "RowMajor"]
     assert "GemmShape<256, 128, 32>" in unit.source
-    assert "/* Exchange */ false" in unit.source
+    assert "/* SwapAB */ false" in unit.source
 
 
 def test_unit_is_cutlass_librarys() -> None:

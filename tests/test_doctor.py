@@ -37,8 +37,8 @@ def test_this_installation_is_well() -> None:
     assert named("CCCL").found.startswith("3.0.")
 
 
-def test_what_is_not_good_has_a_mend() -> None:
-    assert all(check.mend for check in checks() if not check.ok)
+def test_what_is_not_good_has_a_fix() -> None:
+    assert all(check.fix for check in checks() if not check.ok)
 
 
 def planted(root: Path, cccl: str) -> CudaHeaders:
@@ -61,7 +61,7 @@ def test_the_bound_on_cccl(
     check = named("CCCL")
     assert check.ok is ok
     assert check.found.startswith(f"{number[0]}.{int(number[1:4])}.")
-    assert ("nvidia-cuda-cccl==13.0.*" in check.mend) is not ok
+    assert ("nvidia-cuda-cccl==13.0.*" in check.fix) is not ok
 
 
 def test_headers_of_another_release_than_nvrtc(
@@ -71,9 +71,9 @@ def test_headers_of_another_release_than_nvrtc(
     monkeypatch.setattr(doctor, "cuda_headers", lambda: found)
     check = named("NVRTC")
     assert check.ok is None
-    assert "headers are of 13.2, NVRTC is of 13.0" in check.mend
+    assert "headers are of 13.2, NVRTC is of 13.0" in check.fix
     assert named("CRT").ok is False
-    assert "nvidia-cuda-crt" in named("CRT").mend
+    assert "nvidia-cuda-crt" in named("CRT").fix
 
 
 def test_nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CUTLASS", "CUDA headers", "CRT", "CCCL", "NVRTC"):
         check = named(name)
         assert check.ok is False, name
-        assert "pip install" in check.mend, name
+        assert "pip install" in check.fix, name
 
 
 def test_no_gpu_is_no_illness(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_no_gpu_is_no_illness(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_old_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "driver_version", lambda: "12.4")
     assert named("driver").ok is False
-    assert "driver for CUDA 13" in named("driver").mend
+    assert "driver for CUDA 13" in named("driver").fix
 
 
 def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.name, first.ok) == ("GPU 0", True)
     assert first.found == "Fake H200, compute capability 9.0, 128 GiB, 132 multiprocessors"
     assert second.ok is None
-    assert "8.0 or higher" in second.mend
+    assert "8.0 or higher" in second.fix
 
 
 def test_a_cache_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_cache_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CUTE_GEMM_CACHE_DIR", str(tmp_path / "file"))
     check = named("cache")
     assert check.ok is None
-    assert "CUTE_GEMM_CACHE_DIR" in check.mend
+    assert "CUTE_GEMM_CACHE_DIR" in check.fix
 
 
 def test_templates_are_counted_against_those_that_are_included(
@@ -162,7 +162,7 @@ def test_programs_that_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (named(name).ok, named(name).found) == (True, path)
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     assert (named("nvdisasm").ok, named("Nsight Compute").ok) == (None, None)
-    assert "pip install 'cute-gemm[sass]'" in named("nvdisasm").mend
+    assert "pip install 'cute-gemm[sass]'" in named("nvdisasm").fix
 
 
 # -- what is missing --------------------------------------------------------------------------
@@ -208,8 +208,8 @@ def test_without_a_package_there_is_the_doctor(
     assert (done.returncode, done.stderr) == (1, "")
     listed = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert listed["Python packages"]["ok"] is False
-    assert re.search(f'pip install "{package}[<>="]', listed["Python packages"]["mend"])
-    assert all(check["mend"] for check in listed.values() if not check["ok"])
+    assert re.search(f'pip install "{package}[<>="]', listed["Python packages"]["fix"])
+    assert all(check["fix"] for check in listed.values() if not check["ok"])
 
     done = without(gone, *words, place=tmp_path)
     assert done.returncode == 2

@@ -28,24 +28,24 @@ SAID = {
 
 
 @pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name)
-def test_a_planted_fault_is_found_and_its_mended_twin_is_clean(fault: faults.Fault) -> None:
+def test_a_planted_fault_is_found_and_its_fixed_twin_is_clean(fault: faults.Fault) -> None:
     opcode, cta, thread, said = SAID[fault.name]
     with pytest.raises(FaultError, match=said) as caught:
-        faults.interpret(fault.name, mended=False)
+        faults.interpret(fault.name, fixed=False)
     error = caught.value
     assert error.kind == fault.kind
     assert re.match(rf"line {error.line}: .*CTA \({cta}, 0, 0\), thread {thread}\b", str(error))
     code = parse(ptx(faults.unit(fault.name, False), "sm_80"), fault.name).instructions
     (blamed,) = (one for one in code if one.line == error.line)
     assert blamed.text.startswith(opcode)
-    assert np.isfinite(faults.interpret(fault.name, mended=True)).all()
+    assert np.isfinite(faults.interpret(fault.name, fixed=True)).all()
 
 
 SANITIZER = """#!{python}
 import sys
 if "--help" in sys.argv:
     sys.exit(print("--initcheck-address-space"))
-if "race" in sys.argv and "--mended" not in sys.argv:
+if "race" in sys.argv and "--fixed" not in sys.argv:
     print("========= COMPUTE-SANITIZER\\n========= Error: Race reported")
     sys.exit(print("========= RACECHECK SUMMARY: 1 hazard displayed") or 77)
 if "missing_wait" in sys.argv:
@@ -65,11 +65,11 @@ def test_what_a_sanitizer_says_is_read(tmp_path) -> None:
     path = faults.program(str(tool))
     assert path and faults.program(str(tmp_path / "none")) is None
 
-    def watched(tool: str, name: str, mended: bool = False, timeout: float = 60):
-        return faults.watched(path, tool, name, mended, timeout)
+    def watched(tool: str, name: str, fixed: bool = False, timeout: float = 60):
+        return faults.watched(path, tool, name, fixed, timeout)
 
     assert watched("racecheck", "race") == (True, "Error: Race reported")
-    assert watched("racecheck", "race", mended=True) == (False, "nothing found")
+    assert watched("racecheck", "race", fixed=True) == (False, "nothing found")
     assert watched("racecheck", "missing_wait", timeout=1) == (False, "did not end in 1 s")
     assert watched("initcheck", "uninitialised") == (False, "nothing found")
 
@@ -79,4 +79,4 @@ def test_the_table_without_a_sanitizer(tmp_path, monkeypatch, capsys) -> None:
     assert faults.main() == 0
     out = capsys.readouterr().out
     assert "compute-sanitizer was not found" in out
-    assert out.count(" | broken | line ") == out.count(" | mended | nothing") == 5
+    assert out.count(" | broken | line ") == out.count(" | fixed | nothing") == 5

@@ -45,8 +45,8 @@ def test_the_question_is_of_a_column_major_c(monkeypatch, op: str, order: str) -
     """Of a row-major C it is C^T = op(B)^T op(A)^T, in which A^T of an N is a T."""
     asked = fake_heuristics.install(monkeypatch, (128, 128, 1, 1, 1))
     recommended(from_sizes(op, **SIZES, order=order), H200, "CUTLASS3")
-    turned = {"N": "T", "T": "N"}
-    layout = op if order == "F" else turned[op[1]] + turned[op[0]]
+    transposed = {"N": "T", "T": "N"}
+    layout = op if order == "F" else transposed[op[1]] + transposed[op[0]]
     m, n = (2048, 1024) if order == "F" else (1024, 2048)
     assert asked == [
         {"target": "CUTLASS3", "gpu": "H200_SXM", "flags": "PERF_MODEL_BASED_AUTO_TUNING",
@@ -105,7 +105,7 @@ def test_a_gpu_that_is_not_known_is_said_to_be(monkeypatch, name: str) -> None:
     assert not asked
 
 
-def test_the_mend_where_the_package_is_missing(monkeypatch) -> None:
+def test_the_fix_where_the_package_is_missing(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", None)
     with pytest.raises(OptionError) as caught:
         recommended(from_sizes("TN", **SIZES), H200, "CUTLASS3")

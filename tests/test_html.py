@@ -143,10 +143,10 @@ def test_edge_columns_only_with_edge_tiles(reference):
     assert "edge tiles</th>" in analyze(**REPORTS["odd"]).to_html()
 
 
-def test_findings_and_mends_are_told(reference):
+def test_findings_and_fixes_are_told(reference):
     text = reference.to_html()
     assert text.count("<li>") == len(reference.findings)
-    assert '<b>Mend:</b> copy="auto"' in text
+    assert '<b>Fix:</b> copy="auto"' in text
     assert "No finding" in replace(reference, findings=()).to_html()
     page = Page(text)
     summary = next(t for t in page.tables if "global memory" in t[0])
@@ -187,7 +187,7 @@ def test_hostile_text_is_text(reference):
     bad = "<script>alert('x')</script>&\"]]>"
 
     class Hostile(AccessRow):
-        verdict = why = mend = bad
+        verdict = why = fix = bad
         good = False
 
     first = replace(reference.accesses[0], instruction=bad, part=bad)
@@ -196,7 +196,7 @@ def test_hostile_text_is_text(reference):
         kernel=bad,
         arch=bad,
         config=bad,
-        findings=(f"{bad} Mend: {bad}",),
+        findings=(f"{bad} Fix: {bad}",),
         rows=(Hostile(first, reference.rows[0].found), *reference.rows[1:]),
     )
     for text in (hostile.to_html(), hostile._repr_html_()):

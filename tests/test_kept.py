@@ -23,7 +23,7 @@ from cute_gemm.problem.scalars import scalar
 
 #: Dicts, lists and sets of modules that grow, but not with the shapes of problems: kernels that are
 #: loaded, a handle and a pool of each device, choices that were measured, warnings that were given,
-#: mends, which have their own bounds.
+#: fixes, which have their own bounds.
 NOT_BY_SHAPE = {
     "cute_gemm.tuned._choices",
     "cute_gemm.run.launch._loaded",
@@ -31,7 +31,7 @@ NOT_BY_SHAPE = {
     "cute_gemm.kernels.library.kernel._handles",
     "cute_gemm.toolchain.cache._warned",
     "cute_gemm.analysis.report._looked_for",
-    "cute_gemm.analysis.mends.smem._searched",
+    "cute_gemm.analysis.fixes.smem._searched",
 }
 #: Functions that keep every answer: of a config, a device, an architecture, an install.
 ALWAYS = {

@@ -156,7 +156,7 @@ def test_no_bank_conflicts_with_float32(name: str, skew: str) -> None:
             assert row.good and row.conflicts == 0, (op, order, row.operand, row.direction)
 
 
-#: Worst verdict on the stores of turned operands.
+#: Worst verdict on the stores of transposed operands.
 STORES = {
     ("bank_free", "xor"): {"complex128": "8-way conflict"},
     ("bank_free", "padding"): {
@@ -177,8 +177,8 @@ def test_bank_conflicts_of_other_types(name: str, skew: str, dtype: str) -> None
     expected = STORES.get((name, skew), {}).get(dtype, "conflict-free")
     for op, order in product(OPS, ORDERS):
         for row in shared(name, op, order, dtype, skew=skew):
-            turned = op[0] == "T" if row.operand == "A" else op[1] == "N"
-            stored = row.direction == "store" and turned and row.instruction == "st.shared"
+            transposed = op[0] == "T" if row.operand == "A" else op[1] == "N"
+            stored = row.direction == "store" and transposed and row.instruction == "st.shared"
             assert row.verdict == (expected if stored else "conflict-free"), (
                 op,
                 order,
@@ -196,7 +196,7 @@ def test_vectorized_has_conflicts() -> None:
             else:
                 bad = op[0] == "T" if row.operand == "A" else op[1] == "N"
             assert row.verdict == ("2-way conflict" if bad else "conflict-free"), (op, order)
-            assert not bad or "bank_free" in row.mend
+            assert not bad or "bank_free" in row.fix
 
 
 @pytest.mark.parametrize(

@@ -327,7 +327,7 @@ def test_everything_with_default_tiles(case: Case, emitted: Emitted) -> None:
 
 
 def test_a_wrong_description_is_found(emitted: Emitted) -> None:
-    for name, right in (("smem_tiled", "turned"), ("bank_free", "xor")):
+    for name, right in (("smem_tiled", "transposed"), ("bank_free", "xor")):
         tiles = {"tile": (64, 64, 16), "thread_tile": (8, 8)} if name == "bank_free" else {}
         found = run(odd(name, "TN", **tiles), emitted)
         plan, kernel = found.plan, registry.get(name)

@@ -523,10 +523,10 @@ def test_operand_says_where_it_is_and_not_what_is_in_it():
 
 
 regions = st.builds(
-    lambda start, rows, columns, ld, turned, wide: Operand(
+    lambda start, rows, columns, ld, transposed, wide: Operand(
         0x10000 + start,
-        (columns, rows) if turned else (rows, columns),
-        (ld, 1) if turned else (1, ld),
+        (columns, rows) if transposed else (rows, columns),
+        (ld, 1) if transposed else (1, ld),
         "float32" if wide else "int8",
         0,
         "torch",

@@ -83,9 +83,10 @@ class Case:
 
     def __str__(self) -> str:
         extents = "x".join(map(str, self.mnk))
-        turned = "-turned" * self.k_major
+        transposed = "-transposed" * self.k_major
         more = f"-l{self.l}{'s' * self.shared}" * (self.l > 1)
-        return f"{self.bytes}-{self.op}-{extents}+{self.pad}-{self.which}{turned}{more}-{self.base}"
+        which = f"{self.which}{transposed}{more}"
+        return f"{self.bytes}-{self.op}-{extents}+{self.pad}-{which}-{self.base}"
 
     def problem(self) -> GemmProblem:
         m, n, k = self.mnk
@@ -127,11 +128,12 @@ def pack(case: Case) -> tuple[Packing, Execution]:
 
 def pack_cases() -> list[Case]:
     found = [
-        Case(size, op, k_major=turned) for size, op, turned in product(TYPES, ("NT", "TN"), (0, 1))
+        Case(size, op, k_major=transposed)
+        for size, op, transposed in product(TYPES, ("NT", "TN"), (0, 1))
     ]
     for size in TYPES:
         found += [
-            # Aligned, with and without tails; one operand that is turned and one that is not.
+            # Aligned, with and without tails; one operand that is transposed and one that is not.
             Case(size, "TT", (64, 130, 64), 64, k_major=True),
             Case(size, "NN", (33, 128, 96), 128 - 96, "A"),
             # Off a word, with rows that are off it in all ways.
@@ -159,11 +161,11 @@ def test_packing(case):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
-@pytest.mark.parametrize("turned", [False, True])
-def test_packing_from_any_address(size, turned):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_packing_from_any_address(size, transposed):
     for base in range(3, 16 // size, 2):
-        pack(Case(size, "TN", (40, 35, 45), 1, k_major=turned, base=base))
-        pack(Case(size, "NT", (5, 3, 45), base, k_major=turned, base=base))
+        pack(Case(size, "TN", (40, 35, 45), 1, k_major=transposed, base=base))
+        pack(Case(size, "NT", (5, 3, 45), base, k_major=transposed, base=base))
 
 
 # Reduction ----------------------------------------------------------------------------------------
@@ -289,11 +291,11 @@ def test_slices_are_added_in_their_order():
 # Beyond 32 bits -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_packed_matrices_far_apart(turned):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_packed_matrices_far_apart(transposed):
     """In a scratch that nobody has the memory for, of which a few pages are touched."""
     problem = from_sizes("NT", m=40, n=24, k=32, l=3, dtype="float16")
-    _, packing = packed(problem, "A", turned)
+    _, packing = packed(problem, "A", transposed)
     (target,) = packing.targets
     packing = replace(packing, targets=(replace(target, batch_stride=2**30 + 64),))
     given = np.random.default_rng(0).integers(0, 256, problem.A.span, np.uint8)
@@ -327,7 +329,7 @@ def test_sums_far_apart(far):
 
 @pytest.mark.parametrize("size", TYPES)
 def test_no_bank_conflicts_and_whole_sectors(size):
-    """Of aligned operands, turned round, each access is coalesced and free of conflicts."""
+    """Of aligned operands, transposed, each access is coalesced and free of conflicts."""
     _, packing = packed(Case(size, "NT", (256, 256, 256), 0).problem(), "AB", True)
     accesses = PACK.accesses(PACK.configure(packing), packing)
     assert {type(one) for one in accesses} == {GlobalAccess, SharedAccess}
@@ -354,8 +356,8 @@ def test_two_sectors_more_a_row_where_rows_are_off_a_word(size):
 def test_everything_compiles_without_spills(arch):
     for size in TYPES:
         shifted, aligned = Case(size, "TN", base=1), Case(size, "TN", (64, 64, 64), 64)
-        for case, turned in product((shifted, aligned), (False, True)):
-            _, packing = packed(case.problem(), "AB", turned)
+        for case, transposed in product((shifted, aligned), (False, True)):
+            _, packing = packed(case.problem(), "AB", transposed)
             found = build(PACK.unit(PACK.configure(packing)), arch)
             assert found.resources.spill_stores == found.resources.spill_loads == 0
             assert found.resources.registers <= 64

@@ -240,7 +240,7 @@ BAD_ARRAYS = {
         ("NN", np.zeros((8, 12), "f4")[::2, ::2], B),
         {},
     ),
-    "no unit stride, turned": (
+    "no unit stride, transposed": (
         errors.StrideError,
         r"B of shape \(5, 6\) has strides \(24, 2\).*np\.asfortranarray\(B\)",
         ("NT", A, np.zeros((10, 12), "f4")[::2, ::2]),
@@ -402,10 +402,10 @@ def test_misaligned_device_array():
         from_operands("NN", on_gpu((4, 4), pointer=0x10001), on_gpu((4, 4)))
 
 
-def test_the_mend_is_in_the_words_of_the_library():
+def test_the_fix_is_in_the_words_of_the_library():
     B = on_gpu((4, 4))
-    for library, mend in [("torch", r"A\.contiguous"), ("cupy", r"cupy\.asf"), ("jax", "a cont")]:
-        with pytest.raises(errors.StrideError, match=f"pass {mend}"):
+    for library, fix in [("torch", r"A\.contiguous"), ("cupy", r"cupy\.asf"), ("jax", "a cont")]:
+        with pytest.raises(errors.StrideError, match=f"pass {fix}"):
             from_operands("NN", on_gpu((4, 4), (2, 8), library=library), B)
     with pytest.raises(errors.DTypeError, match=r": A\.to\(torch\.float64\)$"):
         from_operands("NN", B, on_gpu((4, 4), dtype="float64"))

@@ -151,7 +151,7 @@ def test_tma_and_wgmma_are_counted_as_predicted() -> None:
 
 def test_a_box_outside_of_the_matrix_is_an_instruction() -> None:
     """A cluster of 2 x 2 tiles for one, and half of the k-tile: all boxes are moved, as zeros."""
-    options = {"tile": (64, 64, 128), "groups": 1, "cluster": "2x2", "exchange": 0, "ping_pong": 0}
+    options = {"tile": (64, 64, 128), "groups": 1, "cluster": "2x2", "swap_ab": 0, "ping_pong": 0}
     case = Case("TN", 64, 64, 64, "float16", kernel="sm90_wgmma", arch="sm_90a", options=options)
     found = predict(case)
     # A CTA loads half of the 64 rows of each, 64 elements at a time, and gets the other half too.

@@ -562,9 +562,9 @@ def test_products_of_rows_in_registers(span):
     expected = a.astype(float) @ b.T.astype(float)
     assert np.array_equal(products(a, b, *plain, kind="tf32", **more), expected)
     assert np.array_equal(products(a, b, *plain, kind="tf32", scale="-1, 1", **more), -expected)
-    turned = products(a, b, *plain, kind="tf32", rows="%r37, %r36, %r39, %r38")
+    transposed = products(a, b, *plain, kind="tf32", rows="%r37, %r36, %r39, %r38")
     there = np.arange(64) ^ 8
-    assert np.array_equal(turned, expected[there])
+    assert np.array_equal(transposed, expected[there])
     a, b = numbers(64, 1), numbers(64, 2)
     for major in (True, False):
         found = products(a, b, (True, major), (span, span), **more)

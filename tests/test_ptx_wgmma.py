@@ -95,7 +95,7 @@ class Case:
 
 
 def of(tile: tuple[int, int, int], groups: int, **more: Any) -> tuple[tuple[str, Any], ...]:
-    plain = {"cluster": (1, 1), "exchange": 0, "ping_pong": 0}
+    plain = {"cluster": (1, 1), "swap_ab": 0, "ping_pong": 0}
     return (("tile", tile), ("groups", groups), *{**plain, **more}.items())
 
 
@@ -104,10 +104,10 @@ CASES = [
     Case("NT", "bfloat16", "F", of((128, 32, 64), 2, stages=3), (150, 70, 200), beta=0),
     Case("TN", "float16", "C", of((128, 128, 64), 2, cluster=(2, 1)), (300, 136, 150), grid=2),
     Case("TT", "bfloat16", "C", of((64, 16, 64), 1, stages=3), (70, 40, 130), l=3),
-    Case("NN", "bfloat16", "C", of((128, 128, 64), 1, exchange=1, stages=3), (130, 144, 100)),
+    Case("NN", "bfloat16", "C", of((128, 128, 64), 1, swap_ab=1, stages=3), (130, 144, 100)),
     Case("NT", "float16", "C", of((192, 128, 64), 3, stages=2), (200, 150, 72), 1),
     Case("TN", "bfloat16", "F", of((128, 192, 64), 2, cluster=(2, 1), stages=2), (300, 136, 400)),
-    Case("TT", "float16", "F", of((32, 128, 64), 2, exchange=1, stages=4), (40, 136, 330), beta=0),
+    Case("TT", "float16", "F", of((32, 128, 64), 2, swap_ab=1, stages=4), (40, 136, 330), beta=0),
     Case("NN", "float16", "F", of((128, 64, 128), 1, stages=2), (136, 72, 300), 1, 2, 0, grid=3),
     Case("TT", "bfloat16", "C", of((64, 64, 64), 1, cluster=(2, 1), stages=2), (64, 200, 64),
          out="float32", grid=2),
@@ -127,7 +127,7 @@ CASES = [
     Case("TN", "float16", "F", of((64, 64, 64), 1, cluster=(2, 2), stages=2), (200, 136, 200)),
     Case("NT", "bfloat16", "C", of((64, 64, 64), 1, cluster=(4, 2), stages=3), (72, 264, 150),
          grid=8),
-    Case("NN", "bfloat16", "F", of((64, 64, 64), 1, cluster=(2, 4), exchange=1, stages=2),
+    Case("NN", "bfloat16", "F", of((64, 64, 64), 1, cluster=(2, 4), swap_ab=1, stages=2),
          (100, 272, 264), l=2, grid=8),
 ]  # fmt: skip
 
@@ -137,21 +137,21 @@ CASES = [
 CASES += [
     Case("NN", "tf32", "F", of((128, 32, 32), 2, stages=2), (200, 72, 100), grid=3),
     Case("NN", "tf32", "C", of((64, 64, 32), 1, stages=3), (136, 72, 200), l=2, beta=0),
-    Case("TT", "tf32", "F", of((32, 128, 32), 1, exchange=1, stages=2), (40, 200, 130), beta=0),
-    Case("TT", "tf32", "C", of((48, 64, 64), 1, exchange=1, stages=2), (100, 72, 75)),
+    Case("TT", "tf32", "F", of((32, 128, 32), 1, swap_ab=1, stages=2), (40, 200, 130), beta=0),
+    Case("TT", "tf32", "C", of((48, 64, 64), 1, swap_ab=1, stages=2), (100, 72, 75)),
     Case("NN", "tf32", "F", of((64, 64, 32), 1, stages=2), (72, 72, 40), pad=1),
     Case("NN", "tf32", "C", of((192, 64, 32), 2, stages=2), (200, 72, 70), 1),
     Case("NN", "tf32", "F", of((128, 64, 32), 2, ping_pong=1, stages=2, cluster=(2, 1)),
          (500, 72, 136), grid=2),
-    Case("TT", "tf32", "F", of((64, 64, 32), 1, exchange=1, stages=3, cluster=(1, 2)),
+    Case("TT", "tf32", "F", of((64, 64, 32), 1, swap_ab=1, stages=3, cluster=(1, 2)),
          (136, 200, 72), l=3, grid=4),
     # Bytes.
     Case("NN", "int8", "F", of((128, 32, 128), 2, stages=2), (208, 72, 300), grid=3, beta=2),
-    Case("TT", "int8", "C", of((64, 128, 128), 2, exchange=1, ping_pong=1, stages=2),
+    Case("TT", "int8", "C", of((64, 128, 128), 2, swap_ab=1, ping_pong=1, stages=2),
          (200, 300, 272), pad=1, beta=0, grid=3),
     Case("NN", "int8", "C", of((128, 64, 128), 1, stages=2, cluster=(2, 1)), (208, 72, 400),
          beta=2),
-    Case("TT", "int8", "F", of((32, 128, 256), 2, exchange=1, stages=2), (72, 144, 400), l=2,
+    Case("TT", "int8", "F", of((32, 128, 256), 2, swap_ab=1, stages=2), (72, 144, 400), l=2,
          beta=2),
 ]  # fmt: skip
 

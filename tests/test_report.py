@@ -95,10 +95,10 @@ def accesses(problem: GemmProblem) -> list[GlobalAccess | SharedAccess]:
             1,
             16,
             limit="the vector runs along M, whose stride is 512",
-            mend='copy="auto"',
+            fix='copy="auto"',
         ),
         load(problem.B, 1, 8, 4),
-        SharedAccess("A", "load", "ldmatrix.x4", 128, pitch[None], 4096, mend="Swizzle<3,3,3>"),
+        SharedAccess("A", "load", "ldmatrix.x4", 128, pitch[None], 4096, fix="Swizzle<3,3,3>"),
         SharedAccess("B", "load", "ldmatrix.x4", 128, (LANE * 16)[None], 4096),
         store,
     ]
@@ -149,20 +149,20 @@ def test_c_is_coalesced_only_when_loads_and_stores_are(problem):
         assert made["A"].coalesced  # nothing is known against it
 
 
-def test_findings_say_what_why_and_how_to_mend(made):
+def test_findings_say_what_why_and_how_to_fix(made):
     a, limit, conflict, narrow = made.findings
     assert a.startswith("A: ld.global of 16 bits is not coalesced: 16 sectors per request where 2")
     assert "12.5 % of the bytes fetched are used" in a
     assert "16 runs of only 4 bytes, 1024 bytes apart: the lanes do not run along K" in a
     assert a.endswith(
-        'Mend: copy="auto"; or threads (32,4):(4,1), values (1,8), cp.async of 128 bits '
+        'Fix: copy="auto"; or threads (32,4):(4,1), values (1,8), cp.async of 128 bits '
         "(16 sectors per request, ideal 16, 100 %)."
     )
     assert limit == (
         "A: ld.global of 16 bits, not 128: the vector runs along M, whose stride is 512."
     )
     assert "bank conflicts (8-way conflict): a request takes 32 wavefronts where 4" in conflict
-    assert conflict.endswith("Mend: Swizzle<3,3,3>.")
+    assert conflict.endswith("Fix: Swizzle<3,3,3>.")
     assert narrow.startswith("C: st.global of 16 bits, not 128: the accumulator's layout")
 
 
@@ -284,7 +284,7 @@ def test_json(made):
     assert list(found) == [
         "format", "op", "blas_op", "m", "n", "k", "l", "compute", "matrices", "kernel", "config",
         "config_name", "arch", "launch", "resources", "operands", "accesses", "findings",
-        "mends", "passes", "performance", "candidates", "measured",
+        "fixes", "passes", "performance", "candidates", "measured",
     ]  # fmt: skip
     assert found["matrices"]["A"]["stride"] == [512, 1]
     assert found["matrices"]["A"]["modes"] == ["M", "K"]
@@ -296,8 +296,8 @@ def test_json(made):
     row = found["accesses"][0]
     assert (row["operand"], row["space"], row["launch"]["sectors"]) == ("A", "global", 2097152)
     assert (row["part"], row["launch"]["lanes"]) == ("", 131072 * 32)
-    assert len(found["accesses"]) == len(found["mends"]) == 5
-    assert found["mends"][0][0]["figures"]["sectors"] == 16
+    assert len(found["accesses"]) == len(found["fixes"]) == 5
+    assert found["fixes"][0][0]["figures"]["sectors"] == 16
     assert (
         found["performance"]["per_result"]["global_loads"]
         == made.performance.per_result.global_loads
@@ -337,7 +337,7 @@ def test_rows_and_accesses_go_together(kernel):
     made = cg.analyze(
         "TN", m=300, n=200, k=100, dtype="float16", kernel=kernel, arch="sm_80", beta=1.0
     )
-    assert len(made.rows) == len(made.accesses) == len(made.mends) > 6
+    assert len(made.rows) == len(made.accesses) == len(made.fixes) > 6
     for row, access in zip(made.rows, made.accesses, strict=True):
         assert (row.operand, row.part, row.unit) == (access.operand, access.part, access.unit)
         assert row.unit == "CTA" or row.operand != "C"
@@ -398,27 +398,27 @@ def test_edges_too_have_two_kinds_of_sectors():
     assert row.edge_efficiency == edge.bytes / (32 * edge.l2_sectors)
 
 
-# -- mends ----------------------------------------------------------------------------------------
+# -- fixes ----------------------------------------------------------------------------------------
 
 
-def test_a_bad_row_without_a_name_for_its_mend_has_the_mend_alone(problem):
+def test_a_bad_row_without_a_name_for_its_fix_has_the_fix_alone(problem):
     _, row = one_row(load(problem.A, 0, 1, 16), problem)
-    assert row.mend.startswith("threads (32,4):(4,1), values (1,8), cp.async of 128 bits (16 sec")
+    assert row.fix.startswith("threads (32,4):(4,1), values (1,8), cp.async of 128 bits (16 sec")
 
 
 def test_a_good_row_has_none(made):
-    assert [bool(row.mend) for row in made.rows] == [not row.good for row in made.rows]
-    # It could be wider all the same, and then that is among the mends.
-    assert made.rows[-1].good and made.mends[-1]
+    assert [bool(row.fix) for row in made.rows] == [not row.good for row in made.rows]
+    # It could be wider all the same, and then that is among the fixes.
+    assert made.rows[-1].good and made.fixes[-1]
 
 
-def test_mends_do_not_look_at_edges(problem):
-    """Neither the last tiles nor what straddles the end change what mends the others."""
+def test_fixes_do_not_look_at_edges(problem):
+    """Neither the last tiles nor what straddles the end change what fixes the others."""
     matrix = Matrix("A", (1008, 500), (512, 1), "float16", 256)
     for change in ({}, {"tail": "full"}, {"tail": "whole"}):
         odd, _ = one_row(replace(load(matrix, 0, 1, 16), **change), problem)
         even, _ = one_row(load(problem.A, 0, 1, 16), problem)
-        assert odd.mends == even.mends != ((),)
+        assert odd.fixes == even.fixes != ((),)
 
 
 @pytest.mark.parametrize(
@@ -443,11 +443,11 @@ def test_requests_are_of_the_whole_unit(kernel: str, arch: str, dtype: str, op: 
         assert row.launch.requests == row.requests * units, (row.operand, row.name)
 
 
-def test_mends_are_looked_for_once(problem, monkeypatch):
+def test_fixes_are_looked_for_once(problem, monkeypatch):
     asked = []
     monkeypatch.setattr(report, "_looked_for", {})
     monkeypatch.setattr(
-        report, "mends", lambda given, threads: asked.append(given) or [()] * len(given)
+        report, "fixes", lambda given, threads: asked.append(given) or [()] * len(given)
     )
     first = load(problem.A, 0, 1, 16)
     one_row(first, problem)
@@ -463,7 +463,7 @@ def test_mends_are_looked_for_once(problem, monkeypatch):
         replace(first, extents=(1024, 500), part="others"),
     ]
     made = report.make_report(problem, "k", None, "sm_80", halves, Launch(1, 128, 0))
-    assert [access.region for access in asked[-1]] == [(1024, 480)] and len(made.mends) == 2
+    assert [access.region for access in asked[-1]] == [(1024, 480)] and len(made.fixes) == 2
 
 
 def test_a_store_is_not_made_wider_than_its_matrix(problem):
@@ -471,7 +471,7 @@ def test_a_store_is_not_made_wider_than_its_matrix(problem):
     matrix = Matrix("C", (256, 60), (64, 1), "float16", 256)
     one = GlobalAccess("C", "store", "st.global", 16, matrix, (128, 32), coords, 1, 1, unit="CTA")
     made, _ = one_row(one, problem)
-    assert "values (1,4)" in made.mends[0][0].what or "values (1,8)" not in str(made.mends)
+    assert "values (1,4)" in made.fixes[0][0].what or "values (1,8)" not in str(made.fixes)
 
 
 # -- parts and edges ------------------------------------------------------------------------------
@@ -542,11 +542,11 @@ def test_a_bulk_copy_has_a_row():
 
 def test_what_the_driver_refuses_is_a_finding():
     problem = from_sizes("TN", m=256, n=256, k=128, lda=129, dtype="float16")
-    one = TmaAccess("A", "load", problem.A, (128, 64), 1, swizzle=128, mend="pad lda to 136")
+    one = TmaAccess("A", "load", problem.A, (128, 64), 1, swizzle=128, fix="pad lda to 136")
     made, row = one_row(one, problem)
-    assert (row.good, row.verdict, row.mend) == (False, "illegal", "pad lda to 136")
+    assert (row.good, row.verdict, row.fix) == (False, "illegal", "pad lda to 136")
     assert any("wants a stride that is a multiple of 16 bytes" in s for s in made.findings)
-    assert all(s.endswith("Mend: pad lda to 136.") for s in made.findings)
+    assert all(s.endswith("Fix: pad lda to 136.") for s in made.findings)
 
 
 # -- performance and forms ------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_the_fields_reference(op: str, a: bool, b: bool) -> None:
             assert (store.launch.counted_wavefronts, store.launch.counted_conflicts) == (0, 0)
         else:
             assert (load.instruction, load.bits, load.efficiency) == ("ld.global", 16, 0.125)
-            assert load.mend.startswith('copy="auto"')
+            assert load.fix.startswith('copy="auto"')
             assert "moves vectors along" in load.limit and "it is K-major" in load.limit
             assert store.verdict == "4-way conflict"
         assert {row.instruction for row in reads} == {"ldmatrix.x4.trans"}
@@ -440,7 +440,7 @@ OTHER = {
     "mma": "SM80_16x8x8_F32TF32TF32F32_TN",
     "majors": ("K", "MN"),
     "conj": (True, False),
-    "exchange": True,
+    "swap_ab": True,
     "bytes": (16, 16, 8),
 }
 

@@ -40,7 +40,7 @@ KERNEL = Sm90Wgmma()
 MOST_TILES, MOST_EXTENT = 2**31 - 1025, 2**31 - 2048
 ARCH = Arch("sm_90a")
 OPS, ORDERS = ("NN", "NT", "TN", "TT"), ("F", "C")
-SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "exchange": 0}
+SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 0}
 
 
 def problem(op: str = "TN", size: int = 4096, **given: Any) -> GemmProblem:
@@ -56,12 +56,12 @@ def configure(asked: GemmProblem, **options: Any) -> Config:
 
 #: A spread of what there is: op, order, types, ldc, options.
 SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
-    ("TN", "F", "bfloat16", None, 4096, {"tile": (128, 256, 64), "exchange": 0, "cluster": "2x1"}),
-    ("NT", "F", "float16", None, 4096, {"tile": (256, 128, 64), "exchange": 1, "cluster": (1, 1)}),
-    ("NN", "C", "float16", "float32", 4096, {"tile": (192, 192, 64), "groups": 3, "exchange": 0}),
-    ("TT", "F", "bfloat16", None, 4099, {"tile": (128, 256, 64), "groups": 2, "exchange": 0}),
-    ("NT", "C", "bfloat16", "float32", 4099, {"tile": (16, 128, 64), "exchange": 1}),
-    ("NN", "F", "float16", "float32", 4096, {"tile": (64, 96, 64), "groups": 1, "exchange": 0}),
+    ("TN", "F", "bfloat16", None, 4096, {"tile": (128, 256, 64), "swap_ab": 0, "cluster": "2x1"}),
+    ("NT", "F", "float16", None, 4096, {"tile": (256, 128, 64), "swap_ab": 1, "cluster": (1, 1)}),
+    ("NN", "C", "float16", "float32", 4096, {"tile": (192, 192, 64), "groups": 3, "swap_ab": 0}),
+    ("TT", "F", "bfloat16", None, 4099, {"tile": (128, 256, 64), "groups": 2, "swap_ab": 0}),
+    ("NT", "C", "bfloat16", "float32", 4099, {"tile": (16, 128, 64), "swap_ab": 1}),
+    ("NN", "F", "float16", "float32", 4096, {"tile": (64, 96, 64), "groups": 1, "swap_ab": 0}),
     ("NT", "C", "float16", None, 4096, {"tile": (64, 32, 64), "groups": 1, "min_ctas": 2}),
     (
         "TN",
@@ -69,26 +69,26 @@ SPREAD: tuple[tuple[str, str, str, str | None, int, dict[str, Any]], ...] = (
         "float16",
         None,
         4096,
-        {"tile": (128, 160, 64), "groups": 2, "ping_pong": 1, "exchange": 0, "cluster": (2, 4)},
+        {"tile": (128, 160, 64), "groups": 2, "ping_pong": 1, "swap_ab": 0, "cluster": (2, 4)},
     ),
-    ("NT", "C", "bfloat16", None, 4096, {"tile": (320, 128, 64), "groups": 2, "exchange": 0}),
+    ("NT", "C", "bfloat16", None, 4096, {"tile": (320, 128, 64), "groups": 2, "swap_ab": 0}),
     (
         "TN",
         "F",
         "bfloat16",
         "float32",
         4096,
-        {"tile": (112, 128, 64), "groups": 2, "exchange": 1, "cluster": (1, 2)},
+        {"tile": (112, 128, 64), "groups": 2, "swap_ab": 1, "cluster": (1, 2)},
     ),
-    ("TN", "F", "tf32", None, 4096, {"tile": (176, 128, 32), "ping_pong": 1, "exchange": 1}),
-    ("TN", "C", "tf32", None, 4099, {"tile": (128, 256, 32), "exchange": 0, "cluster": (2, 1)}),
-    ("NN", "F", "tf32", None, 4096, {"tile": (128, 256, 32), "exchange": 0, "cluster": (2, 1)}),
-    ("TT", "F", "tf32", None, 4100, {"tile": (144, 128, 32), "ping_pong": 1, "exchange": 1}),
-    ("NN", "C", "tf32", None, 4099, {"tile": (192, 64, 64), "groups": 2, "exchange": 0}),
-    ("NN", "F", "int8", None, 4096, {"tile": (128, 256, 128), "exchange": 0, "groups": 2}),
-    ("TT", "C", "int8", None, 4099, {"tile": (96, 128, 256), "ping_pong": 1, "exchange": 1}),
-    ("TN", "C", "int8", None, 4096, {"tile": (128, 192, 128), "ping_pong": 1, "exchange": 0}),
-    ("TN", "F", "int8", None, 4099, {"tile": (64, 64, 256), "exchange": 0, "cluster": (1, 2)}),
+    ("TN", "F", "tf32", None, 4096, {"tile": (176, 128, 32), "ping_pong": 1, "swap_ab": 1}),
+    ("TN", "C", "tf32", None, 4099, {"tile": (128, 256, 32), "swap_ab": 0, "cluster": (2, 1)}),
+    ("NN", "F", "tf32", None, 4096, {"tile": (128, 256, 32), "swap_ab": 0, "cluster": (2, 1)}),
+    ("TT", "F", "tf32", None, 4100, {"tile": (144, 128, 32), "ping_pong": 1, "swap_ab": 1}),
+    ("NN", "C", "tf32", None, 4099, {"tile": (192, 64, 64), "groups": 2, "swap_ab": 0}),
+    ("NN", "F", "int8", None, 4096, {"tile": (128, 256, 128), "swap_ab": 0, "groups": 2}),
+    ("TT", "C", "int8", None, 4099, {"tile": (96, 128, 256), "ping_pong": 1, "swap_ab": 1}),
+    ("TN", "C", "int8", None, 4096, {"tile": (128, 192, 128), "ping_pong": 1, "swap_ab": 0}),
+    ("TN", "F", "int8", None, 4099, {"tile": (64, 64, 256), "swap_ab": 0, "cluster": (1, 2)}),
 )
 spread = pytest.mark.parametrize(
     "case", SPREAD, ids=lambda case: "-".join(map(str, case[:5])).replace("None", "same")
@@ -99,7 +99,7 @@ def of_spread(case: Any) -> tuple[GemmProblem, Config]:
     op, order, dtype, out, ldc, options = case
     asked = problem(op, 4096, order=order, dtype=dtype, out_dtype=out, ldc=ldc)
     if "min_ctas" in options:
-        options = {**options, "exchange": 0, "stages": 5}
+        options = {**options, "swap_ab": 0, "stages": 5}
     return asked, configure(asked, **options)
 
 
@@ -143,7 +143,7 @@ def test_one_operand_goes_through_registers(op: str, order: Any, dtype: str) -> 
     size = asked.inputs.bytes
     configs = [*KERNEL.legal(asked, ARCH, {})]
     # wgmma reads the operand along K from shared memory, and the threads the other.
-    assert configs and {config.exchange for config in configs} == {int(op == "TT")}
+    assert configs and {config.swap_ab for config in configs} == {int(op == "TT")}
     for config in configs:
         a, rows, b, read, *_ = KERNEL.accesses(config, asked)
         assert (a.operand, b.operand) == (("A", "B") if op == "NN" else ("B", "A"))
@@ -165,7 +165,7 @@ def test_one_operand_goes_through_registers(op: str, order: Any, dtype: str) -> 
 
 
 def test_rows_of_a_leave_fewer_registers_for_sums() -> None:
-    options = {"tile": (128, 160, 32), "groups": 2, "ping_pong": 1, "exchange": 0}
+    options = {"tile": (128, 160, 32), "groups": 2, "ping_pong": 1, "swap_ab": 0}
     configure(problem(dtype="tf32"), **options)
     with pytest.raises(OptionError, match="needs 160 registers .* beside some 88; it has 232"):
         configure(problem("NN", dtype="tf32"), **options)
@@ -173,9 +173,7 @@ def test_rows_of_a_leave_fewer_registers_for_sums() -> None:
 
 def test_the_traffic_of_a_tile() -> None:
     asked = problem(size=1024)
-    config = configure(
-        asked, tile=(128, 256, 64), exchange=0, cluster=(2, 1), groups=2, ping_pong=0
-    )
+    config = configure(asked, tile=(128, 256, 64), swap_ab=0, cluster=(2, 1), groups=2, ping_pong=0)
     a, read_a, b, read_b, staged, store = KERNEL.accesses(config, asked)
     assert (a.box, a.sweeps, a.multicast) == ((128, 64), 4, 1)  # type: ignore[union-attr]
     assert (b.box, b.sweeps, b.multicast) == ((128, 64), 8, 2)  # type: ignore[union-attr]
@@ -189,7 +187,7 @@ def test_the_traffic_of_a_tile() -> None:
 
 
 def test_the_report_knows_what_tma_writes_to_shared_memory() -> None:
-    options = {"tile": (128, 256, 64), "exchange": 0, "groups": 2}
+    options = {"tile": (128, 256, 64), "swap_ab": 0, "groups": 2}
     for cluster in ((1, 1), (2, 1), (1, 2)):
         plan = cg.plan("TN", m=1024, n=1024, k=1024, dtype="float16", arch="sm_90a", backend="cpu",
                        kernel="sm90_wgmma", **options, cluster=cluster)  # fmt: skip
@@ -231,31 +229,31 @@ def test_a_cluster_beyond_the_matrix_is_counted() -> None:
         ({"cluster": (3, 1)}, "cluster=(3, 1) is none; expected 1, 2 or 4 each, 8 CTAs at most"),
         ({"cluster": (4, 4)}, "cluster=(4, 4) is none"),
         ({"cluster": 2}, "cluster=2 does not fit; expected 2 integers"),
-        ({"exchange": 2}, "exchange=2 is out of range; expected 0 or 1"),
+        ({"swap_ab": 2}, "swap_ab=2 is out of range; expected 0 or 1"),
         ({"ping_pong": 2}, "ping_pong=2 is out of range"),
         ({"ping_pong": 1, "groups": 1}, "ping_pong=1 is for two groups; groups=1"),
         ({"raster": 0}, "raster and min_ctas must be 1 or more"),
-        ({"tile": (96, 64, 64), "groups": 1, "exchange": 0}, "M extent must be a multiple of 64"),
-        ({"tile": (64, 96, 64), "groups": 1, "exchange": 1}, "N extent must be a multiple of 64"),
+        ({"tile": (96, 64, 64), "groups": 1, "swap_ab": 0}, "M extent must be a multiple of 64"),
+        ({"tile": (64, 96, 64), "groups": 1, "swap_ab": 1}, "N extent must be a multiple of 64"),
         (
-            {"tile": (64, 168, 64), "groups": 1, "exchange": 0},
+            {"tile": (64, 168, 64), "groups": 1, "swap_ab": 0},
             "its N extent must be a multiple of 16 up to 256; it is 168",
         ),
         (
-            {"tile": (64, 48, 64), "groups": 2, "exchange": 0, "ping_pong": 0},
+            {"tile": (64, 48, 64), "groups": 2, "swap_ab": 0, "ping_pong": 0},
             "its N extent must be a multiple of 32 up to 512; it is 48",
         ),
         (
-            {"tile": (64, 16, 64), "groups": 1, "exchange": 0, "cluster": (4, 1)},
+            {"tile": (64, 16, 64), "groups": 1, "swap_ab": 0, "cluster": (4, 1)},
             "each CTA loads a part of 16, which must be a multiple of 8",
         ),
-        ({"tile": (64, 64, 32), "groups": 1, "exchange": 0}, "its K extent must be 64 or 128"),
+        ({"tile": (64, 64, 32), "groups": 1, "swap_ab": 0}, "its K extent must be 64 or 128"),
         (
-            {"tile": (256, 256, 64), "groups": 2, "exchange": 0, "ping_pong": 0},
+            {"tile": (256, 256, 64), "groups": 2, "swap_ab": 0, "ping_pong": 0},
             "needs 256 registers of a thread",
         ),
         (
-            {"tile": (128, 256, 64), "groups": 2, "exchange": 0, "stages": 5, "ping_pong": 0},
+            {"tile": (128, 256, 64), "groups": 2, "swap_ab": 0, "stages": 5, "ping_pong": 0},
             "take fewer stages",
         ),
     ],
@@ -266,7 +264,7 @@ def test_what_is_refused(options: dict[str, Any], said: str) -> None:
 
 
 def test_c_that_goes_by_elements_leaves_fewer_registers_for_sums() -> None:
-    options = {"tile": (128, 192, 64), "groups": 2, "ping_pong": 1, "exchange": 0}
+    options = {"tile": (128, 192, 64), "groups": 2, "ping_pong": 1, "swap_ab": 0}
     assert configure(problem(), **options).tma_c
     with pytest.raises(OptionError, match="needs 192 registers .* of which 144 can be sums"):
         configure(problem(ldc=4099), **options)
@@ -280,17 +278,17 @@ def test_what_the_kernel_does_not_take() -> None:
     with pytest.raises(UnsupportedError, match="does not take float32"):
         configure(problem(dtype="float32"))
     for op, dtype, said in (
-        ("NT", "tf32", "'sm90_wgmma' with exchange=1 takes float32/tf32 with K as the unit-stride "
+        ("NT", "tf32", "'sm90_wgmma' with swap_ab=1 takes float32/tf32 with K as the unit-stride "
          "mode of A, and that is M: pack it, with option pack='A' or 'AB'"),
-        ("NT", "int8", "'sm90_wgmma' with exchange=1 takes int8 with K as the unit-stride mode of "
+        ("NT", "int8", "'sm90_wgmma' with swap_ab=1 takes int8 with K as the unit-stride mode of "
          "A, and that is M: pack it"),
     ):  # fmt: skip
         with pytest.raises(UnsupportedError, match=re.escape(said)):
             configure(problem(op, dtype=dtype))
-    with pytest.raises(UnsupportedError, match="with exchange=1 .* mode of A, and that is M"):
-        configure(problem("NN", dtype="tf32"), exchange=1)
-    with pytest.raises(OptionError, match="exchange=2 is out of range"):
-        configure(problem("TT", dtype="tf32"), exchange=2)
+    with pytest.raises(UnsupportedError, match="with swap_ab=1 .* mode of A, and that is M"):
+        configure(problem("NN", dtype="tf32"), swap_ab=1)
+    with pytest.raises(OptionError, match="swap_ab=2 is out of range"):
+        configure(problem("TT", dtype="tf32"), swap_ab=2)
     for dtype, said in (("tf32", "32 or 64; it is 128"), ("int8", "128 or 256; it is 64")):
         deep = 128 if dtype == "tf32" else 64
         with pytest.raises(OptionError, match=f"its K extent must be {said}"):
@@ -317,7 +315,7 @@ def test_auto_takes_it_where_tma_takes_the_operands() -> None:
 def test_few_rows_take_narrow_products() -> None:
     plan = cg.plan("TN", m=16, n=8192, k=8192, dtype="float16", arch="sm_90a", backend="cpu",
                    kernel="sm90_wgmma")  # fmt: skip
-    assert plan.config.exchange and plan.config.tile[0] == 16
+    assert plan.config.swap_ab and plan.config.tile[0] == 16
 
 
 def test_the_grid_stays_and_clusters_fit_it() -> None:
@@ -351,7 +349,7 @@ def test_names_say_all_that_the_code_depends_on() -> None:
     others: dict[str, Any] = {
         "tile": (64, 128, 64), "groups": 2, "ping_pong": 1, "stages": 3, "cluster": (2, 1),
         "raster": 4,
-        "exchange": 1, "min_ctas": 2, "dtype": "bfloat16", "out_dtype": "float32",
+        "swap_ab": 1, "min_ctas": 2, "dtype": "bfloat16", "out_dtype": "float32",
         "majors": ("MN", "K"),
         "major_c": "N", "tma_c": False,
     }  # fmt: skip
@@ -379,7 +377,7 @@ def test_it_compiles_and_has_the_instructions(case: Any) -> None:
 def test_tiles_with_many_sums_do_not_spill(op: str, order: Any) -> None:
     for more in ({}, {"out_dtype": "float32"}, {"ldc": 4099}):
         asked = problem(op, dtype="bfloat16", order=order, **more)
-        for config in KERNEL.legal(asked, ARCH, {"exchange": 0}):
+        for config in KERNEL.legal(asked, ARCH, {"swap_ab": 0}):
             if sums_of_thread(config) >= 144:
                 KERNEL.build(config, ARCH)  # which spills make fail
 
@@ -417,9 +415,9 @@ def test_a_wrong_layout_does_not_prove() -> None:
     wrong = replace(parts, operands=(replace(a, box=(a.box[0], a.box[1] // 2)), b))
     with pytest.raises(CompileError, match="box A"):
         prove(EmitSm90Wgmma(config, wrong).proof(), ARCH)
-    turned = replace(b, layout=replace(b.layout, swizzle=replace(b.layout.swizzle, bits=1)))
+    transposed = replace(b, layout=replace(b.layout, swizzle=replace(b.layout.swizzle, bits=1)))
     with pytest.raises(CompileError, match="SmemLayoutB"):
-        prove(EmitSm90Wgmma(config, replace(parts, operands=(a, turned))).proof(), ARCH)
+        prove(EmitSm90Wgmma(config, replace(parts, operands=(a, transposed))).proof(), ARCH)
 
 
 def test_each_kind_of_wgmma_is_one_that_cute_has() -> None:

@@ -442,10 +442,10 @@ def test_a_packed_operand_serves_plans_of_other_extents() -> None:
     with pytest.raises(ShapeError, match="and the plan was made for"):
         plan.pack(other)
     # The same matrix as it lies the other way, which is packed so too, and one of another type.
-    turned = cg.plan("NT", A, B.T.copy("F"), **given)
-    assert turned.problem.B.shape == plan.problem.B.shape
+    transposed = cg.plan("NT", A, B.T.copy("F"), **given)
+    assert transposed.problem.B.shape == plan.problem.B.shape
     wide = cg.plan("NN", A.astype("float32"), B.astype("float32"), **given)
-    for another in (turned, wide):
+    for another in (transposed, wide):
         with pytest.raises(ShapeError, match="B was packed from .*: pack it for this plan"):
             weights.check(another.problem, "B")
     with pytest.raises(OptionError, match="name='A', and this plan packs B"):

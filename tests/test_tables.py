@@ -55,11 +55,11 @@ def test_pairs_and_findings():
     ]  # fmt: skip
     assert "<dt>one &lt;</dt><dd>a [b]</dd>" in pairs.html() and 'class="compact"' in pairs.html()
     assert "<dd><code>c</code></dd>" in pairs.html()
-    found = Findings(["bad [x]. Mend: y & z.", "worse " * 20])
+    found = Findings(["bad [x]. Fix: y & z.", "worse " * 20])
     first, second, third = plain(found, 70).splitlines()
-    assert first == "- bad [x]. Mend: y & z."
+    assert first == "- bad [x]. Fix: y & z."
     assert second.startswith("- worse") and third.startswith("  worse")
-    assert "<li>bad [x]. <b>Mend:</b> y &amp; z.</li>" in found.html()
+    assert "<li>bad [x]. <b>Fix:</b> y &amp; z.</li>" in found.html()
     assert "No finding" in Findings([]).html()
 
 

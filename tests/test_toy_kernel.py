@@ -148,7 +148,7 @@ def test_report(command):
     assert found["operands"]["A"] == {"coalesced": False, "conflict_free": True}
     assert found["performance"]["per_result"]["global_stores"] == 1
     assert found["candidates"][0]["config"] == report.config.name
-    assert len(found["mends"]) == len(report.rows)
+    assert len(found["fixes"]) == len(report.rows)
     text = str(report)
     assert "kernel toy" in text and "Predicted on" in text and "32x1x1" in text
     page = report.to_html()

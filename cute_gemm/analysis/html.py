@@ -81,7 +81,7 @@ def _access_figure(row: AccessRow, places: Sequence[int], anchor: str) -> str:
     what = f"<b>{numbers} {markup(row.operand)}: {markup(row.name)}</b>, "
     what += f"{row.direction}, {row.space} memory: {markup(Cell(row.verdict, good=row.good))}"
     what += f"; {markup(row.why)}" if row.why else ""
-    what += f". <b>Mend:</b> {markup(row.mend)}" if row.mend else ""
+    what += f". <b>Fix:</b> {markup(row.fix)}" if row.fix else ""
     return _details(what, draw.access_picture(row.access) or "", anchor)
 
 

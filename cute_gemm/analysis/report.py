@@ -1,4 +1,4 @@
-"""The report of a kernel: every memory access, what it costs, and what would mend it."""
+"""The report of a kernel: every memory access, what it costs, and what would fix it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from cute_gemm._text import FORMAT, counted, named, percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.analysis.mends.gmem import Mend, mends, of_part
-from cute_gemm.analysis.mends.options import Others, with_options
+from cute_gemm.analysis.fixes.gmem import Fix, fixes, of_part
+from cute_gemm.analysis.fixes.options import Others, with_options
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
@@ -187,7 +187,7 @@ class Report(Paged):
             },
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
-            "mends": [[mend.to_dict() for mend in found] for found in self.mends],
+            "fixes": [[fix.to_dict() for fix in found] for found in self.fixes],
             "passes": [one.to_dict() for one in self.passes],
             "performance": self.performance.to_dict(),
             "candidates": prices_dict(self.candidates),
@@ -322,13 +322,13 @@ class Report(Paged):
         return Pairs(pairs), Pairs(values, compact=True)
 
 
-#: Mends that were looked for, by all that they depend on: some kernels' take half a second.
-_looked_for: dict[Any, tuple[tuple[Mend, ...], ...]] = {}
+#: Fixes that were looked for, by all that they depend on: some kernels' take half a second.
+_looked_for: dict[Any, tuple[tuple[Fix, ...], ...]] = {}
 _LOOKED_FOR_KEPT = 64
 
 
-def _mends(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Mend, ...], ...]:
-    """Find the mends of every access, once for each copy: the parts of a launch have the same.
+def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...], ...]:
+    """Find the fixes of every access, once for each copy: the parts of a launch have the same.
 
     Edge tiles are left out where there are others, whose verdict it is.
     """
@@ -344,7 +344,7 @@ def _mends(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Mend, ...]
     if answer is None:
         if len(_looked_for) >= _LOOKED_FOR_KEPT:
             _looked_for.clear()
-        answer = _looked_for[question] = tuple(mends(tuple(copies.values()), threads))
+        answer = _looked_for[question] = tuple(fixes(tuple(copies.values()), threads))
     found = dict(zip(copies, answer, strict=True))
     return tuple(
         of_part(found[key], access) if isinstance(access, GlobalAccess) else found[key]
@@ -358,7 +358,7 @@ def _copy_key(access: Access) -> Any:
         return access  # itself and no other
     key = (access.operand, access.direction, access.instruction, access.bits)
     if isinstance(access, GlobalAccess):
-        # Of straddling vectors, element by element, nothing is mended.
+        # Of straddling vectors, element by element, nothing is fixed.
         return *key, access.tail == "elements", _digest(access.coords)
     return *key, str(access.layout), _digest(access.offsets)
 
@@ -368,7 +368,7 @@ def _digest(array: np.ndarray) -> bytes:
 
 
 def _content(key: Any, access: Access) -> Any:
-    """What mends of a copy depend on."""
+    """What fixes of a copy depend on."""
     if isinstance(access, GlobalAccess):
         return key, *named(access, "matrix", "unit", "tile", "axis", "region", "origin").values()
     if isinstance(access, SharedAccess) and access.coords is not None:
@@ -414,7 +414,7 @@ def make_report(
     OptionError for a GPU that is not known, or does not run kernels of ``arch``.
     """
     accesses = tuple(accesses)
-    rows = tuple(map(make_row, accesses, _mends(accesses, launch.block)))
+    rows = tuple(map(make_row, accesses, _fixes(accesses, launch.block)))
     rows = with_options(rows, others) if others else rows
     passes = tuple(passes)
     bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c, passes)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from cute_gemm.access import Access, GlobalAccess
-    from cute_gemm.analysis.mends.smem import Mend
+    from cute_gemm.analysis.fixes.smem import Fix
 
 #: Verdict on an access with a lane whose address is not a multiple of its vector.
 MISALIGNED = "misaligned"
@@ -67,7 +67,7 @@ def _per_request(counts: gmem.GlobalCounts | smem.SharedCounts, name: str) -> fl
 
 @dataclass(frozen=True, eq=False)
 class AccessRow:
-    """One memory instruction of a kernel: the access, what the model found, what would mend it.
+    """One memory instruction of a kernel: the access, what the model found, what would fix it.
 
     All else follows. ``operand``, ``direction``, ``instruction``, ``part``, ``bits`` (of a lane; 0
     for a bulk copy), ``unit`` (``"k-tile"`` or ``"CTA"``) and ``limit`` (what keeps the vector from
@@ -83,7 +83,7 @@ class AccessRow:
 
     access: Access
     found: Analysis
-    mends: tuple[Mend, ...] = ()
+    fixes: tuple[Fix, ...] = ()
 
     operand = property(attrgetter("access.operand"))
     direction = property(attrgetter("access.direction"))
@@ -181,10 +181,10 @@ class AccessRow:
         return f"{found.ways}-way conflict", why
 
     @property
-    def mend(self) -> str:
-        """What would fix a bad verdict: the kernel's own name for it, and the best mend."""
-        mends = (self.access.mend, *map(str, self.mends[:1]))
-        return "" if self.good else "; or ".join(filter(None, mends))
+    def fix(self) -> str:
+        """What would fix a bad verdict: the kernel's own name for it, and the best fix."""
+        fixes = (self.access.fix, *map(str, self.fixes[:1]))
+        return "" if self.good else "; or ".join(filter(None, fixes))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -207,13 +207,13 @@ class AccessRow:
         """One plain sentence per thing worth knowing."""
         kind = f"{self.operand}: {self.instruction}" + (f" of {self.bits} bits" * bool(self.bits))
         what = f"{kind} ({self.part})" if self.part else kind
-        mend = f" Mend: {self.mend.rstrip('.')}." if self.mend else ""
-        fault = f"{what} would fault: {self.why}.{mend}"
+        fix = f" Fix: {self.fix.rstrip('.')}." if self.fix else ""
+        fault = f"{what} would fault: {self.why}.{fix}"
         if self.space == "shared":
-            conflicts = f"{what} has bank conflicts ({self.verdict}): {self.why}.{mend}"
+            conflicts = f"{what} has bank conflicts ({self.verdict}): {self.why}.{fix}"
             return [] if self.good else [fault if self.verdict == MISALIGNED else conflicts]
         if isinstance(self.found, tma.TmaAnalysis):
-            return [f"{note}{mend}" for note in self.notes] + self._of_edges(what)
+            return [f"{note}{fix}" for note in self.notes] + self._of_edges(what)
         out = []
         if self.verdict == MISALIGNED:
             out.append(fault)
@@ -223,7 +223,7 @@ class AccessRow:
             out.append(
                 f"{what} is not coalesced: {number(self.sectors)} sectors per request{more} where "
                 f"{number(self.ideal_sectors)} would do, {percent(self.efficiency)} of the bytes "
-                f"{used}; {self.why}.{mend}"
+                f"{used}; {self.why}.{fix}"
             )
         if self.limit and self.bits < 128:
             out.append(f"{kind}, not 128: {self.limit.rstrip('.')}.")
@@ -248,14 +248,14 @@ class AccessRow:
 _KEYS = (
     "operand", "space", "direction", "instruction", "part", "bits", "lanes", "unit", "requests",
     "sectors", "ideal_sectors", "lines", "l2_sectors", "bytes", "efficiency", "wavefronts",
-    "ideal_wavefronts", "conflicts", "good", "verdict", "why", "limit", "mend", "interior_tiles",
+    "ideal_wavefronts", "conflicts", "good", "verdict", "why", "limit", "fix", "interior_tiles",
     "edge_tiles", "edge_sectors", "edge_efficiency", "launch", "notes",
 )  # fmt: skip
 
 
-def make_row(access: Access, mends: tuple[Mend, ...] = ()) -> AccessRow:
+def make_row(access: Access, fixes: tuple[Fix, ...] = ()) -> AccessRow:
     """Evaluate one access with the model of its memory space."""
-    return AccessRow(access, analyze(access), mends)
+    return AccessRow(access, analyze(access), fixes)
 
 
 def findings(rows: Iterable[AccessRow]) -> tuple[str, ...]:

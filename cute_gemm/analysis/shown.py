@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access import Access
+    from cute_gemm.analysis.fixes.smem import Fix
     from cute_gemm.analysis.html import Page
-    from cute_gemm.analysis.mends.smem import Mend
     from cute_gemm.analysis.rows import AccessRow
     from cute_gemm.problem.problem import GemmProblem
 
@@ -65,9 +65,9 @@ class Paged(Shown):
         return tuple(row.access for row in self.rows)
 
     @property
-    def mends(self) -> tuple[tuple[Mend, ...], ...]:
-        """What would mend each access, the mend of fewest changes first."""
-        return tuple(row.mends for row in self.rows)
+    def fixes(self) -> tuple[tuple[Fix, ...], ...]:
+        """What would fix each access, the fix of fewest changes first."""
+        return tuple(row.fixes for row in self.rows)
 
     @abstractmethod
     def page(self) -> Page:

@@ -252,7 +252,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Findings:
-    """Sentences, each with the mend that it may end in."""
+    """Sentences, each with the fix that it may end in."""
 
     sentences: Sequence[str]
 
@@ -264,8 +264,8 @@ class Findings:
         """Return a list; a sentence when there is nothing to be found."""
         items = []
         for sentence in self.sentences:
-            says, mend, how = sentence.partition(" Mend: ")
-            more = f" <b>Mend:</b> {markup(how)}" if mend else ""
+            says, fix, how = sentence.partition(" Fix: ")
+            more = f" <b>Fix:</b> {markup(how)}" if fix else ""
             items.append(f"<li>{markup(says)}{more}</li>\n")
         if not items:
             return "<p>No finding: every access is as good as it can be.</p>\n"

@@ -51,7 +51,7 @@ class Check:
     name: str
     ok: bool | None
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,8 +68,8 @@ def command(arguments: argparse.Namespace) -> int:
         for check in found:
             mark = {True: "ok", False: "MISSING", None: "-"}[check.ok]
             say(f"{mark:<8} {check.name:<{width}}  {check.found}", hang=width + 11)
-            if not check.ok and check.mend:
-                say(f"{'':<8} {'':<{width}}  -> {check.mend}")
+            if not check.ok and check.fix:
+                say(f"{'':<8} {'':<{width}}  -> {check.fix}")
     return WRONG if any(check.ok is False for check in found) else OK
 
 
@@ -78,17 +78,17 @@ def checks() -> list[Check]:
     found: list[Check] = []
     for name, look in _LOOKS.items():
         try:
-            for ok, said, mend, *which in look():
-                found.append(Check(" ".join((name, *which)), ok, said, "" if ok else mend))
+            for ok, said, fix, *which in look():
+                found.append(Check(" ".join((name, *which)), ok, said, "" if ok else fix))
         except ImportError as error:
-            mend = "install what is missing above"
-            found.append(Check(name, None, f"cannot be told without {error.name}", mend))
+            fix = "install what is missing above"
+            found.append(Check(name, None, f"cannot be told without {error.name}", fix))
         except Exception as error:  # the doctor must not fall ill: what broke is a finding
             found.append(Check(name, False, f"{type(error).__name__}: {error}"))
     return found
 
 
-# Each look yields ok, found and mend, and which one it is where there may be several.
+# Each look yields ok, found and fix, and which one it is where there may be several.
 
 
 def _python() -> Iterator[_Finding]:
@@ -106,10 +106,10 @@ def _modules() -> Iterator[_Finding]:
         pins = []
     missing = [package for module, package in _MODULES.items() if not _is_there(module)]
     asked = [next((pin for pin in pins if pin.startswith(name)), name) for name in missing]
-    mend = "pip install " + " ".join(f'"{pin}"' for pin in dict.fromkeys(asked))
+    fix = "pip install " + " ".join(f'"{pin}"' for pin in dict.fromkeys(asked))
     found = f"all {len(set(_MODULES.values()))} are there"
     said = f"{', '.join(dict.fromkeys(missing))}: not there" if missing else found
-    yield not missing, said, mend
+    yield not missing, said, fix
 
 
 def _is_there(module: str) -> bool:
@@ -122,19 +122,19 @@ def _is_there(module: str) -> bool:
 
 def _templates() -> Iterator[_Finding]:
     """Those of the kernels and passes, with what they include."""
-    mend = "reinstall cute-gemm"
+    fix = "reinstall cute-gemm"
     try:
         path = templates_path()
     except HeaderError as error:
-        yield False, str(error), mend
+        yield False, str(error), fix
         return
     needed = _needed_templates(path)
     missing = sorted(file.name for file in needed if not file.is_file())
     if missing:
         said = f"{counted(len(missing), 'file')} missing in {path}: {', '.join(missing)}"
-        yield False, said, mend
+        yield False, said, fix
     else:
-        yield True, f"{counted(len(needed), 'file')} in {path}", mend
+        yield True, f"{counted(len(needed), 'file')} in {path}", fix
 
 
 def _needed_templates(root: Path) -> set[Path]:
@@ -166,15 +166,15 @@ def _needed_templates(root: Path) -> set[Path]:
 
 
 def _cutlass() -> Iterator[_Finding]:
-    mend = 'pip install "nvidia-cutlass==4.2.0.0"'
+    fix = 'pip install "nvidia-cutlass==4.2.0.0"'
     path = cutlass_path()
     if path is None:
-        yield False, "none", mend
+        yield False, "none", fix
         return
     version = cutlass_version()
     said = "unknown version" if version is None else ".".join(map(str, version))
     tested = version is not None and version[:2] == (4, 2)
-    yield tested or None, f"{said} in {path}", f"4.2 was tested: {mend}"
+    yield tested or None, f"{said} in {path}", f"4.2 was tested: {fix}"
 
 
 def _cuda() -> Iterator[_Finding]:
@@ -199,22 +199,22 @@ def _cccl() -> Iterator[_Finding]:
     elif headers.cccl_version is None:
         yield None, f"unknown version in {headers.cccl}", INSTALL_CCCL
     else:
-        mend = f"CCCL 3.2 (CUDA 13.2) and later do not compile with CUTLASS 4.2: {INSTALL_CCCL}"
-        yield headers.cccl_fits, f"{headers.cccl_version} in {headers.cccl}", mend
+        fix = f"CCCL 3.2 (CUDA 13.2) and later do not compile with CUTLASS 4.2: {INSTALL_CCCL}"
+        yield headers.cccl_fits, f"{headers.cccl_version} in {headers.cccl}", fix
 
 
 def _nvrtc() -> Iterator[_Finding]:
-    mend = f'{_WHEELS} "nvidia-cuda-nvrtc==13.0.*"'
+    fix = f'{_WHEELS} "nvidia-cuda-nvrtc==13.0.*"'
     try:
         loaded, archs = compiler.loaded_nvrtc_version(), compiler.known_archs()
     except HeaderError as error:
-        yield False, str(error), mend
+        yield False, str(error), fix
         return
     installed, headers = compiler.nvrtc_version(), cuda_headers_version()
     version = installed if installed.startswith(f"{loaded}.") else loaded
-    mend = f"the CUDA headers are of {headers}, NVRTC is of {loaded}: {mend}"
+    fix = f"the CUDA headers are of {headers}, NVRTC is of {loaded}: {fix}"
     said = f"{version}, compiles for {archs[0]} to {archs[-1]}"
-    yield headers in (None, loaded) or None, said, mend
+    yield headers in (None, loaded) or None, said, fix
 
 
 def _packages() -> Iterator[_Finding]:
@@ -230,8 +230,8 @@ def _packages() -> Iterator[_Finding]:
         found.append(f"{package} {this}")
         old |= package != "cuda-core" and int(this.partition(".")[0]) < 13
     missing = not any(text.startswith("cuda-core") for text in found)
-    mend = f'{_WHEELS} "cuda-python>=13,<14" "cuda-bindings>=13,<14" "cuda-core>=1,<2"'
-    yield False if missing else None if old else True, ", ".join(found) or "none", mend
+    fix = f'{_WHEELS} "cuda-python>=13,<14" "cuda-bindings>=13,<14" "cuda-core>=1,<2"'
+    yield False if missing else None if old else True, ", ".join(found) or "none", fix
 
 
 def _driver() -> Iterator[_Finding]:
@@ -240,8 +240,8 @@ def _driver() -> Iterator[_Finding]:
         yield None, "none", "install the NVIDIA driver to run kernels on a GPU"
         return
     built = compiler.nvrtc_version().partition(".")[0]
-    mend = f"update it: cubins of CUDA {built} need a driver for CUDA {built}"
-    yield int(version.partition(".")[0]) >= int(built), f"for CUDA {version}", mend
+    fix = f"update it: cubins of CUDA {built} need a driver for CUDA {built}"
+    yield int(version.partition(".")[0]) >= int(built), f"for CUDA {version}", fix
 
 
 def _gpus() -> Iterator[_Finding]:
@@ -265,8 +265,8 @@ def _nvdisasm() -> Iterator[_Finding]:
     except ImportError:
         find = shutil.which
     path = find("nvdisasm") or shutil.which("nvdisasm")
-    mend = "pip install 'cute-gemm[sass]' to see machine code (emit --sass)"
-    yield True if path else None, path or "none", mend
+    fix = "pip install 'cute-gemm[sass]' to see machine code (emit --sass)"
+    yield True if path else None, path or "none", fix
 
 
 def _ncu() -> Iterator[_Finding]:

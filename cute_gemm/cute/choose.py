@@ -1,6 +1,6 @@
 """What copy moves a tile, and where a tile lies in shared memory: chosen once.
 
-Kernels build from these rules and mends quote them. Everywhere ``size`` is the bytes of an element,
+Kernels build from these rules and fixes quote them. Everywhere ``size`` is the bytes of an element,
 ``axis`` the mode along which a tile is contiguous: 0 (M or N of an MN-major operand) or 1 (K).
 """
 
@@ -88,7 +88,7 @@ def place_copy(size: int, extents: tuple[int, int], axis: int, threads: int) -> 
 
 
 def lanes_along_k(size: int, columns: int, width: int) -> int:
-    """Lanes along k that copy a K-major tile to be turned, in vectors of ``width``: a sector's."""
+    """Lanes along k that copy and transpose a K-major tile in vectors of ``width``: a sector."""
     lanes = 8 if width == 1 and size > 2 else SECTOR // (width * size)
     return max(1, min(lanes, columns // width))
 
@@ -191,37 +191,37 @@ def spaced_rows(
 
 
 def skewed_tile(
-    size: int, extents: tuple[int, int], skew: str, together: bool, turned: int
+    size: int, extents: tuple[int, int], skew: str, together: bool, transposed: int
 ) -> tuple[Layout, int]:
     """The place of an MN-major tile that FMA threads read, and the elements that it takes.
 
-    ``turned`` is the width of the vectors along k that a K-major operand comes in, 0 when it need
-    not be turned. It is stored by `lanes_along_k` lanes, each a vector's k from the next: k is
-    split so that these are neighbouring rows of shared memory, and their words are brought to
+    ``transposed`` is the width of the vectors along k that a K-major operand comes in, 0 when it
+    need not be transposed. It is stored by `lanes_along_k` lanes, each a vector's k from the next:
+    k is split so that these are neighbouring rows of shared memory, and their words are brought to
     different banks, by padding or by XOR of the row's number with the column's. Where a thread's
     results lie ``together``, its vectors are further apart than a vector, and the columns' own
     higher bits are brought in too. ``skew`` is the kernels' option of that name.
     """
     rows, columns = extents
     chunk, padding = max(1, VECTOR // size), 0
-    lanes = min(8, lanes_along_k(size, columns, turned or 1))
+    lanes = min(8, lanes_along_k(size, columns, transposed or 1))
     spread = ROW // lanes // size  # elements of a row that the stores of one k go to
     if skew == "padding" and together:
         group = 8 * chunk
         pitch = rows // group * (group + chunk) + (chunk if chunk <= 4 else 0)
         layout = Layout(((group, rows // group), columns), ((1, group + chunk), pitch))
         return layout, pitch * columns
-    if skew == "xor" and (turned or together):
+    if skew == "xor" and (transposed or together):
         swizzle = Swizzle(3, int(log2(chunk)), 3)
         if not together:
             base = int(log2(spread))
             swizzle = Swizzle(int(log2(lanes)), base, int(log2(rows)) - base)
-        split = turned or 1
+        split = transposed or 1
         stride = (1, (rows * (columns // split), rows))
         return Layout((rows, (split, columns // split)), stride, swizzle), rows * columns
-    if turned and skew == "turned":
+    if transposed and skew == "transposed":
         padding = chunk
-    elif turned and skew == "padding":
-        padding = max(chunk, spread // turned)
+    elif transposed and skew == "padding":
+        padding = max(chunk, spread // transposed)
     pitch = rows + padding
     return Layout(extents, (1, pitch)), pitch * columns

@@ -29,7 +29,7 @@ def as_printed(layout: object, let: Sequence[int] = ()) -> Printed:
     pycute's and CuTe DSL's do. A swizzle in front of the layout acts on its offsets; one that
     belongs to a pointer (``Sw<3,4,3> o smem_ptr[16b](unset) o``, ``Sw<3,4,3>_smem_ptr[16b](0x..)``,
     ``ptr<f16, smem, align<1024>, S<3,4,3>>``) acts on bytes, as in CuTe, and comes out as the one
-    that does the same to elements. As mends of this package have it, an atom may be followed by
+    that does the same to elements. As fixes of this package have it, an atom may be followed by
     ``, tiled to (128,64)``, and a layout by ``, rows padded by 16 bytes``. ``let`` are the values
     of dynamic ``?``, in their order; a single one is that of all.
 

@@ -68,7 +68,8 @@ def op_letters(majors: Sequence[str], conj: tuple[bool, bool]) -> str:
     """
     plain = majors[0] == "MN", majors[1] == "K"
     return "".join(
-        (("n", "c") if n else ("t", "h"))[turned] for n, turned in zip(plain, conj, strict=True)
+        (("n", "c") if n else ("t", "h"))[transposed]
+        for n, transposed in zip(plain, conj, strict=True)
     )
 
 

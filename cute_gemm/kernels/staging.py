@@ -43,8 +43,8 @@ def cut_vectors(load: GlobalAccess, part: str) -> list[GlobalAccess]:
     """Return the elements of the vectors of A or B that straddle an end, if there are any."""
     mode = "k" if load.axis else {"A": "m", "B": "n"}[load.operand]
     limit = "a vector that straddles the matrix's end goes element by element"
-    mend = f"pad {mode} to a multiple of {load.vector[1]}, with zeros"
-    load = replace(load, instruction="ld.global", targets=None, limit=limit, mend=mend, part=part)
+    fix = f"pad {mode} to a multiple of {load.vector[1]}, with zeros"
+    load = replace(load, instruction="ld.global", targets=None, limit=limit, fix=fix, part=part)
     return element_by_element(load)
 
 

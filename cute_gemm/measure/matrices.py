@@ -70,15 +70,15 @@ class Factors:
     def form(self, name: str, op: str) -> tuple[str, str]:
         """Return which stored matrix an op takes for ``"A"`` or ``"B"``: name and letter."""
         letter = op["AB".index(name)]
-        turned = "C" if letter in "CH" and self._type.is_complex else "T"
-        return name, "N" if letter == "N" else turned
+        transposed = "C" if letter in "CH" and self._type.is_complex else "T"
+        return name, "N" if letter == "N" else transposed
 
     def stored(self, name: str, letter: str) -> np.ndarray:
         """Return a matrix as stored for a letter of an op: column-major."""
         matrix = self.left if name == "A" else self.right
         if letter != "N":
-            turned = matrix.conj() if letter == "C" else matrix
-            matrix = _transposed(np.ascontiguousarray(turned))
+            transposed = matrix.conj() if letter == "C" else matrix
+            matrix = _transposed(np.ascontiguousarray(transposed))
         if not self._pad:
             return matrix
         columns = _transposed(matrix)

@@ -199,10 +199,10 @@ def _illegal(access: TmaAccess) -> list[str]:
         pitch = step * size
         if pitch % ALIGNMENT or pitch >= STRIDE_LIMIT:
             padded = -(-pitch // ALIGNMENT) * ALIGNMENT // size
-            mend = f"pad it to {padded}" if pitch < STRIDE_LIMIT else "split the matrix"
+            fix = f"pad it to {padded}" if pitch < STRIDE_LIMIT else "split the matrix"
             found.append(
                 f"{what} wants a stride that is a multiple of {ALIGNMENT} bytes below 2**40, and "
-                f"the {name} {step} x {size} bytes is {pitch}; {mend}."
+                f"the {name} {step} x {size} bytes is {pitch}; {fix}."
             )
     if max(matrix.shape) > EXTENT_LIMIT:
         found.append(f"{what} wants extents of at most 2**32, and the shape is {matrix.shape}.")

@@ -177,7 +177,7 @@ def finished(like: Operand, made: Any) -> Any:
 # Libraries --------------------------------------------------------------------------------------
 
 
-class _Exchange:
+class _SwapAB:
     """Any library with DLPack or ``__cuda_array_interface__``, which gives arrays and makes none.
 
     What is read is what the legacy default stream sees.
@@ -270,7 +270,7 @@ class _Interface:
         self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "version": 3}
 
 
-class _Numpy(_Exchange):
+class _Numpy(_SwapAB):
     name, synchronizes = "numpy", False
 
     def read(self, array: np.ndarray, name: str) -> Operand:
@@ -294,7 +294,7 @@ class _Numpy(_Exchange):
         return f"np.ascontiguousarray({name})" if batched else f"np.asfortranarray({name})"
 
 
-class _Cupy(_Exchange):
+class _Cupy(_SwapAB):
     name, synchronizes = "cupy", False
 
     def read(self, array: Any, name: str) -> Operand:
@@ -343,7 +343,7 @@ class _Cupy(_Exchange):
         return f"cupy.ascontiguousarray({name})" if batched else f"cupy.asfortranarray({name})"
 
 
-class _Torch(_Exchange):
+class _Torch(_SwapAB):
     name, synchronizes = "torch", False
 
     def read(self, array: Any, name: str) -> Operand:
@@ -447,7 +447,7 @@ class _Torch(_Exchange):
         return f"{name}.contiguous()"
 
 
-class _Jax(_Exchange):
+class _Jax(_SwapAB):
     name, column_major = "jax", False
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
@@ -464,15 +464,15 @@ class _Jax(_Exchange):
         return np.asarray(operand.owner)
 
 
-LIBRARIES = {x.name: x for x in (_Numpy(), _Cupy(), _Torch(), _Jax(), _Exchange())}
+LIBRARIES = {x.name: x for x in (_Numpy(), _Cupy(), _Torch(), _Jax(), _SwapAB())}
 #: Classes that an adapter of their own reads: library, which is the first part of their module.
 _CLASSES = {("numpy", "ndarray"), ("cupy", "ndarray"), ("torch", "Tensor")}
 
 
-class _Adapters(Kept[type, _Exchange]):
+class _Adapters(Kept[type, _SwapAB]):
     """The adapters that read arrays of the classes that were seen."""
 
-    def __missing__(self, kind: type) -> _Exchange:
+    def __missing__(self, kind: type) -> _SwapAB:
         names = ((base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__)
         self[kind] = found = LIBRARIES[next((x[0] for x in names if x in _CLASSES), "dlpack")]
         return found

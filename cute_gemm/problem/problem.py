@@ -2,7 +2,7 @@
 
 ``C <- alpha * op(A) @ op(B) + beta * C`` with op(A) (M, K), op(B) (K, N) and C (M, N), or L such
 products at once, of arrays with one leading dimension more. CuTe wants A (M, K, L), B (N, K, L) and
-C (M, N, L), so A is turned round for T and B for N, which costs nothing: only shape and strides
+C (M, N, L), so A is transposed for T and B for N, which costs nothing: only shape and strides
 change places.
 """
 
@@ -519,7 +519,7 @@ def _one_of(names: tuple[str, ...]) -> str:
 
 
 def _matrix(name: str, stored: _Stored, batch: int, turn: bool, conj: bool) -> Matrix:
-    """Return the descriptor of a stored array, modes exchanged if it is to be turned round."""
+    """Return the descriptor of a stored array, modes exchanged if it is to be transposed."""
     modes = slice(None, -3, -1) if turn else slice(-2, None)
     rows, columns = stored.shape[modes]
     batched = len(stored.shape) == 3
@@ -530,11 +530,11 @@ def _matrix(name: str, stored: _Stored, batch: int, turn: bool, conj: bool) -> M
         step = stored.strides[0] if batched and stored.shape[0] > 1 else 0
     if stride is None or step < 0:
         copy = LIBRARIES[stored.library].copy(name, batched)
-        mend = "assign the result to it, C[...] = gemm(...)" if name == "C" else f"pass {copy}"
+        fix = "assign the result to it, C[...] = gemm(...)" if name == "C" else f"pass {copy}"
         which = "one of the last two" if batched else "one of them"
         raise StrideError(
             f"{name} of shape {stored.shape} has strides {stored.strides} in elements; expected "
-            f"{which} to be 1 and none negative: {mend}"
+            f"{which} to be 1 and none negative: {fix}"
         )
     size = dtype_row(stored.dtype).bytes
     if stored.alignment < size:

@@ -451,7 +451,7 @@ def _trusted(path: Path, status: os.stat_result) -> None:
         if status.st_uid not in (os.geteuid(), 0):
             raise PermissionError(f"{path} belongs to another user")
         if status.st_mode & 0o022:
-            raise PermissionError(f"{path} can be written by other users (chmod go-w mends it)")
+            raise PermissionError(f"{path} can be written by other users (chmod go-w fixes it)")
 
 
 def _writable() -> Path | None:

@@ -120,9 +120,9 @@ def cutlass_operation(
             of,
             LayoutType.RowMajor if rows else LayoutType.ColumnMajor,
             width,
-            ComplexTransform.conj if turned else ComplexTransform.none,
+            ComplexTransform.conj if transposed else ComplexTransform.none,
         )
-        for of, rows, width, turned in zip(
+        for of, rows, width, transposed in zip(
             (element, element, out), row_major, aligned, (*conj, False), strict=True
         )
     ]

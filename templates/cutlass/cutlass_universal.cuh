@@ -123,10 +123,10 @@ CUTLASS_DEVICE void update_tile(LinearCombination<Scalar, Output> const& epilogu
 
 /// C <- alpha * op(A) @ op(B) + beta * C through `Gemm`, a cutlass::gemm::kernel::GemmUniversal.
 ///
-/// CUTLASS writes row-major outputs only. `Exchange` says that C is column-major: then `Gemm` is the
+/// CUTLASS writes row-major outputs only. `SwapAB` says that C is column-major: then `Gemm` is the
 /// kernel of the transposed problem, whose first operand is B. Params are computed by every thread:
 /// they are a few integers of the entry's parameters, so they live in uniform registers.
-template <class Gemm, bool Exchange, class Scalar, class Element, class Output>
+template <class Gemm, bool SwapAB, class Scalar, class Element, class Output>
 CUTLASS_DEVICE void cutlass_universal(Element const* A, Element const* B, Output* C, int m, int n,
                                       int k, int64_t lda, int64_t ldb, int64_t ldc,
                                       typename LinearCombination<Scalar, Output>::Params const& scalars) {
@@ -135,10 +135,10 @@ CUTLASS_DEVICE void cutlass_universal(Element const* A, Element const* B, Output
   LinearCombination<Scalar, Output> epilogue(scalars);
   typename Gemm::Arguments const arguments(
       cutlass::gemm::GemmUniversalMode::kGemm,
-      Exchange ? cutlass::gemm::GemmCoord(n, m, k) : cutlass::gemm::GemmCoord(m, n, k),
+      SwapAB ? cutlass::gemm::GemmCoord(n, m, k) : cutlass::gemm::GemmCoord(m, n, k),
       /* batch_count */ 1, typename Gemm::EpilogueOutputOp::Params(epilogue.alpha, epilogue.beta),
-      Exchange ? B : A, Exchange ? A : B, C, C, /* batch strides */ 0, 0, 0, 0, Exchange ? ldb : lda,
-      Exchange ? lda : ldb, ldc, ldc);
+      SwapAB ? B : A, SwapAB ? A : B, C, C, /* batch strides */ 0, 0, 0, 0, SwapAB ? ldb : lda,
+      SwapAB ? lda : ldb, ldc, ldc);
   typename Gemm::Params const params(arguments, /* device_sms */ 1, /* sm_occupancy */ 1);
   typename Gemm::ThreadblockSwizzle swizzle{params.grid_tiled_shape.m(), params.grid_tiled_shape.n()};
 

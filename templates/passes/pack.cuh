@@ -1,4 +1,4 @@
-// pack: operands copied into aligned scratch, as they lie or with their major turned round.
+// pack: operands copied into aligned scratch, as they lie or with their major transposed.
 //
 // The idea: a row that begins anywhere is read by the aligned 16-byte words that cover it, and each
 // vector of it is put together from two of them in registers: what is read and what is written are
@@ -54,7 +54,7 @@ struct Pack {
     kGroup = Turned && Bytes < 4 ? 4 / Bytes : 1,
     kBlocks = 4 / kGroup,  // groups of vectors of a thread
     kWarps = 8,
-    kRowBytes = (128 >> Lines) * Bytes,  // of a turned tile's rows as they are written
+    kRowBytes = (128 >> Lines) * Bytes,  // of a transposed tile's rows as they are written
     kChunks = kRowBytes / 16 / 8,        // 8 vectors of those
   };
   using Element = cute::uint_bit_t<8 * Bytes>;
@@ -107,7 +107,7 @@ struct Pack {
     return found;
   }
 
-  // Where a vector of a turned tile's target row lies in shared memory. Threads write columns of 8
+  // Where a vector of a transposed tile's target row lies in shared memory. Threads write columns of 8
   // neighbouring vectors at a time, and read rows: each column has a place of its own in a row.
   CUTE_DEVICE static int swizzled(int row, int vector, int column) {
     return row * kRowBytes + 16 * (vector ^ (column % 8));

@@ -1,7 +1,7 @@
 // bank_free: no bank conflicts.
 //
 // The idea: vectorized, with another place in shared memory for the same words, so that the vectors of
-// eight neighbouring threads, and the words of a turned store, lie in different banks. Either by
+// eight neighbouring threads, and the words of a transposed store, lie in different banks. Either by
 // padding (16 bytes after every 128, and rows that begin in different banks), or without spending
 // any memory by an XOR of the column's chunk with the row: Swizzle<3,M,3>.
 

@@ -2,7 +2,7 @@
 //
 // The idea: two buffers of shared memory, so that a tile's copies run behind warp_tiled's products of
 // the one before, and a k tile takes one barrier instead of two. An operand whose M or N mode is
-// contiguous is copied by cp.async; one that has to be turned is held in registers meanwhile, and
+// contiguous is copied by cp.async; one that has to be transposed is held in registers meanwhile, and
 // stored when the products are done. Fragments are read one column ahead of their products.
 
 #pragma once

@@ -1,8 +1,8 @@
 // smem_tiled: square tiles of A and B in shared memory, K in steps.
 //
 // The idea: what smem_full_k does, a step of K at a time, so that shared memory does not limit K. A
-// tile is stored with its M or N mode contiguous; one that comes with k contiguous is turned on its
-// way, into rows padded so that the turned stores hit different banks.
+// tile is stored with its M or N mode contiguous; one that comes with k contiguous is transposed on its
+// way, into rows padded so that the transposed stores hit different banks.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // vectorized: 128-bit accesses.
 //
 // The idea: the outer products of thread_tile_2d, with four words to an instruction. A thread's copy
-// is a vector along the operand's unit stride; along k, it is turned on its way into shared memory,
+// is a vector along the operand's unit stride; along k, it is transposed on its way into shared memory,
 // which takes a store per element. A thread's results are neighbours, so that its part of a row of
 // shared memory is read in vectors too: 4 reads for 64 products instead of 16. What it costs is bank
 // conflicts: the vectors of neighbouring threads are 32 bytes apart.

@@ -307,8 +307,8 @@ CUTE_DEVICE void multiply(cutlass::complex<T>* sums, cutlass::complex<T> const* 
   CUTE_UNROLL
   for (int i = 0; i < kA; ++i) {
     T const a_imag = Config::kConjA ? -a[i].imag() : a[i].imag();
-    T const turned = Config::kConjA == Config::kConjB ? -a[i].imag() : a[i].imag();
-    to_real[i] = imaginary ? turned : a[i].real();
+    T const transposed = Config::kConjA == Config::kConjB ? -a[i].imag() : a[i].imag();
+    to_real[i] = imaginary ? transposed : a[i].real();
     to_imag[i] = !imaginary ? a_imag : Config::kConjB ? -a[i].real() : a[i].real();
   }
   CUTE_UNROLL

@@ -77,7 +77,7 @@ THIN_PLACES = {
 }
 #: Of the kernel on TMA and wgmma: types by op, options, and what each case has of its own.
 WGMMA_OPS = {"NN": "bfloat16", "NT": "float16", "TN": "bfloat16", "TT": "float16"}
-WGMMA = {"tile": "128x128x64", "groups": 2, "cluster": "1x1", "ping_pong": 0, "exchange": 0}
+WGMMA = {"tile": "128x128x64", "groups": 2, "cluster": "1x1", "ping_pong": 0, "swap_ab": 0}
 RAGGED = Place(328, 261, 197, beta=1, step=8)  # three tiles each way: clusters have four
 WGMMA_PLACES: tuple[tuple[str, dict[str, Any], Place], ...] = (
     ("aligned", {}, Place(512, 512, 256)),
@@ -90,7 +90,7 @@ WGMMA_OPTIONS: tuple[tuple[str, dict[str, Any], Place], ...] = (
     ("cluster 2x1", {"cluster": "2x1"}, RAGGED),
     ("cluster 1x2", {"cluster": "1x2"}, RAGGED),
     ("cluster 2x2", {"cluster": "2x2"}, RAGGED),
-    ("exchange", {"exchange": 1}, RAGGED),
+    ("swap_ab", {"swap_ab": 1}, RAGGED),
     ("by turns", {"ping_pong": 1}, Place(2048, 2056, 200)),  # more tiles than CTAs
     ("side by side", {"tile": "64x128x64"}, RAGGED),
     ("narrow", {"tile": "128x16x64"}, RAGGED),
@@ -103,15 +103,15 @@ WGMMA_OPTIONS: tuple[tuple[str, dict[str, Any], Place], ...] = (
 )
 #: With A, as the kernel sees it, through registers.
 WGMMA_ROWS: tuple[tuple[str, str, str, dict[str, Any], Place], ...] = tuple(
-    (name, op, place, {"tile": f"{tile}x{deep}", "exchange": exchange, **options}, at)
+    (name, op, place, {"tile": f"{tile}x{deep}", "swap_ab": swap_ab, **options}, at)
     for name, deep in (("tf32", 32), ("int8", 128))
-    for op, exchange in (("NN", 0), ("TT", 1))
+    for op, swap_ab in (("NN", 0), ("TT", 1))
     for place, tile, options, at in (
         ("aligned", "128x128", {}, Place(512, 512, 256)),
         ("ragged", "128x128", {}, Place(328, 264, 196, beta=1, step=16)),
         ("elements", "128x128", {}, Place(325, 259, 197, step=16)),
         ("by turns", "128x128", {"ping_pong": 1}, Place(2048, 2064, 208)),
-        ("side by side", "128x64" if exchange else "64x128", {}, Place(336, 272, 208)),
+        ("side by side", "128x64" if swap_ab else "64x128", {}, Place(336, 272, 208)),
     )
 )
 #: Packing of what has an odd leading dimension, or base address; and slices of K.
@@ -184,8 +184,8 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
     for name in (*PLAIN, *COMPLEX):
         for number, op in enumerate(OPS):
             for place, at in THIN_PLACES.items():
-                turned = at._replace(m=at.n, n=at.m) if number % 2 else at
-                yield cell("thin", {}, name, op, place, turned)
+                transposed = at._replace(m=at.n, n=at.m) if number % 2 else at
+                yield cell("thin", {}, name, op, place, transposed)
     for kernel, options in LADDER_OPTIONS:
         for op in OPS:
             for place in ("aligned", "ragged"):

@@ -2,7 +2,7 @@
 
 ``python tests/gpu/faults.py`` executes the kernels of ``tests/data/faults.cu`` in the interpreter,
 launches each under the tools of ``compute-sanitizer`` that fit it, in a process of its own, and
-prints what was found. The mended twins must be clean everywhere. What a tool does not see, it says;
+prints what was found. The fixed twins must be clean everywhere. What a tool does not see, it says;
 exits with 1 if the interpreter misses a fault or anything is found in a twin. ``--all`` takes
 every tool for every fault, ``--sanitizer PATH`` names the program, ``--timeout S`` says how long a
 launch may take.
@@ -54,8 +54,8 @@ FAULTS = (
 )
 
 
-def unit(name: str, mended: bool) -> TranslationUnit:
-    text = f"#define MENDED {int(mended)}\n{SOURCE.read_text(encoding='utf-8')}"
+def unit(name: str, fixed: bool) -> TranslationUnit:
+    text = f"#define FIXED {int(fixed)}\n{SOURCE.read_text(encoding='utf-8')}"
     return TranslationUnit(text, name)
 
 
@@ -65,15 +65,15 @@ def matrices() -> tuple[np.ndarray, np.ndarray]:
     return given, np.full_like(given, np.nan)
 
 
-def interpret(name: str, mended: bool) -> np.ndarray:
+def interpret(name: str, fixed: bool) -> np.ndarray:
     """What the kernel writes; ``FaultError`` for what is wrong with it."""
     given, out = matrices()
-    text = ptx(unit(name, mended), "sm_80")
+    text = ptx(unit(name, fixed), "sm_80")
     run(text, name, (CTAS,), (THREADS,), 0, [Buffer(given, "in"), Buffer(out, "out")])
     return out
 
 
-def launch(name: str, mended: bool) -> None:
+def launch(name: str, fixed: bool) -> None:
     """Run the kernel on GPU 0."""
     from cute_gemm.problem.problem import from_sizes
     from cute_gemm.problem.scalars import ONE, ZERO
@@ -83,7 +83,7 @@ def launch(name: str, mended: bool) -> None:
     from cute_gemm.toolchain.signature import GEMM, Launch
 
     given, out = matrices()
-    kernel = load(build(unit(name, mended), device_arch(0)))
+    kernel = load(build(unit(name, fixed), device_arch(0)))
     nothing = from_sizes("NN", m=0, n=0, k=0, dtype="float32")  # of its arguments two are taken
     bound = kernel.bind(Launch(CTAS, THREADS, 0), GEMM.arguments(nothing, ONE, ZERO))
     with upload(given) as source, allocate_like(out) as target:
@@ -117,9 +117,9 @@ def options(sanitizer: str, tool: str) -> list[str]:
     return chosen
 
 
-def watched(sanitizer: str, tool: str, name: str, mended: bool, timeout: float) -> tuple[bool, str]:
+def watched(sanitizer: str, tool: str, name: str, fixed: bool, timeout: float) -> tuple[bool, str]:
     """Whether a tool found something, and what it said first."""
-    own = [sys.executable, __file__, "--launch", name, *["--mended"] * mended]
+    own = [sys.executable, __file__, "--launch", name, *["--fixed"] * fixed]
     with subprocess.Popen(
         [sanitizer, *options(sanitizer, tool), *own], stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, start_new_session=True,
@@ -140,20 +140,20 @@ def watched(sanitizer: str, tool: str, name: str, mended: bool, timeout: float) 
 
 
 def rows(sanitizer: str | None, every_tool: bool, timeout: float) -> list[tuple[str, ...]]:
-    """Fault, whether mended, what the interpreter says, tool, and what that says."""
+    """Fault, whether fixed, what the interpreter says, tool, and what that says."""
     found = []
     for fault in FAULTS:
-        for mended in (False, True):
+        for fixed in (False, True):
             try:
-                interpret(fault.name, mended)
+                interpret(fault.name, fixed)
                 said = "nothing found"
             except FaultError as error:
                 said = str(error)
             for tool in TOOLS if every_tool else fault.tools:
                 what, first = False, "not there"
                 if sanitizer is not None:
-                    what, first = watched(sanitizer, tool, fault.name, mended, timeout)
-                row = (fault.name, "mended" if mended else "broken", said, tool, str(what), first)
+                    what, first = watched(sanitizer, tool, fault.name, fixed, timeout)
+                row = (fault.name, "fixed" if fixed else "broken", said, tool, str(what), first)
                 print(" | ".join(row), flush=True)
                 found.append(row)
     return found
@@ -166,23 +166,23 @@ def main() -> int:
     parser.add_argument("--sanitizer", metavar="PATH")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S")
     parser.add_argument("--launch", choices=[fault.name for fault in FAULTS], help="this, and end")
-    parser.add_argument("--mended", action="store_true", help="its mended twin")
+    parser.add_argument("--fixed", action="store_true", help="its fixed twin")
     given = parser.parse_args()
     if given.launch:
-        launch(given.launch, given.mended)
+        launch(given.launch, given.fixed)
         return 0
     sanitizer = program(given.sanitizer)
     if sanitizer is not None:
         from cute_gemm.run.driver import device_arch
 
         for fault in FAULTS:  # so that nothing is compiled under the sanitizer
-            for mended in (False, True):
-                build(unit(fault.name, mended), device_arch(0))
+            for fixed in (False, True):
+                build(unit(fault.name, fixed), device_arch(0))
     else:
         print("compute-sanitizer was not found: name it with --sanitizer PATH", flush=True)
     table = rows(sanitizer, given.all, given.timeout)
     missed = [row for row in table if (row[1] == "broken") == (row[2] == "nothing found")]
-    wrong = [row for row in table if row[1] == "mended" and row[4] == "True"]
+    wrong = [row for row in table if row[1] == "fixed" and row[4] == "True"]
     unseen = {row[0] for row in table} - {row[0] for row in table if row[4] == "True"}
     print(f"interpreter: {len(missed)} rows wrong; compute-sanitizer: {len(wrong)} twins reported")
     if sanitizer is not None:

@@ -346,7 +346,7 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]
     """
     number, count = 0, len(SIZES)
     names = ("float16", "tf32", "bfloat16", "float16-float32", "int8", "bfloat16-float32")
-    for (bm, bn, bk), groups, cluster, exchange, ping_pong in tiles:
+    for (bm, bn, bk), groups, cluster, swap_ab, ping_pong in tiles:
         for op, order in ((op, order) for op in OPS for order in "FC"):
             for name in names:
                 number += 1
@@ -355,7 +355,7 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]
                 size = TYPES[name].bytes
                 more = (
                     ("tile", (bm, bn, 2 * bk // size)), ("groups", groups), ("cluster", cluster),
-                    ("exchange", exchange), ("ping_pong", ping_pong),
+                    ("swap_ab", swap_ab), ("ping_pong", ping_pong),
                     *(() if size == 2 else (("pack", _TURNED[op]),)),
                 )  # fmt: skip
                 turn = number // every
@@ -382,7 +382,7 @@ def wgmma_cases(tiles: Iterable[Any] = _WGMMA, every: int = 5) -> Iterator[Case]
                 ("groups", 2),
                 ("ping_pong", 1),
                 ("cluster", cluster),
-                ("exchange", 0),
+                ("swap_ab", 0),
             )
             yield replace(case, m=4000, n=2000, k=520, more=more)
     for number, case in enumerate(register_cases()):
@@ -395,12 +395,12 @@ def register_cases() -> Iterator[Case]:
     """Tiles of ``sm90_wgmma`` for tf32 and int8 with an operand along M or N, both orders of C."""
     count, kinds = len(SIZES), product(_ROWS, ("NN", "TT", "NT"), "FC", ("tf32", "int8"))
     for number, ((tile, groups, cluster, ping_pong), op, order, name) in enumerate(kinds):
-        exchange, size = int(op == "TT"), TYPES[name].bytes
+        swap_ab, size = int(op == "TT"), TYPES[name].bytes
         bm, bn, bk = tile
         more = (
-            ("tile", ((bn, bm) if exchange else (bm, bn)) + (bk // size,)), ("groups", groups),
-            ("cluster", cluster[::-1] if exchange else cluster), ("ping_pong", ping_pong),
-            ("exchange", exchange), ("pack", "B" if op == "NT" else "none"),
+            ("tile", ((bn, bm) if swap_ab else (bm, bn)) + (bk // size,)), ("groups", groups),
+            ("cluster", cluster[::-1] if swap_ab else cluster), ("ping_pong", ping_pong),
+            ("swap_ab", swap_ab), ("pack", "B" if op == "NT" else "none"),
         )  # fmt: skip
         m, n, k = (SIZES[(number + step) % count] for step in (0, 5, 7))
         if number % 3:

@@ -57,9 +57,9 @@ def run(case: Case) -> Verdict:
 def passes(arch: str) -> dict[str, Callable[[], None]]:
     """The passes by name, with nothing behind what they read and write."""
     found: dict[str, Callable[[], None]] = {}
-    for size, op, turned in product(TYPES, ("NT", "TN"), (False, True)):
-        name = f"pack {8 * size} bits {op}{' turned' * turned}"
-        found[name] = partial(check_packing, size, op, turned, arch, 0)
+    for size, op, transposed in product(TYPES, ("NT", "TN"), (False, True)):
+        name = f"pack {8 * size} bits {op}{' transposed' * transposed}"
+        found[name] = partial(check_packing, size, op, transposed, arch, 0)
     for types in REDUCED:
         found[f"reduce {' '.join(types)}"] = partial(check_reduction, types, arch, 0)
     return found

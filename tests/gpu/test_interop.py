@@ -379,7 +379,7 @@ def test_jax_computes_its_operands_first() -> None:
         turn = jax.numpy.eye(2048)[::-1]
         start = jax.numpy.eye(2048) * jax.numpy.where(x[0, 0] == x[0, 0], 1.0, 0.0)
         step = jax.lax.fori_loop(0, 300, lambda _, y: turn @ y, start)
-        return x * step[0, 0]  # turned round 300 times: 1
+        return x * step[0, 0]  # transposed 300 times: 1
 
     a, b = jax.numpy.asarray(A), jax.numpy.asarray(B)
     slow(a).block_until_ready()

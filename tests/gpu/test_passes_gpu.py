@@ -28,14 +28,14 @@ def test_reduction(types, arch):
     check_reduction(types, arch, MARGIN)
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_more_elements_than_32_bits_count(turned, arch):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_more_elements_than_32_bits_count(transposed, arch):
     """An int8 matrix of more than 2**31 elements, off a word."""
     torch = pytest.importorskip("torch")
     rows, extent = 46341, 46349
     if torch.cuda.mem_get_info()[0] < 12 * rows * extent:
         pytest.skip("too little memory is free")
-    op, m, k = ("NN", extent, rows) if turned else ("TN", rows, extent)
+    op, m, k = ("NN", extent, rows) if transposed else ("TN", rows, extent)
     problem = from_sizes(op, m=m, n=1, k=k, dtype="int8", lda=extent + 2)
     memory = torch.randint(0, 256, (problem.A.span + 1,), dtype=torch.uint8, device="cuda")[1:]
     problem = replace(problem, A=problem.A.at(memory.data_ptr()))
@@ -62,11 +62,11 @@ def strided(flat: Any, one: Matrix) -> Any:
     return flat.as_strided((one.l, *one.shape), (one.batch_stride, *one.stride))
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_packed_matrices_far_apart(turned, arch):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_packed_matrices_far_apart(transposed, arch):
     """Packed matrices of a batch, 2**31 elements from the first to the last."""
     problem = from_sizes("NT", m=40, n=24, k=32, l=3, dtype="float16")
-    _, packing = packed(problem, "A", turned)
+    _, packing = packed(problem, "A", transposed)
     packing = replace(packing, targets=(replace(packing.targets[0], batch_stride=2**30 + 64),))
     (target,) = packing.targets
     found, given = memory(target.span // 2, "float16"), memory(problem.A.span // 2, "float16")

@@ -114,7 +114,7 @@ class Packing:
         )
 
     def spelled(self, change: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]] | None:
-        """A mend's arguments, of bytes, as those of elements, with its words; None: it has none."""
+        """A fix's arguments, of bytes, as those of elements, with its words; None: it has none."""
         out, words = dict(change), []
         for name, word in (
             ("threads", "threads {}"), ("values", "values ({},{})"), ("atom", "{0} of {1} bits"),

@@ -153,7 +153,7 @@ def bijection(argument: str, given: Any) -> Layout:
 
 
 def read_values(values: Any) -> Layout:
-    """A value layout; a shape alone, as mends name it, ``(1,8)``, is first mode fastest."""
+    """A value layout; a shape alone, as fixes name it, ``(1,8)``, is first mode fastest."""
     shape = re.fullmatch(r"\s*\(\s*_?(\d+)\s*,\s*_?(\d+)\s*\)\s*", str(values))
     return column_major(int(shape[1]), int(shape[2])) if shape else parse(values)
 

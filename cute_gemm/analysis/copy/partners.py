@@ -62,7 +62,7 @@ class NamedPartner(NamedTuple):
         tiles = prod(-(-extent // tile) for extent, tile in extents)
         return replace(access, part=self.argument, executions=tiles)
 
-    def turned(self, layout: Layout) -> bool:
+    def transposed(self, layout: Layout) -> bool:
         """Whether the matrices of an ldmatrix or stmatrix would lie the other way in a layout."""
         matrix = self.question.atom.matrix is not None
         return matrix and _rows_along(layout) != _rows_along(self.question.layout)

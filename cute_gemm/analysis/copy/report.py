@@ -20,7 +20,7 @@ from cute_gemm.analysis.copy.atoms import AtomName, Direction, Space, atom_name
 from cute_gemm.analysis.copy.bulk import bulk_access
 from cute_gemm.analysis.copy.elements import element
 from cute_gemm.analysis.copy.evaluate import evaluated
-from cute_gemm.analysis.copy.mends import copy_mends
+from cute_gemm.analysis.copy.fixes import copy_fixes
 from cute_gemm.analysis.copy.partition import read_tv, read_values
 from cute_gemm.analysis.copy.partners import assumed_partners, named_partners
 from cute_gemm.analysis.rows import AccessRow, access_tables, copy_table, findings, make_row
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access import Access
+    from cute_gemm.analysis.fixes.smem import Fix
     from cute_gemm.analysis.html import Page
-    from cute_gemm.analysis.mends.smem import Mend
 
 #: Version of the keys of ``CopyReport.to_dict``.
 FORMAT = 1
@@ -110,17 +110,17 @@ class CopyReport(Paged):
             **named(self, "base_alignment", "coalesced", "conflict_free", "bits"),
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
-            "mends": [[mend.to_dict() for mend in found] for found in self.mends],
+            "fixes": [[fix.to_dict() for fix in found] for found in self.fixes],
         }
 
     @property
     def alternatives(self) -> list[str]:
-        """One sentence for each mend that no finding names."""
+        """One sentence for each fix that no finding names."""
         return [
-            f"{row.instruction} could also be mended by {mend}."
+            f"{row.instruction} could also be fixed by {fix}."
             for row in self.rows
-            # The best mend of what is not good is part of a finding.
-            for mend in (row.mends if row.good else row.mends[1:])
+            # The best fix of what is not good is part of a finding.
+            for fix in (row.fixes if row.good else row.fixes[1:])
         ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -191,7 +191,7 @@ def analyze_copy(
     reader: str | None = None, writer: str | None = None, let: Any = None, extents: Any = None,
     arch: str | None = None, matrix: Any = None,
 ) -> CopyReport:  # fmt: skip
-    """Say of a tiled copy whether it is coalesced and free of bank conflicts, and what mends it.
+    """Say of a tiled copy whether it is coalesced and free of bank conflicts, and what fixes it.
 
     Layouts are objects (this package's, pycute's, CuTe DSL's) or text in CuTe's notation, as C++
     CuTe and CuTe DSL print layouts and tensors.
@@ -239,7 +239,7 @@ def analyze_copy(
         row, of the stores there. Of several stages the first is looked at.
     reader, writer
         What loads from, or stores to, the same tile in shared memory: a row of its own, and no
-        mend is at its cost. An ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a plain atom with
+        fix is at its cost. An ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a plain atom with
         its threads and values, ``"ld.shared.64 threads (8,4):(4,1) values (1,2)"``. Left out:
         16-byte ``cp.async`` are taken to be read by ldmatrix, and what ldmatrix reads to be stored
         by 16-byte vectors, where a layout serves both; of plain accesses nothing is assumed.
@@ -288,7 +288,7 @@ def analyze_copy(
     ... )  # fmt: skip
     >>> report.bits, report.rows[0].sectors, report.rows[0].efficiency
     (16, 16.0, 0.125)
-    >>> report.mends[0][0].what
+    >>> report.fixes[0][0].what
     'threads (32,4):(4,1), values (1,8), cp.async of 128 bits'
     """
     if (name := atom_name(atom)).kind == "tma":
@@ -317,13 +317,13 @@ def analyze_copy(
     )  # fmt: skip
     accesses, tiled = evaluated(copy)
     named = named_partners(copy, reader, writer)
-    found = copy_mends(copy, named, () if named else assumed_partners(copy, accesses))
+    found = copy_fixes(copy, named, () if named else assumed_partners(copy, accesses))
     accesses += [partner.row(copy) for partner in named]
     given = read_let(let)
     if matrix is not None:
         offsets = read_tensor(tensor, matrix, given)[0].layout
         place = {"tensor": str(offsets), "matrix": None, "space": copy.space}
-        found = [tuple(_placed(mend, place) for mend in mends) for mends in found]
+        found = [tuple(_placed(fix, place) for fix in fixes) for fixes in found]
     rows = tuple(map(make_row, accesses, found))
     shown = _shown(tensor, given, matrix), *(_shown(layout, given) for layout in (threads, smem))
     held = values if tv is None else tv
@@ -391,11 +391,11 @@ def _sharers(access: Access) -> int:
     return int(max(counts.max(initial=0) for counts in found))
 
 
-def _placed(mend: Mend, place: dict[str, Any]) -> Mend:
-    """A mend of a tensor of coordinates; in another place the tensor is one of offsets."""
-    if not {"tensor", "base_alignment"} & mend.change.keys():
-        return mend
-    return replace(mend, change=place | mend.change)
+def _placed(fix: Fix, place: dict[str, Any]) -> Fix:
+    """A fix of a tensor of coordinates; in another place the tensor is one of offsets."""
+    if not {"tensor", "base_alignment"} & fix.change.keys():
+        return fix
+    return replace(fix, change=place | fix.change)
 
 
 def _shown(layout: Any, let: Sequence[int], matrix: Any = None) -> str:

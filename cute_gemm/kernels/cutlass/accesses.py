@@ -85,7 +85,7 @@ class _Launch:
         stores = shared_stores(config, name)
         if matrix.unit == 1:  # (contiguous, strided) -> (mode 0, mode 1)
             coords = np.ascontiguousarray(coords[..., ::-1])
-        limit, mend = limit_of(config, matrix, elements)
+        limit, fix = limit_of(config, matrix, elements)
         whole = GlobalAccess(
             operand=name,
             direction="load",
@@ -97,7 +97,7 @@ class _Launch:
             axis=matrix.unit,
             sweeps=-(-(problem.m, problem.n)[other] // config.tile[other]),
             limit=limit,
-            mend=mend,
+            fix=fix,
             targets=stores.offsets if stores.instruction == "cp.async" else None,
         )
         start = self._start(1)
@@ -125,7 +125,7 @@ class _Launch:
         """
         ahead = self.config.stages - 1
         requests = shared_stores(self.config, name)
-        every = _shared(name, "store", requests, mend=load.mend or OTHER_KERNEL)
+        every = _shared(name, "store", requests, fix=load.fix or OTHER_KERNEL)
         if ahead == 1:
             return [replace(every, executions=self.ctas * (self.k_tiles + 1))]
         rows, k = load.matrix.shape[0], self.problem.k
@@ -151,7 +151,7 @@ class _Launch:
         """Loads of fragments from shared memory."""
         requests = fragment_loads(self.config, name)
         every = _shared(
-            name, "load", requests, executions=self.ctas * self.k_tiles, mend=OTHER_KERNEL
+            name, "load", requests, executions=self.ctas * self.k_tiles, fix=OTHER_KERNEL
         )
         last = replace(
             every, offsets=requests.offsets[0], executions=self.ctas, unit="CTA", part=IN_VAIN
@@ -162,7 +162,7 @@ class _Launch:
         """Return the accesses of C: through shared memory, then to global memory."""
         config, coords = self.config, self.config.store_map().requests()
         times = epilogue.iterations(config)
-        more: dict[str, Any] = {"unit": "CTA", "times": times, "mend": OTHER_KERNEL}
+        more: dict[str, Any] = {"unit": "CTA", "times": times, "fix": OTHER_KERNEL}
         more["executions"] = self.ctas * times
         return [
             *([self._global_c("load", coords, config.align_c)] if reads_c else []),
@@ -218,8 +218,8 @@ class _Launch:
     ) -> GlobalAccess:
         """One access of C; ``coords`` are (row, column) of the instance."""
         config, matrix = self.config, self.problem.C
-        found, mend = limit_of(config, matrix, elements)
-        if config.exchange:
+        found, fix = limit_of(config, matrix, elements)
+        if config.swap_ab:
             coords = np.ascontiguousarray(coords[..., ::-1])
         return GlobalAccess(
             operand="C",
@@ -232,7 +232,7 @@ class _Launch:
             axis=matrix.unit,
             sweeps=1,
             limit=found if limit is None else limit,
-            mend=mend if limit is None else "",
+            fix=fix if limit is None else "",
             unit="CTA",
         )
 
@@ -253,7 +253,7 @@ def elements_per_access(matrix: Matrix, vector: bool) -> int:
 
 
 def limit_of(config: CutlassUniversalConfig, matrix: Matrix, elements: int) -> tuple[str, str]:
-    """Return what keeps the access from 16 bytes, and its mend."""
+    """Return what keeps the access from 16 bytes, and its fix."""
     if elements * dtype(matrix.dtype).bytes >= WIDEST:
         return "", ""
     if config.math == "dp4a" and matrix.name != "C":
@@ -263,9 +263,9 @@ def limit_of(config: CutlassUniversalConfig, matrix: Matrix, elements: int) -> t
     mode = {"A": "mk", "B": "nk", "C": "mn"}[matrix.name][matrix.unit]
     ld = f"ld{matrix.name.lower()}"
     limits = _limits(matrix)
-    words, mend = (
+    words, fix = (
         (f"alignment of {matrix.name} = {matrix.alignment} bytes", "align it"),
         (f"{ld} = {matrix.ld}", f"pad {ld}"),
         (f"{mode} = {matrix.shape[matrix.unit]}", f"pad {mode} with zeros"),
     )[limits.index(min(limits))]
-    return words, f"{mend} to a multiple of {WIDEST} bytes"
+    return words, f"{fix} to a multiple of {WIDEST} bytes"

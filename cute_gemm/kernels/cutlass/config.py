@@ -150,7 +150,7 @@ class CutlassUniversalConfig:
         return MATH[self.math].opcode == "Simt"
 
     @property
-    def exchange(self) -> bool:
+    def swap_ab(self) -> bool:
         """Whether the instance is the transposed problem: C is column-major."""
         return self.major_c == "M"
 
@@ -158,13 +158,13 @@ class CutlassUniversalConfig:
     def instance_tile(self) -> tuple[int, int, int]:
         """The tile in the instance's modes."""
         m, n, k = self.tile
-        return (n, m, k) if self.exchange else (m, n, k)
+        return (n, m, k) if self.swap_ab else (m, n, k)
 
     @property
     def instance_warps(self) -> tuple[int, int]:
         """The warps in the instance's modes."""
         m, n = self.warps
-        return (n, m) if self.exchange else (m, n)
+        return (n, m) if self.swap_ab else (m, n)
 
     @property
     def warp_tile(self) -> tuple[int, int]:
@@ -208,8 +208,8 @@ class CutlassUniversalConfig:
     def side(self, operand: str) -> Side:
         """What is said of ``"A"`` or ``"B"``."""
         if operand == "A":
-            return Side(self.tile[0], self.major_a == "K", self.align_a, int(self.exchange))
-        return Side(self.tile[1], self.major_b == "K", self.align_b, int(not self.exchange))
+            return Side(self.tile[0], self.major_a == "K", self.align_a, int(self.swap_ab))
+        return Side(self.tile[1], self.major_b == "K", self.align_b, int(not self.swap_ab))
 
     def load_map(self, operand: str) -> LoadMap:
         """CUTLASS's thread map of ``"A"`` or ``"B"`` (default_mma_core_{sm75,sm80,simt}.h).

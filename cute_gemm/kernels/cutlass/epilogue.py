@@ -38,7 +38,7 @@ def check_staging(config: CutlassUniversalConfig) -> None:
     width = config.warp_tile[1]
     if is_mixed(config) and width != 64 and 32 % width:
         raise ValueError(
-            f"a warp is {width} wide along {'M' if config.exchange else 'N'}; CUTLASS's float16 "
+            f"a warp is {width} wide along {'M' if config.swap_ab else 'N'}; CUTLASS's float16 "
             f"epilogue takes 16, 32 or 64"
         )
 

@@ -72,7 +72,7 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
         {"swizzling_functor": f"cute_gemm::LinearThreadblockSwizzle<{config.swizzle}>"},
     )
     operation = _operation(config)
-    first, second = ("B", "A") if config.exchange else ("A", "B")
+    first, second = ("B", "A") if config.swap_ab else ("A", "B")
     values = {
         "definition": emitter.emit(operation).strip(),
         "symbol": config.name,
@@ -81,7 +81,7 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
         "entry": entry(
             config.name,
             str(config.threads),
-            f"cute_gemm::cutlass_universal<Gemm, /* Exchange */ {cpp_bool(config.exchange)}, "
+            f"cute_gemm::cutlass_universal<Gemm, /* SwapAB */ {cpp_bool(config.swap_ab)}, "
             "Accumulator>(\n"
             "      A, B, C, m, n, k, lda, ldb, ldc, epilogue);",
             prefix="",
@@ -125,7 +125,7 @@ def _operation(config: CutlassUniversalConfig) -> Any:
     row = MATH[config.math]
     # A(M,K) with a contiguous M, and B(N,K) with a contiguous K, are column-major BLAS operands.
     first, second = (config.major_a, config.align_a), (config.major_b, config.align_b)
-    if not config.exchange:
+    if not config.swap_ab:
         first, second = second, first
     return cutlass_operation(
         config.name,

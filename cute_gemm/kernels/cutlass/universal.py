@@ -163,7 +163,7 @@ class CutlassUniversal(CompiledKernel):
     def shares(self, config: CutlassUniversalConfig) -> Shares:
         """See :meth:`Kernel.shares`."""
         rows, columns = config.simt_grid
-        lanes = (columns, rows) if config.exchange else (rows, columns)
+        lanes = (columns, rows) if config.swap_ab else (rows, columns)
         return Shares.of_warps(config.tile, config.warps, lanes if config.is_simt else None)
 
 

@@ -51,12 +51,12 @@ class Operand(NamedTuple):
 class Call(NamedTuple):
     """What a problem is in cuBLAS's words, whose matrices are column-major.
 
-    With ``exchange`` C is row-major, and cuBLAS computes its transpose, op(B)^T op(A)^T.
+    With ``swap_ab`` C is row-major, and cuBLAS computes its transpose, op(B)^T op(A)^T.
     ``operations`` are the ``cublasOperation_t`` of the two operands, ``extents`` m, n and k,
     ``batch`` the number of products, and ``compute`` is the ``cublasComputeType_t``.
     """
 
-    exchange: bool
+    swap_ab: bool
     operations: tuple[int, int]
     extents: tuple[int, int, int]
     left: Operand
@@ -72,7 +72,7 @@ class Call(NamedTuple):
 
     def arguments(self, a: int, b: int, c: int, alpha: int, beta: int) -> tuple[int, ...]:
         """Return all arguments but the handle, for matrices and scalars at these addresses."""
-        first, second = (b, a) if self.exchange else (a, b)
+        first, second = (b, a) if self.swap_ab else (a, b)
         fields = 2 if self.batch == 1 else 3
         count = () if self.batch == 1 else (self.batch,)
         return (
@@ -97,14 +97,14 @@ def call(problem: GemmProblem) -> Call:
         return _call(problem, C.unit == 0, 1)  # a vector has either order
 
 
-def _call(problem: GemmProblem, exchange: bool, ldc: int) -> Call:
-    left, right = (problem.B, problem.A) if exchange else (problem.A, problem.B)
+def _call(problem: GemmProblem, swap_ab: bool, ldc: int) -> Call:
+    left, right = (problem.B, problem.A) if swap_ab else (problem.A, problem.B)
     # CuTe's left operand is (rows, K) and its right one (columns, K): with the unit stride in the
     # first mode the left one is stored as it is used and the right one transposed.
     found = _operand(left, left.unit == 1), _operand(right, right.unit == 0)
-    extents = (problem.n, problem.m) if exchange else (problem.m, problem.n)
+    extents = (problem.n, problem.m) if swap_ab else (problem.m, problem.n)
     return Call(
-        exchange=exchange,
+        swap_ab=swap_ab,
         operations=(found[0][0], found[1][0]),
         extents=(*extents, problem.k),
         left=Operand(DTYPES[left.dtype].cublas, found[0][1], left.batch_stride),

@@ -1,4 +1,4 @@
-"""Operands copied into aligned scratch, as they lie or with their major turned round."""
+"""Operands copied into aligned scratch, as they lie or with their major transposed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 THREADS, TILE_BYTES, VECTOR, LINE = 256, 16384, 16, 8
 #: A tile has so many lines, and each thread so many vectors.
 LINES, VECTORS = TILE_BYTES // (VECTOR * LINE), 4
-#: Rows of turned tiles that are walked together at most.
+#: Rows of transposed tiles that are walked together at most.
 GROUP = 32
 #: CTAs of which fewer do not start early: they would gather on the multiprocessors that are idle.
 FEW = 256
-#: log2 of the lines of a turned tile's row, by bytes of an element, the best first.
+#: log2 of the lines of a transposed tile's row, by bytes of an element, the best first.
 TURNED_LINES = {1: (0,), 2: (0, 1), 4: (1,), 8: (2,), 16: (2,)}
 
 
@@ -39,25 +39,25 @@ class Copy(NamedTuple):
 
     bytes: int = 0  #: Of an element; 0: there is nothing to copy.
     words: int = 1  #: 16-byte words that a vector is made of: 1 where all rows are aligned.
-    turned: bool = False  #: Whether the target's unit stride is the other mode's.
+    transposed: bool = False  #: Whether the target's unit stride is the other mode's.
     lines: int = 0  #: Then: log2 of the lines of a tile's row.
 
     def __str__(self) -> str:
         if not self.bytes:
             return "none"
-        way = f"turned{self.lines}" if self.turned else "same"
+        way = f"transposed{self.lines}" if self.transposed else "same"
         return f"{way}_b{8 * self.bytes}{'_shifted' * (self.words > 1)}"
 
     @property
     def cpp(self) -> str:
         """The template."""
-        way = f"{cpp_bool(self.turned)}, {self.lines}"
+        way = f"{cpp_bool(self.transposed)}, {self.lines}"
         return f"cute_gemm::Pack<{self.bytes}, {self.words}, {way}>"
 
     @property
     def group(self) -> int:
         """Rows whose elements make a 4-byte word of the target."""
-        return max(4 // self.bytes, 1) if self.turned else 1
+        return max(4 // self.bytes, 1) if self.transposed else 1
 
 
 @dataclass(frozen=True)
@@ -104,17 +104,17 @@ def _tiles(source: Matrix, lines: int) -> tuple[int, int]:
 
 
 def _place(source: Matrix, target: Matrix) -> Place:
-    """How the tiles lie; of those that are not turned all shapes are tried.
+    """How the tiles lie; of those that are not transposed all shapes are tried.
 
     Taken is the one that reads the fewest sectors, where each row of a tile begins off a sector.
     """
     copy, unit = _copy(source, target), source.unit
     extent, rows = source.shape[unit], source.shape[1 - unit]
     lines = copy.lines
-    if not copy.turned:
+    if not copy.transposed:
         lines = min(reversed(range(6)), key=lambda x: _tiles(source, x)[0] * ((4 << x) + 1))
     along, tile_rows = _tiles(source, lines)
-    groups = -(-tile_rows // GROUP) if copy.turned else tile_rows
+    groups = -(-tile_rows // GROUP) if copy.transposed else tile_rows
     group = -(-tile_rows // groups)
     matrices = 1 if target.batch_stride == 0 else source.l
     return Place(extent, rows, matrices, along * group * groups, lines, group, along)
@@ -191,7 +191,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
     def launch(self, config: Config, packing: Packing) -> Launch:
         """See :meth:`Compiled.launch`."""
         places = [_place(source, target) for _, source, target, _ in _operands(packing)]
-        smem = TILE_BYTES if config.A.turned or config.B.turned else 0
+        smem = TILE_BYTES if config.A.transposed or config.B.transposed else 0
         matrices = max(place.matrices for place in places)
         tiles = sum(place.tiles for place in places)
         early = config.dependent and tiles * matrices >= FEW
@@ -233,7 +233,7 @@ def _accesses(copy: Copy, source: Matrix, target: Matrix) -> Iterator[Access]:
         unit="CTA",
     )  # fmt: skip
     yield from _loads(load, copy)
-    if copy.turned:
+    if copy.transposed:
         lane, block = np.arange(32), np.arange(TILE_BYTES // VECTOR // 32)[:, None]
         chunks = extents[1] // width // LINE
         element, chunk = block // chunks * 4 + lane // LINE, block % chunks * LINE + lane % LINE
@@ -244,7 +244,7 @@ def _accesses(copy: Copy, source: Matrix, target: Matrix) -> Iterator[Access]:
         load, operand="scratch", direction="store", instruction="st.global", matrix=target,
         coords=out, axis=target.unit, part=source.name,
     )  # fmt: skip
-    if copy.turned:
+    if copy.transposed:
         ctas = -(-place.rows // extents[1]) * place.along * place.matrices
         offsets = _stores(copy, row, column, extents[1])
         bits = 8 * max(4, copy.bytes)

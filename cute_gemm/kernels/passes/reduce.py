@@ -166,7 +166,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         )  # fmt: skip
         cut = replace(
             store, limit="a vector that straddles C's end goes element by element",
-            mend=f"pad {'mn'[unit]} to a multiple of {config.vector}", part="cut vectors",
+            fix=f"pad {'mn'[unit]} to a multiple of {config.vector}", part="cut vectors",
         )  # fmt: skip
         stores = [store, *element_by_element(cut)]
         reads = [replace(one, direction="load", instruction="ld.global") for one in stores]

@@ -76,7 +76,7 @@ class SimtKernel(CompiledKernel):
             "thread_tile": (1, 1),
             "warps": (0, 0),
             "warp_along": "m" if problem.C.unit == 0 else "n",
-            "skew": "turned",
+            "skew": "transposed",
             "staging": "none",
             "raster": 8,
             "min_ctas": 1,
@@ -113,11 +113,11 @@ class SimtKernel(CompiledKernel):
             if self.whole_k:
                 most = limit // (need // -(-problem.k // config.tile[2])) * config.tile[2]
                 fits = self._fitting(config, problem, limit)
-                mend = f"tile={fits}, or " if fits else ""
+                fix = f"tile={fits}, or " if fits else ""
                 raise UnsupportedError(
                     f"k={problem.k} makes kernel {self.name!r} keep {need} bytes in shared memory, "
                     f"and {arch} has {limit}: k up to {most} fits with tile="
-                    f"{config.tile}; take {mend}kernel='smem_tiled'"
+                    f"{config.tile}; take {fix}kernel='smem_tiled'"
                 )
             raise OptionError(
                 f"option tile={config.tile} needs {need} bytes of shared memory; {arch} has "
@@ -321,7 +321,7 @@ def _direct(
             axis=matrix.unit,
             sweeps=sweeps,
             limit="a thread takes one element at a time",
-            mend="" if config.kernel == "coalesced" else 'kernel="coalesced"',
+            fix="" if config.kernel == "coalesced" else 'kernel="coalesced"',
             part=part,
         )
         for lanes, sweeps, part in visits
@@ -340,9 +340,9 @@ def _copied(
     """The copy of A or B to shared memory."""
     if not executions:
         return []
-    name, extents, mend = operand.name, operand.extents, _bank_mend(config)
+    name, extents, fix = operand.name, operand.extents, _bank_fix(config)
     store = shared(
-        name, "store", operand.store, operand.smem, extents, executions=executions, mend=mend
+        name, "store", operand.store, operand.smem, extents, executions=executions, fix=fix
     )
     axis = 0 if operand.major == "MN" else 1
     limit = access_bytes(matrix, False)[1] if wide else "a thread copies one element at a time"
@@ -396,11 +396,11 @@ def _fragments(config: Config, parts: Structure, index: int, executions: int) ->
         layout=operand.smem,
         coords=coords,
         element_bits=8 * element,
-        mend=_bank_mend(config),
+        fix=_bank_fix(config),
     )
 
 
-def _bank_mend(config: Config) -> str:
+def _bank_fix(config: Config) -> str:
     """What fixes bank conflicts."""
     return 'kernel="bank_free"' if config.kernel == "vectorized" else ""
 
@@ -440,8 +440,8 @@ def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bo
         tail="full",
     )
     limit = "a vector that straddles C's end goes element by element"
-    mend = f"pad {'mn'[axis]} to a multiple of {vector}"
-    cut = replace(store, limit=limit, mend=mend, part="cut vectors")
+    fix = f"pad {'mn'[axis]} to a multiple of {vector}"
+    cut = replace(store, limit=limit, fix=fix, part="cut vectors")
     stores = [store, *element_by_element(cut)]
     loads = [replace(one, direction="load", instruction="ld.global") for one in stores]
     return [*(loads if reads_c else []), *stores]

@@ -192,7 +192,7 @@ class Vectorized(SimtKernel):
     """128-bit accesses of global and shared memory."""
 
     name = "vectorized"
-    summary = "128-bit accesses, K-major operands turned on their way into shared memory"
+    summary = "128-bit accesses, K-major operands transposed on their way into shared memory"
     options = ("tile", "thread_tile", "raster", "min_ctas")
     wide = True
     paces: ClassVar = {
@@ -284,15 +284,17 @@ class DoubleBuffered(WarpTiled):
         rows = [
             {**common, **row._asdict(), "tile": tile}
             for row in tiles
-            # The longer side first for the operand that need not be turned, and wait in registers.
-            for tile in dict.fromkeys((_turned(row.tile, turn), _turned(row.tile, not turn)))
+            # The longer side first for the operand that is not transposed and held in registers.
+            for tile in dict.fromkeys(
+                (_transposed(row.tile, turn), _transposed(row.tile, not turn))
+            )
         ]
         given = parsed(tiles[0], {o: options[o] for o in ("tile", "thread_tile") if o in options})
         having = [row for row in rows if given.items() <= row.items()]
         return having or [{**rows[0], "min_ctas": 1}]
 
 
-def _turned(tile: tuple[int, int, int], turn: bool) -> tuple[int, int, int]:
+def _transposed(tile: tuple[int, int, int], turn: bool) -> tuple[int, int, int]:
     return (tile[1], tile[0], tile[2]) if turn else tile
 
 

@@ -27,9 +27,9 @@ _UNROLLED = 1024
 #: How a thread's results lie: side by side, a stride of all threads apart, or 16-byte vectors of
 #: neighbouring lanes in turn.
 Results = Literal["together", "apart", "quads"]
-#: Where tiles lie in shared memory: row behind row; rows of a turned operand padded; padded
+#: Where tiles lie in shared memory: row behind row; rows of a transposed operand padded; padded
 #: everywhere; or with the column's 16-byte chunk XORed with the row.
-Skew = Literal["none", "turned", "padding", "xor"]
+Skew = Literal["none", "transposed", "padding", "xor"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Config:
     warp_along: str
     skew: Skew  #: Where a tile lies in shared memory.
     #: ``"none"``: no copy overlaps the products. ``"registers"``: the next tile waits there;
-    #: ``"cp.async"``: it goes to shared memory by itself, where it need not be turned.
+    #: ``"cp.async"``: it goes to shared memory by itself, where it need not be transposed.
     staging: str
     raster: int  #: Rows of tiles that share an L2 group.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.

@@ -206,7 +206,7 @@ class Sm80Pipeline(CompiledKernel):
                 mma=mma,
                 majors=(problem.A.major, problem.B.major),
                 conj=(problem.A.conj, problem.B.conj),
-                exchange=problem.C.major == "N",
+                swap_ab=problem.C.major == "N",
                 bytes=widths,
                 kernel=self.name,
             )
@@ -268,7 +268,7 @@ class Sm80Pipeline(CompiledKernel):
 
     def shares(self, config: Config) -> Shares:
         """See :meth:`Kernel.shares`."""
-        lanes = FMA_LANES[::-1] if config.exchange else FMA_LANES
+        lanes = FMA_LANES[::-1] if config.swap_ab else FMA_LANES
         alone = _unit(config) == "CUDA cores"
         return Shares.of_warps(config.tile, config.warps, lanes if alone else None)
 
@@ -389,20 +389,20 @@ def _operand_accesses(
     copy = plan.gmem_copy
     executions = ctas * -(-matrix.shape[1] // plan.extents[1])
     widest, limit = access_bytes(matrix, False)
-    mend = ""
+    fix = ""
     if copy.atom.bits < 8 * widest:
         limit = (
             f"copy={config.copy!r} moves vectors along {matrix.name}'s M or N mode; it is K-major"
         )
-        mend = 'copy="auto"'
-    shared_mend = 'copy="auto"' if config.copy == "mn_major" else ""
+        fix = 'copy="auto"'
+    shared_fix = 'copy="auto"' if config.copy == "mn_major" else ""
     one_stage = Layout(
         plan.smem_layout.shape[:2],  # type: ignore[index]
         plan.smem_layout.stride[:2],  # type: ignore[index]
         plan.smem_layout.swizzle,
     )
     store = shared(
-        plan.source, "store", choose.shared_side(copy), one_stage, plan.extents, mend=shared_mend
+        plan.source, "store", choose.shared_side(copy), one_stage, plan.extents, fix=shared_fix
     )
     load = GlobalAccess(
         operand=plan.source,
@@ -415,7 +415,7 @@ def _operand_accesses(
         axis=0 if plan.major == "MN" else 1,
         sweeps=sweeps,
         limit=limit,
-        mend=mend,
+        fix=fix,
         targets=store.offsets if copy.atom.name == "cp.async" else None,
     )
     copied: list[Access] = []
@@ -427,7 +427,7 @@ def _operand_accesses(
         pitch = plan.stage // plan.extents[1 - load.axis] * copy.element_bits // 8
         copied = by_words(replace(load, limit=""), store, copy, pitch)
     reader = plan.smem_copy
-    read: dict[str, Any] = {"executions": executions, "mend": shared_mend}
+    read: dict[str, Any] = {"executions": executions, "fix": shared_fix}
     if plan.place is not None and executions:
         at: tuple[Any, ...] = (plan.source, plan.place, one_stage, plan.extents, load.axis)
         copied += in_place(*at, executions=executions, part="put in place")
@@ -451,7 +451,7 @@ def _epilogue_accesses(
     extents = (parts.tile[0], parts.tile[1])  # as the kernel sees C
     coords = own = copy.requests(extents)
     axis = 0
-    if config.exchange:
+    if config.swap_ab:
         coords, extents, axis = own[..., ::-1], extents[::-1], 1
     bits = copy.values * 8 * DTYPES[config.out_dtype].bytes
     widest, limit = access_bytes(problem.C, True)

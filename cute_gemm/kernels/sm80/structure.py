@@ -1,7 +1,7 @@
 """The config of ``sm80_pipeline`` and what follows from it: MMA, tiled copies, layouts.
 
 The kernel writes a column-major C; for a row-major one it computes the transposed problem, with A
-and B exchanged.
+and B swapped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Config:
     mma: str  #: Name of the MMA atom.
     majors: tuple[str, str]  #: ``"K"`` or ``"MN"`` for A and for B, in memory.
     conj: tuple[bool, bool]  #: Whether the conjugate of A, and of B, is meant.
-    exchange: bool  #: C is row-major: the kernel computes C^T with A and B exchanged.
+    swap_ab: bool  #: C is row-major: the kernel computes C^T with A and B swapped.
     bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
     #: Or ``"tensor_core"``: the same without a pipeline, of one stage.
     kernel: str = "sm80_pipeline"
@@ -55,7 +55,7 @@ class Config:
         parts = (
             self.kernel,
             f"{self.tag}_{DTYPES[DTYPES[self.dtype].accumulator].tag}_{DTYPES[self.out_dtype].tag}",
-            f"{op_letters(self.majors, self.conj)}_{'row' if self.exchange else 'col'}",
+            f"{op_letters(self.majors, self.conj)}_{'row' if self.swap_ab else 'col'}",
             "x".join(map(str, self.tile)),
             f"w{self.warps[0]}x{self.warps[1]}",
             f"mma{'x'.join(map(str, atom.shape_mnk))}",
@@ -108,7 +108,7 @@ class Structure:
 def kernel_tile(config: Config) -> tuple[int, int, int]:
     """Extents of the CTA tile as the kernel sees it."""
     bm, bn, bk = config.tile
-    return (bn, bm, bk) if config.exchange else (bm, bn, bk)
+    return (bn, bm, bk) if config.swap_ab else (bm, bn, bk)
 
 
 def _smem_majors(config: Config) -> tuple[str, str]:
@@ -116,13 +116,13 @@ def _smem_majors(config: Config) -> tuple[str, str]:
     if config.copy == "mn_major":
         return "MN", "MN"
     a, b = config.majors
-    return (b, a) if config.exchange else (a, b)
+    return (b, a) if config.swap_ab else (a, b)
 
 
 def tiled_mma(config: Config) -> TiledMma:
     """The MMA atom over the config's warps."""
     atom = MMA_ATOMS[config.mma]
-    wm, wn = config.warps[::-1] if config.exchange else config.warps
+    wm, wn = config.warps[::-1] if config.swap_ab else config.warps
     if atom.threads == 32:
         m, n, k = atom.shape_mnk
         # Two atoms along N make one ldmatrix.x4 of B; DMMA operands are loaded one by one.
@@ -189,7 +189,7 @@ def structure(config: Config) -> Structure:
     tile = kernel_tile(config)
     mma = tiled_mma(config)
     element = DTYPES[config.dtype].bytes
-    sources = "BA" if config.exchange else "AB"
+    sources = "BA" if config.swap_ab else "AB"
     plans = []
     # What is put in place is neither on its way nor multiplied: a tile more in shared memory. The
     # three tiles that are loaded with care come before the loop.

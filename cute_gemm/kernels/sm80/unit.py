@@ -113,7 +113,7 @@ class EmitSm80Pipeline(Emitter):
             config.tag,
             instruction=(atom.shape_mnk, atom.opcode_class, atom.minimum_cc),
             stages=config.stages,
-            row_major=(config.majors[0] == "K", config.majors[1] != "K", config.exchange),
+            row_major=(config.majors[0] == "K", config.majors[1] != "K", config.swap_ab),
             conj=config.conj,
         )
 
@@ -123,9 +123,9 @@ class EmitSm80Pipeline(Emitter):
         mma = parts.mma
         values = {
             "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
-            f"C {'row' if config.exchange else 'column'}-major, copy={config.copy}",
+            f"C {'row' if config.swap_ab else 'column'}-major, copy={config.copy}",
             "cta_tiler": cpp_shape(parts.tile),
-            "swap_ab": cpp_bool(config.exchange),
+            "swap_ab": cpp_bool(config.swap_ab),
             "threads": str(mma.size),
             "mma": mma.atom.cpp,
             "mma_header": mma.atom.header,
@@ -139,7 +139,7 @@ class EmitSm80Pipeline(Emitter):
             "entry": entry(
                 config.name,
                 f"{mma.size}, {config.min_ctas}",
-                f"cute_gemm::{config.kernel}<Config>({_EXCHANGED if config.exchange else _PLAIN},\n"
+                f"cute_gemm::{config.kernel}<Config>({_EXCHANGED if config.swap_ab else _PLAIN},\n"
                 "      product, epilogue);",
             ),
         }

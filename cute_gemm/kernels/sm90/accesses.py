@@ -26,7 +26,7 @@ def accesses(
     config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
 ) -> tuple[Access, ...]:
     """Return every memory instruction of the kernel; alpha is taken not to be 0."""
-    m, n = (problem.n, problem.m) if config.exchange else (problem.m, problem.n)
+    m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
     # The last tiles of a cluster may lie beyond the matrix.
     below, beside = kernel_cluster(config)
     rows = -(-m // (parts.tile[0] * below)) * below
@@ -52,7 +52,7 @@ def accesses(
             found += [load, replace(read, times=reads)]
     if not (config.tma_c and problem.k):
         return (*found, *_elements(config, parts, problem, reads_c))
-    if config.exchange:
+    if config.swap_ab:
         extents = extents[::-1]
     store = TmaAccess(
         "C", "store", problem.C, parts.box, 1, parts.span, extents=extents, unit="CTA", modes=3,
@@ -174,7 +174,7 @@ def _elements(
         places = divmod(np.arange(prod(tile)), tile[unit])
         coords = np.stack(places if unit else places[::-1], -1)
     coords = coords.reshape(-1, 32, 2)
-    if config.exchange:
+    if config.swap_ab:
         coords, tile = coords[..., ::-1], tile[::-1]
     _, limit = access_bytes(problem.C, False)
     store = GlobalAccess(
@@ -188,7 +188,7 @@ def _elements(
         axis=problem.C.unit,
         sweeps=1,
         limit=limit,
-        mend="addresses of C's rows that are multiples of 16 bytes, for TMA" * (not config.tma_c),
+        fix="addresses of C's rows that are multiples of 16 bytes, for TMA" * (not config.tma_c),
         unit="CTA",
     )
     if not reads_c:

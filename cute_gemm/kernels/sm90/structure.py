@@ -1,6 +1,6 @@
 """The config of ``sm90_wgmma`` and what follows from it: layouts in shared memory, boxes of TMA.
 
-The kernel sees A(M,K), B(N,K) and C(M,N) of either order. Where a config exchanges the operands it
+The kernel sees A(M,K), B(N,K) and C(M,N) of either order. Where a config swaps A and B it
 computes the transposed problem: what the problem calls M is the kernel's N.
 """
 
@@ -51,7 +51,7 @@ class Config:
     stages: int  #: k tiles in shared memory at a time.
     cluster: tuple[int, int]  #: CTAs along M, which share B, and along N, which share A.
     raster: int  #: Rows of tiles that share an L2 group.
-    exchange: int  #: 1: the kernel computes C^T with A and B exchanged.
+    swap_ab: int  #: 1: the kernel computes C^T with A and B swapped.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
     dtype: str
     out_dtype: str
@@ -88,7 +88,7 @@ class Config:
             f"g{self.groups}{'p' if self.ping_pong else ''}",
             f"s{self.stages}",
             f"c{self.cluster[0]}x{self.cluster[1]}",
-            "x" if self.exchange else "",
+            "x" if self.swap_ab else "",
             "tma" if self.tma_c else "elements",
             f"r{self.raster}",
             f"o{self.min_ctas}",
@@ -152,18 +152,18 @@ def swizzle(span: int, size: int) -> Swizzle:
 def kernel_tile(config: Config) -> tuple[int, int, int]:
     """Extents of the CTA tile as the kernel sees it."""
     bm, bn, bk = config.tile
-    return (bn, bm, bk) if config.exchange else (bm, bn, bk)
+    return (bn, bm, bk) if config.swap_ab else (bm, bn, bk)
 
 
 def kernel_cluster(config: Config) -> tuple[int, int]:
     """CTAs of a cluster as the kernel sees them, below each other and beside."""
     along_m, along_n = config.cluster
-    return (along_n, along_m) if config.exchange else (along_m, along_n)
+    return (along_n, along_m) if config.swap_ab else (along_m, along_n)
 
 
 def register_a(config: Config) -> bool:
     """Whether A passes through registers: along M wgmma reads elements of 2 bytes alone."""
-    major = config.majors[bool(config.exchange)]
+    major = config.majors[bool(config.swap_ab)]
     return major != "K" and DTYPES[config.dtype].bytes != 2
 
 
@@ -230,7 +230,7 @@ def _aligned(size: int) -> int:
 def structure(config: Config) -> Structure:
     """Work a config out."""
     tile = bm, bn, bk = kernel_tile(config)
-    a, b = "BA" if config.exchange else "AB"
+    a, b = "BA" if config.swap_ab else "AB"
     below_each_other, beside_each_other = kernel_cluster(config)
     width = bn // config.groups if side_by_side(config) else bn  # of a group
     operands = (
@@ -239,7 +239,7 @@ def structure(config: Config) -> Structure:
     )
 
     out = DTYPES[config.out_dtype].bytes
-    column_major = (config.major_c == "M") != bool(config.exchange)
+    column_major = (config.major_c == "M") != bool(config.swap_ab)
     columns = gcd(width, SPAN // out)
     span = SPAN if column_major else columns * out
     run = span // out
@@ -261,7 +261,7 @@ def structure(config: Config) -> Structure:
         operands=operands,
         column_major=column_major,
         part=part,
-        box=box if not config.exchange else box[::-1],
+        box=box if not config.swap_ab else box[::-1],
         span=span,
         stores=stores,
         columns=width,

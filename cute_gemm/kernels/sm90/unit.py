@@ -99,7 +99,7 @@ class EmitSm90Wgmma(Emitter):
         """See :meth:`Emitter.values`."""
         config, parts = self.config, self.structure
         a, b = parts.operands
-        order = (lambda x, y: f"{y}, {x}") if config.exchange else (lambda x, y: f"{x}, {y}")
+        order = (lambda x, y: f"{y}, {x}") if config.swap_ab else (lambda x, y: f"{x}, {y}")
         below, beside = kernel_cluster(config)
         entry = {
             "threads": str(parts.threads),
@@ -114,7 +114,7 @@ class EmitSm90Wgmma(Emitter):
         values = {
             "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
             f"C {'column' if config.major_c == 'M' else 'row'}-major"
-            + ", operands exchanged" * config.exchange,
+            + ", A and B swapped" * config.swap_ab,
             "cta_tiler": cpp_shape(parts.tile),
             "mma": _mma(config, parts),
             "groups": str(config.groups),
@@ -129,7 +129,7 @@ class EmitSm90Wgmma(Emitter):
             "column_major_c": cpp_bool(parts.column_major),
             "tma_c": cpp_bool(config.tma_c),
             "groups_along_n": cpp_bool(parts.side_by_side),
-            "swap_ab": cpp_bool(bool(config.exchange)),
+            "swap_ab": cpp_bool(bool(config.swap_ab)),
             "ping_pong": cpp_bool(bool(config.ping_pong)),
             "smem_layout_a": a.layout.cpp(),
             "smem_layout_b": b.layout.cpp(),

@@ -113,15 +113,15 @@ class Sm90Wgmma(CompiledKernel):
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
     dtypes = ("float16", "bfloat16", "float32/tf32", "int8")
-    options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "exchange", "min_ctas")
-    label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "exchange": "x"}
+    options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas")
+    label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x"}
     takes: ClassVar = {
         "tile": "bM x bN x bK of a CTA: 128x256x64",
         "groups": "warp groups that multiply, 1 to 3",
         "ping_pong": "0: they share each tile; 1: they take whole tiles by turns",
         "stages": "2 to 12",
         "cluster": "CTAs along M, which share B, x along N, which share A: 2x1; 1, 2 or 4 each",
-        "exchange": "0, or 1: C^T is computed, with A and B exchanged",
+        "swap_ab": "0, or 1: C^T is computed, with A and B swapped",
     }
     signature = SIGNATURE
 
@@ -154,15 +154,15 @@ class Sm90Wgmma(CompiledKernel):
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
         deep = _DEEP // problem.inputs.bytes
         for bm, bn, groups, ping_pong, (below, beside) in _TILES:
-            for exchange in (int(problem.C.major == "N"), int(problem.C.major != "N")):
+            for swap_ab in (int(problem.C.major == "N"), int(problem.C.major != "N")):
                 config = Config(
-                    tile=(bn, bm, deep) if exchange else (bm, bn, deep),
+                    tile=(bn, bm, deep) if swap_ab else (bm, bn, deep),
                     groups=groups,
                     ping_pong=ping_pong,
                     stages=2,
-                    cluster=(beside, below) if exchange else (below, beside),
+                    cluster=(beside, below) if swap_ab else (below, beside),
                     raster=8,
-                    exchange=exchange,
+                    swap_ab=swap_ab,
                     min_ctas=1,
                     dtype=problem.inputs.name,
                     out_dtype=problem.C.dtype,
@@ -191,10 +191,10 @@ class Sm90Wgmma(CompiledKernel):
                     f"multiples of 16 bytes, and those of {matrix.name} are not: {limit}"
                 )
             # wgmma reads these along K from shared memory; the threads bring its A as it lies.
-            shared = matrix.name == ("A" if config.exchange else "B")
+            shared = matrix.name == ("A" if config.swap_ab else "B")
             if wants_k_major(problem) and matrix.major != "K" and shared:
                 raise UnsupportedError(
-                    f"kernel {self.name!r} with exchange={config.exchange} takes "
+                    f"kernel {self.name!r} with swap_ab={config.swap_ab} takes "
                     f"{problem.inputs.spelled(problem.compute)} with K as the unit-stride mode of "
                     f"{matrix.name}, and that is {'MN'[matrix.name == 'B']}: pack it, with option "
                     f"pack={matrix.name!r} or 'AB'"
@@ -310,7 +310,7 @@ class Sm90Wgmma(CompiledKernel):
     def shares(self, config: Config) -> Shares:
         """See :meth:`Kernel.shares`."""
         columns = structure(config).columns
-        reader = (columns, ROWS) if config.exchange else (ROWS, columns)
+        reader = (columns, ROWS) if config.swap_ab else (ROWS, columns)
         return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
 
 
@@ -333,7 +333,7 @@ def _broken(config: Config) -> str:
         value = getattr(config, option)
         if not least <= value <= most:
             return f"option {option}={value} is out of range; expected {least} to {most}"
-    for option in ("exchange", "ping_pong"):
+    for option in ("swap_ab", "ping_pong"):
         if (value := getattr(config, option)) not in (0, 1):
             return f"option {option}={value} is out of range; expected 0 or 1"
     if not {*config.cluster} <= {1, 2, 4} or prod(config.cluster) > 8:
@@ -343,10 +343,10 @@ def _broken(config: Config) -> str:
     if config.ping_pong and config.groups != 2:
         return f"option ping_pong=1 is for two groups; groups={config.groups}"
     bm, bn, bk = kernel_tile(config)
-    along, across = "NM" if config.exchange else "MN"
+    along, across = "NM" if config.swap_ab else "MN"
     if bm < ROWS or bm % ROWS:
         return (
-            f"option tile={config.tile}: with exchange={config.exchange} its {along} extent must "
+            f"option tile={config.tile}: with swap_ab={config.swap_ab} its {along} extent must "
             f"be a multiple of {ROWS}; it is {bm}"
         )
     beside = side_by_side(config)
@@ -354,7 +354,7 @@ def _broken(config: Config) -> str:
     if not step <= bn <= most or bn % step:
         return (
             f"option tile={config.tile}: with groups={config.groups} and "
-            f"exchange={config.exchange} its {across} extent must be a multiple of {step} up to "
+            f"swap_ab={config.swap_ab} its {across} extent must be a multiple of {step} up to "
             f"{most}; it is {bn}"
         )
     for extent, sharers in zip((bn, bm), kernel_cluster(config), strict=True):

@@ -1,6 +1,6 @@
-"""What would mend a copy of one's own: other arguments of ``analyze_copy``, asked about again.
+"""What would fix a copy of one's own: other arguments of ``analyze_copy``, asked about again.
 
-A mend is a change of the question. Each is evaluated as the question itself is, both sides of the
+A fix is a change of the question. Each is evaluated as the question itself is, both sides of the
 copy together, and offered only if it is legal, no side costs more and one costs less.
 """
 
@@ -19,9 +19,9 @@ from cute_gemm.analysis.copy.arguments import ALIGNMENT, Copy, undivided
 from cute_gemm.analysis.copy.atoms import atom_name
 from cute_gemm.analysis.copy.evaluate import asked_width, evaluated
 from cute_gemm.analysis.copy.partners import NamedPartner, Partner, buffer_of
-from cute_gemm.analysis.mends import gmem as places
-from cute_gemm.analysis.mends import smem as homes
-from cute_gemm.analysis.mends.smem import Mend, Want
+from cute_gemm.analysis.fixes import gmem as places
+from cute_gemm.analysis.fixes import smem as homes
+from cute_gemm.analysis.fixes.smem import Fix, Want
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
@@ -59,7 +59,7 @@ class Tried(NamedTuple):
         return (total.wavefronts,)
 
     def limits(self, index: int) -> tuple[int, ...]:
-        """What no mend may raise: what an access costs, and what counters show of it."""
+        """What no fix may raise: what an access costs, and what counters show of it."""
         total: Any = self.found[index].launch
         return (*self.paid(index), max(getattr(total, "counted_wavefronts", 0), *self.paid(index)))
 
@@ -108,7 +108,7 @@ class Tried(NamedTuple):
         return faults, cost / self.copy.moved, requests / self.copy.moved
 
     def rank(self, index: int) -> tuple[bool, float, float]:
-        """What mends of an access are ranked by: what is named beside it counts too."""
+        """What fixes of an access are ranked by: what is named beside it counts too."""
         return self.key(index, *self.beside(index))
 
     def cost(self, index: int) -> int:
@@ -124,15 +124,15 @@ class Tried(NamedTuple):
 Round = Callable[[Copy], Iterable[tuple[tuple[str, ...], dict[str, Any], Copy]]]
 
 
-def copy_mends(
+def copy_fixes(
     copy: Copy, named: Sequence[NamedPartner] = (), assumed: Sequence[Partner] = ()
-) -> list[tuple[Mend, ...]]:
-    """What would mend each access of a copy and of its named partners, of fewest changes first."""
-    return _Search(copy, named, assumed).mends()
+) -> list[tuple[Fix, ...]]:
+    """What would fix each access of a copy and of its named partners, of fewest changes first."""
+    return _Search(copy, named, assumed).fixes()
 
 
 class _Search:
-    """The mends of one question."""
+    """The fixes of one question."""
 
     def __init__(
         self, copy: Copy, named: Sequence[NamedPartner], assumed: Sequence[Partner]
@@ -143,7 +143,7 @@ class _Search:
         self.threads = len(copy.tiled.partition)
         self.place = "tensor" if copy.space == "shared" else "smem"
 
-    def mends(self) -> list[tuple[Mend, ...]]:
+    def fixes(self) -> list[tuple[Fix, ...]]:
         """One tuple per access."""
         out: list[list[Tried]] = []
         for index, access in enumerate(self.now.accesses):
@@ -154,13 +154,11 @@ class _Search:
             else:
                 out.append(self.of_shared(index))
         for index in range(1, len(out) if self.now.own > 1 else 0):
-            # What mends the copy as a whole.
+            # What fixes the copy as a whole.
             free = self.now.good(index) or any(tried.good(index) for tried in out[index])
             both = [t for t in out[0] if "smem" in t.change and self.cheaper(t, index)]
             out[index] = out[index] if free else [*both, *out[index]]
-        return [
-            tuple(self.mend(tried, index) for tried in found) for index, found in enumerate(out)
-        ]
+        return [tuple(self.fix(tried, index) for tried in found) for index, found in enumerate(out)]
 
     # -- trying --------------------------------------------------------------------------------
 
@@ -202,7 +200,7 @@ class _Search:
         for side, partner in enumerate(self.named, old.own):
             after, before = new.accesses[side], old.accesses[side]
             assert home is not None
-            if partner.turned(home) or (partner.fits(before) and not partner.fits(after)):
+            if partner.transposed(home) or (partner.fits(before) and not partner.fits(after)):
                 return False
         legal = [*filter(old.aligned, range(len(old.found)))]
         if not all(map(new.aligned, legal)):
@@ -235,15 +233,15 @@ class _Search:
                 break
         return best
 
-    def mend(self, tried: Tried, index: int) -> Mend:
+    def fix(self, tried: Tried, index: int) -> Fix:
         """A change in words, with what is read then."""
         what, access, found = ", ".join(tried.words), tried.accesses[index], tried.found[index]
         if isinstance(access, GlobalAccess):
             assert isinstance(found, gmem.GlobalAnalysis)
-            return replace(places.global_mend(what, access, found), change=tried.change)
+            return replace(places.global_fix(what, access, found), change=tried.change)
         beside: list[Any] = [tried.accesses[i] for i in tried.beside(index)]
         beside = beside or self.beside(tried)
-        return replace(homes.shared_mend(what, [access, *beside], 0), change=tried.change)
+        return replace(homes.shared_fix(what, [access, *beside], 0), change=tried.change)
 
     def beside(self, tried: Tried) -> list[SharedAccess]:
         """The assumed partners, where they are free of conflicts then."""
@@ -256,7 +254,7 @@ class _Search:
     # -- global memory -------------------------------------------------------------------------
 
     def of_global(self) -> list[Tried]:
-        """Mends of the access of global memory."""
+        """Fixes of the access of global memory."""
         copy = self.copy
         worst = getattr(self.now.found[0], "worst", None)
         rounds: tuple[Round, ...] = (
@@ -268,7 +266,7 @@ class _Search:
                 for more, also, both in _aligned(padded)
             ),
             _longer,
-            _turned,
+            _transposed,
         )
         offered: list[Tried] = []
         strided = worst is not None and worst.cause == "strided"
@@ -328,7 +326,7 @@ class _Search:
     # -- shared memory -------------------------------------------------------------------------
 
     def of_shared(self, index: int) -> list[Tried]:
-        """Mends of the access of shared memory: another layout of the tile, or another copy."""
+        """Fixes of the access of shared memory: another layout of the tile, or another copy."""
         copy = self.copy
         layout = buffer_of(copy)
         assert layout is not None
@@ -482,7 +480,7 @@ def _atom(copy: Copy, bits: int) -> str:
 
 
 def widest(copy: Copy) -> int:
-    """Elements of the widest vector that a mend may have: 16 bytes, or more if more was asked for.
+    """Elements of the widest vector that a fix may have: 16 bytes, or more if more was asked for.
 
     A reduction's is no wider than it is: of what operation it is, the name of an atom tells.
     """
@@ -525,12 +523,12 @@ def _longer(copy: Copy) -> Iterator[Any]:
             yield _moved(copy, layout, said)
 
 
-def _turned(copy: Copy) -> Iterator[Any]:
+def _transposed(copy: Copy) -> Iterator[Any]:
     """The tile in a tensor that is contiguous the other way."""
     found = places.strides(copy.layout)
     if found is not None:
         step = max(1, gmem.SECTOR // copy.size)
         pitch, pitched = found[0][found[1]], found[1]
         least = -(-(copy.extents or copy.layout.extents)[pitched] // step) * step
-        turned = places.with_pitch(copy.layout, max(pitch, least), 1 - pitched)
-        yield _moved(copy, turned, "")
+        transposed = places.with_pitch(copy.layout, max(pitch, least), 1 - pitched)
+        yield _moved(copy, transposed, "")

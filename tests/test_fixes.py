@@ -1,4 +1,4 @@
-"""Mends: the concrete change, and that the report reads what the mend says."""
+"""Fixes: the concrete change, and that the report reads what the fix says."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from report_search import counted
 
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.copy.report import analyze_copy
-from cute_gemm.analysis.mends.gmem import Mend, mend_shared, mends
-from cute_gemm.analysis.mends.options import with_options
+from cute_gemm.analysis.fixes.gmem import Fix, fix_shared, fixes
+from cute_gemm.analysis.fixes.options import with_options
 from cute_gemm.analysis.rows import make_row
 from cute_gemm.api import analyze
 from cute_gemm.cute.atoms import universal
@@ -34,9 +34,9 @@ MN_HOME = (
 )
 
 
-def mend_global(access: GlobalAccess, threads: int = 128) -> tuple[Mend, ...]:
-    """The mends of one access that nothing is beside."""
-    (found,) = mends([access], threads)
+def fix_global(access: GlobalAccess, threads: int = 128) -> tuple[Fix, ...]:
+    """The fixes of one access that nothing is beside."""
+    (found,) = fixes([access], threads)
     return found
 
 
@@ -80,7 +80,7 @@ def accesses(op: str, copy: str, dtype: str = "float16", **sizes: int) -> list:
 
 def test_the_references_two_defects() -> None:
     found = accesses("NN", "mn_major")
-    a_load, a_store, a_read, b_load, b_store, b_read = mends(found, 128)
+    a_load, a_store, a_read, b_load, b_store, b_read = fixes(found, 128)
     # A is M-major: coalesced, but its buffer conflicts on both sides.
     assert a_load == ()
     best = "Sw<3,3,3> in place of Sw<3,3,4>: Sw<3,3,3> o 0 o ((32,4),(8,4)):((1,256),(32,1024))"
@@ -88,12 +88,12 @@ def test_the_references_two_defects() -> None:
     assert a_store[0].reading == "4 wavefronts per request, ideal 4; ldmatrix.x4.trans 4, ideal 4"
     assert a_read[0].what == best
     assert a_read[0].reading == "4 wavefronts per request, ideal 4; cp.async 4, ideal 4"
-    assert [mend.what for mend in a_read[1:]] == [
+    assert [fix.what for fix in a_read[1:]] == [
         "Sw<3,3,3> o 0 o (64,8):(1,64), tiled to (128,32)",
         "(128,32):(1,136), rows padded by 16 bytes",
     ]
-    # B is K-major: copied half by half, and no swizzle alone mends its stores.
-    assert [str(mend) for mend in b_load] == [
+    # B is K-major: copied half by half, and no swizzle alone fixes its stores.
+    assert [str(fix) for fix in b_load] == [
         f"threads (32,4):(4,1), values (1,8), cp.async of 128 bits, {K_HOME} "
         "(16 sectors per request, ideal 16, 100 %)",
         "threads (16,8):(1,16), values (8,1), cp.async of 128 bits, op NT, B N-major, "
@@ -103,23 +103,23 @@ def test_the_references_two_defects() -> None:
     assert b_load[0].figures == {
         "bits": 128, "requests": 4 * 4, "sectors": 16, "ideal_sectors": 16, "efficiency": 1,
     }  # fmt: skip
-    assert [mend.what for mend in b_store] == [mend.what for mend in b_load]
+    assert [fix.what for fix in b_store] == [fix.what for fix in b_load]
     assert b_store[0].reading == "4 wavefronts per request, ideal 4; ldmatrix.x4 4, ideal 4"
     assert b_read[0].reading == "4 wavefronts per request, ideal 4; cp.async 4, ideal 4"
-    assert not any(mend.figures["conflicts"] for mend in (*a_store, *a_read, *b_store, *b_read))
+    assert not any(fix.figures["conflicts"] for fix in (*a_store, *a_read, *b_store, *b_read))
 
 
 @pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("dtype", ["float16", "float64", "complex128", "int8"])
-def test_good_layouts_want_no_mend(op: str, dtype: str) -> None:
-    assert mends(accesses(op, "auto", dtype), 128) == [()] * 6
+def test_good_layouts_want_no_fix(op: str, dtype: str) -> None:
+    assert fixes(accesses(op, "auto", dtype), 128) == [()] * 6
 
 
 @pytest.mark.parametrize(("op", "other"), [("TN", ("NN", "TT")), ("TT", ("NT", None))])
 def test_the_op_whose_storage_fits(op: str, other: tuple[str, str | None]) -> None:
-    found = mends(accesses(op, "mn_major"), 128)
+    found = fixes(accesses(op, "mn_major"), 128)
     for at, letters, stored in ((0, other[0], "A M-major"), (3, other[1], "B N-major")):
-        named = [mend for mend in found[at] if ", op " in mend.what]
+        named = [fix for fix in found[at] if ", op " in fix.what]
         assert len(named) == (letters is not None)
         if letters is not None:
             assert f"op {letters}, {stored}" in named[0].what
@@ -131,14 +131,14 @@ def test_the_op_whose_storage_fits(op: str, other: tuple[str, str | None]) -> No
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8"])
 @pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
-def test_a_bad_copy_is_mended_by_the_one_that_the_kernels_choose(op: str, dtype: str) -> None:
+def test_a_bad_copy_is_fixed_by_the_one_that_the_kernels_choose(op: str, dtype: str) -> None:
     given: dict = {"tile": (128, 128, 128 // DTYPES[dtype].bytes), "warps": (2, 4), "stages": 3}
     problem = from_sizes(op, m=512, n=512, k=256, dtype=dtype)
     config = KERNEL.configure(problem, "sm_80", copy="mn_major", **given)
     plans = structure(KERNEL.configure(problem, "sm_80", **given)).operands
     found = KERNEL.accesses(config, problem)
     bad = ""
-    for access, offered in zip(found, mends(found, 256), strict=True):
+    for access, offered in zip(found, fixes(found, 256), strict=True):
         for plan in plans:
             if not isinstance(access, GlobalAccess) or access.operand != plan.source:
                 continue
@@ -158,58 +158,56 @@ def test_a_k_tile_without_a_whole_vector_is_no_reason_to_fail() -> None:
     problem = from_sizes("NN", m=200, n=200, k=100, dtype="float16", lda=204, ldb=204, ldc=204)
     found = KERNEL.accesses(KERNEL.configure(problem, "sm_80"), problem)
     last = [access.part == "last k-tile" for access in found]
-    offered = mends(found, 128)
-    assert any(last) and all(
-        mend.figures.get("requests") != 0 for mended in offered for mend in mended
-    )
+    offered = fixes(found, 128)
+    assert any(last) and all(fix.figures.get("requests") != 0 for fixed in offered for fix in fixed)
 
 
-def test_the_last_k_tiles_mends_are_of_the_last_k_tile() -> None:
+def test_the_last_k_tiles_fixes_are_of_the_last_k_tile() -> None:
     report = analyze("NN", m=100, n=100, k=130, dtype="float64", kernel="tensor_core", arch="sm_80")
     whole, last = report["B"].of("global")
     padded = "leading dimension 132, a multiple of 32 bytes"
     assert (whole.part, last.part) == ("all but the last k-tile", "last k-tile")
-    assert str(whole.mends[0]) == f"{padded} (16 sectors per request, ideal 16, 100 %)"
+    assert str(whole.fixes[0]) == f"{padded} (16 sectors per request, ideal 16, 100 %)"
     # Its 2 columns take 4 sectors, half of each, before and after.
-    assert (last.sectors, last.efficiency, last.mends) == (4, 0.5, ())
-    mended = analyze("NN", m=100, n=100, k=130, dtype="float64", kernel="tensor_core",
+    assert (last.sectors, last.efficiency, last.fixes) == (4, 0.5, ())
+    fixed = analyze("NN", m=100, n=100, k=130, dtype="float64", kernel="tensor_core",
                      arch="sm_80", ldb=132)  # fmt: skip
-    for row in mended["B"].of("global"):
+    for row in fixed["B"].of("global"):
         assert (row.sectors, row.efficiency) == ((4, 0.5) if row.part == last.part else (16, 1))
 
 
-def test_a_part_keeps_the_mends_that_mend_it_with_its_own_figures() -> None:
+def test_a_part_keeps_the_fixes_that_fix_it_with_its_own_figures() -> None:
     given: dict = {"m": 300, "n": 260, "k": 201, "dtype": "float16", "kernel": "sm80_pipeline"}
     report = analyze("TN", **given, copy="mn_major", arch="sm_80")
     whole, last = report["A"].of("global")
-    assert [mend.what for mend in whole.mends] == [mend.what for mend in last.mends]
+    assert [fix.what for fix in whole.fixes] == [fix.what for fix in last.fixes]
     for row in (whole, last):
-        for mend in row.mends:
-            found = gmem.analyze(mend.made).judged
-            assert mend.made.region == row.access.region
-            assert mend.figures["sectors"] == found.sectors / found.requests
-    # No mend of a store leaves it as it is.
+        for fix in row.fixes:
+            found = gmem.analyze(fix.made).judged
+            assert fix.made.region == row.access.region
+            assert fix.figures["sectors"] == found.sectors / found.requests
+    # No fix of a store leaves it as it is.
     for row in report["A"].of("shared"):
-        assert all(mend.figures["conflicts"] < row.conflicts for mend in row.mends)
+        assert all(fix.figures["conflicts"] < row.conflicts for fix in row.fixes)
 
 
-def test_a_kernels_own_option_is_a_mend() -> None:
+def test_a_kernels_own_option_is_a_fix() -> None:
     given: dict = {"m": 256, "n": 256, "k": 64, "dtype": "float32", "kernel": "naive"}
     report = analyze("NN", **given, arch="sm_80")
     (row,) = report["B"].of("global")
-    mend, other = row.mends
-    assert str(mend) == 'warp_along="m" (1 sector per request, ideal 1, 12.5 %)'
+    fix, other = row.fixes
+    assert str(fix) == 'warp_along="m" (1 sector per request, ideal 1, 12.5 %)'
     assert str(other) == "op NT, B N-major (4 sectors per request, ideal 4, 100 %)"
-    assert mend.what in row.mend and mend.what in " ".join(report.findings)
-    mended = analyze("NN", **given, arch="sm_80", **mend.change)
-    assert all(mended[name].coalesced for name in "ABC") and not report["B"].coalesced
-    (after,) = mended["B"].of("global")
-    assert all(getattr(after, name) == figure for name, figure in mend.figures.items())
-    sectors = [sum(row.launch.sectors or 0 for row in one.rows) for one in (report, mended)]
+    assert fix.what in row.fix and fix.what in " ".join(report.findings)
+    fixed = analyze("NN", **given, arch="sm_80", **fix.change)
+    assert all(fixed[name].coalesced for name in "ABC") and not report["B"].coalesced
+    (after,) = fixed["B"].of("global")
+    assert all(getattr(after, name) == figure for name, figure in fix.figures.items())
+    sectors = [sum(row.launch.sectors or 0 for row in one.rows) for one in (report, fixed)]
     assert sectors[1] < sectors[0]
-    # Of what the mend leads to, nothing is better in all.
+    # Of what the fix leads to, nothing is better in all.
     for name in "AB":
-        assert all(row.mends == () for row in mended[name].of("global"))
+        assert all(row.fixes == () for row in fixed[name].of("global"))
 
 
 def test_a_leading_dimension_is_no_shorter_than_a_row() -> None:
@@ -217,39 +215,39 @@ def test_a_leading_dimension_is_no_shorter_than_a_row() -> None:
     given: dict = {"m": 4100, "n": 256, "k": 100, "dtype": "float32", "kernel": "coalesced"}
     report = analyze("NT", **given, arch="sm_80")
     (row,) = report["A"].of("global")
-    assert [mend.what for mend in row.mends] == ["leading dimension 4104, a multiple of 32 bytes"]
-    (mended,) = analyze("NT", **given, arch="sm_80", lda=4104)["A"].of("global")
-    assert mended.good and not row.good
-    assert mended.sectors == row.mends[0].figures["sectors"]
+    assert [fix.what for fix in row.fixes] == ["leading dimension 4104, a multiple of 32 bytes"]
+    (fixed,) = analyze("NT", **given, arch="sm_80", lda=4104)["A"].of("global")
+    assert fixed.good and not row.good
+    assert fixed.sectors == row.fixes[0].figures["sectors"]
 
 
 def test_another_op_comes_with_its_leading_dimension() -> None:
     given: dict = {"m": 1799, "n": 490, "k": 555, "dtype": "bfloat16", "kernel": "naive"}
     row = analyze("NN", **given, arch="sm_80")["B"].of("global")[0]
-    (what,) = (mend.what for mend in row.mends if mend.what.startswith("op "))
+    (what,) = (fix.what for fix in row.fixes if fix.what.startswith("op "))
     assert what == "op NT, B N-major, leading dimension 496"
-    mended = analyze("NT", **given, arch="sm_80", ldb=496)["B"].of("global")[0]
-    assert (mended.sectors, mended.efficiency) == (2, 1)
+    fixed = analyze("NT", **given, arch="sm_80", ldb=496)["B"].of("global")[0]
+    assert (fixed.sectors, fixed.efficiency) == (2, 1)
 
 
-def test_mends_of_random_reports() -> None:
+def test_fixes_of_random_reports() -> None:
     counts, wrong = counted(30, "everywhere")
     assert wrong == []
-    assert counts["mends"] > 60 and counts["applied"] > 20
+    assert counts["fixes"] > 60 and counts["applied"] > 20
 
 
 @pytest.mark.matrix
-def test_mends_of_four_hundred_reports() -> None:
+def test_fixes_of_four_hundred_reports() -> None:
     counts, wrong = counted(400, "matrix")
     assert wrong == []
-    assert counts["mends"] > 1000 and counts["applied"] > 300
+    assert counts["fixes"] > 1000 and counts["applied"] > 300
 
 
-# -- what a mend says is what the model reads -----------------------------------------------------
+# -- what a fix says is what the model reads -----------------------------------------------------
 
 
 def layouts(what: str) -> tuple[Layout, Layout, int]:
-    """Threads, values and bits of a mend's text."""
+    """Threads, values and bits of a fix's text."""
     match = re.search(r"threads (\S+), values \((\d+),(\d+)\), \S+ of (\d+) bits", what)
     assert match is not None
     p, q = int(match[2]), int(match[3])
@@ -257,7 +255,7 @@ def layouts(what: str) -> tuple[Layout, Layout, int]:
 
 
 def done(access: GlobalAccess, what: str) -> GlobalAccess:
-    """The access with a mend's text carried out by hand."""
+    """The access with a fix's text carried out by hand."""
     matrix = access.matrix
     if match := re.search(r"leading dimension (\d+)", what):
         stride = (1, int(match[1])) if matrix.unit == 0 else (int(match[1]), 1)
@@ -265,8 +263,8 @@ def done(access: GlobalAccess, what: str) -> GlobalAccess:
     if match := re.search(r"base address aligned to (\d+)", what):
         matrix = replace(matrix, alignment=int(match[1]))
     if re.search(r"\bop |-major", what):
-        turned = -(-matrix.shape[1 - matrix.unit] * DTYPES[matrix.dtype].bytes // 32)
-        ld = turned * 32 // DTYPES[matrix.dtype].bytes
+        transposed = -(-matrix.shape[1 - matrix.unit] * DTYPES[matrix.dtype].bytes // 32)
+        ld = transposed * 32 // DTYPES[matrix.dtype].bytes
         matrix = replace(matrix, stride=(1, ld) if matrix.unit else (ld, 1))
     access = replace(access, matrix=matrix)
     if match := re.search(r"a tile of \((\d+),(\d+)\)", what):
@@ -308,7 +306,7 @@ MATRICES = st.builds(
     st.booleans(),
     st.sampled_from(["load", "store"]),
 )
-def test_a_mend_is_better_and_reads_as_it_says(
+def test_a_fix_is_better_and_reads_as_it_says(
     matrix: Matrix, tile: tuple[int, int], across: bool, direction: str
 ) -> None:
     threads = row_major(16, 8) if across else column_major(16, 8)
@@ -326,21 +324,21 @@ def test_a_mend_is_better_and_reads_as_it_says(
         matrix.unit,
         1,
     )
-    found = mend_global(access)
+    found = fix_global(access)
     now, rated = rate(access), []
-    for mend in found:
-        mended = done(access, mend.what)
-        analysis = gmem.analyze(mended)
+    for fix in found:
+        fixed = done(access, fix.what)
+        analysis = gmem.analyze(fixed)
         judged = analysis.judged
-        assert mend.figures["sectors"] == judged.sectors / judged.requests
-        assert mend.figures["ideal_sectors"] == judged.ideal_sectors / judged.requests
-        assert mend.figures["efficiency"] == judged.efficiency
-        assert mend.figures["requests"] == analysis.tile.requests
-        assert mend.figures["bits"] == mended.bits
-        rated.append(rate(mended))
+        assert fix.figures["sectors"] == judged.sectors / judged.requests
+        assert fix.figures["ideal_sectors"] == judged.ideal_sectors / judged.requests
+        assert fix.figures["efficiency"] == judged.efficiency
+        assert fix.figures["requests"] == analysis.tile.requests
+        assert fix.figures["bits"] == fixed.bits
+        rated.append(rate(fixed))
         assert rated[-1] > now
         if direction == "store":
-            assert matrix.shape[mended.axis] % (mended.bits // access.bits) == 0
+            assert matrix.shape[fixed.axis] % (fixed.bits // access.bits) == 0
     assert all(a < b for a, b in zip(rated, rated[1:], strict=False)) or (True, 1.0, 128) in rated
 
 
@@ -358,7 +356,7 @@ def aligned_copy(matrix: Matrix, **more: object) -> GlobalAccess:
 
 
 @pytest.mark.parametrize(
-    ("ld", "alignment", "mend"),
+    ("ld", "alignment", "fix"),
     [
         (4096, 256, ()),
         (4104, 256, ("leading dimension 4112, a multiple of 32 bytes",)),
@@ -367,10 +365,10 @@ def aligned_copy(matrix: Matrix, **more: object) -> GlobalAccess:
                     "bytes",)),
     ],
 )  # fmt: skip
-def test_padding_and_alignment(ld: int, alignment: int, mend: tuple[str, ...]) -> None:
+def test_padding_and_alignment(ld: int, alignment: int, fix: tuple[str, ...]) -> None:
     matrix = Matrix("A", (4096, 4096), (ld, 1), "float16", alignment)
-    found = mend_global(aligned_copy(matrix))
-    assert tuple(mend.what for mend in found)[-1:] == mend
+    found = fix_global(aligned_copy(matrix))
+    assert tuple(fix.what for fix in found)[-1:] == fix
     assert all(text.figures["sectors"] == 16 for text in found[-1:])
 
 
@@ -381,14 +379,14 @@ def test_an_odd_leading_dimension() -> None:
         access, coords=gmem_tiled_copy(universal("", 16), 16, row_major(4, 32), row_major(1, 1))
         .requests((128, 32)),
     )  # fmt: skip
-    best = mend_global(access, 128)[-1]
+    best = fix_global(access, 128)[-1]
     assert best.what == (
         "threads (32,4):(4,1), values (1,8), cp.async of 128 bits, "
         "leading dimension 4112, a multiple of 32 bytes"
     )
     # A store must end where the matrix does: 4097 halves do not split into vectors.
-    narrow = mend_global(replace(access, direction="store", instruction="st.global"), 128)
-    assert {mend.figures["bits"] for mend in narrow} == {16}
+    narrow = fix_global(replace(access, direction="store", instruction="st.global"), 128)
+    assert {fix.figures["bits"] for fix in narrow} == {16}
 
 
 def test_a_tile_shorter_than_a_sector() -> None:
@@ -397,7 +395,7 @@ def test_a_tile_shorter_than_a_sector() -> None:
     access = GlobalAccess(
         "A", "load", "cp.async", 128, matrix, (128, 8), copy.requests((128, 8)), 1, 1
     )
-    found = mend_global(access, 128)
+    found = fix_global(access, 128)
     assert found[0].what == (
         "threads (64,2):(2,1), values (1,8), cp.async of 128 bits, a tile of (128,16)"
     )
@@ -405,16 +403,16 @@ def test_a_tile_shorter_than_a_sector() -> None:
     assert found[0].figures["sectors"] == found[1].figures["sectors"] == 16
 
 
-def test_what_nothing_mends() -> None:
+def test_what_nothing_fixes() -> None:
     # Three elements of a column are all there are.
     matrix = Matrix("A", (1, 3), (4, 1), "float16", 256)
-    assert all(mend.figures["bits"] > 16 for mend in mend_global(aligned_copy(matrix)))
+    assert all(fix.figures["bits"] > 16 for fix in fix_global(aligned_copy(matrix)))
     elements = aligned_copy(
         Matrix("A", (4096, 4095), (4095, 1), "float16", 256), tail="elements", width=8
     )
-    assert mend_global(elements) == ()
+    assert fix_global(elements) == ()
     tma = TmaAccess("A", "load", matrix, (128, 32), 1)
-    assert mends([tma]) == [()]
+    assert fixes([tma]) == [()]
 
 
 @pytest.mark.parametrize(
@@ -425,15 +423,15 @@ def test_what_nothing_mends() -> None:
         ("bank_free", "TT", 513),  # A's loads
     ],
 )
-def test_no_mend_makes_shared_memory_dearer(kernel: str, op: str, ld: int) -> None:
+def test_no_fix_makes_shared_memory_dearer(kernel: str, op: str, ld: int) -> None:
     sizes = {"m": 512, "n": 512, "k": 256, "lda": ld, "ldb": ld, "ldc": ld}
     report = analyze(op, dtype="float32", kernel=kernel, arch="sm_80", **sizes)
-    said = [mend.what for row in report.rows if row.space == "global" for mend in row.mends]
+    said = [fix.what for row in report.rows if row.space == "global" for fix in row.fixes]
     assert said and not any("above the ideal" in what for what in said)
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_an_option_that_costs_wavefronts_is_no_mend(more: int) -> None:
+def test_an_option_that_costs_wavefronts_is_no_fix(more: int) -> None:
     """Fewer sectors, and shared memory that takes as many wavefronts as before, or one more."""
     lanes = np.arange(32)
     matrix = Matrix("A", (32, 32), (1, 32), "float32", 256)
@@ -448,7 +446,7 @@ def test_an_option_that_costs_wavefronts_is_no_mend(more: int) -> None:
 
     rows = [make_row(access) for access in (load(0, 1), store(0))]
     found = with_options(rows, lambda: [({"copy": "x"}, [load(1, 0), store(4 * more)])])
-    assert [mend.what for mend in found[0].mends] == ['copy="x"'] * (not more)
+    assert [fix.what for fix in found[0].fixes] == ['copy="x"'] * (not more)
 
 
 # -- shared memory --------------------------------------------------------------------------------
@@ -473,7 +471,7 @@ def bank_conflicts(access: SharedAccess, layout: Layout) -> int:
 
 
 def layout_of(what: str, extents: tuple[int, int]) -> Layout:
-    """The layout that a mend's text names."""
+    """The layout that a fix's text names."""
     text = what.partition(": ")[2] or what
     if ", tiled to " in text:
         return tile_to_shape(parse(text.partition(", tiled")[0]), extents)
@@ -517,17 +515,17 @@ def test_a_home_frees_all_accesses(
         ]
     except ValueError:  # the swizzle splits the vectors
         return
-    found = mend_shared(buffer)
+    found = fix_shared(buffer)
     for access, offered in zip(buffer, found, strict=True):
         conflicts = bank_conflicts(access, layout)
         assert (smem.analyze(access).once.conflicts == 0) is (conflicts == 0)
         assert conflicts or not offered
-        for mend in offered:
-            home = layout_of(mend.what, extents)
+        for fix in offered:
+            home = layout_of(fix.what, extents)
             assert home.extents == extents
             assert len(np.unique(home.table())) == home.size
             each = [bank_conflicts(other, home) for other in buffer]
-            assert mend.figures["conflicts"] * len(access.offsets) == pytest.approx(
+            assert fix.figures["conflicts"] * len(access.offsets) == pytest.approx(
                 each[buffer.index(access)]
             )
             assert sum(each) < sum(bank_conflicts(other, layout) for other in buffer)
@@ -547,12 +545,12 @@ def test_a_home_frees_all_accesses(
     ],
 )
 def test_known_good_swizzles_are_found(home: str, atom: str, first: str) -> None:
-    assert analyze_copy(tensor=home, atom=atom).mends[0][0].what == first
+    assert analyze_copy(tensor=home, atom=atom).fixes[0][0].what == first
 
 
 def test_without_a_layout_nothing_is_offered() -> None:
     store = accesses("NN", "mn_major")[1]
-    assert mends([replace(store, layout=None)]) == [()]
-    assert mend_shared([replace(store, coords=None)]) == [()]
+    assert fixes([replace(store, layout=None)]) == [()]
+    assert fix_shared([replace(store, coords=None)]) == [()]
     other = replace(store, layout=parse("(128,32):(1,128)"))
-    assert mend_shared([store, other]) == [(), ()]
+    assert fix_shared([store, other]) == [(), ()]

@@ -1,4 +1,4 @@
-"""Mends of a copy: each is asked about again, and a search beside them finds nothing they lack."""
+"""Fixes of a copy: each is asked about again, and a search beside them finds nothing they lack."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from cute_gemm.problem.problem import from_sizes
 
 
 def again(question: dict[str, Any], report: CopyReport, place: int = 0) -> list[CopyReport]:
-    """What the public entry point says after each mend of a row; none may be refuted."""
+    """What the public entry point says after each fix of a row; none may be refuted."""
     assert refutations(question, report) == []
-    return [analyze_copy(**question | mend.change) for mend in report.mends[place]]
+    return [analyze_copy(**question | fix.change) for fix in report.fixes[place]]
 
 
-def test_a_tensor_that_a_mend_names_does_not_alias() -> None:
+def test_a_tensor_that_a_fix_names_does_not_alias() -> None:
     question = {
         "tensor": "(128,32):(32,1)", "threads": "(16,8):(1,16)", "values": "(8,1):(1,8)",
         "atom": "st.global.128",
     }  # fmt: skip
     report = analyze_copy(**question)
-    mended = again(question, report)
-    assert [found.coalesced for found in mended] == [True, True]
+    fixed = again(question, report)
+    assert [found.coalesced for found in fixed] == [True, True]
     # (128,32):(1,32), which was offered, has (32,0) and (0,1) at one place.
-    assert report.mends[0][1].change["tensor"] == "(128,32):(1,128)"
-    assert "tensor (128,32):(1,128)" in report.mends[0][1].what
+    assert report.fixes[0][1].change["tensor"] == "(128,32):(1,128)"
+    assert "tensor (128,32):(1,128)" in report.fixes[0][1].what
 
 
 def test_a_tile_is_no_longer_than_its_pitch() -> None:
@@ -45,13 +45,13 @@ def test_a_tile_is_no_longer_than_its_pitch() -> None:
                 "atom": "ld.global", "dtype": "int32"}  # fmt: skip
     report = analyze_copy(**question)
     again(question, report)
-    for mend in report.mends[0]:
-        assert "a tile of (64,8)" not in mend.what or not aliases(
-            asked(question | mend.change).layout
+    for fix in report.fixes[0]:
+        assert "a tile of (64,8)" not in fix.what or not aliases(
+            asked(question | fix.change).layout
         )
 
 
-def test_no_mend_costs_more_than_it_saves() -> None:
+def test_no_fix_costs_more_than_it_saves() -> None:
     question = {
         "tensor": "(64,6):(1,64)", "smem": "(64,6):(1,65)", "dtype": "float64",
         "threads": "(32,3):(3,1)", "atom": "ld.global.64",
@@ -59,9 +59,9 @@ def test_no_mend_costs_more_than_it_saves() -> None:
     report = analyze_copy(**question)
     now = [paid(row) for row in report.rows]
     for place in (0, 1):
-        mended = again(question, report, place)
-        assert mended
-        for found in mended:
+        fixed = again(question, report, place)
+        assert fixed
+        for found in fixed:
             # 128-bit loads, which were offered, do not fit a pitch of 65.
             assert all(paid(row) <= cost for row, cost in zip(found.rows, now, strict=True))
     assert any(found.coalesced for found in again(question, report))
@@ -72,16 +72,16 @@ def test_nothing_is_assumed_beside_plain_accesses() -> None:
                 "atom": "st.shared.32"}  # fmt: skip
     report = analyze_copy(**question)
     assert all(found.rows[0].wavefronts == 1 for found in again(question, report)[:3])
-    whats = [mend.what for mend in report.mends[0]]
+    whats = [fix.what for fix in report.fixes[0]]
     assert whats[0] == "a swizzle: Sw<5,0,5> o 0 o (64,32):(32,1)"
     assert "(64,32):(33,1), rows padded by 4 bytes" in whats  # of the given major
     # A reader that is named is served too.
     beside = question | {"reader": "ldmatrix.x4"}
-    best = analyze_copy(**beside).mends[0][0]
+    best = analyze_copy(**beside).fixes[0][0]
     assert best.what == "a swizzle: Sw<3,2,3> o 0 o (64,32):(32,1)"
     assert best.reading == "4 wavefronts per request, ideal 1; ldmatrix.x4 4, ideal 4"
     named = question | {"reader": "ld.shared.32 threads (1,32):(0,1)"}
-    first = analyze_copy(**named).mends[0][0]
+    first = analyze_copy(**named).fixes[0][0]
     assert first.reading == "1 wavefront per request, ideal 1; ld.shared 1, ideal 1"
     assert first.what == "a swizzle: Sw<5,0,5> o 0 o (64,32):(32,1)"
 
@@ -116,10 +116,10 @@ def test_a_reader_and_a_writer_have_rows_of_their_own() -> None:
         ]
         assert row.part == argument and "conflict" in row.verdict
         assert any(f"({argument}) has bank conflicts" in line for line in report.findings)
-    # What mends one is at nobody's cost, and is part of the public answer.
+    # What fixes one is at nobody's cost, and is part of the public answer.
     found = again(question | {"reader": "ldmatrix.x4"}, analyze_copy(
         **question, reader="ldmatrix.x4"), 2)  # fmt: skip
-    assert found and all(mended.conflict_free for mended in found)
+    assert found and all(fixed.conflict_free for fixed in found)
     # Of a matrix's tiles each is read.
     tiled = analyze_copy(**both | {"extents": "300x64"})
     assert tiled.rows[2].launch.requests == 3 * 2 * report.rows[2].launch.requests
@@ -133,13 +133,13 @@ def test_a_reader_and_a_writer_have_rows_of_their_own() -> None:
             analyze_copy(**question, reader=reader)
 
 
-def test_figures_of_a_mend_are_the_rows_to_the_last_bit() -> None:
+def test_figures_of_a_fix_are_the_rows_to_the_last_bit() -> None:
     question = {"tensor": "(32,24):(1,40)", "smem": "(32,24):(40,1)", "dtype": "float64",
                 "threads": "(32,3):(3,1)", "values": "(1,2):(1,1)", "atom": "cp.async"}  # fmt: skip
     report = analyze_copy(**question)
     again(question, report, 1)
     # A third of a conflict per request, as a quotient and not as a difference of means.
-    assert 4 / 3 in [mend.figures["conflicts"] for mend in report.mends[1]]
+    assert 4 / 3 in [fix.figures["conflicts"] for fix in report.fixes[1]]
 
 
 def test_a_swizzle_stays_within_the_memory_that_cute_reserves() -> None:
@@ -148,9 +148,9 @@ def test_a_swizzle_stays_within_the_memory_that_cute_reserves() -> None:
                 "atom": "st.shared", "dtype": "float32"}  # fmt: skip
     report = analyze_copy(**question)
     again(question, report)
-    assert report.mends[0]
-    for mend in report.mends[0]:
-        layout = parse(mend.change["tensor"])
+    assert report.fixes[0]
+    for fix in report.fixes[0]:
+        layout = parse(fix.change["tensor"])
         assert layout.table().max() < layout.affine.cosize
 
 
@@ -163,8 +163,8 @@ def test_what_the_row_shows_gets_no_worse() -> None:
     # Threads (4,8):(1,4), which were offered, take 4: counters show less, for L1 has banks too.
     assert report.rows[1].wavefronts == 2 < report.rows[1].launch.counted_wavefronts / 256
     again(question, report, 1)
-    assert report.mends[1]
-    assert all(mend.figures["wavefronts"] == 1 for mend in report.mends[1])
+    assert report.fixes[1]
+    assert all(fix.figures["wavefronts"] == 1 for fix in report.fixes[1])
 
 
 def test_padding_makes_ldmatrix_legal() -> None:
@@ -172,7 +172,7 @@ def test_padding_makes_ldmatrix_legal() -> None:
     report = analyze_copy(**question)
     assert report.rows[0].verdict == "misaligned" and not report.conflict_free
     again(question, report)
-    padded = [mend for mend in report.mends[0] if mend.change["tensor"] == "(128,64):(72,1)"]
+    padded = [fix for fix in report.fixes[0] if fix.change["tensor"] == "(128,64):(72,1)"]
     assert padded[0].figures == {"wavefronts": 4, "ideal_wavefronts": 4, "conflicts": 0}
 
 
@@ -189,7 +189,7 @@ LAYOUT = r"(?:Sw<\d+,\d+,\d+> o \d+ o )?\([\d,()]*\):\([\d,()]*\)(?:, tiled to \
 
 
 def pasted(question: dict[str, Any], what: str) -> dict[str, Any]:
-    """A mend's words put into the arguments that they name, by nothing but the words."""
+    """A fix's words put into the arguments that they name, by nothing but the words."""
     change: dict[str, Any] = {}
     for argument, pattern in (
         ("threads", rf"threads ({LAYOUT})"),
@@ -209,22 +209,22 @@ def pasted(question: dict[str, Any], what: str) -> dict[str, Any]:
     return change
 
 
-def test_every_mend_pastes_back() -> None:
+def test_every_fix_pastes_back() -> None:
     kinds = set()
     for number in range(40):
         question = random_question(random.Random(f"paste {number}"))
         if question["dtype"] == "int8" and number % 3:  # (the slowest)
             continue
-        for mends in analyze_copy(**question).mends:
-            for mend in mends:
-                change = pasted(question, mend.what)
-                one, other = asked(question | change), asked(question | mend.change)
+        for fixes in analyze_copy(**question).fixes:
+            for fix in fixes:
+                change = pasted(question, fix.what)
+                one, other = asked(question | change), asked(question | fix.change)
                 assert (one.layout, one.smem, one.alignment, one.space) == (
                     other.layout, other.smem, other.alignment, other.space,
-                ), mend  # fmt: skip
-                assert np.array_equal(one.tiled.partition, other.tiled.partition), mend
+                ), fix  # fmt: skip
+                assert np.array_equal(one.tiled.partition, other.tiled.partition), fix
                 assert one.atom.bits == other.atom.bits and one.atom.kind == other.atom.kind
-                kinds |= set(change) | {"padded" for _ in re.findall("rows padded", mend.what)}
+                kinds |= set(change) | {"padded" for _ in re.findall("rows padded", fix.what)}
     assert kinds >= {"threads", "values", "atom", "tensor", "smem", "padded"}
 
 
@@ -459,8 +459,8 @@ def test_lanes_in_two_columns_where_nothing_is_contiguous() -> None:
     question = {"tensor": "(128,64):(2,5)", "threads": "(8,2):(1,8)", "values": "(1,2):(1,1)",
                 "dtype": "float64", "atom": "red.global", "arch": "sm_100a"}  # fmt: skip
     report = analyze_copy(**question)
-    ((mend, *_),) = report.mends
-    assert (mend.change["threads"], mend.change["values"]) == ("(8,2):(1,8)", "(1,1):(1,1)")
+    ((fix, *_),) = report.fixes
+    assert (fix.change["threads"], fix.change["values"]) == ("(8,2):(1,8)", "(1,1):(1,1)")
     (found, *_) = again(question, report)
     assert found.rows[0].launch.sectors < report.rows[0].launch.sectors
 
@@ -499,7 +499,7 @@ def counted(copies: int, seed: str) -> tuple[Counter[str], list[str]]:
         question = random_question(random.Random(f"{seed} {number}"))
         report = analyze_copy(**question)
         wrong += refutations(question, report)
-        counts["mends"] += sum(map(len, report.mends))
+        counts["fixes"] += sum(map(len, report.fixes))
         for kind, text in compared(question, report):
             counts[kind] += 1
             wrong += [f"{kind}: {text}"] if text else []
@@ -509,11 +509,11 @@ def counted(copies: int, seed: str) -> tuple[Counter[str], list[str]]:
 def test_random_copies() -> None:
     counts, wrong = counted(30, "everywhere")
     assert wrong == []
-    assert counts["mends"] > 30 and counts["bad rows"] > 10
+    assert counts["fixes"] > 30 and counts["bad rows"] > 10
 
 
 @pytest.mark.matrix
 def test_five_thousand_random_copies() -> None:
     counts, wrong = counted(5000, "matrix")
     assert wrong == []
-    assert counts["mends"] > 5000 and counts["bad rows"] > 2000
+    assert counts["fixes"] > 5000 and counts["bad rows"] > 2000

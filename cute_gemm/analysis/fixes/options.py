@@ -1,4 +1,4 @@
-"""What of a kernel's own options would mend accesses that no other copy does."""
+"""What of a kernel's own options would fix accesses that no other copy does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cute_gemm.access import Access, GlobalAccess
-from cute_gemm.analysis.mends.gmem import global_mend
+from cute_gemm.analysis.fixes.gmem import global_fix
 from cute_gemm.analysis.rows import MISALIGNED, AccessRow, make_row
 from cute_gemm.model import gmem
 
@@ -16,7 +16,7 @@ Others = Callable[[], Iterable[tuple[dict[str, Any], Iterable[Access]]]]
 
 
 def with_options(rows: Sequence[AccessRow], others: Others) -> tuple[AccessRow, ...]:
-    """The rows, those of bad global accesses with the options that mend them before other mends.
+    """The rows, those of bad global accesses with the options that fix them before other fixes.
 
     An option is offered where the whole launch has fewer sectors then, no more wavefronts, and all
     accesses of that operand and direction are coalesced, with no more bytes in vain.
@@ -42,8 +42,8 @@ def with_options(rows: Sequence[AccessRow], others: Others) -> tuple[AccessRow, 
                 continue
             access, counts = then.access, then.found
             if isinstance(access, GlobalAccess) and isinstance(counts, gmem.GlobalAnalysis):
-                found[id(row)].append(replace(global_mend(what, access, counts), change=change))
-    return tuple(replace(row, mends=(*found.get(id(row), ()), *row.mends)) for row in rows)
+                found[id(row)].append(replace(global_fix(what, access, counts), change=change))
+    return tuple(replace(row, fixes=(*found.get(id(row), ()), *row.fixes)) for row in rows)
 
 
 def _kind(row: AccessRow) -> tuple[str, str, str]:

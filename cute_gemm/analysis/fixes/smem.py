@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
-    """One change that mends an access.
+class Fix:
+    """One change that fixes an access.
 
     ``what`` is the change: ``"threads (32,4):(4,1), values (1,8), cp.async of 128 bits"``;
     ``reading`` what the report reads then: ``"16 sectors per request, ideal 16, 100 %"``;
@@ -78,9 +78,9 @@ class Want(NamedTuple):
 Kind = Callable[[Layout, "Sequence[Want]", int], "Iterator[tuple[str, Layout]]"]
 
 
-def mend_shared(
+def fix_shared(
     accesses: Sequence[SharedAccess], assumed: Sequence[SharedAccess] = ()
-) -> list[tuple[Mend, ...]]:
+) -> list[tuple[Fix, ...]]:
     """What layout of a shared-memory buffer would free all its accesses of conflicts.
 
     Tried are, in this order: other swizzles of the same layout; the kernels' own choice and other
@@ -106,7 +106,7 @@ def mend_shared(
         homes = sorted(better, key=lambda home: home.excess)[:1]
     homes = list({home.layout.table().tobytes(): home for home in homes[::-1]}.values())[::-1]
     now = _conflicts(accesses)
-    offered: list[list[Mend]] = [[] for _ in accesses]
+    offered: list[list[Fix]] = [[] for _ in accesses]
     for home in homes:
         moved = [move_to(access, home.layout) for access in everything]
         then = _conflicts(moved[: len(accesses)])
@@ -115,7 +115,7 @@ def mend_shared(
         for index, good in enumerate(free):
             legal = smem.analyze(accesses[index]).aligned
             if not good and (then[index] < now[index] or not legal):
-                offered[index].append(shared_mend(home.what, moved, index))
+                offered[index].append(shared_fix(home.what, moved, index))
     return [*map(tuple, offered)]
 
 
@@ -123,8 +123,8 @@ def _conflicts(accesses: Sequence[SharedAccess]) -> list[int]:
     return [smem.analyze(access).once.conflicts for access in accesses]
 
 
-def shared_mend(what: str, accesses: Sequence[SharedAccess], index: int) -> Mend:
-    """The mend of the access at ``index`` of a buffer, where ``accesses`` are those it has then."""
+def shared_fix(what: str, accesses: Sequence[SharedAccess], index: int) -> Fix:
+    """The fix of the access at ``index`` of a buffer, where ``accesses`` are those it has then."""
     found = [smem.analyze(access).once for access in accesses]
     taken = [once.wavefronts / once.requests for once in found]
     ideal = [once.ideal_wavefronts / once.requests for once in found]
@@ -137,7 +137,7 @@ def shared_mend(what: str, accesses: Sequence[SharedAccess], index: int) -> Mend
     reading = f"{number(taken[index])} wavefront{plural} per request, ideal {number(ideal[index])}"
     figures = {"wavefronts": taken[index], "ideal_wavefronts": ideal[index]}
     figures["conflicts"] = found[index].conflicts / found[index].requests
-    return Mend(what, "; ".join((reading, *beside)), figures)
+    return Fix(what, "; ".join((reading, *beside)), figures)
 
 
 def wants_of(accesses: Sequence[SharedAccess]) -> list[Want] | None:

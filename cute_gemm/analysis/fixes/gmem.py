@@ -1,6 +1,6 @@
-"""What would mend an access that is below its ideal, and what the report would read then.
+"""What would fix an access that is below its ideal, and what the report would read then.
 
-A mend is a concrete change: another thread and value layout, a padded leading dimension, a better
+A fix is a concrete change: another thread and value layout, a padded leading dimension, a better
 aligned base address, the op whose storage fits, another swizzle, another layout of shared memory.
 Each is evaluated by the same model as the access itself; one that does not help is not offered.
 """
@@ -18,8 +18,8 @@ import numpy as np
 from cute_gemm._text import named, number, percent
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.tiles import plain_strides, shared_access
-from cute_gemm.analysis.mends import smem as shared
-from cute_gemm.analysis.mends.smem import Mend, mend_shared, shared_mend
+from cute_gemm.analysis.fixes import smem as shared
+from cute_gemm.analysis.fixes.smem import Fix, fix_shared, shared_fix
 from cute_gemm.cute import choose
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy, contiguous
@@ -30,18 +30,18 @@ from cute_gemm.problem.dtypes import dtype
 if TYPE_CHECKING:
     from cute_gemm.access import Access
 
-__all__ = ["Mend", "mend_shared", "mends"]
+__all__ = ["Fix", "fix_shared", "fixes"]
 
 #: The best ``_quality``.
 IDEAL = (True, 1.0, 8 * VECTOR)
 
 
-def mends(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Mend, ...]]:
-    """What would mend each access of a kernel of ``threads`` per CTA.
+def fixes(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Fix, ...]]:
+    """What would fix each access of a kernel of ``threads`` per CTA.
 
-    All of them are asked about at once: a shared-memory layout is mended for every access of its
+    All of them are asked about at once: a shared-memory layout is fixed for every access of its
     buffer, and a copy into shared memory together with the buffer it fills. One tuple per access,
-    the mend of fewest changes first; empty where nothing is to be mended or nothing is known that
+    the fix of fewest changes first; empty where nothing is to be fixed or nothing is known that
     would.
 
     A global access is to become coalesced and 128 bits wide. Tried are, in this order: the copy
@@ -49,7 +49,7 @@ def mends(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Mend, ..
     padded to a multiple of 16, 32 or 128 bytes, or a base address aligned to that; both; a longer
     tile; the op whose storage makes the operand contiguous the other way.
     """
-    out: list[tuple[Mend, ...]] = [() for _ in accesses]
+    out: list[tuple[Fix, ...]] = [() for _ in accesses]
     groups: dict[tuple[str, str], dict[int, SharedAccess]] = {}
     for index, access in enumerate(accesses):
         if isinstance(access, SharedAccess) and access.layout is not None:
@@ -59,8 +59,8 @@ def mends(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Mend, ..
         known = list(group.values())
         assumed = _other_side(known, threads)
         buffers[operand] = [*known, *assumed]
-        for index, mended in zip(group, mend_shared(known, assumed), strict=True):
-            out[index] = mended
+        for index, fixed in zip(group, fix_shared(known, assumed), strict=True):
+            out[index] = fixed
     letters = {
         access.operand: "NT"[access.matrix.unit ^ (access.operand == "B")]
         for access in accesses
@@ -76,26 +76,26 @@ def mends(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Mend, ..
             if operand == access.operand != "C"
         }
         buffered = buffers[access.operand] if fills else []
-        copies = _mend_global(access, threads, letters, buffered)
-        out[index] = tuple(mend for mend, _ in copies)
-        # Where no layout frees the whole buffer, what mends the copy may.
+        copies = _fix_global(access, threads, letters, buffered)
+        out[index] = tuple(fix for fix, _ in copies)
+        # Where no layout frees the whole buffer, what fixes the copy may.
         partly = any(
             not smem.analyze(item).conflict_free
-            and all(mend.figures["conflicts"] for mend in out[at])
+            and all(fix.figures["conflicts"] for fix in out[at])
             for at, item in fills.items()
         )
         for at, item in fills.items():
             if smem.analyze(item).conflict_free or not partly:
                 continue
-            homes = [(mend, home, [one.direction for one in home]) for mend, home in copies]
+            homes = [(fix, home, [one.direction for one in home]) for fix, home in copies]
             found = (
-                shared_mend(mend.what, home, ways.index(item.direction))
-                for mend, home, ways in homes
+                shared_fix(fix.what, home, ways.index(item.direction))
+                for fix, home, ways in homes
                 if item.direction in ways
             )
             once = smem.analyze(item).once
             now = once.conflicts / once.requests if once.requests else 0
-            better = tuple(mend for mend in found if mend.figures["conflicts"] < now)
+            better = tuple(fix for fix in found if fix.figures["conflicts"] < now)
             out[at] = better or out[at]
     return out
 
@@ -125,13 +125,13 @@ class _Candidate(NamedTuple):
     extents: tuple[int, int]  # of the tile
 
 
-def _mend_global(
+def _fix_global(
     access: GlobalAccess, threads: int, letters: dict[str, str], buffer: Sequence[SharedAccess]
-) -> list[tuple[Mend, list[SharedAccess]]]:
-    """Mends of one global access, each with the accesses of the shared memory that it then fills.
+) -> list[tuple[Fix, list[SharedAccess]]]:
+    """Fixes of one global access, each with the accesses of the shared memory that it then fills.
 
     ``letters`` is the op by operand. ``buffer`` are the accesses of the shared memory that is
-    filled; when the new copy does not fit their layout, one that does is part of the mend.
+    filled; when the new copy does not fit their layout, one that does is part of the fix.
     """
     now = gmem.analyze(access)
     best = _quality(access, now)
@@ -149,9 +149,9 @@ def _mend_global(
         lambda: [*_padded(here, size, whole), *_aligned(here)],
         lambda: [both for wider in _padded(here, size, whole) for both in _aligned(wider)],
         lambda: _longer(here, size),
-        lambda: _turned(access, here, letters, size),
+        lambda: _transposed(access, here, letters, size),
     )
-    found: list[tuple[Mend, list[SharedAccess]]] = []
+    found: list[tuple[Fix, list[SharedAccess]]] = []
     for places in rounds:
         candidates = (c for place in places() for c in change.candidates(place))
         analysed = ((c, gmem.analyze(c.access)) for c in candidates)
@@ -168,8 +168,8 @@ def _mend_global(
             word, home = into
             words = (*choice.words, word) if word else choice.words
             best = max(best, quality)
-            mend = global_mend(", ".join(words), choice.access, analysis)
-            found.append((replace(mend, made=choice.access), home))
+            fix = global_fix(", ".join(words), choice.access, analysis)
+            found.append((replace(fix, made=choice.access), home))
     return found
 
 
@@ -184,8 +184,8 @@ def _as_efficient(new: gmem.GlobalAnalysis, old: gmem.GlobalAnalysis) -> bool:
     return bool(new.judged.requests) and new.judged.efficiency >= old.judged.efficiency
 
 
-def global_mend(what: str, access: GlobalAccess, found: gmem.GlobalAnalysis) -> Mend:
-    """The mend after which a global access is this one."""
+def global_fix(what: str, access: GlobalAccess, found: gmem.GlobalAnalysis) -> Fix:
+    """The fix after which a global access is this one."""
     judged = found.judged
     sectors, ideal = (x / judged.requests for x in (judged.sectors, judged.ideal_sectors))
     figures = {"bits": access.bits, "requests": found.tile.requests, "sectors": sectors}
@@ -196,21 +196,21 @@ def global_mend(what: str, access: GlobalAccess, found: gmem.GlobalAnalysis) -> 
         of_l2 = f" ({number(figures['l2_sectors'])} of L2)"
     plural = "s" * (sectors != 1)
     reading = f"{number(sectors)} sector{plural} per request{of_l2}, ideal {number(ideal)}, "
-    return Mend(what, reading + percent(judged.efficiency), figures)
+    return Fix(what, reading + percent(judged.efficiency), figures)
 
 
-def of_part(mended: Sequence[Mend], part: GlobalAccess) -> tuple[Mend, ...]:
-    """The mends of one part of a copy as another part has them; those that mend it too."""
+def of_part(fixed: Sequence[Fix], part: GlobalAccess) -> tuple[Fix, ...]:
+    """The fixes of one part of a copy as another part has them; those that fix it too."""
     now, found = gmem.analyze(part), []
-    for mend in mended:
-        if mend.made is None:
+    for fix in fixed:
+        if fix.made is None:
             continue
-        changed = named(mend.made, "matrix", "tile", "coords", "axis", "bits", "instruction")
-        same = np.array_equal(part.coords, mend.made.coords)
+        changed = named(fix.made, "matrix", "tile", "coords", "axis", "bits", "instruction")
+        same = np.array_equal(part.coords, fix.made.coords)
         access = replace(part, **changed, targets=part.targets if same else None)
         analysis = gmem.analyze(access)
         if _as_efficient(analysis, now) and _quality(access, analysis) > _quality(part, now):
-            found.append(replace(global_mend(mend.what, access, analysis), made=access))
+            found.append(replace(global_fix(fix.what, access, analysis), made=access))
     return tuple(found)
 
 
@@ -353,7 +353,7 @@ def _longer(place: _Place, size: int) -> Iterator[_Place]:
         yield _Place(layout, place.alignment, (said,))
 
 
-def _turned(
+def _transposed(
     access: GlobalAccess, place: _Place, letters: dict[str, str], size: int
 ) -> Iterator[_Place]:
     """The tile in the storage that is contiguous the other way."""
@@ -363,7 +363,7 @@ def _turned(
     pitched = found[1]
     step, matrix = max(1, gmem.SECTOR // size), access.matrix
     pitch = max(step, -(-matrix.shape[pitched] // step) * step)
-    turned = with_pitch(place.layout, pitch, 1 - pitched)
+    transposed = with_pitch(place.layout, pitch, 1 - pitched)
     stored = f"{matrix.name} {matrix.modes[pitched]}-major"
     words: tuple[str, ...]
     if matrix.name == "C":
@@ -374,7 +374,7 @@ def _turned(
         words = (f"op {known}, {stored}" if len(known) == 2 else stored,)
     if pitch > matrix.shape[pitched]:
         words = (*words, f"leading dimension {pitch}")
-    yield _Place(turned, place.alignment, words)
+    yield _Place(transposed, place.alignment, words)
 
 
 def _home(
@@ -395,9 +395,9 @@ def _home(
         layout = (row_major if choice.axis else column_major)(*extents)
         wanted = [shared.move_to(load, layout) for load in loads if load.bits == load.element_bits]
         if any(smem.matrices(load.instruction) for load in loads):
-            turned = _matrix_loads(layout, choice.axis, size)
-            wanted = [*wanted, *turned]
-            read = "".join(f" read by {load.instruction}" for load in turned)
+            transposed = _matrix_loads(layout, choice.axis, size)
+            wanted = [*wanted, *transposed]
+            read = "".join(f" read by {load.instruction}" for load in transposed)
         if loads and not wanted and not read:
             read = " (for its stores; the loads have to turn too)"
     wanted = [shared_access(choose.shared_side(copy), layout, "store"), *wanted]

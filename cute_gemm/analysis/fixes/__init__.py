@@ -1,0 +1,1 @@
+"""What would fix an access."""

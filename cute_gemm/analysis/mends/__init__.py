@@ -1,1 +1,0 @@
-"""What would mend an access."""
