@@ -157,7 +157,7 @@ class Executable:
         c = None if C is None else read(C, "C")
         self._check(a, b, c)
         problem = self.plan.problem
-        check_beta(scalar(beta, "beta", problem.inputs.name, None), c)
+        check_beta(scalar(beta, "beta", problem.accumulator.name, None), c)
         if a.device is not None:
             raise DeviceError(
                 f"A is on {a.place}, and a trace is of host arrays; pass copies, such as np.asarray"
@@ -304,7 +304,7 @@ def scalars(
     """
     if type(alpha) is float and type(beta) is float and alpha == 1.0 and beta == 0.0:
         return ONE, ZERO  # every accumulator has these two
-    kind = problem.inputs.name
+    kind = problem.accumulator.name
 
     def convert(operand: Operand, dtype: str) -> Any:
         return converted(operand, dtype, None if stream is None else raw_stream(stream))

@@ -92,7 +92,7 @@ class Plan:
     def __repr__(self) -> str:
         p = self.problem
         sizes = f"m={p.m} n={p.n} k={p.k}" + (f" l={p.l}" if p.l != 1 else "")
-        return f"Plan({p.op} {sizes} {p.inputs.name}, {self.config.name}, {self.arch})"
+        return f"Plan({p.op} {sizes} {p.dtype}, {self.config.name}, {self.arch})"
 
     # ---- why this kernel ------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Plan:
     @property
     def signature(self) -> Signature:
         """The kernel's C++ parameters."""
-        return self._kernel.compiled().signature
+        return self._kernel.compiled().signature(self.config)
 
     @property
     def launch(self) -> Launch:
@@ -387,7 +387,7 @@ class Plan:
         UnsupportedError
             For ``kernel="host"``, and ``"cublas"`` where there is none.
         """
-        kind = self.problem.inputs.name
+        kind = self.problem.accumulator.name
         factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
         if self.route == DIRECT:
             return self._kernel.bind(self.config, self.problem, self.arch, device, *factors)
@@ -397,7 +397,7 @@ class Plan:
         if kept:
             kernel = self._kernel.compiled()
             parts = steps(kernel, self.config, self.problem, self.arch, self.route, kept)
-        launches = [(step.bind(device, *factors), step.addresses) for step in parts]
+        launches = [(step.bind(device, *factors), step.addresses(parts.operands)) for step in parts]
         return Launches(launches, parts.scratch, device)
 
     def bind_packing(self, packing: Packing, device: int) -> Callable[..., None]:

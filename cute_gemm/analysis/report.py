@@ -267,7 +267,7 @@ class Report(Paged):
         size = (problem.m, problem.n, problem.k)
         words = [Column(head, left=True) for head in ("operand", "global memory", "shared memory")]
         summary = [view.summary() for view in self.operands]
-        kind = problem.inputs.name
+        kind = problem.dtype
         performance = Pairs(self.performance.lines())
         return Page(
             title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",

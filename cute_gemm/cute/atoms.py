@@ -88,6 +88,23 @@ def mma_atoms(a: str, b: str) -> tuple[MmaAtom, ...]:
     return tuple(atom for atom in MMA_ATOMS.values() if atom.takes == (a, b))
 
 
+def wgmma(
+    columns: int, types: tuple[str, str, str], size: int, majors: tuple[str, str], register_a: bool
+) -> str:
+    """Return the CuTe operation of a wgmma: the products of 64 rows by ``columns`` over 32 bytes.
+
+    ``types`` are tags of the accumulator's, A's and B's type, and ``size`` the bytes of an element
+    of A or B. ``majors`` are ``"K"`` or ``"MN"``; elements of other than 2 bytes are read along K
+    from shared memory. ``register_a``: A comes from registers.
+    """
+    source = "RS" if register_a else "SS"
+    tags = "".join(types).upper()
+    name = f"SM90::GMMA::MMA_64x{columns}x{32 // size}_{tags}_{source}"
+    if size == 2:
+        return f"{name}<{', '.join(f'SM90::GMMA::Major::{major}' for major in majors)}>"
+    return f"{name}_TN" + ("" if types[0] == "s32" else "<>")
+
+
 @dataclass(frozen=True, slots=True)
 class CopyAtom:
     """One copy instruction, which ``threads`` execute together."""

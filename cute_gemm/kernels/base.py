@@ -33,7 +33,7 @@ from cute_gemm.problem import reference
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.headers import template_path
-from cute_gemm.toolchain.signature import GEMM, Launch, Signature
+from cute_gemm.toolchain.signature import Launch, Signature, gemm_signature
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,10 +112,10 @@ class Kernel(ABC):
             raise UnsupportedError(
                 f"kernel {self.name!r} needs sm_{self.minimum_cc} or newer; arch is {arch!r}"
             )
-        element, compute = problem.inputs, problem.compute
-        if element.spelled(compute) not in self.dtypes:
+        if problem.spelled not in self.dtypes:
             raise UnsupportedError(
-                f"kernel {self.name!r} does not take {element.name} with compute={compute!r}; "
+                f"kernel {self.name!r} does not take {problem.dtype} with "
+                f"compute={problem.compute!r}; "
                 f"expected one of {', '.join(self.dtypes)}"
             )
 
@@ -193,8 +193,10 @@ class Compiled(ABC):
     """
 
     name: str
-    #: What its entry is called with.
-    signature: Signature = GEMM
+
+    @abstractmethod
+    def signature(self, config: Any) -> Signature:
+        """Return the parameters of its entry."""
 
     @abstractmethod
     def unit(self, config: Any) -> TranslationUnit:
@@ -254,12 +256,16 @@ class Compiled(ABC):
         """Return a function of its operands' addresses and a stream, for any thread."""
         from cute_gemm.run.launch import load
 
-        arguments = self.signature.arguments(problem, alpha, beta)
+        arguments = self.signature(config).arguments(problem, alpha, beta)
         return load(self.build(config, arch), device).bind(self.launch(config, problem), arguments)
 
 
 class CompiledKernel(Compiled, Kernel):
-    """A kernel with a template; its configs have a ``.tile``, (bM, bN, bK), and a ``.dtype``."""
+    """A kernel with a template.
+
+    Its configs have a ``.tile``, (bM, bN, bK), and the `Operation` that the kernel computes as
+    ``.operation``.
+    """
 
     #: Whether nvcc builds its unit too, which calls no function of the host's then.
     nvcc: ClassVar[bool] = True
@@ -267,6 +273,10 @@ class CompiledKernel(Compiled, Kernel):
     def compiled(self) -> CompiledKernel:
         """Return this kernel."""
         return self
+
+    def signature(self, config: Any) -> Signature:
+        """Return the parameters of a GEMM, with those of the config's epilogue."""
+        return gemm_signature(config.operation.epilogue)
 
     @property
     def template(self) -> Path:
@@ -342,11 +352,11 @@ class CompiledKernel(Compiled, Kernel):
 
     def pace(self, config: Any) -> Pace:
         """Return how a config gets on."""
-        element = DTYPES[config.dtype]
+        element = config.operation.a
         kind = "half" if element.bytes == 2 else element.name
         if element.is_complex and kind not in self.paces:
             kind = "complex"
-        if getattr(config, "compute", "") == "tf32" or getattr(config, "math", "") == "tf32":
+        if config.operation.compute == "tf32":
             kind = "tf32"
         return self.paces.get(kind, Pace())
 
@@ -367,7 +377,7 @@ class CompiledKernel(Compiled, Kernel):
         one = sample(problem, config.tile, cluster)
         keys = {
             x.name: (self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment)
-            for x in (one.A, one.B, one.C)
+            for x in (one.A, one.B, one.C, *one.operands)
         }
         tallies = {name: _tallies.get(key) for name, key in keys.items()}
         if None in tallies.values():
@@ -383,7 +393,7 @@ class CompiledKernel(Compiled, Kernel):
             self.launch(config, one),
             self.pace(config),
             gpu,
-            DTYPES[problem.inputs.accumulator].bytes,
+            problem.accumulator.bytes,
             getattr(config, "min_ctas", 1),
             cluster,
         )
@@ -398,7 +408,8 @@ def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     found: list[Any] = [problem.compute]
     # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
     found += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
-    for x in (problem.A, problem.B, problem.C):
+    found.append(problem.epilogue)
+    for x in (problem.A, problem.B, problem.C, *problem.operands):
         found += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
     # Vectors of C may not straddle the end of a row.
     return (*found, gcd(problem.C.shape[problem.C.unit] * DTYPES[problem.C.dtype].bytes, 16))

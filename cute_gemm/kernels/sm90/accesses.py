@@ -18,7 +18,6 @@ from cute_gemm.kernels.sm90.structure import (
     register_a,
 )
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem
 
 
@@ -68,7 +67,7 @@ def accesses(
 
 def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
     """What wgmma takes of a stage: 8 rows of 16 bytes at a time, as ldmatrix does."""
-    size, unit = DTYPES[config.dtype].bytes, int(plan.major == "K")
+    size, unit = config.operation.a.bytes, int(plan.major == "K")
     width = MATRIX_ROW_BYTES // size
     across, along = np.mgrid[: plan.extents[1 - unit], : plan.extents[unit] : width]
     # Lanes give rows one behind the other; a request is four matrices of eight.
@@ -88,7 +87,7 @@ def _rows(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
     two of them in the other order.
     """
     rows, k = plan.extents
-    size = DTYPES[config.dtype].bytes
+    size = config.operation.a.bytes
     each = 4 // size  # columns of k in a register
     block, step, turn, warp, lane = np.ogrid[: rows // ROWS, : k // (4 * each), :each, :4, :32]
     row = block * ROWS + _first_row(config, warp, lane)
@@ -106,7 +105,7 @@ def _first_row(config: Config, warp: np.ndarray, lane: np.ndarray) -> np.ndarray
     eighth = lane // 4
     if not register_a(config):
         return np.asarray(warp * 16 + eighth)
-    if DTYPES[config.dtype].bytes == 1:
+    if config.operation.a.bytes == 1:
         return np.asarray(warp * 16 + eighth * 2)
     return np.asarray(warp // 2 * 32 + eighth % 2 * 16 + warp % 2 * 8 + eighth // 2 * 2)
 
@@ -125,7 +124,7 @@ def held(config: Config, parts: Structure) -> np.ndarray:
 
 def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
     """The way of the sums to shared memory: of a CTA, a part of a group after the other."""
-    out, columns = DTYPES[config.out_dtype].bytes, parts.part.extents[1]
+    out, columns = config.operation.c.bytes, parts.part.extents[1]
     each = parts.blocks * parts.tile[1] // columns
     warp, lane = np.ogrid[:4, :32]
     if out == 2:
@@ -181,7 +180,7 @@ def _elements(
         operand="C",
         direction="store",
         instruction="st.global",
-        bits=8 * DTYPES[config.out_dtype].bytes,
+        bits=8 * config.operation.c.bytes,
         matrix=problem.C,
         tile=tile,
         coords=coords,
