@@ -91,7 +91,7 @@ class Step:
         found: list[Access] = []
         for problem in alike(self.problem):
             reads = reads_c and self.scales
-            found += self.kernel.accesses(self.config, problem, reads_c=reads)
+            found += self.kernel.all_accesses(self.config, problem, reads_c=reads)
         return tuple(found)
 
 
@@ -119,7 +119,7 @@ def steps(
 
     ``kept``: operands of those to pack that are packed already, and found at their own addresses.
     """
-    names = ("A", "B", "C", *(matrix.name for matrix in problem.operands))
+    names = tuple(matrix.name for matrix in problem.matrices)
     places = {name: Place(name) for name in names}
     before: list[Step] = []
     behind: list[Step] = []

@@ -276,7 +276,7 @@ def _reuse(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
 
 def compulsory_bytes(problem: GemmProblem, reads_c: bool) -> dict[str, int]:
     """Bytes of each matrix that have to be moved, whatever the kernel."""
-    moved = {matrix.name: matrix.nbytes for matrix in (problem.A, problem.B, problem.C)}
+    moved = {matrix.name: matrix.nbytes for matrix in problem.matrices}
     return moved | {"C": moved["C"] * (1 + reads_c)}
 
 

@@ -30,8 +30,6 @@ class MmaAtom:
     c: Layout
     #: ``DType.tag`` of the factors that it takes from A and from B.
     takes: tuple[str, str]
-    #: Member of ``cutlass_library.OpcodeClass``.
-    opcode_class: str = "TensorOp"
     #: Lowest compute capability.
     minimum_cc: int = 80
 
@@ -78,7 +76,7 @@ MMA_ATOMS: dict[str, MmaAtom] = {
             "SM90_16x8x16_F64F64F64F64_TN", "((4,8),(2,4)):((16,1),(8,64))", "((4,8),4):((8,1),32)"
         ),
         _tensor_op("SM80_8x8x4_F64F64F64F64_TN", _ROW, _ROW, "((4,8),2):((16,1),8)"),
-        MmaAtom("UniversalFMA<float>", (1, 1, 1), 1, _ONE, _ONE, _ONE, ("f32", "f32"), "Simt"),
+        MmaAtom("UniversalFMA<float>", (1, 1, 1), 1, _ONE, _ONE, _ONE, ("f32", "f32")),
     )
 }
 

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cute_gemm._kept import Kept
+from cute_gemm.access import GlobalAccess
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
+from cute_gemm.kernels.staging import epilogue_loads
 from cute_gemm.model.price import (
     Footprint,
     Pace,
@@ -31,6 +33,7 @@ from cute_gemm.model.price import (
 )
 from cute_gemm.problem import reference
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.headers import template_path
 from cute_gemm.toolchain.signature import Launch, Signature, gemm_signature
@@ -78,6 +81,8 @@ class Kernel(ABC):
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     #: What other options take, where it is not what `TAKES` says.
     takes: ClassVar[Mapping[str, str]] = {}
+    #: Whether it takes epilogues other than BLAS's.
+    fuses: ClassVar[bool] = False
     #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
     runs_on: ClassVar[Literal["gpu", "cpu", "library"]] = "gpu"
 
@@ -99,6 +104,11 @@ class Kernel(ABC):
     def check_call(self, problem: GemmProblem, arch: str, options: Iterable[str]) -> None:
         """Refuse an arch, a type or the name of an option that no config of this kernel has."""
         self.check_problem(problem, arch)
+        if problem.epilogue != LINEAR_COMBINATION and not self.fuses:
+            raise UnsupportedError(
+                f"kernel {self.name!r} computes alpha A B + beta C alone, not epilogue "
+                f"{problem.epilogue.name!r}: take kernel='auto'"
+            )
         for option in options:
             if option not in self.options:
                 known = ", ".join(self.options) or "none"
@@ -212,7 +222,24 @@ class Compiled(ABC):
 
     @abstractmethod
     def accesses(self, config: Any, problem: Any, *, reads_c: bool = False) -> tuple[Access, ...]:
-        """Return every memory instruction of the kernel; ``reads_c``: beta is not 0."""
+        """Return every memory instruction of the kernel; ``reads_c``: beta is not 0.
+
+        Those of the epilogue's own operands are left out: `all_accesses` has them.
+        """
+
+    def epilogue_stores(self, config: Any, problem: Any) -> list[GlobalAccess]:
+        """Return the stores of C by the threads that apply the epilogue, as if they made them."""
+        stores = (x for x in self.accesses(config, problem) if isinstance(x, GlobalAccess))
+        return [x for x in stores if (x.operand, x.direction) == ("C", "store")]
+
+    def all_accesses(
+        self, config: Any, problem: Any, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """Return `accesses`, and the loads of the epilogue's operands."""
+        found = self.accesses(config, problem, reads_c=reads_c)
+        if not problem.operands:
+            return found
+        return *found, *epilogue_loads(problem, self.epilogue_stores(config, problem))
 
     def maps(self, config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
         """Return how A, B and C are described to TMA, by its last parameters; () without any."""
@@ -267,6 +294,7 @@ class CompiledKernel(Compiled, Kernel):
     ``.operation``.
     """
 
+    fuses: ClassVar[bool] = True
     #: Whether nvcc builds its unit too, which calls no function of the host's then.
     nvcc: ClassVar[bool] = True
 
@@ -377,11 +405,11 @@ class CompiledKernel(Compiled, Kernel):
         one = sample(problem, config.tile, cluster)
         keys = {
             x.name: (self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment)
-            for x in (one.A, one.B, one.C, *one.operands)
+            for x in one.matrices
         }
         tallies = {name: _tallies.get(key) for name, key in keys.items()}
         if None in tallies.values():
-            accesses = self.accesses(config, one)
+            accesses = self.all_accesses(config, one)
             for name in [name for name, kept in tallies.items() if kept is None]:
                 mine = (each for each in accesses if each.operand == name)
                 found = tally(mine, cluster[0] * cluster[1])
@@ -409,7 +437,7 @@ def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
     found += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
     found.append(problem.epilogue)
-    for x in (problem.A, problem.B, problem.C, *problem.operands):
+    for x in problem.matrices:
         found += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
     # Vectors of C may not straddle the end of a row.
     return (*found, gcd(problem.C.shape[problem.C.unit] * DTYPES[problem.C.dtype].bytes, 16))

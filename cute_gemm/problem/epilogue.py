@@ -28,7 +28,7 @@ class EpilogueOperand:
 class Epilogue:
     """A function of an accumulator, of C and of operands of its own, applied to every element.
 
-    A subclass says the same function five times: as a C++ functor (`functor`, `header`), as kernel
+    A subclass says the same function five times: as a C++ functor (`functor`, `source`), as kernel
     parameters and memory accesses (`operands`), as NumPy (`apply`) and as an error bound (`bound`).
     The C++ functor is a class template over ``<Accumulator, ElementC>`` as described in
     ``templates/common/epilogue.cuh``; its ``Params`` begin with those of ``LinearCombination``,
@@ -37,9 +37,9 @@ class Epilogue:
 
     #: Part of kernels' symbols; "" for the default.
     name: ClassVar[str] = ""
-    #: The C++ class template, and the file that declares it where `common/epilogue.cuh` does not.
+    #: The C++ class template, and C++ that declares it where `common/epilogue.cuh` does not.
     functor: ClassVar[str]
-    header: ClassVar[str] = ""
+    source: ClassVar[str] = ""
     operands: ClassVar[tuple[EpilogueOperand, ...]] = ()
 
     def apply(

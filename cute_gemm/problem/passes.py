@@ -45,6 +45,11 @@ class Packing:
     offsets: tuple[int, ...]
     nbytes: int  # of scratch
 
+    @property
+    def operands(self) -> tuple[Matrix, ...]:
+        """Those of an epilogue, which packing has none of."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Reduction:

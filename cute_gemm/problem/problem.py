@@ -109,8 +109,9 @@ class Matrix:
     @property
     def nbytes(self) -> int:
         """Bytes of the elements, padding between them left out; a shared matrix counts once."""
-        matrices = prod(count if step else min(count, 1) for count, step in self.levels)
-        return matrices * self.shape[0] * self.shape[1] * dtype_row(self.dtype).bytes
+        modes = (*self.levels, *zip(self.shape, self.stride, strict=True))
+        elements = prod(count if step else min(count, 1) for count, step in modes)
+        return elements * dtype_row(self.dtype).bytes
 
     @property
     def span(self) -> int:
@@ -177,6 +178,11 @@ class GemmProblem:
             for one in (self.A, self.B, self.C)
         )
         return replace(self, A=A, B=B, C=C)
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """A, B, C and the epilogue's operands."""
+        return self.A, self.B, self.C, *self.operands
 
     @property
     def slices(self) -> int:

@@ -40,7 +40,7 @@ def execute(
     given = {"A": A, "B": B, "C": C, **(operands or {})}
     held = {
         x.name: Buffer(given[x.name], x.name, (x.first_alignment or x.alignment) % 256)
-        for x in (problem.A, problem.B, problem.C, *problem.operands)
+        for x in problem.matrices
     }
     # What nobody has written is no number.
     scratch = np.full(steps.scratch, 255, np.uint8)

@@ -48,9 +48,13 @@ def epilogue_type(epilogue: Epilogue) -> str:
     return f"{epilogue.functor}<Accumulator, ElementC>"
 
 
-def epilogue_params(epilogue: Epilogue, prefix: str = "Config::") -> str:
-    """Return the declaration of an epilogue's parameters, from those of the entry."""
-    operands = (f", {{{x.name}, {x.name}_m, {x.name}_n, {x.name}_l}}" for x in epilogue.operands)
+def epilogue_params(epilogue: Epilogue, prefix: str = "Config::", extents: str = "m, n") -> str:
+    """Return the declaration of an epilogue's parameters, from those of the entry.
+
+    ``extents``: C++ of C's extents along M and N.
+    """
+    names = [operand.name for operand in epilogue.operands]
+    operands = (f", {{{x}, {x}_m, {x}_n, {x}_l, {extents}}}" for x in names)
     values = "alpha, beta, alpha_ptr, beta_ptr" + "".join(operands)
     return f"typename {prefix}Epilogue::Params const epilogue{{{values}}};"
 
@@ -179,7 +183,6 @@ class Emitter:
         from cutlass_library import SubstituteTemplate
 
         a, b = operation.factors
-        header = operation.epilogue.header
         values = {
             "kernel": self.config.kernel,
             "element_a": cpp_type(a),
@@ -195,9 +198,8 @@ class Emitter:
             ),
             **self.values(),
         }
-        include = f'#include "{header}"\n' if header else ""
-        text: str = SubstituteTemplate(include + self.template + end, values)
-        return text
+        text: str = SubstituteTemplate(self.template + end, values)
+        return operation.epilogue.source + text
 
 
 def element_proofs(config: Any) -> list[tuple[str, str]]:

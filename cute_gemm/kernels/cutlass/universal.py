@@ -40,6 +40,7 @@ class CutlassUniversal(CompiledKernel):
     summary = "CUTLASS's own 2.x GemmUniversal, emitted by cutlass_library for sm_80"
     minimum_cc = 80
     dtypes = ("float16", "bfloat16", "float32", "float32/tf32", "float64", "int8")
+    fuses = False
     options = ("tile", "warps", "stages", "swizzle")
     nvcc = False  # CUTLASS fills its Params by functions of the host
     takes: ClassVar = {

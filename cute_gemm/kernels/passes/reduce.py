@@ -67,6 +67,13 @@ class Config:
         return "_".join(filter(None, parts))
 
 
+#: C++ of C's extents along M and N: column-major, and row-major.
+_EXTENTS = (
+    "int(shape.extent), int(shape.rows)",
+    "int(shape.rows), int(shape.extent)",
+)
+
+
 class Place(NamedTuple):
     """How C's tiles lie: what its `ReduceShape` has, beside strides."""
 
@@ -125,11 +132,11 @@ class Reduce(Compiled):
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`Compiled.unit`."""
-        header = f'#include "{config.epilogue.header}"\n' if config.epilogue.header else ""
         source = f"""\
+{config.epilogue.source}\
 // C = epilogue(the sum over slices of K, C): {config.dtype} sums, {config.out_dtype} C
 #include "passes/reduce.cuh"
-{header}
+
 struct Config {{
   using Accumulator = {cpp_type(DTYPES[config.dtype])};
   using ElementC = {cpp_type(DTYPES[config.out_dtype])};
@@ -142,7 +149,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 {config.name}(
     {self.signature(config).cpp("Config::")}) {{
   cute_gemm::follow_grids();
-  {epilogue_params(config.epilogue)}
+  {epilogue_params(config.epilogue, extents=_EXTENTS[config.row_major])}
   cute_gemm::reduce<Config>(sums, C, shape, epilogue);
 }}
 """

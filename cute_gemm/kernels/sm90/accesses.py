@@ -50,7 +50,7 @@ def accesses(
             read = (_rows if by_threads else _read)(plan, config, ctas * k_tiles * reads)
             found += [load, replace(read, times=reads)]
     if not (config.tma_c and problem.k):
-        return (*found, *_elements(config, parts, problem, reads_c))
+        return (*found, *elements(config, parts, problem, reads_c))
     if config.swap_ab:
         extents = extents[::-1]
     store = TmaAccess(
@@ -157,17 +157,17 @@ def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
     return replace(staged, direction="load", instruction=name)
 
 
-def _elements(
+def elements(
     config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
-) -> list[Access]:
-    """C element by element: from the registers or, where nothing is summed, as it lies."""
+) -> list[GlobalAccess]:
+    """Return C element by element: from registers or, without products, in its order."""
     tile = parts.tile[:2]
     if problem.k:
         own = held(config, parts)  # a request: a value of a warp's threads
-        block = own.reshape(4, 32, -1, 2).transpose(0, 2, 1, 3).reshape(-1, 32, 2)
+        block = own.reshape(4, 32, -1, 2).swapaxes(1, 2).reshape(-1, 32, 2)
         below, beside = np.ogrid[: parts.blocks, : tile[1] // parts.columns]
-        below, beside = below[..., None, None] * ROWS, beside[..., None, None] * parts.columns
-        coords = np.stack(np.broadcast_arrays(block[..., 0] + below, block[..., 1] + beside), -1)
+        corner = np.stack(np.broadcast_arrays(below * ROWS, beside * parts.columns), -1)
+        coords = corner[:, :, None, None] + block
     else:
         unit = int(not parts.column_major)
         places = divmod(np.arange(prod(tile)), tile[unit])

@@ -40,6 +40,7 @@ from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch, Signature
 
 if TYPE_CHECKING:
+    from cute_gemm.access import GlobalAccess
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.unit import TranslationUnit
@@ -303,6 +304,12 @@ class Sm90Wgmma(CompiledKernel):
 
         parts = structure(config)
         return accesses(config, parts, problem, reads_c)
+
+    def epilogue_stores(self, config: Config, problem: GemmProblem) -> list[GlobalAccess]:
+        """See :meth:`Compiled.epilogue_stores`: TMA stores what threads have element by element."""
+        from cute_gemm.kernels.sm90.accesses import elements
+
+        return elements(config, structure(config), problem, reads_c=False)
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         """See :meth:`Kernel.work`."""
