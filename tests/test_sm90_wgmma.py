@@ -408,7 +408,8 @@ def test_the_proof_holds(case: Any) -> None:
         pytest.skip("what it proves does not depend on the way to C")
     _, config = of_spread(case)
     facts = prove(KERNEL.proof(config), ARCH).facts
-    assert {"SmemLayoutA", "SmemLayoutB", "SmemLayoutC", "box A", "shared memory"} <= set(facts)
+    facts_of_smem = {"SmemLayoutA", "SmemLayoutB", "SmemLayoutC", "box A", "shared memory"}
+    assert facts_of_smem | {"accumulators: threads", "accumulators: values"} <= set(facts)
 
 
 def test_a_wrong_layout_does_not_prove() -> None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.nvrtc import Compiler
-    from cute_gemm.toolchain.unit import TranslationUnit
+    from cute_gemm.toolchain.unit import Emitter, TranslationUnit
 
 #: What options of many kernels take.
 TAKES = {
@@ -429,6 +429,22 @@ class CompiledKernel(Compiled, Kernel):
     def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:
         """Return the predicted time of a config on a problem."""
         return Prices([self.footprint(config, problem, gpu)], gpu).price(problem, 0)
+
+
+class EmittedKernel(CompiledKernel):
+    """A kernel whose unit, and the proof beside it, are written by an `Emitter`."""
+
+    @abstractmethod
+    def emitter(self, config: Any) -> Emitter:
+        """Return the emitter of a config's kernel and proof."""
+
+    def unit(self, config: Any) -> TranslationUnit:
+        """Return the C++ unit of ``config``."""
+        return self.emitter(config).unit()
+
+    def proof(self, config: Any) -> TranslationUnit:
+        """Return the unit of the config's facts, without the kernel."""
+        return self.emitter(config).proof()
 
 
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:

@@ -176,7 +176,6 @@ class Pack(Compiled):
         return Config(copies.get("A", Copy()), copies.get("B", Copy()), dependent)
 
     def unit(self, config: Config) -> TranslationUnit:
-        """See :meth:`Compiled.unit`."""
         source = f"""\
 // Packing into scratch: A {config.A}, B {config.B}
 #include "passes/pack.cuh"
@@ -195,7 +194,6 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         return TranslationUnit(source, config.name)
 
     def launch(self, config: Config, packing: Packing) -> Launch:
-        """See :meth:`Compiled.launch`."""
         places = [_place(source, target) for _, source, target, _ in _operands(packing)]
         smem = TILE_BYTES if config.A.transposed or config.B.transposed else 0
         matrices = max(place.matrices for place in places)
@@ -206,7 +204,6 @@ extern "C" __global__ void __launch_bounds__({THREADS})
     def accesses(
         self, config: Config, packing: Packing, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`Compiled.accesses`."""
         found: list[Access] = []
         for name, source, target, _ in _operands(packing):
             found += _accesses(getattr(config, name), source, target)
