@@ -204,14 +204,14 @@ extern "C" __global__ void __launch_bounds__({THREADS})
     def accesses(
         self, config: Config, packing: Packing, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        found: list[Access] = []
+        accesses: list[Access] = []
         for name, source, target, _ in _operands(packing):
-            found += _accesses(getattr(config, name), source, target)
-        return tuple(found)
+            accesses += _accesses(getattr(config, name), source, target)
+        return tuple(accesses)
 
     def seconds(self, packing: Packing, gpu: Gpu) -> float:
         """Return the predicted time."""
-        moved = sum(one.nbytes for one in (*packing.sources, *packing.targets))
+        moved = sum(matrix.nbytes for matrix in (*packing.sources, *packing.targets))
         return float(seconds(moved, gpu, AHEAD_US))
 
 
@@ -222,7 +222,7 @@ def _accesses(copy: Copy, source: Matrix, target: Matrix) -> Iterator[Access]:
     """Everything that the copy of one operand does."""
     place, width, unit = _place(source, target), VECTOR // copy.bytes, source.unit
     if place.matrices == 1:  # one that all share, or no batch
-        source, target = (replace(one, l=1, batch_stride=0) for one in (source, target))
+        source, target = (replace(matrix, l=1, batch_stride=0) for matrix in (source, target))
     row, column = _tile(copy, place.lines)
     extents = [(LINE << place.lines) * width, LINES >> place.lines]
     tile = (extents[unit], extents[1 - unit])

@@ -191,7 +191,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
             fix=f"pad {'mn'[unit]} to a multiple of {config.vector}", part="cut vectors",
         )  # fmt: skip
         stores = [store, *element_by_element(cut)]
-        reads = [replace(one, direction="load", instruction="ld.global") for one in stores]
+        reads = [replace(x, direction="load", instruction="ld.global") for x in stores]
         return (load, *(reads if reads_c else []), *stores)
 
     def seconds(self, problem: GemmProblem, slices: Any, gpu: Gpu) -> Any:

@@ -426,7 +426,7 @@ def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bo
     fix = f"pad {'mn'[axis]} to a multiple of {vector}"
     cut = replace(store, limit=limit, fix=fix, part="cut vectors")
     stores = [store, *element_by_element(cut)]
-    loads = [replace(one, direction="load", instruction="ld.global") for one in stores]
+    loads = [replace(x, direction="load", instruction="ld.global") for x in stores]
     return [*(loads if reads_c else []), *stores]
 
 

@@ -236,10 +236,10 @@ class WarpTiled(SimtKernel):
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        found = {**_square(problem, 32), "skew": "padding", "results": "quads"}
+        row = {**_square(problem, 32), "skew": "padding", "results": "quads"}
         if _narrow(problem) and _bytes(problem) <= 4:  # single elements take more registers
-            found |= {"tile": (128, 64, 16), "min_ctas": 3}
-        return [found]
+            row |= {"tile": (128, 64, 16), "min_ctas": 3}
+        return [row]
 
     def settle(self, config: Config) -> Config:
         """Return the config with as many warps of 8 x 4 threads as fill the tile."""

@@ -274,13 +274,13 @@ class Sm90Wgmma(EmittedKernel):
 
         parts = structure(config)
         boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
-        found: list[TensorMap | None] = [
+        maps: list[TensorMap | None] = [
             # TMA rounds to tf32 what it brings as that.
             TensorMap(whole(matrix, problem), *boxes[matrix.name], factor.name)
             for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
         ]
-        found.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
-        return tuple(found)
+        maps.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
+        return tuple(maps)
 
     def accesses(
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False

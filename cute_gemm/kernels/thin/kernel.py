@@ -94,11 +94,11 @@ class Thin(EmittedKernel):
         elif min(extents.values()) <= MOST:
             extents = {thin: extent for thin, extent in extents.items() if extent <= MOST}
         for thin, extent in extents.items():
-            found = list(self._of(thin, extent, problem, arch, options))
+            configs = list(self._of(thin, extent, problem, arch, options))
             # Of those in order of preference the first that fits, where any fills the GPU.
             many = _many(problem)[thin == "m"] and "tile" not in options
-            fitting = [config for config in found if not _refusal(config)]
-            yield from fitting[:1] if many and fitting else found
+            fitting = [config for config in configs if not _refusal(config)]
+            yield from fitting[:1] if many and fitting else configs
 
     def _of(
         self, thin: str, extent: int, problem: GemmProblem, arch: Arch, options: dict[str, Any]
@@ -107,9 +107,7 @@ class Thin(EmittedKernel):
         element, index = DTYPES[problem.A.dtype], int(thin == "n")
         tag = factor(element.name, problem.compute).tag
         atoms = () if element.is_complex else mma_atoms(tag, tag)
-        atom = next(
-            (one for one in atoms if one.threads == WARP and one.minimum_cc <= arch.cc), None
-        )
+        atom = next((x for x in atoms if x.threads == WARP and x.minimum_cc <= arch.cc), None)
         A, B, C = (straight(x) for x in (problem.A, problem.B, problem.C))
         widths = access_bytes(A, False)[0], access_bytes(B, False)[0], DTYPES[C.dtype].bytes
         operation = Operation.of((A, B, C), problem.compute, widths, problem.epilogue)
@@ -419,7 +417,7 @@ def _queued(
     store = SharedAccess(first.operand, "store", first.instruction, first.bits, first.targets)
     read = replace(store, direction="load", instruction="ld.shared", executions=executions)
     # What lies outside becomes 0 in every k-tile.
-    return [*(replace(one, zero_fill=True) for one in stored(store, loads, cuts)), read]
+    return [*(replace(x, zero_fill=True) for x in stored(store, loads, cuts)), read]
 
 
 def _results(config: Config, parts: Structure, C: Matrix, ctas: int, reads_c: bool) -> list[Access]:
