@@ -11,14 +11,8 @@ from cute_gemm.commands.arguments import TYPES, add, integers
 from cute_gemm.commands.output import OK, WRONG, progress, show
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
-from cute_gemm.measure import plot, shapes
-from cute_gemm.measure.bench import OPS, Progress, bench, extents, kernel_names
-from cute_gemm.measure.result import BenchResult
-
-#: What says something of given sizes, and its default.
-_OF_SIZES = {
-    "sizes": "4096", "l": 1, "pad": 0, "rounds": 9, "no_check": False, "against": [], "plot": None,
-}  # fmt: skip
+from cute_gemm.measure import plot
+from cute_gemm.measure.bench import OPS, bench, extents
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,15 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ops", nargs="*", metavar="OP", default=list(OPS), help="BLAS ops (default NN NT TN TT)"
     )
     parser.add_argument(
-        "--kernels", metavar="LIST",
+        "--kernels", metavar="LIST", default="ladder",
         help="ladder (default): the tutorial kernels, from the loop on the host to cuBLAS; all; or "
         f"names with commas, of auto, {', '.join(registry.names())}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--random-shapes", type=int, metavar="N",
-        help="instead: what N shapes, extents drawn evenly on a log scale up to "
-        f"{shapes.LARGEST}, cost the host in a first and in a repeated call, of --kernels auto "
-        "(default) or those that are compiled here; how many kernels they took, and memory",
     )  # fmt: skip
     parser.add_argument(
         "--sizes", default="4096", metavar="LIST",
@@ -78,42 +66,21 @@ def command(arguments: argparse.Namespace) -> int:
         )
     if file and not file.absolute().parent.is_dir():
         raise OptionError(f"json={str(file)!r} lies in no directory that exists")
-    found: BenchResult | shapes.ShapesResult
     with progress() as shown:
-        if arguments.random_shapes is not None:
-            found = _random_shapes(arguments, shown)
-        else:
-            found = bench(
-                arguments.ops, arguments.kernels or "ladder", sizes, arguments.dtype,
-                progress=shown, check=not arguments.no_check,
-                **named(arguments, "l", "pad", "compute", "order", "rounds", "seed", "against"),
-            )  # fmt: skip
+        result = bench(
+            arguments.ops, arguments.kernels, sizes, arguments.dtype,
+            progress=shown, check=not arguments.no_check,
+            **named(arguments, "l", "pad", "compute", "order", "rounds", "seed", "against"),
+        )  # fmt: skip
     if arguments.json == "-":
-        print(found.to_json())
+        print(result.to_json())
     else:
-        show(found)
+        show(result)
     if file:
-        file.write_text(found.to_json() + "\n", encoding="utf-8")
-    if isinstance(found, shapes.ShapesResult):
-        return OK
+        file.write_text(result.to_json() + "\n", encoding="utf-8")
     if arguments.plot:
-        plot.save(found, arguments.plot)
-    return OK if found.ok else WRONG
-
-
-def _random_shapes(arguments: argparse.Namespace, shown: Progress | None) -> shapes.ShapesResult:
-    """Time shapes that are drawn; refuse what is said of others."""
-    for name, default in _OF_SIZES.items():
-        if getattr(arguments, name) != default:
-            option = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
-            raise OptionError(
-                f"{option} does not go with --random-shapes, whose shapes are drawn and whose "
-                "results are not looked at; leave one of the two out"
-            )
-    return shapes.random_shapes(
-        arguments.random_shapes, arguments.ops, kernel_names(arguments.kernels or "auto"),
-        arguments.dtype, progress=shown, **named(arguments, "compute", "order", "seed"),
-    )  # fmt: skip
+        plot.save(result, arguments.plot)
+    return OK if result.ok else WRONG
 
 
 def parse_sizes(text: str) -> list[tuple[int, int, int]]:
