@@ -1,4 +1,4 @@
-"""``cute-gemm bench``: kernels side by side, as tables, JSON and a picture."""
+"""``cute-gemm bench``: kernels compared, as tables, JSON and a picture."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from cute_gemm.measure.bench import OPS, bench, extents
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm bench`` takes."""
     parser.epilog = (
-        "GFLOP/s, per cent of cuBLAS in the same run and of this GPU's roofline; --json has the "
-        "times and their spread too. Exit status 1 if a kernel is wrong, or could not be built."
+        "Prints GFLOP/s, per cent of cuBLAS in the same run and per cent of this GPU's roofline; "
+        "--json has the times and their spread too. The exit status is 1 if a kernel is wrong or "
+        "could not be built."
     )
     parser.add_argument(
         "ops", nargs="*", metavar="OP", default=list(OPS), help="BLAS ops (default NN NT TN TT)"
@@ -31,23 +32,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--sizes", default="4096", metavar="LIST",
-        help="N, or MxNxK, several with commas: 1024,4096,1000x1003x1001 (default 4096)",
+        help="extents, N or MxNxK, with commas: 1024,4096,1000x1003x1001 (default 4096)",
     )  # fmt: skip
-    parser.add_argument("-l", type=int, default=1, help="products of a batch (default 1)")
+    parser.add_argument("-l", type=int, default=1, help="matrices in a batch (default 1)")
     parser.add_argument(
         "--pad", type=int, default=0, metavar="N",
-        help="elements behind each column of A and B as stored: odd leading dimensions (default 0)",
+        help="elements of padding behind each column of A and B as stored (default 0)",
     )  # fmt: skip
-    parser.add_argument("--dtype", default="float32", help=f"of A and B: {TYPES} (default float32)")
+    parser.add_argument(
+        "--dtype", default="float32", help=f"type of A and B: {TYPES} (default float32)"
+    )
     add(parser, "--compute", "--order")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of timing (default 9)")
     add(parser, "--seed", "--no-check")
     parser.add_argument(
         "--against", action="append", default=[], metavar="MODULE:FUNCTION",
-        help="check and time f(op, A, B, C) of your own too: C = op(A) op(B), started on the "
-        "default stream, of matrices with __cuda_array_interface__; may be given several times",
+        help="check and time a function f(op, A, B, C) of yours too, which starts C = op(A) op(B) "
+        "on the default stream, for matrices with __cuda_array_interface__; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--plot", metavar="FILE", help="draw it to FILE.svg or FILE.png")
+    parser.add_argument("--plot", metavar="FILE", help="draw the result to FILE.svg or FILE.png")
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE",
         help="write JSON to FILE, or print it instead of the tables",
@@ -65,7 +68,7 @@ def command(arguments: argparse.Namespace) -> int:
             f"json={str(file)!r} is an op; put ops before --json, or name a FILE.json"
         )
     if file and not file.absolute().parent.is_dir():
-        raise OptionError(f"json={str(file)!r} lies in no directory that exists")
+        raise OptionError(f"json={str(file)!r} is in a directory that does not exist")
     with progress() as shown:
         result = bench(
             arguments.ops, arguments.kernels, sizes, arguments.dtype,
