@@ -327,7 +327,7 @@ def _tensor(code: Code, inst: Instruction) -> Step:
         places = machine.barriers.places(inst, barrier())
         masks = members("its mask").tolist() if members else [0] * len(addresses)
         size = machine.cluster
-        for address, (tensor_map, corner), (cta, its, row), mask in zip(
+        for address, (mapped, corner), (cta, its, row), mask in zip(
             addresses, maps, places, masks, strict=True
         ):
             first = cta // size * size
@@ -340,9 +340,7 @@ def _tensor(code: Code, inst: Instruction) -> Step:
                 if target != row // machine.shared.clocks.warps:
                     machine.barriers.visit(inst, target, row)
                 counts = target == targets[0]
-                machine.bulk.load(
-                    _Copy(inst, tensor_map, corner, target, address, row, known, counts)
-                )
+                machine.bulk.load(_Copy(inst, mapped, corner, target, address, row, known, counts))
 
     def store() -> None:
         machine.behind(inst)
@@ -350,10 +348,10 @@ def _tensor(code: Code, inst: Instruction) -> Step:
         lanes = machine.lanes()
         ctas, threads = (x.tolist() for x in np.nonzero(lanes))
         rows = machine.shared.own[lanes].tolist()
-        for address, (tensor_map, corner), cta, thread, row in zip(
+        for address, (mapped, corner), cta, thread, row in zip(
             addresses, maps, ctas, threads, rows, strict=True
         ):
-            machine.bulk.store(_Copy(inst, tensor_map, corner, cta, address, row, thread=thread))
+            machine.bulk.store(_Copy(inst, mapped, corner, cta, address, row, thread=thread))
 
     return load if loads else store
 

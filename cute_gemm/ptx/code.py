@@ -173,9 +173,8 @@ class Code:
         if moves:
             self.moves.append((register.slot, function, sources))
         stored = STORED[register.type]
-        return _made(
-            self.values, register.slot, function, sources, None if stored is result else stored
-        )
+        view = None if stored is result else stored
+        return _made(self.values, register.slot, function, sources, view)
 
 
 def _made(

@@ -88,14 +88,10 @@ class Gates:
                 gate = self._gate(cta, number)
                 if gate.whole and 0 < gate.come == alive[cta]:
                     gate.open()
-                released = (
-                    lanes[cta] & (self._which[cta] == number) & (self._turn[cta] < gate.times)
-                )
-                if released.any():
-                    free[cta] |= released
-                    machine.shared.clocks.take(
-                        np.unique(machine.shared.own[cta, released]), gate.done
-                    )
+                go = lanes[cta] & (self._which[cta] == number) & (self._turn[cta] < gate.times)
+                if go.any():
+                    free[cta] |= go
+                    machine.shared.clocks.take(np.unique(machine.shared.own[cta, go]), gate.done)
         return free
 
     def missing(self) -> str:

@@ -288,20 +288,16 @@ def _placed(kernel: Kernel, dynamic: int) -> tuple[Kernel, list[Region]]:
     The dynamic part begins where its alignment lets it; all arrays that take it begin there.
     """
     static = [array for array in kernel.shared.values() if array.size is not None]
-    open_ended = [array for array in kernel.shared.values() if array.size is None]
-    end = (
-        -(-kernel.static_shared // (align := max((array.align for array in open_ended), default=1)))
-        * align
-    )
-    whole = Variable(
-        open_ended[0].name if open_ended else "dynamic shared memory", dynamic, align, end
-    )
+    unsized = [array for array in kernel.shared.values() if array.size is None]
+    align = max((array.align for array in unsized), default=1)
+    end = -(-kernel.static_shared // align) * align
+    whole = Variable(unsized[0].name if unsized else "dynamic shared memory", dynamic, align, end)
     arrays, regions = {}, []
-    for number, array in enumerate([*static, whole] if open_ended or dynamic else static):
+    for number, array in enumerate([*static, whole] if unsized or dynamic else static):
         begin = array.offset + -(-number * SHARED_GUARD // array.align) * array.align
         regions.append(Region(array.name, begin, begin + (array.size or 0), True))
         arrays[array.name] = replace(array, offset=begin)
-    arrays |= {array.name: arrays[whole.name] for array in open_ended}
+    arrays |= {array.name: arrays[whole.name] for array in unsized}
     return replace(kernel, shared=arrays), regions
 
 
