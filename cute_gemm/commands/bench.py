@@ -68,7 +68,7 @@ def command(arguments: argparse.Namespace) -> int:
             f"json={str(file)!r} is an op; put ops before --json, or name a FILE.json"
         )
     if file and not file.absolute().parent.is_dir():
-        raise OptionError(f"json={str(file)!r} is in a directory that does not exist")
+        raise OptionError(f"json={str(file)!r} is in no directory that exists")
     with progress() as shown:
         result = bench(
             arguments.ops, arguments.kernels, sizes, arguments.dtype,
