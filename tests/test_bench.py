@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import fake_gpu
@@ -14,13 +12,12 @@ import numpy as np
 import pytest
 
 import cute_gemm as cg
-from cute_gemm import api
 from cute_gemm.commands import bench as bench_command
 from cute_gemm.commands import cli
 from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError, UnknownKernelError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.library import cublas
-from cute_gemm.measure import bench, shapes
+from cute_gemm.measure import bench
 from cute_gemm.measure.compare import Timing, compare
 from cute_gemm.problem.arrays import read
 from cute_gemm.problem.problem import from_operands
@@ -565,85 +562,6 @@ def test_sizes_as_text():
     assert bench_command.parse_sizes(" 8, 1X2x3") == [(8, 8, 8), (1, 2, 3)]
 
 
-# -- shapes that were never seen ------------------------------------------------------------------
-
-
-def test_shapes_are_drawn_from_the_seed():
-    drawn = shapes.draw(200, 7, ("NN", "TN"))
-    assert drawn == shapes.draw(200, 7, ("NN", "TN")) != shapes.draw(200, 8, ("NN", "TN"))
-    assert len(set(drawn)) == 200 and {shape.op for shape in drawn} == {"NN", "TN"}
-    extents = [extent for shape in drawn for extent in shape[1:]]
-    assert 1 <= min(extents) < 4 and 2048 < max(extents) <= shapes.LARGEST
-
-
-def test_costs_of_random_shapes_without_a_gpu(capsys, monkeypatch):
-    monkeypatch.setattr(devices, "why_no_gpu", lambda: "no driver")
-    words = ["bench", "TN", "--random-shapes", "40", "--kernels", "naive,auto", "--dtype", "f16"]
-    assert cli.main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["shapes"], found["gpu"], found["why_no_launch"]) == (40, None, "no driver")
-    for kernel in found["kernels"]:
-        building, first = kernel["building"], kernel["first"]
-        assert 1 <= kernel["configs"] == building["calls"] <= 40
-        assert building["calls"] + first["calls"] == kernel["repeated"]["calls"] == 40
-        for costs in (building, first, kernel["repeated"]):
-            assert 0 < costs["least"] <= costs["median"] <= costs["p90"] <= costs["worst"]
-        assert kernel["repeated"]["median"] < building["median"]
-    assert found["kept"]["plans"] >= 40 and found["resident_after"] > 1 << 20
-    page = (Path(__file__).parents[1] / "docs" / "json.md").read_text(encoding="utf-8")
-    assert set(keys(found)) <= set(re.findall(r"`([A-Za-z0-9_]+)`", page))
-
-    assert cli.main(words) == 0
-    out = capsys.readouterr().out
-    assert "40 shapes of TN, float16" in out and "of a new shape" in out
-    assert "Nothing was built or launched (no driver)" in " ".join(out.split())
-
-
-def keys(value):
-    """Every key of JSON."""
-    for inner in value.values() if isinstance(value, dict) else value:
-        yield from value if isinstance(value, dict) else ()
-        yield from keys(inner) if isinstance(inner, (dict, list)) else ()
-
-
-def test_random_shapes_on_a_gpu_are_calls_of_gemm(monkeypatch):
-    calls = []
-    library = SimpleNamespace(
-        __name__="torch", float32="float32",
-        empty=lambda count, dtype, device: np.empty(count, dtype),
-    )  # fmt: skip
-    monkeypatch.setattr(shapes, "_library", lambda: (library, ""))
-    monkeypatch.setattr(devices, "device_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(devices, "device_arch", lambda device: api.Arch("sm_90a"))
-    monkeypatch.setattr(devices, "synchronize", lambda device: calls.append("wait"))
-    monkeypatch.setattr(api, "_backend", lambda *_: "cuda")
-    monkeypatch.setattr(api.select, "gpu_of_device", lambda device: None)
-    monkeypatch.setattr(
-        api, "gemm", lambda op, A, B, C, **more: calls.append((op, A.shape, B.shape, C.shape))
-    )
-    ahead = []
-    monkeypatch.setattr(api, "compile", lambda plans, tell: ahead.extend(p.symbol for p in plans))
-    found = shapes.random_shapes(5, ("TN",), ("auto",))
-    assert len(set(ahead)) == len(ahead) == found.kernels[0].configs
-    assert (found.gpu, found.arch, found.why_no_launch) == ("NVIDIA H200", "sm_90a", "")
-    drawn = [("TN", (k, m), (k, n), (m, n)) for _, m, n, k in shapes.draw(5, 0, ("TN",))]
-    assert calls == [one for call in drawn for one in (call, call, "wait")]
-    assert "A call goes from gemm to its launch" in str(found)
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["--random-shapes", "0"], "random_shapes=0; expected 1 or more"),
-        (["--random-shapes", "3", "--kernels", "host"], "'host' is not compiled here"),
-        (["--random-shapes", "3", "--sizes", "64"], "--sizes does not go with --random-shapes"),
-        (["--random-shapes", "3", "-l", "2"], "-l does not go with --random-shapes"),
-        (["--random-shapes", "3", "--pad", "1"], "--pad does not go with --random-shapes"),
-        (["--pad", "-1"], "pad=-1; expected 0 or more"),
-        (["--random-shapes", "3", "--kernels", "nix"], "nix"),
-        (["--random-shapes", "3", "--dtype", "int4"], "int4"),
-    ],
-)
-def test_what_does_not_go_with_random_shapes_is_refused(capsys, words, part):
-    assert cli.main(["bench", *words]) == 2
-    assert part in capsys.readouterr().err
+def test_negative_padding_is_refused(capsys):
+    assert cli.main(["bench", "--pad", "-1"]) == 2
+    assert "pad=-1; expected 0 or more" in capsys.readouterr().err

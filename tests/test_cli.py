@@ -58,12 +58,12 @@ def test_a_kernel_option_needs_a_value(words):
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["run", "--stage", "3"], "--stage does not exist here; did you mean --stages?"),
-        (["emit", "--outptu=f"], "--outptu does not exist here; did you mean --output?"),
-        (["run", "--splitk", "2"], "--splitk does not exist here; did you mean --split-k?"),
-        (["run", "--trans-a", "1"], "--trans-a does not exist here; the letters of op say"),
-        (["compile", "--bias"], "--bias does not exist here; see cute-gemm compile --help"),
-        (["run", "--tune", "true"], "--tune does not exist here; see cute-gemm run --help"),
+        (["run", "--stage", "3"], "--stage is not known; did you mean --stages?"),
+        (["emit", "--outptu=f"], "--outptu is not known; did you mean --output?"),
+        (["run", "--splitk", "2"], "--splitk is not known; did you mean --split-k?"),
+        (["run", "--trans-a", "1"], "--trans-a is not known; the letters of op say"),
+        (["compile", "--bias"], "--bias is not known; see cute-gemm compile --help"),
+        (["run", "--tune", "true"], "--tune is not known; see cute-gemm run --help"),
     ],
 )
 def test_an_unknown_option_has_a_hint(words, hint, run):
@@ -98,7 +98,7 @@ def test_a_warning_that_is_an_error_is_one_line(more, no_gpu, run):
 def test_an_empty_name_is_no_file(words, run):
     status, out, err = run(*words, *SIZES, "--html", "")
     assert (status, out) == (2, "")
-    assert err == "cute-gemm: --html '' names no file; expected --html FILE, or - for stdout\n"
+    assert err == "cute-gemm: --html '' is no file name; expected --html FILE, or - for stdout\n"
 
 
 @pytest.fixture

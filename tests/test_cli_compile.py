@@ -61,7 +61,7 @@ def test_emit_to_stdout_and_how_nvcc_builds_it(run, tmp_path):
     assert (tmp_path / "naive.cu").read_text().splitlines()[0].endswith(" naive.cu")
     assert "nvcc" not in run(*words, "--ptx")[1]
     head = run(*words[:-1], "cutlass_universal")[1].splitlines()[:2]
-    assert "nvcc does not" in head[0] and "--device-as-default-execution-space" in head[1]
+    assert "not nvcc" in head[0] and "--device-as-default-execution-space" in head[1]
     assert "expected --output FILE" in run(*words, "-o", "-", "--json")[2]
 
 
@@ -184,9 +184,9 @@ def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
     ("words", "part"),
     [
         ([], "required: OP, or --for"),
-        (["TN", "--dtypes", "float16"], "--dtypes goes with --for"),
-        (["TN", "--for", "NN"], "OP came with --for"),
-        (["--for", "NN", "-m", "64", "--order", "C"], "m, order came with --for"),
+        (["TN", "--dtypes", "float16"], "--dtypes is an option of --for"),
+        (["TN", "--for", "NN"], "--for does not go with OP"),
+        (["--for", "NN", "-m", "64", "--order", "C"], "--for does not go with m, order"),
         (["--for", "NX"], "expected two letters"),
         (["--for", "NN", "--dtypes", "float12"], "float12"),
         (["--for", "NN", "-o", "a:b"], "expected a directory without ':'"),

@@ -91,7 +91,7 @@ def test_run_and_analyze_take_batches(run):
     found = json.loads(run("run", *words, *loop, "--json")[1])
     assert found["l"] == 3 and len(found["check"]["worst"]) == 3
     assert "M=40 N=24 K=32 L=3" in run("analyze", *words)[1]
-    assert "--batch-a does not exist" in run("analyze", *words, "--batch-a", "0")[2]
+    assert "--batch-a is not known" in run("analyze", *words, "--batch-a", "0")[2]
 
 
 @pytest.mark.parametrize("empty", ["-m", "-k", "-l"])

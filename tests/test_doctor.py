@@ -71,7 +71,7 @@ def test_headers_of_another_release_than_nvrtc(
     monkeypatch.setattr(doctor, "cuda_headers", lambda: found)
     check = named("NVRTC")
     assert check.ok is None
-    assert "headers are of 13.2, NVRTC is of 13.0" in check.fix
+    assert "headers are 13.2 and NVRTC is 13.0" in check.fix
     assert named("CRT").ok is False
     assert "nvidia-cuda-crt" in named("CRT").fix
 

@@ -394,7 +394,7 @@ def test_json_is_the_same_as_data(run):
         (("nosuch", "NN"), "kernel 'nosuch' is not known"),
         (("cublas", "NN", "--source"), "kernel 'cublas' is a library"),
         (("host", "NN", "--ptx"), "kernel 'host' is a loop in Python"),
-        (("naive", "NN", "--kernel", "host"), "option --kernel does not exist here"),
+        (("naive", "NN", "--kernel", "host"), "option --kernel is not known"),
     ],
 )
 def test_what_is_refused(words, said, run):

@@ -211,7 +211,7 @@ def test_a_wrong_prediction_is_a_difference(
 
 @pytest.fixture
 def axpy(tmp_path: Path) -> dict[str, str]:
-    """A kernel of one's own, right and with a race."""
+    """Another kernel, right and with a race."""
     found = {}
     for name, other in (("right", "0"), ("race", "32")):
         path = tmp_path / f"{name}.ptx"
@@ -240,7 +240,10 @@ def test_a_kernel_of_ones_own(
     stores = next(one for one in said["accesses"] if one["instruction"] == "st.global")
     assert (stores["operand"], stores["requests"], stores["sectors"]) == ("y", 10, 38)
 
-    for bad, said in (("y=float33:3", "float33"), ("z", "--arg 'z' is no argument; expected A=")):
+    for bad, said in (
+        ("y=float33:3", "float33"),
+        ("z", "--arg 'z' is not understood; expected A="),
+    ):
         assert main(["trace", "--ptx", axpy["right"], "--arg", bad]) == 2
         assert said in capsys.readouterr().err
     assert main(["trace", "--ptx", axpy["right"], "--grid", "a"]) == 2
@@ -261,7 +264,7 @@ def test_a_request_of_a_kernel_of_ones_own(
         (["--access", "z"], "an access to 'z' is unknown; expected x, y or shared"),
         (["--access", "x", "--cta", "9"], "cta=9, warp=0 accessed nothing; expected CTAs 0 to 4"),
         (["--access", "x", "--request", "7"], "--request 7 is none of the 1 requests to x"),
-        (["--html", "page.html"], "--html has the page of a problem's report; with --ptx expected"),
+        (["--html", "page.html"], "--html writes the report of a problem; with --ptx expected"),
     ):
         assert main([*words, *more]) == 2
         assert said in capsys.readouterr().err

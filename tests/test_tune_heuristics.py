@@ -157,7 +157,7 @@ def test_the_command_says_what_heuristics_recommended(device: Device, monkeypatc
     assert lines[0] == f"TN 512 x 512 x 512 float16 -> float16, compute float32: {label(best)}"
     assert lines[1].startswith("  1 ms measured, the least of 10 configs, recommended by nvidia-m")
     assert lines[-3:] == [
-        "  of these nvidia-matmul-heuristics alone recommended 2, the fastest among them:",
+        "  nvidia-matmul-heuristics alone recommended 2 of them (the fastest is among them):",
         f"    1 ms  {best.config.name}",
         f"    2 ms  {other.config.name}",
     ]
@@ -170,7 +170,7 @@ def test_the_command_says_what_heuristics_recommended(device: Device, monkeypatc
     fake_heuristics.install(monkeypatch, seen(best))
     device.takes(best, 3.0)
     assert run(*words, "--again")[1].splitlines()[-2:] == [
-        "  of these nvidia-matmul-heuristics alone recommended 1, the fastest not among them:",
+        "  nvidia-matmul-heuristics alone recommended 1 of them (the fastest is another):",
         f"    3 ms  {best.config.name}",
     ]
     fake_heuristics.install(monkeypatch)

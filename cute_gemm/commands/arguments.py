@@ -1,4 +1,4 @@
-"""The words of the command line: a problem, a kernel, and its options as ``--name value``."""
+"""Arguments that several commands share: a problem, a kernel, and the kernel's options."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 #: What ``--dtype`` takes.
 TYPES = ", ".join(row.name for row in DTYPES.values() if row.outputs) + ", or f16, half, bf16, ..."
-#: What ``add_problem`` adds beside op, kernel and arch; ``plan`` takes it under the same names.
+#: What ``add_problem`` adds beside op, kernel and arch; ``plan`` has parameters of these names.
 PROBLEM_WORDS = (
     "m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype", "compute",
 )  # fmt: skip
 
 
 def number(text: str) -> int | float | complex:
-    """Read an integer as one: integer types take no fraction, and real ones no imaginary part."""
+    """Return the simplest type that holds the number: int, else float, else complex."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -35,7 +35,7 @@ def number(text: str) -> int | float | complex:
 
 
 def integers(words: Sequence[str], what: str) -> tuple[int, ...]:
-    """Read decimal digits; ``what`` has them, as in ``--grid``."""
+    """Read decimal digits; ``what`` names the option in errors, as in ``--grid``."""
     for word in words:
         if len(word) > 18:
             raise OptionError(
@@ -46,19 +46,19 @@ def integers(words: Sequence[str], what: str) -> tuple[int, ...]:
 
 #: Options that several commands have, as ``add_argument`` takes them.
 _SHARED: dict[str, dict[str, Any]] = {
-    "--alpha": {"type": number, "default": 1, "help": "default 1"},
-    "--beta": {"type": number, "default": 0, "help": "with another than 0, C is read (default 0)"},
+    "--alpha": {"type": number, "default": 1, "help": "factor of the product (default 1)"},
+    "--beta": {"type": number, "default": 0, "help": "factor of C; 0 does not read C (default 0)"},
     "--gpu": {
         "metavar": "NAME",
-        "help": "place it on this GPU: H200, A100, 4090, ..., or a FILE (.toml, .json) of your own",
+        "help": "GPU to predict for: H200, A100, 4090, ..., or a FILE (.toml, .json) of one",
     },
     "--base-offset": {
         "type": int, "default": 0, "metavar": "N",
         "help": "elements from an aligned address to each matrix: 0 or a power of two (default 0)",
     },
     "--order": {"choices": ("F", "C"), "default": "F", "help": "order of C (default F)"},
-    "--compute": {"help": "float32 or tf32, for float32 matrices"},
-    "--seed": {"type": int, "default": 0, "help": "of the random matrices (default 0)"},
+    "--compute": {"help": "type of the products of float32 matrices: float32 or tf32"},
+    "--seed": {"type": int, "default": 0, "help": "seed of the random matrices (default 0)"},
     "--no-check": {"action": "store_true", "help": "skip the comparison with float64"},
     "--html": {
         "metavar": "FILE", "help": "write the report with its pictures to FILE, - for stdout",
@@ -66,26 +66,25 @@ _SHARED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def add(parser: argparse.ArgumentParser, *names: str, **help_texts: str) -> None:
-    """Add shared options, of which some say something else here."""
+def add(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add shared options."""
     for name in names:
-        own = {"help": help_texts[name[2:]]} if name[2:] in help_texts else {}
-        parser.add_argument(name, **(_SHARED[name] | own))
+        parser.add_argument(name, **_SHARED[name])
 
 
 class _One(argparse.Action):
-    """Take a value, and no second."""
+    """An option that may be given once."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, space: argparse.Namespace, values: Any, *_: Any
     ) -> None:
         if getattr(space, self.dest) is not None:
-            raise argparse.ArgumentError(self, "one is taken here, and several were given")
+            raise argparse.ArgumentError(self, "expected one value, and several were given")
         setattr(space, self.dest, values)
 
 
 class _Archs(argparse.Action):
-    """Join values with commas."""
+    """An option whose values are joined with commas."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, space: argparse.Namespace, values: Any, *_: Any
@@ -101,29 +100,29 @@ def add_problem(
     kernel: bool = True,
     dtype: str | None = "float16",
 ) -> None:
-    """Add the arguments that name a problem and, unless it has one of its own, a kernel.
+    """Add the arguments of a problem and, with ``kernel``, of a kernel.
 
-    A command that has them takes the fields of the kernel's config as options too.
+    The command then takes the fields of the kernel's config as options too.
     """
     parser.set_defaults(options={})
     parser.epilog = (
-        "Every field of the kernel's config is an option too: --copy mn_major, --stages 4, "
+        "The fields of the kernel's config are options too: --copy mn_major, --stages 4, "
         "--tile 128x128x32. `cute-gemm kernels` lists them by kernel."
     )
-    text = "BLAS op: first letter A, second B (N as stored, T transposed): NN NT TN TT"
+    text = "BLAS op, a letter for A and one for B (N as stored, T transposed): NN NT TN TT"
     many: dict[str, Any] = {"nargs": "*" if optional else "+"} if several else {}
     parser.add_argument("ops" if several else "op", metavar="OP", help=text, **many)
-    for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "length of the sums")):
+    for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "products in each sum")):
         parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")
-    parser.add_argument("-l", type=int, default=1, help="products of a batch (default 1)")
-    text = f"of A and B: {TYPES} (default "
+    parser.add_argument("-l", type=int, default=1, help="matrices in a batch (default 1)")
+    text = f"type of A and B: {TYPES} (default "
     text += f"{dtype})" if dtype else "float32, or the first that the kernel takes)"
     parser.add_argument("--dtype", default=dtype, help=text)
     if kernel:
         text = f"auto (default), or one of {', '.join(registry.names())}"
         parser.add_argument("--kernel", default="auto", help=text)
-    text = "sm_80, sm_90a, ... (default: this GPU's)"
-    text += "; several, with commas or each after an --arch, to compile for each" * several
+    text = "architecture to compile for: sm_80, sm_90a, ... (default: that of this GPU)"
+    text += "; several: with commas, or --arch repeated" * several
     parser.add_argument("--arch", action=_Archs if several else _One, help=text)
     for name in "ABC":
         text = f"leading dimension of {name} in elements"
@@ -131,23 +130,23 @@ def add_problem(
     text = "order of A and B (default F, as in BLAS)"
     parser.add_argument("--storage", choices=("F", "C"), default="F", help=text)
     add(parser, "--order", "--compute")
-    text = "of C: that of A and B (default), float32 for half types; int32 for int8"
+    text = "type of C: that of A and B (default), or float32 for half types; int32 for int8"
     parser.add_argument("--out-dtype", help=text)
 
 
 def options_help() -> str:
-    """Return the options of all kernels, with the values that each takes and the kernels' names."""
+    """Return the options of all kernels, with their values and the kernels that have them."""
     from cute_gemm.select import PACKS
 
-    found: dict[tuple[str, str], list[str]] = {}
+    kernels_of: dict[tuple[str, str], list[str]] = {}
     for name in registry.names():
         for option, values in registry.get(name).values().items():
-            found.setdefault((option, values), []).append(name)
+            kernels_of.setdefault((option, values), []).append(name)
     lines = ["", "options of kernels' configs:"]
-    for (option, values), kernels in sorted(found.items()):
+    for (option, values), kernels in sorted(kernels_of.items()):
         text = f"  --{option.replace('_', '-')} {values} ({', '.join(kernels)})"
         lines += wrapped(text, min(shutil.get_terminal_size().columns, WIDTH), hang=6)
-    lines += ["", "options of all kernels that are compiled here:"]
+    lines += ["", "options of every kernel that this package compiles:"]
     lines += [f"  --pack {' | '.join(PACKS)}", "  --split-k auto | slices of K"]
     return "\n".join(lines) + "\n"
 
@@ -160,7 +159,7 @@ def sizes(arguments: argparse.Namespace) -> dict[str, Any]:
 def planned(
     arguments: argparse.Namespace, *, op: str | None = None, arch: str | None = None
 ) -> Plan:
-    """Return the plan of the problem that the arguments name, by sizes alone."""
+    """Return the plan of the problem that the arguments describe, without matrices."""
     from cute_gemm.api import plan
 
     return plan(
@@ -172,7 +171,7 @@ def planned(
 
 
 def join_negative_values(words: list[str]) -> list[str]:
-    """Write ``--alpha -1e-3`` as ``--alpha=-1e-3``: argparse takes the value for an option."""
+    """Write ``--alpha -1e-3`` as ``--alpha=-1e-3``, whose value argparse takes for an option."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] in ("--alpha", "--beta") and word.startswith("-"):
@@ -221,7 +220,7 @@ def kernel_options(words: Sequence[str], parser: argparse.ArgumentParser) -> dic
             words = [word.replace("_", "-") for word in known]
             words += [word[2:] for word in parser._option_string_actions if word[:2] == "--"]
             near = hint_for(name[2:], words, "--") or f"see {parser.prog} --help"
-            raise OptionError(f"option {name} does not exist here; {near}")
+            raise OptionError(f"option {name} is not known; {near}")
         if not equals:
             if not rest or rest[0].startswith("--"):
                 raise OptionError(f"option {name} needs a value, as in {name} VALUE")

@@ -1,4 +1,4 @@
-"""``cute-gemm bench``: kernels side by side, as tables, JSON and a picture."""
+"""``cute-gemm bench``: kernels compared, as tables, JSON and a picture."""
 
 from __future__ import annotations
 
@@ -11,55 +11,46 @@ from cute_gemm.commands.arguments import TYPES, add, integers
 from cute_gemm.commands.output import OK, WRONG, progress, show
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
-from cute_gemm.measure import plot, shapes
-from cute_gemm.measure.bench import OPS, Progress, bench, extents, kernel_names
-from cute_gemm.measure.result import BenchResult
-
-#: What says something of given sizes, and its default.
-_OF_SIZES = {
-    "sizes": "4096", "l": 1, "pad": 0, "rounds": 9, "no_check": False, "against": [], "plot": None,
-}  # fmt: skip
+from cute_gemm.measure import plot
+from cute_gemm.measure.bench import OPS, bench, extents
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm bench`` takes."""
     parser.epilog = (
-        "GFLOP/s, per cent of cuBLAS in the same run and of this GPU's roofline; --json has the "
-        "times and their spread too. Exit status 1 if a kernel is wrong, or could not be built."
+        "Prints GFLOP/s, per cent of cuBLAS in the same run and per cent of this GPU's roofline; "
+        "--json has the times and their spread too. The exit status is 1 if a kernel is wrong or "
+        "could not be built."
     )
     parser.add_argument(
         "ops", nargs="*", metavar="OP", default=list(OPS), help="BLAS ops (default NN NT TN TT)"
     )
     parser.add_argument(
-        "--kernels", metavar="LIST",
+        "--kernels", metavar="LIST", default="ladder",
         help="ladder (default): the tutorial kernels, from the loop on the host to cuBLAS; all; or "
         f"names with commas, of auto, {', '.join(registry.names())}",
     )  # fmt: skip
     parser.add_argument(
-        "--random-shapes", type=int, metavar="N",
-        help="instead: what N shapes, extents drawn evenly on a log scale up to "
-        f"{shapes.LARGEST}, cost the host in a first and in a repeated call, of --kernels auto "
-        "(default) or those that are compiled here; how many kernels they took, and memory",
-    )  # fmt: skip
-    parser.add_argument(
         "--sizes", default="4096", metavar="LIST",
-        help="N, or MxNxK, several with commas: 1024,4096,1000x1003x1001 (default 4096)",
+        help="extents, N or MxNxK, with commas: 1024,4096,1000x1003x1001 (default 4096)",
     )  # fmt: skip
-    parser.add_argument("-l", type=int, default=1, help="products of a batch (default 1)")
+    parser.add_argument("-l", type=int, default=1, help="matrices in a batch (default 1)")
     parser.add_argument(
         "--pad", type=int, default=0, metavar="N",
-        help="elements behind each column of A and B as stored: odd leading dimensions (default 0)",
+        help="elements of padding behind each column of A and B as stored (default 0)",
     )  # fmt: skip
-    parser.add_argument("--dtype", default="float32", help=f"of A and B: {TYPES} (default float32)")
+    parser.add_argument(
+        "--dtype", default="float32", help=f"type of A and B: {TYPES} (default float32)"
+    )
     add(parser, "--compute", "--order")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of timing (default 9)")
     add(parser, "--seed", "--no-check")
     parser.add_argument(
         "--against", action="append", default=[], metavar="MODULE:FUNCTION",
-        help="check and time f(op, A, B, C) of your own too: C = op(A) op(B), started on the "
-        "default stream, of matrices with __cuda_array_interface__; may be given several times",
+        help="check and time a function f(op, A, B, C) of yours too, which starts C = op(A) op(B) "
+        "on the default stream, for matrices with __cuda_array_interface__; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--plot", metavar="FILE", help="draw it to FILE.svg or FILE.png")
+    parser.add_argument("--plot", metavar="FILE", help="draw the result to FILE.svg or FILE.png")
     parser.add_argument(
         "--json", nargs="?", const="-", metavar="FILE",
         help="write JSON to FILE, or print it instead of the tables",
@@ -77,43 +68,22 @@ def command(arguments: argparse.Namespace) -> int:
             f"json={str(file)!r} is an op; put ops before --json, or name a FILE.json"
         )
     if file and not file.absolute().parent.is_dir():
-        raise OptionError(f"json={str(file)!r} lies in no directory that exists")
-    found: BenchResult | shapes.ShapesResult
+        raise OptionError(f"json={str(file)!r} is in no directory that exists")
     with progress() as shown:
-        if arguments.random_shapes is not None:
-            found = _random_shapes(arguments, shown)
-        else:
-            found = bench(
-                arguments.ops, arguments.kernels or "ladder", sizes, arguments.dtype,
-                progress=shown, check=not arguments.no_check,
-                **named(arguments, "l", "pad", "compute", "order", "rounds", "seed", "against"),
-            )  # fmt: skip
+        result = bench(
+            arguments.ops, arguments.kernels, sizes, arguments.dtype,
+            progress=shown, check=not arguments.no_check,
+            **named(arguments, "l", "pad", "compute", "order", "rounds", "seed", "against"),
+        )  # fmt: skip
     if arguments.json == "-":
-        print(found.to_json())
+        print(result.to_json())
     else:
-        show(found)
+        show(result)
     if file:
-        file.write_text(found.to_json() + "\n", encoding="utf-8")
-    if isinstance(found, shapes.ShapesResult):
-        return OK
+        file.write_text(result.to_json() + "\n", encoding="utf-8")
     if arguments.plot:
-        plot.save(found, arguments.plot)
-    return OK if found.ok else WRONG
-
-
-def _random_shapes(arguments: argparse.Namespace, shown: Progress | None) -> shapes.ShapesResult:
-    """Time shapes that are drawn; refuse what is said of others."""
-    for name, default in _OF_SIZES.items():
-        if getattr(arguments, name) != default:
-            option = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
-            raise OptionError(
-                f"{option} does not go with --random-shapes, whose shapes are drawn and whose "
-                "results are not looked at; leave one of the two out"
-            )
-    return shapes.random_shapes(
-        arguments.random_shapes, arguments.ops, kernel_names(arguments.kernels or "auto"),
-        arguments.dtype, progress=shown, **named(arguments, "compute", "order", "seed"),
-    )  # fmt: skip
+        plot.save(result, arguments.plot)
+    return OK if result.ok else WRONG
 
 
 def parse_sizes(text: str) -> list[tuple[int, int, int]]:

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """List, size or clear them; return 0."""
+    """List, size or clear cubins and choices; return 0."""
     from cute_gemm import tuned
     from cute_gemm.toolchain import cache
 
@@ -54,5 +54,5 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _say(choices: list[dict[str, Any]], done: str = "") -> None:
-    for one in choices:
-        say(f"{done}{counted(one['count'], 'measured choice')} for {one['gpu']}")
+    for choice in choices:
+        say(f"{done}{counted(choice['count'], 'measured choice')} for {choice['gpu']}")

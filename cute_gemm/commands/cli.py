@@ -26,12 +26,12 @@ from cute_gemm.errors import GemmError, HeaderError, OptionError
 COMMANDS = {
     "run": "compute one GEMM on random matrices, check it and time it",
     "analyze": "report every memory access of a kernel",
-    "copy": "report a tiled copy of one's own, from its layouts alone",
-    "trace": "execute a kernel without a GPU, beside what its report says",
-    "profile": "compare the report with what Nsight Compute counts on the GPU",
-    "bench": "check and time kernels side by side, next to cuBLAS",
-    "tune": "measure which kernel is the fastest, for later calls to take",
-    "explain": "say what a kernel's one idea is, counted and predicted",
+    "copy": "report the accesses of a tiled copy that is given by its layouts",
+    "trace": "execute a kernel without a GPU and compare it with its report",
+    "profile": "compare the report with the counters of Nsight Compute",
+    "bench": "check kernels and time them in turns with cuBLAS",
+    "tune": "measure which kernel is the fastest and store it for later calls",
+    "explain": "explain the idea of a kernel, with counts and predicted times",
     "emit": "print the CUDA C++ translation unit of a kernel, its PTX or its SASS",
     "compile": "compile kernels to cubin and keep them in the cache",
     "prove": "compile the proof that C++ CuTe computes a kernel's layouts",
@@ -42,17 +42,17 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, by default that of the process's words, and return its exit status.
+    """Run one command, by default that of the process's arguments, and return its exit status.
 
-    0; 1 when a result is wrong, ``profile`` counted something else than the report says, or
-    ``doctor`` found something missing; 2 for bad input and for every other `GemmError`, which is
-    one line on standard error.
+    0; 1 when a result is wrong, ``profile`` counted other figures than the report has, or
+    ``doctor`` found something missing; 2 for bad input and for every other `GemmError`,
+    which is printed as one line on standard error.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # it is closed
+        if stream is None:  # a closed stream
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):  # no encoding has every character
+        elif isinstance(stream, io.TextIOWrapper):  # its encoding may lack characters
             stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if argv is None else list(argv)
     try:
@@ -106,21 +106,21 @@ def _run(words: list[str]) -> int:
 
 
 def _fail(error: Exception, as_json: bool = False) -> int:
-    """Say what went wrong in one line, and as JSON if that was asked for; return the status."""
-    said = str(error).strip() or type(error).__name__
+    """Print an error as one line, and with ``as_json`` as JSON too; return the exit status."""
+    message = str(error).strip() or type(error).__name__
     if isinstance(error, HeaderError):
-        said = f"{said}; run `cute-gemm doctor`"
+        message = f"{message}; run `cute-gemm doctor`"
     if as_json:
-        failure = {"type": type(error).__name__, "message": said}
+        failure = {"type": type(error).__name__, "message": message}
         log = getattr(error, "log", "")
         print_json({"error": failure | ({"log": log} if log else {})})
-    line = said.partition("\n")[0]
+    line = message.partition("\n")[0]
     print(f"cute-gemm: {printable(line)}", file=sys.stderr)
     return BAD_INPUT
 
 
 def _leave_stdout() -> None:
-    """Let nothing more be written there, at the end of the process either."""
+    """Send all further output to the null device, that of the process's end too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -128,7 +128,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence."""
 
     def format_help(self) -> str:
-        """Return the help; that of a command with a kernel has the options of all kernels too."""
+        """Return the help, for a command with a kernel with the options of all kernels."""
         more = "" if self.get_default("options") is None else options_help()
         return super().format_help() + more
 
@@ -153,7 +153,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
 
 class _Version(argparse.Action):
-    """Read the version only when it is asked for."""
+    """An option that prints the version, which is read only then."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
@@ -166,5 +166,5 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int,
     file: TextIO | None = None, line: str | None = None,
 ) -> None:  # fmt: skip
-    """Print a warning as one line, without the place in the source it came from."""
+    """Print a warning as one line, without its place in the source."""
     print(f"note: {printable(str(message))}", file=sys.stderr, flush=True)

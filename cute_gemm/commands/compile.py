@@ -33,19 +33,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_problem(parser, several=True, optional=True)
     parser.add_argument(
         "--for", dest="ops_for", metavar="OPS",
-        help="in place of OP and sizes, \"TN,NN\": every kernel that is chosen from for these ops "
-        "and --dtypes, whatever the extents, with A, B and C all aligned to 16 bytes, or all read "
-        "element by element, and C column- or row-major; for --kernel another than auto its own",
+        help="in place of OP and sizes, \"TN,NN\": every kernel that may be chosen for these ops "
+        "and --dtypes at any extents, with A, B and C all aligned to 16 bytes or all read element "
+        "by element, and C column- or row-major; of --kernel alone unless that is auto",
     )  # fmt: skip
     parser.add_argument(
         "--dtypes",
         metavar="LIST",
-        help="with --for: types of A and B with commas, float32/tf32 among them (default: --dtype)",
+        help="with --for: types of A and B, with commas; float32/tf32 is one (default: --dtype)",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE",
-        help="write the cubin to FILE; with --for all of them to a directory, which another "
-        "machine can read: CUTE_GEMM_CACHE_DIR=ITS_OWN:DIRECTORY",
+        help="write the cubin to FILE; with --for write all cubins to a directory, which another "
+        "machine can read with CUTE_GEMM_CACHE_DIR=ITS_OWN:DIRECTORY",
     )  # fmt: skip
     parser.set_defaults(given_by_default={name: parser.get_default(name) for name in PROBLEM_WORDS})
 
@@ -60,30 +60,30 @@ def command(arguments: argparse.Namespace) -> int:
             "the following arguments are required: OP, or --for; see cute-gemm compile --help"
         )
     if arguments.dtypes is not None:
-        raise OptionError("--dtypes goes with --for; for OP there is --dtype")
+        raise OptionError("--dtypes is an option of --for; with OP expected --dtype")
     if arguments.output and len(archs) * len(arguments.ops) > 1:
         raise OptionError(
             f"--output takes one cubin, and {len(arguments.ops)} ops for {len(archs)} "
-            "architectures make more; leave it out, the cache keeps them all"
+            "architectures make more; omit it: the cache has them all"
         )
     plans = [planned(arguments, op=op, arch=arch) for op in arguments.ops for arch in archs]
     with progress() as tell:
         compile(plans, tell and partial(tell, "compile"))
-    for one in plans:
-        build = one.build
+    for made in plans:
+        build = made.build
         if not arguments.json:
             registers = counted(build.resources.registers, "register")
-            say(f"{one.symbol}  {one.arch}")
-            say(f"  ... {build_time(one)}, {size(len(build.cubin))}, {registers}")
+            say(f"{made.symbol}  {made.arch}")
+            say(f"  ... {build_time(made)}, {size(len(build.cubin))}, {registers}")
         if arguments.output:
             arguments.output.write_bytes(build.cubin)
     if arguments.json:
-        print_json({"builds": [build_dict(one.kernel, one.build) for one in plans]})
+        print_json({"builds": [build_dict(made.kernel, made.build) for made in plans]})
     return OK
 
 
 def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
-    """Compile all that is chosen from for some ops and types; say how many and how large."""
+    """Compile all kernels that may be chosen for some ops and types; print number and size."""
     from cute_gemm.toolchain import cache
 
     others = named(arguments, *PROBLEM_WORDS)
@@ -91,8 +91,8 @@ def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
     beside = ["OP"] * bool(arguments.ops) + [name for name in beside if name != "dtype"]
     if beside:
         raise OptionError(
-            f"{', '.join(beside)} came with --for, which takes all extents, orders of C and "
-            "alignments; leave one of the two out"
+            f"--for does not go with {', '.join(beside)}: it compiles for all extents, orders of C "
+            "and alignments; omit one of the two"
         )
     with _directory(arguments.output):
         reason = cache.writable()
@@ -102,22 +102,22 @@ def _for_all(arguments: argparse.Namespace, archs: Sequence[str | None]) -> int:
                 "directory that you can write to"
             )
         with progress() as tell:
-            found = Builds(_chosen_from(
+            made = Builds(_chosen_from(
                 arguments.ops_for.split(","), (arguments.dtypes or arguments.dtype).split(","),
                 archs, arguments.kernel, arguments.options, tell and partial(tell, "choose"),
             ))  # fmt: skip
-            found.finish(tell and partial(tell, "compile"))
+            made.finish(tell and partial(tell, "compile"))
         place, taken = str(cache.directory()), cache.size()
     builds = [
-        build_dict(found.steps[key].kernel.name, future.result())
-        for key, future in found.futures.items()
+        build_dict(made.steps[key].kernel.name, future.result())
+        for key, future in made.futures.items()
     ]
     if arguments.json:
         print_json({"directory": place, "count": len(builds), "bytes": taken, "builds": builds})
         return OK
-    for arch in dict.fromkeys(one["arch"] for one in builds):
-        mine = [one["bytes"] for one in builds if one["arch"] == arch]
-        say(f"{arch}: {counted(len(mine), 'kernel')}, {size(sum(mine))} of cubins")
+    for arch in dict.fromkeys(build["arch"] for build in builds):
+        sizes = [build["bytes"] for build in builds if build["arch"] == arch]
+        say(f"{arch}: {counted(len(sizes), 'kernel')}, {size(sum(sizes))} of cubins")
     say(f"{counted(len(builds), 'kernel')}, {size(taken)} in {place}")
     return OK
 
@@ -126,8 +126,8 @@ def _chosen_from(
     ops: Sequence[str], dtypes: Sequence[str], archs: Sequence[str | None], kernel: str,
     options: dict[str, Any], tell: Callable[[int, int], None] | None = None,
 ) -> list[Plan]:  # fmt: skip
-    """Return a plan for each config that these problems are chosen from, and arch."""
-    found: dict[tuple[str, ...], Plan] = {}
+    """Return a plan for each arch and each config that may be chosen for these problems."""
+    plans: dict[tuple[str, ...], Plan] = {}
     refused: UnsupportedError | None = None
     problems = [
         (op.strip(), dtype.strip(), arch, sizes, order)
@@ -143,27 +143,27 @@ def _chosen_from(
                 op, dtype=name, compute=compute or None, order=order, kernel=kernel,
                 backend="cpu", arch=arch, **sizes, **options,
             )  # fmt: skip
-        except UnsupportedError as error:  # of one alignment, say
+        except UnsupportedError as error:  # for example of one alignment
             refused = error
             continue
-        for one in made.candidates():
-            choice = Choice(one.kernel, one.config, made.gpu, made.candidates, one.route)
+        for row in made.candidates():
+            choice = Choice(row.kernel, row.config, made.gpu, made.candidates, row.route)
             each = Plan(made.problem, "cpu", None, made.arch, choice)
             key = (each.arch, *(step.unit.symbol for step in each.steps))
-            found[key] = each
-    if refused is not None and not found:
+            plans[key] = each
+    if refused is not None and not plans:
         raise refused
-    return list(found.values())
+    return list(plans.values())
 
 
 def _sizes(op: str, kernel: str) -> Iterator[dict[str, Any]]:
-    """Yield extents and leading dimensions of problems that have all configs between them."""
+    """Yield extents and leading dimensions of problems that together have all configs."""
     names = select.CONTENDERS if kernel == "auto" else (kernel,)
     for extent in (_ALIGNED, _BY_ELEMENT):
         shapes = (pair for name in names for pair in registry.get(name).shapes(extent))
         for m, n in dict.fromkeys(shapes):
             sizes: dict[str, Any] = {"m": m, "n": n, "k": extent}
-            if 1 in (m, n):  # a vector whose elements lie together, and one whose elements do not
+            if 1 in (m, n):  # a vector with contiguous elements, besides one without
                 yield sizes
             lda = max(extent, m if op[:1] in "Nn" else extent)
             ldb = max(extent, extent if op[1:] in "Nn" else n)
@@ -172,12 +172,12 @@ def _sizes(op: str, kernel: str) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _directory(place: Path | None) -> Iterator[None]:
-    """Let the cache be this directory, and no other, while the body runs."""
+    """Use this directory alone as the cache while the body runs."""
     before = os.environ.get("CUTE_GEMM_CACHE_DIR")
     if place is not None and os.pathsep in str(place):
         raise OptionError(
             f"output={str(place)!r}; expected a directory without {os.pathsep!r} in its name, "
-            "which stands between those of CUTE_GEMM_CACHE_DIR"
+            "which separates those of CUTE_GEMM_CACHE_DIR"
         )
     if place is not None:
         os.environ["CUTE_GEMM_CACHE_DIR"] = str(place.absolute())

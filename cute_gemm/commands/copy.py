@@ -1,4 +1,4 @@
-"""``cute-gemm copy``: a tiled copy of one's own."""
+"""``cute-gemm copy``: the report of a tiled copy that the user describes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from cute_gemm._text import named
 from cute_gemm.commands.arguments import add
 from cute_gemm.commands.output import check_html, show_report
 
-#: Those of ``analyze_copy``, under its names: what it is, and whether it must be given.
+#: Layouts that ``analyze_copy`` takes, by its names: help, and whether it is required.
 _LAYOUTS = (
-    ("tensor", "layout of the tile that is copied, in elements", True),
+    ("tensor", "layout of the tile to copy, in elements", True),
     (
         "matrix",
-        "of a tensor of coordinates, (128,64):(1@0,1@1): the layout that they index, of a TMA "
-        "tensor with the mode of unit stride first",
+        "for a tensor of coordinates, (128,64):(1@0,1@1): the layout of the matrix that they "
+        "index; for TMA with the mode of unit stride first",
         False,
     ),
     ("threads", "(m, n) -> thread, as make_tiled_copy takes it", False),
@@ -22,8 +22,8 @@ _LAYOUTS = (
     ("smem", "layout of the same tile in shared memory, for a copy into it", False),
     (
         "tile",
-        "with --tv: extents of the tile that one copy covers; of tma and cp.async.bulk: "
-        "what one instruction moves, 128x64",
+        "with --tv: extents of the tile that one copy covers; for tma and cp.async.bulk: extents "
+        "that one instruction moves, 128x64",
         False,
     ),
     ("tv", "instead of --threads and --values: (thread, value) -> coordinate", False),
@@ -41,19 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--atom",
         required=True,
-        help="cp.async.128, ld.global, red.global, ldmatrix.x4.trans, cp.async.bulk, tma, ..., "
-        "PTX's or CuTe's name",
+        help="instruction, by the name of PTX or of CuTe: cp.async.128, ld.global, red.global, "
+        "ldmatrix.x4.trans, cp.async.bulk, tma, ...",
     )
     parser.add_argument(
-        "--dtype", default="float16", help="of an element: float16 (default), int4, e3m2, ..."
+        "--dtype", default="float16", help="type of an element: float16 (default), int4, e3m2, ..."
     )
-    parser.add_argument("--space", choices=("global", "shared"), help="where the tensor is")
-    parser.add_argument("--direction", choices=("load", "store"), help="of a plain copy")
+    parser.add_argument(
+        "--space", choices=("global", "shared"), help="memory that the tensor is in"
+    )
+    parser.add_argument(
+        "--direction", choices=("load", "store"), help="direction of a plain load or store"
+    )
     parser.add_argument(
         "--base-alignment",
         type=int,
         metavar="BYTES",
-        help="of its address (default: what the tensor's text says, else 256)",
+        help="alignment of the tensor's address (default: that in the tensor's text, else 256)",
     )
     for name, what in (("reader", "loads from"), ("writer", "stores to")):
         parser.add_argument(
@@ -62,14 +66,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"what {what} the same shared memory: ldmatrix.x4, 'ld.shared threads 32:1'",
         )
     parser.add_argument(
-        "--let", default="", metavar="?=N", help="what ? in a layout stands for; N,N,... in order"
+        "--let",
+        default="",
+        metavar="?=N",
+        help="value of each ? in the layouts, in order: N or N,N,...",
     )
     parser.add_argument(
         "--extents",
         metavar="MxN",
-        help="of the matrix of which the tensor is one tile: all are copied, the rest is off",
+        help="extents of the matrix that the tensor is a tile of: all of its tiles are copied, and "
+        "lanes outside of it are inactive",
     )
-    parser.add_argument("--arch", help="where it runs: an atom that it lacks is refused")
+    parser.add_argument("--arch", help="architecture that must have the atom")
     add(parser, "--html")
 
 

@@ -1,4 +1,4 @@
-"""``cute-gemm doctor``: what this installation has, what it lacks, what to do about that."""
+"""``cute-gemm doctor``: what this installation has and lacks, and how to fix it."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _Finding = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding: what was looked at, what there is, with its version, and what to do, or "".
+    """One check: its name, what was found, with the version, and how to fix it, or "".
 
-    ``ok`` is False where something will fail, and None where it is worth knowing, as a missing GPU
-    is, without which kernels are still emitted, compiled and analysed.
+    ``ok`` is False where something will fail, and None for a note: without a GPU, for example,
+    kernels are still emitted, compiled and analysed.
     """
 
     name: str
@@ -60,35 +60,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the findings, and return 1 if anything is broken, else 0."""
-    found = checks()
+    results = checks()
     if arguments.json:
-        print_json({"checks": [asdict(check) for check in found]})
+        print_json({"checks": [asdict(check) for check in results]})
     else:
-        width = max(len(check.name) for check in found)
-        for check in found:
+        width = max(len(check.name) for check in results)
+        for check in results:
             mark = {True: "ok", False: "MISSING", None: "-"}[check.ok]
             say(f"{mark:<8} {check.name:<{width}}  {check.found}", hang=width + 11)
             if not check.ok and check.fix:
                 say(f"{'':<8} {'':<{width}}  -> {check.fix}")
-    return WRONG if any(check.ok is False for check in found) else OK
+    return WRONG if any(check.ok is False for check in results) else OK
 
 
 def checks() -> list[Check]:
-    """Look at Python, headers, compiler, driver, GPUs and cache; never raises."""
-    found: list[Check] = []
+    """Check Python, headers, compiler, driver, GPUs and cache; never raises."""
+    results: list[Check] = []
     for name, look in _LOOKS.items():
         try:
-            for ok, said, fix, *which in look():
-                found.append(Check(" ".join((name, *which)), ok, said, "" if ok else fix))
+            for ok, found, fix, *which in look():
+                results.append(Check(" ".join((name, *which)), ok, found, "" if ok else fix))
         except ImportError as error:
-            fix = "install what is missing above"
-            found.append(Check(name, None, f"cannot be told without {error.name}", fix))
-        except Exception as error:  # the doctor must not fall ill: what broke is a finding
-            found.append(Check(name, False, f"{type(error).__name__}: {error}"))
-    return found
+            fix = "install the packages listed above"
+            results.append(Check(name, None, f"not checked: it needs {error.name}", fix))
+        except Exception as error:  # whatever fails is a finding, too
+            results.append(Check(name, False, f"{type(error).__name__}: {error}"))
+    return results
 
 
-# Each look yields ok, found and fix, and which one it is where there may be several.
+# Each function yields ok, found and fix, and a number where there may be several.
 
 
 def _python() -> Iterator[_Finding]:
@@ -97,7 +97,7 @@ def _python() -> Iterator[_Finding]:
 
 
 def _modules() -> Iterator[_Finding]:
-    """What the package imports, by the packages that bring it."""
+    """The modules that the package imports, by the packages that contain them."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -105,23 +105,23 @@ def _modules() -> Iterator[_Finding]:
     except PackageNotFoundError:  # a checkout that is not installed
         pins = []
     missing = [package for module, package in _MODULES.items() if not _is_there(module)]
-    asked = [next((pin for pin in pins if pin.startswith(name)), name) for name in missing]
-    fix = "pip install " + " ".join(f'"{pin}"' for pin in dict.fromkeys(asked))
-    found = f"all {len(set(_MODULES.values()))} are there"
-    said = f"{', '.join(dict.fromkeys(missing))}: not there" if missing else found
-    yield not missing, said, fix
+    requirements = [next((pin for pin in pins if pin.startswith(name)), name) for name in missing]
+    fix = "pip install " + " ".join(f'"{pin}"' for pin in dict.fromkeys(requirements))
+    names = ", ".join(dict.fromkeys(missing))
+    found = f"not installed: {names}" if missing else f"all {len(set(_MODULES.values()))} installed"
+    yield not missing, found, fix
 
 
 def _is_there(module: str) -> bool:
-    """Whether a module can be imported, as far as that can be told without importing it."""
+    """Whether a module can be imported, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ImportError:  # what it is part of is missing
+    except ImportError:  # its parent is missing
         return False
 
 
 def _templates() -> Iterator[_Finding]:
-    """Those of the kernels and passes, with what they include."""
+    """The templates of the kernels and passes, with those that they include."""
     fix = "reinstall cute-gemm"
     try:
         path = templates_path()
@@ -131,14 +131,14 @@ def _templates() -> Iterator[_Finding]:
     needed = _needed_templates(path)
     missing = sorted(file.name for file in needed if not file.is_file())
     if missing:
-        said = f"{counted(len(missing), 'file')} missing in {path}: {', '.join(missing)}"
-        yield False, said, fix
+        found = f"{counted(len(missing), 'file')} missing in {path}: {', '.join(missing)}"
+        yield False, found, fix
     else:
         yield True, f"{counted(len(needed), 'file')} in {path}", fix
 
 
 def _needed_templates(root: Path) -> set[Path]:
-    """The templates that the units of a config of each kernel include, and what these include."""
+    """The templates that a unit of each kernel includes, directly or not."""
     from cute_gemm.api import plan
     from cute_gemm.kernels import registry
 
@@ -172,9 +172,9 @@ def _cutlass() -> Iterator[_Finding]:
         yield False, "none", fix
         return
     version = cutlass_version()
-    said = "unknown version" if version is None else ".".join(map(str, version))
+    found = "unknown version" if version is None else ".".join(map(str, version))
     tested = version is not None and version[:2] == (4, 2)
-    yield tested or None, f"{said} in {path}", f"4.2 was tested: {fix}"
+    yield tested or None, f"{found} in {path}", f"only 4.2 is tested: {fix}"
 
 
 def _cuda() -> Iterator[_Finding]:
@@ -188,8 +188,8 @@ def _cuda() -> Iterator[_Finding]:
 def _crt() -> Iterator[_Finding]:
     headers = cuda_headers()
     ok = headers is not None and headers.crt is not None
-    said = "crt/mma.h is there" if ok else "crt/mma.h is missing"
-    yield ok, said, 'pip install "nvidia-cuda-crt==13.0.*"'
+    found = "crt/mma.h found" if ok else "crt/mma.h is missing"
+    yield ok, found, 'pip install "nvidia-cuda-crt==13.0.*"'
 
 
 def _cccl() -> Iterator[_Finding]:
@@ -212,26 +212,26 @@ def _nvrtc() -> Iterator[_Finding]:
         return
     installed, headers = compiler.nvrtc_version(), cuda_headers_version()
     version = installed if installed.startswith(f"{loaded}.") else loaded
-    fix = f"the CUDA headers are of {headers}, NVRTC is of {loaded}: {fix}"
-    said = f"{version}, compiles for {archs[0]} to {archs[-1]}"
-    yield headers in (None, loaded) or None, said, fix
+    fix = f"the CUDA headers are {headers} and NVRTC is {loaded}: {fix}"
+    found = f"{version}, compiles for {archs[0]} to {archs[-1]}"
+    yield headers in (None, loaded) or None, found, fix
 
 
 def _packages() -> Iterator[_Finding]:
-    """``cuda-python`` below 13 brings files that overwrite those of ``cuda-bindings``."""
+    """``cuda-python`` below 13 has files that overwrite those of ``cuda-bindings``."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found, old = [], False
+    versions, old = [], False
     for package in ("cuda-bindings", "cuda-core", "cuda-python"):
         try:
-            this = version(package)
+            installed = version(package)
         except PackageNotFoundError:
             continue
-        found.append(f"{package} {this}")
-        old |= package != "cuda-core" and int(this.partition(".")[0]) < 13
-    missing = not any(text.startswith("cuda-core") for text in found)
+        versions.append(f"{package} {installed}")
+        old |= package != "cuda-core" and int(installed.partition(".")[0]) < 13
+    missing = not any(text.startswith("cuda-core") for text in versions)
     fix = f'{_WHEELS} "cuda-python>=13,<14" "cuda-bindings>=13,<14" "cuda-core>=1,<2"'
-    yield False if missing else None if old else True, ", ".join(found) or "none", fix
+    yield False if missing else None if old else True, ", ".join(versions) or "none", fix
 
 
 def _driver() -> Iterator[_Finding]:
@@ -252,11 +252,12 @@ def _gpus() -> Iterator[_Finding]:
     for device in range(devices.device_count()):
         major, minor = devices.compute_capability(device)
         memory = size(devices.total_memory(device))
-        said = (
+        found = (
             f"{devices.device_name(device)}, compute capability {major}.{minor}, {memory}, "
             f"{counted(devices.multiprocessors(device), 'multiprocessor')}"
         )
-        yield major >= 8 or None, said, "kernels need compute capability 8.0 or higher", str(device)
+        fix = "kernels need compute capability 8.0 or higher"
+        yield major >= 8 or None, found, fix, str(device)
 
 
 def _nvdisasm() -> Iterator[_Finding]:
@@ -295,7 +296,7 @@ _LOOKS: dict[str, Callable[[], Iterable[_Finding]]] = {
 
 
 def cuda_headers_version() -> str | None:
-    """Return the CUDA release of the headers, ``"13.0"``, or None when it cannot be told."""
+    """Return the CUDA release of the headers, ``"13.0"``, or None when it is not known."""
     headers = cuda_headers()
     if headers is None or headers.runtime is None:
         return None

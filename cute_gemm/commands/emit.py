@@ -21,9 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_problem(parser)
     text = parser.add_mutually_exclusive_group()
     text.add_argument("--ptx", action="store_true", help="print PTX instead")
-    text.add_argument("--sass", action="store_true", help="print machine code instead, by nvdisasm")
+    text.add_argument(
+        "--sass", action="store_true", help="print machine code, disassembled by nvdisasm, instead"
+    )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write it to FILE, - for stdout (default)"
+        "-o", "--output", metavar="FILE", help="file to write to, - for stdout (default)"
     )
 
 
@@ -47,16 +49,16 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _built_by(plan: Plan, file: str) -> str:
-    """A comment: what builds the unit outside this package."""
+    """Return a comment with the command that builds the unit outside this package."""
     from cute_gemm.toolchain.headers import include_paths
 
     try:
         folders = list(map(str, (*plan.unit.folders, *include_paths())))
-    except HeaderError:  # to emit takes none of them
+    except HeaderError:  # emitting needs none of them
         folders = ["TEMPLATES", "CUTLASS/include", "CUDA/include", "CUDA/include/cccl"]
     words = [f"-arch={plan.arch}", "-std=c++17", "-DNDEBUG"]
     words += [f'-I"{folder}"' if " " in folder else f"-I{folder}" for folder in folders]
     if registry.get(plan.kernel).compiled().nvcc:
         return f"// nvcc -cubin --expt-relaxed-constexpr {' '.join(words)} {file}"
-    said = "// NVRTC builds it, and nvcc does not: device code calls functions of the host here."
-    return f"{said}\n// NVRTC: --device-as-default-execution-space {' '.join(words)}"
+    comment = "// Only NVRTC builds it, not nvcc: device code calls host functions here."
+    return f"{comment}\n// NVRTC: --device-as-default-execution-space {' '.join(words)}"

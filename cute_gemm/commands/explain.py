@@ -1,4 +1,4 @@
-"""``cute-gemm explain``: a kernel's one idea, and its code if that is asked for."""
+"""``cute-gemm explain``: the idea of a kernel, and its code on request."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _COLUMN = 60
 _CODE = {
     "source": "the template and the unit that instantiates it",
-    "ptx": "the PTX; beside the others, where the terminal is wide enough",
-    "sass": "the machine code, by nvdisasm",
+    "ptx": "the PTX (texts stand side by side if the terminal is wide enough)",
+    "sass": "the machine code, disassembled by nvdisasm",
 }
 
 
@@ -34,12 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name", metavar="KERNEL", help=f"auto, or one of {', '.join(registry.names())}"
     )
     add_problem(parser, kernel=False, dtype=None)
-    add(
-        parser,
-        "--gpu",
-        "--beta",
-        gpu="what bounds it there: H200, A100, 4090, ..., or a FILE (.toml, .json) of your own",
-    )
+    add(parser, "--gpu", "--beta")
     for kind, what in _CODE.items():
         parser.add_argument(f"--{kind}", action="store_true", help=f"print {what}")
 
@@ -50,8 +45,8 @@ def explain(
     """Plan a kernel and the next of the ladder, and explain them; nothing is compiled.
 
     ``arguments`` (m, n, k, dtype, leading dimensions, ``arch``, fields of the config), ``gpu``,
-    where it is bounded, and errors are those of :func:`cute_gemm.plan`; with a ``beta`` other than
-    0, C is read too.
+    whose rates bound the kernel, and errors are those of :func:`cute_gemm.plan`; with a ``beta``
+    other than 0, C is read too.
     """
     from cute_gemm.analysis.explain import Next, explanation
     from cute_gemm.analysis.ideas import idea
@@ -62,37 +57,39 @@ def explain(
         report = made.report(beta=beta) if made.compiled else None
         return explanation(registry.get(made.kernel), made, report, beta != 0)
 
-    found = explained(kernel, **arguments)
+    first = explained(kernel, **arguments)
     # Not the options: they are of this kernel's config.
     known = ("m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
              "compute", "arch")  # fmt: skip
     same = {name: arguments[name] for name in known if name in arguments}
     following: list[Next] = []
     ladder = registry.LADDER  # which a kernel from elsewhere is not on
-    after = ladder.index(found.kernel) + 1 if found.kernel in ladder else len(ladder)
+    after = ladder.index(first.kernel) + 1 if first.kernel in ladder else len(ladder)
     for name in ladder[after:]:
         try:
             other = explained(name, **same)
         except (UnsupportedError, DTypeError) as error:
             following.append(Next(name, idea(registry.get(name)), str(error).rstrip(".")))
             continue
-        following.append(Next(name, other.idea, changes=found.before(other)))
+        following.append(Next(name, other.idea, changes=first.before(other)))
         break
-    return replace(found, next=tuple(following))
+    return replace(first, next=tuple(following))
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print the explanation and the code that is asked for; return 0."""
-    given = named(arguments, "arch", "gpu", "beta")
+    """Print the explanation and the requested code; return 0."""
+    options = named(arguments, "arch", "gpu", "beta")
     if arguments.dtype is None:  # the type of `bench`, unless it is refused
         types = () if arguments.name == "auto" else registry.get(arguments.name).dtypes
         arguments.dtype = types[0] if types and "float32" not in types else "float32"
-    found = explain(arguments.name, arguments.op, **sizes(arguments), **given, **arguments.options)
-    code = {kind: _code(found.plan, kind) for kind in _CODE if getattr(arguments, kind)}
+    result = explain(
+        arguments.name, arguments.op, **sizes(arguments), **options, **arguments.options
+    )
+    code = {kind: _code(result.plan, kind) for kind in _CODE if getattr(arguments, kind)}
     if arguments.json:
-        print_json({**found.to_dict(), **code})
+        print_json({**result.to_dict(), **code})
         return OK
-    show(found)
+    show(result)
     if code:
         from rich.console import Console
 

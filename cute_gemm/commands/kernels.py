@@ -16,11 +16,11 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the list; return 0."""
     from cute_gemm.api import kernels
 
-    found = kernels()
+    infos = kernels()
     if arguments.json:
-        print_json({"kernels": [asdict(info) for info in found]})
+        print_json({"kernels": [asdict(info) for info in infos]})
         return OK
-    for info in found:
+    for info in infos:
         where = f"from compute capability {info.minimum_cc // 10}.{info.minimum_cc % 10}"
         say(f"{info.name}: {info.summary}", hang=2)
         say(f"  {'on the CPU' if info.runs_on == 'cpu' else where}")

@@ -1,4 +1,4 @@
-"""How commands print: text as it comes, JSON, and what rich can show on a terminal."""
+"""Output of the commands: text, JSON, and what rich renders on a terminal."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 OK, WRONG, BAD_INPUT = 0, 1, 2
 
 
-def say(text: Any = "", end: str = "\n", hang: int = 9, at: int = 0) -> None:
-    """Print text at once, or what rich can show.
+def say(text: Any = "", end: str = "\n", hang: int = 9, column: int = 0) -> None:
+    """Print text, or what rich renders, and flush.
 
-    On a terminal lines are broken between words alone; what follows on a line that is not indented
-    is, by ``hang``. The first begins after ``at`` characters that stand there already.
+    On a terminal lines are broken between words, and continuations of a line that is not indented
+    are indented by ``hang``. The first line continues one of ``column`` characters.
     """
     if not isinstance(text, str):
         show(text)
@@ -37,23 +37,26 @@ def say(text: Any = "", end: str = "\n", hang: int = 9, at: int = 0) -> None:
     text = printable(text)
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-        *lines, last = (" " * at + text).split("\n")
+        *lines, last = (" " * column + text).split("\n")
         parts = [
             part
             for line in (*lines, *[last] * bool(end))
             for part in wrapped(line, width, 0 if line.startswith(" ") else hang)
         ]
-        text = "\n".join((*parts, *[last] * (not end)))[at:]
+        text = "\n".join((*parts, *[last] * (not end)))[column:]
     print(text, end=end, flush=True)
 
 
 def silent(*_: Any, **__: Any) -> None:
-    """Print nothing, in the place of ``say``."""
+    """Print nothing; a replacement for ``say``."""
 
 
 @contextmanager
 def progress(after: float = 0.0) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Give what draws a bar on standard error, ``after`` seconds, if that is a terminal."""
+    """Yield a function that draws a progress bar on standard error; None if it is no terminal.
+
+    The bar appears after ``after`` seconds.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -82,41 +85,41 @@ def progress(after: float = 0.0) -> Iterator[Callable[[str, int, int], None] | N
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Print a dict as JSON, its version first, and what JSON does not have by its name."""
+    """Print a dict as JSON, the version of its format first; infinities and NaN as strings."""
     print(json.dumps(_named({"format": FORMAT, **value}), indent=2, default=str, allow_nan=False))
 
 
 def _named(value: Any) -> Any:
-    """Return a value with text in the place of infinities and NaN."""
+    """Return a value with strings for infinities and NaN."""
     if isinstance(value, dict):
-        return {key: _named(one) for key, one in value.items()}
+        return {key: _named(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_named(one) for one in value]
+        return [_named(item) for item in value]
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
-def show(found: Any) -> None:
-    """Print what rich can show: in colour and as wide as the terminal, or as plain text."""
+def show(renderable: Any) -> None:
+    """Print what rich renders, in colour and as wide as the terminal, or as plain text."""
     if sys.stdout.isatty():
         from rich.console import Console
 
-        write(found, Console())
+        write(renderable, Console())
     else:
-        print(plain(found, getattr(found, "width", WIDTH)))
+        print(plain(renderable, getattr(renderable, "width", WIDTH)))
 
 
 def check_html(arguments: argparse.Namespace) -> None:
-    """Refuse no name of a file, and two texts on standard output, before anything is done."""
+    """Refuse an empty file name, and two texts on standard output, before any work."""
     if arguments.html == "":
-        raise OptionError("--html '' names no file; expected --html FILE, or - for stdout")
+        raise OptionError("--html '' is no file name; expected --html FILE, or - for stdout")
     if arguments.html == "-" and arguments.json:
         raise OptionError("--html - and --json both print to stdout; expected --html FILE")
 
 
 def show_report(arguments: argparse.Namespace, report: Paged) -> int:
-    """Print a report in the form that was asked for, and return the exit status."""
+    """Print a report as the arguments say, and return the exit status."""
     if arguments.html == "-":
-        # Not print: a page says itself that it is UTF-8, whatever the terminal is.
+        # Not print: the page declares UTF-8, whatever the encoding of the terminal.
         sys.stdout.flush()
         sys.stdout.buffer.write(report.to_html().encode())
         return OK
@@ -130,7 +133,7 @@ def show_report(arguments: argparse.Namespace, report: Paged) -> int:
 
 
 def build_dict(kernel: str, build: Build) -> dict[str, Any]:
-    """Return what JSON says of the build of a kernel of this name."""
+    """Return the JSON of a build of the kernel of this name."""
     return {
         "kernel": kernel, **named(build, "symbol", "arch", "seconds", "cached"),
         "bytes": len(build.cubin), "resources": asdict(build.resources),

@@ -1,4 +1,4 @@
-"""``cute-gemm profile``: what the report says next to what the hardware counts."""
+"""``cute-gemm profile``: the figures of the report compared with the hardware's counters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from cute_gemm.commands.output import OK, WRONG, print_json, show
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm profile`` takes."""
     add_problem(parser)
-    add(parser, "--beta", "--base-offset", beta="default 0: C is not read")
-    parser.add_argument("--ncu", metavar="PATH", help="Nsight Compute (default: look for it)")
+    add(parser, "--beta", "--base-offset")
+    parser.add_argument(
+        "--ncu", metavar="PATH", help="the program ncu of Nsight Compute (default: search for it)"
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -21,9 +23,9 @@ def command(arguments: argparse.Namespace) -> int:
     from cute_gemm.measure.profile import Case, profile
 
     others = named(arguments, "op", "kernel", "arch", "options", "beta", "base_offset")
-    [found] = profile([Case(**sizes(arguments), **others)], arguments.ncu)
+    [result] = profile([Case(**sizes(arguments), **others)], arguments.ncu)
     if arguments.json:
-        print_json(found.to_dict())
+        print_json(result.to_dict())
     else:
-        show(found)
-    return WRONG if found.differences else OK
+        show(result)
+    return WRONG if result.differences else OK

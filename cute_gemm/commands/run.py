@@ -1,4 +1,4 @@
-"""``cute-gemm run``: one GEMM on random matrices, from descriptors to a checked result's speed."""
+"""``cute-gemm run``: one GEMM on random matrices, checked and timed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _MODES = {"A": "A(M,K", "B": "B(N,K", "C": "C(M,N"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm run`` takes."""
     add_problem(parser)
-    add(parser, "--alpha", "--beta", beta="default 0")
+    add(parser, "--alpha", "--beta")
     from cute_gemm.api import Backend
 
-    parser.add_argument("--backend", choices=get_args(Backend), default="auto")
+    text = "where to compute (default auto: the GPU, or the CPU without one)"
+    parser.add_argument("--backend", choices=get_args(Backend), default="auto", help=text)
     add(parser, "--seed", "--no-check")
 
 
@@ -36,7 +37,7 @@ def command(arguments: argparse.Namespace) -> int:
     from cute_gemm.problem.scalars import scalar
 
     tell = silent if arguments.json else say
-    # What is refused should be before a large matrix is made and a kernel compiled.
+    # Refuse what is wrong before a large matrix is made and a kernel compiled.
     sized = planned(arguments).problem
     for name in ("alpha", "beta"):
         scalar(getattr(arguments, name), name, sized.accumulator.name, None)
@@ -112,7 +113,7 @@ def _show_kernel(
     tell(
         f"{build_time(plan)}: {built.registers} registers, {shared} bytes of shared memory, "
         + (f"{spilled} bytes spilled" if spilled else "no spills"),
-        at=13,
+        column=13,
     )
     result |= {"report": report.to_dict(), "build": build_dict(plan.kernel, plan.build)}
 

@@ -1,4 +1,4 @@
-"""``cute-gemm trace``: a kernel executed without a GPU, beside what its report says."""
+"""``cute-gemm trace``: a kernel executed without a GPU, and compared with its report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.traced import Request
     from cute_gemm.ptx import Buffer, Execution
 
-#: Seconds after which a bar says how far the CTAs are.
+#: Seconds after which a progress bar counts the executed CTAs.
 _PATIENCE = 3.0
 _ARRAY = re.compile(r"(\w+)=(?:(\w+):(\d+(?:x\d+)*)|(.+\.npy))")
 
@@ -42,23 +42,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_problem(parser)
     for action in parser._actions:
         if action.dest == "op":
-            action.nargs, action.help = "?", f"{action.help}; left out with --ptx"
+            action.nargs, action.help = "?", f"{action.help}; omit it with --ptx"
     add(parser, "--alpha", "--beta", "--base-offset", "--seed", "--html")
     parser.add_argument(
         "--access",
         metavar="NAME",
-        help="show one request, lane by lane: to A, B, C, an --arg, or shared",
+        help="show one request lane by lane; NAME is A, B, C, an --arg, or shared",
     )
     for name, what in (
-        ("cta", "of this CTA, x fastest"), ("warp", "of this warp"),
-        ("request", "the warp's request of this number, from 0"),
+        ("cta", "CTA of that request, x fastest"), ("warp", "warp of that request"),
+        ("request", "number of that request among the warp's"),
     ):  # fmt: skip
         parser.add_argument(
             f"--{name}", type=int, default=0, metavar="N", help=f"{what} (default 0)"
         )
-    own = parser.add_argument_group("a kernel of one's own")
-    own.add_argument("--ptx", metavar="FILE", help="execute an entry of this PTX text")
-    own.add_argument("--entry", metavar="NAME", help="where it has several")
+    own = parser.add_argument_group("another kernel")
+    own.add_argument("--ptx", metavar="FILE", help="execute an entry of this PTX file")
+    own.add_argument("--entry", metavar="NAME", help="the entry, if the file has several")
     own.add_argument("--grid", default="1", metavar="X,Y,Z", help="CTAs (default 1)")
     own.add_argument("--block", default="32", metavar="X,Y,Z", help="threads of a CTA (default 32)")
     own.add_argument(
@@ -66,12 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     own.add_argument(
         "--arg", action="append", default=[], metavar="ARG",
-        help="of each parameter in order: A=float32:64x32 (random, rows contiguous), A=FILE.npy, "
+        help="value of the next parameter: A=float32:64x32 (random, rows contiguous), A=FILE.npy, "
         "5, 0.5",
     )  # fmt: skip
     own.add_argument(
         "--limit", type=int, metavar="N",
-        help="instructions after which it counts as one that does not end (default 20,000,000, or "
+        help="instructions after which the kernel is taken not to end (default 20,000,000, or "
         "500,000 in which no thread stores, passes a barrier or accesses another address)",
     )  # fmt: skip
     own.add_argument("--save", metavar="DIR", help="write the arrays to DIR/NAME.npy")
@@ -90,7 +90,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _shown() -> Iterator[None]:
-    """Show how far a launch has come that is executed inside, if it takes long."""
+    """Show the progress of a launch that is executed inside, if it takes long."""
     from cute_gemm.ptx.launch import PROGRESS
 
     with progress(_PATIENCE) as tell:
@@ -116,18 +116,18 @@ def _planned(arguments: argparse.Namespace) -> int:
         **named(arguments, "compute", "kernel", "arch", "base_offset"),
     )  # fmt: skip
     if not plan.compiled:
-        raise OptionError(f"kernel {plan.kernel!r} is not compiled: nothing of it is executed here")
+        raise OptionError(f"kernel {plan.kernel!r} is not compiled: it has no PTX to execute")
     with _shown():
-        found = plan.trace(A, B, C, alpha=arguments.alpha, beta=arguments.beta)
+        trace = plan.trace(A, B, C, alpha=arguments.alpha, beta=arguments.beta)
     if arguments.access:
-        requests = found.requests(arguments.access, arguments.cta, arguments.warp)
-        found = replace(found, shown=_chosen(arguments, requests))
-    show_report(arguments, found)
-    return OK if found.agrees else WRONG
+        requests = trace.requests(arguments.access, arguments.cta, arguments.warp)
+        trace = replace(trace, shown=_chosen(arguments, requests))
+    show_report(arguments, trace)
+    return OK if trace.agrees else WRONG
 
 
 def _chosen(arguments: argparse.Namespace, requests: Sequence[Request]) -> Request:
-    """The request that is shown."""
+    """Return the request to show."""
     if not 0 <= arguments.request < len(requests):
         raise OptionError(
             f"--request {arguments.request} is none of the {len(requests)} requests to "
@@ -136,11 +136,11 @@ def _chosen(arguments: argparse.Namespace, requests: Sequence[Request]) -> Reque
     return requests[arguments.request]
 
 
-# ---- a kernel of one's own -----------------------------------------------------------------------
+# ---- another kernel ------------------------------------------------------------------------------
 
 
 def _own(arguments: argparse.Namespace) -> int:
-    """Execute an entry of a PTX text on arrays and numbers, and say what it did."""
+    """Execute an entry of a PTX file on arrays and numbers, and print what it did."""
     import numpy as np
 
     from cute_gemm.analysis.executed import executed
@@ -150,30 +150,30 @@ def _own(arguments: argparse.Namespace) -> int:
 
     if arguments.op is not None:
         raise OptionError(
-            f"OP is {arguments.op!r}, and --ptx has an entry of its own: leave one out"
+            f"OP is {arguments.op!r}, and --ptx names another kernel: omit one of them"
         )
     if arguments.html:
-        raise OptionError("--html has the page of a problem's report; with --ptx expected --json")
+        raise OptionError("--html writes the report of a problem; with --ptx expected --json")
     rng = generator(arguments.seed)
-    given: list[Any] = [_argument(text, rng) for text in arguments.arg]
-    buffers = [one for one in given if isinstance(one, Buffer)]
-    before = {one.name: one.array.copy() for one in buffers}
+    parameters: list[Any] = [_argument(text, rng) for text in arguments.arg]
+    buffers = [buffer for buffer in parameters if isinstance(buffer, Buffer)]
+    before = {buffer.name: buffer.array.copy() for buffer in buffers}
     text = Path(arguments.ptx).read_text(encoding="utf-8")
     extents = _extents(arguments.grid, "grid"), _extents(arguments.block, "block")
     with _shown():
         execution = run(
-            text, arguments.entry, *extents, arguments.shared, given, record=True,
+            text, arguments.entry, *extents, arguments.shared, parameters, record=True,
             most_steps=arguments.limit,
         )  # fmt: skip
     if arguments.save:
         Path(arguments.save).mkdir(parents=True, exist_ok=True)
-        for one in buffers:
-            np.save(Path(arguments.save) / f"{one.name}.npy", one.array)
+        for buffer in buffers:
+            np.save(Path(arguments.save) / f"{buffer.name}.npy", buffer.array)
     request = None
     if arguments.access:
         where, names = (arguments.access, arguments.cta, arguments.warp), [x.name for x in buffers]
         request = _chosen(arguments, requests_of(execution, *where, names))
-    arrays = [_changes(one, before[one.name]) for one in buffers]
+    arrays = [_changes(buffer, before[buffer.name]) for buffer in buffers]
     kinds = [{**kind._asdict(), **figures} for kind, figures in sorted(executed(execution).items())]
     counts = dict(sorted((execution.counts or {}).items(), key=lambda pair: -pair[1]))
     if arguments.json:
@@ -189,25 +189,25 @@ def _own(arguments: argparse.Namespace) -> int:
 
 
 def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
-    """An array by its type and extents or from a file, or a number."""
+    """Return an array, by type and extents or from a file, or a number."""
     import numpy as np
 
     from cute_gemm.problem.dtypes import dtype
     from cute_gemm.problem.values import random_values
     from cute_gemm.ptx import Buffer
 
-    found = _ARRAY.fullmatch(text)
-    if found is None:
+    match = _ARRAY.fullmatch(text)
+    if match is None:
         try:
             value = number(text)
         except ValueError:
             value = 1j
         if isinstance(value, complex):
             raise OptionError(
-                f"--arg {text!r} is no argument; expected A=float32:64x32, A=FILE.npy or 5"
+                f"--arg {text!r} is not understood; expected A=float32:64x32, A=FILE.npy or 5"
             )
         return value
-    name, kind, extents, file = found.groups()
+    name, kind, extents, file = match.groups()
     if file is not None:
         return Buffer(np.load(file), name)
     shape = integers(extents.split("x"), "--arg")
@@ -215,20 +215,22 @@ def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
 
 
 def _extents(text: str, name: str) -> tuple[int, ...]:
-    """``"4,2"``."""
+    """Read extents: ``"4,2"``."""
     if not re.fullmatch(r"\d+([,x]\d+){0,2}", text):
-        raise OptionError(f"--{name} {text!r} does not fit; expected one to three extents, as 4,2")
+        raise OptionError(
+            f"--{name} {text!r} does not fit; expected one to three extents, as in 4,2"
+        )
     return integers(re.split("[,x]", text), f"--{name}")
 
 
-def _changes(one: Buffer, before: np.ndarray) -> dict[str, Any]:
-    """What an array is, and how many of its elements are others now."""
+def _changes(buffer: Buffer, before: np.ndarray) -> dict[str, Any]:
+    """Describe an array, with the number of its elements that changed."""
     import numpy as np
 
-    same = one.array.view(np.uint8) == before.view(np.uint8)
+    same = buffer.array.view(np.uint8) == before.view(np.uint8)
     changed = int((~same.reshape(*before.shape, -1).all(axis=-1)).sum())
     return {
-        "name": one.name, "dtype": str(one.array.dtype), "shape": list(one.array.shape),
+        "name": buffer.name, "dtype": str(buffer.array.dtype), "shape": list(buffer.array.shape),
         "changed": changed,
     }  # fmt: skip
 
@@ -242,18 +244,18 @@ def _show(
 
     say(f"{execution.kernel.name}\n")
     lines = [
-        (one["name"], one["dtype"], "x".join(map(str, one["shape"])), f"{one['changed']:,}")
-        for one in arrays
+        (row["name"], row["dtype"], "x".join(map(str, row["shape"])), f"{row['changed']:,}")
+        for row in arrays
     ]
     heads = ("array", "dtype", "shape", "elements changed")
     show(Table("", tuple(Column(head, left=head != heads[-1]) for head in heads), lines))
     figures = ("requests", "lanes", "sectors", "wavefronts")
     rows = [
         (
-            f"{one['operand'] or 'shared'} {one['instruction']}", str(one["bits"]),
-            *(f"{one[name]:,}" if name in one else "-" for name in figures),
+            f"{row['operand'] or 'shared'} {row['instruction']}", str(row["bits"]),
+            *(f"{row[name]:,}" if name in row else "-" for name in figures),
         )
-        for one in kinds
+        for row in kinds
     ]  # fmt: skip
     say()
     columns = tuple(Column(head, left=head == "access") for head in ("access", "bits", *figures))

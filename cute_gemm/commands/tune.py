@@ -1,4 +1,4 @@
-"""``cute-gemm tune``: measure which kernel is the fastest, for later calls to take."""
+"""``cute-gemm tune``: measure which kernel is the fastest, and store it for later calls."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="in place of -m, -n and -k: N, or MxNxK, several with commas: 1024,1000x1003x1001",
     )  # fmt: skip
     most = Tuning().candidates
-    text = f"how many configs to measure, those of the least predicted times (default {most})"
+    text = f"number of configs to measure, the fastest by prediction (default {most})"
     parser.add_argument("--candidates", type=int, default=most, metavar="N", help=text)
-    parser.add_argument("--again", action="store_true", help="also where a choice is stored")
+    parser.add_argument(
+        "--again", action="store_true", help="measure again where a choice is stored"
+    )
     text = (
-        "measure also the configs that nvidia-matmul-heuristics recommends, 8 at most (needs "
+        "measure also the configs that nvidia-matmul-heuristics recommends, at most 8 (needs "
         "pip install 'cute-gemm[heuristics]')"
     )
     parser.add_argument("--heuristics", action="store_true", help=text)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Measure and store what is not stored, and say what is taken from now on; return 0."""
+    """Measure and store what is not stored, and print the stored choices; return 0."""
     extents = [(arguments.m, arguments.n, arguments.k)]
     if arguments.sizes is not None:
         extents = parse_sizes(arguments.sizes)
-    found: list[dict[str, Any]] = []
+    tuned: list[dict[str, Any]] = []
     for (m, n, k), op in product(extents, arguments.ops):
         of = f"{op} {m} x {n} x {k}" + f", {arguments.l} times" * (arguments.l != 1)
         with progress() as shown:
@@ -49,36 +51,35 @@ def command(arguments: argparse.Namespace) -> int:
                 **named(arguments, "candidates", "again", "heuristics"),
                 tell=partial(_tell, shown, of),
             )
-            one = plan(
+            made = plan(
                 op, **sizes(arguments) | {"m": m, "n": n, "k": k}, tune=tuning,
                 **named(arguments, "kernel", "arch"), **arguments.options,
             )  # fmt: skip
-        problem = one.problem
-        found.append({
+        problem = made.problem
+        tuned.append({
             **named(problem, "op", "m", "n", "k", "l"), "dtype": problem.dtype,
-            "compute": problem.compute, "kernel": one.kernel, "config_name": one.symbol,
-            "measured": one.measured._asdict() if one.measured else None,
+            "compute": problem.compute, "kernel": made.kernel, "config_name": made.symbol,
+            "measured": made.measured._asdict() if made.measured else None,
         })  # fmt: skip
         if not arguments.json:
-            say(f"{of} {problem.types}: {label(one.candidates()[0])}\n  {one.why}")
-            if arguments.heuristics and one.measured:
-                say("\n".join(_advice(one.measured)))
+            say(f"{of} {problem.types}: {label(made.candidates()[0])}\n  {made.why}")
+            if arguments.heuristics and made.measured:
+                say("\n".join(_advice(made.measured)))
     if arguments.json:
-        print_json({"tuned": found})
+        print_json({"tuned": tuned})
     return OK
 
 
 def _advice(measured: Measured) -> Iterator[str]:
     """Say which configs nvidia-matmul-heuristics alone recommended, and whether one won."""
-    found = measured.advised or {}
-    if not found:
+    advised = measured.advised or {}
+    if not advised:
         yield "  nvidia-matmul-heuristics recommended no others that ran"
         return
-    among = "among them" if measured.advice_won else "not among them"
-    yield (
-        f"  of these nvidia-matmul-heuristics alone recommended {len(found)}, the fastest {among}:"
-    )
-    for name, seconds in sorted(found.items(), key=lambda one: one[1]):
+    among = "is among them" if measured.advice_won else "is another"
+    count = f"{len(advised)} of them (the fastest {among}):"
+    yield f"  nvidia-matmul-heuristics alone recommended {count}"
+    for name, seconds in sorted(advised.items(), key=lambda pair: pair[1]):
         yield f"    {duration(seconds)}  {name}"
 
 

@@ -40,10 +40,10 @@ class Gpu:
 
     @property
     def arch(self) -> Arch:
-        """What kernels are compiled for to run on it."""
+        """The architecture to compile for."""
         return Arch.of_device(divmod(self.cc, 10))
 
     def peak(self, key: str, unit: Unit | None = None) -> Peak | None:
         """Return the highest rate of ``key``, of ``unit`` if one is given; None without one."""
-        found = [p for p in self.peaks if p.key == key and unit in (None, p.unit)]
-        return max(found, key=lambda peak: peak.tflops, default=None)
+        peaks = [p for p in self.peaks if p.key == key and unit in (None, p.unit)]
+        return max(peaks, key=lambda peak: peak.tflops, default=None)

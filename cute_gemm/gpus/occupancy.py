@@ -1,4 +1,4 @@
-"""How many CTAs a multiprocessor holds at a time, what limits that, and how a grid fills a GPU."""
+"""Occupancy of a multiprocessor, what limits it, and how a grid fills a GPU."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cute_gemm.arch import RESERVED_SHARED, Multiprocessor
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What one multiprocessor holds of a kernel.
+    """The CTAs and warps of a kernel that one multiprocessor holds at a time.
 
-    ``ctas_per_sm`` and ``warps_per_sm`` are resident, 0 when the kernel cannot be launched at all;
-    ``max_warps`` is what the multiprocessor can hold. ``limits``: CTAs that each resource alone
-    would allow, ``"warps"``, ``"CTAs"``, ``"shared memory"``, ``"registers"`` (without the last
-    when their number is not known); ``limiter``: those of them that are the lowest.
+    ``ctas_per_sm`` and ``warps_per_sm`` are 0 if the kernel cannot be launched at all;
+    ``max_warps``: the limit of the multiprocessor; ``limits``: CTAs that each resource alone would
+    allow: ``"warps"``, ``"CTAs"``, ``"shared memory"``, and ``"registers"`` if their number is
+    known; ``limiter``: the resources with the lowest limit.
     """
 
     ctas_per_sm: int

@@ -1,4 +1,4 @@
-"""A GPU of the user's own: from a file in TOML or JSON, or from the same values in a dict."""
+"""A GPU that the user describes, in a TOML or JSON file or in a dict."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def described(values: Mapping[str, Any], where: str) -> Gpu:
             known = ", ".join((*_FIELDS, *_PEAKS))
             what = f"gpu: {where} has {_shown(name)}"
             raise OptionError(f"{what}, which is not known; expected {known}")
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, (what, reads) in _FIELDS.items():
         if name not in values:
             raise OptionError(f"gpu: {where} has no {name}; expected {what}")
-        found[name] = _read(reads, values[name], f"gpu: {where} has {name}", what)
+        fields[name] = _read(reads, values[name], f"gpu: {where} has {name}", what)
     peaks = []
     for table, unit in _PEAKS.items():
         rates = values.get(table, {})
@@ -70,11 +70,11 @@ def described(values: Mapping[str, Any], where: str) -> Gpu:
         for key, rate in rates.items():
             what = f"gpu: {where} has {table}.{key}"
             peaks.append(Peak(key, unit, _read(_positive, rate, what, "10**12 per second")))
-    return priced(Gpu(**found, aliases=(), peaks=tuple(peaks), source=where))
+    return priced(Gpu(**fields, aliases=(), peaks=tuple(peaks), source=where))
 
 
 def priced(gpu: Gpu) -> Gpu:
-    """Return a GPU that has the one rate that every price is made with."""
+    """Return a GPU if it has the rate that every price needs, else raise OptionError."""
     if gpu.peak("float32", "CUDA cores") is None:
         raise OptionError(
             f"gpu: {gpu.name} has no rate of float32 on CUDA cores (cuda_cores.float32); expected "
@@ -91,7 +91,7 @@ def _read(reads: Callable[[Any], Any], value: Any, what: str, expected: str) -> 
 
 
 def _shown(value: Any) -> str:
-    """A value as messages have it, which a file may have made long, or deep."""
+    """Shorten a value for messages."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # of an integer with thousands of digits

@@ -136,7 +136,7 @@ _DEFAULTS = {
 
 
 def _plain(name: str) -> str:
-    """Fold case, vendor and separators, in which names differ for no reason."""
+    """Remove case, vendor and separators from a name."""
     words = re.split(r"[\s_-]+", name.strip().lower())
     return "".join(word for word in words if word not in ("nvidia", "geforce"))
 
@@ -166,9 +166,9 @@ def gpu(name: GpuLike) -> Gpu:
         )
     if name.lower().endswith(own.SUFFIXES):
         return own.of_file(Path(name))
-    found = _BY_NAME.get(_plain(name))
-    if found is not None:
-        return found
+    known_gpu = _BY_NAME.get(_plain(name))
+    if known_gpu is not None:
+        return known_gpu
     import difflib
 
     near = difflib.get_close_matches(_plain(name), _BY_NAME, n=1)
@@ -179,13 +179,13 @@ def gpu(name: GpuLike) -> Gpu:
 
 def of_arch(name: GpuLike, arch: Arch) -> Gpu:
     """Return the GPU called ``name``; OptionError for one that does not run kernels of ``arch``."""
-    found = gpu(name)
-    if not arch.runs_on(divmod(found.cc, 10)):
+    row = gpu(name)
+    if not arch.runs_on(divmod(row.cc, 10)):
         raise OptionError(
-            f"gpu={found.name!r} has compute capability {found.cc // 10}.{found.cc % 10} and does "
+            f"gpu={row.name!r} has compute capability {row.cc // 10}.{row.cc % 10} and does "
             f"not run kernels of {arch}; expected a GPU of that arch, or another arch= with it"
         )
-    return found
+    return row
 
 
 def stands_for(arch: Arch) -> Gpu | None:

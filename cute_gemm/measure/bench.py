@@ -70,7 +70,7 @@ def bench(
     check: bool = True, against: Sequence[str | Function] = (), device: int = 0,
     progress: Progress | None = None,
 ) -> BenchResult:  # fmt: skip
-    """Check kernels against float64 and time them, next to cuBLAS when one is installed.
+    """Check kernels against float64, and time them in turns with cuBLAS if it is installed.
 
     Each kernel first computes ``C = op(A) @ op(B)`` of column-major random matrices into a C of
     NaN, and every element is compared; a kernel that is wrong is not timed. Then all kernels and
@@ -113,7 +113,7 @@ def bench(
         [_problem(op, *size, pad, l=l, dtype=dtype, order=order, compute=compute) for op in ops]
         for size in map(extents, sizes)
     ]
-    problems = [{problem.op: problem for problem in given} for given in made]
+    problems = [{problem.op: problem for problem in problems_of_size} for problems_of_size in made]
     if not problems or not problems[0]:
         raise OptionError(f"ops={ops!r}, sizes={sizes!r}; expected one of each or more")
     first = next(iter(problems[0].values()))
@@ -124,15 +124,15 @@ def bench(
             if reason is not None:
                 raise NoGpuError(f"bench needs a GPU, unless the only kernel is 'host': {reason}")
             gpu = stack.enter_context(machine(device))
-        found = [
-            _Size(given, seed, pad, check, rounds, progress).run(names, functions, gpu)
-            for given in problems
+        results = [
+            _Size(problems_of_size, seed, pad, check, rounds, progress).run(names, functions, gpu)
+            for problems_of_size in problems
         ]
         return BenchResult(
             dtype=first.dtype, compute=first.compute, order=order, ops=tuple(problems[0]),
             gpu=gpu.name if gpu else None, arch=gpu.arch if gpu else None,
             cublas=gpu.about_cublas if gpu else "no GPU was used",
-            checked=check, rounds=rounds, seed=seed, pad=pad, sizes=tuple(found),
+            checked=check, rounds=rounds, seed=seed, pad=pad, sizes=tuple(results),
         )  # fmt: skip
 
 
@@ -156,10 +156,10 @@ def kernel_names(kernels: str | Sequence[str]) -> tuple[str, ...]:
 
 def extents(size: int | Sequence[int]) -> tuple[int, int, int]:
     """Return m, n and k of a size, which is n or all three."""
-    found = (size,) * 3 if isinstance(size, int) else tuple(size)
-    if len(found) != 3 or min(found) < 1:
+    triple = (size,) * 3 if isinstance(size, int) else tuple(size)
+    if len(triple) != 3 or min(triple) < 1:
         raise OptionError(f"size {size!r}; expected n or (m, n, k), each 1 or more")
-    return found
+    return triple
 
 
 def _leading(op: str, m: int, n: int, k: int, pad: int) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _problem(op: str, m: int, n: int, k: int, pad: int, **more: Any) -> GemmProb
 
 
 class _Size:
-    """One size under way: its matrices, and what has been found so far.
+    """The state of one size: its matrices, and the results so far.
 
     ``problems`` has the problem of each op; ``seed``, ``pad``, ``check``, ``rounds`` and
     ``progress`` are those of :func:`bench`.
@@ -220,7 +220,7 @@ class _Size:
             self.progress(f"{first.m} x {first.n} x {first.k}{batch}: {what}", done, total)
 
     def _run_on_host(self, names: Sequence[str]) -> None:
-        """Check each, and time it by itself."""
+        """Check and time each kernel on its own."""
         for (name, op), plan in self._plans(names, backend="cpu").items():
             self._tell(f"{name} {op}", 0, 1)
             A, B = (self.factors.stored(*self.factors.form(matrix, op)) for matrix in "AB")
@@ -258,7 +258,7 @@ class _Size:
             self.samples |= timed(starts, copies, self.rounds, clock, tell)
 
     def _plans(self, names: Sequence[str], **where: Any) -> dict[Key, Plan]:
-        """Return the plans of those that take the problem."""
+        """Return the plans of the kernels that take the problem."""
         plans = {}
         for op, problem in self.problems.items():
             for name in names:
@@ -308,14 +308,14 @@ class _Size:
 
     def _judge(self, key: Key, config: str) -> bool:
         """Compare C with the reference, keep the entry, and return whether it may be timed."""
-        found, reason = self.reference.check(self.C) if self.reference else None, ""
-        if found and found.wrong:
+        check, reason = self.reference.check(self.C) if self.reference else None, ""
+        if check and check.wrong:
             reason = (
-                f"{found.wrong:,} of {self.C.size:,} elements are out of bound, the worst at "
-                f"{found.worst}; largest error {found.max_error:.3g}"
+                f"{check.wrong:,} of {self.C.size:,} elements are out of bound, the worst at "
+                f"{check.worst}; largest error {check.max_error:.3g}"
             )
         outcome: Outcome = "wrong" if reason else "ok"
-        error = found.max_error if found else None
+        error = check.max_error if check else None
         self.entries[key] = Entry(*key, outcome, reason, config, error)
         return not reason
 

@@ -1,4 +1,4 @@
-"""Kernels, and functions of the user's own, timed on this GPU next to cuBLAS, in turns.
+"""Kernels and functions of the user's, timed on this GPU in turns with cuBLAS.
 
 Here are those of one plan; `cute_gemm.measure.bench` has those of many.
 """
@@ -39,9 +39,9 @@ CUBLAS = "cublas"
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU, by its CUDA ordinal, the driver's name for it and what kernels are compiled for.
+    """A GPU: its CUDA ordinal, the driver's name, the architecture, and cuBLAS there.
 
-    With the handle of cuBLAS there and its version; or None, and why there is none.
+    ``about_cublas``: the version of cuBLAS, or why there is none.
     """
 
     device: int
@@ -53,10 +53,10 @@ class Machine:
     def cublas(
         self, problem: GemmProblem, places: Sequence[Place], alpha: complex = 1, beta: complex = 0
     ) -> Start:
-        """Return what starts cuBLAS's GEMM on the legacy default stream.
+        """Return a function that starts cuBLAS's GEMM on the legacy default stream.
 
-        CublasError when there is none, or it does not support the combination; some it refuses only
-        when it is started.
+        CublasError without cuBLAS, or for a combination that it does not support; it refuses some
+        only when it is started.
         """
         if self.blas is None:
             raise CublasError(self.about_cublas)
@@ -93,14 +93,14 @@ def machine(device: int) -> Iterator[Machine]:
 def of_kernel(
     plan: Plan, places: Sequence[Place], device: int, alpha: complex = 1, beta: complex = 0
 ) -> Start:
-    """Return what starts a plan's kernel on the legacy default stream, once it is built."""
+    """Build a plan's kernel, and return what starts it on the legacy default stream."""
     bound = plan.bind(device, alpha, beta)
     return lambda index: bound(places[index])
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
-    """A matrix as stored on the device; of bfloat16 it only says that it has two bytes."""
+    """A matrix as stored on the device; the interface describes bfloat16 as two bytes."""
 
     __cuda_array_interface__: dict[str, Any]
 
@@ -108,7 +108,7 @@ class DeviceArray:
 def of_function(
     function: Function, op: str, matrices: Sequence[np.ndarray], places: Sequence[Place]
 ) -> Start:
-    """Return what calls ``function(op, A, B, C)`` with copies, at ``places``, of host matrices."""
+    """Return a function that calls ``function(op, A, B, C)`` on the copies at ``places``."""
 
     def shown(pointer: int, like: np.ndarray) -> DeviceArray:
         # Nothing is under way on it when a function is called: to wait would only take time.
@@ -119,37 +119,39 @@ def of_function(
     return lambda index: function(op, *arrays[index])
 
 
-def named_function(given: str | Function) -> tuple[str, Function]:
+def named_function(against: str | Function) -> tuple[str, Function]:
     """Return name and function of ``"module:function"``, or of a function.
 
     Python must find the module, also in the working directory.
     """
-    if not isinstance(given, str):
-        name = getattr(given, "__qualname__", type(given).__name__)
-        return f"{getattr(given, '__module__', '')}:{name}", given
-    module, colon, name = given.partition(":")
+    if not isinstance(against, str):
+        name = getattr(against, "__qualname__", type(against).__name__)
+        return f"{getattr(against, '__module__', '')}:{name}", against
+    module, colon, name = against.partition(":")
     if not (module and colon and name):
-        raise OptionError(f"against={given!r}; expected MODULE:FUNCTION")
+        raise OptionError(f"against={against!r}; expected MODULE:FUNCTION")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
         function = functools.reduce(getattr, name.split("."), importlib.import_module(module))
     except ImportError as error:
         expected = "expected a module of the working directory or an installed one"
-        raise OptionError(f"against={given!r} cannot be imported ({error}); {expected}") from error
+        raise OptionError(
+            f"against={against!r} cannot be imported ({error}); {expected}"
+        ) from error
     except AttributeError:
-        raise OptionError(f"against={given!r}: {module} has no {name}") from None
+        raise OptionError(f"against={against!r}: {module} has no {name}") from None
     if not callable(function):
         kind = type(function).__name__
-        raise OptionError(f"against={given!r} is a {kind}; expected a function f(op, A, B, C)")
-    return given, function
+        raise OptionError(f"against={against!r} is a {kind}; expected a function f(op, A, B, C)")
+    return against, function
 
 
 def timed(
     starts: Mapping[Key, Start], copies: int, rounds: int, clock: Clock,
     step: Callable[[], None] = lambda: None,
 ) -> dict[Key, Samples]:  # fmt: skip
-    """Time all in turns, those of an op close to each other; calls go round the copies."""
+    """Time all in turns, grouped by op; successive calls use successive copies."""
     turns = itertools.cycle(range(copies))
 
     def call(start: Start) -> Callable[[], object]:
@@ -163,19 +165,18 @@ def timed(
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Device time of one GEMM, ours and cuBLAS's, whose matrices are in L2 if they are small.
+    """Device times of one GEMM, by a plan and by cuBLAS; small matrices are in L2."""
 
-    The median of a call; ``problem.flops`` over it, in 10**12 per second; cuBLAS's median, and the
-    median over the rounds of its time over ours, above 1 where ours is faster, or None without one;
-    rounds, and calls of ours in a round; the version of cuBLAS, or why there is no such time.
-    """
-
+    #: Median of a call of the plan, and ``problem.flops`` over it, in 10**12 per second.
     milliseconds: float
     teraflops: float
+    #: cuBLAS's median, and the median over the rounds of its time over the plan's; None without it.
     cublas_milliseconds: float | None
     ratio: float | None
+    #: Rounds, and calls of the plan in a round.
     rounds: int
     calls: int
+    #: Version of cuBLAS, or why there is no time of it.
     cublas: str
 
     def __str__(self) -> str:
@@ -196,7 +197,7 @@ def compare(
     plan: Plan, A: np.ndarray, B: np.ndarray, C: np.ndarray, *, alpha: complex = 1.0,
     beta: complex = 0.0, rounds: int = 9, device: int = 0,
 ) -> Timing:  # fmt: skip
-    """Time a plan on copies of these host matrices, next to cuBLAS when one is installed.
+    """Time a plan on copies of these host matrices, in turns with cuBLAS if it is installed.
 
     A, B and C are as stored, and none of them is changed; the plan is what `cute_gemm.plan` gave
     for them, with ``backend == "cuda"``. cuBLAS is the one that PyTorch, CuPy, nvmath or a CUDA
@@ -208,8 +209,8 @@ def compare(
     problem = plan.problem
     ours, theirs = ("ours", problem.op), (CUBLAS, problem.op)
     with machine(device) as gpu, ExitStack() as stack:
-        held = [stack.enter_context(upload(matrix, device)) for matrix in (A, B, C)]
-        places = [Place(*(buffer.pointer for buffer in held))]
+        buffers = [stack.enter_context(upload(matrix, device)) for matrix in (A, B, C)]
+        places = [Place(*(buffer.pointer for buffer in buffers))]
         starts = {ours: of_kernel(plan, places, device, alpha, beta)}
         about = gpu.about_cublas
         try:

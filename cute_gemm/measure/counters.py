@@ -1,4 +1,4 @@
-"""Which hardware counter has which figure of which accesses, and the two side by side.
+"""The hardware counters of each class of accesses, compared with the model's figures.
 
 Names are those of Nsight Compute's metrics; each was seen to follow the model to the unit on an
 H200, and others were seen not to.
@@ -72,7 +72,7 @@ def _of_shared(access: str, op: str, conflicts: str, *rows: Any) -> Iterator[Cla
 def _of_hopper(
     access: str, space: Any, direction: Any, instruction: str, *figures: tuple[str, str, str]
 ) -> Iterator[Class]:
-    """Figures, totals and metrics that are known of compute capability 9.0 alone."""
+    """Return classes whose metrics only compute capability 9.0 has."""
     for figure, total, metric in figures:
         yield Class(
             access, figure, f"{metric}.sum", total, space, direction, instruction, range(90, 91)
@@ -117,16 +117,16 @@ def predicted(rows: Iterable[AccessRow]) -> dict[str, int]:
     ``rows`` are all rows of a report, or ``make_row`` of all accesses of a kernel; UnsupportedError
     for one that belongs to no class.
     """
-    totals = dict.fromkeys((one.name for one in CLASSES), 0)
+    totals = dict.fromkeys((entry.name for entry in CLASSES), 0)
     for row in rows:
-        found = [one for one in CLASSES if one.has(row)]
-        if not found:
+        fitting = [entry for entry in CLASSES if entry.has(row)]
+        if not fitting:
             raise UnsupportedError(
                 f"{row.operand}: no counter is known for a {row.space} {row.direction} by "
                 f"{row.instruction}, so it cannot be compared"
             )
-        for one in found:
-            totals[one.name] += attrgetter(one.total)(row)
+        for entry in fitting:
+            totals[entry.name] += attrgetter(entry.total)(row)
     return totals
 
 
@@ -147,23 +147,23 @@ class Comparison:
 
 
 def compare(expected: Mapping[str, int], metrics: Mapping[str, int]) -> tuple[Comparison, ...]:
-    """Put what :func:`predicted` returned and the counts of the same launch side by side.
+    """Compare what :func:`predicted` returned with the counts of the same launch.
 
-    A metric may be left out where the device has no such counter, and then ToolError where
-    something is predicted of it.
+    A metric may be missing if the device has no such counter; ToolError if a count of it is
+    predicted.
     """
     figures: list[Comparison] = []
-    for one in CLASSES:
-        mine = expected[one.name]
-        if not one.metric:  # beside its wavefronts, which are the figure before
-            counted = figures[-1].counted - (figures[-1].predicted - mine)
-        elif one.metric in metrics:
-            counted = metrics[one.metric]
-        elif mine:
-            raise ToolError(f"ncu did not count {one.metric}, of which {mine} are predicted")
+    for entry in CLASSES:
+        units = expected[entry.name]
+        if not entry.metric:  # beside its wavefronts, which are the figure before
+            counted = figures[-1].counted - (figures[-1].predicted - units)
+        elif entry.metric in metrics:
+            counted = metrics[entry.metric]
+        elif units:
+            raise ToolError(f"ncu did not count {entry.metric}, of which {units} are predicted")
         else:
             continue
-        figures.append(Comparison(one.access, one.figure, mine, counted, one.metric))
+        figures.append(Comparison(entry.access, entry.figure, units, counted, entry.metric))
     return tuple(figures)
 
 

@@ -45,7 +45,7 @@ def _transposed(matrices: np.ndarray) -> np.ndarray:
 
 
 def generator(seed: int) -> np.random.Generator:
-    """Return what makes the random matrices of a seed."""
+    """Return the generator of the random matrices of a seed."""
     if not isinstance(seed, int) or seed < 0:
         raise OptionError(f"seed={seed!r}; expected an integer, 0 or more")
     return np.random.default_rng(seed)
@@ -131,15 +131,15 @@ class Reference:
         """Compare a C (m, n), or (l, m, n), with the reference, element by element."""
         lying = _transposed(result) if self._column_major else result
         lying = lying.reshape(self._product.shape)
-        found = self._each(lambda rows: self._check(lying[rows], rows))
-        ratio, (row, column) = max((ratio, at) for _, _, ratio, at in found)
+        checks = self._each(lambda rows: self._check(lying[rows], rows))
+        ratio, (row, column) = max((ratio, place) for _, _, ratio, place in checks)
         flat = row * self._shape[-1] + column
         worst = [int(index) for index in np.unravel_index(flat, self._shape)]
         if self._column_major:
             worst[-2:] = worst[-1], worst[-2]
         return Check(
-            wrong=sum(wrong for wrong, _, _, _ in found),
-            max_error=max(error for _, error, _, _ in found),
+            wrong=sum(wrong for wrong, _, _, _ in checks),
+            max_error=max(error for _, error, _, _ in checks),
             worst=tuple(worst) if ratio else None,
         )
 
@@ -158,7 +158,7 @@ class Reference:
         return int((~good).sum()), largest, float(ratio[i, j]), (int(i) + rows.start, int(j))
 
     def _each(self, work: Any) -> list[Any]:
-        """Do something with all rows, some at a time, on all cores: NumPy lets go of the GIL."""
+        """Apply a function to blocks of rows on all cores: NumPy releases the GIL."""
         from concurrent.futures import ThreadPoolExecutor
 
         count, length = self._product.shape
@@ -204,13 +204,13 @@ class DeviceMatrices:
     def of(self, op: str) -> tuple[list[Place], list[np.ndarray]]:
         """Return the addresses of A, B and C of an op, for each copy, and the host's matrices."""
         forms = self._factors.form("A", op), self._factors.form("B", op), ("C", "N")
-        held = [self._hold(form) for form in forms]
-        pointers = [[buffer.pointer for buffer in buffers] for _, buffers in held]
+        matrices = [self._hold(form) for form in forms]
+        pointers = [[buffer.pointer for buffer in buffers] for _, buffers in matrices]
         places = [Place(*place) for place in zip(*pointers, strict=True)]
-        return places, [matrix for matrix, _ in held]
+        return places, [matrix for matrix, _ in matrices]
 
     def spoil(self) -> None:
-        """Set every bit of the first C: NaN, which a kernel must neither read nor leave."""
+        """Fill the first C with NaN, which a kernel must neither read nor leave."""
         from cute_gemm.run.driver import checked, entered, load_driver
 
         _, (buffer, *_) = self._hold(("C", "N"))

@@ -84,15 +84,15 @@ def _bars(axes: Axes, result: BenchResult, size: SizeResult) -> None:
     kernels = [kernel for kernel in drawn if not (compared and kernel == "cublas")]
     width = 0.84 / len(result.ops)
     for index, op in enumerate(result.ops):
-        at: list[float] = []
+        positions: list[float] = []
         heights: list[float] = []
         for place, kernel in enumerate(kernels):
             speed = size.find(kernel, op).speed
             if speed is None or (compared and speed.of_cublas is None):
                 continue
-            at.append(place + (index - (len(result.ops) - 1) / 2) * width)
+            positions.append(place + (index - (len(result.ops) - 1) / 2) * width)
             heights.append(100 * (speed.of_cublas or 0.0) if compared else speed.gflops)
-        bars = axes.bar(at, heights, width, label=op, color=COLOURS[index % len(COLOURS)])
+        bars = axes.bar(positions, heights, width, label=op, color=COLOURS[index % len(COLOURS)])
         texts = [f"{h:.0f}" if h >= 10 else f"{h:.2g}" for h in heights]
         axes.bar_label(bars, texts, rotation=90, padding=2, fontsize=6.5)
     axes.set_xticks(range(len(kernels)), kernels, rotation=30, ha="right")

@@ -1,4 +1,4 @@
-"""Predicted against counted: a kernel's accesses by the model, and by the hardware's counters.
+"""A kernel's accesses as the model predicts them, compared with the hardware's counters.
 
 The parent process makes the plans, predicts and compiles. Then Nsight Compute (``ncu``) runs
 ``python -m cute_gemm.measure.profile CASES.json``, which launches each case's kernel exactly
@@ -48,9 +48,10 @@ class CounterPermissionError(GemmError, PermissionError):
 
 @dataclass(frozen=True)
 class Case:
-    """One launch to be counted, in the words of :func:`cute_gemm.plan`; by default on GPU 0's arch.
+    """One launch to count; its fields are parameters of :func:`cute_gemm.plan`.
 
-    ``options`` are fields of the kernel's config; with another ``beta`` than 0, C is read.
+    ``arch``: by default that of GPU 0; ``options``: fields of the kernel's config; with a ``beta``
+    other than 0, C is read.
     ``base_offset`` is in elements, from an allocation (aligned to 256 bytes) to each matrix: 0 or a
     power of two, for other addresses are not known to the unit by their alignment.
     """
@@ -92,21 +93,21 @@ class Case:
                 "can be counted; expected each to be 1 or more"
             )
         arch = normalize_arch(self.arch) if self.arch else device_arch(0)
-        asked = problem, arch, self.kernel, self.options
+        question = problem, arch, self.kernel, self.options
         gpu, measured = None, None
         if not self.arch:
-            gpu, measured = select.gpu_of_device(0), tuned.find(device_name(0), *asked)
-        return Plan(problem, "cuda", 0, arch, select.select(*asked, gpu, measured))
+            gpu, measured = select.gpu_of_device(0), tuned.find(device_name(0), *question)
+        return Plan(problem, "cuda", 0, arch, select.select(*question, gpu, measured))
 
     def __str__(self) -> str:
-        given = {
+        options = {
             **named(self, "lda", "ldb", "ldc"), "out": self.out_dtype, "compute": self.compute,
             **self.options, "beta": self.beta or None,
             "base": f"+{self.base_offset}" if self.base_offset else None,
             "l": self.l if self.l != 1 else None, **named(self, "batch_a", "batch_b", "batch_c"),
             **{n: v for n, v in named(self, "storage", "order").items() if v != "F"},
         }  # fmt: skip
-        words = [f"{name}={value}" for name, value in given.items() if value is not None]
+        words = [f"{name}={value}" for name, value in options.items() if value is not None]
         size = f"{self.m}x{self.n}x{self.k}"
         return " ".join((self.kernel, self.op, size, self.dtype, *words))
 
@@ -115,7 +116,7 @@ def predict(case: Case) -> dict[str, int]:
     """Return what the model says of a case: ``predicted`` of every access of its kernel."""
     from cute_gemm.analysis.rows import make_row
 
-    accesses = (one for step in case.plan().steps for one in step.accesses(case.beta != 0))
+    accesses = (access for step in case.plan().steps for access in step.accesses(case.beta != 0))
     return predicted(map(make_row, accesses))
 
 
@@ -145,21 +146,21 @@ class Profile(Shown):
             "case": asdict(self.case),
             "symbol": self.symbol,
             "agrees": not self.differences,
-            "figures": [asdict(one) | named(one, "difference") for one in self.figures],
+            "figures": [asdict(figure) | named(figure, "difference") for figure in self.figures],
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        shown = [one for one in self.figures if one.predicted or one.counted]
+        shown = [row for row in self.figures if row.predicted or row.counted]
         rows = []
-        for one in shown:
-            mark = "" if one.metric else "*"
-            numbers = (f"{one.predicted:,}", f"{one.counted:,}{mark}", f"{one.difference:,}")
-            rows.append((f"{one.access} {one.figure}", *numbers))
+        for row in shown:
+            mark = "" if row.metric else "*"
+            numbers = (f"{row.predicted:,}", f"{row.counted:,}{mark}", f"{row.difference:,}")
+            rows.append((f"{row.access} {row.figure}", *numbers))
         heads = (Column("", left=True), *map(Column, ("predicted", "counted", "difference")))
         yield from (Text(str(self.case)), Text(self.symbol), Text(), Table("", heads, rows))
-        if any(not one.metric for one in shown):
+        if any(not row.metric for row in shown):
             yield Text("* wavefronts counted less the fewest possible")
         count = len(self.differences)
         yield from (
@@ -179,8 +180,8 @@ def ncu(path: str | None = None) -> str:
     looked = ["ncu", *(f"{home}/bin/ncu" for home in homes if home), *alone]
     places = [path] if path else looked
     for place in places:
-        if found := shutil.which(place):
-            return found
+        if program := shutil.which(place):
+            return program
     raise ToolError(
         f"Nsight Compute was not found at {', '.join(map(repr, places))}: it comes with the CUDA "
         "toolkit, or alone from https://developer.nvidia.com/nsight-compute; name it with --ncu "
@@ -198,7 +199,7 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
 
     plans = [case.plan() for case in cases]
     cc = min((Arch(plan.arch).cc for plan in plans), default=80)
-    metrics = [one.metric for one in CLASSES if one.metric and cc in one.ccs]
+    metrics = [entry.metric for entry in CLASSES if entry.metric and cc in entry.ccs]
     with tempfile.TemporaryDirectory() as directory:
         listed = Path(directory, "cases.json")
         listed.write_text(json.dumps([asdict(case) for case in cases]))
@@ -208,8 +209,8 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
              sys.executable, "-m", "cute_gemm.measure.profile", str(listed)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-    said = f"{done.stdout}\n{done.stderr}"
-    if "ERR_NVGPUCTRPERM" in said:
+    output = f"{done.stdout}\n{done.stderr}"
+    if "ERR_NVGPUCTRPERM" in output:
         raise CounterPermissionError(
             "the driver refuses its counters to this user (ERR_NVGPUCTRPERM): run as root, or let "
             "everybody read them with the module option NVreg_RestrictProfilingToAdminUsers=0 of "
@@ -219,7 +220,7 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
     launches = parse(done.stdout)
     expected = [[step.unit.symbol for step in plan.steps] for plan in plans]
     if done.returncode or len(launches) != sum(map(len, expected)):
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("==ERROR==")]
         # The program under ncu says more than "The application returned an error code (1)".
         program = [line for line in done.stderr.splitlines() if line.strip()]
@@ -228,7 +229,7 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
             f"ncu counted {len(launches)} of {sum(map(len, expected))} launches and returned "
             f"{done.returncode}: {'; '.join(last) or 'it said nothing'}"
         )
-    found, rest = [], iter(launches)
+    counted, rest = [], iter(launches)
     for case, symbols in zip(cases, expected, strict=True):
         sums: Counter[str] = Counter()
         for symbol, (name, counters) in zip(symbols, rest, strict=False):
@@ -238,8 +239,8 @@ def count(cases: Sequence[Case], path: str) -> list[dict[str, int]]:
                 what = f"a kernel {name} where {symbol} was expected ({case})"
                 raise ToolError(f"ncu counted {what}{lacks}")
             sums.update(counters)
-        found.append(dict(sums))
-    return found
+        counted.append(dict(sums))
+    return counted
 
 
 def profile(cases: Sequence[Case], path: str | None = None) -> list[Profile]:
@@ -258,7 +259,7 @@ def profile(cases: Sequence[Case], path: str | None = None) -> list[Profile]:
 
 
 def _prepared(case: Case) -> dict[str, int]:
-    """Put the case's kernel into the cache, for a compiler need not run under ncu, and predict."""
+    """Compile the case's kernel into the cache, outside of ncu, and predict its counts."""
     from cute_gemm.run.driver import why_no_gpu
 
     reason = why_no_gpu()

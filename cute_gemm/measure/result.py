@@ -1,4 +1,4 @@
-"""What a benchmark found: frozen dataclasses, and their tables."""
+"""Results of a benchmark: frozen dataclasses, and their tables."""
 
 from __future__ import annotations
 
@@ -24,32 +24,31 @@ Outcome = Literal["ok", "wrong", "refused", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast one kernel was.
+    """The speed of one kernel."""
 
-    Median and quartiles of a call's milliseconds over the rounds; operations (2 m n k, of complex
-    types 8 m n k) over the median, in 10**9 per second; the median over the rounds of cuBLAS's time
-    over this one's, above 1 where it is faster (of ``host``, which is timed apart, the ratio of the
-    medians), or None without a cuBLAS; gflops over the most that the GPU's roofline allows, or None
-    where that is not known; rounds in which it was timed, and calls of a batch.
-    """
-
+    #: Median and quartiles of a call's time over the rounds.
     milliseconds: float
     quartiles: tuple[float, float]
+    #: Operations (2 m n k; 8 m n k for complex types) over the median, in 10**9 per second.
     gflops: float
+    #: Median over the rounds of cuBLAS's time over the kernel's, above 1 if the kernel is faster;
+    #: for ``host``, which is timed apart, the ratio of the medians; None without cuBLAS.
     of_cublas: float | None
+    #: ``gflops`` over what the GPU's roofline allows; None if that is not known.
     of_roofline: float | None
+    #: Rounds in which the kernel was timed, and calls of a batch.
     rounds: int
     calls: int
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One kernel, or function of one's own, on one op.
+    """One kernel, or a function of the user's, on one op.
 
     ``"wrong"``: elements are out of bound; ``"refused"``: it does not take this problem;
-    ``"failed"``: it could not be built, or a function raised. ``reason`` says why in one sentence.
-    ``config`` is the name of the kernel's; ``max_error`` the largest difference from float64, None
-    when nothing was compared; ``speed`` is None unless the outcome is ok.
+    ``"failed"``: it could not be built, or a function raised. ``reason`` says why in one sentence;
+    ``config`` is the name of the config, ``max_error`` the largest difference from float64, None if
+    nothing was compared; ``speed`` is None unless the outcome is ok.
     """
 
     kernel: str
@@ -65,8 +64,8 @@ class Entry:
 class SizeResult:
     """All kernels and ops at one size: an entry for each.
 
-    ``copies`` of the matrices were taken by the calls in turn; ``roofline`` is the problem's place
-    on this GPU's, None where that is not known.
+    ``copies``: of the matrices, which the calls take in turn; ``roofline``: of this GPU for the
+    problem, None if it is not known.
     """
 
     m: int
@@ -99,12 +98,11 @@ class SizeResult:
 
 @dataclass(frozen=True)
 class BenchResult(Shown):
-    """What :func:`cute_gemm.measure.bench.bench` found; ``print`` it, or take ``to_dict()``.
+    """The result of :func:`cute_gemm.measure.bench.bench`; ``print`` it, or take ``to_dict()``.
 
-    Type of A and B, what products are made in, order of C; the GPU as the driver calls it and what
-    kernels were compiled for, None without a GPU; the version of cuBLAS, or why there is none;
-    whether results were compared with float64; most rounds of a kernel; seed of the matrices;
-    elements behind each column of A and B.
+    ``gpu``: the driver's name of the GPU, ``arch``: of the compiled kernels, both None without a
+    GPU; ``cublas``: its version, or why there is none; ``checked``: whether results were compared
+    with float64; ``rounds``: the most of a kernel; ``pad``: elements behind each column of A and B.
     """
 
     dtype: str
@@ -135,12 +133,12 @@ class BenchResult(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything in strings, numbers, lists and dicts, with keys that stay."""
-        found = asdict(self)
-        for size, one in zip(self.sizes, found["sizes"], strict=True):
+        values = asdict(self)
+        for size, entry in zip(self.sizes, values["sizes"], strict=True):
             if size.roofline:
-                one["roofline"]["attainable_tflops"] = size.roofline.attainable_tflops
-        sizes = found.pop("sizes")
-        return {"format": FORMAT, **found, "ok": self.ok, "sizes": sizes}
+                entry["roofline"]["attainable_tflops"] = size.roofline.attainable_tflops
+        sizes = values.pop("sizes")
+        return {"format": FORMAT, **values, "ok": self.ok, "sizes": sizes}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
@@ -163,11 +161,11 @@ class BenchResult(Shown):
         return f"gemm {self.dtype}, compute {self.compute}{pad}, C {major}, on {where}"
 
     def _method(self) -> str:
-        text = f"GFLOP/s: from the median of up to {self.rounds} rounds."
+        text = f"GFLOP/s: median of up to {self.rounds} rounds."
         if self.gpu is not None:
             text += " % of cuBLAS: median of the rounds' ratios; kernels took turns in each round."
         if self.checked:
-            return f"{text} Every element was within its bound of float64, but where it says WRONG."
+            return f"{text} Results are within their bound of float64, except those marked WRONG."
         return f"{text} Results were not checked."
 
     def _table(self, size: SizeResult, ops: tuple[str, ...]) -> Table:
@@ -206,13 +204,13 @@ _MARK: dict[str, str] = {"ok": "-", "refused": "-", "wrong": "WRONG", "failed": 
 
 
 def _size_line(size: SizeResult) -> str:
-    copies = f", {size.copies} copies of the matrices in turn, so that they come past L2"
+    copies = f", {size.copies} copies of the matrices in turn, more than L2 holds"
     batch = f" L={size.l}" if size.l > 1 else ""
     return f"M={size.m} N={size.n} K={size.k}{batch}" + copies * (size.copies > 1)
 
 
 def _below(size: SizeResult, ops: tuple[str, ...]) -> Iterator[Any]:
-    """Yield what is said below a table: why cells are empty, and what the roofline is."""
+    """Yield the notes below a table: why cells are empty, and what the roofline is."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in size.entries:
         if entry.reason:
@@ -239,7 +237,7 @@ def _gflops(value: float) -> str:
 
 
 def _percent(share: float | None) -> str:
-    """Return a share in percent, to a tenth; one below 10 %, to a hundredth."""
+    """Return a share in percent, with one digit, or two below 10 %."""
     if share is None:
         return "-"
     return f"{100 * share:.1f}" if share >= 0.0995 or share == 0 else f"{100 * share:.2f}"

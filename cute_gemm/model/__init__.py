@@ -1,1 +1,1 @@
-"""What a memory access costs, as the hardware counts it."""
+"""The costs of memory accesses, as the hardware counts them."""

@@ -1,4 +1,4 @@
-"""What any access costs: the model of its memory space."""
+"""The cost of any access, by the model of its memory space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bounds a kernel: the throughput of each unit that it uses, and the one that is used longest.
+"""The bounds of a kernel: the time of each unit that it uses at peak throughput; the slowest binds.
 
 A ceiling, not a prediction: each unit is taken to be busy in every clock, at boost clock, and the
 others to wait for nothing. Latencies, barriers, address arithmetic and L2 are left out, so a kernel
@@ -44,7 +44,7 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One unit: how long it is used at least.
+    """The least time that a kernel uses one unit.
 
     ``work`` is how much of what (``of``: ``"wavefronts"``), ``rate`` how much of it per ``"SM and
     clock"``, or per ``"second"`` of the GPU. ``fraction``: what this unit alone would allow, of the
@@ -61,7 +61,7 @@ class Bound:
 
     @property
     def source(self) -> str:
-        """What the rate assumes, and where it is stated."""
+        """The source of the rate, with what it assumes."""
         return SOURCES[self.unit]
 
 
@@ -84,7 +84,7 @@ class Ceiling:
 
     @property
     def binding(self) -> Bound:
-        """The unit that is used longest."""
+        """Name of the unit that is used longest."""
         return self.bounds[0]
 
     @property
@@ -120,7 +120,7 @@ _ISSUE, _WAVEFRONTS, _PASSES, _LINES = 4, 1, 1, 4
 def ceiling(
     work: Work, accesses: Iterable[tuple[Access, Analysis]], gpu: Gpu, flops: int, moved: int
 ) -> Ceiling | None:
-    """Return what bounds a launch on a GPU; None when there is nothing to do.
+    """Return the ceiling of a launch on a GPU; None for a problem without operations.
 
     ``flops`` are the problem's operations, ``moved`` the bytes that DRAM has to move at least. A
     float32 kernel that reads two words of shared memory for every product (two wavefronts for 32
@@ -132,8 +132,8 @@ def ceiling(
     most, mean = -(-work.ctas // gpu.sms), work.ctas / gpu.sms
     clocks = gpu.sms * gpu.clock_ghz * 1e9  # of all multiprocessors, in a second
     moves, wavefronts, passes = 0, 0, 0.0
-    for access, found in accesses:
-        counts = found.launch
+    for access, analysis in accesses:
+        counts = analysis.launch
         if isinstance(counts, SharedCounts):
             wavefronts += counts.wavefronts
         elif not isinstance(access, TmaAccess):  # which goes past L1
@@ -158,7 +158,7 @@ def ceiling(
     ]
     bandwidth = gpu.bandwidth_gbs * 1e9
     found_bounds.append(("DRAM", moved, "bytes", bandwidth, "second", moved / bandwidth))
-    found_bounds.sort(key=lambda one: -one[-1])
+    found_bounds.sort(key=lambda bound: -bound[-1])
     least = flops / (peak.tflops * 1e12) if peak else None
-    bounds = tuple(Bound(*one, least / one[-1] if least else None) for one in found_bounds)
+    bounds = tuple(Bound(*bound, least / bound[-1] if least else None) for bound in found_bounds)
     return Ceiling(gpu.name, gpu.clock_ghz, peak, bounds, most, mean, flops)

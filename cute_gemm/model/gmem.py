@@ -1,4 +1,4 @@
-"""What a kernel's global-memory instructions cost, as the hardware counts it.
+"""The cost of a kernel's global-memory instructions, as the hardware counts it.
 
 The cost of a request (one warp's instruction) depends on the addresses of its lanes relative to
 each other and on where the first of them lies within a 128-byte line, on nothing else. So the
@@ -36,7 +36,7 @@ _FEW = 8
 
 
 def base_residue(matrix: Matrix) -> int:
-    """Address of element (0, 0), of a batch's first matrix, modulo a line, as its alignment tells.
+    """Return the address of element (0, 0) of a batch's first matrix modulo a line.
 
     The alignment is the largest power of two that divides the address. From a line (128 bytes) on
     the residue is 0; below that the address is an odd multiple of the alignment, and the smallest
@@ -97,19 +97,19 @@ def covered(starts: np.ndarray, lengths: np.ndarray, granule: int) -> np.ndarray
 
 def runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
     """Contiguous runs (start, bytes) of one request's lanes, ascending."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        if found and start <= sum(found[-1]):
-            begin = found[-1][0]
-            found[-1] = (begin, max(sum(found[-1]), start + length) - begin)
+        if merged and start <= sum(merged[-1]):
+            begin = merged[-1][0]
+            merged[-1] = (begin, max(sum(merged[-1]), start + length) - begin)
         else:
-            found.append((start, length))
-    return found
+            merged.append((start, length))
+    return merged
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Numbers that are added field by field."""
+    """A dataclass of numbers that are added field by field."""
 
     def __add__(self: Counts, other: Counts) -> Counts:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -185,7 +185,7 @@ class WorstRequest:
 
 @dataclass(frozen=True, slots=True)
 class GlobalAnalysis:
-    """What one ``GlobalAccess`` costs.
+    """The cost of one ``GlobalAccess``.
 
     ``tile``: one visit of the first tile, an interior one unless the matrix is smaller than a tile;
     ``interior``, ``edge``: one visit of each full tile, and of each that the matrix does not fill;
@@ -203,7 +203,7 @@ class GlobalAnalysis:
 
     @property
     def judged(self) -> GlobalCounts:
-        """What the verdict is about: the interior tiles, or all when none is full."""
+        """The counts to judge: of the interior tiles, or of the edge tiles if none is full."""
         return self.interior if self.interior.tiles else self.edge
 
     @property
@@ -314,17 +314,17 @@ def classes(access: GlobalAccess, base: int | None = None) -> list[TileClass]:
     ``base`` is the residue of element (0, 0) of the first matrix; by default its ``base_residue``.
     """
     base = base_residue(access.matrix) if base is None else base
-    found = tile_classes(access.matrix, access.region, access.tile, base + corner_bytes(access))
-    return _word_classes(access, base, found) if access.words else found
+    tile_sets = tile_classes(access.matrix, access.region, access.tile, base + corner_bytes(access))
+    return _word_classes(access, base, tile_sets) if access.words else tile_sets
 
 
-def _word_classes(access: GlobalAccess, base: int, found: list[TileClass]) -> list[TileClass]:
-    """Divide classes by where words begin, the first tile's before all others.
+def _word_classes(access: GlobalAccess, base: int, tile_sets: list[TileClass]) -> list[TileClass]:
+    """Split classes by where words begin, the first tile's before all others.
 
     The first and the last two tiles in each mode, which alone have elements in the words at the
     matrix's ends, are classes of their own.
     """
-    at_ends, rest = [], {one.valid: one.tiles for one in found}
+    at_ends, rest = [], {tiled.valid: tiled.tiles for tiled in tile_sets}
     strides = [stride * dtype(access.matrix.dtype).bytes for stride in access.matrix.stride]
     modes = [
         sorted({index * tile for index in (0, number - 2, number - 1) if index >= 0})
@@ -341,7 +341,7 @@ def _word_classes(access: GlobalAccess, base: int, found: list[TileClass]) -> li
             tiles = in_batch(one_residue(base + corner), access.matrix)
             rest[valid] = rest[valid] - tiles
             at_ends.append((corner, valid, tiles, valid == access.tile))
-    others = [(None, one.valid, rest[one.valid], one.full) for one in found]
+    others = [(None, tiled.valid, rest[tiled.valid], tiled.full) for tiled in tile_sets]
     residue = np.arange(LINE) % access.word
     return [
         TileClass(valid, np.where(residue == begin, tiles, 0), full, Place(begin, corner))
@@ -423,17 +423,17 @@ def _evaluate(
 
     excess = np.where(occurs, fetched - ideal, -1)
     row, column = np.unravel_index(int(excess.argmax()), excess.shape)
-    found = runs(patterns.starts[row], patterns.lengths[row])
-    pitches = {after[0] - before[0] for before, after in zip(found, found[1:], strict=False)}
+    parts = runs(patterns.starts[row], patterns.lengths[row])
+    pitches = {after[0] - before[0] for before, after in zip(parts, parts[1:], strict=False)}
     worst = WorstRequest(
         sectors=int(fetched[row, column]),
         ideal_sectors=int(ideal[row, 0]),
         lines=int(lines[row, column]),
         bytes=int(used[row, 0]),
-        runs=len(found),
-        run_bytes=min(length for _, length in found),
+        runs=len(parts),
+        run_bytes=min(length for _, length in parts),
         pitch=pitches.pop() if len(pitches) == 1 else 0,
-        fewest_sectors=sum(-(-length // SECTOR) for _, length in found),
+        fewest_sectors=sum(-(-length // SECTOR) for _, length in parts),
     )
     counts = GlobalCounts(
         tiles=number,

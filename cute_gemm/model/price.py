@@ -1,14 +1,16 @@
-"""What a config will cost on a problem: a predicted time, from the counts that the report shows.
+"""The predicted time of a config on a problem, computed from the counts that the report shows.
 
-A CTA's k-tile keeps each unit of a multiprocessor busy for as many clocks as its accesses and
-products take (`Footprint`, from the counted accesses of one tile). From there on a price is
-arithmetic on the problem's extents: how many CTAs the busiest multiprocessor gets, how many of them
-are resident at a time, whether they keep the units busy or wait for themselves, and what L2 and
-DRAM move meanwhile.
+A `Footprint` holds the clocks that one k-tile of a CTA keeps each unit of a multiprocessor busy; it
+comes from the accesses of one tile (`sample`, `tally`) and does not depend on the problem's
+extents. `Prices` turns footprints and extents into seconds: the CTAs of the busiest multiprocessor,
+how many of them are resident at a time, whether their work or their latency is longer, and the time
+that L2 and DRAM take for the bytes moved.
 
-How well a kernel does that is its `Pace`, and the constants below are the GPU's: both were fitted
-to 1,110 times of 43 kernels and types on an H200 (rms error 13 % for those that are chosen from),
-what only `thin` has to later ones, and what only `sm90_wgmma` has to 6,650 of its own (13 %).
+The constants below are the GPU's, and a `Pace` holds those of a kernel. Both were fitted to 1,110
+times of 43 kernels and types measured on an H200 (rms error 13 % for the kernels that "auto"
+chooses from); the constants of `thin` alone to later times, and those of `sm90_wgmma` alone to
+6,650 of its own (13 %). `tests/test_price.py` has some of these times; the others, and the program
+that fitted them, are not in the repository.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,137 +36,163 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.toolchain.signature import Launch
 
-#: Of a launch: microseconds before its first and after its last instruction; the same of one that
-#: may start before the launch ahead has ended.
+#: Microseconds of a launch before its first and after its last instruction; the same for a launch
+#: that may start before the previous one has ended.
 LAUNCH_US, DEPENDENT_US = 2.9, 2.0
-#: Clocks that a CTA takes to start; for each wavefront or pass of its way to C; for a wavefront and
-#: for a pass through L1's tags in the main loop; for a load that nothing hides.
-START, END, WAVEFRONT, PASS, WAIT = 250.0, 2.5, 1.09, 1.14, 645.0
-#: Clocks of a sector of L2 that is written only in part, on the way to C.
+#: Clocks that a CTA takes to start.
+START = 250.0
+#: Clocks in the epilogue of a wavefront, a pass through L1's tags and a line that TMA stores.
+END = 2.5
+#: Clocks of a wavefront and of a pass through L1's tags, in the main loop.
+WAVEFRONT, PASS = 1.09, 1.14
+#: Clocks of a load whose latency nothing hides.
+WAIT = 645.0
+#: Clocks of a sector of L2 that the epilogue reads or writes only in part.
 PARTIAL = 3.3
-#: Clocks of the TMA unit for a line of L2 that a row of a box touches; and as how many lines L2
-#: takes one, of a load, that the row's bytes alone would not ask for.
-TMA_LINE, STRADDLED = 1.4, 1.69
-#: Clocks from global to shared memory under load: what tiles that are on their way must cover.
+#: Clocks of the TMA unit for a line of L2 that a row of a box touches.
+TMA_LINE = 1.4
+#: Lines that L2 is charged for each line that a TMA load touches beyond those that its bytes fill.
+STRADDLED = 1.69
+#: Clocks from global to shared memory under load, which the k-tiles in flight must cover.
 MEMORY = 1180.0
-#: Bytes of L2 per clock and multiprocessor; part of DRAM's bandwidth that is had by most kernels.
-L2_BYTES, DRAM_PART = 54.5, 0.63
-#: Sectors of L2 that a k-tile's loads through L1 take at most, over those that its bytes fill: what
-#: one load of a sector leaves, the next finds in L1.
+#: Bytes of L2 per clock and multiprocessor.
+L2_BYTES = 54.5
+#: Part of DRAM's bandwidth that most kernels reach.
+DRAM_PART = 0.63
+#: Most sectors of L2 that a k-tile's loads through L1 take, over those that its bytes fill: what
+#: one load leaves of a sector, the next finds in L1.
 REUSE = 1.5
-#: Registers of a thread beside its sums.
+#: Registers of a thread beside its accumulators.
 REGISTERS = 88
-#: The power in which units' clocks add up: the higher, the less they are in each other's way. Of
-#: those that warps keep busy by turns; and of TMA and wgmma, which go on by themselves.
+#: Power in which the clocks of units are added; the higher, the more they overlap. The first is for
+#: units that warps issue to in turn, the second for TMA and wgmma, which run asynchronously.
 TOGETHER, ASYNCHRONOUS = 3, 6
 #: k-tiles of the sample whose accesses are counted.
 DEPTH = 4
 
 
 class Pace(NamedTuple):
-    """How a kernel gets on: fitted to measured times, but for ``waits`` and ``ahead``.
+    """How fast a kernel runs on the units of a multiprocessor.
 
-    ``slowdown``: clocks of its products over those at its instruction's peak rate; ``latency``:
-    clocks of a k-tile that nothing overlaps in a lone CTA; ``serial``: part of a warp's own work
-    that the CTA's other warps do not overlap; ``waits``: loads of a k-tile that are waited for one
-    by one; ``ahead``: k-tiles that are on their way at a time, 0 where a CTA waits for each;
-    ``issue``: instructions of an access, with those for its address and its predicate; ``wgmma``:
-    that instruction multiplies, at the tensor cores' full rate, of which its reads of shared memory
-    are a part; ``dram``: part of DRAM's bandwidth that is had; ``passes``: clocks of a pass through
-    L1's tags; ``start``: clocks that a CTA takes to start; ``box``: clocks of a box of C;
-    ``memory``: clocks from global to shared memory under load; ``l2``: bytes of L2 per clock and
-    multiprocessor; ``exposed``: part of a tile's start and end that the products of the next do not
-    hide; ``lone``: how much more clocks its k-tiles take where there is no next.
+    All are fitted to measured times, except ``waits`` and ``ahead``, which the config determines.
     """
 
+    #: Clocks of the products over those at the peak rate of the kernel's instruction.
     slowdown: float = 1.5
+    #: Clocks of a k-tile that nothing overlaps in a single CTA.
     latency: float = 450.0
+    #: Part of a warp's own work that the other warps of its CTA do not overlap.
     serial: float = 0.6
+    #: Loads of a k-tile that are waited for one after the other.
     waits: float = 0.0
+    #: k-tiles in flight at a time; 0 where a CTA waits for each.
     ahead: int = 0
+    #: Instructions issued for an access, those for its address and predicate included.
     issue: float = 1.0
+    #: Whether wgmma multiplies, at the tensor cores' full rate with its reads of shared memory.
     wgmma: bool = False
+    #: Part of DRAM's bandwidth that the kernel reaches.
     dram: float = DRAM_PART
+    #: Clocks of a pass through L1's tags.
     passes: float = PASS
+    #: Clocks that a CTA takes to start.
     start: float = START
+    #: Clocks of a box of C that TMA moves.
     box: float = 0.0
+    #: Clocks from global to shared memory under load.
     memory: float = MEMORY
+    #: Bytes of L2 per clock and multiprocessor.
     l2: float = L2_BYTES
+    #: Part of a tile's start and end that the products of the next tile do not hide.
     exposed: float = 1.0
+    #: Factor on the clocks of k-tiles where a multiprocessor has a single tile.
     lone: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What one CTA of a config costs a multiprocessor, whatever the problem's extents.
+    """What one CTA of a config costs a multiprocessor, whatever the problem's extents."""
 
-    ``busy``: clocks of a k-tile when others fill the gaps; ``alone``: clocks that it takes at
-    least; ``cover``: clocks until the next one has come; ``end``: clocks of the way to C;
-    ``tile_bytes`` and ``end_bytes``: of L2, per k-tile and per CTA; ``resident``: CTAs of a
-    multiprocessor; ``units``: clocks of a k-tile by unit, of which ``busy`` is made; ``dram``: part
-    of DRAM's bandwidth that is had; ``cluster``: CTAs along M and N that go together; ``start``:
-    clocks that a CTA takes to start; ``launch``: microseconds of the launch; ``l2``,
-    ``exposed`` and ``lone``: see `Pace`.
-    """
-
+    #: Extents of the CTA's tile along M, N and K.
     tile: tuple[int, int, int]
+    #: Clocks of a k-tile when other CTAs fill its gaps.
     busy: float
+    #: Clocks that a k-tile takes at least, when its CTA is the only one.
     alone: float
+    #: Clocks until the next k-tile has arrived.
     cover: float
+    #: Clocks of the epilogue.
     end: float
+    #: Bytes of L2 of a k-tile.
     tile_bytes: float
+    #: Bytes of L2 of the epilogue.
     end_bytes: float
+    #: CTAs of a multiprocessor at a time.
     resident: int
+    #: Clocks of a k-tile on each unit, from which ``busy`` is computed.
     units: tuple[tuple[str, float], ...]
+    #: See `Pace.dram`.
     dram: float = DRAM_PART
+    #: CTAs of a cluster along M and N.
     cluster: tuple[int, int] = (1, 1)
+    #: Clocks that a CTA takes to start.
     start: float = START
+    #: Microseconds of the launch.
     launch: float = LAUNCH_US
+    #: See `Pace.l2`.
     l2: float = L2_BYTES
+    #: See `Pace.exposed`.
     exposed: float = 1.0
+    #: See `Pace.lone`.
     lone: float = 1.0
+
+    @property
+    def latency_cubed(self) -> float:
+        """Cube of the clocks of a k-tile that no other CTA shortens, for sums of cubes."""
+        return self.alone**3 + self.cover**3
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """A predicted time in seconds, and what it is made of.
+    """A predicted time, and the terms that it is made of."""
 
-    ``terms``: seconds of each unit if it were all (``"tensor cores"``, ``"shared memory"``,
-    ``"L1"``, ``"TMA"``, ``"instruction issue"``; ``"waiting"`` of CTAs for themselves; ``"L2"``,
-    ``"DRAM"``, ``"start"``); ``ctas``: of the launch; ``resident``: of a multiprocessor at a
-    time; ``rounds``: how often the busiest multiprocessor is filled; ``full``: the part of its
-    places that the last round fills.
-    """
-
+    #: Predicted time of the launch, with the passes before and behind it.
     seconds: float
+    #: Seconds of each unit if it were the only one: ``"tensor cores"`` or ``"CUDA cores"``,
+    #: ``"shared memory"``, ``"L1"``, ``"TMA"``, ``"instruction issue"``, ``"L2"``, ``"DRAM"``;
+    #: ``"waiting"`` for latency, ``"start"`` of the launch, and of passes by their names.
     terms: dict[str, float]
+    #: CTAs of the launch.
     ctas: int
+    #: CTAs of a multiprocessor at a time.
     resident: int
+    #: How often the busiest multiprocessor is filled.
     rounds: int
+    #: Part of its places that the last round fills, 0 to 1.
     full: float
 
     @property
     def binding(self) -> str:
-        """The largest term."""
+        """Name of the largest term."""
         return self.largest(1)[0][0]
 
     def behind(self, passes: dict[str, float]) -> Price:
-        """Return this price with passes before or behind it."""
-        more = sum(passes.values())
-        return replace(self, seconds=self.seconds + more, terms={**self.terms, **passes})
+        """Return this price with the seconds of passes before or behind the launch, by name."""
+        seconds = self.seconds + sum(passes.values())
+        return replace(self, seconds=seconds, terms={**self.terms, **passes})
 
     def largest(self, count: int) -> list[tuple[str, float]]:
-        """Return the largest terms, with their seconds."""
+        """Return the ``count`` largest terms with their seconds, the largest first."""
         return sorted(self.terms.items(), key=lambda term: -term[1])[:count]
 
 
 def sample(
     problem: GemmProblem, tile: tuple[int, int, int], cluster: tuple[int, int] = (1, 1)
 ) -> GemmProblem:
-    """Return a problem of one cluster and `DEPTH` k-tiles, its matrices laid out as these are.
+    """Return a problem of one cluster and `DEPTH` k-tiles, with matrices laid out as these are.
 
-    Of a matrix it has what counts depend on, and nothing else: type, major, and alignment and
-    leading dimension up to a line of L2. So problems of one class have one sample.
+    Its matrices keep only what counts depend on: type, major, and alignment and leading dimension
+    modulo a line of L2. All problems of a class have the same sample.
     """
     m, n, k = tile[0] * cluster[0], tile[1] * cluster[1], DEPTH * tile[2]
 
@@ -182,9 +211,10 @@ def sample(
 
 
 def pitch(matrix: Matrix) -> int:
-    """Return the bytes up to a line of L2 that divide the steps between rows; 0 of a single one.
+    """Return the greatest common divisor, in bytes, of the leading dimension and a line of L2.
 
-    The rows of a tile begin at all multiples of it: more than that the counts do not depend on.
+    The rows of a tile begin at multiples of it, and counts depend on nothing else of the leading
+    dimension. 0 for a matrix of a single row.
     """
     if matrix.shape[1 - matrix.unit] <= 1:
         return 0
@@ -192,18 +222,21 @@ def pitch(matrix: Matrix) -> int:
 
 
 class Tally(NamedTuple):
-    """What is counted of an operand, per k-tile or CTA: wavefronts, passes of L1, sectors of L2.
+    """Counts of an operand's accesses, per k-tile or per CTA."""
 
-    ``lines``: of L2 that TMA asks for; ``moves``: instructions; ``partial``: sectors that a warp
-    reads or writes beyond those that its bytes fill; ``boxes``: of C that TMA moves.
-    """
-
+    #: Wavefronts in shared memory.
     waves: float = 0.0
+    #: Passes through L1's tags.
     passes: float = 0.0
+    #: Sectors of L2.
     sectors: float = 0.0
+    #: Instructions.
     moves: float = 0.0
+    #: Lines of L2 that TMA asks for.
     lines: float = 0.0
+    #: Sectors that a warp touches beyond those that its bytes fill.
     partial: float = 0.0
+    #: Boxes of C that TMA moves.
     boxes: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
@@ -211,51 +244,50 @@ class Tally(NamedTuple):
 
 
 def _at_ends(access: Access) -> bool:
-    """Whether only those of a launch's CTAs make it that have an end of a matrix."""
-    far = access.guard if isinstance(access, SharedAccess) else access
-    return isinstance(far, GlobalAccess) and far.words and far.tail == "elements"
+    """Whether only CTAs at an end of a matrix make this access."""
+    guard = access.guard if isinstance(access, SharedAccess) else access
+    return isinstance(guard, GlobalAccess) and guard.words and guard.tail == "elements"
 
 
 def tally(accesses: Iterable[Access], ctas: int = 1) -> dict[str, Tally]:
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``.
 
-    ``ctas``: of the sample, among which they are divided.
+    ``ctas``: CTAs of the sample, by whose number the counts are divided.
     """
-    found = {"k-tile": Tally(), "CTA": Tally()}
+    tallies = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
-        # wgmma's reads are part of its rate.
-        if _at_ends(access) or access.instruction == "wgmma":
-            continue
-        counts = analyze(access).launch
-        share = ctas * (DEPTH if access.unit == "k-tile" else 1)
-        if isinstance(access, TmaAccess) and not isinstance(counts, SharedCounts):
-            # A multicast asks once for all, which is how it is counted, and brings it to each.
-            lines = float(counts.lines)
-            sectors = float(counts.l2_sectors * access.multicast)
-            if access.direction == "load":
-                sectors += STRADDLED * max(0.0, lines - counts.bytes / LINE) * LINE / SECTOR
-            moves = counts.requests / share
-            boxes = moves if access.unit == "CTA" else 0.0
-            found[access.unit] += Tally(
-                0.0, 0.0, sectors / share, moves, lines / share, boxes=boxes
-            )  # fmt: skip
-            continue
-        if isinstance(counts, SharedCounts):
-            # A cp.async has an access of each space: its instruction is counted in the other.
-            moves = 0 if access.instruction == "cp.async" else counts.requests
-            one = Tally(waves=counts.wavefronts / share, moves=moves / share)
-        else:
-            passes = max(counts.requests, counts.lines / 4)
-            sectors = float(counts.l2_sectors)
-            if access.unit == "k-tile" and access.instruction != "cp.async":
-                sectors = min(sectors, REUSE * counts.bytes / SECTOR)
-            partial = max(0.0, sectors - counts.bytes / SECTOR)
-            one = Tally(
-                0.0, passes / share, sectors / share, counts.requests / share,
-                partial=partial / share,
-            )  # fmt: skip
-        found[access.unit] += one
-    return found
+        # wgmma's reads of shared memory are part of its rate.
+        if not _at_ends(access) and access.instruction != "wgmma":
+            share = ctas * (DEPTH if access.unit == "k-tile" else 1)
+            tallies[access.unit] += _tally(access, share)
+    return tallies
+
+
+def _tally(access: Access, share: int) -> Tally:
+    """Return the counts of one access, divided by ``share``."""
+    counts = analyze(access).launch
+    moves = counts.requests / share
+    if isinstance(counts, SharedCounts):
+        # A cp.async has an access of each space: its instruction is counted in the other.
+        moves = 0.0 if access.instruction == "cp.async" else moves
+        return Tally(waves=counts.wavefronts / share, moves=moves)
+    if isinstance(access, TmaAccess):
+        # A multicast is counted once, and asks L2 for the sectors of every CTA that it serves.
+        lines = float(counts.lines)
+        sectors = float(counts.l2_sectors * access.multicast)
+        if access.direction == "load":
+            sectors += STRADDLED * max(0.0, lines - counts.bytes / LINE) * LINE / SECTOR
+        boxes = moves if access.unit == "CTA" else 0.0
+        return Tally(sectors=sectors / share, moves=moves, lines=lines / share, boxes=boxes)
+    passes = max(counts.requests, counts.lines / 4)
+    sectors = float(counts.l2_sectors)
+    filled = counts.bytes / SECTOR
+    if access.unit == "k-tile" and access.instruction != "cp.async":
+        sectors = min(sectors, REUSE * filled)
+    return Tally(
+        passes=passes / share, sectors=sectors / share, moves=moves,
+        partial=max(0.0, sectors - filled) / share,
+    )  # fmt: skip
 
 
 def footprint(
@@ -265,21 +297,21 @@ def footprint(
     launch: Launch,
     pace: Pace,
     gpu: Gpu,
-    sums: int,
+    accumulator_bytes: int,
     min_ctas: int,
     cluster: tuple[int, int] = (1, 1),
 ) -> Footprint:
-    """Say what a CTA costs, from its operands' tallies and what a `sample` multiplies.
+    """Return what a CTA costs, from its operands' tallies and what a `sample` multiplies.
 
-    ``sums``: bytes of an accumulator; ``min_ctas``: CTAs that registers are rationed for;
-    ``cluster``: CTAs along M and N that go together.
+    ``accumulator_bytes``: of one element; ``min_ctas``: CTAs of a multiprocessor that the compiler
+    is told to leave registers for; ``cluster``: CTAs along M and N.
     """
     each, end = Tally(), Tally()
-    for one in tallies:
-        each, end = each + one["k-tile"], end + one["CTA"]
+    for tallied in tallies:
+        each, end = each + tallied["k-tile"], end + tallied["CTA"]
     products = work.products / work.ctas / DEPTH
     clocks = gpu.sms * gpu.clock_ghz * 1e9
-    # Tensor cores without a rate of their own have the other unit's: float64 on GeForce cards.
+    # GeForce cards list no float64 rate for tensor cores: the other unit's is taken.
     peak = gpu.peak(work.rate, work.unit) or gpu.peak(work.rate)
     peak = peak or gpu.peak("float32", "CUDA cores")
     assert peak is not None
@@ -297,14 +329,14 @@ def footprint(
         units["instruction issue"] += products / 32 / 4
     power = ASYNCHRONOUS if pace.wgmma else TOGETHER
     busy = sum(clock**power for clock in units.values()) ** (1 / power)
-    registers = min(tile[0] * tile[1] * sums // 4 // launch.block + REGISTERS, 255)
+    registers = min(tile[0] * tile[1] * accumulator_bytes // 4 // launch.block + REGISTERS, 255)
     sm, resident = gpu.arch.multiprocessor, 1
     if sm is not None:
         by_shape = occupancy(sm, launch.block, None, launch.smem).ctas_per_sm
         by_registers = occupancy(sm, launch.block, registers, launch.smem).ctas_per_sm
         resident = max(1, by_registers, min(min_ctas, by_shape))
     alone = pace.serial * busy * 128 / launch.block
-    if launch.block < 128:  # a multiprocessor's quarters multiply each for its own warps
+    if launch.block < 128:  # each quarter of a multiprocessor multiplies for its own warps
         alone = max(alone, units[work.unit] * 128 / launch.block)
     return Footprint(
         tile=tile,
@@ -328,98 +360,128 @@ def footprint(
     )
 
 
-class Prices:
-    """Footprints side by side, so that all are priced at once."""
+class _Costs(NamedTuple):
+    """The numbers of a `Footprint` that times depend on; for several, an array of each."""
 
-    __slots__ = ("_columns", "_gpu", "footprints")
+    #: Extents of a cluster along M and N, and of a k-tile.
+    cluster_m: Any
+    cluster_n: Any
+    tile_k: Any
+    #: CTAs of a cluster.
+    cluster_ctas: Any
+    #: Multiprocessors that clusters of this size can occupy.
+    sms: Any
+    #: Fields of `Footprint`.
+    busy: Any
+    latency_cubed: Any
+    end: Any
+    tile_bytes: Any
+    end_bytes: Any
+    resident: Any
+    dram: Any
+    start: Any
+    launch: Any
+    l2: Any
+    exposed: Any
+    lone: Any
+
+
+#: The last fields of `_Costs`, of a footprint.
+_fields = attrgetter(*_Costs._fields[5:])
+
+
+def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:
+    """Return the fields of `_Costs` for one footprint."""
+    (m, n, k), (along_m, along_n) = footprint.tile, footprint.cluster
+    ctas = along_m * along_n
+    sms = clusters_at_a_time(gpu.sms, ctas) * ctas
+    return m * along_m, n * along_n, k, ctas, sms, *_fields(footprint)
+
+
+class _Times(NamedTuple):
+    """What `Prices` computes of a problem, for one footprint or for all."""
+
+    #: Predicted time of the launch.
+    seconds: Any
+    #: CTAs of the busiest multiprocessor, and how many of them are resident at a time.
+    sm_ctas: Any
+    resident: Any
+    #: CTAs of the launch, and k-tiles of each.
+    ctas: Any
+    k_tiles: Any
+    #: Seconds of L2 and of DRAM if they were all.
+    l2: Any
+    dram: Any
+
+
+class Prices:
+    """The prices of many footprints on one GPU, computed for all at once."""
+
+    __slots__ = ("_costs", "_gpu", "footprints")
 
     def __init__(self, footprints: Sequence[Footprint], gpu: Gpu) -> None:
         self.footprints = tuple(footprints)
         self._gpu = gpu
-        rows = [
-            (
-                f.tile[0] * f.cluster[0],
-                f.tile[1] * f.cluster[1],
-                f.tile[2],
-                f.cluster[0] * f.cluster[1],
-                _places(gpu, f.cluster),
-                f.busy,
-                f.alone**3 + f.cover**3,
-                f.end,
-                f.tile_bytes,
-                f.end_bytes,
-                f.resident,
-                f.dram,
-                f.start,
-                f.launch * 1e-6,
-                f.l2,
-                f.exposed,
-                f.lone,
-            )
-            for f in footprints
-        ]
-        self._columns = tuple(np.array(rows, float).T) if rows else ()
+        rows = [_costs(footprint, gpu) for footprint in footprints]
+        self._costs = _Costs(*np.array(rows, float).reshape(-1, len(_Costs._fields)).T)
 
     def seconds(self, problem: GemmProblem, slices: Any = 1) -> np.ndarray:
-        """Return the predicted time of each, in seconds; of a batch of ``slices`` of K."""
-        return self._times(problem, slices, *self._columns)[0]
+        """Return the predicted seconds of each footprint, K being cut into ``slices``.
+
+        The shape is that of the footprints, broadcast with ``slices``.
+        """
+        return self._times(problem, slices, self._costs).seconds
 
     def price(self, problem: GemmProblem, index: int, slices: int = 1) -> Price:
-        """Return one price with its terms."""
-        gpu, one = self._gpu, self.footprints[index]
-        column = (entry[index] for entry in self._columns)
-        times = self._times(problem, slices, *column)
-        total, most, filled, tiles, depth, l2 = map(float, times)
+        """Return the price of the footprint ``index`` with its terms."""
+        gpu, footprint = self._gpu, self.footprints[index]
+        costs = _Costs(*(array[index] for array in self._costs))
+        times = _Times(*map(float, self._times(problem, slices, costs)))
         clock = gpu.clock_ghz * 1e9
-        rounds = -(-most // filled)
-        terms = {unit: most * depth * clocks / clock for unit, clocks in one.units}
-        terms["waiting"] = rounds * depth * float(np.cbrt(one.alone**3 + one.cover**3)) / clock
-        terms |= {"L2": l2, "DRAM": self._dram(problem, one.dram), "start": one.launch * 1e-6}
-        last = most - (rounds - 1) * filled
+        rounds = -(-times.sm_ctas // times.resident)
+        terms = {
+            unit: times.sm_ctas * times.k_tiles * clocks / clock for unit, clocks in footprint.units
+        }
+        latency = float(np.cbrt(footprint.latency_cubed))
+        terms["waiting"] = rounds * times.k_tiles * latency / clock
+        terms |= {"L2": times.l2, "DRAM": times.dram, "start": footprint.launch * 1e-6}
+        last = times.sm_ctas - (rounds - 1) * times.resident
         return Price(
-            total, terms, int(tiles), one.resident, int(rounds), last / filled if filled else 0.0
-        )
+            times.seconds, terms, int(times.ctas), footprint.resident, int(rounds),
+            last / times.resident if times.resident else 0.0,
+        )  # fmt: skip
 
-    def _dram(self, problem: GemmProblem, part: Any) -> Any:
-        moved = sum(matrix.nbytes for matrix in problem.matrices)
-        return moved / (part * self._gpu.bandwidth_gbs * 1e9)
+    def _times(self, problem: GemmProblem, slices: Any, costs: _Costs) -> _Times:
+        """Compute the times of one footprint or of all.
 
-    def _times(
-        self, problem: GemmProblem, slices: Any, bm: Any, bn: Any, bk: Any, cluster: Any,
-        places: Any, busy: Any, waits: Any, end: Any, tile_bytes: Any, end_bytes: Any,
-        resident: Any, part: Any, start: Any, launch: Any, l2_bytes: Any, exposed: Any, lone: Any,
-    ) -> tuple[Any, ...]:  # fmt: skip
-        """Of one or all: seconds, CTAs of the busiest SM, resident, all, k-tiles, L2 seconds.
-
-        ``bm`` and ``bn`` are of a cluster. A new problem waits for this: few operations on arrays.
+        The first call on a problem waits for this: few operations on arrays.
         """
         gpu = self._gpu
         clock = gpu.clock_ghz * 1e9
-        tiles = np.ceil(problem.m / bm) * np.ceil(problem.n / bn) * (cluster * problem.l) * slices
-        depth = np.ceil(problem.k / (bk * slices))
-        most = np.ceil(tiles / places)
-        filled = np.minimum(resident, np.maximum(most, 1))
-        busy = np.where(most > 1, busy, busy * lone)
-        whole = np.floor(most / filled)
-        rest = most - whole * filled
+        tiles = np.ceil(problem.m / costs.cluster_m) * np.ceil(problem.n / costs.cluster_n)
+        ctas = tiles * (costs.cluster_ctas * problem.l) * slices
+        k_tiles = np.ceil(problem.k / (costs.tile_k * slices))
+        sm_ctas = np.ceil(ctas / costs.sms)
+        resident = np.minimum(costs.resident, np.maximum(sm_ctas, 1))
+        busy = np.where(sm_ctas > 1, costs.busy, costs.busy * costs.lone)
+        full_rounds = np.floor(sm_ctas / resident)
+        rest = sm_ctas - full_rounds * resident
 
-        def together(ctas: Any, rounds: Any) -> Any:
-            main = depth * np.cbrt(_cube(ctas * busy) + waits)
-            return rounds * main + (1 + exposed * (rounds - 1)) * (start + ctas * end)
+        def clocks_of(ctas: Any, rounds: Any) -> Any:
+            """Clocks of so many CTAs at a time, in so many rounds."""
+            main = k_tiles * np.cbrt(_cube(ctas * busy) + costs.latency_cubed)
+            ends = costs.start + ctas * costs.end
+            return rounds * main + (1 + costs.exposed * (rounds - 1)) * ends
 
-        clocks = together(filled, whole) + np.where(rest > 0, together(rest, 1), 0.0)
-        on_sm = clocks / clock
-        l2 = (tile_bytes * depth + end_bytes) * tiles / (l2_bytes * gpu.sms * clock)
-        dram = self._dram(problem, part)
-        seconds = launch + np.cbrt(_cube(on_sm) + _cube(l2) + _cube(dram))
-        return seconds, most, filled, tiles, depth, l2
-
-
-def _places(gpu: Gpu, cluster: tuple[int, int]) -> int:
-    """Multiprocessors that clusters use."""
-    ctas = cluster[0] * cluster[1]
-    return clusters_at_a_time(gpu.sms, ctas) * ctas
+        last_round = np.where(rest > 0, clocks_of(rest, 1), 0.0)
+        on_sm = (clocks_of(resident, full_rounds) + last_round) / clock
+        l2_bytes = (costs.tile_bytes * k_tiles + costs.end_bytes) * ctas
+        l2 = l2_bytes / (costs.l2 * gpu.sms * clock)
+        moved = sum(matrix.nbytes for matrix in problem.matrices)
+        dram = moved / (costs.dram * gpu.bandwidth_gbs * 1e9)
+        seconds = costs.launch * 1e-6 + np.cbrt(_cube(on_sm) + _cube(l2) + _cube(dram))
+        return _Times(seconds, sm_ctas, resident, ctas, k_tiles, l2, dram)
 
 
 def _cube(x: Any) -> Any:
-    return x * x * x  # a tenth of what x**3 takes
+    return x * x * x  # takes a tenth of the time of x**3

@@ -1,4 +1,4 @@
-"""What a kernel's shared-memory instructions cost: wavefronts by phase and bank.
+"""The cost of a kernel's shared-memory instructions: wavefronts by phase and bank.
 
 Shared memory serves a request (one warp's instruction) in phases, each with the lanes whose
 vectors make up at most 128 bytes: 32 lanes of 4 bytes, 16 of 8, 8 of 16, or the 8 rows of an
@@ -42,10 +42,10 @@ def matrices(instruction: str) -> int:
     """
     if "ldmatrix" not in instruction and "stmatrix" not in instruction:
         return 0
-    found = _MATRIX.search(instruction)
-    if found is None:
+    match = _MATRIX.search(instruction)
+    if match is None:
         raise ValueError(f"instruction {instruction!r} does not say .x1, .x2 or .x4")
-    return int(found.group(1)) * (1 + ("m16n16" in instruction))
+    return int(match.group(1)) * (1 + ("m16n16" in instruction))
 
 
 def phase_lanes(instruction: str, bits: int) -> int:
@@ -136,7 +136,7 @@ def copy_wavefronts(bits: int, targets: np.ndarray, sources: np.ndarray) -> np.n
     target, source = (np.take_along_axis(side, order, axis=-1) for side in (target, source))
 
     def clashes(vectors: np.ndarray) -> np.ndarray:
-        """Which lanes' vectors are others of the same banks; bool [kinds, phases, lane, lane]."""
+        """Which lanes' vectors differ but share banks; bool [kinds, phases, lane, lane]."""
         a, b = vectors[..., :, None], vectors[..., None, :]
         return (a >= 0) & (b >= 0) & (a != b) & (a % slots == b % slots)
 
@@ -240,7 +240,7 @@ class SharedCounts(gmem.Sums):
 
 @dataclass(frozen=True, slots=True)
 class SharedAnalysis:
-    """What one ``SharedAccess`` costs.
+    """The cost of one ``SharedAccess``.
 
     ``once``: one execution, a k-tile or a CTA; under a guard, one visit of the first tile;
     ``launch``: every execution of the launch; ``worst_wavefronts``, ``worst_ideal``: of the request
@@ -330,7 +330,7 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
         once, worst, ideal, ways = _visit(access, offsets)
         launch = once.times(access.executions)
         if source is not None:
-            visits = sum((one.tiles for one in gmem.classes(source)), np.zeros(gmem.LINE, int))
+            visits = sum((tiled.tiles for tiled in gmem.classes(source)), np.zeros(gmem.LINE, int))
             counted = _counted(access, offsets, source, source.tile, visits)
             if counted is not None and visits.any():
                 visited = int(visits.sum())
@@ -341,16 +341,16 @@ def analyze(access: SharedAccess) -> SharedAnalysis:
     worst, ideal, ways = 0, 0, 0
     for number, (valid, tiles, full, place) in enumerate(gmem.classes(guard)):
         offsets = guarded_offsets(access, valid, place)
-        found = _visit(access, offsets)
-        counts = found[0].times(int(tiles.sum()) * guard.sweeps)
+        visit = _visit(access, offsets)
+        counts = visit[0].times(int(tiles.sum()) * guard.sweeps)
         counted = _counted(access, offsets, guard, valid, tiles)
         if counted is not None:
             counts = _with(counts, [x * guard.sweeps for x in counted])
         interior, edge = (interior + counts, edge) if full else (interior, edge + counts)
-        first = first if number else found[0]
-        if found[1] - found[2] >= worst - ideal:
-            worst, ideal = found[1:3]
-        ways = max(ways, found[3])
+        first = first if number else visit[0]
+        if visit[1] - visit[2] >= worst - ideal:
+            worst, ideal = visit[1:3]
+        ways = max(ways, visit[3])
     together, fits = interior + edge, _aligned(access)
     return SharedAnalysis(first, together, worst, ideal, ways, interior, edge, fits)
 
@@ -385,5 +385,5 @@ def _counted(
 
 
 def _with(counts: SharedCounts, counted: Sequence[int]) -> SharedCounts:
-    """``counts`` with other counted wavefronts and conflicts."""
+    """Return counts with these counted wavefronts and conflicts."""
     return replace(counts, counted_wavefronts=counted[0], counted_conflicts=counted[1])

@@ -1,4 +1,4 @@
-"""What a kernel's bulk tensor copies (TMA) cost, whether they are legal, and what they write.
+"""The cost of a kernel's bulk tensor copies (TMA), whether they are legal, and what they write.
 
 One instruction moves a box of a matrix: its rows along the mode of stride 1 are runs of bytes in
 global memory, and follow each other, swizzled, in shared memory. Elements outside the matrix are
@@ -43,7 +43,7 @@ EXTENT_LIMIT, STRIDE_LIMIT = 1 << 32, 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class TmaAnalysis:
-    """What one ``TmaAccess`` costs; ``requests`` of the counts are instructions, lanes it has none.
+    """The cost of one ``TmaAccess``; ``requests`` in its counts are instructions.
 
     ``tile``: the first box, an interior one unless the matrix is smaller than a box; ``interior``,
     ``edge``: each full box once, and each that the matrix does not fill; ``launch``: what the
@@ -75,7 +75,7 @@ class TmaAnalysis:
 
     @property
     def judged(self) -> GlobalCounts:
-        """What the verdict is about: the interior boxes, or all when none is full."""
+        """The counts to judge: of the interior boxes, or of the edge boxes if none is full."""
         return self.interior if self.interior.tiles else self.edge
 
     @property
@@ -180,15 +180,15 @@ def _boxes(boxes: np.ndarray, row_starts: np.ndarray, rows: int, length: int) ->
 
 
 def _illegal(access: TmaAccess) -> list[str]:
-    """Return what the driver would refuse, in sentences."""
+    """Return a sentence for each thing that the driver would refuse."""
     matrix, box = access.matrix, access.box
     size, unit = dtype(matrix.dtype).bytes, matrix.unit
     what = f"{access.operand}: a tensor map"
     row = box[unit] * size
-    found = []
+    findings = []
     first = max(matrix.alignment, matrix.first_alignment)
     if first < ALIGNMENT:
-        found.append(
+        findings.append(
             f"{what} wants a base address aligned to {ALIGNMENT} bytes, and this one is aligned to "
             f"{first}; copy the matrix to an aligned one."
         )
@@ -200,40 +200,40 @@ def _illegal(access: TmaAccess) -> list[str]:
         if pitch % ALIGNMENT or pitch >= STRIDE_LIMIT:
             padded = -(-pitch // ALIGNMENT) * ALIGNMENT // size
             fix = f"pad it to {padded}" if pitch < STRIDE_LIMIT else "split the matrix"
-            found.append(
+            findings.append(
                 f"{what} wants a stride that is a multiple of {ALIGNMENT} bytes below 2**40, and "
                 f"the {name} {step} x {size} bytes is {pitch}; {fix}."
             )
     if max(matrix.shape) > EXTENT_LIMIT:
-        found.append(f"{what} wants extents of at most 2**32, and the shape is {matrix.shape}.")
+        findings.append(f"{what} wants extents of at most 2**32, and the shape is {matrix.shape}.")
     if not all(1 <= extent <= MAX_EXTENT for extent in box):
-        found.append(
+        findings.append(
             f"{what} wants extents of a box between 1 and {MAX_EXTENT}, and the box is {box}; "
             "move it with several instructions."
         )
     if row % ALIGNMENT:
-        found.append(
+        findings.append(
             f"{what} wants rows of a box that are multiples of {ALIGNMENT} bytes, and those of "
             f"{box} are {row}."
         )
     if access.swizzle and row > access.swizzle:
-        found.append(
+        findings.append(
             f"{what} wants rows of a box no longer than the span of the swizzle, {access.swizzle} "
             f"bytes, and those of {box} are {row}; split the box or take a wider swizzle."
         )
     if access.direction == "store" and access.multicast > 1:
-        found.append(
+        findings.append(
             f"{access.operand}: a store cannot be multicast, and multicast is {access.multicast}."
         )
-    return found
+    return findings
 
 
 def _slow(access: TmaAccess, judged: GlobalCounts, layout: Layout, ways: int) -> list[str]:
-    """Return what costs more than it must, in sentences."""
+    """Return a sentence for each thing that costs more than it must."""
     matrix = access.matrix
     size = dtype(matrix.dtype).bytes
     row = access.box[matrix.unit] * size
-    found = []
+    findings = []
     if not judged.coalesced:
         run = min(row, matrix.shape[matrix.unit] * size)
         if run % SECTOR:
@@ -243,27 +243,27 @@ def _slow(access: TmaAccess, judged: GlobalCounts, layout: Layout, ways: int) ->
                 f"its rows do not begin on a {SECTOR}-byte boundary (base address aligned to "
                 f"{matrix.alignment} bytes, leading dimension {matrix.ld} x {size} bytes)"
             )
-        found.append(
+        findings.append(
             f"{access.operand}: a box touches {judged.sectors / judged.tiles:,.1f} sectors where "
             f"{judged.ideal_sectors / judged.tiles:,.1f} would do: {cause}."
         )
     if row < access.swizzle:
-        found.append(
+        findings.append(
             f"{access.operand}: rows of {row} bytes are padded in shared memory to the swizzle's "
             f"span of {access.swizzle}; take a box of longer rows, or a swizzle of a shorter span."
         )
     if ways > 1:
         best, span, length = _best_box(access)
-        found.append(
+        findings.append(
             f"{access.operand}: 8 rows of the box in shared memory ({layout}), 16 bytes of each as "
             f"ldmatrix, stmatrix and wgmma take them, take {ways} wavefronts where 1 would do"
             + (f"; rows of {length} bytes, swizzle {span}, take {best}." if best < ways else ".")
         )
-    return found
+    return findings
 
 
 def _best_box(access: TmaAccess) -> tuple[int, int, int]:
-    """Return the fewest wavefronts, and for which swizzle and rows: no longer than they are."""
+    """Return the fewest wavefronts, and the swizzle and row bytes, up to the box's, with them."""
     size, unit = dtype(access.matrix.dtype).bytes, access.matrix.unit
     tried = []
     for span in SPANS:

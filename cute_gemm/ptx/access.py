@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.ptx.code import DTYPES, KEPT, Code, opcode
+from cute_gemm.ptx.code import DTYPES, STORED, Code, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import UNITS
 from cute_gemm.ptx.parser import (
@@ -34,10 +34,10 @@ _HINTS = frozenset(
 SPACES = {"global": "global", "shared": "shared", "shared::cta": "shared", "const": "global"}
 
 
-def shape_of(one: Instruction) -> tuple[str, int, str] | None:
+def shape_of(inst: Instruction) -> tuple[str, int, str] | None:
     """Space ("" for a generic address), elements of a lane and their type, of ``ld`` or ``st``."""
-    space, count, kind = "", 1, one.op[-1]
-    for part in one.op[1:-1]:
+    space, count, kind = "", 1, inst.op[-1]
+    for part in inst.op[1:-1]:
         if part in SPACES:
             space = SPACES[part]
         elif part in ("v2", "v4"):
@@ -49,179 +49,181 @@ def shape_of(one: Instruction) -> tuple[str, int, str] | None:
     return (space, count, kind) if BYTES.get(kind) else None
 
 
-def _shape(code: Code, one: Instruction) -> tuple[str, int, str]:
-    found = shape_of(one)
-    if found is None:
-        raise code.refuse(one)
-    return found
+def _shape(code: Code, inst: Instruction) -> tuple[str, int, str]:
+    shape = shape_of(inst)
+    if shape is None:
+        raise code.refuse(inst)
+    return shape
 
 
 @opcode("ld")
-def _ld(code: Code, one: Instruction) -> Step:
-    space, count, kind = _shape(code, one)
-    targets = code.parts(one.operands[0])
+def _ld(code: Code, inst: Instruction) -> Step:
+    space, count, kind = _shape(code, inst)
+    targets = code.parts(inst.operands[0])
     if len(targets) != count:
-        raise code.refuse(one)
+        raise code.refuse(inst)
     if space == "param":
-        return _parameter(code, one, kind, targets)
-    place = Place(code, one, one.operands[1], BYTES[kind] * count, space)
+        return _parameter(code, inst, kind, targets)
+    place = Place(code, inst, inst.operands[1], BYTES[kind] * count, space)
     loads = [
-        (step, *_loaded(code, one, target, kind))
+        (step, *_loaded(code, inst, target, kind))
         for step, target in enumerate(targets)
         if not isinstance(target, Name)
     ]
     values, machine, unit = code.values, code.machine, BYTES[kind]
     undefined, bits = machine.undefined, np.dtype(f"uint{8 * unit}").type
 
-    def wider(lost: Array, dtype: Any, kept: Any) -> Array:
-        return lost.view(dtype).astype(kept)
+    def wider(lost: Array, dtype: Any, stored: Any) -> Array:
+        return lost.view(dtype).astype(stored)
 
     def load() -> None:
         shared = place.shared()
-        at = place.reads(shared)
+        places = place.reads(shared)
         place.note(shared, False)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
-        holes = watched and machine.shared.holes(at, place.width)
-        at = at // unit if unit > 1 else at
-        for step, slot, dtype, kept in loads:
-            found = memory.view(dtype).take(at + step if step else at)
+        holes = watched and machine.shared.holes(places, place.width)
+        places = places // unit if unit > 1 else places
+        for step, slot, dtype, extended in loads:
+            data = memory.view(dtype).take(places + step if step else places)
             if machine.mask is not None:
-                found = place.spread(found)
-            values[slot] = found if kept is None else found.astype(kept)
+                data = place.spread(data)
+            values[slot] = data if extended is None else data.astype(extended)
             undefined[slot] = None
             if holes:
-                lost = machine.shared.undefined.view(bits).take(at + step)
+                lost = machine.shared.undefined.view(bits).take(places + step)
                 if lost.any():
                     lost = place.spread(lost)
                     # The rest of a wider register is defined, but for the sign of what was read.
-                    undefined[slot] = lost if kept is None else wider(lost, dtype, kept)
+                    undefined[slot] = lost if extended is None else wider(lost, dtype, extended)
 
     return load
 
 
-def _loaded(code: Code, one: Instruction, target: Operand, kind: str) -> tuple[int, Any, Any]:
-    """Slot, dtype of what is read, and dtype to extend it to where the register is wider."""
+def _loaded(code: Code, inst: Instruction, target: Operand, kind: str) -> tuple[int, Any, Any]:
+    """Return slot, dtype to read, and dtype to extend to if the register is wider, or None."""
     if not isinstance(target, Register):
-        raise code.refuse(one)
-    kept, width = KEPT[target.type], np.dtype(KEPT[target.type]).itemsize
+        raise code.refuse(inst)
+    stored, width = STORED[target.type], np.dtype(STORED[target.type]).itemsize
     if target.type == "pred" or width < BYTES[kind]:
-        raise code.refuse(one, f"{target.name} is of type {target.type}")
+        raise code.refuse(inst, f"{target.name} is of type {target.type}")
     if width == BYTES[kind]:
-        return target.slot, kept, None
+        return target.slot, stored, None
     if kind[0] == "f" or target.type[0] == "f":
-        raise code.refuse(one, f"{target.name} is of type {target.type}")
-    return target.slot, DTYPES[kind], kept
+        raise code.refuse(inst, f"{target.name} is of type {target.type}")
+    return target.slot, DTYPES[kind], stored
 
 
-def _parameter(code: Code, one: Instruction, kind: str, targets: tuple[Operand, ...]) -> Step:
-    """The parameters do not change: what is read of them is a constant."""
-    address = one.operands[1]
+def _parameter(code: Code, inst: Instruction, kind: str, targets: tuple[Operand, ...]) -> Step:
+    """Read parameters, which are constants of the launch."""
+    address = inst.operands[1]
     name = address.base if isinstance(address, Address) else None
     if not isinstance(name, Name) or name.name not in code.kernel.parameters:
-        raise code.refuse(one)
+        raise code.refuse(inst)
     assert isinstance(address, Address)
     variable: Variable = code.kernel.parameters[name.name]
     if address.offset < 0 or address.offset + BYTES[kind] * len(targets) > (variable.size or 0):
-        raise code.refuse(one, "it is outside of the parameter")
+        raise code.refuse(inst, "it is outside of the parameter")
     begin = variable.offset + address.offset
     values, pairs = code.values, []
     for step, target in enumerate(targets):
-        slot, dtype, kept = _loaded(code, one, target, kind)
+        slot, dtype, extended = _loaded(code, inst, target, kind)
         raw = code.parameters[begin + step * BYTES[kind] :][: BYTES[kind]]
-        found = np.frombuffer(raw, dtype).reshape(1, 1)
-        pairs.append((slot, found if kept is None else found.astype(kept)))
+        value = np.frombuffer(raw, dtype).reshape(1, 1)
+        pairs.append((slot, value if extended is None else value.astype(extended)))
 
     def load() -> None:
-        for slot, found in pairs:
-            values[slot] = found
+        for slot, value in pairs:
+            values[slot] = value
 
     return load
 
 
 @opcode("st")
-def _st(code: Code, one: Instruction) -> Step:
-    space, count, kind = _shape(code, one)
-    given = code.parts(one.operands[1])
+def _st(code: Code, inst: Instruction) -> Step:
+    space, count, kind = _shape(code, inst)
+    given = code.parts(inst.operands[1])
     if len(given) != count or space == "param":
-        raise code.refuse(one)
-    place = Place(code, one, one.operands[0], BYTES[kind] * count, space)
-    stores = [(step, *_stored(code, one, each, kind)) for step, each in enumerate(given)]
+        raise code.refuse(inst)
+    place = Place(code, inst, inst.operands[0], BYTES[kind] * count, space)
+    stores = [(step, *_stored(code, inst, each, kind)) for step, each in enumerate(given)]
     values, machine, unit = code.values, code.machine, BYTES[kind]
     undefined, bits = machine.undefined, np.dtype(f"uint{8 * unit}").type
 
     def store() -> None:
         shared = place.shared()
-        at = place.writes(shared)
+        places = place.writes(shared)
         place.note(shared, True)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
         if watched:
-            machine.shared.define(at, place.width)
-        at = at // unit
+            machine.shared.define(places, place.width)
+        places = places // unit
         for step, slot, dtype, cut in stores:
             value = values[slot]
-            place.put(memory.view(dtype), at + step, value if cut is None else value.astype(cut))
+            place.put(
+                memory.view(dtype), places + step, value if cut is None else value.astype(cut)
+            )
             lost = undefined[slot]
             if lost is None:
                 continue
             if watched:
-                place.put(machine.shared.undefined.view(bits), at + step, lost.astype(bits))
+                place.put(machine.shared.undefined.view(bits), places + step, lost.astype(bits))
             else:
-                demand(machine, one, slot, "what is stored")
+                demand(machine, inst, slot, "what is stored")
 
     return store
 
 
-def _stored(code: Code, one: Instruction, given: Operand, kind: str) -> tuple[int, Any, Any]:
-    """Slot, dtype of what is written, and what to cut it to where the register is wider."""
-    if not isinstance(given, Register):
-        source = code.source(one, given, kind)
+def _stored(code: Code, inst: Instruction, operand: Operand, kind: str) -> tuple[int, Any, Any]:
+    """Return slot, dtype to write, and dtype to truncate to if the register is wider, or None."""
+    if not isinstance(operand, Register):
+        source = code.source(inst, operand, kind)
         return source.slot, DTYPES[kind], None
-    kept, width = KEPT[given.type], np.dtype(KEPT[given.type]).itemsize
-    if given.type == "pred" or width < BYTES[kind]:
-        raise code.refuse(one, f"{given.name} is of type {given.type}")
+    stored, width = STORED[operand.type], np.dtype(STORED[operand.type]).itemsize
+    if operand.type == "pred" or width < BYTES[kind]:
+        raise code.refuse(inst, f"{operand.name} is of type {operand.type}")
     if width == BYTES[kind]:
-        return given.slot, kept, None
-    if given.type[0] == "f" or kind[0] == "f":
-        raise code.refuse(one, f"{given.name} is of type {given.type}")
+        return operand.slot, stored, None
+    if operand.type[0] == "f" or kind[0] == "f":
+        raise code.refuse(inst, f"{operand.name} is of type {operand.type}")
     unsigned = np.dtype(f"uint{8 * BYTES[kind]}").type
-    return given.slot, unsigned, unsigned
+    return operand.slot, unsigned, unsigned
 
 
 # Asynchronous copies ------------------------------------------------------------------------------
 
 
 @opcode("cp")
-def _cp(code: Code, one: Instruction) -> Step:
+def _cp(code: Code, inst: Instruction) -> Step:
     machine = code.machine
-    rest = one.op[1:]
+    rest = inst.op[1:]
     if rest == ("async", "commit_group"):
         return lambda: machine.copies.commit()
     if rest == ("async", "wait_all"):
         return lambda: machine.copies.wait(None)
     if rest == ("async", "wait_group"):
-        (left,) = one.operands
+        (left,) = inst.operands
         if not isinstance(left, Immediate):
-            raise code.refuse(one)
+            raise code.refuse(inst)
         count = int(left.value)
         return lambda: machine.copies.wait(count)
     known = (("async",), ("ca", "cg"), ("shared", "shared::cta"), ("global",))
     fits = len(rest) >= 4 and all(part in choice for part, choice in zip(rest, known, strict=False))
     if fits and all(part.startswith("L2::") for part in rest[4:]):
-        return _copy(code, one)
-    raise code.refuse(one)
+        return _copy(code, inst)
+    raise code.refuse(inst)
 
 
-def _copy(code: Code, one: Instruction) -> Step:
+def _copy(code: Code, inst: Instruction) -> Step:
     """``cp.async``: bytes behind the source's size are zero, and are not read."""
-    width = one.operands[2]
+    width = inst.operands[2]
     if not isinstance(width, Immediate) or width.value not in (4, 8, 16):
-        raise code.refuse(one)
+        raise code.refuse(inst)
     count = int(width.value)
-    to = Place(code, one, one.operands[0], count, "shared")
-    source = Place(code, one, one.operands[1], count, "global")
-    size = code.source(one, one.operands[3], "u32").slot if one.operands[3:] else None
+    to = Place(code, inst, inst.operands[0], count, "shared")
+    source = Place(code, inst, inst.operands[1], count, "global")
+    size = code.source(inst, inst.operands[3], "u32").slot if inst.operands[3:] else None
     values, machine = code.values, code.machine
     unit = UNITS[count]
     some = _sized(source, to, count, unit)
@@ -230,23 +232,23 @@ def _copy(code: Code, one: Instruction) -> Step:
         # A mask in any case: what flies is kept lane by lane.
         before, machine.mask = machine.mask, machine.lanes()
         if size is not None:
-            demand(machine, one, size, "the size")
+            demand(machine, inst, size, "the size")
         sizes = None if size is None else np.broadcast_to(values[size], machine.shape)
-        at = to.writes(True, flying=True)
+        offsets = to.writes(True, flying=True)
         to.note(True, True)
         if sizes is None or (sizes[machine.mask] == count).all():
             data = machine.memory.view(unit).take(source.reads(False) // count)
             source.note(False, False)
         else:
             data = some(sizes)
-        machine.copies.start(machine.mask, at, data, count)
+        machine.copies.start(machine.mask, offsets, data, count)
         machine.mask = before
 
     return copy
 
 
 def _sized(source: Place, to: Place, count: int, unit: Any) -> Callable[[Array], Array]:
-    """Data of copies of which some lanes copy fewer bytes."""
+    """Return the function that reads copies where some lanes copy fewer bytes."""
     machine = source.machine
 
     def some(sizes: Array) -> Array:
@@ -259,7 +261,7 @@ def _sized(source: Place, to: Place, count: int, unit: Any) -> Callable[[Array],
         for size in np.unique(sizes[mask]):
             lanes = mask & (sizes == size)
             if size > count:
-                machine.fault(source.one, "out of bounds", f"{size} of {count} bytes", lanes)
+                machine.fault(source.inst, "out of bounds", f"{size} of {count} bytes", lanes)
             if size == 0:
                 continue
             machine.mask = lanes

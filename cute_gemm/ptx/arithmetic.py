@@ -21,41 +21,41 @@ _INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64")
 _FLOATS = ("f32", "f64")
 
 
-def _kind(code: Code, one: Instruction, *allowed: str) -> str:
-    """The last part of an opcode, which is its type."""
-    kind = one.op[-1]
+def _kind(code: Code, inst: Instruction, *allowed: str) -> str:
+    """Return the type of an opcode, its last part."""
+    kind = inst.op[-1]
     if kind not in allowed:
-        raise code.refuse(one, f"not with .{kind}")
+        raise code.refuse(inst, f"not with .{kind}")
     return kind
 
 
 def _unsigned(kind: str) -> str:
-    """The type of the same bits without a sign, which wraps and costs no conversion."""
+    """Return the unsigned type of the same width, whose arithmetic wraps."""
     return "u" + kind[1:] if kind[0] in "sb" else kind
 
 
 @opcode("add", "sub")
-def _add(code: Code, one: Instruction) -> Step:
-    kind = _kind(code, one, *_INTEGERS, *_FLOATS)
-    code.only(one, kind, *(("rn",) if kind in _FLOATS else ()))
+def _add(code: Code, inst: Instruction) -> Step:
+    kind = _kind(code, inst, *_INTEGERS, *_FLOATS)
+    code.only(inst, kind, *(("rn",) if kind in _FLOATS else ()))
     kind = _unsigned(kind)
-    function = np.add if one.op[0] == "add" else np.subtract
-    return code.apply(one, function, kind, (kind, kind))
+    function = np.add if inst.op[0] == "add" else np.subtract
+    return code.apply(inst, function, kind, (kind, kind))
 
 
 @opcode("mul")
-def _mul(code: Code, one: Instruction) -> Step:
-    kind = _kind(code, one, *_INTEGERS, *_FLOATS)
+def _mul(code: Code, inst: Instruction) -> Step:
+    kind = _kind(code, inst, *_INTEGERS, *_FLOATS)
     if kind in _FLOATS:
-        code.only(one, kind, "rn")
-        return code.apply(one, np.multiply, kind, (kind, kind))
-    mode = one.op[1]
-    code.only(one, kind, "lo", "wide", "hi")
+        code.only(inst, kind, "rn")
+        return code.apply(inst, np.multiply, kind, (kind, kind))
+    mode = inst.op[1]
+    code.only(inst, kind, "lo", "wide", "hi")
     if mode == "lo":
         kind = _unsigned(kind)
-        return code.apply(one, np.multiply, kind, (kind, kind))
+        return code.apply(inst, np.multiply, kind, (kind, kind))
     if BYTES[kind] == 8:
-        raise code.refuse(one)
+        raise code.refuse(inst)
     wide = f"{kind[0]}{16 * BYTES[kind]}"
     dtype, shift = DTYPES[wide], DTYPES[wide](8 * BYTES[kind])
 
@@ -66,74 +66,74 @@ def _mul(code: Code, one: Instruction) -> Step:
         return (product(a, b) >> shift).astype(DTYPES[kind])
 
     if mode == "wide":
-        return code.apply(one, product, wide, (kind, kind))
-    return code.apply(one, high, kind, (kind, kind))
+        return code.apply(inst, product, wide, (kind, kind))
+    return code.apply(inst, high, kind, (kind, kind))
 
 
 @opcode("mad")
-def _mad(code: Code, one: Instruction) -> Step:
-    kind = _kind(code, one, *_INTEGERS)
-    code.only(one, kind, "lo", "wide")
-    if one.op[1] == "lo":
+def _mad(code: Code, inst: Instruction) -> Step:
+    kind = _kind(code, inst, *_INTEGERS)
+    code.only(inst, kind, "lo", "wide")
+    if inst.op[1] == "lo":
         kind = _unsigned(kind)
-        return code.apply(one, lambda a, b, c: a * b + c, kind, (kind,) * 3)
+        return code.apply(inst, lambda a, b, c: a * b + c, kind, (kind,) * 3)
     if BYTES[kind] == 8:
-        raise code.refuse(one)
+        raise code.refuse(inst)
     wide = f"{kind[0]}{16 * BYTES[kind]}"
     dtype = DTYPES[wide]
     return code.apply(
-        one, lambda a, b, c: np.multiply(a, b, dtype=dtype) + c, wide, (kind, kind, wide)
+        inst, lambda a, b, c: np.multiply(a, b, dtype=dtype) + c, wide, (kind, kind, wide)
     )
 
 
 @opcode("fma")
-def _fma(code: Code, one: Instruction) -> Step:
-    kind = _kind(code, one, *_FLOATS)
-    if one.op[1:] != ("rn", kind):
-        raise code.refuse(one)
-    return code.apply(one, fma_f32 if kind == "f32" else fma_f64, kind, (kind,) * 3)
+def _fma(code: Code, inst: Instruction) -> Step:
+    kind = _kind(code, inst, *_FLOATS)
+    if inst.op[1:] != ("rn", kind):
+        raise code.refuse(inst)
+    return code.apply(inst, fma_f32 if kind == "f32" else fma_f64, kind, (kind,) * 3)
 
 
 @opcode("div", "rem")
-def _div(code: Code, one: Instruction) -> Step:
-    """Of integers, towards zero; by zero gives all ones (unspecified in the ISA, 9.7.1.9)."""
-    kind = _kind(code, one, "s32", "u32", "s64", "u64")
-    code.only(one, kind)
-    dtype, remainder = DTYPES[kind], one.op[0] == "rem"
+def _div(code: Code, inst: Instruction) -> Step:
+    """Divide; integers truncate, and division by zero gives all ones (unspecified, 9.7.1.9)."""
+    kind = _kind(code, inst, "s32", "u32", "s64", "u64")
+    code.only(inst, kind)
+    dtype, remainder = DTYPES[kind], inst.op[0] == "rem"
     nothing = np.array(-1).astype(dtype)
 
     def divide(a: Array, b: Array) -> Array:
         quotient = a // b
         if kind[0] == "s":  # NumPy rounds down
             quotient = quotient + ((a - quotient * b != 0) & ((a < 0) != (b < 0)))
-        found = a - quotient * b if remainder else quotient
-        found = found.astype(dtype, copy=False)
-        return np.where(b == 0, nothing, found) if not b.all() else found
+        whole = a - quotient * b if remainder else quotient
+        whole = whole.astype(dtype, copy=False)
+        return np.where(b == 0, nothing, whole) if not b.all() else whole
 
-    return code.apply(one, divide, kind, (kind, kind))
+    return code.apply(inst, divide, kind, (kind, kind))
 
 
 @opcode("min", "max")
-def _least(code: Code, one: Instruction) -> Step:
-    kind = _kind(code, one, *_INTEGERS)
-    code.only(one, kind)
-    function = np.minimum if one.op[0] == "min" else np.maximum
-    return code.apply(one, function, kind, (kind, kind))
+def _least(code: Code, inst: Instruction) -> Step:
+    kind = _kind(code, inst, *_INTEGERS)
+    code.only(inst, kind)
+    function = np.minimum if inst.op[0] == "min" else np.maximum
+    return code.apply(inst, function, kind, (kind, kind))
 
 
 @opcode("neg")
-def _neg(code: Code, one: Instruction) -> Step:
-    kind = _kind(code, one, "s16", "s32", "s64", *_FLOATS)
-    code.only(one, kind)
+def _neg(code: Code, inst: Instruction) -> Step:
+    kind = _kind(code, inst, "s16", "s32", "s64", *_FLOATS)
+    code.only(inst, kind)
     kind = _unsigned(kind)
-    return code.apply(one, np.negative, kind, (kind,))
+    return code.apply(inst, np.negative, kind, (kind,))
 
 
 @opcode("abs")
-def _abs(code: Code, one: Instruction) -> Step:
-    kind = _kind(code, one, "s16", "s32", "s64", *_FLOATS)
-    code.only(one, kind)
-    return code.apply(one, np.abs, kind, (kind,))
+def _abs(code: Code, inst: Instruction) -> Step:
+    kind = _kind(code, inst, "s16", "s32", "s64", *_FLOATS)
+    code.only(inst, kind)
+    return code.apply(inst, np.abs, kind, (kind,))
 
 
 _BITWISE: dict[str, Callable[..., Any]] = {
@@ -142,31 +142,31 @@ _BITWISE: dict[str, Callable[..., Any]] = {
 
 
 @opcode("and", "or", "xor", "not")
-def _logic(code: Code, one: Instruction) -> Step:
-    kind = _kind(code, one, "pred", "b16", "b32", "b64")
-    code.only(one, kind)
-    kinds = (kind,) if one.op[0] == "not" else (kind, kind)
-    return code.apply(one, _BITWISE[one.op[0]], kind, kinds)
+def _logic(code: Code, inst: Instruction) -> Step:
+    kind = _kind(code, inst, "pred", "b16", "b32", "b64")
+    code.only(inst, kind)
+    kinds = (kind,) if inst.op[0] == "not" else (kind, kind)
+    return code.apply(inst, _BITWISE[inst.op[0]], kind, kinds)
 
 
 @opcode("shl", "shr")
-def _shift(code: Code, one: Instruction) -> Step:
-    """By an unsigned 32-bit count, clamped to the width (PTX ISA, 9.7.8.7), as NumPy does."""
-    left = one.op[0] == "shl"
-    kind = _kind(code, one, "b16", "b32", "b64", *(() if left else _INTEGERS))
-    code.only(one, kind)
+def _shift(code: Code, inst: Instruction) -> Step:
+    """Shift by an unsigned 32-bit count, clamped to the width (PTX ISA, 9.7.8.7)."""
+    left = inst.op[0] == "shl"
+    kind = _kind(code, inst, "b16", "b32", "b64", *(() if left else _INTEGERS))
+    code.only(inst, kind)
     dtype = DTYPES[kind]
     # A count in bits of the same signedness: clamped first, so that none turns negative.
     most = np.uint32(8 * BYTES[kind])
     function = np.left_shift if left else np.right_shift
-    count = one.operands[2]
+    count = inst.operands[2]
     if isinstance(count, Immediate):
         amount = dtype(min(int(count.value) & 0xFFFFFFFF, int(most)))
-        register = code.register(one, one.operands[0], kind)
-        found = [code.source(one, one.operands[1], kind)]
-        return code.step(register, lambda a: function(a, amount), dtype, found, moves=True)
+        register = code.register(inst, inst.operands[0], kind)
+        shifted = [code.source(inst, inst.operands[1], kind)]
+        return code.step(register, lambda a: function(a, amount), dtype, shifted, moves=True)
     return code.apply(
-        one, lambda a, n: function(a, np.minimum(n, most).astype(dtype)), kind, (kind, "u32")
+        inst, lambda a, n: function(a, np.minimum(n, most).astype(dtype)), kind, (kind, "u32")
     )
 
 
@@ -184,9 +184,9 @@ _UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 
 
 @opcode("setp")
-def _setp(code: Code, one: Instruction) -> Step:
-    kind = _kind(code, one, "b16", "b32", "b64", *_INTEGERS, *_FLOATS)
-    test = _UNSIGNED_NAMES.get(one.op[1], one.op[1]) if kind[0] == "u" else one.op[1]
+def _setp(code: Code, inst: Instruction) -> Step:
+    kind = _kind(code, inst, "b16", "b32", "b64", *_INTEGERS, *_FLOATS)
+    test = _UNSIGNED_NAMES.get(inst.op[1], inst.op[1]) if kind[0] == "u" else inst.op[1]
     function: Callable[..., Any] | None
     if kind in _FLOATS:
         function = {**_ORDERED, **_UNORDERED}.get(test)
@@ -194,20 +194,20 @@ def _setp(code: Code, one: Instruction) -> Step:
         known = ("eq", "ne") if kind[0] == "b" else ("eq", "ne", "lt", "le", "gt", "ge")
         tests: dict[str, Callable[..., Any]] = {**_ORDERED, "ne": np.not_equal}
         function = tests[test] if test in known else None
-    joined = _BITWISE.get(one.op[2]) if len(one.op) == 4 else None
-    if function is None or len(one.op) not in (3, 4) or (len(one.op) == 4 and joined is None):
-        raise code.refuse(one)
-    if isinstance(one.operands[0], Vector):
-        raise code.refuse(one, "it sets two predicates")
+    joined = _BITWISE.get(inst.op[2]) if len(inst.op) == 4 else None
+    if function is None or len(inst.op) not in (3, 4) or (len(inst.op) == 4 and joined is None):
+        raise code.refuse(inst)
+    if isinstance(inst.operands[0], Vector):
+        raise code.refuse(inst, "it sets two predicates")
     if joined is None:
-        return code.apply(one, function, "pred", (kind, kind))
-    return code.apply(one, lambda a, b, c: joined(function(a, b), c), "pred", (kind, kind, "pred"))
+        return code.apply(inst, function, "pred", (kind, kind))
+    return code.apply(inst, lambda a, b, c: joined(function(a, b), c), "pred", (kind, kind, "pred"))
 
 
 @opcode("selp")
-def _selp(code: Code, one: Instruction) -> Step:
-    kind = _kind(code, one, "b16", "b32", "b64", *_INTEGERS, *_FLOATS)
-    code.only(one, kind)
+def _selp(code: Code, inst: Instruction) -> Step:
+    kind = _kind(code, inst, "b16", "b32", "b64", *_INTEGERS, *_FLOATS)
+    code.only(inst, kind)
 
     def choose(a: Array, b: Array, p: Array) -> Array:
         if p.size == 1:
@@ -215,48 +215,48 @@ def _selp(code: Code, one: Instruction) -> Step:
         return np.where(p, a, b)
 
     kind = _unsigned(kind)
-    return code.apply(one, choose, kind, (kind, kind, "pred"))
+    return code.apply(inst, choose, kind, (kind, kind, "pred"))
 
 
 @opcode("bfi")
-def _bfi(code: Code, one: Instruction) -> Step:
+def _bfi(code: Code, inst: Instruction) -> Step:
     """Put the low bits of a into b from a bit on (PTX ISA, 9.7.1.20); here with constants."""
-    position, length = one.operands[3:]
-    if one.op != ("bfi", "b32") or not (
+    position, length = inst.operands[3:]
+    if inst.op != ("bfi", "b32") or not (
         isinstance(position, Immediate) and isinstance(length, Immediate)
     ):
-        raise code.refuse(one)
+        raise code.refuse(inst)
     begin, bits = int(position.value) & 0xFF, int(length.value) & 0xFF
     field = np.uint32(((1 << bits) - 1 << begin) & 0xFFFFFFFF)
     shift, rest = np.uint32(begin), np.uint32(~int(field) & 0xFFFFFFFF)
-    register = code.register(one, one.operands[0], "b32")
-    found = [code.source(one, other, "b32") for other in one.operands[1:3]]
+    register = code.register(inst, inst.operands[0], "b32")
+    sources = [code.source(inst, other, "b32") for other in inst.operands[1:3]]
     return code.step(
-        register, lambda a, b: (a << shift & field) | (b & rest), np.uint32, found, moves=True
+        register, lambda a, b: (a << shift & field) | (b & rest), np.uint32, sources, moves=True
     )
 
 
 @opcode("prmt")
-def _prmt(code: Code, one: Instruction) -> Step:
-    """Four bytes of eight, each chosen by a nibble whose top bit asks for its sign (9.7.9.7)."""
-    if one.op != ("prmt", "b32"):
-        raise code.refuse(one)
+def _prmt(code: Code, inst: Instruction) -> Step:
+    """Choose four of eight bytes by nibbles; a nibble's top bit replicates the sign (9.7.9.7)."""
+    if inst.op != ("prmt", "b32"):
+        raise code.refuse(inst)
 
     def permute(a: Array, b: Array, choice: Array) -> Array:
         both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
-        found: Any = np.uint32(0)
+        result: Any = np.uint32(0)
         for place in range(4):
             nibble = (choice >> np.uint32(4 * place)).astype(np.uint64)
             byte = both >> ((nibble & np.uint64(7)) << np.uint64(3)) & np.uint64(255)
             sign = np.where(byte >> np.uint64(7), np.uint64(255), np.uint64(0))
             byte = np.where(nibble & np.uint64(8), sign, byte)
-            found = found | byte.astype(np.uint32) << np.uint32(8 * place)
-        return np.asarray(found)
+            result = result | byte.astype(np.uint32) << np.uint32(8 * place)
+        return np.asarray(result)
 
-    if not isinstance(one.operands[3], Immediate):
-        return code.apply(one, permute, "b32", ("b32",) * 3)
-    register = code.register(one, one.operands[0], "b32")
-    low, high, choice = (code.source(one, x, "b32") for x in one.operands[1:])
+    if not isinstance(inst.operands[3], Immediate):
+        return code.apply(inst, permute, "b32", ("b32",) * 3)
+    register = code.register(inst, inst.operands[0], "b32")
+    low, high, choice = (code.source(inst, x, "b32") for x in inst.operands[1:])
     fixed = code.values[choice.slot]
     return code.step(
         register, lambda a, b: permute(a, b, fixed), np.uint32, [low, high], moves=True
@@ -264,12 +264,12 @@ def _prmt(code: Code, one: Instruction) -> Step:
 
 
 @opcode("dp4a")
-def _dp4a(code: Code, one: Instruction) -> Step:
+def _dp4a(code: Code, inst: Instruction) -> Step:
     """Add four products of bytes (PTX ISA, 9.7.1.23); the sum wraps."""
-    left, right = one.op[1:] if len(one.op) == 3 else ("", "")
+    left, right = inst.op[1:] if len(inst.op) == 3 else ("", "")
     kinds = {"s32": np.int8, "u32": np.uint8}
     if left not in kinds or right not in kinds:
-        raise code.refuse(one)
+        raise code.refuse(inst)
 
     def dot(a: Array, b: Array, c: Array) -> Array:
         total = c
@@ -280,4 +280,4 @@ def _dp4a(code: Code, one: Instruction) -> Step:
             total = total + (x * y).view(np.uint32)
         return np.asarray(total)
 
-    return code.apply(one, dot, "u32", ("u32", "u32", "u32"))
+    return code.apply(inst, dot, "u32", ("u32", "u32", "u32"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.ptx.code import DTYPES, KEPT, Code, opcode
+from cute_gemm.ptx.code import DTYPES, STORED, Code, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.parser import BYTES, Instruction, Name
 from cute_gemm.ptx.places import Place
@@ -34,24 +34,24 @@ def _flushed(x: Any) -> Any:
 
 
 @opcode("atom", "red")
-def _atom(code: Code, one: Instruction) -> Step:
-    kind, how = one.op[-1], one.op[-2]
+def _atom(code: Code, inst: Instruction) -> Step:
+    kind, how = inst.op[-1], inst.op[-2]
     allowed = {"b32", "b64"} if how in _BITS else {"u32", "s32", "u64", "s64"}
     if how == "add":
         allowed |= {"f32", "f64"}
-    known = how in _OPERATIONS or (how == "cas" and one.op[0] == "atom")
-    if not known or kind not in allowed or not set(one.op[1:-2]) <= _ORDERS:
-        raise code.refuse(one)
-    if "global" not in one.op:
-        raise code.refuse(one, "it is not said to be on global memory")
-    operands = one.operands if one.op[0] == "red" else one.operands[1:]
+    known = how in _OPERATIONS or (how == "cas" and inst.op[0] == "atom")
+    if not known or kind not in allowed or not set(inst.op[1:-2]) <= _ORDERS:
+        raise code.refuse(inst)
+    if "global" not in inst.op:
+        raise code.refuse(inst, "it is not said to be on global memory")
+    operands = inst.operands if inst.op[0] == "red" else inst.operands[1:]
     to = None
-    if one.op[0] == "atom" and not isinstance(one.operands[0], Name):
-        to = code.register(one, one.operands[0], kind)
+    if inst.op[0] == "atom" and not isinstance(inst.operands[0], Name):
+        to = code.register(inst, inst.operands[0], kind)
     if len(operands) != (3 if how == "cas" else 2):
-        raise code.refuse(one)
-    place = Place(code, one, operands[0], BYTES[kind], "global")
-    given = [code.source(one, operand, kind) for operand in operands[1:]]
+        raise code.refuse(inst)
+    place = Place(code, inst, operands[0], BYTES[kind], "global")
+    sources = [code.source(inst, operand, kind) for operand in operands[1:]]
     machine, values, dtype = code.machine, code.values, DTYPES[kind]
     operation = _OPERATIONS.get(how)
 
@@ -63,23 +63,23 @@ def _atom(code: Code, one: Instruction) -> Step:
         return operation(old, arguments[0])
 
     def take_turns() -> None:
-        for source in given:
-            demand(machine, one, source.slot, "its operand")
+        for source in sources:
+            demand(machine, inst, source.slot, "its operand")
         before, machine.mask = machine.mask, machine.lanes()
-        at = place.writes(False, atomic=True) // BYTES[kind]
+        places = place.writes(False, atomic=True) // BYTES[kind]
         place.note(False, True)
         view = machine.memory.view(dtype)
         columns = []
-        for source in given:
+        for source in sources:
             value = values[source.slot]
             value = value if source.view is None else value.view(source.view)
             columns.append(np.broadcast_to(value, machine.shape)[machine.mask])
-        old = np.empty(len(at), dtype)
-        for turn, index in enumerate(at):
+        old = np.empty(len(places), dtype)
+        for turn, index in enumerate(places):
             old[turn] = view[index]
             view[index] = operate(view[index], [column[turn] for column in columns])
         if to is not None:
-            values[to.slot] = place.spread(old).view(KEPT[to.type])
+            values[to.slot] = place.spread(old).view(STORED[to.type])
             machine.undefined[to.slot] = None
         machine.mask = before
 

@@ -25,7 +25,7 @@ _BYTES = 8
 
 @dataclass(eq=False)
 class Barrier:
-    """An mbarrier: what is missing of its phase, and what who waits for it will have seen."""
+    """An mbarrier: what its phase still needs, and the clocks that its waiters receive."""
 
     cta: int
     address: int
@@ -73,8 +73,8 @@ class Barriers:
 
     # ---- places --------------------------------------------------------------------------------
 
-    def places(self, one: Instruction, addresses: Array) -> list[tuple[int, int, int]]:
-        """CTA, address there, and row of the warp, of each lane that executes."""
+    def places(self, inst: Instruction, addresses: Array) -> list[tuple[int, int, int]]:
+        """Return CTA, address there and row of the warp for each executing lane."""
         machine = self.machine
         ctas = np.nonzero(machine.lanes())[0]
         rank, size = addresses >> REMOTE, machine.cluster
@@ -85,20 +85,20 @@ class Barriers:
         apart = inside % _BYTES != 0
         for wrong, kind in ((bad, "out of bounds"), (apart, "misaligned")):
             if wrong.any():
-                raise self.fault(one, kind, f"{kind}: no barrier is there", addresses[wrong][0])
+                raise self.fault(inst, kind, f"{kind}: no barrier is there", addresses[wrong][0])
         rows = machine.shared.own[machine.lanes()]
         return list(zip(ctas.tolist(), inside.tolist(), rows.tolist(), strict=True))
 
-    def fault(self, one: Instruction, kind: str, what: str, address: Any = None) -> FaultError:
-        """What lanes that execute must not do."""
+    def fault(self, inst: Instruction, kind: str, what: str, address: Any = None) -> FaultError:
+        """Return the fault of the executing lanes."""
         where = "" if address is None else f" at address {int(address):#x}"
         who = self.machine.who(self.machine.lanes())
-        return FaultError(f"line {one.line}: {one.text}: {who}{where}: {what}", kind, one.line)
+        return FaultError(f"line {inst.line}: {inst.text}: {who}{where}: {what}", kind, inst.line)
 
-    def make(self, one: Instruction, cta: int, address: int, row: int, count: int) -> None:
+    def make(self, inst: Instruction, cta: int, address: int, row: int, count: int) -> None:
         """``mbarrier.init``."""
         if count < 1:
-            raise self.fault(one, "barrier", f"its count is {count}", address)
+            raise self.fault(inst, "barrier", f"its count is {count}", address)
         clocks = self.machine.shared.clocks
         known = self._made.get((cta, address))
         if known is None:
@@ -111,83 +111,83 @@ class Barriers:
             cta, address, column, count, count, clocks.nothing(), made
         )
 
-    def drop(self, one: Instruction, cta: int, address: int, row: int) -> None:
+    def drop(self, inst: Instruction, cta: int, address: int, row: int) -> None:
         """``mbarrier.inval``."""
-        self.at(one, cta, address, row)
+        self.at(inst, cta, address, row)
         del self._made[cta, address]
 
     def at(
-        self, one: Instruction, cta: int, address: int, row: int, proxy: bool = False
+        self, inst: Instruction, cta: int, address: int, row: int, proxy: bool = False
     ) -> Barrier:
-        """The barrier that is there, which a warp must know to be; ``proxy``: for a bulk copy."""
-        found = self._made.get((cta, address))
-        if found is None:
-            raise self.fault(one, "uninitialised", "no barrier has been made there", address)
-        column, clock = found.made
+        """Return the barrier at an address, known to the warp; ``proxy``: for a bulk copy."""
+        barrier = self._made.get((cta, address))
+        if barrier is None:
+            raise self.fault(inst, "uninitialised", "no barrier has been made there", address)
+        column, clock = barrier.made
         known = self.machine.shared.clocks.known
         if self.machine.shared.watched and known[int(proxy), row, column] < clock:
             what = "the barrier was made by another thread, and no barrier is between"
             if known[0, row, column] >= clock:
                 what = "no fence.mbarrier_init or fence.proxy.async since the barrier was made"
-            raise self.fault(one, "race", what, address)
-        return found
+            raise self.fault(inst, "race", what, address)
+        return barrier
 
     # ---- what happens to them ------------------------------------------------------------------
 
     def arrive(
-        self, one: Instruction, place: tuple[int, int, int], count: int, bytes_: int
+        self, inst: Instruction, place: tuple[int, int, int], count: int, bytes_: int
     ) -> None:
-        """Some arrivals, and bytes that are to come."""
+        """Count arrivals, and expect bytes."""
         cta, address, row = place
-        barrier = self.at(one, cta, address, row)
+        barrier = self.at(inst, cta, address, row)
         clocks = self.machine.shared.clocks
         if cta != row // clocks.warps:
-            self.visit(one, cta, row)
+            self.visit(inst, cta, row)
         barrier.bytes += bytes_
         if count:
             clocks.give(np.array([row]), barrier.given)
             barrier.pending -= count
             if barrier.pending < 0:
                 what = f"more arrivals than the {barrier.expected} of a phase"
-                raise self.fault(one, "barrier", what, address)
+                raise self.fault(inst, "barrier", what, address)
             barrier.settle()
 
-    def visit(self, one: Instruction, cta: int, row: int) -> None:
-        """Note that a warp of another CTA does something in the shared memory of this one."""
+    def visit(self, inst: Instruction, cta: int, row: int) -> None:
+        """Note that a warp of another CTA accesses the shared memory of this CTA."""
         clocks = self.machine.shared.clocks
-        self._visits[cta, int(clocks.column[row])] = int(clocks.now(row)), one
+        self._visits[cta, int(clocks.column[row])] = int(clocks.now(row)), inst
 
     def come(self, barrier: Barrier, bytes_: int) -> None:
-        """Bytes of a bulk copy have come."""
+        """Count arrived bytes of a bulk copy."""
         barrier.bytes -= bytes_
         barrier.settle()
 
-    def passed(self, one: Instruction, addresses: Array, parities: Array) -> Array:
-        """Which lanes that execute may go on: the phase of that parity is complete."""
+    def passed(self, inst: Instruction, addresses: Array, parities: Array) -> Array:
+        """Return which executing lanes may go on because the phase of that parity is complete."""
         machine = self.machine
-        found = np.zeros(len(addresses), bool)
+        free_lanes = np.zeros(len(addresses), bool)
         rows = machine.shared.own[machine.lanes()]
         # Warps mostly wait for one thing: what they ask is looked at once.
-        asked = np.stack((rows, addresses, parities & 1), axis=1)
-        same = np.ones(len(asked), bool)
-        same[1:] = (asked[1:] != asked[:-1]).any(axis=1)
+        waits = np.stack((rows, addresses, parities & 1), axis=1)
+        same = np.ones(len(waits), bool)
+        same[1:] = (waits[1:] != waits[:-1]).any(axis=1)
         group = np.cumsum(same) - 1
-        places = self.places(one, addresses)
+        places = self.places(inst, addresses)
         go = []
         for first in np.flatnonzero(same).tolist():
             cta, address, row = places[first]
-            barrier = self.at(one, cta, address, row)
-            free = barrier.phase % 2 != int(asked[first, 2])
+            barrier = self.at(inst, cta, address, row)
+            free = barrier.phase % 2 != int(waits[first, 2])
             if free:
                 machine.shared.clocks.take(np.array([row]), barrier.done)
             else:
                 self.wanted.add((cta, address))
             go.append(free)
-        found[:] = np.array(go, bool)[group]
-        return found
+        free_lanes[:] = np.array(go, bool)[group]
+        return free_lanes
 
     def finish(self) -> None:
-        """See that no bytes are missing, and that nobody came to a CTA that may have ended."""
+        """Fault where bytes are missing, or where a warp accessed a CTA that may have ended."""
         clocks = self.machine.shared.clocks
         for barrier in self._made.values():
             if barrier.bytes:
@@ -196,12 +196,12 @@ class Barriers:
                     "add up",
                     "transaction",
                 )
-        for (cta, column), (clock, one) in self._visits.items():
+        for (cta, column), (clock, inst) in self._visits.items():
             rows = slice(cta * clocks.warps, (cta + 1) * clocks.warps)
             if self.machine.shared.watched and clocks.known[0, rows, column].max() < clock:
                 raise FaultError(
-                    f"line {one.line}: {one.text}: CTA {cta} of the batch may have ended before: "
+                    f"line {inst.line}: {inst.text}: CTA {cta} of the batch may have ended before: "
                     "it does not wait for the others of its cluster",
                     "race",
-                    one.line,
+                    inst.line,
                 )

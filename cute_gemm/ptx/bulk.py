@@ -45,12 +45,12 @@ _WRONG = {
 
 
 def wrong(kind: str) -> str:
-    """What is wrong with an asynchronous access, in words."""
+    """Describe a fault of an asynchronous access."""
     return f"{kind}: {_WRONG[kind]}"
 
 
 def swizzled(addresses: Array, span: int) -> Array:
-    """Addresses in shared memory as a swizzle of a span of bytes has them."""
+    """Apply the swizzle of a span of bytes to addresses in shared memory."""
     if not span:
         return addresses
     return np.asarray(addresses ^ (addresses >> 7 & span // 16 - 1) << 4)
@@ -58,7 +58,7 @@ def swizzled(addresses: Array, span: int) -> Array:
 
 @dataclass(frozen=True)
 class Map:
-    """A tensor map: what it says, its buffer, and the offset of its first element in memory."""
+    """A tensor map: its tensor, its buffer, and the offset of its first element in memory."""
 
     tensor: Tensor
     buffer: str
@@ -71,18 +71,18 @@ def _grid(box: tuple[int, ...]) -> tuple[Array, ...]:
     return tuple(x.reshape(-1) for x in reversed(np.indices(box[::-1])))
 
 
-def elements(found: Map, corner: tuple[int, ...]) -> tuple[Array, Array]:
+def elements(tensor_map: Map, corner: tuple[int, ...]) -> tuple[Array, Array]:
     """Offsets of a box's elements in global memory, and which of them are inside of the tensor."""
-    tensor, size = found.tensor, DTYPES[found.tensor.dtype].bytes
+    tensor, size = tensor_map.tensor, DTYPES[tensor_map.tensor.dtype].bytes
     steps = (size, *tensor.steps)
-    offsets: Any = found.begin
+    offsets: Any = tensor_map.begin
     inside: Any = True
     for each, first, extent, step in zip(
         _grid(tensor.box), corner, tensor.extents, steps, strict=True
     ):
-        at = each + first
-        offsets = offsets + at * step
-        inside = inside & (at >= 0) & (at < extent)
+        coordinate = each + first
+        offsets = offsets + coordinate * step
+        inside = inside & (coordinate >= 0) & (coordinate < extent)
     return np.asarray(offsets), np.asarray(inside)
 
 
@@ -90,7 +90,7 @@ def elements(found: Map, corner: tuple[int, ...]) -> tuple[Array, Array]:
 class _Copy:
     """A box on its way to or from the shared memory of a CTA, at an address there."""
 
-    one: Instruction
+    inst: Instruction
     map: Map
     corner: tuple[int, ...]
     cta: int
@@ -125,19 +125,19 @@ class Bulk:
     # ---- what both have ------------------------------------------------------------------------
 
     def fault(self, copy: _Copy, kind: str, what: str) -> FaultError:
-        """What a copy must not do."""
-        one, machine = copy.one, self.machine
+        """Return the fault of a copy."""
+        inst, machine = copy.inst, self.machine
         warp = copy.row % machine.shared.clocks.warps
         box = f"the box at {copy.corner} of {copy.map.buffer}"
         return FaultError(
-            f"line {one.line}: {one.text}: CTA {machine.name(copy.cta)}, warp {warp}, {box}, at "
+            f"line {inst.line}: {inst.text}: CTA {machine.name(copy.cta)}, warp {warp}, {box}, at "
             f"address {copy.address:#x}: {what}",
             kind,
-            one.line,
+            inst.line,
         )
 
     def _granules(self, copy: _Copy) -> Array:
-        """The granules of shared memory that a box has; faults where it must not be there."""
+        """Return the granules of shared memory of a box; fault if it may not be there."""
         shared = self.machine.shared
         if copy.address % _ALIGNED:
             raise self.fault(copy, "misaligned", f"misaligned: no multiple of {_ALIGNED} bytes")
@@ -151,8 +151,8 @@ class Bulk:
         """Where the box's elements lie in the bytes of all CTAs."""
         tensor, shared = copy.map.tensor, self.machine.shared
         size = DTYPES[tensor.dtype].bytes
-        at = copy.address + np.arange(copy.size // size) * size
-        return swizzled(at, tensor.swizzle) + copy.cta * shared.pitch
+        addresses = copy.address + np.arange(copy.size // size) * size
+        return swizzled(addresses, tensor.swizzle) + copy.cta * shared.pitch
 
     def _elements(self, copy: _Copy, write: bool) -> tuple[Array, Array]:
         """Offsets of the elements that the tensor has, and which of the box these are."""
@@ -174,18 +174,18 @@ class Bulk:
     # ---- loads ---------------------------------------------------------------------------------
 
     def load(self, copy: _Copy) -> None:
-        """Begin to bring a box to the shared memory of a CTA."""
+        """Begin the load of a box into the shared memory of a CTA."""
         shared = self.machine.shared
-        at = self._granules(copy)
+        granules = self._granules(copy)
         assert copy.barrier is not None
-        if shared.watched and (kind := shared.begin_copy(at, copy.row)):
+        if shared.watched and (kind := shared.begin_copy(granules, copy.row)):
             raise self.fault(copy, kind, wrong(kind))
         self._loads.append(copy)
 
     def land(self, wanted: Iterable[tuple[int, int]]) -> bool:
-        """Let land, of each barrier that is waited for, the oldest copy; whether there is any."""
+        """Complete the oldest copy of each barrier waited for; return whether there was one."""
         left = set(wanted)
-        landing, kept = [], []
+        landing, waiting = [], []
         for copy in self._loads:
             assert copy.barrier is not None
             place = copy.barrier.cta, copy.barrier.address
@@ -193,8 +193,8 @@ class Bulk:
                 left.discard(place)
                 landing.append(copy)
             else:
-                kept.append(copy)
-        self._loads = kept
+                waiting.append(copy)
+        self._loads = waiting
         for copy in landing:
             self._arrive(copy)
         return bool(landing)
@@ -213,21 +213,21 @@ class Bulk:
         machine.shared.view(unit)[places // size] = data
         if machine.shared.watched:
             machine.shared.define(places, size)
-            at = self._granules(copy)
-            machine.shared.end_copy(at, barrier.column, barrier.phase + 1)
+            granules = self._granules(copy)
+            machine.shared.end_copy(granules, barrier.column, barrier.phase + 1)
         machine.barriers.come(barrier, copy.size)
 
     # ---- stores --------------------------------------------------------------------------------
 
     def store(self, copy: _Copy) -> None:
-        """Begin to bring a box from the shared memory of a CTA."""
+        """Begin the store of a box from the shared memory of a CTA."""
         shared = self.machine.shared
-        at = self._granules(copy)
+        granules = self._granules(copy)
         self._serial += 1
         copy.serial = self._serial
         copy.group = int(self._committed[copy.cta, copy.thread])
         row = np.array([copy.row])
-        if shared.watched and (kind := shared.begin_read(at, row, copy.serial)):
+        if shared.watched and (kind := shared.begin_read(granules, row, copy.serial)):
             raise self.fault(copy, kind, wrong(kind))
         self._stores.append(copy)
 
@@ -236,15 +236,15 @@ class Bulk:
         self._committed = self._committed + self.machine.lanes()
 
     def wait(self, left: int) -> None:
-        """Let the stores of lanes that execute be done but for the last ``left`` groups."""
-        lanes, kept = self.machine.lanes(), []
+        """Complete the stores of executing lanes except those of the last ``left`` groups."""
+        lanes, waiting = self.machine.lanes(), []
         for copy in self._stores:
             place = copy.cta, copy.thread
             if lanes[place] and copy.group < self._committed[place] - left:
                 self._leave(copy)
             else:
-                kept.append(copy)
-        self._stores = kept
+                waiting.append(copy)
+        self._stores = waiting
 
     def _leave(self, copy: _Copy) -> None:
         machine, shared = self.machine, self.machine.shared
@@ -262,7 +262,7 @@ class Bulk:
             shared.end_read(self._granules(copy), np.array([copy.row]), copy.serial)
 
     def finish(self) -> None:
-        """See that nothing is under way any more: shared memory ends with its CTA."""
+        """Fault where a copy is in flight: shared memory ends with its CTA."""
         for copy in (*self._loads, *self._stores):
             what = "in flight: the kernel has ended, and nothing has waited for it"
             raise self.fault(copy, "in flight", what)
@@ -274,26 +274,26 @@ class Bulk:
 class _Operands:
     """A tensor map and coordinates: ``[map, {c0, c1, ..}]``."""
 
-    def __init__(self, code: Code, one: Instruction, operand: Any) -> None:
-        count = next((int(x[0]) for x in one.op if x in ("1d", "2d", "3d", "4d", "5d")), 0)
+    def __init__(self, code: Code, inst: Instruction, operand: Any) -> None:
+        count = next((int(x[0]) for x in inst.op if x in ("1d", "2d", "3d", "4d", "5d")), 0)
         if not isinstance(operand, Address) or len(operand.coordinates) != count or not count:
-            raise code.refuse(one)
-        self.code, self.one, self.count = code, one, count
-        self.map = Lanewise(code, one, Address(operand.base, operand.offset), "u64")
-        self.at = [Lanewise(code, one, each, "s32") for each in operand.coordinates]
+            raise code.refuse(inst)
+        self.code, self.inst, self.count = code, inst, count
+        self.map = Lanewise(code, inst, Address(operand.base, operand.offset), "u64")
+        self.at = [Lanewise(code, inst, each, "s32") for each in operand.coordinates]
 
     def __call__(self, maps: dict[int, Map]) -> list[tuple[Map, tuple[int, ...]]]:
         places = (self.map() - PARAMETERS).tolist()
         corners = zip(*(each("a coordinate").tolist() for each in self.at), strict=True)
-        found = []
+        boxes = []
         for place, corner in zip(places, corners, strict=True):
             if place not in maps or len(maps[place].tensor.box) != self.count:
                 raise PtxError(
-                    f"line {self.one.line}: {self.one.text}: its tensor map is no parameter that "
+                    f"line {self.inst.line}: {self.inst.text}: its tensor map is no parameter that "
                     "the launch gave a Tensor for"
                 )
-            found.append((maps[place], corner))
-        return found
+            boxes.append((maps[place], corner))
+        return boxes
 
 
 #: Hints, and what is said of every copy.
@@ -305,66 +305,66 @@ _SAID = frozenset(
 
 
 @opcode("cp.async.bulk.tensor")
-def _tensor(code: Code, one: Instruction) -> Step:
+def _tensor(code: Code, inst: Instruction) -> Step:
     """Both directions; only whole boxes (``.tile``)."""
     machine = machine_of(code)
-    if not set(one.op[1:]) <= _SAID:
-        raise code.refuse(one)
-    loads = "mbarrier::complete_tx::bytes" in one.op
-    order = one.operands if loads else (one.operands[1], one.operands[0], *one.operands[2:])
-    if not loads and "bulk_group" not in one.op:
-        raise code.refuse(one)
-    where = Lanewise(code, one, order[0])
-    source = _Operands(code, one, order[1])
-    barrier = Lanewise(code, one, order[2]) if loads else None
-    spread = "multicast::cluster" in one.op
-    members = Lanewise(code, one, order[3], "u16") if spread else None
+    if not set(inst.op[1:]) <= _SAID:
+        raise code.refuse(inst)
+    loads = "mbarrier::complete_tx::bytes" in inst.op
+    order = inst.operands if loads else (inst.operands[1], inst.operands[0], *inst.operands[2:])
+    if not loads and "bulk_group" not in inst.op:
+        raise code.refuse(inst)
+    where = Lanewise(code, inst, order[0])
+    source = _Operands(code, inst, order[1])
+    barrier = Lanewise(code, inst, order[2]) if loads else None
+    spread = "multicast::cluster" in inst.op
+    members = Lanewise(code, inst, order[3], "u16") if spread else None
 
     def load() -> None:
         assert barrier is not None
-        machine.behind(one)
-        at, maps = where().tolist(), source(machine.maps)
-        places = machine.barriers.places(one, barrier())
-        masks = members("its mask").tolist() if members else [0] * len(at)
+        machine.behind(inst)
+        addresses, maps = where().tolist(), source(machine.maps)
+        places = machine.barriers.places(inst, barrier())
+        masks = members("its mask").tolist() if members else [0] * len(addresses)
         size = machine.cluster
-        for address, (found, corner), (cta, its, row), mask in zip(
-            at, maps, places, masks, strict=True
+        for address, (mapped, corner), (cta, its, row), mask in zip(
+            addresses, maps, places, masks, strict=True
         ):
             first = cta // size * size
             targets = [first + rank for rank in range(16) if mask >> rank & 1] if mask else [cta]
             if spread and (not mask or mask >> size):
                 what = f"its mask {mask:#x} names no CTA of the cluster's {size}"
-                raise machine.barriers.fault(one, "out of bounds", what)
+                raise machine.barriers.fault(inst, "out of bounds", what)
             for target in targets:
-                known = machine.barriers.at(one, target, its, row, proxy=True)
+                known = machine.barriers.at(inst, target, its, row, proxy=True)
                 if target != row // machine.shared.clocks.warps:
-                    machine.barriers.visit(one, target, row)
+                    machine.barriers.visit(inst, target, row)
                 counts = target == targets[0]
-                machine.bulk.load(_Copy(one, found, corner, target, address, row, known, counts))
+                machine.bulk.load(_Copy(inst, mapped, corner, target, address, row, known, counts))
 
     def store() -> None:
-        machine.behind(one)
-        at, maps = where().tolist(), source(machine.maps)
+        machine.behind(inst)
+        addresses, maps = where().tolist(), source(machine.maps)
         lanes = machine.lanes()
         ctas, threads = (x.tolist() for x in np.nonzero(lanes))
         rows = machine.shared.own[lanes].tolist()
-        for address, (found, corner), cta, thread, row in zip(
-            at, maps, ctas, threads, rows, strict=True
+        for address, (mapped, corner), cta, thread, row in zip(
+            addresses, maps, ctas, threads, rows, strict=True
         ):
-            machine.bulk.store(_Copy(one, found, corner, cta, address, row, thread=thread))
+            machine.bulk.store(_Copy(inst, mapped, corner, cta, address, row, thread=thread))
 
     return load if loads else store
 
 
 @opcode("cp.async.bulk")
-def _group(code: Code, one: Instruction) -> Step:
-    """``commit_group`` and ``wait_group``: with ``.read`` or without, a store is done then."""
-    machine, rest = machine_of(code), one.op[3:]
+def _group(code: Code, inst: Instruction) -> Step:
+    """``commit_group`` and ``wait_group``; a store completes there, with ``.read`` or without."""
+    machine, rest = machine_of(code), inst.op[3:]
     if rest == ("commit_group",):
         return lambda: machine.bulk.commit()
     if rest in (("wait_group",), ("wait_group", "read")):
-        (left,) = one.operands
+        (left,) = inst.operands
         if isinstance(left, Immediate):
             count = int(left.value)
             return lambda: machine.bulk.wait(count)
-    raise code.refuse(one, "bulk copies of tensors alone")
+    raise code.refuse(inst, "bulk copies of tensors alone")

@@ -49,30 +49,30 @@ class Clocks:
         return self.cluster * self.warps + cta % self.cluster * BARRIERS + number
 
     def nothing(self) -> Array:
-        """What is known of nothing: the vectors of a new barrier."""
+        """Return the clocks of a new barrier, which has received none."""
         return np.zeros((2, self.known.shape[2]), np.int32)
 
     def now(self, rows: Array | int) -> Array:
-        """The clocks of warps."""
+        """Return the clocks of warps."""
         return np.asarray(self.known[0, rows, self.column[rows]])
 
     def give(self, rows: Array, to: Array) -> None:
-        """Hand over what warps have seen, and go on to their next clock."""
+        """Merge what warps have seen into ``to``, and advance the clocks of these warps."""
         np.maximum(to, self.known[:, rows].max(axis=1), out=to)
         self.known[0, rows, self.column[rows]] += 1
 
-    def take(self, rows: Array, given: Array) -> None:
-        """Let warps see what was handed over."""
-        self.known[:, rows] = np.maximum(self.known[:, rows], given[:, None])
+    def take(self, rows: Array, clocks: Array) -> None:
+        """Merge clocks into what warps have seen."""
+        self.known[:, rows] = np.maximum(self.known[:, rows], clocks[:, None])
 
     def fence(self, rows: Array) -> None:
-        """Show what warps have seen to the asynchronous proxy."""
+        """Let the asynchronous proxy see what warps have seen, and advance their clocks."""
         self.known[1, rows] = self.known[0, rows]
         self.known[0, rows, self.column[rows]] += 1
 
 
 class OrderedMemory(SharedMemory):
-    """Shared memory of which each granule has the clock of its last write, and of each warp's read.
+    """Shared memory with the clocks of each granule's last write and of each warp's read of it.
 
     ``own`` has the rows of lanes.
     """
@@ -91,24 +91,24 @@ class OrderedMemory(SharedMemory):
 
     # ---- accesses of threads -------------------------------------------------------------------
 
-    def _unseen(self, at: Array, own: Array) -> Array:
+    def _unseen(self, granules: Array, own: Array) -> Array:
         """Which granules have a write that these warps have not seen."""
-        return np.asarray(self.wrote[at] > self.clocks.known[0][own, self.wrote_by[at]])
+        return np.asarray(self.wrote[granules] > self.clocks.known[0][own, self.wrote_by[granules]])
 
-    def _unread(self, at: Array, own: Array) -> Array:
-        """Which granules have been read by somebody of whom these warps have not seen it."""
+    def _unread(self, granules: Array, own: Array) -> Array:
+        """Which granules have a read that these warps have not seen."""
         warps = self.clocks.warps
         first = self.clocks.column[own] // warps * warps
         # What lies in a CTA is read by its own warps alone.
         seen = self.clocks.known[0][own[..., None], first[..., None] + np.arange(warps)]
-        return np.asarray((self.reads[at] > seen).any(axis=-1))
+        return np.asarray((self.reads[granules] > seen).any(axis=-1))
 
-    def _steps(self, at: Array, own: Array, width: int) -> tuple[list[Array], Array]:
-        at, own = np.broadcast_arrays(at // self.granule, own)
-        return [at + step for step in range(width // self.granule)], own
+    def _steps(self, offsets: Array, own: Array, width: int) -> tuple[list[Array], Array]:
+        granules, own = np.broadcast_arrays(offsets // self.granule, own)
+        return [granules + step for step in range(width // self.granule)], own
 
-    def reading(self, at: Array, own: Array, width: int) -> Wrong | None:
-        parts, own = self._steps(at, own, width)
+    def reading(self, offsets: Array, own: Array, width: int) -> Wrong | None:
+        parts, own = self._steps(offsets, own, width)
         clocks = self.clocks.now(own)
         for part in parts:
             bad = self._unseen(part, own)
@@ -118,10 +118,10 @@ class OrderedMemory(SharedMemory):
             self.reads[place] = np.maximum(self.reads[place], clocks)
         return None
 
-    def writing(self, at: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
+    def writing(self, offsets: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
         if flying:
             raise PtxError("cp.async beside mbarriers is not executed by the interpreter")
-        parts, own = self._steps(at, own, width)
+        parts, own = self._steps(offsets, own, width)
         clocks, columns = self.clocks.now(own), self.clocks.column[own]
         for part in parts:
             unseen, unread = self._unseen(part, own), self._unread(part, own)
@@ -139,38 +139,38 @@ class OrderedMemory(SharedMemory):
 
     # ---- accesses of TMA and wgmma -------------------------------------------------------------
 
-    def begin_read(self, at: Array, rows: Array, serial: int) -> str:
+    def begin_read(self, granules: Array, rows: Array, serial: int) -> str:
         """Note that a read of granules has begun for warps of a CTA; what is wrong with it, or "".
 
         What threads wrote these warps must have seen by the proxy.
         """
-        by, wrote = self.wrote_by[at], self.wrote[at]
+        by, wrote = self.wrote_by[granules], self.wrote[granules]
         rows = rows[:, None]
         if (wrote > self.clocks.known[0][rows, by]).any():
             return "in flight" if (wrote >= OPEN).any() else "race"
         of_threads = by < self.clocks.cluster * self.clocks.warps
         if (of_threads & (wrote > self.clocks.known[1][rows, by])).any():
             return "proxy"
-        self.reads[at, rows % self.clocks.warps] = OPEN + serial
+        self.reads[granules, rows % self.clocks.warps] = OPEN + serial
         return ""
 
-    def end_read(self, at: Array, rows: Array, serial: int) -> None:
+    def end_read(self, granules: Array, rows: Array, serial: int) -> None:
         """Note that the read, and none that began after it, has ended for these warps."""
         own, clocks = rows % self.clocks.warps, self.clocks.now(rows)
-        before = self.reads[at[:, None], own]
+        before = self.reads[granules[:, None], own]
         ended = (before >= OPEN) & (before <= OPEN + serial)
-        self.reads[at[:, None], own] = np.where(ended, clocks, before)
+        self.reads[granules[:, None], own] = np.where(ended, clocks, before)
 
-    def begin_copy(self, at: Array, row: int) -> str:
+    def begin_copy(self, granules: Array, row: int) -> str:
         """Note that granules are written from now on; what is wrong with it, or ""."""
-        own = np.full(len(at), row)
-        bad = self._unseen(at, own) | self._unread(at, own)
+        own = np.full(len(granules), row)
+        bad = self._unseen(granules, own) | self._unread(granules, own)
         if bad.any():
-            reads = self.reads[at].max(axis=1)
-            return "in flight" if (np.maximum(self.wrote[at], reads)[bad] >= OPEN).any() else "race"
-        self.wrote[at] = OPEN
+            last = np.maximum(self.wrote[granules], self.reads[granules].max(axis=1))
+            return "in flight" if (last[bad] >= OPEN).any() else "race"
+        self.wrote[granules] = OPEN
         return ""
 
-    def end_copy(self, at: Array, column: int, phase: int) -> None:
-        """Note that they have been written, in a phase of a barrier."""
-        self.wrote[at], self.wrote_by[at] = phase, column
+    def end_copy(self, granules: Array, column: int, phase: int) -> None:
+        """Note that granules have been written, in a phase of a barrier."""
+        self.wrote[granules], self.wrote_by[granules] = phase, column

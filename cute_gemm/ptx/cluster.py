@@ -32,6 +32,6 @@ class ClusterMachine(Machine):
 
 
 def machine_of(code: Code) -> ClusterMachine:
-    """The machine of a kernel whose threads wait one by one."""
+    """Return the machine of a kernel, which must be one whose threads wait individually."""
     assert isinstance(code.machine, ClusterMachine)
     return code.machine

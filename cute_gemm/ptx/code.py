@@ -35,7 +35,7 @@ DTYPES: dict[str, Any] = {
     "tf32": np.uint32, "f32": np.float32, "f64": np.float64,
 }  # fmt: skip
 #: How registers are kept: floats of 32 and 64 bits as such, all else as bits.
-KEPT = {
+STORED = {
     name: kind if name in ("pred", "f32", "f64") else np.dtype(f"uint{8 * BYTES[name]}").type
     for name, kind in DTYPES.items()
 }
@@ -48,7 +48,7 @@ _SPECIALS = {
 
 
 class Source(NamedTuple):
-    """A value that is read: its slot, and the dtype to take its bits as, if it is another."""
+    """A value to read: its slot, and the dtype to view its bits as, if it differs."""
 
     slot: int
     view: Any
@@ -70,17 +70,17 @@ class Code:
         self.moves: list[tuple[int, Callable[..., Any], list[Source]]] = []
         self._constants: dict[tuple[Any, bytes], int] = {}
 
-    def refuse(self, one: Instruction, what: str = "") -> PtxError:
-        """The error of an instruction that is not executed here."""
+    def refuse(self, inst: Instruction, what: str = "") -> PtxError:
+        """Return the error of an instruction that the interpreter does not support."""
         why = f": {what}" if what else ""
-        what = f"{shown(one.text)} is not executed by the interpreter"
-        return PtxError(f"line {one.line}: {what}{why}")
+        what = f"{shown(inst.text)} is not executed by the interpreter"
+        return PtxError(f"line {inst.line}: {what}{why}")
 
-    def only(self, one: Instruction, *allowed: str) -> None:
+    def only(self, inst: Instruction, *allowed: str) -> None:
         """Refuse an opcode with a part, behind the first, that is not among these."""
-        for part in one.op[1:]:
+        for part in inst.op[1:]:
             if part not in allowed:
-                raise self.refuse(one, f".{part} is not known here")
+                raise self.refuse(inst, f".{part} is not known here")
 
     def constant(self, value: Any, kind: Any) -> int:
         """The slot of a value that never changes."""
@@ -95,23 +95,23 @@ class Code:
         self.values.append(value)
         self.machine.undefined.append(None)
 
-    def source(self, one: Instruction, operand: Operand, kind: str) -> Source:
-        """An operand that is read as a type of the instruction; widths must agree."""
+    def source(self, inst: Instruction, operand: Operand, kind: str) -> Source:
+        """Return an operand read as a type of the instruction; widths must agree."""
         dtype = DTYPES[kind]
         if isinstance(operand, Register):
-            kept = KEPT[operand.type]
-            if np.dtype(kept).itemsize != np.dtype(dtype).itemsize or (kind == "pred") != (
+            stored = STORED[operand.type]
+            if np.dtype(stored).itemsize != np.dtype(dtype).itemsize or (kind == "pred") != (
                 operand.type == "pred"
             ):
-                raise self.refuse(one, f"{operand.name} is of type {operand.type}")
-            return Source(operand.slot, None if kept is dtype else dtype)
+                raise self.refuse(inst, f"{operand.name} is of type {operand.type}")
+            return Source(operand.slot, None if stored is dtype else dtype)
         if isinstance(operand, Immediate):
             return Source(self.constant(*_immediate(operand.value, kind)), None)
         if isinstance(operand, Name):
-            return self._named(one, operand.name, kind)
-        raise self.refuse(one)
+            return self._named(inst, operand.name, kind)
+        raise self.refuse(inst)
 
-    def _named(self, one: Instruction, name: str, kind: str) -> Source:
+    def _named(self, inst: Instruction, name: str, kind: str) -> Source:
         if name in _SPECIALS and BYTES[kind] == 4:
             if name not in self.specials:
                 self.specials[name] = len(self.values)
@@ -124,7 +124,7 @@ class Code:
             return Source(self.constant(address, DTYPES[kind]), None)
         if name in ("WARP_SZ",):
             return Source(self.constant(32, DTYPES[kind]), None)
-        raise self.refuse(one, f"{name} is not known")
+        raise self.refuse(inst, f"{name} is not known")
 
     def address_of(self, name: str) -> int:
         """The address of a variable in its own space."""
@@ -132,23 +132,23 @@ class Code:
             return self.kernel.shared[name].offset
         return self.machine.memory.address("variables") + self.kernel.globals[name].offset
 
-    def register(self, one: Instruction, operand: Operand, *kinds: str) -> Register:
-        """An operand that is a register, of one of these widths."""
+    def register(self, inst: Instruction, operand: Operand, *kinds: str) -> Register:
+        """Return an operand that must be a register of one of these widths."""
         if not isinstance(operand, Register):
-            raise self.refuse(one)
-        widths = {np.dtype(KEPT[kind]).itemsize for kind in kinds}
-        if np.dtype(KEPT[operand.type]).itemsize not in widths:
-            raise self.refuse(one, f"{operand.name} is of type {operand.type}")
+            raise self.refuse(inst)
+        widths = {np.dtype(STORED[kind]).itemsize for kind in kinds}
+        if np.dtype(STORED[operand.type]).itemsize not in widths:
+            raise self.refuse(inst, f"{operand.name} is of type {operand.type}")
         return operand
 
     def parts(self, operand: Operand) -> tuple[Operand, ...]:
-        """The elements of a vector; of anything else, itself."""
+        """Return the elements of a vector, or the operand itself."""
         return operand.parts if isinstance(operand, Vector) else (operand,)
 
     # ---- functions of an element ---------------------------------------------------------------
 
     def apply(
-        self, one: Instruction, function: Callable[..., Any], result: str, kinds: tuple[str, ...],
+        self, inst: Instruction, function: Callable[..., Any], result: str, kinds: tuple[str, ...],
         moves: bool = False,
     ) -> Step:  # fmt: skip
         """Set the first operand to a function of the others.
@@ -156,31 +156,34 @@ class Code:
         ``kinds``: their types; ``result``: that of what the function returns; ``moves``: whether it
         does nothing but put bits elsewhere.
         """
-        first, *others = one.operands
+        first, *others = inst.operands
         if len(others) != len(kinds):
-            raise self.refuse(one)
-        register = self.register(one, first, result)
-        found = [self.source(one, other, kind) for other, kind in zip(others, kinds, strict=True)]
-        return self.step(register, function, DTYPES[result], found, moves)
+            raise self.refuse(inst)
+        register = self.register(inst, first, result)
+        sources = [
+            self.source(inst, other, kind) for other, kind in zip(others, kinds, strict=True)
+        ]
+        return self.step(register, function, DTYPES[result], sources, moves)
 
     def step(
-        self, register: Register, function: Callable[..., Any], result: Any, found: list[Source],
+        self, register: Register, function: Callable[..., Any], result: Any, sources: list[Source],
         moves: bool = False,
     ) -> Step:  # fmt: skip
         """A function that sets a register; ``result``: dtype of what ``function`` returns."""
         if moves:
-            self.moves.append((register.slot, function, found))
-        kept = KEPT[register.type]
-        return _made(self.values, register.slot, function, found, None if kept is result else kept)
+            self.moves.append((register.slot, function, sources))
+        stored = STORED[register.type]
+        view = None if stored is result else stored
+        return _made(self.values, register.slot, function, sources, view)
 
 
 def _made(
-    values: list[Any], to: int, function: Callable[..., Any], found: list[Source], kept: Any
+    values: list[Any], to: int, function: Callable[..., Any], sources: list[Source], stored: Any
 ) -> Step:
-    """The function of a step: shortest where no value is to be taken as another dtype."""
-    views = [source.view for source in found]
-    slots = [source.slot for source in found]
-    plain = kept is None and not any(view is not None for view in views)
+    """Return the function of a step, the fastest form where no value is viewed as another dtype."""
+    views = [source.view for source in sources]
+    slots = [source.slot for source in sources]
+    plain = stored is None and not any(view is not None for view in views)
     if plain and len(slots) == 2:
         a, b = slots
 
@@ -206,7 +209,7 @@ def _made(
 
     def any_number() -> None:
         result = function(*(values[x] if v is None else values[x].view(v) for x, v in pairs))
-        values[to] = result if kept is None else result.view(kept)
+        values[to] = result if stored is None else result.view(stored)
 
     return any_number
 
@@ -236,14 +239,14 @@ Translator = Callable[[Code, Instruction], Step]
 TRANSLATORS: dict[str, Translator] = {}
 
 
-def translator_of(one: Instruction) -> Translator | None:
-    """Who translates an instruction, if anybody does."""
-    names = (".".join(one.op[:parts]) for parts in range(min(4, len(one.op)), 0, -1))
+def translator_of(inst: Instruction) -> Translator | None:
+    """Return the translator of an instruction, if there is one."""
+    names = (".".join(inst.op[:parts]) for parts in range(min(4, len(inst.op)), 0, -1))
     return next((TRANSLATORS[name] for name in names if name in TRANSLATORS), None)
 
 
 def opcode(*names: str) -> Callable[[Translator], Translator]:
-    """Say which opcodes a translator is for."""
+    """Register a translator for opcodes."""
 
     def put(translator: Translator) -> Translator:
         for name in names:

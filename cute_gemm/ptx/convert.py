@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.ptx.code import DTYPES, KEPT, WINDOW, Code, Source, opcode
+from cute_gemm.ptx.code import DTYPES, STORED, WINDOW, Code, Source, opcode
 from cute_gemm.ptx.floats import from_bf16, from_f16, to_bf16, to_f16, to_tf32
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.parser import BYTES, Instruction, Name, Register, Vector
@@ -21,47 +21,49 @@ def _same(x: Array) -> Array:
 
 
 @opcode("mov")
-def _mov(code: Code, one: Instruction) -> Step:
-    kind = one.op[-1]
-    if len(one.op) != 2 or kind not in DTYPES or BYTES[kind] == 1:
-        raise code.refuse(one)
-    to, what = one.operands
+def _mov(code: Code, inst: Instruction) -> Step:
+    kind = inst.op[-1]
+    if len(inst.op) != 2 or kind not in DTYPES or BYTES[kind] == 1:
+        raise code.refuse(inst)
+    to, what = inst.operands
     if isinstance(to, Vector):
-        return _unpack(code, one, kind, to)
+        return _unpack(code, inst, kind, to)
     if isinstance(what, Vector):
-        return _pack(code, one, kind, what)
-    return code.apply(one, _same, kind, (kind,), moves=True)
+        return _pack(code, inst, kind, what)
+    return code.apply(inst, _same, kind, (kind,), moves=True)
 
 
-def _pack(code: Code, one: Instruction, kind: str, what: Vector) -> Step:
-    """Put values side by side, the first lowest."""
+def _pack(code: Code, inst: Instruction, kind: str, what: Vector) -> Step:
+    """Pack values into one, the first in the lowest bits."""
     parts = [
-        code.source(one, part, f"b{8 * BYTES[kind] // len(what.parts)}") for part in what.parts
+        code.source(inst, part, f"b{8 * BYTES[kind] // len(what.parts)}") for part in what.parts
     ]
     dtype = np.dtype(f"uint{8 * BYTES[kind]}").type
     width = 8 * BYTES[kind] // len(parts)
 
     def together(*values: Array) -> Array:
-        found: Any = values[0].astype(dtype)
+        packed: Any = values[0].astype(dtype)
         for place, value in enumerate(values[1:], 1):
-            found = found | value.astype(dtype) << dtype(width * place)
-        return np.asarray(found)
+            packed = packed | value.astype(dtype) << dtype(width * place)
+        return np.asarray(packed)
 
-    return code.step(code.register(one, one.operands[0], kind), together, dtype, parts, moves=True)
+    return code.step(
+        code.register(inst, inst.operands[0], kind), together, dtype, parts, moves=True
+    )
 
 
-def _unpack(code: Code, one: Instruction, kind: str, to: Vector) -> Step:
-    """Cut a value into registers; the first has the lowest bits."""
+def _unpack(code: Code, inst: Instruction, kind: str, to: Vector) -> Step:
+    """Unpack a value into registers, the lowest bits into the first."""
     whole = np.dtype(f"uint{8 * BYTES[kind]}").type
     bits = 8 * BYTES[kind] // len(to.parts)
-    source = code.source(one, one.operands[1], f"b{8 * BYTES[kind]}")
+    source = code.source(inst, inst.operands[1], f"b{8 * BYTES[kind]}")
     part = np.dtype(f"uint{bits}").type
     steps = []
     for place, register in enumerate(to.parts):
         if isinstance(register, Name):  # "_": nobody reads it
             continue
         cut = _part(whole(bits * place), part)
-        target = code.register(one, register, f"b{bits}")
+        target = code.register(inst, register, f"b{bits}")
         steps.append(code.step(target, cut, part, [source], moves=True))
 
     def all_parts() -> None:
@@ -76,17 +78,17 @@ def _part(begin: Any, dtype: Any) -> Callable[[Array], Array]:
 
 
 @opcode("cvta")
-def _cvta(code: Code, one: Instruction) -> Step:
+def _cvta(code: Code, inst: Instruction) -> Step:
     """Between generic addresses and those of a space: shared memory has a window of its own."""
-    space, kind = one.op[-2:]
+    space, kind = inst.op[-2:]
     if space not in ("global", "shared", "const", "param") or kind != "u64":
-        raise code.refuse(one)
+        raise code.refuse(inst)
     if space != "shared":
-        return code.apply(one, _same, kind, (kind,))
+        return code.apply(inst, _same, kind, (kind,))
     window = np.uint64(WINDOW)
-    if "to" in one.op:
-        return code.apply(one, lambda x: x - window, kind, (kind,))
-    return code.apply(one, lambda x: x + window, kind, (kind,))
+    if "to" in inst.op:
+        return code.apply(inst, lambda x: x - window, kind, (kind,))
+    return code.apply(inst, lambda x: x + window, kind, (kind,))
 
 
 #: float -> float with a rounding (or none), by the parts behind ``cvt``.
@@ -106,65 +108,65 @@ _PAIRS = {("rn", "f16x2", "f32"): to_f16, ("rn", "bf16x2", "f32"): to_bf16}
 
 
 @opcode("cvt")
-def _cvt(code: Code, one: Instruction) -> Step:
-    how = one.op[1:]
+def _cvt(code: Code, inst: Instruction) -> Step:
+    how = inst.op[1:]
     to, kind = how[-2:]
     if how in _FLOATS:
-        return code.apply(one, _FLOATS[how], to, (kind,))
+        return code.apply(inst, _FLOATS[how], to, (kind,))
     if how in _PAIRS:
         half = _PAIRS[how]
         return code.apply(
-            one,
+            inst,
             lambda a, b: half(a).astype(np.uint32) << np.uint32(16) | half(b),
             "b32",
             (kind, kind),
         )
     if to in _INTEGERS and kind in _INTEGERS and len(how) == 2:
-        return _between_integers(code, one, to, kind)
+        return _between_integers(code, inst, to, kind)
     if kind in _INTEGERS and how[:-2] == ("rn",) and to in ("f16", "f32", "f64"):
         if to == "f16" and BYTES[kind] > 4:
-            raise code.refuse(one)
+            raise code.refuse(inst)
         if to == "f16":  # through float64, which holds every such integer
             return _from_integer(
-                code, one, to, kind, lambda x: x.astype(np.float64).astype(np.float16).view("u2")
+                code, inst, to, kind, lambda x: x.astype(np.float64).astype(np.float16).view("u2")
             )
-        return _from_integer(code, one, to, kind, lambda x: x.astype(DTYPES[to]))
-    raise code.refuse(one)
+        return _from_integer(code, inst, to, kind, lambda x: x.astype(DTYPES[to]))
+    raise code.refuse(inst)
 
 
-def _narrowed(code: Code, one: Instruction, kind: str) -> tuple[Source, Callable[[Array], Array]]:
-    """A source whose register may be wider than the type (PTX ISA, 9.4.1), and how it is cut."""
-    register = one.operands[1]
+def _narrowed(code: Code, inst: Instruction, kind: str) -> tuple[Source, Callable[[Array], Array]]:
+    """Return a source whose register may be wider than the type (PTX ISA, 9.4.1), truncated."""
+    register = inst.operands[1]
     if not isinstance(register, Register):
-        return code.source(one, register, kind), _same
-    kept = KEPT[register.type]
-    if register.type in ("pred", "f32", "f64") or np.dtype(kept).itemsize < BYTES[kind]:
-        raise code.refuse(one, f"{register.name} is of type {register.type}")
+        return code.source(inst, register, kind), _same
+    stored = STORED[register.type]
+    if register.type in ("pred", "f32", "f64") or np.dtype(stored).itemsize < BYTES[kind]:
+        raise code.refuse(inst, f"{register.name} is of type {register.type}")
     dtype, unsigned = DTYPES[kind], np.dtype(f"uint{8 * BYTES[kind]}")
-    if kept is dtype:
+    if stored is dtype:
         return Source(register.slot, None), _same
     return Source(register.slot, None), lambda x: x.astype(unsigned, copy=False).view(dtype)
 
 
-def _between_integers(code: Code, one: Instruction, to: str, kind: str) -> Step:
+def _between_integers(code: Code, inst: Instruction, to: str, kind: str) -> Step:
     """Cut or extend by the sign of the source; a wider register gets the result extended too."""
-    source, cut = _narrowed(code, one, kind)
-    register = one.operands[0]
-    if not isinstance(register, Register) or np.dtype(KEPT[register.type]).itemsize < BYTES[to]:
-        raise code.refuse(one)
+    source, cut = _narrowed(code, inst, kind)
+    register = inst.operands[0]
+    if not isinstance(register, Register) or np.dtype(STORED[register.type]).itemsize < BYTES[to]:
+        raise code.refuse(inst)
     if register.type in ("pred", "f32", "f64"):
-        raise code.refuse(one, f"{register.name} is of type {register.type}")
-    kept, dtype = KEPT[register.type], DTYPES[to]
+        raise code.refuse(inst, f"{register.name} is of type {register.type}")
+    stored, dtype = STORED[register.type], DTYPES[to]
 
     def convert(x: Array) -> Array:
-        return cut(x).astype(dtype, copy=False).astype(kept, copy=False)
+        return cut(x).astype(dtype, copy=False).astype(stored, copy=False)
 
-    return code.step(register, convert, kept, [source], moves=True)
+    return code.step(register, convert, stored, [source], moves=True)
 
 
 def _from_integer(
-    code: Code, one: Instruction, to: str, kind: str, function: Callable[[Array], Array]
+    code: Code, inst: Instruction, to: str, kind: str, function: Callable[[Array], Array]
 ) -> Step:
-    source, cut = _narrowed(code, one, kind)
-    register = code.register(one, one.operands[0], to)
+    source, cut = _narrowed(code, inst, kind)
+    register = code.register(inst, inst.operands[0], to)
     return code.step(register, lambda x: function(cut(x)), DTYPES[to], [source])

@@ -26,7 +26,7 @@ class _Copy:
     group: Array
 
     def of(self, lanes: Array) -> _Copy:
-        """What some of its lanes copy."""
+        """Return the copies of some of its lanes."""
         return _Copy(
             self.ctas[lanes], self.threads[lanes], self.at[lanes], self.data[lanes], self.width,
             self.group[lanes],
@@ -45,11 +45,11 @@ class Copies:
         self._committed = np.zeros((1, 1), np.int64)
         self._flying: list[_Copy] = []
 
-    def start(self, lanes: Array, at: Array, data: Array, width: int) -> None:
-        """Note a copy of each lane of a whole mask: flat offsets and data of those lanes."""
+    def start(self, lanes: Array, offsets: Array, data: Array, width: int) -> None:
+        """Start a copy in each lane of a mask, to flat offsets in shared memory."""
         ctas, threads = np.nonzero(lanes)
         group = np.broadcast_to(self._committed, lanes.shape)[lanes]
-        self._flying.append(_Copy(ctas, threads, at, data, width, group))
+        self._flying.append(_Copy(ctas, threads, offsets, data, width, group))
         self.machine.shared.flying = len(self._flying)
 
     def commit(self) -> None:
@@ -65,18 +65,18 @@ class Copies:
         lanes = self.machine.lanes()
         shared = self.machine.shared
         done = np.broadcast_to(self._committed - (left or 0), lanes.shape)
-        kept = []
+        waiting = []
         for copy in self._flying:
             lands = lanes[copy.ctas, copy.threads]
             if left is not None:
                 lands = lands & (copy.group < done[copy.ctas, copy.threads])
             if lands.any():
-                at = copy.at[lands]
-                shared.view(copy.data.dtype)[at // copy.width] = copy.data[lands]
+                offsets = copy.at[lands]
+                shared.view(copy.data.dtype)[offsets // copy.width] = copy.data[lands]
                 if shared.watched:
-                    shared.landing(at, copy.ctas[lands], copy.threads[lands], copy.width)
+                    shared.landing(offsets, copy.ctas[lands], copy.threads[lands], copy.width)
             if not lands.all():
                 stay = ~lands
-                kept.append(copy.of(stay))
-        self._flying = kept
-        shared.flying = len(kept)
+                waiting.append(copy.of(stay))
+        self._flying = waiting
+        shared.flying = len(waiting)

@@ -56,13 +56,13 @@ class EpochMemory(SharedMemory):
         self._dirty = False
 
     def _start_over(self) -> None:
-        """Begin with the first time again, when everything before is known."""
+        """Restart the time, when everything before is known to all."""
         self.time = 1
         if self.watched:
             self.wrote[self.wrote < _IN_FLIGHT] = 0
             self.read[:] = 0
 
-    def _unknown(self, stamps: Array, at: Array, own: Array) -> Array:
+    def _unknown(self, stamps: Array, granules: Array, own: Array) -> Array:
         """Of which stamps of granules these threads do not know."""
         return np.asarray((stamps >= self.base) & (stamps != own))
 
@@ -71,42 +71,41 @@ class EpochMemory(SharedMemory):
         several = np.where(stamps == own, own, self.base + np.int32(_SEVERAL))
         return np.where(stamps < self.base, own, several)
 
-    def _note(self, at: Array, own: Array) -> None:
+    def _note(self, granules: Array, own: Array) -> None:
         """Note readers of granules, of which one may have several."""
         while True:
-            stamps = self.read.take(at)
+            stamps = self.read.take(granules)
             joined = self._joined(stamps, own)
             more = joined != stamps
             if not more.any():
                 return
-            self.read[at[more]] = joined[more]
+            self.read[granules[more]] = joined[more]
 
-    def reading(self, at: Array, own: Array, width: int) -> Wrong | None:
-        at = at // self.granule
-        count = width // self.granule
-        self._later.append((at, own, count))
+    def reading(self, offsets: Array, own: Array, width: int) -> Wrong | None:
+        granules, count = offsets // self.granule, width // self.granule
+        self._later.append((granules, own, count))
         if not self._dirty and not self.flying:
             return None
         for step in range(count):
-            stamps = self.wrote.take(at + step)
+            stamps = self.wrote.take(granules + step)
             if stamps.max() >= self.base:
-                bad = self._unknown(stamps, at + step, own)
+                bad = self._unknown(stamps, granules + step, own)
                 if bad.any():
                     flying = stamps >= _IN_FLIGHT
                     return (flying, "in flight") if flying.any() else (bad, "race")
         return None
 
-    def writing(self, at: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
+    def writing(self, offsets: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
         self._dirty = True
         for part, reader, count in self._later:
             part, reader = np.broadcast_arrays(part, reader)
             for step in range(count):
                 self._note(part + step, reader)
         self._later.clear()
-        at, own = np.broadcast_arrays(at // self.granule, own)
+        granules, own = np.broadcast_arrays(offsets // self.granule, own)
         stamp = own + np.int32(_IN_FLIGHT) if flying else own
         for step in range(width // self.granule):
-            part = at + step
+            part = granules + step
             wrote = self.wrote.take(part)
             bad = self._unknown(wrote, part, own) | self._unknown(self.read.take(part), part, own)
             self.wrote[part] = stamp
@@ -115,13 +114,13 @@ class EpochMemory(SharedMemory):
                 return bad, "in flight" if (wrote[bad] >= _IN_FLIGHT).any() else "race"
         return None
 
-    def landing(self, at: Array, ctas: Array, threads: Array, width: int) -> None:
+    def landing(self, offsets: Array, ctas: Array, threads: Array, width: int) -> None:
         self._dirty = True
-        self.define(at, width)
-        at = at // self.granule
+        self.define(offsets, width)
+        granules = offsets // self.granule
         own = self.own[ctas if len(self.own) > 1 else 0, threads]
         for step in range(width // self.granule):
-            self.wrote[at + step] = own
+            self.wrote[granules + step] = own
 
 
 class WarpMemory(EpochMemory):
@@ -166,12 +165,12 @@ class WarpMemory(EpochMemory):
         self.own = self.own.copy()  # reads that are noted later have the one before
         self.own[ctas, threads] = self.time * _STAMPS + threads
 
-    def _unknown(self, stamps: Array, at: Array, own: Array) -> Array:
-        unknown = super()._unknown(stamps, at, own)
+    def _unknown(self, stamps: Array, granules: Array, own: Array) -> Array:
+        unknown = super()._unknown(stamps, granules, own)
         if unknown.any():
             (some,) = np.nonzero(unknown.reshape(-1))
             stamp, part, me = (
-                np.broadcast_to(x, unknown.shape).reshape(-1)[some] for x in (stamps, at, own)
+                np.broadcast_to(x, unknown.shape).reshape(-1)[some] for x in (stamps, granules, own)
             )
             by, me = stamp % _STAMPS, me % _STAMPS
             known = self.known[part * self.granule // self.pitch, me]
@@ -188,9 +187,9 @@ class WarpMemory(EpochMemory):
         several = np.where(stamps % _STAMPS == own % _STAMPS, own, several)
         return np.where(stamps < self.base, own, several)
 
-    def _note(self, at: Array, own: Array) -> None:
-        super()._note(at, own)
-        self.reads[at, own % _STAMPS % WARP] = own // _STAMPS
+    def _note(self, granules: Array, own: Array) -> None:
+        super()._note(granules, own)
+        self.reads[granules, own % _STAMPS % WARP] = own // _STAMPS
 
 
 def _warp(who: Array) -> Array:

@@ -83,18 +83,18 @@ def fma_f64(a: Array, b: Array, c: Array) -> Array:
 
 
 def _exactly(wrong: Array, a: Array, b: Array, c: Array, product: Array, result: Array) -> Array:
-    """Put right the numbers of a result that are named."""
+    """Recompute the numbers of a result that ``wrong`` selects, exactly."""
     a, b, c, wrong, product, result = np.broadcast_arrays(a, b, c, wrong, product, result)
     plain = product + c
     # Nothing is rounded in a product by zero, and infinities and NaN are what they are.
     plainly = (a == 0) | (b == 0) | ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c))
     result = np.where(wrong & plainly, plain, result)
-    for at in zip(*np.nonzero(wrong & ~plainly), strict=True):
-        exact = Fraction(float(a[at])) * Fraction(float(b[at])) + Fraction(float(c[at]))
+    for index in zip(*np.nonzero(wrong & ~plainly), strict=True):
+        exact = Fraction(float(a[index])) * Fraction(float(b[index])) + Fraction(float(c[index]))
         try:
-            result[at] = float(exact) if exact else 0.0
+            result[index] = float(exact) if exact else 0.0
         except OverflowError:
-            result[at] = math.inf if exact > 0 else -math.inf
+            result[index] = math.inf if exact > 0 else -math.inf
     return result
 
 

@@ -27,63 +27,63 @@ class Block:
     next: list[int] = field(default_factory=list)
 
 
-def is_barrier(one: Instruction) -> bool:
+def is_barrier(inst: Instruction) -> bool:
     """Whether threads wait here for others of their CTA."""
-    return one.op[0] in ("bar", "barrier") and one.op[1:2] not in (("warp",), ("cluster",))
+    return inst.op[0] in ("bar", "barrier") and inst.op[1:2] not in (("warp",), ("cluster",))
 
 
-def at_warp(one: Instruction) -> bool:
+def at_warp(inst: Instruction) -> bool:
     """Whether lanes wait here for others of their warp."""
-    return one.op[:2] == ("bar", "warp")
+    return inst.op[:2] == ("bar", "warp")
 
 
-def may_wait(one: Instruction) -> bool:
+def may_wait(inst: Instruction) -> bool:
     """Whether threads may wait here."""
-    on_mbarrier = one.op[0] == "mbarrier" and one.op[1] in ("try_wait", "test_wait")
-    on_memory = one.op[0] == "ld" and "acquire" in one.op
-    at_cluster = one.op[:3] == ("barrier", "cluster", "wait")
-    return on_mbarrier or on_memory or is_barrier(one) or at_cluster or at_warp(one)
+    on_mbarrier = inst.op[0] == "mbarrier" and inst.op[1] in ("try_wait", "test_wait")
+    on_memory = inst.op[0] == "ld" and "acquire" in inst.op
+    at_cluster = inst.op[:3] == ("barrier", "cluster", "wait")
+    return on_mbarrier or on_memory or is_barrier(inst) or at_cluster or at_warp(inst)
 
 
-def accumulators(one: Instruction) -> tuple[Register, ...]:
+def accumulators(inst: Instruction) -> tuple[Register, ...]:
     """The registers to which an instruction adds when it is waited for: those of a wgmma."""
-    return registers(one.operands[:1]) if one.op[:2] == ("wgmma", "mma_async") else ()
+    return registers(inst.operands[:1]) if inst.op[:2] == ("wgmma", "mma_async") else ()
 
 
-def in_flight(one: Instruction) -> tuple[Register, ...]:
-    """The registers that a wgmma has until it is waited for: its sums, and A if it is in some."""
-    rows = [each for each in one.operands[1:2] if isinstance(each, Vector)]
-    return (*accumulators(one), *registers(rows)) if accumulators(one) else ()
+def in_flight(inst: Instruction) -> tuple[Register, ...]:
+    """The registers that a wgmma uses until it is waited for: its sums, and A if in registers."""
+    rows = [each for each in inst.operands[1:2] if isinstance(each, Vector)]
+    return (*accumulators(inst), *registers(rows)) if accumulators(inst) else ()
 
 
-def results(one: Instruction) -> tuple[Register, ...]:
+def results(inst: Instruction) -> tuple[Register, ...]:
     """The registers that an instruction sets."""
-    if is_barrier(one):
-        return registers(one.operands[:1]) if one.op[1] == "red" else ()
-    if one.op[0] in _NO_RESULT or one.op[:2] == ("barrier", "cluster"):
+    if is_barrier(inst):
+        return registers(inst.operands[:1]) if inst.op[1] == "red" else ()
+    if inst.op[0] in _NO_RESULT or inst.op[:2] == ("barrier", "cluster"):
         return ()
-    if one.op[0] == "mbarrier" and one.op[1] not in _TELLS:
+    if inst.op[0] == "mbarrier" and inst.op[1] not in _TELLS:
         return ()
-    return registers(one.operands[:1])
+    return registers(inst.operands[:1])
 
 
-def sources(one: Instruction) -> tuple[Register, ...]:
+def sources(inst: Instruction) -> tuple[Register, ...]:
     """The registers that an instruction reads, its predicate among them."""
-    found = accumulators(one) + registers(one.operands[len(results(one)[:1]) :])
-    return found if one.guard is None else (*found, one.guard[0])
+    read = accumulators(inst) + registers(inst.operands[len(results(inst)[:1]) :])
+    return read if inst.guard is None else (*read, inst.guard[0])
 
 
 def registers(operands: Iterable[Operand]) -> tuple[Register, ...]:
-    """All registers in operands; ``_``, which takes what nobody reads, is none."""
-    found: list[Register] = []
-    for one in operands:
-        if isinstance(one, Register):
-            found.append(one)
-        elif isinstance(one, Vector):
-            found += registers(one.parts)
-        elif isinstance(one, Address):
-            found += registers((one.base, *one.coordinates))
-    return tuple(found)
+    """Return all registers in operands; ``_`` is none."""
+    names: list[Register] = []
+    for operand in operands:
+        if isinstance(operand, Register):
+            names.append(operand)
+        elif isinstance(operand, Vector):
+            names += registers(operand.parts)
+        elif isinstance(operand, Address):
+            names += registers((operand.base, *operand.coordinates))
+    return tuple(names)
 
 
 def blocks(kernel: Kernel) -> list[Block]:
@@ -93,8 +93,8 @@ def blocks(kernel: Kernel) -> list[Block]:
         line = f"line {code[-1].line}: " if code else ""
         raise PtxError(f"{line}the entry {kernel.name} does not end with ret")
     cuts = {0, len(code), *kernel.labels.values()}
-    for index, one in enumerate(code):
-        if one.op[0] in ("bra", "ret", "exit") or may_wait(one):
+    for index, inst in enumerate(code):
+        if inst.op[0] in ("bra", "ret", "exit") or may_wait(inst):
             cuts.add(index + 1)
     places = sorted(cuts)
     made = [Block(begin, end) for begin, end in zip(places, places[1:], strict=False)]
@@ -108,9 +108,9 @@ def blocks(kernel: Kernel) -> list[Block]:
     return made
 
 
-def target(one: Instruction) -> str:
+def target(inst: Instruction) -> str:
     """The label that a branch goes to."""
-    name = one.operands[0]
+    name = inst.operands[0]
     assert isinstance(name, Name)
     return name.name
 
@@ -125,9 +125,9 @@ def unsure(kernel: Kernel, parts: list[Block]) -> frozenset[int]:
     gives: list[int] = []
     for block in parts:
         bits = 0
-        for one in code[block.begin : block.end]:
-            if one.guard is None:
-                for each in results(one):
+        for inst in code[block.begin : block.end]:
+            if inst.guard is None:
+                for each in results(inst):
                     bits |= 1 << each.slot
         gives.append(bits)
     before: list[list[int]] = [[] for _ in parts]
@@ -145,12 +145,12 @@ def unsure(kernel: Kernel, parts: list[Block]) -> frozenset[int]:
                 known &= at_start[other] | gives[other]
             if known != at_start[index]:
                 at_start[index], changed = known, True
-    found: set[int] = set()
+    slots: set[int] = set()
     for index, block in enumerate(parts):
         known = at_start[index]
-        for one in code[block.begin : block.end]:
-            found.update(each.slot for each in sources(one) if not known >> each.slot & 1)
-            if one.guard is None:
-                for each in results(one):
+        for inst in code[block.begin : block.end]:
+            slots.update(each.slot for each in sources(inst) if not known >> each.slot & 1)
+            if inst.guard is None:
+                for each in results(inst):
                     known |= 1 << each.slot
-    return frozenset(found)
+    return frozenset(slots)

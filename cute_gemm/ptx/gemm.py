@@ -13,7 +13,7 @@ from cute_gemm.ptx.launch import Argument, Buffer, Execution, TensorMap, parsed,
 
 
 class Emitted(Protocol):
-    """What is asked of a plan (`cute_gemm.plan.Plan`)."""
+    """The parts of a plan (`cute_gemm.plan.Plan`) that are used."""
 
     problem: GemmProblem
 
@@ -37,20 +37,21 @@ def execute(
     problem, steps = plan.problem, plan.steps
     kind = problem.accumulator.name
     factors = scalar(alpha, "alpha", kind, None), scalar(beta, "beta", kind, None)
-    given = {"A": A, "B": B, "C": C, **(operands or {})}
-    held = {
-        x.name: Buffer(given[x.name], x.name, (x.first_alignment or x.alignment) % 256)
+    arrays = {"A": A, "B": B, "C": C, **(operands or {})}
+    buffers = {
+        x.name: Buffer(arrays[x.name], x.name, (x.first_alignment or x.alignment) % 256)
         for x in problem.matrices
     }
     # What nobody has written is no number.
     scratch = np.full(steps.scratch, 255, np.uint8)
     return tuple(
-        _step(one, held, scratch, one.arguments(*factors), places or {}, options) for one in steps
+        _step(one, buffers, scratch, one.arguments(*factors), places or {}, options)
+        for one in steps
     )
 
 
 def _step(
-    step: Any, held: Mapping[str, Buffer], scratch: np.ndarray, arguments: Any,
+    step: Any, buffers: Mapping[str, Buffer], scratch: np.ndarray, arguments: Any,
     places: Mapping[str, np.ndarray], options: Mapping[str, Any],
 ) -> Execution:  # fmt: skip
     """Execute one launch."""
@@ -58,23 +59,25 @@ def _step(
     block = arguments.block.raw
     sizes = [one.size or 0 for one in parsed(step.ptx, symbol).parameters.values()]
     # The driver is told where each argument lies: they are not packed as the text's are.
-    given: list[Argument] = [
+    packed: list[Argument] = [
         block[x : x + n] for x, n in zip(signature.offsets, sizes, strict=True)
     ]
-    for at, (place, parameter) in enumerate(zip(step.places, signature.parameters, strict=False)):
-        name = parameter.name if parameter.name in held else "scratch"
-        matrix = getattr(step.problem, name, None) if name in "ABC" else None
-        given[at] = held.get(place.name) or _part(scratch, place.offset, name, matrix)
-    for at, parameter in enumerate(signature.parameters):
+    for position, (place, parameter) in enumerate(
+        zip(step.places, signature.parameters, strict=False)
+    ):
+        name = parameter.name if parameter.name in buffers else "scratch"
+        matrix = None if name == "scratch" else getattr(step.problem, name, None)
+        packed[position] = buffers.get(place.name) or _part(scratch, place.offset, name, matrix)
+    for position, parameter in enumerate(signature.parameters):
         if parameter.name in places:
-            given[at] = Buffer(places[parameter.name], parameter.name, 0)
+            packed[position] = Buffer(places[parameter.name], parameter.name, 0)
     maps = step.kernel.maps(step.config, step.problem)
-    for at, one in enumerate(maps, len(given) - len(maps)):
-        buffer = given[at - len(given) + len(maps)]
+    for position, one in enumerate(maps, len(packed) - len(maps)):
+        buffer = packed[position - len(packed) + len(maps)]
         assert isinstance(buffer, Buffer)
-        given[at] = TensorMap(buffer.name, None if one is None else one.tensor)
+        packed[position] = TensorMap(buffer.name, None if one is None else one.tensor)
     return run(
-        step.ptx, symbol, launch.dimensions, (launch.block,), launch.smem, given,
+        step.ptx, symbol, launch.dimensions, (launch.block,), launch.smem, packed,
         cluster=launch.cluster, dependent=launch.dependent, **options,
     )  # fmt: skip
 

@@ -15,21 +15,21 @@ Array = np.ndarray[Any, Any]
 
 
 class Lanewise:
-    """An operand as numbers of the lanes that execute; of an address where in shared memory."""
+    """An operand as a number of each executing lane; for an address, one in shared memory."""
 
-    def __init__(self, code: Code, one: Instruction, operand: Operand, kind: str = "u32") -> None:
-        self.machine, self.one, self.values, self.offset = code.machine, one, code.values, 0
+    def __init__(self, code: Code, inst: Instruction, operand: Operand, kind: str = "u32") -> None:
+        self.machine, self.inst, self.values, self.offset = code.machine, inst, code.values, 0
         if isinstance(operand, Address):
             self.offset, operand = operand.offset, operand.base
             wide = isinstance(operand, Register) and operand.type in ("u64", "s64", "b64")
             kind = "u64" if wide else kind
-        self.source: Source = code.source(one, operand, kind)
+        self.source: Source = code.source(inst, operand, kind)
 
     def __call__(self, what: str = "its address") -> Array:
         """Return the numbers, one a lane; a fault where one is undefined."""
-        demand(self.machine, self.one, self.source.slot, what)
-        found = self.values[self.source.slot].astype(np.int64)
-        found = np.broadcast_to(found, self.machine.shape)[self.machine.lanes()]
-        if found.size and found.min() >= SHARED_WINDOW:
-            found = found - SHARED_WINDOW
-        return np.asarray(found + self.offset)
+        demand(self.machine, self.inst, self.source.slot, what)
+        values = self.values[self.source.slot].astype(np.int64)
+        values = np.broadcast_to(values, self.machine.shape)[self.machine.lanes()]
+        if values.size and values.min() >= SHARED_WINDOW:
+            values = values - SHARED_WINDOW
+        return np.asarray(values + self.offset)

@@ -86,7 +86,7 @@ class Buffer:
         return before + behind, (residue - before) % 256, dense
 
     def bring(self, memory: GlobalMemory) -> None:
-        """Put the array where the kernel finds it, and say what of that it may write."""
+        """Copy the array into global memory, and mark the bytes that may be written."""
         content, whole = memory.content(self.name), self.place[2]
         if not whole and len(content) <= _FILLED:
             content[:] = 255  # what nobody has written is no number
@@ -196,9 +196,9 @@ def run(
     grid, block = _three(grid, "grid"), _three(block, "block")
     buffers = [x for x in arguments if isinstance(x, Buffer)]
     variables = _variables(kernel.globals)
-    held = {one.name: one.place for one in buffers}
-    held |= {"variables": (len(variables), 0, True)} if kernel.globals else {}
-    memory = GlobalMemory(held)
+    places = {one.name: one.place for one in buffers}
+    places |= {"variables": (len(variables), 0, True)} if kernel.globals else {}
+    memory = GlobalMemory(places)
     for one in buffers:
         one.bring(memory)
     if kernel.globals:
@@ -258,19 +258,19 @@ def run(
 
 @lru_cache(maxsize=16)
 def parsed(ptx: str, entry: str | None) -> Kernel:
-    """An entry of a text, of which the last few are kept."""
+    """Return an entry of a text; the last few are cached."""
     return parse(ptx, entry)
 
 
 def _three(extents: Sequence[int], name: str) -> tuple[int, int, int]:
     """Extents along x, y and z."""
     x, y, z = (*(int(extent) for extent in extents[:3]), 1, 1)[:3]
-    found = x, y, z
-    if len(extents) > 3 or min(found) < (1 if name == "block" else 0):
+    triple = x, y, z
+    if len(extents) > 3 or min(triple) < (1 if name == "block" else 0):
         raise PtxError(f"{name}={tuple(extents)!r} is not one to three extents")
-    if name == "block" and math.prod(found) > 1024:
+    if name == "block" and math.prod(triple) > 1024:
         raise PtxError(f"block={tuple(extents)!r} has more than 1024 threads")
-    return found
+    return triple
 
 
 def _variables(variables: dict[str, Variable]) -> Array:
@@ -287,35 +287,40 @@ def _placed(kernel: Kernel, dynamic: int) -> tuple[Kernel, list[Region]]:
 
     The dynamic part begins where its alignment lets it; all arrays that take it begin there.
     """
-    static = [one for one in kernel.shared.values() if one.size is not None]
-    rest = [one for one in kernel.shared.values() if one.size is None]
-    end = -(-kernel.static_shared // (align := max((one.align for one in rest), default=1))) * align
-    whole = Variable(rest[0].name if rest else "dynamic shared memory", dynamic, align, end)
-    found, regions = {}, []
-    for number, one in enumerate([*static, whole] if rest or dynamic else static):
-        begin = one.offset + -(-number * SHARED_GUARD // one.align) * one.align
-        regions.append(Region(one.name, begin, begin + (one.size or 0), True))
-        found[one.name] = replace(one, offset=begin)
-    found |= {one.name: found[whole.name] for one in rest}
-    return replace(kernel, shared=found), regions
+    static = [array for array in kernel.shared.values() if array.size is not None]
+    unsized = [array for array in kernel.shared.values() if array.size is None]
+    align = max((array.align for array in unsized), default=1)
+    end = -(-kernel.static_shared // align) * align
+    whole = Variable(unsized[0].name if unsized else "dynamic shared memory", dynamic, align, end)
+    arrays, regions = {}, []
+    for number, array in enumerate([*static, whole] if unsized or dynamic else static):
+        begin = array.offset + -(-number * SHARED_GUARD // array.align) * array.align
+        regions.append(Region(array.name, begin, begin + (array.size or 0), True))
+        arrays[array.name] = replace(array, offset=begin)
+    arrays |= {array.name: arrays[whole.name] for array in unsized}
+    return replace(kernel, shared=arrays), regions
 
 
 def _ordered(kernel: Kernel) -> bool:
     """Whether CTAs of a kernel may wait for each other: by what one stores and another reads."""
     words = {"acquire", "acq_rel", "volatile", "relaxed"}
-    return any(one.op[0] == "atom" or words & set(one.op) for one in kernel.instructions)
+    return any(inst.op[0] == "atom" or words & set(inst.op) for inst in kernel.instructions)
 
 
 def _granule(kernel: Kernel, space: str) -> int:
     """The narrowest access to what may be shared memory, or store to global memory, in bytes."""
     widths = [16]
-    for one in kernel.instructions:
-        shape = shape_of(one) if one.op[0] in ("ld", "st") else None
-        if shape is not None and shape[0] in (space, "") and (space, one.op[0]) != ("global", "ld"):
+    for inst in kernel.instructions:
+        shape = shape_of(inst) if inst.op[0] in ("ld", "st") else None
+        if (
+            shape is not None
+            and shape[0] in (space, "")
+            and (space, inst.op[0]) != ("global", "ld")
+        ):
             widths.append(shape[1] * BYTES[shape[2]])
-        elif space == "shared" and one.op[:2] == ("cp", "async"):
-            widths += [4] * (Immediate(4) in one.operands[2:3])
-            widths += [8] * (Immediate(8) in one.operands[2:3])
+        elif space == "shared" and inst.op[:2] == ("cp", "async"):
+            widths += [4] * (Immediate(4) in inst.operands[2:3])
+            widths += [8] * (Immediate(8) in inst.operands[2:3])
     return min(widths)
 
 
@@ -332,37 +337,37 @@ def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory)
     if len(arguments) != len(parameters):
         raise PtxError(f"{len(arguments)} arguments; {kernel.name} takes {len(parameters)}")
     block = bytearray(size)
-    for position, (one, given) in enumerate(zip(parameters, arguments, strict=True)):
-        width = one.size or 0
-        raw = _bytes(given, width, memory)
+    for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
+        width = parameter.size or 0
+        raw = _bytes(argument, width, memory)
         if len(raw) != width:
             raise PtxError(
                 f"argument {position} of {kernel.name} has {len(raw)} bytes; its parameter {width}"
             )
-        block[one.offset : one.offset + width] = raw
+        block[parameter.offset : parameter.offset + width] = raw
     return bytes(block)
 
 
 def _maps(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> dict[int, Map]:
     """The tensor maps among the arguments, by where their parameters lie."""
     buffers = {one.name: one for one in arguments if isinstance(one, Buffer)}
-    found = {}
-    for one, given in zip(kernel.parameters.values(), arguments, strict=False):
-        if isinstance(given, TensorMap) and given.tensor is not None:
-            begin = memory.region(given.buffer).begin + buffers[given.buffer].span[0]
-            found[one.offset] = Map(given.tensor, given.buffer, begin)
-    return found
+    maps = {}
+    for one, argument in zip(kernel.parameters.values(), arguments, strict=False):
+        if isinstance(argument, TensorMap) and argument.tensor is not None:
+            begin = memory.region(argument.buffer).begin + buffers[argument.buffer].span[0]
+            maps[one.offset] = Map(argument.tensor, argument.buffer, begin)
+    return maps
 
 
-def _bytes(given: Argument, width: int, memory: GlobalMemory) -> bytes:
-    if isinstance(given, Buffer):
-        return struct.pack("<Q", memory.address(given.name) + given.span[0])
-    if isinstance(given, np.generic):
-        return given.tobytes()
-    if isinstance(given, TensorMap):
+def _bytes(argument: Argument, width: int, memory: GlobalMemory) -> bytes:
+    if isinstance(argument, Buffer):
+        return struct.pack("<Q", memory.address(argument.name) + argument.span[0])
+    if isinstance(argument, np.generic):
+        return argument.tobytes()
+    if isinstance(argument, TensorMap):
         return bytes(width)
-    if isinstance(given, float):
-        return struct.pack("<d" if width == 8 else "<f", given)
-    if isinstance(given, int):
-        return (given & (1 << 8 * width) - 1).to_bytes(width, "little")
-    return given
+    if isinstance(argument, float):
+        return struct.pack("<d" if width == 8 else "<f", argument)
+    if isinstance(argument, int):
+        return (argument & (1 << 8 * width) - 1).to_bytes(width, "little")
+    return argument

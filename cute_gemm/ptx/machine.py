@@ -34,15 +34,15 @@ Step = Callable[[], None]
 
 
 class Wait(Protocol):
-    """What lanes wait for one by one (`cute_gemm.ptx.waiting`)."""
+    """A condition for which lanes wait individually (`cute_gemm.ptx.waiting`)."""
 
-    one: Instruction
+    inst: Instruction
 
     def poll(self) -> Array:
-        """Of the lanes that execute, those that go on now; all that follows of it is done."""
+        """Return which executing lanes go on now, and apply the effects of that."""
 
     def says(self) -> str:
-        """What the lanes that execute still wait for."""
+        """Return what the executing lanes still wait for."""
 
 
 @dataclass
@@ -112,12 +112,12 @@ class Machine(Lanes):
 
     def _special(self, name: str, numbers: Array, lanes: Array) -> Array:
         """The value of a special register (PTX ISA, chapter 10)."""
-        one = np.ones((1, 1), np.uint32)
+        single = np.ones((1, 1), np.uint32)
         if name == "%laneid":
             return lanes % 32
         if name in ("%cluster_ctarank", "%cluster_nctarank"):
             size = np.uint32(self.cluster)
-            return numbers % size if name == "%cluster_ctarank" else one * size
+            return numbers % size if name == "%cluster_ctarank" else single * size
         kind, _, axis = name.partition(".")
         # CTAs of a cluster lie along x.
         size = self.cluster
@@ -128,21 +128,21 @@ class Machine(Lanes):
             "%clusterid": (clusters, numbers // np.uint32(size)), "%nclusterid": (clusters, None),
             "%cluster_ctaid": (each, numbers), "%cluster_nctaid": (each, None),
         }[kind]  # fmt: skip
-        at = "xyz".index(axis)
+        mode = "xyz".index(axis)
         if index is None:
-            return one * np.uint32(extents[at])
-        below = np.uint32(extents[0] * (extents[1] if at == 2 else 1)) if at else np.uint32(1)
-        found: Array = index // below % np.uint32(extents[at])
-        return found if extents[at] != 1 else one * np.uint32(0)
+            return single * np.uint32(extents[mode])
+        below = np.uint32(extents[0] * (extents[1] if mode == 2 else 1)) if mode else np.uint32(1)
+        indices: Array = index // below % np.uint32(extents[mode])
+        return indices if extents[mode] != 1 else single * np.uint32(0)
 
     # ---- lanes ---------------------------------------------------------------------------------
 
     def alive(self) -> Array:
         """The lanes that have not ended."""
-        found = self.lanes().copy()
+        lanes_alive = self.lanes().copy()
         for mask in (*self.ready.values(), *self.parked.values()):
-            found |= np.broadcast_to(True if mask is None else mask, self.shape)
-        return found
+            lanes_alive |= np.broadcast_to(True if mask is None else mask, self.shape)
+        return lanes_alive
 
     def who(self, lanes: Array) -> str:
         """Lanes in words: the warps of the first CTA among them."""
@@ -154,14 +154,14 @@ class Machine(Lanes):
         """``griddepcontrol.wait``: lanes that execute wait for the launch ahead."""
         self.followed = self.followed | self.lanes()
 
-    def behind(self, one: Instruction) -> None:
+    def behind(self, inst: Instruction) -> None:
         """A fault where lanes that execute access global memory before the launch ahead ended."""
         if self.dependent and (early := self.lanes() & ~self.followed).any():
             what = "race: the launch ahead may not have ended: no griddepcontrol.wait before"
-            self.fault(one, "race", what, early)
+            self.fault(inst, "race", what, early)
 
     def keep(self, slots: tuple[int, ...], step: Step) -> None:
-        """Execute a step and keep what lanes that do not take part had in these registers."""
+        """Execute a step, and restore these registers in lanes that are masked off."""
         values, mask = self.values, self.mask
         if mask is None:
             step()
@@ -180,9 +180,9 @@ class Machine(Lanes):
                 undefined[slot] = now if now.any() else None
 
     def fault(
-        self, one: Instruction, kind: str, what: str, bad: Array, address: Any = None
+        self, inst: Instruction, kind: str, what: str, bad: Array, address: Any = None
     ) -> None:
-        """Raise for the first lane of ``bad``, of which the address is said too."""
+        """Raise a fault for the first lane of ``bad``, with its address."""
         bad = np.broadcast_to(bad, self.shape)
         cta, thread = (int(x) for x in np.argwhere(bad)[0])
         where = ""
@@ -191,13 +191,13 @@ class Machine(Lanes):
             where = f" at address {value:#x}"
             what = what.replace("{near}", self.memory.near(value - GLOBAL))
         raise FaultError(
-            f"line {one.line}: {one.text}: CTA {self.name(cta)}, thread {thread}{where}: {what}",
+            f"line {inst.line}: {inst.text}: CTA {self.name(cta)}, thread {thread}{where}: {what}",
             kind,
-            one.line,
+            inst.line,
         )
 
     def number(self, rows: Any) -> Any:
-        """Numbers from 1 on of CTAs of the batch, of which a cluster has one together."""
+        """Return the numbers of CTAs of the batch, from 1; those of a cluster share one."""
         return (self.first + rows) // self.cluster + 1
 
     def name(self, row: int) -> str:
@@ -217,16 +217,16 @@ class Machine(Lanes):
                 if not self._poll(pieces):
                     self._meet(pieces)
                 continue
-            at = min(ready)
-            self.mask = mask = ready.pop(at)
-            piece = pieces[at]
+            place = min(ready)
+            self.mask = mask = ready.pop(place)
+            piece = pieces[place]
             self.count(piece, limit)
             for step in piece.apart if ready or parked else piece.plain:
                 step()
             if piece.barrier is not None:
-                join(parked, at, mask)
+                join(parked, place, mask)
             elif piece.wait is not None:
-                self._wait(at, piece)
+                self._wait(place, piece)
             elif piece.choice < 0:
                 if piece.next is not None:
                     join(ready, piece.next, mask)
@@ -234,12 +234,12 @@ class Machine(Lanes):
                 self._branch(piece, mask, ready)
 
     def start(self) -> int:
-        """Begin to count; the steps after which it is too many."""
+        """Start the count of steps; return the limit."""
         self.moved = self.steps
         return self.steps + (MOST_STEPS if self.most_steps is None else self.most_steps)
 
     def count(self, piece: Piece, limit: int) -> None:
-        """Note that lanes execute a piece; a fault where it is one too many."""
+        """Count the steps of a piece; fault if that exceeds the limit."""
         self.steps += piece.count
         if self.steps > limit:
             most = MOST_STEPS if self.most_steps is None else self.most_steps
@@ -258,8 +258,8 @@ class Machine(Lanes):
         if self.recorder is not None:
             self.recorder.executed(piece.begin, piece.count, self)
 
-    def _wait(self, at: int, piece: Piece) -> None:
-        """Let lanes that execute go on behind a wait, or stand still there."""
+    def _wait(self, place: int, piece: Piece) -> None:
+        """Let executing lanes pass a wait, or park them there."""
         assert piece.wait is not None and piece.next is not None
         lanes = self.lanes()
         go = piece.wait.poll() & lanes
@@ -268,31 +268,31 @@ class Machine(Lanes):
             join(self.ready, piece.next, None if go.all() else go)
         stay = lanes & ~go
         if stay.any():
-            join(self.parked, at, None if stay.all() else stay)
+            join(self.parked, place, None if stay.all() else stay)
 
     def _poll(self, pieces: list[Piece]) -> bool:
-        """Look again at all that stand still; whether any goes on."""
-        for at, mask in list(self.parked.items()):
-            if pieces[at].wait is not None:
-                del self.parked[at]
+        """Poll all parked lanes; return whether any goes on."""
+        for place, mask in list(self.parked.items()):
+            if pieces[place].wait is not None:
+                del self.parked[place]
                 self.mask = mask
-                self._wait(at, pieces[at])
+                self._wait(place, pieces[place])
         return bool(self.ready)
 
     def stuck(self, pieces: list[Piece]) -> None:
-        """Raise for waits that nothing ends any more."""
-        said, line = [], 0
-        for at in sorted(self.parked):
-            self.mask, wait = self.parked[at], pieces[at].wait
-            one = wait.one if wait is not None else pieces[at].barrier
-            assert one is not None
-            line = line or one.line
-            says = "the others of its CTA have not come" if wait is None else wait.says()
-            said.append(f"line {one.line}: {one.text}: {says} ({self.who(self.lanes())})")
-        raise FaultError("a wait that never ends: " + "; ".join(said), "deadlock", line)
+        """Raise a fault for waits that never end."""
+        waits, line = [], 0
+        for place in sorted(self.parked):
+            self.mask, wait = self.parked[place], pieces[place].wait
+            inst = wait.inst if wait is not None else pieces[place].barrier
+            assert inst is not None
+            line = line or inst.line
+            reason = "the others of its CTA have not come" if wait is None else wait.says()
+            waits.append(f"line {inst.line}: {inst.text}: {reason} ({self.who(self.lanes())})")
+        raise FaultError("a wait that never ends: " + "; ".join(waits), "deadlock", line)
 
     def _branch(self, piece: Piece, mask: Array | None, ready: dict[int, Array | None]) -> None:
-        """Send lanes where their predicate says."""
+        """Send lanes to the target of a branch, or past it."""
         choice: Array = self.values[piece.choice]
         if choice.size == 1:
             to = piece.target if bool(choice[0, 0]) != piece.negated else piece.next
@@ -316,30 +316,30 @@ class Machine(Lanes):
         waiting = self.parked.copy()
         self.mask = np.zeros(self.shape, bool)
         alive = self.alive()
-        for at, mask in waiting.items():
-            one = pieces[at].barrier
-            if one is None:
+        for place, mask in waiting.items():
+            inst = pieces[place].barrier
+            if inst is None:
                 self.stuck(pieces)
-            if one is None or mask is None:
+            if inst is None or mask is None:
                 continue
             missing = mask.any(axis=1, keepdims=True) & alive & ~mask
             if missing.any():
                 first = np.argwhere(missing)[0]
-                (where, *_) = (x for x in waiting if x != at and self._at(waiting[x], *first))
+                (where, *_) = (x for x in waiting if x != place and self._at(waiting[x], *first))
                 other = pieces[where].barrier
                 if other is None:
                     self.stuck(pieces)
                 assert other is not None
                 self.mask = mask
                 what = f"the others of its CTA wait here, it waits at line {other.line}"
-                self.fault(one, "barrier", what, missing)
+                self.fault(inst, "barrier", what, missing)
         self.parked.clear()
-        for at, mask in waiting.items():
+        for place, mask in waiting.items():
             self.mask = mask
-            met = pieces[at].met
+            met = pieces[place].met
             if met is not None:
                 met()
-            join(self.ready, pieces[at].next or 0, mask)
+            join(self.ready, pieces[place].next or 0, mask)
         self.moved = self.steps
         self.shared.next_epoch()
 
@@ -347,12 +347,12 @@ class Machine(Lanes):
         return bool(np.broadcast_to(True if mask is None else mask, self.shape)[cta, thread])
 
 
-def join(where: dict[int, Array | None], at: int, mask: Array | None) -> None:
-    """Put lanes to those that are there already."""
-    if at not in where or mask is None:
-        where[at] = mask
+def join(where: dict[int, Array | None], place: int, mask: Array | None) -> None:
+    """Add lanes to those at a place."""
+    if place not in where or mask is None:
+        where[place] = mask
         return
-    there = where[at]
-    if there is not None:
-        both = there | mask
-        where[at] = None if both.all() else both
+    lanes = where[place]
+    if lanes is not None:
+        both = lanes | mask
+        where[place] = None if both.all() else both

@@ -38,10 +38,10 @@ class Bytes:
 
     def view(self, kind: Any) -> Array:
         """All bytes as units of a dtype."""
-        found = self._views.get(kind)
-        if found is None:
-            found = self._views[kind] = self.raw.view(kind)
-        return found
+        view = self._views.get(kind)
+        if view is None:
+            view = self._views[kind] = self.raw.view(kind)
+        return view
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,73 +101,73 @@ class GlobalMemory(Bytes):
     def inside(self, low: int, high: int, write: bool) -> bool:
         """Whether one buffer has all bytes from ``low`` up to ``high``, for this access."""
         return any(
-            one.begin <= low and high <= one.end and (one.whole or not write)
-            for one in self.regions
+            region.begin <= low and high <= region.end and (region.whole or not write)
+            for region in self.regions
         )
 
     def forbidden(self, offsets: Array, width: int, write: bool) -> Array:
         """Which accesses of ``width`` bytes, aligned, touch a byte that they must not."""
         bad = np.ones(np.shape(offsets), bool)
-        for one in self.regions:
-            here = (offsets >= one.begin) & (offsets <= one.end - width)
-            if write and not one.whole and here.any():
+        for region in self.regions:
+            here = (offsets >= region.begin) & (offsets <= region.end - width)
+            if write and not region.whole and here.any():
                 unit = min(width, 8)
                 flags = self._writable.view(UNITS[unit])
                 all_bits: Array = np.array(-1).astype(UNITS[unit])
-                at = np.where(here, offsets, one.begin) // unit
+                units = np.where(here, offsets, region.begin) // unit
                 for step in range(width // unit):
-                    here &= flags.take(at + step) == all_bits
+                    here &= flags.take(units + step) == all_bits
             bad &= ~here
         return bad
 
     def watch(self, granule: int) -> None:
-        """Begin to keep who stores, in granules of the narrowest store."""
+        """Begin to record who stores, in granules of the narrowest store."""
         self._granule = granule
         self._stored_by = np.zeros(self.size // granule, np.int32)
 
-    def stored(self, at: Array, who: Array, width: int) -> Array | None:
-        """Note stores of numbers from 1 on at flat offsets; which meet another one's, if any do."""
+    def stored(self, offsets: Array, who: Array, width: int) -> Array | None:
+        """Record stores by CTAs numbered from 1; return which overwrite another CTA's, or None."""
         if self._stored_by is None:
             return None
-        at, who = np.broadcast_arrays(at // self._granule, who)
-        bad = np.zeros(at.shape, bool)
-        for part in (at + step for step in range(width // self._granule)):
+        granules, who = np.broadcast_arrays(offsets // self._granule, who)
+        bad = np.zeros(granules.shape, bool)
+        for part in (granules + step for step in range(width // self._granule)):
             before = self._stored_by.take(part)
             self._stored_by[part] = who
             bad |= (before != 0) & (before != who) | (self._stored_by.take(part) != who)
-        self._first = min(self._first, int(at.min(initial=self.size)))
-        self._last = max(self._last, int(at.max(initial=-1)) + width // self._granule)
+        self._first = min(self._first, int(granules.min(initial=self.size)))
+        self._last = max(self._last, int(granules.max(initial=-1)) + width // self._granule)
         return bad if bad.any() else None
 
-    def loaded(self, at: Array, who: Array, width: int) -> Array | None:
-        """Which loads read what another one has stored, if any do."""
-        if self._last < 0 or not at.size:
+    def loaded(self, offsets: Array, who: Array, width: int) -> Array | None:
+        """Return which loads read what another CTA has stored, or None."""
+        if self._last < 0 or not offsets.size:
             return None
-        at = at // self._granule
-        if int(at.max()) + max(1, width // self._granule) <= self._first or at.min() >= self._last:
+        granules, count = offsets // self._granule, max(1, width // self._granule)
+        if int(granules.max()) + count <= self._first or granules.min() >= self._last:
             return None
-        bad = np.zeros(np.broadcast_shapes(at.shape, who.shape), bool)
-        for step in range(max(1, width // self._granule)):
-            by = self._stored_by.take(at + step)
+        bad = np.zeros(np.broadcast_shapes(granules.shape, who.shape), bool)
+        for step in range(count):
+            by = self._stored_by.take(granules + step)
             bad |= (by != 0) & (by != who)
         return bad if bad.any() else None
 
     def near(self, offset: int) -> str:
-        """Where an address lies, in words."""
-        for one in self.regions:
-            if one.begin <= offset < one.end:
-                return f"byte {offset - one.begin} of {one.name}, between its elements"
+        """Describe where an address lies."""
+        for region in self.regions:
+            if region.begin <= offset < region.end:
+                return f"byte {offset - region.begin} of {region.name}, between its elements"
         return nearest(offset, self.regions) or "far from every buffer"
 
 
 def nearest(offset: int, regions: Sequence[Region]) -> str:
     """How far before or behind the nearest region an offset lies; "" of one that is far."""
-    known = [(max(one.begin - offset, offset - one.end + 1), one) for one in regions]
+    known = [(max(region.begin - offset, offset - region.end + 1), region) for region in regions]
     if not known or min(way for way, _ in known) > GUARD:
         return ""
-    way, one = min(known, key=lambda pair: pair[0])
-    side = "before" if offset < one.begin else "behind"
-    return f"{way} bytes {side} {'the end of ' if side == 'behind' else ''}{one.name}"
+    way, region = min(known, key=lambda pair: pair[0])
+    side = "before" if offset < region.begin else "behind"
+    return f"{way} bytes {side} {'the end of ' if side == 'behind' else ''}{region.name}"
 
 
 #: What is wrong with an access: of which lanes, and what it is called.
@@ -190,7 +190,7 @@ class SharedMemory(Bytes):
     ) -> None:
         """``arrays``: those of a CTA, with their places there."""
         self.arrays = arrays
-        self.bytes = size = max((one.end for one in arrays), default=0)
+        self.bytes = size = max((array.end for array in arrays), default=0)
         self.pitch = -(-size // 16) * 16
         super().__init__(max(16, ctas * self.pitch))
         self.granule = granule
@@ -207,49 +207,49 @@ class SharedMemory(Bytes):
         """All threads of the CTAs have met at a barrier."""
         raise NotImplementedError
 
-    def landing(self, at: Array, ctas: Array, threads: Array, width: int) -> None:
+    def landing(self, offsets: Array, ctas: Array, threads: Array, width: int) -> None:
         """Note the bytes that copies write, by the threads that started them."""
         raise NotImplementedError
 
     def inside(self, low: int, high: int) -> bool:
         """Whether one array of a CTA has all bytes from ``low`` up to ``high``."""
-        return any(one.begin <= low and high <= one.end for one in self.arrays)
+        return any(array.begin <= low and high <= array.end for array in self.arrays)
 
     def forbidden(self, offsets: Array, width: int) -> Array:
         """Which accesses of ``width`` bytes of a CTA lie in no array."""
         bad = np.ones(offsets.shape, bool)
-        for one in self.arrays:
-            bad &= (offsets < one.begin) | (offsets > one.end - width)
+        for array in self.arrays:
+            bad &= (offsets < array.begin) | (offsets > array.end - width)
         return bad
 
     def near(self, offset: int) -> str:
-        """Where an address in a CTA lies that no array has, in words."""
-        whole = sum(one.end - one.begin for one in self.arrays)
+        """Describe where an address lies that is in no array of a CTA."""
+        whole = sum(array.end - array.begin for array in self.arrays)
         where = nearest(offset, self.arrays) if len(self.arrays) > 1 else ""
         return where or f"the CTA has {whole} bytes of shared memory"
 
-    def holes(self, at: Array, width: int) -> bool:
+    def holes(self, offsets: Array, width: int) -> bool:
         """Whether a read of ``width`` bytes at flat offsets meets an undefined bit."""
         unit = min(width, 8)
         flags = self.undefined.view(UNITS[unit])
-        found = flags.take(at // unit)
+        bits = flags.take(offsets // unit)
         if width == 16:
-            found = found | flags.take(at // unit + 1)
-        return bool(found.any())
+            bits = bits | flags.take(offsets // unit + 1)
+        return bool(bits.any())
 
-    def define(self, at: Array, width: int) -> None:
+    def define(self, offsets: Array, width: int) -> None:
         """Note that bytes have been written."""
         unit = min(width, 8)
         flags = self.undefined.view(UNITS[unit])
-        flags[at // unit] = 0
+        flags[offsets // unit] = 0
         if width == 16:
-            flags[at // unit + 1] = 0
+            flags[offsets // unit + 1] = 0
 
-    def reading(self, at: Array, own: Array, width: int) -> Wrong | None:
+    def reading(self, offsets: Array, own: Array, width: int) -> Wrong | None:
         """Note a read at flat offsets by the threads ``own``; what is wrong with it."""
         raise NotImplementedError
 
-    def writing(self, at: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
+    def writing(self, offsets: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
         """Note a write; ``flying``: of a copy that may land from now on. What is wrong with it."""
         raise NotImplementedError
 

@@ -150,16 +150,16 @@ def parse(text: str, entry: str | None = None) -> Kernel:
     Nothing else of the text is looked at but the variables that the entry names, so that the
     thousands of constants that headers leave there cost nothing.
     """
-    text = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
-    found = [match for match in _ENTRY.finditer(text) if entry in (None, match[1])]
-    if len(found) != 1:
+    text = _COMMENT.sub(lambda kernels: "\n" * kernels[0].count("\n"), text)
+    kernels = [match for match in _ENTRY.finditer(text) if entry in (None, match[1])]
+    if len(kernels) != 1:
         known = ", ".join(entries(text))
         if not known:
             raise PtxError("the PTX has no entry; expected a kernel: .visible .entry NAME(...) {")
         if entry is None:
             raise PtxError(f"the PTX has several entries; expected the name of one of {known}")
         raise PtxError(f"the PTX has no entry {entry!r}; expected one of {known}")
-    return _Parser(text, found[0]).kernel
+    return _Parser(text, kernels[0]).kernel
 
 
 class _Scope:
@@ -190,13 +190,13 @@ class _Parser:
         start = text.find("{", at)
         if start < 0:
             raise self.error(at, "an entry without a body")
-        for one in re.findall(r"\.\w+", text[at:start]):
-            if not one.startswith((*_IGNORED, ".max", ".min")):
-                raise self.error(at, f"the directive {one} of an entry is not executed")
+        for directive in re.findall(r"\.\w+", text[at:start]):
+            if not directive.startswith((*_IGNORED, ".max", ".min")):
+                raise self.error(at, f"the directive {directive} of an entry is not executed")
         for position, statement in self._statements(start):
             self._statement(position, statement)
-        for index, one, scopes in self.jumps:
-            self.kernel.instructions[index] = self._resolved(one, scopes)
+        for index, directive, scopes in self.jumps:
+            self.kernel.instructions[index] = self._resolved(directive, scopes)
 
     def error(self, position: int, what: str) -> PtxError:
         return PtxError(f"line {self.line(position)}: {what}")
@@ -206,111 +206,113 @@ class _Parser:
 
     # ---- text ----------------------------------------------------------------------------------
 
-    def _statements(self, at: int) -> Iterator[tuple[int, str]]:
-        """Yield what ends in a semicolon; braces and labels are done with on the way."""
+    def _statements(self, position: int) -> Iterator[tuple[int, str]]:
+        """Yield the statements that end in a semicolon; handle braces and labels on the way."""
         text = self.text
         while True:
-            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-            first = text[at : at + 1]
+            position = _SPACE.match(text, position).end()  # type: ignore[union-attr]
+            first = text[position : position + 1]
             if first == "{":
                 if len(self.scopes) == _DEEPEST:
-                    raise self.error(at, f"more than {_DEEPEST} braces within each other")
+                    raise self.error(position, f"more than {_DEEPEST} braces within each other")
                 self.scopes.append(_Scope())
-                at += 1
+                position += 1
             elif first == "}":
                 self.scopes.pop()
-                at += 1
+                position += 1
                 if not self.scopes:
                     return
             elif first == ";":
-                at += 1
-            elif text.startswith((".loc", ".file"), at):  # which end with their line
-                end = text.find("\n", at)
-                at = len(text) if end < 0 else end
-            elif label := _LABEL.match(text, at):
-                unique = label[1] if len(self.scopes) == 1 else f"{label[1]}@{at}"
+                position += 1
+            elif text.startswith((".loc", ".file"), position):  # which end with their line
+                end = text.find("\n", position)
+                position = len(text) if end < 0 else end
+            elif label := _LABEL.match(text, position):
+                unique = label[1] if len(self.scopes) == 1 else f"{label[1]}@{position}"
                 self.scopes[-1].labels[label[1]] = unique
                 self.kernel.labels[unique] = len(self.kernel.instructions)
-                at = label.end()
+                position = label.end()
             else:
-                end = text.find(";", at)
+                end = text.find(";", position)
                 if end < 0:
-                    raise self.error(at, "a statement that no semicolon ends")
-                if end - at > _LONGEST:
-                    raise self.error(at, f"a statement of {end - at:,} characters")
-                yield at, text[at:end]
-                at = end + 1
+                    raise self.error(position, "a statement that no semicolon ends")
+                if end - position > _LONGEST:
+                    raise self.error(position, f"a statement of {end - position:,} characters")
+                yield position, text[position:end]
+                position = end + 1
 
-    def _statement(self, at: int, text: str) -> None:
+    def _statement(self, position: int, text: str) -> None:
         if not text.startswith("."):
-            self._instruction(at, text)
+            self._instruction(position, text)
         elif text.startswith(".reg"):
-            self._registers(at, text)
+            self._registers(position, text)
         elif text.startswith((".shared", ".extern")):
-            self._shared(at, text)
+            self._shared(position, text)
         elif not text.startswith(_IGNORED):
-            raise self.error(at, f"the directive {shown(text.split()[0])} is not executed")
+            raise self.error(position, f"the directive {shown(text.split()[0])} is not executed")
 
     # ---- declarations --------------------------------------------------------------------------
 
-    def _parameters(self, text: str, at: int) -> None:
+    def _parameters(self, text: str, position: int) -> None:
         end = 0
-        for one in filter(None, (part.strip() for part in text.split(","))):
+        for parameter in filter(None, (part.strip() for part in text.split(","))):
             made = self._variable(
-                re.sub(r"\s+\.ptr(\s+\.\w+)?(\s+\.align\s+\d+)?", "", one), at, end
+                re.sub(r"\s+\.ptr(\s+\.\w+)?(\s+\.align\s+\d+)?", "", parameter), position, end
             )
             end = made.offset + (made.size or 0)
             self.kernel.parameters[made.name] = made
 
-    def _variable(self, text: str, at: int, end: int) -> Variable:
+    def _variable(self, text: str, position: int, end: int) -> Variable:
         """A declared variable that is put behind ``end`` bytes of others."""
         match = _VARIABLE.match(text.strip())
         if match is None or match["type"] not in BYTES:
-            raise self.error(at, f"the declaration {shown(text)} is not understood")
+            raise self.error(position, f"the declaration {shown(text)} is not understood")
         width = BYTES[match["type"]]
-        align = self._integer(match["align"] or str(width), at)
+        align = self._integer(match["align"] or str(width), position)
         count = (match["array"] or "[1]").strip("[] \t\n")
         value = b""
         if match["value"]:
-            parts = [self._operand(part, at) for part in re.findall(r"[^{},\s]+", match["value"])]
+            parts = [
+                self._operand(part, position) for part in re.findall(r"[^{},\s]+", match["value"])
+            ]
             values = [part.value for part in parts if isinstance(part, Immediate)]
-            if len(values) != len(parts) or any(isinstance(one, float) for one in values):
-                raise self.error(at, f"the value of {match['name']} is not of integers")
+            if len(values) != len(parts) or any(isinstance(part, float) for part in values):
+                raise self.error(position, f"the value of {match['name']} is not of integers")
             mask = (1 << 8 * width) - 1
-            value = b"".join((int(one) & mask).to_bytes(width, "little") for one in values)
+            value = b"".join((int(part) & mask).to_bytes(width, "little") for part in values)
             count = count or str(len(values))
-        size = self._integer(count, at) * width if count else None
+        size = self._integer(count, position) * width if count else None
         if not width or align < 1 or align & (align - 1) or max(align, size or 0) > _LARGEST:
             what = f"{match['name']} has a size or an alignment that no variable has"
-            raise self.error(at, what)
+            raise self.error(position, what)
         return Variable(match["name"], size, align, -(-end // align) * align, value)
 
-    def _integer(self, text: str, at: int) -> int:
+    def _integer(self, text: str, position: int) -> int:
         """The number of decimal digits."""
         if len(text) > 20:
-            raise self.error(at, f"the number {shown(text)} has more than 64 bits")
+            raise self.error(position, f"the number {shown(text)} has more than 64 bits")
         return int(text)
 
-    def _registers(self, at: int, text: str) -> None:
+    def _registers(self, position: int, text: str) -> None:
         words = text.replace(",", " ").split()[1:]
         kind, names = "".join(words[:1]).lstrip("."), words[1:]
         if kind not in BYTES:
-            raise self.error(at, f"registers of type {shown(kind)} are not known")
+            raise self.error(position, f"registers of type {shown(kind)} are not known")
         scope = self.scopes[-1]
         for name in names:
             match = _DECLARED.match(name)
             if match is None:
-                raise self.error(at, f"the register {shown(name)} is not understood")
+                raise self.error(position, f"the register {shown(name)} is not understood")
             if match[1]:
                 scope.families[match[1]] = kind
             else:
                 scope.registers[match[3]] = kind
 
-    def _shared(self, at: int, text: str) -> None:
-        made = self._variable(text, at, self.kernel.static_shared)
+    def _shared(self, position: int, text: str) -> None:
+        made = self._variable(text, position, self.kernel.static_shared)
         self.kernel.shared[made.name] = made
 
-    def _symbol(self, name: str, at: int) -> Name:
+    def _symbol(self, name: str, position: int) -> Name:
         """A name that is no register; a variable outside of the entry is looked up by it."""
         kernel = self.kernel
         known = (kernel.parameters, kernel.shared, kernel.globals)
@@ -331,44 +333,44 @@ class _Parser:
 
     # ---- instructions --------------------------------------------------------------------------
 
-    def _instruction(self, at: int, text: str) -> None:
+    def _instruction(self, position: int, text: str) -> None:
         guard = None
-        line = self.line(at)
+        line = self.line(position)
         whole = " ".join(text.split())
         if predicate := _GUARD.match(text):
             register = self._register(predicate[2])
             if register is None or register.type != "pred":
-                raise self.error(at, f"{shown(predicate[2])} is not a predicate")
+                raise self.error(position, f"{shown(predicate[2])} is not a predicate")
             guard, text = (register, bool(predicate[1])), text[predicate.end() :]
         match = _OPCODE.match(text)
         op = tuple(match[0].split(".")) if match else ()
         if match is None or (len(op) == 1 and op[0] not in _BARE):
-            raise self.error(at, f"the statement {shown(whole)} is not understood")
+            raise self.error(position, f"the statement {shown(whole)} is not understood")
         rest = text[match.end() :]
         if op[0] == "bra":
             operands: tuple[Operand, ...] = (Name(rest.strip()),)
         else:
-            operands = tuple(self._operand(one, at) for one in _OPERAND.findall(rest))
+            operands = tuple(self._operand(one, position) for one in _OPERAND.findall(rest))
         one = Instruction(op, operands, guard, line, whole)
         if op[0] == "bra":
             self.jumps.append((len(self.kernel.instructions), one, list(self.scopes)))
         self.kernel.instructions.append(one)
 
-    def _resolved(self, one: Instruction, scopes: list[_Scope]) -> Instruction:
+    def _resolved(self, inst: Instruction, scopes: list[_Scope]) -> Instruction:
         """A branch whose label is that of the innermost braces around it that have one."""
-        target = one.operands[0]
+        target = inst.operands[0]
         for scope in reversed(scopes):
             if isinstance(target, Name) and target.name in scope.labels:
                 to = Name(scope.labels[target.name])
-                return Instruction(one.op, (to,), one.guard, one.line, one.text)
-        raise PtxError(f"line {one.line}: {shown(one.text)} goes to a label that is not there")
+                return Instruction(inst.op, (to,), inst.guard, inst.line, inst.text)
+        raise PtxError(f"line {inst.line}: {shown(inst.text)} goes to a label that is not there")
 
     def _register(self, name: str) -> Register | None:
         for depth in range(len(self.scopes) - 1, -1, -1):
             scope = self.scopes[depth]
-            found = scope.known.get(name)
-            if found is not None:
-                return found
+            register = scope.known.get(name)
+            if register is not None:
+                return register
             kind = scope.registers.get(name)
             if kind is None:
                 stem = name.rstrip("0123456789")
@@ -380,53 +382,55 @@ class _Parser:
                 return made
         return None
 
-    def _operand(self, text: str, at: int) -> Operand:
+    def _operand(self, text: str, position: int) -> Operand:
         known = self.numbers.get(text)
         if known is not None:
             return known
         text = text.strip()
         if text[:1] == "{":
-            return Vector(tuple(self._single(x, at) for x in text[1:-1].split(",")))
+            return Vector(tuple(self._single(x, position) for x in text[1:-1].split(",")))
         if text[:1] == "[":
-            return self._address(text[1:-1], at)
+            return self._address(text[1:-1], position)
         if "|" in text:
-            return Vector(tuple(self._single(x, at) for x in text.split("|")))
-        return self._single(text, at)
+            return Vector(tuple(self._single(x, position) for x in text.split("|")))
+        return self._single(text, position)
 
-    def _single(self, text: str, at: int) -> Register | Immediate | Name:
+    def _single(self, text: str, position: int) -> Register | Immediate | Name:
         """A register, a number or a symbol: vectors and addresses have no other parts."""
         text = text.strip()
         if _NUMBER.match(text):
-            found = _number(text)
-            if found is None:
-                raise self.error(at, f"the number {shown(text)} is none of 64 bits")
-            made = self.numbers[text] = Immediate(found)
+            number = _number(text)
+            if number is None:
+                raise self.error(position, f"the number {shown(text)} is none of 64 bits")
+            made = self.numbers[text] = Immediate(number)
             return made
         register = self._register(text)
         if register is not None:
             return register
         if text.startswith("!"):
-            raise self.error(at, f"the negated operand {shown(text)} is not executed")
+            raise self.error(position, f"the negated operand {shown(text)} is not executed")
         if not re.fullmatch(r"[\w$%.]+", text):
-            raise self.error(at, f"the operand {shown(text)} is not understood")
-        return self._symbol(text, at)
+            raise self.error(position, f"the operand {shown(text)} is not understood")
+        return self._symbol(text, position)
 
-    def _address(self, text: str, at: int) -> Address:
+    def _address(self, text: str, position: int) -> Address:
         match = _ADDRESS.fullmatch(text.strip())
         if match is None:
-            raise self.error(at, f"the address {shown(f'[{text}]')} is not understood")
+            raise self.error(position, f"the address {shown(f'[{text}]')} is not understood")
         base, offset, coordinates = match.groups()
         parts = () if coordinates is None else coordinates.split(",")
-        found = self._single(offset, at) if offset else Immediate(0)
-        if not isinstance(found, Immediate) or not -(1 << 31) <= found.value < 1 << 32:
-            raise self.error(at, f"the offset {shown(offset)} is no number of 32 bits")
+        number = self._single(offset, position) if offset else Immediate(0)
+        if not isinstance(number, Immediate) or not -(1 << 31) <= number.value < 1 << 32:
+            raise self.error(position, f"the offset {shown(offset)} is no number of 32 bits")
         return Address(
-            self._single(base, at), int(found.value), tuple(self._single(x, at) for x in parts)
+            self._single(base, position),
+            int(number.value),
+            tuple(self._single(x, position) for x in parts),
         )
 
 
 def shown(text: str) -> str:
-    """A part of a text as messages have it."""
+    """Shorten a part of a text for messages."""
     text = " ".join(text.split())
     return repr(text if len(text) < 100 else f"{text[:80]} ...")
 
@@ -445,5 +449,5 @@ def _number(text: str) -> int | float | None:
     base = {"0x": 16, "0b": 2}.get(kind, 8 if text.startswith("0") and len(text) > 1 else 10)
     if len(text) > 66 or (base == 8 and set(text) & set("89")):
         return None
-    found = int(text, base)
-    return sign * found if found < 1 << 64 else None
+    value = int(text, base)
+    return sign * value if value < 1 << 64 else None

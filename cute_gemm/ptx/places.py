@@ -32,24 +32,24 @@ class Place:
     about a base register serves all instructions that add a constant to it.
     """
 
-    def __init__(self, code: Code, one: Instruction, operand: Operand, width: int, space: str):
+    def __init__(self, code: Code, inst: Instruction, operand: Operand, width: int, space: str):
         if not isinstance(operand, Address):
-            raise code.refuse(one)
+            raise code.refuse(inst)
         base, self.offset = operand.base, operand.offset
         self.narrow = False
         if isinstance(base, Register):
-            register = code.register(one, base, "u32", "u64")
+            register = code.register(inst, base, "u32", "u64")
             self.narrow = register.type in ("u32", "s32", "b32")
             self.slot = register.slot
         elif isinstance(base, Name):
             if base.name not in code.kernel.shared and base.name not in code.kernel.globals:
-                raise code.refuse(one, f"{base.name} is not known")
+                raise code.refuse(inst, f"{base.name} is not known")
             window = WINDOW if space == "" and base.name in code.kernel.shared else 0
             self.slot = code.constant(code.address_of(base.name) + window, np.uint64)
         else:
             assert isinstance(base, Immediate)
             self.slot = code.constant(int(base.value), np.uint64)
-        self.code, self.one, self.width, self.space = code, one, width, space
+        self.code, self.inst, self.width, self.space = code, inst, width, space
         self.machine = code.machine
         self.index = code.index
         self.known: dict[Any, tuple[Any, ...]] = code.known
@@ -57,14 +57,14 @@ class Place:
     # ---- addresses -----------------------------------------------------------------------------
 
     def shared(self) -> bool:
-        """Whether the lanes that execute name shared memory; of a generic address it is looked."""
+        """Whether the executing lanes access shared memory, which generic addresses tell."""
         if self.space:
             return self.space == "shared"
         values = self._executing(self.machine.values[self.slot]).astype(np.int64) + self.offset
         inside = (values >= WINDOW) & (values < GLOBAL)
         if inside.any() and not inside.all():
             raise PtxError(
-                f"line {self.one.line}: {self.one.text}: lanes name global and shared memory in "
+                f"line {self.inst.line}: {self.inst.text}: lanes name global and shared memory in "
                 "one generic access, which the interpreter does not execute"
             )
         return bool(inside.all())
@@ -78,16 +78,16 @@ class Place:
 
     def addresses(self) -> Array:
         """The addresses as the text has them, of all lanes."""
-        found = self.machine.values[self.slot].astype(np.int64) + self.offset
+        addresses = self.machine.values[self.slot].astype(np.int64) + self.offset
         if self.narrow:
-            found = found & 0xFFFFFFFF
-        return found - WINDOW if not self.space and self.shared() else found
+            addresses = addresses & 0xFFFFFFFF
+        return addresses - WINDOW if not self.space and self.shared() else addresses
 
     def offsets(self, shared: bool, write: bool) -> Array:
         """Flat offsets into shared or global memory, all checked."""
         machine = self.machine
         if machine.undefined[self.slot] is not None:
-            demand(machine, self.one, self.slot, "its address")
+            demand(machine, self.inst, self.slot, "its address")
         values = machine.values[self.slot]
         known = self.known.get((self.slot, shared))
         if known is None or known[0] is not values or known[1] is not machine.mask:
@@ -118,7 +118,7 @@ class Place:
         return values.astype(np.int64) - (0 if self.space else WINDOW)
 
     def _carefully(self, shared: bool, write: bool) -> Array:
-        """The offsets, lane by lane; a fault names the first that must not be."""
+        """Check the offsets lane by lane; a fault names the first that is wrong."""
         machine = self.machine
         relative = self._relative(machine.values[self.slot], shared) + self.offset
         if self.narrow:
@@ -142,7 +142,7 @@ class Place:
 
     def _fault(self, bad: Array, kind: str, what: str) -> None:
         machine = self.machine
-        machine.fault(self.one, kind, what, self.spread(bad), self.addresses())
+        machine.fault(self.inst, kind, what, self.spread(bad), self.addresses())
 
     def spread(self, some: Array) -> Array:
         """Values of lanes that execute, at their places among all; the others have 0."""
@@ -153,13 +153,13 @@ class Place:
         whole[np.broadcast_to(mask, whole.shape)] = some
         return whole
 
-    def put(self, view: Array, at: Array, value: Array) -> None:
-        """Write values of all lanes to the places of those that execute; the last one stays."""
+    def put(self, view: Array, places: Array, value: Array) -> None:
+        """Write values of the executing lanes to their places; the last write wins."""
         if self.machine.mask is None:
-            shape = np.broadcast_shapes(at.shape, value.shape)
-            view[np.broadcast_to(at, shape)] = value
+            shape = np.broadcast_shapes(places.shape, value.shape)
+            view[np.broadcast_to(places, shape)] = value
         else:
-            view[at] = self._executing(value)
+            view[places] = self._executing(value)
 
     def note(self, shared: bool, store: bool) -> None:
         """Tell the recorder, if there is one, of an access by the lanes that execute."""
@@ -171,7 +171,7 @@ class Place:
     # ---- accesses ------------------------------------------------------------------------------
 
     def memory(self, shared: bool) -> Bytes:
-        """The bytes that the offsets count."""
+        """Return the memory that the offsets index."""
         return self.machine.shared if shared else self.machine.memory
 
     def own(self) -> Array:
@@ -181,13 +181,13 @@ class Place:
     def reads(self, shared: bool) -> Array:
         """`offsets` of a read."""
         if not shared:
-            self.machine.behind(self.one)
-        at = self.offsets(shared, False)
+            self.machine.behind(self.inst)
+        offsets = self.offsets(shared, False)
         if not shared:
-            self._alone(self.machine.memory.loaded(at, self._ctas(), self.width))
+            self._alone(self.machine.memory.loaded(offsets, self._ctas(), self.width))
         elif self.machine.shared.watched:
-            self.judge(self.machine.shared.reading(at, self.own(), self.width))
-        return at
+            self.judge(self.machine.shared.reading(offsets, self.own(), self.width))
+        return offsets
 
     def _ctas(self) -> Array:
         """Numbers, from 1 on, of CTAs or clusters of the lanes that execute."""
@@ -202,33 +202,33 @@ class Place:
     def writes(self, shared: bool, flying: bool = False, atomic: bool = False) -> Array:
         """`offsets` of a write; ``flying``: of an asynchronous copy."""
         if not shared:
-            self.machine.behind(self.one)
+            self.machine.behind(self.inst)
         self.machine.moved = self.machine.steps
-        at = self.offsets(shared, True)
+        offsets = self.offsets(shared, True)
         if not shared:
             if not atomic:
-                self._alone(self.machine.memory.stored(at, self._ctas(), self.width))
+                self._alone(self.machine.memory.stored(offsets, self._ctas(), self.width))
         elif self.machine.shared.watched:
-            self.judge(self.machine.shared.writing(at, self.own(), self.width, flying))
-        return at
+            self.judge(self.machine.shared.writing(offsets, self.own(), self.width, flying))
+        return offsets
 
-    def judge(self, found: tuple[Array, str] | None) -> None:
+    def judge(self, wrong: tuple[Array, str] | None) -> None:
         """Raise for what is wrong with an access to shared memory."""
-        if found is not None:
-            bad, what = found
+        if wrong is not None:
+            bad, what = wrong
             kind = "in flight" if what == "being read" else what
             self._fault(bad, kind, f"{what}: {_WRONG[what]}")
 
     def bytes(self, count: int) -> Array:
         """The first bytes of global memory at each lane's address, (lanes that execute, count)."""
         machine = self.machine
-        machine.behind(self.one)
+        machine.behind(self.inst)
         first = self._executing(self._relative(machine.values[self.slot], False) + self.offset)
         apart = first & (self.width - 1)
         if apart.any():
             self._misaligned(apart)
-        at = first[:, None] + np.arange(count)
-        bad = np.asarray(machine.memory.forbidden(at, 1, False).any(axis=1))
+        addresses = first[:, None] + np.arange(count)
+        bad = np.asarray(machine.memory.forbidden(addresses, 1, False).any(axis=1))
         if bad.any():
             self._fault(bad, "out of bounds", "out of bounds: {near}")
-        return machine.memory.raw.take(at)
+        return machine.memory.raw.take(addresses)

@@ -8,7 +8,7 @@ from cute_gemm.errors import PtxError
 
 # The translators put themselves into the table.
 from cute_gemm.ptx import access, arithmetic, atomics, bulk, convert, scalars, warps  # noqa: F401
-from cute_gemm.ptx.code import KEPT, Code, translator_of
+from cute_gemm.ptx.code import STORED, Code, translator_of
 from cute_gemm.ptx.flow import (
     accumulators,
     at_warp,
@@ -57,39 +57,39 @@ class Program:
         self._number = {part.begin: index for index, part in enumerate(parts)}
         self._unset = unsure(kernel, parts)
         self._followed = possible(kernel, self._unset) if watched else frozenset()
-        self._in_flight = {x.slot for one in kernel.instructions for x in in_flight(one)}
+        self._in_flight = {x.slot for inst in kernel.instructions for x in in_flight(inst)}
         self.pieces = []
         for index, part in enumerate(parts):
             piece = Piece(begin=part.begin, count=part.end - part.begin)
-            for at in range(part.begin, part.end):
-                code.index = at
+            for position in range(part.begin, part.end):
+                code.index = position
                 try:
-                    self._translate(piece, kernel.instructions[at])
+                    self._translate(piece, kernel.instructions[position])
                 except PtxError:
                     raise
                 except _UNFIT as error:
                     what = "its opcode takes other operands"
-                    raise code.refuse(kernel.instructions[at], what) from error
+                    raise code.refuse(kernel.instructions[position], what) from error
             last = kernel.instructions[part.end - 1]
             if last.op[0] not in _ENDS or last.guard:
                 piece.next = index + 1
             self.pieces.append(piece)
 
-    def _translate(self, piece: Piece, one: Instruction) -> None:
+    def _translate(self, piece: Piece, inst: Instruction) -> None:
         """Append an instruction to its piece."""
         waits = isinstance(self.machine, WaitingMachine)
-        if one.op[0] in _ENDS:
-            self._end(piece, one)
-        elif at_warp(one) or (waits and may_wait(one)):
-            self._wait(piece, one)
-        elif is_barrier(one):
-            self._barrier(piece, one)
+        if inst.op[0] in _ENDS:
+            self._end(piece, inst)
+        elif at_warp(inst) or (waits and may_wait(inst)):
+            self._wait(piece, inst)
+        elif is_barrier(inst):
+            self._barrier(piece, inst)
         elif (
-            one.op[0] not in _FENCES
-            or (waits and one.op[1] in _PROXIES)
-            or one.op == ("griddepcontrol", "wait")
+            inst.op[0] not in _FENCES
+            or (waits and inst.op[1] in _PROXIES)
+            or inst.op == ("griddepcontrol", "wait")
         ):
-            self._put(piece, one)
+            self._put(piece, inst)
 
     def reset(self) -> None:
         """Forget all registers: those that may be read before they are set are there, unset."""
@@ -98,87 +98,87 @@ class Program:
         self.machine.values[:count] = [None] * count
         self.machine.undefined[:count] = [None] * count
         for slot in self._unset:
-            self.machine.values[slot] = np.zeros((1, 1), KEPT[known[slot].type])
+            self.machine.values[slot] = np.zeros((1, 1), STORED[known[slot].type])
             if slot in self._followed:
-                kind = unsigned(KEPT[known[slot].type])
+                kind = unsigned(STORED[known[slot].type])
                 self.machine.undefined[slot] = np.array([[-1]]).astype(kind)
 
-    def _put(self, piece: Piece, one: Instruction) -> None:
+    def _put(self, piece: Piece, inst: Instruction) -> None:
         """Append an instruction that does not branch."""
         code, machine = self.code, self.machine
-        translator = translator_of(one)
+        translator = translator_of(inst)
         if translator is None:
-            raise code.refuse(one, f"the opcode {one.op[0]} is not known")
+            raise code.refuse(inst, f"the opcode {inst.op[0]} is not known")
         code.moves = []
-        step = translator(code, one)
-        made = results(one)
+        step = translator(code, inst)
+        made = results(inst)
         slots = tuple(register.slot for register in made)
-        if accumulators(one):  # which are set when it is waited for
+        if accumulators(inst):  # which are set when it is waited for
             slots = ()
         else:
-            step = self._apart(one, step)
-        if one.op[0] not in _LOOKING and set(slots) & self._followed:
-            step = self._follow(one, step)
+            step = self._apart(inst, step)
+        if inst.op[0] not in _LOOKING and set(slots) & self._followed:
+            step = self._follow(inst, step)
         plain = step
-        if one.guard is not None:
-            plain = self._guarded(one, step, slots)
+        if inst.guard is not None:
+            plain = self._guarded(inst, step, slots)
 
         def apart() -> None:
             machine.keep(slots, step)
 
         piece.plain.append(plain)
-        piece.apart.append(apart if slots and one.guard is None else plain)
+        piece.apart.append(apart if slots and inst.guard is None else plain)
 
-    def _apart(self, one: Instruction, step: Step) -> Step:
-        """A step that sees that its registers are in no wgmma that is under way."""
-        mine = frozenset(x.slot for x in (*results(one), *sources(one))) & self._in_flight
-        if not mine:
+    def _apart(self, inst: Instruction, step: Step) -> Step:
+        """Return a step that faults if its registers are in use by a pending wgmma."""
+        flying = frozenset(x.slot for x in (*results(inst), *sources(inst))) & self._in_flight
+        if not flying:
             return step
         machine = self.machine
         assert isinstance(machine, WaitingMachine)
 
         def look() -> None:
-            machine.products.touch(one, mine)
+            machine.products.touch(inst, flying)
             step()
 
         return look
 
-    def _wait(self, piece: Piece, one: Instruction) -> None:
-        """What threads wait for one by one."""
-        if one.guard is not None:
-            raise self.code.refuse(one, "a wait under a predicate")
-        step, piece.wait = waited(self.code, one)
+    def _wait(self, piece: Piece, inst: Instruction) -> None:
+        """Append an instruction at which threads wait individually."""
+        if inst.guard is not None:
+            raise self.code.refuse(inst, "a wait under a predicate")
+        step, piece.wait = waited(self.code, inst)
         if step is not None:
             piece.plain.append(step)
             piece.apart.append(step)
 
-    def _follow(self, one: Instruction, step: Step) -> Step:
-        """A step that keeps up which bits are undefined."""
+    def _follow(self, inst: Instruction, step: Step) -> Step:
+        """Return a step that also propagates undefined bits."""
         code, machine = self.code, self.machine
         if code.moves:
             return moved(machine, step, code.moves)
-        made = results(one)
-        others = one.operands[1:]
-        if one.op[0] in ("and", "or"):
-            left, right = (code.source(one, x, one.op[-1]).slot for x in others)
-            return joined(machine, step, one.op[0], (left, right), made[0].slot)
-        if one.op[0] == "selp":
-            kinds = (one.op[-1], one.op[-1], "pred")
-            a, b, c = (code.source(one, x, y).slot for x, y in zip(others, kinds, strict=True))
+        made = results(inst)
+        others = inst.operands[1:]
+        if inst.op[0] in ("and", "or"):
+            left, right = (code.source(inst, x, inst.op[-1]).slot for x in others)
+            return joined(machine, step, inst.op[0], (left, right), made[0].slot)
+        if inst.op[0] == "selp":
+            kinds = (inst.op[-1], inst.op[-1], "pred")
+            a, b, c = (code.source(inst, x, y).slot for x, y in zip(others, kinds, strict=True))
             return chosen(machine, step, (a, b, c), made[0].slot)
         read = tuple({x.slot: None for x in registers(others) if x.slot in self._followed})
-        return followed(machine, step, read, tuple((x.slot, KEPT[x.type]) for x in made))
+        return followed(machine, step, read, tuple((x.slot, STORED[x.type]) for x in made))
 
-    def _guarded(self, one: Instruction, step: Step, slots: tuple[int, ...]) -> Step:
+    def _guarded(self, inst: Instruction, step: Step, slots: tuple[int, ...]) -> Step:
         """Execute an instruction in lanes whose predicate says so."""
-        assert one.guard is not None
+        assert inst.guard is not None
         machine, values = self.machine, self.code.values
-        slot, negated = one.guard[0].slot, one.guard[1]
+        slot, negated = inst.guard[0].slot, inst.guard[1]
         undefined = machine.undefined
 
         def some() -> None:
             if undefined[slot] is not None:
-                demand(machine, one, slot, "its predicate")
+                demand(machine, inst, slot, "its predicate")
             predicate = ~values[slot] if negated else values[slot]
             before = machine.mask
             if predicate.size == 1:
@@ -197,50 +197,50 @@ class Program:
 
         return some
 
-    def _end(self, piece: Piece, one: Instruction) -> None:
+    def _end(self, piece: Piece, inst: Instruction) -> None:
         """A branch or the end of a thread."""
-        if one.op[0] == "bra":
-            (target,) = one.operands
+        if inst.op[0] == "bra":
+            (target,) = inst.operands
             assert isinstance(target, Name)
             piece.target = self._number[self.code.kernel.labels[target.name]]
-        if one.guard is None:
+        if inst.guard is None:
             piece.next = piece.target
             return
-        predicate, piece.negated = one.guard
+        predicate, piece.negated = inst.guard
         piece.choice = slot = predicate.slot
         machine = self.machine
         if slot in self._followed:
 
             def look() -> None:
-                demand(machine, one, slot, "where the thread goes")
+                demand(machine, inst, slot, "where the thread goes")
 
             piece.plain.append(look)
             piece.apart.append(look)
 
-    def _barrier(self, piece: Piece, one: Instruction) -> None:
+    def _barrier(self, piece: Piece, inst: Instruction) -> None:
         """``bar.sync`` of all threads of the CTA, and ``bar.red`` (PTX ISA, 9.7.13.1)."""
         code, machine = self.code, self.machine
-        what = one.op[1:]
-        operands = list(one.operands)
-        piece.barrier = one
-        if one.guard is not None:
-            raise code.refuse(one, "a barrier under a predicate")
+        what = inst.op[1:]
+        operands = list(inst.operands)
+        piece.barrier = inst
+        if inst.guard is not None:
+            raise code.refuse(inst, "a barrier under a predicate")
         if what[0] == "red":
             if what not in (("red", "and", "pred"), ("red", "or", "pred")):
-                raise code.refuse(one)
-            to = code.register(one, operands.pop(0), "pred")
-            source = code.source(one, operands.pop(), "pred").slot
+                raise code.refuse(inst)
+            to = code.register(inst, operands.pop(0), "pred")
+            source = code.source(inst, operands.pop(), "pred").slot
             together = np.all if what[1] == "and" else np.any
             values = code.values
 
             def reduce() -> None:
-                demand(machine, one, source, "what is reduced")
+                demand(machine, inst, source, "what is reduced")
                 # Threads that have ended take no part.
                 whole = np.where(machine.lanes(), values[source], what[1] == "and")
                 values[to.slot] = together(whole, axis=1, keepdims=True)
 
             piece.met = lambda: machine.keep((to.slot,), reduce)
         elif [part for part in what if part != "aligned"] != ["sync"]:
-            raise code.refuse(one)
+            raise code.refuse(inst)
         if len(operands) != 1 or not isinstance(operands[0], Immediate):
-            raise code.refuse(one, "a barrier of some threads, or one that a register names")
+            raise code.refuse(inst, "a barrier of some threads, or one that a register names")

@@ -56,7 +56,7 @@ class Accesses:
         return len(self.instruction)
 
     def of(self, chosen: Array) -> Accesses:
-        """Those that are chosen, (requests,)."""
+        """Return the requests that a mask (requests,) selects."""
         return Accesses(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
 
@@ -96,13 +96,13 @@ class Recorder:
     def box(self, name: str, store: bool, offsets: Array, rows: Array, size: int) -> None:
         """Note a box: of each element that the buffer has its offset, and its row in the box."""
         sectors = rows.astype(np.int64) << 48 | offsets // SECTOR
-        found = self._boxes.setdefault((name, store), [0, 0, 0])
+        counts = self._boxes.setdefault((name, store), [0, 0, 0])
         for index, more in enumerate((1, len(np.unique(sectors)), len(offsets) * size)):
-            found[index] += more
+            counts[index] += more
 
     def boxes(self) -> tuple[Boxes, ...]:
         """All boxes that were noted."""
-        return tuple(Boxes(*what, *found) for what, found in self._boxes.items())
+        return tuple(Boxes(*what, *counts) for what, counts in self._boxes.items())
 
     def executed(self, begin: int, count: int, machine: Lanes) -> None:
         """Note that the warps of the lanes that execute took these instructions."""
@@ -111,14 +111,14 @@ class Recorder:
 
     def counts(self, code: list[Instruction]) -> dict[str, int]:
         """Instructions of warps by opcode."""
-        found: Counter[str] = Counter()
+        counter: Counter[str] = Counter()
         for (begin, count), warps in self._warps.items():
-            for one in code[begin : begin + count]:
-                found[".".join(one.op)] += warps
-        return dict(found)
+            for inst in code[begin : begin + count]:
+                counter[".".join(inst.op)] += warps
+        return dict(counter)
 
     def accesses(self) -> Accesses:
-        """All that was noted, a row for each warp with a lane that took part."""
+        """Return all accesses, one row for each warp with an active lane."""
         dtypes = (np.int32, bool, bool, np.int32, np.int32, np.int32)
         parts: list[list[Array]] = [[np.zeros(0, kind)] for kind in dtypes]
         parts += [[np.zeros((0, WARP), kind)] for kind in (bool, np.int64)]
@@ -126,7 +126,7 @@ class Recorder:
         for number, (what, first, lanes, addresses) in enumerate(self._found):
             ctas, warps = np.nonzero(lanes.any(axis=2))
             rows = lanes[ctas, warps]
-            one = (
+            columns = (
                 *(np.full(len(ctas), x, kind) for x, kind in zip(what, dtypes, strict=False)),
                 (first + ctas).astype(np.int32),
                 warps.astype(np.int32),
@@ -134,7 +134,7 @@ class Recorder:
                 np.where(rows, addresses[ctas, warps], -1),
                 np.full(len(ctas), number, np.int32),
             )
-            for part, each in zip(parts, one, strict=True):
+            for part, each in zip(parts, columns, strict=True):
                 part.append(each)
         for number, (instruction, cta, warp, addresses) in enumerate(
             self._requests, len(self._found)

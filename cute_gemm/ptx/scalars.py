@@ -15,113 +15,113 @@ _U32 = np.uint32
 
 
 @opcode("div.rn", "sqrt.rn", "rcp.rn")
-def _rounded(code: Code, one: Instruction) -> Step:
+def _rounded(code: Code, inst: Instruction) -> Step:
     """Rounded to nearest as IEEE 754 has it, which NumPy's are."""
-    kind = one.op[-1]
-    if one.op[1:] != ("rn", kind) or kind not in ("f32", "f64"):
-        raise code.refuse(one)
-    if one.op[0] == "div":
-        return code.apply(one, np.divide, kind, (kind, kind))
-    if one.op[0] == "sqrt":
-        return code.apply(one, np.sqrt, kind, (kind,))
+    kind = inst.op[-1]
+    if inst.op[1:] != ("rn", kind) or kind not in ("f32", "f64"):
+        raise code.refuse(inst)
+    if inst.op[0] == "div":
+        return code.apply(inst, np.divide, kind, (kind, kind))
+    if inst.op[0] == "sqrt":
+        return code.apply(inst, np.sqrt, kind, (kind,))
     unit = DTYPES[kind](1)
-    return code.apply(one, lambda x: unit / x, kind, (kind,))
+    return code.apply(inst, lambda x: unit / x, kind, (kind,))
 
 
 @opcode("min.f32", "max.f32", "min.f64", "max.f64")
-def _least(code: Code, one: Instruction) -> Step:
+def _least(code: Code, inst: Instruction) -> Step:
     """Of a number and NaN the number, and -0 is less than +0 (9.7.3.12)."""
-    kind, least = one.op[-1], one.op[0] == "min"
-    if len(one.op) != 2:
-        raise code.refuse(one)
+    kind, least = inst.op[-1], inst.op[0] == "min"
+    if len(inst.op) != 2:
+        raise code.refuse(inst)
 
     def choose(a: Array, b: Array) -> Array:
-        found = np.fmin(a, b) if least else np.fmax(a, b)
+        chosen = np.fmin(a, b) if least else np.fmax(a, b)
         zeros = (a == 0) & (b == 0)
         a, b = np.signbit(a), np.signbit(b)
-        signed = np.where(a | b if least else a & b, -0.0, 0.0).astype(found.dtype)
-        return np.where(zeros, signed, found)
+        signed = np.where(a | b if least else a & b, -0.0, 0.0).astype(chosen.dtype)
+        return np.where(zeros, signed, chosen)
 
-    return code.apply(one, choose, kind, (kind, kind))
+    return code.apply(inst, choose, kind, (kind, kind))
 
 
 @opcode("bfe")
-def _bfe(code: Code, one: Instruction) -> Step:
+def _bfe(code: Code, inst: Instruction) -> Step:
     """Bits of a from a position on, with a sign for s32 (9.7.1.19); here 32 bits."""
-    kind = one.op[-1]
-    if one.op[1:] not in (("u32",), ("s32",)):
-        raise code.refuse(one)
+    kind = inst.op[-1]
+    if inst.op[1:] not in (("u32",), ("s32",)):
+        raise code.refuse(inst)
 
     def extract(a: Array, position: Array, length: Array) -> Array:
         position, length = position & _U32(255), length & _U32(255)
         wide = a.astype(np.int64)
-        found = wide >> np.minimum(position, 63).astype(np.int64)
+        bits = wide >> np.minimum(position, 63).astype(np.int64)
         mask = (np.int64(1) << np.minimum(length, 33).astype(np.int64)) - 1
         if kind == "u32":
-            return (found & mask).astype(np.uint32)
+            return (bits & mask).astype(np.uint32)
         # The sign is the last bit of the field, or that of a where the field goes beyond it.
         last = np.minimum(position.astype(np.int64) + length - 1, 31)
         sign = (wide >> np.maximum(last, 0) & 1).astype(bool) & (length != 0)
-        found = np.where(sign, found | ~mask, found & mask)
-        return found.astype(np.int32)
+        bits = np.where(sign, bits | ~mask, bits & mask)
+        return bits.astype(np.int32)
 
-    return code.apply(one, extract, kind, (kind, "u32", "u32"))
+    return code.apply(inst, extract, kind, (kind, "u32", "u32"))
 
 
 @opcode("lop3")
-def _lop3(code: Code, one: Instruction) -> Step:
+def _lop3(code: Code, inst: Instruction) -> Step:
     """Any function of three bits: bit 4 a + 2 b + c of a table says its value (9.7.8.6)."""
-    table = one.operands[4] if len(one.operands) == 5 else None
-    if one.op != ("lop3", "b32") or not isinstance(table, Immediate):
-        raise code.refuse(one)
+    table = inst.operands[4] if len(inst.operands) == 5 else None
+    if inst.op != ("lop3", "b32") or not isinstance(table, Immediate):
+        raise code.refuse(inst)
     terms = [index for index in range(8) if int(table.value) >> index & 1]
 
     def look(a: Array, b: Array, c: Array) -> Array:
-        found: Any = np.zeros((1, 1), _U32)
+        result: Any = np.zeros((1, 1), _U32)
         for index in terms:
             x, y, z = a if index & 4 else ~a, b if index & 2 else ~b, c if index & 1 else ~c
-            found = found | (x & y & z)
-        return np.asarray(found)
+            result = result | (x & y & z)
+        return np.asarray(result)
 
-    register = code.register(one, one.operands[0], "b32")
-    found = [code.source(one, operand, "b32") for operand in one.operands[1:4]]
-    return code.step(register, look, _U32, found)
+    register = code.register(inst, inst.operands[0], "b32")
+    sources = [code.source(inst, operand, "b32") for operand in inst.operands[1:4]]
+    return code.step(register, look, _U32, sources)
 
 
 @opcode("shf")
-def _shf(code: Code, one: Instruction) -> Step:
+def _shf(code: Code, inst: Instruction) -> Step:
     """Shift 64 bits, a below b, and take one word (9.7.8.8)."""
-    if len(one.op) != 4 or one.op[1] not in "lr" or one.op[2] not in ("wrap", "clamp"):
-        raise code.refuse(one)
-    left, wrap = one.op[1] == "l", one.op[2] == "wrap"
+    if len(inst.op) != 4 or inst.op[1] not in "lr" or inst.op[2] not in ("wrap", "clamp"):
+        raise code.refuse(inst)
+    left, wrap = inst.op[1] == "l", inst.op[2] == "wrap"
 
     def shift(a: Array, b: Array, count: Array) -> Array:
         count = (count & _U32(31) if wrap else np.minimum(count, _U32(32))).astype(np.uint64)
         both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
-        found = (both << count) >> np.uint64(32) if left else both >> count
-        return found.astype(_U32)
+        word = (both << count) >> np.uint64(32) if left else both >> count
+        return word.astype(_U32)
 
-    if one.op[3] != "b32":
-        raise code.refuse(one)
-    register = code.register(one, one.operands[0], "b32")
-    found = [code.source(one, operand, "b32") for operand in one.operands[1:4]]
-    count, values = found[2], code.values
+    if inst.op[3] != "b32":
+        raise code.refuse(inst)
+    register = code.register(inst, inst.operands[0], "b32")
+    sources = [code.source(inst, operand, "b32") for operand in inst.operands[1:4]]
+    count, values = sources[2], code.values
 
     def follow(a: Array, b: Array, unknown: Array) -> Array:
         moved = shift(a, b, values[count.slot].view(_U32))
         return np.where(unknown != 0, _U32(0xFFFFFFFF), moved)
 
-    code.moves.append((register.slot, follow, found))
-    return code.step(register, shift, _U32, found)
+    code.moves.append((register.slot, follow, sources))
+    return code.step(register, shift, _U32, sources)
 
 
 @opcode("popc", "clz")
-def _count(code: Code, one: Instruction) -> Step:
+def _count(code: Code, inst: Instruction) -> Step:
     """Ones, or zeros before the first one; the result has 32 bits."""
-    kind = one.op[-1]
-    if one.op[1:] not in (("b32",), ("b64",)):
-        raise code.refuse(one)
-    bits, ones = 8 * BYTES[kind], one.op[0] == "popc"
+    kind = inst.op[-1]
+    if inst.op[1:] not in (("b32",), ("b64",)):
+        raise code.refuse(inst)
+    bits, ones = 8 * BYTES[kind], inst.op[0] == "popc"
     powers = np.arange(bits, dtype=DTYPES[kind])
 
     def count(x: Array) -> Array:
@@ -131,27 +131,27 @@ def _count(code: Code, one: Instruction) -> Step:
         length = np.where(each, powers.astype(np.int64) + 1, 0).max(axis=-1)
         return (bits - length).astype(_U32)
 
-    return code.apply(one, count, "u32", (kind,))
+    return code.apply(inst, count, "u32", (kind,))
 
 
 _ROUNDINGS: dict[str, Any] = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
 
 
 @opcode("cvt.rzi", "cvt.rni", "cvt.rmi", "cvt.rpi")
-def _to_integer(code: Code, one: Instruction) -> Step:
+def _to_integer(code: Code, inst: Instruction) -> Step:
     """The nearest integer that a type has: NaN gives 0 (9.7.9.21)."""
-    if len(one.op) != 4:
-        raise code.refuse(one)
-    _, how, to, kind = one.op
+    if len(inst.op) != 4:
+        raise code.refuse(inst)
+    _, how, to, kind = inst.op
     if to not in ("s32", "u32", "s64", "u64") or kind not in ("f32", "f64"):
-        raise code.refuse(one)
+        raise code.refuse(inst)
     least, most = (int(bound) for bound in (np.iinfo(DTYPES[to]).min, np.iinfo(DTYPES[to]).max))
 
     def convert(x: Array) -> Array:
-        found = _ROUNDINGS[how](x.astype(np.float64))
-        low, high = found <= float(least), found >= float(most)
-        kept = np.where(low | high | np.isnan(found), 0.0, found).astype(DTYPES[to])
-        kept = np.where(low, DTYPES[to](least), kept)
-        return np.where(high, DTYPES[to](most), kept)
+        whole = _ROUNDINGS[how](x.astype(np.float64))
+        low, high = whole <= float(least), whole >= float(most)
+        clipped = np.where(low | high | np.isnan(whole), 0.0, whole).astype(DTYPES[to])
+        clipped = np.where(low, DTYPES[to](least), clipped)
+        return np.where(high, DTYPES[to](most), clipped)
 
-    return code.apply(one, convert, to, (kind,))
+    return code.apply(inst, convert, to, (kind,))

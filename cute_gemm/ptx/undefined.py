@@ -34,24 +34,24 @@ def unsigned(dtype: Any) -> Any:
 
 def possible(kernel: Kernel, unset: frozenset[int]) -> frozenset[int]:
     """Registers that may be undefined: ``unset``, what is loaded, and what comes of these."""
-    found = set(unset)
+    slots = set(unset)
     flows = []
-    for one in kernel.instructions:
-        made = {each.slot for each in results(one)}
-        if one.op[0] not in ("ld", "ldmatrix"):
-            flows.append(({each.slot for each in sources(one)}, made))
-        elif not {"param", "global", "const"} & set(one.op):
-            found |= made
+    for inst in kernel.instructions:
+        made = {each.slot for each in results(inst)}
+        if inst.op[0] not in ("ld", "ldmatrix"):
+            flows.append(({each.slot for each in sources(inst)}, made))
+        elif not {"param", "global", "const"} & set(inst.op):
+            slots |= made
     size = -1
-    while size != len(found):
-        size = len(found)
+    while size != len(slots):
+        size = len(slots)
         for read, made in flows:
-            if read & found:
-                found |= made
-    return frozenset(found)
+            if read & slots:
+                slots |= made
+    return frozenset(slots)
 
 
-def demand(machine: Machine, one: Instruction, slot: int, what: str) -> None:
+def demand(machine: Machine, inst: Instruction, slot: int, what: str) -> None:
     """A fault where a value that matters is undefined in a lane that executes."""
     bits = machine.undefined[slot]
     if bits is None:
@@ -59,11 +59,11 @@ def demand(machine: Machine, one: Instruction, slot: int, what: str) -> None:
     bad = bits != 0 if machine.mask is None else (bits != 0) & machine.mask
     if bad.any():
         came = "comes of a register or of shared memory that nobody has set"
-        machine.fault(one, "uninitialised", f"{what} {came}", bad)
+        machine.fault(inst, "uninitialised", f"{what} {came}", bad)
 
 
 def whole(bad: Array | None, dtype: Any) -> Array | None:
-    """All bits of the values that are undefined at all."""
+    """Set all bits of each value that has an undefined bit."""
     if bad is None or not bad.any():
         return None
     ones = np.array(-1).astype(unsigned(dtype))
@@ -71,7 +71,7 @@ def whole(bad: Array | None, dtype: Any) -> Array | None:
 
 
 def some(machine: Machine, slots: tuple[int, ...]) -> Array | None:
-    """Where any of these is undefined; None: nowhere."""
+    """Return where any of these is undefined, or None."""
     bad: Array | None = None
     for slot in slots:
         bits = machine.undefined[slot]
@@ -139,7 +139,7 @@ def moved(
 
 
 def joined(machine: Machine, step: Step, kind: str, read: tuple[int, int], to: int) -> Step:
-    """The same of ``and`` and ``or``, whose other operand may decide a bit."""
+    """Propagate undefined bits through ``and`` and ``or``, where one operand may decide a bit."""
     undefined, values = machine.undefined, machine.values
 
     def join() -> None:
@@ -159,7 +159,7 @@ def joined(machine: Machine, step: Step, kind: str, read: tuple[int, int], to: i
 
 
 def chosen(machine: Machine, step: Step, read: tuple[int, int, int], to: int) -> Step:
-    """The same of ``selp``: of the two values only the chosen one counts."""
+    """Propagate undefined bits through ``selp``, of the chosen value alone."""
     undefined, values = machine.undefined, machine.values
 
     def choose() -> None:
@@ -167,8 +167,8 @@ def chosen(machine: Machine, step: Step, read: tuple[int, int, int], to: int) ->
         bits = None
         if not left is right is choice is None:
             a, b = (
-                np.zeros((1, 1), unsigned(values[slot].dtype)) if one is None else one
-                for slot, one in zip(read, (left, right), strict=False)
+                np.zeros((1, 1), unsigned(values[slot].dtype)) if lost is None else lost
+                for slot, lost in zip(read, (left, right), strict=False)
             )
             bits = np.where(values[read[2]], a, b)
             if choice is not None:

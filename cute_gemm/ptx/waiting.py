@@ -26,14 +26,14 @@ _OPCODES = frozenset(("mbarrier", "wgmma", "elect", "mapa", "setmaxnreg"))
 
 def needed(kernel: Kernel) -> bool:
     """Whether threads of a kernel wait for more than barriers of whole CTAs."""
-    for one in kernel.instructions:
-        if one.op[0] in _OPCODES or one.op[:2] == ("barrier", "cluster"):
+    for inst in kernel.instructions:
+        if inst.op[0] in _OPCODES or inst.op[:2] == ("barrier", "cluster"):
             return True
-        if one.op[:3] == ("cp", "async", "bulk"):
+        if inst.op[:3] == ("cp", "async", "bulk"):
             return True
-        if is_barrier(one) and one.op[1] != "red":
-            whole = len(one.operands) == 1 and isinstance(one.operands[0], Immediate)
-            if not whole or one.op[1] == "arrive":
+        if is_barrier(inst) and inst.op[1] != "red":
+            whole = len(inst.operands) == 1 and isinstance(inst.operands[0], Immediate)
+            if not whole or inst.op[1] == "arrive":
                 return True
     return False
 
@@ -61,14 +61,14 @@ class WaitingMachine(ClusterMachine):
                 else:
                     self.stuck(pieces)
                 continue
-            at = min(ready)
-            self.mask = mask = ready.pop(at)
-            piece = pieces[at]
+            place = min(ready)
+            self.mask = mask = ready.pop(place)
+            piece = pieces[place]
             self.count(piece, limit)
             for step in piece.apart if ready or parked else piece.plain:
                 step()
             if piece.wait is not None:
-                self._wait(at, piece)
+                self._wait(place, piece)
             elif piece.choice >= 0:
                 self._branch(piece, mask, ready)
             elif piece.next is not None:
@@ -82,10 +82,10 @@ class WaitingMachine(ClusterMachine):
         return super()._poll(pieces)
 
     def _read_on(self, pieces: list[Piece]) -> bool:
-        """Let lanes go on that have read what they had read before; whether there are any."""
-        for at, mask in list(self.parked.items()):
-            wait = pieces[at].wait
-            if wait is not None and wait.one.op[0] == "ld":
-                join(self.ready, pieces[at].next or 0, mask)
-                del self.parked[at]
+        """Let lanes pass that poll memory in vain; return whether there are any."""
+        for place, mask in list(self.parked.items()):
+            wait = pieces[place].wait
+            if wait is not None and wait.inst.op[0] == "ld":
+                join(self.ready, pieces[place].next or 0, mask)
+                del self.parked[place]
         return bool(self.ready)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.ptx.code import KEPT, Code, Source, opcode
+from cute_gemm.ptx.code import STORED, Code, Source, opcode
 from cute_gemm.ptx.floats import fma_f64, from_bf16
 from cute_gemm.ptx.machine import Machine, Step
 from cute_gemm.ptx.memory import WARP
@@ -23,10 +23,10 @@ from cute_gemm.ptx.undefined import demand, whole
 Array = np.ndarray[Any, Any]
 
 
-def _whole_warps(machine: Machine, one: Instruction) -> Array:
+def _whole_warps(machine: Machine, inst: Instruction) -> Array:
     """Which warps execute, (CTAs * warps of a CTA,); a fault where one does not as a whole."""
     if machine.threads % WARP:
-        machine.fault(one, "divergent", "the CTA is not of whole warps", machine.lanes())
+        machine.fault(inst, "divergent", "the CTA is not of whole warps", machine.lanes())
     if machine.mask is None:
         return np.ones(machine.ctas * machine.threads // WARP, bool)
     lanes = machine.lanes().reshape(-1, WARP)
@@ -34,7 +34,7 @@ def _whole_warps(machine: Machine, one: Instruction) -> Array:
     missing = ~lanes & some[:, None]
     if missing.any():
         what = "divergent: this thread of the warp does not execute it, and all must"
-        machine.fault(one, "divergent", what, missing.reshape(machine.shape))
+        machine.fault(inst, "divergent", what, missing.reshape(machine.shape))
     return some
 
 
@@ -47,23 +47,23 @@ def _by_warp(machine: Machine, values: Array) -> Array:
 
 
 @opcode("shfl")
-def _shfl(code: Code, one: Instruction) -> Step:
+def _shfl(code: Code, inst: Instruction) -> Step:
     """A value of another lane: the pseudo-code of PTX ISA 9.7.9.6."""
-    mode = one.op[2] if len(one.op) == 4 else ""
-    if (one.op[1], one.op[-1]) != ("sync", "b32") or mode not in ("up", "down", "bfly", "idx"):
-        raise code.refuse(one)
-    targets = code.parts(one.operands[0])
-    to = code.register(one, targets[0], "b32")
-    found = targets[1] if len(targets) == 2 else None
-    if found is not None and not (isinstance(found, Register) and found.type == "pred"):
-        raise code.refuse(one)
-    value, by, clamp, members = one.operands[1:]
-    sources = [code.source(one, each, "b32") for each in (value, by, clamp, members)]
+    mode = inst.op[2] if len(inst.op) == 4 else ""
+    if (inst.op[1], inst.op[-1]) != ("sync", "b32") or mode not in ("up", "down", "bfly", "idx"):
+        raise code.refuse(inst)
+    targets = code.parts(inst.operands[0])
+    to = code.register(inst, targets[0], "b32")
+    target = targets[1] if len(targets) == 2 else None
+    if target is not None and not (isinstance(target, Register) and target.type == "pred"):
+        raise code.refuse(inst)
+    value, by, clamp, members = inst.operands[1:]
+    sources = [code.source(inst, each, "b32") for each in (value, by, clamp, members)]
     machine, values = code.machine, code.values
 
     def shuffle() -> None:
         for source in sources[1:]:
-            demand(machine, one, source.slot, "what is shuffled")
+            demand(machine, inst, source.slot, "what is shuffled")
         value, by, clamp, members = (
             _by_warp(machine, values[source.slot].view(np.uint32)).astype(np.int64)
             for source in sources
@@ -80,7 +80,7 @@ def _shfl(code: Code, one: Instruction) -> Step:
             other = {"down": lane + by, "bfly": lane ^ by, "idx": least | (by & ~segment)}[mode]
             inside = other <= most
         other = np.where(inside, other, lane)
-        _named_lanes(machine, one, members)
+        _named_lanes(machine, inst, members)
         lost, undefined = machine.undefined[sources[0].slot], None
         if lost is not None:
             lost = np.take_along_axis(_by_warp(machine, lost), other, axis=1)
@@ -88,39 +88,39 @@ def _shfl(code: Code, one: Instruction) -> Step:
         got = np.take_along_axis(value, other, axis=1).astype(np.uint32).reshape(machine.shape)
         values[to.slot] = got.view(np.float32) if to.type == "f32" else got
         machine.undefined[to.slot] = undefined
-        if found is not None:
-            values[found.slot] = np.broadcast_to(inside, other.shape).reshape(machine.shape)
+        if target is not None:
+            values[target.slot] = np.broadcast_to(inside, other.shape).reshape(machine.shape)
 
     return shuffle
 
 
-def _named_lanes(machine: Machine, one: Instruction, members: Array) -> None:
+def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
     """A fault where lanes that execute name others as members that do not."""
     lanes = machine.lanes().reshape(-1, WARP)
     bits = (lanes.astype(np.int64) << np.arange(WARP)).sum(axis=1)
     absent = (members & ~bits[:, None] != 0) & lanes
     if absent.any():
         what = "divergent: its mask names lanes that do not execute it with this one"
-        machine.fault(one, "divergent", what, absent.reshape(machine.shape))
+        machine.fault(inst, "divergent", what, absent.reshape(machine.shape))
 
 
 @opcode("vote")
-def _vote(code: Code, one: Instruction) -> Step:
+def _vote(code: Code, inst: Instruction) -> Step:
     """``vote.sync`` (PTX ISA, 9.7.13.10): of the predicates of the lanes that its mask names."""
-    mode = one.op[2] if len(one.op) == 4 else ""
-    if one.op[1] != "sync" or (mode, one.op[-1]) not in (
+    mode = inst.op[2] if len(inst.op) == 4 else ""
+    if inst.op[1] != "sync" or (mode, inst.op[-1]) not in (
         ("all", "pred"), ("any", "pred"), ("uni", "pred"), ("ballot", "b32"),
     ):  # fmt: skip
-        raise code.refuse(one)
-    to = code.register(one, one.operands[0], one.op[-1])
-    predicate = code.source(one, one.operands[1], "pred")
-    members = code.source(one, one.operands[2], "b32")
+        raise code.refuse(inst)
+    to = code.register(inst, inst.operands[0], inst.op[-1])
+    predicate = code.source(inst, inst.operands[1], "pred")
+    members = code.source(inst, inst.operands[2], "b32")
     machine, values = code.machine, code.values
 
     def vote() -> None:
-        demand(machine, one, predicate.slot, "what is voted on")
+        demand(machine, inst, predicate.slot, "what is voted on")
         named = _by_warp(machine, values[members.slot]).astype(np.int64)
-        _named_lanes(machine, one, named)
+        _named_lanes(machine, inst, named)
         # Lanes that execute with one mask have the same lanes in it.
         inside = (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
         each = _by_warp(machine, values[predicate.slot])[:, None, :]
@@ -129,8 +129,8 @@ def _vote(code: Code, one: Instruction) -> Step:
             values[to.slot] = bits.astype(np.uint32).reshape(machine.shape)
         else:
             every, some = (each | ~inside).all(axis=2), (each & inside).any(axis=2)
-            found = {"all": every, "any": some, "uni": every | ~some}[mode]
-            values[to.slot] = found.reshape(machine.shape)
+            result = {"all": every, "any": some, "uni": every | ~some}[mode]
+            values[to.slot] = result.reshape(machine.shape)
         machine.undefined[to.slot] = None
 
     return vote
@@ -139,54 +139,54 @@ def _vote(code: Code, one: Instruction) -> Step:
 # Matrices from shared memory ----------------------------------------------------------------------
 
 
-def _matrices(code: Code, one: Instruction) -> tuple[int, bool]:
-    """How many matrices an instruction moves, and whether they are transposed."""
-    parts = set(one.op[1:])
+def _matrices(code: Code, inst: Instruction) -> tuple[int, bool]:
+    """Return the number of matrices that an instruction moves, and whether it transposes them."""
+    parts = set(inst.op[1:])
     number = next((int(part[1]) for part in parts if part in ("x1", "x2", "x4")), 0)
     known = {"sync", "aligned", "m8n8", "b16", "shared", "shared::cta", "trans", f"x{number}"}
     if parts - known or not number or not {"sync", "aligned", "m8n8", "b16"} <= parts:
-        raise code.refuse(one)
+        raise code.refuse(inst)
     if not parts & {"shared", "shared::cta"}:
-        raise code.refuse(one, "it is not said to be in shared memory")
+        raise code.refuse(inst, "it is not said to be in shared memory")
     return number, "trans" in parts
 
 
 @opcode("ldmatrix")
-def _ldmatrix(code: Code, one: Instruction) -> Step:
+def _ldmatrix(code: Code, inst: Instruction) -> Step:
     """1, 2 or 4 matrices of 8 rows of 16 bytes, whose addresses the first 8, 16 or 32 lanes have.
 
     Lane i gets of each matrix the elements 2 (i % 4) and the next of row i // 4; transposed, those
     of that column (PTX ISA, 9.7.14.5.15).
     """
-    number, transposed = _matrices(code, one)
-    targets = code.parts(one.operands[0])
+    number, transposed = _matrices(code, inst)
+    targets = code.parts(inst.operands[0])
     if len(targets) != number:
-        raise code.refuse(one)
-    slots = [code.register(one, target, "b32").slot for target in targets]
+        raise code.refuse(inst)
+    slots = [code.register(inst, target, "b32").slot for target in targets]
     if any(isinstance(target, Register) and target.type == "f32" for target in targets):
-        raise code.refuse(one)
-    place = Place(code, one, one.operands[1], 16, "shared")
+        raise code.refuse(inst)
+    place = Place(code, inst, inst.operands[1], 16, "shared")
     machine, values, undefined = code.machine, code.values, code.machine.undefined
     words = np.arange(4)
 
     def load() -> None:
-        warps = _whole_warps(machine, one)
+        warps = _whole_warps(machine, inst)
         before = machine.mask
         machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
-        at = place.reads(True)
+        offsets = place.reads(True)
         place.note(True, False)
         machine.mask = before
         holes = None
-        if machine.shared.watched and machine.shared.holes(at, 16):
-            holes = machine.shared.undefined.view(np.uint32).take(at[:, None] // 4 + words)
-        rows = machine.shared.view(np.uint32).take(at[:, None] // 4 + words)
-        for slot, found in zip(slots, fragments(rows, warps), strict=True):
-            values[slot] = found.reshape(machine.shape)
+        if machine.shared.watched and machine.shared.holes(offsets, 16):
+            holes = machine.shared.undefined.view(np.uint32).take(offsets[:, None] // 4 + words)
+        rows = machine.shared.view(np.uint32).take(offsets[:, None] // 4 + words)
+        for slot, fragment in zip(slots, fragments(rows, warps), strict=True):
+            values[slot] = fragment.reshape(machine.shape)
             undefined[slot] = None
         if holes is not None:
-            for slot, found in zip(slots, fragments(holes, warps), strict=True):
-                if found.any():
-                    undefined[slot] = found.reshape(machine.shape)
+            for slot, fragment in zip(slots, fragments(holes, warps), strict=True):
+                if fragment.any():
+                    undefined[slot] = fragment.reshape(machine.shape)
 
     def fragments(rows: Array, warps: Array) -> Array:
         """Words of all rows, (warps that execute * number * 8, 4) -> (number, warps, lanes)."""
@@ -194,48 +194,50 @@ def _ldmatrix(code: Code, one: Instruction) -> Step:
         if transposed:
             halves = rows.view(np.uint16).swapaxes(2, 3)
             rows = np.ascontiguousarray(halves).view(np.uint32)
-        found = np.zeros((number, len(warps), WARP), np.uint32)
-        found[:, warps] = rows.reshape(-1, number, WARP).swapaxes(0, 1)
-        return found
+        result = np.zeros((number, len(warps), WARP), np.uint32)
+        result[:, warps] = rows.reshape(-1, number, WARP).swapaxes(0, 1)
+        return result
 
     return load
 
 
 @opcode("stmatrix")
-def _stmatrix(code: Code, one: Instruction) -> Step:
-    """What ``ldmatrix`` does, the other way (PTX ISA, 9.7.14.5.16)."""
-    number, transposed = _matrices(code, one)
-    given = code.parts(one.operands[1])
-    if len(given) != number:
-        raise code.refuse(one)
-    sources = [code.source(one, each, "b32") for each in given]
-    place = Place(code, one, one.operands[0], 16, "shared")
+def _stmatrix(code: Code, inst: Instruction) -> Step:
+    """Store matrices, the inverse of ``ldmatrix`` (PTX ISA, 9.7.14.5.16)."""
+    number, transposed = _matrices(code, inst)
+    registers = code.parts(inst.operands[1])
+    if len(registers) != number:
+        raise code.refuse(inst)
+    sources = [code.source(inst, each, "b32") for each in registers]
+    place = Place(code, inst, inst.operands[0], 16, "shared")
     machine, values = code.machine, code.values
     words = np.arange(4)
 
     def rows(words: list[Array], warps: Array) -> Array:
         """A word of each lane of each matrix -> rows of 4 words, warp by warp."""
         whole = np.stack([_by_warp(machine, word) for word in words], axis=1)[warps]
-        found = np.ascontiguousarray(whole).reshape(-1, 8, 4)
+        matrices = np.ascontiguousarray(whole).reshape(-1, 8, 4)
         if transposed:
-            found = np.ascontiguousarray(found.view(np.uint16).swapaxes(1, 2)).view(np.uint32)
-        return found.reshape(-1, 4)
+            matrices = np.ascontiguousarray(matrices.view(np.uint16).swapaxes(1, 2)).view(np.uint32)
+        return matrices.reshape(-1, 4)
 
     def store() -> None:
-        warps = _whole_warps(machine, one)
+        warps = _whole_warps(machine, inst)
         before = machine.mask
         machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
-        at = place.writes(True)
+        offsets = place.writes(True)
         place.note(True, True)
         machine.mask = before
-        at = at[:, None] // 4 + words
+        offsets = offsets[:, None] // 4 + words
         shared = machine.shared
-        shared.view(np.uint32)[at] = rows([values[x.slot].view(np.uint32) for x in sources], warps)
+        shared.view(np.uint32)[offsets] = rows(
+            [values[x.slot].view(np.uint32) for x in sources], warps
+        )
         if shared.watched:
             lost = [machine.undefined[source.slot] for source in sources]
             nothing = np.zeros((1, 1), np.uint32)
             holes = rows([nothing if bits is None else bits for bits in lost], warps)
-            shared.undefined.view(np.uint32)[at] = holes
+            shared.undefined.view(np.uint32)[offsets] = holes
 
     return store
 
@@ -254,8 +256,8 @@ class _Factors:
 
 def _tf32(bits: Array) -> Array:
     """The upper 19 bits of a float32: the others are not looked at."""
-    kept = bits & np.uint32(0xFFFFE000)
-    return kept.view(np.float32).astype(np.float64)
+    stored = bits & np.uint32(0xFFFFE000)
+    return stored.view(np.float32).astype(np.float64)
 
 
 FACTORS = {
@@ -276,46 +278,46 @@ SUMS = {"f16": "f32", "bf16": "f32", "tf32": "f32", "s8": "s32", "u8": "s32", "f
 
 
 @opcode("mma")
-def _mma(code: Code, one: Instruction) -> Step:
+def _mma(code: Code, inst: Instruction) -> Step:
     """``mma.sync.aligned.SHAPE.row.col.D.A.B.C``, with ``.satfinite`` of integers.
 
     Sums: of integers exact, wrapped or clamped at the end. Of float64, one ``fma.rn`` after the
     other from k = 0 on. Else the products, exact in float64, are added there to C from k = 0 on,
     and rounded once to float32; the order and precision of the hardware are its own (9.7.14.5.14).
     """
-    op = one.op
+    op = inst.op
     clamped = "satfinite" in op
     shape = op[3] if len(op) > 3 else ""
     if op[1:3] != ("sync", "aligned") or op[4:6] != ("row", "col"):
-        raise code.refuse(one)
+        raise code.refuse(inst)
     kinds = [part for part in op[6:] if part != "satfinite"]
     if len(kinds) != 4 or kinds[1] not in _SHAPES or shape not in _SHAPES[kinds[1]]:
-        raise code.refuse(one)
+        raise code.refuse(inst)
     result, a, b, c = kinds
     if result != SUMS[a] or c != result or a != b or (clamped and result != "s32"):
-        raise code.refuse(one)
+        raise code.refuse(inst)
     m, k = int(shape[1:].split("n")[0]), int(shape.split("k")[1])
     step = 4 * FACTORS[a].per
     counts = (m // 4, m // 8 * k // step, k // step, m // 4)
-    groups = [code.parts(operand) for operand in one.operands]
+    groups = [code.parts(operand) for operand in inst.operands]
     if tuple(map(len, groups)) != counts:
-        raise code.refuse(one, f"it takes {counts} registers")
+        raise code.refuse(inst, f"it takes {counts} registers")
     kind, bits = ("f64", "f64") if a == "f64" else (result, "b32")
-    targets = [_target(code, one, each, kind) for each in groups[0]]
-    left, right = ([code.source(one, x, bits) for x in group] for group in groups[1:3])
-    sums = [code.source(one, x, kind) for x in groups[3]]
-    return _product(code, one, (m, k, a, clamped), targets, left, right, sums)
+    targets = [_target(code, inst, each, kind) for each in groups[0]]
+    left, right = ([code.source(inst, x, bits) for x in group] for group in groups[1:3])
+    sums = [code.source(inst, x, kind) for x in groups[3]]
+    return _product(code, inst, (m, k, a, clamped), targets, left, right, sums)
 
 
-def _target(code: Code, one: Instruction, operand: Operand, kind: str) -> Register:
-    register = code.register(one, operand, kind)
+def _target(code: Code, inst: Instruction, operand: Operand, kind: str) -> Register:
+    register = code.register(inst, operand, kind)
     if isinstance(operand, Name) or (register.type[0] == "f") != (kind[0] == "f"):
-        raise code.refuse(one)
+        raise code.refuse(inst)
     return register
 
 
 def _product(
-    code: Code, one: Instruction, what: tuple[int, int, str, bool], targets: list[Register],
+    code: Code, inst: Instruction, what: tuple[int, int, str, bool], targets: list[Register],
     left: list[Source], right: list[Source], sums: list[Source],
 ) -> Step:  # fmt: skip
     """The step of an mma.
@@ -336,12 +338,12 @@ def _product(
         return factors.numbers(_by_warp(machine, bits).reshape(-1, 8, 4))
 
     def multiply() -> None:
-        warps = len(_whole_warps(machine, one))
+        warps = len(_whole_warps(machine, inst))
         a = np.empty((k, warps, m, 1), dtype)
         b = np.empty((k, warps, 1, 8), dtype)
         for i, source in enumerate(left):
-            at, row = i // rows * block, i % rows * 8
-            a[at : at + block, :, row : row + 8, 0] = np.moveaxis(fragment(source), 2, 0)
+            begin, row = i // rows * block, i % rows * 8
+            a[begin : begin + block, :, row : row + 8, 0] = np.moveaxis(fragment(source), 2, 0)
         for i, source in enumerate(right):
             b[i * block : (i + 1) * block, :, 0] = np.moveaxis(fragment(source), 2, 0)
         total = np.empty((warps, m, 8), dtype)
@@ -362,7 +364,7 @@ def _product(
             machine.undefined[target.slot] = None
             if bad is not None:
                 its = bad[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2].reshape(machine.shape)
-                machine.undefined[target.slot] = whole(its, KEPT[target.type])
+                machine.undefined[target.slot] = whole(its, STORED[target.type])
 
     return multiply
 
@@ -373,7 +375,7 @@ def _undefined(machine: Machine, groups: Any, rows: int) -> Array | None:
     if all(undefined[source.slot] is None for group in groups for source in group):
         return None
     warps = machine.ctas * machine.threads // WARP
-    found = np.zeros((warps, 8 * rows, 8), bool)
+    lost = np.zeros((warps, 8 * rows, 8), bool)
     for number, group in enumerate(groups):
         for i, source in enumerate(group):
             bits = undefined[source.slot]
@@ -381,12 +383,12 @@ def _undefined(machine: Machine, groups: Any, rows: int) -> Array | None:
                 continue
             bad: Array = _by_warp(machine, bits).reshape(warps, 8, 4) != 0
             if number == 2:
-                found[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2] |= bad
+                lost[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2] |= bad
             elif number == 1:  # a column of B
-                found |= np.asarray(bad.any(axis=2))[:, None, :]
+                lost |= np.asarray(bad.any(axis=2))[:, None, :]
             else:
-                found[:, i % rows * 8 : i % rows * 8 + 8] |= np.asarray(bad.any(axis=2))[:, :, None]
-    return found
+                lost[:, i % rows * 8 : i % rows * 8 + 8] |= np.asarray(bad.any(axis=2))[:, :, None]
+    return lost
 
 
 def rounded(total: Array, kind: str, clamped: bool = False) -> Array:

@@ -63,7 +63,7 @@ def parts(operand: Operand, descriptor: int) -> Array:
 
     K-major (parts along k, rows), MN-major (parts along the rows, k).
     """
-    start, lead, step = (16 * (descriptor >> at & 0x3FFF) for at in (0, 16, 32))
+    start, lead, step = (16 * (descriptor >> bit & 0x3FFF) for bit in (0, 16, 32))
     span = _SPANS[descriptor >> 62 & 3]
     return swizzled(start + _steps(operand, lead, step, span), span)
 
@@ -74,22 +74,22 @@ def _steps(operand: Operand, lead: int, step: int, span: int) -> Array:
     side = max(span // 16, 1)
     if operand.major_k:
         j, i = np.ogrid[: _BYTES // _PART, : operand.rows]
-        at = i % 8 * 16 * side + i // 8 * step + j * (16 if span else lead)
+        offsets = i % 8 * 16 * side + i // 8 * step + j * (16 if span else lead)
     else:
         j, i = np.ogrid[: operand.rows // 8, :_DEEP]
-        at = i % 8 * 16 * side
+        offsets = i % 8 * 16 * side
         if span:
-            at = at + j % side * 16 + j // side * lead + i // 8 * step
+            offsets = offsets + j % side * 16 + j // side * lead + i // 8 * step
         else:
-            at = at + j * step + i // 8 * lead
-    return np.asarray(at)
+            offsets = offsets + j * step + i // 8 * lead
+    return np.asarray(offsets)
 
 
 @dataclass(eq=False)
 class _Product:
     """One instruction of one warp group."""
 
-    one: Instruction
+    inst: Instruction
     cta: int
     group: int
     slots: tuple[int, ...]
@@ -110,7 +110,7 @@ class _Product:
 
 
 class Products:
-    """The products of a batch that nobody has waited for."""
+    """The pending products of a batch."""
 
     def __init__(self, machine: ClusterMachine) -> None:
         self.machine = machine
@@ -123,137 +123,147 @@ class Products:
 
     # ---- who executes --------------------------------------------------------------------------
 
-    def groups(self, one: Instruction) -> list[tuple[int, int]]:
+    def groups(self, inst: Instruction) -> list[tuple[int, int]]:
         """The warp groups that execute, (CTA, group); a fault where one does not as a whole."""
         machine = self.machine
         if machine.threads % _GROUP:
-            machine.fault(one, "divergent", "the CTA is not of whole warp groups", machine.lanes())
+            machine.fault(inst, "divergent", "the CTA is not of whole warp groups", machine.lanes())
         lanes = machine.lanes()
         each = lanes.reshape(machine.ctas, -1, _GROUP)
         some = np.asarray(each.any(axis=2))
         missing = ~each & some[:, :, None]
         if missing.any():
             what = "divergent: this thread of the warp group does not execute it, and all must"
-            machine.fault(one, "divergent", what, missing.reshape(machine.shape))
+            machine.fault(inst, "divergent", what, missing.reshape(machine.shape))
         return [(int(cta), int(group)) for cta, group in np.argwhere(some)]
 
     def _rows(self, cta: int, group: int) -> Array:
         return cta * self.machine.shared.clocks.warps + group * _WARPS + np.arange(_WARPS)
 
     def _fault(self, product: _Product, kind: str, what: str) -> FaultError:
-        one, machine = product.one, self.machine
+        inst, machine = product.inst, self.machine
         who = f"CTA {machine.name(product.cta)}, warp group {product.group}"
-        return FaultError(f"line {one.line}: {one.text[:60]}..: {who}: {what}", kind, one.line)
+        return FaultError(f"line {inst.line}: {inst.text[:60]}..: {who}: {what}", kind, inst.line)
 
-    def touch(self, one: Instruction, slots: frozenset[int]) -> None:
-        """See that lanes that execute touch no registers of products that are under way."""
+    def touch(self, inst: Instruction, slots: frozenset[int]) -> None:
+        """Fault where executing lanes touch registers of pending products."""
         machine = self.machine
         lanes = machine.lanes()
         for (cta, group), flying in self._flying.items():
-            mine = lanes[cta, group * _GROUP : (group + 1) * _GROUP]
-            for product in flying if mine.any() else ():
+            executing = lanes[cta, group * _GROUP : (group + 1) * _GROUP]
+            for product in flying if executing.any() else ():
                 if slots & product.held:
                     bad = np.zeros(machine.shape, bool)
-                    bad[cta, group * _GROUP : (group + 1) * _GROUP] = mine
-                    what = f"in flight: the wgmma of line {product.one.line} has these registers, "
-                    machine.fault(one, "in flight", f"{what}and is not waited for", bad)
+                    bad[cta, group * _GROUP : (group + 1) * _GROUP] = executing
+                    what = f"in flight: the wgmma of line {product.inst.line} has these registers, "
+                    machine.fault(inst, "in flight", f"{what}and is not waited for", bad)
         if machine.threads % _GROUP == 0:
             self._touched |= lanes.reshape(machine.ctas, -1, _GROUP).any(axis=2)
 
     # ---- what is done --------------------------------------------------------------------------
 
-    def fence(self, one: Instruction) -> None:
+    def fence(self, inst: Instruction) -> None:
         """``wgmma.fence``."""
-        for place in self.groups(one):
+        for place in self.groups(inst):
             self._touched[place] = False
 
     def start(
-        self, one: Instruction, slots: tuple[int, ...], kind: str, operands: tuple[Operand, ...],
+        self, inst: Instruction, slots: tuple[int, ...], kind: str, operands: tuple[Operand, ...],
         descriptors: Array, adds: Array, index: int, own: tuple[int, ...],
     ) -> None:  # fmt: skip
         """Begin the products of the groups that execute; descriptors (operands, CTAs, threads).
 
-        ``own``: the registers that A is in, of which the operands have the sign alone; or none.
+        ``own``: the used that A is in, of which the operands have the sign alone; or none.
         """
-        shared, held = self.machine.shared, frozenset((*slots, *own))
-        for cta, group in self.groups(one):
-            mine = slice(group * _GROUP, (group + 1) * _GROUP)
-            words, scale = descriptors[:, cta, mine], adds[cta, mine]
+        shared, used = self.machine.shared, frozenset((*slots, *own))
+        for cta, group in self.groups(inst):
+            threads = slice(group * _GROUP, (group + 1) * _GROUP)
+            words, scale = descriptors[:, cta, threads], adds[cta, threads]
             self._serial += 1
             known = (operands[0].sign * self._rows_in(own, kind, cta, group),) if own else ()
-            made = _Product(
-                one, cta, group, slots, kind, (), known, held, bool(scale[0]), index, self._serial
+            product = _Product(
+                inst,
+                cta,
+                group,
+                slots,
+                kind,
+                (),
+                known,
+                used,
+                bool(scale[0]),
+                index,
+                self._serial,
             )
             if (words != words[:, :1]).any() or (scale != scale[0]).any():
-                raise self._fault(made, "divergent", "its threads give different operands")
+                raise self._fault(product, "divergent", "its threads give different operands")
             if self._touched[cta, group]:
                 what = "no wgmma.fence since its registers were used otherwise"
-                raise self._fault(made, "fence", what)
-            found = []
+                raise self._fault(product, "fence", what)
+            placed = []
             for operand, word in zip(operands[len(known) :], words[:, 0].tolist(), strict=True):
                 if word >> 49 & 7:
-                    raise self._fault(made, "misaligned", "a base offset is not executed here")
-                at = parts(operand, word)
-                if at.min() < 0 or at.max() > shared.bytes - 16:
+                    raise self._fault(product, "misaligned", "a base offset is not executed here")
+                places = parts(operand, word)
+                if places.min() < 0 or places.max() > shared.bytes - 16:
                     what = f"out of bounds: the CTA has {shared.bytes} bytes of shared memory"
-                    raise self._fault(made, "out of bounds", what)
-                found.append((operand, at + cta * shared.pitch))
-            made.operands = tuple(found)
+                    raise self._fault(product, "out of bounds", what)
+                placed.append((operand, places + cta * shared.pitch))
+            product.operands = tuple(placed)
             if shared.watched:
-                self._watch(made)
-            self._note(made)
-            made.batch = int(self._committed[cta, group])
-            self._flying.setdefault((cta, group), []).append(made)
+                self._watch(product)
+            self._note(product)
+            product.batch = int(self._committed[cta, group])
+            self._flying.setdefault((cta, group), []).append(product)
 
     def _rows_in(self, own: tuple[int, ...], kind: str, cta: int, group: int) -> Array:
         """A, (rows, k), from the registers of a group's threads."""
-        machine, mine = self.machine, slice(group * _GROUP, (group + 1) * _GROUP)
+        machine, threads = self.machine, slice(group * _GROUP, (group + 1) * _GROUP)
         thread = np.arange(_GROUP)
         row, word = thread // 32 * 16 + thread % 32 // 4, thread % 4
         words = np.empty((_ROWS, _BYTES // 4), np.uint32)
         for i, slot in enumerate(own):
-            values = np.broadcast_to(machine.values[slot], machine.shape)[cta, mine]
+            values = np.broadcast_to(machine.values[slot], machine.shape)[cta, threads]
             words[row + i % 2 * 8, word + i // 2 * 4] = np.ascontiguousarray(values).view(np.uint32)
         return np.asarray(FACTORS[kind].numbers(words)).reshape(_ROWS, -1)
 
-    def _watch(self, made: _Product) -> None:
-        """Note what is read from now on."""
+    def _watch(self, product: _Product) -> None:
+        """Mark the granules that the product reads."""
         shared = self.machine.shared
-        bytes_ = np.concatenate([at.reshape(-1) for _, at in made.operands])
+        bytes_ = np.concatenate([places.reshape(-1) for _, places in product.operands])
         if (shared.undefined.view(np.uint64).take(bytes_[:, None] // 8 + np.arange(2)) != 0).any():
-            raise self._fault(made, "uninitialised", wrong("uninitialised"))
+            raise self._fault(product, "uninitialised", wrong("uninitialised"))
         each = max(1, 16 // shared.granule)
-        made.granules = (bytes_[:, None] // shared.granule + np.arange(each)).reshape(-1)
-        rows = self._rows(made.cta, made.group)
-        if kind := shared.begin_read(made.granules, rows, made.serial):
-            raise self._fault(made, kind, wrong(kind))
+        product.granules = (bytes_[:, None] // shared.granule + np.arange(each)).reshape(-1)
+        rows = self._rows(product.cta, product.group)
+        if kind := shared.begin_read(product.granules, rows, product.serial):
+            raise self._fault(product, kind, wrong(kind))
 
-    def _note(self, made: _Product) -> None:
+    def _note(self, product: _Product) -> None:
         recorder = self.machine.recorder
         if recorder is None:
             return
-        cta, warp = made.cta, made.group * _WARPS
-        for _, at in made.operands:
-            lanes = at.reshape(-1, 32) - cta * self.machine.shared.pitch
-            recorder.requests(made.index, self.machine.first + cta, warp, lanes)
+        cta, warp = product.cta, product.group * _WARPS
+        for _, places in product.operands:
+            lanes = places.reshape(-1, 32) - cta * self.machine.shared.pitch
+            recorder.requests(product.index, self.machine.first + cta, warp, lanes)
 
-    def commit(self, one: Instruction) -> None:
+    def commit(self, inst: Instruction) -> None:
         """``wgmma.commit_group``."""
-        for place in self.groups(one):
+        for place in self.groups(inst):
             self._committed[place] += 1
 
-    def wait(self, one: Instruction, left: int) -> None:
+    def wait(self, inst: Instruction, left: int) -> None:
         """``wgmma.wait_group``: all but the last groups are read, multiplied and added up."""
         done: dict[tuple[int, ...], list[_Product]] = {}
-        for place in self.groups(one):
+        for place in self.groups(inst):
             flying = self._flying.pop(place, [])
             end = self._committed[place] - left
-            kept = [product for product in flying if product.batch >= end]
+            flying_on = [product for product in flying if product.batch >= end]
             for product in flying:
                 if product.batch < end:
                     done.setdefault(product.slots, []).append(product)
-            if kept:
-                self._flying[place] = kept
+            if flying_on:
+                self._flying[place] = flying_on
         for slots, products in done.items():
             self._add(slots, products)
 
@@ -273,46 +283,46 @@ class Products:
             np.broadcast_to(machine.values[slot], machine.shape).reshape(machine.ctas, -1, _GROUP)
             for slot in slots
         ]
-        held = np.stack([each[ctas, groups] for each in whole], axis=-1)
+        elements = np.stack([each[ctas, groups] for each in whole], axis=-1)
         thread, i = np.ogrid[:_GROUP, : len(slots)]
         row = thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
         column = i // 4 * 8 + thread % 4 * 2 + i % 2
-        sums = np.empty((len(places), _ROWS, len(slots) * 2), held.dtype)
-        sums[:, row, column] = held
+        sums = np.empty((len(places), _ROWS, len(slots) * 2), elements.dtype)
+        sums[:, row, column] = elements
         number = {place: index for index, place in enumerate(places)}
         fresh = np.zeros(len(places), bool)
         for product in products:
-            at = number[product.cta, product.group]
+            row_of = number[product.cta, product.group]
             factors = list(product.known)
             factors += [self._numbers(product.kind, *each) for each in product.operands]
-            found = factors[0] @ factors[1].T
+            total = factors[0] @ factors[1].T
             if product.adds:
-                found += sums[at]
+                total += sums[row_of]
             else:
-                fresh[at] = True
-            sums[at] = rounded(found, product.kind)
+                fresh[row_of] = True
+            sums[row_of] = rounded(total, product.kind)
             if machine.shared.watched:
                 rows = self._rows(product.cta, product.group)
                 machine.shared.end_read(product.granules, rows, product.serial)
-        held = sums[:, row, column]
+        elements = sums[:, row, column]
         for index, (slot, old) in enumerate(zip(slots, whole, strict=True)):
             new = old.copy()
-            new[ctas, groups] = held[..., index]
+            new[ctas, groups] = elements[..., index]
             machine.values[slot] = new.reshape(machine.shape)
             lost = machine.undefined[slot]
             if lost is not None:
-                kept = np.broadcast_to(lost, machine.shape).copy()
-                kept.reshape(machine.ctas, -1, _GROUP)[ctas[fresh], groups[fresh]] = 0
-                machine.undefined[slot] = kept if kept.any() else None
+                bits = np.broadcast_to(lost, machine.shape).copy()
+                bits.reshape(machine.ctas, -1, _GROUP)[ctas[fresh], groups[fresh]] = 0
+                machine.undefined[slot] = bits if bits.any() else None
 
-    def _numbers(self, kind: str, operand: Operand, at: Array) -> Array:
+    def _numbers(self, kind: str, operand: Operand, places: Array) -> Array:
         """The elements of an operand, (rows, k)."""
-        bits = self.machine.shared.view(np.uint64).take(at[..., None] // 8 + np.arange(2))
-        numbers = FACTORS[kind].numbers(bits.view(np.uint32)).reshape(*at.shape, -1)
+        bits = self.machine.shared.view(np.uint64).take(places[..., None] // 8 + np.arange(2))
+        numbers = FACTORS[kind].numbers(bits.view(np.uint32)).reshape(*places.shape, -1)
         # (parts, rows, elements) or (parts, k, elements)
         order = (1, 0, 2) if operand.major_k else (0, 2, 1)
-        found = numbers.transpose(order).reshape(operand.rows, -1)
-        return np.asarray(operand.sign * found)
+        ordered = numbers.transpose(order).reshape(operand.rows, -1)
+        return np.asarray(operand.sign * ordered)
 
 
 # ---- instructions --------------------------------------------------------------------------------
@@ -322,53 +332,53 @@ _SAID = {"f16": (16, 2, 2), "bf16": (16, 2, 2), "tf32": (8, 2, 0), "s8": (32, 0,
 
 
 @opcode("wgmma")
-def _group(code: Code, one: Instruction) -> Step:
+def _group(code: Code, inst: Instruction) -> Step:
     """``wgmma.fence``, ``commit_group``, ``wait_group``."""
     machine = machine_of(code)
-    if one.op == ("wgmma", "fence", "sync", "aligned"):
-        return lambda: machine.products.fence(one)
-    if one.op == ("wgmma", "commit_group", "sync", "aligned"):
-        return lambda: machine.products.commit(one)
-    left = one.operands[0] if one.operands else None
-    if one.op == ("wgmma", "wait_group", "sync", "aligned") and isinstance(left, Immediate):
+    if inst.op == ("wgmma", "fence", "sync", "aligned"):
+        return lambda: machine.products.fence(inst)
+    if inst.op == ("wgmma", "commit_group", "sync", "aligned"):
+        return lambda: machine.products.commit(inst)
+    left = inst.operands[0] if inst.operands else None
+    if inst.op == ("wgmma", "wait_group", "sync", "aligned") and isinstance(left, Immediate):
         count = int(left.value)
-        return lambda: machine.products.wait(one, count)
-    raise code.refuse(one)
+        return lambda: machine.products.wait(inst, count)
+    raise code.refuse(inst)
 
 
 @opcode("wgmma.mma_async")
-def _mma(code: Code, one: Instruction) -> Step:
+def _mma(code: Code, inst: Instruction) -> Step:
     """``wgmma.mma_async.sync.aligned.SHAPE.D.T.T``, with A in shared memory or in registers."""
     machine, values = machine_of(code), code.values
-    op, operands = one.op, one.operands
+    op, operands = inst.op, inst.operands
     shape = op[4] if len(op) == 8 else ""
     kind, index = op[-1], code.index
     deep, signs, flips = _SAID.get(kind, (0, 0, 0))
     fits = op[2:4] == ("sync", "aligned") and op[5:] == (SUMS.get(kind), kind, kind)
-    found = re.fullmatch(f"m64n([0-9]+)k{deep}", shape)
+    match = re.fullmatch(f"m64n([0-9]+)k{deep}", shape)
     rows = code.parts(operands[1]) if isinstance(operands[1], Vector) else ()
     flips -= bool(rows and flips)  # which are of what lies in shared memory
-    if not fits or not found or len(operands) != 4 + signs + flips:
-        raise code.refuse(one, f"only of {', '.join(_SAID)}")
-    columns, sums = int(found[1]), SUMS[kind]
+    if not fits or not match or len(operands) != 4 + signs + flips:
+        raise code.refuse(inst, f"only of {', '.join(_SAID)}")
+    columns, sums = int(match[1]), SUMS[kind]
     targets = code.parts(operands[0])
-    slots = tuple(code.register(one, each, sums).slot for each in targets)
+    slots = tuple(code.register(inst, each, sums).slot for each in targets)
     typed = all(isinstance(each, Register) and (each.type == "f32") == (sums == "f32")
                 for each in targets)  # fmt: skip
     if len(slots) != columns // 2 or not typed or columns % 8 or not 8 <= columns <= 256:
-        raise code.refuse(one, f"it takes {columns // 2} registers of {sums}")
-    own = tuple(code.register(one, each, "b32").slot for each in rows)
+        raise code.refuse(inst, f"it takes {columns // 2} registers of {sums}")
+    own = tuple(code.register(inst, each, "b32").slot for each in rows)
     if own and len(own) != 4:
-        raise code.refuse(one, "A takes 4 registers")
-    words = [code.source(one, each, "u64") for each in operands[1 + bool(own) : 3]]
-    scale = code.source(one, operands[3], "pred")
-    said = [each.value for each in operands[4:] if isinstance(each, Immediate)]
-    if len(said) != signs + flips:
-        raise code.refuse(one)
-    sign, flipped = said[:signs] or (1, 1), said[signs:] or (0, 0)
+        raise code.refuse(inst, "A takes 4 registers")
+    words = [code.source(inst, each, "u64") for each in operands[1 + bool(own) : 3]]
+    scale = code.source(inst, operands[3], "pred")
+    signs_and_majors = [each.value for each in operands[4:] if isinstance(each, Immediate)]
+    if len(signs_and_majors) != signs + flips:
+        raise code.refuse(inst)
+    sign, flipped = signs_and_majors[:signs] or (1, 1), signs_and_majors[signs:] or (0, 0)
     flipped = (0, *flipped)[-2:]
     if not {*sign} <= {1, -1} or not {*flipped} <= {0, 1}:
-        raise code.refuse(one)
+        raise code.refuse(inst)
     factors = tuple(
         Operand(n, not flip, int(each))
         for n, each, flip in zip((_ROWS, columns), sign, flipped, strict=True)
@@ -376,10 +386,10 @@ def _mma(code: Code, one: Instruction) -> Step:
 
     def start() -> None:
         for slot in (*(source.slot for source in (*words, scale)), *own):
-            demand(machine, one, slot, "a descriptor, a scale or a row")
-        given = [np.broadcast_to(values[x.slot], machine.shape) for x in words]
+            demand(machine, inst, slot, "a descriptor, a scale or a row")
+        read = [np.broadcast_to(values[x.slot], machine.shape) for x in words]
         adds = np.broadcast_to(values[scale.slot], machine.shape)
-        descriptors = np.stack(given).astype(np.uint64)
-        machine.products.start(one, slots, kind, factors, descriptors, adds, index, own)
+        descriptors = np.stack(read).astype(np.uint64)
+        machine.products.start(inst, slots, kind, factors, descriptors, adds, index, own)
 
     return start

@@ -40,7 +40,7 @@ _FORKED = (
 
 
 def _after_fork() -> None:
-    """Know in a child that the driver refuses every call there."""
+    """Note in a forked child that the driver refuses every call."""
     global _forked
     if why_no_gpu.cache_info().currsize and why_no_gpu() is None:
         _forked = True
@@ -132,7 +132,7 @@ def total_memory(device: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What the driver says of a device; memory in bytes, and the most shared memory of a CTA."""
+    """Properties of a device; memory in bytes, and the most shared memory of a CTA."""
 
     handle: int
     name: str
@@ -192,7 +192,7 @@ def is_current(device: int) -> bool:
 
 @contextmanager
 def entered(device: int) -> Iterator[None]:
-    """Make the primary context of ``device`` current, and restore what was."""
+    """Make the primary context of ``device`` current within a ``with`` block."""
     driver = load_driver()
     checked(driver.cuCtxPushCurrent(primary_context(device)), "entering the context")
     try:
@@ -215,7 +215,7 @@ def synchronize(device: int = 0) -> None:
 
 @functools.cache
 def load_libcuda() -> Any:
-    """Return libcuda, for what must be quick; OSError where there is none."""
+    """Return libcuda, for calls that must be fast; OSError where there is none."""
     names = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
     for name in names[:-1]:
         try:
@@ -252,7 +252,7 @@ def error_name(code: int) -> str:
 
 
 def checked(result: tuple[Any, ...], doing: str) -> tuple[Any, ...]:
-    """Return what a driver call gave beside its code; an error becomes an exception."""
+    """Return the results of a driver call without its code; an error is raised."""
     code = int(result[0])
     if code:
         if _forked:

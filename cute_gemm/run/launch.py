@@ -55,7 +55,7 @@ def load(build: Build, device: int = 0) -> LoadedKernel:
 
 
 def unload() -> None:
-    """Take all kernels off their devices: what was bound of them must not be called again."""
+    """Unload all kernels; launches bound to them must not be called again."""
     driver = load_driver()
     while _loaded:
         _, kernel = _loaded.popitem()
@@ -199,7 +199,7 @@ class BoundLaunch:
             raise LaunchError(f"launching {self.kernel.build.symbol} failed: {error_name(code)}")
 
     def _in_its_context(self, code: int) -> int:
-        """Try again where another context, or none, was current on this thread."""
+        """Repeat a launch that failed because another context, or none, was current."""
         if code not in _OTHER_CONTEXT:
             return code
         with entered(self.kernel.device):
@@ -208,20 +208,20 @@ class BoundLaunch:
 
 
 def _attributes(driver: Any, launch: Launch) -> list[Any]:
-    """What else the driver is to know of a launch."""
-    found = []
+    """Return the launch attributes: clusters, and programmatic dependence."""
+    attributes = []
     if launch.cluster > 1:
-        one = driver.CUlaunchAttribute()
-        one.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        one.value.clusterDim.x = launch.cluster
-        one.value.clusterDim.y = one.value.clusterDim.z = 1
-        found.append(one)
+        entry = driver.CUlaunchAttribute()
+        entry.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        entry.value.clusterDim.x = launch.cluster
+        entry.value.clusterDim.y = entry.value.clusterDim.z = 1
+        attributes.append(entry)
     if launch.dependent:
-        one = driver.CUlaunchAttribute()
-        one.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        one.value.programmaticStreamSerializationAllowed = 1
-        found.append(one)
-    return found
+        entry = driver.CUlaunchAttribute()
+        entry.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        entry.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(entry)
+    return attributes
 
 
 def _nothing(*_: object) -> tuple[int]:
@@ -245,7 +245,7 @@ class Event:
             (self._event,) = checked(driver.cuEventCreate(0), "making an event")
 
     def record(self, stream: int = 0) -> None:
-        """Put the mark behind what was started in ``stream``."""
+        """Record the mark after the work started in ``stream``."""
         with entered(self.device):
             checked(load_driver().cuEventRecord(self._event, stream), "recording an event")
 

@@ -42,7 +42,7 @@ class DeviceBuffer:
         return self._pointer
 
     def free(self) -> None:
-        """Give the memory back, after what uses it has ended; a second time does nothing."""
+        """Free the memory once the work that uses it has ended; a second call does nothing."""
         pointer, self._pointer = self._pointer, 0
         if pointer:
             with entered(self.device):
@@ -66,7 +66,7 @@ class DeviceBuffer:
 
 
 def _out_of_memory(nbytes: int, device: int) -> OutOfMemoryError:
-    """What is said; the device's context is current."""
+    """Return the error for memory that the device has not; its context is current."""
     free, total = checked(load_driver().cuMemGetInfo(), "asking for the free memory")
     return OutOfMemoryError(
         f"{counted(nbytes, 'byte')} ({size(nbytes)}) were asked for on device {device} "
@@ -198,7 +198,7 @@ def give_back(pointer: int, stream: int) -> None:
 
 
 def _new_pool(device: int) -> Any:
-    """A pool that keeps all that it was given."""
+    """Create a pool that keeps all freed memory."""
     driver = load_driver()
     properties = driver.CUmemPoolProps()
     properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED

@@ -13,7 +13,7 @@ Place = tuple[int, int]
 
 
 class Launches:
-    """Launches in order as one: ``launches(addresses, stream)``, as a `BoundLaunch` is called.
+    """Several launches called as one `BoundLaunch`: ``launches(addresses, stream)``.
 
     Scratch is had and given back in the order of the stream, at each call: calls on several streams
     and from several threads do not share it.
@@ -40,11 +40,11 @@ class Launches:
                 self._start(addresses, stream)
 
     def _start(self, addresses: Sequence[int], stream: int) -> None:
-        held = scratch(self._bytes, self._device, stream) if self._bytes else 0
-        at = *addresses, held
+        allocated = scratch(self._bytes, self._device, stream) if self._bytes else 0
+        pointers = *addresses, allocated
         try:
             for bound, places in self._launches:
-                bound([at[where] + offset for where, offset in places], stream)
+                bound([pointers[where] + offset for where, offset in places], stream)
         finally:
-            if held:
-                give_back(held, stream)
+            if allocated:
+                give_back(allocated, stream)

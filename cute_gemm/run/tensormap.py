@@ -1,4 +1,4 @@
-"""Tensor maps: matrices as the TMA unit is told of them."""
+"""Tensor maps, which describe matrices to the TMA unit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TensorMap:
 
     @cached_property
     def tensor(self) -> Tensor:
-        """What it says of the matrix, but for the address."""
+        """The map without the address."""
         matrix = self.matrix
         size, unit = DTYPES[matrix.dtype].bytes, matrix.unit
         batch = matrix.l if matrix.batch_stride else 1
@@ -50,7 +50,7 @@ class TensorMap:
 
     @cached_property
     def _arguments(self) -> tuple[Any, ...]:
-        """What the driver is asked but for the address."""
+        """The arguments of the driver call, without the address."""
         driver, tensor = load_driver(), self.tensor
         words = [driver.cuuint64_t(x) for x in tensor.extents]
         steps = [driver.cuuint64_t(x) for x in tensor.steps]
@@ -69,13 +69,13 @@ class TensorMap:
     def encode(self, address: int) -> bytes:
         """Return the map of the matrix at an address; LaunchError where the driver refuses it."""
         kind, extents, steps, boxes, ones, rest = self._arguments
-        (found,) = checked(
+        (encoded,) = checked(
             load_driver().cuTensorMapEncodeTiled(
                 kind, 3, address, extents, steps, boxes, ones, *rest
             ),
             f"describing {self.matrix.name} = {self.matrix} to TMA in boxes {self.box}",
         )
-        return struct.pack("=16Q", *(int(word) for word in found.opaque))
+        return struct.pack("=16Q", *(int(word) for word in encoded.opaque))
 
 
 class TensorMaps:
@@ -97,13 +97,13 @@ class TensorMaps:
         self._told = [0] * len(maps)
 
     def tell(self, addresses: Sequence[int]) -> None:
-        """Write where the matrices lie; of one without a map, or without elements, nothing."""
-        for i, one in enumerate(self._maps):
-            told, address = self._told[i], addresses[i]
-            if address == told or not address or one is None:
+        """Write the addresses of the matrices into their maps, if they have any."""
+        for i, tensor_map in enumerate(self._maps):
+            written, address = self._told[i], addresses[i]
+            if address == written or not address or tensor_map is None:
                 continue
-            if told:
+            if written:
                 checked(self._replace(self._views[i], address), "telling TMA where a matrix lies")
             else:
-                ctypes.memmove(self.places[i], one.encode(address), SIZE)
+                ctypes.memmove(self.places[i], tensor_map.encode(address), SIZE)
             self._told[i] = address

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
-#: What two events tell apart, in milliseconds.
+#: Resolution of two events, in milliseconds.
 _RESOLUTION_MS = 5e-4
 #: Time of one batch in milliseconds: long enough that the resolution does not count.
 _BATCH_MS = 10.0
 _MOST_CALLS = 2000
 _WARM_UP_CALLS = 3
-#: A first call that took as long has warmed up what there is to warm up.
+#: Milliseconds of a first call after which no further warm-up is needed.
 _SLOW_MS = 100.0
 #: Time of all batches of one contestant together, beyond which it sits rounds out.
 _TOTAL_MS = 1000.0
@@ -38,7 +38,7 @@ Clock = Callable[[Callable[[], object], int], float]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What one contestant took.
+    """The times of one contestant.
 
     ``calls`` are those of a batch; ``times`` has for each round the milliseconds of a call, or None
     when it sat the round out.
@@ -49,7 +49,7 @@ class Samples:
 
     @property
     def taken(self) -> tuple[float, ...]:
-        """Those of the rounds that it took part in."""
+        """The times of the rounds that it took part in."""
         return tuple(time for time in self.times if time is not None)
 
     @property
@@ -102,17 +102,17 @@ def interleave(
             due = (index + 1) * shares[key] // rounds > index * shares[key] // rounds
             times[key].append(clock(functions[key], calls[key]) if due else None)
             step()
-    return {key: Samples(calls[key], tuple(found)) for key, found in times.items()}
+    return {key: Samples(calls[key], tuple(samples)) for key, samples in times.items()}
 
 
 def _warm_up(function: Callable[[], object], clock: Clock) -> float:
-    """Return about how long a call takes."""
-    first = clock(function, 1)  # with loading, clearing its caches and so on in it
+    """Return the approximate milliseconds of a call."""
+    first = clock(function, 1)  # includes loading and other one-time work
     return first if first > _SLOW_MS else clock(function, _WARM_UP_CALLS)
 
 
 def _orders(groups: Sequence[Mapping[Key, object]], rounds: int) -> Iterator[list[Key]]:
-    """Yield who comes when in each round, group by group."""
+    """Yield the order of the contestants in each round, group by group."""
     chance = random.Random(0)
     order: list[Key] = []
     for index in range(rounds):
