@@ -23,6 +23,7 @@ from cute_gemm.errors import (
     ScalarError,
     ShapeError,
 )
+from cute_gemm.executable import Executable
 
 
 class Array:
@@ -104,7 +105,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(
-        cg.Plan, "bind", lambda self, *_: lambda at, *stream: made.append((*at, *stream))
+        Executable, "bind", lambda self, *_: lambda at, *stream: made.append((*at, *stream))
     )
     monkeypatch.setattr(api, "_plans", type(api._plans)(64))
     monkeypatch.setattr(api, "_recent", type(api._recent)(64))
@@ -294,10 +295,10 @@ def test_factors_are_those_of_the_call(
     """The last are known by the objects that they came as."""
     launched: list[tuple[complex, complex]] = []
 
-    def bind(plan: Any, device: int, alpha: Any, beta: Any, kept: str) -> Any:
+    def bind(self: Any, device: int, alpha: Any, beta: Any, kept: str) -> Any:
         return lambda *given: launched.append((alpha.value, beta.value))
 
-    monkeypatch.setattr(cg.Plan, "bind", bind)
+    monkeypatch.setattr(Executable, "bind", bind)
     given = tensors()
     call = on(*given)
     with pytest.raises(ScalarError):

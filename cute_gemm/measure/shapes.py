@@ -26,17 +26,17 @@ from cute_gemm._text import FORMAT, counted, size
 from cute_gemm.analysis.shown import Shown
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.frameworks import read
 from cute_gemm.kernels import registry
 from cute_gemm.measure.matrices import generator
-from cute_gemm.problem.arrays import read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands, from_sizes
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from cute_gemm.frameworks.base import Order
     from cute_gemm.plan import Plan
-    from cute_gemm.problem.arrays import Order
     from cute_gemm.problem.problem import GemmProblem
 
 #: Largest extent that is drawn.
