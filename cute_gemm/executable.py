@@ -212,12 +212,7 @@ class Executable:
             with upload(host_array(operand), device) as there:  # which its end waits for
                 bound((there.pointer, there.pointer, memory.pointer))
         else:
-            handle = (
-                ADAPTERS[operand.library].stream(operand)()
-                if stream is None
-                else raw_stream(stream)
-            )
-            bound((operand.pointer, operand.pointer, memory.pointer), handle)
+            bound((operand.pointer, operand.pointer, memory.pointer), _handle(operand, stream))
         # Where it lay says nothing any more: not of alignment, nor of memory that it might share.
         return PackedOperand(name, mine, target, replace(operand, owner=None, pointer=0), memory)
 
@@ -230,7 +225,7 @@ class Executable:
         ``kept``: names of operands that are packed already; ``at``: where the matrices lie, if not
         where the operands do.
         """
-        problem, library = self.problem, ADAPTERS[a.library]
+        problem = self.problem
         new = c is None
         if c is None:
             c = self._new(a, b)
@@ -241,16 +236,16 @@ class Executable:
             if c.device is None:
                 self._run_from_host(bound, a, b, c, beta)
             else:
-                handle = library.stream(a)() if stream is None else raw_stream(stream)
                 if at is None:
-                    bound((a.pointer, b.pointer, c.pointer), handle)
-                else:
-                    bound((at[0], at[1], c.pointer if new else at[2]), handle)
+                    at = a.pointer, b.pointer, c.pointer
+                elif new:
+                    at = at[0], at[1], c.pointer
+                bound(at, _handle(a, stream))
                 if ADAPTERS[c.library].synchronizes:
                     from cute_gemm.run.driver import synchronize
 
                     synchronize(c.device)
-        return library.result(a, c.owner) if new else c.owner
+        return ADAPTERS[a.library].result(a, c.owner) if new else c.owner
 
     def _bind(self, alpha: Scalar, beta: Scalar, kept: str = "") -> Callable[..., None]:
         """Keep and return a bound launch."""
@@ -322,6 +317,11 @@ def scalars(
     )  # fmt: skip
     check_beta(factors[1], c)
     return factors
+
+
+def _handle(operand: Operand, stream: Any) -> int:
+    """The raw ``CUstream`` that is given, or else the one that the array's library works on."""
+    return ADAPTERS[operand.library].stream(operand)() if stream is None else raw_stream(stream)
 
 
 def raw_stream(stream: Any) -> int:

@@ -13,6 +13,7 @@ import pytest
 import cute_gemm as cg
 from cute_gemm import api, select, tuned
 from cute_gemm.errors import CompileError
+from cute_gemm.executable import Executable
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels import base
 from cute_gemm.problem.passes import Route

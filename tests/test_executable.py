@@ -5,7 +5,9 @@ The arrays are fakes.
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -321,6 +323,23 @@ def test_factors_are_those_of_the_call(
         with pytest.raises(ScalarError):
             call(*given, beta=1j)
     assert launched == [pair for pair in factors for _ in range(3)] + [(1, 0)] * 2
+
+
+def test_a_plan_is_freed_with_its_last_reference(calls: Calls) -> None:
+    """Neither it nor its executable is in a reference cycle, whatever was called."""
+    gc.disable()
+    try:
+        for given in (tensors(), [A, B, C]):
+            plan = cg.plan("NN", *given)
+            for _ in range(3):
+                plan(*given)
+            cg.gemm("NN", *given)
+            assert plan.steps and plan.why and plan.report()
+            gone = weakref.ref(plan), weakref.ref(plan.executable)
+            del plan
+            assert [x() for x in gone] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_nothing_is_launched_for_no_elements(calls: Calls, on: Any) -> None:
