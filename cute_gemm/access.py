@@ -292,7 +292,7 @@ class Work:
         """The work of a CTA for each tile (bM, bN, bK), all of which is multiplied."""
         extents = (problem.m, problem.n, problem.k)
         tiles = [-(-extent // size) for extent, size in zip(extents, tile, strict=True)]
-        real = 4 if problem.inputs.is_complex else 1
+        real = 4 if problem.is_complex else 1
         ctas = tiles[0] * tiles[1] * problem.l
         return cls(ctas, ctas * tiles[2] * prod(tile) * real, unit, rate)
 

@@ -85,7 +85,9 @@ class Executable:
         from cute_gemm.run.sequence import Launches
 
         parts = self._steps(kept) if kept else self.steps
-        launches = [(step.bind(device, alpha, beta), step.addresses) for step in parts]
+        launches = [
+            (step.bind(device, alpha, beta), step.addresses(parts.operands)) for step in parts
+        ]
         return Launches(launches, parts.scratch, device)
 
     def compute(self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
@@ -152,7 +154,7 @@ class Executable:
         c = None if C is None else read(C, "C")
         self._check(a, b, c)
         problem = self.problem
-        check_beta(scalar(beta, "beta", problem.inputs.name, None), c)
+        check_beta(scalar(beta, "beta", problem.accumulator.name, None), c)
         if a.device is not None:
             raise DeviceError(
                 f"A is on {a.place}, and a trace is of host arrays; pass copies, such as np.asarray"
@@ -306,7 +308,7 @@ def scalars(
     """
     if type(alpha) is float and type(beta) is float and alpha == 1.0 and beta == 0.0:
         return ONE, ZERO  # every accumulator has these two
-    kind = problem.inputs.name
+    kind = problem.accumulator.name
 
     def convert(operand: Operand, dtype: str) -> Any:
         handle = None if stream is None else raw_stream(stream)

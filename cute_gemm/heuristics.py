@@ -71,13 +71,12 @@ def recommended(problem: GemmProblem, gpu: Gpu, target: str) -> list[Recommendat
             f"{gpu.name}: leave it out here"
         )
     # It is asked for a column-major C; of a row-major one that is C^T, with A and B swapped.
-    exchanged = problem.C.major == "N"
+    swapped = problem.C.major == "N"
     m, n, a, b = problem.m, problem.n, problem.A, problem.B
-    if exchanged:
+    if swapped:
         m, n, a, b = n, m, b, a
     layout = ("T" if a.major == "K" else "N") + ("N" if b.major == "K" else "T") + "_COL_MAJOR"
-    inputs = problem.inputs
-    made_in = "F" if problem.compute == "tf32" else _LETTERS[inputs.accumulator]
+    made_in = "F" if problem.compute == "tf32" else _LETTERS[problem.accumulator.name]
     asked = theirs.NvMatmulHeuristicsInterfaceEx(
         backend=theirs.NvMatmulHeuristicsTarget[target],
         flags=theirs.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
@@ -86,12 +85,12 @@ def recommended(problem: GemmProblem, gpu: Gpu, target: str) -> list[Recommendat
     question = asked.makeNvMatmulHeuristicsProblem(
         m, n, problem.k, theirs.NvMatmulHeuristicsMatmulLayout[layout], problem.l
     )
-    precision = _LETTERS[inputs.name] + made_in + _LETTERS[problem.C.dtype]
+    precision = _LETTERS[problem.A.dtype] + made_in + _LETTERS[problem.C.dtype]
     found = []
     for one in asked.get(question, _ASKED, precision):
         kernel = one["kernel"]
         tile, cluster = (kernel.cta_tile_m, kernel.cta_tile_n), (kernel.cluster_m, kernel.cluster_n)
-        if exchanged:
+        if swapped:
             tile, cluster = tile[::-1], cluster[::-1]
         found.append(Recommendation(tile, cluster, kernel.split_k))
     return list(dict.fromkeys(found))[:MOST]

@@ -90,7 +90,7 @@ class Plan:
     def __repr__(self) -> str:
         p = self.problem
         sizes = f"m={p.m} n={p.n} k={p.k}" + (f" l={p.l}" if p.l != 1 else "")
-        return f"Plan({p.op} {sizes} {p.inputs.name}, {self.config.name}, {self.arch})"
+        return f"Plan({p.op} {sizes} {p.dtype}, {self.config.name}, {self.arch})"
 
     # ---- why this kernel ------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Plan:
     @property
     def signature(self) -> Signature:
         """The kernel's C++ parameters."""
-        return self._kernel.compiled().signature
+        return self._kernel.compiled().signature(self.config)
 
     @property
     def launch(self) -> Launch:
@@ -385,7 +385,7 @@ class Plan:
         UnsupportedError
             For ``kernel="host"``, and ``"cublas"`` where there is none.
         """
-        kind = self.problem.inputs.name
+        kind = self.problem.accumulator.name
         factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
         return self.executable.bind(device, *factors, kept)
 

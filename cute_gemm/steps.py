@@ -21,12 +21,8 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
 
-#: What a plan is called with, and the memory between its launches.
-OPERANDS = ("A", "B", "C", "scratch")
-
-
 class Place(NamedTuple):
-    """Where a step finds or puts something: in A, B, C or ``"scratch"``, bytes from its start."""
+    """Where a step finds or puts something: an operand or ``"scratch"``, bytes from its start."""
 
     name: str
     offset: int = 0
@@ -56,10 +52,9 @@ class Step:
         """CTAs, threads per CTA, dynamic shared memory in bytes."""
         return self.kernel.launch(self.config, self.problem)
 
-    @property
-    def addresses(self) -> list[tuple[int, int]]:
-        """Where its operands are: a number in `OPERANDS`, and bytes from its start."""
-        return [(OPERANDS.index(place.name), place.offset) for place in self.places]
+    def addresses(self, operands: tuple[str, ...]) -> list[tuple[int, int]]:
+        """Return where its operands are: an index of these names, and bytes from there."""
+        return [(operands.index(place.name), place.offset) for place in self.places]
 
     @property
     def built(self) -> bool:
@@ -79,7 +74,8 @@ class Step:
 
     def arguments(self, alpha: Scalar = ONE, beta: Scalar = ZERO) -> Arguments:
         """Return its packed parameters."""
-        return self.kernel.signature.arguments(self.problem, *self.factors(alpha, beta))
+        signature = self.kernel.signature(self.config)
+        return signature.arguments(self.problem, *self.factors(alpha, beta))
 
     def factors(self, alpha: Scalar, beta: Scalar) -> tuple[Scalar, Scalar]:
         """Return the alpha and beta that it computes with, of the whole's."""
@@ -95,17 +91,21 @@ class Step:
         found: list[Access] = []
         for problem in alike(self.problem):
             reads = reads_c and self.scales
-            found += self.kernel.accesses(self.config, problem, reads_c=reads)
+            found += self.kernel.all_accesses(self.config, problem, reads_c=reads)
         return tuple(found)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Launches in order, which of them multiplies, and the bytes of scratch between them."""
+    """Launches in order, which of them multiplies, and the bytes of scratch between them.
+
+    ``operands``: names of what the launches are called with, the scratch last.
+    """
 
     each: tuple[Step, ...]
     main: int
     scratch: int
+    operands: tuple[str, ...]
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.each)
@@ -119,7 +119,8 @@ def steps(
 
     ``kept``: operands of those to pack that are packed already, and found at their own addresses.
     """
-    places = {name: Place(name) for name in "ABC"}
+    names = tuple(matrix.name for matrix in problem.matrices)
+    places = {name: Place(name) for name in names}
     before: list[Step] = []
     behind: list[Step] = []
     scratch = 0
@@ -135,14 +136,14 @@ def steps(
     if route.split_k > 1:
         problem, reduction = sliced(problem, route.split_k, config.tile[2])
         sums = places["C"] = Place("scratch", scratch)
-        ends = sums, Place("C")
+        ends = (sums, *(Place(name) for name in names[2:]))
         behind = [
             Step(REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, scales=True)
         ]
         scratch += reduction.nbytes
-    where = places["A"], places["B"], places["C"]
+    where = tuple(places[name] for name in (names[:3] if behind else names))
     main = Step(kernel, config, problem, where, arch, scales=not behind)
-    return Steps((*before, main, *behind), len(before), scratch)
+    return Steps((*before, main, *behind), len(before), scratch, (*names, "scratch"))
 
 
 def packing_step(packing: Packing, arch: str) -> Step:

@@ -189,7 +189,7 @@ def check(case: Case, emitted: Emitted, reads_c: bool | None = None) -> Run:
     """C is right, and everything was accessed as the report says."""
     found = run(case, emitted, reads_c)
     assert found.verdict.ok, found.verdict
-    if found.plan.problem.inputs.roundoff == 0:
+    if found.plan.problem.accumulator.roundoff == 0:
         assert found.verdict.max_error == 0
     differences = found.differences
     if case.kernel == "cutlass_universal" and case.type == "float64" and found.beta == 0:

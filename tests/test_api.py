@@ -32,9 +32,11 @@ from cute_gemm.kernels.simt.ladder import Naive
 from cute_gemm.measure.compare import of_kernel
 from cute_gemm.measure.matrices import Place
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import Scalar
-from cute_gemm.toolchain.signature import GEMM
+from cute_gemm.toolchain.signature import gemm_signature
 
+GEMM = gemm_signature(LINEAR_COMBINATION)
 OPS = ("NN", "NT", "TN", "TT")
 NO_GPU = "there is none in this test"
 M, N, K = 33, 20, 47

@@ -117,7 +117,7 @@ def test_synonyms_everywhere(capsys: pytest.CaptureFixture) -> None:
         cg.plan("NN", dtype="half", out_dtype="f32", backend="cpu", **sizes).problem.C.dtype
         == "float32"
     )
-    assert cg.analyze("NN", dtype="bf16", **sizes).problem.inputs.name == "bfloat16"
+    assert cg.analyze("NN", dtype="bf16", **sizes).problem.dtype == "bfloat16"
     assert (
         cg.plan("NN", dtype="fp32", compute="TF32", backend="cpu", **sizes).problem.compute
         == "tf32"

@@ -530,7 +530,7 @@ def test_out_dtype() -> None:
         for name in SIMT:
             if name != "smem_full_k":
                 config = configure(name, each)
-                assert config.out_dtype == "float32" != config.dtype
+                assert config.operation.dtypes == (dtype, dtype, "float32")
 
 
 # -- NVRTC ----------------------------------------------------------------------------------------

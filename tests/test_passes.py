@@ -40,13 +40,13 @@ def execute(
     """Run a kernel on its problem, with these as its operands."""
     config = kernel.configure(problem)  # type: ignore[attr-defined]
     text = emitted(kernel, config)
-    block = kernel.signature.arguments(problem, alpha, beta).block.raw
+    block = kernel.signature(config).arguments(problem, alpha, beta).block.raw
     sizes = [one.size or 0 for one in parsed(text, config.name).parameters.values()]
     given: list[Any] = [
-        block[x : x + n] for x, n in zip(kernel.signature.offsets, sizes, strict=True)
+        block[x : x + n] for x, n in zip(kernel.signature(config).offsets, sizes, strict=True)
     ]
     given[: len(buffers)] = buffers
-    for at, parameter in enumerate(kernel.signature.parameters):
+    for at, parameter in enumerate(kernel.signature(config).parameters):
         if parameter.name in (places or {}):
             given[at] = Buffer(places[parameter.name], parameter.name, 0)
     launch = kernel.launch(config, problem)

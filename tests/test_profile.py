@@ -94,7 +94,7 @@ def test_totals_of_one_tile_by_hand() -> None:
         "TN", 128, 128, 64, "float16", kernel="sm80_pipeline", arch="sm_90a", options=options
     )
     config = case.plan().config
-    assert config.tile == (64, 64, 32) and config.bytes == (16, 16, 16)
+    assert config.tile == (64, 64, 32) and config.operation.bytes == (16, 16, 16)
     found = predict(case)
     # A and B: a CTA loads 64 x 64 halves of each, 8 KiB: 16 requests of 512 bytes, 16 sectors each.
     assert found["global loads requests"] == 4 * 2 * 16

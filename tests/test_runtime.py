@@ -25,13 +25,14 @@ from cute_gemm.errors import (
     NoGpuError,
     ScalarError,
 )
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.scalars import Scalar
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime
 from cute_gemm.run import memory
 from cute_gemm.toolchain.cubin import Build, Resources
-from cute_gemm.toolchain.signature import GEMM, Arguments, Launch
+from cute_gemm.toolchain.signature import Arguments, Launch, gemm_signature
 
 without_gpu = pytest.mark.skipif(devices.why_no_gpu() is None, reason="there is a GPU")
 
@@ -54,7 +55,9 @@ def arguments(
     A, B = replace(problem.A, l=2, batch_stride=2**40), replace(problem.B, l=2)
     C = replace(problem.C, l=2, batch_stride=99)
     problem = replace(problem, l=2, A=A, B=B, C=C)
-    return GEMM.arguments(problem, Scalar(alpha), Scalar(beta, beta_pointer))
+    return gemm_signature(LINEAR_COMBINATION).arguments(
+        problem, Scalar(alpha), Scalar(beta, beta_pointer)
+    )
 
 
 class TestDevices:
@@ -352,7 +355,7 @@ def test_nothing_of_cuda_is_imported_before_it_is_needed() -> None:
 
 def test_a_call_tells_the_tensor_maps(driver: FakeDriver) -> None:
     """Maps are where the table says at its end."""
-    from cute_gemm.kernels.sm90.wgmma import SIGNATURE
+    from cute_gemm.kernels.sm90.structure import signature
 
     class Maps:
         memory = ctypes.create_string_buffer(3 * 128)
@@ -363,7 +366,7 @@ def test_a_call_tells_the_tensor_maps(driver: FakeDriver) -> None:
                 ctypes.memset(place, address // 256, 128)
 
     problem = from_sizes("NN", m=64, n=64, k=64, dtype="float16")
-    given = SIGNATURE.arguments(problem, Scalar(1), Scalar(0))
+    given = signature(LINEAR_COMBINATION).arguments(problem, Scalar(1), Scalar(0))
     kernel = runtime.load(a_build())
     bound = kernel.bind(Launch(1, 384, 0, 1, 2, True), given, Maps())  # type: ignore[arg-type]
     for addresses in ((256, 512, 768), (512, 256, 1024)):

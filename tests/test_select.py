@@ -284,8 +284,8 @@ def test_the_cheapest_that_is_not_refused_is_chosen(
 def test_a_price_is_of_the_accesses_of_its_own_problem() -> None:
     """Of counts that were kept of other problems none enters that is not this one's."""
     kernel = registry.get("sm80_pipeline")
-    these = [each for each in problems(Random(1), 6) if each.inputs.name != "complex64"]
-    assert {"complex128"} < {each.inputs.name for each in these}
+    these = [each for each in problems(Random(1), 6) if each.dtype != "complex64"]
+    assert {"complex128"} < {each.dtype for each in these}
     gpu = select.select(these[0], "sm_90a", "sm80_pipeline").gpu
     configs = [kernel.configure(each, "sm_90a") for each in these]
     assert isinstance(kernel, CompiledKernel)

@@ -181,7 +181,7 @@ def test_one_bad_operand_does_not_slow_the_other() -> None:
     report = analyze("TN", lda=4097)
     assert [report[letter].rows[0].access.words for letter in "AB"] == [True, False]
     assert (report["A"].rows[0].bits, report["B"].rows[0].bits) == (128, 128)
-    assert report.config.bytes == (2, 16, 16)
+    assert report.config.operation.bytes == (2, 16, 16)
 
 
 @pytest.mark.parametrize(
@@ -434,21 +434,14 @@ OTHER = {
     "copy": "mn_major",
     "raster": 4,
     "min_ctas": 2,
-    "dtype": "bfloat16",
-    "compute": "tf32",
-    "out_dtype": "float32",
     "mma": "SM80_16x8x8_F32TF32TF32F32_TN",
-    "majors": ("K", "MN"),
-    "conj": (True, False),
-    "swap_ab": True,
-    "bytes": (16, 16, 8),
+    "operation": from_sizes("NN", m=8, n=8, k=8, dtype="bfloat16").operation(16, 16, 16),
 }
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Config)])
 def test_every_field_is_in_the_symbol(field: str) -> None:
-    dtype = "float32" if field == "compute" else "float16"  # the type with two of them
-    base = KERNEL.configure(problem(dtype=dtype), "sm_80")
+    base = KERNEL.configure(problem(), "sm_80")
     assert getattr(base, field) != OTHER[field]
     assert replace(base, **{field: OTHER[field]}).name != base.name
 
@@ -457,9 +450,6 @@ def test_parts_of_a_field_are_in_the_symbol() -> None:
     base = KERNEL.configure(problem(), "sm_80")
     others = [
         *(replace(base, tile=tile) for tile in [(256, 128, 64), (64, 256, 64), (128, 256, 32)]),
-        *(replace(base, bytes=b) for b in [(8, 16, 16), (16, 8, 16), (16, 16, 8)]),
-        *(replace(base, majors=m) for m in [("K", "MN"), ("MN", "K"), ("MN", "MN")]),
-        *(replace(base, conj=c) for c in [(True, False), (False, True), (True, True)]),
         replace(base, warps=(4, 2)),
     ]
     assert len({base.name, *(other.name for other in others)}) == 1 + len(others)

@@ -27,7 +27,7 @@ from cute_gemm.kernels.sm90.structure import (
     sums_of_thread,
 )
 from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
-from cute_gemm.kernels.sm90.wgmma import SIGNATURE, STEP, Sm90Wgmma
+from cute_gemm.kernels.sm90.wgmma import STEP, Sm90Wgmma
 from cute_gemm.model import smem, tma
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.run import tensormap
@@ -140,7 +140,7 @@ def test_operands_along_k_go_straight_to_wgmma(dtype: str) -> None:
 )
 def test_one_operand_goes_through_registers(op: str, order: Any, dtype: str) -> None:
     asked = problem(op, dtype=dtype, order=order)
-    size = asked.inputs.bytes
+    size = asked.factor.bytes
     configs = [*KERNEL.legal(asked, ARCH, {})]
     # wgmma reads the operand along K from shared memory, and the threads the other.
     assert configs and {config.swap_ab for config in configs} == {int(op == "TT")}
@@ -161,7 +161,8 @@ def test_one_operand_goes_through_registers(op: str, order: Any, dtype: str) -> 
         tiles, groups = 4096**3 // prod(parts.tile), parts.tile[1] // parts.columns
         if all(4096 % extent == 0 for extent in parts.tile):
             assert counts.bytes == size * tiles * groups * parts.tile[0] * parts.tile[2]
-        assert register_a(config) and not register_a(replace(config, majors=("K", "K")))
+        along_k = replace(config.operation, majors=("K", "K", "M"))
+        assert register_a(config) and not register_a(replace(config, operation=along_k))
 
 
 def test_rows_of_a_leave_fewer_registers_for_sums() -> None:
@@ -396,7 +397,9 @@ def test_what_is_emitted() -> None:
     ):  # fmt: skip
         assert word in code
     # The parameters lie where the signature packs them, and the driver is told so one by one.
-    assert len(re.findall(r"\.param ", code.partition("{")[0])) == len(SIGNATURE.parameters)
+    assert len(re.findall(r"\.param ", code.partition("{")[0])) == len(
+        KERNEL.signature(config).parameters
+    )
 
 
 @spread

@@ -218,7 +218,7 @@ def test_packed_operands_are_aligned_and_apart() -> None:
                     DTYPES[target.dtype].bytes
                 )
                 assert getattr(left, source.name) == target
-                if problem.inputs.name == "int8":
+                if problem.dtype == "int8":
                     assert target.major == "K"
             assert end <= packing.nbytes
             assert (left.m, left.n, left.k, left.C) == (problem.m, problem.n, problem.k, problem.C)
@@ -240,7 +240,7 @@ def test_slices_cover_k_and_nothing_else() -> None:
             last = parts.k_last or parts.k
             assert 0 < last <= parts.k and (slices - 1) * parts.k + last == problem.k
             assert reduction.C == problem.C and reduction.sums.major == problem.C.major
-            assert reduction.sums.dtype == problem.inputs.accumulator
+            assert reduction.sums.dtype == problem.accumulator.name
             each = alike(parts)
             assert sum(one.l * one.k for one in each) == problem.l * problem.k
             for one in each:

@@ -117,9 +117,9 @@ def test_all_of_them(type, t):
 def test_a_vector_whose_elements_lie_together_is_read_in_vectors(op, dtype):
     """Its leading dimension is 1, and it has no stride along the mode that it lacks."""
     plan = traced(op, 1, 50, 333, dtype)
-    assert plan.config.majors[0] == "K" and plan.config.bytes[0] == 16
+    assert plan.config.operation.majors[0] == "K" and plan.config.operation.bytes[0] == 16
     plan = traced(op[::-1].translate({78: 84, 84: 78}), 50, 1, 333, dtype, order="C")
-    assert plan.config.majors[1] == "K" and plan.config.bytes[1] == 16
+    assert plan.config.operation.majors[1] == "K" and plan.config.operation.bytes[1] == 16
 
 
 @pytest.mark.parametrize("options", [
@@ -212,7 +212,7 @@ def check_structure(config: Config) -> None:
     assert np.array_equal(np.sort(places, axis=None), np.arange(rows * columns))
     assert len(np.unique(parts.sums)) == parts.sums.size == rows * config.columns
     for which, part in enumerate((parts.large, parts.thin)):
-        step = part.width * DTYPES[config.dtype].bytes
+        step = part.width * config.operation.a.bytes
         waiting = parts.places[which]
         assert len(np.unique(waiting // step)) == waiting.size and not (waiting % step).any()
 

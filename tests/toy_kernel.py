@@ -9,6 +9,8 @@ from cute_gemm.access import GlobalAccess, Shares, Work
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import with_options
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, entry
 
@@ -19,14 +21,13 @@ CALL = "Toy::run(A, B, C, m, n, k, lda, ldb, ldc, product, epilogue);"
 
 @dataclass(frozen=True)
 class ToyConfig:
-    dtype: str
-    majors: tuple[str, str, str]
+    operation: Operation
     unroll: int = 4
     tile: tuple[int, int, int] = (32, 1, 1)
 
     @property
     def name(self):
-        return f"toy_{self.dtype}_{'_'.join(self.majors)}_u{self.unroll}"
+        return f"toy_{self.operation.name}_u{self.unroll}"
 
 
 class Toy(CompiledKernel):
@@ -38,16 +39,16 @@ class Toy(CompiledKernel):
     template = Path(__file__).parent / "data" / "toy.cuh"
 
     def candidates(self, problem, arch, options):
-        majors = tuple(matrix.major for matrix in (problem.A, problem.B, problem.C))
-        yield with_options(ToyConfig(problem.A.dtype, majors), options)
+        sizes = [DTYPES[matrix.dtype].bytes for matrix in (problem.A, problem.B, problem.C)]
+        yield with_options(ToyConfig(problem.operation(*sizes)), options)
 
     def check(self, config, problem, arch):
         if not 1 <= config.unroll <= 64:
             raise OptionError(f"option unroll={config.unroll}; expected 1 to 64")
 
     def unit(self, config):
-        majors = ", ".join(cpp_bool(major in ("K", "N")) for major in config.majors)
-        text = UNIT.format(CPP[config.dtype], majors, config.unroll)
+        majors = ", ".join(cpp_bool(major in ("K", "N")) for major in config.operation.majors)
+        text = UNIT.format(CPP[config.operation.a.name], majors, config.unroll)
         text += entry(config.name, "32", CALL, prefix="Toy::")
         return TranslationUnit(text, config.name, (self.template.parent,))
 
@@ -57,7 +58,7 @@ class Toy(CompiledKernel):
     def accesses(self, config, problem, *, reads_c=False):
         def access(x, way="load", what="ld.global", rows=32, **more):
             lanes = np.stack([np.arange(32) % rows, np.zeros(32, int)], axis=-1)[None]
-            bits, tile = 8 * np.dtype(config.dtype).itemsize, (rows, 1)
+            bits, tile = 8 * config.operation.a.bytes, (rows, 1)
             return GlobalAccess(x.name, way, what, bits, x, tile, lanes, x.unit, **more)
 
         C = {"x": problem.C, "sweeps": 1, "unit": "CTA"}

@@ -16,6 +16,7 @@ from cute_gemm.analysis.performance import compulsory_bytes
 from cute_gemm.analysis.shown import Shown, size_text
 from cute_gemm.analysis.tables import Column, Paragraph, Table
 from cute_gemm.model.ceiling import Ceiling, ceiling
+from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -89,7 +90,7 @@ class Explanation(Shown):
             "format": FORMAT,
             **named(self, "kernel", "summary", "idea"),
             **named(problem, "op", "blas_op", "m", "n", "k"),
-            "dtype": problem.inputs.name,
+            "dtype": problem.dtype,
             "compute": problem.compute,
             "arch": self.plan.arch,
             "config": getattr(self.plan.config, "name", None),
@@ -130,7 +131,7 @@ class Explanation(Shown):
 
     def _told(self, idea: str) -> str:
         """An idea, and what to read its words as where an element is no word."""
-        element = self.problem.inputs
+        element = DTYPES[self.problem.A.dtype]
         if element.bytes == 4 or "word" not in idea:
             return idea
         return (

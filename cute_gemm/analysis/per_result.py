@@ -39,7 +39,7 @@ def per_result(
     end of the matrix cuts it short, and of ldmatrix every row address stands for 16 bytes; of a
     bulk copy, which has no lanes, what arrives), ``requests``, and ``sectors`` or ``wavefronts``.
     """
-    sizes = {x.name: dtype(x.dtype).bytes for x in (problem.A, problem.B, problem.C)}
+    sizes = {x.name: dtype(x.dtype).bytes for x in problem.matrices}
     cost = "sectors" if space == "global" else "wavefronts"
     totals: dict[str, float] = {}
     for row in rows:

@@ -13,7 +13,6 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
 from cute_gemm.gpus.table import GpuLike, of_arch, stands_for
 from cute_gemm.model.gmem import SECTOR, bypasses_l1
-from cute_gemm.problem.dtypes import factor
 from cute_gemm.problem.passes import Packing, Reduction
 
 if TYPE_CHECKING:
@@ -277,13 +276,13 @@ def _reuse(problem: GemmProblem, rows: tuple[AccessRow, ...]) -> PerResult:
 
 def compulsory_bytes(problem: GemmProblem, reads_c: bool) -> dict[str, int]:
     """Bytes of each matrix that have to be moved, whatever the kernel."""
-    moved = {matrix.name: matrix.nbytes for matrix in (problem.A, problem.B, problem.C)}
+    moved = {matrix.name: matrix.nbytes for matrix in problem.matrices}
     return moved | {"C": moved["C"] * (1 + reads_c)}
 
 
 def roofline(gpu: Gpu, problem: GemmProblem, reads_c: bool = False) -> Roofline | None:
     """Return where a problem stands on the roofline of a GPU; None without a peak for its type."""
-    peak, bandwidth = gpu.peak(factor(problem.inputs.name, problem.compute).name), gpu.bandwidth_gbs
+    peak, bandwidth = gpu.peak(problem.factor.name), gpu.bandwidth_gbs
     if peak is None:
         return None
     compulsory = sum(compulsory_bytes(problem, reads_c).values())

@@ -152,12 +152,13 @@ class Report(Paged):
 
     def __iter__(self) -> Iterator[str]:
         """The names that ``report[name]`` takes."""
-        return iter(dict.fromkeys(("A", "B", "C", *(row.operand for row in self.rows))))
+        names = (matrix.name for matrix in self.problem.matrices)
+        return iter(dict.fromkeys((*names, *(row.operand for row in self.rows))))
 
     @property
     def operands(self) -> tuple[OperandView, ...]:
-        """The views of A, B and C."""
-        return tuple(self[name] for name in "ABC")
+        """The views of A, B and C, and of the epilogue's operands."""
+        return tuple(self[matrix.name] for matrix in self.problem.matrices)
 
     # -- machine-readable ---------------------------------------------------------------------
 
@@ -198,9 +199,8 @@ class Report(Paged):
 
     @property
     def _matrices(self) -> dict[str, Any]:
-        """A, B and C by name and modes: ``"A(M,K)"``."""
-        problem = self.problem
-        return {f"{x.name}({','.join(x.modes)})": x for x in (problem.A, problem.B, problem.C)}
+        """The matrices by name and modes: ``"A(M,K)"``."""
+        return {f"{x.name}({','.join(x.modes)})": x for x in self.problem.matrices}
 
     @property
     def _launched(self) -> str:
@@ -267,7 +267,7 @@ class Report(Paged):
         size = (problem.m, problem.n, problem.k)
         words = [Column(head, left=True) for head in ("operand", "global memory", "shared memory")]
         summary = [view.summary() for view in self.operands]
-        kind = problem.inputs.name
+        kind = problem.dtype
         performance = Pairs(self.performance.lines())
         return Page(
             title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",

@@ -187,7 +187,7 @@ class Trace(Paged):
         return {
             "format": FORMAT,
             **named(p, "op", "blas_op", "m", "n", "k", "l"),
-            "dtype": p.inputs.name, "out_dtype": p.C.dtype, "compute": p.compute,
+            "dtype": p.dtype, "out_dtype": p.C.dtype, "compute": p.compute,
             **named(self, "symbol", "arch", "agrees"),
             "check": {
                 **named(self.verdict, "ok", "elements", "wrong", "max_error"),
@@ -271,8 +271,8 @@ class Trace(Paged):
         if self.shown is not None:
             sections.append(("Request", (Figure(self.shown.picture()), self.shown.table())))
         return Page(
-            title=f"trace {p.op} {p.m}x{p.n}x{p.k} {p.inputs.name}, {self.symbol}",
-            heading=f"trace {p.op}, {size}, {p.inputs.name}",
+            title=f"trace {p.op} {p.m}x{p.n}x{p.k} {p.dtype}, {self.symbol}",
+            heading=f"trace {p.op}, {size}, {p.dtype}",
             intro=f"{self.symbol}, compiled to PTX for {self.arch} and executed.",
             sections=sections,
             rows=self.rows,

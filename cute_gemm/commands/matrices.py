@@ -34,7 +34,7 @@ def stored(arguments: argparse.Namespace, problem: GemmProblem) -> tuple[Any, An
         return np.swapaxes(view, -1, -2) if order == "F" else view
 
     m, n, k, op = problem.m, problem.n, problem.k, problem.op
-    name, storage = problem.inputs.name, arguments.storage
+    name, storage = problem.dtype, arguments.storage
     unread = arguments.beta == 0
     return (
         matrix((m, k) if op[0] == "N" else (k, m), storage, arguments.lda, name),

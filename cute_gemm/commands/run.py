@@ -39,7 +39,7 @@ def command(arguments: argparse.Namespace) -> int:
     # What is refused should be before a large matrix is made and a kernel compiled.
     sized = planned(arguments).problem
     for name in ("alpha", "beta"):
-        scalar(getattr(arguments, name), name, sized.inputs.name, None)
+        scalar(getattr(arguments, name), name, sized.accumulator.name, None)
     A, B, C = stored(arguments, sized)
     plan = make_plan(
         arguments.op, A, B, C, **arguments.options,
@@ -47,7 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     problem = plan.problem
     result: dict[str, Any] = {
-        **named(problem, "op", "blas_op", "m", "n", "k", "l"), "dtype": problem.inputs.name,
+        **named(problem, "op", "blas_op", "m", "n", "k", "l"), "dtype": problem.dtype,
         "out_dtype": problem.C.dtype, "compute": problem.compute, "alpha": arguments.alpha,
         "beta": arguments.beta,
     }  # fmt: skip

@@ -55,7 +55,7 @@ def command(arguments: argparse.Namespace) -> int:
             )  # fmt: skip
         problem = one.problem
         found.append({
-            **named(problem, "op", "m", "n", "k", "l"), "dtype": problem.inputs.name,
+            **named(problem, "op", "m", "n", "k", "l"), "dtype": problem.dtype,
             "compute": problem.compute, "kernel": one.kernel, "config_name": one.symbol,
             "measured": one.measured._asdict() if one.measured else None,
         })  # fmt: skip

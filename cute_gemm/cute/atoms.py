@@ -30,8 +30,6 @@ class MmaAtom:
     c: Layout
     #: ``DType.tag`` of the factors that it takes from A and from B.
     takes: tuple[str, str]
-    #: Member of ``cutlass_library.OpcodeClass``.
-    opcode_class: str = "TensorOp"
     #: Lowest compute capability.
     minimum_cc: int = 80
 
@@ -78,7 +76,7 @@ MMA_ATOMS: dict[str, MmaAtom] = {
             "SM90_16x8x16_F64F64F64F64_TN", "((4,8),(2,4)):((16,1),(8,64))", "((4,8),4):((8,1),32)"
         ),
         _tensor_op("SM80_8x8x4_F64F64F64F64_TN", _ROW, _ROW, "((4,8),2):((16,1),8)"),
-        MmaAtom("UniversalFMA<float>", (1, 1, 1), 1, _ONE, _ONE, _ONE, ("f32", "f32"), "Simt"),
+        MmaAtom("UniversalFMA<float>", (1, 1, 1), 1, _ONE, _ONE, _ONE, ("f32", "f32")),
     )
 }
 
@@ -86,6 +84,23 @@ MMA_ATOMS: dict[str, MmaAtom] = {
 def mma_atoms(a: str, b: str) -> tuple[MmaAtom, ...]:
     """Return the atoms that multiply factors of the types tagged ``a`` and ``b``."""
     return tuple(atom for atom in MMA_ATOMS.values() if atom.takes == (a, b))
+
+
+def wgmma(
+    columns: int, types: tuple[str, str, str], size: int, majors: tuple[str, str], register_a: bool
+) -> str:
+    """Return the CuTe operation of a wgmma: the products of 64 rows by ``columns`` over 32 bytes.
+
+    ``types`` are tags of the accumulator's, A's and B's type, and ``size`` the bytes of an element
+    of A or B. ``majors`` are ``"K"`` or ``"MN"``; elements of other than 2 bytes are read along K
+    from shared memory. ``register_a``: A comes from registers.
+    """
+    source = "RS" if register_a else "SS"
+    tags = "".join(types).upper()
+    name = f"SM90::GMMA::MMA_64x{columns}x{32 // size}_{tags}_{source}"
+    if size == 2:
+        return f"{name}<{', '.join(f'SM90::GMMA::Major::{major}' for major in majors)}>"
+    return f"{name}_TN" + ("" if types[0] == "s32" else "<>")
 
 
 @dataclass(frozen=True, slots=True)

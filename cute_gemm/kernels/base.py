@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cute_gemm._kept import Kept
+from cute_gemm.access import GlobalAccess
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
+from cute_gemm.kernels.staging import epilogue_loads
 from cute_gemm.model.price import (
     Footprint,
     Pace,
@@ -31,9 +33,10 @@ from cute_gemm.model.price import (
 )
 from cute_gemm.problem import reference
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.headers import template_path
-from cute_gemm.toolchain.signature import GEMM, Launch, Signature
+from cute_gemm.toolchain.signature import Launch, Signature, gemm_signature
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,6 +81,8 @@ class Kernel(ABC):
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     #: What other options take, where it is not what `TAKES` says.
     takes: ClassVar[Mapping[str, str]] = {}
+    #: Whether it takes epilogues other than BLAS's.
+    fuses: ClassVar[bool] = False
     #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
     runs_on: ClassVar[Literal["gpu", "cpu", "library"]] = "gpu"
 
@@ -99,6 +104,11 @@ class Kernel(ABC):
     def check_call(self, problem: GemmProblem, arch: str, options: Iterable[str]) -> None:
         """Refuse an arch, a type or the name of an option that no config of this kernel has."""
         self.check_problem(problem, arch)
+        if problem.epilogue != LINEAR_COMBINATION and not self.fuses:
+            raise UnsupportedError(
+                f"kernel {self.name!r} computes alpha A B + beta C alone, not epilogue "
+                f"{problem.epilogue.name!r}: take kernel='auto'"
+            )
         for option in options:
             if option not in self.options:
                 known = ", ".join(self.options) or "none"
@@ -112,10 +122,10 @@ class Kernel(ABC):
             raise UnsupportedError(
                 f"kernel {self.name!r} needs sm_{self.minimum_cc} or newer; arch is {arch!r}"
             )
-        element, compute = problem.inputs, problem.compute
-        if element.spelled(compute) not in self.dtypes:
+        if problem.spelled not in self.dtypes:
             raise UnsupportedError(
-                f"kernel {self.name!r} does not take {element.name} with compute={compute!r}; "
+                f"kernel {self.name!r} does not take {problem.dtype} with "
+                f"compute={problem.compute!r}; "
                 f"expected one of {', '.join(self.dtypes)}"
             )
 
@@ -193,8 +203,10 @@ class Compiled(ABC):
     """
 
     name: str
-    #: What its entry is called with.
-    signature: Signature = GEMM
+
+    @abstractmethod
+    def signature(self, config: Any) -> Signature:
+        """Return the parameters of its entry."""
 
     @abstractmethod
     def unit(self, config: Any) -> TranslationUnit:
@@ -210,7 +222,24 @@ class Compiled(ABC):
 
     @abstractmethod
     def accesses(self, config: Any, problem: Any, *, reads_c: bool = False) -> tuple[Access, ...]:
-        """Return every memory instruction of the kernel; ``reads_c``: beta is not 0."""
+        """Return every memory instruction of the kernel; ``reads_c``: beta is not 0.
+
+        Those of the epilogue's own operands are left out: `all_accesses` has them.
+        """
+
+    def epilogue_stores(self, config: Any, problem: Any) -> list[GlobalAccess]:
+        """Return the stores of C by the threads that apply the epilogue, as if they made them."""
+        stores = (x for x in self.accesses(config, problem) if isinstance(x, GlobalAccess))
+        return [x for x in stores if (x.operand, x.direction) == ("C", "store")]
+
+    def all_accesses(
+        self, config: Any, problem: Any, *, reads_c: bool = False
+    ) -> tuple[Access, ...]:
+        """Return `accesses`, and the loads of the epilogue's operands."""
+        found = self.accesses(config, problem, reads_c=reads_c)
+        if not problem.operands:
+            return found
+        return *found, *epilogue_loads(problem, self.epilogue_stores(config, problem))
 
     def maps(self, config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
         """Return how A, B and C are described to TMA, by its last parameters; () without any."""
@@ -254,19 +283,28 @@ class Compiled(ABC):
         """Return a function of its operands' addresses and a stream, for any thread."""
         from cute_gemm.run.launch import load
 
-        arguments = self.signature.arguments(problem, alpha, beta)
+        arguments = self.signature(config).arguments(problem, alpha, beta)
         return load(self.build(config, arch), device).bind(self.launch(config, problem), arguments)
 
 
 class CompiledKernel(Compiled, Kernel):
-    """A kernel with a template; its configs have a ``.tile``, (bM, bN, bK), and a ``.dtype``."""
+    """A kernel with a template.
 
+    Its configs have a ``.tile``, (bM, bN, bK), and the `Operation` that the kernel computes as
+    ``.operation``.
+    """
+
+    fuses: ClassVar[bool] = True
     #: Whether nvcc builds its unit too, which calls no function of the host's then.
     nvcc: ClassVar[bool] = True
 
     def compiled(self) -> CompiledKernel:
         """Return this kernel."""
         return self
+
+    def signature(self, config: Any) -> Signature:
+        """Return the parameters of a GEMM, with those of the config's epilogue."""
+        return gemm_signature(config.operation.epilogue)
 
     @property
     def template(self) -> Path:
@@ -342,11 +380,11 @@ class CompiledKernel(Compiled, Kernel):
 
     def pace(self, config: Any) -> Pace:
         """Return how a config gets on."""
-        element = DTYPES[config.dtype]
+        element = config.operation.a
         kind = "half" if element.bytes == 2 else element.name
         if element.is_complex and kind not in self.paces:
             kind = "complex"
-        if getattr(config, "compute", "") == "tf32" or getattr(config, "math", "") == "tf32":
+        if config.operation.compute == "tf32":
             kind = "tf32"
         return self.paces.get(kind, Pace())
 
@@ -367,11 +405,11 @@ class CompiledKernel(Compiled, Kernel):
         one = sample(problem, config.tile, cluster)
         keys = {
             x.name: (self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment)
-            for x in (one.A, one.B, one.C)
+            for x in one.matrices
         }
         tallies = {name: _tallies.get(key) for name, key in keys.items()}
         if None in tallies.values():
-            accesses = self.accesses(config, one)
+            accesses = self.all_accesses(config, one)
             for name in [name for name, kept in tallies.items() if kept is None]:
                 mine = (each for each in accesses if each.operand == name)
                 found = tally(mine, cluster[0] * cluster[1])
@@ -383,7 +421,7 @@ class CompiledKernel(Compiled, Kernel):
             self.launch(config, one),
             self.pace(config),
             gpu,
-            DTYPES[problem.inputs.accumulator].bytes,
+            problem.accumulator.bytes,
             getattr(config, "min_ctas", 1),
             cluster,
         )
@@ -398,7 +436,8 @@ def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     found: list[Any] = [problem.compute]
     # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
     found += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
-    for x in (problem.A, problem.B, problem.C):
+    found.append(problem.epilogue)
+    for x in problem.matrices:
         found += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
     # Vectors of C may not straddle the end of a row.
     return (*found, gcd(problem.C.shape[problem.C.unit] * DTYPES[problem.C.dtype].bytes, 16))

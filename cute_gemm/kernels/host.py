@@ -15,7 +15,7 @@ import numpy as np
 from cute_gemm.access import Shares
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Kernel
-from cute_gemm.problem.dtypes import DTYPES, operand_types
+from cute_gemm.problem.dtypes import operand_types
 from cute_gemm.problem.reference import scale, used
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def gemm(
     beta: complex = 0,
 ) -> None:
     """Compute what ``problem.reference.gemm`` does, as a sum of outer products."""
-    sums = DTYPES[problem.inputs.accumulator].numpy
+    sums = problem.accumulator.numpy
     # Infinities and NaN are results here, as they are in BLAS, and not worth a warning.
     with np.errstate(all="ignore"):
         operands = used(problem, A, B, C)

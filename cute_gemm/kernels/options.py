@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,25 +51,6 @@ def _value(config: Any, key: str, value: Any) -> Any:
 def _integer(value: Any) -> int:
     """An integer or its text; a fraction is neither."""
     return int(value) if isinstance(value, str) else operator.index(value)
-
-
-def only(widths: tuple[int, int, int], name: str) -> tuple[int, int, int]:
-    """Return the width of A, of B or of C alone, and 0 for the others."""
-    a, b, c = (width if name == each else 0 for each, width in zip("ABC", widths, strict=True))
-    return a, b, c
-
-
-def op_letters(majors: Sequence[str], conj: tuple[bool, bool]) -> str:
-    """Return the op by how A and B lie and are meant, in a letter each: n, t, c (conj), h (both).
-
-    >>> op_letters(("K", "K"), (True, False))
-    'hn'
-    """
-    plain = majors[0] == "MN", majors[1] == "K"
-    return "".join(
-        (("n", "c") if n else ("t", "h"))[transposed]
-        for n, transposed in zip(plain, conj, strict=True)
-    )
 
 
 def registers(threads: int, min_ctas: int) -> int:

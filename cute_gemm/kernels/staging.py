@@ -1,9 +1,10 @@
-"""What kernels share in listing the copy of a tile to shared memory, k-tile by k-tile."""
+"""What kernels share in listing their accesses: tiles on their way, and epilogues' operands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from cute_gemm.problem.dtypes import DTYPES
 if TYPE_CHECKING:
     from cute_gemm.cute.copies import TiledCopy
     from cute_gemm.cute.layout import Layout
+    from cute_gemm.problem.problem import GemmProblem
 
 #: What a kernel does that works ahead of itself.
 IN_VAIN = "after the last k-tile, in vain"
@@ -143,3 +145,22 @@ def in_place(
     some = last.any(axis=-1)
     behind = np.where(last, store.offsets + copy.bits // 8, -1)[some]
     return [load, replace(load, offsets=behind, layout=None, coords=None), store]
+
+
+def epilogue_loads(problem: GemmProblem, stores: Sequence[GlobalAccess]) -> list[GlobalAccess]:
+    """Return the loads of the epilogue's operands: one of each for an element that is stored."""
+    loads = []
+    for store, (spec, matrix) in product(
+        stores, zip(problem.epilogue.operands, problem.operands, strict=True)
+    ):
+        step = np.eye(2, dtype=int)[store.axis] * np.arange(store.vector[1])[:, None, None]
+        first = np.asarray(store.coords).reshape(-1, 1, LANES, 2)
+        coords = np.where(first < 0, -1, first + step).reshape(-1, LANES, 2)
+        loads.append(
+            replace(
+                store, operand=spec.name, direction="load", instruction="ld.global",
+                bits=8 * DTYPES[spec.dtype].bytes, matrix=matrix, coords=coords,
+                limit="an epilogue loads element by element", fix="",
+            )
+        )  # fmt: skip
+    return loads

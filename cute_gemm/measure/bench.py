@@ -129,7 +129,7 @@ def bench(
             for given in problems
         ]
         return BenchResult(
-            dtype=first.inputs.name, compute=first.compute, order=order, ops=tuple(problems[0]),
+            dtype=first.dtype, compute=first.compute, order=order, ops=tuple(problems[0]),
             gpu=gpu.name if gpu else None, arch=gpu.arch if gpu else None,
             cublas=gpu.about_cublas if gpu else "no GPU was used",
             checked=check, rounds=rounds, seed=seed, pad=pad, sizes=tuple(found),
@@ -269,7 +269,7 @@ class _Size:
                         raise UnsupportedError(f"it is timed up to {most}")
                     plans[name, op] = make_plan(
                         op, m=problem.m, n=problem.n, k=problem.k, l=problem.l,
-                        dtype=problem.inputs.name,
+                        dtype=problem.dtype,
                         order=self.order, compute=problem.compute, kernel=name,
                         **_leading(op, problem.m, problem.n, problem.k, self.pad), **where,
                     )  # fmt: skip

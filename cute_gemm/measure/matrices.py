@@ -61,7 +61,7 @@ class Factors:
     def __init__(self, problem: GemmProblem, seed: int, pad: int = 0) -> None:
         rng = generator(seed)
         self._pad = pad
-        self._type = problem.inputs
+        self._is_complex = problem.is_complex
         # Column-major, so that what N stores is no copy.
         left, right = (problem.k, problem.m), (problem.n, problem.k)
         self.left = _transposed(random_values(rng, stacked(problem, left), problem.A.dtype))
@@ -70,7 +70,7 @@ class Factors:
     def form(self, name: str, op: str) -> tuple[str, str]:
         """Return which stored matrix an op takes for ``"A"`` or ``"B"``: name and letter."""
         letter = op["AB".index(name)]
-        transposed = "C" if letter in "CH" and self._type.is_complex else "T"
+        transposed = "C" if letter in "CH" and self._is_complex else "T"
         return name, "N" if letter == "N" else transposed
 
     def stored(self, name: str, letter: str) -> np.ndarray:

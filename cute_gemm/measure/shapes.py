@@ -212,7 +212,7 @@ def random_shapes(
     before = _resident()
     found = tuple(_costs(calls, name, shapes, progress) for name in kernels)
     return ShapesResult(
-        problem.inputs.name, problem.compute, order, ops, count, seed, *calls.place, why_not,
+        problem.dtype, problem.compute, order, ops, count, seed, *calls.place, why_not,
         found, before, _resident(), {name: len(one) for name, one in KEPT.items()},
     )  # fmt: skip
 

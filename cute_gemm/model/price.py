@@ -169,7 +169,7 @@ def sample(
 
     def part(matrix: Matrix, shape: tuple[int, int]) -> Matrix:
         size = DTYPES[matrix.dtype].bytes
-        ld = ((pitch(matrix) or LINE) + (LINE << 10)) // size
+        ld = ((pitch(matrix) or LINE) + (LINE << 10)) // size if matrix.ld else 0
         stride = (1, ld) if matrix.unit == 0 else (ld, 1)
         return replace(
             matrix, shape=shape, stride=stride, alignment=min(matrix.alignment, LINE), l=1,
@@ -177,7 +177,8 @@ def sample(
         )  # fmt: skip
 
     A, B, C = part(problem.A, (m, k)), part(problem.B, (n, k)), part(problem.C, (m, n))
-    return replace(problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, k_last=0)
+    operands = tuple(part(matrix, (m, n)) for matrix in problem.operands)
+    return replace(problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, k_last=0, operands=operands)
 
 
 def pitch(matrix: Matrix) -> int:
@@ -380,7 +381,7 @@ class Prices:
         )
 
     def _dram(self, problem: GemmProblem, part: Any) -> Any:
-        moved = problem.A.nbytes + problem.B.nbytes + problem.C.nbytes
+        moved = sum(matrix.nbytes for matrix in problem.matrices)
         return moved / (part * self._gpu.bandwidth_gbs * 1e9)
 
     def _times(

@@ -41,6 +41,8 @@ class DType:
     #: Values of ``compute=``, the default first: the arithmetic of the products, which for complex
     #: types is that of their real and imaginary parts.
     computes: tuple[str, ...] = ()
+    #: Types of B, beside its own, that an A of this type is multiplied by.
+    partners: tuple[str, ...] = ()
     #: ``struct`` format of alpha and beta.
     scalar: str = ""
     #: What else it is called, beside ``tag``, in small letters.

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cute_gemm.problem.dtypes import DTYPES, DType
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.problem import GemmProblem, Matrix
 
 #: Bytes of which the leading dimensions and the places of what lies in scratch are multiples: a
@@ -44,10 +45,15 @@ class Packing:
     offsets: tuple[int, ...]
     nbytes: int  # of scratch
 
+    @property
+    def operands(self) -> tuple[Matrix, ...]:
+        """Those of an epilogue, which packing has none of."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """``C <- alpha * (the sum of ``sums`` over its batch) + beta * C``: the end of a split-k GEMM.
+    """The end of a split-k GEMM: its epilogue of the sum of ``sums`` over their batch.
 
     ``sums`` is (M, N) of the accumulator's type, in scratch, one matrix for each slice of K (of a
     batch those of a product one after the other), with the major of C; a slice's sums are complete,
@@ -56,12 +62,13 @@ class Reduction:
 
     sums: Matrix
     C: Matrix
-    dtype: str  # of A and B
+    epilogue: Epilogue
+    operands: tuple[Matrix, ...] = ()
 
     @property
-    def inputs(self) -> DType:
-        """The type of A and B, as of a `GemmProblem`."""
-        return DTYPES[self.dtype]
+    def accumulator(self) -> DType:
+        """The type of the sums, and of alpha and beta, as of a `GemmProblem`."""
+        return DTYPES[self.sums.dtype]
 
     @property
     def slices(self) -> int:
@@ -76,7 +83,7 @@ class Reduction:
 
 def wants_k_major(problem: GemmProblem) -> bool:
     """Return whether tensor cores read these types along K: transposing loads move 2 bytes."""
-    return problem.inputs.bytes == 1 or problem.compute == "tf32"
+    return DTYPES[problem.A.dtype].bytes == 1 or problem.compute == "tf32"
 
 
 def packed(
@@ -109,7 +116,7 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
     depth, count = slice_extents(problem, slices, tile_k)
     last = problem.k - (count - 1) * depth
     ends = last if last > 1 or count == 1 else depth + last  # a single one has no leading dimension
-    sums = _aligned(replace(problem.C, dtype=problem.inputs.accumulator), problem.C.unit)
+    sums = _aligned(replace(problem.C, dtype=problem.accumulator.name), problem.C.unit)
     each = _span(replace(sums, l=1)) // DTYPES[sums.dtype].bytes
     total = problem.l * count
     sums = replace(sums, l=total, batch_stride=each if total > 1 else 0)
@@ -125,15 +132,17 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
         )  # fmt: skip
 
     parts = replace(
-        problem, k=depth, k_last=last % depth, l=total, A=cut(problem.A), B=cut(problem.B), C=sums
-    )
-    return parts, Reduction(sums, problem.C, problem.inputs.name)
+        problem, k=depth, k_last=last % depth, l=total, A=cut(problem.A), B=cut(problem.B), C=sums,
+        epilogue=LINEAR_COMBINATION, operands=(),
+    )  # fmt: skip
+    return parts, Reduction(sums, problem.C, problem.epilogue, problem.operands)
 
 
 def slice_extents(problem: GemmProblem, slices: int, tile_k: int) -> tuple[int, int]:
     """Return k of each slice but the last, and how many there are of a product."""
     # A slice begins at a line where K is the unit-stride mode, so that vectors stay what they are.
-    step = math.lcm(tile_k, LINE // problem.inputs.bytes)
+    narrowest = min(DTYPES[matrix.dtype].bytes for matrix in (problem.A, problem.B))
+    step = math.lcm(tile_k, LINE // narrowest)
     depth = -(-problem.k // (step * slices)) * step
     return depth, -(-problem.k // depth)
 
@@ -181,7 +190,7 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
 
 def sums_bytes(problem: GemmProblem) -> int:
     """Return the bytes of scratch that the sums of a slice of K take."""
-    C, size = problem.C, DTYPES[problem.inputs.accumulator].bytes
+    C, size = problem.C, problem.accumulator.bytes
     return _padded(C.shape[C.unit] * size) * C.shape[1 - C.unit]
 
 

@@ -29,8 +29,10 @@ from cute_gemm.errors import (
 )
 from cute_gemm.frameworks import ADAPTERS
 from cute_gemm.frameworks.base import ALIGNMENT, Operand, Order, dtype_name
-from cute_gemm.problem.dtypes import DTYPES, DType, canonical, holding
+from cute_gemm.problem.dtypes import DTYPES, DType, canonical, factor, holding
 from cute_gemm.problem.dtypes import dtype as dtype_row
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
+from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.overlap import matrices_overlap, overlap
 
 #: Extents are ints in the kernels; offsets have 64 bits.
@@ -43,9 +45,10 @@ _OPS = frozenset(a + b for a in "NTCH" for b in "NTCH")
 class Matrix:
     """A GEMM operand as CuTe sees it: A (M, K), B (N, K), C (M, N), or ``l`` such matrices.
 
-    ``name`` is ``"A"``, ``"B"`` or ``"C"``. ``shape`` and ``stride`` (in elements) are those of the
-    two modes: one stride is the unit (a static 1 in CuTe), the other the leading dimension; when
-    both are 1 the first is the unit. ``alignment`` is the largest power of two, up to 256, that
+    ``name`` is ``"A"``, ``"B"``, ``"C"`` or that of an epilogue's operand (M, N). ``shape`` and
+    ``stride`` (in elements) are those of the two modes: one stride is the unit (a static 1 in
+    CuTe), the other the leading dimension, 0 for a vector that is broadcast; when both are 1 the
+    first is the unit. ``alignment`` is the largest power of two, up to 256, that
     divides the address of every matrix in bytes. ``conj``: the conjugate is meant, as op letters C
     and H have it; False for real types.
 
@@ -107,8 +110,9 @@ class Matrix:
     @property
     def nbytes(self) -> int:
         """Bytes of the elements, padding between them left out; a shared matrix counts once."""
-        matrices = prod(count if step else min(count, 1) for count, step in self.levels)
-        return matrices * self.shape[0] * self.shape[1] * dtype_row(self.dtype).bytes
+        modes = (*self.levels, *zip(self.shape, self.stride, strict=True))
+        elements = prod(count if step else min(count, 1) for count, step in modes)
+        return elements * dtype_row(self.dtype).bytes
 
     @property
     def span(self) -> int:
@@ -142,7 +146,7 @@ class GemmProblem:
     ``op`` is as asked for, in upper case: ``"TN"``, ``"CN"``. ``m``, ``n``, ``k`` are the extents
     of each product and ``l`` is the number of products; any may be 0. ``compute`` is what products
     are made in: ``"float32"``, ``"tf32"``, ``"float64"`` or ``"int32"``; of complex numbers, what
-    the products of their parts are made in.
+    the products of their parts are made in. ``operands`` are those of the epilogue, in its order.
     """
 
     op: str
@@ -156,6 +160,8 @@ class GemmProblem:
     l: int = 1
     #: k of a product's last slice where it is less than the others'; else 0.
     k_last: int = 0
+    epilogue: Epilogue = LINEAR_COMBINATION
+    operands: tuple[Matrix, ...] = ()
 
     def with_base_offset(self, base_offset: int) -> GemmProblem:
         """Return the problem with each matrix so many elements from an aligned address.
@@ -175,6 +181,11 @@ class GemmProblem:
         return replace(self, A=A, B=B, C=C)
 
     @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """A, B, C and the epilogue's operands."""
+        return self.A, self.B, self.C, *self.operands
+
+    @property
     def slices(self) -> int:
         """Of a batch, how many in a row are slices of K of one product."""
         return self.A.slices
@@ -185,19 +196,44 @@ class GemmProblem:
         return "NT"[self.A.unit] + "TN"[self.B.unit]
 
     @property
-    def inputs(self) -> DType:
-        """The type of A and of B: what takes them to be of one type asks here."""
-        return DTYPES[self.A.dtype]
+    def dtype(self) -> str:
+        """The type of A and B: ``"float16"``; ``"A's x B's"`` where there are two."""
+        return " x ".join(dict.fromkeys((self.A.dtype, self.B.dtype)))
+
+    @property
+    def spelled(self) -> str:
+        """`dtype`, with ``compute`` where it is not the default: ``"float32/tf32"``."""
+        return f"{self.dtype}{DTYPES[self.A.dtype].spelled(self.compute)[len(self.A.dtype) :]}"
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether A and B are complex."""
+        return DTYPES[self.A.dtype].is_complex
+
+    @property
+    def accumulator(self) -> DType:
+        """The type of the sums, and of alpha and beta."""
+        return DTYPES[DTYPES[self.A.dtype].accumulator]
+
+    @property
+    def factor(self) -> DType:
+        """The type of a real product's factors, by which peaks go; the wider one of two."""
+        factors = (factor(matrix.dtype, self.compute) for matrix in (self.A, self.B))
+        return max(factors, key=lambda row: row.bytes)
+
+    def operation(self, *widths: int) -> Operation:
+        """Return what a kernel computes of it, with gmem accesses of so many bytes each."""
+        return Operation.of((self.A, self.B, self.C), self.compute, widths, self.epilogue)
 
     @property
     def types(self) -> str:
         """What people read: ``"float16 -> float32, compute float32"``."""
-        return f"{self.inputs.name} -> {self.C.dtype}, compute {self.compute}"
+        return f"{self.dtype} -> {self.C.dtype}, compute {self.compute}"
 
     @property
     def flops(self) -> int:
         """Real operations: two for a multiplication and an addition, eight for complex ones."""
-        each = 8 if self.inputs.is_complex else 2
+        each = 8 if self.is_complex else 2
         return each * self.m * self.n * self.k * self.l
 
 
@@ -271,6 +307,7 @@ def from_sizes(
     n: int,
     k: int,
     dtype: Any,
+    dtype_b: Any = None,
     l: int = 1,
     lda: int | None = None,
     ldb: int | None = None,
@@ -288,7 +325,8 @@ def from_sizes(
     ``m``, ``n``, ``k`` are the extents of op(A) (M, K) and op(B) (K, N) and ``l`` is the number of
     products, each from 0 to 2**31 - 1. Leading dimensions and batch strides are those of the stored
     arrays, in elements, by default without padding; a batch stride of 0 shares A or B. ``storage``
-    is the order of A and B as stored, ``order`` that of C.
+    is the order of A and B as stored, ``order`` that of C. ``dtype_b`` is B's type where it is not
+    A's.
     """
     op = _checked_op(op)
     turn_A, turn_B = _turns(op)
@@ -296,9 +334,10 @@ def from_sizes(
         _extent(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("l", l))
     )
     element = element_of("A", dtype_name(dtype))
+    element_b = element if dtype_b is None else element_of("B", dtype_name(dtype_b))
     out = _out(element, out_dtype)
     a = _sized("A", (k, m) if turn_A else (m, k), lda, batch, batch_a, storage, element.name)
-    b = _sized("B", (n, k) if turn_B else (k, n), ldb, batch, batch_b, storage, element.name)
+    b = _sized("B", (n, k) if turn_B else (k, n), ldb, batch, batch_b, storage, element_b.name)
     c = _sized("C", (m, n), ldc, batch, batch_c, order, out)
     return _describe(op, a, b, c, order, out, compute)
 
@@ -379,8 +418,8 @@ def _describe(
                 f"{name} has dtype {stored.dtype}, whose bytes are in the other order than this "
                 f"machine's: pass {native}"
             )
-    element = element_of("A", a.dtype)
-    if element_of("B", b.dtype) is not element:
+    element, element_b = element_of("A", a.dtype), element_of("B", b.dtype)
+    if element_b is not element and element_b.name not in element.partners:
         both = holding(a.dtype, b.dtype)
         casts = [
             ADAPTERS[stored.library].cast(name, both)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 
 from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.problem import GemmProblem
 
 #: Extent of square blocks of C, and of k in what is converted: types that BLAS does not have, and
@@ -46,6 +50,7 @@ def gemm(
     C: np.ndarray,
     alpha: complex = 1,
     beta: complex = 0,
+    operands: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place.
 
@@ -53,7 +58,15 @@ def gemm(
     numbers of the accumulator's type. Half types are multiplied and summed in float32, int8 in
     int32 that wraps, and ``"tf32"`` in float32. When beta is 0, C is not read; when alpha or k is
     0, A and B are not, and beta = 1 then leaves C as it is, infinities of complex numbers too.
+    Another epilogue than BLAS's is applied to the sums; ``operands`` are its own, by name.
     """
+    if problem.epilogue != LINEAR_COMBINATION:
+        sums = np.empty_like(C, problem.accumulator.numpy)
+        plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=())
+        gemm(plain, A, B, sums, alpha=float(alpha != 0))
+        old = None if beta == 0 else C.astype(sums.dtype)
+        C[...] = problem.epilogue.apply(sums, old, alpha, beta, operands or {})
+        return
     left, right, C = used(problem, A, B, C)
     conj = problem.A.conj, problem.B.conj
     # NumPy's results are row-major: turn the product round, to write C as it lies in memory.

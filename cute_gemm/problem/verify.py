@@ -6,6 +6,7 @@ Complex results are compared with complex128, by the magnitude of the difference
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,11 +70,13 @@ def verify(
     C: np.ndarray | None = None,
     alpha: complex = 1.0,
     beta: complex = 0.0,
+    operands: Mapping[str, np.ndarray] | None = None,
 ) -> Verdict:
     """Compare ``result`` with ``alpha * op(A) @ op(B) + beta * C`` in float64 or complex128.
 
     A and B are host arrays as stored, ``result`` is (M, N) or (L, M, N), and ``C`` is what C held
-    before, read only when beta is not 0.
+    before, read only when beta is not 0. ``operands`` are those of the problem's epilogue, by name,
+    and broadcast to ``result``; the reference and the bound are then the epilogue's.
 
     The bound of an element is ``u_out |ref| + K u_acc sum |a||b|``, where u_out and u_acc are the
     unit roundoffs of C's type and of the accumulator: the error of summing K products in any order
@@ -100,6 +103,9 @@ def verify(
     m, n = problem.m, problem.n
     columns = max(1, _BLOCK // max(1, m))
     integers = dtype(problem.C.dtype).roundoff == 0
+    broadcast = {
+        name: np.broadcast_to(array, result.shape) for name, array in (operands or {}).items()
+    }
 
     wrong = 0
     max_error = max_ratio = 0.0
@@ -117,8 +123,10 @@ def verify(
                     error, bound, good = _compare_integers(products, old, got, alpha, beta)
                 else:
                     sums = abs(left64) @ abs(right64) if use_ab else abs(products)
-                    found = compare_floats(problem, products, sums, old, got, alpha, beta)
-                    error, bound, good = found
+                    error, bound, good = compare_floats(
+                        problem, products, sums, old, got, alpha, beta,
+                        {name: array[block].astype(wide) for name, array in broadcast.items()},
+                    )  # fmt: skip
                 ratio = error / np.maximum(bound, 1e-300)
             ratio[good & ~(ratio <= 1)] = 0.0  # the same infinity, NaN or rounded value
             ratio[~good & np.isnan(ratio)] = np.inf
@@ -159,22 +167,19 @@ def compare_floats(
     got: np.ndarray,
     alpha: complex,
     beta: complex,
+    operands: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return error, bound and verdict of each element."""
-    out = dtype(problem.C.dtype)
-    reference = alpha * products
-    magnitude = abs(alpha) * sums
-    unit = dtype(problem.inputs.accumulator).roundoff
-    rounded_to = factor(problem.inputs.name, problem.compute)
+    out, accumulator, epilogue = dtype(problem.C.dtype), problem.accumulator, problem.epilogue
     # A product is off by the rounding of its two factors, where they are rounded.
-    factors = 2 * rounded_to.roundoff if rounded_to.roundoff > problem.inputs.roundoff else 0.0
-    bound = (_roundings(problem) * unit + factors) * magnitude
-    if old is not None:
-        old = beta * old
-        reference = reference + old
-        magnitude = magnitude + abs(old)
-    if alpha != 1 or old is not None:
-        bound = bound + (2 * math.sqrt(2) + 1 if out.is_complex else 2) * unit * magnitude
+    factors = 0.0
+    for element in (dtype(problem.A.dtype), dtype(problem.B.dtype)):
+        multiplied = factor(element.name, problem.compute)
+        factors += multiplied.roundoff * (multiplied.roundoff > element.roundoff)
+    error = (_roundings(problem) * accumulator.roundoff + factors) * sums
+    scaling = (old, alpha, beta, operands or {})
+    reference = epilogue.apply(products, *scaling)
+    bound = epilogue.bound(error, sums, *scaling, accumulator)
     # (1 + u): the final rounding acts on the computed value, not on the reference.
     bound = out.roundoff * abs(reference) + (1 + out.roundoff) * bound
     bound = bound + out.underflow

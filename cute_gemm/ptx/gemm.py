@@ -24,20 +24,23 @@ class Emitted(Protocol):
 
 def execute(
     plan: Emitted, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: Any = 1, beta: Any = 0,
-    places: Mapping[str, np.ndarray] | None = None, **options: Any,
+    places: Mapping[str, np.ndarray] | None = None,
+    operands: Mapping[str, np.ndarray] | None = None, **options: Any,
 ) -> tuple[Execution, ...]:  # fmt: skip
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place, by the kernels' instructions.
 
     The arrays are such as the plan was made for; their addresses are multiples of what the plan's
-    matrices are aligned to, and of no more. ``places``: arrays for other pointers of the kernel, by
+    matrices are aligned to, and of no more. ``operands``: arrays of the epilogue's operands, by
+    name; ``places``: arrays for other pointers of the kernel, by
     the parameter's name (``alpha_ptr``); ``options`` are those of `run`.
     """
     problem, steps = plan.problem, plan.steps
-    kind = problem.inputs.name
+    kind = problem.accumulator.name
     factors = scalar(alpha, "alpha", kind, None), scalar(beta, "beta", kind, None)
+    given = {"A": A, "B": B, "C": C, **(operands or {})}
     held = {
-        one.name: Buffer(array, one.name, (one.first_alignment or one.alignment) % 256)
-        for one, array in ((problem.A, A), (problem.B, B), (problem.C, C))
+        x.name: Buffer(given[x.name], x.name, (x.first_alignment or x.alignment) % 256)
+        for x in problem.matrices
     }
     # What nobody has written is no number.
     scratch = np.full(steps.scratch, 255, np.uint8)
@@ -51,7 +54,7 @@ def _step(
     places: Mapping[str, np.ndarray], options: Mapping[str, Any],
 ) -> Execution:  # fmt: skip
     """Execute one launch."""
-    symbol, launch, signature = step.unit.symbol, step.launch, step.kernel.signature
+    symbol, launch, signature = step.unit.symbol, step.launch, step.kernel.signature(step.config)
     block = arguments.block.raw
     sizes = [one.size or 0 for one in parsed(step.ptx, symbol).parameters.values()]
     # The driver is told where each argument lies: they are not packed as the text's are.
@@ -59,8 +62,8 @@ def _step(
         block[x : x + n] for x, n in zip(signature.offsets, sizes, strict=True)
     ]
     for at, (place, parameter) in enumerate(zip(step.places, signature.parameters, strict=False)):
-        name = parameter.name if parameter.name in "ABC" else "scratch"
-        matrix = None if name == "scratch" else getattr(step.problem, name, None)
+        name = parameter.name if parameter.name in held else "scratch"
+        matrix = getattr(step.problem, name, None) if name in "ABC" else None
         given[at] = held.get(place.name) or _part(scratch, place.offset, name, matrix)
     for at, parameter in enumerate(signature.parameters):
         if parameter.name in places:

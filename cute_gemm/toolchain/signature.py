@@ -11,14 +11,16 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm.errors import ScalarError
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.dtypes import DTYPES, DType
 
 if TYPE_CHECKING:
     from cute_gemm.problem import scalars
+    from cute_gemm.problem.epilogue import Epilogue
     from cute_gemm.problem.problem import GemmProblem
 
 #: Most that a grid has along y and z.
@@ -116,8 +118,7 @@ class Scalar(Parameter):
 
     def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
         """Write the given value."""
-        kind = problem.inputs.accumulator
-        pack_scalar(kind, block, offset, given[self.name], self.name)
+        pack_scalar(problem.accumulator.name, block, offset, given[self.name], self.name)
 
 
 class TensorMapParameter(Parameter):
@@ -185,25 +186,76 @@ class Arguments:
         self.table = (ctypes.c_void_p * count)(*(base + offset for offset in signature.offsets))
 
 
-#: Of every kernel that is one GEMM, or a batch of them.
-GEMM = Signature(
-    (
-        Pointer("A", "{}Element const*"),
-        Pointer("B", "{}Element const*"),
-        Pointer("C", "{}ElementC*"),
-        *(Extent(name, "int", 4) for name in "mnk"),
-        Extent("l", "uint32_t", 4),
-        Extent("k_last", "int", 4),
-        Extent("slices", "uint32_t", 4),
-        *(Stride(f"ld{name.lower()}", "int64_t", 8, name, "ld") for name in "ABC"),
-        *(Stride(f"batch_{name.lower()}", "int64_t", 8, name, "batch_stride") for name in "ABC"),
-        *(Stride(f"slice_{name.lower()}", "int64_t", 8, name, "slice_stride") for name in "AB"),
+@dataclass(frozen=True, slots=True)
+class OperandStride(Parameter):
+    """A step in elements of an epilogue's operand along M (0), N (1) or L (2)."""
+
+    operand: int = 0
+    mode: int = 0
+
+    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+        """Write the step."""
+        matrix = problem.operands[self.operand]
+        struct.pack_into("=q", block, offset, (*matrix.stride, matrix.batch_stride)[self.mode])
+
+
+def cpp_type(row: DType) -> str:
+    """Return the C++ type of elements: cutlass_library's."""
+    from cutlass_library import DataType, DataTypeTag
+
+    return str(DataTypeTag[DataType[row.tag]])
+
+
+@lru_cache(maxsize=64)
+def epilogue_parameters(
+    epilogue: Epilogue,
+) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...], tuple[Parameter, ...]]:
+    """Return an epilogue's pointers, the strides of its operands, and its scalars."""
+    pointers = tuple(
+        Pointer(x.name, f"{cpp_type(DTYPES[x.dtype])} const*") for x in epilogue.operands
+    )
+    strides = tuple(
+        OperandStride(f"{x.name}_{mode}", "int64_t", 8, operand, "mnl".index(mode))
+        for operand, x in enumerate(epilogue.operands)
+        for mode in "mnl"
+    )
+    scalars = (
         Scalar("alpha", "{}Accumulator", 16),
         Scalar("beta", "{}Accumulator", 16),
         Pointer("alpha_ptr", "{}Accumulator const*"),
         Pointer("beta_ptr", "{}Accumulator const*"),
     )
-)
+    return pointers, strides, scalars
+
+
+@lru_cache(maxsize=64)
+def gemm_signature(epilogue: Epilogue, *maps: str) -> Signature:
+    """Return the signature of a kernel that is one GEMM, or a batch of them.
+
+    ``maps``: names of tensor maps, which come last.
+    """
+    pointers, strides, scalars = epilogue_parameters(epilogue)
+    return Signature(
+        (
+            Pointer("A", "{}ElementA const*"),
+            Pointer("B", "{}ElementB const*"),
+            Pointer("C", "{}ElementC*"),
+            *pointers,
+            *(Extent(name, "int", 4) for name in "mnk"),
+            Extent("l", "uint32_t", 4),
+            Extent("k_last", "int", 4),
+            Extent("slices", "uint32_t", 4),
+            *(Stride(f"ld{x.lower()}", "int64_t", 8, x, "ld") for x in "ABC"),
+            *(Stride(f"batch_{x.lower()}", "int64_t", 8, x, "batch_stride") for x in "ABC"),
+            *(Stride(f"slice_{x.lower()}", "int64_t", 8, x, "slice_stride") for x in "AB"),
+            *strides,
+            *scalars,
+            *(
+                TensorMapParameter(name, "const __grid_constant__ cute::TmaDescriptor", 128)
+                for name in maps
+            ),
+        )
+    )
 
 
 def pack_scalar(scalar: str, block: Any, offset: int, value: complex, name: str) -> None:

@@ -1,8 +1,7 @@
 """Config -> translation unit, in the emitter protocol of ``cutlass_library``.
 
-An operation object describes the kernel in CUTLASS's own terms (tile, math instruction, tensors);
-an emitter turns an operation into C++ text with ``emit(operation)``. Only
-integers, enum tags and layout types reach that text.
+An `Operation` says what the kernel computes; an emitter turns it into C++ text with
+``emit(operation)``. Only integers, enum tags and layout types reach that text.
 """
 
 from __future__ import annotations
@@ -12,18 +11,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cute_gemm.cute.layout import Layout
-from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.toolchain.signature import GEMM, Signature
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
+from cute_gemm.problem.operation import Operation
+from cute_gemm.toolchain.signature import cpp_type, gemm_signature
 
 #: How the config of every kernel's text begins (`Emitter.template`).
 TYPES = """\
 using namespace cute;
 
 struct Config {
-  using Element = ${element};
+  using ElementA = ${element_a};
+  using ElementB = ${element_b};
   using ElementC = ${element_c};
   using Accumulator = ${accumulator};
-  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
+  using Epilogue = ${epilogue};
 """
 
 
@@ -42,23 +43,36 @@ class TranslationUnit:
     spills: int = 16
 
 
-#: Of every entry: the parameters of its epilogue.
-EPILOGUE_PARAMS = "typename {}Epilogue::Params const epilogue{{alpha, beta, alpha_ptr, beta_ptr}};"
+def epilogue_type(epilogue: Epilogue) -> str:
+    """Return the C++ type of an epilogue, where Accumulator and ElementC are declared."""
+    return f"{epilogue.functor}<Accumulator, ElementC>"
+
+
+def epilogue_params(epilogue: Epilogue, prefix: str = "Config::", extents: str = "m, n") -> str:
+    """Return the declaration of an epilogue's parameters, from those of the entry.
+
+    ``extents``: C++ of C's extents along M and N.
+    """
+    names = [operand.name for operand in epilogue.operands]
+    operands = (f", {{{x}, {x}_m, {x}_n, {x}_l, {extents}}}" for x in names)
+    values = "alpha, beta, alpha_ptr, beta_ptr" + "".join(operands)
+    return f"typename {prefix}Epilogue::Params const epilogue{{{values}}};"
 
 
 def entry(
-    symbol: str, bounds: str, call: str, signature: Signature = GEMM, prefix: str = "Config::"
-) -> str:
+    symbol: str, bounds: str, call: str, epilogue: Epilogue = LINEAR_COMBINATION,
+    prefix: str = "Config::",
+) -> str:  # fmt: skip
     """Return a kernel's entry: each layer of the grid calls ``call`` for one GEMM of the batch.
 
     ``bounds``: threads per CTA and what else ``__launch_bounds__`` takes; ``prefix``: where
-    Element, ElementC, Accumulator and Epilogue are. ``call`` may use the matrix's index in the
-    batch, ``product``, and the epilogue's parameters, ``epilogue``.
+    ElementA, ElementB, ElementC, Accumulator and Epilogue are. ``call`` may use the matrix's index
+    in the batch, ``product``, and the epilogue's parameters, ``epilogue``.
     """
     return f"""\
 extern "C" __global__ void __launch_bounds__({bounds})
 {symbol}(
-    {signature.cpp(prefix)}) {{
+    {gemm_signature(epilogue).cpp(prefix)}) {{
   uint32_t const batch = blockIdx.y + blockIdx.z * gridDim.y;
   if (batch >= l) return;
   uint32_t const product = batch / slices, slice = batch % slices;
@@ -66,7 +80,7 @@ extern "C" __global__ void __launch_bounds__({bounds})
   A += product * batch_a + slice * slice_a;
   B += product * batch_b + slice * slice_b;
   C += batch * batch_c;
-  {EPILOGUE_PARAMS.format(prefix)}
+  {epilogue_params(epilogue, prefix)}
   {call}
 }}
 """
@@ -133,9 +147,9 @@ def cutlass_operation(
 class Emitter:
     """An emitter of one config's kernel and of its proof, in the protocol of cutlass_library.
 
-    The config has ``name``, ``kernel``, ``tile``, ``warps``, ``raster``, ``dtype``, ``out_dtype``
-    and ``bytes``. Both units have the text of ``template``, includes and types. The proof includes
-    ``header`` before it, and has ``cute`` after it: what C++ CuTe computes for itself.
+    The config has ``name``, ``kernel``, ``raster`` and ``operation``. Both units have the text of
+    ``template``, includes and types. The proof includes ``header`` before it, and has ``cute``
+    after it: what C++ CuTe computes for itself.
     """
 
     template: ClassVar[str]
@@ -153,58 +167,45 @@ class Emitter:
         """Return everything that Python evaluated as what C++ must compute too, with names."""
         raise NotImplementedError
 
-    def operation(self) -> Any:
-        """Return the operation, by `described`."""
-        raise NotImplementedError
-
     def unit(self) -> TranslationUnit:
         """Return the kernel."""
-        return TranslationUnit(self.emit(self.operation()), self.config.name)
+        return TranslationUnit(self.emit(self.config.operation), self.config.name)
 
     def proof(self) -> TranslationUnit:
         """Return a unit that compiles where all facts hold; there is nothing to run in it."""
         asserts = "\n".join(f'static_assert({fact}, "{name}");' for fact, name in self.facts())
         end = f'{self.cute}\n{asserts}\n\nextern "C" __global__ void proof() {{}}\n'
-        text = self.emit(self.operation(), end)
+        text = self.emit(self.config.operation, end)
         return TranslationUnit(f'#include "{self.header}"\n{text}', "proof")
 
-    def emit(self, operation: Any, end: str = "\n${entry}") -> str:
+    def emit(self, operation: Operation, end: str = "\n${entry}") -> str:
         """Return the translation unit of an operation."""
-        from cutlass_library import DataTypeTag, SubstituteTemplate
+        from cutlass_library import SubstituteTemplate
 
-        math = operation.tile_description.math_instruction
+        a, b = operation.factors
         values = {
             "kernel": self.config.kernel,
-            "element": DataTypeTag[math.element_a],
-            "element_c": DataTypeTag[operation.C.element],
-            "accumulator": DataTypeTag[math.element_accumulator],
+            "element_a": cpp_type(a),
+            "element_b": cpp_type(b),
+            "element_c": cpp_type(operation.c),
+            "accumulator": cpp_type(operation.accumulator),
+            "epilogue": epilogue_type(operation.epilogue),
+            "conj_a": cpp_bool(operation.conj[0]),
+            "conj_b": cpp_bool(operation.conj[1]),
             "raster": str(self.config.raster),
+            "types": "{}, majors A {}, B {}, C {}".format(
+                " x ".join(dict.fromkeys(operation.dtypes[:2])), *operation.majors
+            ),
             **self.values(),
         }
         text: str = SubstituteTemplate(self.template + end, values)
-        return text
-
-    def described(self, element: str, **more: Any) -> Any:
-        """A and B are multiplied as ``element``; the rest is `cutlass_operation`'s.
-
-        ``warps`` of a config may be (0, 0), for none in particular.
-        """
-        config = self.config
-        row, out = DTYPES[config.dtype], DTYPES[config.out_dtype]
-        a, b, c = config.bytes
-        return cutlass_operation(
-            config.name,
-            types=(element, DTYPES[row.accumulator].tag, out.tag),
-            tile=config.tile,
-            warps=config.warps,
-            aligned=(a // row.bytes, b // row.bytes, c // out.bytes),
-            **more,
-        )
+        return operation.epilogue.source + text
 
 
 def element_proofs(config: Any) -> list[tuple[str, str]]:
     """Facts that hold when the types of a config are those of the unit."""
-    sizes = {"Element": DTYPES[config.dtype].bytes, "ElementC": DTYPES[config.out_dtype].bytes}
+    operation = config.operation
+    sizes = {f"Element{x}": getattr(operation, x.lower()).bytes for x in "ABC"}
     return [(f"sizeof(Config::{name}) == {size}", name) for name, size in sizes.items()]
 
 

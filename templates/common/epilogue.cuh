@@ -23,6 +23,20 @@ CUTE_DEVICE Coord coord(int row, int column, int batch) {
   return {row, column, batch};
 }
 
+// An operand of an epilogue: a tensor (M,N,L), whose stride is 0 in a mode that it lacks. Coordinates may lie
+// outside of C (m,n), where nothing is loaded.
+template <class Element>
+struct EpilogueTensor {
+  Element const* data;
+  int64_t stride_m, stride_n, stride_l;
+  int m, n;
+
+  CUTE_DEVICE Element operator()(Coord const& at) const {
+    if (at.m >= m || at.n >= n) return Element(0);
+    return data[at.m * stride_m + at.n * stride_n + at.batch * stride_l];
+  }
+};
+
 // C <- alpha * accumulator + beta * C, by BLAS's rules.
 template <class Accumulator, class ElementC>
 struct LinearCombination {

@@ -12,7 +12,6 @@ struct Consumer {
   using Memory = SharedStorage<Config>;
   using Accumulators = Accumulators<Config>;
   using State = PipelineState<Config::kStages>;
-  using Element = typename Config::Element;
 
   Memory& memory;
   int group, peer;
@@ -24,10 +23,10 @@ struct Consumer {
         desc_b(Accumulators::B::descriptor(memory.b[0]) + Accumulators::B::offset(Accumulators::column(group), 0)) {}
 
   CUTE_DEVICE uint64_t stage_a(int stage) const {
-    return desc_a + stage * int(Memory::kA * sizeof(Element) / 16);
+    return desc_a + stage * int(Memory::kA * sizeof(typename Config::ElementA) / 16);
   }
   CUTE_DEVICE uint64_t stage_b(int stage) const {
-    return desc_b + stage * int(Memory::kB * sizeof(Element) / 16);
+    return desc_b + stage * int(Memory::kB * sizeof(typename Config::ElementB) / 16);
   }
 };
 
@@ -62,7 +61,7 @@ struct MainloopSmem : Consumer<Config> {
 template <class Config>
 struct MainloopRegisterA : Consumer<Config> {
   using Base = Consumer<Config>;
-  using Element = typename Config::Element;
+  using ElementA = typename Config::ElementA;
   enum : int { kLast = Base::Accumulators::kSteps - 1 };
 
   typename Base::Accumulators::FragmentA fragment;
@@ -70,13 +69,13 @@ struct MainloopRegisterA : Consumer<Config> {
   CUTE_DEVICE MainloopRegisterA(typename Base::Memory& memory, int group, int thread, int peer)
       : Base(memory, group, peer), fragment(Base::Accumulators::row(group), thread) {}
 
-  CUTE_DEVICE Element const* wait(typename Base::State const& state) {
+  CUTE_DEVICE ElementA const* wait(typename Base::State const& state) {
     this->memory.consumer_wait(state);
     return this->memory.a[state.stage];
   }
 
   // All steps of a k tile but the last.
-  CUTE_DEVICE void multiply(typename Base::Accumulators& accumulators, Element const* a, uint64_t b, bool first) {
+  CUTE_DEVICE void multiply(typename Base::Accumulators& accumulators, ElementA const* a, uint64_t b, bool first) {
     CUTE_UNROLL
     for (int step = 0; step < kLast; ++step) {
       accumulators.multiply(step, fragment, a, b, first && step == 0);
@@ -85,7 +84,7 @@ struct MainloopRegisterA : Consumer<Config> {
 
   CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state,
                              int k_tiles) {
-    Element const* a = wait(state);
+    ElementA const* a = wait(state);
     fragment.load(a, 0);
     accumulators.fence();
     multiply(accumulators, a, this->stage_b(state.stage), true);

@@ -53,7 +53,7 @@ struct AccumulatorCoord {
     int const warp = thread / 32, quad = thread % 32 / 4;
     if constexpr (!Config::kRegisterA) {
       first_row = warp * 16 + quad;
-    } else if constexpr (sizeof(typename Config::Element) == 1) {
+    } else if constexpr (sizeof(typename Config::ElementA) == 1) {
       first_row = warp * 16 + quad * 2;
     } else {
       first_row = warp / 2 * 32 + quad % 2 * 16 + warp % 2 * 8 + quad / 2 * 2;
@@ -68,7 +68,7 @@ struct AccumulatorCoord {
 // memory. For a block of 64 rows and 32 bytes of K a thread holds 4 bytes of its two rows at bytes 4 t and
 // 16 + 4 t of K, t = thread % 4. `load` starts the loads of a k step; `pack` makes wgmma's registers of what was
 // loaded, once all products but those of the last kInFlight steps are complete.
-template <class Config, int Blocks, int Bytes = sizeof(typename Config::Element)>
+template <class Config, int Blocks, int Bytes = sizeof(typename Config::ElementA)>
 struct RegisterA;
 
 // Elements of 4 bytes: an element is a register, and a load brings it for both rows.
@@ -84,7 +84,7 @@ struct RegisterA<Config, Blocks, 4> {
   CUTE_DEVICE RegisterA(int row, int thread)
       : offset(SmemLayout{}(row + AccumulatorCoord<Config>(thread).first_row, thread % 4)) {}
 
-  CUTE_DEVICE void load(typename Config::Element const* stage, int step) {
+  CUTE_DEVICE void load(typename Config::ElementA const* stage, int step) {
     CUTE_UNROLL
     for (int i = 0; i < 2 * Blocks; ++i) {
       int const own = offset ^ SmemLayout{}(0, i % 2 * 4), at = own + SmemLayout{}(i / 2 * 64, step * 8);
@@ -113,7 +113,7 @@ struct RegisterA<Config, Blocks, 1> {
                             thread % 4 * 4 + thread / 2 % 2)),
         selector(thread / 2 % 2 ? 0x1504 : 0x5140) {}
 
-  CUTE_DEVICE void load(typename Config::Element const* stage, int step) {
+  CUTE_DEVICE void load(typename Config::ElementA const* stage, int step) {
     CUTE_UNROLL
     for (int i = 0; i < 8 * Blocks; ++i) {
       int const own = offset ^ SmemLayout{}(0, i % 4);
@@ -142,20 +142,20 @@ struct RegisterA<Config, Blocks, 1> {
 template <class Config>
 struct Accumulators {
   using Mma = typename Config::Mma;
-  using Element = typename Config::Element;
-  using A = GmmaOperand<Element, typename Config::SmemLayoutA, Config::kMajorKA>;
-  using B = GmmaOperand<Element, typename Config::SmemLayoutB, Config::kMajorKB>;
+  using ElementA = typename Config::ElementA;
+  using A = GmmaOperand<ElementA, typename Config::SmemLayoutA, Config::kMajorKA>;
+  using B = GmmaOperand<typename Config::ElementB, typename Config::SmemLayoutB, Config::kMajorKB>;
   using Accumulator = typename Config::Accumulator;
   enum : int {
     kGroupsM = Config::kGroupsAlongN || Config::kPingPong ? 1 : Config::kConsumers,
     kBlocks = size<0>(typename Config::CtaTiler{}) / (64 * kGroupsM),
     kColumns = size<1>(typename Config::CtaTiler{}) / (Config::kGroupsAlongN ? Config::kConsumers : 1),
     kValues = kColumns / 2,  // of a thread in a block
-    kMmaK = 32 / sizeof(Element),
+    kMmaK = 32 / sizeof(ElementA),
     kSteps = size<2>(typename Config::CtaTiler{}) / kMmaK
   };
 
-  using FragmentA = RegisterA<Config, kBlocks, Config::kRegisterA ? sizeof(Element) : 4>;
+  using FragmentA = RegisterA<Config, kBlocks, Config::kRegisterA ? sizeof(ElementA) : 4>;
 
   static_assert(kValues == extent<typename Mma::CRegisters>::value);
 
@@ -204,7 +204,7 @@ struct Accumulators {
 
   // Starts the products of one k step with A from registers, and the loads of the next step from `next_a`. All
   // products but those of the last kInFlight steps are complete afterwards.
-  CUTE_DEVICE void multiply(int step, FragmentA& a, Element const* next_a, uint64_t b, bool first) {
+  CUTE_DEVICE void multiply(int step, FragmentA& a, ElementA const* next_a, uint64_t b, bool first) {
     warpgroup_wait<FragmentA::kInFlight>();
     a.pack(step);
     a.load(next_a, (step + 1) % kSteps);

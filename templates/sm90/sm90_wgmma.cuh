@@ -10,7 +10,7 @@
 //
 // The template parameters are one `Config`, for every layout of A(M,K), B(N,K), C(M,N):
 //
-//   Element, ElementC, Accumulator           types
+//   ElementA, ElementB, ElementC, Accumulator   types
 //   Epilogue                                 what becomes of the accumulators (LinearCombination)
 //   CtaTiler                                 Shape<BLK_M,BLK_N,BLK_K>
 //   Mma                                      CuTe's wgmma atom: 64 x columns of a group x 32 bytes

@@ -99,18 +99,19 @@ struct TmaLoad {
 // peers have read it. `full_c` completes when an epilogue tile of C has been read.
 template <class Config>
 struct SharedStorage {
-  using Element = typename Config::Element;
+  using ElementA = typename Config::ElementA;
+  using ElementB = typename Config::ElementB;
   using Barrier = cutlass::arch::ClusterTransactionBarrier;
   enum : int {
     kStages = Config::kStages,
     kConsumerWarps = 4 * (Config::kPingPong ? 1 : Config::kConsumers),  // of a stage
     kA = size(typename Config::SmemLayoutA{}), kB = size(typename Config::SmemLayoutB{}),
-    kStageBytes = (kA + kB) * sizeof(Element),
+    kStageBytes = kA * sizeof(ElementA) + kB * sizeof(ElementB),
     kC = Config::kStagesC * size(typename Config::SmemLayoutC{})  // of a warp group
   };
 
-  alignas(1024) Element a[kStages][kA];                               // (PIPE,BLK_M*BLK_K)
-  alignas(1024) Element b[kStages][kB];                               // (PIPE,BLK_N*BLK_K)
+  alignas(1024) ElementA a[kStages][kA];                              // (PIPE,BLK_M*BLK_K)
+  alignas(1024) ElementB b[kStages][kB];                              // (PIPE,BLK_N*BLK_K)
   alignas(1024) typename Config::ElementC c[Config::kConsumers][kC];  // (GROUP,PIPE_C*EPI_M*EPI_N)
   uint64_t full[kStages], empty[kStages], full_c[Config::kConsumers][Config::kStagesC];
 

@@ -75,17 +75,20 @@ def interpret(name: str, fixed: bool) -> np.ndarray:
 
 def launch(name: str, fixed: bool) -> None:
     """Run the kernel on GPU 0."""
+    from cute_gemm.problem.epilogue import LINEAR_COMBINATION
     from cute_gemm.problem.problem import from_sizes
     from cute_gemm.problem.scalars import ONE, ZERO
     from cute_gemm.run.driver import device_arch
     from cute_gemm.run.launch import load
     from cute_gemm.run.memory import allocate_like, download, upload
-    from cute_gemm.toolchain.signature import GEMM, Launch
+    from cute_gemm.toolchain.signature import Launch, gemm_signature
 
     given, out = matrices()
     kernel = load(build(unit(name, fixed), device_arch(0)))
     nothing = from_sizes("NN", m=0, n=0, k=0, dtype="float32")  # of its arguments two are taken
-    bound = kernel.bind(Launch(CTAS, THREADS, 0), GEMM.arguments(nothing, ONE, ZERO))
+    bound = kernel.bind(
+        Launch(CTAS, THREADS, 0), gemm_signature(LINEAR_COMBINATION).arguments(nothing, ONE, ZERO)
+    )
     with upload(given) as source, allocate_like(out) as target:
         bound((source.pointer, target.pointer, 0))
         download(target, out)

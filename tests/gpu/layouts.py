@@ -109,7 +109,7 @@ def copies(problem: GemmProblem, base: int) -> Iterator[tuple[tuple[int, int, in
     for one in (problem.A, problem.B, problem.C):
         elements = one.ld * one.shape[1 - one.unit] + (one.l - 1) * one.batch_stride + base
         sizes.append(-(-elements // 256) * 256)
-    each = sum(s * DTYPES[problem.inputs.name].bytes for s in sizes)
+    each = sum(s * DTYPES[problem.A.dtype].bytes for s in sizes)
     count = max(1, min(1000, -(-L2 // each)))
     for one, size in zip((problem.A, problem.B, problem.C), sizes, strict=True):
         if one.name == "C":

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from cute_gemm.kernels.cutlass.maps import WARP, LoadMap, StoreMap, raked, striped, stripmined
 from cute_gemm.problem.dtypes import DType, dtype
+from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.problem import GemmProblem
 
 #: Smallest copy of cp.async, and the widest of any load, in bytes.
@@ -133,6 +134,21 @@ class CutlassUniversalConfig:
     def threads(self) -> int:
         """Threads of a CTA."""
         return WARP * self.warps[0] * self.warps[1]
+
+    @property
+    def operation(self) -> Operation:
+        """What it computes."""
+        sizes = self.element.bytes, self.element.bytes, dtype(self.out_dtype).bytes
+        alignments = self.align_a, self.align_b, self.align_c
+        a, b, c = (n * size for n, size in zip(alignments, sizes, strict=True))
+        return Operation(
+            dtypes=(self.dtype, self.dtype, self.out_dtype),
+            compute="tf32" if self.math == "tf32" else self.element.computes[0],
+            majors=("K" if self.major_a == "K" else "MN", "K" if self.major_b == "K" else "MN",
+                    self.major_c),
+            conj=(False, False),
+            bytes=(a, b, c),
+        )  # fmt: skip
 
     @property
     def element(self) -> DType:

@@ -36,7 +36,8 @@ _UNIT = """\
 ${definition}
 
 using Gemm = ${symbol}_gemm;
-using Element = ${element};
+using ElementA = ${element};
+using ElementB = ElementA;
 using ElementC = ${output};
 using Accumulator = ${scalar};
 using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;

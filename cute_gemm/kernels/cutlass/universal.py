@@ -17,9 +17,8 @@ from cute_gemm.kernels.cutlass.config import CP_ASYNC, MATH, CutlassUniversalCon
 from cute_gemm.kernels.cutlass.epilogue import check_staging
 from cute_gemm.kernels.cutlass.shared import shared_tile
 from cute_gemm.kernels.cutlass.unit import unit
-from cute_gemm.kernels.options import only
 from cute_gemm.model.price import Pace
-from cute_gemm.problem.dtypes import factor
+from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit
 
@@ -41,6 +40,7 @@ class CutlassUniversal(CompiledKernel):
     summary = "CUTLASS's own 2.x GemmUniversal, emitted by cutlass_library for sm_80"
     minimum_cc = 80
     dtypes = ("float16", "bfloat16", "float32", "float32/tf32", "float64", "int8")
+    fuses = False
     options = ("tile", "warps", "stages", "swizzle")
     nvcc = False  # CUTLASS fills its Params by functions of the host
     takes: ClassVar = {
@@ -63,7 +63,7 @@ class CutlassUniversal(CompiledKernel):
             align_a = align_b = 4
         if row.opcode == "Simt":
             align_c = 1
-        narrowest = min(align_a, align_b) * problem.inputs.bytes
+        narrowest = min(align_a, align_b) * DTYPES[problem.A.dtype].bytes
         large = row.narrow[1] if row.narrow and narrowest < row.narrow[0] else (row.large,)
         given = {option: value for option, value in options.items() if value is not None}
         rows = (row.large,) if {"tile", "warps"} & given.keys() else (*large, row.small)
@@ -75,7 +75,7 @@ class CutlassUniversal(CompiledKernel):
                 stages=_integer("stages", given.get("stages", chosen)),
                 swizzle=_integer("swizzle", given.get("swizzle", 8)),
                 math=math,
-                dtype=problem.inputs.name,
+                dtype=problem.A.dtype,
                 out_dtype=problem.C.dtype,
                 major_a="K" if problem.A.unit == 1 else "M",
                 major_b="K" if problem.B.unit == 1 else "N",
@@ -104,12 +104,12 @@ class CutlassUniversal(CompiledKernel):
 
     def of_operand(self, config: CutlassUniversalConfig, name: str) -> CutlassUniversalConfig:
         """See :meth:`CompiledKernel.of_operand`: other operands may be as wide as they like."""
-        a, b, c = only((config.align_a, config.align_b, config.align_c), name)
-        return replace(config, align_a=a, align_b=b, align_c=c)
+        widths = {x: getattr(config, f"align_{x.lower()}") * (x == name) for x in "ABC"}
+        return replace(config, align_a=widths["A"], align_b=widths["B"], align_c=widths["C"])
 
     def _math(self, problem: GemmProblem) -> str:
         """Key of ``MATH`` for the problem."""
-        kind = factor(problem.inputs.name, problem.compute).name
+        kind = problem.factor.name
         if kind != "int8":
             return kind if kind in MATH else "half"
         # The tensor core kernel saturates its sums; below this k none can leave int32.
@@ -157,7 +157,7 @@ class CutlassUniversal(CompiledKernel):
         """See :meth:`Kernel.work`."""
         unit: Literal["tensor cores", "CUDA cores"]
         unit = "CUDA cores" if config.is_simt else "tensor cores"
-        rate = factor(problem.inputs.name, problem.compute).name
+        rate = problem.factor.name
         return Work.of_tiles(problem, config.tile, unit, rate)
 
     def shares(self, config: CutlassUniversalConfig) -> Shares:

@@ -174,7 +174,7 @@ class Cublas:
         def start(keep_alive: Any = block) -> None:
             code = function(*arguments)
             if code:
-                self._check(code, f"{problem.op} of {problem.inputs.name}")
+                self._check(code, f"{problem.op} of {problem.dtype}")
 
         return start
 
@@ -207,7 +207,7 @@ class Cublas:
             with self._lock:
                 self._set(stream, mode)
                 code = getattr(self._library, found.function)(self._handle, *arguments)
-            self._check(code, f"{problem.op} of {problem.inputs.name}")
+            self._check(code, f"{problem.op} of {problem.dtype}")
 
         return launch
 
@@ -241,7 +241,7 @@ class Cublas:
 def _scalars(problem: GemmProblem, alpha: complex, beta: complex) -> tuple[Any, int, int]:
     """Return alpha and beta in host memory, as the type that they have, and their addresses."""
     block = ctypes.create_string_buffer(2 * _SCALAR)
-    kind = problem.inputs.accumulator
+    kind = problem.accumulator.name
     # Without products nothing is to come of alpha, which may be infinite.
     pack_scalar(kind, block, 0, alpha if problem.k else 0, "alpha")
     pack_scalar(kind, block, _SCALAR, beta, "beta")

@@ -147,21 +147,27 @@ def _reciprocal(divisor: int) -> tuple[int, int]:
     return -(-(1 << shift) // divisor), shift
 
 
+SIGNATURE = Signature(
+    (
+        Pointer("A", "void const*"),
+        Pointer("B", "void const*"),
+        Pointer("scratch", "void*"),
+        *(
+            Numbers(name.lower(), "cute_gemm::PackOperand", 88, "=5q4I7i4x", _numbers(name))
+            for name in "AB"
+        ),
+    )
+)
+
+
 class Pack(Compiled):
     """The kernel that packs A, B or both: a CTA has a tile of one of them."""
 
     name = "pack"
-    signature = Signature(
-        (
-            Pointer("A", "void const*"),
-            Pointer("B", "void const*"),
-            Pointer("scratch", "void*"),
-            *(
-                Numbers(name.lower(), "cute_gemm::PackOperand", 88, "=5q4I7i4x", _numbers(name))
-                for name in "AB"
-            ),
-        )
-    )
+
+    def signature(self, config: Config) -> Signature:
+        """Return the parameters of its entry."""
+        return SIGNATURE
 
     def configure(self, packing: Packing, arch: str = "sm_80") -> Config:
         """Return the config, which follows from how the operands lie, and from the arch."""
@@ -182,7 +188,7 @@ struct Config {{
 
 extern "C" __global__ void __launch_bounds__({THREADS})
 {config.name}(
-    {self.signature.cpp("")}) {{
+    {SIGNATURE.cpp("")}) {{
   cute_gemm::pack<Config>(A, B, scratch, a, b);
 }}
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,9 +16,22 @@ from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.kernels.staging import element_by_element
 from cute_gemm.model.price import DEPENDENT_US, LAUNCH_US
 from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.passes import sums_bytes
-from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Scalar, Signature
-from cute_gemm.toolchain.unit import EPILOGUE_PARAMS, TranslationUnit, cpp_bool
+from cute_gemm.toolchain.signature import (
+    Launch,
+    Numbers,
+    Pointer,
+    Signature,
+    cpp_type,
+    epilogue_parameters,
+)
+from cute_gemm.toolchain.unit import (
+    TranslationUnit,
+    cpp_bool,
+    epilogue_params,
+    epilogue_type,
+)
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
@@ -37,6 +51,7 @@ class Config:
     vector: int
     dependent: bool = False  #: Whether launches of the arch may start before the one ahead ends.
     row_major: bool = False  #: Whether N is C's unit-stride mode.
+    epilogue: Epilogue = LINEAR_COMBINATION
 
     @property
     def runs(self) -> int:
@@ -47,7 +62,16 @@ class Config:
     def name(self) -> str:
         """The kernel's symbol."""
         types = f"{DTYPES[self.dtype].tag}_{DTYPES[self.out_dtype].tag}"
-        return f"reduce_{types}_{'row' if self.row_major else 'col'}_v{self.vector}"
+        order = "row" if self.row_major else "col"
+        parts = ("reduce", types, order, f"v{self.vector}", self.epilogue.name)
+        return "_".join(filter(None, parts))
+
+
+#: C++ of C's extents along M and N: column-major, and row-major.
+_EXTENTS = (
+    "int(shape.extent), int(shape.rows)",
+    "int(shape.rows), int(shape.extent)",
+)
 
 
 class Place(NamedTuple):
@@ -82,50 +106,50 @@ def _numbers(reduction: Reduction) -> tuple[int, ...]:
     return (sums.ld, sums.batch_stride, C.ld, C.batch_stride, *_place(config, reduction))
 
 
+@lru_cache(maxsize=64)
+def _signature(epilogue: Epilogue) -> Signature:
+    pointers, strides, scalars = epilogue_parameters(epilogue)
+    shape = Numbers("shape", "cute_gemm::ReduceShape", 56, "=4q6i", _numbers)
+    sums, C = Pointer("sums", "{}Accumulator const*"), Pointer("C", "{}ElementC*")
+    return Signature((sums, C, *pointers, shape, *strides, *scalars))
+
+
 class Reduce(Compiled):
     """The kernel that ends a split-k GEMM: a thread has 16 bytes of sums."""
 
     name = "reduce"
-    signature = Signature(
-        (
-            Pointer("sums", "{}Accumulator const*"),
-            Pointer("C", "{}ElementC*"),
-            Numbers("shape", "cute_gemm::ReduceShape", 56, "=4q6i", _numbers),
-            Scalar("alpha", "{}Accumulator", 16),
-            Scalar("beta", "{}Accumulator", 16),
-            Pointer("alpha_ptr", "{}Accumulator const*"),
-            Pointer("beta_ptr", "{}Accumulator const*"),
-        )
-    )
+
+    def signature(self, config: Config) -> Signature:
+        """Return the parameters of its entry, with those of the epilogue."""
+        return _signature(config.epilogue)
 
     def configure(self, reduction: Reduction, arch: str = "sm_80") -> Config:
         """Return the config, which follows from the types, from how C lies, and from the arch."""
         sums, C = reduction.sums.dtype, reduction.C
         dependent = Arch(arch).has("griddepcontrol")
-        return Config(sums, C.dtype, _vector(C, sums), dependent, C.unit == 1)
+        vector = _vector(C, sums)
+        return Config(sums, C.dtype, vector, dependent, C.unit == 1, reduction.epilogue)
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`Compiled.unit`."""
-        from cutlass_library import DataType, DataTypeTag
-
-        types = [DataTypeTag[DataType[DTYPES[x].tag]] for x in (config.dtype, config.out_dtype)]
         source = f"""\
-// C = alpha * (the sum over slices of K) + beta * C: {config.dtype} sums, {config.out_dtype} C
+{config.epilogue.source}\
+// C = epilogue(the sum over slices of K, C): {config.dtype} sums, {config.out_dtype} C
 #include "passes/reduce.cuh"
 
 struct Config {{
-  using Accumulator = {types[0]};
-  using ElementC = {types[1]};
-  using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
+  using Accumulator = {cpp_type(DTYPES[config.dtype])};
+  using ElementC = {cpp_type(DTYPES[config.out_dtype])};
+  using Epilogue = {epilogue_type(config.epilogue)};
   enum : int {{ kThreads = {THREADS}, kVector = {config.vector} }};
   enum : bool {{ kRowMajorC = {cpp_bool(config.row_major)} }};
 }};
 
 extern "C" __global__ void __launch_bounds__({THREADS})
 {config.name}(
-    {self.signature.cpp("Config::")}) {{
+    {self.signature(config).cpp("Config::")}) {{
   cute_gemm::follow_grids();
-  {EPILOGUE_PARAMS.format("Config::")}
+  {epilogue_params(config.epilogue, extents=_EXTENTS[config.row_major])}
   cute_gemm::reduce<Config>(sums, C, shape, epilogue);
 }}
 """
@@ -177,7 +201,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 
         It needs no `Reduction`, of which a choice would make a dozen.
         """
-        sums = problem.inputs.accumulator
+        sums = problem.accumulator.name
         narrow = _vector(problem.C, sums) * DTYPES[sums].bytes < VECTOR
         moved = problem.C.nbytes + problem.l * slices * sums_bytes(problem)
         launch = DEPENDENT_US if gpu.arch.has("griddepcontrol") else LAUNCH_US

@@ -16,7 +16,7 @@ import numpy as np
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, Shares, Work
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
-from cute_gemm.kernels.options import access_bytes, only, power_of_two, registers, with_options
+from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config, Operand, Structure, structure
 from cute_gemm.kernels.staging import (
     IN_VAIN,
@@ -43,7 +43,7 @@ _OTHERS = 64
 def _sums(config: Config) -> int:
     """Return the registers that a thread's sums take."""
     tm, tn = config.thread_tile
-    return tm * tn * DTYPES[DTYPES[config.dtype].accumulator].bytes // 4
+    return tm * tn * config.operation.accumulator.bytes // 4
 
 
 class SimtKernel(CompiledKernel):
@@ -70,7 +70,7 @@ class SimtKernel(CompiledKernel):
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
         """See :meth:`CompiledKernel.candidates`."""
-        element = problem.inputs
+        element = DTYPES[problem.A.dtype].bytes
         common = {
             "kernel": self.name,
             "thread_tile": (1, 1),
@@ -81,13 +81,9 @@ class SimtKernel(CompiledKernel):
             "raster": 8,
             "min_ctas": 1,
             "results": "together",
-            "dtype": element.name,
-            "out_dtype": problem.C.dtype,
-            "majors": (problem.A.major, problem.B.major, problem.C.major),
-            "conj": (problem.A.conj, problem.B.conj),
-            "bytes": (
-                access_bytes(problem.A, False)[0] if self.wide else element.bytes,
-                access_bytes(problem.B, False)[0] if self.wide else element.bytes,
+            "operation": problem.operation(
+                access_bytes(problem.A, False)[0] if self.wide else element,
+                access_bytes(problem.B, False)[0] if self.wide else element,
                 access_bytes(problem.C, False)[0],
             ),
         }
@@ -183,7 +179,7 @@ class SimtKernel(CompiledKernel):
                     f"{config.warp_along!r} {why}; expected tile={(bm, bn, lanes)}"
                 )
             return
-        size = DTYPES[config.dtype].bytes
+        size = config.operation.a.bytes
         whole = "padding" if config.results == "together" else "xor"  # moves 128 bytes at a time
         if config.skew == whole and min(bm, bn) * size < 128:
             raise OptionError(
@@ -211,7 +207,7 @@ class SimtKernel(CompiledKernel):
 
     def of_operand(self, config: Config, name: str) -> Config:
         """See :meth:`CompiledKernel.of_operand`: other operands may be as wide as they like."""
-        return replace(config, bytes=only(config.bytes, name))
+        return replace(config, operation=config.operation.only(name))
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""
@@ -233,7 +229,7 @@ class SimtKernel(CompiledKernel):
         if self.staged:
             elements = sum(operand.elements for operand in structure(config).operands)
             tiles = -(-problem.k // config.tile[2]) if self.whole_k else config.buffers
-            smem = elements * DTYPES[config.dtype].bytes * tiles
+            smem = elements * config.operation.a.bytes * tiles
         return Launch(grid, config.threads, smem, problem.l)
 
     def accesses(
@@ -314,7 +310,7 @@ def _direct(
             operand=matrix.name,
             direction="load",
             instruction="ld.global",
-            bits=8 * DTYPES[config.dtype].bytes,
+            bits=8 * config.operation.a.bytes,
             matrix=matrix,
             tile=(config.tile[index], config.tile[2]),
             coords=lanes.reshape(-1, WARP, 2),
@@ -385,7 +381,7 @@ def _fragments(config: Config, parts: Structure, index: int, executions: int) ->
     step = values(0, np.arange(repeats))[:, None]
     rows = np.broadcast_to(first + step, (first.shape[0], operand.extents[1], repeats, WARP))
     coords = np.stack([rows, np.broadcast_to(k, rows.shape)], axis=-1).reshape(-1, WARP, 2)
-    element = DTYPES[config.dtype].bytes
+    element = config.operation.a.bytes
     return SharedAccess(
         operand=operand.name,
         direction="load",
@@ -420,7 +416,7 @@ def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bo
     lanes = first.reshape(-1, 1, WARP, 2)
     coords = np.where(lanes < 0, -1, lanes + np.array(steps)[None, :, None]).reshape(-1, WARP, 2)
     widest, limit = access_bytes(problem.C, False)
-    bits = 8 * DTYPES[config.out_dtype].bytes * vector
+    bits = 8 * config.operation.c.bytes * vector
     if bits < 8 * widest:
         limit = "a thread's results are not neighbours"
         if vector > 1:

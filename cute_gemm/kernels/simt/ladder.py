@@ -11,6 +11,7 @@ from cute_gemm.kernels.options import access_bytes, parsed
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config
 from cute_gemm.model.price import Pace
+from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -52,7 +53,7 @@ _BUFFERED = {
 
 
 def _bytes(problem: GemmProblem) -> int:
-    return problem.inputs.bytes
+    return DTYPES[problem.A.dtype].bytes
 
 
 def _flat(problem: GemmProblem) -> int:
@@ -278,7 +279,7 @@ class DoubleBuffered(WarpTiled):
         Of a given tile or thread tile the rows that have it; if none has, the other is that of a
         large problem, and registers are not rationed.
         """
-        tiles = _BUFFERED[problem.inputs.name][_narrow(problem)]
+        tiles = _BUFFERED[problem.A.dtype][_narrow(problem)]
         turn = problem.A.major == "K" and problem.B.major == "MN"
         common = {"skew": "padding", "results": "quads", "staging": "cp.async"}
         rows = [

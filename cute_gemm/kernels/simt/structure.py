@@ -16,8 +16,7 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy
 from cute_gemm.cute.layout import Layout, from_map
-from cute_gemm.kernels.options import op_letters
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.operation import Operation
 
 WARP = 32
 #: Lanes of a warp tile along M and N.
@@ -54,25 +53,19 @@ class Config:
     raster: int  #: Rows of tiles that share an L2 group.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
     results: Results  #: How a thread's results lie in the tile.
-    dtype: str  #: Of A and B, and of C.
-    out_dtype: str
-    majors: tuple[str, str, str]  #: ``"K"`` or ``"MN"`` for A and for B; ``"M"`` or ``"N"`` for C.
-    conj: tuple[bool, bool]  #: Whether the conjugate of A, and of B, is meant.
-    bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
+    operation: Operation
 
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile."""
-        letters = op_letters(self.majors, self.conj)
         parts = [
             self.kernel,
-            f"{DTYPES[self.dtype].tag}_{DTYPES[self.out_dtype].tag}",
-            f"{letters}_{'row' if self.majors[2] == 'N' else 'col'}",
+            self.operation.name,
             "x".join(map(str, self.tile)),
             "x".join(map(str, self.thread_tile)),
             f"w{self.warps[0]}x{self.warps[1]}" if self.warps[0] else f"along_{self.warp_along}",
             f"{self.skew}_{self.staging.replace('.', '_')}",
-            "v" + "_".join(str(8 * width) for width in self.bytes),
+            self.operation.access_name,
             f"r{self.raster}",
             f"o{self.min_ctas}",
         ]
@@ -134,7 +127,7 @@ class Structure:
 
 def _vector(config: Config) -> int:
     """Elements of the widest access to shared memory."""
-    return max(1, VECTOR // DTYPES[config.dtype].bytes)
+    return max(1, VECTOR // config.operation.a.bytes)
 
 
 def _values(config: Config, mode: int) -> Layout:
@@ -171,19 +164,21 @@ def _threads(config: Config) -> Layout:
 
 def _whole_rows(config: Config) -> int:
     """Columns after which the XOR of a tile's swizzle begins anew: a step of so many is a sum."""
-    element, columns = DTYPES[config.dtype].bytes, config.tile[2]
-    widths = [config.bytes[index] // element for index in (0, 1) if config.majors[index] == "K"]
+    operation = config.operation
+    element, columns = operation.a.bytes, config.tile[2]
+    sides = zip(operation.bytes[:2], operation.majors[:2], strict=True)
+    widths = [width // element for width, major in sides if major == "K"]
     return max(
         [8, *(width * min(8, choose.lanes_along_k(element, columns, width)) for width in widths)]
     )
 
 
 def _operand(config: Config, index: int) -> Operand:
-    element = DTYPES[config.dtype].bytes
-    name, major = "AB"[index], config.majors[index]
+    operation, name = config.operation, "AB"[index]
+    element, major = operation.a.bytes, operation.majors[index]
     rows, columns = extents = (config.tile[index], config.tile[2])
     threads = config.threads
-    width = config.bytes[index] // element
+    width = operation.bytes[index] // element
     if major == "MN":
         block = (min(width, rows), 1)
         wide = config.staging == "cp.async" and block[0] * element >= 4
@@ -217,15 +212,15 @@ def _operand(config: Config, index: int) -> Operand:
 @lru_cache(maxsize=4096)
 def structure(config: Config, staged: bool = True) -> Structure:
     """Work a config out; ``staged``: the kernel has tiles in shared memory."""
-    values = (_values(config, 0), _values(config, 1))
-    along_c = values[config.majors[2] == "N"]
+    operation, values = config.operation, (_values(config, 0), _values(config, 1))
+    along_c = values[operation.row_major]
     run = int(along_c.extents[0])
     tm, tn = config.thread_tile
-    products = tm * tn * (4 if DTYPES[config.dtype].is_complex else 1)
+    products = tm * tn * (4 if operation.a.is_complex else 1)
     return Structure(
         threads=_threads(config),
         values=values,
-        vector_c=min(run, max(1, config.bytes[2] // DTYPES[config.out_dtype].bytes)),
+        vector_c=min(run, max(1, operation.bytes[2] // operation.c.bytes)),
         chunk=min(config.tile[2], max(_UNROLLED // products, _whole_rows(config))),
         operands=(_operand(config, 0), _operand(config, 1)) if staged else (),
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cute_gemm.kernels.simt.structure import WARP
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.unit import (
     TYPES,
     Emitter,
@@ -21,12 +20,13 @@ if TYPE_CHECKING:
 
 _UNIT = (
     """\
-// C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
+// C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${types}
 #include "simt/${kernel}.cuh"
 
 """
     + TYPES
     + """\
+  using Element = ElementA;  // B's too
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
   enum : int { kRaster = ${raster} };
@@ -56,14 +56,11 @@ class EmitSimt(Emitter):
     def values(self) -> dict[str, str]:
         """See :meth:`Emitter.values`."""
         config, parts = self.config, self.structure
-        majors = f"A {config.majors[0]}, B {config.majors[1]}, C {config.majors[2]}"
+        operation = config.operation
         return {
-            "summary": f"{config.dtype}, majors {majors}",
-            "major_k_a": cpp_bool(config.majors[0] == "K"),
-            "major_k_b": cpp_bool(config.majors[1] == "K"),
-            "major_n_c": cpp_bool(config.majors[2] == "N"),
-            "conj_a": cpp_bool(config.conj[0]),
-            "conj_b": cpp_bool(config.conj[1]),
+            "major_k_a": cpp_bool(operation.majors[0] == "K"),
+            "major_k_b": cpp_bool(operation.majors[1] == "K"),
+            "major_n_c": cpp_bool(operation.row_major),
             "tile": cpp_shape(config.tile),
             "threads": parts.threads.cpp(),
             "values_m": parts.values[0].cpp(),
@@ -77,19 +74,9 @@ class EmitSimt(Emitter):
                 f"{config.threads}, {config.min_ctas}",
                 f"cute_gemm::{config.kernel}(cute_gemm::Gemm<Config>(\n"
                 "      A, B, C, m, n, k, lda, ldb, ldc, product, epilogue));",
+                operation.epilogue,
             ),
         }
-
-    def operation(self) -> Any:
-        """See :meth:`Emitter.operation`."""
-        config = self.config
-        return self.described(
-            DTYPES[config.dtype].tag,
-            instruction=((1, 1, 1), "Simt", 80),
-            stages=config.buffers,
-            row_major=(config.majors[0] == "K", config.majors[1] != "K", config.majors[2] == "N"),
-            conj=config.conj,
-        )
 
     def facts(self) -> list[tuple[str, str]]:
         """See :meth:`Emitter.facts`."""

@@ -19,7 +19,7 @@ from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import CompiledKernel
-from cute_gemm.kernels.options import access_bytes, only, power_of_two, registers, with_options
+from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
 from cute_gemm.kernels.sm80.structure import (
     FMA_LANES,
     Config,
@@ -146,13 +146,13 @@ class Sm80Pipeline(CompiledKernel):
 
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
         """Return tile, warps, stages and min_ctas of each candidate, for large problems first."""
-        if policy == "mn_major" and problem.inputs.bytes == 2:
+        if policy == "mn_major" and DTYPES[problem.A.dtype].bytes == 2:
             return (_REFERENCE,)
-        tiles = _TILES[problem.inputs.name, problem.compute]
+        tiles = _TILES[problem.A.dtype, problem.compute]
         # The largest tiles have few registers for copies of 1 and 2 bytes, which go through them,
         # and for int8's rows that are put in place.
         narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
-        narrow = narrow and (policy == "mn_major" or problem.inputs.bytes == 1)
+        narrow = narrow and (policy == "mn_major" or DTYPES[problem.A.dtype].bytes == 1)
         return [row for row in tiles if not narrow or row[0][0] * row[0][1] < 128 * 256]
 
     paces: ClassVar = {
@@ -185,9 +185,9 @@ class Sm80Pipeline(CompiledKernel):
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
         """See :meth:`CompiledKernel.candidates`."""
-        fitting = _fitting(problem.inputs.name, problem.compute)
+        fitting = _fitting(problem.A.dtype, problem.compute)
         mma = next(atom.name for atom in fitting if atom.minimum_cc <= arch.cc)
-        widths = (
+        operation = problem.operation(
             access_bytes(problem.A, False)[0],
             access_bytes(problem.B, False)[0],
             access_bytes(problem.C, True)[0],
@@ -200,14 +200,8 @@ class Sm80Pipeline(CompiledKernel):
                 copy="auto",
                 raster=8,
                 min_ctas=ctas,
-                dtype=problem.inputs.name,
-                compute=problem.compute,
-                out_dtype=problem.C.dtype,
                 mma=mma,
-                majors=(problem.A.major, problem.B.major),
-                conj=(problem.A.conj, problem.B.conj),
-                swap_ab=problem.C.major == "N",
-                bytes=widths,
+                operation=operation,
                 kernel=self.name,
             )
             config = with_options(config, options)
@@ -226,7 +220,7 @@ class Sm80Pipeline(CompiledKernel):
 
     def of_operand(self, config: Config, name: str) -> Config:
         """See :meth:`CompiledKernel.of_operand`: other operands may be as wide as they like."""
-        return replace(config, bytes=only(config.bytes, name))
+        return replace(config, operation=config.operation.only(name))
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""
@@ -263,8 +257,7 @@ class Sm80Pipeline(CompiledKernel):
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         """See :meth:`Kernel.work`."""
-        rate = factor(problem.inputs.name, problem.compute).name
-        return Work.of_tiles(problem, config.tile, _unit(config), rate)
+        return Work.of_tiles(problem, config.tile, _unit(config), problem.factor.name)
 
     def shares(self, config: Config) -> Shares:
         """See :meth:`Kernel.shares`."""
@@ -297,10 +290,10 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
         raise OptionError(
             f"option copy={config.copy!r} is unknown; expected one of {COPY_POLICIES}"
         )
-    fitting = [atom.name for atom in _fitting(config.dtype, config.compute)]
+    fitting = [atom.name for atom in _fitting(config.operation.a.name, config.operation.compute)]
     if config.mma not in fitting:
         raise OptionError(
-            f"option mma={config.mma!r} does not multiply {config.dtype}; "
+            f"option mma={config.mma!r} does not multiply {config.operation.a.name}; "
             f"expected one of {', '.join(fitting)}"
         )
     atom = MMA_ATOMS[config.mma]
@@ -328,19 +321,19 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
                 f"option tile={config.tile}: with warps={config.warps} and {atom.name} the "
                 f"kernel's {name} extent must be {least} to 256; it is {tile[mode]}"
             )
-    if DTYPES[config.dtype].name == "float64" and tile[:2] == (mma.extent(0), mma.extent(1)):
+    if config.operation.a.name == "float64" and tile[:2] == (mma.extent(0), mma.extent(1)):
         raise OptionError(
             f"option tile={config.tile} with warps={config.warps} leaves each warp one "
             f"{atom.name}, for whose sums ptxas does not wait (docs/testing.md); take a larger "
             "tile or fewer warps"
         )
     if config.copy == "mn_major":
-        least = 32 if DTYPES[config.dtype].bytes == 2 else 16  # rows of its copies, or its swizzle
+        least = 32 if config.operation.a.bytes == 2 else 16  # rows of its copies, or its swizzle
         if min(tile[:2]) < least:
             raise OptionError(
                 f"option tile={config.tile}: with copy='mn_major' M and N must be {least} or more"
             )
-    sums = tile[0] * tile[1] // mma.size * DTYPES[DTYPES[config.dtype].accumulator].bytes // 4
+    sums = tile[0] * tile[1] // mma.size * config.operation.accumulator.bytes // 4
     # Half of a thread's registers; of the 128 that 16 warps leave it a pipeline takes more than 64.
     room = 128 if mma.size <= 256 else 64 if config.stages == 1 else 32
     if sums > room:
@@ -453,7 +446,7 @@ def _epilogue_accesses(
     axis = 0
     if config.swap_ab:
         coords, extents, axis = own[..., ::-1], extents[::-1], 1
-    bits = copy.values * 8 * DTYPES[config.out_dtype].bytes
+    bits = copy.values * 8 * config.operation.c.bytes
     widest, limit = access_bytes(problem.C, True)
     if bits < 8 * widest:
         limit = f"{copy.atom.bits}-bit reads of the staged sums"

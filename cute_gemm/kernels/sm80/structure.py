@@ -13,8 +13,7 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, CopyAtom, MmaAtom, universal
 from cute_gemm.cute.copies import TiledCopy, TiledMma, gmem_tiled_copy, mma_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major, tile_to_shape
-from cute_gemm.kernels.options import op_letters
-from cute_gemm.problem.dtypes import DTYPES, factor
+from cute_gemm.problem.operation import Operation
 
 #: Lanes of a warp along M and N, as the kernel sees them, where it multiplies with FMA.
 FMA_LANES = (8, 4)
@@ -37,14 +36,8 @@ class Config:
     copy: str
     raster: int  #: Rows of tiles that share an L2 group.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
-    dtype: str  #: Of the elements, of the products, and of C.
-    compute: str
-    out_dtype: str
     mma: str  #: Name of the MMA atom.
-    majors: tuple[str, str]  #: ``"K"`` or ``"MN"`` for A and for B, in memory.
-    conj: tuple[bool, bool]  #: Whether the conjugate of A, and of B, is meant.
-    swap_ab: bool  #: C is row-major: the kernel computes C^T with A and B swapped.
-    bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
+    operation: Operation
     #: Or ``"tensor_core"``: the same without a pipeline, of one stage.
     kernel: str = "sm80_pipeline"
 
@@ -54,13 +47,12 @@ class Config:
         atom = MMA_ATOMS[self.mma]
         parts = (
             self.kernel,
-            f"{self.tag}_{DTYPES[DTYPES[self.dtype].accumulator].tag}_{DTYPES[self.out_dtype].tag}",
-            f"{op_letters(self.majors, self.conj)}_{'row' if self.swap_ab else 'col'}",
+            self.operation.name,
             "x".join(map(str, self.tile)),
             f"w{self.warps[0]}x{self.warps[1]}",
             f"mma{'x'.join(map(str, atom.shape_mnk))}",
             f"s{self.stages}",
-            "v" + "_".join(str(8 * width) for width in self.bytes),
+            self.operation.access_name,
             self.copy,
             f"r{self.raster}",
             f"o{self.min_ctas}",
@@ -68,10 +60,9 @@ class Config:
         return "_".join(parts)
 
     @property
-    def tag(self) -> str:
-        """``DType.tag`` of what the kernel takes the elements of A and B for, tf32 for one."""
-        row = DTYPES[self.dtype]
-        return row.tag if row.is_complex else factor(self.dtype, self.compute).tag
+    def swap_ab(self) -> bool:
+        """Whether C is row-major: the kernel then computes C^T with A and B swapped."""
+        return self.operation.row_major
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +106,7 @@ def _smem_majors(config: Config) -> tuple[str, str]:
     """Majors in shared memory of the kernel's A and B."""
     if config.copy == "mn_major":
         return "MN", "MN"
-    a, b = config.majors
+    a, b, _ = config.operation.majors
     return (b, a) if config.swap_ab else (a, b)
 
 
@@ -126,7 +117,7 @@ def tiled_mma(config: Config) -> TiledMma:
     if atom.threads == 32:
         m, n, k = atom.shape_mnk
         # Two atoms along N make one ldmatrix.x4 of B; DMMA operands are loaded one by one.
-        n_atoms = 1 if DTYPES[config.dtype].bytes > 4 else 2
+        n_atoms = 1 if config.operation.a.bytes > 4 else 2
         tile = (Layout(m * wm, 1), Layout(n * wn * n_atoms, 1), Layout(k, 1))
         return TiledMma(atom, Layout((wm, wn, 1), (1, wm, 0)), tile)
     # FMA: 8 x 4 lanes, so that a warp reads as few distinct words as it can. An MN-major operand is
@@ -146,11 +137,11 @@ def _reader(config: Config, atom: MmaAtom, axis: int) -> CopyAtom:
     """The instruction that brings an operand from shared memory to the MMA's registers."""
     if atom.threads == 1:
         return universal("ld.shared", 128)
-    return choose.reader(DTYPES[config.dtype].bytes, axis)
+    return choose.reader(config.operation.a.bytes, axis)
 
 
 def _smem_atom(config: Config, reader: CopyAtom, axis: int, extents: tuple[int, int]) -> Layout:
-    element = DTYPES[config.dtype].bytes
+    element = config.operation.a.bytes
     if config.copy == "mn_major" and element == 2:
         return Layout((32, 8), (1, 32), Swizzle(3, 3, 4))  # the field reference's
     return choose.swizzled_atom(element, extents, axis, reader)
@@ -160,7 +151,7 @@ def _gmem_copy(
     config: Config, major: str, width: int, extents: tuple[int, int], threads: int
 ) -> TiledCopy:
     """The tiled copy from global to shared memory, in vectors of ``width`` bytes."""
-    element = DTYPES[config.dtype].bytes
+    element = config.operation.a.bytes
     vector = width // element
     if config.copy != "mn_major":
         if realigned(config, width):
@@ -188,18 +179,18 @@ def structure(config: Config) -> Structure:
     """Work a config out."""
     tile = kernel_tile(config)
     mma = tiled_mma(config)
-    element = DTYPES[config.dtype].bytes
+    element = config.operation.a.bytes
     sources = "BA" if config.swap_ab else "AB"
     plans = []
     # What is put in place is neither on its way nor multiplied: a tile more in shared memory. The
     # three tiles that are loaded with care come before the loop.
     ring = config.stages
-    if ring > 1 and any(realigned(config, width) for width in config.bytes[:2]):
+    if ring > 1 and any(realigned(config, width) for width in config.operation.bytes[:2]):
         ring = max(ring + 1, 4)
     for operand, source, smem_major in zip("AB", sources, _smem_majors(config), strict=True):
-        major = config.majors["AB".index(source)]
+        major = config.operation.majors["AB".index(source)]
         extents = (tile["AB".index(operand)], tile[2])
-        width = config.bytes["AB".index(source)]
+        width = config.operation.bytes["AB".index(source)]
         copy = _gmem_copy(config, major, width, extents, mma.size)
         axis = int(smem_major == "K")
         reader = _reader(config, mma.atom, axis)
@@ -226,13 +217,13 @@ def structure(config: Config) -> Structure:
     mainloop = sum(plan.stage for plan in plans) * ring * element
 
     # The epilogue stages as many columns of the accumulators as fit where the k tiles were.
-    sums = DTYPES[DTYPES[config.dtype].accumulator].bytes
+    sums = config.operation.accumulator.bytes
     stage_bits = 128 if mma.atom.threads == 1 and mma.tile[0].stride != 1 else 8 * sums
     columns = tile[1]
     while columns > mma.extent(1) and _staged(mma, tile[0], columns, sums)[1] > mainloop:
         columns //= 2
     staged, staged_bytes = _staged(mma, tile[0], columns, sums)
-    vector = min(16 // sums, config.bytes[2] // DTYPES[config.out_dtype].bytes)
+    vector = min(16 // sums, config.operation.bytes[2] // config.operation.c.bytes)
     return Structure(
         tile=tile,
         mma=mma,

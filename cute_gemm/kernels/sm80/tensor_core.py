@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from cute_gemm.cute.atoms import MMA_ATOMS
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline, Tile
 from cute_gemm.model.price import Pace
+from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
@@ -36,4 +37,4 @@ class TensorCore(Sm80Pipeline):
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
         """See :meth:`Sm80Pipeline.tiles`: two CTAs, so that one computes as one waits."""
         tile = {1: (128, 128, 64), 2: (128, 128, 32), 4: (128, 64, 32)}
-        return ((tile.get(problem.inputs.bytes, (64, 64, 16)), (2, 2), 1, 2),)
+        return ((tile.get(DTYPES[problem.A.dtype].bytes, (64, 64, 16)), (2, 2), 1, 2),)

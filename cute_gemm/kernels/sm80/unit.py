@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 _SM80_PIPELINE = (
     """\
-// C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
+// C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${types}, copy=${copy}
 #include <${mma_header}>
 #include "sm80/${kernel}.cuh"
 
 """
     + TYPES
     + """\
+  using Element = ElementA;  // B's too
   using CtaTiler = ${cta_tiler};  // (bM,bN,bK)
   using Mma = ${mma};
   enum : int { kThreads = ${threads}, kRasterGroup = ${raster} };
@@ -86,7 +87,7 @@ _SHARED_BYTES = (
 )
 
 #: The entry's arguments as the kernel takes them: a row-major C is a column-major C^T = B A^T.
-_PLAIN, _EXCHANGED = "A, B, C, m, n, k, lda, ldb, ldc", "B, A, C, n, m, k, ldb, lda, ldc"
+_PLAIN, _SWAPPED = "A, B, C, m, n, k, lda, ldb, ldc", "B, A, C, n, m, k, ldb, lda, ldc"
 
 
 #: Bytes that ptxas may put aside in kernels that put rows in place: what the loop seldom reads.
@@ -106,24 +107,12 @@ class EmitSm80Pipeline(Emitter):
         put = any(plan.place for plan in self.structure.operands)
         return replace(unit, spills=_SPILLS) if put else unit
 
-    def operation(self) -> Any:
-        """See :meth:`Emitter.operation`."""
-        config, atom = self.config, self.structure.mma.atom
-        return self.described(
-            config.tag,
-            instruction=(atom.shape_mnk, atom.opcode_class, atom.minimum_cc),
-            stages=config.stages,
-            row_major=(config.majors[0] == "K", config.majors[1] != "K", config.swap_ab),
-            conj=config.conj,
-        )
-
     def values(self) -> dict[str, str]:
         """See :meth:`Emitter.values`."""
         config, parts = self.config, self.structure
         mma = parts.mma
         values = {
-            "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
-            f"C {'row' if config.swap_ab else 'column'}-major, copy={config.copy}",
+            "copy": config.copy,
             "cta_tiler": cpp_shape(parts.tile),
             "swap_ab": cpp_bool(config.swap_ab),
             "threads": str(mma.size),
@@ -139,8 +128,9 @@ class EmitSm80Pipeline(Emitter):
             "entry": entry(
                 config.name,
                 f"{mma.size}, {config.min_ctas}",
-                f"cute_gemm::{config.kernel}<Config>({_EXCHANGED if config.swap_ab else _PLAIN},\n"
+                f"cute_gemm::{config.kernel}<Config>({_SWAPPED if config.swap_ab else _PLAIN},\n"
                 "      product, epilogue);",
+                config.operation.epilogue,
             ),
         }
         for letter, plan in zip("AB", parts.operands, strict=True):
@@ -154,7 +144,7 @@ class EmitSm80Pipeline(Emitter):
                 if place
                 else "void",
                 f"major_k_{lower}": cpp_bool(plan.major == "K"),
-                f"conj_{lower}": cpp_bool(config.conj["AB".index(plan.source)]),
+                f"conj_{lower}": cpp_bool(config.operation.conj["AB".index(plan.source)]),
                 f"gmem_copy_{lower}": _copy(plan.gmem_copy),
                 f"gmem_product_{lower}": _product(f"GmemCopy{letter}", "Element", plan.gmem_copy),
                 f"smem_layout_{lower}": plan.smem_layout.cpp(),

@@ -18,7 +18,6 @@ from cute_gemm.kernels.sm90.structure import (
     register_a,
 )
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem
 
 
@@ -51,7 +50,7 @@ def accesses(
             read = (_rows if by_threads else _read)(plan, config, ctas * k_tiles * reads)
             found += [load, replace(read, times=reads)]
     if not (config.tma_c and problem.k):
-        return (*found, *_elements(config, parts, problem, reads_c))
+        return (*found, *elements(config, parts, problem, reads_c))
     if config.swap_ab:
         extents = extents[::-1]
     store = TmaAccess(
@@ -68,7 +67,7 @@ def accesses(
 
 def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
     """What wgmma takes of a stage: 8 rows of 16 bytes at a time, as ldmatrix does."""
-    size, unit = DTYPES[config.dtype].bytes, int(plan.major == "K")
+    size, unit = config.operation.a.bytes, int(plan.major == "K")
     width = MATRIX_ROW_BYTES // size
     across, along = np.mgrid[: plan.extents[1 - unit], : plan.extents[unit] : width]
     # Lanes give rows one behind the other; a request is four matrices of eight.
@@ -88,7 +87,7 @@ def _rows(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:
     two of them in the other order.
     """
     rows, k = plan.extents
-    size = DTYPES[config.dtype].bytes
+    size = config.operation.a.bytes
     each = 4 // size  # columns of k in a register
     block, step, turn, warp, lane = np.ogrid[: rows // ROWS, : k // (4 * each), :each, :4, :32]
     row = block * ROWS + _first_row(config, warp, lane)
@@ -106,7 +105,7 @@ def _first_row(config: Config, warp: np.ndarray, lane: np.ndarray) -> np.ndarray
     eighth = lane // 4
     if not register_a(config):
         return np.asarray(warp * 16 + eighth)
-    if DTYPES[config.dtype].bytes == 1:
+    if config.operation.a.bytes == 1:
         return np.asarray(warp * 16 + eighth * 2)
     return np.asarray(warp // 2 * 32 + eighth % 2 * 16 + warp % 2 * 8 + eighth // 2 * 2)
 
@@ -125,7 +124,7 @@ def held(config: Config, parts: Structure) -> np.ndarray:
 
 def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
     """The way of the sums to shared memory: of a CTA, a part of a group after the other."""
-    out, columns = DTYPES[config.out_dtype].bytes, parts.part.extents[1]
+    out, columns = config.operation.c.bytes, parts.part.extents[1]
     each = parts.blocks * parts.tile[1] // columns
     warp, lane = np.ogrid[:4, :32]
     if out == 2:
@@ -158,17 +157,17 @@ def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
     return replace(staged, direction="load", instruction=name)
 
 
-def _elements(
+def elements(
     config: Config, parts: Structure, problem: GemmProblem, reads_c: bool
-) -> list[Access]:
-    """C element by element: from the registers or, where nothing is summed, as it lies."""
+) -> list[GlobalAccess]:
+    """Return C element by element: from registers or, without products, in its order."""
     tile = parts.tile[:2]
     if problem.k:
         own = held(config, parts)  # a request: a value of a warp's threads
-        block = own.reshape(4, 32, -1, 2).transpose(0, 2, 1, 3).reshape(-1, 32, 2)
+        block = own.reshape(4, 32, -1, 2).swapaxes(1, 2).reshape(-1, 32, 2)
         below, beside = np.ogrid[: parts.blocks, : tile[1] // parts.columns]
-        below, beside = below[..., None, None] * ROWS, beside[..., None, None] * parts.columns
-        coords = np.stack(np.broadcast_arrays(block[..., 0] + below, block[..., 1] + beside), -1)
+        corner = np.stack(np.broadcast_arrays(below * ROWS, beside * parts.columns), -1)
+        coords = corner[:, :, None, None] + block
     else:
         unit = int(not parts.column_major)
         places = divmod(np.arange(prod(tile)), tile[unit])
@@ -181,7 +180,7 @@ def _elements(
         operand="C",
         direction="store",
         instruction="st.global",
-        bits=8 * DTYPES[config.out_dtype].bytes,
+        bits=8 * config.operation.c.bytes,
         matrix=problem.C,
         tile=tile,
         coords=coords,

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import gcd, log2
+from typing import ClassVar
 
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.kernels.options import registers
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
-from cute_gemm.problem.dtypes import DTYPES, DType, factor
-from cute_gemm.toolchain.signature import GEMM, Signature, TensorMapParameter
+from cute_gemm.problem.epilogue import Epilogue
+from cute_gemm.problem.operation import Operation
+from cute_gemm.toolchain.signature import Signature, gemm_signature
 
 #: Rows of a wgmma, threads of the warp group that starts it, and bytes of k.
 ROWS, GROUP, DEEP = 64, 128, 32
@@ -26,16 +28,6 @@ MOST_COLUMNS = MOST_ROWS = 256
 BARRIER = 8
 #: Registers of a thread of the group that loads, and the most that setmaxnreg gives.
 LOADER_REGISTERS, MOST_REGISTERS = 40, 240
-
-
-#: What the kernel is called with: a GEMM, and the matrices' maps.
-SIGNATURE = Signature(
-    (
-        *GEMM.parameters,
-        *(TensorMapParameter(f"map_{letter}", "const __grid_constant__ cute::TmaDescriptor", 128)
-          for letter in "abc"),
-    )
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,37 +45,16 @@ class Config:
     raster: int  #: Rows of tiles that share an L2 group.
     swap_ab: int  #: 1: the kernel computes C^T with A and B swapped.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
-    dtype: str
-    out_dtype: str
-    majors: tuple[str, str]  #: ``"K"`` or ``"MN"`` for A and for B, in memory.
-    major_c: str  #: ``"M"`` or ``"N"``.
     tma_c: bool  #: C is stored by TMA.
-    bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
-    compute: str
-    kernel: str = "sm90_wgmma"
-    warps: tuple[int, int] = (0, 0)
-
-    @property
-    def factor(self) -> DType:
-        """The type of what is multiplied."""
-        return factor(self.dtype, self.compute)
-
-    @property
-    def accumulator(self) -> DType:
-        """The type of the sums."""
-        return DTYPES[self.factor.accumulator]
+    operation: Operation
+    kernel: ClassVar[str] = "sm90_wgmma"
 
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile."""
-        letters = "".join(
-            ("t" if major == "K" else "n") if operand == "A" else ("n" if major == "K" else "t")
-            for operand, major in zip("AB", self.majors, strict=True)
-        )
         parts = (
             self.kernel,
-            f"{self.factor.tag}_{self.accumulator.tag}_{DTYPES[self.out_dtype].tag}",
-            f"{letters}_{'col' if self.major_c == 'M' else 'row'}",
+            self.operation.name,
             "x".join(map(str, self.tile)),
             f"g{self.groups}{'p' if self.ping_pong else ''}",
             f"s{self.stages}",
@@ -144,6 +115,11 @@ class Structure:
         return self.tile[0] // ROWS
 
 
+def signature(epilogue: Epilogue) -> Signature:
+    """Return what the kernel is called with: a GEMM, and the matrices' tensor maps."""
+    return gemm_signature(epilogue, "map_a", "map_b", "map_c")
+
+
 def swizzle(span: int, size: int) -> Swizzle:
     """Return TMA's swizzle of a span of so many bytes, of elements of ``size`` bytes."""
     return Swizzle(int(log2(span // MATRIX_ROW_BYTES)), 4 - int(log2(size)), 3)
@@ -163,8 +139,8 @@ def kernel_cluster(config: Config) -> tuple[int, int]:
 
 def register_a(config: Config) -> bool:
     """Whether A passes through registers: along M wgmma reads elements of 2 bytes alone."""
-    major = config.majors[bool(config.swap_ab)]
-    return major != "K" and DTYPES[config.dtype].bytes != 2
+    major = config.operation.majors[bool(config.swap_ab)]
+    return major != "K" and config.operation.a.bytes != 2
 
 
 def rows_of_thread(config: Config) -> int:
@@ -200,8 +176,8 @@ def _operand(
     config: Config, source: str, extents: tuple[int, int], sharers: int, block: int
 ) -> OperandPlan:
     rows, columns = extents
-    major = config.majors["AB".index(source)]
-    size = DTYPES[config.dtype].bytes
+    major = config.operation.majors["AB".index(source)]
+    size = config.operation.a.bytes
     span = widest_span(columns if major == "K" else block, size)
     run = span // size
     if major == "K":
@@ -238,8 +214,8 @@ def structure(config: Config) -> Structure:
         _operand(config, b, (bn, bk), below_each_other, width),
     )
 
-    out = DTYPES[config.out_dtype].bytes
-    column_major = (config.major_c == "M") != bool(config.swap_ab)
+    out = config.operation.c.bytes
+    column_major = config.operation.row_major == bool(config.swap_ab)
     columns = gcd(width, SPAN // out)
     span = SPAN if column_major else columns * out
     run = span // out
@@ -251,7 +227,7 @@ def structure(config: Config) -> Structure:
     parts = bm // ROWS * bn // columns // sharers_of_tile(config)
     stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
     stores *= config.tma_c
-    stage = (bm + bn) * bk * DTYPES[config.dtype].bytes
+    stage = (bm + bn) * bk * config.operation.a.bytes
     places = config.groups * max(stores, 1)
     staged = _aligned(places * part.size * out)
     barriers = BARRIER * (2 * config.stages + places)

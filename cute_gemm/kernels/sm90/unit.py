@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from cute_gemm.cute.atoms import wgmma
 from cute_gemm.kernels.sm90.structure import (
-    DEEP,
     LOADER_REGISTERS,
-    ROWS,
-    SIGNATURE,
     SPAN,
     Config,
     Structure,
     kernel_cluster,
     register_a,
+    signature,
 )
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.operation import Operation
+from cute_gemm.toolchain.signature import cpp_type
 from cute_gemm.toolchain.unit import (
-    EPILOGUE_PARAMS,
     TYPES,
     Emitter,
     cpp_bool,
     cpp_extents,
     cpp_shape,
     element_proofs,
+    epilogue_params,
     layout_proofs,
 )
 
 _SM90_WGMMA = (
     """\
-// C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${summary}
+// C(M,N) = alpha * A(M,K) B(N,K)^T + beta * C: ${types}${swapped}
 #include "sm90/sm90_wgmma.cuh"
 
 """
@@ -84,20 +82,9 @@ class EmitSm90Wgmma(Emitter):
     cute = _CUTE
     structure: Structure
 
-    def operation(self) -> Any:
-        """See :meth:`Emitter.operation`."""
-        config, parts = self.config, self.structure
-        deep = DEEP // DTYPES[config.dtype].bytes
-        return self.described(
-            config.factor.tag,
-            instruction=((ROWS, parts.columns, deep), "TensorOp", 90),
-            stages=config.stages,
-            row_major=(config.majors[0] == "K", config.majors[1] != "K", config.major_c == "N"),
-        )
-
     def values(self) -> dict[str, str]:
         """See :meth:`Emitter.values`."""
-        config, parts = self.config, self.structure
+        config, parts, operation = self.config, self.structure, self.config.operation
         a, b = parts.operands
         order = (lambda x, y: f"{y}, {x}") if config.swap_ab else (lambda x, y: f"{x}, {y}")
         below, beside = kernel_cluster(config)
@@ -105,16 +92,17 @@ class EmitSm90Wgmma(Emitter):
             "threads": str(parts.threads),
             "min_ctas": str(config.min_ctas),
             "symbol": config.name,
-            "parameters": SIGNATURE.cpp("Config::"),
+            "parameters": signature(operation.epilogue).cpp("Config::"),
             "extents": order("m", "n"),
-            "epilogue_params": EPILOGUE_PARAMS.format("Config::"),
+            "epilogue_params": epilogue_params(operation.epilogue),
             "maps": order("&map_a", "&map_b") + ", &map_c",
             "shared": order("batch_a == 0", "batch_b == 0"),
         }
         values = {
-            "summary": f"{config.dtype}, majors A {config.majors[0]}, B {config.majors[1]}, "
-            f"C {'column' if config.major_c == 'M' else 'row'}-major"
-            + ", A and B swapped" * config.swap_ab,
+            # A and B as the kernel sees them.
+            "element_a": cpp_type(operation.factors[config.swap_ab]),
+            "element_b": cpp_type(operation.factors[1 - config.swap_ab]),
+            "swapped": ", A and B swapped" * config.swap_ab,
             "cta_tiler": cpp_shape(parts.tile),
             "mma": _mma(config, parts),
             "groups": str(config.groups),
@@ -134,15 +122,15 @@ class EmitSm90Wgmma(Emitter):
             "smem_layout_a": a.layout.cpp(),
             "smem_layout_b": b.layout.cpp(),
             "smem_layout_c": parts.part.cpp(),
-            "smem_tiled_a": _tiled("Element", a.major == "K", a.span, a.extents),
-            "smem_tiled_b": _tiled("Element", b.major == "K", b.span, b.extents),
+            "smem_tiled_a": _tiled("ElementA", a.major == "K", a.span, a.extents),
+            "smem_tiled_b": _tiled("ElementB", b.major == "K", b.span, b.extents),
             "smem_tiled_c": _tiled(
                 "ElementC", not parts.column_major, parts.span, parts.part.extents
             ),
         }  # fmt: skip
         return {**values, **entry}
 
-    def emit(self, operation: Any, end: str = _ENTRY) -> str:
+    def emit(self, operation: Operation, end: str = _ENTRY) -> str:
         """See :meth:`Emitter.emit`."""
         return super().emit(operation, end)
 
@@ -171,15 +159,11 @@ class EmitSm90Wgmma(Emitter):
 
 
 def _mma(config: Config, parts: Structure) -> str:
-    """CuTe's wgmma: of other than 2 bytes what it reads from shared memory is along K."""
-    size, types = DTYPES[config.dtype].bytes, (config.accumulator, config.factor, config.factor)
-    tags = "".join(one.tag.upper() for one in types)
-    source = "RS" if register_a(config) else "SS"
-    name = f"SM90::GMMA::MMA_{ROWS}x{parts.columns}x{DEEP // size}_{tags}_{source}"
-    if size == 2:
-        majors = ", ".join(f"SM90::GMMA::Major::{plan.major}" for plan in parts.operands)
-        return f"{name}<{majors}>"
-    return f"{name}_TN" + "<>" * (config.factor.name == "tf32")
+    factors = config.operation.factors[:: -1 if config.swap_ab else 1]
+    a, b = (row.tag for row in factors)
+    majors = parts.operands[0].major, parts.operands[1].major
+    types = config.operation.accumulator.tag, a, b
+    return wgmma(parts.columns, types, factors[0].bytes, majors, register_a(config))
 
 
 def _tiled(element: str, unit_last: bool, span: int, extents: tuple[int, ...]) -> str:

@@ -21,7 +21,6 @@ from cute_gemm.kernels.options import access_bytes, with_options
 from cute_gemm.kernels.sm90.structure import (
     MOST_COLUMNS,
     ROWS,
-    SIGNATURE,
     SPAN,
     Config,
     Structure,
@@ -31,16 +30,17 @@ from cute_gemm.kernels.sm90.structure import (
     rows_of_thread,
     sharers_of_tile,
     side_by_side,
+    signature,
     structure,
     sums_of_thread,
 )
 from cute_gemm.model.price import Pace
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.passes import wants_k_major
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
-from cute_gemm.toolchain.signature import Launch
+from cute_gemm.toolchain.signature import Launch, Signature
 
 if TYPE_CHECKING:
+    from cute_gemm.access import GlobalAccess
     from cute_gemm.problem.problem import GemmProblem, Matrix
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.unit import TranslationUnit
@@ -123,12 +123,15 @@ class Sm90Wgmma(CompiledKernel):
         "cluster": "CTAs along M, which share B, x along N, which share A: 2x1; 1, 2 or 4 each",
         "swap_ab": "0, or 1: C^T is computed, with A and B swapped",
     }
-    signature = SIGNATURE
 
     paces: ClassVar = {
         kind: Pace(1.101, 193, 0.0, wgmma=True, dram=0.91, start=312, memory=1993, l2=76.1)
         for kind in ("half", "tf32", "int8")
     }
+
+    def signature(self, config: Config) -> Signature:
+        """See :meth:`Compiled.signature`: with the matrices' tensor maps."""
+        return signature(config.operation.epilogue)
 
     def pace(self, config: Config) -> Pace:
         """See :meth:`CompiledKernel.pace`."""
@@ -140,7 +143,7 @@ class Sm90Wgmma(CompiledKernel):
         elif sums_of_thread(config) > 128:
             slowdown *= _MANY_SUMS
         if register_a(config):
-            between = _BETWEEN[DTYPES[config.dtype].bytes][config.ping_pong]
+            between = _BETWEEN[config.operation.a.bytes][config.ping_pong]
             slowdown *= 1 + between / (structure(config).columns * sharers_of_tile(config))
         start = pace.start + _MEETING * (prod(config.cluster) > 1)
         box = _BOX / sharers_of_tile(config)
@@ -152,7 +155,8 @@ class Sm90Wgmma(CompiledKernel):
         """See :meth:`CompiledKernel.candidates`."""
         a, b = (access_bytes(x, False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
-        deep = _DEEP // problem.inputs.bytes
+        operation = problem.operation(a, b, c)
+        deep = _DEEP // operation.a.bytes
         for bm, bn, groups, ping_pong, (below, beside) in _TILES:
             for swap_ab in (int(problem.C.major == "N"), int(problem.C.major != "N")):
                 config = Config(
@@ -164,13 +168,8 @@ class Sm90Wgmma(CompiledKernel):
                     raster=8,
                     swap_ab=swap_ab,
                     min_ctas=1,
-                    dtype=problem.inputs.name,
-                    out_dtype=problem.C.dtype,
-                    majors=(problem.A.major, problem.B.major),
-                    major_c=problem.C.major,
                     tma_c=c == 16,
-                    bytes=(a, b, c),
-                    compute=problem.compute,
+                    operation=operation,
                 )
                 config = with_options(config, options)
                 if "stages" not in options and not _broken(config):
@@ -183,7 +182,7 @@ class Sm90Wgmma(CompiledKernel):
             raise UnsupportedError(
                 f"kernel {self.name!r} needs {arch.that_has('wgmma')}; arch is {arch!r}"
             )
-        for matrix, width in zip((problem.A, problem.B), config.bytes, strict=False):
+        for matrix, width in zip((problem.A, problem.B), config.operation.bytes, strict=False):
             if width < 16:
                 _, limit = access_bytes(matrix, False)
                 raise UnsupportedError(
@@ -195,7 +194,7 @@ class Sm90Wgmma(CompiledKernel):
             if wants_k_major(problem) and matrix.major != "K" and shared:
                 raise UnsupportedError(
                     f"kernel {self.name!r} with swap_ab={config.swap_ab} takes "
-                    f"{problem.inputs.spelled(problem.compute)} with K as the unit-stride mode of "
+                    f"{problem.spelled} with K as the unit-stride mode of "
                     f"{matrix.name}, and that is {'MN'[matrix.name == 'B']}: pack it, with option "
                     f"pack={matrix.name!r} or 'AB'"
                 )
@@ -231,8 +230,11 @@ class Sm90Wgmma(CompiledKernel):
                 reads = parts.tile[1] // parts.columns if by_threads and first else 0
                 apart = tiles * (plan.span < SPAN)
                 return plan.extents, plan.box, plan.span, plan.sharers, apart, reads
-        config = replace(config, stages=2, bytes=(16, 16, 16))
-        return config if by_threads else replace(config, majors=("K", "K"), dtype="")
+        operation = replace(config.operation, bytes=(16, 16, 16))
+        if not by_threads:
+            c, major = config.operation.dtypes[2], config.operation.majors[2]
+            operation = replace(operation, dtypes=("", "", c), majors=("K", "K", major))
+        return replace(config, stages=2, operation=operation)
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""
@@ -276,7 +278,7 @@ class Sm90Wgmma(CompiledKernel):
         from cute_gemm.run.tensormap import TensorMaps
 
         launch = self.launch_on(config, problem, multiprocessors(device))
-        arguments = self.signature.arguments(problem, alpha, beta)
+        arguments = self.signature(config).arguments(problem, alpha, beta)
         maps = TensorMaps(self.maps(config, problem))
         return load(self.build(config, arch), device).bind(launch, arguments, maps)
 
@@ -288,8 +290,8 @@ class Sm90Wgmma(CompiledKernel):
         boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
         found: list[TensorMap | None] = [
             # TMA rounds to tf32 what it brings as that.
-            TensorMap(_whole(matrix, problem), *boxes[matrix.name], config.factor.name)
-            for matrix in (problem.A, problem.B)
+            TensorMap(_whole(matrix, problem), *boxes[matrix.name], factor.name)
+            for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
         ]
         found.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
         return tuple(found)
@@ -303,9 +305,15 @@ class Sm90Wgmma(CompiledKernel):
         parts = structure(config)
         return accesses(config, parts, problem, reads_c)
 
+    def epilogue_stores(self, config: Config, problem: GemmProblem) -> list[GlobalAccess]:
+        """See :meth:`Compiled.epilogue_stores`: TMA stores what threads have element by element."""
+        from cute_gemm.kernels.sm90.accesses import elements
+
+        return elements(config, structure(config), problem, reads_c=False)
+
     def work(self, config: Config, problem: GemmProblem) -> Work:
         """See :meth:`Kernel.work`."""
-        return Work.of_tiles(problem, config.tile, "tensor cores", config.factor.name)
+        return Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
 
     def shares(self, config: Config) -> Shares:
         """See :meth:`Kernel.shares`."""
@@ -363,7 +371,7 @@ def _broken(config: Config) -> str:
                 f"option tile={config.tile}: with cluster={config.cluster} each CTA loads a part "
                 f"of {extent}, which must be a multiple of 8: take another tile or cluster"
             )
-    deep = _DEEP // DTYPES[config.dtype].bytes
+    deep = _DEEP // config.operation.a.bytes
     if bk not in (deep, 2 * deep):
         return f"option tile={config.tile}: its K extent must be {deep} or {2 * deep}; it is {bk}"
     return ""

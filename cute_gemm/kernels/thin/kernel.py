@@ -24,6 +24,7 @@ from cute_gemm.kernels.thin.structure import (
 )
 from cute_gemm.model.price import Pace
 from cute_gemm.problem.dtypes import DTYPES, factor
+from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
@@ -105,13 +106,15 @@ class Thin(CompiledKernel):
         self, thin: str, extent: int, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
         """Yield the configs by which this mode is the thin one."""
-        element, index = problem.inputs, int(thin == "n")
+        element, index = DTYPES[problem.A.dtype], int(thin == "n")
         tag = factor(element.name, problem.compute).tag
         atoms = () if element.is_complex else mma_atoms(tag, tag)
         atom = next(
             (one for one in atoms if one.threads == WARP and one.minimum_cc <= arch.cc), None
         )
         A, B, C = (straight(x) for x in (problem.A, problem.B, problem.C))
+        widths = access_bytes(A, False)[0], access_bytes(B, False)[0], DTYPES[C.dtype].bytes
+        operation = Operation.of((A, B, C), problem.compute, widths, problem.epilogue)
         for rows, columns, depth, warps in _blocks(
             element.bytes, (A, B)[1 - index].major, atom is not None, _columns(extent),
             _many(problem)[1 - index],
@@ -124,17 +127,8 @@ class Thin(CompiledKernel):
                 warps=warps,
                 stages=2,
                 min_ctas=1,
-                dtype=element.name,
-                compute=problem.compute,
-                out_dtype=problem.C.dtype,
                 mma=atom.name if atom else "",
-                majors=(A.major, B.major, C.major),
-                conj=(A.conj, B.conj),
-                bytes=(
-                    access_bytes(A, False)[0],
-                    access_bytes(B, False)[0],
-                    DTYPES[problem.C.dtype].bytes,
-                ),
+                operation=operation,
             )
             config = with_options(config, options)
             if "tile" not in options:
@@ -181,9 +175,10 @@ class Thin(CompiledKernel):
         """
         if name != "C":
             return config
-        a, b, c = config.bytes
-        majors = config.majors
-        return replace(config, bytes=(a * (majors[0] == "MN"), b * (majors[1] == "MN"), c))
+        operation = config.operation
+        (a, b, c), majors = operation.bytes, operation.majors
+        widths = a * (majors[0] == "MN"), b * (majors[1] == "MN"), c
+        return replace(config, operation=replace(operation, bytes=widths))
 
     def unit(self, config: Config) -> TranslationUnit:
         """See :meth:`CompiledKernel.unit`."""
@@ -202,7 +197,7 @@ class Thin(CompiledKernel):
         """See :meth:`CompiledKernel.launch`."""
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         parts = structure(config)
-        sums = config.columns * parts.pitch * DTYPES[DTYPES[config.dtype].accumulator].bytes
+        sums = config.columns * parts.pitch * config.operation.accumulator.bytes
         queue = parts.stage * config.stages if config.stages > 1 else 0
         return Launch(grid, WARP * config.warps, config.warps * max(sums, queue), problem.l)
 
@@ -215,7 +210,7 @@ class Thin(CompiledKernel):
         out: list[Access] = []
         for index, given in enumerate((problem.A, problem.B)):
             large = index != thin
-            matrix = straight(given, config.majors[index])
+            matrix = straight(given, config.operation.majors[index])
             other = 1 - index
             sweeps = -(-(problem.m, problem.n)[other] // config.tile[other])
             load = _load(config, parts, matrix, large, sweeps)
@@ -223,14 +218,13 @@ class Thin(CompiledKernel):
             cuts = cut_vectors(loads[-1], f"{loads[-1].part}, cut vectors".lstrip(", "))
             out += [*loads, *cuts]
             out += _queued(loads, cuts, ctas * problem.l * -(-problem.k // config.tile[2]))
-        C = straight(problem.C, config.majors[2])
+        C = straight(problem.C, config.operation.majors[2])
         return (*out, *_results(config, parts, C, ctas * problem.l, reads_c))
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         """See :meth:`Kernel.work`."""
         if config.mma:
-            rate = factor(problem.inputs.name, problem.compute).name
-            return Work.of_tiles(problem, config.tile, "tensor cores", rate)
+            return Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
         return Work.of_tiles(problem, config.tile, "CUDA cores", problem.compute)
 
     def shares(self, config: Config) -> Shares:
@@ -322,7 +316,7 @@ def _settled(config: Config, options: dict[str, Any], limit: int) -> Config:
         stages = max(3, min(_STAGES, 1 + ahead))
         while stages > 2 and stages * parts.stage * config.warps > limit:
             stages -= 1
-        narrow = parts.large.width * DTYPES[config.dtype].bytes < 4
+        narrow = parts.large.width * config.operation.a.bytes < 4
         config = replace(config, stages=1 if narrow else stages)
     if "min_ctas" not in options:
         need = parts.held + _OTHERS
@@ -352,7 +346,7 @@ def _check(config: Config) -> None:
         raise OptionError(f"option stages={config.stages} is out of range; expected 1 to {_STAGES}")
     if config.min_ctas < 1:
         raise OptionError("option min_ctas must be 1 or more")
-    size, atom = DTYPES[config.dtype].bytes, config.atom
+    size, atom = config.operation.a.bytes, config.atom
     least = [ROW_LANES, 1, DEPTH_LANES * config.warps]
     if atom:
         m, n, k = atom.shape_mnk
@@ -444,7 +438,7 @@ def _queued(
 
 def _results(config: Config, parts: Structure, C: Matrix, ctas: int, reads_c: bool) -> list[Access]:
     """The sums of all warps through shared memory, and their way to C."""
-    size = DTYPES[DTYPES[config.dtype].accumulator].bytes
+    size = config.operation.accumulator.bytes
     rows, columns = ROW_LANES * config.rows, config.columns
     at = np.arange(-(-rows * columns // (WARP * config.warps)) * WARP * config.warps)
     if C.unit == 1 - config.index:
@@ -458,7 +452,7 @@ def _results(config: Config, parts: Structure, C: Matrix, ctas: int, reads_c: bo
         operand="C",
         direction="store",
         instruction="st.global",
-        bits=8 * DTYPES[config.out_dtype].bytes,
+        bits=8 * config.operation.c.bytes,
         matrix=C,
         tile=config.tile[:2],
         coords=coords,

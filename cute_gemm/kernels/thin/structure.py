@@ -12,8 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom
-from cute_gemm.kernels.options import op_letters
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.operation import Operation
 
 WARP = 32
 #: Lanes of a warp along the rows, and along k.
@@ -36,24 +35,18 @@ class Config:
     warps: int  #: They divide k.
     stages: int  #: k-tiles in shared memory or on their way; 1: they go to registers.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
-    dtype: str  #: Of A and B.
-    compute: str
-    out_dtype: str
     mma: str  #: An `MmaAtom` of A's type, or ``""``: FMA.
-    majors: tuple[str, str, str]  #: ``"K"`` or ``"MN"`` for A and for B; ``"M"`` or ``"N"`` for C.
-    conj: tuple[bool, bool]  #: Whether the conjugate of A, and of B, is meant.
-    bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
+    operation: Operation
 
     @cached_property
     def name(self) -> str:
         """The kernel's symbol: every type, layout and tile."""
         parts = [
             f"thin_{self.thin}",
-            f"{DTYPES[self.dtype].tag}_{DTYPES[self.out_dtype].tag}_{self.compute}",
-            op_letters(self.majors, self.conj) + ("_row" if self.majors[2] == "N" else "_col"),
+            self.operation.name,
             "x".join(map(str, self.tile)),
             f"w{self.warps}_s{self.stages}",
-            "v" + "_".join(str(8 * width) for width in self.bytes),
+            self.operation.access_name,
             self.mma or "fma",
             f"o{self.min_ctas}",
         ]
@@ -161,10 +154,11 @@ class Structure:
 @lru_cache(maxsize=4096)
 def structure(config: Config) -> Structure:
     """Work a config out."""
-    size, atom = DTYPES[config.dtype].bytes, config.atom
+    operation, atom = config.operation, config.atom
+    size = operation.a.bytes
     thin, rows, depth, columns = config.index, config.rows, config.depth, config.columns
-    wide = [max(1, width // size) for width in config.bytes[:2]]
-    large_major, thin_major = config.majors[1 - thin], config.majors[thin]
+    wide = [max(1, width // size) for width in operation.bytes[:2]]
+    large_major, thin_major = operation.majors[1 - thin], operation.majors[thin]
     held = (
         columns // ROW_LANES
         if atom
@@ -186,7 +180,7 @@ def structure(config: Config) -> Structure:
     row_lane, depth_lane = lane // 4, lane % 4
     column_lane = row_lane if atom else np.zeros(WARP, int)
     # Neighbouring lanes have neighbouring rows, and those along k other columns.
-    pitch = ROW_LANES * rows + (4 if config.majors[2] == "MN"[1 - thin] else 1)
+    pitch = ROW_LANES * rows + (4 if operation.majors[2] == "MN"[1 - thin] else 1)
     if atom:
         i, j, c = (x.reshape(-1, 1) for x in np.indices((rows, held, 2)))
         row, column = large.row(row_lane, i), few.row(2 * depth_lane + c, j)
@@ -194,7 +188,7 @@ def structure(config: Config) -> Structure:
         quarter = rows * columns // DEPTH_LANES
         sums = depth_lane * quarter + np.arange(quarter)[:, None]
         row, column = large.row(row_lane, sums % rows), sums // rows
-    accumulator = DTYPES[DTYPES[config.dtype].accumulator].bytes // 4
+    accumulator = operation.accumulator.bytes // 4
     registers = rows * columns * accumulator // (DEPTH_LANES if atom else 1)
     queued = config.stages > 1, config.stages > 1 and atom is not None and own * size >= 4
     places = large.places(size), few.places(size) + large.words(size) * 4 * WARP

@@ -1,0 +1,119 @@
+"""Epilogues: what a kernel does with its accumulators before it stores them to C."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class EpilogueOperand:
+    """A tensor that an epilogue reads beside C: (M, N), with stride 0 in a mode that it lacks.
+
+    ``name`` is that of the kernel's parameter; ``modes`` is ``"M"``, ``"N"`` or ``"MN"``.
+    """
+
+    name: str
+    dtype: str
+    modes: str
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """A function of an accumulator, of C and of operands of its own, applied to every element.
+
+    A subclass says the same function five times: as a C++ functor (`functor`, `source`), as kernel
+    parameters and memory accesses (`operands`), as NumPy (`apply`) and as an error bound (`bound`).
+    The C++ functor is a class template over ``<Accumulator, ElementC>`` as described in
+    ``templates/common/epilogue.cuh``; its ``Params`` begin with those of ``LinearCombination``,
+    followed by an ``EpilogueTensor`` for each operand.
+    """
+
+    #: Part of kernels' symbols; "" for the default.
+    name: ClassVar[str] = ""
+    #: The C++ class template, and C++ that declares it where `common/epilogue.cuh` does not.
+    functor: ClassVar[str]
+    source: ClassVar[str] = ""
+    operands: ClassVar[tuple[EpilogueOperand, ...]] = ()
+
+    def apply(
+        self,
+        accumulator: np.ndarray,
+        C: np.ndarray | None,
+        alpha: complex,
+        beta: complex,
+        operands: Mapping[str, np.ndarray],
+    ) -> np.ndarray:
+        """Return the elements of C before they are rounded to its type.
+
+        ``accumulator`` and ``C`` (None where beta is 0) are (..., M, N), of the accumulator's type
+        or a wider one; ``operands`` broadcast to that shape.
+        """
+        raise NotImplementedError
+
+    def bound(
+        self,
+        error: np.ndarray,
+        magnitude: np.ndarray,
+        C: np.ndarray | None,
+        alpha: complex,
+        beta: complex,
+        operands: Mapping[str, np.ndarray],
+        accumulator: DType,
+    ) -> np.ndarray:
+        """Return the most by which what `apply` returns can be off, all of (..., M, N).
+
+        ``error`` bounds the accumulators' own error and ``magnitude`` is the sum of ``|a| |b|``.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LinearCombination(Epilogue):
+    """BLAS's ``alpha * accumulator + beta * C``."""
+
+    functor: ClassVar[str] = "cute_gemm::LinearCombination"
+
+    def apply(
+        self,
+        accumulator: np.ndarray,
+        C: np.ndarray | None,
+        alpha: complex,
+        beta: complex,
+        operands: Mapping[str, np.ndarray],
+    ) -> np.ndarray:
+        """Return the linear combination."""
+        combined: np.ndarray = alpha * accumulator
+        return combined if C is None else combined + beta * C
+
+    def bound(
+        self,
+        error: np.ndarray,
+        magnitude: np.ndarray,
+        C: np.ndarray | None,
+        alpha: complex,
+        beta: complex,
+        operands: Mapping[str, np.ndarray],
+        accumulator: DType,
+    ) -> np.ndarray:
+        """Return the scaled error, with two roundings of both terms where anything is scaled.
+
+        A complex product has a relative error of at most sqrt(8) u (Higham, Accuracy and Stability
+        of Numerical Algorithms, 2nd edition, section 3.6), and the sum one more.
+        """
+        scaled: np.ndarray = error * abs(alpha)
+        if alpha == 1 and C is None:
+            return scaled
+        roundings = 2 * np.sqrt(2) + 1 if accumulator.is_complex else 2
+        terms = abs(alpha) * magnitude + (0 if C is None else abs(beta * C))
+        return scaled + roundings * accumulator.roundoff * terms
+
+
+#: The default.
+LINEAR_COMBINATION = LinearCombination()

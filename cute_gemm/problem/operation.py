@@ -1,0 +1,124 @@
+"""``Operation``: what a kernel computes, in the words of CUTLASS's ``GemmOperation``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cute_gemm.problem.dtypes import DTYPES, DType, factor
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.problem import Matrix
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Element types, arithmetic, layouts and epilogue of a kernel: all but its tiling.
+
+    Each kernel's config has one. It does not depend on extents, leading dimensions or addresses, of
+    which ``bytes`` is all that the code sees.
+    """
+
+    dtypes: tuple[str, str, str]  #: Of A, B and C.
+    compute: str  #: The arithmetic of the products, as `GemmProblem.compute`.
+    #: ``"K"`` or ``"MN"`` for A and for B, ``"M"`` or ``"N"`` for C: the modes with unit stride.
+    majors: tuple[str, str, str]
+    conj: tuple[bool, bool]  #: Whether the conjugate of A, and of B, is meant.
+    bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
+    epilogue: Epilogue = LINEAR_COMBINATION
+
+    @classmethod
+    def of(
+        cls,
+        matrices: Sequence[Matrix],
+        compute: str,
+        widths: Sequence[int],
+        epilogue: Epilogue = LINEAR_COMBINATION,
+    ) -> Operation:
+        """Return the operation on A, B and C, with gmem accesses of so many bytes each."""
+        A, B, C = matrices
+        a, b, c = widths
+        return cls(
+            dtypes=(A.dtype, B.dtype, C.dtype),
+            compute=compute,
+            majors=(A.major, B.major, C.major),
+            conj=(A.conj, B.conj),
+            bytes=(a, b, c),
+            epilogue=epilogue,
+        )
+
+    @property
+    def a(self) -> DType:
+        """The element type of A, which is B's too in kernels that take one type."""
+        return DTYPES[self.dtypes[0]]
+
+    @property
+    def b(self) -> DType:
+        """The element type of B."""
+        return DTYPES[self.dtypes[1]]
+
+    @property
+    def c(self) -> DType:
+        """The element type of C."""
+        return DTYPES[self.dtypes[2]]
+
+    @property
+    def accumulator(self) -> DType:
+        """The type of the sums, and of alpha and beta."""
+        return DTYPES[self.a.accumulator]
+
+    @property
+    def factors(self) -> tuple[DType, DType]:
+        """The types that elements of A and of B are multiplied as: tf32 for float32, say."""
+        a, b = (
+            row if row.is_complex else factor(row.name, self.compute) for row in (self.a, self.b)
+        )
+        return a, b
+
+    @property
+    def row_major(self) -> bool:
+        """Whether C is row-major."""
+        return self.majors[2] == "N"
+
+    @property
+    def letters(self) -> str:
+        """A letter each for A and B as stored: n, t, c (conjugated) or h (both).
+
+        >>> types, majors = ("complex64",) * 3, ("K", "K", "M")
+        >>> Operation(types, "float32", majors, conj=(True, False), bytes=(8, 8, 8)).letters
+        'hn'
+        """
+        plain = self.majors[0] == "MN", self.majors[1] == "K"
+        return "".join(
+            (("n", "c") if n else ("t", "h"))[conjugated]
+            for n, conjugated in zip(plain, self.conj, strict=True)
+        )
+
+    @cached_property
+    def name(self) -> str:
+        """Its part of a kernel's symbol: types, op, order of C, and the epilogue if not BLAS's."""
+        a, b = self.factors
+        parts = (
+            *dict.fromkeys((a.tag, b.tag)),
+            self.accumulator.tag,
+            self.c.tag,
+            self.letters,
+            "row" if self.row_major else "col",
+            self.epilogue.name,
+        )
+        return "_".join(filter(None, parts))
+
+    @property
+    def access_name(self) -> str:
+        """Bits of an access to A, B and C, as symbols have them: ``"v128_128_32"``."""
+        return "v" + "_".join(str(8 * width) for width in self.bytes)
+
+    def only(self, name: str) -> Operation:
+        """Return it with the access width of A, of B or of C alone, and 0 for the others."""
+        a, b, c = (
+            width if name == each else 0 for each, width in zip("ABC", self.bytes, strict=True)
+        )
+        return replace(self, bytes=(a, b, c))
