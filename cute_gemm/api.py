@@ -12,7 +12,7 @@ from cute_gemm._warn import warn
 from cute_gemm.arch import Arch
 from cute_gemm.builds import Builds
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
-from cute_gemm.executable import Call, Executable, scalars
+from cute_gemm.executable import Call, scalars
 from cute_gemm.frameworks import fingerprint, read
 from cute_gemm.frameworks.base import Order, dtype_name
 from cute_gemm.frameworks.torch import CALLED, traced
@@ -43,7 +43,7 @@ DEFAULT_ARCH = "sm_80"
 _plans: Kept[tuple[Any, ...], Plan] = Kept(1024, "plans")
 #: Calls on device arrays that went through every check, by all that the checks look at, but where
 #: the arrays lie.
-_recent: Kept[Any, tuple[Executable, Call]] = Kept(256, "recent_calls")
+_recent: Kept[Any, Call] = Kept(256, "recent_calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +157,7 @@ def gemm(
         except TypeError:  # an argument that has no hash: the check below says which
             recent = None
         if recent is not None:
-            executable, call = recent
-            result = executable.again(call, seen[1], C, alpha, beta, stream)
+            result = recent.again(seen[1], C, alpha, beta, stream)
             if result is not None:
                 return result
     check_names(gemm, kernel_options, plan, analyze)
@@ -173,8 +172,8 @@ def gemm(
     made = kept_plan(problem, a.device, kernel, backend, arch, kernel_options, tune)
     executable = made.executable
     result = executable.run(a, b, c, *factors, stream)
-    if seen is not None and a.device is not None:
-        _recent[key] = executable, executable.call(seen[0], a, b, c)
+    if seen is not None and (call := executable.call(seen[0], a, b, c)) is not None:
+        _recent[key] = call
     return result
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm._kept import Kept
 from cute_gemm._text import named
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
-from cute_gemm.frameworks import ADAPTERS, fingerprint, host_array, read
+from cute_gemm.frameworks import ADAPTERS, host_array, read
 from cute_gemm.frameworks.base import Operand, Order
 from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.passes import DIRECT, Route, packed
@@ -31,13 +31,15 @@ _BOUND_KEPT = 64
 _NUMBERS = (float, int, complex)
 
 
-class Call(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
     """A call on device arrays that went through every check, for others of the same layouts.
 
     ``layouts``: what `fingerprint` gave; ``spans``: bytes from the first of A, B and C to the last;
     ``stream``: gives what their library is working on. No array is kept alive.
     """
 
+    executable: Executable
     layouts: Any
     a: Operand
     b: Operand
@@ -45,13 +47,37 @@ class Call(NamedTuple):
     spans: tuple[int, int, int]
     stream: Callable[[], int]
 
+    def again(self, at: tuple[int, int, int], C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
+        """Compute on arrays of these layouts at other addresses; return C, or a new one.
+
+        None, and nothing is done, if C does not lie apart from A and B: all else the layouts
+        decide.
+        """
+        executable = self.executable
+        if C is not None:
+            a, b, c = at
+            of_a, of_b, of_c = self.spans
+            end = c + of_c
+            if (a < end and c < a + of_a) or (b < end and c < b + of_b):
+                return None
+            of_alpha, of_beta, bound = executable.newest
+            if alpha is of_alpha and beta is of_beta:
+                bound(at, self.stream() if stream is None else raw_stream(stream))
+                return C
+        factors = scalars(alpha, beta, executable.problem, self.a.device, self.c, stream)
+        result = executable.run(self.a, self.b, self.c, *factors, stream, at=at)
+        if C is None:
+            return result
+        executable.remember(alpha, beta, factors)
+        return C
+
 
 @dataclass(eq=False)
 class Executable:
     """A problem, the kernel and the route that serve it, and what is kept to launch them again.
 
     ``backend`` and ``device`` are those of a `Plan`, which holds one of these. Launches are bound
-    once for each alpha and beta; the last call is known by its layouts.
+    once for each alpha and beta.
     """
 
     problem: GemmProblem
@@ -64,10 +90,9 @@ class Executable:
 
     def __post_init__(self) -> None:
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
-        self._last: Call | None = None
-        # Numbers, as the objects that they came as, and the launch with these; one value, for
-        # threads.
-        self._newest: tuple[Any, Any, Any] = (object(), object(), None)
+        #: Numbers, as the objects that they came as, and the launch with these; one value, for
+        #: threads.
+        self.newest: tuple[Any, Any, Any] = (object(), object(), None)
 
     @cached_property
     def steps(self) -> Steps:
@@ -90,13 +115,13 @@ class Executable:
         ]
         return Launches(launches, parts.scratch, device)
 
-    def compute(self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
-        """Compute on arrays that are checked against the problem; see :meth:`Plan.__call__`."""
-        seen, last = fingerprint(A, B, C), self._last
-        if seen is not None and last is not None and seen[0] == last.layouts:
-            result = self.again(last, seen[1], C, alpha, beta, stream)
-            if result is not None:
-                return result
+    def compute(
+        self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any, layouts: Any
+    ) -> tuple[Any, Call | None]:
+        """Compute on arrays that are checked against the problem; see :meth:`Plan.__call__`.
+
+        Return C and, of device arrays with a fingerprint, the call.
+        """
         kept = {x.name: x for x in (A, B) if isinstance(x, PackedOperand)}
         a = kept["A"].operand if "A" in kept else read(A, "A")
         b = kept["B"].operand if "B" in kept else read(B, "B")
@@ -108,43 +133,22 @@ class Executable:
                 operand.check(self.problem, self.route.pack)
             a, b = (kept[x].there() if x in kept else y for x, y in (("A", a), ("B", b)))
         result = self.run(a, b, given, *factors, stream, "".join(kept))
-        if seen is not None and a.device is not None and not kept:
-            self._last = self.call(seen[0], a, b, given)
-        return result
+        return result, None if kept else self.call(layouts, a, b, given)
 
-    def call(self, layouts: Any, a: Operand, b: Operand, c: Operand | None) -> Call:
-        """Return what is known of a call on operands that fit."""
+    def call(self, layouts: Any, a: Operand, b: Operand, c: Operand | None) -> Call | None:
+        """Return what is known of a call on operands that fit; None without layouts or a device."""
+        if layouts is None or a.device is None:
+            return None
         a, b = replace(a, owner=None), replace(b, owner=None)
         c = None if c is None else replace(c, owner=None)
         spans = self.problem.A.span, self.problem.B.span, self.problem.C.span
-        return Call(layouts, a, b, c, spans, ADAPTERS[a.library].stream(a))
+        return Call(self, layouts, a, b, c, spans, ADAPTERS[a.library].stream(a))
 
-    def again(
-        self, call: Call, at: tuple[int, int, int], C: Any, alpha: Any, beta: Any, stream: Any
-    ) -> Any:
-        """Compute on arrays of a call's layouts at other addresses; return C, or a new one.
-
-        None, and nothing is done, if C does not lie apart from A and B: all else the layouts
-        decide.
-        """
-        if C is not None:
-            a, b, c = at
-            of_a, of_b, of_c = call.spans
-            end = c + of_c
-            if (a < end and c < a + of_a) or (b < end and c < b + of_b):
-                return None
-            of_alpha, of_beta, bound = self._newest
-            if alpha is of_alpha and beta is of_beta:
-                bound(at, call.stream() if stream is None else raw_stream(stream))
-                return C
-        factors = scalars(alpha, beta, self.problem, call.a.device, call.c, stream)
-        result = self.run(call.a, call.b, call.c, *factors, stream, at=at)
-        if C is None:
-            return result
-        launch = self._bound.get((factors[0][:2], factors[1][:2], ""))
-        if launch is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
-            self._newest = alpha, beta, launch
-        return C
+    def remember(self, alpha: Any, beta: Any, factors: tuple[Scalar, Scalar]) -> None:
+        """Keep the launch with these factors, if there is one, by the numbers that they were."""
+        bound = self._bound.get((factors[0][:2], factors[1][:2], ""))
+        if bound is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
+            self.newest = alpha, beta, bound
 
     def on_host(
         self, A: Any, B: Any, C: Any, beta: complex

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.arch import Arch
 from cute_gemm.errors import GemmError
-from cute_gemm.executable import Executable
+from cute_gemm.executable import Call, Executable
+from cute_gemm.frameworks import fingerprint
 from cute_gemm.frameworks.torch import CALLED, traced
 from cute_gemm.gpus.table import of_arch
 from cute_gemm.packed import PackedOperand
@@ -84,6 +85,7 @@ class Plan:
         self.executable = Executable(
             problem, self._kernel, self.config, arch, self.route, backend, device
         )
+        self._last: Call | None = None
         self._number = str(next(_numbers))
         CALLED[self._number] = self
 
@@ -319,13 +321,21 @@ class Plan:
             When an array's descriptor is not the plan's; everything that :func:`gemm` raises.
         """
         if traced():
-            from cute_gemm.frameworks.torch_op import call
+            from cute_gemm.frameworks.torch_op import call as torch_call
 
             of = self.problem.C
             keywords = {"plan": self._number, "out_dtype": of.dtype, "stream": stream}
             keywords["order"] = "C" if of.major == "N" else "F"
-            return call(self.problem.op, A, B, C, alpha, beta, keywords)
-        return self.executable.compute(A, B, C, alpha, beta, stream)
+            return torch_call(self.problem.op, A, B, C, alpha, beta, keywords)
+        seen, last = fingerprint(A, B, C), self._last
+        if seen is not None and last is not None and seen[0] == last.layouts:
+            result = last.again(seen[1], C, alpha, beta, stream)
+            if result is not None:
+                return result
+        layouts = None if seen is None else seen[0]
+        result, call = self.executable.compute(A, B, C, alpha, beta, stream, layouts)
+        self._last = call or last
+        return result
 
     def pack(self, X: Any, name: str = "B", *, stream: Any = None) -> PackedOperand:
         """Pack an operand once, for many calls that it is the same in: the weights of a layer.
