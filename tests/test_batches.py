@@ -514,7 +514,7 @@ def test_a_report_of_no_matrices() -> None:
 def test_new_torch_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from cute_gemm.frameworks.torch import PyTorch
+    from cute_gemm.frameworks.torch import TORCH
 
     def empty_strided(*given: Any, dtype: str, device: str) -> tuple[Any, ...]:
         return given
@@ -523,7 +523,7 @@ def test_new_torch_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
     like = replace(on_gpu((4, 4), (4, 1)), owner=SimpleNamespace(device="cuda:0"))
     for order, strides in (("F", (20, 1, 4)), ("C", (20, 5, 1))):
-        made = PyTorch().new(like, (L, 4, 5), order, "float16")  # type: ignore[arg-type]
+        made = TORCH.new(like, (L, 4, 5), order, "float16")  # type: ignore[arg-type]
         assert made == ((L, 4, 5), strides)
 
 

@@ -14,14 +14,14 @@ import numpy as np
 from cute_gemm._kept import Kept
 from cute_gemm.errors import ShapeError
 from cute_gemm.frameworks.base import Adapter, Fingerprint, Operand
-from cute_gemm.frameworks.cupy import CuPy
+from cute_gemm.frameworks.cupy import CUPY
 from cute_gemm.frameworks.dlpack import DLPack
 from cute_gemm.frameworks.jax import JAX
-from cute_gemm.frameworks.numpy import NumPy
-from cute_gemm.frameworks.torch import PyTorch
+from cute_gemm.frameworks.numpy import NUMPY
+from cute_gemm.frameworks.torch import TORCH
 
 #: By ``Operand.library``.
-ADAPTERS: dict[str, Adapter] = {x.name: x for x in (NumPy(), CuPy(), PyTorch(), JAX(), DLPack())}
+ADAPTERS: dict[str, Adapter] = {x.name: x for x in (NUMPY, CUPY, TORCH, JAX, DLPack())}
 #: Whose the arrays of a class are, by its package and name, or by the package alone.
 _CLASSES = {
     "numpy.ndarray": "numpy", "cupy.ndarray": "cupy", "torch.Tensor": "torch", "jax": "jax",

@@ -11,6 +11,7 @@ import numpy as np
 
 from cute_gemm.errors import StrideError
 from cute_gemm.problem.dtypes import canonical
+from cute_gemm.problem.dtypes import dtype as dtype_row
 
 Order = Literal["F", "C"]
 
@@ -137,17 +138,10 @@ def in_elements(strides: tuple[int, ...], itemsize: int, name: str) -> tuple[int
     return tuple(stride // itemsize for stride in strides)
 
 
-def whole_matrices(empty: Any, shape: tuple[int, ...], order: Order, dtype: np.dtype) -> Any:
-    """Return ``empty``'s new array whose last two dimensions have the order, matrix by matrix."""
-    if len(shape) == 2:
-        return empty(shape, dtype, order)
-    batch, rows, columns = shape
-    if order == "C":
-        return empty(shape, dtype)
-    return empty((batch, columns, rows), dtype).swapaxes(1, 2)
-
-
-def type_name(array: Any) -> str:
-    """Return the name of an array's class, with its module."""
-    kind = type(array)
-    return f"{kind.__module__}.{kind.__qualname__}"
+def whole_matrices(empty: Any, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
+    """Return a new array whose last two dimensions have the order, one matrix after the other."""
+    kind = dtype_row(dtype).numpy
+    if len(shape) == 3 and order == "F":
+        batch, rows, columns = shape
+        return empty((batch, columns, rows), kind).swapaxes(1, 2)
+    return empty(shape, kind, order)

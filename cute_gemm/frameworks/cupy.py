@@ -15,31 +15,20 @@ from cute_gemm.frameworks.base import (
     dtype_name,
     in_elements,
     whole_matrices,
-)
-from cute_gemm.problem.dtypes import dtype as dtype_row
+)  # fmt: skip
 
 
-class CuPy(Adapter):
-    """``cupy.ndarray``."""
-
+class _CuPy(Adapter):
     name = "cupy"
 
     def read(self, array: Any, name: str) -> Operand:
-        """See :meth:`Adapter.read`."""
         memory = array.data
         return Operand(
-            memory.ptr,
-            array.shape,
-            in_elements(array.strides, array.itemsize, name),
-            dtype_name(array.dtype),
-            memory.device_id,
-            "cupy",
-            array,
-            False,
-        )
+            memory.ptr, array.shape, in_elements(array.strides, array.itemsize, name),
+            dtype_name(array.dtype), memory.device_id, "cupy", array, False,
+        )  # fmt: skip
 
     def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint:
-        """See :meth:`Adapter.fingerprint`."""
         of_a, of_b = A.data, B.data
         a, b = of_a.ptr, of_b.ptr
         layouts = (
@@ -53,17 +42,14 @@ class CuPy(Adapter):
         return layouts + (c % ALIGNMENT, C.shape, C.strides, C.dtype, of_c.device_id), (a, b, c)
 
     def stream(self, operand: Operand) -> Callable[[], int]:
-        """See :meth:`Adapter.stream`."""
         return lambda: sys.modules["cupy"].cuda.get_current_stream(operand.device).ptr
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
-        """See :meth:`Adapter.new`."""
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(like.device):
-            return whole_matrices(cupy.empty, shape, order, dtype_row(dtype).numpy)
+            return whole_matrices(cupy.empty, shape, order, dtype)
 
     def converted(self, array: Any, dtype: str, stream: int | None) -> Any:
-        """See :meth:`Adapter.converted`."""
         cuda = sys.modules["cupy"].cuda
         with cuda.Device(array.data.device_id):
             if stream is None:
@@ -72,5 +58,7 @@ class CuPy(Adapter):
                 return array.astype(dtype)
 
     def copy(self, name: str, batched: bool) -> str:
-        """See :meth:`Adapter.copy`."""
         return f"cupy.ascontiguousarray({name})" if batched else f"cupy.asfortranarray({name})"
+
+
+CUPY = _CuPy()

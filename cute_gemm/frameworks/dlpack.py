@@ -8,21 +8,17 @@ import numpy as np
 
 from cute_gemm._cuda_core import cuda_core
 from cute_gemm.errors import ArrayError
-from cute_gemm.frameworks.base import Adapter, Operand, Order, dtype_name, type_name
-from cute_gemm.frameworks.numpy import NumPy
+from cute_gemm.frameworks.base import Adapter, Operand, Order, dtype_name
+from cute_gemm.frameworks.numpy import NUMPY
 
 #: DLPack device types whose memory the CPU may read: kDLCPU and kDLCUDAHost.
 _HOST = (1, 3)
 #: CU_STREAM_LEGACY, the default stream; also the number that DLPack has for it.
 _LEGACY_STREAM = 1
-_NUMPY = NumPy()
 
 
 class DLPack(Adapter):
-    """A library that gives arrays and is not known to make any.
-
-    What is read is what the legacy default stream sees.
-    """
+    """A library that gives arrays and is not known to make any."""
 
     name, synchronizes = "dlpack", True
 
@@ -31,14 +27,14 @@ class DLPack(Adapter):
         return np.from_dlpack(array)
 
     def is_array(self, value: Any) -> bool:
-        """See :meth:`Adapter.is_array`."""
+        """See :meth:`Adapter.is_array`: whether it has one of the two protocols."""
         return hasattr(value, "__dlpack_device__") or hasattr(value, "__cuda_array_interface__")
 
     def read(self, array: Any, name: str) -> Operand:
-        """See :meth:`Adapter.read`."""
+        """See :meth:`Adapter.read`: as the legacy default stream sees the array."""
         if not self.is_array(array):
             raise ArrayError(
-                f"{name} is a {type_name(array)}; expected an array of NumPy, CuPy, PyTorch or "
+                f"{name} is a {_type_name(array)}; expected an array of NumPy, CuPy, PyTorch or "
                 f"JAX, or anything with DLPack or __cuda_array_interface__{_made_from(array, name)}"
             )
         dlpack = hasattr(array, "__dlpack_device__")
@@ -55,26 +51,20 @@ class DLPack(Adapter):
                 )
         except Exception as error:  # whatever another library's export raises
             raise ArrayError(
-                f"{name}, a {type_name(array)}, does not give its memory away ({error}): a copy "
+                f"{name}, a {_type_name(array)}, does not give its memory away ({error}): a copy "
                 f"in another library, such as np.asarray({name}), may"
             ) from error
         if on_host:
-            return _NUMPY.read(view, name)
+            return NUMPY.read(view, name)
         return Operand(
-            view.ptr,
-            view.shape,
-            view.strides or (),
-            dtype_name(view.dtype),
-            view.device_id,
-            "dlpack",
-            array,
-            view.readonly,
-        )
+            view.ptr, view.shape, view.strides or (), dtype_name(view.dtype), view.device_id,
+            "dlpack", array, view.readonly,
+        )  # fmt: skip
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
-        """Refuse: pass a C."""
+        """Refuse to make one, and ask for a C."""
         raise ArrayError(
-            f"A is a {type_name(like.owner)}, and how to make another is not known: pass a C of "
+            f"A is a {_type_name(like.owner)}, and how to make another is not known: pass a C of "
             f"shape {shape} and dtype {dtype} to be written to"
         )
 
@@ -84,6 +74,11 @@ class _Interface:
 
     def __init__(self, array: Any) -> None:
         self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "version": 3}
+
+
+def _type_name(array: Any) -> str:
+    kind = type(array)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _made_from(value: Any, name: str) -> str:

@@ -1,7 +1,7 @@
-"""JAX's arrays, by DLPack: nobody writes to them, and a trace has none; JAX is not imported here.
+"""JAX's arrays, by DLPack; JAX is not imported here.
 
 JAX runs on streams of its own, which neither it nor DLPack tells and which do not wait for the
-legacy default stream: both sides wait for the other's result.
+legacy default stream, so a result is complete before JAX may see it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,17 @@ import numpy as np
 from cute_gemm.errors import ArrayError
 from cute_gemm.frameworks.base import Operand, Order
 from cute_gemm.frameworks.dlpack import DLPack
-from cute_gemm.problem.dtypes import dtype as dtype_row
+from cute_gemm.frameworks.numpy import NUMPY
 
 
-class JAX(DLPack):
-    """``jax.Array``, and what stands for one in a function that JAX transforms."""
-
+class _JAX(DLPack):
     name = "jax"
 
     def is_array(self, value: Any) -> bool:
-        """See :meth:`Adapter.is_array`."""
-        return super().is_array(value) or _traced(value)
+        return super().is_array(value) or _is_tracer(value)
 
     def read(self, array: Any, name: str) -> Operand:
-        """See :meth:`Adapter.read`."""
-        if _traced(array):
+        if _is_tracer(array):
             raise ArrayError(
                 f"{name} is traced by JAX (jit, grad, vmap, ...) and has no memory yet: call gemm "
                 "outside, or by jax.pure_callback, which has no gradient"
@@ -38,31 +34,28 @@ class JAX(DLPack):
         return replace(super().read(array, name), library="jax", owner=array, readonly=True)
 
     def host_view(self, array: Any) -> np.ndarray:
-        """See :meth:`DLPack.host_view`: NumPy's own has no bfloat16, and JAX has ml_dtypes'."""
+        # NumPy's DLPack has no bfloat16, and JAX gives it as that of ml_dtypes.
         return np.asarray(array)
 
     def new_order(self, order: Order) -> Order:
-        """See :meth:`Adapter.new_order`: no array is column-major."""
-        return "C"
+        return "C"  # it has no others
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
-        """See :meth:`Adapter.new`; on the host NumPy's, of which ``result`` makes one."""
-        if like.device is None:
-            return np.empty(shape, dtype_row(dtype).numpy)
+        if like.device is None:  # what `result` makes an array of, since nobody writes to theirs
+            return NUMPY.new(like, shape, "C", dtype)
         # JAX fills the array asynchronously, on a stream that ours does not follow.
         empty = sys.modules["jax"].numpy.empty
         return empty(shape, dtype, device=like.owner.device).block_until_ready()
 
     def result(self, like: Operand, made: Any) -> Any:
-        """See :meth:`Adapter.result`."""
         return made if like.device is not None else sys.modules["jax"].numpy.asarray(made)
 
     def to_numpy(self, operand: Operand) -> np.ndarray:
-        """See :meth:`Adapter.to_numpy`."""
         return np.asarray(operand.owner)
 
 
-def _traced(value: Any) -> bool:
-    """Whether a value stands for an array in a function that JAX transforms."""
-    bases = ((base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__)
-    return ("jax", "Tracer") in bases
+def _is_tracer(value: Any) -> bool:
+    return any(base.__name__ == "Tracer" for base in type(value).__mro__)
+
+
+JAX = _JAX()

@@ -14,34 +14,26 @@ from cute_gemm.frameworks.base import (
     dtype_name,
     in_elements,
     whole_matrices,
-)
-from cute_gemm.problem.dtypes import dtype as dtype_row
+)  # fmt: skip
 
 
-class NumPy(Adapter):
-    """``numpy.ndarray`` and its subclasses, on the host."""
-
+class _NumPy(Adapter):
     name = "numpy"
 
     def read(self, array: np.ndarray, name: str) -> Operand:
-        """See :meth:`Adapter.read`."""
         if hasattr(array, "mask"):
             raise ArrayError(f"{name} is a masked array; pass {name}.filled(0), or its .data")
+        address, readonly = array.__array_interface__["data"][0], not array.flags.writeable
+        strides = in_elements(array.strides, max(array.itemsize, 1), name)
         return Operand(
-            array.__array_interface__["data"][0],
-            array.shape,
-            in_elements(array.strides, max(array.itemsize, 1), name),
-            dtype_name(array.dtype),
-            None,
-            "numpy",
-            array,
-            not array.flags.writeable,
+            address, array.shape, strides, dtype_name(array.dtype), None, "numpy", array, readonly
         )
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
-        """See :meth:`Adapter.new`."""
-        return whole_matrices(np.empty, shape, order, dtype_row(dtype).numpy)
+        return whole_matrices(np.empty, shape, order, dtype)
 
     def copy(self, name: str, batched: bool) -> str:
-        """See :meth:`Adapter.copy`."""
         return f"np.ascontiguousarray({name})" if batched else f"np.asfortranarray({name})"
+
+
+NUMPY = _NumPy()

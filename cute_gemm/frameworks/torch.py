@@ -14,14 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from cute_gemm.errors import ArrayError
-from cute_gemm.frameworks.base import (
-    ALIGNMENT,
-    Adapter,
-    Fingerprint,
-    Operand,
-    Order,
-    dtype_name,
-)
+from cute_gemm.frameworks.base import ALIGNMENT, Adapter, Fingerprint, Operand, Order, dtype_name
 from cute_gemm.problem.dtypes import DTYPES
 
 #: What the operators of a graph call: ``"gemm"``, and plans by their numbers. Those who have these
@@ -44,13 +37,10 @@ def refuse_grad(tensor: Any, name: str) -> None:
         )
 
 
-class PyTorch(Adapter):
-    """``torch.Tensor`` and its subclasses."""
-
+class _PyTorch(Adapter):
     name = "torch"
 
     def read(self, array: Any, name: str) -> Operand:
-        """See :meth:`Adapter.read`."""
         refuse_grad(array, name)
         if array.is_conj() or array.is_neg():
             lazy = "conj" if array.is_conj() else "neg"
@@ -70,15 +60,9 @@ class PyTorch(Adapter):
             )
         try:
             return Operand(
-                array.data_ptr(),
-                tuple(array.shape),
-                array.stride(),
-                dtype_name(array.dtype),
-                device,
-                "torch",
-                array,
-                False,
-            )
+                array.data_ptr(), tuple(array.shape), array.stride(), dtype_name(array.dtype),
+                device, "torch", array, False,
+            )  # fmt: skip
         except RuntimeError as error:  # it has no one block of memory
             if str(array.layout) != "torch.strided":
                 raise ArrayError(
@@ -91,7 +75,6 @@ class PyTorch(Adapter):
             ) from error
 
     def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
-        """See :meth:`Adapter.fingerprint`."""
         # `resize_`, `t_` and others change the object itself, `x.data = y` also its type and bits.
         if A.is_neg() or B.is_neg():
             return None
@@ -115,13 +98,11 @@ class PyTorch(Adapter):
         return (layouts, c % ALIGNMENT, C.shape, C.stride(), C.dtype, C.get_device()), (a, b, c)
 
     def stream(self, operand: Operand) -> Callable[[], int]:
-        """See :meth:`Adapter.stream`."""
         if operand.device is None:
             return int
         return partial(sys.modules["torch"]._C._cuda_getCurrentRawStream, operand.device)
 
     def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
-        """See :meth:`Adapter.new`."""
         torch = sys.modules["torch"]
         rows, columns = shape[-2:]
         batch = (rows * columns,) * (len(shape) - 2)
@@ -130,7 +111,6 @@ class PyTorch(Adapter):
         return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)
 
     def to_numpy(self, operand: Operand) -> np.ndarray:
-        """See :meth:`Adapter.to_numpy`."""
         tensor = operand.owner
         row = DTYPES.get(operand.dtype)
         if row is None or row.in_numpy:
@@ -140,7 +120,6 @@ class PyTorch(Adapter):
         return tensor.view(bits).numpy().view(row.numpy)
 
     def converted(self, array: Any, dtype: str, stream: int | None) -> Any:
-        """See :meth:`Adapter.converted`."""
         torch = sys.modules["torch"]
         if stream is None:
             return array.to(getattr(torch, dtype))
@@ -148,9 +127,10 @@ class PyTorch(Adapter):
             return array.to(getattr(torch, dtype))
 
     def cast(self, name: str, dtype: str) -> str:
-        """See :meth:`Adapter.cast`."""
         return f"{name}.to(torch.{dtype})"
 
     def copy(self, name: str, batched: bool) -> str:
-        """See :meth:`Adapter.copy`."""
         return f"{name}.contiguous()"
+
+
+TORCH = _PyTorch()
