@@ -68,7 +68,9 @@ class Call:
         result = executable.run(self.a, self.b, self.c, *factors, stream, at=at)
         if C is None:
             return result
-        executable.remember(alpha, beta, factors)
+        bound = executable._bound.get((factors[0][:2], factors[1][:2], ""))
+        if bound is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
+            executable.newest = alpha, beta, bound
         return C
 
 
@@ -143,12 +145,6 @@ class Executable:
         c = None if c is None else replace(c, owner=None)
         spans = self.problem.A.span, self.problem.B.span, self.problem.C.span
         return Call(self, layouts, a, b, c, spans, ADAPTERS[a.library].stream(a))
-
-    def remember(self, alpha: Any, beta: Any, factors: tuple[Scalar, Scalar]) -> None:
-        """Keep the launch with these factors, if there is one, by the numbers that they were."""
-        bound = self._bound.get((factors[0][:2], factors[1][:2], ""))
-        if bound is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
-            self.newest = alpha, beta, bound
 
     def on_host(
         self, A: Any, B: Any, C: Any, beta: complex

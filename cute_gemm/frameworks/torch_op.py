@@ -7,7 +7,7 @@ command line.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -16,8 +16,8 @@ from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.frameworks.torch import CALLED, refuse_grad
 from cute_gemm.problem.dtypes import DTYPES
 
-Tensor: TypeAlias = torch.Tensor
-Number: TypeAlias = torch.types.Number
+#: What both operators take beside the matrices.
+_GIVEN = "str op, Scalar alpha, Tensor? alpha_at, Scalar beta, Tensor? beta_at, str keywords"
 
 
 def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[str, Any]) -> Any:
@@ -55,17 +55,16 @@ def _read(keywords: str) -> dict[str, str]:
     return dict(text.split("=", 1) for text in keywords.split())
 
 
-@torch.library.custom_op("cute_gemm::gemm", mutates_args=())
-def gemm(
-    A: Tensor, B: Tensor, op: str, alpha: Number, alpha_at: Tensor | None, beta: Number,
-    beta_at: Tensor | None, keywords: str,
-) -> Tensor:  # fmt: skip
+@torch.library.custom_op(
+    "cute_gemm::gemm", mutates_args=(), schema=f"(Tensor A, Tensor B, {_GIVEN}) -> Tensor"
+)
+def gemm(A: Any, B: Any, *given: Any) -> Any:
     """Compute a new C."""
-    return _run(A, B, None, op, alpha, alpha_at, beta, beta_at, keywords)
+    return _run(A, B, None, *given)
 
 
 @gemm.register_fake
-def _(A: Tensor, B: Tensor, op: str, *given: Any) -> Tensor:
+def _(A: Any, B: Any, op: str, *given: Any) -> Any:
     keywords = _read(given[-1])
     m, n = A.shape[-2 if op[0] in "Nn" else -1], B.shape[-1 if op[1] in "Nn" else -2]
     operands = dtype_name(A.dtype)
@@ -80,13 +79,14 @@ def _(A: Tensor, B: Tensor, op: str, *given: Any) -> Tensor:
     return torch.empty_strided(shape, strides, dtype=getattr(torch, name), device=A.device)
 
 
-@torch.library.custom_op("cute_gemm::gemm_", mutates_args=("C",))
-def gemm_(
-    A: Tensor, B: Tensor, C: Tensor, op: str, alpha: Number, alpha_at: Tensor | None, beta: Number,
-    beta_at: Tensor | None, keywords: str,
-) -> None:  # fmt: skip
+@torch.library.custom_op(
+    "cute_gemm::gemm_",
+    mutates_args=("C",),
+    schema=f"(Tensor A, Tensor B, Tensor(a!) C, {_GIVEN}) -> ()",
+)
+def gemm_(A: Any, B: Any, C: Any, *given: Any) -> None:
     """Compute in place."""
-    _run(A, B, C, op, alpha, alpha_at, beta, beta_at, keywords)
+    _run(A, B, C, *given)
 
 
 @torch.no_grad()  # whether gradients are wanted was asked where the call was traced
