@@ -349,13 +349,10 @@ def test_names_say_all_that_the_code_depends_on() -> None:
     config = configure(problem(), **SMALL)
     others: dict[str, Any] = {
         "tile": (64, 128, 64), "groups": 2, "ping_pong": 1, "stages": 3, "cluster": (2, 1),
-        "raster": 4,
-        "swap_ab": 1, "min_ctas": 2, "dtype": "bfloat16", "out_dtype": "float32",
-        "majors": ("MN", "K"),
-        "major_c": "N", "tma_c": False,
+        "raster": 4, "swap_ab": 1, "min_ctas": 2, "tma_c": False,
+        "operation": problem(dtype="bfloat16").operation(16, 16, 16),
     }  # fmt: skip
-    derived = {"bytes", "kernel", "compute", "warps"}
-    assert {field.name for field in fields(Config)} == set(others) | derived
+    assert {field.name for field in fields(Config)} == set(others)
     names = {config.name, *(replace(config, **{key: x}).name for key, x in others.items())}
     assert len(names) == len(others) + 1
     units = {KERNEL.unit(replace(config, stages=n)).source for n in (2, 3)}
@@ -408,7 +405,8 @@ def test_the_proof_holds(case: Any) -> None:
         pytest.skip("what it proves does not depend on the way to C")
     _, config = of_spread(case)
     facts = prove(KERNEL.proof(config), ARCH).facts
-    assert {"SmemLayoutA", "SmemLayoutB", "SmemLayoutC", "box A", "shared memory"} <= set(facts)
+    facts_of_smem = {"SmemLayoutA", "SmemLayoutB", "SmemLayoutC", "box A", "shared memory"}
+    assert facts_of_smem | {"accumulators: threads", "accumulators: values"} <= set(facts)
 
 
 def test_a_wrong_layout_does_not_prove() -> None:

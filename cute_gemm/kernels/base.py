@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.cubin import Build
     from cute_gemm.toolchain.nvrtc import Compiler
-    from cute_gemm.toolchain.unit import TranslationUnit
+    from cute_gemm.toolchain.unit import Emitter, TranslationUnit
 
 #: What options of many kernels take.
 TAKES = {
@@ -236,10 +236,10 @@ class Compiled(ABC):
         self, config: Any, problem: Any, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
         """Return `accesses`, and the loads of the epilogue's operands."""
-        found = self.accesses(config, problem, reads_c=reads_c)
+        accesses = self.accesses(config, problem, reads_c=reads_c)
         if not problem.operands:
-            return found
-        return *found, *epilogue_loads(problem, self.epilogue_stores(config, problem))
+            return accesses
+        return *accesses, *epilogue_loads(problem, self.epilogue_stores(config, problem))
 
     def maps(self, config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
         """Return how A, B and C are described to TMA, by its last parameters; () without any."""
@@ -263,13 +263,13 @@ class Compiled(ABC):
     def build(self, config: Any, arch: str, compiler: Compiler | None = None) -> Build:
         """Return the compiled kernel: from memory, from the cache or from NVRTC."""
         key = (self.name, config, arch)
-        found = _builds.get(key)
-        if found is None:
+        built = _builds.get(key)
+        if built is None:
             from cute_gemm.toolchain.nvrtc import build
 
-            found = build(self.unit(config), arch, compiler=compiler)
-            _builds[key] = replace(found, cached=True, seconds=0.0)
-        return found
+            built = build(self.unit(config), arch, compiler=compiler)
+            _builds[key] = replace(built, cached=True, seconds=0.0)
+        return built
 
     def bind(
         self,
@@ -338,19 +338,19 @@ class CompiledKernel(Compiled, Kernel):
         Where all are: the error of an option that the usual choice gives, which is the first, or
         that of the problem for the last, which takes most.
         """
-        found: list[Any] = []
+        legal: list[Any] = []
         refused: Exception | None = None
         for config in dict.fromkeys(self.candidates(problem, arch, options)):
             try:
                 self.check(config, problem, arch)
-                found.append(config)
+                legal.append(config)
             except OptionError as error:
                 refused = refused or error
             except UnsupportedError as error:
                 refused = error
-        if not found and refused is not None:
+        if not legal and refused is not None:
             raise refused
-        return found
+        return legal
 
     def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> Any:
         """Return the cheapest legal candidate."""
@@ -402,23 +402,23 @@ class CompiledKernel(Compiled, Kernel):
     def footprint(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Footprint:
         """Return what a CTA of a config costs; the counts of its accesses are kept in memory."""
         cluster = getattr(config, "cluster", (1, 1))
-        one = sample(problem, config.tile, cluster)
+        typical = sample(problem, config.tile, cluster)
         keys = {
             x.name: (self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment)
-            for x in one.matrices
+            for x in typical.matrices
         }
         tallies = {name: _tallies.get(key) for name, key in keys.items()}
         if None in tallies.values():
-            accesses = self.all_accesses(config, one)
-            for name in [name for name, kept in tallies.items() if kept is None]:
-                mine = (each for each in accesses if each.operand == name)
-                found = tally(mine, cluster[0] * cluster[1])
-                tallies[name] = _tallies[keys[name]] = found
+            accesses = self.all_accesses(config, typical)
+            for name in [name for name, counts in tallies.items() if counts is None]:
+                own = (access for access in accesses if access.operand == name)
+                counts = tally(own, cluster[0] * cluster[1])
+                tallies[name] = _tallies[keys[name]] = counts
         return footprint(
             config.tile,
-            [found for found in tallies.values() if found is not None],
-            self.work(config, one),
-            self.launch(config, one),
+            [counts for counts in tallies.values() if counts is not None],
+            self.work(config, typical),
+            self.launch(config, typical),
             self.pace(config),
             gpu,
             problem.accumulator.bytes,
@@ -431,16 +431,32 @@ class CompiledKernel(Compiled, Kernel):
         return Prices([self.footprint(config, problem, gpu)], gpu).price(problem, 0)
 
 
+class EmittedKernel(CompiledKernel):
+    """A kernel whose unit, and the proof beside it, are written by an `Emitter`."""
+
+    @abstractmethod
+    def emitter(self, config: Any) -> Emitter:
+        """Return the emitter of a config's kernel and proof."""
+
+    def unit(self, config: Any) -> TranslationUnit:
+        """Return the C++ unit of ``config``."""
+        return self.emitter(config).unit()
+
+    def proof(self, config: Any) -> TranslationUnit:
+        """Return the unit of the config's facts, without the kernel."""
+        return self.emitter(config).proof()
+
+
 def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     """Return what of a problem legal configs and footprints of every kernel depend on."""
-    found: list[Any] = [problem.compute]
+    traits: list[Any] = [problem.compute]
     # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
-    found += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
-    found.append(problem.epilogue)
+    traits += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
+    traits.append(problem.epilogue)
     for x in problem.matrices:
-        found += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
+        traits += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
     # Vectors of C may not straddle the end of a row.
-    return (*found, gcd(problem.C.shape[problem.C.unit] * DTYPES[problem.C.dtype].bytes, 16))
+    return (*traits, gcd(problem.C.shape[problem.C.unit] * DTYPES[problem.C.dtype].bytes, 16))
 
 
 #: Builds, by kernel, config and arch.

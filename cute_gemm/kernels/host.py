@@ -84,11 +84,11 @@ class Host(Kernel):
     )
 
     def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> HostConfig:
-        """See :meth:`Kernel.best`; any problem will do, on any arch."""
+        """Return the one config: any problem will do, on any arch."""
         return HostConfig()
 
     def on_host(self, *arguments: Any) -> None:
-        """See :meth:`Kernel.on_host`: the loop."""
+        """Compute by the loop."""
         gemm(*arguments)
 
     def bind(self, *arguments: Any, **given: Any) -> Callable[..., None]:
@@ -96,12 +96,12 @@ class Host(Kernel):
         raise UnsupportedError(self.not_compiled)
 
     def check_problem(self, problem: GemmProblem, arch: str) -> None:
-        """See :meth:`Kernel.check_problem`: nothing is refused, and no arch is needed."""
+        """Nothing is refused, and no arch is needed."""
 
     def source(self, config: HostConfig) -> str:
         """Return the loop's Python source."""
         return inspect.getsource(gemm)
 
     def shares(self, config: HostConfig) -> Shares:
-        """See :meth:`Kernel.shares`: nothing is shared."""
+        """Return that no result shares what is read."""
         return Shares((1, 1), None)

@@ -80,20 +80,20 @@ def stored(
     ``store`` is that of a whole tile. ``loads`` go vector by vector (`by_last_tile`), and only in
     the last k-tile is anything in need of zeros; ``cuts`` go element by element (`cut_vectors`).
     """
-    found = [
+    stores = [
         replace(store, executions=0, guard=load, zero_fill=load.tail == "full", part=load.part)
         for load in loads
     ]
     for cut in cuts:
         step = np.arange(cut.width) * DTYPES[cut.matrix.dtype].bytes
         each = (store.offsets[:, None, :] + step[None, :, None]).reshape(-1, store.offsets.shape[1])
-        found.append(
+        stores.append(
             replace(
                 store, instruction="st.shared", bits=cut.bits, offsets=each, executions=0,
                 layout=None, coords=None, guard=cut, zero_fill=True, part=cut.part,
             )
         )  # fmt: skip
-    return found
+    return stores
 
 
 def by_words(load: GlobalAccess, store: SharedAccess, copy: TiledCopy, pitch: int) -> list[Access]:
@@ -113,25 +113,25 @@ def by_words(load: GlobalAccess, store: SharedAccess, copy: TiledCopy, pitch: in
     end = np.stack((row, np.full_like(row, extent)), axis=-1)[..., :: 1 if axis else -1]
     end = np.where((which < steps)[..., None], end, -1)
     places = np.where(which < steps, row * pitch + extent * size, -1)
-    found: list[Access] = []
+    accesses: list[Access] = []
     for coords, targets, part in (
         (load.coords, load.targets, ""), (end, places, "behind the rows")
     ):  # fmt: skip
-        one = replace(load, coords=coords, targets=targets, part=part, words=True)
+        copied = replace(load, coords=coords, targets=targets, part=part, words=True)
         cut = replace(
-            one, instruction="ld.global", bits=8 * size, tail="elements", width=width,
+            copied, instruction="ld.global", bits=8 * size, tail="elements", width=width,
             targets=None, part="at the ends",
             limit="words across the matrix's ends go element by element",
         )  # fmt: skip
         each = targets[:, None, :] + (np.arange(width) * size)[None, :, None]
         each = np.where(targets[:, None, :] < 0, -1, each)
         put = replace(store, offsets=targets, layout=None, coords=None, executions=0)
-        found += [one, replace(put, guard=one, part=part)]
+        accesses += [copied, replace(put, guard=copied, part=part)]
         if any(cut.lanes(own.valid, own.place)[1].any() for own in gmem.classes(cut)):
             into = each.reshape(-1, LANES)
             put = replace(put, instruction="st.shared", bits=cut.bits, offsets=into)
-            found += [cut, replace(put, guard=cut, part=cut.part)]
-    return found
+            accesses += [cut, replace(put, guard=cut, part=cut.part)]
+    return accesses
 
 
 def in_place(

@@ -108,7 +108,6 @@ class OrderedMemory(SharedMemory):
         return [at + step for step in range(width // self.granule)], own
 
     def reading(self, at: Array, own: Array, width: int) -> Wrong | None:
-        """See :meth:`SharedMemory.reading`."""
         parts, own = self._steps(at, own, width)
         clocks = self.clocks.now(own)
         for part in parts:
@@ -120,7 +119,6 @@ class OrderedMemory(SharedMemory):
         return None
 
     def writing(self, at: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
-        """See :meth:`SharedMemory.writing`."""
         if flying:
             raise PtxError("cp.async beside mbarriers is not executed by the interpreter")
         parts, own = self._steps(at, own, width)

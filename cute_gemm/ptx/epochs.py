@@ -47,7 +47,6 @@ class EpochMemory(SharedMemory):
         self.next_epoch()
 
     def next_epoch(self) -> None:
-        """See :meth:`SharedMemory.next_epoch`."""
         self.time += 1
         if self.time == _TIMES:
             self._start_over()
@@ -83,7 +82,6 @@ class EpochMemory(SharedMemory):
             self.read[at[more]] = joined[more]
 
     def reading(self, at: Array, own: Array, width: int) -> Wrong | None:
-        """See :meth:`SharedMemory.reading`."""
         at = at // self.granule
         count = width // self.granule
         self._later.append((at, own, count))
@@ -99,7 +97,6 @@ class EpochMemory(SharedMemory):
         return None
 
     def writing(self, at: Array, own: Array, width: int, flying: bool = False) -> Wrong | None:
-        """See :meth:`SharedMemory.writing`."""
         self._dirty = True
         for part, reader, count in self._later:
             part, reader = np.broadcast_arrays(part, reader)
@@ -119,7 +116,6 @@ class EpochMemory(SharedMemory):
         return None
 
     def landing(self, at: Array, ctas: Array, threads: Array, width: int) -> None:
-        """See :meth:`SharedMemory.landing`."""
         self._dirty = True
         self.define(at, width)
         at = at // self.granule
@@ -155,12 +151,10 @@ class WarpMemory(EpochMemory):
             self.reads[:] = 0
 
     def next_epoch(self) -> None:
-        """See :meth:`EpochMemory.next_epoch`."""
         super().next_epoch()
         self.own = np.repeat(self.own, len(self.rows), axis=0)
 
     def meet(self, ctas: Array, warps: Array, lanes: Array) -> None:
-        """See :meth:`SharedMemory.meet`."""
         ctas, threads = ctas[:, None], warps[:, None] * WARP + lanes
         known = self.known[ctas, threads]
         known[:, np.arange(len(lanes)), lanes] = self.own[ctas, threads] // _STAMPS

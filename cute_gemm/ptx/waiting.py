@@ -42,7 +42,6 @@ class WaitingMachine(ClusterMachine):
     """A batch of whole clusters whose lanes wait one by one."""
 
     def begin(self, first: int, ctas: int, shared: SharedMemory, specials: dict[str, int]) -> None:
-        """See :meth:`Machine.begin`."""
         super().begin(first, ctas, shared, specials)
         self.barriers = Barriers(self)
         self.gates = Gates(self)
@@ -50,7 +49,6 @@ class WaitingMachine(ClusterMachine):
         self.products = Products(self)
 
     def execute(self, pieces: list[Piece]) -> None:
-        """See :meth:`Machine.execute`."""
         limit = self.start()
         ready, parked = self.ready, self.parked
         idle = 0  # how often nobody but lanes that read the same again went on
@@ -80,7 +78,6 @@ class WaitingMachine(ClusterMachine):
         self.barriers.finish()
 
     def _poll(self, pieces: list[Piece]) -> bool:
-        """See :meth:`Machine._poll`."""
         self.barriers.wanted.clear()
         return super()._poll(pieces)
 

@@ -76,9 +76,9 @@ def directories() -> list[Path]:
     read.
     """
     chosen = os.environ.get("CUTE_GEMM_CACHE_DIR", "").split(os.pathsep)
-    found = [Path(one).expanduser() for one in chosen if one]
-    if found:
-        return found
+    places = [Path(name).expanduser() for name in chosen if name]
+    if places:
+        return places
     import platformdirs
 
     return [Path(platformdirs.user_cache_dir("cute_gemm", appauthor=False))]
@@ -185,17 +185,17 @@ def _make_room(new: Path, most: int) -> float:
     To look at all files takes 0.1 s where there are many, which not every build shall wait for.
     """
     known = []
-    for one in _files():
+    for path in _files():
         with suppress(OSError):
-            status = one.stat()
-            known.append((one == new, _used(status), status.st_size, one))
+            status = path.stat()
+            known.append((path == new, _used(status), status.st_size, path))
     total = sum(size for _, _, size, _ in known)
     enough = most - most * _FREED if total > most else most
-    for is_new, _, size, one in sorted(known):
+    for is_new, _, size, path in sorted(known):
         if total <= enough or is_new:
             break
         with suppress(OSError):
-            one.unlink()
+            path.unlink()
         total -= size
     return (most - total) * _SHARE
 
@@ -207,7 +207,7 @@ def _used(status: os.stat_result) -> float:
 
 def entries() -> list[Entry]:
     """Return every build in the cache that can be read, newest first."""
-    found = []
+    entries = []
     for path in _files():
         try:
             data = read(path)
@@ -215,8 +215,8 @@ def entries() -> list[Entry]:
         except (OSError, ValueError, KeyError, TypeError):
             continue
         times = status.st_mtime, _used(status)
-        found.append(Entry(path.stem, build.symbol, build.arch, len(data), *times))
-    return sorted(found, key=lambda entry: -entry.created)
+        entries.append(Entry(path.stem, build.symbol, build.arch, len(data), *times))
+    return sorted(entries, key=lambda entry: -entry.created)
 
 
 def size() -> int:
@@ -258,11 +258,11 @@ def writable() -> str | None:
 
 def beside(name: str) -> list[bytes]:
     """Return what the files of that name hold, in the order of `directories`."""
-    found = []
+    texts = []
     for place in directories():
         with suppress(OSError):
-            found.append(read(place / name))
-    return found
+            texts.append(read(place / name))
+    return texts
 
 
 def put_beside(name: str, data: bytes) -> None:

@@ -127,8 +127,8 @@ def cuda_headers() -> CudaHeaders | None:
         if os.environ.get(variable):
             sets += _headers_of_toolkit(variable, Path(os.environ[variable]))
     sets += _headers_of_toolkit("/usr/local/cuda", Path("/usr/local/cuda"))
-    found = [one for one in sets if one.runtime is not None]
-    return next((one for one in found if not one.missing), found[0] if found else None)
+    some = [headers for headers in sets if headers.runtime is not None]
+    return next((headers for headers in some if not headers.missing), some[0] if some else None)
 
 
 def _headers_of_wheels(root: Path) -> CudaHeaders:

@@ -76,13 +76,13 @@ def build(
         return _compile(unit, arch, paths, start)
 
     key = _key(unit, arch, paths, nvrtc_version())
-    found = store.get(key)
-    if found is not None:
-        return found
+    stored = store.get(key)
+    if stored is not None:
+        return stored
     with store.building(key):
-        found = store.get(key)
-        if found is not None:
-            return found
+        stored = store.get(key)
+        if stored is not None:
+            return stored
         built, used = (compiler or compile_here)(unit, arch, paths, start)
         # Another NVRTC may have been in the process already (PyTorch brings one): then the build
         # goes under that one's name.

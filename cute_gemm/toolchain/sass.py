@@ -87,8 +87,8 @@ def check(cubin: bytes, accesses: Iterable[Access]) -> list[str]:
 
     What an opcode moves is not known: A's loads and B's are one claim when they are alike.
     """
-    found = {_kind(opcode) for opcode in instructions(disassemble(cubin))}
-    return sorted(claims(accesses) - found)
+    executed = {_kind(opcode) for opcode in instructions(disassemble(cubin))}
+    return sorted(claims(accesses) - executed)
 
 
 def _claim(access: Access) -> str:

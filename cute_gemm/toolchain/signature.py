@@ -138,22 +138,22 @@ class Signature:
 
     def __post_init__(self) -> None:
         offsets, end = [], 0
-        for one in self.parameters:
-            end = -(-end // one.size) * one.size
+        for parameter in self.parameters:
+            end = -(-end // parameter.size) * parameter.size
             offsets.append(end)
-            end += one.size
+            end += parameter.size
         object.__setattr__(self, "offsets", tuple(offsets))
         object.__setattr__(self, "size", end)
 
     @property
     def operands(self) -> tuple[str, ...]:
         """Names of the operands, whose addresses every call gives: the pointers at the front."""
-        pointers = takewhile(lambda one: isinstance(one, Pointer), self.parameters)
-        return tuple(one.name for one in pointers)
+        pointers = takewhile(lambda parameter: isinstance(parameter, Pointer), self.parameters)
+        return tuple(pointer.name for pointer in pointers)
 
     def cpp(self, prefix: str) -> str:
         """Return the C++ parameter list; ``prefix``: where Element, ElementC, Accumulator are."""
-        return ", ".join(f"{one.cpp.format(prefix)} {one.name}" for one in self.parameters)
+        return ", ".join(f"{x.cpp.format(prefix)} {x.name}" for x in self.parameters)
 
     def arguments(
         self, problem: GemmProblem, alpha: scalars.Scalar, beta: scalars.Scalar
@@ -179,8 +179,8 @@ class Arguments:
     ) -> None:
         self.block = ctypes.create_string_buffer(signature.size)
         self.operands = len(signature.operands)
-        for one, offset in zip(signature.parameters, signature.offsets, strict=True):
-            one.pack(self.block, offset, problem, given)
+        for parameter, offset in zip(signature.parameters, signature.offsets, strict=True):
+            parameter.pack(self.block, offset, problem, given)
         base = ctypes.addressof(self.block)
         count = len(signature.parameters)
         self.table = (ctypes.c_void_p * count)(*(base + offset for offset in signature.offsets))

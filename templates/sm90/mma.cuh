@@ -49,7 +49,7 @@ struct AccumulatorCoord {
   enum : int { kRowStep = Config::kRegisterA ? 1 : 8 };
   int first_row, first_column;
 
-  CUTE_DEVICE explicit AccumulatorCoord(int thread) : first_column(thread % 4 * 2) {
+  CUTE_HOST_DEVICE constexpr explicit AccumulatorCoord(int thread) : first_row(0), first_column(thread % 4 * 2) {
     int const warp = thread / 32, quad = thread % 32 / 4;
     if constexpr (!Config::kRegisterA) {
       first_row = warp * 16 + quad;
@@ -60,8 +60,8 @@ struct AccumulatorCoord {
     }
   }
 
-  CUTE_DEVICE int row(int i) const { return first_row + i / 2 % 2 * kRowStep; }
-  CUTE_DEVICE int column(int i) const { return first_column + i / 4 * 8 + i % 2; }
+  CUTE_HOST_DEVICE constexpr int row(int i) const { return first_row + i / 2 % 2 * kRowStep; }
+  CUTE_HOST_DEVICE constexpr int column(int i) const { return first_column + i / 4 * 8 + i % 2; }
 };
 
 // A's fragments in registers, for elements of other than 2 bytes along M, which wgmma does not read from shared

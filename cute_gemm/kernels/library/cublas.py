@@ -101,14 +101,16 @@ def _call(problem: GemmProblem, swap_ab: bool, ldc: int) -> Call:
     left, right = (problem.B, problem.A) if swap_ab else (problem.A, problem.B)
     # CuTe's left operand is (rows, K) and its right one (columns, K): with the unit stride in the
     # first mode the left one is stored as it is used and the right one transposed.
-    found = _operand(left, left.unit == 1), _operand(right, right.unit == 0)
+    (left_op, left_ld), (right_op, right_ld) = (
+        _operand(left, left.unit == 1), _operand(right, right.unit == 0)
+    )  # fmt: skip
     extents = (problem.n, problem.m) if swap_ab else (problem.m, problem.n)
     return Call(
         swap_ab=swap_ab,
-        operations=(found[0][0], found[1][0]),
+        operations=(left_op, right_op),
         extents=(*extents, problem.k),
-        left=Operand(DTYPES[left.dtype].cublas, found[0][1], left.batch_stride),
-        right=Operand(DTYPES[right.dtype].cublas, found[1][1], right.batch_stride),
+        left=Operand(DTYPES[left.dtype].cublas, left_ld, left.batch_stride),
+        right=Operand(DTYPES[right.dtype].cublas, right_ld, right.batch_stride),
         result=Operand(DTYPES[problem.C.dtype].cublas, ldc, problem.C.batch_stride),
         batch=problem.l,
         compute=DTYPES[problem.compute].cublas_compute,
@@ -167,9 +169,9 @@ class Cublas:
         GEMM; by the function, when it refuses the types or sizes.
         """
         block, alpha_at, beta_at = _scalars(problem, alpha, beta)
-        found = call(problem)
-        arguments = (self._handle, *found.arguments(a, b, c, alpha_at, beta_at))
-        function = getattr(self._library, found.function)
+        gemm = call(problem)
+        arguments = (self._handle, *gemm.arguments(a, b, c, alpha_at, beta_at))
+        function = getattr(self._library, gemm.function)
 
         def start(keep_alive: Any = block) -> None:
             code = function(*arguments)
@@ -189,7 +191,7 @@ class Cublas:
         """
         if alpha == ZERO:
             problem = replace(problem, k=0)  # or some of its kernels let NaN of A and B through
-        found = call(problem)
+        gemm = call(problem)
         block, alpha_at, beta_at = _scalars(problem, alpha.value, beta.value)
         mode, copy = _HOST, None
         if alpha.pointer or beta.pointer:
@@ -203,10 +205,10 @@ class Cublas:
         def launch(
             a: int, b: int, c: int, stream: int = 0, keep_alive: Any = (block, copy)
         ) -> None:
-            arguments = found.arguments(a, b, c, alpha_at, beta_at)
+            arguments = gemm.arguments(a, b, c, alpha_at, beta_at)
             with self._lock:
                 self._set(stream, mode)
-                code = getattr(self._library, found.function)(self._handle, *arguments)
+                code = getattr(self._library, gemm.function)(self._handle, *arguments)
             self._check(code, f"{problem.op} of {problem.dtype}")
 
         return launch

@@ -52,10 +52,10 @@ class CublasLibrary(Kernel):
     )
 
     def best(self, problem: GemmProblem, arch: str, options: dict[str, Any]) -> CublasConfig:
-        """See :meth:`Kernel.best`.
+        """Refuse what cuBLAS cannot be asked for.
 
-        UnsupportedError for an operand that is to be conjugated and not transposed in memory, and
-        for a leading dimension below the extent, as of a broadcast.
+        That is an operand to be conjugated but not transposed, and a leading dimension below the
+        extent, as of a broadcast.
         """
         if problem.m and problem.n and problem.l:
             cublas.call(problem)
@@ -77,7 +77,7 @@ class CublasLibrary(Kernel):
         alpha: Scalar = ONE,
         beta: Scalar = ZERO,
     ) -> Callable[..., None]:
-        """See :meth:`Kernel.bind`; the function refuses types or sizes that cuBLAS does."""
+        """Return a function that raises for types and sizes that cuBLAS does not support."""
         with entered(device):
             with _making:
                 handle = _handles.get(device)

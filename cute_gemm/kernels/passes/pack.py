@@ -176,7 +176,6 @@ class Pack(Compiled):
         return Config(copies.get("A", Copy()), copies.get("B", Copy()), dependent)
 
     def unit(self, config: Config) -> TranslationUnit:
-        """See :meth:`Compiled.unit`."""
         source = f"""\
 // Packing into scratch: A {config.A}, B {config.B}
 #include "passes/pack.cuh"
@@ -195,7 +194,6 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         return TranslationUnit(source, config.name)
 
     def launch(self, config: Config, packing: Packing) -> Launch:
-        """See :meth:`Compiled.launch`."""
         places = [_place(source, target) for _, source, target, _ in _operands(packing)]
         smem = TILE_BYTES if config.A.transposed or config.B.transposed else 0
         matrices = max(place.matrices for place in places)
@@ -206,15 +204,14 @@ extern "C" __global__ void __launch_bounds__({THREADS})
     def accesses(
         self, config: Config, packing: Packing, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`Compiled.accesses`."""
-        found: list[Access] = []
+        accesses: list[Access] = []
         for name, source, target, _ in _operands(packing):
-            found += _accesses(getattr(config, name), source, target)
-        return tuple(found)
+            accesses += _accesses(getattr(config, name), source, target)
+        return tuple(accesses)
 
     def seconds(self, packing: Packing, gpu: Gpu) -> float:
         """Return the predicted time."""
-        moved = sum(one.nbytes for one in (*packing.sources, *packing.targets))
+        moved = sum(matrix.nbytes for matrix in (*packing.sources, *packing.targets))
         return float(seconds(moved, gpu, AHEAD_US))
 
 
@@ -225,7 +222,7 @@ def _accesses(copy: Copy, source: Matrix, target: Matrix) -> Iterator[Access]:
     """Everything that the copy of one operand does."""
     place, width, unit = _place(source, target), VECTOR // copy.bytes, source.unit
     if place.matrices == 1:  # one that all share, or no batch
-        source, target = (replace(one, l=1, batch_stride=0) for one in (source, target))
+        source, target = (replace(matrix, l=1, batch_stride=0) for matrix in (source, target))
     row, column = _tile(copy, place.lines)
     extents = [(LINE << place.lines) * width, LINES >> place.lines]
     tile = (extents[unit], extents[1 - unit])

@@ -131,7 +131,6 @@ class Reduce(Compiled):
         return Config(sums, C.dtype, vector, dependent, C.unit == 1, reduction.epilogue)
 
     def unit(self, config: Config) -> TranslationUnit:
-        """See :meth:`Compiled.unit`."""
         source = f"""\
 {config.epilogue.source}\
 // C = epilogue(the sum over slices of K, C): {config.dtype} sums, {config.out_dtype} C
@@ -156,7 +155,6 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         return TranslationUnit(source, config.name)
 
     def launch(self, config: Config, reduction: Reduction) -> Launch:
-        """See :meth:`Compiled.launch`."""
         place = _place(config, reduction)
         ctas = place.along * -(-place.rows // (THREADS >> place.across))
         return Launch(ctas, THREADS, 0, place.matrices, dependent=config.dependent)
@@ -164,7 +162,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
     def accesses(
         self, config: Config, reduction: Reduction, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`Compiled.accesses`; alpha is taken not to be 0."""
+        """Return the accesses of a launch whose alpha is not 0."""
         place, unit = _place(config, reduction), reduction.C.unit
         thread = np.arange(THREADS).reshape(-1, 32)
         run = (np.arange(config.runs) << place.across)[:, None, None]
@@ -193,7 +191,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
             fix=f"pad {'mn'[unit]} to a multiple of {config.vector}", part="cut vectors",
         )  # fmt: skip
         stores = [store, *element_by_element(cut)]
-        reads = [replace(one, direction="load", instruction="ld.global") for one in stores]
+        reads = [replace(x, direction="load", instruction="ld.global") for x in stores]
         return (load, *(reads if reads_c else []), *stores)
 
     def seconds(self, problem: GemmProblem, slices: Any, gpu: Gpu) -> Any:

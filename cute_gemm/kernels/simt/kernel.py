@@ -15,7 +15,7 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, Shares, Work
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config, Operand, Structure, structure
 from cute_gemm.kernels.staging import (
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from cute_gemm.cute.layout import Layout
     from cute_gemm.kernels.simt.unit import EmitSimt
     from cute_gemm.problem.problem import GemmProblem, Matrix
-    from cute_gemm.toolchain.unit import TranslationUnit
 
 #: Registers of a thread beside its sums: addresses, operands.
 _OTHERS = 64
@@ -46,7 +45,7 @@ def _sums(config: Config) -> int:
     return tm * tn * config.operation.accumulator.bytes // 4
 
 
-class SimtKernel(CompiledKernel):
+class SimtKernel(EmittedKernel):
     """A kernel of the ladder: FMA on CUDA cores, any op, size, leading dimension and alignment."""
 
     minimum_cc = 80
@@ -69,7 +68,6 @@ class SimtKernel(CompiledKernel):
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
-        """See :meth:`CompiledKernel.candidates`."""
         element = DTYPES[problem.A.dtype].bytes
         common = {
             "kernel": self.name,
@@ -97,7 +95,6 @@ class SimtKernel(CompiledKernel):
             yield config
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
-        """See :meth:`CompiledKernel.check`."""
         if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):
             raise UnsupportedError(
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
@@ -202,28 +199,19 @@ class SimtKernel(CompiledKernel):
                 )
 
     def traits(self, problem: GemmProblem) -> Any:
-        """See :meth:`CompiledKernel.traits`: what fits shared memory may depend on K."""
+        """Return k where all of it is to fit shared memory."""
         return problem.k if self.whole_k else 0
 
     def of_operand(self, config: Config, name: str) -> Config:
-        """See :meth:`CompiledKernel.of_operand`: other operands may be as wide as they like."""
+        """Return the config without the access widths of the other operands."""
         return replace(config, operation=config.operation.only(name))
 
-    def unit(self, config: Config) -> TranslationUnit:
-        """See :meth:`CompiledKernel.unit`."""
-        return self._emitter(config).unit()
-
-    def proof(self, config: Config) -> TranslationUnit:
-        """See :meth:`CompiledKernel.proof`."""
-        return self._emitter(config).proof()
-
-    def _emitter(self, config: Config) -> EmitSimt:
+    def emitter(self, config: Config) -> EmitSimt:
         from cute_gemm.kernels.simt.unit import EmitSimt
 
         return EmitSimt(config, structure(config, self.staged))
 
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
-        """See :meth:`CompiledKernel.launch`."""
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         smem = 0
         if self.staged:
@@ -235,7 +223,7 @@ class SimtKernel(CompiledKernel):
     def accesses(
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`CompiledKernel.accesses`; alpha is taken not to be 0."""
+        """Return the accesses of a launch whose alpha is not 0."""
         parts = structure(config, self.staged)
         tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
         out: list[Access] = []
@@ -262,7 +250,7 @@ class SimtKernel(CompiledKernel):
         return (*out, *_results(config, parts, problem, reads_c))
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
-        """See :meth:`Kernel.work`: half types are multiplied as float32."""
+        """Return the products, which of half types are float32's."""
         work = Work.of_tiles(problem, config.tile, "CUDA cores", problem.compute)
         if self.staged:
             return work
@@ -271,7 +259,6 @@ class SimtKernel(CompiledKernel):
         return replace(work, products=inside.products)
 
     def shares(self, config: Config) -> Shares:
-        """See :meth:`Kernel.shares`."""
         if not self.staged:
             return Shares((1, 1), None)
         return Shares(config.tile[:2], config.thread_tile)
@@ -439,7 +426,7 @@ def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bo
     fix = f"pad {'mn'[axis]} to a multiple of {vector}"
     cut = replace(store, limit=limit, fix=fix, part="cut vectors")
     stores = [store, *element_by_element(cut)]
-    loads = [replace(one, direction="load", instruction="ld.global") for one in stores]
+    loads = [replace(x, direction="load", instruction="ld.global") for x in stores]
     return [*(loads if reads_c else []), *stores]
 
 

@@ -81,7 +81,6 @@ class Naive(SimtKernel):
     staged = False
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """See :meth:`SimtKernel.rows`."""
         return [{"tile": (32, 32, 1), "warp_along": "n", "min_ctas": _pair(problem)}]
 
 
@@ -101,7 +100,6 @@ class Coalesced(SimtKernel):
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """See :meth:`SimtKernel.rows`."""
         along = "m" if problem.A.unit == 0 else "n" if problem.B.unit == 0 else "k"
         along = options.get("warp_along", along)  # along k, each of 32 warps shares a result
         return [{"tile": (8, 4, WARP) if along == "k" else (32, 32, 1), "warp_along": along}]
@@ -116,7 +114,6 @@ class SmemFullK(SimtKernel):
     whole_k = True
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """See :meth:`SimtKernel.rows`."""
         tiles = ((32, 32, 32), (16, 16, 32))  # of smaller tiles, more of K fits
         return [{"tile": tile, "min_ctas": _pair(problem)} for tile in tiles]
 
@@ -135,7 +132,6 @@ class SmemTiled(SimtKernel):
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """See :meth:`SimtKernel.rows`."""
         return [{"tile": (32, 32, 32), "min_ctas": _pair(problem)}]
 
 
@@ -153,7 +149,6 @@ class RegisterRows(SimtKernel):
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """See :meth:`SimtKernel.rows`."""
         own = {"tile": (64, 32, 32), "thread_tile": (2, 1), "warp_along": "n"}
         return [{**own, "min_ctas": _pair(problem)}]
 
@@ -166,7 +161,6 @@ class ThreadTile1d(SimtKernel):
     options = ("tile", "thread_tile", "raster", "min_ctas")
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """See :meth:`SimtKernel.rows`."""
         own = {"tile": (64, 64, _flat(problem)), "thread_tile": (8, 1), "warp_along": "n"}
         return [{**own, "min_ctas": _pair(problem)}]
 
@@ -185,7 +179,6 @@ class ThreadTile2d(SimtKernel):
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """See :meth:`SimtKernel.rows`."""
         return [{**_square(problem, 16), "results": "apart"}]
 
 
@@ -204,7 +197,6 @@ class Vectorized(SimtKernel):
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """See :meth:`SimtKernel.rows`."""
         return [{**_square(problem, 16), "skew": "none"}]
 
 
@@ -224,7 +216,6 @@ class BankFree(SimtKernel):
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """See :meth:`SimtKernel.rows`."""
         # A row's number cannot be brought in too where a chunk is an element.
         return [{**_square(problem, 16), "skew": "padding" if _bytes(problem) == 16 else "xor"}]
 
@@ -245,14 +236,13 @@ class WarpTiled(SimtKernel):
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """See :meth:`SimtKernel.rows`."""
-        found = {**_square(problem, 32), "skew": "padding", "results": "quads"}
+        row = {**_square(problem, 32), "skew": "padding", "results": "quads"}
         if _narrow(problem) and _bytes(problem) <= 4:  # single elements take more registers
-            found |= {"tile": (128, 64, 16), "min_ctas": 3}
-        return [found]
+            row |= {"tile": (128, 64, 16), "min_ctas": 3}
+        return [row]
 
     def settle(self, config: Config) -> Config:
-        """See :meth:`SimtKernel.settle`: as many warps of 8 x 4 threads as fill the tile."""
+        """Return the config with as many warps of 8 x 4 threads as fill the tile."""
         (bm, bn, _), (tm, tn), lanes = config.tile, config.thread_tile, WARP_LANES
         warps = (bm // max(1, lanes[0] * tm), bn // max(1, lanes[1] * tn))
         return replace(config, warps=(max(1, warps[0]), max(1, warps[1])))
@@ -274,10 +264,9 @@ class DoubleBuffered(WarpTiled):
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """See :meth:`SimtKernel.rows`.
+        """Return the rows that have a given tile or thread tile.
 
-        Of a given tile or thread tile the rows that have it; if none has, the other is that of a
-        large problem, and registers are not rationed.
+        If none has, the other is that of a large problem, and registers are not rationed.
         """
         tiles = _BUFFERED[problem.A.dtype][_narrow(problem)]
         turn = problem.A.major == "K" and problem.B.major == "MN"

@@ -54,7 +54,6 @@ class EmitSimt(Emitter):
     template = _UNIT
 
     def values(self) -> dict[str, str]:
-        """See :meth:`Emitter.values`."""
         config, parts = self.config, self.structure
         operation = config.operation
         return {
@@ -79,7 +78,6 @@ class EmitSimt(Emitter):
         }
 
     def facts(self) -> list[tuple[str, str]]:
-        """See :meth:`Emitter.facts`."""
         parts = self.structure
         layouts = {"Threads": parts.threads, "ValuesM": parts.values[0], "ValuesN": parts.values[1]}
         for operand in parts.operands:

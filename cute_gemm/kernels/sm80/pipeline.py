@@ -18,7 +18,7 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
 from cute_gemm.kernels.sm80.structure import (
     FMA_LANES,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
     from cute_gemm.problem.problem import GemmProblem, Matrix
-    from cute_gemm.toolchain.unit import TranslationUnit
 
 COPY_POLICIES = ("auto", "mn_major")
 
@@ -127,7 +126,7 @@ _PUT_IN_PLACE, _BY_WORDS = 0.5, 0.03
 _REFERENCE = ((128, 128, 32), (2, 2), 3, 1)
 
 
-class Sm80Pipeline(CompiledKernel):
+class Sm80Pipeline(EmittedKernel):
     """Multistage cp.async pipeline on mma.sync: every dtype, op, order, size and alignment."""
 
     name = "sm80_pipeline"
@@ -165,7 +164,7 @@ class Sm80Pipeline(CompiledKernel):
     }
 
     def pace(self, config: Config) -> Pace:
-        """See :meth:`CompiledKernel.pace`: narrow copies go one by one through registers."""
+        """Return the pace, which narrow copies slow down: they go one by one through registers."""
         waits, put, words = 0.0, 0, 0
         parts = structure(config)
         for plan in parts.operands:
@@ -184,7 +183,6 @@ class Sm80Pipeline(CompiledKernel):
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
-        """See :meth:`CompiledKernel.candidates`."""
         fitting = _fitting(problem.A.dtype, problem.compute)
         mma = next(atom.name for atom in fitting if atom.minimum_cc <= arch.cc)
         operation = problem.operation(
@@ -210,7 +208,6 @@ class Sm80Pipeline(CompiledKernel):
             yield config
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
-        """See :meth:`CompiledKernel.check`."""
         if max(problem.m, problem.n, problem.k) > 2**31 - 256:
             raise UnsupportedError(
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
@@ -219,24 +216,15 @@ class Sm80Pipeline(CompiledKernel):
         _check(config, arch, self.stages)
 
     def of_operand(self, config: Config, name: str) -> Config:
-        """See :meth:`CompiledKernel.of_operand`: other operands may be as wide as they like."""
+        """Return the config without the access widths of the other operands."""
         return replace(config, operation=config.operation.only(name))
 
-    def unit(self, config: Config) -> TranslationUnit:
-        """See :meth:`CompiledKernel.unit`."""
-        return self._emitter(config).unit()
-
-    def proof(self, config: Config) -> TranslationUnit:
-        """See :meth:`CompiledKernel.proof`."""
-        return self._emitter(config).proof()
-
-    def _emitter(self, config: Config) -> EmitSm80Pipeline:
+    def emitter(self, config: Config) -> EmitSm80Pipeline:
         from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
 
         return EmitSm80Pipeline(config, structure(config))
 
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
-        """See :meth:`CompiledKernel.launch`."""
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         parts = structure(config)
         return Launch(grid, parts.mma.size, parts.smem, problem.l)
@@ -244,7 +232,7 @@ class Sm80Pipeline(CompiledKernel):
     def accesses(
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`CompiledKernel.accesses`; alpha is taken not to be 0."""
+        """Return the accesses of a launch whose alpha is not 0."""
         parts = structure(config)
         tiles = (-(-problem.m // config.tile[0]), -(-problem.n // config.tile[1]))
         out: list[Access] = []
@@ -256,17 +244,14 @@ class Sm80Pipeline(CompiledKernel):
         return (*out, *_epilogue_accesses(config, parts, problem, reads_c))
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
-        """See :meth:`Kernel.work`."""
         return Work.of_tiles(problem, config.tile, _unit(config), problem.factor.name)
 
     def shares(self, config: Config) -> Shares:
-        """See :meth:`Kernel.shares`."""
         lanes = FMA_LANES[::-1] if config.swap_ab else FMA_LANES
         alone = _unit(config) == "CUDA cores"
         return Shares.of_warps(config.tile, config.warps, lanes if alone else None)
 
     def pictures(self, config: Config) -> tuple[Partition, ...]:
-        """See :meth:`Kernel.pictures`."""
         return tuple(
             Partition(
                 plan.source,

@@ -102,13 +102,12 @@ class EmitSm80Pipeline(Emitter):
     cute = _CUTE
 
     def unit(self) -> TranslationUnit:
-        """See :meth:`Emitter.unit`: words on their way take the last registers of large tiles."""
+        """Allow spills where words to be realigned take the last registers of large tiles."""
         unit = super().unit()
         put = any(plan.place for plan in self.structure.operands)
         return replace(unit, spills=_SPILLS) if put else unit
 
     def values(self) -> dict[str, str]:
-        """See :meth:`Emitter.values`."""
         config, parts = self.config, self.structure
         mma = parts.mma
         values = {
@@ -157,7 +156,6 @@ class EmitSm80Pipeline(Emitter):
         return values
 
     def facts(self) -> list[tuple[str, str]]:
-        """See :meth:`Emitter.facts`."""
         config, parts = self.config, self.structure
         threads, (a, b) = parts.mma.size, parts.operands
         facts = [

@@ -31,7 +31,7 @@ def accesses(
     rows = -(-m // (parts.tile[0] * below)) * below
     columns = -(-n // (parts.tile[1] * beside)) * beside
     extents = rows * parts.tile[0], columns * parts.tile[1]
-    found: list[Access] = []
+    listed: list[Access] = []
     ctas = rows * columns * problem.l
     if problem.k:
         k_tiles = -(-problem.k // parts.tile[2])
@@ -48,9 +48,9 @@ def accesses(
             )  # fmt: skip
             by_threads = plan is parts.operands[0] and register_a(config)
             read = (_rows if by_threads else _read)(plan, config, ctas * k_tiles * reads)
-            found += [load, replace(read, times=reads)]
+            listed += [load, replace(read, times=reads)]
     if not (config.tma_c and problem.k):
-        return (*found, *elements(config, parts, problem, reads_c))
+        return (*listed, *elements(config, parts, problem, reads_c))
     if config.swap_ab:
         extents = extents[::-1]
     store = TmaAccess(
@@ -58,11 +58,11 @@ def accesses(
         times=prod(parts.tile[:2]) // prod(parts.box),
     )  # fmt: skip
     staged = _staged(config, parts, ctas)
-    found += [staged, store]
+    listed += [staged, store]
     if reads_c:
-        found.append(_brought_up_to_date(staged))
-        found.append(replace(store, direction="load"))
-    return tuple(found)
+        listed.append(_brought_up_to_date(staged))
+        listed.append(replace(store, direction="load"))
+    return tuple(listed)
 
 
 def _read(plan: OperandPlan, config: Config, executions: int) -> SharedAccess:

@@ -8,24 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import gcd, log2
 from typing import ClassVar
 
-from cute_gemm.cute.layout import Layout, Swizzle
+from cute_gemm.cute.layout import Layout
 from cute_gemm.kernels.options import registers
-from cute_gemm.model.smem import MATRIX_ROW_BYTES
-from cute_gemm.problem.epilogue import Epilogue
+from cute_gemm.kernels.tma import epilogue_tile, operand_tile, shared_storage
 from cute_gemm.problem.operation import Operation
-from cute_gemm.toolchain.signature import Signature, gemm_signature
 
 #: Rows of a wgmma, threads of the warp group that starts it, and bytes of k.
 ROWS, GROUP, DEEP = 64, 128, 32
-#: Bytes of the widest swizzle's span, and what the stages are aligned to.
-SPAN, ALIGNED = 128, 1024
-#: Columns of a wgmma, and rows of a box, at most.
-MOST_COLUMNS = MOST_ROWS = 256
-#: Bytes of a barrier.
-BARRIER = 8
+#: Columns of a wgmma, at most.
+MOST_COLUMNS = 256
 #: Registers of a thread of the group that loads, and the most that setmaxnreg gives.
 LOADER_REGISTERS, MOST_REGISTERS = 40, 240
 
@@ -115,16 +108,6 @@ class Structure:
         return self.tile[0] // ROWS
 
 
-def signature(epilogue: Epilogue) -> Signature:
-    """Return what the kernel is called with: a GEMM, and the matrices' tensor maps."""
-    return gemm_signature(epilogue, "map_a", "map_b", "map_c")
-
-
-def swizzle(span: int, size: int) -> Swizzle:
-    """Return TMA's swizzle of a span of so many bytes, of elements of ``size`` bytes."""
-    return Swizzle(int(log2(span // MATRIX_ROW_BYTES)), 4 - int(log2(size)), 3)
-
-
 def kernel_tile(config: Config) -> tuple[int, int, int]:
     """Extents of the CTA tile as the kernel sees it."""
     bm, bn, bk = config.tile
@@ -150,11 +133,6 @@ def rows_of_thread(config: Config) -> int:
     return 4 * 4 * blocks * register_a(config)
 
 
-def widest_span(extent: int, size: int) -> int:
-    """Bytes of the widest span that divides ``extent`` elements."""
-    return gcd(SPAN, extent * size)
-
-
 def sharers_of_tile(config: Config) -> int:
     """Groups that have parts of one tile."""
     return 1 if config.ping_pong else config.groups
@@ -175,20 +153,9 @@ def side_by_side(config: Config) -> bool:
 def _operand(
     config: Config, source: str, extents: tuple[int, int], sharers: int, block: int
 ) -> OperandPlan:
-    rows, columns = extents
     major = config.operation.majors["AB".index(source)]
-    size = config.operation.a.bytes
-    span = widest_span(columns if major == "K" else block, size)
-    run = span // size
-    if major == "K":
-        layout = Layout((rows, (run, columns // run)), (run, (1, rows * run)), swizzle(span, size))
-        share = rows // sharers
-        box = (share // -(-share // MOST_ROWS), run)
-    else:
-        stride = (1, run * columns), run
-        layout = Layout(((run, rows // run), columns), stride, swizzle(span, size))
-        box = (run, columns // sharers)
-    return OperandPlan(source, major, extents, layout, box, span, sharers)
+    tile = operand_tile(extents, major == "K", config.operation.a.bytes, sharers, block)
+    return OperandPlan(source, major, extents, *tile, sharers)
 
 
 def _registers(config: Config) -> int:
@@ -196,10 +163,6 @@ def _registers(config: Config) -> int:
     groups = config.groups + 1
     entry = min(registers(GROUP * groups, config.min_ctas) // 8 * 8, MOST_REGISTERS)
     return min(MOST_REGISTERS, (entry * groups - LOADER_REGISTERS) // config.groups // 8 * 8)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNED) * ALIGNED
 
 
 @lru_cache(maxsize=4096)
@@ -216,22 +179,14 @@ def structure(config: Config) -> Structure:
 
     out = config.operation.c.bytes
     column_major = config.operation.row_major == bool(config.swap_ab)
-    columns = gcd(width, SPAN // out)
-    span = SPAN if column_major else columns * out
-    run = span // out
-    if column_major:
-        part = Layout(((run, ROWS // run), columns), ((1, run * columns), run), swizzle(span, out))
-        box = (run, columns)
-    else:
-        part, box = Layout((ROWS, columns), (columns, 1), swizzle(span, out)), (ROWS, columns)
+    part, box, span = epilogue_tile(ROWS, width, column_major, out)
+    columns = part.extents[1]
     parts = bm // ROWS * bn // columns // sharers_of_tile(config)
     stores = min(n for n in range(min(2, parts), parts + 1) if parts % n == 0)
     stores *= config.tma_c
     stage = (bm + bn) * bk * config.operation.a.bytes
     places = config.groups * max(stores, 1)
-    staged = _aligned(places * part.size * out)
-    barriers = BARRIER * (2 * config.stages + places)
-    smem = _aligned(config.stages * stage + staged + barriers)
+    smem = shared_storage(config.stages, stage, places * part.size * out, places)
     return Structure(
         tile=tile,
         operands=operands,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from cute_gemm.cute.atoms import wgmma
+from cute_gemm.kernels.sm90.accesses import held
 from cute_gemm.kernels.sm90.structure import (
     LOADER_REGISTERS,
-    SPAN,
     Config,
     Structure,
     kernel_cluster,
     register_a,
-    signature,
 )
+from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import cpp_type
 from cute_gemm.toolchain.unit import (
@@ -83,7 +85,6 @@ class EmitSm90Wgmma(Emitter):
     structure: Structure
 
     def values(self) -> dict[str, str]:
-        """See :meth:`Emitter.values`."""
         config, parts, operation = self.config, self.structure, self.config.operation
         a, b = parts.operands
         order = (lambda x, y: f"{y}, {x}") if config.swap_ab else (lambda x, y: f"{x}, {y}")
@@ -92,7 +93,7 @@ class EmitSm90Wgmma(Emitter):
             "threads": str(parts.threads),
             "min_ctas": str(config.min_ctas),
             "symbol": config.name,
-            "parameters": signature(operation.epilogue).cpp("Config::"),
+            "parameters": tma_signature(operation.epilogue).cpp("Config::"),
             "extents": order("m", "n"),
             "epilogue_params": epilogue_params(operation.epilogue),
             "maps": order("&map_a", "&map_b") + ", &map_c",
@@ -131,11 +132,9 @@ class EmitSm90Wgmma(Emitter):
         return {**values, **entry}
 
     def emit(self, operation: Operation, end: str = _ENTRY) -> str:
-        """See :meth:`Emitter.emit`."""
         return super().emit(operation, end)
 
     def facts(self) -> list[tuple[str, str]]:
-        """See :meth:`Emitter.facts`."""
         config, parts = self.config, self.structure
         a, b = parts.operands
         facts = [
@@ -150,6 +149,14 @@ class EmitSm90Wgmma(Emitter):
                 (f"cute_gemm::same_layout(Cute::{name}{{}}, Config::{name}{{}})", name),
                 *layout_proofs(name, layout, extents),
             ]
+        sums = held(config, parts)
+        for name, threads, values in (("threads", range(128), (0,)), ("values", (0,), range(8))):
+            places = (
+                f"cute_gemm::AccumulatorCoord<Config>({t}).row({v}) == {sums[t, v, 0]} && "
+                f"cute_gemm::AccumulatorCoord<Config>({t}).column({v}) == {sums[t, v, 1]}"
+                for t, v in product(threads, values)
+            )
+            facts.append((" && ".join(places), f"accumulators: {name}"))
         for letter, plan in zip("AB", parts.operands, strict=True):
             boxes = f"cute_gemm::TmaLoad<Config::SmemLayout{letter}, Config::kMajorK{letter}, "
             boxes += f"{plan.sharers}>"

@@ -16,12 +16,11 @@ from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.occupancy import clusters_at_a_time
 from cute_gemm.gpus.table import nearest
-from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, with_options
 from cute_gemm.kernels.sm90.structure import (
     MOST_COLUMNS,
     ROWS,
-    SPAN,
     Config,
     Structure,
     kernel_cluster,
@@ -30,10 +29,10 @@ from cute_gemm.kernels.sm90.structure import (
     rows_of_thread,
     sharers_of_tile,
     side_by_side,
-    signature,
     structure,
     sums_of_thread,
 )
+from cute_gemm.kernels.tma import SPAN, tma_signature, whole
 from cute_gemm.model.price import Pace
 from cute_gemm.problem.passes import wants_k_major
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
@@ -41,9 +40,9 @@ from cute_gemm.toolchain.signature import Launch, Signature
 
 if TYPE_CHECKING:
     from cute_gemm.access import GlobalAccess
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
+    from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
-    from cute_gemm.toolchain.unit import TranslationUnit
 
 #: Registers of a thread that can be sums, where C goes by TMA and element by element; and what it
 #: has beside them, and beside them and rows of A.
@@ -102,7 +101,7 @@ _MOST_SMS = 144
 _AREAS = tuple(bm * bn for bm, bn, *_ in _TILES)
 
 
-class Sm90Wgmma(CompiledKernel):
+class Sm90Wgmma(EmittedKernel):
     """TMA and wgmma, every op and order, where addresses are multiples of 16.
 
     Along M or N wgmma reads elements of 2 bytes alone. Of tf32 and int8 one operand goes through
@@ -130,11 +129,10 @@ class Sm90Wgmma(CompiledKernel):
     }
 
     def signature(self, config: Config) -> Signature:
-        """See :meth:`Compiled.signature`: with the matrices' tensor maps."""
-        return signature(config.operation.epilogue)
+        """Return the parameters of a GEMM, and the matrices' tensor maps."""
+        return tma_signature(config.operation.epilogue)
 
     def pace(self, config: Config) -> Pace:
-        """See :meth:`CompiledKernel.pace`."""
         pace = super().pace(config)
         slowdown = pace.slowdown
         if config.ping_pong:
@@ -152,7 +150,6 @@ class Sm90Wgmma(CompiledKernel):
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
-        """See :meth:`CompiledKernel.candidates`."""
         a, b = (access_bytes(x, False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
         operation = problem.operation(a, b, c)
@@ -177,7 +174,6 @@ class Sm90Wgmma(CompiledKernel):
                 yield config
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
-        """See :meth:`CompiledKernel.check`."""
         if not arch.has("wgmma"):
             raise UnsupportedError(
                 f"kernel {self.name!r} needs {arch.that_has('wgmma')}; arch is {arch!r}"
@@ -212,12 +208,11 @@ class Sm90Wgmma(CompiledKernel):
             )
 
     def traits(self, problem: GemmProblem) -> Any:
-        """See :meth:`CompiledKernel.traits`."""
         huge = problem.m * problem.n * problem.l >= 2**31 * min(_AREAS)
         return (problem.m, problem.n, problem.l) * huge
 
     def of_operand(self, config: Config, name: str) -> Any:
-        """See :meth:`CompiledKernel.of_operand`: how A or B is cut into boxes.
+        """Return how A or B is cut into boxes.
 
         Where rows of a tile are no whole lines, those of a cluster begin at other places of a line.
         Where A goes through registers the threads read it, once for each group beside another, and
@@ -236,24 +231,16 @@ class Sm90Wgmma(CompiledKernel):
             operation = replace(operation, dtypes=("", "", c), majors=("K", "K", major))
         return replace(config, stages=2, operation=operation)
 
-    def unit(self, config: Config) -> TranslationUnit:
-        """See :meth:`CompiledKernel.unit`."""
+    def emitter(self, config: Config) -> EmitSm90Wgmma:
         from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 
-        return EmitSm90Wgmma(config, structure(config)).unit()
-
-    def proof(self, config: Config) -> TranslationUnit:
-        """See :meth:`CompiledKernel.proof`."""
-        from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
-
-        return EmitSm90Wgmma(config, structure(config)).proof()
+        return EmitSm90Wgmma(config, structure(config))
 
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
-        """See :meth:`CompiledKernel.launch`: one CTA for each place, of an H100."""
+        """Return a persistent grid for an H100: a CTA for each that runs at a time."""
         return self.launch_on(config, problem, nearest(Arch("sm_90a")).sms)
 
     def launch_on(self, config: Config, problem: GemmProblem, sms: int) -> Launch:
-        """See :meth:`Compiled.launch_on`."""
         parts, ctas = structure(config), prod(config.cluster)
         bm, bn = (tile * n for tile, n in zip(config.tile, config.cluster, strict=False))
         clusters = -(-problem.m // bm) * -(-problem.n // bn) * problem.l
@@ -272,7 +259,7 @@ class Sm90Wgmma(CompiledKernel):
         alpha: Scalar = ONE,
         beta: Scalar = ZERO,
     ) -> Callable[..., None]:
-        """See :meth:`Compiled.bind`: with a grid for this device, and tensor maps."""
+        """Bind with a grid for this device, and with tensor maps."""
         from cute_gemm.run.driver import multiprocessors
         from cute_gemm.run.launch import load
         from cute_gemm.run.tensormap import TensorMaps
@@ -283,40 +270,36 @@ class Sm90Wgmma(CompiledKernel):
         return load(self.build(config, arch), device).bind(launch, arguments, maps)
 
     def maps(self, config: Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:
-        """See :meth:`CompiledKernel.maps`."""
         from cute_gemm.run.tensormap import TensorMap
 
         parts = structure(config)
         boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
-        found: list[TensorMap | None] = [
+        maps: list[TensorMap | None] = [
             # TMA rounds to tf32 what it brings as that.
-            TensorMap(_whole(matrix, problem), *boxes[matrix.name], factor.name)
+            TensorMap(whole(matrix, problem), *boxes[matrix.name], factor.name)
             for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
         ]
-        found.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
-        return tuple(found)
+        maps.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
+        return tuple(maps)
 
     def accesses(
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`CompiledKernel.accesses`."""
         from cute_gemm.kernels.sm90.accesses import accesses
 
         parts = structure(config)
         return accesses(config, parts, problem, reads_c)
 
     def epilogue_stores(self, config: Config, problem: GemmProblem) -> list[GlobalAccess]:
-        """See :meth:`Compiled.epilogue_stores`: TMA stores what threads have element by element."""
+        """Return stores element by element: threads apply the epilogue so, for TMA too."""
         from cute_gemm.kernels.sm90.accesses import elements
 
         return elements(config, structure(config), problem, reads_c=False)
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
-        """See :meth:`Kernel.work`."""
         return Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
 
     def shares(self, config: Config) -> Shares:
-        """See :meth:`Kernel.shares`."""
         columns = structure(config).columns
         reader = (columns, ROWS) if config.swap_ab else (ROWS, columns)
         return Shares(config.tile[:2], reader, (("bM", "bN"), ("wM", "wN")))
@@ -326,13 +309,6 @@ def _stages(config: Config, arch: Arch) -> int:
     """The most stages that fit."""
     two, three = (structure(replace(config, stages=n)).smem for n in (2, 3))
     return min(_STAGES, max(2, 2 + (arch.shared_limit // config.min_ctas - two) // (three - two)))
-
-
-def _whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
-    """What slices of K are slices of."""
-    deep = (problem.slices - 1) * problem.k + (problem.k_last or problem.k)
-    products = matrix.l // matrix.slices
-    return replace(matrix, shape=(matrix.shape[0], deep), l=products, slices=1, slice_stride=0)
 
 
 def _broken(config: Config) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from cute_gemm.access import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
 from cute_gemm.cute.atoms import mma_atoms
 from cute_gemm.errors import OptionError, UnsupportedError
-from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
 from cute_gemm.kernels.staging import by_last_tile, cut_vectors, stored
 from cute_gemm.kernels.thin.structure import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.kernels.thin.unit import EmitThin
     from cute_gemm.problem.problem import GemmProblem, Matrix
-    from cute_gemm.toolchain.unit import TranslationUnit
 
 #: The most that m or n may be.
 MOST = 32
@@ -50,7 +49,7 @@ def _pace(slowdown: float) -> Pace:
     return Pace(slowdown, 40, 0.2, dram=0.87, passes=5.7)
 
 
-class Thin(CompiledKernel):
+class Thin(EmittedKernel):
     """A thin operand, 1 to 32 wide, times a large one that is streamed."""
 
     name = "thin"
@@ -77,7 +76,7 @@ class Thin(CompiledKernel):
     }
 
     def pace(self, config: Config) -> Pace:
-        """See :meth:`CompiledKernel.pace`.
+        """Return the pace, with the k-tiles that are loaded ahead.
 
         A load to registers comes back behind the copies that were begun before it. So where the
         thin operand does not wait in shared memory, no k-tile is done before what the last one
@@ -89,18 +88,17 @@ class Thin(CompiledKernel):
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
-        """See :meth:`CompiledKernel.candidates`."""
         extents = {"m": problem.m, "n": problem.n}
         if "thin" in options:
             extents = {options["thin"]: extents.get(options["thin"], 0)}
         elif min(extents.values()) <= MOST:
             extents = {thin: extent for thin, extent in extents.items() if extent <= MOST}
         for thin, extent in extents.items():
-            found = list(self._of(thin, extent, problem, arch, options))
+            configs = list(self._of(thin, extent, problem, arch, options))
             # Of those in order of preference the first that fits, where any fills the GPU.
             many = _many(problem)[thin == "m"] and "tile" not in options
-            fitting = [config for config in found if not _refusal(config)]
-            yield from fitting[:1] if many and fitting else found
+            fitting = [config for config in configs if not _refusal(config)]
+            yield from fitting[:1] if many and fitting else configs
 
     def _of(
         self, thin: str, extent: int, problem: GemmProblem, arch: Arch, options: dict[str, Any]
@@ -109,9 +107,7 @@ class Thin(CompiledKernel):
         element, index = DTYPES[problem.A.dtype], int(thin == "n")
         tag = factor(element.name, problem.compute).tag
         atoms = () if element.is_complex else mma_atoms(tag, tag)
-        atom = next(
-            (one for one in atoms if one.threads == WARP and one.minimum_cc <= arch.cc), None
-        )
+        atom = next((x for x in atoms if x.threads == WARP and x.minimum_cc <= arch.cc), None)
         A, B, C = (straight(x) for x in (problem.A, problem.B, problem.C))
         widths = access_bytes(A, False)[0], access_bytes(B, False)[0], DTYPES[C.dtype].bytes
         operation = Operation.of((A, B, C), problem.compute, widths, problem.epilogue)
@@ -137,7 +133,6 @@ class Thin(CompiledKernel):
             yield _settled(config, options, arch.shared_limit)
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
-        """See :meth:`CompiledKernel.check`."""
         if max(problem.m, problem.n, problem.k) > 2**31 - 1 - max(config.tile):
             raise UnsupportedError(
                 f"m={problem.m}, n={problem.n}, k={problem.k}: kernel {self.name!r} counts in "
@@ -158,18 +153,18 @@ class Thin(CompiledKernel):
             )
 
     def traits(self, problem: GemmProblem) -> Any:
-        """See :meth:`CompiledKernel.traits`: columns, rows, and which operand is a vector."""
+        """Return classes of columns and rows, and which operand is a vector."""
         vectors = (straight(x).major for x in (problem.A, problem.B, problem.C))
         return (_columns(problem.m), _columns(problem.n), *_many(problem), *vectors)
 
     def shapes(self, extent: int) -> Iterator[tuple[int, int]]:
-        """See :meth:`Kernel.shapes`: all columns that are kept, of few rows and of many."""
+        """Return every class of columns, with few rows and with many."""
         for columns in (1, 2, 4, 8, 16, MOST):
             for rows in (extent, extent + 2 * _MANY):
                 yield from ((columns, rows), (rows, columns))
 
     def of_operand(self, config: Config, name: str) -> Config:
-        """See :meth:`CompiledKernel.of_operand`.
+        """Return the config without what the accesses of one operand do not depend on.
 
         k is dealt out by the vectors of both; sums lie by the rows of operands that are MN-major.
         """
@@ -180,21 +175,12 @@ class Thin(CompiledKernel):
         widths = a * (majors[0] == "MN"), b * (majors[1] == "MN"), c
         return replace(config, operation=replace(operation, bytes=widths))
 
-    def unit(self, config: Config) -> TranslationUnit:
-        """See :meth:`CompiledKernel.unit`."""
-        return self._emitter(config).unit()
-
-    def proof(self, config: Config) -> TranslationUnit:
-        """See :meth:`CompiledKernel.proof`."""
-        return self._emitter(config).proof()
-
-    def _emitter(self, config: Config) -> EmitThin:
+    def emitter(self, config: Config) -> EmitThin:
         from cute_gemm.kernels.thin.unit import EmitThin
 
         return EmitThin(config, structure(config))
 
     def launch(self, config: Config, problem: GemmProblem) -> Launch:
-        """See :meth:`CompiledKernel.launch`."""
         grid = -(-problem.m // config.tile[0]) * -(-problem.n // config.tile[1])
         parts = structure(config)
         sums = config.columns * parts.pitch * config.operation.accumulator.bytes
@@ -204,7 +190,7 @@ class Thin(CompiledKernel):
     def accesses(
         self, config: Config, problem: GemmProblem, *, reads_c: bool = False
     ) -> tuple[Access, ...]:
-        """See :meth:`CompiledKernel.accesses`; alpha is taken not to be 0."""
+        """Return the accesses of a launch whose alpha is not 0."""
         parts, thin = structure(config), config.index
         ctas = self.launch(config, problem).grid
         out: list[Access] = []
@@ -222,17 +208,15 @@ class Thin(CompiledKernel):
         return (*out, *_results(config, parts, C, ctas * problem.l, reads_c))
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
-        """See :meth:`Kernel.work`."""
         if config.mma:
             return Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
         return Work.of_tiles(problem, config.tile, "CUDA cores", problem.compute)
 
     def shares(self, config: Config) -> Shares:
-        """See :meth:`Kernel.shares`."""
         return Shares(config.tile[:2], None)
 
     def pictures(self, config: Config) -> tuple[Partition, ...]:
-        """See :meth:`Kernel.pictures`: what each thread has of a k-tile of the large operand."""
+        """Return what each thread has of a k-tile of the large operand."""
         parts = structure(config)
         part = parts.large
         i, e = (x.ravel() for x in np.indices((part.rows, part.depth)))
@@ -433,7 +417,7 @@ def _queued(
     store = SharedAccess(first.operand, "store", first.instruction, first.bits, first.targets)
     read = replace(store, direction="load", instruction="ld.shared", executions=executions)
     # What lies outside becomes 0 in every k-tile.
-    return [*(replace(one, zero_fill=True) for one in stored(store, loads, cuts)), read]
+    return [*(replace(x, zero_fill=True) for x in stored(store, loads, cuts)), read]
 
 
 def _results(config: Config, parts: Structure, C: Matrix, ctas: int, reads_c: bool) -> list[Access]:

@@ -42,7 +42,6 @@ class EmitThin(Emitter):
     template = _UNIT
 
     def values(self) -> dict[str, str]:
-        """See :meth:`Emitter.values`."""
         config, parts, atom = self.config, self.structure, self.config.atom
         operation = config.operation
         return {
@@ -71,7 +70,7 @@ class EmitThin(Emitter):
         }
 
     def facts(self) -> list[tuple[str, str]]:
-        """See :meth:`Emitter.facts`: where the lanes' rows and k are."""
+        """Return facts on where the lanes' rows and k are."""
         facts = element_proofs(self.config)
         for name, part in (("Large", self.structure.large), ("Thin", self.structure.thin)):
             for which, count, lanes in (

@@ -1,0 +1,98 @@
+"""The Python side of ``templates/tma/``: tiles that TMA moves, tensor maps, shared storage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd, log2
+from typing import TYPE_CHECKING, NamedTuple
+
+from cute_gemm.cute.layout import Layout, Swizzle
+from cute_gemm.model.smem import MATRIX_ROW_BYTES
+from cute_gemm.toolchain.signature import Signature, gemm_signature
+
+if TYPE_CHECKING:
+    from cute_gemm.problem.epilogue import Epilogue
+    from cute_gemm.problem.problem import GemmProblem, Matrix
+
+#: Bytes of the widest swizzle's span, and of what stages are aligned to.
+SPAN, ALIGNED = 128, 1024
+#: Rows of a box, at most.
+MOST_ROWS = 256
+#: Bytes of a barrier.
+BARRIER = 8
+
+
+class TmaTile(NamedTuple):
+    """A tile in shared memory as TMA writes or reads it.
+
+    ``layout``: coordinate -> element of a stage; ``box``: extents of what one instruction moves;
+    ``span``: bytes of the swizzle.
+    """
+
+    layout: Layout
+    box: tuple[int, int]
+    span: int
+
+
+def swizzle(span: int, size: int) -> Swizzle:
+    """Return TMA's swizzle of a span of so many bytes, of elements of ``size`` bytes."""
+    return Swizzle(int(log2(span // MATRIX_ROW_BYTES)), 4 - int(log2(size)), 3)
+
+
+def operand_tile(
+    extents: tuple[int, int], k_major: bool, size: int, sharers: int, block: int
+) -> TmaTile:
+    """Return the tile (bMN, bK) of A or B, of elements of ``size`` bytes.
+
+    ``sharers``: CTAs of a cluster that load a part of it each; ``block``: rows of it, of an operand
+    that is MN-major, that a swizzle span may not cross.
+    """
+    rows, columns = extents
+    span = gcd(SPAN, (columns if k_major else block) * size)
+    run = span // size
+    if k_major:
+        layout = Layout((rows, (run, columns // run)), (run, (1, rows * run)), swizzle(span, size))
+        share = rows // sharers
+        return TmaTile(layout, (share // -(-share // MOST_ROWS), run), span)
+    stride = (1, run * columns), run
+    layout = Layout(((run, rows // run), columns), stride, swizzle(span, size))
+    return TmaTile(layout, (run, columns // sharers), span)
+
+
+def epilogue_tile(rows: int, width: int, column_major: bool, size: int) -> TmaTile:
+    """Return the epilogue tile of C, whose columns divide ``width``, of ``size``-byte elements."""
+    columns = gcd(width, SPAN // size)
+    span = SPAN if column_major else columns * size
+    if not column_major:
+        layout = Layout((rows, columns), (columns, 1), swizzle(span, size))
+        return TmaTile(layout, (rows, columns), span)
+    run = span // size
+    stride = (1, run * columns), run
+    return TmaTile(Layout(((run, rows // run), columns), stride, swizzle(span, size)),
+                   (run, columns), span)  # fmt: skip
+
+
+def shared_storage(stages: int, stage: int, epilogue: int, epilogue_stages: int) -> int:
+    """Return the bytes of ``SharedStorage``.
+
+    ``stage``: bytes of A and B in a pipeline stage; ``epilogue``: those of all ``epilogue_stages``.
+    """
+    barriers = BARRIER * (2 * stages + epilogue_stages)
+    return aligned(stages * stage + aligned(epilogue) + barriers)
+
+
+def aligned(size: int) -> int:
+    """Return the bytes up to where the next stage may begin."""
+    return -(-size // ALIGNED) * ALIGNED
+
+
+def tma_signature(epilogue: Epilogue) -> Signature:
+    """Return the parameters of a GEMM, and the tensor maps of A, B and C."""
+    return gemm_signature(epilogue, "map_a", "map_b", "map_c")
+
+
+def whole(matrix: Matrix, problem: GemmProblem) -> Matrix:
+    """Return the matrix that slices of K are cut from: one tensor map describes all."""
+    deep = (problem.slices - 1) * problem.k + (problem.k_last or problem.k)
+    products = matrix.l // matrix.slices
+    return replace(matrix, shape=(matrix.shape[0], deep), l=products, slices=1, slice_stride=0)
