@@ -13,11 +13,13 @@ from cute_gemm.arch import Arch
 from cute_gemm.builds import Builds
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Call, scalars
+from cute_gemm.frameworks import fingerprint, read
+from cute_gemm.frameworks.base import Order, dtype_name
+from cute_gemm.frameworks.torch import CALLED, traced
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
 from cute_gemm.keywords import check_names
 from cute_gemm.plan import Plan
-from cute_gemm.problem.arrays import Order, dtype_name, fingerprint, read, traced
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 from cute_gemm.toolchain.nvrtc import normalize_arch
 
@@ -140,7 +142,7 @@ def gemm(
     array([ 3., 12.])
     """
     if traced():
-        from cute_gemm.torch_op import call as torch_call
+        from cute_gemm.frameworks.torch_op import call as torch_call
 
         keywords = {"order": order, "compute": compute, "kernel": kernel, "backend": backend}
         keywords |= {"arch": arch, "stream": stream, **kernel_options}
@@ -167,11 +169,15 @@ def gemm(
     c = None if C is None else read(C, "C")
     problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
     factors = scalars(alpha, beta, problem, a.device, c, stream)
-    found = kept_plan(problem, a.device, kernel, backend, arch, kernel_options, tune)
-    result = found.executable.run(a, b, c, *factors, stream)
-    if seen is not None and a.device is not None:
-        _recent[key] = Call.of(found.executable, seen[0], a, b, c)
+    made = kept_plan(problem, a.device, kernel, backend, arch, kernel_options, tune)
+    executable = made.executable
+    result = executable.run(a, b, c, *factors, stream)
+    if seen is not None and (call := executable.call(seen[0], a, b, c)) is not None:
+        _recent[key] = call
     return result
+
+
+CALLED["gemm"] = gemm
 
 
 def plan(
@@ -325,15 +331,14 @@ def compile(  # it is reached as cute_gemm.compile
     asked = list(plans)
     builds = Builds(asked)
     builds.finish(tell)
-    return [builds.of(one) for one in asked]
+    return [builds.of(each) for each in asked]
 
 
 def kernels() -> list[KernelInfo]:
     """Return what kernels there are."""
-    found = map(registry.get, registry.names())
     return [
         KernelInfo(k.name, k.summary, k.minimum_cc, k.dtypes, k.options, k.runs_on, k.values())
-        for k in found
+        for k in map(registry.get, registry.names())
     ]
 
 
@@ -343,11 +348,11 @@ def kept_plan(
 ) -> Plan:  # fmt: skip
     """Return the plan that `gemm` made of a problem, or make and keep it."""
     key = (id(problem), device, kernel, backend, arch, *sorted(options.items()))
-    found = _plans.get(key)
-    if found is None or (tune and found.measured is None):
-        found = _make_plan(problem, device, kernel, backend, arch, options, None, tune)
-        _plans[key] = found
-    return found
+    made = _plans.get(key)
+    if made is None or (tune and made.measured is None):
+        made = _make_plan(problem, device, kernel, backend, arch, options, None, tune)
+        _plans[key] = made
+    return made
 
 
 def _make_plan(
@@ -399,11 +404,11 @@ def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | N
     from cute_gemm.run.driver import why_no_gpu
     from cute_gemm.tune import Tuning
 
-    found = Tuning() if tune is True else tune
-    if not isinstance(found, Tuning):
+    tuning = Tuning() if tune is True else tune
+    if not isinstance(tuning, Tuning):
         raise OptionError(f"tune={tune!r} does not fit; expected True or False")
-    if found.candidates < 1:
-        raise OptionError(f"candidates={found.candidates}; expected 1 or more configs to measure")
+    if tuning.candidates < 1:
+        raise OptionError(f"candidates={tuning.candidates}; expected 1 or more configs to measure")
     # A Tuning is what the command line gives, which has no word to leave out.
     asked = "tune=True" if tune is True else "tuning"
     beside = [f"backend={backend!r}"] if backend in ("cpu", "interpreter") else []
@@ -418,7 +423,7 @@ def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | N
     if reason is not None:
         hint = "; leave it out here" if tune is True else ""
         raise NoGpuError(f"{asked} measures on a GPU: {reason}{hint}")
-    return found
+    return tuning
 
 
 def _checked(words: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

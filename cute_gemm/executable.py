@@ -1,56 +1,31 @@
-"""``Executable``: what runs a plan, on arrays like those planned for, at launch cost."""
+"""``Executable``: what runs a GEMM, on arrays like those planned for, at launch cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm._kept import Kept
 from cute_gemm._text import named
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
+from cute_gemm.frameworks import ADAPTERS, host_array, read
+from cute_gemm.frameworks.base import Operand, Order
 from cute_gemm.packed import PackedOperand
-from cute_gemm.problem.arrays import (
-    Operand,
-    Order,
-    converted,
-    fingerprint,
-    finished,
-    host_array,
-    needs_synchronize,
-    new_matrix,
-    read,
-    stream_source,
-)  # fmt: skip
-from cute_gemm.problem.passes import Route, packed
+from cute_gemm.problem.passes import DIRECT, Route, packed
 from cute_gemm.problem.problem import GemmProblem, Matrix, describe, from_operands
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
+from cute_gemm.steps import Steps, packing_step, steps
 
 if TYPE_CHECKING:
     import numpy as np
 
-#: Launches of a plan that are kept, by alpha and beta.
+    from cute_gemm.kernels.base import Kernel
+
+#: Launches of an executable that are kept, by alpha and beta.
 _BOUND_KEPT = 64
-
-
-class Runnable(Protocol):
-    """What is asked of a plan (`cute_gemm.plan.Plan`)."""
-
-    problem: GemmProblem
-    backend: Literal["cuda", "cpu", "interpreter"]
-    device: int | None
-    route: Route
-
-    def bind(self, *given: Any, **named: Any) -> Callable[..., None]:
-        """Return a launch, of the operands' addresses and a stream."""
-
-    def bind_packing(self, packing: Any, device: int) -> Callable[..., None]:
-        """Return a launch that packs."""
-
-    def compute_on_host(self, *given: Any, **named: Any) -> None:
-        """Compute on host arrays, in place."""
-
 
 #: Types of numbers that nothing changes.
 _NUMBERS = (float, int, complex)
@@ -61,7 +36,7 @@ class Call:
     """A call on device arrays that went through every check, for others of the same layouts.
 
     ``layouts``: what `fingerprint` gave; ``spans``: bytes from the first of A, B and C to the last;
-    ``stream``: gives what their library is working on.
+    ``stream``: gives what their library is working on. No array is kept alive.
     """
 
     executable: Executable
@@ -71,17 +46,6 @@ class Call:
     c: Operand | None
     spans: tuple[int, int, int]
     stream: Callable[[], int]
-
-    @classmethod
-    def of(
-        cls, executable: Executable, layouts: Any, a: Operand, b: Operand, c: Operand | None
-    ) -> Call:
-        """Return what is known of a call; no array is kept alive."""
-        of_a, of_b = replace(a, owner=None), replace(b, owner=None)
-        of_c = None if c is None else replace(c, owner=None)
-        problem = executable.plan.problem
-        spans = problem.A.span, problem.B.span, problem.C.span
-        return cls(executable, layouts, of_a, of_b, of_c, spans, stream_source(of_a))
 
     def again(self, at: tuple[int, int, int], C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
         """Compute on arrays of these layouts at other addresses; return C, or a new one.
@@ -96,58 +60,91 @@ class Call:
             end = c + of_c
             if (a < end and c < a + of_a) or (b < end and c < b + of_b):
                 return None
-            of_alpha, of_beta, bound = executable.bound
+            of_alpha, of_beta, bound = executable.newest
             if alpha is of_alpha and beta is of_beta:
                 bound(at, self.stream() if stream is None else raw_stream(stream))
                 return C
-        factors = scalars(alpha, beta, executable.plan.problem, self.a.device, self.c, stream)
+        factors = scalars(alpha, beta, executable.problem, self.a.device, self.c, stream)
         result = executable.run(self.a, self.b, self.c, *factors, stream, at=at)
         if C is None:
             return result
-        executable.remember(alpha, beta, factors)
+        bound = executable._bound.get((factors[0][:2], factors[1][:2], ""))
+        if bound is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
+            executable.newest = alpha, beta, bound
         return C
 
 
+@dataclass(eq=False)
 class Executable:
-    """A plan that runs: its launches, bound once for each alpha and beta, and the last call."""
+    """A problem, the kernel and the route that serve it, and what is kept to launch them again.
 
-    __slots__ = ("_bound", "_last", "bound", "plan")
+    ``backend`` and ``device`` are those of a `Plan`, which holds one of these. Launches are bound
+    once for each alpha and beta.
+    """
 
-    def __init__(self, plan: Runnable) -> None:
-        self.plan = plan
+    problem: GemmProblem
+    kernel: Kernel
+    config: Any
+    arch: str
+    route: Route
+    backend: Literal["cuda", "cpu", "interpreter"]
+    device: int | None
+
+    def __post_init__(self) -> None:
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
-        self._last: Call | None = None
         #: Numbers, as the objects that they came as, and the launch with these; one value, for
         #: threads.
-        self.bound: tuple[Any, Any, Any] = (object(), object(), None)
+        self.newest: tuple[Any, Any, Any] = (object(), object(), None)
 
-    def compute(self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
-        """Compute on arrays that are checked against the plan; see :meth:`Plan.__call__`."""
-        seen, last = fingerprint(A, B, C), self._last
-        if seen is not None and last is not None and seen[0] == last.layouts:
-            result = last.again(seen[1], C, alpha, beta, stream)
-            if result is not None:
-                return result
-        kept = {one.name: one for one in (A, B) if isinstance(one, PackedOperand)}
+    @cached_property
+    def steps(self) -> Steps:
+        """The launches in order; see :attr:`Plan.steps`."""
+        return self._steps()
+
+    def _steps(self, kept: str = "") -> Steps:
+        kernel = self.kernel.compiled()
+        return steps(kernel, self.config, self.problem, self.arch, self.route, kept)
+
+    def bind(self, device: int, alpha: Scalar, beta: Scalar, kept: str = "") -> Callable[..., None]:
+        """Return a launch, of the operands' addresses and a stream; see :meth:`Plan.bind`."""
+        if self.route == DIRECT:
+            return self.kernel.bind(self.config, self.problem, self.arch, device, alpha, beta)
+        from cute_gemm.run.sequence import Launches
+
+        parts = self._steps(kept) if kept else self.steps
+        launches = [
+            (step.bind(device, alpha, beta), step.addresses(parts.operands)) for step in parts
+        ]
+        return Launches(launches, parts.scratch, device)
+
+    def compute(
+        self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any, layouts: Any
+    ) -> tuple[Any, Call | None]:
+        """Compute on arrays that are checked against the problem; see :meth:`Plan.__call__`.
+
+        Return C and, of device arrays with a fingerprint, the call.
+        """
+        kept = {x.name: x for x in (A, B) if isinstance(x, PackedOperand)}
         a = kept["A"].operand if "A" in kept else read(A, "A")
         b = kept["B"].operand if "B" in kept else read(B, "B")
         given = None if C is None else read(C, "C")
         self._check(a, b, given)
-        factors = scalars(alpha, beta, self.plan.problem, a.device, given, stream)
+        factors = scalars(alpha, beta, self.problem, a.device, given, stream)
         if kept:
-            for one in kept.values():
-                one.check(self.plan.problem, self.plan.route.pack)
+            for operand in kept.values():
+                operand.check(self.problem, self.route.pack)
             a, b = (kept[x].there() if x in kept else y for x, y in (("A", a), ("B", b)))
         result = self.run(a, b, given, *factors, stream, "".join(kept))
-        if seen is not None and a.device is not None and not kept:
-            self._last = Call.of(self, seen[0], a, b, given)
-        return result
+        return result, None if kept else self.call(layouts, a, b, given)
 
-    def remember(self, alpha: Any, beta: Any, factors: tuple[Scalar, Scalar]) -> None:
-        """Keep the launch with these factors, if there is one, by the numbers that they were."""
-        bound = self._bound.get((factors[0][:2], factors[1][:2], ""))
-        if bound is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
-            self.bound = alpha, beta, bound
+    def call(self, layouts: Any, a: Operand, b: Operand, c: Operand | None) -> Call | None:
+        """Return what is known of a call on operands that fit; None without layouts or a device."""
+        if layouts is None or a.device is None:
+            return None
+        a, b = replace(a, owner=None), replace(b, owner=None)
+        c = None if c is None else replace(c, owner=None)
+        spans = self.problem.A.span, self.problem.B.span, self.problem.C.span
+        return Call(self, layouts, a, b, c, spans, ADAPTERS[a.library].stream(a))
 
     def on_host(
         self, A: Any, B: Any, C: Any, beta: complex
@@ -156,7 +153,7 @@ class Executable:
         a, b = read(A, "A"), read(B, "B")
         c = None if C is None else read(C, "C")
         self._check(a, b, c)
-        problem = self.plan.problem
+        problem = self.problem
         check_beta(scalar(beta, "beta", problem.accumulator.name, None), c)
         if a.device is not None:
             raise DeviceError(
@@ -166,14 +163,15 @@ class Executable:
 
     def _new(self, a: Operand, b: Operand) -> Operand:
         """A new C, of the library that A is of."""
-        problem = self.plan.problem
+        problem = self.problem
         order: Order = "C" if problem.C.major == "N" else "F"
         batch = (problem.l,) if 3 in (len(a.shape), len(b.shape)) else ()
-        return read(new_matrix(a, (*batch, problem.m, problem.n), order, problem.C.dtype), "C")
+        shape = *batch, problem.m, problem.n
+        return read(ADAPTERS[a.library].new(a, shape, order, problem.C.dtype), "C")
 
     def _check(self, a: Operand, b: Operand, c: Operand | None) -> None:
-        """Refuse arrays that this plan's kernel cannot serve."""
-        planned = self.plan.problem
+        """Refuse arrays that the kernel cannot serve."""
+        planned = self.problem
         if a.dtype != planned.A.dtype:
             raise DTypeError(
                 f"A has dtype {a.dtype}, and the plan was made for {planned.A.dtype}; make a plan "
@@ -186,7 +184,7 @@ class Executable:
         )
         for name in "ABC":
             _check_matrix(getattr(planned, name), getattr(problem, name))
-        device = self.plan.device
+        device = self.device
         if a.device is not None and a.device != device:
             where = "the CPU" if device is None else f"CUDA device {device}"
             raise DeviceError(
@@ -195,9 +193,9 @@ class Executable:
 
     def pack(self, X: Any, name: str, stream: Any) -> PackedOperand:
         """Pack an operand for calls to come; see :meth:`Plan.pack`."""
-        plan, problem = self.plan, self.plan.problem
-        if name not in ("A", "B") or name not in plan.route.pack:
-            does = f"packs {' and '.join(plan.route.pack)}" if plan.route.pack else "packs nothing"
+        problem, pack = self.problem, self.route.pack
+        if name not in ("A", "B") or name not in pack:
+            does = f"packs {' and '.join(pack)}" if pack else "packs nothing"
             raise OptionError(
                 f"name={name!r}, and this plan {does}: make it with pack='A', 'B' or 'AB'"
             )
@@ -205,19 +203,18 @@ class Executable:
         _check_matrix(mine, describe(problem.op, name, operand, problem.l))
         _, packing = packed(problem, name)
         (target,) = packing.targets
-        if plan.backend != "cuda":
+        if self.backend != "cuda":
             return PackedOperand(name, mine, target, operand)
         from cute_gemm.run.memory import DeviceBuffer, upload
 
-        device = plan.device or 0
+        device = self.device or 0
         memory = DeviceBuffer(packing.nbytes, device)
-        bound = plan.bind_packing(packing, device)
+        bound = packing_step(packing, self.arch).bind(device, ONE, ZERO)
         if operand.device is None:
             with upload(host_array(operand), device) as there:  # which its end waits for
                 bound((there.pointer, there.pointer, memory.pointer))
         else:
-            handle = stream_source(operand)() if stream is None else raw_stream(stream)
-            bound((operand.pointer, operand.pointer, memory.pointer), handle)
+            bound((operand.pointer, operand.pointer, memory.pointer), _handle(operand, stream))
         # Where it lay says nothing any more: not of alignment, nor of memory that it might share.
         return PackedOperand(name, mine, target, replace(operand, owner=None, pointer=0), memory)
 
@@ -230,37 +227,44 @@ class Executable:
         ``kept``: names of operands that are packed already; ``at``: where the matrices lie, if not
         where the operands do.
         """
-        plan = self.plan
-        problem = plan.problem
-        made = c is None
+        problem = self.problem
+        new = c is None
         if c is None:
             c = self._new(a, b)
-        if plan.backend != "cuda":
-            arrays = host_array(a), host_array(b), host_array(c)
-            plan.compute_on_host(*arrays, alpha.value, beta.value)
-            return finished(a, c.owner) if made else c.owner
-        if not (problem.m and problem.n and problem.l):
-            return finished(a, c.owner) if made else c.owner
-        bound = self._bound.get((alpha[:2], beta[:2], kept)) or self._bind(alpha, beta, kept)
-        if c.device is None:
-            self._run_from_host(bound, a, b, c, beta)
-        else:
-            handle = stream_source(a)() if stream is None else raw_stream(stream)
-            if at is None:
-                bound((a.pointer, b.pointer, c.pointer), handle)
+        if self.backend != "cuda":
+            self._run_on_host(host_array(a), host_array(b), host_array(c), alpha.value, beta.value)
+        elif problem.m and problem.n and problem.l:
+            bound = self._bound.get((alpha[:2], beta[:2], kept)) or self._bind(alpha, beta, kept)
+            if c.device is None:
+                self._run_from_host(bound, a, b, c, beta)
             else:
-                bound((at[0], at[1], c.pointer if made else at[2]), handle)
-            if needs_synchronize(c):
-                from cute_gemm.run.driver import synchronize
+                if at is None:
+                    at = a.pointer, b.pointer, c.pointer
+                elif new:
+                    at = at[0], at[1], c.pointer
+                bound(at, _handle(a, stream))
+                if ADAPTERS[c.library].synchronizes:
+                    from cute_gemm.run.driver import synchronize
 
-                synchronize(c.device)
-        return finished(a, c.owner) if made else c.owner
+                    synchronize(c.device)
+        return ADAPTERS[a.library].result(a, c.owner) if new else c.owner
 
     def _bind(self, alpha: Scalar, beta: Scalar, kept: str = "") -> Callable[..., None]:
         """Keep and return a bound launch."""
-        bound = self.plan.bind(self.plan.device or 0, alpha, beta, kept)
+        bound = self.bind(self.device or 0, alpha, beta, kept)
         self._bound[alpha[:2], beta[:2], kept] = bound
         return bound
+
+    def _run_on_host(
+        self, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex, beta: complex
+    ) -> None:
+        """Compute on host arrays, in place."""
+        if self.backend == "interpreter":
+            from cute_gemm.ptx.gemm import execute
+
+            execute(self, A, B, C, alpha, beta)
+        else:
+            self.kernel.on_host(self.problem, A, B, C, alpha, beta)
 
     def _run_from_host(
         self, bound: Callable[..., None], a: Operand, b: Operand, c: Operand, beta: Scalar
@@ -269,7 +273,7 @@ class Executable:
         from cute_gemm.run.driver import entered
         from cute_gemm.run.memory import allocate_like, download, upload
 
-        device, C = self.plan.device or 0, host_array(c)
+        device, C = self.device or 0, host_array(c)
         with (
             entered(device),
             upload(host_array(a), device) if a.device is None else nullcontext(a) as on_a,
@@ -307,13 +311,19 @@ def scalars(
     kind = problem.accumulator.name
 
     def convert(operand: Operand, dtype: str) -> Any:
-        return converted(operand, dtype, None if stream is None else raw_stream(stream))
+        handle = None if stream is None else raw_stream(stream)
+        return ADAPTERS[operand.library].converted(operand.owner, dtype, handle)
 
     factors = (
         scalar(alpha, "alpha", kind, device, convert), scalar(beta, "beta", kind, device, convert)
     )  # fmt: skip
     check_beta(factors[1], c)
     return factors
+
+
+def _handle(operand: Operand, stream: Any) -> int:
+    """The raw ``CUstream`` that is given, or else the one that the array's library works on."""
+    return ADAPTERS[operand.library].stream(operand)() if stream is None else raw_stream(stream)
 
 
 def raw_stream(stream: Any) -> int:

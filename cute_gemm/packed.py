@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cute_gemm.errors import OptionError, ShapeError
-from cute_gemm.problem.arrays import Operand
+from cute_gemm.frameworks.base import Operand
 from cute_gemm.problem.passes import packed
 from cute_gemm.problem.problem import GemmProblem, Matrix
 

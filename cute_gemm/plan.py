@@ -7,24 +7,22 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakValueDictionary
 
 from cute_gemm.arch import Arch
 from cute_gemm.errors import GemmError
-from cute_gemm.executable import Executable
+from cute_gemm.executable import Call, Executable
+from cute_gemm.frameworks import fingerprint
+from cute_gemm.frameworks.torch import CALLED, traced
 from cute_gemm.gpus.table import of_arch
 from cute_gemm.packed import PackedOperand
-from cute_gemm.problem.arrays import traced
-from cute_gemm.problem.passes import DIRECT, Packing
-from cute_gemm.problem.scalars import ONE, ZERO, scalar
+from cute_gemm.problem.passes import DIRECT
+from cute_gemm.problem.scalars import scalar
 from cute_gemm.select import Candidate, Choice, why
-from cute_gemm.steps import Step, Steps, packing_step, steps
+from cute_gemm.steps import Step, Steps
 from cute_gemm.toolchain.nvrtc import prove
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-
-    import numpy as np
 
     from cute_gemm.access import Access
     from cute_gemm.analysis.passes import PassReport
@@ -38,8 +36,7 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.unit import TranslationUnit
 
 
-#: Plans by number, under which PyTorch's graphs know them.
-PLANS: WeakValueDictionary[int, Plan] = WeakValueDictionary()
+#: Under which PyTorch's graphs know plans.
 _numbers = count()
 
 
@@ -85,9 +82,12 @@ class Plan:
         self._kernel, self.config, self.gpu, self._candidates, self.route, self.measured = choice
         self._by_name = by_name
         self.kernel = self._kernel.name
-        self.executable = Executable(self)
-        self._number = next(_numbers)
-        PLANS[self._number] = self
+        self.executable = Executable(
+            problem, self._kernel, self.config, arch, self.route, backend, device
+        )
+        self._last: Call | None = None
+        self._number = str(next(_numbers))
+        CALLED[self._number] = self
 
     def __repr__(self) -> str:
         p = self.problem
@@ -136,14 +136,14 @@ class Plan:
         """The text of the translation unit; of ``kernel="host"`` the loop in Python."""
         return self._kernel.source(self.config)
 
-    @cached_property
+    @property
     def steps(self) -> Steps:
         """The launches in order: each with its kernel, config, problem, unit and launch.
 
         Mostly the kernel alone; with operands that are packed before it, or the sums of slices of K
         added behind it, several, and ``steps.scratch`` bytes of device memory between them.
         """
-        return steps(self._kernel.compiled(), self.config, self.problem, self.arch, self.route)
+        return self.executable.steps
 
     @property
     def _main(self) -> Step:
@@ -321,13 +321,21 @@ class Plan:
             When an array's descriptor is not the plan's; everything that :func:`gemm` raises.
         """
         if traced():
-            from cute_gemm.torch_op import call
+            from cute_gemm.frameworks.torch_op import call as torch_call
 
             of = self.problem.C
             keywords = {"plan": self._number, "out_dtype": of.dtype, "stream": stream}
             keywords["order"] = "C" if of.major == "N" else "F"
-            return call(self.problem.op, A, B, C, alpha, beta, keywords)
-        return self.executable.compute(A, B, C, alpha, beta, stream)
+            return torch_call(self.problem.op, A, B, C, alpha, beta, keywords)
+        seen, last = fingerprint(A, B, C), self._last
+        if seen is not None and last is not None and seen[0] == last.layouts:
+            result = last.again(seen[1], C, alpha, beta, stream)
+            if result is not None:
+                return result
+        layouts = None if seen is None else seen[0]
+        result, call = self.executable.compute(A, B, C, alpha, beta, stream, layouts)
+        self._last = call or last
+        return result
 
     def pack(self, X: Any, name: str = "B", *, stream: Any = None) -> PackedOperand:
         """Pack an operand once, for many calls that it is the same in: the weights of a layer.
@@ -389,20 +397,7 @@ class Plan:
         """
         kind = self.problem.accumulator.name
         factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
-        if self.route == DIRECT:
-            return self._kernel.bind(self.config, self.problem, self.arch, device, *factors)
-        from cute_gemm.run.sequence import Launches
-
-        parts = self.steps
-        if kept:
-            kernel = self._kernel.compiled()
-            parts = steps(kernel, self.config, self.problem, self.arch, self.route, kept)
-        launches = [(step.bind(device, *factors), step.addresses(parts.operands)) for step in parts]
-        return Launches(launches, parts.scratch, device)
-
-    def bind_packing(self, packing: Packing, device: int) -> Callable[..., None]:
-        """Return a function of the addresses of A, B and the scratch, and a stream."""
-        return packing_step(packing, self.arch).bind(device, ONE, ZERO)
+        return self.executable.bind(device, *factors, kept)
 
     def trace(
         self, A: Any, B: Any, C: Any = None, *, alpha: complex = 1.0, beta: complex = 0.0
@@ -454,21 +449,10 @@ class Plan:
         report = self.report(beta=beta)
         rows = report.rows
         passes = tuple(
-            (one.kernel, compare(one.rows, its))
-            for one, its in zip(report.passes, beside, strict=True)
+            (launch.kernel, compare(launch.rows, its))
+            for launch, its in zip(report.passes, beside, strict=True)
         )
         return Trace(
             self.problem, self.symbol, self.arch, execution, rows, compare(rows, execution), c,
             verify(self.problem, a, b, c, C=before, alpha=alpha, beta=beta), passes,
         )  # fmt: skip
-
-    def compute_on_host(
-        self, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex, beta: complex
-    ) -> None:
-        """Compute on host arrays that fit, in place."""
-        if self.backend == "interpreter":
-            from cute_gemm.ptx.gemm import execute
-
-            execute(self, A, B, C, alpha, beta)
-        else:
-            self._kernel.on_host(self.problem, A, B, C, alpha, beta)

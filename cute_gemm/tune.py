@@ -12,8 +12,8 @@ import numpy as np
 
 from cute_gemm.builds import Builds
 from cute_gemm.errors import GemmError, LaunchError
+from cute_gemm.frameworks.base import ALIGNMENT
 from cute_gemm.plan import Plan
-from cute_gemm.problem.arrays import ALIGNMENT
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import copies_past_l2, device_clock, interleave, l2_bytes

@@ -13,6 +13,7 @@ import pytest
 import cute_gemm as cg
 from cute_gemm import api, select, tuned
 from cute_gemm.errors import CompileError
+from cute_gemm.executable import Executable
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels import base
 from cute_gemm.problem.passes import Route
@@ -40,14 +41,15 @@ class Device:
             raise error
         return SimpleNamespace(arch="sm_90a")
 
-    def bind(self, plan: cg.Plan, *_: Any) -> Callable[..., None]:
-        took = self.milliseconds.get((plan.symbol, plan.route), 2.0)
+    def bind(self, executable: Executable, *_: Any) -> Callable[..., None]:
+        symbol = executable.config.name
+        took = self.milliseconds.get((symbol, executable.route), 2.0)
 
         def run(addresses: Sequence[int], stream: int = 0) -> None:
-            if plan.symbol in self.errors:
-                raise self.errors[plan.symbol]
+            if symbol in self.errors:
+                raise self.errors[symbol]
             self.gpu.now += took
-            self.ran.append((plan.symbol, tuple(addresses)))
+            self.ran.append((symbol, tuple(addresses)))
 
         return run
 
@@ -65,7 +67,7 @@ def device(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     found = Device(fake_gpu.install(monkeypatch))
     monkeypatch.setattr(select, "gpu_of_device", lambda device: gpu_called("H200"))
     monkeypatch.setattr(base.Compiled, "build", lambda kernel, config, *_: found.build(config))
-    monkeypatch.setattr(cg.Plan, "bind", lambda plan, *given: found.bind(plan, *given))
+    monkeypatch.setattr(Executable, "bind", lambda made, *given: found.bind(made, *given))
     monkeypatch.setattr(api, "_plans", type(api._plans)(64))
     monkeypatch.setattr(api, "_recent", type(api._recent)(64))
     yield found

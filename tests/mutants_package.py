@@ -49,7 +49,7 @@ PACKAGE: tuple[Mutant, ...] = (
     far("C's rows in 32 bits, of sums", "templates/passes/reduce.cuh",
          "row * shape.ldc", "int(row * shape.ldc)", "far_apart"),
     # What is no part of a kernel
-    _m("CuPy's B wherever it is aligned", "problem/arrays.py",
+    _m("CuPy's B wherever it is aligned", "frameworks/cupy.py",
        "b % ALIGNMENT, B.shape, B.strides", "0, B.shape, B.strides", "operand", "fingerprint"),
     _m("calls that differ in compute are one", "api.py",
        "(seen[0], op, order, kernel, backend, compute, arch",

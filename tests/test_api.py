@@ -573,7 +573,7 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
     assert seen == [(build, 2, plan.launch, [*given, 1, 2, 0, 3, 11, 13])]
     assert plan.launch.batch == 2
 
-    plan.device = 1
+    plan.executable.device = 1
     plan.executable._bind(Scalar(0.5), Scalar(0, 17))
     assert seen[1:] == [(build, 1, plan.launch, [*given, 0.5, 0, 0, 0, 0, 17])]
 

@@ -15,9 +15,10 @@ from numpy.lib.stride_tricks import as_strided
 import cute_gemm as cg
 from cute_gemm import errors, select
 from cute_gemm.access import GlobalAccess
+from cute_gemm.frameworks import read
+from cute_gemm.frameworks.base import Operand
 from cute_gemm.kernels import registry
 from cute_gemm.model import gmem, smem
-from cute_gemm.problem.arrays import Operand, read
 from cute_gemm.problem.overlap import matrices_overlap
 from cute_gemm.problem.problem import GemmProblem, Matrix, from_operands, from_sizes
 
@@ -513,7 +514,7 @@ def test_a_report_of_no_matrices() -> None:
 def test_new_torch_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from cute_gemm.problem.arrays import new_matrix
+    from cute_gemm.frameworks.torch import TORCH
 
     def empty_strided(*given: Any, dtype: str, device: str) -> tuple[Any, ...]:
         return given
@@ -522,7 +523,7 @@ def test_new_torch_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
     like = replace(on_gpu((4, 4), (4, 1)), owner=SimpleNamespace(device="cuda:0"))
     for order, strides in (("F", (20, 1, 4)), ("C", (20, 5, 1))):
-        made = new_matrix(like, (L, 4, 5), order, "float16")  # type: ignore[arg-type]
+        made = TORCH.new(like, (L, 4, 5), order, "float16")  # type: ignore[arg-type]
         assert made == ((L, 4, 5), strides)
 
 

@@ -15,11 +15,11 @@ import cute_gemm as cg
 from cute_gemm.commands import bench as bench_command
 from cute_gemm.commands import cli
 from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError, UnknownKernelError
+from cute_gemm.frameworks import read
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.library import cublas
 from cute_gemm.measure import bench
 from cute_gemm.measure.compare import Timing, compare
-from cute_gemm.problem.arrays import read
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.run import driver as devices
 

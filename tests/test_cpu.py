@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from cute_gemm.frameworks import read
 from cute_gemm.kernels import host
 from cute_gemm.problem import reference as cpu
-from cute_gemm.problem.arrays import read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands
 

@@ -5,7 +5,9 @@ The arrays are fakes.
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,7 @@ from cute_gemm.errors import (
     ScalarError,
     ShapeError,
 )
+from cute_gemm.executable import Executable
 
 
 class Array:
@@ -104,7 +107,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(
-        cg.Plan, "bind", lambda self, *_: lambda at, *stream: made.append((*at, *stream))
+        Executable, "bind", lambda self, *_: lambda at, *stream: made.append((*at, *stream))
     )
     monkeypatch.setattr(api, "_plans", type(api._plans)(64))
     monkeypatch.setattr(api, "_recent", type(api._recent)(64))
@@ -294,10 +297,10 @@ def test_factors_are_those_of_the_call(
     """The last are known by the objects that they came as."""
     launched: list[tuple[complex, complex]] = []
 
-    def bind(plan: Any, device: int, alpha: Any, beta: Any, kept: str) -> Any:
+    def bind(self: Any, device: int, alpha: Any, beta: Any, kept: str) -> Any:
         return lambda *given: launched.append((alpha.value, beta.value))
 
-    monkeypatch.setattr(cg.Plan, "bind", bind)
+    monkeypatch.setattr(Executable, "bind", bind)
     given = tensors()
     call = on(*given)
     with pytest.raises(ScalarError):
@@ -320,6 +323,23 @@ def test_factors_are_those_of_the_call(
         with pytest.raises(ScalarError):
             call(*given, beta=1j)
     assert launched == [pair for pair in factors for _ in range(3)] + [(1, 0)] * 2
+
+
+def test_a_plan_is_freed_with_its_last_reference(calls: Calls) -> None:
+    """Neither it nor its executable is in a reference cycle, whatever was called."""
+    gc.disable()
+    try:
+        for given in (tensors(), [A, B, C]):
+            plan = cg.plan("NN", *given)
+            for _ in range(3):
+                plan(*given)
+            cg.gemm("NN", *given)
+            assert plan.steps and plan.why and plan.report()
+            gone = weakref.ref(plan), weakref.ref(plan.executable)
+            del plan
+            assert [x() for x in gone] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_nothing_is_launched_for_no_elements(calls: Calls, on: Any) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 import cute_gemm as cg
 from cute_gemm.errors import DeviceError, OptionError, UnsupportedError
+from cute_gemm.frameworks import read
 from cute_gemm.kernels.host import Host
-from cute_gemm.problem.arrays import read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.problem.verify import verify

@@ -1,4 +1,4 @@
-"""What ``operand.read`` finds in arrays of each library; PyTorch, CuPy and JAX as small fakes."""
+"""What ``read`` finds in arrays of each library; PyTorch, CuPy and JAX as small fakes."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import cute_gemm as cg
 from cute_gemm.errors import ArrayError, ReadOnlyError, ScalarError, ShapeError, StrideError
-from cute_gemm.problem import arrays as operand
-from cute_gemm.problem.arrays import Operand, dtype_name, host_array, new_matrix, read
+from cute_gemm.frameworks import ADAPTERS, fingerprint, host_array, read
+from cute_gemm.frameworks.base import Operand, dtype_name
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.scalars import scalar
@@ -76,6 +76,11 @@ class FakeCupy:
 
 
 FakeCupy.__module__, FakeCupy.__name__ = "cupy", "ndarray"
+
+
+def new_matrix(like, *given):
+    """A new one of the library of an operand."""
+    return ADAPTERS[like.library].new(like, *given)
 
 
 class Exporter:
@@ -264,7 +269,7 @@ def test_what_requires_grad_is_taken_where_no_gradient_is_kept(monkeypatch, plac
     torch = SimpleNamespace(is_grad_enabled=lambda: wanted)
     monkeypatch.setitem(sys.modules, "torch", torch)
     tensors = [FakeTensor(), FakeTensor(), FakeTensor()]
-    plain = operand.fingerprint(*tensors)
+    plain = fingerprint(*tensors)
     tensors[place] = parameter = Parameter(requires_grad=True)
     parameter.dtype = tensors[place - 1].dtype
     with pytest.raises(
@@ -272,10 +277,10 @@ def test_what_requires_grad_is_taken_where_no_gradient_is_kept(monkeypatch, plac
     ):
         read(parameter, "B")
     # What was seen without gradients is not taken for seen with them.
-    assert operand.fingerprint(*(FakeTensor(requires_grad=True) for _ in range(3))) is None
+    assert fingerprint(*(FakeTensor(requires_grad=True) for _ in range(3))) is None
     wanted = False
     assert read(parameter, "B").shape == (4, 6)
-    assert plain is not None and operand.fingerprint(*(FakeTensor(requires_grad=True),) * 3)
+    assert plain is not None and fingerprint(*(FakeTensor(requires_grad=True),) * 3)
 
 
 @pytest.mark.parametrize(("lazy", "dtype"), [("conj", "complex64"), ("neg", "float16")])
@@ -284,12 +289,12 @@ def test_a_lazy_view_is_not_taken_for_what_it_views(lazy, dtype):
     tensor, again = (FakeTensor(dtype=f"torch.{dtype}") for _ in range(2))
     view = FakeTensor(dtype=f"torch.{dtype}", lazy=lazy)
     again.dtype = view.dtype = tensor.dtype
-    seen = operand.fingerprint(tensor, tensor, tensor)
-    assert seen is not None and seen == operand.fingerprint(again, again, again)
+    seen = fingerprint(tensor, tensor, tensor)
+    assert seen is not None and seen == fingerprint(again, again, again)
     for others in ((view, tensor, tensor), (tensor, view, tensor), (tensor, tensor, view)):
-        assert operand.fingerprint(*others) is None
-    assert operand.fingerprint(tensor, tensor, None) is not None
-    assert operand.fingerprint(view, tensor, None) is None
+        assert fingerprint(*others) is None
+    assert fingerprint(tensor, tensor, None) is not None
+    assert fingerprint(view, tensor, None) is None
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -297,7 +302,7 @@ def test_what_has_no_fingerprint_is_read(place):
     for other in (FakeTensor(layout="torch.sparse_coo"), FakeCupy(), np.zeros((4, 6))):
         arrays = [FakeTensor(), FakeTensor(), FakeTensor()]
         arrays[place] = other
-        assert operand.fingerprint(*arrays) is None
+        assert fingerprint(*arrays) is None
 
 
 @pytest.mark.parametrize("kind", [FakeCupy, FakeTensor])
@@ -324,15 +329,15 @@ def test_a_fingerprint_has_all_that_a_plan_depends_on(kind):
     )  # fmt: skip
     for count in (2, 3):
         rest = [None] * (3 - count)
-        expected, _ = operand.fingerprint(*[same] * count, *rest)
+        expected, _ = fingerprint(*[same] * count, *rest)
         for place in range(count):
             arrays = [same] * count
             arrays[place] = moved  # as well aligned
-            found, addresses = operand.fingerprint(*arrays, *rest)
+            found, addresses = fingerprint(*arrays, *rest)
             assert found == expected and addresses[place] == 0x9100
             for fact in facts:
                 arrays[place] = made(**fact)
-                assert operand.fingerprint(*arrays, *rest)[0] != expected, (place, fact)
+                assert fingerprint(*arrays, *rest)[0] != expected, (place, fact)
 
 
 def test_cupy():
@@ -387,8 +392,8 @@ def test_other_device_arrays(monkeypatch, module, library, readonly, protocol):
     found = read(kind(), "A")
     assert facts(found) == ((4, 6), (6, 1), "float32", 1, library, readonly)
     assert asked == [1]  # the legacy default stream, on which a kernel then runs
-    assert operand.stream_source(found)() == 0
-    assert operand.needs_synchronize(found)
+    assert ADAPTERS[library].stream(found)() == 0
+    assert ADAPTERS[library].synchronizes
 
 
 def test_streams(monkeypatch):
@@ -397,8 +402,8 @@ def test_streams(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
     found = [read(x, "A") for x in (FakeTensor(), FakeCupy(), FakeTensor(place="cpu"), np.eye(2))]
-    assert [operand.stream_source(x)() for x in found] == [1003, 2002, 0, 0]
-    assert not any(operand.needs_synchronize(x) for x in found)
+    assert [ADAPTERS[x.library].stream(x)() for x in found] == [1003, 2002, 0, 0]
+    assert not any(ADAPTERS[x.library].synchronizes for x in found)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32"])
@@ -454,7 +459,7 @@ def test_new_jax_matrix_is_complete(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(numpy=SimpleNamespace(empty=empty)))
     like = Operand(0, (2, 2), (2, 1), "float32", 0, "jax", SimpleNamespace(device="gpu0"), True)
     assert new_matrix(like, (4, 3), "F", "float32") == ((4, 3), "float32", "gpu0")
-    assert operand.new_order(like, "F") == "C"
+    assert ADAPTERS["jax"].new_order("F") == "C"
 
 
 @pytest.fixture

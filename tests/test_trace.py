@@ -17,7 +17,7 @@ import cute_gemm as cg
 from cute_gemm import api
 from cute_gemm.commands.cli import main
 from cute_gemm.errors import DeviceError, FaultError, OptionError
-from cute_gemm.problem.arrays import read
+from cute_gemm.frameworks import read
 from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.unit import TranslationUnit
 

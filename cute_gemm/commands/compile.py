@@ -18,9 +18,9 @@ from cute_gemm.builds import Builds
 from cute_gemm.commands.arguments import PROBLEM_WORDS, add_problem, planned
 from cute_gemm.commands.output import OK, build_dict, build_time, print_json, progress, say
 from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.frameworks.base import Order
 from cute_gemm.kernels import registry
 from cute_gemm.plan import Plan
-from cute_gemm.problem.arrays import Order
 from cute_gemm.select import Choice
 
 #: Extents, and so leading dimensions, of matrices that are read in 16 bytes, and by elements.

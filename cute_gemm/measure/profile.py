@@ -34,7 +34,7 @@ from cute_gemm.problem.problem import from_sizes
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from cute_gemm.problem.arrays import Order
+    from cute_gemm.frameworks.base import Order
 
 
 #: Fields of a `Case` that ``from_sizes`` takes.

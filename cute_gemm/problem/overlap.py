@@ -10,7 +10,7 @@ import numpy as np
 from cute_gemm.problem.dtypes import dtype as dtype_row
 
 if TYPE_CHECKING:
-    from cute_gemm.problem.arrays import Operand
+    from cute_gemm.frameworks.base import Operand
 
 
 def overlap(a: Operand, b: Operand) -> bool:

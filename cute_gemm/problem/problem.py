@@ -27,7 +27,8 @@ from cute_gemm.errors import (
     ShapeError,
     StrideError,
 )
-from cute_gemm.problem.arrays import ALIGNMENT, LIBRARIES, Operand, Order, dtype_name, new_order
+from cute_gemm.frameworks import ADAPTERS
+from cute_gemm.frameworks.base import ALIGNMENT, Operand, Order, dtype_name
 from cute_gemm.problem.dtypes import DTYPES, DType, canonical, factor, holding
 from cute_gemm.problem.dtypes import dtype as dtype_row
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
@@ -273,7 +274,7 @@ def from_operands(
     """
     c = None
     if C is None:
-        order = new_order(A, order)
+        order = ADAPTERS[A.library].new_order(order)
     else:
         c = _stored(C)
     problem = _describe(_checked_op(op), _stored(A), _stored(B), c, order, out_dtype, compute)
@@ -412,7 +413,7 @@ def _describe(
     _check_order(order, "order")
     for name, stored in (("A", a), ("B", b), ("C", c)):
         if stored is not None and stored.dtype.startswith(("<", ">")):
-            native = LIBRARIES[stored.library].cast(name, np.dtype(stored.dtype).name)
+            native = ADAPTERS[stored.library].cast(name, np.dtype(stored.dtype).name)
             raise DTypeError(
                 f"{name} has dtype {stored.dtype}, whose bytes are in the other order than this "
                 f"machine's: pass {native}"
@@ -421,7 +422,7 @@ def _describe(
     if element_b is not element and element_b.name not in element.partners:
         both = holding(a.dtype, b.dtype)
         casts = [
-            LIBRARIES[stored.library].cast(name, both)
+            ADAPTERS[stored.library].cast(name, both)
             for name, stored in (("A", a), ("B", b))
             if stored.dtype != both
         ]
@@ -568,7 +569,7 @@ def _matrix(name: str, stored: _Stored, batch: int, turn: bool, conj: bool) -> M
         stride = _descriptor_stride((rows, columns), stored.strides[modes])
         step = stored.strides[0] if batched and stored.shape[0] > 1 else 0
     if stride is None or step < 0:
-        copy = LIBRARIES[stored.library].copy(name, batched)
+        copy = ADAPTERS[stored.library].copy(name, batched)
         fix = "assign the result to it, C[...] = gemm(...)" if name == "C" else f"pass {copy}"
         which = "one of the last two" if batched else "one of them"
         raise StrideError(

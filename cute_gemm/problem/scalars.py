@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cute_gemm.errors import ArrayError, DeviceError, DTypeError, ScalarError, ShapeError
-from cute_gemm.problem.arrays import LIBRARIES, Operand, host_array, is_array, read
+from cute_gemm.frameworks import ADAPTERS, host_array, is_array, read
+from cute_gemm.frameworks.base import Operand
 from cute_gemm.problem.dtypes import dtype as dtype_row
 
 #: Makes of a 0-d device array one of another type, in stream order; None where it cannot.
@@ -85,7 +86,7 @@ def _device_scalar(
     if made is None:
         raise DTypeError(
             f"{name} is a device array of dtype {operand.dtype}; expected {accumulator}, which is "
-            f"what the kernel multiplies in: {LIBRARIES[operand.library].cast(name, accumulator)}"
+            f"what the kernel multiplies in: {ADAPTERS[operand.library].cast(name, accumulator)}"
         )
     return Scalar(1, read(made, name, (0,)).pointer, made)
 

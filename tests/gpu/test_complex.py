@@ -19,7 +19,7 @@ from gemm_cases import COMPLEX, LADDER, SIZES, Builds, Case, Place, complex_of
 
 import cute_gemm as cg
 from cute_gemm.errors import ArrayError, DTypeError, ScalarError
-from cute_gemm.problem.arrays import read
+from cute_gemm.frameworks import read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.problem.verify import verify

@@ -15,8 +15,8 @@ from gemm_cases import OPS, PLAIN, SIZES, TYPES, Case
 
 import cute_gemm as cg
 from cute_gemm.errors import UnsupportedError
+from cute_gemm.frameworks import read
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
-from cute_gemm.problem.arrays import read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.problem.verify import verify

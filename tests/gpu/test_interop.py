@@ -14,7 +14,7 @@ from gemm_cases import PLAIN, TYPES, Builds, Case, narrow
 
 import cute_gemm as cg
 from cute_gemm.errors import ArrayError, GemmError, ReadOnlyError, ShapeError
-from cute_gemm.problem.arrays import read
+from cute_gemm.frameworks import read
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.problem.verify import verify

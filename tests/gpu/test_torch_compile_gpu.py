@@ -61,7 +61,7 @@ def test_the_operators_keep_their_word() -> None:
     A, B, C = integers(48, 32), integers(32, 80), integers(48, 80)
     traced(lambda a, b: cg.gemm("NN", a, b), A, B)
     check = torch.library.opcheck
-    check(torch.ops.cute_gemm.gemm, (A, B, "NN", 1.0, None, "order=F"))
+    check(torch.ops.cute_gemm.gemm, (A, B, "NN", 1.0, None, 0.0, None, "order=F"))
     check(torch.ops.cute_gemm.gemm_, (A, B, C, "NN", 1.0, None, 1.0, None, ""))
 
 

@@ -1,0 +1,95 @@
+"""Arrays of any library, each read by its own module here into an ``Operand``.
+
+No array library but NumPy is imported. The package that an array's class comes from says whose it
+is: arrays of NumPy, CuPy and PyTorch are read through their own attributes, which takes about a
+microsecond; all others by DLPack or ``__cuda_array_interface__``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cute_gemm._kept import Kept
+from cute_gemm.errors import ShapeError
+from cute_gemm.frameworks.base import Adapter, Fingerprint, Operand
+from cute_gemm.frameworks.cupy import CUPY
+from cute_gemm.frameworks.dlpack import DLPack
+from cute_gemm.frameworks.jax import JAX
+from cute_gemm.frameworks.numpy import NUMPY
+from cute_gemm.frameworks.torch import TORCH
+
+#: By ``Operand.library``.
+ADAPTERS: dict[str, Adapter] = {x.name: x for x in (NUMPY, CUPY, TORCH, JAX, DLPack())}
+#: Whose the arrays of a class are, by its package and name, or by the package alone.
+_CLASSES = {
+    "numpy.ndarray": "numpy", "cupy.ndarray": "cupy", "torch.Tensor": "torch", "jax": "jax",
+    "jaxlib": "jax",
+}  # fmt: skip
+#: Dimensions of a matrix, and of a batch of them.
+_MATRIX = (2, 3)
+
+
+class _ByClass(Kept[type, Adapter]):
+    """The adapters of the classes that were seen."""
+
+    def __missing__(self, kind: type) -> Adapter:
+        library = "dlpack"
+        for base in reversed(kind.__mro__):
+            package = base.__module__.partition(".")[0]
+            library = _CLASSES.get(f"{package}.{base.__name__}") or _CLASSES.get(package) or library
+        self[kind] = adapter = ADAPTERS[library]
+        return adapter
+
+
+_BY_CLASS = _ByClass(256)
+
+
+def read(array: Any, name: str, dimensions: tuple[int, ...] = _MATRIX) -> Operand:
+    """Return what an array is and where it is, without copying or synchronising.
+
+    ``name`` is what error messages call it; ``dimensions`` are those that it may have: those of a
+    matrix or a batch of them, or (0,) for alpha and beta. Any other number is a ShapeError; what is
+    no array, or one that does not give its memory away, is an ArrayError.
+    """
+    operand = _BY_CLASS[type(array)].read(array, name)
+    if len(operand.shape) not in dimensions:
+        if dimensions != _MATRIX:
+            expected = "a number or a 0-d array: that of a single element is reshape(())"
+        elif len(operand.shape) < _MATRIX[0]:
+            expected = "a matrix, which has two dimensions: a column is reshape(-1, 1)"
+        else:
+            rows, columns = operand.shape[-2:]
+            expected = (
+                "a matrix or a batch of them, which has three dimensions: one batch dimension "
+                f"is reshape(-1, {rows}, {columns})"
+            )
+        raise ShapeError(f"{name} has shape {operand.shape}; expected {expected}")
+    return operand
+
+
+def fingerprint(A: Any, B: Any, C: Any) -> Fingerprint | None:
+    """Return all that ``read`` looks at of device arrays of one library; C may be None.
+
+    The layouts, with how addresses are aligned, and the addresses. None for arrays of several, for
+    a library where it is no quicker to get, and for an array that has no memory to look at:
+    ``read`` says what is wrong with it.
+    """
+    kind = type(A)
+    if type(B) is not kind or not (C is None or type(C) is kind):
+        return None
+    try:
+        return _BY_CLASS[kind].fingerprint(A, B, C)
+    except RuntimeError:
+        return None
+
+
+def host_array(operand: Operand) -> np.ndarray:
+    """Return a host operand as a NumPy array on the same memory."""
+    return ADAPTERS[operand.library].to_numpy(operand)
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value is an array of any library, be it one that `read` refuses."""
+    return _BY_CLASS[type(value)].is_array(value)

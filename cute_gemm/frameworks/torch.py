@@ -1,0 +1,136 @@
+"""PyTorch's tensors, read through their own attributes; PyTorch is not imported here.
+
+What its compiler traces is put into its graph by `cute_gemm.frameworks.torch_op`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from cute_gemm.errors import ArrayError
+from cute_gemm.frameworks.base import ALIGNMENT, Adapter, Fingerprint, Operand, Order, dtype_name
+from cute_gemm.problem.dtypes import DTYPES
+
+#: What the operators of a graph call: ``"gemm"``, and plans by their numbers. Those who have these
+#: functions enter them.
+CALLED: WeakValueDictionary[str, Callable[..., Any]] = WeakValueDictionary()
+
+
+def traced() -> bool:
+    """Return whether PyTorch's compiler is looking at the caller, rather than running it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
+
+
+def refuse_grad(tensor: Any, name: str) -> None:
+    """Refuse a PyTorch tensor whose gradient would be asked for later."""
+    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise ArrayError(
+            f"{name} requires grad and gemm is not differentiable: pass {name}.detach(), or call "
+            "it under torch.no_grad()"
+        )
+
+
+class _PyTorch(Adapter):
+    name = "torch"
+
+    def read(self, array: Any, name: str) -> Operand:
+        refuse_grad(array, name)
+        if array.is_conj() or array.is_neg():
+            lazy = "conj" if array.is_conj() else "neg"
+            raise ArrayError(
+                f"{name} is a view whose {lazy} bit is set: PyTorch applies it to what it reads, "
+                f"and the memory is without it: pass {name}.resolve_{lazy}()"
+            )
+        if array.is_cuda:
+            device = array.get_device()
+        elif array.is_cpu:
+            device = None
+        else:
+            hint = f": {name}.cuda() or {name}.cpu()" * (array.device.type != "meta")
+            raise ArrayError(
+                f"{name} is a tensor on {array.device}; expected one on a CUDA device or the "
+                f"CPU{hint}"
+            )
+        try:
+            return Operand(
+                array.data_ptr(), tuple(array.shape), array.stride(), dtype_name(array.dtype),
+                device, "torch", array, False,
+            )  # fmt: skip
+        except RuntimeError as error:  # it has no one block of memory
+            if str(array.layout) != "torch.strided":
+                raise ArrayError(
+                    f"{name} is a tensor of layout {array.layout}; expected a strided one, as "
+                    f"{name}.to_dense() makes"
+                ) from error
+            raise ArrayError(
+                f"{name} is a tensor without memory of its own, as in torch.vmap and torch.func, "
+                "or nested: call gemm outside; a batch of matrices has three dimensions"
+            ) from error
+
+    def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
+        # `resize_`, `t_` and others change the object itself, `x.data = y` also its type and bits.
+        if A.is_neg() or B.is_neg():
+            return None
+        grad = A.requires_grad or B.requires_grad or (C is not None and C.requires_grad)
+        if grad and sys.modules["torch"].is_grad_enabled():
+            return None
+        kind = A.dtype
+        # PyTorch sets that bit of no real type, and a product has real operands or complex ones.
+        if (lazy := kind.is_complex) and (A.is_conj() or B.is_conj()):
+            return None
+        a, b = A.data_ptr(), B.data_ptr()
+        layouts = (
+            a % ALIGNMENT, A.shape, A.stride(), kind, A.get_device(),
+            b % ALIGNMENT, B.shape, B.stride(), B.dtype, B.get_device(),
+        )  # fmt: skip
+        if C is None:
+            return layouts, (a, b, 0)
+        if C.is_neg() or (lazy and C.is_conj()):
+            return None
+        c = C.data_ptr()
+        return (layouts, c % ALIGNMENT, C.shape, C.stride(), C.dtype, C.get_device()), (a, b, c)
+
+    def stream(self, operand: Operand) -> Callable[[], int]:
+        if operand.device is None:
+            return int
+        return partial(sys.modules["torch"]._C._cuda_getCurrentRawStream, operand.device)
+
+    def new(self, like: Operand, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
+        torch = sys.modules["torch"]
+        rows, columns = shape[-2:]
+        batch = (rows * columns,) * (len(shape) - 2)
+        strides = (*batch, *((1, max(rows, 1)) if order == "F" else (max(columns, 1), 1)))
+        device = "cpu" if like.device is None else like.device
+        return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)
+
+    def to_numpy(self, operand: Operand) -> np.ndarray:
+        tensor = operand.owner
+        row = DTYPES.get(operand.dtype)
+        if row is None or row.in_numpy:
+            return tensor.numpy()
+        # PyTorch does not know ml_dtypes: the bits travel as integers.
+        bits = getattr(sys.modules["torch"], f"int{8 * row.bytes}")
+        return tensor.view(bits).numpy().view(row.numpy)
+
+    def converted(self, array: Any, dtype: str, stream: int | None) -> Any:
+        torch = sys.modules["torch"]
+        if stream is None:
+            return array.to(getattr(torch, dtype))
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, array.device)):
+            return array.to(getattr(torch, dtype))
+
+    def cast(self, name: str, dtype: str) -> str:
+        return f"{name}.to(torch.{dtype})"
+
+    def copy(self, name: str, batched: bool) -> str:
+        return f"{name}.contiguous()"
+
+
+TORCH = _PyTorch()
