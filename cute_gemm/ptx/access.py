@@ -49,6 +49,26 @@ def shape_of(one: Instruction) -> tuple[str, int, str] | None:
     return (space, count, kind) if BYTES.get(kind) else None
 
 
+def described(one: Instruction) -> tuple[str, str, int]:
+    """What a memory instruction is called (``{}`` for its space), direction and bits of a lane."""
+    if one.op[0] in ("ldmatrix", "stmatrix"):
+        count = next(part for part in one.op if part in ("x1", "x2", "x4"))
+        direction = "load" if one.op[0] == "ldmatrix" else "store"
+        return ".".join((one.op[0], count, *["trans"] * ("trans" in one.op))), direction, 128
+    if one.op[0] == "wgmma":
+        return "wgmma", "load", 128
+    if one.op[0] == "cp":
+        width = one.operands[2]
+        assert isinstance(width, Immediate)
+        return "cp.async", "load", 8 * int(width.value)
+    if one.op[0] in ("red", "atom"):
+        return f"{one.op[0]}.{{}}", "store", 8 * BYTES[one.op[-1]]
+    shape = shape_of(one)
+    assert shape is not None
+    bits = 8 * BYTES[shape[2]] * shape[1]
+    return ("ld.{}", "load", bits) if one.op[0] == "ld" else ("st.{}", "store", bits)
+
+
 def _shape(code: Code, one: Instruction) -> tuple[str, int, str]:
     found = shape_of(one)
     if found is None:
