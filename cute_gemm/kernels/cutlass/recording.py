@@ -198,11 +198,14 @@ class _Launch:
     def _sums(self, chosen: np.ndarray) -> list[Requests]:
         """Reads of sums, and behind which tests of C's extents they stand: see CTAs at an edge.
 
-        What a lane reads are its next vectors of C, in their order.
+        What a lane reads between two of its stores is, by address, its next vectors of C in order;
+        NVRTC moves the reads that are behind tests to the end.
         """
         rows, results = self._rows(chosen), self._of("C", True)
         if not len(rows):
             return []
+        places = self.found.addresses[rows].max(axis=-1)
+        rows = np.take_along_axis(rows, np.lexsort((places, self.stored[rows]), axis=0), axis=0)
         own = self._rows(results)
         vectors = self._places(np.repeat(own, len(rows) // len(own), axis=0), "C")
         tested = np.zeros_like(vectors)
