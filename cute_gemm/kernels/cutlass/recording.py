@@ -47,7 +47,7 @@ class Recording(NamedTuple):
     results: list[Requests]  # to C
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def recording(config: CutlassUniversalConfig, products: bool, reads_c: bool) -> Recording:
     """Return what a CTA accesses; ``products``: k is not 0, ``reads_c``: beta is not 0."""
     return _Launch(config, products, reads_c).recording()
