@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cute_gemm.tuned import Measured
 
 #: What ``"auto"`` chooses from: the other rungs of the ladder are there to be overtaken.
-CONTENDERS = ("sm80_pipeline", "double_buffered", "cutlass_universal", "thin", "sm90_wgmma")
+CONTENDERS = ("sm80_pipeline", "double_buffered", "thin", "sm90_wgmma")
 
 
 #: Into how many slices K may be cut where nobody says.
@@ -94,7 +94,8 @@ def select(
         given[pack], packings[pack] = packed(problem, pack)
     shelf = _shelf(problem, given, arch, kernel, asked, place)
     if shelf.prices is None:
-        (made, config, route) = shelf.offers[0]
+        made, config, route = shelf.offers[0]  # "auto" is no packing and one piece: see `_asked`
+        route = route._replace(split_k=route.split_k or asked.splits[0])
         only = (Candidate(made, config, None, route),)
         return Choice(made, config, place, lambda another=None: only, route)
     prices, times = shelf.prices, _Times(problem, shelf, packings, asked, place)
@@ -208,7 +209,7 @@ def why(candidates: Sequence[Candidate], by_name: bool, measured: Measured | Non
     asked = "asked for by name" if by_name else ""
     price = candidates[0].price
     if price is None:
-        return asked
+        return "; ".join(filter(None, (asked, "its time is not predicted")))
     parts = " and ".join(f"{duration(seconds)} of {name}" for name, seconds in price.largest(2))
     text = f"{duration(price.seconds)} predicted ({parts} alone)"
     if measured is not None:

@@ -1,23 +1,29 @@
-"""CUTLASS's own kernel: config, emitted unit, thread maps, and that NVRTC builds it."""
+"""CUTLASS's own kernel: config, emitted unit, that NVRTC builds it, and its recorded accesses."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import pytest
 
+import cute_gemm as cg
 from cute_gemm.access import GlobalAccess
+from cute_gemm.analysis.rows import make_row
 from cute_gemm.errors import HeaderError, OptionError, UnsupportedError
+from cute_gemm.kernels.cutlass import recording as recording_module
 from cute_gemm.kernels.cutlass import unit as unit_module
 from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
-from cute_gemm.kernels.cutlass.maps import LoadMap, raked, striped, stripmined
+from cute_gemm.kernels.cutlass.recording import recording
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
+from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.toolchain.cubin import Resources
 from cute_gemm.toolchain.headers import cutlass_path, cutlass_version
+from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.unit import TranslationUnit
 
 KERNEL = CutlassUniversal()
@@ -59,10 +65,9 @@ def test_names_tell_configs_apart(size: int) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"tile": (128, 256, 32)}, {"warps": (4, 2)}, {"stages": 3}, {"swizzle": 1}],
+    [{"tile": (128, 256, 32)}, {"stages": 3}, {"swizzle": 1}],
 )
 def test_every_option_is_in_the_name(options: dict[str, object]) -> None:
-    options = {"warps": (2, 4), **options} if "tile" in options else options
     base = KERNEL.configure(problem(), "sm_80")
     config = KERNEL.configure(problem(), "sm_80", **options)
     for option, value in options.items():
@@ -79,38 +84,47 @@ def test_alignment_is_in_the_name() -> None:
 
 
 def test_options_as_text() -> None:
-    as_text = KERNEL.configure(problem(), "sm_80", tile="256x128x32", warps="4,2", stages="3")
-    assert as_text == KERNEL.configure(
-        problem(), "sm_80", tile=(256, 128, 32), warps=[4, 2], stages=3
-    )
+    as_text = KERNEL.configure(problem(), "sm_80", tile="256x128x32", stages="4")
+    assert as_text == KERNEL.configure(problem(), "sm_80", tile=[256, 128, 32], stages=4)
+    assert (as_text.tile, as_text.warps, as_text.stages) == ((256, 128, 32), (4, 2), 4)
+
+
+def test_the_large_tile_is_taken_where_it_fills_the_gpu() -> None:
+    def tile(**given: object) -> tuple[object, ...]:
+        config = KERNEL.configure(problem(**given), "sm_80")  # type: ignore[arg-type]
+        return config.tile, config.stages
+
+    assert tile() == ((128, 128, 32), 4)
+    assert tile(size=512) == ((64, 64, 32), 6)
+    assert tile(size=512, l=8) == ((128, 128, 32), 4)  # 128 CTAs on 108 multiprocessors
+    # Copies of 16 bytes, and of less.
+    assert tile(dtype="float32", compute="tf32") == ((128, 128, 32), 3)
+    assert tile(dtype="float32", compute="tf32", lda=4098) == ((128, 128, 16), 4)
+    assert KERNEL.configure(problem(size=512), "sm_80", tile="128x128x32").stages == 4
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (
-            {"copy": "auto"},
-            r"option 'copy' is not one of kernel 'cutlass_universal'; "
-            r"expected tile, warps, stages, swizzle",
+            {"warps": (2, 2)},
+            r"option 'warps' is not one of kernel 'cutlass_universal'; "
+            r"expected tile, stages, swizzle",
         ),
-        ({"tile": "128x128"}, r"tile is '128x128'; expected 3 positive integers"),
-        ({"tile": (128, 0, 32)}, r"expected 3 positive integers"),
-        ({"tile": (100, 128, 32)}, r"M extent of a warp to be a multiple of 16"),
-        ({"tile": (128, 128, 16)}, r"bK to be a multiple of 32"),
-        ({"tile": (128, 128, 128), "stages": 3}, r"bK is 128; CUTLASS takes 32 or 64 here"),
-        ({"tile": (256, 256, 32)}, r"512 accumulator registers"),
-        ({"warps": (3, 2)}, r"M extent of a warp"),
-        ({"warps": 4}, r"warps is 4; expected 2 positive integers"),
+        ({"tile": "128x128"}, r"option tile='128x128' does not fit; expected 3 integers"),
+        ({"tile": "64; x", "stages": 3}, r"option tile='64; x' does not fit"),
+        (
+            {"tile": (100, 128, 32)},
+            r"tile is \(100, 128, 32\); expected one of 128x128x32, .*, 64x64x32 for half",
+        ),
         ({"stages": 1}, r"stages is 1; expected 2 to 12 for half"),
-        ({"stages": 2.5}, r"stages is 2.5; expected an integer"),
-        ({"stages": True}, r"expected an integer"),
+        ({"stages": 2.5}, r"option stages=2.5 does not fit; expected an integer"),
         (
             {"tile": (128, 128, 32), "stages": 11},
             r"stages is 11: 180224 bytes of shared memory; expected at most 166912 on sm_80",
         ),
         ({"stages": 13}, r"stages is 13; expected 2 to 12 for half"),
         ({"swizzle": 3}, r"swizzle is 3; expected 1, 2, 4 or 8"),
-        ({"tile": "64; x", "stages": 3}, r"tile is '64; x'"),
     ],
 )
 def test_bad_options(options: dict[str, object], message: str) -> None:
@@ -149,7 +163,7 @@ def test_int8_takes_the_instruction_that_is_exact() -> None:
 )
 def test_unit_of_a_column_major_c(op: str, a: str, b: str) -> None:
     names = {"Row": "RowMajor", "Col": "ColumnMajor"}
-    config = KERNEL.configure(problem(op), "sm_80", tile=(256, 128, 32), warps=(4, 2), stages=3)
+    config = KERNEL.configure(problem(op), "sm_80", tile=(256, 128, 32))
     unit = KERNEL.unit(config)
     layouts = re.findall(r"cutlass::half_t, cutlass::layout::(\w+)", unit.source)
     assert layouts == [names[a], names[b], "RowMajor"]
@@ -163,9 +177,7 @@ def test_unit_of_a_column_major_c(op: str, a: str, b: str) -> None:
 )
 def test_unit_of_a_row_major_c(op: str, a: str, b: str) -> None:
     names = {"Row": "RowMajor", "Col": "ColumnMajor"}
-    config = KERNEL.configure(
-        problem(op, order="C"), "sm_80", tile=(256, 128, 32), warps=(4, 2), stages=3
-    )
+    config = KERNEL.configure(problem(op, order="C"), "sm_80", tile=(256, 128, 32))
     unit = KERNEL.unit(config)
     layouts = re.findall(r"cutlass::half_t, cutlass::layout::(\w+)", unit.source)
     assert layouts == [names[a], names[b], "RowMajor"]
@@ -187,40 +199,98 @@ def test_unit_is_cutlass_librarys() -> None:
 
 def test_launch_has_a_cta_for_each_tile() -> None:
     ragged = problem(m=1000, n=129, k=64)
-    config = KERNEL.configure(ragged, "sm_80", tile=(128, 64, 32), warps=(2, 2))
+    config = KERNEL.configure(ragged, "sm_80", tile=(128, 64, 32))
     launch = KERNEL.launch(config, ragged)
     assert (launch.grid, launch.block) == (8 * 3, 128)
     assert launch.smem == config.smem <= 101376
 
 
-def covered_once(coords: np.ndarray, vector: int, axis: int, tile: tuple[int, int]) -> bool:
-    """Whether the vectors cover the tile, each element once."""
-    cells = np.repeat(coords.reshape(-1, 1, 2), vector, axis=1)
-    cells[..., axis] += np.arange(vector)
-    cells = cells.reshape(-1, 2)
-    if (cells < 0).any() or (cells >= tile).any():
-        return False
-    linear = cells[:, 0] * tile[1] + cells[:, 1]
-    return linear.size == tile[0] * tile[1] and np.unique(linear).size == linear.size
+#: Of each math one config, through registers and with ``cp.async``.
+SOME = [
+    problem("TN", 4096),
+    problem("NT", 101),
+    problem("NN", 100, dtype="float32", compute="tf32", order="C"),
+    problem("TN", 100, dtype="float32"),
+    problem("NT", 101, dtype="float64", order="C"),
+    problem("TN", 100, dtype="int8"),
+    problem("NN", 100, dtype="int8"),
+]
+some = pytest.mark.parametrize("each", SOME, ids=lambda each: KERNEL.configure(each, "sm_80").name)
 
 
-@pytest.mark.parametrize("size", [4096, 4095, 100, 101])
-def test_accesses_cover_every_tile_once(size: int) -> None:
-    for each in every_problem(size):
-        if each.A.dtype == "int8" and size % 2 and each.blas_op != "TN":
-            continue
-        config = KERNEL.configure(each, "sm_80")
-        for access in KERNEL.accesses(config, each, reads_c=True):
-            if not isinstance(access, GlobalAccess):
-                continue
-            row_bits = {"float16": 16, "bfloat16": 16, "float64": 64, "int8": 8}
-            vector = access.bits // row_bits.get(access.matrix.dtype, 32)
-            assert access.coords.shape[1:] == (32, 2)
-            assert access.coords.shape[0] * 32 * vector == access.tile[0] * access.tile[1]
-            assert covered_once(access.coords, vector, access.axis, access.tile), (
-                config.name,
-                access.operand,
-            )
+@some
+def test_a_recorded_tile_is_moved_once(each: GemmProblem) -> None:
+    """Each element of a k-tile and of C; of the k-tile as many bytes as shared memory takes."""
+    config = KERNEL.configure(each, "sm_80")
+    recorded = recording(config, products=True, reads_c=True)
+    assert recorded.staged and recorded.sums and not recorded.sums[0].places.min() < 0
+    for matrix, lists in (
+        (each.A, [recorded.loads["A"]]),
+        (each.B, [recorded.loads["B"]]),
+        (each.C, [recorded.loads["C"], recorded.results]),
+    ):
+        m, n, k = config.tile
+        tile = {"A": (m, k), "B": (n, k), "C": (m, n)}[matrix.name]
+        size = DTYPES[matrix.dtype].bytes
+        for (requests,) in lists:
+            first = np.repeat(requests.places.reshape(-1, 1, 2), requests.bits // 8 // size, axis=1)
+            first[..., matrix.unit] += np.arange(first.shape[1])
+            elements = first.reshape(-1, 2)
+            assert len(elements) == len(np.unique(elements, axis=0)) == tile[0] * tile[1]
+            assert (elements >= 0).all() and (elements < tile).all()
+        if matrix.name != "C":
+            stored = recorded.stores[matrix.name]
+            assert sum(x.places.size * x.bits // 8 for x in stored) == tile[0] * tile[1] * size
+
+
+@pytest.mark.matrix
+@some
+def test_other_archs_access_the_same(each: GemmProblem, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = KERNEL.configure(each, "sm_80")
+    here = KERNEL.accesses(config, each)
+    recording.cache_clear()
+    text = ptx(KERNEL.unit(config), "sm_90a")
+    monkeypatch.setattr(recording_module, "_ptx", lambda _: text)
+    there = KERNEL.accesses(config, each)
+    recording.cache_clear()
+    assert list(map(make_row, here)) == list(map(make_row, there))
+
+
+@pytest.mark.parametrize(
+    ("op", "given"),
+    [
+        ("TN", {}),
+        ("NT", {"m": 141}),
+        ("TN", {"m": 136, "order": "C", "tile": (128, 256, 32)}),
+        ("NN", {"dtype": "float32", "compute": "tf32"}),
+        ("NT", {"dtype": "float32"}),
+        ("TT", {"dtype": "float64"}),
+        ("NN", {"dtype": "int8"}),
+    ],
+)
+def test_a_launch_accesses_what_its_report_says(op: str, given: dict[str, Any]) -> None:
+    """With what is left over of K and without, with fewer k-tiles than stages and with more."""
+    random, configs = np.random.default_rng(0), set()
+    for k, beta in ((8, 1), (200, 0)):
+        sizes = {"m": 140, "n": 76, "dtype": "float16", **given}
+        m, n = sizes["m"], sizes["n"]
+        values = [random.integers(-8, 9, (rows, k)).astype(sizes["dtype"]) for rows in (m, n)]
+        of_a, of_b = values[0], values[1].T  # M x K with a contiguous K, K x N with a contiguous K
+        A = of_a.T if op[0] == "T" else np.asfortranarray(of_a)
+        B = np.ascontiguousarray(of_b).T if op[1] == "T" else of_b
+        order = sizes.pop("order", "F")
+        out = "int32" if sizes["dtype"] == "int8" else sizes["dtype"]
+        C = np.ones((m, n), out, order=order) if beta else None
+        options = {name: x for name, x in sizes.items() if name in ("tile", "compute")}
+        plan = cg.plan(
+            op, A, B, C, order=order, kernel="cutlass_universal", arch="sm_80",
+            backend="interpreter", **options,
+        )  # fmt: skip
+        configs.add(plan.config)
+        plan.steps.each[0].__dict__["ptx"] = recording_module._ptx(plan.config)
+        trace = plan.trace(A, B, C, beta=beta)
+        assert trace.agrees, trace.differences
+    assert len(configs) == 1  # which is compiled once
 
 
 def test_accesses_of_a_leftover_of_k_come_first() -> None:
@@ -258,24 +328,6 @@ def test_limits_name_their_cause() -> None:
     assert "one element" in limits(problem(dtype="float64"))["C"]
 
 
-def test_thread_maps_by_hand() -> None:
-    # 128x32 halves with a contiguous K: a warp takes 8 rows of 4 vectors, four times in a row.
-    half = raked(32, 128, 128, (4, 8), 8)
-    assert (half.iterations, half.delta) == ((1, 4), (32, 8))
-    assert half.first[[0, 1, 4, 32]].tolist() == [[0, 0], [8, 0], [0, 1], [0, 32]]
-    # Doubles with a contiguous M: the warps take turns with rows of K.
-    double = striped(128, 16, 256, (16, 2), 1)
-    assert (double.iterations, double.delta) == ((8, 1), (16, 16))
-    assert double.first[[1, 16, 32]].tolist() == [[1, 0], [0, 1], [0, 2]]
-    # SIMT: threads along the contiguous mode, then along the other.
-    simt = stripmined(8, 128, 256)
-    assert simt.iterations == (1, 4) and simt.delta[1] == 32
-    assert simt.first[[1, 8]].tolist() == [[1, 0], [0, 1]]
-    dp4a = stripmined(128, 32, 256, 4)
-    assert isinstance(dp4a, LoadMap)
-    assert dp4a.requests(4)[:2, :2].tolist() == [[[0, 0], [4, 0]], [[0, 4], [4, 4]]]
-
-
 def build(config: CutlassUniversalConfig, arch: str) -> Resources:
     """Compile, which fails where more is spilled than the unit allows; what the kernel takes."""
     from cute_gemm.toolchain.nvrtc import build as compile_unit
@@ -284,7 +336,6 @@ def build(config: CutlassUniversalConfig, arch: str) -> Resources:
     built = compile_unit(unit, arch)
     assert built.symbol == config.name
     assert built.cubin[:4] == b"\x7fELF"
-    # That the proofs of layouts and shared memory hold is what the compiler just said.
     return built.resources
 
 

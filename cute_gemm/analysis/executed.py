@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm.model import gmem, smem
-from cute_gemm.ptx.access import shape_of
+from cute_gemm.ptx.access import described
 from cute_gemm.ptx.memory import GLOBAL
-from cute_gemm.ptx.parser import BYTES, Immediate
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.rows import AccessRow
@@ -125,7 +124,7 @@ def _counted(
     execution: Execution, one: Instruction, mine: Accesses
 ) -> Iterator[tuple[Kind, dict[str, int]]]:
     """The figures of one instruction, by what it accessed."""
-    name, direction, bits = named(one)
+    name, direction, bits = described(one)
     far = ~mine.shared
     shared, there = mine.addresses[~far], mine.addresses[far]
     if name == "cp.async":
@@ -139,26 +138,6 @@ def _counted(
             kind = kind._replace(direction=direction, instruction=name.format("global"))
         targets = shared[chosen] if gmem.bypasses_l1(name, bits) else None
         yield kind, _global(there[chosen], targets)
-
-
-def named(one: Instruction) -> tuple[str, str, int]:
-    """What a report calls an instruction (``{}`` for its space), direction and bits of a lane."""
-    if one.op[0] in ("ldmatrix", "stmatrix"):
-        count = next(part for part in one.op if part in ("x1", "x2", "x4"))
-        direction = "load" if one.op[0] == "ldmatrix" else "store"
-        return ".".join((one.op[0], count, *["trans"] * ("trans" in one.op))), direction, 128
-    if one.op[0] == "wgmma":
-        return "wgmma", "load", 128
-    if one.op[0] == "cp":
-        width = one.operands[2]
-        assert isinstance(width, Immediate)
-        return "cp.async", "load", 8 * int(width.value)
-    if one.op[0] in ("red", "atom"):
-        return f"{one.op[0]}.{{}}", "store", 8 * BYTES[one.op[-1]]
-    shape = shape_of(one)
-    assert shape is not None
-    bits = 8 * BYTES[shape[2]] * shape[1]
-    return ("ld.{}", "load", bits) if one.op[0] == "ld" else ("st.{}", "store", bits)
 
 
 def _sources(mine: Accesses, far: np.ndarray) -> np.ndarray:

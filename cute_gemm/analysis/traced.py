@@ -10,13 +10,13 @@ import numpy as np
 
 from cute_gemm._text import FORMAT, counted, named
 from cute_gemm.analysis.executed import Compared
-from cute_gemm.analysis.executed import named as described
 from cute_gemm.analysis.shown import Paged, size_text
 from cute_gemm.analysis.tables import Column, Figure, Pairs, Table
 from cute_gemm.errors import OptionError
 from cute_gemm.model import gmem
 from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.verify import Verdict
+from cute_gemm.ptx.access import described
 from cute_gemm.ptx.memory import GLOBAL
 
 if TYPE_CHECKING:

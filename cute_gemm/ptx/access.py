@@ -49,6 +49,26 @@ def shape_of(inst: Instruction) -> tuple[str, int, str] | None:
     return (space, count, kind) if BYTES.get(kind) else None
 
 
+def described(inst: Instruction) -> tuple[str, str, int]:
+    """What a memory instruction is called (``{}`` for its space), direction and bits of a lane."""
+    if inst.op[0] in ("ldmatrix", "stmatrix"):
+        count = next(part for part in inst.op if part in ("x1", "x2", "x4"))
+        direction = "load" if inst.op[0] == "ldmatrix" else "store"
+        return ".".join((inst.op[0], count, *["trans"] * ("trans" in inst.op))), direction, 128
+    if inst.op[0] == "wgmma":
+        return "wgmma", "load", 128
+    if inst.op[0] == "cp":
+        width = inst.operands[2]
+        assert isinstance(width, Immediate)
+        return "cp.async", "load", 8 * int(width.value)
+    if inst.op[0] in ("red", "atom"):
+        return f"{inst.op[0]}.{{}}", "store", 8 * BYTES[inst.op[-1]]
+    shape = shape_of(inst)
+    assert shape is not None
+    bits = 8 * BYTES[shape[2]] * shape[1]
+    return ("ld.{}", "load", bits) if inst.op[0] == "ld" else ("st.{}", "store", bits)
+
+
 def _shape(code: Code, inst: Instruction) -> tuple[str, int, str]:
     shape = shape_of(inst)
     if shape is None:

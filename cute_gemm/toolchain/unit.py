@@ -86,64 +86,6 @@ extern "C" __global__ void __launch_bounds__({bounds})
 """
 
 
-def cutlass_operation(
-    name: str,
-    *,
-    types: tuple[str, str, str],
-    instruction: tuple[tuple[int, int, int], str, int],
-    tile: tuple[int, int, int],
-    stages: int,
-    warps: tuple[int, int],
-    row_major: tuple[bool, ...],
-    aligned: tuple[int, ...],
-    conj: tuple[bool, bool] = (False, False),
-    saturate: bool = False,
-) -> Any:
-    """Return cutlass_library's ``GemmOperation`` of that name.
-
-    ``types``: members of ``DataType``, of the factors, the sums and C; ``instruction``: extents of
-    the math instruction, member of ``OpcodeClass``, lowest compute capability; ``stages``: k tiles
-    in shared memory at a time; ``row_major`` and ``aligned`` (elements of an access): of A (M, K),
-    B (K, N) and C (M, N).
-    """
-    from cutlass_library import (
-        ComplexTransform,
-        DataType,
-        GemmKind,
-        LayoutType,
-        MathInstruction,
-        MathOperation,
-        OpcodeClass,
-        TensorDescription,
-        TileDescription,
-    )
-    from cutlass_library.gemm_operation import GemmOperation
-
-    class Operation(GemmOperation):
-        def procedural_name(self) -> str:
-            """Our symbol: CUTLASS's name leaves out C's layout and the warps."""
-            return name
-
-    element, sums, out = (DataType[tag] for tag in types)
-    shape, opcode, minimum_cc = instruction
-    kind = MathOperation.multiply_add_saturate if saturate else MathOperation.multiply_add
-    math = MathInstruction(list(shape), element, element, sums, OpcodeClass[opcode], kind)
-    count = [*warps, 1] if warps[0] else None
-    tensors = [
-        TensorDescription(
-            of,
-            LayoutType.RowMajor if rows else LayoutType.ColumnMajor,
-            width,
-            ComplexTransform.conj if transposed else ComplexTransform.none,
-        )
-        for of, rows, width, transposed in zip(
-            (element, element, out), row_major, aligned, (*conj, False), strict=True
-        )
-    ]
-    described = TileDescription(list(tile), stages, count, math, minimum_cc, 1024)
-    return Operation(GemmKind.Universal, minimum_cc, described, *tensors, sums)
-
-
 class Emitter:
     """An emitter of one config's kernel and of its proof, in the protocol of cutlass_library.
 

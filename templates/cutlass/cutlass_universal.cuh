@@ -50,63 +50,6 @@ struct LinearThreadblockSwizzle {
   }
 };
 
-/// Whether CUTLASS's thread map of a load is the one that the analysis evaluated.
-template <class Map, int Threads, int Vector, int StepsContiguous, int StepsStrided, int DeltaContiguous,
-          int DeltaStrided>
-inline constexpr bool is_load_map =
-    Map::kThreads == Threads && Map::kElementsPerAccess == Vector &&
-    Map::Iterations::kContiguous == StepsContiguous && Map::Iterations::kStrided == StepsStrided &&
-    // The step along a mode that has a single one is nobody's business.
-    (StepsContiguous == 1 || Map::Delta::kContiguous == DeltaContiguous) &&
-    (StepsStrided == 1 || Map::Delta::kStrided == DeltaStrided);
-
-/// The same for the epilogue's map. Column, row, group, cluster: accesses, then the steps between them.
-template <class Map, int Threads, int Vector, int C, int R, int G, int K, int DC, int DR, int DG, int DK>
-inline constexpr bool is_store_map =
-    Map::kThreads == Threads && Map::kElementsPerAccess == Vector && Map::Iterations::kColumn == C &&
-    Map::Iterations::kRow == R && Map::Iterations::kGroup == G && Map::Iterations::kCluster == K &&
-    (C == 1 || Map::Delta::kColumn == DC) && (R == 1 || Map::Delta::kRow == DR) &&
-    (G == 1 || Map::Delta::kGroup == DG) && (K == 1 || Map::Delta::kCluster == DK);
-
-/// Whether operands lie in shared memory as the analysis says: `Rows` and `Columns` of the instance's
-/// tile with their padding, `Depth` elements of K in all stages, `Groups` steps of a warp per k-tile.
-template <class Mma, class LayoutA, class LayoutB, int Rows, int Columns, int Depth, int Groups>
-inline constexpr bool is_shared =
-    cutlass::platform::is_same<typename Mma::Operator::LayoutA, LayoutA>::value &&
-    cutlass::platform::is_same<typename Mma::Operator::LayoutB, LayoutB>::value &&
-    cutlass::platform::is_same<typename Mma::SmemIteratorA::Layout, LayoutA>::value &&
-    cutlass::platform::is_same<typename Mma::SmemIteratorB::Layout, LayoutB>::value &&
-    Mma::SharedStorage::ShapeA::kRow == Rows && Mma::SharedStorage::ShapeA::kColumn == Depth &&
-    Mma::SharedStorage::ShapeB::kRow == Depth && Mma::SharedStorage::ShapeB::kColumn == Columns &&
-    Mma::Base::kWarpGemmIterations == Groups;
-
-/// Whether a warp's tile is M x N, of tensor core instructions with this shape.
-template <class Operator, int M, int N, int InstructionM, int InstructionN, int InstructionK>
-inline constexpr bool is_tensor_op =
-    Operator::Shape::kM == M && Operator::Shape::kN == N && Operator::InstructionShape::kM == InstructionM &&
-    Operator::InstructionShape::kN == InstructionN && Operator::InstructionShape::kK == InstructionK;
-
-/// The same without tensor cores: lanes in Rows x Columns, vectors of VectorM and VectorN elements.
-template <class Operator, int M, int N, class LaneLayout, int Rows, int Columns, int VectorM, int VectorN>
-inline constexpr bool is_simt =
-    Operator::Shape::kM == M && Operator::Shape::kN == N &&
-    cutlass::platform::is_same<typename Operator::Policy::LaneLayout, LaneLayout>::value &&
-    Operator::Policy::WarpShape::kRow == Rows && Operator::Policy::WarpShape::kColumn == Columns &&
-    Operator::Policy::LaneMmaShape::kM == VectorM && Operator::Policy::LaneMmaShape::kN == VectorN;
-
-/// Whether the epilogue stages its sums as the analysis says: `Iterations` times `Rows` rows of each
-/// warp, `Pitch` elements apart, read in vectors of `Vector`, which `Mixed` exchanges.
-template <class Epilogue, int Iterations, int Rows, int Pitch, int Vector, bool Mixed>
-inline constexpr bool is_staged = [] {
-  using Load = typename Epilogue::SharedLoadIterator;
-  using Plain = cutlass::epilogue::threadblock::SharedLoadIterator<typename Load::ThreadMap,
-                                                                   typename Load::Element>;
-  return Epilogue::OutputTileIterator::kIterations == Iterations &&
-         Epilogue::WarpTileIterator::Shape::kRow == Rows &&
-         Epilogue::Base::SharedStorage::StorageShape::kColumn == Pitch &&
-         Load::LoadType::kElements == Vector && cutlass::platform::is_same<Load, Plain>::value != Mixed;
-}();
-
 /// Updates the tile at (row, column) of a row-major C without products.
 template <class Gemm, class Scalar, class Output>
 CUTLASS_DEVICE void update_tile(LinearCombination<Scalar, Output> const& epilogue, Output* C, int rows,

@@ -1,7 +1,9 @@
 """Every memory access of CUTLASS's kernel: which instruction, which lanes, how often.
 
-What is left over of K comes first: with k not a multiple of bK, an operand's first k-tile is its
-first ``k % bK`` elements, and the others begin there. (dp4a's last k-tile is the short one.)
+Instructions and lanes are those of a `recording`; how often they are executed follows from how
+CUTLASS goes along K. What is left over of K comes first: with k not a multiple of bK, an operand's
+first k-tile is its first ``k % bK`` elements, and the others begin there. (dp4a's last k-tile is
+the short one.)
 
 A pipeline of more than 2 stages fills all but one before its main loop, with copies that write
 zeros where there is nothing to copy, also for k-tiles that a short K does not have. The copies of
@@ -13,19 +15,17 @@ warp's next step ahead, the last of them in vain.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
-from cute_gemm.kernels.cutlass import epilogue
 from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfig, ctas
-from cute_gemm.kernels.cutlass.maps import WARP
-from cute_gemm.kernels.cutlass.shared import Requests, fragment_loads, shared_stores
 from cute_gemm.kernels.staging import IN_VAIN
 from cute_gemm.model.gmem import bypasses_l1
-from cute_gemm.problem.dtypes import DTYPES, dtype
+from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, Matrix
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.cutlass.recording import Recording, Requests
 
 Direction = Literal["load", "store"]
 
@@ -41,18 +41,13 @@ def accesses(
     alpha is taken not to be 0, and alpha and beta to come as numbers: with ``alpha == 0`` the
     kernel does what it does with ``k == 0``, and scalars in device memory are read by every warp.
     """
+    from cute_gemm.kernels.cutlass.recording import recording
+
     if not (problem.m and problem.n and problem.l):
         return ()
-    launch = _Launch(config, problem)
-    if problem.k == 0:
-        return launch.scaling(reads_c)
-    return (*launch.operand("A"), *launch.operand("B"), *launch.epilogue(reads_c))
-
-
-def _shared(operand: str, direction: Direction, requests: Requests, **more: Any) -> SharedAccess:
-    """The access that makes ``requests``."""
-    offsets = requests.offsets.reshape(-1, WARP)
-    return SharedAccess(operand, direction, requests.instruction, requests.bits, offsets, **more)
+    launch = _Launch(config, problem, recording(config, problem.k > 0, reads_c))
+    operands = (*launch.operand("A"), *launch.operand("B")) if problem.k else ()
+    return (*operands, *launch.epilogue())
 
 
 @dataclass(frozen=True)
@@ -61,6 +56,7 @@ class _Launch:
 
     config: CutlassUniversalConfig
     problem: GemmProblem
+    recorded: Recording
 
     @property
     def k_tiles(self) -> int:
@@ -75,33 +71,38 @@ class _Launch:
         parts = self._loads(name)
         return [*parts, *self._stores(name, parts[-1]), *self._fragments(name)]
 
+    def _global(
+        self, matrix: Matrix, direction: Direction, requests: Requests, **more: Any
+    ) -> GlobalAccess:
+        limit, fix = limit_of(self.config, self.problem, matrix, requests.bits)
+        return GlobalAccess(
+            matrix.name, direction, requests.instruction, requests.bits, matrix,
+            coords=requests.places, axis=matrix.unit, limit=limit, fix=fix, **more,
+        )  # fmt: skip
+
+    def _shared(
+        self, operand: str, direction: Direction, requests: Requests, executions: int, **more: Any
+    ) -> SharedAccess:
+        return SharedAccess(
+            operand, direction, requests.instruction, requests.bits, requests.places, executions,
+            **{"fix": OTHER_KERNEL, **more},
+        )  # fmt: skip
+
     def _loads(self, name: str) -> list[GlobalAccess]:
         """Loads from global memory: of all k-tiles, or of the first and of the others."""
-        config, problem = self.config, self.problem
-        matrix, other = (problem.A, 1) if name == "A" else (problem.B, 0)
-        side = config.side(name)
-        elements = side.alignment
-        coords = config.load_map(name).requests(elements)
-        stores = shared_stores(config, name)
-        if matrix.unit == 1:  # (contiguous, strided) -> (mode 0, mode 1)
-            coords = np.ascontiguousarray(coords[..., ::-1])
-        limit, fix = limit_of(config, matrix, elements)
-        whole = GlobalAccess(
-            operand=name,
-            direction="load",
-            instruction="cp.async" if config.stages > 2 else "ld.global",
-            bits=8 * dtype(matrix.dtype).bytes * elements,
-            matrix=matrix,
-            tile=(side.extent, config.tile[2]),
-            coords=coords,
-            axis=matrix.unit,
-            sweeps=-(-(problem.m, problem.n)[other] // config.tile[other]),
-            limit=limit,
-            fix=fix,
-            targets=stores.offsets if stores.instruction == "cp.async" else None,
+        problem, (bm, bn, bk) = self.problem, self.config.tile
+        matrix, extent, sweeps = (
+            (problem.A, bm, -(-problem.n // bn))
+            if name == "A"
+            else (problem.B, bn, -(-problem.m // bm))
+        )
+        (load,), (store, *_) = self.recorded.loads[name], self.recorded.stores[name]
+        targets = store.places if load.instruction == "cp.async" else None
+        whole = self._global(
+            matrix, "load", load, tile=(extent, bk), sweeps=sweeps, targets=targets
         )
         start = self._start(1)
-        if start in (config.tile[2], problem.k):
+        if start in (bk, problem.k):
             return [whole]
         rows = matrix.shape[0]
         return [
@@ -124,10 +125,14 @@ class _Launch:
         loop leaves it out. Of copies through L1 it matters which lanes read.
         """
         ahead = self.config.stages - 1
-        requests = shared_stores(self.config, name)
-        every = _shared(name, "store", requests, fix=load.fix or OTHER_KERNEL)
         if ahead == 1:
-            return [replace(every, executions=self.ctas * (self.k_tiles + 1))]
+            count = self.ctas * (self.k_tiles + 1)
+            return [
+                self._shared(name, "store", requests, count, fix=load.fix or OTHER_KERNEL)
+                for requests in self.recorded.stores[name]
+            ]
+        (requests,) = self.recorded.stores[name]
+        every = self._shared(name, "store", requests, 0, fix=load.fix or OTHER_KERNEL)
         rows, k = load.matrix.shape[0], self.problem.k
 
         def of(begin: int, end: int, part: str, zero_fill: bool) -> list[Access]:
@@ -149,92 +154,32 @@ class _Launch:
 
     def _fragments(self, name: str) -> list[Access]:
         """Loads of fragments from shared memory."""
-        requests = fragment_loads(self.config, name)
-        every = _shared(
-            name, "load", requests, executions=self.ctas * self.k_tiles, fix=OTHER_KERNEL
-        )
-        last = replace(
-            every, offsets=requests.offsets[0], executions=self.ctas, unit="CTA", part=IN_VAIN
-        )
-        return [every, last]
-
-    def epilogue(self, reads_c: bool) -> list[Access]:
-        """Return the accesses of C: through shared memory, then to global memory."""
-        config, coords = self.config, self.config.store_map().requests()
-        times = epilogue.iterations(config)
-        more: dict[str, Any] = {"unit": "CTA", "times": times, "fix": OTHER_KERNEL}
-        more["executions"] = self.ctas * times
+        count, recorded = self.ctas * self.k_tiles, self.recorded
         return [
-            *([self._global_c("load", coords, config.align_c)] if reads_c else []),
-            _shared("C", "store", epilogue.staged_stores(config), **more),
-            *self._staged_loads(
-                _shared("C", "load", epilogue.staged_loads(config), **more), reads_c
+            *(self._shared(name, "load", each, count) for each in recorded.fragments[name]),
+            *(
+                self._shared(name, "load", each, self.ctas, unit="CTA", part=IN_VAIN)
+                for each in recorded.ahead[name]
             ),
-            self._global_c("store", coords, config.align_c),
         ]
 
-    def _staged_loads(self, every: SharedAccess, reads_c: bool) -> list[SharedAccess]:
-        """Loads of the sums from shared memory.
+    def epilogue(self) -> list[Access]:
+        """Return the accesses of C: through shared memory, then to global memory."""
+        recorded, of_c = self.recorded, self.problem.C
+        of_cta: dict[str, Any] = {"tile": self.config.tile[:2], "sweeps": 1, "unit": "CTA"}
+        loads = [self._global(of_c, "load", each, **of_cta) for each in recorded.loads["C"]]
+        stores = [self._global(of_c, "store", each, **of_cta) for each in recorded.results]
+        staged = [
+            self._shared("C", "store", each, self.ctas, unit="CTA") for each in recorded.staged
+        ]
+        return [*loads, *staged, *(self._sums(each, stores[0]) for each in recorded.sums), *stores]
 
-        In float64, where C is not read, NVRTC moves some behind the tests of
-        ``PredicatedTileIterator::store_with_byte_offset``: those of the first row that a thread
-        stores in an iteration behind that of the row, and the first of them also behind that of its
-        column, but in the last iteration. Where a row is one vector, all are behind that of the
-        column, and the first also behind that of the row, but in the last iteration.
-        """
-        config, count = self.config, epilogue.iterations(self.config)
-        if reads_c or config.math != "float64":
-            return [every]
-        columns, warps = config.store_map().iterations[0], config.threads // WARP
-        coords = config.store_map().requests().reshape(count, -1, warps, WARP, 2)
-        offsets = np.broadcast_to(every.offsets.reshape(-1, warps, WARP), coords.shape[:-1])
-        step = np.broadcast_to(np.arange(coords.shape[1]), coords.shape[:2])
-        both = (step == 0) & (np.arange(count) < count - 1)[:, None]
-        single = step < columns if columns > 1 else np.ones_like(both)
-        found = []
-        for chosen, tested, part in (
-            (both, (True, True), "behind both tests"),
-            (single & ~both, (columns > 1, columns == 1), "behind one test"),
-            (~single & ~both, (False, False), "behind no test"),
-        ):
-            where = np.where(tested, coords[chosen], 0).reshape(-1, WARP, 2)
-            guard = self._global_c("store", where, config.align_c)
-            again = offsets[chosen].reshape(-1, WARP)
-            if again.size:
-                found.append(replace(every, offsets=again, executions=0, guard=guard, part=part))
-        return found
-
-    def scaling(self, reads_c: bool) -> tuple[Access, ...]:
-        """Return the accesses without a product: ``scale_tile`` takes C element by element."""
-        rows, columns, _ = self.config.instance_tile
-        element = np.arange(rows * columns)
-        coords = np.stack(np.divmod(element, columns), axis=-1).reshape(-1, WARP, 2)
-        limit = "C is scaled one element at a time"
-        store = self._global_c("store", coords, 1, limit)
-        return (self._global_c("load", coords, 1, limit), store) if reads_c else (store,)
-
-    def _global_c(
-        self, direction: Direction, coords: np.ndarray, elements: int, limit: str | None = None
-    ) -> GlobalAccess:
-        """One access of C; ``coords`` are (row, column) of the instance."""
-        config, matrix = self.config, self.problem.C
-        found, fix = limit_of(config, matrix, elements)
-        if config.swap_ab:
-            coords = np.ascontiguousarray(coords[..., ::-1])
-        return GlobalAccess(
-            operand="C",
-            direction=direction,
-            instruction="ld.global" if direction == "load" else "st.global",
-            bits=8 * dtype(config.out_dtype).bytes * elements,
-            matrix=matrix,
-            tile=config.tile[:2],
-            coords=coords,
-            axis=matrix.unit,
-            sweeps=1,
-            limit=found if limit is None else limit,
-            fix=fix if limit is None else "",
-            unit="CTA",
-        )
+    def _sums(self, requests: Requests, store: GlobalAccess) -> SharedAccess:
+        """Loads of sums: where NVRTC moves them behind tests of the store, those outside C not."""
+        if requests.tested is None:
+            return self._shared("C", "load", requests, self.ctas, unit="CTA")
+        guard = replace(store, coords=requests.tested)
+        return self._shared("C", "load", requests, 0, unit="CTA", guard=guard)
 
 
 def _limits(matrix: Matrix) -> tuple[int, int, int]:
@@ -252,10 +197,14 @@ def elements_per_access(matrix: Matrix, vector: bool) -> int:
     return max(1, min(WIDEST, *_limits(matrix)) // DTYPES[matrix.dtype].bytes) if vector else 1
 
 
-def limit_of(config: CutlassUniversalConfig, matrix: Matrix, elements: int) -> tuple[str, str]:
+def limit_of(
+    config: CutlassUniversalConfig, problem: GemmProblem, matrix: Matrix, bits: int
+) -> tuple[str, str]:
     """Return what keeps the access from 16 bytes, and its fix."""
-    if elements * dtype(matrix.dtype).bytes >= WIDEST:
+    if bits >= 8 * WIDEST:
         return "", ""
+    if not problem.k:
+        return "C is scaled one element at a time", ""
     if config.math == "dp4a" and matrix.name != "C":
         return "CUTLASS's dp4a kernel loads 4 elements at a time", ""
     if config.is_simt or not MATH[config.math].vector:

@@ -1,7 +1,7 @@
 """What one instance of CUTLASS's ``GemmUniversal`` is: tile, warps, stages, types, layouts.
 
 CUTLASS writes row-major outputs. Its emitter serves a column-major C by the transposed problem (it
-exchanges A and B and flips every layout), so a row-major C is handed to it transposed. What is
+swaps A and B and flips every layout), so a row-major C is handed to it transposed. What is
 called *instance* here is the problem that the emitted C++ type solves: with a column-major C its
 rows are n and its columns m, with a row-major C its rows are m and its columns n.
 """
@@ -11,16 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from cute_gemm.kernels.cutlass.maps import WARP, LoadMap, StoreMap, raked, striped, stripmined
-from cute_gemm.problem.dtypes import DType, dtype
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.problem import GemmProblem
 
+#: Threads of a warp.
+WARP = 32
 #: Smallest copy of cp.async, and the widest of any load, in bytes.
 CP_ASYNC, WIDEST = 4, 16
 
-#: CTA tile (bM, bN, bK), warps along (M, N), stages.
-Tile = tuple[tuple[int, int, int], tuple[int, int], int]
+
+class Tile(NamedTuple):
+    """A CTA tile (bM, bN, bK), its warps along (M, N), and the stages that it has by default."""
+
+    extents: tuple[int, int, int]
+    warps: tuple[int, int]
+    stages: int
+    #: Least bytes of an access of A and B for which it is chosen: narrow accesses are many, and so
+    #: are their predicates, for which the registers of a large tile do not suffice.
+    narrowest: int = 1
 
 
 class Math(NamedTuple):
@@ -28,62 +36,77 @@ class Math(NamedTuple):
 
     opcode: Literal["TensorOp", "Simt"]
     instruction: tuple[int, int, int]
-    large: Tile  # the default for many CTAs
-    small: Tile  # for few
+    tiles: tuple[Tile, ...]  # the first is the default for many CTAs, the last for few
     stages: tuple[int, int]  # fewest and most
     vector: bool = True  # whether a thread moves vectors, or single elements
-    #: For many CTAs when A or B allow less than so many bytes at a time: narrow accesses are many,
-    #: and so are their predicates, for which the registers of ``large`` do not suffice.
-    narrow: tuple[int, tuple[Tile, ...]] | None = None
-
-
-def _narrow(k: int) -> tuple[Tile, ...]:
-    """Tiles of the pipeline through registers: which side has the narrow accesses decides."""
-    return tuple(((m, n, k), (2, 2), 2) for m, n in ((128, 128), (128, 64), (64, 128)))
 
 
 MATH: dict[str, Math] = {
     "half": Math(
-        "TensorOp", (16, 8, 16), ((128, 128, 32), (2, 2), 4), ((64, 64, 32), (2, 2), 6), (2, 12),
-        narrow=(CP_ASYNC, _narrow(32)),
+        "TensorOp",
+        (16, 8, 16),
+        (
+            Tile((128, 128, 32), (2, 2), 4),
+            Tile((256, 128, 32), (4, 2), 3),
+            Tile((128, 256, 32), (2, 4), 3),
+            Tile((128, 64, 32), (2, 2), 4),
+            Tile((64, 128, 32), (2, 2), 4),
+            Tile((64, 64, 32), (2, 2), 6),
+        ),
+        (2, 12),
     ),
     "tf32": Math(
-        "TensorOp", (16, 8, 8), ((128, 128, 32), (2, 2), 3), ((64, 64, 32), (2, 2), 4), (3, 12),
-        narrow=(WIDEST, (((128, 128, 16), (2, 2), 4),)),
+        "TensorOp",
+        (16, 8, 8),
+        (
+            Tile((128, 128, 32), (2, 2), 3, WIDEST),
+            Tile((128, 128, 16), (2, 2), 4),
+            Tile((64, 64, 32), (2, 2), 4),
+        ),
+        (3, 12),
     ),
     "float64": Math(
-        "TensorOp", (8, 8, 4), ((128, 128, 16), (4, 2), 3), ((64, 64, 16), (2, 2), 4), (3, 8),
+        "TensorOp",
+        (8, 8, 4),
+        (Tile((128, 128, 16), (4, 2), 3), Tile((64, 64, 16), (2, 2), 4)),
+        (3, 8),
         vector=False,
     ),
     "float32": Math(
-        "Simt", (1, 1, 1), ((128, 128, 8), (4, 2), 4), ((64, 64, 8), (2, 2), 5), (3, 8),
+        "Simt",
+        (1, 1, 1),
+        (Tile((128, 128, 8), (4, 2), 4), Tile((64, 64, 8), (2, 2), 5)),
+        (3, 8),
         vector=False,
     ),
     "int8": Math(
-        "TensorOp", (16, 8, 32), ((128, 128, 64), (2, 2), 4), ((64, 64, 64), (2, 2), 6), (2, 12),
-        narrow=(CP_ASYNC, _narrow(64)),
+        "TensorOp",
+        (16, 8, 32),
+        (Tile((128, 128, 64), (2, 2), 4), Tile((64, 64, 64), (2, 2), 6)),
+        (2, 12),
     ),
     "dp4a": Math(
-        "Simt", (1, 1, 4), ((128, 128, 32), (4, 2), 2), ((64, 64, 32), (2, 2), 2), (2, 2)
+        "Simt",
+        (1, 1, 4),
+        (Tile((128, 128, 32), (4, 2), 2), Tile((64, 64, 32), (2, 2), 2)),
+        (2, 2),
     ),
-}  # fmt: skip
+}
 
 
 class Side(NamedTuple):
     """A or B of a config."""
 
     extent: int  # of the tile along M or N
-    k_major: bool
     alignment: int  # elements of an access
-    mode: int  # 0: the instance's first operand, along its rows; 1: its second, along its columns
 
 
 @dataclass(frozen=True, slots=True)
 class CutlassUniversalConfig:
     """One instance of CUTLASS's kernel: options of ``gemm`` first, then what the problem says.
 
-    ``tile`` is (bM, bN, bK), ``warps`` along M and N; ``stages=2`` is the pipeline through
-    registers (``ld.global``), more the one of ``cp.async``.
+    ``tile`` is (bM, bN, bK), which says what ``warps`` are along M and N; ``stages=2`` is the
+    pipeline through registers (``ld.global``), more the one of ``cp.async``.
     """
 
     tile: tuple[int, int, int]
@@ -93,42 +116,25 @@ class CutlassUniversalConfig:
     swizzle: int
     #: Key of ``MATH``.
     math: str
-    #: Of A and B, and of C.
-    dtype: str
-    out_dtype: str
-    #: The contiguous mode: ``"M"``, ``"N"`` or ``"K"``.
-    major_a: str
-    major_b: str
-    major_c: str
-    #: Elements of each access: what base address, leading dimension and extent allow.
-    align_a: int
-    align_b: int
-    align_c: int
+    #: Its accesses are what base address, leading dimension and extent allow.
+    operation: Operation
 
     @property
     def name(self) -> str:
-        """The kernel's symbol: every type, layout, alignment and tile, C's too.
-
-        ``cutlass_universal_sm80_tensorop_16x8x16_f16xf16_f16_f32_AK8_BK8_CM8_128x128x32_2x2_4_swz8``
-        """
-        tag = self.element.tag
-        return "_".join(
-            (
-                "cutlass_universal_sm80",
-                MATH[self.math].opcode.lower(),
-                "x".join(map(str, MATH[self.math].instruction)),
-                f"{tag}x{tag}",
-                dtype(self.out_dtype).tag,
-                self.sums.tag,
-                f"A{self.major_a}{self.align_a}",
-                f"B{self.major_b}{self.align_b}",
-                f"C{self.major_c}{self.align_c}",
-                "x".join(map(str, self.tile)),
-                "x".join(map(str, self.warps)),
-                str(self.stages),
-                f"swz{self.swizzle}",
-            )
+        """The kernel's symbol: every type, layout, alignment and tile."""
+        math = MATH[self.math]
+        parts = (
+            "cutlass_universal",
+            math.opcode.lower(),
+            "x".join(map(str, math.instruction)),
+            self.operation.name,
+            self.operation.access_name,
+            "x".join(map(str, self.tile)),
+            "x".join(map(str, self.warps)),
+            f"s{self.stages}",
+            f"swz{self.swizzle}",
         )
+        return "_".join(parts)
 
     @property
     def threads(self) -> int:
@@ -136,29 +142,11 @@ class CutlassUniversalConfig:
         return WARP * self.warps[0] * self.warps[1]
 
     @property
-    def operation(self) -> Operation:
-        """What it computes."""
-        sizes = self.element.bytes, self.element.bytes, dtype(self.out_dtype).bytes
-        alignments = self.align_a, self.align_b, self.align_c
-        a, b, c = (n * size for n, size in zip(alignments, sizes, strict=True))
-        return Operation(
-            dtypes=(self.dtype, self.dtype, self.out_dtype),
-            compute="tf32" if self.math == "tf32" else self.element.computes[0],
-            majors=("K" if self.major_a == "K" else "MN", "K" if self.major_b == "K" else "MN",
-                    self.major_c),
-            conj=(False, False),
-            bytes=(a, b, c),
-        )  # fmt: skip
-
-    @property
-    def element(self) -> DType:
-        """Type of A and B."""
-        return dtype(self.dtype)
-
-    @property
-    def sums(self) -> DType:
-        """Type of the sums, in registers and on their way through shared memory."""
-        return dtype(self.element.accumulator)
+    def alignments(self) -> tuple[int, int, int]:
+        """Elements of an access of A, of B and of C."""
+        operation = self.operation
+        a, b, c = operation.bytes
+        return a // operation.a.bytes, b // operation.b.bytes, c // operation.c.bytes
 
     @property
     def is_simt(self) -> bool:
@@ -168,7 +156,7 @@ class CutlassUniversalConfig:
     @property
     def swap_ab(self) -> bool:
         """Whether the instance is the transposed problem: C is column-major."""
-        return self.major_c == "M"
+        return not self.operation.row_major
 
     @property
     def instance_tile(self) -> tuple[int, int, int]:
@@ -196,17 +184,6 @@ class CutlassUniversalConfig:
         return rows, WARP // rows
 
     @property
-    def simt_elements(self) -> tuple[int, int]:
-        """Elements of a lane's vector along the instance's rows and columns (``LaneMmaShape``)."""
-        warp, lanes = self.warp_tile, self.simt_grid
-        return min(4, warp[0] // lanes[0]), min(4, warp[1] // lanes[1])
-
-    @property
-    def k_step(self) -> int:
-        """Elements along K of one step of a warp's matrix instructions."""
-        return MATH[self.math].instruction[2]
-
-    @property
     def smem(self) -> int:
         """Bytes of dynamic shared memory.
 
@@ -215,55 +192,16 @@ class CutlassUniversalConfig:
         m, n, k = self.instance_tile
         # SIMT kernels that transpose on the way to shared memory pad each row by up to 4 elements.
         pad = 4 if self.is_simt else 0
-        mainloop = (m + n + 2 * pad) * k * self.stages * self.element.bytes
+        mainloop = (m + n + 2 * pad) * k * self.stages * self.operation.a.bytes
         # The epilogue passes 8 rows of each row of warps at a time, 16 for some tensor core types.
         rows = self.instance_warps[0] * (8 if self.is_simt else 16)
-        epilogue = rows * (n + 32) * self.sums.bytes
+        epilogue = rows * (n + 32) * self.operation.accumulator.bytes
         return -(-max(mainloop, epilogue) // 128) * 128
 
     def side(self, operand: str) -> Side:
         """What is said of ``"A"`` or ``"B"``."""
-        if operand == "A":
-            return Side(self.tile[0], self.major_a == "K", self.align_a, int(self.swap_ab))
-        return Side(self.tile[1], self.major_b == "K", self.align_b, int(not self.swap_ab))
-
-    def load_map(self, operand: str) -> LoadMap:
-        """CUTLASS's thread map of ``"A"`` or ``"B"`` (default_mma_core_{sm75,sm80,simt}.h).
-
-        ``ValueError`` when CUTLASS cannot divide the tile among the threads.
-        """
-        extent, k_major, _, _ = self.side(operand)
-        contiguous, strided = extent, self.tile[2]
-        if k_major:
-            contiguous, strided = strided, contiguous
-        if self.math == "float32":
-            return stripmined(contiguous, strided, self.threads)
-        if self.math == "dp4a":
-            return stripmined(contiguous, strided, self.threads, 4)
-        if self.math == "float64":
-            make = raked if k_major else striped
-            return make(contiguous, strided, self.threads, (16, 2), 1)
-        vector = WIDEST // self.element.bytes
-        lanes = contiguous // vector if k_major else min(contiguous // vector, 8)
-        if not 1 <= lanes <= 32:
-            raise ValueError(
-                f"contiguous tile extent: {contiguous} is not 1 to 32 vectors of {vector}"
-            )
-        return raked(contiguous, strided, self.threads, (lanes, 32 // lanes), vector)
-
-    def store_map(self) -> StoreMap:
-        """CUTLASS's thread map of C (default_thread_map_{tensor_op,simt}.h)."""
-        (_, n, _), (warps, _), (warp_m, _) = self.instance_tile, self.instance_warps, self.warp_tile
-        bits = 8 * dtype(self.out_dtype).bytes
-        if not self.is_simt:
-            shape = (n, 8, warps, 1, 1)
-            count = (1, warp_m // 8, 1, 1, warp_m // 8)
-        else:
-            rows, lane = self.simt_grid[0], self.simt_elements[0]
-            groups = warp_m // (rows * lane)
-            shape = (n, 1, rows, warps, 1)
-            count = (1, lane, groups, 1, lane * groups)
-        return StoreMap(shape, count, self.threads, self.align_c, bits)
+        index = "AB".index(operand)
+        return Side(self.tile[index], self.alignments[index])
 
 
 def ctas(problem: GemmProblem, tile: tuple[int, int, int]) -> int:

@@ -1,8 +1,8 @@
 """The C++ unit of one instance, by cutlass_library's own emitter.
 
 The kernel is stock; only the way in differs: its ``Params`` are computed on the device from the
-entry's parameters (no host compiler), and a one-dimensional grid is mapped to tiles. What Python
-takes the instance for (thread maps, layouts, lanes) is asserted in the unit.
+entry's parameters (no host compiler), and a one-dimensional grid is mapped to tiles. The threads,
+the widths and the shared memory that Python takes the instance to have are asserted in the unit.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cute_gemm.errors import HeaderError
-from cute_gemm.kernels.cutlass import epilogue
 from cute_gemm.kernels.cutlass.config import MATH, CutlassUniversalConfig
-from cute_gemm.kernels.cutlass.maps import StoreMap
-from cute_gemm.kernels.cutlass.shared import shared_tile, simt_interleave
-from cute_gemm.problem.dtypes import dtype
 from cute_gemm.toolchain.headers import cutlass_version, templates_path
-from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, cutlass_operation, entry
+from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, entry
 
 #: Bytes per thread. How many registers CUTLASS's loops get is ptxas's own choice, which for some
 #: types, majors and archs trades a few bytes of local memory for one more resident CTA. Most, 116,
@@ -41,22 +37,12 @@ using ElementB = ElementA;
 using ElementC = ${output};
 using Accumulator = ${scalar};
 using Epilogue = cute_gemm::LinearCombination<Accumulator, ElementC>;
-using MapA = Gemm::Mma::IteratorA::ThreadMap;
-using MapB = Gemm::Mma::IteratorB::ThreadMap;
-using MapC = Gemm::Epilogue::OutputTileIterator::ThreadMap;
 
 static_assert(Gemm::kThreadCount == ${threads});
 static_assert(sizeof(Gemm::SharedStorage) <= ${smem});
 static_assert(Gemm::Mma::IteratorA::AccessType::kElements == ${align_a});
 static_assert(Gemm::Mma::IteratorB::AccessType::kElements == ${align_b});
 static_assert(Gemm::kAlignmentC == ${align_c});
-static_assert(cute_gemm::is_load_map<MapA, ${load_a}>);
-static_assert(cute_gemm::is_load_map<MapB, ${load_b}>);
-static_assert(cute_gemm::is_store_map<MapC, ${store}>);
-static_assert(cute_gemm::is_shared<Gemm::Mma, ${shared}>);
-static_assert(cute_gemm::${warp});
-static_assert(cute_gemm::is_staged<Gemm::Epilogue, ${staged}>);
-static_assert(cute_gemm::is_store_map<Gemm::Epilogue::SharedLoadIterator::ThreadMap, ${compact}>);
 
 ${entry}"""
 
@@ -87,16 +73,9 @@ def unit(config: CutlassUniversalConfig) -> TranslationUnit:
             "      A, B, C, m, n, k, lda, ldb, ldc, epilogue);",
             prefix="",
         ),
-        "load_a": _load_map(config, first),
-        "load_b": _load_map(config, second),
-        "store": _store_map(config.store_map()),
-        "shared": _shared(config, first, second),
-        "warp": _warp(config),
-        "staged": _staged(config),
-        "compact": _store_map(epilogue.compact_map(config)),
         "align_a": config.side(first).alignment,
         "align_b": config.side(second).alignment,
-        "align_c": config.align_c,
+        "align_c": config.alignments[2],
         "element": DataTypeTag[operation.A.element],
         "output": DataTypeTag[operation.C.element],
         "scalar": DataTypeTag[operation.accumulator_type()],
@@ -119,73 +98,52 @@ def _stubs() -> Path:
 
 
 def _operation(config: CutlassUniversalConfig) -> Any:
-    """``cutlass_library.GemmOperation`` of the problem with a column-major C, as the emitter wants.
+    """Return ``cutlass_library.GemmOperation`` of the problem with a column-major C.
 
-    With a row-major C that is the transposed problem, whose first operand is B.
+    That is what its emitter wants. With a row-major C it is the transposed problem, whose first
+    operand is B.
     """
-    row = MATH[config.math]
+    from cutlass_library import (
+        ComplexTransform,
+        DataType,
+        GemmKind,
+        LayoutType,
+        MathInstruction,
+        MathOperation,
+        OpcodeClass,
+        TensorDescription,
+        TileDescription,
+    )
+    from cutlass_library.gemm_operation import GemmOperation
+
+    class Named(GemmOperation):
+        def procedural_name(self) -> str:
+            """Return our symbol: CUTLASS's name leaves out C's layout and the warps."""
+            return config.name
+
+    row, operation = MATH[config.math], config.operation
+    element, sums, out = (
+        DataType[x.tag] for x in (operation.a, operation.accumulator, operation.c)
+    )
+    # CUTLASS's only int8 instruction saturates.
+    kind = MathOperation.multiply_add
+    if config.math == "int8":
+        kind = MathOperation.multiply_add_saturate
+    opcode = OpcodeClass[row.opcode]
+    math = MathInstruction(list(row.instruction), element, element, sums, opcode, kind)
     # A(M,K) with a contiguous M, and B(N,K) with a contiguous K, are column-major BLAS operands.
-    first, second = (config.major_a, config.align_a), (config.major_b, config.align_b)
+    a, b, c = config.alignments
+    first, second = (operation.majors[0], a), (operation.majors[1], b)
     if not config.swap_ab:
         first, second = second, first
-    return cutlass_operation(
-        config.name,
-        types=(config.element.tag, config.sums.tag, dtype(config.out_dtype).tag),
-        instruction=(row.instruction, row.opcode, 80),
-        tile=config.instance_tile,
-        stages=config.stages,
-        warps=config.instance_warps,
-        row_major=(first[0] == "K", second[0] != "K", False),
-        aligned=(first[1], second[1], config.align_c),
-        saturate=config.math == "int8",  # the only int8 instruction that CUTLASS has there
-    )
-
-
-def _listed(*arguments: object) -> str:
-    """Template arguments, after the first."""
-    return ", ".join(map(str, arguments))
-
-
-def _load_map(config: CutlassUniversalConfig, operand: str) -> str:
-    """Of ``is_load_map``."""
-    found = config.load_map(operand)
-    return _listed(config.threads, found.vector, *found.iterations, *found.delta)
-
-
-def _store_map(found: StoreMap) -> str:
-    """Of ``is_store_map``."""
-    return _listed(found.threads, found.vector, *found.iterations, *found.delta)
-
-
-def _shared(config: CutlassUniversalConfig, first: str, second: str) -> str:
-    """Of ``is_shared``."""
-    tiles = shared_tile(config, first), shared_tile(config, second)
-    layouts = (
-        f"cutlass::layout::{tile.cpp(major)}"
-        for tile, major in zip(tiles, ("ColumnMajor", "RowMajor"), strict=True)
-    )
-    k = config.tile[2]
-    extents = (tile.extent for tile in tiles)
-    return _listed(*layouts, *extents, k * config.stages, k // config.k_step)
-
-
-def _warp(config: CutlassUniversalConfig) -> str:
-    """``is_tensor_op`` or ``is_simt`` with all its arguments."""
-    if not config.is_simt:
-        numbers = _listed(*config.warp_tile, *MATH[config.math].instruction)
-        return f"is_tensor_op<Gemm::Mma::Operator, {numbers}>"
-    order = "ColumnMajor" if config.math == "dp4a" else "RowMajor"
-    lanes = f"cutlass::layout::{order}Interleaved<{simt_interleave(config)}>"
-    numbers = _listed(*config.warp_tile, lanes, *config.simt_grid, *config.simt_elements)
-    return f"is_simt<Gemm::Mma::Operator, {numbers}>"
-
-
-def _staged(config: CutlassUniversalConfig) -> str:
-    """Of ``is_staged``."""
-    return _listed(
-        epilogue.iterations(config),
-        epilogue.staged_rows(config),
-        epilogue.row_elements(config),
-        epilogue.load_elements(config),
-        cpp_bool(epilogue.is_mixed(config)),
-    )
+    tensors = [
+        TensorDescription(of, LayoutType[f"{major}Major"], width, ComplexTransform.none)
+        for of, major, width in (
+            (element, "Row" if first[0] == "K" else "Column", first[1]),
+            (element, "Column" if second[0] == "K" else "Row", second[1]),
+            (out, "Column", c),
+        )
+    ]
+    warps = [*config.instance_warps, 1]
+    tile = TileDescription(list(config.instance_tile), config.stages, warps, math, 80, 1024)
+    return Named(GemmKind.Universal, 80, tile, *tensors, sums)

@@ -35,6 +35,6 @@ class TensorCore(Sm80Pipeline):
     }
 
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
-        """See :meth:`Sm80Pipeline.tiles`: two CTAs, so that one computes as one waits."""
+        """Return one tile, for two CTAs: one computes while the other waits."""
         tile = {1: (128, 128, 64), 2: (128, 128, 32), 4: (128, 64, 32)}
         return ((tile.get(DTYPES[problem.A.dtype].bytes, (64, 64, 16)), (2, 2), 1, 2),)

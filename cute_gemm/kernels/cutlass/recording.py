@@ -1,0 +1,229 @@
+"""What a CTA of CUTLASS's kernel accesses: recorded while its PTX is executed (`cute_gemm.ptx`).
+
+Executed are 2 x 2 tiles of C with one k-tile. The first tile is whole, and its CTA is recorded; the
+others end after one vector, and show which loads a CTA at an edge leaves out.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from cute_gemm.kernels.cutlass.config import MATH, WARP, CutlassUniversalConfig
+from cute_gemm.kernels.cutlass.unit import unit
+from cute_gemm.problem.dtypes import dtype
+from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.scalars import ONE, ZERO
+from cute_gemm.ptx.access import described
+from cute_gemm.ptx.launch import Argument, Buffer, Execution, parsed, run
+from cute_gemm.ptx.memory import GLOBAL
+from cute_gemm.toolchain.signature import gemm_signature
+
+
+class Requests(NamedTuple):
+    """Requests of one instruction: those of all warps for a step, then those for the next."""
+
+    instruction: str
+    bits: int  # of each lane
+    #: int array [requests, 32]: the byte of shared memory that each lane names, or
+    #: [requests, 32, 2]: the (row, column) of its operand. -1 of a lane that takes no part.
+    places: np.ndarray
+    #: Of sums that are read: int array [requests, 32, 2], the (row, column) that has to lie in C
+    #: for a lane to read, 0 where that is not tested; None where nothing is.
+    tested: np.ndarray | None = None
+
+
+class Recording(NamedTuple):
+    """The requests of a CTA by what they are for; those of other instructions apart."""
+
+    loads: dict[str, list[Requests]]  # of a k-tile of A and of B, and of C, from global memory
+    stores: dict[str, list[Requests]]  # of a k-tile to shared memory
+    fragments: dict[str, list[Requests]]  # of a k-tile from there
+    ahead: dict[str, list[Requests]]  # of the step behind the last k-tile
+    staged: list[Requests]  # sums to shared memory
+    sums: list[Requests]  # sums from there
+    results: list[Requests]  # to C
+
+
+@lru_cache(maxsize=32)
+def recording(config: CutlassUniversalConfig, products: bool, reads_c: bool) -> Recording:
+    """Return what a CTA accesses; ``products``: k is not 0, ``reads_c``: beta is not 0."""
+    return _Launch(config, products, reads_c).recording()
+
+
+@lru_cache(maxsize=16)
+def _ptx(config: CutlassUniversalConfig) -> str:
+    from cute_gemm.toolchain.nvrtc import ptx
+
+    return ptx(unit(config), "sm_80")
+
+
+def _problem(config: CutlassUniversalConfig, k: int) -> GemmProblem:
+    """Return the problem that is executed."""
+    operation, (a, b, c) = config.operation, config.alignments
+    op = operation.letters.upper()
+    of_c = (c, 1) if config.swap_ab else (1, c)
+    m = config.tile[0] + max(of_c[0], a if op[0] == "N" else 1)
+    n = config.tile[1] + max(of_c[1], b if op[1] == "T" else 1)
+    return from_sizes(
+        op, m=m, n=n, k=k, dtype=operation.a.name, out_dtype=operation.c.name,
+        compute=operation.compute, order="C" if operation.row_major else "F",
+    )  # fmt: skip
+
+
+def _execute(config: CutlassUniversalConfig, problem: GemmProblem, reads_c: bool) -> Execution:
+    text = _ptx(config)
+    signature = gemm_signature(config.operation.epilogue)
+    block = signature.arguments(problem, ONE, ONE if reads_c else ZERO).block.raw
+    sizes = [one.size or 0 for one in parsed(text, config.name).parameters.values()]
+    arguments: list[Argument] = [
+        block[begin : begin + size] for begin, size in zip(signature.offsets, sizes, strict=True)
+    ]
+    for place, matrix in enumerate((problem.A, problem.B, problem.C)):
+        arguments[place] = Buffer(np.zeros(matrix.nbytes, np.uint8), matrix.name, 0)
+    shape = (config.threads,)
+    return run(text, config.name, (4,), shape, config.smem, arguments, record=True, watch=False)
+
+
+class _Launch:
+    """The launch that is recorded."""
+
+    def __init__(self, config: CutlassUniversalConfig, products: bool, reads_c: bool) -> None:
+        self.config, self.warps = config, config.threads // WARP
+        self.problem = _problem(config, config.tile[2] if products else 0)
+        self.execution = _execute(config, self.problem, reads_c)
+        assert self.execution.accesses is not None
+        self.found = found = self.execution.accesses
+        self.writes, self.reads = found.shared & found.store, found.shared & ~found.store
+        #: Of each access the bytes that a lane of its warp has stored to shared memory, up to it.
+        self.stored = np.zeros(len(found), int)
+        for cta in range(4):
+            for warp in range(self.warps):
+                mine = (found.cta == cta) & (found.warp == warp)
+                self.stored[mine] = np.cumsum((found.width * self.writes)[mine])
+
+    def recording(self) -> Recording:
+        """Tell its accesses apart: by where they go, and those of a warp by what it has stored."""
+        config, found, stored = self.config, self.found, self.stored
+        first, second = ("B", "A") if config.swap_ab else ("A", "B")
+        depth = min(self.problem.k, config.tile[2]) * config.operation.a.bytes
+        of_first = config.side(first).extent * depth // config.threads
+        of_both = of_first + config.side(second).extent * depth // config.threads
+        # All stages but one are filled before the main loop; of a pipeline through registers both.
+        main = stored <= of_both * max(2, config.stages - 1)
+        stores = {
+            first: self._rows(self.writes & (stored <= of_first)),
+            second: self._rows(self.writes & (stored > of_first) & (stored <= of_both)),
+        }
+        of_second = found.addresses.max(axis=1) >= found.addresses[stores[second]].min(
+            initial=2**62
+        )
+        steps = config.tile[2] // MATH[config.math].instruction[2]
+        fragments, ahead = {}, {}
+        for name, mine in ((first, ~of_second), (second, of_second)):
+            loads = self._rows(self.reads & main & mine)
+            read = np.cumsum(found.width[loads[:, 0]])
+            last = np.searchsorted(read, read[-1:].sum() // (steps + 1) * steps, "right")
+            fragments[name] = self._requests(loads[:last])
+            ahead[name] = self._requests(loads[last:])
+        return Recording(
+            {name: self._requests(self._rows(self._of(name, False)), name) for name in "ABC"},
+            {name: self._requests(rows) for name, rows in stores.items()},
+            fragments,
+            ahead,
+            self._requests(self._rows(self.writes & ~main)),
+            self._sums(self.reads & ~main),
+            self._requests(self._rows(self._of("C", True)), "C"),
+        )
+
+    def _of(self, operand: str, store: bool) -> np.ndarray:
+        """Which accesses load an operand, or store to it; bool array."""
+        (region,) = (one for one in self.execution.regions if one.name == operand)
+        place = self.found.addresses.max(axis=1) - GLOBAL
+        inside = (place >= region.begin) & (place < region.end)
+        return ~self.found.shared & (self.found.store == store) & inside
+
+    def _rows(self, chosen: np.ndarray, cta: int = 0) -> np.ndarray:
+        """The numbers of a whole tile's accesses, of those chosen; int array [steps, warps]."""
+        mine = chosen & (self.found.cta == cta)
+        of_warps = [np.flatnonzero(mine & (self.found.warp == w)) for w in range(self.warps)]
+        return np.stack(of_warps, axis=1)
+
+    def _requests(
+        self, rows: np.ndarray, operand: str = "", tested: np.ndarray | None = None
+    ) -> list[Requests]:
+        """Requests by instruction; ``operand``: what they go to, "" of shared memory."""
+        found, code = self.found, self.execution.kernel.instructions
+        kinds: dict[tuple[str, int], list[int]] = {}
+        step = 0
+        while step < len(rows):
+            name, _, bits = described(code[found.instruction[rows[step, 0]]])
+            joins = name.startswith(("ld.", "st.")) and not operand and tested is None
+            count = self._joined(rows[step:], bits // 8) if joins else 1
+            name = name.format("global" if operand else "shared")
+            kinds.setdefault((name, bits * count), []).append(step)
+            step += count
+        return [
+            Requests(
+                *kind,
+                self._places(rows[steps].ravel(), operand),
+                None if tested is None else tested[steps].reshape(-1, WARP, 2),
+            )
+            for kind, steps in kinds.items()
+        ]
+
+    def _joined(self, rows: np.ndarray, size: int) -> int:
+        """How many of the first steps move vectors side by side: of them ptxas makes one."""
+        for count in (4, 2):
+            if count <= min(len(rows), 16 // size):
+                places, width = self.found.addresses[rows[:count]], self.found.width[rows[:count]]
+                ahead = np.arange(count)[:, None, None] * size
+                aligned = not (places[0] % (count * size)).any()
+                if aligned and (width == size).all() and (places == places[0] + ahead).all():
+                    return count
+        return 1
+
+    def _places(self, rows: np.ndarray, operand: str) -> np.ndarray:
+        """Where accesses go, as ``Requests.places`` has it."""
+        addresses = self.found.addresses[rows]
+        if not operand:
+            return addresses
+        (region,) = (one for one in self.execution.regions if one.name == operand)
+        matrix = getattr(self.problem, operand)
+        element = (addresses - GLOBAL - region.begin) // dtype(matrix.dtype).bytes
+        across, along = np.divmod(element, matrix.ld)
+        pair = (along, across) if matrix.unit == 0 else (across, along)
+        return np.where((addresses < 0)[..., None], -1, np.stack(pair, axis=-1))
+
+    def _sums(self, chosen: np.ndarray) -> list[Requests]:
+        """Reads of sums, and behind which tests of C's extents they stand: see CTAs at an edge.
+
+        What a lane reads between two of its stores is, by address, its next vectors of C in order;
+        NVRTC moves the reads that are behind tests to the end.
+        """
+        rows, results = self._rows(chosen), self._of("C", True)
+        if not len(rows):
+            return []
+        places = self.found.addresses[rows].max(axis=-1)
+        rows = np.take_along_axis(rows, np.lexsort((places, self.stored[rows]), axis=0), axis=0)
+        own = self._rows(results)
+        vectors = self._places(np.repeat(own, len(rows) // len(own), axis=0), "C")
+        tested = np.zeros_like(vectors)
+        for mode in (0, 1):
+            for cta in (1, 2, 3):
+                first = self._places(np.flatnonzero(results & (self.found.cta == cta))[0], "C")
+                at_edge = first.max(axis=0) >= self.config.tile[:2]
+                if at_edge[mode] and not at_edge[1 - mode]:
+                    there = self._reads(np.flatnonzero(chosen & (self.found.cta == cta)))
+                    left_out = ~np.isin(self._reads(rows), there)
+                    tested[..., mode] = np.where(left_out, vectors[..., mode], 0)
+        return self._requests(rows, "", tested if tested.any() else None)
+
+    def _reads(self, rows: np.ndarray) -> np.ndarray:
+        """A number for each lane's read: its warp, lane, address and what is stored before."""
+        found = self.found
+        of_warp = (found.warp[rows].astype(np.int64) << 16 | self.stored[rows])[..., None]
+        place = (of_warp << 5 | np.arange(WARP)) << 20 | found.addresses[rows]
+        return np.where(found.addresses[rows] < 0, -1, place)
