@@ -80,7 +80,8 @@ def test_alignment_is_in_the_name() -> None:
     even = problem(m=96, n=96, k=96)
     base = KERNEL.configure(even, "sm_80")
     odd = replace(even, C=replace(even.C, alignment=2))
-    assert KERNEL.configure(odd, "sm_80").name == base.name.replace("_CM8_", "_CM1_")
+    narrow = base.name.replace("_v128_128_128_", "_v128_128_16_")
+    assert KERNEL.configure(odd, "sm_80").name == narrow
 
 
 def test_options_as_text() -> None:

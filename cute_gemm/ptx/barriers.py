@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import numpy as np
 
@@ -62,7 +63,7 @@ class Barriers:
     """The mbarriers of a batch, by CTA and address."""
 
     def __init__(self, machine: ClusterMachine) -> None:
-        self.machine = machine
+        self.machine: ClusterMachine = proxy(machine)  # which holds this
         self._made: dict[tuple[int, int], Barrier] = {}
         self._numbers: dict[int, int] = {}
         #: Those that somebody waits for.

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import numpy as np
 
@@ -116,7 +117,7 @@ class Bulk:
     """The bulk copies of a batch that have not landed, and its tensor maps."""
 
     def __init__(self, machine: ClusterMachine) -> None:
-        self.machine = machine
+        self.machine: ClusterMachine = proxy(machine)  # which holds this
         self._loads: list[_Copy] = []
         self._stores: list[_Copy] = []
         self._committed = np.zeros(machine.shape, np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from weakref import proxy
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class Copies:
     """
 
     def __init__(self, machine: Lanes) -> None:
-        self.machine = machine
+        self.machine: Lanes = proxy(machine)  # which holds this
         self._committed = np.zeros((1, 1), np.int64)
         self._flying: list[_Copy] = []
 

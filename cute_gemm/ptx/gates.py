@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class Gates:
     """The named barriers of all CTAs, and the barrier of each cluster."""
 
     def __init__(self, machine: ClusterMachine) -> None:
-        self.machine = machine
+        self.machine: ClusterMachine = proxy(machine)  # which holds this
         self._gates: dict[tuple[int, int], _Gate] = {}
         self._which = np.zeros(machine.shape, np.int64)
         self._turn = np.zeros(machine.shape, np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import proxy
 
 import numpy as np
 
@@ -20,7 +21,7 @@ class WarpBarriers:
     """
 
     def __init__(self, machine: Lanes) -> None:
-        self.machine = machine
+        self.machine: Lanes = proxy(machine)  # which holds this
         shape = machine.ctas, -(-machine.threads // WARP), WARP
         #: Masks of the lanes that wait, 0 of others; and those that need to wait no longer.
         self._masks = np.zeros(shape, np.int64)

@@ -25,6 +25,7 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import proxy
 
 import numpy as np
 
@@ -113,7 +114,7 @@ class Products:
     """The pending products of a batch."""
 
     def __init__(self, machine: ClusterMachine) -> None:
-        self.machine = machine
+        self.machine: ClusterMachine = proxy(machine)  # which holds this
         groups = machine.ctas, max(1, machine.threads // _GROUP)
         self._flying: dict[tuple[int, int], list[_Product]] = {}
         self._committed = np.zeros(groups, np.int64)
