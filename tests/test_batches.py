@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import problem_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
@@ -17,16 +18,11 @@ from cute_gemm import errors, select
 from cute_gemm.access import GlobalAccess
 from cute_gemm.kernels import registry
 from cute_gemm.model import gmem, smem
-from cute_gemm.problem.arrays import Operand, read
+from cute_gemm.problem.arrays import Operand
 from cute_gemm.problem.overlap import matrices_overlap
 from cute_gemm.problem.problem import GemmProblem, Matrix, from_operands, from_sizes
 
 L = 3
-
-
-def problem_of(op: str, A: Any, B: Any, C: Any = None, **options: Any) -> GemmProblem:
-    C = None if C is None else read(C, "C")
-    return from_operands(op, read(A, "A"), read(B, "B"), C, **options)
 
 
 # Descriptors --------------------------------------------------------------------------------------

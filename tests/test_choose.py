@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from cases import OPS
 
 from cute_gemm.access import SharedAccess
 from cute_gemm.cute import choose
@@ -127,7 +128,7 @@ def test_every_reader_and_writer_of_tensor_core_kernels(
 )
 def test_every_reader_of_fma_kernels(kernel: str, skew: str | None, dtype: str) -> None:
     """And every writer of whole 16-byte vectors of float32; others are told in test_ladder."""
-    for op in ("NN", "NT", "TN", "TT"):
+    for op in OPS:
         problem = from_sizes(op, m=256, n=256, k=256, dtype=dtype)
         chosen = registry.get(kernel)
         config = chosen.configure(problem, "sm_80", **({"skew": skew} if skew else {}))

@@ -13,6 +13,7 @@ import sys
 from contextlib import nullcontext
 
 import pytest
+from cases import OPS
 from command_line import SIZES, compile_arch
 
 import cute_gemm as cg
@@ -164,7 +165,7 @@ def test_compile_for_another_machine(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "dtype", ["float16", "float32", "float32/tf32", "float64", "complex128", "int8"]
 )
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", OPS)
 def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
     """Of other extents too, if the matrices are aligned, or read by elements."""
     name, _, compute = dtype.partition("/")

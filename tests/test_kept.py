@@ -12,6 +12,7 @@ from itertools import cycle, product
 
 import numpy as np
 import pytest
+from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm import api, select
@@ -72,7 +73,7 @@ def test_entries_may_weigh_more_than_one() -> None:
 
 def classes(count: int) -> None:
     """Choose for as many classes of problems."""
-    for number, op in zip(range(count), cycle(("NN", "NT", "TN", "TT"))):
+    for number, op in zip(range(count), cycle(OPS)):
         ld = 64 + number // 4
         sizes = {"m": 64, "n": 64, "k": 64, "lda": ld, "ldb": 2 * ld, "ldc": 64 + number % 5}
         cg.plan(op, **sizes, dtype="float16", arch="sm_90a", backend="cpu")

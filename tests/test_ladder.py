@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from cases import OPS, ORDERS
 
 import cute_gemm as cg
 from cute_gemm.analysis.rows import AccessRow, make_row
@@ -20,9 +21,7 @@ from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.toolchain import sass
 from cute_gemm.toolchain.nvrtc import build
 
-OPS = ("NN", "NT", "TN", "TT")
 CONJUGATES = ("CN", "NC", "CC", "CT", "TC")
-ORDERS = ("F", "C")
 ARCHS = ("sm_80", "sm_90a")
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
 SIMT = tuple(n for n in registry.LADDER[1:] if isinstance(registry.get(n), SimtKernel))

@@ -11,6 +11,7 @@ from typing import Any
 import cuda.pathfinder
 import numpy as np
 import pytest
+from cases import OPS, problem
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.errors import CompileError
@@ -147,12 +148,11 @@ def test_what_never_executes_is_not_counted() -> None:
 
 
 def missing(kernel: Kernel, op: str, arch: str, **given: Any) -> list[str]:
-    sizes = {"m": 256, "n": 256, "k": 256, "dtype": "float16"}
     options = {key: given.pop(key) for key in kernel.options if key in given}
-    problem = from_sizes(op, **{**sizes, **given})
-    config = kernel.configure(problem, arch, **options)
+    asked = problem(op, 256, **given)
+    config = kernel.configure(asked, arch, **options)
     cubin = build(kernel.unit(config), arch).cubin
-    return sass.check(cubin, kernel.accesses(config, problem))
+    return sass.check(cubin, kernel.accesses(config, asked))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_the_machine_code_of_the_ladder(
 @pytest.mark.matrix
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("pad", [0, 1, 2, 4])
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
     "dtype", ["float32", "float16", "bfloat16", "float64", "complex64", "complex128"]
 )
@@ -226,7 +226,7 @@ def test_all_machine_code_of_the_ladder(
 @pytest.mark.parametrize("kernel", [PIPELINE, UNIVERSAL], ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("pads", [(0, 0, 0), (4, 1, 2)])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize(
     "dtype", ["float16", "bfloat16", "float32", "tf32", "float64", "complex128", "int8"]
 )
