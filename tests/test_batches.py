@@ -282,7 +282,7 @@ def laid_out(draw: st.DrawFn, shape: tuple[int, int], name: str, writable: bool 
 
 
 @pytest.mark.parametrize("kernel", ["auto", "host"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     data=st.data(),
     op=st.tuples(st.sampled_from("NTC"), st.sampled_from("NTH")).map("".join),
