@@ -9,6 +9,10 @@ from types import FunctionType
 from typing import Any
 
 import pytest
+
+# NumPy asks for pages of 2 MB, all of which an element takes where elements lie far apart.
+os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
+
 from fake_tuning import device, place  # noqa: F401
 from hypothesis import settings
 from interpreted import Case, Emitted

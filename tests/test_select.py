@@ -76,7 +76,7 @@ def alone(each: GemmProblem, arch: str, name: str) -> Any:
 @pytest.mark.parametrize("name", ["auto", *COMPILED])
 def test_what_is_chosen_does_not_depend_on_what_was_chosen_before(name: str) -> None:
     random = Random(name)
-    these = problems(random, 20)
+    these = problems(random, 8)
     expected = [alone(each, "sm_90a", name) for each in these]
     select._shelves.clear()
     for each, config in zip(these, expected, strict=True):

@@ -463,9 +463,11 @@ def test_parts_of_a_field_are_in_the_symbol() -> None:
 @pytest.mark.parametrize("size", [4096, 4095, 100])
 def test_every_problem_has_a_symbol_of_its_own(size: int) -> None:
     configs = [
-        KERNEL.configure(
-            problem(op, size, dtype=dtype, compute=compute, order=order), arch, copy=policy
-        )
+        KERNEL.legal(
+            problem(op, size, dtype=dtype, compute=compute, order=order),
+            Arch(arch),
+            {"copy": policy},
+        )[0]
         for dtype, compute in TYPES
         for op in OPS
         for order in ORDERS
