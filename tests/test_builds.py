@@ -191,8 +191,8 @@ workers.at_once = lambda builds: min(builds, 3)
 print("begun", flush=True)
 sizes = {"m": 64, "n": 64, "k": 64, "arch": "sm_90a", "backend": "cpu"}
 plans = [
-    cg.plan(op, dtype="float32", kernel="naive", tile=(32, n, 1), **sizes)
-    for op in ("NN", "TN") for n in (1, 2, 4)
+    cg.plan(op, dtype=dtype, kernel="sm80_pipeline", **sizes)
+    for op in ("NN", "TN") for dtype in ("float16", "float32", "float64")
 ]
 try:
     builds = cg.compile(plans, lambda *told: print(*told, flush=True))
