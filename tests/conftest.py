@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import pytest
+
+# NumPy asks for pages of 2 MB, all of which an element takes where elements lie far apart.
+os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
+
 from fake_tuning import device, place  # noqa: F401
 from hypothesis import settings
 from interpreted import Case, Emitted
@@ -24,13 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--matrix"):
-        skip = pytest.mark.skip(reason="long: runs with --matrix")
-        for item in items:
-            if item.get_closest_marker("matrix"):
-                item.add_marker(skip)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[Any] | None:
+    """Without ``--matrix`` collect nothing of a test of the matrix."""
+    marks = getattr(obj, "pytestmark", ()) if isinstance(obj, FunctionType) else ()
+    left_out = any(mark.name == "matrix" for mark in marks)
+    return [] if left_out and not collector.config.getoption("--matrix") else None
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu:
         from cute_gemm.run.driver import why_no_gpu

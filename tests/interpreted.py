@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from gpu.gemm_cases import Case, Place
+from cases import Case, Place, numbers
 
 from cute_gemm.analysis.executed import Compared, compare
 from cute_gemm.analysis.rows import AccessRow, make_row
@@ -121,14 +121,9 @@ def view(place: Place, dtype: str) -> np.ndarray:
 
 
 def fill(matrices: np.ndarray, random: np.random.Generator, dtype: str) -> None:
-    """Fill with normal data, or integers of 8 bits; a matrix that a batch shares once."""
+    """Fill with numbers; a matrix that a batch shares once."""
     first = matrices[0] if matrices.ndim == 3 and matrices.strides[0] == 0 else matrices
-    if DTYPES[dtype].roundoff == 0:
-        first[...] = random.integers(-128, 128, first.shape)
-        return
-    first[...] = random.standard_normal(first.shape)
-    if DTYPES[dtype].is_complex:
-        first.imag = random.standard_normal(first.shape)
+    first[...] = numbers(random, first.shape, dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,8 @@ import re
 from collections import Counter
 from typing import Any
 
+from cases import OPS
+
 import cute_gemm as cg
 from cute_gemm.analysis.report import Report
 from cute_gemm.analysis.rows import AccessRow
@@ -39,7 +41,7 @@ def _random(rng: random.Random) -> Question:
 
     dtype = rng.choice(TYPES)
     question: Question = {
-        "op": rng.choice(["NN", "NT", "TN", "TT"]), "m": extent(), "n": extent(), "k": extent(),
+        "op": rng.choice(OPS), "m": extent(), "n": extent(), "k": extent(),
         "dtype": dtype, "order": rng.choice("FC"), "kernel": rng.choice(KERNELS),
         "arch": rng.choice(["sm_80", "sm_90a"]), "beta": rng.choice([0, 1]),
     }  # fmt: skip

@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from cases import OPS, numbers, stored_shapes, used
 
 import cute_gemm as cg
 from cute_gemm import api
@@ -37,41 +37,23 @@ from cute_gemm.problem.scalars import Scalar
 from cute_gemm.toolchain.signature import gemm_signature
 
 GEMM = gemm_signature(LINEAR_COMBINATION)
-OPS = ("NN", "NT", "TN", "TT")
 NO_GPU = "there is none in this test"
 M, N, K = 33, 20, 47
 
 
 def array(shape: tuple[int, int], dtype: str, order: str = "F", seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    values = rng.integers(-128, 128, shape) if kind.kind == "i" else rng.standard_normal(shape)
-    if kind.kind == "c":
-        values = values + 1j * rng.standard_normal(shape)
-    return np.asarray(values.astype(kind), order=order)  # type: ignore[call-overload]
+    values = numbers(np.random.default_rng(seed), shape, dtype)
+    return np.asarray(values, order=order)  # type: ignore[call-overload]
 
 
 def operands(op: str, dtype: str, order: str = "F") -> tuple[np.ndarray, np.ndarray]:
-    a = (M, K) if op[0] in "Nn" else (K, M)
-    b = (K, N) if op[1] in "Nn" else (N, K)
+    a, b = stored_shapes(op, M, N, K)
     return array(a, dtype, order, 1), array(b, dtype, order, 2)
-
-
-def as_used(op: str, A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """op(A) and op(B) in float64 or complex128."""
-    wide = np.complex128 if A.dtype.kind == "c" else np.float64
-    left, right = (
-        (x if letter in "Nn" else x.T).astype(wide) for x, letter in zip((A, B), op, strict=True)
-    )
-    return (
-        left.conj() if op[0] in "CcHh" else left,
-        right.conj() if op[1] in "CcHh" else right,
-    )
 
 
 def check(C: np.ndarray, op: str, A: np.ndarray, B: np.ndarray, extra: Any = 0.0) -> None:
     """C is op(A) op(B) + extra, each element within the bound of its type."""
-    a, b = as_used(op, A, B)
+    a, b = used(A, op[0]), used(B, op[1])
     expected = a @ b + extra
     sums = DTYPES[DTYPES[A.dtype.name].accumulator]
     out = DTYPES[C.dtype.name].roundoff

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import problem_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
@@ -15,7 +16,6 @@ from numpy.lib.stride_tricks import as_strided
 import cute_gemm as cg
 from cute_gemm import errors, select
 from cute_gemm.access import GlobalAccess
-from cute_gemm.frameworks import read
 from cute_gemm.frameworks.base import Operand
 from cute_gemm.kernels import registry
 from cute_gemm.model import gmem, smem
@@ -23,11 +23,6 @@ from cute_gemm.problem.overlap import matrices_overlap
 from cute_gemm.problem.problem import GemmProblem, Matrix, from_operands, from_sizes
 
 L = 3
-
-
-def problem_of(op: str, A: Any, B: Any, C: Any = None, **options: Any) -> GemmProblem:
-    C = None if C is None else read(C, "C")
-    return from_operands(op, read(A, "A"), read(B, "B"), C, **options)
 
 
 # Descriptors --------------------------------------------------------------------------------------
@@ -287,7 +282,7 @@ def laid_out(draw: st.DrawFn, shape: tuple[int, int], name: str, writable: bool 
 
 
 @pytest.mark.parametrize("kernel", ["auto", "host"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     data=st.data(),
     op=st.tuples(st.sampled_from("NTC"), st.sampled_from("NTH")).map("".join),

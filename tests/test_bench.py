@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import fake_gpu
 import numpy as np
 import pytest
+from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.commands import bench as bench_command
@@ -62,7 +63,7 @@ def padded(rng, rows: int, columns: int, order: str) -> np.ndarray:
     return rng.standard_normal((rows, columns + 3))[:, :columns]
 
 
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("orders", list(itertools.product("FC", repeat=3)))
 def test_cublas_is_asked_for_the_same_gemm(blas, op, orders):
     rng = np.random.default_rng(0)

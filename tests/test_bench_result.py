@@ -8,6 +8,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from cases import OPS
 
 from cute_gemm.analysis.performance import performance
 from cute_gemm.errors import OptionError
@@ -15,8 +16,6 @@ from cute_gemm.measure import plot as bench_plot
 from cute_gemm.measure.result import BenchResult, Entry, SizeResult, Speed
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.toolchain.signature import Launch
-
-OPS = ("NN", "NT", "TN", "TT")
 
 
 def entry(kernel: str, op: str, gflops: float, share: float | None) -> Entry:

@@ -162,9 +162,12 @@ def test_compile_for_another_machine(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "dtype", ["float16", "float32", "float32/tf32", "float64", "complex128", "int8"]
-)
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+    ("op", "dtype"),
+    [
+        ("NN", "float16"), ("NT", "float32/tf32"), ("TN", "int8"), ("TT", "float32"),
+        ("NT", "float64"), ("TN", "complex128"),
+    ],
+)  # fmt: skip
 def test_what_is_compiled_ahead_is_all_that_is_chosen_from(op, dtype):
     """Of other extents too, if the matrices are aligned, or read by elements."""
     name, _, compute = dtype.partition("/")

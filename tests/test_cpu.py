@@ -7,6 +7,7 @@ import warnings
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import numbers, stored_shapes, used
 
 from cute_gemm.frameworks import read
 from cute_gemm.kernels import host
@@ -41,25 +42,12 @@ def matrix(shape, order, dtype, rng=None, pad=2):
     buffer = np.full((rows + pad, columns + pad), CANARY, numpy_dtype(dtype), order=order)
     view = buffer[1 : rows + 1, 1 : columns + 1]
     if rng is not None:
-        integers = dtype in ("int8", "int32")
-        view[:] = rng.integers(-128, 128, shape) if integers else rng.standard_normal(shape)
-        if dtype in COMPLEX:
-            view.imag = rng.standard_normal(shape)
+        view[:] = numbers(rng, shape, dtype)
     return view, buffer
-
-
-def shapes(op, m, n, k):
-    return ((m, k) if op[0] == "N" else (k, m)), ((k, n) if op[1] == "N" else (n, k))
 
 
 def wide(x):
     return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
-
-
-def used(x, letter):
-    """op(x) in float64 or complex128."""
-    x = wide(x) if letter == "N" else wide(x).T
-    return x.conj() if letter in "CH" else x
 
 
 def expected(op, A, B, C, alpha, beta):
@@ -89,7 +77,7 @@ def test_against_float64(monkeypatch, run, op, dtype, small_blocks):
     for (m, n, k), orders, out, (alpha, beta) in itertools.product(
         sizes, ["FFF", "CFC", "FCF"], row.outputs, scalars
     ):
-        A_shape, B_shape = shapes(op, m, n, k)
+        A_shape, B_shape = stored_shapes(op, m, n, k)
         A, _ = matrix(A_shape, orders[0], dtype, rng)
         B, _ = matrix(B_shape, orders[1], dtype, rng)
         C, buffer = matrix((m, n), orders[2], out, rng)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import stored_shapes, used
 from numpy.lib.stride_tricks import as_strided
 
 import cute_gemm as cg
@@ -174,16 +175,8 @@ def matrix(shape: tuple[int, int], order: str, dtype: str = "c16", seed: int = 0
 
 
 def pair(op: str, orders: str, dtype: str = "c16", sizes: Any = (M, N, K)) -> Any:
-    m, n, k = sizes
-    return (
-        matrix((m, k) if op[0] == "N" else (k, m), orders[0], dtype, 1),
-        matrix((k, n) if op[1] == "N" else (n, k), orders[1], dtype, 2),
-    )
-
-
-def used(array: np.ndarray, letter: str) -> np.ndarray:
-    array = array if letter == "N" else array.T
-    return array.conj() if letter in "CH" else array
+    a, b = stored_shapes(op, *sizes)
+    return matrix(a, orders[0], dtype, 1), matrix(b, orders[1], dtype, 2)
 
 
 # The call -----------------------------------------------------------------------------------------

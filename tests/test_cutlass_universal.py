@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import OPS, problem
 
 import cute_gemm as cg
 from cute_gemm.access import GlobalAccess
@@ -20,14 +21,13 @@ from cute_gemm.kernels.cutlass.config import CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.recording import recording
 from cute_gemm.kernels.cutlass.universal import CutlassUniversal
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.cubin import Resources
 from cute_gemm.toolchain.headers import cutlass_path, cutlass_version
 from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.unit import TranslationUnit
 
 KERNEL = CutlassUniversal()
-OPS = ("NN", "NT", "TN", "TT")
 #: dtype, compute, output type
 TYPES = (
     ("float16", None, "float16"),
@@ -38,11 +38,6 @@ TYPES = (
     ("float64", None, "float64"),
     ("int8", None, "int32"),
 )
-
-
-def problem(op: str = "TN", size: int = 4096, **given: object) -> GemmProblem:
-    sizes = {"m": size, "n": size, "k": size, "dtype": "float16", **given}
-    return from_sizes(op, **sizes)  # type: ignore[arg-type]
 
 
 def every_problem(size: int) -> list[GemmProblem]:

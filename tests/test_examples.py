@@ -7,6 +7,7 @@ import importlib
 import os
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ SHOWS = {
 }
 
 
-def show(path: Path, cache_directory: Path, cwd: Path) -> str:
+@lru_cache
+def show(path: Path, cache_directory: Path) -> str:
     """Run an example elsewhere, with the package under test, and return what it prints."""
     environment = os.environ | {
         "CUTE_GEMM_CACHE_DIR": str(cache_directory),
@@ -35,7 +37,7 @@ def show(path: Path, cache_directory: Path, cwd: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        cwd=cwd,
+        cwd=cache_directory.parent,
         env=environment,
     )
     assert done.returncode == 0, done.stderr
@@ -47,14 +49,14 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example(path, cache_directory, tmp_path):
-    assert SHOWS[path.name] in show(path, cache_directory, tmp_path)
+def test_example(path, cache_directory):
+    assert SHOWS[path.name] in show(path, cache_directory)
 
 
-def test_the_reference_table_and_its_fix(cache_directory, tmp_path):
+def test_the_reference_table_and_its_fix(cache_directory):
     """NT: A yes, B yes; NN: yes, no; TN: no, no; TT: no, yes; and then yes everywhere."""
     (path,) = (path for path in EXAMPLES if path.name == "02_layout_report.py")
-    lines = show(path, cache_directory, tmp_path).splitlines()
+    lines = show(path, cache_directory).splitlines()
     rows = [line.split() for line in lines if line[:2] in ("NT", "NN", "TN", "TT")]
     verdicts = [(row[0], row[1], row[5]) for row in rows]
     assert verdicts == [

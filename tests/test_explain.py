@@ -8,6 +8,7 @@ import re
 from math import ceil
 
 import pytest
+from cases import OPS
 from rich.console import Console
 
 import cute_gemm as cg
@@ -18,7 +19,6 @@ from cute_gemm.commands.explain import explain, print_code
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import registry
 
-OPS = ("NN", "NT", "TN", "TT")
 SIMT = registry.LADDER[registry.LADDER.index("naive") : registry.LADDER.index("tensor_core")]
 N = 4096
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import fake_heuristics
 import pytest
+from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.errors import OptionError
@@ -18,7 +19,7 @@ from cute_gemm.select import Candidate
 
 SIZES: dict[str, Any] = {"m": 2048, "n": 1024, "k": 512, "dtype": "bfloat16"}
 H200 = gpu_called("H200")
-EACH = [(op, order) for op in ("NN", "NT", "TN", "TT") for order in ("F", "C")]
+EACH = [(op, order) for op in OPS for order in ("F", "C")]
 
 
 def candidates(op: str, gpu: str = "H200", **given: Any) -> tuple[Candidate, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import stored_shapes
 
 import cute_gemm as cg
 from cute_gemm.errors import DeviceError, OptionError, UnsupportedError
@@ -28,10 +29,8 @@ def operands(op: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
         numbers = 50 * (rng.standard_normal((rows, columns)) + 1j)
         return (numbers if "complex" in dtype else numbers.real).astype(DTYPES[dtype].numpy)
 
-    return (
-        matrix(*((M, K) if op[0] == "N" else (K, M))),
-        matrix(*((K, N) if op[1] == "N" else (N, K))),
-    )
+    a, b = stored_shapes(op, M, N, K)
+    return matrix(*a), matrix(*b)
 
 
 @pytest.mark.parametrize("order", ["F", "C"])

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu.gemm_cases import COMPLEX, OPS, Case, at_widths, narrow
+from cases import COMPLEX, OPS, Case, at_widths, narrow
 from interpreted import Emitted, Run, run, takes
 
 from cute_gemm.analysis.executed import compare, distinct

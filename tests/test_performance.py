@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
+from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.analysis.performance import performance
@@ -242,7 +243,7 @@ def test_text_and_dict_agree():
     assert values["traffic"]["requested_bytes"] == found.traffic.requested_bytes
 
 
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", OPS)
 def test_a_real_kernel_loads_what_its_tile_says(op):
     m, n, k = 1024, 768, 512
     report = cg.analyze(

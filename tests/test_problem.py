@@ -8,6 +8,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import OPS, problem_of, stored_shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
@@ -19,13 +20,6 @@ from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import Matrix, from_operands, from_sizes
 from cute_gemm.problem.scalars import Scalar, check_beta, scalar
 
-OPS = ["NN", "NT", "TN", "TT"]
-
-
-def problem_of(op, A, B, C=None, **options):
-    C = None if C is None else read(C, "C")
-    return from_operands(op, read(A, "A"), read(B, "B"), C, **options)
-
 
 def stored(shape, order="F", pad=0, dtype=np.float32):
     """A matrix whose leading dimension is ``pad`` longer than it must be."""
@@ -33,10 +27,6 @@ def stored(shape, order="F", pad=0, dtype=np.float32):
     if order == "F":
         return np.zeros((rows + pad, columns), dtype, order="F")[:rows]
     return np.zeros((rows, columns + pad), dtype)[:, :columns]
-
-
-def stored_shapes(op, m, n, k):
-    return ((m, k) if op[0] == "N" else (k, m)), ((k, n) if op[1] == "N" else (n, k))
 
 
 def on_gpu(shape=(4, 6), strides=(1, 4), dtype="float16", pointer=0x10000, **more):

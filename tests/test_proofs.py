@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import OPS, problem
 
 from cute_gemm.cute.copies import TiledCopy, TiledMma
 from cute_gemm.cute.layout import Layout, Swizzle
@@ -31,7 +32,6 @@ from cute_gemm.kernels.sm80.structure import Config, Structure, structure
 from cute_gemm.kernels.sm80.tensor_core import TensorCore
 from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.problem.problem import from_sizes
 from cute_gemm.toolchain.headers import template_path
 from cute_gemm.toolchain.nvrtc import build, prove
 from cute_gemm.toolchain.unit import TranslationUnit
@@ -44,9 +44,8 @@ ARCH = "sm_80"
 def config(
     op: str = "TN", arch: str = ARCH, kernel: CompiledKernel = KERNEL, **given: Any
 ) -> Config:
-    sizes = {"m": 256, "n": 256, "k": 256, "dtype": "float16"}
     options = {key: given.pop(key) for key in kernel.options if key in given}
-    made: Config = kernel.configure(from_sizes(op, **{**sizes, **given}), arch, **options)
+    made: Config = kernel.configure(problem(op, 256, **given), arch, **options)
     return made
 
 
@@ -124,7 +123,6 @@ def test_they_hold(dtype: str, compute: str | None) -> None:
     hold(configs)
 
 
-OPS = ("NN", "NT", "TN", "TT")
 TYPED = [
     (kernel, dtype, compute)
     for kernel in (KERNEL, TensorCore())
@@ -159,8 +157,8 @@ def test_those_of_cutlass_hold_everywhere(op: str, dtype: str) -> None:
     dtype, _, compute = dtype.partition("/")
     kernel = CutlassUniversal()
     for order in "FC":
-        sizes = {"m": 256, "n": 256, "k": 256, "dtype": dtype, "compute": compute or None}
-        each = kernel.configure(from_sizes(op, order=order, **sizes), ARCH)  # type: ignore[arg-type]
+        each = problem(op, 256, dtype=dtype, compute=compute or None, order=order)
+        each = kernel.configure(each, ARCH)
         assert prove(kernel.proof(each), ARCH).facts
 
 
@@ -357,8 +355,7 @@ def simt_config(name: str, op: str, dtype: str = "float32", **given: Any) -> sim
     kernel = registry.get(name)
     assert isinstance(kernel, SimtKernel)
     options = {key: given.pop(key) for key in kernel.options if key in given}
-    problem = from_sizes(op, **{"m": 128, "n": 128, "k": 128, **given}, dtype=dtype)
-    return kernel.configure(problem, ARCH, **options)
+    return kernel.configure(problem(op, 128, dtype=dtype, **given), ARCH, **options)
 
 
 def simt_asserts(

@@ -13,7 +13,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from gpu.gemm_cases import COMPLEX, OPS, TYPES, Case, at_widths, awkward_cases, small_wgmma
+from cases import COMPLEX, OPS, TYPES, Case, at_widths, cutlass_takes
+from gemm_cases import awkward_cases, small_wgmma
 from interpreted import Emitted, arrays, check, plan_of, takes, together
 
 import cute_gemm as cg
@@ -87,7 +88,7 @@ def spread() -> Iterator[Case]:
     yield from (case for case in awkward_cases()[::5] if case.more or case.kernel not in simt)
 
 
-SPREAD = list(dict.fromkeys(filter(takes, spread())))
+SPREAD = list(dict.fromkeys(filter(cutlass_takes, spread())))
 REST = list(dict.fromkeys(everything()))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import OPS
 from interpreted import TOGETHER, together
 
 from cute_gemm import select
@@ -163,7 +164,7 @@ CASES += [
          (72, 104, 200), pad=number % 7 // 5, l=1 + number // 4 % 2, beta=0.75 * (number % 5 > 1),
          out=("float32", None, None)[number % 3])
     for number, (op, dtype, order) in enumerate(
-        product(("NN", "NT", "TN", "TT"), ("float16", "bfloat16"), "FC")
+        product(OPS, ("float16", "bfloat16"), "FC")
     )
 ]  # fmt: skip
 

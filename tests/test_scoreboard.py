@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from cases import OPS
 from cuda.pathfinder import find_nvidia_binary_utility
 
 from cute_gemm.errors import OptionError
@@ -77,7 +78,7 @@ def machine_code(dtype: str, row: Tile, op: str, arch: str, pad: int = 0) -> byt
 
 
 @pytest.mark.parametrize(("dtype", "row", "op"), [
-    (dtype, row, ("NN", "NT", "TN", "TT")[index % 4]) for index, (dtype, row) in enumerate(FP64)
+    (dtype, row, OPS[index % 4]) for index, (dtype, row) in enumerate(FP64)
 ], ids=str)  # fmt: skip
 def test_sums_are_waited_for(dtype: str, row: Tile, op: str, tmp_path: Path) -> None:
     assert unwaited(machine_code(dtype, row, op, "sm_90a"), tmp_path) >= LATENCY
@@ -87,7 +88,7 @@ def test_sums_are_waited_for(dtype: str, row: Tile, op: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(("dtype", "row"), FP64, ids=str)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_all_sums_are_waited_for(dtype: str, row: Tile, arch: str, tmp_path: Path) -> None:
-    for op, pad in product(("NN", "NT", "TN", "TT"), (0, 1)):
+    for op, pad in product(OPS, (0, 1)):
         if pad == 0 or dtype == "float64":
             assert unwaited(machine_code(dtype, row, op, arch, pad), tmp_path) >= LATENCY, op
 

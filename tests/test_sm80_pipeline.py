@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import OPS, ORDERS, problem
 
 import cute_gemm as cg
 from cute_gemm.access import GlobalAccess, SharedAccess
@@ -21,13 +22,11 @@ from cute_gemm.kernels.sm80.structure import Config, structure
 from cute_gemm.kernels.staging import IN_VAIN
 from cute_gemm.model import smem
 from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.nvrtc import build as compile_unit
 from cute_gemm.toolchain.unit import TranslationUnit
 
 KERNEL = Sm80Pipeline()
-OPS = ("NN", "NT", "TN", "TT")
-ORDERS = ("F", "C")
 #: dtype, compute
 TYPES = (
     ("float16", None),
@@ -40,10 +39,6 @@ TYPES = (
 )
 ARCHS = ("sm_90a", "sm_80")
 types = pytest.mark.parametrize(("dtype", "compute"), TYPES, ids=lambda value: str(value or ""))
-
-
-def problem(op: str = "TN", size: int = 4096, **given: Any) -> GemmProblem:
-    return from_sizes(op, **{"m": size, "n": size, "k": size, "dtype": "float16", **given})
 
 
 def analyze(op: str, size: int = 4096, arch: str = "sm_80", **given: Any) -> Report:
@@ -435,7 +430,7 @@ OTHER = {
     "raster": 4,
     "min_ctas": 2,
     "mma": "SM80_16x8x8_F32TF32TF32F32_TN",
-    "operation": from_sizes("NN", m=8, n=8, k=8, dtype="bfloat16").operation(16, 16, 16),
+    "operation": problem(dtype="bfloat16").operation(16, 16, 16),
 }
 
 
@@ -458,9 +453,11 @@ def test_parts_of_a_field_are_in_the_symbol() -> None:
 @pytest.mark.parametrize("size", [4096, 4095, 100])
 def test_every_problem_has_a_symbol_of_its_own(size: int) -> None:
     configs = [
-        KERNEL.configure(
-            problem(op, size, dtype=dtype, compute=compute, order=order), arch, copy=policy
-        )
+        KERNEL.legal(
+            problem(op, size, dtype=dtype, compute=compute, order=order),
+            Arch(arch),
+            {"copy": policy},
+        )[0]
         for dtype, compute in TYPES
         for op in OPS
         for order in ORDERS

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import OPS, ORDERS, problem
 
 import cute_gemm as cg
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
@@ -29,7 +30,7 @@ from cute_gemm.kernels.sm90.structure import (
 from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
 from cute_gemm.kernels.sm90.wgmma import STEP, Sm90Wgmma
 from cute_gemm.model import smem, tma
-from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.run import tensormap
 from cute_gemm.run.tensormap import SIZE, TensorMap, TensorMaps
 from cute_gemm.toolchain import sass
@@ -39,14 +40,7 @@ KERNEL = Sm90Wgmma()
 #: Tiles of a launch, and rows or columns of C, that are counted in 32 bits with room to spare.
 MOST_TILES, MOST_EXTENT = 2**31 - 1025, 2**31 - 2048
 ARCH = Arch("sm_90a")
-OPS, ORDERS = ("NN", "NT", "TN", "TT"), ("F", "C")
 SMALL = {"tile": (64, 64, 64), "groups": 1, "stages": 2, "cluster": (1, 1), "swap_ab": 0}
-
-
-def problem(op: str = "TN", size: int = 4096, **given: Any) -> GemmProblem:
-    if given.get("dtype") == "tf32":
-        given |= {"dtype": "float32", "compute": "tf32"}
-    return from_sizes(op, **{"m": size, "n": size, "k": size, "dtype": "float16", **given})
 
 
 def configure(asked: GemmProblem, **options: Any) -> Config:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.errors import FaultError, LaunchError, OptionError, ShapeError
@@ -194,7 +195,7 @@ def some_problems(count: int) -> list[GemmProblem]:
     for _ in range(count):
         m, n, k = (random.randint(1, 300) for _ in "mnk")
         dtype = random.choice(("float16", "float32", "float64", "int8", "complex128"))
-        op = random.choice(("NN", "NT", "TN", "TT"))
+        op = random.choice(OPS)
         pad = random.choice((0, 1, 8))
         lda, ldb = (max(pair) + pad for pair in ((m, k), (k, n)))
         shared = {"batch_a": 0} if random.random() < 0.3 else {}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import OPS, THIN, numbers, stored_shapes
 
 import cute_gemm as cg
 from cute_gemm.arch import Arch
@@ -21,21 +22,9 @@ from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.ptx import execute
 
-OPS = ("NN", "NT", "TN", "TT")
 TYPES = Thin.dtypes
-THIN = (1, 2, 3, 4, 7, 8, 16, 17, 32)
 KERNEL = registry.get("thin")
 assert isinstance(KERNEL, Thin)
-
-
-def numbers(random: np.random.Generator, size: tuple[int, ...], dtype: str) -> np.ndarray:
-    row = DTYPES[dtype]
-    if row.roundoff == 0:
-        return random.integers(-128, 128, size).astype(row.numpy)
-    found = random.standard_normal(size)
-    return (found + 1j * random.standard_normal(size) if row.is_complex else found).astype(
-        row.numpy
-    )
 
 
 def operands(
@@ -44,8 +33,8 @@ def operands(
     """A, B and C as stored, with numbers everywhere and ``pad`` elements between columns."""
     random = np.random.default_rng(m + n + k)
     out = "int32" if dtype == "int8" else dtype
-    stored = [((m, k) if op[0] == "N" else (k, m), dtype, "F")]
-    stored += [((k, n) if op[1] == "N" else (n, k), dtype, "F"), ((m, n), out, order)]
+    stored = [(shape, dtype, "F") for shape in stored_shapes(op, m, n, k)]
+    stored += [((m, n), out, order)]
     found = []
     for (rows, columns), kind, along in stored:
         rest = (batch,) * (batch > 1)

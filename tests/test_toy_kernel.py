@@ -10,6 +10,7 @@ import fake_gpu
 import numpy as np
 import pytest
 import toy_kernel
+from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm import select
@@ -24,7 +25,6 @@ from cute_gemm.problem.verify import verify
 from cute_gemm.run.driver import why_no_gpu
 from cute_gemm.toolchain.nvrtc import build
 
-OPS = ("NN", "NT", "TN", "TT")
 TOY = {"kernel": "toy", "arch": "sm_80"}
 SIZES = {"m": 70, "n": 9, "k": 13, "dtype": "float32"}
 WORDS = ["-m", "70", "-n", "9", "-k", "13", "--dtype", "float32", "--arch", "sm_80"]

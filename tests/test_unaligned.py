@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import OPS
 
 from cute_gemm import plan
 from cute_gemm.access import GlobalAccess, SharedAccess
@@ -25,7 +26,6 @@ from cute_gemm.problem.verify import verify
 from cute_gemm.ptx import execute
 from cute_gemm.select import select
 
-OPS = ("NN", "NT", "TN", "TT")
 TYPES = ("float16", "bfloat16", "int8")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import numbers, stored_shapes
 
 from cute_gemm.problem import verify as verifying
 from cute_gemm.problem.dtypes import DTYPES
@@ -17,15 +18,8 @@ FLOATS = ("float16", "bfloat16", "float32", "float64", *COMPLEX)
 
 def operands(dtype: str, op: str = "NN", k: int = K) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(1)
-    a = (M, k) if op[0] == "N" else (k, M)
-    b = (k, N) if op[1] == "N" else (N, k)
-    if dtype == "int8":
-        return rng.integers(-128, 128, a, np.int8), rng.integers(-128, 128, b, np.int8)
-    numpy = DTYPES[dtype].numpy
-    if dtype in COMPLEX:
-        a, b = (*a, 2), (*b, 2)
-        return tuple(rng.standard_normal(x).view(complex)[..., 0].astype(numpy) for x in (a, b))
-    return rng.standard_normal(a).astype(numpy), rng.standard_normal(b).astype(numpy)
+    a, b = stored_shapes(op, M, N, k)
+    return numbers(rng, a, dtype), numbers(rng, b, dtype)
 
 
 def problem(dtype: str, op: str = "NN", k: int = K, **more):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gemm_cases import Builds, Case
+from cases import Case
+from gemm_cases import Builds
 
 # JAX would take three quarters of the memory that all the libraries here share.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -35,8 +36,3 @@ def builds(request: pytest.FixtureRequest, cache_directory: Path, arch: str) -> 
     found = Builds(case.plan(arch) for case in some)
     yield found
     found.close()
-
-
-def pytest_make_parametrize_id(val: object) -> str | None:
-    """Call a case by its name."""
-    return str(val) if isinstance(val, Case) else None

@@ -21,7 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gemm_cases import COMPLEX, LADDER, OPS, PLAIN, TYPES, Builds, complex_of, types_of
+sys.path.append(str(Path(__file__).parents[1]))
+from cases import COMPLEX, LADDER, OPS, PLAIN, TYPES, complex_of, types_of
+from gemm_cases import Builds
 
 from cute_gemm.errors import CompileError, GemmError, OptionError, UnsupportedError
 from cute_gemm.measure.profile import Case, Profile, compare, count, ncu, predict

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gemm_cases import Case, Place
+from cases import Case, Place
 
 import cute_gemm as cg
 

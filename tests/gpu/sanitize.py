@@ -14,11 +14,14 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+from cases import Case
 from gemm_cases import (
     Builds,
-    Case,
     awkward_cases,
     each_tile,
     host_case,

@@ -10,6 +10,7 @@ import json
 
 import numpy as np
 import pytest
+from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.commands import cli
@@ -29,7 +30,6 @@ from cute_gemm.run.timing import l2_bytes
 pytestmark = pytest.mark.gpu
 
 M, N, K = 72, 40, 56
-OPS = ["NN", "NT", "TN", "TT"]
 
 
 def bench_one(*arguments, **more) -> SizeResult:
@@ -134,7 +134,7 @@ def test_the_command(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8"])
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", OPS)
 def test_cublas_computes_the_same(op, dtype):
     rng = np.random.default_rng(0)
     numpy = DTYPES[dtype].numpy

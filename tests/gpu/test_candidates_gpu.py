@@ -10,7 +10,7 @@ import random
 
 import numpy as np
 import pytest
-from gemm_cases import OPS
+from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.plan import Plan

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import COMPLEX, LADDER, SIZES, Case, Place, complex_of
 from foreign_arrays import Capsule, Interface
-from gemm_cases import COMPLEX, LADDER, SIZES, Builds, Case, Place, complex_of
+from gemm_cases import Builds
 
 import cute_gemm as cg
 from cute_gemm.errors import ArrayError, DTypeError, ScalarError

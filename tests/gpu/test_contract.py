@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gemm_cases import PLAIN, Builds, narrow, wide
+from cases import PLAIN, narrow, wide
+from gemm_cases import Builds
 
 import cute_gemm as cg
 from cute_gemm import api

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemm_cases import OPS, PLAIN, SIZES, TYPES, Case
+from cases import OPS, PLAIN, SIZES, TYPES, Case
 
 import cute_gemm as cg
 from cute_gemm.errors import UnsupportedError

@@ -12,27 +12,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import LADDER, OPS, PLAIN, TYPES, Case, cutlass_takes, narrow, types_of, wide
 from gemm_cases import (
-    LADDER,
-    OPS,
-    PLAIN,
-    TYPES,
     Builds,
-    Case,
     batches,
     cutlass_cases,
     cutlass_refuses,
-    cutlass_takes,
     ladder_cases,
-    narrow,
     pipeline_cases,
     small_cases,
     small_ladder,
     small_wgmma,
     thin_cases,
-    types_of,
     wgmma_cases,
-    wide,
 )
 
 import cute_gemm as cg

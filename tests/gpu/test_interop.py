@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import PLAIN, TYPES, Case, narrow
 from foreign_arrays import Capsule, Interface
-from gemm_cases import PLAIN, TYPES, Builds, Case, narrow
+from gemm_cases import Builds
 
 import cute_gemm as cg
 from cute_gemm.errors import ArrayError, GemmError, ReadOnlyError, ShapeError

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cases import OPS
 from passes_cases import PACK, REDUCE, REDUCED, TYPES, check_packing, check_reduction, run
 
 from cute_gemm.problem.passes import packed, sliced
@@ -18,7 +19,7 @@ MARGIN = 4096
 
 @pytest.mark.parametrize("size", TYPES)
 @pytest.mark.parametrize("k_major", [False, True])
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", OPS)
 def test_packing(size, k_major, op, arch):
     check_packing(size, op, k_major, arch, MARGIN)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import OPS, stored_shapes
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import verify
@@ -20,7 +21,7 @@ ROUTES: list[dict[str, Any]] = [{"pack": "AB"}, {"split_k": 4}, {"pack": "B", "s
 def operands(op: str, m: int, n: int, k: int, dtype: Any, pad: int = 1) -> tuple[Any, Any]:
     """Column-major, on the device, with so many elements between columns."""
     found = []
-    for rows, columns in ((m, k) if op[0] == "N" else (k, m), (k, n) if op[1] == "N" else (n, k)):
+    for rows, columns in stored_shapes(op, m, n, k):
         held = torch.randn(columns, rows + pad, device="cuda").to(dtype)
         found.append(held[:, :rows].t())
     return found[0], found[1]
@@ -31,7 +32,7 @@ def right(plan: Any, A: Any, B: Any, C: Any, **scales: Any) -> bool:
     return verify(plan.problem, a, b, c, **scales).ok
 
 
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("route", ROUTES, ids=str)
 def test_right_into_new_and_given(op: str, route: dict[str, Any]) -> None:
     A, B = operands(op, 1021, 517, 2003, torch.bfloat16)
@@ -42,7 +43,7 @@ def test_right_into_new_and_given(op: str, route: dict[str, Any]) -> None:
     assert right(plan, A, B, cg.gemm(op, A, B, C, kernel="sm80_pipeline", **route))
 
 
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("shared", ["", "A", "B"])
 def test_each_product_of_a_batch_is_cut(op: str, shared: str) -> None:
     l, m, n, k = 5, 264, 136, 2008

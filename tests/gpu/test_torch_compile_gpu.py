@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.errors import ArrayError, OptionError, ScalarError, ShapeError
@@ -31,7 +32,7 @@ def traced(function: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
 
 
 @pytest.mark.parametrize("order", ["F", "C"])
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
 def test_a_new_c(dtype: str, op: str, order: Any) -> None:
     kind = getattr(torch, dtype)

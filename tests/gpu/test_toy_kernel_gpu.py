@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.kernels import registry
@@ -12,7 +13,7 @@ from cute_gemm.problem.verify import verify
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("op", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("order", ["F", "C"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gemm(op, order, dtype, monkeypatch):

@@ -1,0 +1,325 @@
+"""The words of all tests: ops, orders, types, problems, and cases of what is computed.
+
+A kernel depends on the types, the majors, the access widths and the tile, not on the sizes as such.
+So a case says how wide its operands may be accessed (through the leading dimension and the base
+address), and all awkward sizes of one kind share a kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cute_gemm import select
+from cute_gemm.arch import Arch
+from cute_gemm.frameworks import read
+from cute_gemm.gpus.gpu import Gpu
+from cute_gemm.kernels import registry
+from cute_gemm.plan import Plan
+from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.problem import GemmProblem, Matrix, from_operands, from_sizes
+
+OPS = ("NN", "NT", "TN", "TT")
+ORDERS = ("F", "C")
+SIZES = (1, 2, 3, 7, 31, 63, 65, 127, 129, 255, 1000, 4095)
+POLICIES = ("auto", "mn_major")
+#: Rows or columns of thin problems.
+THIN = (1, 2, 3, 4, 7, 8, 16, 17, 32)
+#: The tutorial kernels.
+LADDER = registry.LADDER[1 : registry.LADDER.index("sm80_pipeline")]
+#: Those that choose the width of their accesses to A and B.
+WIDE = ("vectorized", "bank_free", "warp_tiled", "double_buffered")
+
+
+@dataclass(frozen=True)
+class Type:
+    """Types of the operands, of the products and of C."""
+
+    name: str
+    dtype: str
+    compute: str | None
+    out: str
+
+    @property
+    def bytes(self) -> int:
+        return DTYPES[self.dtype].bytes
+
+    @property
+    def integer(self) -> bool:
+        return self.dtype == "int8"
+
+    @property
+    def operands(self) -> str:
+        """As kernels name what they take: ``"float32/tf32"``."""
+        return self.dtype if self.compute is None else f"{self.dtype}/{self.compute}"
+
+    @property
+    def scalars(self) -> tuple[int | float, ...]:
+        return (0, 1, -7) if self.integer else (0.0, 1.0, -0.7)
+
+
+TYPES = {
+    t.name: t
+    for t in (
+        Type("float16", "float16", None, "float16"),
+        Type("bfloat16", "bfloat16", None, "bfloat16"),
+        Type("float32", "float32", None, "float32"),
+        Type("tf32", "float32", "tf32", "float32"),
+        Type("float64", "float64", None, "float64"),
+        Type("int8", "int8", None, "int32"),
+        Type("float16-float32", "float16", None, "float32"),
+        Type("bfloat16-float32", "bfloat16", None, "float32"),
+    )
+}
+#: Those whose C has the default type.
+PLAIN = tuple(name for name, t in TYPES.items() if "-" not in name)
+#: Which not all kernels take.
+COMPLEX = {name: Type(name, name, None, name) for name in ("complex64", "complex128")}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where ``l`` matrices lie in a buffer; ld, offset and batch stride are in elements."""
+
+    matrix: tuple[int, int]
+    order: str
+    ld: int
+    offset: int
+    l: int = 1
+    batch: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.matrix if self.l == 1 else (self.l, *self.matrix)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        strides = (1, self.ld) if self.order == "F" else (self.ld, 1)
+        return strides if self.l == 1 else (self.batch, *strides)
+
+    @property
+    def length(self) -> int:
+        """Elements of a buffer with room before, between and behind."""
+        last = self.offset + (self.l - 1) * self.batch
+        return last + self.ld * self.matrix[self.order == "F"] + 256
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem on device arrays.
+
+    Attributes
+    ----------
+    widths
+        Bytes that an access of A, B and C may have, as far as ld and base address decide.
+    padded
+        Whether the leading dimensions leave at least two elements between columns (or rows).
+    more
+        Further options of the kernel.
+    l
+        Products of a batch.
+    shared
+        ``"A"`` or ``"B"``, which all products of a batch have in common, or neither.
+    """
+
+    kernel: str
+    type: str
+    op: str
+    copy: str | None
+    m: int
+    n: int
+    k: int
+    order: str
+    widths: tuple[int, int, int]
+    padded: bool = True
+    more: tuple[tuple[str, Any], ...] = ()
+    l: int = 1
+    shared: str = ""
+
+    def __str__(self) -> str:
+        widths = "_".join(map(str, self.widths))
+        size = f"{self.m}x{self.n}x{self.k}" + (f"x{self.l}{self.shared}" if self.l != 1 else "")
+        more = (str(value) for _, value in self.more)
+        parts = (self.kernel, self.type, self.op, self.copy, *more, self.order, f"v{widths}")
+        return "-".join((*filter(None, parts), size))
+
+    @property
+    def t(self) -> Type:
+        return (TYPES | COMPLEX)[self.type]
+
+    def runs_on(self, arch: str) -> bool:
+        """Whether an architecture has what the kernel needs."""
+        return self.kernel != "sm90_wgmma" or Arch(arch).has("wgmma")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of ``gemm`` and ``plan``."""
+        options: dict[str, Any] = {"kernel": self.kernel, **dict(self.more)}
+        if self.copy is not None:
+            options["copy"] = self.copy
+        if self.t.compute is not None:
+            options["compute"] = self.t.compute
+        return options
+
+    def _place(
+        self, shape: tuple[int, int], order: str, element: int, width: int, shared: bool = False
+    ) -> Place:
+        """An address that is a multiple of ``width`` bytes and of no more; so are the strides."""
+        step = max(1, width // element)
+        extent, count = shape if order == "F" else shape[::-1]
+        blocks = -(-(extent + 2 * self.padded) // step) | 1
+        batch = 0 if shared or self.l == 1 else (blocks * count + 2 * self.padded | 1) * step
+        return Place(shape, order, blocks * step, step, self.l, batch)
+
+    @cached_property
+    def places(self) -> tuple[Place, Place, Place]:
+        """Of A, B and C; A and B are column-major, as BLAS has them."""
+        m, n, k = self.m, self.n, self.k
+        element, out = self.t.bytes, DTYPES[self.t.out].bytes
+        return (
+            self._place(
+                (m, k) if self.op[0] == "N" else (k, m),
+                "F",
+                element,
+                self.widths[0],
+                self.shared == "A",
+            ),
+            self._place(
+                (k, n) if self.op[1] == "N" else (n, k),
+                "F",
+                element,
+                self.widths[1],
+                self.shared == "B",
+            ),
+            self._place((m, n), self.order, out, self.widths[2]),
+        )
+
+    @cached_property
+    def problem(self) -> GemmProblem:
+        """What ``from_operands`` makes of the arrays, without arrays."""
+        a, b, c = self.places
+        problem = from_sizes(
+            self.op,
+            m=self.m,
+            n=self.n,
+            k=self.k,
+            dtype=self.t.dtype,
+            lda=a.ld,
+            ldb=b.ld,
+            ldc=c.ld,
+            l=self.l,
+            batch_a=a.batch,
+            batch_b=b.batch,
+            batch_c=c.batch,
+            order=self.order,  # type: ignore[arg-type]
+            out_dtype=self.t.out,
+            compute=self.t.compute,
+        )
+        return replace(
+            problem,
+            A=_at(problem.A, a.offset),
+            B=_at(problem.B, b.offset),
+            C=_at(problem.C, c.offset),
+        )
+
+    def plan(self, arch: str, gpu: Gpu | None = None) -> Plan:
+        """The plan for such arrays, made where there are none; on device 0, or for ``gpu``."""
+        options = dict(self.more)
+        if self.copy is not None:
+            options["copy"] = self.copy
+        place = gpu or select.gpu_of_device(0)
+        choice = select.select(self.problem, arch, self.kernel, options, place)
+        return Plan(self.problem, "cpu", None, arch, choice)
+
+
+def _at(matrix: Matrix, offset: int) -> Matrix:
+    if 0 in matrix.shape:  # such arrays have no address
+        return matrix
+    address = 256 | offset * DTYPES[matrix.dtype].bytes | matrix.batch_bytes
+    return replace(matrix, alignment=address & -address)
+
+
+def types_of(kernel: str) -> tuple[str, ...]:
+    """The plain types that a tutorial kernel takes."""
+    taken = registry.get(kernel).dtypes
+    return tuple(name for name in PLAIN if TYPES[name].operands in taken)
+
+
+def complex_of(kernel: str) -> tuple[str, ...]:
+    """The complex types that a kernel takes."""
+    return tuple(name for name in COMPLEX if name in registry.get(kernel).dtypes)
+
+
+def narrow(kernel: str, name: str, op: str, copy: str | None = None, order: str = "F") -> Case:
+    """A small case of element-wise accesses: odd ld, base address off by one element."""
+    return at_widths(Case(kernel, name, op, copy, 65, 63, 127, order, (1, 1, 1)), 1)
+
+
+def at_widths(case: Case, *widths: int) -> Case:
+    """The case with accesses of A, B and C this wide, or all of one width; at least an element."""
+    of_a, of_b, of_c = widths if len(widths) == 3 else widths * 3
+    element, out = case.t.bytes, DTYPES[case.t.out].bytes
+    return replace(case, widths=(max(element, of_a), max(element, of_b), max(out, of_c)))
+
+
+def wide(kernel: str, name: str, op: str, copy: str | None = None, order: str = "C") -> Case:
+    """A small case of accesses of 16 bytes."""
+    if kernel == "cutlass_universal":  # which guards a vector by its first element
+        return Case(kernel, name, op, copy, 80, 1008, 272, order, (16, 16, 16))
+    sizes = (63, 1000, 65) if order == "C" else (1000, 63, 65)
+    return Case(kernel, name, op, copy, *sizes, order, (16, 16, 16))
+
+
+def cutlass_takes(case: Case) -> bool:
+    """Whether CUTLASS has a kernel: its dp4a, for all int8 but op TN, loads 4 elements at a time.
+
+    Of a single row of A and B (k = 1 with ld = 1) nobody can tell that it is transposed. Cases of
+    other kernels are taken.
+    """
+    if case.kernel != "cutlass_universal":
+        return True
+    transposed = case.op == "TN" and (case.k > 1 or case.padded)
+    return not case.t.integer or transposed or case.widths == (16, 16, 16)
+
+
+# Problems and arrays ------------------------------------------------------------------------------
+
+
+def problem(op: str = "TN", size: int = 4096, **given: Any) -> GemmProblem:
+    """A problem whose extents are ``size`` where none are given; ``dtype`` may be ``"tf32"``."""
+    given = {"m": size, "n": size, "k": size, "dtype": "float16", **given}
+    if given["dtype"] == "tf32":
+        given |= {"dtype": "float32", "compute": "tf32"}
+    return from_sizes(op, **given)
+
+
+def problem_of(op: str, A: Any, B: Any, C: Any = None, **options: Any) -> GemmProblem:
+    """The problem of arrays."""
+    C = None if C is None else read(C, "C")
+    return from_operands(op, read(A, "A"), read(B, "B"), C, **options)
+
+
+def stored_shapes(op: str, m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The shapes of A and B as stored."""
+    return (m, k) if op[0] in "Nn" else (k, m), (k, n) if op[1] in "Nn" else (n, k)
+
+
+def numbers(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Normal numbers, or all integers of 8 bits, in a type of the table."""
+    numpy_type = DTYPES[dtype].numpy
+    if DTYPES[dtype].roundoff == 0:
+        return random.integers(-128, 128, shape).astype(numpy_type)
+    real = random.standard_normal(shape)
+    if DTYPES[dtype].is_complex:
+        return (real + 1j * random.standard_normal(shape)).astype(numpy_type)
+    return real.astype(numpy_type)
+
+
+def used(stored: np.ndarray, letter: str) -> np.ndarray:
+    """What an operand is multiplied as, op(X), in float64 or complex128."""
+    wide = stored.astype(np.complex128 if stored.dtype.kind == "c" else np.float64)
+    wide = wide if letter in "Nn" else wide.swapaxes(-1, -2)
+    return wide.conj() if letter in "CcHh" else wide
