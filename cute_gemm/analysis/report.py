@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cute_gemm._kept import Kept
 from cute_gemm._text import FORMAT, counted, named, percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.analysis.fixes.gmem import Fix, fixes, of_part
+from cute_gemm.analysis.fixes.gmem import fixes, of_part
 from cute_gemm.analysis.fixes.options import Others, with_options
+from cute_gemm.analysis.fixes.search import Fix
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
@@ -322,9 +324,8 @@ class Report(Paged):
         return Pairs(pairs), Pairs(values, compact=True)
 
 
-#: Fixes that were looked for, by all that they depend on: some kernels' take half a second.
-_looked_for: dict[Any, tuple[tuple[Fix, ...], ...]] = {}
-_LOOKED_FOR_KEPT = 64
+#: Fixes by all that they depend on: the search takes half a second for some kernels.
+_looked_for: Kept[Any, tuple[tuple[Fix, ...], ...]] = Kept(64)
 
 
 def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...], ...]:
@@ -342,8 +343,6 @@ def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...],
     question = (threads, *(_content(*item) for item in copies.items()))
     answer = _looked_for.get(question)
     if answer is None:
-        if len(_looked_for) >= _LOOKED_FOR_KEPT:
-            _looked_for.clear()
         answer = _looked_for[question] = tuple(fixes(tuple(copies.values()), threads))
     found = dict(zip(copies, answer, strict=True))
     return tuple(

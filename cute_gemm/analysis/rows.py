@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from cute_gemm.access import Access, GlobalAccess
-    from cute_gemm.analysis.fixes.smem import Fix
+    from cute_gemm.analysis.fixes.search import Fix
 
 #: Verdict on an access with a lane whose address is not a multiple of its vector.
 MISALIGNED = "misaligned"

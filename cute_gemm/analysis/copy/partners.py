@@ -13,11 +13,11 @@ from cute_gemm.analysis.copy.arguments import Copy, fits_elements
 from cute_gemm.analysis.copy.atoms import Direction, atom_name
 from cute_gemm.analysis.copy.evaluate import evaluated
 from cute_gemm.analysis.copy.partition import bijection, read_values
-from cute_gemm.analysis.copy.tiles import shared_access
+from cute_gemm.analysis.copy.tiles import Partner, assumed_partner
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.choose import VECTOR
-from cute_gemm.cute.copies import TiledCopy, contiguous, gmem_tiled_copy
+from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import OptionError
 from cute_gemm.model import smem
@@ -25,19 +25,6 @@ from cute_gemm.model import smem
 _PLAIN = re.compile(
     r"(?P<atom>\S+)\s+threads\s+(?P<threads>\S+?),?(?:\s+values\s+(?P<values>\S+))?"
 )
-
-
-class Partner(NamedTuple):
-    """The other side of a buffer, as it is assumed to be."""
-
-    copy: TiledCopy
-    direction: Direction
-
-    def access(self, layout: Layout) -> SharedAccess | None:
-        """Its access of a tile in ``layout``; None where it does not fit there."""
-        if not self.copy.covers(layout.extents) or not contiguous(self.copy.offsets(layout)):
-            return None
-        return shared_access(self.copy, layout, self.direction)
 
 
 class NamedPartner(NamedTuple):
@@ -149,21 +136,9 @@ def assumed_partners(copy: Copy, accesses: Sequence[GlobalAccess | SharedAccess]
         return []
     if copy.packing and copy.packing.bits == 6:  # which no matrix has
         return []
-    axis = choose.contiguous_axis(layout)
-    if axis is None:
+    stored = known.instruction == "cp.async" and known.bits == 8 * VECTOR
+    if not stored and (not smem.matrices(known.instruction) or known.direction != "load"):
         return []
-    if known.instruction == "cp.async" and known.bits == 8 * VECTOR:
-        atom = choose.reader(copy.size, axis)
-        if atom.destination is None:
-            return []
-        found = choose.matrix_copy(atom, copy.size, layout.extents, axis)
-        return [Partner(found, "load")] if found else []
-    if not smem.matrices(known.instruction) or known.direction != "load":
-        return []
-    for count in (len(copy.tiled.partition), 32):
-        store = choose.vector_copy(
-            "cp.async", copy.size, layout.extents, axis, VECTOR // copy.size, count
-        )
-        if store.covers(layout.extents):
-            return [Partner(store, "store")]
-    return []
+    threads = len(copy.tiled.partition)
+    partner = assumed_partner(layout, copy.size, "store" if stored else "load", threads)
+    return [partner] if partner else []

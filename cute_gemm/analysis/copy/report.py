@@ -20,9 +20,9 @@ from cute_gemm.analysis.copy.atoms import AtomName, Direction, Space, atom_name
 from cute_gemm.analysis.copy.bulk import bulk_access
 from cute_gemm.analysis.copy.elements import element
 from cute_gemm.analysis.copy.evaluate import evaluated
-from cute_gemm.analysis.copy.fixes import copy_fixes
 from cute_gemm.analysis.copy.partition import read_tv, read_values
 from cute_gemm.analysis.copy.partners import assumed_partners, named_partners
+from cute_gemm.analysis.fixes.copies import copy_fixes
 from cute_gemm.analysis.rows import AccessRow, access_tables, copy_table, findings, make_row
 from cute_gemm.analysis.shown import Paged
 from cute_gemm.analysis.tables import Cell, Findings, Pairs, Table
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access import Access
-    from cute_gemm.analysis.fixes.smem import Fix
+    from cute_gemm.analysis.fixes.search import Fix
     from cute_gemm.analysis.html import Page
 
 #: Version of the keys of ``CopyReport.to_dict``.

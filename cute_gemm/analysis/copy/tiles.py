@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from cute_gemm.access import GlobalAccess, SharedAccess
+from cute_gemm.cute import choose
+from cute_gemm.cute.copies import LANES, TiledCopy, contiguous
 from cute_gemm.problem.problem import Matrix
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.copy.atoms import Direction
-    from cute_gemm.cute.copies import TiledCopy
     from cute_gemm.cute.layout import Layout
 
 #: A type of each size: what a copy costs depends on nothing else of it.
@@ -62,3 +63,36 @@ def shared_access(copy: TiledCopy, layout: Layout, direction: Direction) -> Shar
         offsets=copy.vector_offsets(layout), executions=1, unit="CTA", layout=layout,
         coords=copy.requests(layout.extents), element_bits=copy.element_bits,
     )  # fmt: skip
+
+
+class Partner(NamedTuple):
+    """What is assumed to load from a tile in shared memory, or to store to it."""
+
+    copy: TiledCopy
+    direction: Direction
+
+    def access(self, layout: Layout) -> SharedAccess | None:
+        """Its access of a tile in ``layout``; None where it does not fit there."""
+        if not self.copy.covers(layout.extents) or not contiguous(self.copy.offsets(layout)):
+            return None
+        return shared_access(self.copy, layout, self.direction)
+
+
+def assumed_partner(layout: Layout, size: int, known: Direction, threads: int) -> Partner | None:
+    """The ldmatrix that reads what stores put into a tile, or the 16-byte stores before ldmatrix.
+
+    ``known`` is the direction of the accesses that are known; None where no such copy fits.
+    """
+    axis = choose.contiguous_axis(layout)
+    if axis is None:
+        return None
+    if known == "store":
+        atom = choose.reader(size, axis)
+        load = choose.matrix_copy(atom, size, layout.extents, axis) if atom.destination else None
+        return Partner(load, "load") if load else None
+    width = choose.VECTOR // size
+    for count in (threads, LANES):
+        store = choose.vector_copy("cp.async", size, layout.extents, axis, width, count)
+        if store.covers(layout.extents):
+            return Partner(store, "store")
+    return None
