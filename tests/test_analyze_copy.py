@@ -77,7 +77,7 @@ def test_the_references_loads() -> None:
     )
     assert row.verdict == "strided"
     assert "16 runs of only 4 bytes, 65536 bytes apart" in row.why
-    assert any("evaluated is the widest that fits" in finding for finding in slow.findings)
+    assert any("the widest instruction that fits is evaluated" in finding for finding in slow.findings)
     best = slow.fixes[0][0]
     assert best.what == "threads (32,4):(4,1), values (1,8), cp.async of 128 bits"
     assert best.reading == "16 sectors per request, ideal 16, 100 %"
@@ -357,7 +357,7 @@ def test_a_matrix_without_rows_is_a_finding() -> None:
         tensor="(32,32):(32,1)", threads="(32,4):(4,1)", values="(1,8):(0,1)", atom="ldmatrix.x4"
     )
     assert (wide.rows[0].instruction, wide.bits) == ("ld.shared", 128)
-    assert wide.findings[-1].endswith("in such rows; evaluated are plain loads.")
+    assert wide.findings[-1].endswith("in such rows; plain loads are evaluated.")
 
 
 # -- widths ---------------------------------------------------------------------------------------

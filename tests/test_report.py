@@ -222,7 +222,7 @@ def test_a_matrix_smaller_than_a_tile_is_said_to_be():
     made = report.make_report(problem, "k", None, "sm_80", [one], Launch(1, 128, 0))
     assert made["A"].coalesced and made.rows[0].interior_tiles == 0
     assert made.findings == (
-        "A: cp.async of 128 bits: the matrix fills no tile, so its figures are of edge tiles.",
+        "A: cp.async of 128 bits: the matrix fills no tile, so all figures are of edge tiles.",
     )
 
 

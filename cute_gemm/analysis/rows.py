@@ -1,4 +1,4 @@
-"""A row of a report: one memory instruction, what it costs, and that in words and in tables."""
+"""A row of a report: one memory instruction and what it costs, in figures, words and tables."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MISALIGNED = "misaligned"
 
 @dataclass(frozen=True, slots=True)
 class LaunchTotals:
-    """What the whole launch does with one instruction; None where it has no such thing.
+    """Totals of one instruction over the whole launch; None for figures of the other memory space.
 
-    The names are those of ``GlobalCounts`` and ``SharedCounts``, which say what each is. A bulk
-    copy (TMA) has no lanes, and its bytes are what arrives in every CTA.
+    ``GlobalCounts`` and ``SharedCounts`` define the figures. A bulk copy (TMA) has no lanes, and
+    its bytes are those that arrive in every CTA.
     """
 
     requests: int
@@ -47,7 +47,7 @@ class LaunchTotals:
 
 
 class _Mean:
-    """A figure of the counts by this name, per request; None where they have no such figure."""
+    """The mean per request of the count of this name; None where the memory space has none."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -67,18 +67,18 @@ def _per_request(counts: gmem.GlobalCounts | smem.SharedCounts, name: str) -> fl
 
 @dataclass(frozen=True, eq=False)
 class AccessRow:
-    """One memory instruction of a kernel: the access, what the model found, what would fix it.
+    """One memory instruction of a kernel: the access, its analysis by the model, and its fixes.
 
-    All else follows. ``operand``, ``direction``, ``instruction``, ``part``, ``bits`` (of a lane; 0
-    for a bulk copy), ``unit`` (``"k-tile"`` or ``"CTA"``) and ``limit`` (what keeps the vector from
-    being wider) are the access's. Figures per request (``lanes``, ``bytes``, ``sectors``, ...) are
-    means over the requests that the verdict is about: for global memory those of the interior tiles
-    (of all tiles if the matrix fills none), for shared memory all. ``sectors`` are as the hardware
-    counts them, ``l2_sectors`` those that L2 is asked for, which differ for 16-byte ``cp.async``
-    off a sector (``gmem.analyze``). ``interior_tiles`` and ``edge_tiles`` are visits of tiles that
-    the matrix fills, and of those it does not; ``edge_...`` are the figures in the latter, if there
-    are any. ``verdict`` and ``why`` are ``good`` in words, and what it comes from when it is not.
-    A figure that the memory space does not have is None.
+    Everything else is derived from these. ``operand``, ``direction``, ``instruction``, ``part``,
+    ``bits`` (of a lane; 0 for a bulk copy), ``unit`` (``"k-tile"`` or ``"CTA"``) and ``limit``
+    (what keeps the vector from being wider) are the access's. Figures per request (``lanes``,
+    ``bytes``, ``sectors``, ...) are means over the requests that the verdict is about: for global
+    memory those of the interior tiles (of all tiles if the matrix fills none), for shared memory
+    all. ``sectors`` are those that the hardware counts, ``l2_sectors`` those that L2 is asked for;
+    they differ for 16-byte ``cp.async`` off a sector (``gmem.analyze``). ``interior_tiles`` and
+    ``edge_tiles`` are visits of tiles that the matrix fills, and of those it does not; the figures
+    ``edge_...`` are those of the latter, if there are any. ``verdict`` is ``good`` in words, and
+    ``why`` says why it is not. A figure that the memory space does not have is None.
     """
 
     access: Access
@@ -104,16 +104,16 @@ class AccessRow:
 
     @property
     def counts(self) -> gmem.GlobalCounts | smem.SharedCounts:
-        """What the figures per request are means of."""
+        """The counts whose means the figures per request are."""
         found = self.found
         return found.once if isinstance(found, smem.SharedAnalysis) else found.judged
 
     @property
     def requests(self) -> int:
         """Requests of one ``unit``."""
-        found, times = self.found, getattr(self.access, "times", 1)
+        found = self.found
         once = found.once if isinstance(found, smem.SharedAnalysis) else found.tile
-        return once.requests * times
+        return once.requests * getattr(self.access, "times", 1)
 
     @property
     def efficiency(self) -> float | None:
@@ -134,7 +134,7 @@ class AccessRow:
 
     @property
     def at_edges(self) -> bool:
-        """Whether this is a part of the launch that has edge tiles alone, as a last k-tile may."""
+        """Whether it is a part of the launch with edge tiles alone, such as a last k-tile."""
         return bool(self.part and self.edge_tiles and not self.interior_tiles)
 
     @cached_property
@@ -152,7 +152,7 @@ class AccessRow:
 
     @property
     def good(self) -> bool:
-        """Coalesced (and legal, as a bulk copy), or free of conflicts."""
+        """Whether it is coalesced (and legal, for a bulk copy), or free of conflicts."""
         found = self.found
         if isinstance(found, smem.SharedAnalysis):
             return found.conflict_free
@@ -177,18 +177,18 @@ class AccessRow:
         why = f"a request takes {found.worst_wavefronts} wavefronts where {found.worst_ideal} "
         why += "would do"
         if gmem.bypasses_l1(self.instruction, self.bits):
-            why += " (counters show none of them: 16-byte copies go past the unit that counts)"
+            why += " (hardware counters show none: 16-byte copies bypass the unit that counts)"
         return f"{found.ways}-way conflict", why
 
     @property
     def fix(self) -> str:
-        """What would fix a bad verdict: the kernel's own name for it, and the best fix."""
+        """The fix of a bad access: the kernel's own option for it, and the best of ``fixes``."""
         fixes = (self.access.fix, *map(str, self.fixes[:1]))
         return "" if self.good else "; or ".join(filter(None, fixes))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What else is to be said of a bulk copy: one sentence each."""
+        """The findings about a bulk copy, one sentence each."""
         return self.found.findings if isinstance(self.found, tma.TmaAnalysis) else ()
 
     @property
@@ -200,11 +200,11 @@ class AccessRow:
         return isinstance(other, AccessRow) and self.to_dict() == other.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every figure and word by its name."""
+        """Return every figure and text by its name."""
         return named(self, *_KEYS) | {"launch": asdict(self.launch)}
 
     def findings(self) -> list[str]:
-        """One plain sentence per thing worth knowing."""
+        """Return one plain sentence for each fault or inefficiency of the access."""
         kind = f"{self.operand}: {self.instruction}" + (f" of {self.bits} bits" * bool(self.bits))
         what = f"{kind} ({self.part})" if self.part else kind
         fix = f" Fix: {self.fix.rstrip('.')}." if self.fix else ""
@@ -230,21 +230,21 @@ class AccessRow:
         return out + self._of_edges(what)
 
     def _of_edges(self, what: str) -> list[str]:
-        """What is to be said of edge tiles, when they are worse than the verdict."""
+        """The finding about edge tiles, where they are worse than the interior ones."""
         if self.edge_efficiency is None or self.efficiency is None:
             return []
         there = f"{percent(self.edge_efficiency)} efficiency there."
         if self.at_edges:
             return [] if self.good else [f"{what}: all its tiles are at an edge, with {there}"]
         if not self.interior_tiles:
-            return [f"{what}: the matrix fills no tile, so its figures are of edge tiles."]
+            return [f"{what}: the matrix fills no tile, so all figures are of edge tiles."]
         if not self.good or self.edge_efficiency >= self.efficiency:
             return []
         tiles = self.interior_tiles + (self.edge_tiles or 0)
         return [f"{what}: {self.edge_tiles:,} of {tiles:,} tiles are at an edge, with {there}"]
 
 
-#: Of ``AccessRow.to_dict``.
+#: The keys of ``AccessRow.to_dict``.
 _KEYS = (
     "operand", "space", "direction", "instruction", "part", "bits", "lanes", "unit", "requests",
     "sectors", "ideal_sectors", "lines", "l2_sectors", "bytes", "efficiency", "wavefronts",
@@ -259,12 +259,12 @@ def make_row(access: Access, fixes: tuple[Fix, ...] = ()) -> AccessRow:
 
 
 def findings(rows: Iterable[AccessRow]) -> tuple[str, ...]:
-    """One plain sentence per thing worth knowing."""
+    """One plain sentence for each fault or inefficiency of the accesses."""
     return tuple(dict.fromkeys(sentence for row in rows for sentence in row.findings()))
 
 
 def _why_global(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[str, str]:
-    """Verdict and reason of a global access; a copy's tensor has no modes and no ld to speak of."""
+    """Verdict and reason of a global access; modes and ld are named for A, B and C alone."""
     worst, matrix = found.worst, access.matrix
     a_matrix, size = matrix.name in "ABC", dtype(matrix.dtype).bytes
     if worst is None:
@@ -304,7 +304,7 @@ _Columns = dict[str, "Callable[[AccessRow], str | Cell]"]
 
 
 def _numbers(**figures: str) -> _Columns:
-    """Columns of numbers: head -> the row's figure, blanks of a head as underscores."""
+    """Columns of numbers: head (with underscores for blanks) -> the row's figure of that name."""
 
     def column(figure: str) -> Callable[[AccessRow], str]:
         return lambda row: number(attrgetter(figure)(row))
@@ -338,17 +338,17 @@ _LAUNCH = {
 
 
 def _name(row: AccessRow, space: str = "") -> Cell:
-    """The instruction, and under it the part of the launch that the row is about."""
+    """The instruction, and on a second line the part of the launch that the row is about."""
     return Cell(f"{row.instruction} ({space})" if space else row.instruction, row.part, code=True)
 
 
 def _table(
     title: str, columns: _Columns, rows: Iterable[tuple[int, AccessRow]]
 ) -> tuple[Table, list[int | None]]:
-    """A table of rows, and which of them each line is of.
+    """A table of rows, and the place in ``rows`` of each line.
 
-    Where L2 is asked for others sectors than those that the hardware counts, they have a line below
-    (and no column: the widest of these tables has no room for one).
+    Where L2 is asked for more sectors than L1 counts, these are on a line of their own below
+    (there is no room for another column).
     """
     columns = dict(columns)
     of_l2 = columns.pop("of L2", None)
@@ -367,7 +367,7 @@ def _table(
 
 
 def access_tables(rows: Sequence[AccessRow]) -> Iterable[tuple[Table, list[int | None]]]:
-    """The tables of a kernel's accesses, with the place in ``rows`` that each line is of."""
+    """The tables of a kernel's accesses, each with the place in ``rows`` of each of its lines."""
     judged = "per request of the interior tiles (sectors of 32 bytes, lines of 128)"
     of_global = [(place, row) for place, row in enumerate(rows) if row.space == "global"]
     of_shared = [(place, row) for place, row in enumerate(rows) if row.space == "shared"]
@@ -383,7 +383,7 @@ def access_tables(rows: Sequence[AccessRow]) -> Iterable[tuple[Table, list[int |
 
 
 def copy_table(row: AccessRow) -> Table:
-    """One side of a copy of one's own, which is moved once."""
+    """The table of one side of a copy of the user's own, which is executed once."""
     title, columns = "Shared memory, per request", _LANES | _WAVEFRONTS
     if row.space == "global":
         title = "Global memory, per request (sectors of 32 bytes, lines of 128)"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.copy.atoms import Direction
     from cute_gemm.cute.layout import Layout
 
-#: A type of each size: what a copy costs depends on nothing else of it.
+#: A type of each size: the cost of a copy depends on the size alone.
 OF_SIZE = {1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
 
 
@@ -35,8 +35,8 @@ def global_access(
 ) -> GlobalAccess:  # fmt: skip
     """The copy of one tile of a tensor in global memory; ``alignment``: bytes, of element (0, 0).
 
-    Memory is described as what it is, one run of elements; a coordinate is an offset in it. With
-    ``extents``: that of every tile of a matrix, in which the tile's modes are plain.
+    Memory is described as one run of elements, in which a coordinate is an offset. With
+    ``extents``: the copy of every tile of a matrix of these extents, whose modes are the tile's.
     """
     if extents is not None:
         rows, columns = plain_strides(layout)

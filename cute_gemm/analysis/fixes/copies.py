@@ -345,7 +345,7 @@ class _CopySearch:
         """Those of the copy and its partners; then of narrower vectors, and of the copy alone."""
         extents = self.copy.layout.extents
         asked = [partner.copy for partner in self.named or self.assumed]
-        now = [evaluated(partner.question)[1] for partner in self.named]
+        now = [evaluated(partner.alone)[1] for partner in self.named]
         partners = [
             [_pattern(copy, extents) for copy in copies if copy.covers(extents)]
             for copies in (asked, now)

@@ -241,7 +241,7 @@ class _GlobalSearch:
                 sides = [*sides, *transposed]
                 read = "".join(f" read by {load.instruction}" for load in transposed)
             if loads and not sides and not read:
-                read = " (for its stores; the loads have to turn too)"
+                read = " (for its stores; the loads have to be transposed too)"
         sides = [shared_access(choose.shared_side(copy), layout, "store"), *sides]
         if fits and all(smem.analyze(access).conflict_free for access in sides):
             return tried
