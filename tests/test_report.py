@@ -393,7 +393,7 @@ def test_edges_too_have_two_kinds_of_sectors():
         "NT", m=1000, n=1000, k=64, dtype="float16", kernel="sm80_pipeline", arch="sm_80"
     )
     row = made["A"].rows[0]
-    edge = row.found.edge
+    edge = row.analysis.edge
     assert row.edge_sectors == edge.sectors / edge.requests != edge.l2_sectors / edge.requests
     assert row.edge_efficiency == edge.bytes / (32 * edge.l2_sectors)
 

@@ -112,8 +112,8 @@ def executed(execution: Execution) -> dict[Kind, Counter[str]]:
     accesses = execution.accesses
     assert accesses is not None
     for index in np.unique(accesses.instruction).tolist():
-        mine = accesses.of(accesses.instruction == index)
-        for kind, figures in _counted(execution, execution.kernel.instructions[index], mine):
+        chosen = accesses.of(accesses.instruction == index)
+        for kind, figures in _counted(execution, execution.kernel.instructions[index], chosen):
             counts.setdefault(kind, Counter()).update(figures)
     for box in execution.boxes or ():
         kind = Kind(box.buffer, "global", "store" if box.store else "load", "TMA", 0)

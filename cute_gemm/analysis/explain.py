@@ -187,7 +187,7 @@ def explanation(
     moved = sum(compulsory_bytes(problem, reads_c).values())
     bound = None
     if report is not None and report.performance.gpu is not None:
-        accesses = ((row.access, row.found) for row in report.rows)
+        accesses = ((row.access, row.analysis) for row in report.rows)
         work = kernel.compiled().work(plan.config, problem)
         bound = ceiling(work, accesses, report.performance.gpu, problem.flops, moved)
     rows = report.rows if report is not None else ()
@@ -235,27 +235,27 @@ def _counts_table(counts: tuple[Count, ...], modelled: bool) -> Table:
     return _table(("", "", "tutorials", "", *model), rows, words=3)
 
 
-def _ceiling(found: Ceiling) -> Iterator[Any]:
-    of = "allows" if found.peak is None else f"allows, of {found.peak.tflops:g} TFLOP/s"
+def _ceiling(limit: Ceiling) -> Iterator[Any]:
+    of = "allows" if limit.peak is None else f"allows, of {limit.peak.tflops:g} TFLOP/s"
     rows = []
-    for bound in found.bounds:
+    for bound in limit.bounds:
         per = f"{bound.rate:,.4g}" if bound.per == "SM and clock" else si(bound.rate).rstrip()
         part = bound.fraction  # a unit may allow more than the peak
         share = f"{part * 100:,.0f} %" if part is not None and part > 1 else percent(part)
         work = f"{si(bound.work).rstrip()} {bound.of}"
         rows.append((bound.unit, work, f"{per} per {bound.per}", duration(bound.seconds), share))
     yield _table(("unit", "work", "rate", "time", of), rows)
-    what = f"{found.tflops:.3g} TFLOP/s"
-    if found.peak is not None:
-        what = f"{percent(found.fraction)} of the peak of {found.peak.unit}, {what}"
+    what = f"{limit.tflops:.3g} TFLOP/s"
+    if limit.peak is not None:
+        what = f"{percent(limit.fraction)} of the peak of {limit.peak.unit}, {what}"
     yield ""
-    yield f"Bound by {found.binding.unit}: at most {what}. A ceiling, not a prediction."
+    yield f"Bound by {limit.binding.unit}: at most {what}. A ceiling, not a prediction."
     yield (
-        f"Assumed: {found.clock_ghz:g} GHz, and every unit busy in every clock, none waiting for "
+        f"Assumed: {limit.clock_ghz:g} GHz, and every unit busy in every clock, none waiting for "
         f"another. The times are those of the SM with most work, which has "
-        f"{counted(found.ctas, 'CTA')}; the mean is {found.mean_ctas:,.4g} "
-        f"({percent(found.mean_ctas / found.ctas)} of the SMs' time is used). Not counted: "
+        f"{counted(limit.ctas, 'CTA')}; the mean is {limit.mean_ctas:,.4g} "
+        f"({percent(limit.mean_ctas / limit.ctas)} of the SMs' time is used). Not counted: "
         "latency, barriers, address arithmetic, conversions, and L2, whose rate is not published."
     )
-    for bound in found.bounds:
+    for bound in limit.bounds:
         yield Paragraph(f"{bound.unit}: {bound.source}", 3)

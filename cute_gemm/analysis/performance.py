@@ -212,18 +212,19 @@ def _roofline_text(gpu: Gpu, roofline: Roofline) -> str:
     )
 
 
-def _occupancy_text(held: Occupancy) -> str:
-    if not held.ctas_per_sm:
-        return f"no CTA fits on a multiprocessor: too much of {' and '.join(held.limiter)}"
-    limits = sorted(held.limits.items(), key=lambda item: item[1])
-    others = ", ".join(f"{name} {count}" for name, count in limits if name not in held.limiter)
+def _occupancy_text(residency: Occupancy) -> str:
+    limiters = " and ".join(residency.limiter)
+    if not residency.ctas_per_sm:
+        return f"no CTA fits on a multiprocessor, limited by {limiters}"
+    limits = sorted(residency.limits.items(), key=lambda item: item[1])
+    others = ", ".join(f"{name} {count}" for name, count in limits if name not in residency.limiter)
     text = (
-        f"{counted(held.ctas_per_sm, 'CTA')}, {held.warps_per_sm} of "
-        f"{held.max_warps} warps per multiprocessor ({percent(held.fraction)}), limited by "
-        + " and ".join(held.limiter)
+        f"{counted(residency.ctas_per_sm, 'CTA')}, {residency.warps_per_sm} of "
+        f"{residency.max_warps} warps per multiprocessor ({percent(residency.fraction)}), limited "
+        f"by {limiters}"
     )
     text += f" (others would allow: {others})" if others else ""
-    return text if held.registers_known else f"{text}; registers are not known without a build"
+    return text if residency.registers_known else f"{text}; registers are not known without a build"
 
 
 def _waves_text(gpu: Gpu, grid: Waves) -> str:
@@ -308,21 +309,21 @@ def performance(
     traffic = _traffic(problem, rows, passes, reads_c)
     sums = [x.problem.sums for x in passes if isinstance(x.problem, Reduction)]
     stored = replace(problem, C=sums[0] if sums else problem.C)
-    held = grid = None
+    residency = grid = None
     sm = MULTIPROCESSORS.get(place.cc) if place else Arch(arch).multiprocessor
     if sm is not None:
         registers = resources.registers if resources else None
         shared = launch.smem + (resources.shared_static if resources else 0)
-        held = occupancy(sm, launch.block, registers, shared)
+        residency = occupancy(sm, launch.block, registers, shared)
     if launch.tiles and place is not None:
         grid = waves(launch.tiles, launch.places, "tiles")
-    elif place is not None and held is not None and held.ctas_per_sm:
-        grid = waves(launch.ctas, held.ctas_per_sm * place.sms)
+    elif place is not None and residency is not None and residency.ctas_per_sm:
+        grid = waves(launch.ctas, residency.ctas_per_sm * place.sms)
     flops, roof = problem.flops, roofline(place, problem, reads_c) if place else None
     intensity, requested_intensity = (
         _ratio(flops, moved) for moved in (traffic.compulsory_bytes, traffic.requested_bytes)
     )
     return Performance(
-        flops, traffic, intensity, requested_intensity, _reuse(stored, rows), place, roof, held,
-        grid,
+        flops, traffic, intensity, requested_intensity, _reuse(stored, rows), place, roof,
+        residency, grid,
     )  # fmt: skip

@@ -354,24 +354,28 @@ def _copy_key(access: Access) -> Any:
     """What the parts of one copy have in common."""
     if isinstance(access, TmaAccess):
         return access
-    key = (access.operand, access.direction, access.instruction, access.bits)
+    key = _values(access, "operand", "direction", "instruction", "bits")
     if isinstance(access, GlobalAccess):
         # Straddling vectors, which are copied element by element, have no fixes.
-        return *key, access.tail == "elements", _digest(access.coords)
-    return *key, str(access.layout), _digest(access.offsets)
-
-
-def _digest(array: np.ndarray) -> bytes:
-    return blake2b(np.asarray(array, np.int64).tobytes(), digest_size=16).digest()
+        return *key, access.tail == "elements", *_values(access, "coords")
+    return *key, *_values(access, "layout", "offsets")
 
 
 def _content(key: Any, access: Access) -> Any:
     """All that the fixes of a copy depend on."""
     if isinstance(access, GlobalAccess):
-        return key, *named(access, "matrix", "unit", "tile", "axis", "region", "origin").values()
-    if isinstance(access, SharedAccess) and access.coords is not None:
-        return key, access.element_bits, _digest(access.coords)
-    return key
+        return key, *_values(access, "matrix", "unit", "tile", "axis", "region", "origin")
+    return key, *_values(access, *("element_bits", "coords") * isinstance(access, SharedAccess))
+
+
+def _values(access: Access, *names: str) -> list[Any]:
+    """Attributes of an access, arrays as digests."""
+    return [
+        blake2b(x.astype(np.int64).tobytes(), digest_size=16).digest()
+        if isinstance(x, np.ndarray)
+        else x
+        for x in named(access, *names).values()
+    ]
 
 
 def _full_tiles(access: GlobalAccess) -> int:

@@ -82,7 +82,7 @@ class AccessRow:
     """
 
     access: Access
-    found: Analysis
+    analysis: Analysis
     fixes: tuple[Fix, ...] = ()
 
     operand = property(attrgetter("access.operand"))
@@ -100,19 +100,19 @@ class AccessRow:
     @property
     def space(self) -> str:
         """``"global"`` or ``"shared"``."""
-        return "shared" if isinstance(self.found, smem.SharedAnalysis) else "global"
+        return "shared" if isinstance(self.analysis, smem.SharedAnalysis) else "global"
 
     @property
     def counts(self) -> gmem.GlobalCounts | smem.SharedCounts:
         """The counts whose means the figures per request are."""
-        found = self.found
-        return found.once if isinstance(found, smem.SharedAnalysis) else found.judged
+        analysis = self.analysis
+        return analysis.once if isinstance(analysis, smem.SharedAnalysis) else analysis.judged
 
     @property
     def requests(self) -> int:
         """Requests of one ``unit``."""
-        found = self.found
-        once = found.once if isinstance(found, smem.SharedAnalysis) else found.tile
+        analysis = self.analysis
+        once = analysis.once if isinstance(analysis, smem.SharedAnalysis) else analysis.tile
         return once.requests * getattr(self.access, "times", 1)
 
     @property
@@ -120,8 +120,8 @@ class AccessRow:
         """Bytes used over bytes of the sectors that L2 is asked for."""
         return getattr(self.counts, "efficiency", None)
 
-    interior_tiles = property(lambda row: getattr(row.found.interior, "tiles", None))
-    edge_tiles = property(lambda row: getattr(row.found.edge, "tiles", None))
+    interior_tiles = property(lambda row: getattr(row.analysis.interior, "tiles", None))
+    edge_tiles = property(lambda row: getattr(row.analysis.edge, "tiles", None))
     edge_sectors = property(lambda row: row._at_edge("sectors"))
     edge_l2_sectors = property(lambda row: row._at_edge("l2_sectors"))
     edge_efficiency = property(lambda row: row._at_edge("efficiency"))
@@ -129,7 +129,7 @@ class AccessRow:
     def _at_edge(self, name: str) -> float | None:
         if not self.edge_tiles:
             return None
-        edge: Any = self.found.edge
+        edge: Any = self.analysis.edge
         return edge.efficiency if name == "efficiency" else _per_request(edge, name)
 
     @property
@@ -140,11 +140,11 @@ class AccessRow:
     @cached_property
     def launch(self) -> LaunchTotals:
         """Totals of the whole launch."""
-        found = self.found
-        figures: Any = (getattr(found.launch, f.name, None) for f in fields(LaunchTotals))
+        analysis = self.analysis
+        figures: Any = (getattr(analysis.launch, f.name, None) for f in fields(LaunchTotals))
         totals = LaunchTotals(*figures)
-        if isinstance(found, tma.TmaAnalysis):
-            arrives = (found.interior.bytes + found.edge.bytes) * self.access.sweeps  # type: ignore[union-attr]
+        if isinstance(analysis, tma.TmaAnalysis):
+            arrives = (analysis.interior.bytes + analysis.edge.bytes) * self.access.sweeps  # type: ignore[union-attr]
             return replace(totals, bytes=arrives)
         return totals
 
@@ -153,32 +153,34 @@ class AccessRow:
     @property
     def good(self) -> bool:
         """Whether it is coalesced (and legal, for a bulk copy), or free of conflicts."""
-        found = self.found
-        if isinstance(found, smem.SharedAnalysis):
-            return found.conflict_free
-        return found.coalesced and getattr(found, "legal", True)
+        analysis = self.analysis
+        if isinstance(analysis, smem.SharedAnalysis):
+            return analysis.conflict_free
+        return analysis.coalesced and getattr(analysis, "legal", True)
 
     verdict = property(lambda row: row._words[0])
     why = property(lambda row: row._words[1])
 
     @cached_property
     def _words(self) -> tuple[str, str]:
-        found = self.found
-        if isinstance(found, gmem.GlobalAnalysis):
-            return _why_global(self.access, found)  # type: ignore[arg-type]
-        if isinstance(found, tma.TmaAnalysis):
-            verdict = "coalesced" if found.coalesced else "not coalesced"
-            return (verdict if found.legal else "illegal"), ""
-        if not found.aligned:
+        analysis = self.analysis
+        if isinstance(analysis, gmem.GlobalAnalysis):
+            return _why_global(self.access, analysis)  # type: ignore[arg-type]
+        if isinstance(analysis, tma.TmaAnalysis):
+            verdict = "coalesced" if analysis.coalesced else "not coalesced"
+            return (verdict if analysis.legal else "illegal"), ""
+        if not analysis.aligned:
             bytes_ = 16 if smem.matrices(self.instruction) else self.bits // 8
             return MISALIGNED, f"some lane's address is not a multiple of its {bytes_} bytes"
-        if found.conflict_free:
+        if analysis.conflict_free:
             return "conflict-free", ""
-        why = f"a request takes {found.worst_wavefronts} wavefronts where {found.worst_ideal} "
+        why = (
+            f"a request takes {analysis.worst_wavefronts} wavefronts where {analysis.worst_ideal} "
+        )
         why += "would do"
         if gmem.bypasses_l1(self.instruction, self.bits):
             why += " (hardware counters show none: 16-byte copies bypass the unit that counts)"
-        return f"{found.ways}-way conflict", why
+        return f"{analysis.ways}-way conflict", why
 
     @property
     def fix(self) -> str:
@@ -189,7 +191,7 @@ class AccessRow:
     @property
     def notes(self) -> tuple[str, ...]:
         """The findings about a bulk copy, one sentence each."""
-        return self.found.findings if isinstance(self.found, tma.TmaAnalysis) else ()
+        return self.analysis.findings if isinstance(self.analysis, tma.TmaAnalysis) else ()
 
     @property
     def name(self) -> str:
@@ -212,7 +214,7 @@ class AccessRow:
         if self.space == "shared":
             conflicts = f"{what} has bank conflicts ({self.verdict}): {self.why}.{fix}"
             return [] if self.good else [fault if self.verdict == MISALIGNED else conflicts]
-        if isinstance(self.found, tma.TmaAnalysis):
+        if isinstance(self.analysis, tma.TmaAnalysis):
             return [f"{note}{fix}" for note in self.notes] + self._of_edges(what)
         out = []
         if self.verdict == MISALIGNED:
@@ -263,19 +265,19 @@ def findings(rows: Iterable[AccessRow]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sentence for row in rows for sentence in row.findings()))
 
 
-def _why_global(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[str, str]:
+def _why_global(access: GlobalAccess, analysis: gmem.GlobalAnalysis) -> tuple[str, str]:
     """Verdict and reason of a global access; modes and ld are named for A, B and C alone."""
-    worst, matrix = found.worst, access.matrix
+    worst, matrix = analysis.worst, access.matrix
     a_matrix, size = matrix.name in "ABC", dtype(matrix.dtype).bytes
     if worst is None:
         return "no access", ""
     ld = f", leading dimension {matrix.ld}" if a_matrix else ""
     base = f"base address aligned to {matrix.alignment} bytes{ld}"
-    if not found.aligned:
+    if not analysis.aligned:
         its = "its " * (access.granule == access.bits // 8)
         bytes_ = f"a multiple of {its}{access.granule} bytes"
         return MISALIGNED, f"some lane's address is not {bytes_} ({base})"
-    if found.coalesced:
+    if analysis.coalesced:
         return "coalesced", ""
     if worst.cause == "offset":
         base += f" x {size} bytes" if a_matrix else ""

@@ -130,10 +130,10 @@ def _aligned(at: np.ndarray, alignment: int, size: int) -> bool:
 
 def _matrix_limit(copy: Copy, rows: TiledCopy) -> str:
     """Why an ldmatrix or stmatrix does not fit; empty when it does."""
-    held, values = rows.bits // rows.element_bits, rows.partition.shape[1]
+    count, values = rows.bits // rows.element_bits, rows.partition.shape[1]
     what = f"plain {copy.direction}s are evaluated"
-    if values % held:
-        return f"{rows.atom.name} moves {held} values of a thread, and there are {values}; {what}"
+    if values % count:
+        return f"{rows.atom.name} moves {count} values of a thread, and there are {values}; {what}"
     if not contiguous(rows.offsets(copy.layout)):
         return (
             f"{rows.atom.name} takes rows of 16 contiguous bytes, and the tensor does not have "

@@ -91,7 +91,7 @@ class CopyReport(Paged):
 
         For a bulk copy: whether 8 rows of the box, 16 bytes of each, take one wavefront.
         """
-        return all(getattr(row.found, "conflict_free", True) for row in self.rows)
+        return all(getattr(row.analysis, "conflict_free", True) for row in self.rows)
 
     @property
     def bits(self) -> int:
@@ -141,7 +141,7 @@ class CopyReport(Paged):
 
     @property
     def _tables(self) -> list[Table]:
-        """A table for each side; those of a kernel, with edges and sums, for the tiles of a matrix."""
+        """A table for each side, or those of a kernel report for the tiles of a matrix."""
         if self.extents:
             return [table for table, _ in access_tables(self.rows)]
         return [*map(copy_table, self.rows)]
@@ -392,8 +392,8 @@ def _sharers(access: Access) -> int:
         places = np.where(lengths > 0, starts, -1)
     else:
         places = access.offsets
-    found = (np.unique(request[request >= 0], return_counts=True)[1] for request in places)
-    return int(max(counts.max(initial=0) for counts in found))
+    shares = (np.unique(request[request >= 0], return_counts=True)[1] for request in places)
+    return int(max(counts.max(initial=0) for counts in shares))
 
 
 def _text(layout: Any, let: Sequence[int]) -> str:

@@ -200,7 +200,7 @@ def search(
     """The best of each round that is better than the rounds before it, of fewest changes first.
 
     Nothing follows what is ideal, but for a ``strided`` access the storage the other way, which is
-    worth knowing beside another copy for the present one.
+    worth knowing as well as another copy for the present one.
     """
     offered: list[Tried] = []
     for index, round_ in enumerate(places):

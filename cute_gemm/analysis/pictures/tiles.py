@@ -150,17 +150,17 @@ def tv_layout(
     # The last write stays: the first thread, and the chosen warp before all others.
     order = np.argsort(-index[fits], kind="stable")
     if warp is not None:
-        mine = index[fits] // power // smem.LANES == warp
-        order = order[np.argsort(mine[order], kind="stable")]
+        of_warp = index[fits] // power // smem.LANES == warp
+        order = order[np.argsort(of_warp[order], kind="stable")]
     cells[tuple(table[fits][order].T)] = index[fits][order]
 
     axis, width = _vector(cells, values)
     step = (width, 1) if axis == 0 else (1, width)
     low, high = (0, 0), tuple(extents)
     if warp is not None:
-        held = np.argwhere((cells >= 0) & (cells // power // smem.LANES == warp))
-        if held.size:
-            low, high = (tuple(x.tolist()) for x in (held.min(axis=0), held.max(axis=0) + 1))
+        drawn = np.argwhere((cells >= 0) & (cells // power // smem.LANES == warp))
+        if drawn.size:
+            low, high = (tuple(x.tolist()) for x in (drawn.min(axis=0), drawn.max(axis=0) + 1))
     low, last, note = _window(low, (high[0], high[1]), extents, step)
     first = cells[low[0] : last[0] : step[0], low[1] : last[1] : step[1]]
     owner, value = first // power, first % power
