@@ -14,6 +14,7 @@ from cute_gemm.analysis.copy.atoms import Direction, atom_name
 from cute_gemm.analysis.copy.evaluate import evaluated
 from cute_gemm.analysis.copy.partition import bijection, read_values, unit_mode
 from cute_gemm.analysis.copy.tiles import Partner, assumed_partner
+from cute_gemm.analysis.rows import AccessRow
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.choose import VECTOR
@@ -54,7 +55,7 @@ class NamedPartner(NamedTuple):
         matrix = self.alone.atom.matrix is not None
         return matrix and unit_mode(layout) != unit_mode(self.alone.layout)
 
-    def fits(self, access: GlobalAccess | SharedAccess) -> bool:
+    def fits(self, access: AccessRow) -> bool:
         """Whether an access is by the instruction that was named, at its width if it has one."""
         atom, named = self.alone.atom, self.copy.atom
         any_width = atom.matrix is None and atom.bits is None

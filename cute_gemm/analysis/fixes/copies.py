@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.arguments import ALIGNMENT, Copy, undivided
 from cute_gemm.analysis.copy.atoms import atom_name
 from cute_gemm.analysis.copy.evaluate import asked_width, evaluated
@@ -31,12 +30,12 @@ from cute_gemm.analysis.fixes.search import (
     search,
 )
 from cute_gemm.analysis.fixes.smem import Pattern
+from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, column_major, row_major
-from cute_gemm.model import gmem, smem
-from cute_gemm.model.analyze import Analysis, analyze
+from cute_gemm.model import gmem
 
 
 class Change(NamedTuple):
@@ -52,14 +51,10 @@ class Change(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A change and what its accesses cost.
-
-    ``accesses`` are the copy's own, and behind them those of the partners that the user names.
-    """
+    """A change and its accesses: the copy's own, then those of the partners that the user names."""
 
     change: Change
-    accesses: list[GlobalAccess | SharedAccess]
-    analyses: list[Analysis]
+    rows: list[AccessRow]
 
     @property
     def copy(self) -> Copy:
@@ -78,51 +73,45 @@ class Tried(NamedTuple):
 
     def aligned(self, index: int) -> bool:
         """Whether an access is legal."""
-        return bool(getattr(self.analyses[index], "aligned", True))
+        return bool(getattr(self.rows[index].analysis, "aligned", True))
 
     def cost(self, index: int) -> tuple[int, ...]:
         """What an access costs as its row shows it, in sectors or in wavefronts."""
-        total: Any = self.analyses[index].launch
+        total: Any = self.rows[index].analysis.launch
         if isinstance(total, gmem.GlobalCounts):
             return total.sectors, total.l2_sectors
         return (total.wavefronts,)
 
     def limits(self, index: int) -> tuple[int, ...]:
         """What no fix may raise: what an access costs, and what counters show of it."""
-        counted = getattr(self.analyses[index].launch, "counted_wavefronts", 0)
+        counted = getattr(self.rows[index].analysis.launch, "counted_wavefronts", 0)
         return *self.cost(index), max(counted, *self.cost(index))
-
-    def good(self, index: int) -> bool:
-        """Whether an access is coalesced, or free of conflicts."""
-        analysis: Any = self.analyses[index]
-        is_global = isinstance(self.accesses[index], GlobalAccess)
-        return bool(analysis.coalesced if is_global else analysis.conflict_free)
 
     def sharers(self, index: int) -> list[int]:
         """The other accesses of the buffer of an access, where the user names partners."""
-        every = range(len(self.accesses) if len(self.accesses) > self.own else 0)
-        return [i for i in every if i != index and isinstance(self.accesses[i], SharedAccess)]
+        every = range(len(self.rows) if len(self.rows) > self.own else 0)
+        return [i for i in every if i != index and self.rows[i].space == "shared"]
 
     def best(self, index: int) -> bool:
         """Whether an access is as good as it can be; one of global memory by the widest vectors."""
-        is_global = isinstance(self.accesses[index], GlobalAccess)
-        narrow = self.accesses[index].bits < 8 * self.copy.size * widest(self.copy)
-        return self.good(index) and not (is_global and narrow)
+        row = self.rows[index]
+        wide = row.space == "shared" or row.bits >= 8 * self.copy.size * widest(self.copy)
+        return row.good and wide
 
     def ideal(self, index: int) -> bool:
         """Whether an access is as good as it can be, and those of the same buffer are good."""
-        return self.best(index) and all(map(self.good, self.sharers(index)))
+        return self.best(index) and all(self.rows[i].good for i in self.sharers(index))
 
     def quality(self, index: int) -> tuple[bool, float, int]:
         """How good an access is, whatever it costs."""
-        legal, ideal, bits = quality(self.accesses[index], self.analyses[index])
+        legal, ideal, bits = quality(self.rows[index])
         return legal and not self.faults, ideal, bits
 
     def key(self, *indices: int) -> tuple[bool, float, float]:
         """What accesses are compared by, per element, the least first."""
         faults = self.faults or not all(map(self.aligned, indices))
         cost = sum(sum(self.cost(index)) for index in indices)
-        requests = sum(self.analyses[index].launch.requests for index in indices)
+        requests = sum(self.rows[index].analysis.launch.requests for index in indices)
         return faults, cost / self.copy.moved, requests / self.copy.moved
 
     def rank(self, index: int) -> tuple[bool, float, float]:
@@ -152,16 +141,15 @@ class _CopySearch:
         """One tuple per access."""
         now = self.now
         offered: list[list[Tried]] = []
-        for index, access in enumerate(now.accesses):
+        for index, row in enumerate(now.rows):
             if now.best(index):
                 offered.append([])
-            elif isinstance(access, GlobalAccess):
-                offered.append(self.of_global())
             else:
-                offered.append(self.of_shared(index))
+                is_global = row.space == "global"
+                offered.append(self.of_global() if is_global else self.of_shared(index))
         # A fix of the tensor's side that brings its own shared memory may fix the others too.
         for index in range(1, len(offered) if now.own > 1 else 0):
-            if not now.good(index) and not any(tried.good(index) for tried in offered[index]):
+            if not any(tried.rows[index].good for tried in (now, *offered[index])):
                 both = (x for x in offered[0] if "smem" in x.change.arguments)
                 offered[index][:0] = [x for x in both if self.cheaper(x, index)]
         return [tuple(self.fix(x, index) for x in tried) for index, tried in enumerate(offered)]
@@ -173,7 +161,7 @@ class _CopySearch:
         accesses = accesses or evaluated(change.copy)[0]
         if buffer_of(change.copy) is not None:
             accesses = [*accesses, *(partner.row(change.copy) for partner in self.named)]
-        return Tried(change, accesses, [*map(analyze, accesses)])
+        return Tried(change, [*map(make_row, accesses)])
 
     def tried(self, change: Change, index: int) -> Tried | None:
         """A change that ``index`` gains by; None for one that is illegal, or at another's cost."""
@@ -190,22 +178,22 @@ class _CopySearch:
         if spelled is None:
             return None
         new = self.evaluated(Change(*spelled, copy))
-        if "atom" in arguments and new.accesses[0].bits != copy.atom.bits:
+        if "atom" in arguments and new.rows[0].bits != copy.atom.bits:
             return None
         return new if self.no_worse(new, index) and self.cheaper(new, index) else None
 
     def no_worse(self, new: Tried, index: int) -> bool:
         """Whether nothing faults, and no side costs more than now, unless that ends a fault."""
         old = self.now
-        if new.faults or len(new.analyses) != len(old.analyses):
+        if new.faults or len(new.rows) != len(old.rows):
             return False
         layout = buffer_of(new.copy)
         for side, partner in enumerate(self.named, old.own):
-            after, before = new.accesses[side], old.accesses[side]
+            after, before = new.rows[side], old.rows[side]
             assert layout is not None
             if partner.transposed(layout) or (partner.fits(before) and not partner.fits(after)):
                 return False
-        legal = [*filter(old.aligned, range(len(old.analyses)))]
+        legal = [*filter(old.aligned, range(len(old.rows)))]
         if not all(map(new.aligned, legal)):
             return False
         if old.faults or not old.aligned(index):
@@ -219,7 +207,7 @@ class _CopySearch:
     def cheaper(self, new: Tried, index: int) -> bool:
         """Whether an access costs less than now, itself or in instructions, and is better."""
         return new.key(index) < self.now.key(index) and (
-            new.quality(index) > self.now.quality(index) or new.good(index)
+            new.quality(index) > self.now.quality(index) or new.rows[index].good
         )
 
     def best_of(self, changes: Iterable[Change], index: int) -> Tried | None:
@@ -229,21 +217,21 @@ class _CopySearch:
 
     def fix(self, tried: Tried, index: int) -> Fix:
         """A change in words, with what is read then."""
-        sharers: list[Any] = [tried.accesses[i] for i in tried.sharers(index)]
+        sharers = [tried.rows[i] for i in tried.sharers(index)]
         words, arguments, copy = tried.change
         layout = buffer_of(copy)
         if not sharers and layout is not None and "threads" not in arguments:
             # The assumed partners, where they are free of conflicts then.
             assumed = filter(None, (partner.access(layout) for partner in self.assumed))
-            sharers = [access for access in assumed if smem.analyze(access).conflict_free]
-        return fix_to(", ".join(words), tried.accesses[index], sharers, arguments)
+            sharers = [row for row in map(make_row, assumed) if row.good]
+        return fix_to(", ".join(words), tried.rows[index], sharers, arguments)
 
     # -- global memory -------------------------------------------------------------------------
 
     def of_global(self) -> list[Tried]:
         """Fixes of the access of global memory."""
         copy = self.copy
-        worst = getattr(self.now.analyses[0], "worst", None)
+        worst = getattr(self.now.rows[0].analysis, "worst", None)
         pitch, _ = pitch_of(copy.layout) or (0, 0)
         tile, extents = Place(copy.layout, copy.alignment), copy.extents or copy.layout.extents
         return search(
@@ -286,7 +274,7 @@ class _CopySearch:
 
     def rearranged(self, copy: Copy) -> Iterator[Change]:
         """Other copies of the tile; of a coalesced one only wider ones are of use."""
-        least = self.now.accesses[0].bits if self.now.good(0) else 0
+        least = self.now.rows[0].bits if self.now.rows[0].good else 0
         for change in _threads(copy, self.threads, copy.layout):
             if (change.copy.atom.bits or 0) > least:
                 yield change
@@ -300,11 +288,11 @@ class _CopySearch:
                 if undivided(other.copy.layout, other.copy.tiled):
                     continue
                 new = self.evaluated(other.on(change))
-                fits = "atom" not in other.arguments or new.accesses[0].bits == other.copy.atom.bits
+                fits = "atom" not in other.arguments or new.rows[0].bits == other.copy.atom.bits
                 if fits and not new.faults and self.cheaper(new, 0):
                     tried.append(new)
         for new in sorted(tried, key=lambda new: new.key(0))[:2]:
-            patterns = self.patterns(new.copy, new.accesses[0].bits // (8 * size))
+            patterns = self.patterns(new.copy, new.rows[0].bits // (8 * size))
             tile = patterns and layouts.new_layout(patterns, size, self.copy.layout)
             if tile:
                 words, (arguments, copy) = new.change.words, _into(new.copy, tile.layout)

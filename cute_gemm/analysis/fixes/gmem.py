@@ -19,12 +19,12 @@ from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.tiles import assumed_partner, shared_access
 from cute_gemm.analysis.fixes.search import Fix, Place, cheapest, fix_to, quality, rounds, search
 from cute_gemm.analysis.fixes.smem import fix_shared, move_to, new_layout, patterns_of
-from cute_gemm.analysis.rows import make_row
+from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.cute import choose
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.layout import Layout, column_major, row_major
-from cute_gemm.model import gmem, smem
+from cute_gemm.model import smem
 from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
@@ -96,15 +96,9 @@ class _Tried(NamedTuple):
     """A change of a global access: the access then, by ``copy`` where the copy is new."""
 
     words: tuple[str, ...]
-    access: GlobalAccess
-    analysis: gmem.GlobalAnalysis
+    row: AccessRow
     copy: TiledCopy | None
-    sides: tuple[SharedAccess, ...] = ()  #: The accesses of the shared memory that it fills.
-
-    @property
-    def quality(self) -> tuple[bool, float, int]:
-        """How good the access is then."""
-        return quality(self.access, self.analysis)
+    sides: tuple[AccessRow, ...] = ()  #: The accesses of the shared memory that it fills.
 
 
 class _GlobalSearch:
@@ -119,17 +113,17 @@ class _GlobalSearch:
         buffer: Sequence[SharedAccess],
     ) -> None:  # fmt: skip
         self.access, self.threads, self.letters, self.buffer = access, threads, letters, buffer
-        self.now = gmem.analyze(access)
+        self.now = make_row(access)
         self.size = dtype(access.matrix.dtype).bytes
         narrow = access.bits < 32 and access.direction == "load" and access.unit == "k-tile"
         self.instruction = "cp.async" if narrow else access.instruction
 
-    def fixes(self) -> list[tuple[Fix, tuple[SharedAccess, ...]]]:
+    def fixes(self) -> list[tuple[Fix, tuple[AccessRow, ...]]]:
         """The fixes, each with the accesses of the shared memory that the new copy fills."""
-        access, matrix, worst = self.access, self.access.matrix, self.now.worst
-        if worst is None or quality(access, self.now) >= IDEAL:
+        matrix, worst = self.access.matrix, getattr(self.now.analysis, "worst", None)
+        if worst is None or quality(self.now) >= IDEAL:
             return []
-        tile = Place(Layout(access.tile, matrix.stride), matrix.alignment)
+        tile = Place(Layout(self.access.tile, matrix.stride), matrix.alignment)
         changes = search(
             rounds(tile, self.size, matrix.shape, 0, self.stored),
             self.best_of,
@@ -137,10 +131,7 @@ class _GlobalSearch:
             _ideal,
             strided=worst.cause == "strided",
         )
-        return [
-            (fix_to(", ".join(tried.words), tried.access, made=tried.access), tried.sides)
-            for tried in changes
-        ]
+        return [(fix_to(", ".join(tried.words), tried.row), tried.sides) for tried in changes]
 
     def best_of(self, places: Iterable[Place]) -> _Tried | None:
         """The best change of a round, with the shared memory that it needs; None if there is none.
@@ -151,18 +142,17 @@ class _GlobalSearch:
             tried
             for place in places
             for tried in self.tried(place)
-            if _as_efficient(tried.analysis, self.now)
+            if _as_efficient(tried.row, self.now)
         )
         best = cheapest(changes, _by_quality, _ideal)
-        if best is None or best.quality <= quality(self.access, self.now):
+        if best is None or quality(best.row) <= quality(self.now):
             return None
         return self.with_buffer(best) if self.buffer else best
 
     def tried(self, place: Place) -> Iterator[_Tried]:
         """The present copy in a place that is new, then the best copy for it."""
         if place.words and self.movable(place.layout):
-            access = self.in_place(place)
-            yield _Tried(place.words, access, gmem.analyze(access), None)
+            yield _Tried(place.words, make_row(self.in_place(place)), None)
         if (copied := self.copied(place)) is not None:
             yield copied
 
@@ -198,7 +188,7 @@ class _GlobalSearch:
                 self.in_place(place), tile=(extents[0], extents[1]), coords=copy.requests(extents),
                 axis=axis, bits=copy.bits, instruction=copy.atom.name, targets=None,
             )  # fmt: skip
-            return _Tried(words, access, gmem.analyze(access), copy)
+            return _Tried(words, make_row(access), copy)
         return None
 
     def ends_whole(self, axis: int, width: int) -> bool:
@@ -225,8 +215,9 @@ class _GlobalSearch:
 
         None where no layout is known in which its vectors lie together, or which costs no more.
         """
-        copy, layout, axis = tried.copy, self.buffer[0].layout, tried.access.axis
-        extents = tried.access.tile
+        copy, layout, access = tried.copy, self.buffer[0].layout, tried.row.access
+        assert isinstance(access, GlobalAccess)
+        axis, extents = access.axis, access.tile
         if copy is None or layout is None or layout.extents != extents:
             return tried
         fits = contiguous(copy.offsets(layout))
@@ -251,38 +242,38 @@ class _GlobalSearch:
             return None
         if new.excess:
             read += f", with {new.excess} wavefronts per tile above the ideal"
-        moved = tuple(move_to(access, new.layout) for access in sides)
+        moved = tuple(make_row(move_to(access, new.layout)) for access in sides)
         words = (*tried.words, f"into shared memory {new.what}{read}")
-        return None if _dearer(moved, self.buffer) else tried._replace(words=words, sides=moved)
+        dearer = _dearer(moved, [*map(make_row, self.buffer)])
+        return None if dearer else tried._replace(words=words, sides=moved)
 
 
 def _by_quality(tried: _Tried) -> tuple[bool, float, int]:
     """The rank of a change: the best quality first."""
-    aligned, ideal, bits = tried.quality
+    aligned, ideal, bits = quality(tried.row)
     return not aligned, -ideal, -bits
 
 
 def _ideal(tried: _Tried) -> bool:
-    return tried.quality >= IDEAL
+    return quality(tried.row) >= IDEAL
 
 
-def _as_efficient(new: gmem.GlobalAnalysis, old: gmem.GlobalAnalysis) -> bool:
+def _as_efficient(new: AccessRow, old: AccessRow) -> bool:
     """Whether something is moved, and no more bytes are unused than before."""
-    return bool(new.judged.requests) and new.judged.efficiency >= old.judged.efficiency
+    return bool(new.counts.requests) and (new.efficiency or 0) >= (old.efficiency or 0)
 
 
 def of_part(fixes: Sequence[Fix], part: GlobalAccess) -> tuple[Fix, ...]:
     """The fixes of one part of a copy as another part has them; those that fix it too."""
-    now, offered = gmem.analyze(part), []
+    now, offered = make_row(part), []
     for fix in fixes:
         if fix.made is None:
             continue
         changed = named(fix.made, "matrix", "tile", "coords", "axis", "bits", "instruction")
         same = np.array_equal(part.coords, fix.made.coords)
-        access = replace(part, **changed, targets=part.targets if same else None)
-        analysis = gmem.analyze(access)
-        if _as_efficient(analysis, now) and quality(access, analysis) > quality(part, now):
-            offered.append(fix_to(fix.what, access, made=access))
+        row = make_row(replace(part, **changed, targets=part.targets if same else None))
+        if _as_efficient(row, now) and quality(row) > quality(now):
+            offered.append(fix_to(fix.what, row))
     return tuple(offered)
 
 
@@ -300,11 +291,11 @@ def _widths(place: Place, axis: int, size: int) -> Iterator[int]:
 # -- the shared memory that a copy fills ----------------------------------------------------------
 
 
-def _dearer(new: Sequence[SharedAccess], old: Sequence[SharedAccess]) -> bool:
+def _dearer(new: Sequence[AccessRow], old: Sequence[AccessRow]) -> bool:
     """Whether shared memory costs more: its stores in all, or its loads relative to their ideal."""
 
-    def total(accesses: Sequence[SharedAccess], direction: str) -> tuple[int, int]:
-        counts = [smem.analyze(access).once for access in accesses if access.direction == direction]
+    def total(rows: Sequence[AccessRow], direction: str) -> tuple[int, int]:
+        counts: list[Any] = [row.counts for row in rows if row.direction == direction]
         return sum(x.wavefronts for x in counts), sum(x.ideal_wavefronts for x in counts)
 
     (stores, _), (old_stores, _) = total(new, "store"), total(old, "store")

@@ -38,7 +38,7 @@ def with_options(rows: Sequence[AccessRow], others: Others) -> tuple[AccessRow, 
             if isinstance(then.access, GlobalAccess) and (then.efficiency or 0) >= (
                 row.efficiency or 0
             ):
-                fixes[id(row)].append(fix_to(what, then.access, change=change))
+                fixes[id(row)].append(fix_to(what, then, change=change))
     return tuple(replace(row, fixes=(*fixes.get(id(row), ()), *row.fixes)) for row in rows)
 
 

@@ -13,15 +13,14 @@ from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cute_gemm._text import named, number, percent
+from cute_gemm.access import GlobalAccess
 from cute_gemm.analysis.copy.tiles import plain_strides
-from cute_gemm.analysis.rows import make_row
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.layout import Layout
 from cute_gemm.model import gmem
 
 if TYPE_CHECKING:
-    from cute_gemm.access import Access, GlobalAccess, SharedAccess
-    from cute_gemm.model.analyze import Analysis
+    from cute_gemm.analysis.rows import AccessRow
 
 Tried = TypeVar("Tried")
 
@@ -40,7 +39,7 @@ class Fix:
     figures: dict[str, float] = field(hash=False)
     #: Of a copy of the user's own: the arguments of ``analyze_copy`` that change.
     change: dict[str, Any] = field(default_factory=dict, hash=False)
-    #: Of a kernel's global access: the access after the change.
+    #: Of a global access: the access after the change.
     made: GlobalAccess | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -52,11 +51,11 @@ class Fix:
 
 
 def fix_to(
-    what: str, access: Access, sharers: Iterable[SharedAccess] = (),
-    change: dict[str, Any] | None = None, made: GlobalAccess | None = None,
+    what: str, row: AccessRow, sharers: Iterable[AccessRow] = (),
+    change: dict[str, Any] | None = None,
 ) -> Fix:  # fmt: skip
-    """The fix that ends in ``access``; ``sharers`` access the same shared memory."""
-    row, others = make_row(access), {}
+    """The fix that makes an access what ``row`` says; ``sharers`` are of the same shared memory."""
+    others: dict[str, AccessRow] = {}
     if row.space == "global":
         figures = named(row, "bits", "requests", "sectors", "ideal_sectors", "efficiency")
         cost, unit, ideal = row.sectors, "sector", f"{number(row.ideal_sectors)}, "
@@ -68,23 +67,23 @@ def fix_to(
         cost, unit, ideal = row.wavefronts, "wavefront", number(row.ideal_wavefronts)
         others = {
             f"; {x.instruction} {number(x.wavefronts)}, ideal {number(x.ideal_wavefronts)}": x
-            for x in map(make_row, sharers)
+            for x in sharers
             if x.instruction != row.instruction
         }
     of_l2 = f" ({number(row.l2_sectors)} of L2)" * ("l2_sectors" in figures)
     reading = f"{number(cost)} {unit}{'s' * (cost != 1)} per request{of_l2}, ideal {ideal}"
+    made = row.access if isinstance(row.access, GlobalAccess) else None
     return Fix(what, "".join((reading, *others)), figures, change or {}, made)
 
 
-def quality(access: GlobalAccess | SharedAccess, analysis: Analysis) -> tuple[bool, float, int]:
+def quality(row: AccessRow) -> tuple[bool, float, int]:
     """How good an access is, whatever it costs: legal, ideal over cost (1.0 at best), its bits."""
-    if isinstance(analysis, gmem.GlobalAnalysis):
-        counts = analysis.judged
+    counts: Any = row.counts
+    if row.space == "global":
         ideal, cost = counts.ideal_sectors, max(counts.sectors, counts.l2_sectors)
     else:
-        once: Any = analysis.once  # type: ignore[union-attr]
-        ideal, cost = once.ideal_wavefronts, once.wavefronts
-    return bool(getattr(analysis, "aligned", True)), ideal / max(1, cost), access.bits
+        ideal, cost = counts.ideal_wavefronts, counts.wavefronts
+    return getattr(row.analysis, "aligned", True), ideal / max(1, cost), row.bits
 
 
 # -- places of a tile in global memory ------------------------------------------------------------

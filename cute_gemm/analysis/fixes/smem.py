@@ -13,6 +13,7 @@ import numpy as np
 
 from cute_gemm._kept import Kept
 from cute_gemm.analysis.fixes.search import Fix, fix_to
+from cute_gemm.analysis.rows import MISALIGNED, make_row
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.choose import ROW, VECTOR
@@ -68,9 +69,9 @@ def fix_shared(
     """
     offered: list[list[Fix]] = [[] for _ in accesses]
     together = (*accesses, *assumed)
-    now = [smem.analyze(access) for access in accesses]
+    now = [make_row(access) for access in accesses]
     patterns = patterns_of(together)
-    if all(analysis.conflict_free for analysis in now) or patterns is None:
+    if all(row.good for row in now) or patterns is None:
         return [*map(tuple, offered)]
     layout, size = accesses[0].layout, accesses[0].element_bits // 8
     assert layout is not None
@@ -83,14 +84,14 @@ def fix_shared(
     for tile in tiles:
         distinct.setdefault(tile.layout.table().tobytes(), tile)
     for tile in distinct.values():
-        moved = [move_to(access, tile.layout) for access in together]
-        new = [smem.analyze(access).once.conflicts for access in moved[: len(accesses)]]
-        old = [analysis.once.conflicts for analysis in now]
-        if any(after > before for after, before in zip(new, old, strict=True)):
+        new = [make_row(move_to(access, tile.layout)) for access in together]
+        pairs = [*zip(new, now, strict=False)]  # without those that are assumed
+        if any(after.conflicts > before.conflicts for after, before in pairs):
             continue
-        for index, analysis in enumerate(now):
-            if not analysis.conflict_free and (new[index] < old[index] or not analysis.aligned):
-                offered[index].append(fix_to(tile.what, moved[index], moved))
+        for fixes, (after, before) in zip(offered, pairs, strict=True):
+            fewer = after.conflicts < before.conflicts
+            if not before.good and (fewer or before.verdict == MISALIGNED):
+                fixes.append(fix_to(tile.what, after, new))
     return [*map(tuple, offered)]
 
 
