@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm._text import counted, named
+from cute_gemm._text import FORMAT, counted, named
 from cute_gemm.access import GlobalAccess, TmaAccess
 from cute_gemm.analysis.copy.arguments import (
     Copy,
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Access
     from cute_gemm.analysis.html import Page
-
-#: Version of the keys of ``CopyReport.to_dict``.
-FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)

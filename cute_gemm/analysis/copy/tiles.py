@@ -41,18 +41,16 @@ def global_access(
     if extents is not None:
         rows, columns = plain_strides(layout)
         matrix = Matrix("tensor", extents, (rows, columns), OF_SIZE[size], alignment)
-        return GlobalAccess(
-            operand="tensor", direction=direction, instruction=copy.atom.name, bits=copy.bits,
-            matrix=matrix, tile=(layout.extents[0], layout.extents[1]), axis=matrix.unit, sweeps=1,
-            unit="CTA", coords=copy.requests(layout.extents),
-        )  # fmt: skip
-    first = copy.offsets(layout)[..., 0]
-    extent = int(first.max()) + copy.values
-    memory = Matrix("tensor", (extent, 1), (1, extent), OF_SIZE[size], alignment)
+        tile, coords = (layout.extents[0], layout.extents[1]), copy.requests(layout.extents)
+    else:
+        first = copy.offsets(layout)[..., 0]
+        count = int(first.max()) + copy.values
+        matrix = Matrix("tensor", (count, 1), (1, count), OF_SIZE[size], alignment)
+        tile, coords = matrix.shape, np.stack([first, np.where(first < 0, -1, 0)], axis=-1)
     return GlobalAccess(
         operand="tensor", direction=direction, instruction=copy.atom.name, bits=copy.bits,
-        matrix=memory, tile=memory.shape, axis=0, sweeps=1, unit="CTA",
-        coords=np.stack([first, np.where(first < 0, -1, 0)], axis=-1),
+        matrix=matrix, tile=tile, axis=0 if extents is None else matrix.unit, sweeps=1, unit="CTA",
+        coords=coords,
     )  # fmt: skip
 
 

@@ -76,14 +76,14 @@ class Tried(NamedTuple):
         return bool(getattr(self.rows[index].analysis, "aligned", True))
 
     def cost(self, index: int) -> tuple[int, ...]:
-        """What an access costs as its row shows it, in sectors or in wavefronts."""
+        """The cost of an access that its row shows, in sectors or in wavefronts."""
         total: Any = self.rows[index].analysis.launch
         if isinstance(total, gmem.GlobalCounts):
             return total.sectors, total.l2_sectors
         return (total.wavefronts,)
 
     def limits(self, index: int) -> tuple[int, ...]:
-        """What no fix may raise: what an access costs, and what counters show of it."""
+        """The figures that no fix may raise: the cost, and what hardware counters show of it."""
         counted = getattr(self.rows[index].analysis.launch, "counted_wavefronts", 0)
         return *self.cost(index), max(counted, *self.cost(index))
 
@@ -108,21 +108,21 @@ class Tried(NamedTuple):
         return legal and not self.faults, ideal, bits
 
     def key(self, *indices: int) -> tuple[bool, float, float]:
-        """What accesses are compared by, per element, the least first."""
+        """The key that accesses are compared by, per element, the best first."""
         faults = self.faults or not all(map(self.aligned, indices))
         cost = sum(sum(self.cost(index)) for index in indices)
         requests = sum(self.rows[index].analysis.launch.requests for index in indices)
         return faults, cost / self.copy.moved, requests / self.copy.moved
 
     def rank(self, index: int) -> tuple[bool, float, float]:
-        """What fixes of an access are ranked by: those of the same buffer count too."""
+        """The key that fixes of an access are ranked by; accesses of its buffer count too."""
         return self.key(index, *self.sharers(index))
 
 
 def copy_fixes(
     copy: Copy, named: Sequence[NamedPartner] = (), assumed: Sequence[Partner] = ()
 ) -> list[tuple[Fix, ...]]:
-    """What would fix each access of a copy and of its named partners, of fewest changes first."""
+    """The fixes of each access of a copy and of its named partners, of fewest changes first."""
     return _CopySearch(copy, named, assumed).fixes()
 
 
@@ -157,14 +157,14 @@ class _CopySearch:
     # -- trying --------------------------------------------------------------------------------
 
     def evaluated(self, change: Change, accesses: Any = None) -> Tried:
-        """A change with what its accesses cost."""
+        """A change with its accesses, analyzed."""
         accesses = accesses or evaluated(change.copy)[0]
         if buffer_of(change.copy) is not None:
             accesses = [*accesses, *(partner.row(change.copy) for partner in self.named)]
         return Tried(change, [*map(make_row, accesses)])
 
     def tried(self, change: Change, index: int) -> Tried | None:
-        """A change that ``index`` gains by; None for one that is illegal, or at another's cost."""
+        """A change, evaluated; None if it is illegal, or does not pay for the access ``index``."""
         words, arguments, copy = change
         for layout in (copy.layout, copy.smem):
             if layout is not None and undivided(layout, copy.tiled):
@@ -216,12 +216,12 @@ class _CopySearch:
         return cheapest(tried, lambda x: x.rank(index), lambda x: x.ideal(index))
 
     def fix(self, tried: Tried, index: int) -> Fix:
-        """A change in words, with what is read then."""
+        """The fix of an access by a change."""
         sharers = [tried.rows[i] for i in tried.sharers(index)]
         words, arguments, copy = tried.change
         layout = buffer_of(copy)
         if not sharers and layout is not None and "threads" not in arguments:
-            # The assumed partners, where they are free of conflicts then.
+            # The assumed partners that are free of conflicts after the change.
             assumed = filter(None, (partner.access(layout) for partner in self.assumed))
             sharers = [row for row in map(make_row, assumed) if row.good]
         return fix_to(", ".join(words), tried.rows[index], sharers, arguments)
@@ -243,7 +243,7 @@ class _CopySearch:
         )
 
     def best_of_round(self, places: Sequence[Place]) -> Tried | None:
-        """The best change of a round, if need be with another tile of shared memory."""
+        """The best change of a round, if need be with another layout of shared memory."""
         moved = [change for place in places if (change := self.moved(place)) is not None]
         best = self.best_of(self.changed(moved), 0)
         if self.copy.smem is not None and not (best and best.best(0)):
@@ -253,7 +253,7 @@ class _CopySearch:
         return best
 
     def moved(self, place: Place) -> Change | None:
-        """The copy of a tile in another place; None where its other arguments do not fit that."""
+        """The copy of the tile in another place; None where its other arguments do not fit."""
         copy = self.copy
         if place.layout == copy.layout:
             better = {"base_alignment": place.alignment} if place.words else {}
@@ -265,7 +265,7 @@ class _CopySearch:
         return Change((f"tensor {place.layout}", *place.words), arguments, new)
 
     def changed(self, moved: Iterable[Change]) -> Iterator[Change]:
-        """The present copy in a place that is new, then others there."""
+        """The present copy in places that are new, and other copies in all places."""
         for change in moved:
             if change.arguments:
                 yield change
@@ -273,7 +273,7 @@ class _CopySearch:
                 yield other.on(change)
 
     def rearranged(self, copy: Copy) -> Iterator[Change]:
-        """Other copies of the tile; of a coalesced one only wider ones are of use."""
+        """Other copies of the tile; only wider ones where it is coalesced already."""
         least = self.now.rows[0].bits if self.now.rows[0].good else 0
         for change in _threads(copy, self.threads, copy.layout):
             if (change.copy.atom.bits or 0) > least:
@@ -378,10 +378,10 @@ def _injective(layout: Layout) -> bool:
 
 
 def _threads(copy: Copy, threads: int, layout: Layout) -> Iterator[Change]:
-    """As many threads laid out otherwise, each with one vector, the longest runs first.
+    """Other layouts of the same number of threads, one vector each, the longest runs first.
 
-    For global memory alone the longest runs are the best, where there are any; for shared memory
-    others may be.
+    For global memory alone only the longest runs are tried, where there are any; for shared memory
+    others may be better.
     """
     several = copy.space == "shared" or copy.smem is not None
     several = several or choose.contiguous_axis(layout) is None
@@ -400,7 +400,7 @@ def _threads(copy: Copy, threads: int, layout: Layout) -> Iterator[Change]:
 
 
 def _along(layout: Layout) -> tuple[int, int]:
-    """The two modes, the one along which elements are nearer to each other first."""
+    """The two modes, that of the smaller distance between elements first."""
     first = choose.contiguous_axis(layout)
     if first is None:
         table = layout.table()
@@ -412,7 +412,7 @@ def _along(layout: Layout) -> tuple[int, int]:
 def _orders(
     extents: tuple[int, ...], axis: int, width: int, threads: int, both: bool
 ) -> Iterator[Layout]:
-    """Thread layouts, as many lanes along ``axis`` as there can be first; ``both``: or across."""
+    """Thread layouts, the most lanes along ``axis`` first; ``both``: those across it too."""
     for lanes in range(threads, 0, -1):
         if threads % lanes or extents[axis] % (lanes * width):
             continue
@@ -443,14 +443,14 @@ def _atom(copy: Copy, bits: int) -> str:
 def widest(copy: Copy) -> int:
     """Elements of the widest vector that a fix may have: 16 bytes, or more if more was asked for.
 
-    A reduction's is no wider than it is: its operation is known by the name of its atom alone.
+    A reduction stays as wide as it is: the name of its atom is that of one operation.
     """
     least = 0 if copy.atom.kind == "reduce" else choose.VECTOR // copy.size
     return max(least, asked_width(copy))
 
 
 def _in(copy: Copy, layout: Layout, alignment: int) -> tuple[dict[str, Any], Copy]:
-    """The copy of another tensor, with what the text of the present one says beside its layout."""
+    """The copy of another tensor, with the space and alignment that the present text implies."""
     arguments: dict[str, Any] = {"tensor": str(layout)}
     if copy.atom.space is None or copy.atom.kind == "cp.async":
         arguments["space"] = copy.space

@@ -1,4 +1,4 @@
-"""What would fix the accesses of a kernel, and what the report would read then.
+"""The fixes of the accesses of a kernel, with the figures of the report after each.
 
 A fix is a concrete change: another thread and value layout, a padded leading dimension, a better
 aligned base address, the op whose storage fits, another swizzle, another layout of shared memory.
@@ -35,7 +35,7 @@ IDEAL = (True, 1.0, 8 * VECTOR)
 
 
 def fixes(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Fix, ...]]:
-    """What would fix each access of a kernel of ``threads`` per CTA.
+    """The fixes of each access of a kernel of ``threads`` per CTA.
 
     The accesses of a kernel are given together: a shared-memory layout is fixed for every access of
     its buffer, and a copy into shared memory together with the buffer it fills. One tuple per
@@ -134,9 +134,9 @@ class _GlobalSearch:
         return [(fix_to(", ".join(tried.words), tried.row), tried.sides) for tried in changes]
 
     def best_of(self, places: Iterable[Place]) -> _Tried | None:
-        """The best change of a round, with the shared memory that it needs; None if there is none.
+        """The best change of a round, with the shared memory that it needs.
 
-        None too where that has no layout, or costs more than now.
+        None where no change helps, or where shared memory has no layout for it or costs more.
         """
         changes = (
             tried
@@ -211,9 +211,9 @@ class _GlobalSearch:
         return (words, more) if pitch > matrix.shape[pitched] else (words,)
 
     def with_buffer(self, tried: _Tried) -> _Tried | None:
-        """A change with the shared memory that it needs, which stays where the copy fits it.
+        """A change with the shared memory that it needs, which is the present one if the copy fits.
 
-        None where no layout is known in which its vectors lie together, or which costs no more.
+        None where no layout is known in which its vectors are contiguous, or if that costs more.
         """
         copy, layout, access = tried.copy, self.buffer[0].layout, tried.row.access
         assert isinstance(access, GlobalAccess)
@@ -304,7 +304,7 @@ def _dearer(new: Sequence[AccessRow], old: Sequence[AccessRow]) -> bool:
 
 
 def _other_side(known: Sequence[SharedAccess], threads: int) -> list[SharedAccess]:
-    """The loads or stores that a buffer is assumed to have, where it is known by its others alone.
+    """The assumed loads of a buffer of which only stores are known, or the assumed stores.
 
     Stores are read by ldmatrix, and ldmatrix reads what 16-byte vectors stored.
     """

@@ -1,7 +1,7 @@
 """The search for fixes of a global access: rounds of more and more changes, each evaluated.
 
-It serves kernels (`gmem`) and copies of the user's own (`copies`), which say what a change makes of
-their access and what it costs then. A change is another place of the tile in global memory, another
+Kernels (`gmem`) and copies of the user's own (`copies`) are searched alike; these modules make the
+access after a change and rank it. A change is another place of the tile in global memory, another
 copy of the tile, or both.
 """
 
@@ -104,18 +104,18 @@ def rounds(
     """The places of a tile, in rounds of more and more changes.
 
     They are: the present one; a leading dimension padded to a multiple of 16, 32 or 128 bytes, or
-    an address aligned to that; both; a longer tile; storage that is contiguous the other way.
+    an address aligned to that; both; a longer tile; the storage of the other major.
 
     Parameters
     ----------
     tile, size
         The present place, and the bytes of an element.
     extents
-        Of the matrix, or of the tile where the matrix is not known.
+        Extents of the matrix, or of the tile where the matrix is not known.
     least_pitch
-        Of the storage the other way, whose leading dimension is a multiple of a sector.
+        Lower bound of the leading dimension of the other major, which is a multiple of a sector.
     stored
-        Says in words what that storage is, from its mode of unit stride and its leading dimension.
+        Returns the words for the other major, from its mode of unit stride and leading dimension.
     """
     pitched = pitch_of(tile.layout)
     if pitched is None:
@@ -182,7 +182,7 @@ def _longer(tile: Place, size: int, pitch: int, mode: int) -> Iterator[Place]:
 def cheapest(
     tried: Iterable[Tried | None], rank: Callable[[Tried], Any], ideal: Callable[[Tried], bool]
 ) -> Tried | None:
-    """The first of least rank; what follows one that is ideal is not tried."""
+    """The first change of least rank; none after an ideal one is tried."""
     best: Tried | None = None
     for new in tried:
         if new is not None and (best is None or rank(new) < rank(best)):
@@ -196,10 +196,10 @@ def search(
     places: Sequence[list[Place]], best_of: Callable[[list[Place]], Tried | None],
     rank: Callable[[Tried], Any], ideal: Callable[[Tried], bool], strided: bool,
 ) -> list[Tried]:  # fmt: skip
-    """The best of each round that is better than the rounds before it, of fewest changes first.
+    """The best change of each round that is better than the rounds before, of fewest changes first.
 
-    Nothing follows what is ideal, but for a ``strided`` access the storage the other way, which is
-    worth knowing as well as another copy for the present one.
+    ``best_of`` evaluates a round. The search ends with an ideal change; for a ``strided`` access
+    the last round, storage of the other major, is tried too, and offered if it is ideal.
     """
     offered: list[Tried] = []
     for index, round_ in enumerate(places):

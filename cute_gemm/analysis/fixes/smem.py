@@ -1,4 +1,4 @@
-"""What layout of a shared-memory buffer would free all its accesses of conflicts."""
+"""Layouts of a shared-memory buffer that free its accesses of bank conflicts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Kind = Callable[[Layout, "Sequence[Pattern]", int], "Iterator[tuple[str, Layout]
 def fix_shared(
     accesses: Sequence[SharedAccess], assumed: Sequence[SharedAccess] = ()
 ) -> list[tuple[Fix, ...]]:
-    """What layout of a shared-memory buffer would free all its accesses of conflicts.
+    """The layouts of a shared-memory buffer that would free all its accesses of conflicts.
 
     Tried are, in this order: other swizzles of the same layout; the kernels' own choice and other
     atoms of 8 or 16 rows of up to 128 bytes, swizzled, repeated over the tile; rows padded by up to
@@ -206,7 +206,7 @@ def ranked(
 
 
 def _of_words(swizzle: Swizzle | None, size: int) -> Swizzle | None:
-    """What a swizzle of elements does to 4-byte words: its bits within a word change no bank."""
+    """A swizzle of elements as one of 4-byte words: its bits within a word change no bank."""
     if swizzle is None:
         return None
     within = max(0, (smem.WORD // size).bit_length() - 1 - swizzle.base)
@@ -252,7 +252,7 @@ def _axes(patterns: Sequence[Pattern], layout: Layout) -> list[int]:
 
 
 def atoms(layout: Layout, patterns: Sequence[Pattern], size: int) -> Iterator[tuple[str, Layout]]:
-    """Swizzled atoms, repeated over the tile: what a kernel with such reads has, then others."""
+    """Swizzled atoms, repeated over the tile: that of a kernel with such reads, then others."""
     extents = layout.extents
     axes = _axes(patterns, layout)
     for atom in (*_chosen(extents, axes, patterns, size), *_tried(axes, patterns, size)):
@@ -263,7 +263,7 @@ def atoms(layout: Layout, patterns: Sequence[Pattern], size: int) -> Iterator[tu
 def _chosen(
     extents: tuple[int, ...], axes: Sequence[int], patterns: Sequence[Pattern], size: int
 ) -> Iterator[Layout]:
-    """What kernels that read as these do build from."""
+    """The atoms of kernels that read by these instructions."""
     instructions = {(pattern.instruction, pattern.bits) for pattern in patterns}
     for axis in axes:
         for by in (choose.reader(size, axis), universal("ld.shared", 8 * VECTOR)):
