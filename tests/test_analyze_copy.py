@@ -77,7 +77,7 @@ def test_the_references_loads() -> None:
     )
     assert row.verdict == "strided"
     assert "16 runs of only 4 bytes, 65536 bytes apart" in row.why
-    assert any("the widest instruction that fits is evaluated" in finding for finding in slow.findings)
+    assert any("the widest instruction that fits is evaluated" in line for line in slow.findings)
     best = slow.fixes[0][0]
     assert best.what == "threads (32,4):(4,1), values (1,8), cp.async of 128 bits"
     assert best.reading == "16 sectors per request, ideal 16, 100 %"
