@@ -185,8 +185,9 @@ class AccessRow:
     @property
     def fix(self) -> str:
         """The fix of a bad access: the kernel's own option for it, and the best of ``fixes``."""
-        fixes = (self.access.fix, *map(str, self.fixes[:1]))
-        return "" if self.good else "; or ".join(filter(None, fixes))
+        best = self.fixes[:1]
+        own = [self.access.fix] * all(fix.what != self.access.fix for fix in best)
+        return "" if self.good else "; or ".join(filter(None, (*own, *map(str, best))))
 
     @property
     def notes(self) -> tuple[str, ...]:
