@@ -367,7 +367,7 @@ def test_an_atom_wider_than_the_run() -> None:
     question = {"tensor": "(64,32):(1,64)", "threads": "(8,4):(4,1)", "values": "(1,8):(0,1)"}
     report = copied(**question, atom="cp.async.128")
     assert report.rows[0].instruction == "ld.global" and report.bits == 16
-    assert [text for text in report.findings if "cp.async.128 needs 8 elements" in text]
+    assert [text for text in report.findings if "cp.async.128 needs 8 contiguous" in text]
     half = copied(**question | {"values": "(2,4):(1,2)"}, atom="cp.async.64")
     assert (half.rows[0].instruction, half.bits) == ("cp.async", 32)
     # With shared memory that lies the other way the vector ends there too.
