@@ -77,7 +77,7 @@ def test_the_references_loads() -> None:
     )
     assert row.verdict == "strided"
     assert "16 runs of only 4 bytes, 65536 bytes apart" in row.why
-    assert any("evaluated is the widest that fits" in finding for finding in slow.findings)
+    assert any("the widest instruction that fits is evaluated" in line for line in slow.findings)
     best = slow.fixes[0][0]
     assert best.what == "threads (32,4):(4,1), values (1,8), cp.async of 128 bits"
     assert best.reading == "16 sectors per request, ideal 16, 100 %"
@@ -357,7 +357,7 @@ def test_a_matrix_without_rows_is_a_finding() -> None:
         tensor="(32,32):(32,1)", threads="(32,4):(4,1)", values="(1,8):(0,1)", atom="ldmatrix.x4"
     )
     assert (wide.rows[0].instruction, wide.bits) == ("ld.shared", 128)
-    assert wide.findings[-1].endswith("in such rows; evaluated are plain loads.")
+    assert wide.findings[-1].endswith("in such rows; plain loads are evaluated.")
 
 
 # -- widths ---------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def test_an_atom_wider_than_the_run() -> None:
     question = {"tensor": "(64,32):(1,64)", "threads": "(8,4):(4,1)", "values": "(1,8):(0,1)"}
     report = copied(**question, atom="cp.async.128")
     assert report.rows[0].instruction == "ld.global" and report.bits == 16
-    assert [text for text in report.findings if "cp.async.128 needs 8 elements" in text]
+    assert [text for text in report.findings if "cp.async.128 needs 8 contiguous" in text]
     half = copied(**question | {"values": "(2,4):(1,2)"}, atom="cp.async.64")
     assert (half.rows[0].instruction, half.bits) == ("cp.async", 32)
     # With shared memory that lies the other way the vector ends there too.

@@ -76,7 +76,7 @@ GOOD = {
         ({"tv": "(32,8):(8,1)", "tile": (8, 8), "threads": None, "values": None}, OptionError,
          "tv (32,8):(8,1) reaches coordinate 255; the tile (8,8) has 64"),
         ({"tv": "(32,8):(8,1)", "tile": "64x32", "threads": None, "values": None}, OptionError,
-         "does not cover the tile (64,32): nobody has element (0,4)"),
+         "does not cover the tile (64,32): no thread has element (0,4)"),
         ({"tv": "(64,8):(0,1)", "tile": (8, 1), "threads": None, "values": None,
           "atom": "st.global"}, OptionError, "tv (64,8):(0,1) is not injective, and stored to"),
         ({"tensor": "(128,32):(99999999999999999999,1)"}, OptionError, "further than memory does"),

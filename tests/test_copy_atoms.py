@@ -304,8 +304,8 @@ def test_wide_vectors_and_reductions_by_brute_force(
         most = max(
             [lane[0] for lane in request].count(at[0]) for request in requests for at in request
         )
-        assert (f"share an address, {most} at most" in said[0]) is (most > 1)
-        assert ("the way back of the old values" in said[0]) is name.startswith("atom")
+        assert (f"up to {most} lanes that share an address" in said[0]) is (most > 1)
+        assert ("the return of the old values" in said[0]) is name.startswith("atom")
 
 
 @settings(deadline=None, max_examples=40)

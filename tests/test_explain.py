@@ -449,7 +449,7 @@ def test_the_command_and_bench_have_one_default_type(capsys):
 
 def test_words_are_explained_where_elements_are_none():
     told = {
-        (name, dtype): "Told of float32" in str(large(name, dtype=dtype))
+        (name, dtype): "This describes float32" in str(large(name, dtype=dtype))
         for name in ("vectorized", "smem_tiled")
         for dtype in ("float32", "float16", "complex64")
     }

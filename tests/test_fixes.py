@@ -13,8 +13,10 @@ from report_search import counted
 
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.copy.report import analyze_copy
-from cute_gemm.analysis.fixes.gmem import Fix, fix_shared, fixes
+from cute_gemm.analysis.fixes.gmem import fixes
 from cute_gemm.analysis.fixes.options import with_options
+from cute_gemm.analysis.fixes.search import Fix
+from cute_gemm.analysis.fixes.smem import fix_shared
 from cute_gemm.analysis.rows import make_row
 from cute_gemm.api import analyze
 from cute_gemm.cute.atoms import universal
@@ -189,6 +191,18 @@ def test_a_part_keeps_the_fixes_that_fix_it_with_its_own_figures() -> None:
     # No fix of a store leaves it as it is.
     for row in report["A"].of("shared"):
         assert all(fix.figures["conflicts"] < row.conflicts for fix in row.fixes)
+
+
+def test_sectors_that_l2_is_asked_for_twice_are_fixed() -> None:
+    """Vectors 16 bytes off a sector: as many sectors of L1 as is ideal, but twice as many of L2."""
+    given: dict = {"m": 256, "n": 256, "k": 32, "dtype": "float16", "lda": 64, "arch": "sm_80"}
+    given |= {"kernel": "sm80_pipeline", "tile": (128, 128, 32)}
+    (row,) = analyze("TN", **given, base_offset=8)["A"].of("global")
+    assert (row.sectors, row.ideal_sectors, row.l2_sectors, row.good) == (16, 16, 32, False)
+    (fix,) = row.fixes
+    assert str(fix) == "base address aligned to 32 bytes (16 sectors per request, ideal 16, 100 %)"
+    (fixed,) = analyze("TN", **given, base_offset=16)["A"].of("global")
+    assert fixed.good and fixed.l2_sectors == 16
 
 
 def test_a_kernels_own_option_is_a_fix() -> None:

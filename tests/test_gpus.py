@@ -303,6 +303,7 @@ def test_what_is_not_known_is_said():
         explain("naive", "TN", arch="sm_121", **SIZES)
     )
     bare = {**OWN, "tensor_cores": {}}
-    assert "roofline: no rate of My GPU for these types" in str(cg.analyze("TN", gpu=bare, **SIZES))
+    text = str(cg.analyze("TN", gpu=bare, **SIZES))
+    assert "roofline: no peak rate of My GPU is known for these types" in text
     lines = cg.analyze("TN", arch="sm_87", **SIZES).performance.lines()
     assert {"roofline", "waves"} <= dict(lines).keys() and "not known" not in dict(lines)

@@ -197,7 +197,7 @@ def test_hostile_text_is_text(reference):
         arch=bad,
         config=bad,
         findings=(f"{bad} Fix: {bad}",),
-        rows=(Hostile(first, reference.rows[0].found), *reference.rows[1:]),
+        rows=(Hostile(first, reference.rows[0].analysis), *reference.rows[1:]),
     )
     for text in (hostile.to_html(), hostile._repr_html_()):
         page = Page(text)

@@ -23,16 +23,13 @@ from cute_gemm.kernels import base
 from cute_gemm.problem.scalars import scalar
 
 #: Dicts, lists and sets of modules that grow, but not with the shapes of problems: kernels that are
-#: loaded, a handle and a pool of each device, choices that were measured, warnings that were given,
-#: fixes, which have their own bounds.
+#: loaded, a handle and a pool of each device, choices that were measured, warnings that were given.
 NOT_BY_SHAPE = {
     "cute_gemm.tuned._choices",
     "cute_gemm.run.launch._loaded",
     "cute_gemm.run.memory._pools",
     "cute_gemm.kernels.library.kernel._handles",
     "cute_gemm.toolchain.cache._warned",
-    "cute_gemm.analysis.report._looked_for",
-    "cute_gemm.analysis.fixes.smem._searched",
 }
 #: Functions that keep every answer: of a config, a device, an architecture, an install.
 ALWAYS = {

@@ -222,7 +222,7 @@ def test_a_matrix_smaller_than_a_tile_is_said_to_be():
     made = report.make_report(problem, "k", None, "sm_80", [one], Launch(1, 128, 0))
     assert made["A"].coalesced and made.rows[0].interior_tiles == 0
     assert made.findings == (
-        "A: cp.async of 128 bits: the matrix fills no tile, so its figures are of edge tiles.",
+        "A: cp.async of 128 bits: the matrix fills no tile, so all figures are of edge tiles.",
     )
 
 
@@ -393,7 +393,7 @@ def test_edges_too_have_two_kinds_of_sectors():
         "NT", m=1000, n=1000, k=64, dtype="float16", kernel="sm80_pipeline", arch="sm_80"
     )
     row = made["A"].rows[0]
-    edge = row.found.edge
+    edge = row.analysis.edge
     assert row.edge_sectors == edge.sectors / edge.requests != edge.l2_sectors / edge.requests
     assert row.edge_efficiency == edge.bytes / (32 * edge.l2_sectors)
 

@@ -1,13 +1,13 @@
-"""What a kernel's instructions did, counted as the report counts what it predicts.
+"""The accesses that a kernel executed, counted as the report counts those that it predicts.
 
-The interpreter notes each memory instruction of each warp with the addresses of its lanes
-(`cute_gemm.ptx`). Here they become requests, sectors and wavefronts by the model's rules of the
-hardware, and stand beside the rows of a report: what is compared are the instructions, which lanes
-take part in them, and where they go.
+The interpreter (`cute_gemm.ptx`) records each memory instruction of each warp with the addresses of
+its lanes. They are counted here as requests, sectors and wavefronts by the model's rules of the
+hardware, and compared with the rows of a report: the instructions, the lanes that take part in
+them, and their addresses.
 
-Of neighbouring loads or stores of shared memory in PTX ptxas makes wider ones. Where the report has
-such and the PTX has not, the bytes of both are compared. Of bulk tensor copies (TMA) these are the
-boxes and the sectors of their rows in the matrix; of wgmma, 32 parts of 16 bytes a request.
+ptxas merges neighbouring loads or stores of shared memory into wider ones. Where the report has
+these and the PTX has not, the bytes of both are compared. Bulk tensor copies (TMA) are counted as
+boxes and the sectors of their rows in the matrix; a request of wgmma is 32 parts of 16 bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cute_gemm.ptx.parser import Instruction
     from cute_gemm.ptx.record import Accesses
 
-#: The figures of each space that are compared, as rows of a report call them.
+#: The figures that are compared in each space, by their names in the rows of a report.
 FIGURES = {
     "global": ("requests", "lanes", "sectors"),
     "shared": ("requests", "lanes", "wavefronts", "counted_wavefronts"),
@@ -38,7 +38,7 @@ _FAR = np.int64(1) << 62
 
 
 class Kind(NamedTuple):
-    """A kind of access; ``operand`` is "" in shared memory, where tiles take turns."""
+    """A kind of access; ``operand`` is "" in shared memory, whose tiles are reused."""
 
     operand: str
     space: str
@@ -49,7 +49,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure of a kind of access in units, by the report and as executed."""
+    """One figure of a kind of access, by the report and as executed."""
 
     kind: Kind
     figure: str
@@ -62,99 +62,100 @@ class Compared:
         return self.executed - self.predicted
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its fields, those of its kind and the difference."""
+        """Return the fields, those of the kind, and the difference."""
         own = {name: getattr(self, name) for name in ("figure", "predicted", "executed")}
         return {**self.kind._asdict(), **own, "difference": self.difference}
 
 
 def compare(rows: Iterable[AccessRow], execution: Execution) -> tuple[Compared, ...]:
-    """Put what a report says of a launch and what was executed side by side."""
-    said, done = predicted(rows), executed(execution)
-    kinds = sorted(said.keys() | done.keys())
-    found: list[Compared] = []
+    """Compare what a report predicts of a launch with what was executed."""
+    both = predicted(rows), executed(execution)
+    kinds = sorted(both[0].keys() | both[1].keys())
+    compared: list[Compared] = []
     for family in dict.fromkeys(kind[:4] for kind in kinds):
         widths = [kind for kind in kinds if kind[:4] == family]
         figures = [
-            Compared(kind, figure, *(each.get(kind, Counter())[figure] for each in (said, done)))
+            Compared(kind, figure, *(counts.get(kind, Counter())[figure] for counts in both))
             for kind in widths
             for figure in FIGURES[kind.space]
-            # What counters show is something else of copies only; a box has no lanes.
+            # Counters show another figure for copies only; a box has no lanes.
             if (figure != "counted_wavefronts" or kind.instruction == "cp.async")
             and (figure != "lanes" or kind.bits)
         ]
-        split = any(one.figure == "requests" and one.difference for one in figures)
-        if split and len(widths) > 1 and family[1] == "shared":
-            both = (
-                sum(each[kind]["lanes"] * kind.bits // 8 for kind in widths if kind in each)
-                for each in (said, done)
+        merged = any(x.figure == "requests" and x.difference for x in figures)
+        if merged and len(widths) > 1 and family[1] == "shared":
+            moved = (
+                sum(counts[kind]["lanes"] * kind.bits // 8 for kind in widths if kind in counts)
+                for counts in both
             )
-            figures = [Compared(Kind(*family, 0), "bytes", *both)]
-        found += figures
-    return tuple(found)
+            figures = [Compared(Kind(*family, 0), "bytes", *moved)]
+        compared += figures
+    return tuple(compared)
 
 
 def predicted(rows: Iterable[AccessRow]) -> dict[Kind, Counter[str]]:
-    """Sum what a report says of a launch, by kind of access; what is never executed is left out."""
-    found: dict[Kind, Counter[str]] = {}
+    """Sum what a report predicts by kind of access; what is never executed is left out."""
+    counts: dict[Kind, Counter[str]] = {}
     for row in rows:
         if row.launch.requests:
             operand = row.operand if row.space == "global" else ""
             kind = Kind(operand, row.space, row.direction, row.instruction, row.bits)
             figures = {name: getattr(row.launch, name) for name in FIGURES[row.space]}
-            found.setdefault(kind, Counter()).update(figures)
-    return found
+            counts.setdefault(kind, Counter()).update(figures)
+    return counts
 
 
 def executed(execution: Execution) -> dict[Kind, Counter[str]]:
     """Count what was executed, by kind of access."""
-    found: dict[Kind, Counter[str]] = {}
+    counts: dict[Kind, Counter[str]] = {}
     accesses = execution.accesses
     assert accesses is not None
     for index in np.unique(accesses.instruction).tolist():
-        mine = accesses.of(accesses.instruction == index)
-        for kind, figures in _counted(execution, execution.kernel.instructions[index], mine):
-            found.setdefault(kind, Counter()).update(figures)
+        chosen = accesses.of(accesses.instruction == index)
+        for kind, figures in _counted(execution, execution.kernel.instructions[index], chosen):
+            counts.setdefault(kind, Counter()).update(figures)
     for box in execution.boxes or ():
         kind = Kind(box.buffer, "global", "store" if box.store else "load", "TMA", 0)
-        found[kind] = Counter(requests=box.requests, sectors=box.sectors)
-    return found
+        counts[kind] = Counter(requests=box.requests, sectors=box.sectors)
+    return counts
 
 
 def _counted(
-    execution: Execution, one: Instruction, mine: Accesses
+    execution: Execution, instruction: Instruction, accesses: Accesses
 ) -> Iterator[tuple[Kind, dict[str, int]]]:
-    """The figures of one instruction, by what it accessed."""
-    name, direction, bits = described(one)
-    far = ~mine.shared
-    shared, there = mine.addresses[~far], mine.addresses[far]
+    """The figures of one instruction, by the operands that it accessed."""
+    name, direction, bits = described(instruction)
+    is_global = ~accesses.shared
+    shared, far = accesses.addresses[~is_global], accesses.addresses[is_global]
     if name == "cp.async":
-        direction, there = "store", _sources(mine, far)
+        direction, far = "store", _sources(accesses, is_global)
     if len(shared):
         kind = Kind("", "shared", direction, name.format("shared"), bits)
-        yield kind, _shared(kind.instruction, bits, shared, there)
-    for operand, chosen in _operands(execution, there):
+        yield kind, _shared(kind.instruction, bits, shared, far)
+    for operand, chosen in _operands(execution, far):
         kind = Kind(operand, "global", "load", name, bits)
         if name != "cp.async":
             kind = kind._replace(direction=direction, instruction=name.format("global"))
         targets = shared[chosen] if gmem.bypasses_l1(name, bits) else None
-        yield kind, _global(there[chosen], targets)
+        yield kind, _global(far[chosen], targets)
 
 
-def _sources(mine: Accesses, far: np.ndarray) -> np.ndarray:
-    """Where the copies of each request come from, [requests, 32]; -1 of a lane that writes zeros.
+def _sources(accesses: Accesses, is_global: np.ndarray) -> np.ndarray:
+    """The source addresses of each copy request, [requests, 32]; -1 for a lane that writes zeros.
 
-    A copy's target is noted first and its source, of lanes that read anything, right behind it.
+    The target of a copy is recorded first, and its source, for lanes that read, right after it.
     """
-    places = np.stack((mine.order + far * -1, mine.cta, mine.warp), axis=1).tolist()
-    whose = [tuple(place) for place in places]
-    at = {whose[row]: number for number, row in enumerate(np.flatnonzero(~far).tolist())}
-    found = np.full((len(at), smem.LANES), -1, np.int64)
-    found[[at[whose[row]] for row in np.flatnonzero(far).tolist()]] = mine.addresses[far]
-    return found
+    moments = np.stack((accesses.order - is_global, accesses.cta, accesses.warp), axis=1).tolist()
+    keys = [tuple(moment) for moment in moments]
+    at = {keys[row]: number for number, row in enumerate(np.flatnonzero(~is_global).tolist())}
+    sources = np.full((len(at), smem.LANES), -1, np.int64)
+    rows = [at[keys[row]] for row in np.flatnonzero(is_global).tolist()]
+    sources[rows] = accesses.addresses[is_global]
+    return sources
 
 
 def _operands(execution: Execution, lanes: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """The buffers that requests touch, and which requests."""
+    """The buffers that requests touch, each with the mask of its requests."""
     first = np.where(lanes < 0, _FAR, lanes).min(axis=1, initial=_FAR) - GLOBAL
     for region in execution.regions:
         chosen = (first >= region.begin) & (first < region.end)
@@ -163,7 +164,7 @@ def _operands(execution: Execution, lanes: np.ndarray) -> Iterator[tuple[str, np
 
 
 def distinct(rows: np.ndarray) -> int:
-    """Return how many distinct values each row has, -1 not counted, summed."""
+    """Return the sum over the rows of their numbers of distinct values, -1 not counted."""
     ordered = np.sort(rows, axis=-1)
     fresh = np.ones(ordered.shape, bool)
     fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -171,7 +172,7 @@ def distinct(rows: np.ndarray) -> int:
 
 
 def _global(lanes: np.ndarray, targets: np.ndarray | None) -> dict[str, int]:
-    """Figures of requests to global memory; ``targets``: of copies past L1 (``gmem.analyze``)."""
+    """Figures of requests to global memory; ``targets`` are those of copies that bypass L1."""
     active = lanes >= 0
     places = lanes // gmem.SECTOR
     if targets is not None:
@@ -181,7 +182,7 @@ def _global(lanes: np.ndarray, targets: np.ndarray | None) -> dict[str, int]:
 
 
 def _shared(instruction: str, bits: int, lanes: np.ndarray, sources: np.ndarray) -> dict[str, int]:
-    """Figures of requests to shared memory; ``sources``: of copies, where they come from."""
+    """Figures of requests to shared memory; ``sources`` are the source addresses of copies."""
     if number := smem.matrices(instruction):
         lanes = np.where(np.arange(smem.LANES) < number * smem.MATRIX_ROWS, lanes, -1)
     waves = int(smem.phase_wavefronts(smem.phase_words(instruction, bits, lanes))[0].sum())

@@ -1,6 +1,6 @@
-"""``explain``: a kernel's one idea, its accesses per result counted two ways, and what bounds it.
+"""``explain``: the idea of a kernel, its accesses per result counted two ways, and what bounds it.
 
-Beside the figures stand those of the next kernel of the ladder, where they differ.
+The figures are compared with those of the next kernel of the ladder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of two kernels: what it is, of this one, of the next; as text."""
+    """A figure of a kernel and of the next one, as text."""
 
     what: str
     this: str
@@ -39,7 +39,7 @@ class Change:
 class Next:
     """What the next kernel of the ladder changes, or why it does not take the problem.
 
-    ``changes`` are the figures that differ; none where one of the two kernels has none.
+    ``changes`` are the figures that differ; none where one of the two kernels has no report.
     """
 
     kernel: str
@@ -50,12 +50,12 @@ class Next:
 
 @dataclass(frozen=True, eq=False)
 class Explanation(Shown):
-    """What there is to say of a kernel on a problem; ``print`` it, or take ``to_dict()``.
+    """The explanation of a kernel on a problem; ``print`` it, or take ``to_dict()``.
 
-    ``idea`` is what it does that the kernel before does not; ``plan`` a ``cute_gemm.plan.Plan``;
+    ``idea`` is what the kernel adds to the one before; ``plan`` a ``cute_gemm.plan.Plan``;
     ``counts`` the accesses per result; the intensities are operations per compulsory byte, and per
     requested byte (`Traffic`; None without a report); ``ceiling`` is what bounds it on a GPU, None
-    where that is not known; ``report`` None of ``host`` and ``cublas``. ``next`` has the next
+    where that is not known; ``report`` is None for ``host`` and ``cublas``. ``next`` has the next
     kernel of the ladder, and those after it up to the first that takes the problem.
     """
 
@@ -80,7 +80,7 @@ class Explanation(Shown):
         return problem
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole in strings, numbers, lists and dicts; None for what is not known."""
+        """Return everything as strings, numbers, lists and dicts; None for what is not known."""
         problem = self.problem
         counts = [
             {**asdict(count), "formula": None if count.formula is None else str(count.formula)}
@@ -97,7 +97,7 @@ class Explanation(Shown):
             "per_result": counts,
             **named(self, "intensity", "requested_intensity"),
             "ceiling": self.ceiling.to_dict() if self.ceiling else None,
-            "next": [asdict(one) for one in self.next],
+            "next": [asdict(kernel) for kernel in self.next],
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -107,40 +107,40 @@ class Explanation(Shown):
         yield Text(self.problem.op + size_text(self.problem))
         if self.report is not None:
             yield Text(f"config {self.plan.config.name}, {self.plan.arch}")
-        yield from _section("The idea", self._told(self.idea))
+        yield from _section("The idea", self._worded(self.idea))
         if self.counts:
             title = "Accesses per result (element of C), in elements: tutorials and model"
             yield from _section(title, _counts_table(self.counts, self.report is not None))
-        said = f"{number(self.intensity)} FLOP per compulsory byte"
+        text = f"{number(self.intensity)} FLOP per compulsory byte"
         if self.requested_intensity is not None:
-            said += f", {self.requested_intensity:.3g} per byte requested of L1 and L2"
-        yield from _section("Intensity", said)
+            text += f", {self.requested_intensity:.3g} per byte requested of L1 and L2"
+        yield from _section("Intensity", text)
         if self.ceiling is not None:
             yield from _section(f"What bounds it on {self.ceiling.gpu}", *_ceiling(self.ceiling))
         elif self.report is not None and self.report.performance.gpu is None:
-            said = f"Not known: no GPU stands for {self.plan.arch}; name one: --gpu NAME or FILE."
-            yield from _section("What bounds it", said)
-        for one in self.next:
-            yield from _section(f"The next kernel: {one.kernel}", self._told(one.idea))
-            if one.refused:
-                yield Paragraph(f"It does not take this problem: {one.refused}.", 1)
-            elif one.changes:
-                changes = [(change.what, change.this, change.next) for change in one.changes]
-                table = _table(("", self.kernel, one.kernel), changes)
+            text = f"Not known: no GPU stands for {self.plan.arch}; name one: --gpu NAME or FILE."
+            yield from _section("What bounds it", text)
+        for kernel in self.next:
+            yield from _section(f"The next kernel: {kernel.kernel}", self._worded(kernel.idea))
+            if kernel.refused:
+                yield Paragraph(f"It does not take this problem: {kernel.refused}.", 1)
+            elif kernel.changes:
+                changes = [(change.what, change.this, change.next) for change in kernel.changes]
+                table = _table(("", self.kernel, kernel.kernel), changes)
                 yield from _section("What it changes", table)
 
-    def _told(self, idea: str) -> str:
-        """An idea, and what to read its words as where an element is no word."""
+    def _worded(self, idea: str) -> str:
+        """An idea, with a note where it is about words and an element is not one word."""
         element = DTYPES[self.problem.A.dtype]
         if element.bytes == 4 or "word" not in idea:
             return idea
         return (
-            f"{idea} (Told of float32, whose elements are words of 4 bytes; those of "
+            f"{idea} (This describes float32, whose elements are words of 4 bytes; those of "
             f"{element.name} have {element.bytes}.)"
         )
 
     def before(self, other: Explanation) -> tuple[Change, ...]:
-        """The figures in which another kernel differs."""
+        """Return the figures in which another kernel differs."""
         figures, others = dict(self._figures()), dict(other._figures())
         if not figures or not others:
             return ()
@@ -151,7 +151,7 @@ class Explanation(Shown):
         )
 
     def _figures(self) -> Iterator[tuple[str, str]]:
-        """What a kernel is compared by; nothing of one without a report."""
+        """The figures that kernels are compared by; none without a report."""
         report = self.report
         if report is None:
             return
@@ -183,20 +183,20 @@ class Explanation(Shown):
 def explanation(
     kernel: Kernel, plan: Any, report: Report | None, reads_c: bool = False
 ) -> Explanation:
-    """Explain a plan of a kernel by its report, which kernels that are not ours do not have."""
+    """Explain a plan of a kernel by its report, which kernels of other libraries do not have."""
     problem: GemmProblem = plan.problem
     moved = sum(compulsory_bytes(problem, reads_c).values())
-    found = None
+    bound = None
     if report is not None and report.performance.gpu is not None:
-        accesses = ((row.access, row.found) for row in report.rows)
+        accesses = ((row.access, row.analysis) for row in report.rows)
         work = kernel.compiled().work(plan.config, problem)
-        found = ceiling(work, accesses, report.performance.gpu, problem.flops, moved)
+        bound = ceiling(work, accesses, report.performance.gpu, problem.flops, moved)
     rows = report.rows if report is not None else ()
     per_result = tuple(counts(kernel.shares(plan.config), problem, rows))
     intensity = problem.flops / moved if moved else 0.0
     requested = report.performance.requested_intensity if report else None
-    said = kernel.name, kernel.summary, idea(kernel)
-    return Explanation(*said, plan, per_result, intensity, requested, found, report)
+    texts = kernel.name, kernel.summary, idea(kernel)
+    return Explanation(*texts, plan, per_result, intensity, requested, bound, report)
 
 
 # ---- printing it --------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def _section(title: str, *content: Any) -> Iterator[Any]:
 
     yield Text()
     yield Text(title, style="bold")
-    yield from (Paragraph(one, 1) if isinstance(one, str) else one for one in content)
+    yield from (Paragraph(part, 1) if isinstance(part, str) else part for part in content)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> Table:
@@ -236,28 +236,27 @@ def _counts_table(counts: tuple[Count, ...], modelled: bool) -> Table:
     return _table(("", "", "tutorials", "", *model), rows, words=3)
 
 
-def _ceiling(found: Ceiling) -> Iterator[Any]:
-    of = "allows" if found.peak is None else f"allows, of {found.peak.tflops:g} TFLOP/s"
+def _ceiling(limit: Ceiling) -> Iterator[Any]:
+    of = "allows" if limit.peak is None else f"allows, of {limit.peak.tflops:g} TFLOP/s"
     rows = []
-    for bound in found.bounds:
+    for bound in limit.bounds:
         per = f"{bound.rate:,.4g}" if bound.per == "SM and clock" else si(bound.rate).rstrip()
         part = bound.fraction  # a unit may allow more than the peak
         share = f"{part * 100:,.0f} %" if part is not None and part > 1 else percent(part)
         work = f"{si(bound.work).rstrip()} {bound.of}"
         rows.append((bound.unit, work, f"{per} per {bound.per}", duration(bound.seconds), share))
     yield _table(("unit", "work", "rate", "time", of), rows)
-    what = f"{found.tflops:.3g} TFLOP/s"
-    if found.peak is not None:
-        what = f"{percent(found.fraction)} of the peak of {found.peak.unit}, {what}"
+    what = f"{limit.tflops:.3g} TFLOP/s"
+    if limit.peak is not None:
+        what = f"{percent(limit.fraction)} of the peak of {limit.peak.unit}, {what}"
     yield ""
-    yield f"Bound by {found.binding.unit}: at most {what}. A ceiling, not a prediction."
+    yield f"Bound by {limit.binding.unit}: at most {what}. A ceiling, not a prediction."
     yield (
-        f"Assumed: {found.clock_ghz:g} GHz; every unit busy in every clock, none waiting for "
-        f"another; of the SM with most work, which has "
-        f"{counted(found.ctas, 'CTA')} where the mean is {found.mean_ctas:,.4g} "
-        f"({percent(found.mean_ctas / found.ctas)} of the SMs' time is used). Left out: "
-        "latency, barriers, address arithmetic, conversions, and L2, whose rate is not "
-        "published."
+        f"Assumed: {limit.clock_ghz:g} GHz, and every unit busy in every clock, none waiting for "
+        f"another. The times are those of the SM with most work, which has "
+        f"{counted(limit.ctas, 'CTA')}; the mean is {limit.mean_ctas:,.4g} "
+        f"({percent(limit.mean_ctas / limit.ctas)} of the SMs' time is used). Not counted: "
+        "latency, barriers, address arithmetic, conversions, and L2, whose rate is not published."
     )
-    for bound in found.bounds:
+    for bound in limit.bounds:
         yield Paragraph(f"{bound.unit}: {bound.source}", 3)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.rows import AccessRow
     from cute_gemm.analysis.tables import Figure, Findings
 
-#: What the words mean, for a reader who has only this page.
+#: A glossary, for readers who have only the page.
 _TERMS = (
     ("request", "One instruction of one warp: 32 lanes at most."),
     ("sector, line", "32 and 128 aligned bytes of global memory. Memory is fetched by sectors."),
@@ -45,10 +45,10 @@ _TERMS = (
 
 @dataclass(frozen=True)
 class Page:
-    """What a report is as a page.
+    """The content of a report's page.
 
-    ``sections`` are titles with what stands under them; then come the tables and pictures of
-    ``rows`` and, where ``pictures`` is not None, those and the tiles in shared memory.
+    ``sections`` are titles with their parts; the tables and pictures of ``rows`` follow and, where
+    ``pictures`` is not None, these and the tiles in shared memory.
     """
 
     title: str
@@ -60,14 +60,14 @@ class Page:
 
 
 def _drawn_together(rows: Sequence[AccessRow]) -> list[list[int]]:
-    """The places of the accesses to be drawn; those whose worst request is the same together."""
-    found: dict[Any, list[int]] = {}
+    """The places of the accesses to draw; those with the same worst request in one group."""
+    groups: dict[Any, list[int]] = {}
     for place, row in enumerate(rows):
         if (worst := draw.worst(row.access)) is not None:
             drawn = (array.tobytes() for array in worst[1:])
             key = (row.space, row.operand, row.instruction, row.bits, row.direction, *drawn)
-            found.setdefault(key, []).append(place)
-    return list(found.values())
+            groups.setdefault(key, []).append(place)
+    return list(groups.values())
 
 
 def _details(summary: str, svg: str, anchor: str = "") -> str:
@@ -88,8 +88,8 @@ def _access_figure(row: AccessRow, places: Sequence[int], anchor: str) -> str:
 def accesses_html(rows: Sequence[AccessRow], prefix: str = "cg") -> str:
     """Return the tables of some accesses and a picture of the worst request of each.
 
-    It belongs into an element of class ``cute-gemm``; ids begin with ``prefix``, which must be
-    another one for each such part of a page.
+    They belong in an element of class ``cute-gemm``. Ids begin with ``prefix``, which must be
+    unique in the page.
     """
     groups = _drawn_together(rows)
     anchors = {place: f"{prefix}-access-{group[0] + 1}" for group in groups for place in group}
@@ -103,8 +103,8 @@ def accesses_html(rows: Sequence[AccessRow], prefix: str = "cg") -> str:
         tables += Table(table.title, columns, lines).html()
     shown = "".join(_access_figure(rows[g[0]], g, anchors[g[0]]) for g in groups)
     intro = (
-        "<p>The worst request of each access, of the first tile for global memory. The numbers "
-        "in the cells are lanes; the mouse over a cell shows its bytes.</p>\n"
+        "<p>The worst request of each access, in the first tile for global memory. The numbers "
+        "in the cells are lanes; hover over a cell to see its bytes.</p>\n"
     )
     drawn = section("Requests, drawn", intro + shown if shown else "")
     return section("Memory accesses", tables) + drawn
@@ -113,9 +113,9 @@ def accesses_html(rows: Sequence[AccessRow], prefix: str = "cg") -> str:
 def _tile_pictures(partitions: Iterable[Partition], rows: Iterable[AccessRow]) -> str:
     """The thread-value layouts of tiled copies, and the tiles in shared memory."""
     out = []
-    for one in partitions:
-        svg = draw.tv_layout(one.table, one.extents, f"{one.operand}: {one.what}, {one.layouts}")
-        what = f"<b>{markup(one.operand)}</b>: thread-value layout, {markup(one.what)}"
+    for x in partitions:
+        svg = draw.tv_layout(x.table, x.extents, f"{x.operand}: {x.what}, {x.layouts}")
+        what = f"<b>{markup(x.operand)}</b>: thread-value layout, {markup(x.what)}"
         out.append(_details(what, svg))
     tiles: dict[tuple[str, str], SharedAccess] = {}
     for access in (row.access for row in rows):
@@ -140,7 +140,7 @@ def _body(page: Page, prefix: str) -> str:
 
 
 def page_html(page: Page) -> str:
-    """Return a page as one HTML file that needs nothing beside it."""
+    """Return a page as one self-contained HTML file."""
     return html_page.page_html(page.title, _body(page, "cg"))
 
 

@@ -1,4 +1,4 @@
-"""A kernel's one idea: a paragraph of its template's header, or what its class says."""
+"""The idea of a kernel: a paragraph of its template's header, or an attribute of its class."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cute_gemm.toolchain.headers import templates_path
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
 
-#: What a paragraph of a template's header begins with.
+#: The beginning of that paragraph.
 _MARK = "The idea: "
 
 
 def idea(kernel: Kernel) -> str:
-    """Return what a kernel does that the one before it does not; LookupError where nobody says."""
+    """Return what a kernel adds to the one before; LookupError where its template says nothing."""
     return kernel.idea or _of_template(kernel.compiled().template)
 
 

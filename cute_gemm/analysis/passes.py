@@ -1,4 +1,4 @@
-"""What a report and a trace say of the launches before and behind the kernel that multiplies."""
+"""Reports of the passes: launches before and after the kernel that multiplies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PassReport:
 
     @property
     def what(self) -> tuple[str, ...]:
-        """What it does, a line for each matrix."""
+        """What the pass does, a line for each matrix."""
         problem = self.problem
         if isinstance(problem, Packing):
             pairs = zip(problem.sources, problem.targets, strict=True)
@@ -51,11 +51,11 @@ class PassReport:
 
     @property
     def coalesced(self) -> bool:
-        """Whether all its accesses are coalesced and free of bank conflicts, edges left out."""
+        """Whether all its accesses are coalesced and free of bank conflicts, edge tiles apart."""
         return all(row.good for row in self.rows if not row.at_edges)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in strings, numbers, lists and dicts."""
+        """Return it as strings, numbers, lists and dicts."""
         return {
             "kernel": self.kernel,
             "config_name": self.config.name,
@@ -83,5 +83,4 @@ def pass_report(
     kernel: str, config: Any, problem: Any, launch: Launch, accesses: Iterable[Access]
 ) -> PassReport:
     """Count the accesses of a pass."""
-    rows = tuple(make_row(access, ()) for access in accesses)
-    return PassReport(kernel, config, problem, launch, rows)
+    return PassReport(kernel, config, problem, launch, tuple(map(make_row, accesses)))

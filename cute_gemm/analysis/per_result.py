@@ -1,4 +1,4 @@
-"""Accesses per result (element of C), counted as the tutorials do and as the model does.
+"""Accesses per result (element of C), by the formulas of tutorials and as the model counts them.
 
 The tutorials' counts (elements of A and B per element of C, for a tile of bM x bN x bK and TM x TN
 results per thread) are those of S. Boehm, "How to Optimize a CUDA Matmul Kernel for cuBLAS-like
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.rows import AccessRow
     from cute_gemm.problem.problem import GemmProblem
 
-#: What the kinds of accesses are called, in the order in which data go.
+#: Names of the kinds of accesses, in the order in which data move.
 KINDS = {
     ("global", "load"): "gmem load",
     ("shared", "store"): "smem store",
@@ -33,11 +33,12 @@ KINDS = {
 def per_result(
     problem: GemmProblem, rows: Iterable[AccessRow], operands: str, space: str, direction: str
 ) -> dict[str, float]:
-    """What the launch does by one kind of access, over m * n; nothing without such an access.
+    """The figures of the launch's accesses of one kind, over m * n; {} without such an access.
 
-    ``elements`` (lanes x width: a lane that loads a vector loads all its elements, even where the
-    end of the matrix cuts it short, and of ldmatrix every row address stands for 16 bytes; of a
-    bulk copy, which has no lanes, what arrives), ``requests``, and ``sectors`` or ``wavefronts``.
+    They are ``elements``, ``requests``, and ``sectors`` or ``wavefronts``. Elements are lanes x
+    width: a lane that loads a vector loads all its elements, even where the end of the matrix cuts
+    it short, and every row address of ldmatrix stands for 16 bytes. Those of a bulk copy, which has
+    no lanes, are the elements that arrive.
     """
     sizes = {x.name: dtype(x.dtype).bytes for x in problem.matrices}
     cost = "sectors" if space == "global" else "wavefronts"
@@ -59,7 +60,7 @@ def per_result(
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Elements per result as a multiple of K, and with the names of the extents: ``"K/bN"``."""
+    """Elements per result, as a multiple of K and in the names of the extents: ``"K/bN"``."""
 
     symbols: str
     factor: Fraction
@@ -77,8 +78,8 @@ class Formula:
 def formulas(shares: Shares, reads: bool) -> dict[str, Formula]:
     """Return the elements of A, of B and of both (``"AB"``) per result.
 
-    They are those read from shared memory, or those loaded from global memory, which are as many
-    as are written to shared memory.
+    Those that are read from shared memory if ``reads``, else those that are loaded from global
+    memory, which are as many as are written to shared memory.
     """
     extents = (shares.reader if reads else None) or shares.cta
     rows, columns = (Fraction(1, extent) for extent in extents)
@@ -92,9 +93,9 @@ def formulas(shares: Shares, reads: bool) -> dict[str, Formula]:
 class Count:
     """Accesses per result of one kind.
 
-    ``operand`` is ``"A"``, ``"B"``, ``"AB"`` (both) or ``"C"``; ``formula`` and ``tutorial`` are as
-    the tutorials count, in multiples of K and with K put in (of C, None and 1). The others are as
-    the model counts over the whole launch (``per_result``), None where it says nothing.
+    ``operand`` is ``"A"``, ``"B"``, ``"AB"`` (both) or ``"C"``; ``formula`` and ``tutorial`` are
+    the tutorials' count as a formula and as a number (None and 1 for C). The others are the model's
+    counts over the whole launch (``per_result``), None where the model has none.
     """
 
     space: str
@@ -111,7 +112,7 @@ class Count:
 def counts(
     shares: Shares | None, problem: GemmProblem, rows: Iterable[AccessRow]
 ) -> Iterator[Count]:
-    """Count the accesses per result both ways, in the order of ``KINDS``; of A, B and both."""
+    """Count the accesses per result of A, B and both, both ways, in the order of ``KINDS``."""
     if shares is None or not problem.m * problem.n * problem.l:
         return
     rows = tuple(rows)
@@ -119,12 +120,12 @@ def counts(
         space, direction = kind
         if space == "shared" and shares.reader is None:
             continue
-        told: dict[str, Formula | None] = {}
+        by_operand: dict[str, Formula | None] = {}
         if kind != ("global", "store"):
-            told.update(formulas(shares, kind == ("shared", "load")))
+            by_operand.update(formulas(shares, kind == ("shared", "load")))
         if space == "global" and (direction == "store" or per_result(problem, rows, "C", *kind)):
-            told["C"] = None  # loaded, if beta is not 0
-        for operand, formula in told.items():
+            by_operand["C"] = None  # loaded, if beta is not 0
+        for operand, formula in by_operand.items():
             model = per_result(problem, rows, operand, *kind)
             tutorial = 1.0 if formula is None else formula.value(problem.k)
             yield Count(space, direction, operand, formula, tutorial, **model)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cute_gemm.toolchain.signature import Launch
 
 
-#: What slices of K leave in scratch.
+#: The name of what slices of K leave in scratch.
 SUMS = "partial sums"
 
 
@@ -31,12 +31,12 @@ SUMS = "partial sums"
 class Traffic:
     """Bytes that the launches move, by operand and in all.
 
-    ``compulsory``: what any kernel must move, and DRAM sees at least: A and B read once, C written
-    once, and read once if beta is not 0. ``requested``: bytes of the sectors that the launches ask
-    for, read and written, those before and behind the kernel too: of ``"A"``, ``"B"``, ``"C"``, and
-    of what lies in scratch, ``"packed A"``, ``"packed B"``, ``"partial sums"``. ``through_l1``: of
-    these the loads that ask L1 first (``l1tex__t_sectors``); L2 sees (``lts__t_sectors``) what L1
-    has not kept of them, which is not predicted, and all others.
+    ``compulsory``: the bytes that any kernel must move to or from DRAM: A and B read once, C
+    written once, and read once if beta is not 0. ``requested``: bytes of the sectors that all
+    launches request, of ``"A"``, ``"B"``, ``"C"``, and of scratch (``"packed A"``, ``"packed B"``,
+    ``"partial sums"``). ``through_l1``: the part of these that loads request from
+    L1 first (``l1tex__t_sectors``); L2 sees (``lts__t_sectors``) the misses of L1, which are not
+    predicted, and all others.
     """
 
     compulsory: dict[str, int]
@@ -59,27 +59,27 @@ class Traffic:
         return {n: _ratio(self.requested[n], c) for n, c in self.compulsory.items()}
 
     def __str__(self) -> str:
-        told = [f"{name} {short(ratio)}x" for name, ratio in self.excess.items() if ratio]
+        shares = [f"{name} {short(ratio)}x" for name, ratio in self.excess.items() if ratio]
         scratch = [name for name in self.requested if name not in self.compulsory]
-        told += [f"{name} {si(self.requested[name])}B" for name in scratch]
+        shares += [f"{name} {si(self.requested[name])}B" for name in scratch]
         by_l1 = f", {si(self.through_l1)}B of it by loads that L1 may serve" * bool(self.through_l1)
         return (
             f"{si(self.compulsory_bytes)}B compulsory, {si(self.requested_bytes)}B requested of "
             + "L1 and " * bool(self.through_l1)
             + "L2"
-            + f" ({', '.join(told)})" * bool(told)
+            + f" ({', '.join(shares)})" * bool(shares)
             + by_l1
         )
 
 
 @dataclass(frozen=True, slots=True)
 class PerResult:
-    """Elements that the kernel's lanes move, over m * n: of A and B, and of C where it is stored.
+    """Elements of A and B (of C where it is stored) that the kernel's lanes move, over m * n.
 
-    Of a K that is cut into slices it stores partial sums, as many as slices. For a tile of
-    bM x bN x bK ``global_loads`` is k / bM + k / bN when m, n and k are multiples of the tile. What
-    an epilogue stages in shared memory is no part; both figures of it are None for a kernel whose
-    shared-memory accesses are not described.
+    Where K is cut into slices, a partial sum is stored for each slice. For a tile of bM x bN x bK
+    ``global_loads`` is k / bM + k / bN when m, n and k are multiples of the tile. C staged in
+    shared memory by an epilogue is left out; both shared-memory figures are None for a kernel that
+    does not describe its shared-memory accesses.
     """
 
     global_loads: float
@@ -108,17 +108,17 @@ class Roofline:
 
     @property
     def bound(self) -> Literal["memory", "compute"]:
-        """Which of the two takes longer."""
+        """Whether memory or compute takes longer."""
         return "memory" if self.memory_seconds > self.compute_seconds else "compute"
 
     @property
     def seconds(self) -> float:
-        """Least time that the problem can take."""
+        """Lower bound of the time."""
         return max(self.compute_seconds, self.memory_seconds)
 
     @property
     def attainable_tflops(self) -> float:
-        """Highest rate that the problem allows, in 10**12 operations per second."""
+        """Upper bound of the rate, in 10**12 operations per second."""
         return min(self.peak_tflops, self.intensity * self.bandwidth_gbs / 1e3)
 
 
@@ -143,7 +143,7 @@ class Performance:
     waves: Waves | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything in strings, numbers, lists and dicts; None for what is not known."""
+        """Return everything as strings, numbers, lists and dicts; None for what is not known."""
         of_gpu = ("name", "cc", "sms", "clock_ghz", "bandwidth_gbs", "l2_bytes", "source")
         return {
             "flops": self.flops,
@@ -157,7 +157,7 @@ class Performance:
         }
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return (label, text) pairs for printing; every number with its unit."""
+        """Return (label, text) pairs for printing."""
         per = self.per_result
         intensity = f"{short(self.intensity)} FLOP per compulsory byte, "
         intensity += f"{short(self.requested_intensity)} per requested byte"
@@ -165,29 +165,27 @@ class Performance:
         if per.shared_stores is not None and per.shared_loads is not None:
             reuse += f"{short(per.shared_stores)} written to shared memory, "
             reuse += f"{short(per.shared_loads)} read from it, "
-        found = [
+        stored = "partial sums stored" if SUMS in self.traffic.requested else "stored"
+        pairs = [
             ("work", f"{si(self.flops)}FLOP"),
             ("traffic", str(self.traffic)),
             ("intensity", intensity),
-            ("per element of C", f"{reuse}{short(per.global_stores)} {self._stored}"),
+            ("per element of C", f"{reuse}{short(per.global_stores)} {stored}"),
         ]
         if self.gpu is not None and self.roofline is not None:
-            found.append(("roofline", _roofline_text(self.gpu, self.roofline)))
+            pairs.append(("roofline", _roofline_text(self.gpu, self.roofline)))
         if self.occupancy is not None:
-            found.append(("occupancy", _occupancy_text(self.occupancy)))
+            pairs.append(("occupancy", _occupancy_text(self.occupancy)))
         if self.gpu is not None and self.waves is not None:
-            found.append(("waves", _waves_text(self.gpu, self.waves)))
+            pairs.append(("waves", _waves_text(self.gpu, self.waves)))
         if self.gpu is None:
             why = "no GPU stands for this arch; name one: gpu=, --gpu NAME or FILE"
-            found.append(("not known", f"roofline and waves: {why}"))
+            pairs.append(("not known", f"roofline and waves: {why}"))
         elif self.roofline is None:
-            found.append(("not known", f"roofline: no rate of {self.gpu.name} for these types"))
-        return found
-
-    @property
-    def _stored(self) -> str:
-        """What the kernel stores."""
-        return "partial sums stored" if SUMS in self.traffic.requested else "stored"
+            pairs.append(
+                ("not known", f"roofline: no peak rate of {self.gpu.name} is known for these types")
+            )
+        return pairs
 
 
 def _dict(value: Any, *properties: str) -> dict[str, Any] | None:
@@ -213,18 +211,19 @@ def _roofline_text(gpu: Gpu, roofline: Roofline) -> str:
     )
 
 
-def _occupancy_text(held: Occupancy) -> str:
-    if not held.ctas_per_sm:
-        return f"no CTA fits on a multiprocessor: too much of {' and '.join(held.limiter)}"
-    limits = sorted(held.limits.items(), key=lambda item: item[1])
-    others = ", ".join(f"{name} {count}" for name, count in limits if name not in held.limiter)
+def _occupancy_text(residency: Occupancy) -> str:
+    limiters = " and ".join(residency.limiter)
+    if not residency.ctas_per_sm:
+        return f"no CTA fits on a multiprocessor, limited by {limiters}"
+    limits = sorted(residency.limits.items(), key=lambda item: item[1])
+    others = ", ".join(f"{name} {count}" for name, count in limits if name not in residency.limiter)
     text = (
-        f"{counted(held.ctas_per_sm, 'CTA')}, {held.warps_per_sm} of "
-        f"{held.max_warps} warps per multiprocessor ({percent(held.fraction)}), limited by "
-        + " and ".join(held.limiter)
+        f"{counted(residency.ctas_per_sm, 'CTA')}, {residency.warps_per_sm} of "
+        f"{residency.max_warps} warps per multiprocessor ({percent(residency.fraction)}), limited "
+        f"by {limiters}"
     )
     text += f" (others would allow: {others})" if others else ""
-    return text if held.registers_known else f"{text}; registers are not known without a build"
+    return text if residency.registers_known else f"{text}; registers are not known without a build"
 
 
 def _waves_text(gpu: Gpu, grid: Waves) -> str:
@@ -240,22 +239,22 @@ def _waves_text(gpu: Gpu, grid: Waves) -> str:
 def _traffic(
     problem: GemmProblem, rows: Iterable[AccessRow], passes: Iterable[PassReport], reads_c: bool
 ) -> Traffic:
-    """What the kernel and the passes beside it move."""
+    """The traffic of the kernel and of its passes."""
     compulsory = compulsory_bytes(problem, reads_c)
-    # What the kernel finds and leaves in scratch, by the operand that it is to the kernel.
+    # The names of what the kernel reads from scratch or leaves there, by its operand.
     scratch: dict[str, str] = {}
-    asked: list[tuple[str, AccessRow]] = []
-    for one in passes:
-        packs = isinstance(one.problem, Packing)
-        names = [f"packed {x.name}" for x in one.problem.sources] if packs else [SUMS]
-        scratch |= zip([x.name for x in one.problem.sources] if packs else "C", names, strict=True)
-        for row in one.rows:
-            here = f"packed {row.part}" if packs else SUMS
-            asked.append((here if row.operand == "scratch" else row.operand, row))
-    asked += ((scratch.get(row.operand, row.operand), row) for row in rows)
+    moved_by: list[tuple[str, AccessRow]] = []
+    for of_pass in passes:
+        packs = isinstance(of_pass.problem, Packing)
+        sources = of_pass.problem.sources if packs else ()
+        scratch |= {x.name: f"packed {x.name}" for x in sources} if packs else {"C": SUMS}
+        for row in of_pass.rows:
+            name = f"packed {row.part}" if packs else SUMS
+            moved_by.append((name if row.operand == "scratch" else row.operand, row))
+    moved_by += ((scratch.get(row.operand, row.operand), row) for row in rows)
     requested = dict.fromkeys(compulsory, 0)
     through_l1 = 0
-    for name, row in asked:
+    for name, row in moved_by:
         if row.space == "global":
             moved = (row.launch.l2_sectors or 0) * SECTOR
             requested[name] = requested.get(name, 0) + moved
@@ -298,33 +297,32 @@ def performance(
 ) -> Performance:  # fmt: skip
     """Return what bounds a kernel for a problem.
 
-    ``launch`` is of a kernel compiled for ``arch`` with ``rows`` of memory instructions; without
-    ``resources`` of a build occupancy is an upper bound. ``gpu``: what ``gpus.table.gpu`` takes,
-    by default the one that stands for the arch; OptionError for one that is not known or does
-    not run kernels of ``arch``. ``reads_c``: beta is not 0. ``passes``: the launches before
-    and behind.
+    ``launch`` is that of a kernel compiled for ``arch``, ``rows`` its memory instructions; without
+    the ``resources`` of a build occupancy is an upper bound. ``gpu``: what ``gpus.table.gpu``
+    takes, by default the GPU that stands for the arch; OptionError for one that is not known or
+    does not run kernels of ``arch``. ``reads_c``: whether beta is not 0. ``passes``: the launches
+    before and after.
     """
     rows, passes = tuple(rows), tuple(passes)
     place = stands_for(Arch(arch)) if gpu is None else of_arch(gpu, Arch(arch))
     traffic = _traffic(problem, rows, passes, reads_c)
-    stored = replace(problem, C=next(
-        (one.problem.sums for one in passes if isinstance(one.problem, Reduction)), problem.C
-    ))  # fmt: skip
-    held = grid = None
+    sums = [x.problem.sums for x in passes if isinstance(x.problem, Reduction)]
+    stored = replace(problem, C=sums[0] if sums else problem.C)
+    residency = grid = None
     sm = MULTIPROCESSORS.get(place.cc) if place else Arch(arch).multiprocessor
     if sm is not None:
         registers = resources.registers if resources else None
         shared = launch.smem + (resources.shared_static if resources else 0)
-        held = occupancy(sm, launch.block, registers, shared)
+        residency = occupancy(sm, launch.block, registers, shared)
     if launch.tiles and place is not None:
         grid = waves(launch.tiles, launch.places, "tiles")
-    elif place is not None and held is not None and held.ctas_per_sm:
-        grid = waves(launch.ctas, held.ctas_per_sm * place.sms)
+    elif place is not None and residency is not None and residency.ctas_per_sm:
+        grid = waves(launch.ctas, residency.ctas_per_sm * place.sms)
     flops, roof = problem.flops, roofline(place, problem, reads_c) if place else None
     intensity, requested_intensity = (
         _ratio(flops, moved) for moved in (traffic.compulsory_bytes, traffic.requested_bytes)
     )
     return Performance(
-        flops, traffic, intensity, requested_intensity, _reuse(stored, rows), place, roof, held,
-        grid,
+        flops, traffic, intensity, requested_intensity, _reuse(stored, rows), place, roof,
+        residency, grid,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a kernel was chosen from: the cheapest configs and their predicted times, as a table."""
+"""The table of the configs that a kernel was chosen from, with their predicted times."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from cute_gemm._text import counted, duration, named
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.select import Candidate, label
 
-#: How many are shown.
+#: Configs that are shown.
 SHOWN = 5
 
 
 def prices_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
-    """Return the cheapest few, each with the two largest terms of its price; [] without prices.
+    """Return the cheapest configs, each with the two largest terms of its price; [] without prices.
 
-    The terms are times of units that work side by side: none of them is the whole, and their sum
-    is not either.
+    The terms are times of units that work at the same time: they do not add up to the price.
     """
     rows = []
-    for one in candidates[:SHOWN]:
-        price = one.price
+    for candidate in candidates[:SHOWN]:
+        price = candidate.price
         if price is None:
             return []
         most = ", ".join(f"{name} {duration(seconds)}" for name, seconds in price.largest(2))
         counts = f"{price.ctas:,}", f"{price.rounds:,}"
-        rows.append((label(one), duration(price.seconds), most, *counts))
+        rows.append((label(candidate), duration(price.seconds), most, *counts))
     heads = ("config", "predicted", "most of it", "tiles", "rounds")
     columns = tuple(Column(head, left=head in ("config", "most of it")) for head in heads)
     title = f"Predicted on {gpu}, {len(rows)} of {counted(len(candidates), 'config')}"
@@ -34,10 +33,10 @@ def prices_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
 
 
 def prices_dict(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
-    """Return the same of all candidates, in strings, numbers, lists and dicts; seconds."""
+    """Return all candidates as strings, numbers, lists and dicts; times in seconds."""
     return [
-        {"kernel": one.kernel.name, "config": one.config.name, **one.route._asdict()}
-        | named(one.price, "seconds", "terms", "ctas", "resident", "rounds", "full")
-        for one in candidates
-        if one.price is not None
+        {"kernel": x.kernel.name, "config": x.config.name, **x.route._asdict()}
+        | named(x.price, "seconds", "terms", "ctas", "resident", "rounds", "full")
+        for x in candidates
+        if x.price is not None
     ]

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cute_gemm._kept import Kept
 from cute_gemm._text import FORMAT, counted, named, percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.analysis.fixes.gmem import Fix, fixes, of_part
+from cute_gemm.analysis.fixes.gmem import fixes, of_part
 from cute_gemm.analysis.fixes.options import Others, with_options
+from cute_gemm.analysis.fixes.search import Fix
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
@@ -73,8 +75,8 @@ class OperandView:
         coalesced = "coalesced" if self.coalesced else "not coalesced"
         if bad:
             coalesced += f": {percent(min(bad))} of the bytes are used"
-        ways = ", ".join(dict.fromkeys(row.verdict for row in of_shared if not row.good))
-        conflicts = f"bank conflicts: {ways}" if ways else "conflict-free"
+        verdicts = ", ".join(dict.fromkeys(row.verdict for row in of_shared if not row.good))
+        conflicts = f"bank conflicts: {verdicts}" if verdicts else "conflict-free"
         return [
             Cell(self.name, bold=True),
             Cell(coalesced, good=self.coalesced) if of_global else "-",
@@ -83,12 +85,13 @@ class OperandView:
 
 
 def _jsonable(value: Any) -> Any:
-    """Return ``value`` in what JSON has; other objects as their text."""
+    """Return ``value`` in the types of JSON: dataclasses as dicts, other objects as their text."""
+    return json.loads(json.dumps(value, default=lambda x: _fields(x) or str(x)))
 
-    def other(one: Any) -> Any:
-        return named(one, *(f.name for f in fields(one))) if is_dataclass(one) else str(one)
 
-    return json.loads(json.dumps(value, default=other))
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass; {} for other objects."""
+    return named(value, *(f.name for f in fields(value))) if is_dataclass(value) else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,16 +111,16 @@ class Report(Paged):
     rows
         One ``AccessRow`` per memory instruction.
     findings
-        One sentence for each thing that is not as good as it could be.
+        One sentence for each access that is not as good as it could be.
     performance
         Bytes, intensity, roofline, occupancy, waves.
     pictures
         How the kernel's threads divide tiles.
     passes
-        One ``PassReport`` per launch before or behind the kernel: operands packed, slices of K
-        added. Where there are any, ``rows`` are of the operands as the kernel finds them.
+        One ``PassReport`` per launch before or after the kernel: operands packed, slices of K
+        added. Where there are any, ``rows`` are of the operands that the kernel reads then.
     measured
-        What is known of a choice that was measured, or None where it was predicted.
+        The measured time of the config and when it was chosen; None where it was predicted.
     """
 
     problem: GemmProblem
@@ -188,8 +191,8 @@ class Report(Paged):
             },
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
-            "fixes": [[fix.to_dict() for fix in found] for found in self.fixes],
-            "passes": [one.to_dict() for one in self.passes],
+            "fixes": [[fix.to_dict() for fix in of_row] for of_row in self.fixes],
+            "passes": [of_pass.to_dict() for of_pass in self.passes],
             "performance": self.performance.to_dict(),
             "candidates": prices_dict(self.candidates),
             "measured": self.measured._asdict() if self.measured else None,
@@ -221,9 +224,9 @@ class Report(Paged):
         from rich.text import Text
 
         yield from self._header()
-        for one in self.passes:
+        for of_pass in self.passes:
             yield Text()
-            yield from one.shown()
+            yield from of_pass.shown()
         if self.passes:
             yield from (Text(), Text.assemble((self.kernel, "bold")))
         for part in (
@@ -260,12 +263,13 @@ class Report(Paged):
         yield Text(launch)
 
     def page(self) -> Page:
-        """Return what ``to_html`` says."""
+        """Return the page that ``to_html`` writes."""
         from cute_gemm.analysis.html import Page
 
         problem = self.problem
         size = (problem.m, problem.n, problem.k)
-        words = [Column(head, left=True) for head in ("operand", "global memory", "shared memory")]
+        heads = ("operand", "global memory", "shared memory")
+        columns = tuple(Column(head, left=True) for head in heads)
         summary = [view.summary() for view in self.operands]
         kind = problem.dtype
         performance = Pairs(self.performance.lines())
@@ -274,7 +278,7 @@ class Report(Paged):
             heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
             intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
             sections=(
-                ("Verdict", (Table("", tuple(words), summary), Findings(self.findings))),
+                ("Verdict", (Table("", columns, summary), Findings(self.findings))),
                 ("Problem", self._problem_page()),
                 ("Kernel", self._kernel_page()),
                 ("Performance", (performance, *prices_table(self.candidates, self.priced_on))),
@@ -285,7 +289,7 @@ class Report(Paged):
 
     def _problem_page(self) -> tuple[Pairs, Table]:
         problem = self.problem
-        said = (
+        pairs = (
             ("op", f"{problem.op} (BLAS-equivalent of the storage: {problem.blas_op})"),
             ("M, N, K", f"{problem.m:,}, {problem.n:,}, {problem.k:,}"),
             ("types", problem.types),
@@ -299,7 +303,7 @@ class Report(Paged):
              f"{matrix.nbytes:,}"]
             for name, matrix in self._matrices.items()
         ]  # fmt: skip
-        return Pairs(said), Table("Descriptors", columns, lines)
+        return Pairs(pairs), Table("Descriptors", columns, lines)
 
     def _kernel_page(self) -> tuple[Pairs, ...]:
         built, config = self.resources, self.config
@@ -315,22 +319,18 @@ class Report(Paged):
             pairs.append(("config", Cell(self._configured, code=True)))
         if self.measured is not None:
             pairs.append(("choice", str(self.measured)))
-        if not is_dataclass(config):
-            return (Pairs(pairs),)
-        of_config = named(config, *(f.name for f in fields(config))).items()
-        values = [(name, Cell(str(value), code=True)) for name, value in of_config]
+        values = [(name, Cell(str(x), code=True)) for name, x in _fields(config).items()]
         return Pairs(pairs), Pairs(values, compact=True)
 
 
-#: Fixes that were looked for, by all that they depend on: some kernels' take half a second.
-_looked_for: dict[Any, tuple[tuple[Fix, ...], ...]] = {}
-_LOOKED_FOR_KEPT = 64
+#: Fixes by all that they depend on: the search takes half a second for some kernels.
+_looked_for: Kept[Any, tuple[tuple[Fix, ...], ...]] = Kept(64)
 
 
 def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...], ...]:
-    """Find the fixes of every access, once for each copy: the parts of a launch have the same.
+    """Find the fixes of every access, once for each copy, of which a launch may have several parts.
 
-    Edge tiles are left out where there are others, whose verdict it is.
+    Edge tiles are left out where there are interior ones, which the verdict is about.
     """
     copies: dict[Any, Access] = {}
     keys = [_copy_key(access) for access in accesses]
@@ -342,12 +342,10 @@ def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...],
     question = (threads, *(_content(*item) for item in copies.items()))
     answer = _looked_for.get(question)
     if answer is None:
-        if len(_looked_for) >= _LOOKED_FOR_KEPT:
-            _looked_for.clear()
         answer = _looked_for[question] = tuple(fixes(tuple(copies.values()), threads))
-    found = dict(zip(copies, answer, strict=True))
+    of_copy = dict(zip(copies, answer, strict=True))
     return tuple(
-        of_part(found[key], access) if isinstance(access, GlobalAccess) else found[key]
+        of_part(of_copy[key], access) if isinstance(access, GlobalAccess) else of_copy[key]
         for key, access in zip(keys, accesses, strict=True)
     )
 
@@ -355,25 +353,29 @@ def _fixes(accesses: tuple[Access, ...], threads: int) -> tuple[tuple[Fix, ...],
 def _copy_key(access: Access) -> Any:
     """What the parts of one copy have in common."""
     if isinstance(access, TmaAccess):
-        return access  # itself and no other
-    key = (access.operand, access.direction, access.instruction, access.bits)
+        return access
+    key = _values(access, "operand", "direction", "instruction", "bits")
     if isinstance(access, GlobalAccess):
-        # Of straddling vectors, element by element, nothing is fixed.
-        return *key, access.tail == "elements", _digest(access.coords)
-    return *key, str(access.layout), _digest(access.offsets)
-
-
-def _digest(array: np.ndarray) -> bytes:
-    return blake2b(np.asarray(array, np.int64).tobytes(), digest_size=16).digest()
+        # Straddling vectors, which are copied element by element, have no fixes.
+        return *key, access.tail == "elements", *_values(access, "coords")
+    return *key, *_values(access, "layout", "offsets")
 
 
 def _content(key: Any, access: Access) -> Any:
-    """What fixes of a copy depend on."""
+    """All that the fixes of a copy depend on."""
     if isinstance(access, GlobalAccess):
-        return key, *named(access, "matrix", "unit", "tile", "axis", "region", "origin").values()
-    if isinstance(access, SharedAccess) and access.coords is not None:
-        return key, access.element_bits, _digest(access.coords)
-    return key
+        return key, *_values(access, "matrix", "unit", "tile", "axis", "region", "origin")
+    return key, *_values(access, *("element_bits", "coords") * isinstance(access, SharedAccess))
+
+
+def _values(access: Access, *names: str) -> list[Any]:
+    """Attributes of an access, arrays as digests."""
+    return [
+        blake2b(x.astype(np.int64).tobytes(), digest_size=16).digest()
+        if isinstance(x, np.ndarray)
+        else x
+        for x in named(access, *names).values()
+    ]
 
 
 def _full_tiles(access: GlobalAccess) -> int:
@@ -384,8 +386,8 @@ def _of_full_tiles(access: Access) -> Access:
     """The access without edge tiles, unless it has no others.
 
     Stores to a part of a matrix keep their region: whether vectors may be wider depends on where
-    it ends. Where the vectors of today go in shared memory, and what becomes of those that straddle
-    the end, says nothing of other vectors.
+    it ends. The targets of the present vectors in shared memory, and what becomes of those that
+    straddle the end, are left out: other vectors have others.
     """
     if not isinstance(access, GlobalAccess) or access.tail == "elements":
         return access
@@ -406,20 +408,20 @@ def make_report(
 ) -> Report:  # fmt: skip
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
-    ``accesses`` are listed in their order; ``resources`` are those of a build, if there was one;
-    ``gpu`` is what the roofline is of, by default the one that stands for the arch; ``reads_c``:
-    beta is not 0; ``candidates`` are what the config was chosen from, by the prices on the GPU of
-    that name; ``others`` has the accesses that other values of the kernel's options make;
-    ``passes`` are the launches before and behind; ``measured``: what is known of a measured choice.
-    OptionError for a GPU that is not known, or does not run kernels of ``arch``.
+    ``resources`` are those of a build, if there was one; ``gpu`` is the GPU of the roofline, by
+    default the one that stands for the arch; ``reads_c``: whether beta is not 0; ``candidates`` are
+    the configs that were compared, by their prices on the GPU named ``priced_on``; ``others``
+    yields the accesses for other values of the kernel's options; ``passes`` are the launches before
+    and after the kernel. OptionError for a GPU that is not known, or does not run kernels of
+    ``arch``.
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _fixes(accesses, launch.block)))
     rows = with_options(rows, others) if others else rows
     passes = tuple(passes)
     bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c, passes)
-    said = findings((*rows, *(row for one in passes for row in one.rows)))
+    sentences = findings((*rows, *(row for of_pass in passes for row in of_pass.rows)))
     return Report(
-        problem, kernel_name, config, arch, launch, resources, rows, said, bounds, pictures,
+        problem, kernel_name, config, arch, launch, resources, rows, sentences, bounds, pictures,
         tuple(candidates), priced_on, passes, measured,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A row of a report: one memory instruction, what it costs, and that in words and in tables."""
+"""A row of a report: one memory instruction and what it costs, in figures, words and tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from cute_gemm.access import Access, GlobalAccess
-    from cute_gemm.analysis.fixes.smem import Fix
+    from cute_gemm.analysis.fixes.search import Fix
 
 #: Verdict on an access with a lane whose address is not a multiple of its vector.
 MISALIGNED = "misaligned"
@@ -25,10 +25,10 @@ MISALIGNED = "misaligned"
 
 @dataclass(frozen=True, slots=True)
 class LaunchTotals:
-    """What the whole launch does with one instruction; None where it has no such thing.
+    """Totals of one instruction over the whole launch; None for figures of the other memory space.
 
-    The names are those of ``GlobalCounts`` and ``SharedCounts``, which say what each is. A bulk
-    copy (TMA) has no lanes, and its bytes are what arrives in every CTA.
+    ``GlobalCounts`` and ``SharedCounts`` define the figures. A bulk copy (TMA) has no lanes, and
+    its bytes are those that arrive in every CTA.
     """
 
     requests: int
@@ -47,7 +47,7 @@ class LaunchTotals:
 
 
 class _Mean:
-    """A figure of the counts by this name, per request; None where they have no such figure."""
+    """The mean per request of the count of this name; None where the memory space has none."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -67,22 +67,22 @@ def _per_request(counts: gmem.GlobalCounts | smem.SharedCounts, name: str) -> fl
 
 @dataclass(frozen=True, eq=False)
 class AccessRow:
-    """One memory instruction of a kernel: the access, what the model found, what would fix it.
+    """One memory instruction of a kernel: the access, its analysis by the model, and its fixes.
 
-    All else follows. ``operand``, ``direction``, ``instruction``, ``part``, ``bits`` (of a lane; 0
-    for a bulk copy), ``unit`` (``"k-tile"`` or ``"CTA"``) and ``limit`` (what keeps the vector from
-    being wider) are the access's. Figures per request (``lanes``, ``bytes``, ``sectors``, ...) are
-    means over the requests that the verdict is about: for global memory those of the interior tiles
-    (of all tiles if the matrix fills none), for shared memory all. ``sectors`` are as the hardware
-    counts them, ``l2_sectors`` those that L2 is asked for, which differ for 16-byte ``cp.async``
-    off a sector (``gmem.analyze``). ``interior_tiles`` and ``edge_tiles`` are visits of tiles that
-    the matrix fills, and of those it does not; ``edge_...`` are the figures in the latter, if there
-    are any. ``verdict`` and ``why`` are ``good`` in words, and what it comes from when it is not.
-    A figure that the memory space does not have is None.
+    Everything else is derived from these. ``operand``, ``direction``, ``instruction``, ``part``,
+    ``bits`` (of a lane; 0 for a bulk copy), ``unit`` (``"k-tile"`` or ``"CTA"``) and ``limit``
+    (what keeps the vector from being wider) are the access's. Figures per request (``lanes``,
+    ``bytes``, ``sectors``, ...) are means over the requests that the verdict is about: for global
+    memory those of the interior tiles (of all tiles if the matrix fills none), for shared memory
+    all. ``sectors`` are those that the hardware counts, ``l2_sectors`` those that L2 is asked for;
+    they differ for 16-byte ``cp.async`` off a sector (``gmem.analyze``). ``interior_tiles`` and
+    ``edge_tiles`` are visits of tiles that the matrix fills, and of those it does not; the figures
+    ``edge_...`` are those of the latter, if there are any. ``verdict`` is ``good`` in words, and
+    ``why`` says why it is not. A figure that the memory space does not have is None.
     """
 
     access: Access
-    found: Analysis
+    analysis: Analysis
     fixes: tuple[Fix, ...] = ()
 
     operand = property(attrgetter("access.operand"))
@@ -100,28 +100,28 @@ class AccessRow:
     @property
     def space(self) -> str:
         """``"global"`` or ``"shared"``."""
-        return "shared" if isinstance(self.found, smem.SharedAnalysis) else "global"
+        return "shared" if isinstance(self.analysis, smem.SharedAnalysis) else "global"
 
     @property
     def counts(self) -> gmem.GlobalCounts | smem.SharedCounts:
-        """What the figures per request are means of."""
-        found = self.found
-        return found.once if isinstance(found, smem.SharedAnalysis) else found.judged
+        """The counts whose means the figures per request are."""
+        analysis = self.analysis
+        return analysis.once if isinstance(analysis, smem.SharedAnalysis) else analysis.judged
 
     @property
     def requests(self) -> int:
         """Requests of one ``unit``."""
-        found, times = self.found, getattr(self.access, "times", 1)
-        once = found.once if isinstance(found, smem.SharedAnalysis) else found.tile
-        return once.requests * times
+        analysis = self.analysis
+        once = analysis.once if isinstance(analysis, smem.SharedAnalysis) else analysis.tile
+        return once.requests * getattr(self.access, "times", 1)
 
     @property
     def efficiency(self) -> float | None:
         """Bytes used over bytes of the sectors that L2 is asked for."""
         return getattr(self.counts, "efficiency", None)
 
-    interior_tiles = property(lambda row: getattr(row.found.interior, "tiles", None))
-    edge_tiles = property(lambda row: getattr(row.found.edge, "tiles", None))
+    interior_tiles = property(lambda row: getattr(row.analysis.interior, "tiles", None))
+    edge_tiles = property(lambda row: getattr(row.analysis.edge, "tiles", None))
     edge_sectors = property(lambda row: row._at_edge("sectors"))
     edge_l2_sectors = property(lambda row: row._at_edge("l2_sectors"))
     edge_efficiency = property(lambda row: row._at_edge("efficiency"))
@@ -129,22 +129,22 @@ class AccessRow:
     def _at_edge(self, name: str) -> float | None:
         if not self.edge_tiles:
             return None
-        edge: Any = self.found.edge
+        edge: Any = self.analysis.edge
         return edge.efficiency if name == "efficiency" else _per_request(edge, name)
 
     @property
     def at_edges(self) -> bool:
-        """Whether this is a part of the launch that has edge tiles alone, as a last k-tile may."""
+        """Whether it is a part of the launch with edge tiles alone, such as a last k-tile."""
         return bool(self.part and self.edge_tiles and not self.interior_tiles)
 
     @cached_property
     def launch(self) -> LaunchTotals:
         """Totals of the whole launch."""
-        found = self.found
-        figures: Any = (getattr(found.launch, f.name, None) for f in fields(LaunchTotals))
+        analysis = self.analysis
+        figures: Any = (getattr(analysis.launch, f.name, None) for f in fields(LaunchTotals))
         totals = LaunchTotals(*figures)
-        if isinstance(found, tma.TmaAnalysis):
-            arrives = (found.interior.bytes + found.edge.bytes) * self.access.sweeps  # type: ignore[union-attr]
+        if isinstance(analysis, tma.TmaAnalysis):
+            arrives = (analysis.interior.bytes + analysis.edge.bytes) * self.access.sweeps  # type: ignore[union-attr]
             return replace(totals, bytes=arrives)
         return totals
 
@@ -152,44 +152,47 @@ class AccessRow:
 
     @property
     def good(self) -> bool:
-        """Coalesced (and legal, as a bulk copy), or free of conflicts."""
-        found = self.found
-        if isinstance(found, smem.SharedAnalysis):
-            return found.conflict_free
-        return found.coalesced and getattr(found, "legal", True)
+        """Whether it is coalesced (and legal, for a bulk copy), or free of conflicts."""
+        analysis = self.analysis
+        if isinstance(analysis, smem.SharedAnalysis):
+            return analysis.conflict_free
+        return analysis.coalesced and getattr(analysis, "legal", True)
 
     verdict = property(lambda row: row._words[0])
     why = property(lambda row: row._words[1])
 
     @cached_property
     def _words(self) -> tuple[str, str]:
-        found = self.found
-        if isinstance(found, gmem.GlobalAnalysis):
-            return _why_global(self.access, found)  # type: ignore[arg-type]
-        if isinstance(found, tma.TmaAnalysis):
-            verdict = "coalesced" if found.coalesced else "not coalesced"
-            return (verdict if found.legal else "illegal"), ""
-        if not found.aligned:
+        analysis = self.analysis
+        if isinstance(analysis, gmem.GlobalAnalysis):
+            return _why_global(self.access, analysis)  # type: ignore[arg-type]
+        if isinstance(analysis, tma.TmaAnalysis):
+            verdict = "coalesced" if analysis.coalesced else "not coalesced"
+            return (verdict if analysis.legal else "illegal"), ""
+        if not analysis.aligned:
             bytes_ = 16 if smem.matrices(self.instruction) else self.bits // 8
             return MISALIGNED, f"some lane's address is not a multiple of its {bytes_} bytes"
-        if found.conflict_free:
+        if analysis.conflict_free:
             return "conflict-free", ""
-        why = f"a request takes {found.worst_wavefronts} wavefronts where {found.worst_ideal} "
+        why = (
+            f"a request takes {analysis.worst_wavefronts} wavefronts where {analysis.worst_ideal} "
+        )
         why += "would do"
         if gmem.bypasses_l1(self.instruction, self.bits):
-            why += " (counters show none of them: 16-byte copies go past the unit that counts)"
-        return f"{found.ways}-way conflict", why
+            why += " (hardware counters show none: 16-byte copies bypass the unit that counts)"
+        return f"{analysis.ways}-way conflict", why
 
     @property
     def fix(self) -> str:
-        """What would fix a bad verdict: the kernel's own name for it, and the best fix."""
-        fixes = (self.access.fix, *map(str, self.fixes[:1]))
-        return "" if self.good else "; or ".join(filter(None, fixes))
+        """The fix of a bad access: the kernel's own option for it, and the best of ``fixes``."""
+        best = self.fixes[:1]
+        own = [self.access.fix] * all(fix.what != self.access.fix for fix in best)
+        return "" if self.good else "; or ".join(filter(None, (*own, *map(str, best))))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What else is to be said of a bulk copy: one sentence each."""
-        return self.found.findings if isinstance(self.found, tma.TmaAnalysis) else ()
+        """The findings about a bulk copy, one sentence each."""
+        return self.analysis.findings if isinstance(self.analysis, tma.TmaAnalysis) else ()
 
     @property
     def name(self) -> str:
@@ -200,11 +203,11 @@ class AccessRow:
         return isinstance(other, AccessRow) and self.to_dict() == other.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every figure and word by its name."""
+        """Return every figure and text by its name."""
         return named(self, *_KEYS) | {"launch": asdict(self.launch)}
 
     def findings(self) -> list[str]:
-        """One plain sentence per thing worth knowing."""
+        """Return one plain sentence for each fault or inefficiency of the access."""
         kind = f"{self.operand}: {self.instruction}" + (f" of {self.bits} bits" * bool(self.bits))
         what = f"{kind} ({self.part})" if self.part else kind
         fix = f" Fix: {self.fix.rstrip('.')}." if self.fix else ""
@@ -212,7 +215,7 @@ class AccessRow:
         if self.space == "shared":
             conflicts = f"{what} has bank conflicts ({self.verdict}): {self.why}.{fix}"
             return [] if self.good else [fault if self.verdict == MISALIGNED else conflicts]
-        if isinstance(self.found, tma.TmaAnalysis):
+        if isinstance(self.analysis, tma.TmaAnalysis):
             return [f"{note}{fix}" for note in self.notes] + self._of_edges(what)
         out = []
         if self.verdict == MISALIGNED:
@@ -230,21 +233,21 @@ class AccessRow:
         return out + self._of_edges(what)
 
     def _of_edges(self, what: str) -> list[str]:
-        """What is to be said of edge tiles, when they are worse than the verdict."""
+        """The finding about edge tiles, where they are worse than the interior ones."""
         if self.edge_efficiency is None or self.efficiency is None:
             return []
         there = f"{percent(self.edge_efficiency)} efficiency there."
         if self.at_edges:
             return [] if self.good else [f"{what}: all its tiles are at an edge, with {there}"]
         if not self.interior_tiles:
-            return [f"{what}: the matrix fills no tile, so its figures are of edge tiles."]
+            return [f"{what}: the matrix fills no tile, so all figures are of edge tiles."]
         if not self.good or self.edge_efficiency >= self.efficiency:
             return []
         tiles = self.interior_tiles + (self.edge_tiles or 0)
         return [f"{what}: {self.edge_tiles:,} of {tiles:,} tiles are at an edge, with {there}"]
 
 
-#: Of ``AccessRow.to_dict``.
+#: The keys of ``AccessRow.to_dict``.
 _KEYS = (
     "operand", "space", "direction", "instruction", "part", "bits", "lanes", "unit", "requests",
     "sectors", "ideal_sectors", "lines", "l2_sectors", "bytes", "efficiency", "wavefronts",
@@ -259,23 +262,23 @@ def make_row(access: Access, fixes: tuple[Fix, ...] = ()) -> AccessRow:
 
 
 def findings(rows: Iterable[AccessRow]) -> tuple[str, ...]:
-    """One plain sentence per thing worth knowing."""
+    """One plain sentence for each fault or inefficiency of the accesses."""
     return tuple(dict.fromkeys(sentence for row in rows for sentence in row.findings()))
 
 
-def _why_global(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[str, str]:
-    """Verdict and reason of a global access; a copy's tensor has no modes and no ld to speak of."""
-    worst, matrix = found.worst, access.matrix
+def _why_global(access: GlobalAccess, analysis: gmem.GlobalAnalysis) -> tuple[str, str]:
+    """Verdict and reason of a global access; modes and ld are named for A, B and C alone."""
+    worst, matrix = analysis.worst, access.matrix
     a_matrix, size = matrix.name in "ABC", dtype(matrix.dtype).bytes
     if worst is None:
         return "no access", ""
     ld = f", leading dimension {matrix.ld}" if a_matrix else ""
     base = f"base address aligned to {matrix.alignment} bytes{ld}"
-    if not found.aligned:
+    if not analysis.aligned:
         its = "its " * (access.granule == access.bits // 8)
         bytes_ = f"a multiple of {its}{access.granule} bytes"
         return MISALIGNED, f"some lane's address is not {bytes_} ({base})"
-    if found.coalesced:
+    if analysis.coalesced:
         return "coalesced", ""
     if worst.cause == "offset":
         base += f" x {size} bytes" if a_matrix else ""
@@ -304,7 +307,7 @@ _Columns = dict[str, "Callable[[AccessRow], str | Cell]"]
 
 
 def _numbers(**figures: str) -> _Columns:
-    """Columns of numbers: head -> the row's figure, blanks of a head as underscores."""
+    """Columns of numbers: head (with underscores for blanks) -> the row's figure of that name."""
 
     def column(figure: str) -> Callable[[AccessRow], str]:
         return lambda row: number(attrgetter(figure)(row))
@@ -338,17 +341,17 @@ _LAUNCH = {
 
 
 def _name(row: AccessRow, space: str = "") -> Cell:
-    """The instruction, and under it the part of the launch that the row is about."""
+    """The instruction, and on a second line the part of the launch that the row is about."""
     return Cell(f"{row.instruction} ({space})" if space else row.instruction, row.part, code=True)
 
 
 def _table(
     title: str, columns: _Columns, rows: Iterable[tuple[int, AccessRow]]
 ) -> tuple[Table, list[int | None]]:
-    """A table of rows, and which of them each line is of.
+    """A table of rows, and the place in ``rows`` of each line.
 
-    Where L2 is asked for others sectors than those that the hardware counts, they have a line below
-    (and no column: the widest of these tables has no room for one).
+    Where L2 is asked for more sectors than L1 counts, these are on a line of their own below
+    (there is no room for another column).
     """
     columns = dict(columns)
     of_l2 = columns.pop("of L2", None)
@@ -367,7 +370,7 @@ def _table(
 
 
 def access_tables(rows: Sequence[AccessRow]) -> Iterable[tuple[Table, list[int | None]]]:
-    """The tables of a kernel's accesses, with the place in ``rows`` that each line is of."""
+    """The tables of a kernel's accesses, each with the place in ``rows`` of each of its lines."""
     judged = "per request of the interior tiles (sectors of 32 bytes, lines of 128)"
     of_global = [(place, row) for place, row in enumerate(rows) if row.space == "global"]
     of_shared = [(place, row) for place, row in enumerate(rows) if row.space == "shared"]
@@ -383,7 +386,7 @@ def access_tables(rows: Sequence[AccessRow]) -> Iterable[tuple[Table, list[int |
 
 
 def copy_table(row: AccessRow) -> Table:
-    """One side of a copy of one's own, which is moved once."""
+    """The table of one side of a copy of the user's own, which is executed once."""
     title, columns = "Shared memory, per request", _LANES | _WAVEFRONTS
     if row.space == "global":
         title = "Global memory, per request (sectors of 32 bytes, lines of 128)"

@@ -1,4 +1,4 @@
-"""What reports have in common: they are printed, written as JSON and shown as a page."""
+"""The base classes of reports, which are printed, written as JSON and shown as HTML pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access import Access
-    from cute_gemm.analysis.fixes.smem import Fix
+    from cute_gemm.analysis.fixes.search import Fix
     from cute_gemm.analysis.html import Page
     from cute_gemm.analysis.rows import AccessRow
     from cute_gemm.problem.problem import GemmProblem
@@ -26,14 +26,14 @@ def size_text(problem: GemmProblem) -> str:
 
 
 class Shown(ABC):
-    """What can be printed, with colours or without, and taken as data."""
+    """A result that can be printed, with colours or without, and returned as JSON."""
 
     #: Characters per line of ``str(...)``.
     width = WIDTH
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole in strings, numbers, lists and dicts, with keys that stay."""
+        """Return the result as strings, numbers, lists and dicts, with stable keys."""
 
     @abstractmethod
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult: ...
@@ -55,29 +55,29 @@ class Shown(ABC):
 
 
 class Paged(Shown):
-    """A report on the accesses of ``rows``, which can be shown as a page too."""
+    """A report on the accesses of ``rows``, which can be shown as an HTML page too."""
 
     rows: tuple[AccessRow, ...]
 
     @property
     def accesses(self) -> tuple[Access, ...]:
-        """What each row evaluates, in the same order."""
+        """The access of each row."""
         return tuple(row.access for row in self.rows)
 
     @property
     def fixes(self) -> tuple[tuple[Fix, ...], ...]:
-        """What would fix each access, the fix of fewest changes first."""
+        """The fixes of each access, that of fewest changes first."""
         return tuple(row.fixes for row in self.rows)
 
     @abstractmethod
     def page(self) -> Page:
-        """Return what the page says."""
+        """Return the page that ``to_html`` writes."""
 
     def to_html(self) -> str:
-        """Return the report with its pictures as one HTML file, which needs nothing beside it.
+        """Return the report with its pictures as one self-contained HTML file.
 
-        HTML5 in UTF-8, with its style sheet and its pictures inline, no script and no reference to
-        the network. It prints on A4, landscape.
+        HTML5 in UTF-8, with inline style sheet and pictures, without scripts and without references
+        to the network. It prints on A4, landscape.
 
         Examples
         --------
@@ -88,7 +88,7 @@ class Paged(Shown):
         return page_html(self.page())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows; its ids follow from what it says, so that cells do not collide."""
+        """Return the report for a notebook; ids are hashes of it, so that cells do not collide."""
         from cute_gemm.analysis.html import cell_html
 
         return cell_html(self.page(), "cg-" + sha256(self.to_json().encode()).hexdigest()[:8])

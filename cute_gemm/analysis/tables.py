@@ -1,8 +1,8 @@
 """Tables, lists of pairs and of sentences as values, each with two renderers: rich text and HTML.
 
-What is printed goes to ``rich`` as ``Text``, never as ``str``: it would read the brackets of a
-config or a layout as markup. It is ASCII, whatever encoding it is printed in, and never cut: a
-table that is wider than the terminal continues below. In HTML everything but ``Markup`` is escaped.
+Text is given to ``rich`` as ``Text``, never as ``str``, in which the brackets of a config or a
+layout would be read as markup. It is ASCII, and never cut: a table that is wider than the terminal
+is continued under itself. In HTML everything but ``Markup`` is escaped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Markup(str):
 
 
 class Column(NamedTuple):
-    """A column: its head, and whether it holds words (to the left) or numbers (to the right).
+    """A column: its head, and whether it is aligned to the ``left`` (words) or right (numbers).
 
-    One that is ``joined`` is never parted from the column before it.
+    A ``joined`` column stays with the column before it where a table is divided.
     """
 
     head: str
@@ -38,10 +38,10 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell that is more than a word.
+    """A cell with a style.
 
-    ``under`` is a second, smaller line; ``good`` makes it a verdict; ``code``, ``bold`` and
-    ``link`` (an element's id) are of HTML alone.
+    ``under`` is a second, smaller line; ``good`` makes the cell a verdict; ``code``, ``bold`` and
+    ``link`` (the id of an element) are for HTML alone.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Cell(NamedTuple):
         return Text("\n ".join((self.text, *under)), style=style)
 
     def html(self) -> Markup:
-        """Return the cell's content as HTML; a verdict has a sign beside its colour."""
+        """Return the cell as HTML; a verdict has a sign as well as a colour."""
         out = markup(self.text)
         if self.good is not None:
             sign, kind = ("\u2713", "good") if self.good else ("\u2717", "bad")
@@ -74,14 +74,14 @@ class Cell(NamedTuple):
 
 
 def markup(value: Any) -> Markup:
-    """Return anything as HTML."""
+    """Return a cell or text as HTML."""
     if isinstance(value, Cell):
         return value.html()
     return value if isinstance(value, Markup) else Markup(escape(str(value), quote=False))
 
 
 def _line(text: Any) -> Any:
-    """A line as it is, which is neither broken nor cut."""
+    """The line, set to be neither broken nor cut."""
     text.no_wrap, text.overflow = True, "ignore"
     text.rstrip()
     return text
@@ -92,7 +92,7 @@ def _width(text: Any) -> int:
 
 
 def _folded(text: Any, width: int) -> Any:
-    """Words on several lines."""
+    """The text, wrapped."""
     from rich.text import Text
 
     return Text("\n".join(wrapped(text.plain, max(width, 1))), text.style)
@@ -101,16 +101,16 @@ def _folded(text: Any, width: int) -> Any:
 def _divided(groups: Sequence[list[int]], widths: Sequence[int], room: int) -> list[list[int]]:
     """Divide columns into as few parts as fit into ``room``, about equally wide."""
 
-    def parts(most: int) -> list[list[int]]:
-        found: list[list[int]] = [[]]
+    def divided(width: int) -> list[list[int]]:
+        parts: list[list[int]] = [[]]
         for group in groups:
-            if found[-1] and sum(widths[at] for at in (*found[-1], *group)) > most:
-                found.append([])
-            found[-1] += group
-        return found
+            if parts[-1] and sum(widths[at] for at in (*parts[-1], *group)) > width:
+                parts.append([])
+            parts[-1] += group
+        return parts
 
-    fewest = len(parts(room))
-    return next(found for most in range(max(room, 1) + 1) if len(found := parts(most)) <= fewest)
+    fewest = len(divided(room))
+    return next(x for width in range(max(room, 1) + 1) if len(x := divided(width)) <= fewest)
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,9 @@ class Table:
                 widths[at] = max(_width(row[at]) for row in cells)
             groups = [*groups[:-1], [*groups[-1], at]] if column.joined else [*groups, [at]]
         for part in _divided(groups, [each + gap for each in widths], room):
-            # A line that says nothing in this part's columns is left out of it.
-            kept = [row for row in cells if any(row[at].plain for at in part)]
-            yield self._lines(kept, [*range(words), *part], widths, gap)
+            # Lines that are empty in the columns of this part are left out of it.
+            filled = [row for row in cells if any(row[at].plain for at in part)]
+            yield self._lines(filled, [*range(words), *part], widths, gap)
 
     def _lines(
         self, cells: list[list[Any]], chosen: Sequence[int], widths: list[int], gap: int
@@ -167,9 +167,9 @@ class Table:
             for height in range(max(map(len, parts))):
                 line = Text(" ")
                 for at, part in zip(chosen, parts, strict=True):
-                    one = part[height] if height < len(part) else Text()
-                    pad = " " * (widths[at] - len(one))
-                    line.append(one if self.columns[at].left else Text.assemble(pad, one))
+                    text = part[height] if height < len(part) else Text()
+                    pad = " " * (widths[at] - len(text))
+                    line.append(text if self.columns[at].left else Text.assemble(pad, text))
                     line.append(pad * self.columns[at].left + " " * gap)
                 lines.append(line)
             if row is cells[0]:
@@ -188,7 +188,7 @@ class Table:
 
         head = line("th", [column.head for column in self.columns])
         body = "".join(line("td", row) for row in self.rows)
-        # One that is longer than a page has to be broken; then its head is printed again.
+        # A table that is longer than a page is broken, and its head printed again.
         kind = ' class="short"' if len(self.rows) <= 25 else ""
         caption = f"<caption>{markup(self.title)}</caption>\n" if self.title else ""
         return (
@@ -199,7 +199,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Labels and what they stand for; ``compact`` ones, three abreast, are short."""
+    """Labels and their values; ``compact`` ones are short, and stand three in a row in HTML."""
 
     pairs: Sequence[tuple[str, str | Cell]]
     title: str = ""
@@ -212,13 +212,13 @@ class Pairs:
             yield Text(self.title, "bold")
         left = max((len(label) for label, _ in self.pairs), default=0) + 2
         for label, value in self.pairs:
-            said = value.rich() if isinstance(value, Cell) else Text(value)
-            lines = wrapped(said.plain, options.max_width - left)
+            text = value.rich() if isinstance(value, Cell) else Text(value)
+            lines = wrapped(text.plain, options.max_width - left)
             for start, line in zip((label, *[""] * len(lines)), lines, strict=False):
-                yield _line(Text.assemble(start.ljust(left), (line, said.style)))
+                yield _line(Text.assemble(start.ljust(left), (line, text.style)))
 
     def html(self) -> str:
-        """Return a list of definitions; its title is that of the section that it stands in."""
+        """Return a list of definitions, without the title, which the section of the page has."""
         kind = ' class="compact"' if self.compact else ""
         inner = "".join(f"<dt>{markup(a)}</dt><dd>{markup(b)}</dd>\n" for a, b in self.pairs)
         return f"<dl{kind}>\n{inner}</dl>\n" if inner else ""
@@ -226,7 +226,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture, of pages alone."""
+    """A picture, for HTML pages alone."""
 
     svg: str
 
@@ -237,7 +237,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text, ``indent`` spaces to the right, and further lines ``hang`` more."""
+    """A text, indented by ``indent`` spaces, and by ``hang`` more from the second line on."""
 
     text: str
     indent: int = 0
@@ -252,7 +252,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Findings:
-    """Sentences, each with the fix that it may end in."""
+    """Sentences, each of which may end in a fix."""
 
     sentences: Sequence[str]
 
@@ -261,12 +261,12 @@ class Findings:
             yield from Paragraph(f"- {sentence}", hang=2).__rich_console__(console, options)
 
     def html(self) -> str:
-        """Return a list; a sentence when there is nothing to be found."""
+        """Return a list, or a sentence where there are no findings."""
         items = []
         for sentence in self.sentences:
-            says, fix, how = sentence.partition(" Fix: ")
-            more = f" <b>Fix:</b> {markup(how)}" if fix else ""
-            items.append(f"<li>{markup(says)}{more}</li>\n")
+            finding, mark, fix = sentence.partition(" Fix: ")
+            more = f" <b>Fix:</b> {markup(fix)}" if mark else ""
+            items.append(f"<li>{markup(finding)}{more}</li>\n")
         if not items:
             return "<p>No finding: every access is as good as it can be.</p>\n"
         return f"<ul>\n{''.join(items)}</ul>\n"

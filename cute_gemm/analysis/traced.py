@@ -1,4 +1,4 @@
-"""``Trace``: a kernel executed instruction by instruction, beside what its report says."""
+"""``Trace``: a kernel executed instruction by instruction, compared with its report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cute_gemm.ptx.launch import Execution
 
 
-#: Parts of opcodes that are told apart in the table of instructions.
+#: Parts of opcodes that the table of instructions distinguishes.
 _SPACES = frozenset(("global", "shared", "shared::cta", "param", "local", "async"))
 
 
@@ -40,9 +40,9 @@ class Request(NamedTuple):
     Attributes
     ----------
     where
-        What it accessed: ``"A"``, ``"B"``, ``"C"``, another array or ``"shared"``.
+        The array that was accessed, ``"A"``, ``"B"``, ``"C"`` or another, or ``"shared"``.
     instruction, bits
-        As a report has them: ``"ld.shared"``, and what a lane moves.
+        As in a report: ``"ld.shared"``, and the bits of a lane.
     text
         The instruction, as in the PTX.
     line
@@ -62,7 +62,7 @@ class Request(NamedTuple):
     elements: np.ndarray | None
 
     def table(self) -> Table:
-        """Lane by lane: bytes, elements, and the sector or bank that serves them."""
+        """Return a table of the lanes: bytes, elements, and the sector or bank that serves them."""
         shared = self.where == "shared"
         heads = ["lane", "byte", "bank" if shared else "sector"]
         if self.elements is not None:
@@ -81,7 +81,7 @@ class Request(NamedTuple):
         return Table(title, tuple(Column(head, left=head == "element") for head in heads), rows)
 
     def picture(self) -> str:
-        """Return it drawn, as SVG: the sectors that it touches, or the banks."""
+        """Return a drawing (SVG) of the sectors or the banks that the request touches."""
         from cute_gemm.analysis.pictures import banks, request
 
         title = f"{self.where}: {self.text}"
@@ -98,21 +98,21 @@ class Trace(Paged):
     Attributes
     ----------
     problem, symbol, arch
-        What was computed, and by which kernel.
+        The problem, and the kernel that was executed.
     execution
-        What the interpreter did (`cute_gemm.ptx.Execution`).
+        The execution by the interpreter (`cute_gemm.ptx.Execution`).
     rows
-        Those of the kernel's report.
+        The rows of the kernel's report.
     figures
         Each figure of each kind of access, predicted and executed.
     result
         C.
     verdict
-        The result against float64.
+        The comparison of the result with float64.
     passes
-        The names and the figures of the launches before and behind it.
+        The names and the figures of the launches before and after the kernel.
     shown
-        A request that is printed and drawn too.
+        A request to print and draw too.
 
     Examples
     --------
@@ -140,7 +140,7 @@ class Trace(Paged):
 
     @property
     def differences(self) -> tuple[Compared, ...]:
-        """The figures that differ, of passes too; none when the report is right."""
+        """The figures that differ, those of passes too; none when the report is right."""
         return tuple(figure for figure in self._all_figures if figure.difference)
 
     @property
@@ -149,14 +149,13 @@ class Trace(Paged):
 
     @property
     def agrees(self) -> bool:
-        """Whether the result is right and all was accessed as predicted."""
+        """Whether the result is right and every access is as predicted."""
         return self.verdict.ok and not self.differences
 
     @property
     def counts(self) -> dict[str, int]:
         """Instructions that warps executed, by opcode, the most frequent first."""
-        found = self.execution.counts or {}
-        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+        return dict(Counter(self.execution.counts or {}).most_common())
 
     def requests(self, operand: str, cta: int = 0, warp: int = 0) -> list[Request]:
         """Return the requests of one warp in the order of execution.
@@ -171,17 +170,16 @@ class Trace(Paged):
         Raises
         ------
         OptionError
-            For an operand, CTA or warp that there is not.
+            For an operand, CTA or warp that does not exist.
         """
-        found = requests_of(self.execution, operand, cta, warp, "ABC")
-        matrix = None if operand == "shared" else getattr(self.problem, operand)
-        return [
-            one if matrix is None else one._replace(elements=_elements(matrix, one.offsets))
-            for one in found
-        ]
+        requests = requests_of(self.execution, operand, cta, warp, "ABC")
+        if operand == "shared":
+            return requests
+        matrix = getattr(self.problem, operand)
+        return [x._replace(elements=_elements(matrix, x.offsets)) for x in requests]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole in strings, numbers, lists and dicts."""
+        """Return everything as strings, numbers, lists and dicts."""
         p = self.problem
         ratio = self.verdict.max_ratio
         return {
@@ -194,9 +192,9 @@ class Trace(Paged):
                 "max_error_over_bound": ratio if ratio < float("inf") else None,
                 **named(self.verdict, "worst", "bound"),
             },
-            "figures": [one.to_dict() for one in self.figures],
+            "figures": [figure.to_dict() for figure in self.figures],
             "passes": [
-                {"kernel": name, "figures": [one.to_dict() for one in figures]}
+                {"kernel": name, "figures": [figure.to_dict() for figure in figures]}
                 for name, figures in self.passes
             ],
             "counts": self.counts,
@@ -205,41 +203,22 @@ class Trace(Paged):
     # ---- in words -------------------------------------------------------------------------------
 
     def _checked(self) -> str:
-        found = self.verdict
-        if found.ok:
-            return (
-                f"{counted(found.elements, 'element')} of C within {found.bound} of float64; "
-                f"largest error {found.max_error:.3g}"
-            )
-        return (
-            f"{found.wrong:,} of {counted(found.elements, 'element')} of C WRONG, worst at "
-            f"{found.worst}, off by {found.max_error:.3g}"
-        )
+        verdict = self.verdict
+        elements = f"{counted(verdict.elements, 'element')} of C"
+        if verdict.ok:
+            error = f"largest error {verdict.max_error:.3g}"
+            return f"{elements} within {verdict.bound} of float64; {error}"
+        worst = f"worst at {verdict.worst}, off by {verdict.max_error:.3g}"
+        return f"{verdict.wrong:,} of {elements} WRONG, {worst}"
 
     def _tables(self) -> list[Table]:
-        own = [self._table("Predicted and executed", self.figures)]
-        return own + [
-            self._table(f"Predicted and executed, {name}", figures) for name, figures in self.passes
-        ]
-
-    def _table(self, title: str, figures: Sequence[Compared]) -> Table:
-        heads = ("access", "bits", "figure", "predicted", "executed", "difference")
-        columns = [Column(head, left=head in ("access", "figure")) for head in heads]
-        lines = []
-        for one in figures:
-            kind = one.kind
-            where = kind.operand or "shared"
-            numbers = (f"{x:,}" for x in (one.predicted, one.executed, one.difference))
-            figure = one.figure.replace("_", " ")
-            lines.append((f"{where} {kind.instruction}", str(kind.bits), figure, *numbers))
-        return Table(title, tuple(columns), lines)
-
-    def _executed(self) -> Table:
-        return instructions_table(self.counts)
+        title = "Predicted and executed"
+        of_passes = (_table(f"{title}, {name}", figures) for name, figures in self.passes)
+        return [_table(title, self.figures), *of_passes, instructions_table(self.counts)]
 
     def _agreement(self) -> str:
-        count, all_of_them = len(self.differences), len(self._all_figures)
-        return f"{count} of {all_of_them} figures differ" if count else "no difference"
+        count = len(self.differences)
+        return f"{count} of {len(self._all_figures)} figures differ" if count else "no difference"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
@@ -248,26 +227,18 @@ class Trace(Paged):
         yield Text(f"{self.symbol}, PTX for {self.arch}")
         for table in self._tables():
             yield from (Text(), table)
-        yield from (
-            Text(),
-            self._executed(),
-            Text(),
-            Text(self._agreement()),
-            Text(self._checked()),
-        )
+        yield from (Text(), Text(self._agreement()), Text(self._checked()))
         if self.shown is not None:
             yield from (Text(), self.shown.table())
 
     def page(self) -> Page:
-        """Return what ``to_html`` says."""
+        """Return the page that ``to_html`` writes."""
         from cute_gemm.analysis.html import Page
 
         p = self.problem
         size = " x ".join(f"{x:,}" for x in (p.m, p.n, p.k))
         result = Pairs((("accesses", self._agreement()), ("result", self._checked())))
-        sections: list[Any] = [
-            ("Result", (result,)), ("Executed", (*self._tables(), self._executed())),
-        ]  # fmt: skip
+        sections: list[Any] = [("Result", (result,)), ("Executed", self._tables())]
         if self.shown is not None:
             sections.append(("Request", (Figure(self.shown.picture()), self.shown.table())))
         return Page(
@@ -279,44 +250,58 @@ class Trace(Paged):
         )
 
 
+def _table(title: str, figures: Sequence[Compared]) -> Table:
+    heads = ("access", "bits", "figure", "predicted", "executed", "difference")
+    columns = tuple(Column(head, left=head in ("access", "figure")) for head in heads)
+    lines = []
+    for figure in figures:
+        kind = figure.kind
+        access, name = f"{kind.operand or 'shared'} {kind.instruction}", figure.figure
+        numbers = (f"{x:,}" for x in (figure.predicted, figure.executed, figure.difference))
+        lines.append((access, str(kind.bits), name.replace("_", " "), *numbers))
+    return Table(title, columns, lines)
+
+
 def requests_of(
     execution: Execution, where: str, cta: int, warp: int, names: Sequence[str]
 ) -> list[Request]:
-    """Return the requests of one warp to an array, of these names, or to ``"shared"``.
+    """Return the requests of one warp to an array, one of ``names``, or to ``"shared"``.
 
-    ``OptionError`` for an array, a CTA or a warp that there is not.
+    ``OptionError`` for an array, a CTA or a warp that does not exist.
     """
-    found = execution.accesses
-    assert found is not None
+    accesses = execution.accesses
+    assert accesses is not None
     regions = {region.name: region for region in execution.regions if region.name in names}
     if where != "shared" and where not in regions:
         expected = f"{', '.join(regions)} or shared" if regions else "shared"
         raise OptionError(f"an access to {where!r} is unknown; expected {expected}")
-    mine = (found.cta == cta) & (found.warp == warp)
-    if not mine.any():
+    chosen = (accesses.cta == cta) & (accesses.warp == warp)
+    if not chosen.any():
         raise OptionError(
             f"cta={cta}, warp={warp} accessed nothing; expected CTAs 0 to "
-            f"{found.cta.max(initial=0)} and warps 0 to {found.warp.max(initial=0)}"
+            f"{accesses.cta.max(initial=0)} and warps 0 to {accesses.warp.max(initial=0)}"
         )
     begin = 0
     if where == "shared":
-        mine &= found.shared
+        chosen &= accesses.shared
     else:
-        first = found.addresses.max(axis=1, initial=-1)
+        last = accesses.addresses.max(axis=1, initial=-1)
         begin = GLOBAL + regions[where].begin
-        mine &= (first >= begin) & (first < GLOBAL + regions[where].end)
-    out = []
-    for row in np.flatnonzero(mine).tolist():
-        one, lanes = execution.kernel.instructions[found.instruction[row]], found.addresses[row]
-        name, _, bits = described(one)
+        chosen &= (last >= begin) & (last < GLOBAL + regions[where].end)
+    requests = []
+    for row in np.flatnonzero(chosen).tolist():
+        instruction = execution.kernel.instructions[accesses.instruction[row]]
+        lanes = accesses.addresses[row]
+        name, _, bits = described(instruction)
         name = name.format("shared" if where == "shared" else "global")
         offsets = np.where(lanes < 0, -1, lanes - begin)
-        out.append(Request(where, name, bits, one.text, one.line, offsets, None))
-    return out
+        text, line = instruction.text, instruction.line
+        requests.append(Request(where, name, bits, text, line, offsets, None))
+    return requests
 
 
 def _elements(matrix: Matrix, offsets: np.ndarray) -> np.ndarray:
-    """(row, column) of the elements at these bytes of a matrix, -1 of a lane that is off."""
+    """(row, column) of the elements at these bytes of a matrix, -1 for a lane that is off."""
     at = np.where(offsets < 0, 0, offsets) // DTYPES[matrix.dtype].bytes
     if matrix.l > 1 and matrix.batch_stride:
         at %= matrix.batch_stride
@@ -326,11 +311,11 @@ def _elements(matrix: Matrix, offsets: np.ndarray) -> np.ndarray:
 
 
 def instructions_table(counts: Mapping[str, int]) -> Table:
-    """Instructions of warps by kind: without types and rounding, memory by its space."""
+    """Instructions of warps by kind: opcodes without types and rounding, but with the space."""
     kinds: Counter[str] = Counter()
     for opcode, count in counts.items():
         first, *rest = opcode.split(".")
         space = next((part for part in rest if part in _SPACES), "")
         kinds[f"{first}.{space}" if space else first] += count
     columns = (Column("instruction", left=True), Column("executed by warps"))
-    return Table("Instructions", columns, [(one, f"{n:,}") for one, n in kinds.most_common()])
+    return Table("Instructions", columns, [(kind, f"{n:,}") for kind, n in kinds.most_common()])

@@ -1,1 +1,1 @@
-"""A copy of one's own, judged by the model of the reports."""
+"""Reports on a copy of the user's own, evaluated by the model of the kernels' reports."""

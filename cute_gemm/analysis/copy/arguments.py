@@ -1,4 +1,4 @@
-"""The arguments of ``analyze_copy``, checked and understood."""
+"""The arguments of ``analyze_copy``, checked and parsed."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from cute_gemm.cute.layout import Layout, composes
 from cute_gemm.cute.notation import Printed, as_indexed, as_printed
 from cute_gemm.errors import NotationError, OptionError, UnsupportedError
 
-#: Bytes that divide an address of which nothing is said, by memory space.
+#: Default alignments of addresses in bytes, by memory space.
 ALIGNMENT = {"global": 256, "shared": 128}
 
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """The question, understood; ``tiled`` moves element by element, or by a matrix atom's rows.
+    """A copy to analyze; ``tiled`` moves single elements, or the rows of a matrix atom.
 
     ``alignment`` is that of the tensor's address, in bytes, ``smem_alignment`` that of ``smem``.
-    With ``extents`` the tensor is one tile of a matrix of these, all tiles of which are copied, and
-    what lies outside it is off. Of elements that share bytes, which ``packing`` tells, all of it is
-    that of the bytes.
+    With ``extents`` the tensor is one tile of a matrix of these extents, all tiles of which are
+    copied, and lanes outside of it are off. Where elements share bytes (``packing``), everything
+    is in bytes.
     """
 
     atom: AtomName
@@ -57,7 +57,7 @@ class Copy:
 
     @property
     def units(self) -> str:
-        """What is counted in words."""
+        """The word for what is counted: bytes or elements."""
         return "bytes" if self.packing else "elements"
 
     @property
@@ -83,68 +83,64 @@ def understood(
     direction: Direction | None, base_alignment: int | None, tile: Any, tv: Any, smem: Any,
     let: Any = None, extents: Any = None, arch: str | None = None, matrix: Any = None,
 ) -> Copy:  # fmt: skip
-    """Check every argument; the first that does not fit is named."""
+    """Check every argument; the error names the first that does not fit."""
     name = atom_name(atom)
     kind, bits = element(dtype)
     size = max(1, bits // 8)
     on_arch(name, arch)
-    values_of = read_let(let)
-    (printed, start), home = read_tensor(tensor, matrix, values_of), None
+    numbers = read_let(let)
+    printed, start = read_tensor(tensor, matrix, numbers)
+    texts = {"tensor": printed}
     if matrix is not None and extents is not None:
         raise OptionError(
             f"extents={extents!r} do not go with matrix={str(matrix)!r}; expected a tensor of "
             "offsets, all tiles of which are copied, or one tile of coordinates"
         )
     if smem is not None:
-        printed, home = _one_stage(printed, as_printed(smem, values_of))
-        home = home._replace(layout=_tile_layout("smem", home, bits))
-    layout = _tile_layout("tensor", printed, bits)
+        texts["smem"] = _first_stage(printed, as_printed(smem, numbers))
+    layouts = {argument: _tile_layout(argument, text, bits) for argument, text in texts.items()}
+    layout, target = layouts["tensor"], layouts.get("smem")
     where, way = _where(name, printed.space, space, direction)
-    if home is not None and (where, way) != ("global", "load"):
+    if target is not None and (where, way) != ("global", "load"):
         raise OptionError(f"smem is the target of a copy from global memory; atom {atom!r} is none")
-    if home is not None and home.layout.extents != layout.extents:
+    if target is not None and target.extents != layout.extents:
         raise OptionError(
-            f"smem {home.layout} has extents {pair(home.layout.extents)}; expected those of the "
-            f"tensor, {pair(layout.extents)}"
+            f"smem {target} has extents {pair(target.extents)}; expected those of the tensor, "
+            f"{pair(layout.extents)}"
         )
     alignment = tensor_alignment("tensor", printed, where, kind, size, base_alignment)
     alignment = begun(alignment, start, bits)
-    under = (
-        ALIGNMENT["shared"]
-        if home is None
-        else tensor_alignment("smem", home, "shared", kind, size)
-    )
+    under = ALIGNMENT["shared"]
     written = way == "store" and not name.reduces
     if written and extents is None:
         _injective("tensor", layout)
-    if home is not None:
-        _injective("smem", home.layout)
+    if target is not None:
+        under = tensor_alignment("smem", texts["smem"], "shared", kind, size)
+        _injective("smem", target)
     fits_elements(name, where, kind, bits)
     packing, note = Packing.of(kind, bits, layout), ""
     if packing:
         note = " as bytes"
         if extents is not None:
             packing.pitched(layout)
-        layout = packing.layout("tensor", layout)
-        if home is not None:
-            home = home._replace(layout=packing.layout("smem", home.layout))
-    if name.kind == "bulk":
-        tiled = bulk_copy(name, layout, threads, values, tile, tv, size, packing)
-    else:
-        tiled = tiled_copy(name, layout, threads, values, tile, tv, size, packing)
-    if tv is not None and (written or home is not None):
+        layouts = {argument: packing.layout(argument, x) for argument, x in layouts.items()}
+        layout, target = layouts["tensor"], layouts.get("smem")
+    partition = bulk_copy if name.kind == "bulk" else tiled_copy
+    tiled = partition(name, layout, threads, values, tile, tv, size, packing)
+    if tv is not None and (written or target is not None):
         _injective("tv", read_tv(tv))
-    _divided(f"tensor{note}", layout, tiled)
-    if home is not None:
-        _divided(f"smem{note}", home.layout, tiled)
-        if name.kind == "bulk" and (
-            under < BULK_BYTES or (tiled.vector_offsets(home.layout)[:, 0] % BULK_BYTES).any()
-        ):
-            raise OptionError(
-                f"smem {home.layout} has a tile that does not begin at a multiple of {BULK_BYTES} "
-                f"bytes, as atom {atom!r} needs; expected rows padded to such"
-            )
-    target = None if home is None else home.layout
+    for argument, x in layouts.items():
+        if wrong := undivided(x, tiled):
+            raise OptionError(f"{argument}{note} {x} {wrong}")
+    if (
+        target is not None
+        and name.kind == "bulk"
+        and (under < BULK_BYTES or (tiled.vector_offsets(target)[:, 0] % BULK_BYTES).any())
+    ):
+        raise OptionError(
+            f"smem {target} has a tile that does not begin at a multiple of {BULK_BYTES} "
+            f"bytes, as atom {atom!r} needs; expected rows padded to such"
+        )
     whole = None if extents is None else _whole(extents, layout, where, name)
     if whole is not None and packing:
         whole = packing.extents("extents", whole)
@@ -186,7 +182,7 @@ def _whole(given: Any, layout: Layout, space: Space, atom: AtomName) -> tuple[in
 def _where(
     name: AtomName, printed: str | None, space: Space | None, direction: Direction | None
 ) -> tuple[Space, Direction]:
-    """Where the tensor is, and which way it is copied: what atom, text and arguments agree on."""
+    """The memory space and the direction of the copy, by atom, text and arguments."""
     space = _one_of("space", space, ("global", "shared"))
     direction = _one_of("direction", direction, ("load", "store"))
     where: Any = space or printed
@@ -209,7 +205,7 @@ def _where(
 def tensor_alignment(
     argument: str, printed: Printed, space: str, kind: str, size: int, given: Any = None
 ) -> int:
-    """Bytes that divide the address: what is given, else what is printed, else the usual."""
+    """The alignment of the address: the given one, else the printed one, else the default."""
     if given is not None:
         whole = isinstance(given, int) and not isinstance(given, bool)
         if not whole or given < size or given & (given - 1):
@@ -230,7 +226,7 @@ def tensor_alignment(
 
 
 def begun(alignment: int, start: int, bits: int) -> int:
-    """Bytes that divide the address of a tile that begins within a matrix."""
+    """The alignment of a tile that begins at element ``start`` of a matrix."""
     first = start * bits
     if first % 8:
         raise OptionError(
@@ -241,7 +237,7 @@ def begun(alignment: int, start: int, bits: int) -> int:
 
 
 def read_tensor(tensor: Any, matrix: Any, let: tuple[int, ...]) -> tuple[Printed, int]:
-    """A tensor; of one of coordinates in ``matrix`` the offsets there, and where it begins."""
+    """A tensor and 0, or for a tensor of coordinates in ``matrix`` its offsets and its start."""
     if matrix is not None:
         whole = as_printed(matrix, let)
         if whole.layout.swizzle:
@@ -261,28 +257,29 @@ def read_let(let: Any) -> tuple[int, ...]:
     given: Any = [let] if isinstance(let, int) else () if let is None else let
     if isinstance(let, str):
         name, _, value = let.rpartition("=")
-        given = [one for one in value.split(",") if let] if name.strip() in ("?", "") else "?"
+        given = (value.split(",") if let else []) if name.strip() in ("?", "") else "?"
     try:
-        found = tuple(map(int, given))
+        numbers = tuple(map(int, given))
     except (TypeError, ValueError):
-        found = (-1,)
-    if any(value < 0 for value in found):
+        numbers = (-1,)
+    if any(number < 0 for number in numbers):
         raise OptionError(f"let={let!r}; expected what '?' stands for, such as 4096 or '?=64,4096'")
-    return found
+    return numbers
 
 
-def _one_stage(tensor: Printed, smem: Printed) -> tuple[Printed, Printed]:
-    """A tile and its place of several stages: the first of them, one is as another."""
-    home = smem.layout
-    if tensor.layout.rank == 2 and home.rank == 3 and isinstance(home.shape, tuple):
-        stride: Any = home.stride
-        one = Layout(home.shape[:2], stride[:2], home.swizzle, home.offset)
-        return tensor, smem._replace(layout=one)
-    return tensor, smem
+def _first_stage(tensor: Printed, smem: Printed) -> Printed:
+    """The place of a tile in shared memory; where it has several stages, the first of them."""
+    layout = smem.layout
+    if (tensor.layout.rank, layout.rank) != (2, 3):
+        return smem
+    shape: Any = layout.shape
+    stride: Any = layout.stride
+    first = Layout(shape[:2], stride[:2], layout.swizzle, layout.offset)
+    return smem._replace(layout=first)
 
 
 def undivided(layout: Layout, tiled: TiledCopy) -> str:
-    """Why a copy does not divide a tile, as CuTe's algebra has it; empty when it does."""
+    """Why a copy does not divide a tile by the rules of CuTe's algebra; "" where it does."""
     for mode, (extent, step) in enumerate(zip(layout.extents, tiled.tile, strict=True)):
         if extent % step:
             return (
@@ -307,11 +304,6 @@ def undivided(layout: Layout, tiled: TiledCopy) -> str:
     return ""
 
 
-def _divided(argument: str, layout: Layout, tiled: TiledCopy) -> None:
-    if wrong := undivided(layout, tiled):
-        raise OptionError(f"{argument} {layout} {wrong}")
-
-
 def _one_of(argument: str, value: Any, choices: tuple[str, ...]) -> Any:
     if value is not None and value not in choices:
         raise OptionError(f"{argument}={value!r} is unknown; expected one of {', '.join(choices)}")
@@ -319,7 +311,7 @@ def _one_of(argument: str, value: Any, choices: tuple[str, ...]) -> Any:
 
 
 def _tile_layout(argument: str, printed: Printed, bits: int) -> Layout:
-    """A tile's layout, with what can be said against it."""
+    """The layout of a tile; OptionError for one that cannot be analyzed."""
     layout = printed.layout
     if printed.bits is not None and printed.bits != bits:
         name = of_bits(printed.bits)

@@ -1,4 +1,4 @@
-"""What the name of a copy atom says: PTX's, C++ CuTe's, CuTe DSL's, or this package's."""
+"""Names of copy atoms: PTX's, C++ CuTe's, CuTe DSL's, and this package's."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Direction = Literal["load", "store"]
 
 @dataclass(frozen=True, slots=True)
 class AtomName:
-    """What the name of an atom says; None where it leaves something open.
+    """What the name of an atom implies; None for what it leaves open.
 
     ``kind`` "universal" is plain loads and stores, "reduce" atomic operations of memory, "matrix"
     ldmatrix and stmatrix, "bulk" one run of bytes, "tma" a bulk tensor copy. ``space`` and
     ``direction`` of cp.async are its global side's. ``bits`` is the width, None for the widest that
     fits, which may not pass ``most`` (of a reduction: its operand, 0 where the name has none, and
-    then it is of one element). ``verb`` is what reductions and bulk copies are called.
+    then it is of one element). ``verb`` begins the names of reductions and bulk copies.
     """
 
     text: str
@@ -34,7 +34,7 @@ class AtomName:
     verb: str = ""
 
     def instruction(self, space: Space, direction: Direction, bits: int) -> str:
-        """What moves ``bits`` of a thread: ``"cp.async"``, ``"st.shared"``, ``"red.global"``."""
+        """The instruction for ``bits`` of a thread: ``"cp.async"``, ``"st.shared"``, ..."""
         if self.kind == "bulk":
             return self.verb
         if self.kind == "cp.async" and bits >= 32:
@@ -43,7 +43,7 @@ class AtomName:
 
     @property
     def reduces(self) -> bool:
-        """Whether memory combines what comes with what it has."""
+        """Whether it combines values with those in memory."""
         return self.kind == "reduce" or self.verb.startswith("cp.reduce")
 
     @property
@@ -53,12 +53,12 @@ class AtomName:
 
     @property
     def zero_fills(self) -> bool:
-        """Whether shared memory gets zeros for what is off, as of cp.async with a source's size."""
+        """Whether lanes that are off write zeros, as by cp.async with a size of the source."""
         return bool(re.search(r"_ZFILL|\]\s*,\s*\d+\s*,", self.text))
 
     @property
     def feature(self) -> str:
-        """What an architecture must have for it (``Arch.has``), or ""."""
+        """The feature that it needs of an architecture (``Arch.has``), or ""."""
         if self.matrix is not None:
             return self.matrix.feature
         bits = self.bits or 0
@@ -67,7 +67,7 @@ class AtomName:
         return own.get(self.kind, "tma")
 
 
-#: Legal widths, by how an instruction begins.
+#: Legal widths of instructions, by the beginning of their names.
 _WIDTHS = {
     "ld.global": (8, 16, 32, 64, 128, 256), "st.global": (8, 16, 32, 64, 128, 256),
     "ld.shared": (8, 16, 32, 64, 128), "st.shared": (8, 16, 32, 64, 128),
@@ -75,7 +75,7 @@ _WIDTHS = {
     "red.shared": (16, 32, 64, 128), "atom.shared": (16, 32, 64, 128),
     "cp.async": (32, 64, 128), "a copy": (8, 16, 32, 64, 128),
 }  # fmt: skip
-#: What PTX puts into such names that says nothing of where and how wide.
+#: Parts of PTX's names that determine neither space nor width.
 _QUALIFIER = re.compile(
     r"weak|volatile|relaxed|acquire|release|acq_rel|cta|cluster|gpu|sys|ca|cg|cs|lu|cv|wb|wt|nc"
     r"|L1::(?:evict_\w+|no_allocate)|L2::(?:cache_hint|evict_\w+|64B|128B|256B)"
@@ -88,12 +88,12 @@ _PTX_ASYNC = re.compile(
 _OWN_ASYNC = re.compile(r"cp\.async(?:\.b?(\d+))?")
 _MATRIX_QUALIFIER = re.compile(r"sync|aligned|shared(?:::cta)?|b16|b8|b8x16")
 _CPP = re.compile(r"(\w+)(?:<(.*)>)?")
-#: CuTe DSL's operation, as it is called and as it is printed.
+#: CuTe DSL's operations, as they are called and as they are printed.
 _DSL_MATRIX = re.compile(
     r"\b((?:Ld|St)Matrix\w*b)(?:Op\(([^()]*)\)| Copy Operation\b(.*))", re.DOTALL
 )
 _DSL = re.compile(r"\b(CopyG2SOp|CopyUniversalOp)\b(?:.*\bnum_bits_per_copy\s*=\s*(\d+))?")
-#: What moves more than a vector of a thread: kind, verb, way, and the names of such copies.
+#: Copies of more than a vector of a thread: kind, verb, direction, and their names.
 _BULK: tuple[tuple[Literal["bulk", "tma"], str, Direction | None, re.Pattern[str]], ...] = (
     ("tma", "", "load", re.compile(
         r"tma(\.load)?|SM90_TMA_LOAD(_MULTICAST)?|[\w.]*\bCopyBulkTensorTileG2S(Multicast)?Op(\(.*\))?"
@@ -130,30 +130,28 @@ def _dsl(name: str, transpose: object, number: object, unpack: object = None) ->
 #: CuTe DSL's operations on matrices. Of 16 rows of 8 bytes PTX has no load: it is an m16n16 with
 #: CuTe's fragment. (A store of such was transposed in earlier releases without saying so.)
 _DSL_MATRICES = {
-    _dsl(f"{way}Matrix8x8x16b", trans, number): f"{way.lower()}matrix.x{number}" + ".trans" * trans
-    for way in ("Ld", "St")
-    for trans in (False, True)
-    for number in (1, 2, 4)
+    _dsl(name, transpose, number, unpack): atom.format(number, 4 * number)
+    for name, transpose, numbers, unpack, atom in (
+        ("LdMatrix8x8x16b", False, (1, 2, 4), None, "ldmatrix.x{}"),
+        ("LdMatrix8x8x16b", True, (1, 2, 4), None, "ldmatrix.x{}.trans"),
+        ("StMatrix8x8x16b", False, (1, 2, 4), None, "stmatrix.x{}"),
+        ("StMatrix8x8x16b", True, (1, 2, 4), None, "stmatrix.x{}.trans"),
+        ("LdMatrix8x16x8b", False, (1, 2, 4), None, "ldmatrix.x{}"),
+        ("LdMatrix8x16x8b", False, (1, 2, 4), 4, "ldmatrix.m8n16.x{}.b4x16_p64"),
+        ("LdMatrix8x16x8b", False, (1, 2, 4), 6, "ldmatrix.m8n16.x{}.b6x16_p32"),
+        ("StMatrix16x8x8b", True, (1, 2, 4), None, "stmatrix.m16n8.x{}.trans"),
+        ("StMatrix16x8x8b", False, (1, 2, 4), None, "stmatrix.m16n8.x{}.trans"),
+        ("LdMatrix16x8x8b", True, (2, 4), None, "SM100_U8x{1}_LDSM_T"),
+        ("LdMatrix16x16x8b", True, (1, 2), None, "ldmatrix.m16n16.x{}.trans"),
+    )
+    for number in numbers
 }
-for _number in (1, 2, 4):
-    _DSL_MATRICES |= {
-        _dsl("LdMatrix8x16x8b", False, _number): f"ldmatrix.x{_number}",
-        _dsl("LdMatrix8x16x8b", False, _number, 4): f"ldmatrix.m8n16.x{_number}.b4x16_p64",
-        _dsl("LdMatrix8x16x8b", False, _number, 6): f"ldmatrix.m8n16.x{_number}.b6x16_p32",
-        _dsl("StMatrix16x8x8b", True, _number): f"stmatrix.m16n8.x{_number}.trans",
-        _dsl("StMatrix16x8x8b", False, _number): f"stmatrix.m16n8.x{_number}.trans",
-    }
-for _number in (1, 2):
-    _DSL_MATRICES |= {
-        _dsl("LdMatrix16x8x8b", True, 2 * _number): f"SM100_U8x{8 * _number}_LDSM_T",
-        _dsl("LdMatrix16x16x8b", True, _number): f"ldmatrix.m16n16.x{_number}.trans",
-    }
 
 
 def atom_name(text: str) -> AtomName:
-    """Understand the name of an atom: PTX's, C++ CuTe's or CuTe DSL's.
+    """Parse the name of an atom: PTX's, C++ CuTe's or CuTe DSL's.
 
-    OptionError for a name that is none, or a width that its instruction does not have.
+    OptionError for an unknown name, or a width that its instruction does not have.
     """
     text = str(text)
     name = text.strip().removesuffix("{}").replace("cute::", "").replace("cutlass::", "")
@@ -164,9 +162,9 @@ def atom_name(text: str) -> AtomName:
     for kind, verb, way, pattern in _BULK:
         if pattern.fullmatch(name):
             return AtomName(text, kind, "global", way, verb=verb)
-    found = _copy_async(text, name) or _plain(text, name) or _matrix(text, name)
-    if found := found or _of_cute(text, name):
-        return found
+    for parsed in (_copy_async, _plain, _matrix, _of_cute):
+        if atom := parsed(text, name):
+            return atom
     raise OptionError(
         f"atom {text!r} is unknown; expected one like 'cp.async.128', 'ld.global', 'st.shared.64', "
         "'red.global', 'ldmatrix.x4.trans', 'stmatrix.x2', 'cp.async.bulk', 'tma', or CuTe's name "
@@ -177,11 +175,11 @@ def atom_name(text: str) -> AtomName:
 def _copy_async(text: str, name: str) -> AtomName | None:
     """``cp.async.128``, ``cp.async.cg.shared.global [d], [s], 16``."""
     atom = AtomName(text, "cp.async", "global", "load")
-    if found := _PTX_ASYNC.fullmatch(name):
-        size = 8 * int(found[2]) if found[2] else None
-        return _sized(atom, 128 if found[1] == "cg" and size is None else size, "cp.async")
-    found = _OWN_ASYNC.fullmatch(name)
-    return _sized(atom, found[1], "cp.async") if found else None
+    if match := _PTX_ASYNC.fullmatch(name):
+        size = 8 * int(match[2]) if match[2] else None
+        return _sized(atom, 128 if match[1] == "cg" and size is None else size, "cp.async")
+    match = _OWN_ASYNC.fullmatch(name)
+    return _sized(atom, match[1], "cp.async") if match else None
 
 
 def _plain(text: str, name: str) -> AtomName | None:
@@ -209,14 +207,13 @@ def _plain(text: str, name: str) -> AtomName | None:
 
 def _matrix(text: str, name: str) -> AtomName | None:
     """``ldmatrix.x4.trans``, ``stmatrix.sync.aligned.m16n8.x2.trans.shared.b8``, or CuTe's name."""
-    if found := _DSL_MATRIX.search(name):
-        text, name = " ".join(text.split()), _of_dsl(text, found)
+    if match := _DSL_MATRIX.search(name):
+        text, name = " ".join(text.split()), _of_dsl(text, match)
     head, *parts = name.split(".")
     if head in ("ldmatrix", "stmatrix"):
-        told = [part for part in parts if not _MATRIX_QUALIFIER.fullmatch(part)]
-        order = {"m": 0, "x": 1, "t": 2, "b": 3}  # shape, number, trans, what is unpacked
-        told = sorted(told, key=lambda part: order.get(part[:1], 4))
-        name = ".".join([head, *(part for part in told if part != "m8n8")])
+        order = {"m": 0, "x": 1, "t": 2, "b": 3}  # shape, number, trans, type that is unpacked
+        parts = [x for x in parts if not _MATRIX_QUALIFIER.fullmatch(x) and x != "m8n8"]
+        name = ".".join([head, *sorted(parts, key=lambda part: order.get(part[:1], 4))])
     atom = _MATRICES.get(name)
     if atom is None or not name:
         return None
@@ -224,9 +221,9 @@ def _matrix(text: str, name: str) -> AtomName | None:
     return AtomName(text, "matrix", "shared", way, matrix=atom)
 
 
-def _of_dsl(text: str, found: re.Match[str]) -> str:
+def _of_dsl(text: str, match: re.Match[str]) -> str:
     """PTX's or CuTe's name of an operation of CuTe DSL on matrices."""
-    name, called, printed = found.groups()
+    name, called, printed = match.groups()
     given: dict[str, str] = {}
     # transpose, num_matrices and unpack_bits, by name or in this order; or as they are printed.
     for argument in filter(None, map(str.strip, (called or "").split(","))):
@@ -234,27 +231,25 @@ def _of_dsl(text: str, found: re.Match[str]) -> str:
         place = "transpose" if value in ("True", "False") else "num_matrices"
         given[key or ("unpack_bits" if place in given else place)] = value
     if printed:
-        told = re.search(r"matrices\s*=\s*(\d+)", printed), re.search(r"unpack (\d+)b", printed)
-        given = {key: one[1] for key, one in zip(("num_matrices", "unpack_bits"), told, strict=True)
-                 if one}  # fmt: skip
+        patterns = {"num_matrices": r"matrices\s*=\s*(\d+)", "unpack_bits": r"unpack (\d+)b"}
+        matches = {key: re.search(pattern, printed) for key, pattern in patterns.items()}
+        given = {key: match[1] for key, match in matches.items() if match}
         given["transpose"] = str("transposed" in printed)
     bits = given.get("unpack_bits", "None")
-    full = _dsl(
-        name, given.get("transpose", False), given.get("num_matrices", 1),
-        None if bits == "None" else bits,
-    )  # fmt: skip
+    transpose, number = given.get("transpose", False), given.get("num_matrices", 1)
+    full = _dsl(name, transpose, number, None if bits == "None" else bits)
     if full in _DSL_MATRICES:
         return _DSL_MATRICES[full]
-    known = [one for one in _DSL_MATRICES if one.startswith(f"{name}Op(")]
-    known = known or [*dict.fromkeys(one.partition("(")[0] for one in _DSL_MATRICES)]
+    known = [x for x in _DSL_MATRICES if x.startswith(f"{name}Op(")]
+    known = known or [*dict.fromkeys(x.partition("(")[0] for x in _DSL_MATRICES)]
     raise OptionError(f"atom {text!r} is unknown; expected one of {', '.join(known)}")
 
 
 def _of_cute(text: str, name: str) -> AtomName | None:
     """CuTe's other operations: ``UniversalCopy<uint128_t>``, ``CopyG2SOp(...)``."""
     cp_async, plain = AtomName(text, "cp.async", "global", "load"), AtomName(text, "universal")
-    if found := _CPP.fullmatch(name):
-        head, argument = found[1], (found[2] or "").split(",")[0].strip()
+    if match := _CPP.fullmatch(name):
+        head, argument = match[1], (match[2] or "").split(",")[0].strip()
         if wide := re.fullmatch(r"SM100_(LOAD|STORE)_256bit_CACHE_NOALLOCATION", head):
             return replace(
                 plain, space="global", direction=wide[1].lower(), bits=256  # type: ignore[arg-type]
@@ -269,9 +264,9 @@ def _of_cute(text: str, name: str) -> AtomName | None:
             return replace(plain, most=int(argument) if argument.isdigit() else 128)
         if head == "DefaultCopy":
             return replace(plain, most=8)  # it assumes no alignment
-    if found := _DSL.search(name):
-        atom = cp_async if found[1] == "CopyG2SOp" else plain
-        return _sized(atom, found[2], "cp.async" if atom is cp_async else "a copy")
+    if match := _DSL.search(name):
+        atom = cp_async if match[1] == "CopyG2SOp" else plain
+        return _sized(atom, match[2], "cp.async" if atom is cp_async else "a copy")
     return None
 
 
@@ -286,10 +281,10 @@ def _sized(atom: AtomName, bits: str | int | None, what: str) -> AtomName:
 
 def _type_bits(name: str, text: str) -> int:
     """Width of a C++ type."""
-    if found := re.fullmatch(r"u?int(\d+)_t|uint_bit_t<(\d+)>", name):
-        return int(found[1] or found[2])
-    if found := re.fullmatch(r"uint_byte_t<(\d+)>", name):
-        return 8 * int(found[1])
+    if match := re.fullmatch(r"u?int(\d+)_t|uint_bit_t<(\d+)>", name):
+        return int(match[1] or match[2])
+    if match := re.fullmatch(r"uint_byte_t<(\d+)>", name):
+        return 8 * int(match[1])
     if name not in _TYPES:
         raise OptionError(f"atom {text!r} copies {name!r}; expected a type such as uint128_t")
     return _TYPES[name]

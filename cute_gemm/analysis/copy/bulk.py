@@ -1,4 +1,4 @@
-"""A bulk tensor copy (TMA) of one's own: a tensor, the box of one instruction, its place."""
+"""A bulk tensor copy (TMA) of the user's own: its tensor, box and layout in shared memory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def bulk_access(
     name: AtomName, tensor: Any, tile: Any, smem: Any, dtype: Any, base_alignment: int | None,
     let: Any, others: dict[str, Any], matrix: Any = None,
 ) -> tuple[TmaAccess, Packing | None]:  # fmt: skip
-    """The copy of every box of a tensor, once, of bytes where elements share some.
+    """The access that copies every box of a tensor once, of bytes where elements share bytes.
 
-    OptionError for what is no such copy.
+    OptionError for arguments that TMA cannot copy.
     """
     for argument, given in others.items():
         if given is not None:
@@ -67,37 +67,35 @@ def bulk_access(
     alignment = begun(alignment, start, bits)
     extents = layout.extents[0], layout.extents[1]
     place = Matrix("tensor", extents, (stride[0], stride[1]), OF_SIZE[size], alignment)
-    home = None if smem is None else as_printed(smem, values).layout
+    target = None if smem is None else as_printed(smem, values).layout
     box = extents_of(tile)
     if packing:
         box = packing.extents("tile", box)
-        home = home and packing.layout("smem", home)
-    way = name.direction or "load"
-    access = TmaAccess("tensor", way, place, box, 1, _span(home, size))
-    if home is not None and not _same(home, tma.shared_layout(access)):
+        target = target and packing.layout("smem", target)
+    access = TmaAccess("tensor", name.direction or "load", place, box, 1, _span(target, size))
+    layout = tma.shared_layout(access)
+    if target is not None and (
+        target.extents != layout.extents or (target.table() != layout.table()).any()
+    ):
         raise OptionError(
-            f"smem {home} is not how atom {name.text!r} lays a box of {access.box} down; expected "
-            f"{tma.shared_layout(access)}"
+            f"smem {target} is not how atom {name.text!r} lays a box of {box} down; expected "
+            f"{layout}"
         )
     return access, packing
 
 
-def _span(home: Layout | None, size: int) -> int:
+def _span(layout: Layout | None, size: int) -> int:
     """Bytes of the swizzle's span in a layout of elements."""
-    if home is None or home.swizzle is None:
+    if layout is None or layout.swizzle is None:
         return 0
-    swizzle = home.swizzle
+    swizzle = layout.swizzle
     span = tma.ALIGNMENT << swizzle.bits
     if swizzle.shift != 3 or size << swizzle.base != tma.ALIGNMENT or span not in tma.SPANS:
         base = (tma.ALIGNMENT // size).bit_length() - 1
         known = [f"Sw<{bits},{base},3>" for bits in (1, 2, 3)]
         near = known[min(swizzle.bits, 3) - 1 :][:1] if swizzle.bits else known
         raise OptionError(
-            f"smem {home} has a swizzle that TMA has not; write {' or '.join(near)} for "
+            f"smem {layout} has a swizzle that TMA has not; write {' or '.join(near)} for "
             f"{size}-byte elements"
         )
     return span
-
-
-def _same(home: Layout, box: Layout) -> bool:
-    return home.extents == box.extents and bool((home.table() == box.table()).all())

@@ -1,4 +1,4 @@
-"""Elements of a copy of one's own: what a type is called, and how many bits one takes."""
+"""Elements of a copy of the user's own: the names of types, and their bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BYTES = {
     8: "int64 uint64 u64 s64 b64 i64 double f64 fp64 cf32 float2",
     16: "b128 uint128 float4 double2 cf64",
 }  # fmt: skip
-#: The same by the bits of those of which several share a byte.
+#: The names of types whose elements share bytes, by their bits.
 _SUBBYTE = {
     4: "int4 uint4 int4b uint4b i4 s4 u4 b4 float_e2m1 float4e2m1fn float4_e2m1fn f4e2m1fn e2m1",
     6: "float_e3m2 float_e2m3 float6e3m2fn float6e2m3fn float6_e3m2fn float6_e2m3fn f6e3m2fn "
@@ -32,7 +32,7 @@ _BITS |= {name: bits for bits, names in _SUBBYTE.items() for name in names.split
 def element(dtype: Any) -> tuple[str, int]:
     """Return the name and the bits of an element; ``DTypeError`` for a type that is unknown.
 
-    A copy asks nothing of its elements but their size, so types that no GEMM here takes are taken.
+    A copy depends on the size of its elements alone: types that no GEMM here takes are taken too.
     """
     name = dtype_name(dtype)
     bare = name.replace("cute::", "").replace("cutlass::", "").rpartition(".")[2].strip()
@@ -46,5 +46,5 @@ def element(dtype: Any) -> tuple[str, int]:
 
 
 def of_bits(bits: int) -> str | None:
-    """Return the name of a type of so many bits, one that a GEMM here takes if there is one."""
+    """Return the name of a type of this many bits, preferably one that a GEMM here takes."""
     return next((name for name, size in _BITS.items() if size == bits), None)

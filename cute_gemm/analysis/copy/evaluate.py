@@ -1,4 +1,4 @@
-"""The accesses that a copy of one's own makes, by the widest instruction that fits."""
+"""The accesses of a copy of the user's own, by the widest instruction that fits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cute_gemm.cute.layout import Layout
 
 
 def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]:
-    """The accesses, with what keeps them from being wider, and the copy that they are of."""
+    """The accesses, with what keeps them from being wider, and the tiled copy that makes them."""
     atom, bits = copy.atom, 8 * copy.size
     limit = ""
     if atom.kind == "bulk":
@@ -36,8 +36,8 @@ def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
         width //= 2
     if atom.matrix is None and width < asked and atom.bits is not None:
         limit = (
-            f"{atom.text} needs {asked} {copy.units} that lie together, aligned, and a thread has "
-            f"only {width} of them at a time{_within(copy)}; evaluated is the widest that fits"
+            f"{atom.text} needs {asked} contiguous, aligned {copy.units}, and a thread has only "
+            f"{width}{_within(copy)}; the widest instruction that fits is evaluated"
         )
     elif atom.matrix is None and width * bits < 128:
         limit = _narrow(copy, width)
@@ -52,26 +52,27 @@ def evaluated(copy: Copy) -> tuple[list[GlobalAccess | SharedAccess], TiledCopy]
         return [load], tiled
     side = choose.shared_side(tiled)
     store = replace(_shared(side, copy.smem, "store", copy.smem_alignment), limit=limit)
-    if copy.extents is not None:  # what is not loaded is not stored
+    if copy.extents is not None:  # elements that are not loaded are not stored
         zeros = is_async and atom.zero_fills
         store = replace(store, executions=0, guard=_global(side, copy), zero_fill=zeros)
     legal = not (store.offsets[store.offsets >= 0] % (store.bits // 8)).any()
-    if is_async and legal:  # what it costs on one side depends on the other
+    if is_async and legal:  # the cost of one side depends on the other
         load = replace(load, targets=store.offsets)
         store = replace(store, source=load) if store.guard is None else store
     return [load, store], tiled
 
 
 def asked_width(copy: Copy) -> int:
-    """Elements of the vector that is asked for."""
+    """Elements of the vector that the atom asks for."""
     bits = 128 if copy.atom.matrix is not None else copy.atom.bits or copy.atom.most
     return max(1, bits // (8 * copy.size))
 
 
 def _global(tiled: TiledCopy, copy: Copy) -> GlobalAccess:
     """The access of the tensor by ``tiled``."""
-    way = copy.direction
-    return global_access(tiled, copy.layout, way, copy.size, copy.alignment, copy.extents)
+    return global_access(
+        tiled, copy.layout, copy.direction, copy.size, copy.alignment, copy.extents
+    )
 
 
 def _shared(tiled: TiledCopy, layout: Layout, direction: str, alignment: int) -> SharedAccess:
@@ -84,24 +85,25 @@ def _shared(tiled: TiledCopy, layout: Layout, direction: str, alignment: int) ->
 
 
 def _fits(tiled: TiledCopy, copy: Copy, misaligned: bool) -> bool:
-    """Whether its vectors lie together and, unless they may be misaligned, are legal.
+    """Whether its vectors are contiguous and, unless they may be ``misaligned``, legal.
 
-    The model has a verdict on addresses that are no multiple of what was asked for.
+    (The model reports misaligned vectors of the width that was asked for.)
     """
-    places = [(copy.layout, copy.alignment)]
-    if copy.smem is not None:
-        places.append((copy.smem, copy.smem_alignment))
-    found = ((tiled.offsets(layout), alignment) for layout, alignment in places)
     return _inside(tiled, copy) and all(
-        contiguous(at) and (misaligned or _aligned(at, alignment, copy.size))
-        for at, alignment in found
+        contiguous(at := tiled.offsets(layout))
+        and (misaligned or _aligned(at, alignment, copy.size))
+        for layout, alignment in (
+            (copy.layout, copy.alignment),
+            (copy.smem, copy.smem_alignment),
+        )
+        if layout is not None
     )
 
 
 def _inside(tiled: TiledCopy, copy: Copy) -> bool:
     """Whether vectors run along the mode of unit stride, and none ends beyond the matrix.
 
-    Of cp.async it may: such a copy has a size of its own.
+    Those of cp.async may, which takes the number of bytes to copy.
     """
     if copy.extents is None or tiled.values == 1:
         return True
@@ -113,7 +115,7 @@ def _inside(tiled: TiledCopy, copy: Copy) -> bool:
 
 
 def _within(copy: Copy) -> str:
-    """Why vectors are cut at the matrix's end."""
+    """The extent of the matrix, where it is why vectors are narrow; else ""."""
     if copy.extents is None or copy.extents[copy.axis] % asked_width(copy) == 0:
         return ""
     of_bytes = " bytes" if copy.packing else ""
@@ -121,17 +123,17 @@ def _within(copy: Copy) -> str:
 
 
 def _aligned(at: np.ndarray, alignment: int, size: int) -> bool:
-    """Whether every lane's address is a multiple of its vector."""
+    """Whether every lane's address is a multiple of the size of its vector."""
     first, width = at[..., 0], at.shape[-1]
     return alignment % (width * size) == 0 and not (first[first >= 0] % width).any()
 
 
 def _matrix_limit(copy: Copy, rows: TiledCopy) -> str:
     """Why an ldmatrix or stmatrix does not fit; empty when it does."""
-    held, values = rows.bits // rows.element_bits, rows.partition.shape[1]
-    what = "evaluated are plain loads" if copy.direction == "load" else "evaluated are plain stores"
-    if values % held:
-        return f"{rows.atom.name} moves {held} values of a thread, and there are {values}; {what}"
+    count, values = rows.bits // rows.element_bits, rows.partition.shape[1]
+    what = f"plain {copy.direction}s are evaluated"
+    if values % count:
+        return f"{rows.atom.name} moves {count} values of a thread, and there are {values}; {what}"
     if not contiguous(rows.offsets(copy.layout)):
         return (
             f"{rows.atom.name} takes rows of 16 contiguous bytes, and the tensor does not have "
@@ -141,9 +143,9 @@ def _matrix_limit(copy: Copy, rows: TiledCopy) -> str:
 
 
 def _narrow(copy: Copy, width: int) -> str:
-    """What keeps a vector of ``width`` elements from being wider, where no width was missed."""
+    """What keeps a vector of ``width`` elements from being wider, where the atom has its width."""
     if copy.atom.kind == "reduce":
-        return ""  # one element is what it is about
+        return ""  # of one element by nature
     if copy.atom.bits is not None:
         return f"the atom is {copy.atom.text}"
     if 2 * width * copy.size * 8 > copy.atom.most:
@@ -156,4 +158,4 @@ def _narrow(copy: Copy, width: int) -> str:
         return f"the matrix has {copy.extents[copy.axis]} {copy.units} in mode {copy.axis}"
     if copy.alignment < 2 * width * copy.size:
         return f"base address aligned to {copy.alignment} bytes"
-    return f"a thread's values lie together, aligned, only {width} at a time"
+    return f"only {width} of a thread's values at a time are contiguous and aligned"

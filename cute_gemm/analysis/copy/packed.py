@@ -1,7 +1,8 @@
-"""Elements of 4 and 6 bits: a tile of them is a tile of the bytes that they share, and back.
+"""Elements of 4 and 6 bits, which share bytes: layouts of elements as layouts of bytes, and back.
 
-``recast<uint8_t>`` of C++ CuTe: of elements that lie side by side, 8 bits' least multiple at a
-time, a copy is that of bytes. What begins or ends amid a byte has no address, and is refused.
+As by ``recast<uint8_t>`` of C++ CuTe, the copy of 2 elements of 4 bits, or 4 of 6 bits, that lie
+side by side is that of the bytes they share. What begins or ends within a byte has no address, and
+is refused.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from cute_gemm.errors import OptionError
 
 
 class _TornError(ValueError):
-    """A byte that is not one element's after the other; its argument is the place."""
+    """A byte whose elements are not neighbours; the argument is its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Elements that share bytes, ``elements`` of them ``bytes``, along mode ``axis`` of a tile."""
+    """How elements share bytes: ``elements`` of them ``bytes``, along mode ``axis`` of a tile."""
 
     dtype: str
     elements: int
@@ -34,7 +35,7 @@ class Packing:
 
     @classmethod
     def of(cls, dtype: str, bits: int, layout: Layout) -> Packing | None:
-        """How elements of ``bits`` lie in a tile; None where each has bytes of its own."""
+        """The packing of elements of ``bits`` in a tile; None where each has bytes of its own."""
         if bits % 8 == 0:
             return None
         many = 8 // gcd(8, bits)
@@ -42,7 +43,7 @@ class Packing:
         return cls(dtype, many, many * bits // 8, 1 if axis is None else axis)
 
     def pitched(self, layout: Layout) -> None:
-        """Refuse a tile of a matrix whose rows begin amid bytes."""
+        """Refuse a tile of a matrix whose rows begin within a byte."""
         stride: Any = layout.stride
         pitch = stride[1 - self.axis]
         if isinstance(pitch, int) and pitch % self.elements:
@@ -50,12 +51,12 @@ class Packing:
 
     @property
     def shares(self) -> tuple[int, int]:
-        """Elements, and the bytes that they share."""
+        """The elements and the bytes that they share."""
         return self.elements, self.bytes
 
     @property
     def bits(self) -> int:
-        """Of an element."""
+        """Bits of an element."""
         return 8 * self.bytes // self.elements
 
     @property
@@ -91,9 +92,9 @@ class Packing:
         )
         return first, second
 
-    def held(self, tv: Layout, held: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
+    def partition(self, tv: Layout, places: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
         """Coordinates [threads, values, 2] of elements in a tile as those of bytes."""
-        along, across = held[..., self.axis], held[..., 1 - self.axis]
+        along, across = places[..., self.axis], places[..., 1 - self.axis]
         try:
             many = tile[self.axis]
             if many % self.elements:
@@ -114,7 +115,7 @@ class Packing:
         )
 
     def spelled(self, change: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]] | None:
-        """A fix's arguments, of bytes, as those of elements, with its words; None: it has none."""
+        """A fix of bytes as one of elements, in words and arguments; None where there is none."""
         out, words = dict(change), []
         for name, word in (
             ("threads", "threads {}"), ("values", "values ({},{})"), ("atom", "{0} of {1} bits"),
@@ -124,23 +125,23 @@ class Packing:
             given = change.get(name)
             if given is None:
                 continue
-            said: tuple[Any, ...] = (given,)
+            values: tuple[Any, ...] = (given,)
             if name in ("values", "tensor", "smem"):
                 layout = parse(given)
                 if name != "values" and choose.contiguous_axis(layout) == 1 - self.axis:
                     return None
                 try:
-                    found = _recast(layout, self.axis, self.bytes, self.elements)
-                    back = _recast(found, self.axis, self.elements, self.bytes)
+                    recast = _recast(layout, self.axis, self.bytes, self.elements)
+                    back = _recast(recast, self.axis, self.elements, self.bytes)
                 except _TornError:
                     return None
                 if not np.array_equal(back.table(), layout.table()):
                     return None
-                out[name] = str(found)
-                said = found.extents if name == "values" else (found,)
+                out[name] = str(recast)
+                values = recast.extents if name == "values" else (recast,)
             elif name == "atom":
-                said = tuple(given.rsplit(".", 1))
-            words.append(word.format(*said))
+                values = tuple(given.rsplit(".", 1))
+            words.append(word.format(*values))
         return tuple(words), out
 
 
@@ -152,15 +153,15 @@ def _recast(layout: Layout, axis: int, old: int, new: int) -> Layout:
             raise _TornError((0, 0))
         swizzle = type(swizzle)(swizzle.bits, swizzle.base - int(down), swizzle.shift)
     try:
-        found = from_map(_regrouped(layout.affine.table(), axis, old, new))
+        recast = from_map(_regrouped(layout.affine.table(), axis, old, new))
     except _TornError:
         raise
     except ValueError:
         raise _TornError((0, 0)) from None
     given: Any = layout.stride
-    shape: Any = found.shape
-    stride: Any = list(found.stride)  # type: ignore[arg-type]
-    # A mode of one element keeps its stride, which tiles of a matrix have use for.
+    shape: Any = recast.shape
+    stride: Any = list(recast.stride)  # type: ignore[arg-type]
+    # A mode of one element keeps its stride, which is the pitch of a tile of a matrix.
     for mode, extent in enumerate(shape):
         if extent == 1 and isinstance(given[mode], int):
             stride[mode] = 1 if mode == axis else given[mode] // old * new

@@ -1,4 +1,4 @@
-"""Who holds what of a copy of one's own: its threads and values, checked and understood."""
+"""The partition of a copy of the user's own: its threads and values, checked and parsed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def modes_of(count: int) -> str:
 
 
 def bounded(argument: str, layout: Layout) -> Layout:
-    """Refuse a layout that is too large to be looked at element by element."""
+    """Return a layout; OptionError where it is too large to be analyzed element by element."""
     if not 0 < layout.size <= MOST_ELEMENTS:
         raise OptionError(
             f"{argument} {layout} has {layout.size:,} elements; expected 1 to {MOST_ELEMENTS:,}: "
@@ -52,16 +52,16 @@ def tiled_copy(
     atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, size: int,
     packing: Packing | None = None,
 ) -> TiledCopy:  # fmt: skip
-    """What each thread holds of the tile; of one of bytes the arguments are of ``packing``."""
-    one = universal("", 8 * size)
+    """The elements of the tile that each thread holds; ``packing`` is that of the arguments."""
+    element = universal("", 8 * size)
     if tv is not None:
         if threads is not None or values is not None or tile is None:
             raise OptionError("tv comes with tile, and without threads and values")
-        held = _from_tv(read_tv(tv), covered := extents_of(tile))
+        partition = _from_tv(read_tv(tv), covered := extents_of(tile))
         if packing:
-            held = packing.held(read_tv(tv), held, covered)
+            partition = packing.partition(read_tv(tv), partition, covered)
             covered = packing.extents("tile", covered)
-        copy = TiledCopy(one, 8 * size, covered, held)
+        copy = TiledCopy(element, 8 * size, covered, partition)
     elif tile is not None:
         raise OptionError("tile comes with tv; threads and values make their own")
     elif threads is not None:
@@ -75,15 +75,15 @@ def tiled_copy(
         value = bijection("values", value)
         if packing and values is not None:
             value = packing.layout("values", value)
-        copy = gmem_tiled_copy(one, 8 * size, thread, value)
+        copy = gmem_tiled_copy(element, 8 * size, thread, value)
     elif values is not None:
         raise OptionError(f"values {read_values(values)} come without threads; expected both")
     elif atom.matrix is None:
         raise OptionError(
             f"threads is missing; expected a layout such as '(16,8):(1,16)' for atom {atom.text!r}"
         )
-    elif found := choose.matrix_copy(atom.matrix, size, layout.extents, _contiguous_mode(layout)):
-        return found
+    elif matrix := choose.matrix_copy(atom.matrix, size, layout.extents, unit_mode(layout)):
+        return matrix
     else:
         raise OptionError(
             f"tensor {layout} is not a multiple of 8 rows of 16 bytes, as many times as atom "
@@ -101,7 +101,7 @@ def bulk_copy(
     atom: AtomName, layout: Layout, threads: Any, values: Any, tile: Any, tv: Any, size: int,
     packing: Packing | None = None,
 ) -> TiledCopy:  # fmt: skip
-    """What one thread moves at a time: a tile, or the whole tensor, in the order of its bytes."""
+    """The copy by one thread of a tile, or the whole tensor, in the order of its bytes."""
     for argument, given in (("threads", threads), ("values", values), ("tv", tv)):
         if given is not None:
             raise OptionError(f"{argument}={given!r} does not go with atom {atom.text!r}")
@@ -115,17 +115,15 @@ def bulk_copy(
             f"tile={pair(covered)} has {count * size} bytes; atom {atom.text!r} moves multiples "
             f"of {BULK_BYTES}"
         )
-    places = np.indices(covered).reshape(2, -1)
-    clipped = [
-        np.minimum(place, extent - 1) for place, extent in zip(places, layout.extents, strict=True)
-    ]
-    order = np.argsort(layout(*clipped), kind="stable")
-    held = places.T[order][None]
-    return TiledCopy(universal(atom.verb, 8 * size * count), 8 * size, covered, held)
+    places = np.indices(covered).reshape(2, -1).T
+    clipped = np.minimum(places, np.subtract(layout.extents, 1))
+    order = np.argsort(layout(*clipped.T), kind="stable")
+    atom_ = universal(atom.verb, 8 * size * count)
+    return TiledCopy(atom_, 8 * size, covered, places[order][None])
 
 
 def bijection(argument: str, given: Any) -> Layout:
-    """A thread or value layout of two modes that numbers its coordinates 0, 1, ..., once each."""
+    """A thread or value layout of two modes; OptionError unless it has each of 0, 1, ... once."""
     layout = parse(given)
     if layout.rank == 1:
         shape: Any = layout.shape
@@ -171,15 +169,15 @@ def extents_of(tile: Any, argument: str = "tile", most: int = MOST_ELEMENTS) -> 
     text = tile if isinstance(tile, str) else f"({','.join(map(str, _items(tile)))})"
     bare = re.sub(r"^\s*(Tiler_MN|Tiler MN)\s*:", "", text)
     part = r"_?(\d+)(?:\s*:\s*_?1)?"
-    found = re.fullmatch(rf"\s*\(?\s*{part}\s*[,x]\s*{part}\s*\)?\s*", bare)
-    first, second = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.fullmatch(rf"\s*\(?\s*{part}\s*[,x]\s*{part}\s*\)?\s*", bare)
+    first, second = (int(match[1]), int(match[2])) if match else (0, 0)
     if first < 1 or second < 1 or first * second > most:
         raise OptionError(f"{argument}={tile!r}; expected two extents, such as (128, 32)")
     return first, second
 
 
 def _items(tile: Any) -> list[Any]:
-    """What a tile's object holds; nothing where it holds nothing."""
+    """The items of a tile; [] where it is not iterable."""
     try:
         return list(tile)
     except TypeError:
@@ -200,13 +198,13 @@ def _from_tv(tv: Layout, tile: tuple[int, int]) -> np.ndarray:
     if missing.size:
         place = missing[0] % tile[0], missing[0] // tile[0]
         raise OptionError(
-            f"tv {tv} does not cover the tile {pair(tile)}: nobody has element {pair(place)}"
+            f"tv {tv} does not cover the tile {pair(tile)}: no thread has element {pair(place)}"
         )
     return np.stack([table % tile[0], table // tile[0]], axis=-1)
 
 
-def _contiguous_mode(layout: Layout) -> int:
-    """The mode along which elements lie together; 1 when neither does."""
+def unit_mode(layout: Layout) -> int:
+    """The mode along which elements are contiguous; 1 when they are along neither."""
     axis = choose.contiguous_axis(layout)
     return 1 if axis is None else axis
 
@@ -215,7 +213,7 @@ def _vector(atom: AtomName, layout: Layout, size: int) -> Layout:
     """One vector along the contiguous mode, as wide as the atom and the tensor allow."""
     if atom.matrix is not None:
         raise OptionError(f"values are missing; expected what atom {atom.text!r} gives a thread")
-    axis = _contiguous_mode(layout)
+    axis = unit_mode(layout)
     width, run = (atom.bits or atom.most) // (8 * size), choose.run(layout.table(), axis)
     while width > 1 and run % width:
         width //= 2

@@ -1,4 +1,4 @@
-"""What else accesses the shared memory that a copy of one's own fills or reads."""
+"""What else accesses the shared memory that a copy of the user's own fills or reads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.arguments import Copy, fits_elements
 from cute_gemm.analysis.copy.atoms import Direction, atom_name
 from cute_gemm.analysis.copy.evaluate import evaluated
-from cute_gemm.analysis.copy.partition import bijection, read_values
-from cute_gemm.analysis.copy.tiles import shared_access
+from cute_gemm.analysis.copy.partition import bijection, read_values, unit_mode
+from cute_gemm.analysis.copy.tiles import Partner, assumed_partner
+from cute_gemm.analysis.rows import AccessRow
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
 from cute_gemm.cute.choose import VECTOR
-from cute_gemm.cute.copies import TiledCopy, contiguous, gmem_tiled_copy
+from cute_gemm.cute.copies import TiledCopy, gmem_tiled_copy
 from cute_gemm.cute.layout import Layout
 from cute_gemm.errors import OptionError
 from cute_gemm.model import smem
@@ -27,51 +28,38 @@ _PLAIN = re.compile(
 )
 
 
-class Partner(NamedTuple):
-    """The other side of a buffer, as it is assumed to be."""
-
-    copy: TiledCopy
-    direction: Direction
-
-    def access(self, layout: Layout) -> SharedAccess | None:
-        """Its access of a tile in ``layout``; None where it does not fit there."""
-        if not self.copy.covers(layout.extents) or not contiguous(self.copy.offsets(layout)):
-            return None
-        return shared_access(self.copy, layout, self.direction)
-
-
 class NamedPartner(NamedTuple):
-    """The other side of a buffer, as the user names it; ``question`` asks about it alone."""
+    """The other side of a buffer, as the user names it; ``alone`` is that copy by itself."""
 
     argument: Literal["reader", "writer"]
-    question: Copy
+    alone: Copy
 
     @property
     def copy(self) -> TiledCopy:
         """Its tiled copy."""
-        return self.question.tiled
+        return self.alone.tiled
 
     def row(self, copy: Copy) -> SharedAccess:
-        """Its access of the tile of ``copy``, the same as where it is asked about alone."""
-        home = buffer_of(copy)
-        assert home is not None
+        """Its access of the tile of ``copy``, the same as that of the copy by itself."""
+        layout = buffer_of(copy)
+        assert layout is not None
         alignment = copy.alignment if copy.space == "shared" else copy.smem_alignment
-        access = evaluated(replace(self.question, layout=home, alignment=alignment))[0][0]
+        access = evaluated(replace(self.alone, layout=layout, alignment=alignment))[0][0]
         assert isinstance(access, SharedAccess)
-        extents = zip(copy.extents or home.extents, home.extents, strict=True)
+        extents = zip(copy.extents or layout.extents, layout.extents, strict=True)
         tiles = prod(-(-extent // tile) for extent, tile in extents)
         return replace(access, part=self.argument, executions=tiles)
 
     def transposed(self, layout: Layout) -> bool:
         """Whether the matrices of an ldmatrix or stmatrix would lie the other way in a layout."""
-        matrix = self.question.atom.matrix is not None
-        return matrix and _rows_along(layout) != _rows_along(self.question.layout)
+        matrix = self.alone.atom.matrix is not None
+        return matrix and unit_mode(layout) != unit_mode(self.alone.layout)
 
-    def fits(self, access: GlobalAccess | SharedAccess) -> bool:
+    def fits(self, access: AccessRow) -> bool:
         """Whether an access is by the instruction that was named, at its width if it has one."""
-        atom, by = self.question.atom, self.copy.atom
-        whole = atom.matrix is None and atom.bits is None
-        return whole or (access.instruction, access.bits) == (by.name, by.bits)
+        atom, named = self.alone.atom, self.copy.atom
+        any_width = atom.matrix is None and atom.bits is None
+        return any_width or (access.instruction, access.bits) == (named.name, named.bits)
 
 
 def buffer_of(copy: Copy) -> Layout | None:
@@ -79,17 +67,10 @@ def buffer_of(copy: Copy) -> Layout | None:
     return copy.layout if copy.space == "shared" else copy.smem
 
 
-def _rows_along(layout: Layout) -> int:
-    """The mode along which the rows of an ldmatrix or stmatrix run."""
-    axis = choose.contiguous_axis(layout)
-    return 1 if axis is None else axis
-
-
 def named_partners(copy: Copy, reader: str | None, writer: str | None) -> list[NamedPartner]:
-    """What ``reader=`` and ``writer=`` name; OptionError for one that does not fit."""
-    ways: tuple[tuple[str | None, Literal["reader", "writer"]], ...]
-    ways = ((reader, "reader"), (writer, "writer"))
-    return [_partner(text, copy, argument) for text, argument in ways if text]
+    """The partners that ``reader=`` and ``writer=`` name; OptionError for one that does not fit."""
+    named = [_partner(reader, copy, "reader")] if reader else []
+    return [*named, _partner(writer, copy, "writer")] if writer else named
 
 
 def _partner(text: str, copy: Copy, argument: Literal["reader", "writer"]) -> NamedPartner:
@@ -97,13 +78,11 @@ def _partner(text: str, copy: Copy, argument: Literal["reader", "writer"]) -> Na
     layout = buffer_of(copy)
     if layout is None:
         raise OptionError(f"{argument}={text!r} is of a tile in shared memory; expected smem too")
-    found = _PLAIN.fullmatch(text.strip())
-    atom = atom_name(found["atom"] if found else text)
-    ways = "load" if atom.direction is None else atom.direction
-    if atom.kind == "cp.async":
-        ways = "store"
-    if ways != way:
-        raise OptionError(f"{argument}={text!r} is a {ways}; expected a {way}")
+    plain = _PLAIN.fullmatch(text.strip())
+    atom = atom_name(plain["atom"] if plain else text)
+    direction = "store" if atom.kind == "cp.async" else atom.direction or "load"
+    if direction != way:
+        raise OptionError(f"{argument}={text!r} is a {direction}; expected a {way}")
     if atom.kind in ("bulk", "tma") or (atom.space == "global" and atom.kind != "cp.async"):
         verb = "ld" if way == "load" else "st"
         raise OptionError(
@@ -112,15 +91,15 @@ def _partner(text: str, copy: Copy, argument: Literal["reader", "writer"]) -> Na
         )
     fits_elements(atom, "shared", copy.dtype, copy.packing.bits if copy.packing else 8 * copy.size)
     if atom.matrix is not None:
-        tiled = choose.matrix_copy(atom.matrix, copy.size, layout.extents, _rows_along(layout))
-    elif found is None:
+        tiled = choose.matrix_copy(atom.matrix, copy.size, layout.extents, unit_mode(layout))
+    elif plain is None:
         raise OptionError(
             f"{argument}={text!r}; expected an ldmatrix or stmatrix, or an atom with its threads, "
             "such as 'ld.shared.64 threads (8,4):(4,1) values (1,2)'"
         )
     else:
-        threads = bijection("threads", found["threads"])
-        values = bijection("values", read_values(found["values"] or "(1,1)"))
+        threads = bijection("threads", plain["threads"])
+        values = bijection("values", read_values(plain["values"] or "(1,1)"))
         if copy.packing:
             values = copy.packing.layout("values", values)
         width = max(1, (atom.bits or atom.most) // (8 * copy.size))
@@ -131,39 +110,26 @@ def _partner(text: str, copy: Copy, argument: Literal["reader", "writer"]) -> Na
         raise OptionError(
             f"{argument}={text!r} does not divide the tile {layout}; expected a copy that does"
         )
-    question = replace(
+    alone = replace(
         copy, atom=atom, space="shared", direction=way, layout=layout, smem=None, tiled=tiled,
         extents=None,
     )  # fmt: skip
-    return NamedPartner(argument, question)
+    return NamedPartner(argument, alone)
 
 
 def assumed_partners(copy: Copy, accesses: Sequence[GlobalAccess | SharedAccess]) -> list[Partner]:
-    """What a buffer of which one side is known is likely to have on the other.
+    """The partners that a buffer is assumed to have, where the user names none.
 
-    What 16-byte ``cp.async`` stores, ldmatrix reads, and what ldmatrix reads, 16-byte vectors
-    stored. Of plain accesses nothing is assumed.
+    ldmatrix is assumed to read what 16-byte ``cp.async`` stores, and 16-byte vectors to store what
+    ldmatrix reads; plain accesses have no assumed partner, nor have elements of 6 bits.
     """
     layout, known = buffer_of(copy), accesses[-1]
-    if layout is None or not isinstance(known, SharedAccess):
+    of_6_bits = copy.packing and copy.packing.bits == 6
+    if layout is None or not isinstance(known, SharedAccess) or of_6_bits:
         return []
-    if copy.packing and copy.packing.bits == 6:  # which no matrix has
+    stored = known.instruction == "cp.async" and known.bits == 8 * VECTOR
+    if not stored and (not smem.matrices(known.instruction) or known.direction != "load"):
         return []
-    axis = choose.contiguous_axis(layout)
-    if axis is None:
-        return []
-    if known.instruction == "cp.async" and known.bits == 8 * VECTOR:
-        atom = choose.reader(copy.size, axis)
-        if atom.destination is None:
-            return []
-        found = choose.matrix_copy(atom, copy.size, layout.extents, axis)
-        return [Partner(found, "load")] if found else []
-    if not smem.matrices(known.instruction) or known.direction != "load":
-        return []
-    for count in (len(copy.tiled.partition), 32):
-        store = choose.vector_copy(
-            "cp.async", copy.size, layout.extents, axis, VECTOR // copy.size, count
-        )
-        if store.covers(layout.extents):
-            return [Partner(store, "store")]
-    return []
+    threads = len(copy.tiled.partition)
+    partner = assumed_partner(layout, copy.size, "store" if stored else "load", threads)
+    return [partner] if partner else []

@@ -1,4 +1,4 @@
-"""A copy of one's own: its tensor, threads, values and atom, judged by the model of the reports."""
+"""``analyze_copy``: the report on a copy of the user's own, by its tensor, threads and atom."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cute_gemm._text import counted, named
+from cute_gemm._text import FORMAT, counted, named
 from cute_gemm.access import GlobalAccess, TmaAccess
 from cute_gemm.analysis.copy.arguments import (
     Copy,
@@ -20,9 +20,9 @@ from cute_gemm.analysis.copy.atoms import AtomName, Direction, Space, atom_name
 from cute_gemm.analysis.copy.bulk import bulk_access
 from cute_gemm.analysis.copy.elements import element
 from cute_gemm.analysis.copy.evaluate import evaluated
-from cute_gemm.analysis.copy.fixes import copy_fixes
 from cute_gemm.analysis.copy.partition import read_tv, read_values
 from cute_gemm.analysis.copy.partners import assumed_partners, named_partners
+from cute_gemm.analysis.fixes.copies import copy_fixes
 from cute_gemm.analysis.rows import AccessRow, access_tables, copy_table, findings, make_row
 from cute_gemm.analysis.shown import Paged
 from cute_gemm.analysis.tables import Cell, Findings, Pairs, Table
@@ -34,11 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access import Access
-    from cute_gemm.analysis.fixes.smem import Fix
     from cute_gemm.analysis.html import Page
-
-#: Version of the keys of ``CopyReport.to_dict``.
-FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,20 +44,20 @@ class CopyReport(Paged):
     Attributes
     ----------
     tensor, matrix, atom, dtype, threads, values, smem
-        What was asked about, as text; ``""`` for what was left out.
+        The arguments as text, ``""`` for those that were left out.
     tile
         Extents that one tiled copy covers.
     base_alignment
-        Of the tensor in global memory, bytes.
+        Bytes, of the tensor in global memory.
     extents
-        Of the matrix whose tiles are copied; None where the tensor is all there is.
+        Those of the matrix whose tiles are copied; None where only the tensor is copied.
     packing
         Elements, and the bytes that they share; None where each has bytes of its own.
     rows
         One ``AccessRow`` per side of the copy: the tensor's, that of ``smem``, and those of
-        ``reader`` and ``writer``, which their ``part`` names.
+        ``reader`` and ``writer``, whose ``part`` is that name.
     findings
-        One sentence for each thing that is not as good as it could be.
+        One sentence for each access that is not as good as it could be.
     """
 
     tensor: str
@@ -83,16 +79,16 @@ class CopyReport(Paged):
 
     @property
     def coalesced(self) -> bool:
-        """Whether its global accesses, if any, are coalesced."""
+        """Whether all global accesses are coalesced."""
         return all(row.good for row in self.rows if row.space == "global")
 
     @property
     def conflict_free(self) -> bool:
-        """Whether its shared accesses, if any, take the fewest wavefronts possible.
+        """Whether all shared accesses take the fewest wavefronts possible.
 
-        Of a bulk copy: whether 8 rows of the box, 16 bytes of each, take one wavefront.
+        For a bulk copy: whether 8 rows of the box, 16 bytes of each, take one wavefront.
         """
-        return all(getattr(row.found, "conflict_free", True) for row in self.rows)
+        return all(getattr(row.analysis, "conflict_free", True) for row in self.rows)
 
     @property
     def bits(self) -> int:
@@ -100,7 +96,7 @@ class CopyReport(Paged):
         return self.rows[0].bits
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole report in strings, numbers, lists and dicts, with keys that stay."""
+        """Return the whole report as strings, numbers, lists and dicts, with stable keys."""
         return {
             "format": FORMAT,
             **named(self, "tensor", "matrix", "atom", "dtype", "threads", "values", "smem"),
@@ -110,7 +106,7 @@ class CopyReport(Paged):
             **named(self, "base_alignment", "coalesced", "conflict_free", "bits"),
             "accesses": [row.to_dict() for row in self.rows],
             "findings": list(self.findings),
-            "fixes": [[fix.to_dict() for fix in found] for found in self.fixes],
+            "fixes": [[fix.to_dict() for fix in of_row] for of_row in self.fixes],
         }
 
     @property
@@ -142,14 +138,14 @@ class CopyReport(Paged):
 
     @property
     def _tables(self) -> list[Table]:
-        """A table of each side; of the tiles of a matrix those of a kernel, with edges and sums."""
+        """A table for each side, or those of a kernel report for the tiles of a matrix."""
         if self.extents:
             return [table for table, _ in access_tables(self.rows)]
         return [*map(copy_table, self.rows)]
 
     @property
     def _asked(self) -> list[tuple[str, str]]:
-        """The layouts that were asked about."""
+        """The layouts that were given, by argument."""
         layouts = named(self, "tensor", "matrix", "smem", "threads", "values")
         return [(name, text) for name, text in layouts.items() if text]
 
@@ -164,7 +160,7 @@ class CopyReport(Paged):
         return covers
 
     def page(self) -> Page:
-        """Return what ``to_html`` says."""
+        """Return the page that ``to_html`` writes."""
         from cute_gemm.analysis.html import Page
 
         asked: list[tuple[str, str | Cell]] = [
@@ -191,7 +187,7 @@ def analyze_copy(
     reader: str | None = None, writer: str | None = None, let: Any = None, extents: Any = None,
     arch: str | None = None, matrix: Any = None,
 ) -> CopyReport:  # fmt: skip
-    """Say of a tiled copy whether it is coalesced and free of bank conflicts, and what fixes it.
+    """Report whether a tiled copy is coalesced and free of bank conflicts, and what fixes it.
 
     Layouts are objects (this package's, pycute's, CuTe DSL's) or text in CuTe's notation, as C++
     CuTe and CuTe DSL print layouts and tensors.
@@ -202,11 +198,11 @@ def analyze_copy(
         Layout of a tile, in elements: two modes, hierarchical or not, swizzled or not, or three
         with stages, all of which are copied. The copy is repeated over it.
     threads, values
-        As ``make_tiled_copy`` takes them: ``(m, n) -> thread`` and ``(m, n) -> value``; one mode
-        stands for ``(T, 1)``. For ldmatrix and stmatrix they say what the registers of the threads
-        hold. ``values`` left out: one vector along the contiguous mode. Both left out, of ldmatrix
-        and stmatrix: one warp, whose rows run along the contiguous mode, the matrices of an x4 two
-        by two, those of an x2 side by side.
+        As for ``make_tiled_copy``: ``(m, n) -> thread`` and ``(m, n) -> value``; one mode stands
+        for ``(T, 1)``. For ldmatrix and stmatrix they are the layouts of the threads' registers.
+        Without ``values``: one vector along the contiguous mode. Without both, for ldmatrix and
+        stmatrix: one warp, whose rows run along the contiguous mode, the matrices of an x4 two by
+        two, those of an x2 side by side.
     atom
         ``"cp.async"``, ``"ld.global"``, ``"st.global"``, ``"ld.shared"``, ``"st.shared"``, each
         with its width in bits or without (``"cp.async.128"``; without, the widest that fits),
@@ -216,47 +212,47 @@ def analyze_copy(
         (``"red.global.add.v4.f32"``). ``"cp.async.bulk"`` and ``"cp.async.bulk.store"``
         (``"SM90_BULK_COPY_G2S"``) move ``tile``, one run of bytes, by one thread; left out: the
         whole ``tensor``. ``"tma"`` and ``"tma.store"`` (``"SM90_TMA_LOAD"``) are bulk tensor
-        copies: of the whole ``tensor``, of which one moves the box ``tile``, to a tile that lies as
-        ``smem`` says (its swizzle).
+        copies of the whole ``tensor``: one instruction moves the box ``tile``, to a tile with the
+        layout ``smem`` (its swizzle).
     dtype
-        Of an element: of this package, or any of 1, 2, 4, 8 or 16 bytes, or of 4 or 6 bits
-        (``"int4"``, ``"e3m2"``), by PTX's or CuTe's name. Of elements that share bytes, 2 of 4 bits
-        one and 4 of 6 bits three, those of one share lie side by side, in memory and in a thread's
-        values; the copy is then that of the bytes.
+        The type of an element: of this package, or any of 1, 2, 4, 8 or 16 bytes, or of 4 or 6 bits
+        (``"int4"``, ``"e3m2"``), by PTX's or CuTe's name. Elements that share bytes (2 of 4 bits
+        one byte, 4 of 6 bits three) must lie side by side, in memory and in a thread's values; the
+        copy is then that of the bytes.
     space, direction
-        ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, where atom and tensor leave it
-        open: a plain copy loads, cp.async is seen from global memory unless the tensor is in
-        shared.
+        ``"global"`` or ``"shared"``, ``"load"`` or ``"store"``, where atom and tensor do not imply
+        it. By default a plain copy loads, and the tensor of cp.async is in global memory.
     base_alignment
-        Bytes, a power of two, that divide the address of the tensor in global memory. Left out:
-        what its text says, by the pointer's address or else by the alignment of its type, and 256
-        where it says nothing. (Shared memory whose text says nothing is aligned to 128 bytes.)
+        Bytes, a power of two, that divide the address of the tensor in global memory. By default
+        the alignment in its text, by the pointer's address or else its type, or 256 without one.
+        (Shared memory without one is aligned to 128 bytes.)
     tile, tv
         Instead of ``threads`` and ``values``: the tile that one copy covers, and ``(thread, value)
         -> coordinate`` in it, first mode fastest (CuTe's Tiler_MN and TiledLayout_TV).
     smem
         Layout of the same tile in shared memory, for a copy from global memory into it: a second
-        row, of the stores there. Of several stages the first is looked at.
+        row, of the stores there. The first of several stages is analyzed.
     reader, writer
-        What loads from, or stores to, the same tile in shared memory: a row of its own, and no
-        fix is at its cost. An ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a plain atom with
-        its threads and values, ``"ld.shared.64 threads (8,4):(4,1) values (1,2)"``. Left out:
-        16-byte ``cp.async`` are taken to be read by ldmatrix, and what ldmatrix reads to be stored
-        by 16-byte vectors, where a layout serves both; of plain accesses nothing is assumed.
+        What loads from, or stores to, the same tile in shared memory: it gets a row of its own, and
+        no fix makes it worse. An ldmatrix or stmatrix (``"ldmatrix.x4.trans"``), or a plain atom
+        with its threads and values, ``"ld.shared.64 threads (8,4):(4,1) values (1,2)"``. By
+        default 16-byte ``cp.async`` is assumed to be read by ldmatrix, and what ldmatrix reads to
+        be stored by 16-byte vectors, where a layout serves both; nothing for plain accesses.
     let
-        What dynamic ``?`` stand for: an integer for all, or several in their order in each text.
+        The values of dynamic ``?``: an integer for all, or several in their order in each text.
     extents
         Of the matrix of which ``tensor`` is one tile: ``(4000, 100)``. All its tiles are copied,
-        and vectors outside are off; of those at the end the elements inside are moved by cp.async,
-        and others are no longer than the extent allows.
+        and vectors outside are off; at the end cp.async moves the elements inside, and other
+        vectors are no longer than the extent allows.
     arch
-        Where it runs, ``"sm_90a"``: an atom that it lacks is refused.
+        The architecture, ``"sm_90a"``: an atom that it lacks is refused.
     matrix
-        Of a ``tensor`` of coordinates, ``"(128,64):(1@0,1@1)"``, from ``"ArithTuple(256,0) o "`` on
-        or without: the layout that they index, in elements, ``"(4096,4096):(4096,1)"``, and its
-        pointer if it is printed with one. Its modes are in the order of the coordinates; those of a
-        TMA tensor have the mode of unit stride first, ``"(4096,4096):(1,4096)"``. With ``"tma"``
-        the box is then the ``tensor`` unless ``tile`` is given.
+        For a ``tensor`` of coordinates, ``"(128,64):(1@0,1@1)"``, with or without a first
+        ``"ArithTuple(256,0) o "``: the layout that they index, in elements,
+        ``"(4096,4096):(4096,1)"``, and its pointer if it is printed with one. Its modes are in the
+        order of the coordinates; those of a TMA tensor have the mode of unit stride first,
+        ``"(4096,4096):(1,4096)"``. With ``"tma"`` the box is then the ``tensor`` unless ``tile`` is
+        given.
 
     Returns
     -------
@@ -269,7 +265,7 @@ def analyze_copy(
     OptionError
         For threads or values that are not a bijection, or do not cover the tile; a tile that does
         not divide the tensor; elements that share an address where they are stored; an atom, a
-        space or a direction that does not exist or fit.
+        space or a direction that is unknown or does not fit.
     DTypeError
         For a data type that is not supported.
     UnsupportedError
@@ -277,8 +273,8 @@ def analyze_copy(
 
     Notes
     -----
-    An atom wider than the values that lie together is no error: the report then evaluates the
-    widest legal one, and says so.
+    An atom wider than the contiguous values of a thread is no error: the report then evaluates the
+    widest legal one, and a finding says so.
 
     Examples
     --------
@@ -291,60 +287,66 @@ def analyze_copy(
     >>> report.fixes[0][0].what
     'threads (32,4):(4,1), values (1,8), cp.async of 128 bits'
     """
-    if (name := atom_name(atom)).kind == "tma":
+    name, numbers, values_text = atom_name(atom), read_let(let), ""
+    whole: tuple[int, int] | None = None
+    if name.kind == "tma":
         threaded = {
             "threads": threads, "values": values, "tv": tv, "reader": reader, "writer": writer,
             "space": space, "direction": direction, "extents": extents,
         }  # fmt: skip
         on_arch(name, arch)
-        box, packing = bulk_access(name, tensor, tile, smem, dtype, base_alignment, let, threaded,
-                                   matrix)  # fmt: skip
-        row = make_row(box)
-        said = [*findings((row,)), *_reduced(row, name)]
-        if packing:  # boxes and strides that they name are those of bytes
-            said = [line.replace("tensor:", "tensor as bytes:", 1) for line in said]
-        given = read_let(let)
-        return CopyReport(
-            _shown(tensor, given, matrix), name.text, element(dtype)[0], "", "",
-            _shown(smem, given),
-            packing.in_elements(box.box) if packing else box.box, box.matrix.alignment, (row,),
-            tuple(said), None, packing.shares if packing else None,
-            _shown(matrix, given),
+        box, packing = bulk_access(
+            name, tensor, tile, smem, dtype, base_alignment, let, threaded, matrix
+        )
+        rows: tuple[AccessRow, ...] = (make_row(box),)
+        covered, alignment = box.box, box.matrix.alignment
+        sentences = [*findings(rows), *_reduced(rows[0], name)]
+        if packing:  # the boxes and strides that they name are those of bytes
+            sentences = [line.replace("tensor:", "tensor as bytes:", 1) for line in sentences]
+    else:
+        copy = understood(
+            tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem,
+            let, extents, arch, matrix,
         )  # fmt: skip
-    copy = understood(
-        tensor, threads, values, atom, dtype, space, direction, base_alignment, tile, tv, smem, let,
-        extents, arch, matrix,
-    )  # fmt: skip
-    accesses, tiled = evaluated(copy)
-    named = named_partners(copy, reader, writer)
-    found = copy_fixes(copy, named, () if named else assumed_partners(copy, accesses))
-    accesses += [partner.row(copy) for partner in named]
-    given = read_let(let)
-    if matrix is not None:
-        offsets = read_tensor(tensor, matrix, given)[0].layout
-        place = {"tensor": str(offsets), "matrix": None, "space": copy.space}
-        found = [tuple(_placed(fix, place) for fix in fixes) for fixes in found]
-    rows = tuple(map(make_row, accesses, found))
-    shown = _shown(tensor, given, matrix), *(_shown(layout, given) for layout in (threads, smem))
-    held = values if tv is None else tv
-    read = read_values if tv is None else read_tv
-    packing, covered, whole = copy.packing, tiled.tile, copy.extents
-    asked = [(rows[0], copy)]
-    asked += zip(rows[len(rows) - len(named) :], (x.question for x in named), strict=True)
-    if packing:
-        covered, whole = packing.in_elements(covered), whole and packing.in_elements(whole)
+        accesses, tiled = evaluated(copy)
+        partners = named_partners(copy, reader, writer)
+        fixes = copy_fixes(copy, partners, () if partners else assumed_partners(copy, accesses))
+        if matrix is not None:  # in another place the tensor is one of offsets
+            offsets = str(read_tensor(tensor, matrix, numbers)[0].layout)
+            place = {"tensor": offsets, "matrix": None, "space": copy.space}
+            fixes = [
+                tuple(
+                    replace(fix, change=place | fix.change)
+                    if {"tensor", "base_alignment"} & fix.change.keys()
+                    else fix
+                    for fix in of_row
+                )
+                for of_row in fixes
+            ]
+        accesses += [partner.row(copy) for partner in partners]
+        rows = tuple(map(make_row, accesses, fixes))
+        covered, alignment, whole, packing = tiled.tile, copy.alignment, copy.extents, copy.packing
+        whole = packing.in_elements(whole) if packing and whole else whole
+        asked = [(rows[0], copy)]
+        asked += zip(rows[len(rows) - len(partners) :], (x.alone for x in partners), strict=True)
+        sentences = [
+            *findings(rows), *(line for row, of in asked for line in _widths(row, of)),
+            *_counted(rows), *(line for row, of in asked for line in _reduced(row, of.atom)),
+        ]  # fmt: skip
+        if tv is not None or values is not None:
+            values_text = str(read_values(values) if tv is None else read_tv(tv))
     return CopyReport(
-        shown[0], copy.atom.text, copy.dtype, shown[1],
-        "" if held is None else str(read(held)), shown[2], covered,
-        copy.alignment, rows,
-        (*findings(rows), *(line for row, of in asked for line in _widths(row, of)),
-         *_counted(rows), *(line for row, of in asked for line in _reduced(row, of.atom))), whole,
-        packing.shares if packing else None, _shown(matrix, given),
+        tensor=_text(tensor, numbers) if matrix is None else str(tensor).strip(),
+        matrix=_text(matrix, numbers), smem=_text(smem, numbers), threads=_text(threads, numbers),
+        values=values_text, atom=name.text, dtype=element(dtype)[0],
+        tile=packing.in_elements(covered) if packing else covered, base_alignment=alignment,
+        rows=rows, findings=tuple(sentences), extents=whole,
+        packing=packing.shares if packing else None,
     )  # fmt: skip
 
 
 def _widths(first: AccessRow, copy: Copy) -> list[str]:
-    """What ``findings`` says of global accesses only: why it is not the widest instruction."""
+    """Why an access is not by the widest instruction, where its own findings do not say so."""
     if not first.limit or (first.space == "global" and first.bits < 128):
         return []
     asked = max(128, copy.atom.bits or 0)
@@ -353,33 +355,33 @@ def _widths(first: AccessRow, copy: Copy) -> list[str]:
 
 
 def _counted(rows: Sequence[AccessRow]) -> list[str]:
-    """What counters show of narrow ``cp.async``, which has the banks of L1 to heed too."""
+    """What hardware counters show for narrow ``cp.async``, which has bank conflicts in L1 too."""
     totals = [(row, row.launch.counted_wavefronts, row.launch.wavefronts) for row in rows]
     return [
-        f"{row.operand}: {row.instruction} of {row.bits} bits: counters show {counted:,} "
-        f"wavefronts in all, not {wavefronts:,}: where it reads, L1 has banks as well."
+        f"{row.operand}: {row.instruction} of {row.bits} bits: hardware counters show {counted:,} "
+        f"wavefronts in all, not {wavefronts:,}: they include bank conflicts of L1 where it reads."
         for row, counted, wavefronts in totals
         if counted is not None and wavefronts is not None and counted > wavefronts
     ]
 
 
 def _reduced(row: AccessRow, atom: AtomName) -> list[str]:
-    """What the counts of a reduction leave out."""
+    """The costs of a reduction that are not counted."""
     if not atom.reduces:
         return []
     left_out = ["what L2 reads and writes"]
     if row.space == "shared":
         left_out = ["the loop that the compiler makes of an operation that shared memory lacks"]
     if (many := _sharers(row.access)) > 1:
-        left_out.insert(0, f"the turns of lanes that share an address, {many} at most")
+        left_out.insert(0, f"the serialization of up to {many} lanes that share an address")
     if row.instruction.startswith("atom"):
-        left_out.append("the way back of the old values")
+        left_out.append("the return of the old values")
     what = f"{row.operand}: {row.instruction}" + f" of {row.bits} bits" * bool(row.bits)
     return [f"{what} is counted as a store; not counted: {', '.join(left_out)}."]
 
 
 def _sharers(access: Access) -> int:
-    """Most lanes of a request that have one address."""
+    """The most lanes of a request that have the same address."""
     if isinstance(access, TmaAccess):
         return 1
     if isinstance(access, GlobalAccess):
@@ -387,18 +389,9 @@ def _sharers(access: Access) -> int:
         places = np.where(lengths > 0, starts, -1)
     else:
         places = access.offsets
-    found = (np.unique(request[request >= 0], return_counts=True)[1] for request in places)
-    return int(max(counts.max(initial=0) for counts in found))
+    shares = (np.unique(request[request >= 0], return_counts=True)[1] for request in places)
+    return int(max(counts.max(initial=0) for counts in shares))
 
 
-def _placed(fix: Fix, place: dict[str, Any]) -> Fix:
-    """A fix of a tensor of coordinates; in another place the tensor is one of offsets."""
-    if not {"tensor", "base_alignment"} & fix.change.keys():
-        return fix
-    return replace(fix, change=place | fix.change)
-
-
-def _shown(layout: Any, let: Sequence[int], matrix: Any = None) -> str:
-    if matrix is not None:
-        return str(layout).strip()
+def _text(layout: Any, let: Sequence[int]) -> str:
     return "" if layout is None else str(parse(layout, let))

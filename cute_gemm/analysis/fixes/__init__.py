@@ -1,1 +1,1 @@
-"""What would fix an access."""
+"""Fixes: changes that make an access better, found by a search with the model."""

@@ -1,4 +1,4 @@
-"""What would fix an access that is below its ideal, and what the report would read then.
+"""The fixes of the accesses of a kernel, with the figures of the report after each.
 
 A fix is a concrete change: another thread and value layout, a padded leading dimension, a better
 aligned base address, the op whose storage fits, another swizzle, another layout of shared memory.
@@ -7,275 +7,277 @@ Each is evaluated by the same model as the access itself; one that does not help
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from math import gcd
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from cute_gemm._text import named, number, percent
+from cute_gemm._text import named
 from cute_gemm.access import GlobalAccess, SharedAccess
-from cute_gemm.analysis.copy.tiles import plain_strides, shared_access
-from cute_gemm.analysis.fixes import smem as shared
-from cute_gemm.analysis.fixes.smem import Fix, fix_shared, shared_fix
+from cute_gemm.analysis.copy.tiles import assumed_partner, shared_access
+from cute_gemm.analysis.fixes.search import Fix, Place, cheapest, fix_to, quality, rounds, search
+from cute_gemm.analysis.fixes.smem import fix_shared, move_to, new_layout, patterns_of
+from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.cute import choose
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.layout import Layout, column_major, row_major
-from cute_gemm.model import gmem, smem
+from cute_gemm.model import smem
 from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.access import Access
 
-__all__ = ["Fix", "fix_shared", "fixes"]
-
-#: The best ``_quality``.
+#: The best `quality`.
 IDEAL = (True, 1.0, 8 * VECTOR)
 
 
 def fixes(accesses: Sequence[Access], threads: int = 128) -> list[tuple[Fix, ...]]:
-    """What would fix each access of a kernel of ``threads`` per CTA.
+    """The fixes of each access of a kernel of ``threads`` per CTA.
 
-    All of them are asked about at once: a shared-memory layout is fixed for every access of its
-    buffer, and a copy into shared memory together with the buffer it fills. One tuple per access,
-    the fix of fewest changes first; empty where nothing is to be fixed or nothing is known that
-    would.
+    The accesses of a kernel are given together: a shared-memory layout is fixed for every access of
+    its buffer, and a copy into shared memory together with the buffer it fills. One tuple per
+    access, the fix of fewest changes first; empty where there is nothing to fix, or no fix known.
 
-    A global access is to become coalesced and 128 bits wide. Tried are, in this order: the copy
-    that `choose` has for the tile, with the widest vectors that memory allows; a leading dimension
-    padded to a multiple of 16, 32 or 128 bytes, or a base address aligned to that; both; a longer
-    tile; the op whose storage makes the operand contiguous the other way.
+    A global access is to become coalesced and 128 bits wide. In each place of the tile (`rounds`)
+    the present copy is tried, and the copy that `choose` has for it with the widest vectors that
+    memory allows.
     """
-    out: list[tuple[Fix, ...]] = [() for _ in accesses]
-    groups: dict[tuple[str, str], dict[int, SharedAccess]] = {}
+    offered: list[tuple[Fix, ...]] = [() for _ in accesses]
+    tiles: dict[tuple[str, str], dict[int, SharedAccess]] = {}
     for index, access in enumerate(accesses):
         if isinstance(access, SharedAccess) and access.layout is not None:
-            groups.setdefault((access.operand, str(access.layout)), {})[index] = access
-    buffers: dict[str, list[SharedAccess]] = {}
-    for (operand, _), group in sorted(groups.items(), key=lambda item: item[0]):
-        known = list(group.values())
-        assumed = _other_side(known, threads)
-        buffers[operand] = [*known, *assumed]
-        for index, fixed in zip(group, fix_shared(known, assumed), strict=True):
-            out[index] = fixed
+            tiles.setdefault((access.operand, str(access.layout)), {})[index] = access
     letters = {
         access.operand: "NT"[access.matrix.unit ^ (access.operand == "B")]
         for access in accesses
         if isinstance(access, GlobalAccess) and access.operand in "AB" and 1 in access.matrix.stride
     }
+    buffers: dict[str, list[SharedAccess]] = {}
+    for (operand, _), tile in sorted(tiles.items(), key=itemgetter(0)):
+        known = [*tile.values()]
+        assumed = _other_side(known, threads)
+        buffers[operand] = [*known, *assumed]
+        for index, layouts in zip(tile, fix_shared(known, assumed), strict=True):
+            offered[index] = layouts
     for index, access in enumerate(accesses):
         if not isinstance(access, GlobalAccess) or access.tail == "elements":
             continue
-        fills = {
-            at: filled
-            for (operand, _), group in groups.items()
-            for at, filled in group.items()
+        filled = {
+            at: item
+            for (operand, _), tile in tiles.items()
+            for at, item in tile.items()
             if operand == access.operand != "C"
         }
-        buffered = buffers[access.operand] if fills else []
-        copies = _fix_global(access, threads, letters, buffered)
-        out[index] = tuple(fix for fix, _ in copies)
-        # Where no layout frees the whole buffer, what fixes the copy may.
-        partly = any(
-            not smem.analyze(item).conflict_free
-            and all(fix.figures["conflicts"] for fix in out[at])
-            for at, item in fills.items()
-        )
-        for at, item in fills.items():
-            if smem.analyze(item).conflict_free or not partly:
-                continue
-            homes = [(fix, home, [one.direction for one in home]) for fix, home in copies]
-            found = (
-                shared_fix(fix.what, home, ways.index(item.direction))
-                for fix, home, ways in homes
-                if item.direction in ways
+        buffer = buffers[access.operand] if filled else []
+        copies = _GlobalSearch(access, threads, letters, buffer).fixes()
+        offered[index] = tuple(fix for fix, _ in copies)
+        # Where no layout frees the whole buffer of conflicts, a fix of the copy may.
+        bad = {at: row for at, item in filled.items() if not (row := make_row(item)).good}
+        if not any(all(fix.figures["conflicts"] for fix in offered[at]) for at in bad):
+            continue
+        for at, row in bad.items():
+            better = tuple(
+                fix
+                for copied, sides in copies
+                for side in [x for x in sides if x.direction == row.direction][:1]
+                if (fix := fix_to(copied.what, side, sides)).figures["conflicts"] < row.conflicts
             )
-            once = smem.analyze(item).once
-            now = once.conflicts / once.requests if once.requests else 0
-            better = tuple(fix for fix in found if fix.figures["conflicts"] < now)
-            out[at] = better or out[at]
-    return out
+            offered[at] = better or offered[at]
+    return offered
 
 
 # -- global memory --------------------------------------------------------------------------------
 
 
-class _Place(NamedTuple):
-    """A tile in global memory; ``alignment`` of element (0, 0) in bytes."""
-
-    layout: Layout
-    alignment: int
-    words: tuple[str, ...] = ()
-
-    @property
-    def extents(self) -> tuple[int, int]:
-        return self.layout.extents[0], self.layout.extents[1]
-
-
-class _Candidate(NamedTuple):
-    """A change, the access that it makes, and where the copy is new, that and its axis."""
+class _Tried(NamedTuple):
+    """A change of a global access: the access then, by ``copy`` where the copy is new."""
 
     words: tuple[str, ...]
-    access: GlobalAccess
+    row: AccessRow
     copy: TiledCopy | None
-    axis: int
-    extents: tuple[int, int]  # of the tile
+    sides: tuple[AccessRow, ...] = ()  #: The accesses of the shared memory that it fills.
 
 
-def _fix_global(
-    access: GlobalAccess, threads: int, letters: dict[str, str], buffer: Sequence[SharedAccess]
-) -> list[tuple[Fix, list[SharedAccess]]]:
-    """Fixes of one global access, each with the accesses of the shared memory that it then fills.
+class _GlobalSearch:
+    """The fixes of one global access.
 
-    ``letters`` is the op by operand. ``buffer`` are the accesses of the shared memory that is
-    filled; when the new copy does not fit their layout, one that does is part of the fix.
+    ``letters`` is the op by operand; ``buffer`` has the accesses of the shared memory that is
+    filled: where a new copy does not fit their layout, one that does is part of the fix.
     """
-    now = gmem.analyze(access)
-    best = _quality(access, now)
-    size = dtype(access.matrix.dtype).bytes
-    if now.worst is None or best == IDEAL:
-        return []
-    narrow = access.bits < 32 and access.direction == "load" and access.unit == "k-tile"
-    instruction = "cp.async" if narrow else access.instruction
-    here = _Place(Layout(access.tile, access.matrix.stride), access.matrix.alignment)
-    change = _Change(access, here.extents, threads, instruction, size)
 
-    whole = access.matrix.shape
-    rounds: tuple[Callable[[], Iterable[_Place]], ...] = (
-        lambda: [here],
-        lambda: [*_padded(here, size, whole), *_aligned(here)],
-        lambda: [both for wider in _padded(here, size, whole) for both in _aligned(wider)],
-        lambda: _longer(here, size),
-        lambda: _transposed(access, here, letters, size),
-    )
-    found: list[tuple[Fix, list[SharedAccess]]] = []
-    for places in rounds:
-        candidates = (c for place in places() for c in change.candidates(place))
-        analysed = ((c, gmem.analyze(c.access)) for c in candidates)
-        rated = [(_quality(c.access, of), c, of) for c, of in analysed if _as_efficient(of, now)]
-        if not rated:
-            continue
-        quality, choice, analysis = max(rated, key=itemgetter(0))
-        # The other op is worth naming beside another copy for the same storage.
-        other = places is rounds[-1] and now.worst.cause == "strided" and quality == IDEAL
-        if quality > best or other:
-            into = _home(choice, buffer, size) if buffer else ("", [])
-            if into is None or _dearer(into[1], buffer):
-                continue
-            word, home = into
-            words = (*choice.words, word) if word else choice.words
-            best = max(best, quality)
-            fix = global_fix(", ".join(words), choice.access, analysis)
-            found.append((replace(fix, made=choice.access), home))
-    return found
+    def __init__(
+        self, access: GlobalAccess, threads: int, letters: dict[str, str],
+        buffer: Sequence[SharedAccess],
+    ) -> None:  # fmt: skip
+        self.access, self.threads, self.letters, self.buffer = access, threads, letters, buffer
+        self.now = make_row(access)
+        self.size = dtype(access.matrix.dtype).bytes
+        narrow = access.bits < 32 and access.direction == "load" and access.unit == "k-tile"
+        self.instruction = "cp.async" if narrow else access.instruction
 
+    def fixes(self) -> list[tuple[Fix, tuple[AccessRow, ...]]]:
+        """The fixes, each with the accesses of the shared memory that the new copy fills."""
+        matrix, worst = self.access.matrix, getattr(self.now.analysis, "worst", None)
+        if worst is None or quality(self.now) >= IDEAL:
+            return []
+        tile = Place(Layout(self.access.tile, matrix.stride), matrix.alignment)
+        changes = search(
+            rounds(tile, self.size, matrix.shape, 0, self.stored),
+            self.best_of,
+            _by_quality,
+            _ideal,
+            strided=worst.cause == "strided",
+        )
+        return [(fix_to(", ".join(tried.words), tried.row), tried.sides) for tried in changes]
 
-def _quality(access: GlobalAccess, found: gmem.GlobalAnalysis) -> tuple[bool, float, int]:
-    judged = found.judged
-    ideal = judged.ideal_sectors / judged.sectors if judged.sectors else 1.0
-    return found.aligned, ideal, access.bits
+    def best_of(self, places: Iterable[Place]) -> _Tried | None:
+        """The best change of a round, with the shared memory that it needs.
 
+        None where no change helps, or where shared memory has no layout for it or costs more.
+        """
+        changes = (
+            tried
+            for place in places
+            for tried in self.tried(place)
+            if _as_efficient(tried.row, self.now)
+        )
+        best = cheapest(changes, _by_quality, _ideal)
+        if best is None or quality(best.row) <= quality(self.now):
+            return None
+        return self.with_buffer(best) if self.buffer else best
 
-def _as_efficient(new: gmem.GlobalAnalysis, old: gmem.GlobalAnalysis) -> bool:
-    """Whether something is moved, and no more of it in vain than before."""
-    return bool(new.judged.requests) and new.judged.efficiency >= old.judged.efficiency
-
-
-def global_fix(what: str, access: GlobalAccess, found: gmem.GlobalAnalysis) -> Fix:
-    """The fix after which a global access is this one."""
-    judged = found.judged
-    sectors, ideal = (x / judged.requests for x in (judged.sectors, judged.ideal_sectors))
-    figures = {"bits": access.bits, "requests": found.tile.requests, "sectors": sectors}
-    figures |= {"ideal_sectors": ideal, "efficiency": judged.efficiency}
-    of_l2 = ""
-    if judged.l2_sectors != judged.sectors:
-        figures["l2_sectors"] = judged.l2_sectors / judged.requests
-        of_l2 = f" ({number(figures['l2_sectors'])} of L2)"
-    plural = "s" * (sectors != 1)
-    reading = f"{number(sectors)} sector{plural} per request{of_l2}, ideal {number(ideal)}, "
-    return Fix(what, reading + percent(judged.efficiency), figures)
-
-
-def of_part(fixed: Sequence[Fix], part: GlobalAccess) -> tuple[Fix, ...]:
-    """The fixes of one part of a copy as another part has them; those that fix it too."""
-    now, found = gmem.analyze(part), []
-    for fix in fixed:
-        if fix.made is None:
-            continue
-        changed = named(fix.made, "matrix", "tile", "coords", "axis", "bits", "instruction")
-        same = np.array_equal(part.coords, fix.made.coords)
-        access = replace(part, **changed, targets=part.targets if same else None)
-        analysis = gmem.analyze(access)
-        if _as_efficient(analysis, now) and _quality(access, analysis) > _quality(part, now):
-            found.append(replace(global_fix(fix.what, access, analysis), made=access))
-    return tuple(found)
-
-
-@dataclass(frozen=True)
-class _Change:
-    """How a copy is changed, and what access that makes."""
-
-    access: GlobalAccess
-    extents: tuple[int, int]  # of the tile
-    threads: int
-    instruction: str
-    size: int
-
-    def candidates(self, place: _Place) -> Iterator[_Candidate]:
+    def tried(self, place: Place) -> Iterator[_Tried]:
         """The present copy in a place that is new, then the best copy for it."""
-        if place.words and (same := self.moved(place)) is not None:
-            yield _Candidate(place.words, same, None, self.access.axis, place.extents)
-        axis = choose.contiguous_axis(place.layout)
+        if place.words and self.movable(place.layout):
+            yield _Tried(place.words, make_row(self.in_place(place)), None)
+        if (copied := self.copied(place)) is not None:
+            yield copied
+
+    def movable(self, layout: Layout) -> bool:
+        """Whether the present copy fits a tile of another layout."""
+        old, stride = self.access, layout.stride
+        assert isinstance(stride, tuple)
+        unit = old.bits <= 8 * self.size or stride[old.axis] == 1
+        return layout.extents == old.tile and unit
+
+    def in_place(self, place: Place) -> GlobalAccess:
+        """The present access of a matrix that lies as a place says."""
+        stride: Any = place.layout.stride  # two integers, as the matrix's
+        matrix = replace(self.access.matrix, stride=stride, alignment=place.alignment)
+        return replace(self.access, matrix=matrix)
+
+    def copied(self, place: Place) -> _Tried | None:
+        """The best copy of a tile, by the widest vectors that memory allows."""
+        extents, axis = place.layout.extents, choose.contiguous_axis(place.layout)
         if axis is None:
-            return
+            return None
         for width in _widths(place, axis, self.size):
             copy = choose.vector_copy(
-                self.instruction, self.size, place.extents, axis, width, self.threads
+                self.instruction, self.size, extents, axis, width, self.threads
             )
-            if not copy.covers(place.extents) or not self.whole(axis, width):
+            if not copy.covers(extents) or not self.ends_whole(axis, width):
                 continue
             thread, value = copy.layouts
             vector, name = "({},{})".format(*value.extents), f"{copy.atom.name} of {copy.bits} bits"
             words = (f"threads {thread}", f"values {vector}", name, *place.words)
-            yield _Candidate(words, self.made(place, copy, axis), copy, axis, place.extents)
-            return
+            # The targets of vectors lie side by side, where a new layout puts them.
+            access = replace(
+                self.in_place(place), tile=(extents[0], extents[1]), coords=copy.requests(extents),
+                axis=axis, bits=copy.bits, instruction=copy.atom.name, targets=None,
+            )  # fmt: skip
+            return _Tried(words, make_row(access), copy)
+        return None
 
-    def whole(self, axis: int, width: int) -> bool:
+    def ends_whole(self, axis: int, width: int) -> bool:
         """Whether vectors end where the matrix does: stores must not pass it."""
-        free = self.access.direction == "load"
         # Of the matrix too: the report may look at a region of full tiles alone.
         ends = self.access.region[axis], self.access.matrix.shape[axis]
-        return free or not any(end % width for end in ends)
+        return self.access.direction == "load" or not any(end % width for end in ends)
 
-    def moved(self, place: _Place) -> GlobalAccess | None:
-        """The present copy with its tile in another place; None where it does not fit there."""
-        old = self.access
-        if place.extents != self.extents:
+    def stored(self, pitched: int, pitch: int) -> tuple[str, ...]:
+        """How to ask for an operand of another major: by the op, or for C by the order."""
+        matrix, letters = self.access.matrix, self.letters
+        words = f"{matrix.name} {matrix.modes[pitched]}-major"
+        if matrix.name == "C":
+            words = f'order="{"C" if pitched else "F"}", {words}'
+        else:
+            letters = letters | {matrix.name: "T" if letters.get(matrix.name) == "N" else "N"}
+            op = "".join(letters.get(name, "") for name in "AB")
+            words = f"op {op}, {words}" if len(op) == 2 else words
+        more = f"leading dimension {pitch}"
+        return (words, more) if pitch > matrix.shape[pitched] else (words,)
+
+    def with_buffer(self, tried: _Tried) -> _Tried | None:
+        """A change with the shared memory that it needs, which is the present one if the copy fits.
+
+        None where no layout is known in which its vectors are contiguous, or if that costs more.
+        """
+        copy, layout, access = tried.copy, self.buffer[0].layout, tried.row.access
+        assert isinstance(access, GlobalAccess)
+        axis, extents = access.axis, access.tile
+        if copy is None or layout is None or layout.extents != extents:
+            return tried
+        fits = contiguous(copy.offsets(layout))
+        loads = [access for access in self.buffer if access.direction == "load"]
+        sides, read = loads, ""
+        if not fits:
+            # The operand is stored the other way now: loads of single elements stay, ldmatrix turn.
+            layout = (row_major if axis else column_major)(*extents)
+            sides = [move_to(load, layout) for load in loads if load.bits == load.element_bits]
+            if any(smem.matrices(load.instruction) for load in loads):
+                transposed = _assumed(layout, self.size, "store")
+                sides = [*sides, *transposed]
+                read = "".join(f" read by {load.instruction}" for load in transposed)
+            if loads and not sides and not read:
+                read = " (for its stores; the loads have to be transposed too)"
+        sides = [shared_access(choose.shared_side(copy), layout, "store"), *sides]
+        if fits and all(smem.analyze(access).conflict_free for access in sides):
+            return tried
+        patterns = patterns_of(sides)
+        new = new_layout(patterns, self.size, layout) if patterns else None
+        if new is None:
             return None
-        stride: Any = place.layout.stride
-        if old.bits > 8 * self.size and stride[old.axis] != 1:
-            return None
-        return self.in_matrix(place)
-
-    def made(self, place: _Place, copy: TiledCopy, axis: int) -> GlobalAccess:
-        """The access that ``copy`` is."""
-        # Its targets are side by side, where the new layout puts them.
-        return replace(
-            self.in_matrix(place), tile=place.extents, coords=copy.requests(place.extents),
-            axis=axis, bits=copy.bits, instruction=copy.atom.name, targets=None,
-        )  # fmt: skip
-
-    def in_matrix(self, place: _Place) -> GlobalAccess:
-        matrix = self.access.matrix
-        stride: Any = place.layout.stride  # two integers, as the matrix's were
-        matrix = replace(matrix, stride=stride, alignment=place.alignment)
-        return replace(self.access, matrix=matrix)
+        if new.excess:
+            read += f", with {new.excess} wavefronts per tile above the ideal"
+        moved = tuple(make_row(move_to(access, new.layout)) for access in sides)
+        words = (*tried.words, f"into shared memory {new.what}{read}")
+        dearer = _dearer(moved, [*map(make_row, self.buffer)])
+        return None if dearer else tried._replace(words=words, sides=moved)
 
 
-def _widths(place: _Place, axis: int, size: int) -> Iterator[int]:
+def _by_quality(tried: _Tried) -> tuple[bool, float, int]:
+    """The rank of a change: the best quality first."""
+    aligned, ideal, bits = quality(tried.row)
+    return not aligned, -ideal, -bits
+
+
+def _ideal(tried: _Tried) -> bool:
+    return quality(tried.row) >= IDEAL
+
+
+def _as_efficient(new: AccessRow, old: AccessRow) -> bool:
+    """Whether something is moved, and no more bytes are unused than before."""
+    return bool(new.counts.requests) and (new.efficiency or 0) >= (old.efficiency or 0)
+
+
+def of_part(fixes: Sequence[Fix], part: GlobalAccess) -> tuple[Fix, ...]:
+    """The fixes of one part of a copy as another part has them; those that fix it too."""
+    now, offered = make_row(part), []
+    for fix in fixes:
+        if fix.made is None:
+            continue
+        changed = named(fix.made, "matrix", "tile", "coords", "axis", "bits", "instruction")
+        same = np.array_equal(part.coords, fix.made.coords)
+        row = make_row(replace(part, **changed, targets=part.targets if same else None))
+        if _as_efficient(row, now) and quality(row) > quality(now):
+            offered.append(fix_to(fix.what, row))
+    return tuple(offered)
+
+
+def _widths(place: Place, axis: int, size: int) -> Iterator[int]:
     """Elements of the vectors along ``axis`` that memory allows, the widest first."""
     table = place.layout.table()
     width = min(VECTOR // size, choose.run(table, axis))
@@ -286,177 +288,36 @@ def _widths(place: _Place, axis: int, size: int) -> Iterator[int]:
         width //= 2
 
 
-def strides(layout: Layout) -> tuple[tuple[int, int], int] | None:
-    """The two strides of a layout that has just two, one of them 1, and which mode is the other."""
-    stride = plain_strides(layout)
-    return ((stride[0], stride[1]), int(stride[0] == 1)) if stride else None
+# -- the shared memory that a copy fills ----------------------------------------------------------
 
 
-def with_pitch(layout: Layout, pitch: int, pitched: int) -> Layout:
-    """A layout of the same extents whose mode ``pitched`` has this stride, and the other 1."""
-    return Layout(layout.extents, (1, pitch) if pitched else (pitch, 1))
+def _dearer(new: Sequence[AccessRow], old: Sequence[AccessRow]) -> bool:
+    """Whether shared memory costs more: its stores in all, or its loads relative to their ideal."""
 
+    def total(rows: Sequence[AccessRow], direction: str) -> tuple[int, int]:
+        counts: list[Any] = [row.counts for row in rows if row.direction == direction]
+        return sum(x.wavefronts for x in counts), sum(x.ideal_wavefronts for x in counts)
 
-def padded(
-    layout: Layout, size: int, extents: tuple[int, int] | None = None
-) -> Iterator[tuple[Layout, str]]:
-    """A tile in a matrix whose leading dimension is padded, no shorter than its rows.
-
-    ``extents`` are the matrix's, where they are known.
-    """
-    found = strides(layout)
-    if found is None:
-        return
-    pitch, rows = found[0][found[1]], (extents or layout.extents)[1 - found[1]]
-    # (Rows of a few bytes are better off with less than a vector between them.)
-    for granule in (VECTOR, gmem.SECTOR, gmem.LINE, VECTOR // 2, VECTOR // 4):
-        step = granule // gcd(granule, size)
-        wider = -(-max(pitch, rows) // step) * step
-        if wider != pitch:
-            yield (
-                with_pitch(layout, wider, found[1]),
-                f"leading dimension {wider}, a multiple of {granule} bytes",
-            )
-
-
-def aligned(alignment: int) -> Iterator[tuple[int, str]]:
-    """Better alignments of a base address."""
-    for better in (VECTOR, gmem.SECTOR, gmem.LINE):
-        if better > alignment:
-            yield better, f"base address aligned to {better} bytes"
-
-
-def longer(layout: Layout, size: int) -> Iterator[tuple[Layout, str]]:
-    """A tile that holds whole sectors along the contiguous mode, where rows have room for that."""
-    found = strides(layout)
-    if found is None:
-        return
-    unit, shape = 1 - found[1], list(layout.extents)
-    if shape[unit] * size % gmem.SECTOR:
-        shape[unit] = -(-shape[unit] * size // gmem.SECTOR) * gmem.SECTOR // size
-        if shape[unit] <= found[0][found[1]]:
-            yield Layout(tuple(shape), found[0]), f"a tile of ({shape[0]},{shape[1]})"
-
-
-def _padded(place: _Place, size: int, extents: tuple[int, int]) -> Iterator[_Place]:
-    for layout, said in padded(place.layout, size, extents):
-        yield _Place(layout, place.alignment, (said,))
-
-
-def _aligned(place: _Place) -> Iterator[_Place]:
-    for alignment, said in aligned(place.alignment):
-        yield _Place(place.layout, alignment, (*place.words, said))
-
-
-def _longer(place: _Place, size: int) -> Iterator[_Place]:
-    for layout, said in longer(place.layout, size):
-        yield _Place(layout, place.alignment, (said,))
-
-
-def _transposed(
-    access: GlobalAccess, place: _Place, letters: dict[str, str], size: int
-) -> Iterator[_Place]:
-    """The tile in the storage that is contiguous the other way."""
-    found = strides(place.layout)
-    if found is None:
-        return
-    pitched = found[1]
-    step, matrix = max(1, gmem.SECTOR // size), access.matrix
-    pitch = max(step, -(-matrix.shape[pitched] // step) * step)
-    transposed = with_pitch(place.layout, pitch, 1 - pitched)
-    stored = f"{matrix.name} {matrix.modes[pitched]}-major"
-    words: tuple[str, ...]
-    if matrix.name == "C":
-        words = (f'order="{"C" if pitched else "F"}", {stored}',)
-    else:
-        op = letters | {matrix.name: "T" if letters.get(matrix.name) == "N" else "N"}
-        known = "".join(op.get(name, "") for name in "AB")
-        words = (f"op {known}, {stored}" if len(known) == 2 else stored,)
-    if pitch > matrix.shape[pitched]:
-        words = (*words, f"leading dimension {pitch}")
-    yield _Place(transposed, place.alignment, words)
-
-
-def _home(
-    choice: _Candidate, buffer: Sequence[SharedAccess], size: int
-) -> tuple[str, list[SharedAccess]] | None:
-    """The shared memory that a new copy needs, and its accesses; none when it fits as it is.
-
-    None where no layout is known in which its vectors lie together.
-    """
-    copy, layout, extents = choice.copy, buffer[0].layout, choice.extents
-    if copy is None or layout is None or layout.extents != extents:
-        return "", []
-    fits = contiguous(copy.offsets(layout))
-    loads = [access for access in buffer if access.direction == "load"]
-    wanted, read = loads, ""
-    if not fits:
-        # The operand lies the other way now: loads of single elements stay, ldmatrix turn with it.
-        layout = (row_major if choice.axis else column_major)(*extents)
-        wanted = [shared.move_to(load, layout) for load in loads if load.bits == load.element_bits]
-        if any(smem.matrices(load.instruction) for load in loads):
-            transposed = _matrix_loads(layout, choice.axis, size)
-            wanted = [*wanted, *transposed]
-            read = "".join(f" read by {load.instruction}" for load in transposed)
-        if loads and not wanted and not read:
-            read = " (for its stores; the loads have to turn too)"
-    wanted = [shared_access(choose.shared_side(copy), layout, "store"), *wanted]
-    if fits and all(smem.analyze(access).conflict_free for access in wanted):
-        return "", []
-    wants = shared.wants_of(wanted)
-    home = shared.anew(wants, size, layout) if wants else None
-    if home is None:
-        return None
-    if home.excess:
-        read += f", with {home.excess} wavefronts per tile above the ideal"
-    moved = [shared.move_to(access, home.layout) for access in wanted]
-    return f"into shared memory {home.what}{read}", moved
-
-
-def _dearer(home: Sequence[SharedAccess], buffer: Sequence[SharedAccess]) -> bool:
-    """Whether shared memory costs more then: its stores in all, or its loads beside their ideal."""
-
-    def total(accesses: Sequence[SharedAccess], direction: str) -> tuple[int, int]:
-        found = [smem.analyze(access).once for access in accesses if access.direction == direction]
-        return sum(one.wavefronts for one in found), sum(one.ideal_wavefronts for one in found)
-
-    stores, loads = ((total(home, way), total(buffer, way)) for way in ("store", "load"))
-    dearer = stores[1][0] and stores[0][0] > stores[1][0]
-    return bool(dearer or loads[0][0] * loads[1][1] > loads[1][0] * loads[0][1])
+    (stores, _), (old_stores, _) = total(new, "store"), total(old, "store")
+    (loads, ideal), (old_loads, old_ideal) = total(new, "load"), total(old, "load")
+    return stores > old_stores > 0 or loads * old_ideal > old_loads * ideal
 
 
 def _other_side(known: Sequence[SharedAccess], threads: int) -> list[SharedAccess]:
-    """What a buffer of which only the stores or only the loads are known is likely to have beside.
+    """The assumed loads of a buffer of which only stores are known, or the assumed stores.
 
-    Stores are read by ldmatrix, ldmatrix reads what 16-byte vectors stored.
+    Stores are read by ldmatrix, and ldmatrix reads what 16-byte vectors stored.
     """
-    layout, size = known[0].layout, known[0].element_bits // 8
-    if layout is None or len({access.direction for access in known}) > 1:
+    layout, direction = known[0].layout, known[0].direction
+    loaded = direction == "load" and not any(smem.matrices(x.instruction) for x in known)
+    if layout is None or loaded or any(access.direction != direction for access in known):
         return []
-    axis = choose.contiguous_axis(layout)
-    if axis is None:
-        return []
-    if known[0].direction == "store":
-        return _matrix_loads(layout, axis, size)
-    if not any(smem.matrices(access.instruction) for access in known):
-        return []
-    for count in (threads, 32):
-        copy = choose.vector_copy("cp.async", size, layout.extents, axis, VECTOR // size, count)
-        if copy.covers(layout.extents):
-            return _fitting(copy, layout, "store")
-    return []
+    return _assumed(layout, known[0].element_bits // 8, direction, threads)
 
 
-def _matrix_loads(layout: Layout, axis: int, size: int) -> list[SharedAccess]:
-    """The ldmatrix that brings a tile to the MMA whose rows run along ``axis``, if there is one."""
-    atom = choose.reader(size, axis)
-    copy = choose.matrix_copy(atom, size, layout.extents, axis) if atom.destination else None
-    return _fitting(copy, layout, "load") if copy else []
-
-
-def _fitting(
-    copy: TiledCopy, layout: Layout, direction: Literal["load", "store"]
+def _assumed(
+    layout: Layout, size: int, known: Literal["load", "store"], threads: int = 0
 ) -> list[SharedAccess]:
-    """The access that a copy is, where its vectors lie together."""
-    fits = contiguous(copy.offsets(layout))
-    return [shared_access(copy, layout, direction)] if fits else []
+    partner = assumed_partner(layout, size, known, threads)
+    access = partner and partner.access(layout)
+    return [access] if access else []

@@ -15,8 +15,8 @@ from cute_gemm.problem.dtypes import dtype
 def worst_request(access: GlobalAccess) -> tuple[int, np.ndarray, np.ndarray] | None:
     """Find the request of the first tile with most sectors above its ideal; None without a lane.
 
-    Its number, and int64 [32] each: bytes from the start of the matrix, -1 for lanes that take no
-    part, and their lengths.
+    Returned are its number, and int64 [32] each: bytes from the start of the matrix, -1 for lanes
+    that take no part, and their lengths.
     """
     axis, region, matrix = access.axis, access.region, access.matrix
     corner = [0, 0]
@@ -45,7 +45,7 @@ def worst_request(access: GlobalAccess) -> tuple[int, np.ndarray, np.ndarray] | 
 def worst_banks(access: SharedAccess) -> tuple[int, np.ndarray] | None:
     """Find the request with most wavefronts above its ideal; None without a lane.
 
-    Its number, and int64 [32]: byte offsets.
+    Returned are its number, and int64 [32]: byte offsets.
     """
     offsets = np.asarray(access.offsets, np.int64).reshape(-1, smem.LANES)
     some = (offsets >= 0).any(axis=-1)
@@ -59,25 +59,24 @@ def worst_banks(access: SharedAccess) -> tuple[int, np.ndarray] | None:
 
 
 def worst(access: Access) -> tuple[Any, ...] | None:
-    """What `worst_request` or `worst_banks` says; None for bulk copies, which are not of lanes."""
+    """Return `worst_request` or `worst_banks`; None for bulk copies, which have no lanes."""
     if isinstance(access, GlobalAccess):
         return None if is_bulk(access.instruction) else worst_request(access)
     return worst_banks(access) if isinstance(access, SharedAccess) else None
 
 
 def access_picture(access: Access, title: str = "") -> str | None:
-    """Draw the worst request of an access; None for bulk copies, and for what has no request."""
-    found = worst(access)
-    if found is None:
+    """Draw the worst request of an access; None for bulk copies, and without a request."""
+    drawn = worst(access)
+    if drawn is None:
         return None
-    named = f"{title or access_title(access)}, request #{found[0]} of "
+    title = f"{title or access_title(access)}, request #{drawn[0]} of "
     if isinstance(access, GlobalAccess):
-        many = len(access.coords) * (access.width if access.tail == "elements" else 1)
-        _, starts, lengths = found
-        return request(starts, lengths, gmem.base_residue(access.matrix), f"{named}{many}")
+        title += str(len(access.coords) * (access.width if access.tail == "elements" else 1))
+        return request(drawn[1], drawn[2], gmem.base_residue(access.matrix), title)
     assert isinstance(access, SharedAccess)
-    named += str(np.asarray(access.offsets).size // smem.LANES)
-    return banks(access.instruction, access.bits, found[1], named)
+    title += str(np.asarray(access.offsets).size // smem.LANES)
+    return banks(access.instruction, access.bits, drawn[1], title)
 
 
 def access_title(access: Access) -> str:

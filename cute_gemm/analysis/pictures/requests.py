@@ -1,7 +1,7 @@
 """Pictures of one warp's request: the sectors of global memory, or the banks of shared memory.
 
-Every function returns an SVG element as text. What is good or bad is never said by colour alone:
-bad cells are hatched, and every cell carries its numbers.
+Every function returns an SVG element as text. Colour is never the only sign: bad cells are hatched,
+and every cell has its numbers.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _HEAD = f'font-size="11" fill="{GREY}"'
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Return ascending numbers in few characters: ``"0-3,8"``."""
-    found: list[list[int]] = []
+    """Return ascending numbers as spans: ``"0-3,8"``."""
+    runs: list[list[int]] = []
     for n in numbers:
-        if found and n == found[-1][1] + 1:
-            found[-1][1] = n
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
         else:
-            found.append([n, n])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found)
+            runs.append([n, n])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
 
 
 # ---- global memory ------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ _ROW, _BAR = 21, 17
 
 
 class _Line(NamedTuple):
-    """What a request does with one 128-byte line."""
+    """The part of a request in one 128-byte line."""
 
     pieces: dict[tuple[int, int], list[int]]  # (first byte, one past the last) -> lanes
     used: np.ndarray  # bool [128]
@@ -65,17 +65,17 @@ class _Line(NamedTuple):
 
 def _lines(starts: np.ndarray, lengths: np.ndarray) -> dict[int, _Line]:
     """Sort the bytes of the lanes by line."""
-    found: dict[int, _Line] = {}
+    lines: dict[int, _Line] = {}
     for lane, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
         if length <= 0 or start < 0:
             continue
         for at in range(start // gmem.LINE, (start + length - 1) // gmem.LINE + 1):
-            line = found.setdefault(at, _Line({}, np.zeros(gmem.LINE, bool)))
+            line = lines.setdefault(at, _Line({}, np.zeros(gmem.LINE, bool)))
             begin = max(start - at * gmem.LINE, 0)
             end = min(start + length - at * gmem.LINE, gmem.LINE)
             line.pieces.setdefault((begin, end), []).append(lane)
             line.used[begin:end] = True
-    return dict(sorted(found.items()))
+    return dict(sorted(lines.items()))
 
 
 def _true_runs(mask: np.ndarray) -> list[tuple[int, int]]:
@@ -85,11 +85,11 @@ def _true_runs(mask: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _lane_labels(pieces: dict[tuple[int, int], list[int]], y: float) -> list[str]:
-    """Number the lanes of a line: inside where that fits, else one label for a run of them."""
+    """The labels of a line's lanes: inside a lane where that fits, else one for a run of them."""
     out = []
     narrow: list[tuple[int, int, list[int]]] = []
-    taken = sorted(pieces.items())
-    for n, ((begin, end), lanes) in enumerate(taken):
+    ordered = sorted(pieces.items())
+    for n, ((begin, end), lanes) in enumerate(ordered):
         names = [f"lane {lanes[0]}", str(lanes[0])]
         if len(lanes) > 1:
             names = [f"lanes {spans(lanes)}", spans(lanes), f"x{len(lanes)}"]
@@ -101,8 +101,8 @@ def _lane_labels(pieces: dict[tuple[int, int], list[int]], y: float) -> list[str
             first, _, before = narrow.pop()
             begin, lanes = first, before + lanes
         narrow.append((begin, end, lanes))
-        following = taken[n + 1][0][0] if n + 1 < len(taken) else gmem.LINE
-        if following == end and n + 1 < len(taken):
+        following = ordered[n + 1][0][0] if n + 1 < len(ordered) else gmem.LINE
+        if following == end and n + 1 < len(ordered):
             continue
         narrow.pop()
         label = spans(sorted(lanes))
@@ -211,12 +211,12 @@ def _request_caption(starts: np.ndarray, lengths: np.ndarray, base: int) -> list
     ideal = -(-used // gmem.SECTOR)
     efficiency = used / (gmem.SECTOR * sectors)
     verdict = "coalesced" if sectors == ideal else "not coalesced"
-    says = (
+    caption = (
         f"{int(active.sum())} of {active.size} lanes use {counted(used, 'byte')}: "
         f"{counted(sectors, 'sector')} of 32 bytes where {ideal} would do, in "
         f"{counted(lines, 'line')} of 128 bytes; efficiency {100 * efficiency:.1f} %; {verdict}."
     )
-    return [says + f" The matrix begins {base} bytes into a line." * bool(base)]
+    return [caption + f" The matrix begins {base} bytes into a line." * bool(base)]
 
 
 # ---- shared memory ------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ _BANK, _BANK_LEFT, _BANK_ROW = 27, 146, 20
 
 
 def _word_lanes(instruction: str, bits: int, offsets: np.ndarray) -> list[dict[int, list[int]]]:
-    """For each phase, the words it touches and which lanes touch them, as the model has it."""
+    """The words that each phase touches, each with its lanes, by the phases of the model."""
     words = smem.lane_words(instruction, bits, offsets)[0]
     phase_of = smem.lane_phases(instruction, bits, offsets)[0]
     count = smem.phase_words(instruction, bits, offsets).shape[1]
@@ -308,9 +308,9 @@ def banks(
     ]
     total, ideal = int(wavefronts.sum()), int((-(-distinct // smem.BANKS)).sum())
     used, more = int((offsets >= 0).sum()), total - ideal
-    says = (
+    caption = (
         f"{instruction}, {bits} bits per lane, {used} of {offsets.size} lanes: "
         f"{counted(total, 'wavefront')} where {ideal} would do, {counted(more, 'bank conflict')}."
     )
-    says = says if used else "No lane takes part."
-    return document(title, [says], body, (_BANK_LEFT + smem.BANKS * _BANK + 1, y), legend)
+    caption = caption if used else "No lane takes part."
+    return document(title, [caption], body, (_BANK_LEFT + smem.BANKS * _BANK + 1, y), legend)

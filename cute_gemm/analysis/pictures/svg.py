@@ -1,7 +1,7 @@
-"""The few SVG primitives that the pictures are made of.
+"""The SVG primitives of the pictures.
 
-A picture has no ids, styles or fonts of its own to load, so that any number of them can stand in
-one HTML page. Its background and its text colour are explicit: it reads the same in a dark page.
+A picture has no ids, no style sheet and no fonts to load, so that a page can have any number of
+them. Its background and text colour are explicit: it looks the same in a dark page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 INK = "#1b1b1b"
 #: Secondary text: 7:1 on white.
 GREY = "#555555"
-#: Okabe and Ito's vermillion: what is bad, always hatched too.
+#: Okabe and Ito's vermillion, for bad cells, which are always hatched too.
 BAD, BAD_TINT = "#b34700", "#f7d3bd"
 #: Tints of Okabe and Ito's eight colours (https://jfly.uni-koeln.de/color/), light enough for dark
 #: text; told apart by colour-blind readers.
@@ -34,7 +34,7 @@ CELL_TEXT = f'font-family="{MONO}" font-size="10" text-anchor="middle"'
 
 
 class Item(NamedTuple):
-    """One entry of a legend: what the swatch is filled and outlined with, and what it says."""
+    """One entry of a legend: the fill and stroke of its swatch, the text in it, and its label."""
 
     fill: str
     label: str
@@ -45,7 +45,7 @@ class Item(NamedTuple):
 
 
 def number(value: float) -> str:
-    """Return a coordinate in as few characters as it needs."""
+    """Return a coordinate with up to two decimals, without trailing zeros."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -57,7 +57,7 @@ def cell_width(label: str) -> float:
 def rect(
     x: float, y: float, width: float, height: float, attributes: str = "", tip: str = ""
 ) -> str:
-    """Return a rectangle; ``tip`` is what it says under the mouse."""
+    """Return a rectangle; ``tip`` is its tooltip."""
     size = f'width="{number(width)}" height="{number(height)}"'
     head = f'<rect x="{number(x)}" y="{number(y)}" {size}' + f" {attributes}" * bool(attributes)
     return f"{head}><title>{escape(tip)}</title></rect>" if tip else f"{head}/>"
@@ -97,7 +97,7 @@ def hatch(boxes: Iterable[tuple[float, float, float, float]], stroke: str = BAD)
 
 
 def boxes(places: Iterable[tuple[float, float]], width: float, height: float) -> str:
-    """Return path data for equal boxes at ``places``: much shorter than a rectangle for each."""
+    """Return path data for equal boxes at ``places``, much shorter than as many rectangles."""
     size = f"h{number(width)}v{number(height)}h{number(-width)}z"
     return "".join(f"M{number(x)} {number(y)}{size}" for x, y in places)
 
@@ -112,7 +112,7 @@ def _legend(items: Sequence[Item], width: float, top: float) -> tuple[list[str],
     parts, swatches = [], []
     x, y = float(MARGIN), top
     for item in items:
-        # wide enough for the fonts that stand in where the first choice is missing
+        # wide enough for fallback fonts
         box = max(26.0, cell_width(item.text) + 6)
         need = box + (6 + len(item.label) * SANS_EM * 12 + 20 if item.label else 4)
         if x > MARGIN and x + need > width - MARGIN:
@@ -134,11 +134,11 @@ def document(
     title: str, caption: Sequence[str], body: Sequence[str], size: tuple[float, float],
     legend: Sequence[Item],
 ) -> str:  # fmt: skip
-    """Put title, caption (paragraphs), body and legend under each other, in an ``<svg>`` element.
+    """Return an ``<svg>`` element with title, caption (paragraphs), body and legend.
 
     The body is drawn in a space of ``size`` pixels whose origin is its upper left corner.
     """
-    # A narrow body still leaves room for lines that one can read.
+    # A narrow body still leaves room for lines of text.
     width = max(size[0], 620) + 2 * MARGIN
     top = float(MARGIN)
     head = []

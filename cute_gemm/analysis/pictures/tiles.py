@@ -1,4 +1,4 @@
-"""Pictures of tiles: who holds which element, and where it lies in shared memory."""
+"""Pictures of tiles: which thread holds which element, and where it lies in shared memory."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _swatches(names: Iterable[str], label: str) -> list[Item]:
 def _window(
     low: tuple[int, int], high: tuple[int, int], extents: tuple[int, int], step: tuple[int, int]
 ) -> tuple[tuple[int, int], tuple[int, int], str]:
-    """Crop [low, high) of a tile to what can be drawn; the last is what to say about it."""
+    """Crop [low, high) of a tile to what can be drawn; the last result is a note about that."""
     most = (_ROWS * step[0], _GRID_WIDTH // 30 * step[1])
     last = (min(high[0], low[0] + most[0]), min(high[1], low[1] + most[1]))
     shown = (last[0] - low[0], last[1] - low[1])
@@ -134,8 +134,8 @@ def tv_layout(
     """Draw which thread holds which element of a tile, and as which of its values.
 
     ``table``, int [threads, values, 2], has coordinates in the tile (mode 0 down, mode 1 across),
-    -1 for none. What is too large is cropped, and the picture says so; values that are consecutive
-    along a mode share a cell (``T0 V0-7``). With ``warp`` the others' elements are dimmed.
+    -1 for none. A large tile is cropped, with a note; values that are consecutive along a mode
+    share a cell (``T0 V0-7``). With ``warp`` the elements of other warps are dimmed.
     """
     table = np.asarray(table, np.int64)
     if table.ndim != 3 or table.shape[-1] != 2:
@@ -150,17 +150,17 @@ def tv_layout(
     # The last write stays: the first thread, and the chosen warp before all others.
     order = np.argsort(-index[fits], kind="stable")
     if warp is not None:
-        mine = index[fits] // power // smem.LANES == warp
-        order = order[np.argsort(mine[order], kind="stable")]
+        of_warp = index[fits] // power // smem.LANES == warp
+        order = order[np.argsort(of_warp[order], kind="stable")]
     cells[tuple(table[fits][order].T)] = index[fits][order]
 
     axis, width = _vector(cells, values)
     step = (width, 1) if axis == 0 else (1, width)
     low, high = (0, 0), tuple(extents)
     if warp is not None:
-        held = np.argwhere((cells >= 0) & (cells // power // smem.LANES == warp))
-        if held.size:
-            low, high = (tuple(x.tolist()) for x in (held.min(axis=0), held.max(axis=0) + 1))
+        drawn = np.argwhere((cells >= 0) & (cells // power // smem.LANES == warp))
+        if drawn.size:
+            low, high = (tuple(x.tolist()) for x in (drawn.min(axis=0), drawn.max(axis=0) + 1))
     low, last, note = _window(low, (high[0], high[1]), extents, step)
     first = cells[low[0] : last[0] : step[0], low[1] : last[1] : step[1]]
     owner, value = first // power, first % power
@@ -176,14 +176,14 @@ def tv_layout(
     labels = [list(map(label, *row)) for row in holds]
     heads = range(low[0], last[0], step[0]), range(low[1], last[1], step[1])
     body, size = _draw_grid(labels, fills, heads)
-    says = f"{counted(threads, 'thread')}, {counted(values, 'value')} each, on a tile of "
-    says += f"{extents[0]}x{extents[1]}."
+    caption = f"{counted(threads, 'thread')}, {counted(values, 'value')} each, on a tile of "
+    caption += f"{extents[0]}x{extents[1]}."
     if width > 1:
-        says += f" A cell is {width} elements along mode {axis}."
+        caption += f" A cell is {width} elements along mode {axis}."
     if warp is not None:
-        says += f" Warp {warp}: threads {warp * 32} to {warp * 32 + 31}."
+        caption += f" Warp {warp}: threads {warp * 32} to {warp * 32 + 31}."
     if holders.max(initial=0) > 1:
-        says += f" Up to {holders.max()} threads hold the same element; one is named."
+        caption += f" Up to {holders.max()} threads hold the same element; one is named."
     legend = [Item("#ffffff", "thread and its values", text="T0 V0")]
     kinds = min(threads, len(TINTS))
     legend += _swatches(map(str, range(kinds)), "thread mod 8")
@@ -191,7 +191,7 @@ def tv_layout(
         legend.append(Item("#ffffff", "another warp", stroke="#bbbbbb"))
     if (fills == -1).any():
         legend.append(Item("#ffffff", "no thread", stroke="#bbbbbb"))
-    return document(title, [says, note] if note else [says], body, size, legend)
+    return document(title, [caption, note] if note else [caption], body, size, legend)
 
 
 def shared_layout(
@@ -202,8 +202,8 @@ def shared_layout(
 ) -> str:
     """Draw where the elements of a tile lie in shared memory: offsets, coloured by bank.
 
-    ``layout`` is (mode 0, mode 1) -> offset in elements. What is too large is cropped, and the
-    picture says so; elements that follow each other, up to 16 bytes, share a cell.
+    ``layout`` is (mode 0, mode 1) -> offset in elements. A large tile is cropped, with a note;
+    contiguous elements, up to 16 bytes, share a cell.
     """
     rows, columns = np.ogrid[: extents[0], : extents[1]]
     offsets = np.broadcast_to(layout(rows, columns), extents).astype(np.int64)
@@ -216,11 +216,13 @@ def shared_layout(
     labels = [[(str(at), f"b{b}") for at, b in zip(*row, strict=True)] for row in cells]
     heads = range(0, last[0], step[0]), range(0, last[1], step[1])
     body, size = _draw_grid(labels, bank // 4, heads)
-    says = f"{layout}, {element_bits}-bit elements."
+    caption = f"{layout}, {element_bits}-bit elements."
     if width > 1:
-        says += f" A cell is {width} elements ({width * element_bits // 8} bytes) along mode {axis}"
-        says += ", numbered by the first."
-    says += " Cells of one colour lie in the same banks."
+        caption += (
+            f" A cell is {width} elements ({width * element_bits // 8} bytes) along mode {axis}"
+        )
+        caption += ", numbered by the first."
+    caption += " Cells of one colour lie in the same banks."
     legend = [Item("#ffffff", "offset in elements, and its bank", text="72 b4")]
     legend += _swatches((f"{4 * n}-{4 * n + 3}" for n in range(len(TINTS))), "banks")
-    return document(title, [says, note] if note else [says], body, size, legend)
+    return document(title, [caption, note] if note else [caption], body, size, legend)
