@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.cute.layout import Layout
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
 
 #: What becomes of a vector that straddles the end of its row: the part inside is moved, all of it
 #: (what lies beyond is never used), none of it, or, one instruction for each, its elements.

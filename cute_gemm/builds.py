@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from cute_gemm.plan import Plan
-    from cute_gemm.steps import Step
+    from cute_gemm.steps import Step, Steps
     from cute_gemm.toolchain.cubin import Build
+
+
+class Planned(Protocol):
+    """What is asked of a plan (`cute_gemm.plan.Plan`)."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether anything is to be compiled."""
+
+    @property
+    def steps(self) -> Steps:
+        """Its launches."""
+
+    def keep(self, builds: list[Build]) -> Build:
+        """Keep the builds of its launches and return that of its kernel."""
 
 
 class Builds:
@@ -20,7 +34,7 @@ class Builds:
     has not begun.
     """
 
-    def __init__(self, plans: Sequence[Plan]) -> None:
+    def __init__(self, plans: Sequence[Planned]) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         from cute_gemm.toolchain.workers import Workers, at_once, builders
@@ -56,7 +70,7 @@ class Builds:
         finally:
             self.close()
 
-    def of(self, plan: Plan) -> Build:
+    def of(self, plan: Planned) -> Build:
         """Return the build of a plan's kernel, once all its launches are built.
 
         The error of the first that cannot be, and that of a plan of which nothing is compiled.

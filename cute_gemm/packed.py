@@ -7,8 +7,9 @@ from typing import Any
 
 from cute_gemm.errors import OptionError, ShapeError
 from cute_gemm.frameworks.base import Operand
+from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import packed
-from cute_gemm.problem.problem import GemmProblem, Matrix
+from cute_gemm.problem.problem import GemmProblem
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,8 @@ from cute_gemm.problem.passes import (
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.base import Kernel
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.tuned import Measured
 
 #: What ``"auto"`` chooses from: the other rungs of the ladder are there to be overtaken.

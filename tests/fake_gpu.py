@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from cute_gemm.dtypes import DTYPES, operand_types
 from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library.cublas import CublasError
 from cute_gemm.measure import bench, compare
-from cute_gemm.problem.dtypes import DTYPES, operand_types
-from cute_gemm.problem.problem import GemmProblem, Matrix
+from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.run import driver as devices
 from cute_gemm.run import launch as runtime

@@ -29,9 +29,9 @@ from cases import (
 
 from cute_gemm import select
 from cute_gemm.builds import Builds as PlanBuilds
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels import registry
 from cute_gemm.plan import Plan
-from cute_gemm.problem.dtypes import DTYPES
 
 
 def pipeline_cases() -> Iterator[Case]:

@@ -19,11 +19,11 @@ from cases import Case, Place, numbers
 from cute_gemm.analysis.executed import Compared, compare
 from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import CompileError, GemmError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels import registry
 from cute_gemm.plan import Plan
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.verify import Verdict, verify
 from cute_gemm.ptx import Execution, execute
 from cute_gemm.steps import Step

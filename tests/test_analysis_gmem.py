@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cute_gemm.access import GlobalAccess
+from cute_gemm.dtypes import dtype
 from cute_gemm.model import gmem
-from cute_gemm.problem.dtypes import dtype
-from cute_gemm.problem.problem import Matrix
+from cute_gemm.problem.matrix import Matrix
 
 
 def copy_coords(

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cute_gemm.access import TmaAccess
+from cute_gemm.dtypes import dtype
 from cute_gemm.model import gmem, tma
-from cute_gemm.problem.dtypes import dtype
-from cute_gemm.problem.problem import Matrix
+from cute_gemm.problem.matrix import Matrix
 
 
 def k_major(rows: int, k: int, name: str = "float16", ld: int = 0, alignment: int = 256) -> Matrix:

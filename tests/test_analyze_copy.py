@@ -18,8 +18,8 @@ from cute_gemm.cute.atoms import LDMATRIX, LDMATRIX_TRANS, MATRIX_ATOMS, MMA_ATO
 from cute_gemm.cute.copies import TiledMma, mma_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, from_map, tile_to_shape
 from cute_gemm.cute.notation import parse
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
-from cute_gemm.problem.dtypes import DTYPES
 
 REFERENCE = "Sw<3,3,4> o 0 o ((32,4),(8,4)):((1,256),(32,1024))"
 

@@ -15,6 +15,7 @@ from cases import OPS, numbers, stored_shapes, used
 
 import cute_gemm as cg
 from cute_gemm import api
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import (
     DeviceError,
     DTypeError,
@@ -31,7 +32,6 @@ from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.ladder import Naive
 from cute_gemm.measure.compare import of_kernel
 from cute_gemm.measure.matrices import Place
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import Scalar
 from cute_gemm.toolchain.signature import gemm_signature

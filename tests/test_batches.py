@@ -19,8 +19,9 @@ from cute_gemm.access import GlobalAccess
 from cute_gemm.frameworks.base import Operand
 from cute_gemm.kernels import registry
 from cute_gemm.model import gmem, smem
+from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import matrices_overlap
-from cute_gemm.problem.problem import GemmProblem, Matrix, from_operands, from_sizes
+from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 
 L = 3
 

@@ -19,10 +19,10 @@ from cute_gemm.cute.atoms import BYTE_ATOMS, MATRIX_ATOMS, CopyAtom
 from cute_gemm.cute.choose import matrix_copy
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.cute.notation import parse
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError, OptionError, UnsupportedError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import structure
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_sizes
 
 # -- names ----------------------------------------------------------------------------------------

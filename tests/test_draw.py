@@ -13,7 +13,7 @@ from cute_gemm.cute.atoms import cp_async
 from cute_gemm.cute.copies import gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major
 from cute_gemm.model import gmem, smem
-from cute_gemm.problem.problem import Matrix
+from cute_gemm.problem.matrix import Matrix
 
 LANES = np.arange(32)
 

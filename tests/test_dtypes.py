@@ -13,9 +13,9 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.commands import cli
 from cute_gemm.cute.atoms import mma_atoms
+from cute_gemm.dtypes import DTYPES, canonical, dtype, factor, holding, operand_types
 from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.measure.bench import bench
-from cute_gemm.problem.dtypes import DTYPES, canonical, dtype, factor, holding, operand_types
 from cute_gemm.toolchain.headers import include_paths
 
 ROWS = [row for row in DTYPES.values() if row.name != "tf32"]  # which no library stores

@@ -13,14 +13,15 @@ import pytest
 from cute_gemm.analysis.executed import compare
 from cute_gemm.analysis.rows import make_row
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.registry import get
 from cute_gemm.plan import Plan
 from cute_gemm.problem import reference
-from cute_gemm.problem.dtypes import DTYPES, DType
 from cute_gemm.problem.epilogue import EpilogueOperand, LinearCombination
-from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
+from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.ptx import execute
 from cute_gemm.select import select

@@ -16,7 +16,7 @@ from cute_gemm.analysis import html
 from cute_gemm.analysis.html_page import fragment, page_html
 from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.cute.layout import Layout, Swizzle
-from cute_gemm.problem.problem import Matrix
+from cute_gemm.problem.matrix import Matrix
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 

@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 
 import pytest
 
+from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.errors import DTypeError, UnsupportedError
 from cute_gemm.kernels.registry import get
 from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
 from cute_gemm.problem import problem as problems
-from cute_gemm.problem.dtypes import DTYPES, DType
 from cute_gemm.problem.epilogue import LinearCombination
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.problem import from_sizes

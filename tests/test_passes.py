@@ -15,11 +15,11 @@ from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.executed import compare, executed
 from cute_gemm.analysis.rows import AccessRow
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.passes import PACK, REDUCE
 from cute_gemm.model.analyze import analyze
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.passes import Packing, Reduction, packed, sliced
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, scalar

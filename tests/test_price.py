@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import cute_gemm as cg
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.table import gpu
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.select import select
 

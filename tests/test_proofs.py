@@ -20,6 +20,7 @@ from cases import OPS, problem
 from cute_gemm.cute.copies import TiledCopy, TiledMma
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.cute.notation import parse
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import CompileError, OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import CompiledKernel
@@ -31,7 +32,6 @@ from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Config, Structure, structure
 from cute_gemm.kernels.sm80.tensor_core import TensorCore
 from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.headers import template_path
 from cute_gemm.toolchain.nvrtc import build, prove
 from cute_gemm.toolchain.unit import TranslationUnit

@@ -16,7 +16,8 @@ from cute_gemm.analysis import report, rows
 from cute_gemm.analysis.shown import WIDTH
 from cute_gemm.errors import OptionError
 from cute_gemm.model import tma
-from cute_gemm.problem.problem import GemmProblem, Matrix, from_sizes
+from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.toolchain.signature import Launch
 
 LANE = np.arange(32)

@@ -15,11 +15,11 @@ import cute_gemm as cg
 from cute_gemm import select
 from cute_gemm.analysis.prices import prices_dict
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import gpu
 from cute_gemm.kernels import base, registry
 from cute_gemm.kernels.base import CompiledKernel
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.passes import DIRECT
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.steps import steps

@@ -16,12 +16,12 @@ import cute_gemm as cg
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.report import Report
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError, OptionError, UnsupportedError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Config, structure
 from cute_gemm.kernels.staging import IN_VAIN
 from cute_gemm.model import smem
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.nvrtc import build as compile_unit
 from cute_gemm.toolchain.unit import TranslationUnit

@@ -13,11 +13,11 @@ from cases import OPS, THIN, numbers, stored_shapes
 import cute_gemm as cg
 from cute_gemm.arch import Arch
 from cute_gemm.cute.atoms import MMA_ATOMS
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.thin.kernel import Thin
 from cute_gemm.kernels.thin.structure import Config, structure
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.ptx import execute

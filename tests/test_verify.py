@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from cases import numbers, stored_shapes
 
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem import verify as verifying
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.verify import _BLOCK, bound_formula, verify
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from cute_gemm.access import GlobalAccess, Shares, Work
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import with_options
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool, entry

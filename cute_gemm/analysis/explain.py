@@ -15,8 +15,8 @@ from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
 from cute_gemm.analysis.shown import Shown, size_text
 from cute_gemm.analysis.tables import Column, Paragraph, Table
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.model.ceiling import Ceiling, ceiling
-from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import named
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm.dtypes import dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,9 +13,9 @@ import numpy as np
 from cute_gemm._kept import Kept
 from cute_gemm._text import FORMAT, counted, named, percent
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.analysis.fixes.fix import Fix
 from cute_gemm.analysis.fixes.gmem import fixes, of_part
 from cute_gemm.analysis.fixes.options import Others, with_options
-from cute_gemm.analysis.fixes.search import Fix
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row

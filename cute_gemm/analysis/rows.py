@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, named, number, percent
 from cute_gemm.analysis.tables import Cell, Column, Table
+from cute_gemm.dtypes import dtype
 from cute_gemm.model import gmem, smem, tma
 from cute_gemm.model.analyze import Analysis, analyze
-from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from cute_gemm.access import Access, GlobalAccess
-    from cute_gemm.analysis.fixes.search import Fix
+    from cute_gemm.analysis.fixes.fix import Fix
 
 #: Verdict on an access with a lane whose address is not a multiple of its vector.
 MISALIGNED = "misaligned"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access import Access
-    from cute_gemm.analysis.fixes.search import Fix
+    from cute_gemm.analysis.fixes.fix import Fix
     from cute_gemm.analysis.html import Page
     from cute_gemm.analysis.rows import AccessRow
     from cute_gemm.problem.problem import GemmProblem

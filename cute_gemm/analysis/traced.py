@@ -12,9 +12,9 @@ from cute_gemm._text import FORMAT, counted, named
 from cute_gemm.analysis.executed import Compared
 from cute_gemm.analysis.shown import Paged, size_text
 from cute_gemm.analysis.tables import Column, Figure, Pairs, Table
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.model import gmem
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.verify import Verdict
 from cute_gemm.ptx.access import described
 from cute_gemm.ptx.memory import GLOBAL
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from cute_gemm.analysis.html import Page
     from cute_gemm.analysis.rows import AccessRow
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.ptx.launch import Execution
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import WIDTH, named, wrapped
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.keywords import hint_for
-from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.api import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem

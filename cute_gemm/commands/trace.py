@@ -192,7 +192,7 @@ def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
     """Return an array, by type and extents or from a file, or a number."""
     import numpy as np
 
-    from cute_gemm.problem.dtypes import dtype
+    from cute_gemm.dtypes import dtype
     from cute_gemm.problem.values import random_values
     from cute_gemm.ptx import Buffer
 

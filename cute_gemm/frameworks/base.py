@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cute_gemm.dtypes import canonical
+from cute_gemm.dtypes import dtype as dtype_row
 from cute_gemm.errors import StrideError
-from cute_gemm.problem.dtypes import canonical
-from cute_gemm.problem.dtypes import dtype as dtype_row
 
 Order = Literal["F", "C"]
 

@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError
 from cute_gemm.frameworks.base import ALIGNMENT, Adapter, Fingerprint, Operand, Order, dtype_name
-from cute_gemm.problem.dtypes import DTYPES
 
 #: What the operators of a graph call: ``"gemm"``, and plans by their numbers. Those who have these
 #: functions enter them.

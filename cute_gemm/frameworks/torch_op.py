@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.frameworks.torch import CALLED, refuse_grad
-from cute_gemm.problem.dtypes import DTYPES
 
 #: What both operators take beside the matrices.
 _GIVEN = "str op, Scalar alpha, Tensor? alpha_at, Scalar beta, Tensor? beta_at, str keywords"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from cute_gemm._kept import Kept
 from cute_gemm.access import GlobalAccess
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import epilogue_loads
@@ -32,7 +33,6 @@ from cute_gemm.model.price import (
     tally,
 )
 from cute_gemm.problem import reference
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.headers import template_path

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cute_gemm.access import Shares
+from cute_gemm.dtypes import operand_types
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Kernel
-from cute_gemm.problem.dtypes import operand_types
 from cute_gemm.problem.reference import scale, used
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cute_gemm.arch import REGISTERS, REGISTERS_PER_THREAD
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
-from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
-    from cute_gemm.problem.problem import Matrix
+    from cute_gemm.problem.matrix import Matrix
 
 Config = TypeVar("Config")
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
 from cute_gemm.cute.copies import LANES
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.model import gmem
-from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.cute.copies import TiledCopy

@@ -12,7 +12,8 @@ from cute_gemm.toolchain.signature import Signature, gemm_signature
 
 if TYPE_CHECKING:
     from cute_gemm.problem.epilogue import Epilogue
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
 
 #: Bytes of the widest swizzle's span, and of what stages are aligned to.
 SPAN, ALIGNED = 128, 1024

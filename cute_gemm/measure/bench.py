@@ -13,6 +13,7 @@ import numpy as np
 
 from cute_gemm.api import compile
 from cute_gemm.api import plan as make_plan
+from cute_gemm.dtypes import dtype as dtype_row
 from cute_gemm.errors import (
     CompileError,
     CubinError,
@@ -37,7 +38,6 @@ from cute_gemm.measure.compare import (
 )  # fmt: skip
 from cute_gemm.measure.matrices import DeviceMatrices, Factors, Reference, stacked
 from cute_gemm.measure.result import BenchResult, Entry, Outcome, SizeResult, Speed
-from cute_gemm.problem.dtypes import dtype as dtype_row
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.run.timing import (
     Samples,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm.dtypes import dtype
 from cute_gemm.errors import LaunchError, OptionError
 from cute_gemm.problem import verify
-from cute_gemm.problem.dtypes import dtype
 from cute_gemm.problem.values import random_values
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from cute_gemm._text import FORMAT, named
 from cute_gemm.analysis.shown import Shown
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.api import Plan
+from cute_gemm.dtypes import dtype
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
-from cute_gemm.problem.dtypes import dtype
 from cute_gemm.problem.problem import from_sizes
 
 if TYPE_CHECKING:

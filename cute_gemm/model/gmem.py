@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from cute_gemm.access import Place
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.access import GlobalAccess
-    from cute_gemm.problem.problem import Matrix
+    from cute_gemm.problem.matrix import Matrix
 
 Counts = TypeVar("Counts", bound="Sums")
 

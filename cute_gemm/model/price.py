@@ -24,16 +24,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.occupancy import clusters_at_a_time, occupancy
 from cute_gemm.model.analyze import analyze
 from cute_gemm.model.gmem import LINE, SECTOR
 from cute_gemm.model.smem import SharedCounts
-from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.access import Access, Work
     from cute_gemm.gpus.gpu import Gpu
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.signature import Launch
 
 #: Microseconds of a launch before its first and after its last instruction; the same for a launch

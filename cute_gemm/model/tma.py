@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cute_gemm.cute.layout import Layout, Swizzle
+from cute_gemm.dtypes import dtype
 from cute_gemm.model.gmem import (
     LINE,
     SECTOR,
@@ -26,7 +27,6 @@ from cute_gemm.model.gmem import (
     tile_classes,
 )
 from cute_gemm.model.smem import MATRIX_ROW_BYTES, MATRIX_ROWS, phase_wavefronts, phase_words
-from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.access import TmaAccess

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from cute_gemm.problem.dtypes import DType
+    from cute_gemm.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)

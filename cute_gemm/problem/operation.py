@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cute_gemm.problem.dtypes import DTYPES, DType, factor
+from cute_gemm.dtypes import DTYPES, DType, factor
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 
 if TYPE_CHECKING:
-    from cute_gemm.problem.problem import Matrix
+    from cute_gemm.problem.matrix import Matrix
 
 
 @dataclass(frozen=True)

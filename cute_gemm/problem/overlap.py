@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cute_gemm.problem.dtypes import dtype as dtype_row
+from cute_gemm.dtypes import dtype as dtype_row
 
 if TYPE_CHECKING:
     from cute_gemm.frameworks.base import Operand

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cute_gemm.problem.dtypes import DTYPES, DType
+from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
-from cute_gemm.problem.problem import GemmProblem, Matrix
+from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.problem import GemmProblem
 
 #: Bytes of which the leading dimensions and the places of what lies in scratch are multiples: a
 #: line of L2. Allocations have twice that.

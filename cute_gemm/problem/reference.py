@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm.dtypes import dtype
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.problem import GemmProblem
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm.dtypes import dtype as dtype_row
 from cute_gemm.errors import ArrayError, DeviceError, DTypeError, ScalarError, ShapeError
 from cute_gemm.frameworks import ADAPTERS, host_array, is_array, read
 from cute_gemm.frameworks.base import Operand
-from cute_gemm.problem.dtypes import dtype as dtype_row
 
 #: Makes of a 0-d device array one of another type, in stream order; None where it cannot.
 Convert = Callable[[Operand, str], Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cute_gemm.problem.dtypes import dtype
+from cute_gemm.dtypes import dtype
 
 
 def random_values(rng: np.random.Generator, shape: tuple[int, ...], name: str) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cute_gemm.problem.dtypes import dtype, factor
+from cute_gemm.dtypes import dtype, factor
 from cute_gemm.problem.reference import batches, used
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from weakref import proxy
 
 import numpy as np
 
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import FaultError, PtxError
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.barriers import Barrier
 from cute_gemm.ptx.cluster import machine_of

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cute_gemm.problem.problem import GemmProblem, Matrix
+from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.ptx.launch import Argument, Buffer, Execution, TensorMap, parsed, run
 

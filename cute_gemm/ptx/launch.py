@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import PtxError
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.access import shape_of
 from cute_gemm.ptx.bulk import Map

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.run.driver import checked, load_driver
 
 if TYPE_CHECKING:
-    from cute_gemm.problem.problem import Matrix
+    from cute_gemm.problem.matrix import Matrix
 
 #: Bytes of a tensor map.
 SIZE = 128

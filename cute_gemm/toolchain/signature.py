@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.errors import ScalarError
-from cute_gemm.problem.dtypes import DTYPES, DType
 
 if TYPE_CHECKING:
     from cute_gemm.problem import scalars

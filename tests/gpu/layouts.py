@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 import cute_gemm as cg
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError
 from cute_gemm.kernels import registry
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.select import label
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.passes import PACK, REDUCE
-from cute_gemm.problem.dtypes import DTYPES
+from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import packed, sliced
-from cute_gemm.problem.problem import Matrix, from_sizes
+from cute_gemm.problem.problem import from_sizes
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.run.memory import DeviceBuffer, download, upload
 

@@ -14,13 +14,13 @@ from cases import OPS
 
 import cute_gemm as cg
 from cute_gemm.commands import cli
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.frameworks import read
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
 from cute_gemm.measure.bench import bench
 from cute_gemm.measure.compare import compare
 from cute_gemm.measure.matrices import DeviceMatrices, Factors
 from cute_gemm.measure.result import SizeResult
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.problem import from_operands, from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import memory

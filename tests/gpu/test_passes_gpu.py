@@ -9,8 +9,9 @@ import pytest
 from cases import OPS
 from passes_cases import PACK, REDUCE, REDUCED, TYPES, check_packing, check_reduction, run
 
+from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import packed, sliced
-from cute_gemm.problem.problem import Matrix, from_sizes
+from cute_gemm.problem.problem import from_sizes
 
 pytestmark = pytest.mark.gpu
 

@@ -15,7 +15,7 @@ from cute_gemm.cute.layout import Layout
 from cute_gemm.cute.notation import as_printed, parse
 from cute_gemm.errors import OptionError
 from cute_gemm.model import tma
-from cute_gemm.problem.problem import Matrix
+from cute_gemm.problem.matrix import Matrix
 
 
 def bulk_access(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DTypeError
 from cute_gemm.frameworks.base import dtype_name
-from cute_gemm.problem.dtypes import DTYPES
 
 #: Bytes by what PTX, C++ CuTe, CuTe DSL and NumPy call a type, in small letters and without ``_t``.
 _BYTES = {

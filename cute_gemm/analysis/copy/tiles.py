@@ -9,7 +9,7 @@ import numpy as np
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.cute import choose
 from cute_gemm.cute.copies import LANES, TiledCopy, contiguous
-from cute_gemm.problem.problem import Matrix
+from cute_gemm.problem.matrix import Matrix
 
 if TYPE_CHECKING:
     from cute_gemm.analysis.copy.atoms import Direction

@@ -19,8 +19,8 @@ from cute_gemm.analysis.copy.evaluate import asked_width, evaluated
 from cute_gemm.analysis.copy.partners import NamedPartner, buffer_of
 from cute_gemm.analysis.copy.tiles import Partner
 from cute_gemm.analysis.fixes import smem as layouts
+from cute_gemm.analysis.fixes.fix import Fix
 from cute_gemm.analysis.fixes.search import (
-    Fix,
     Place,
     cheapest,
     fix_to,

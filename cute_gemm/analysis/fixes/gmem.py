@@ -17,15 +17,16 @@ import numpy as np
 from cute_gemm._text import named
 from cute_gemm.access import GlobalAccess, SharedAccess
 from cute_gemm.analysis.copy.tiles import assumed_partner, shared_access
-from cute_gemm.analysis.fixes.search import Fix, Place, cheapest, fix_to, quality, rounds, search
+from cute_gemm.analysis.fixes.fix import Fix
+from cute_gemm.analysis.fixes.search import Place, cheapest, fix_to, quality, rounds, search
 from cute_gemm.analysis.fixes.smem import fix_shared, move_to, new_layout, patterns_of
 from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.cute import choose
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.layout import Layout, column_major, row_major
+from cute_gemm.dtypes import dtype
 from cute_gemm.model import smem
-from cute_gemm.problem.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.access import Access

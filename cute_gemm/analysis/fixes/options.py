@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from cute_gemm.access import Access, GlobalAccess
-from cute_gemm.analysis.fixes.search import Fix, fix_to
+from cute_gemm.analysis.fixes.fix import Fix
+from cute_gemm.analysis.fixes.search import fix_to
 from cute_gemm.analysis.rows import MISALIGNED, AccessRow, make_row
 
 #: Yields other values of options, each with the accesses that the kernel then has.

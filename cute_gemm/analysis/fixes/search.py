@@ -8,13 +8,13 @@ copy of the tile, or both.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cute_gemm._text import named, number, percent
 from cute_gemm.access import GlobalAccess
 from cute_gemm.analysis.copy.tiles import plain_strides
+from cute_gemm.analysis.fixes.fix import Fix
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.layout import Layout
 from cute_gemm.model import gmem
@@ -23,31 +23,6 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.rows import AccessRow
 
 Tried = TypeVar("Tried")
-
-
-@dataclass(frozen=True, slots=True)
-class Fix:
-    """One change that fixes an access.
-
-    ``what`` is the change: ``"threads (32,4):(4,1), values (1,8), cp.async of 128 bits"``;
-    ``reading`` what the report reads then: ``"16 sectors per request, ideal 16, 100 %"``;
-    ``figures`` the same as numbers, by the names of ``AccessRow``'s attributes.
-    """
-
-    what: str
-    reading: str
-    figures: dict[str, float] = field(hash=False)
-    #: Of a copy of the user's own: the arguments of ``analyze_copy`` that change.
-    change: dict[str, Any] = field(default_factory=dict, hash=False)
-    #: Of a global access: the access after the change.
-    made: GlobalAccess | None = field(default=None, compare=False, repr=False)
-
-    def __str__(self) -> str:
-        return f"{self.what} ({self.reading})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the change and what the report reads then, by name."""
-        return named(self, "what", "reading", "figures", "change")
 
 
 def fix_to(

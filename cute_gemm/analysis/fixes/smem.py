@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm._kept import Kept
-from cute_gemm.analysis.fixes.search import Fix, fix_to
+from cute_gemm.analysis.fixes.fix import Fix
+from cute_gemm.analysis.fixes.search import fix_to
 from cute_gemm.analysis.rows import MISALIGNED, make_row
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal

@@ -8,8 +8,8 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, is_bulk
 from cute_gemm.analysis.pictures.requests import banks, request
+from cute_gemm.dtypes import dtype
 from cute_gemm.model import gmem, smem
-from cute_gemm.problem.dtypes import dtype
 
 
 def worst_request(access: GlobalAccess) -> tuple[int, np.ndarray, np.ndarray] | None:

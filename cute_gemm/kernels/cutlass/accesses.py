@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfig, ctas
 from cute_gemm.kernels.staging import IN_VAIN
 from cute_gemm.model.gmem import bypasses_l1
-from cute_gemm.problem.dtypes import DTYPES
-from cute_gemm.problem.problem import GemmProblem, Matrix
+from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.problem import GemmProblem
 
 if TYPE_CHECKING:
     from cute_gemm.kernels.cutlass.recording import Recording, Requests

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cute_gemm.dtypes import dtype
 from cute_gemm.kernels.cutlass.config import MATH, WARP, CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.unit import unit
-from cute_gemm.problem.dtypes import dtype
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.scalars import ONE, ZERO
 from cute_gemm.ptx.access import described

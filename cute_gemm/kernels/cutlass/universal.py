@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cute_gemm.access import Access, Shares, Work
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.base import CompiledKernel
@@ -21,7 +22,6 @@ from cute_gemm.kernels.cutlass.config import (
 )
 from cute_gemm.kernels.cutlass.unit import unit
 from cute_gemm.kernels.options import parsed
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.signature import Launch
 from cute_gemm.toolchain.unit import TranslationUnit
 

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import UnsupportedError
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.scalars import ZERO, Scalar
 from cute_gemm.run.driver import synchronize
 from cute_gemm.run.memory import upload
 from cute_gemm.toolchain.signature import pack_scalar
 
 if TYPE_CHECKING:
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
 
 #: ``cublasOperation_t``: the matrix as it is stored, its transpose, its conjugate transpose.
 _N, _T, _C = 0, 1, 2

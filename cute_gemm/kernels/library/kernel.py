@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm.dtypes import operand_types
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library import cublas
-from cute_gemm.problem.dtypes import operand_types
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.run.driver import entered
 

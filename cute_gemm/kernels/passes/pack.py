@@ -11,16 +11,16 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.passes.seconds import AHEAD_US, seconds
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature
 from cute_gemm.toolchain.unit import TranslationUnit, cpp_bool
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.passes import Packing
-    from cute_gemm.problem.problem import Matrix
 
 #: Threads and bytes of a tile; bytes of a vector; vectors of a line, which neighbouring lanes have.
 THREADS, TILE_BYTES, VECTOR, LINE = 256, 16384, 16, 8

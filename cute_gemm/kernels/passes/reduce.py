@@ -10,12 +10,12 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes.seconds import seconds
 from cute_gemm.kernels.staging import element_by_element
 from cute_gemm.model.price import DEPENDENT_US, LAUNCH_US
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.passes import sums_bytes
 from cute_gemm.toolchain.signature import (
@@ -35,8 +35,9 @@ from cute_gemm.toolchain.unit import (
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.passes import Reduction
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.problem.problem import GemmProblem
 
 #: Threads of a CTA, and bytes of the sums of each.
 THREADS, VECTOR = 128, 16

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, Shares, Work
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
@@ -26,14 +27,14 @@ from cute_gemm.kernels.staging import (
     shared,
     stored,
 )
-from cute_gemm.problem.dtypes import DTYPES
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.cute.layout import Layout
     from cute_gemm.kernels.simt.unit import EmitSimt
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
 
 #: Registers of a thread beside its sums: addresses, operands.
 _OTHERS = 64

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cute_gemm.cute.choose import VECTOR
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.options import access_bytes, parsed
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config
 from cute_gemm.model.price import Pace
-from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem

@@ -17,6 +17,7 @@ from cute_gemm.access import Access, GlobalAccess, Partition, Shares, Work
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
+from cute_gemm.dtypes import DTYPES, factor
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
@@ -39,13 +40,13 @@ from cute_gemm.kernels.staging import (
     stored,
 )
 from cute_gemm.model.price import Pace
-from cute_gemm.problem.dtypes import DTYPES, factor
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.kernels.sm80.unit import EmitSm80Pipeline
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
 
 COPY_POLICIES = ("auto", "mn_major")
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from cute_gemm.cute.atoms import MMA_ATOMS
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline, Tile
 from cute_gemm.model.price import Pace
-from cute_gemm.problem.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem

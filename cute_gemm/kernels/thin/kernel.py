@@ -10,6 +10,7 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
 from cute_gemm.cute.atoms import mma_atoms
+from cute_gemm.dtypes import DTYPES, factor
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
@@ -23,14 +24,14 @@ from cute_gemm.kernels.thin.structure import (
     structure,
 )
 from cute_gemm.model.price import Pace
-from cute_gemm.problem.dtypes import DTYPES, factor
 from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import Launch
 
 if TYPE_CHECKING:
     from cute_gemm.arch import Arch
     from cute_gemm.kernels.thin.unit import EmitThin
-    from cute_gemm.problem.problem import GemmProblem, Matrix
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
 
 #: The most that m or n may be.
 MOST = 32

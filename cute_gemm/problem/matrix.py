@@ -1,0 +1,107 @@
+"""``Matrix``: a GEMM operand as CuTe sees it, shape and stride."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from cute_gemm.dtypes import dtype as dtype_row
+from cute_gemm.frameworks.base import ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A GEMM operand as CuTe sees it: A (M, K), B (N, K), C (M, N), or ``l`` such matrices.
+
+    ``name`` is ``"A"``, ``"B"``, ``"C"`` or that of an epilogue's operand (M, N). ``shape`` and
+    ``stride`` (in elements) are those of the two modes: one stride is the unit (a static 1 in
+    CuTe), the other the leading dimension, 0 for a vector that is broadcast; when both are 1 the
+    first is the unit. ``alignment`` is the largest power of two, up to 256, that
+    divides the address of every matrix in bytes. ``conj``: the conjugate is meant, as op letters C
+    and H have it; False for real types.
+
+    Matrix i of a batch begins ``i * batch_stride`` elements after the first; with 0 all share one.
+    (It is 0 too where ``l`` is at most 1 or a matrix has no elements.) ``first_alignment`` is that
+    of the first matrix alone where it is more than ``alignment``, and else 0.
+
+    Of a batch whose products are cut along K, ``slices`` matrices in a row are those of a product:
+    ``slice_stride`` elements apart, and ``batch_stride`` is from one product's to the next one's.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    stride: tuple[int, int]
+    dtype: str
+    alignment: int
+    conj: bool = False
+    l: int = 1
+    batch_stride: int = 0
+    first_alignment: int = 0
+    slices: int = 1
+    slice_stride: int = 0
+
+    @property
+    def unit(self) -> int:
+        """The mode whose stride is 1: 0 or 1."""
+        return self.stride.index(1)
+
+    @property
+    def ld(self) -> int:
+        """The leading dimension, in elements: the stride of the other mode."""
+        return self.stride[1 - self.unit]
+
+    @property
+    def major(self) -> str:
+        """The mode with the unit stride: ``"MN"`` or ``"K"``; for C ``"M"`` or ``"N"``."""
+        return (("M", "N") if self.name == "C" else ("MN", "K"))[self.unit]
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Names of the modes: A is (M, K), B (N, K), C (M, N); of a batch L too."""
+        own = {"A": ("M", "K"), "B": ("N", "K")}.get(self.name, ("M", "N"))
+        return own if self.l == 1 else (*own, "L")
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes from one matrix to the next."""
+        return self.batch_stride * dtype_row(self.dtype).bytes
+
+    @property
+    def levels(self) -> tuple[tuple[int, int], ...]:
+        """How many products and slices of each there are, with the elements from one to the next.
+
+        The outer first; what there is one of is left out.
+        """
+        both = (self.l // self.slices, self.batch_stride), (self.slices, self.slice_stride)
+        return tuple(level for level in both if level[0] != 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, padding between them left out; a shared matrix counts once."""
+        modes = (*self.levels, *zip(self.shape, self.stride, strict=True))
+        elements = prod(count if step else min(count, 1) for count, step in modes)
+        return elements * dtype_row(self.dtype).bytes
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element's first to the last one's last, of all matrices."""
+        steps = (*zip(self.shape, self.stride, strict=True), *self.levels)
+        last = sum((extent - 1) * step for extent, step in steps)
+        return (last + 1) * dtype_row(self.dtype).bytes
+
+    def at(self, address: int) -> Matrix:
+        """Return the matrix, or the batch, as it is described at this address."""
+        first, every = address | ALIGNMENT, address | ALIGNMENT | self.batch_bytes
+        first, every = first & -first, every & -every
+        return replace(self, alignment=every, first_alignment=first if first > every else 0)
+
+    def __str__(self) -> str:
+        extents, steps = list(map(str, self.shape)), list(map(str, self.stride))
+        if len(self.levels) == 2:  # a mode of two, whose first is the inner one
+            (outer, far), (inner, near) = self.levels
+            extents.append(f"({inner},{outer})")
+            steps.append(f"({near},{far})")
+        for count, step in self.levels[: len(self.levels) % 2]:
+            extents.append(str(count))
+            steps.append(str(step))
+        return f"({','.join(extents)}):({','.join(steps)})"
