@@ -83,7 +83,7 @@ def test_what_it_refuses():
 
 def test_build_source_and_ptx(command):
     plan = cg.plan("TN", **SIZES, **TOY, unroll=2)
-    assert plan.symbol == "toy_float32_K_K_M_u2"
+    assert plan.symbol == "toy_f32_f32_f32_tn_col_u2"
     assert 'include "toy.cuh"' in plan.source and "Gemm<float, true, true, false, 2>" in plan.source
     assert plan.resources.registers > 0 and plan.cubin[:4] == b"\x7fELF"
     assert plan.symbol in plan.ptx and ".visible .entry" in plan.ptx
@@ -189,9 +189,9 @@ def test_explain(command):
 def test_run(command):
     words = ["run", "NT", *WORDS, "--kernel", "toy", "--beta", "0.5"]
     said = command(*words)
-    assert "toy_float32_MN_MN_M_u4" in said and "all within" in said
+    assert "toy_f32_f32_f32_nt_col_u4" in said and "all within" in said
     found = json.loads(command(*words, "--json"))
-    assert found["check"]["ok"] and found["build"]["symbol"] == "toy_float32_MN_MN_M_u4"
+    assert found["check"]["ok"] and found["build"]["symbol"] == "toy_f32_f32_f32_nt_col_u4"
 
 
 def test_bench(monkeypatch):
@@ -205,6 +205,6 @@ def test_bench(monkeypatch):
     found = bench.bench(OPS, "toy", [(70, 9, 13)], rounds=2)
     [size] = found.sizes
     assert found.ok and size.kernels == ("toy", "cublas")
-    assert size.find("toy", "TN").config == "toy_float32_K_K_M_u4"
+    assert size.find("toy", "TN").config == "toy_f32_f32_f32_tn_col_u4"
     assert size.find("toy", "TN").speed.of_cublas == pytest.approx(0.5)
     assert "toy" in str(found) and found.to_dict()

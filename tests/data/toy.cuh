@@ -12,7 +12,8 @@ namespace toy {
 // A and B with K contiguous or not, C with N or M; products that are unrolled.
 template <class T, bool MajorKA, bool MajorKB, bool MajorNC, int Unroll>
 struct Gemm {
-  using Element = T;
+  using ElementA = T;
+  using ElementB = T;
   using ElementC = T;
   using Accumulator = T;
   using Epilogue = cute_gemm::LinearCombination<T, T>;
