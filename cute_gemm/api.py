@@ -427,7 +427,7 @@ def _tuning(tune: bool | Tuning, kernel: str, backend: Backend, gpu: GpuLike | N
 
 
 def _checked(words: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options, lists as tuples; refuse those and words that nothing is called by."""
+    """Return the options with lists as tuples; refuse keywords that are no argument or option."""
     options = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
     for kind, given in (("", words), ("option ", options)):
         for name, value in given.items():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Launches of an executable that are kept, by alpha and beta.
 _BOUND_KEPT = 64
 
-#: Types of numbers that nothing changes.
+#: Immutable types of numbers.
 _NUMBERS = (float, int, complex)
 
 

@@ -62,7 +62,9 @@ def recommended(problem: GemmProblem, gpu: Gpu, target: str) -> list[Recommendat
     OptionError where it is not installed, and for a GPU that it does not know.
     """
     theirs = _package()
-    known = {one.name: one for one in theirs.NvMatmulHeuristicsNvidiaGpu if one.name != "END"}
+    known = {
+        gpu_of.name: gpu_of for gpu_of in theirs.NvMatmulHeuristicsNvidiaGpu if gpu_of.name != "END"
+    }
     name = gpu.name.removeprefix("NVIDIA ").upper().replace(" ", "_")
     named = [known[name + form] for form in _FORMS if name + form in known]
     if not named:
@@ -86,14 +88,14 @@ def recommended(problem: GemmProblem, gpu: Gpu, target: str) -> list[Recommendat
         m, n, problem.k, theirs.NvMatmulHeuristicsMatmulLayout[layout], problem.l
     )
     precision = _LETTERS[problem.A.dtype] + made_in + _LETTERS[problem.C.dtype]
-    found = []
-    for one in asked.get(question, _ASKED, precision):
-        kernel = one["kernel"]
+    recommended = []
+    for row in asked.get(question, _ASKED, precision):
+        kernel = row["kernel"]
         tile, cluster = (kernel.cta_tile_m, kernel.cta_tile_n), (kernel.cluster_m, kernel.cluster_n)
         if swapped:
             tile, cluster = tile[::-1], cluster[::-1]
-        found.append(Recommendation(tile, cluster, kernel.split_k))
-    return list(dict.fromkeys(found))[:MOST]
+        recommended.append(Recommendation(tile, cluster, kernel.split_k))
+    return list(dict.fromkeys(recommended))[:MOST]
 
 
 def _package() -> Any:

@@ -139,12 +139,14 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         raise OptionError(f"option pack={pack!r} is unknown; expected one of {', '.join(PACKS)}")
     packs: tuple[str, ...] = ("" if pack == "none" else pack,)
     if pack == "auto":
-        slow = [one for one in (problem.A, problem.B) if _worth_packing(problem, one)]
-        packs = ("", "".join(one.name for one in slow)) if slow else ("",)
+        slow = [matrix for matrix in (problem.A, problem.B) if _worth_packing(problem, matrix)]
+        packs = ("", "".join(matrix.name for matrix in slow)) if slow else ("",)
         if len(slow) == 2 and wants_k_major(problem) and gpu.arch.has("wgmma"):
             # One of them may go through registers.
             packs += tuple(
-                one.name for one, other in (slow, slow[::-1]) if access_bytes(other, False)[0] == 16
+                matrix.name
+                for matrix, other in (slow, slow[::-1])
+                if access_bytes(other, False)[0] == 16
             )
     if split == "auto":
         tiles = problem.m * problem.n / (128 * 128)
@@ -159,7 +161,7 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         if any(packs) or (splits and split != "auto"):
             raise OptionError(
                 f"options pack and split_k are for kernels that are compiled here, and "
-                f"{kernel!r} is not one of them: leave them out"
+                f"{kernel!r} is not matrix of them: leave them out"
             )
         splits = ()
     return _Asked(options, packs, splits)
@@ -218,9 +220,9 @@ def why(candidates: Sequence[Candidate], by_name: bool, measured: Measured | Non
     elif len(candidates) > 1:
         text += f", the least of {len(candidates)} configs; next "
         text += ", ".join(
-            f"{label(one)} {duration(one.price.seconds)}"
-            for one in candidates[1:3]
-            if one.price is not None
+            f"{label(other)} {duration(other.price.seconds)}"
+            for other in candidates[1:3]
+            if other.price is not None
         )
     return "; ".join(filter(None, (asked, text, _why_passes(candidates, price))))
 
@@ -234,31 +236,31 @@ def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
     if route.split_k > 1:
         seconds = duration(price.terms["reduction"])
         said.append(f"adding {route.split_k} slices of K takes {seconds}")
-    for one in candidates:
-        if said and one.route == DIRECT and one.price is not None:
-            return (
-                f"{' and '.join(said)} of it; without, {label(one)} {duration(one.price.seconds)}"
-            )
+    for candidate in candidates:
+        if said and candidate.route == DIRECT and candidate.price is not None:
+            return f"{' and '.join(said)} of it; without, {label(candidate)} {duration(candidate.price.seconds)}"
     return f"{' and '.join(said)} of it" if said else ""
 
 
-def label(one: Candidate, whole: bool = False) -> str:
+def label(candidate: Candidate, whole: bool = False) -> str:
     """Return ``"sm90_wgmma 128x256x64 g2 c2x1 x"``, which no other candidate is called.
 
     Behind the tile stands what else tells them apart, as in the config's name: of ``sm90_wgmma``
     warp groups, p for groups that take turns, the cluster and x for A and B swapped. ``whole``:
     with all of the config's name.
     """
-    config = one.config
-    words = [config.name] if whole else [one.kernel.name, _extents(getattr(config, "tile", ()))]
-    for option, text in () if whole else one.kernel.label_options.items():
+    config = candidate.config
+    words = (
+        [config.name] if whole else [candidate.kernel.name, _extents(getattr(config, "tile", ()))]
+    )
+    for option, text in () if whole else candidate.kernel.label_options.items():
         value = getattr(config, option)
         if value not in (0, (1, 1)):
             words.append(text.format(_extents(value) if isinstance(value, tuple) else value))
-    if one.route.pack:
-        words.append(f"with {' and '.join(one.route.pack)} packed")
-    if one.route.split_k > 1:
-        words.append(f"in {one.route.split_k} slices of K")
+    if candidate.route.pack:
+        words.append(f"with {' and '.join(candidate.route.pack)} packed")
+    if candidate.route.split_k > 1:
+        words.append(f"in {candidate.route.split_k} slices of K")
     return " ".join(filter(None, words))
 
 
@@ -307,26 +309,26 @@ def _shelf(
         arch, gpu, options, asked.packs, len(asked.splits) == 1, asked.splits[:1],
         common_traits(problem), tuple(traits),
     )  # fmt: skip
-    found = _shelves.get(key)  # which keeps the kernels that it names
-    if found is None:
-        found = _shelves[key] = _filled(given, arch, kernels, asked, gpu)
-    return found
+    shelf = _shelves.get(key)  # which keeps the kernels that it names
+    if shelf is None:
+        shelf = _shelves[key] = _filled(given, arch, kernels, asked, gpu)
+    return shelf
 
 
 def _contenders(options: dict[str, Any]) -> list[Kernel]:
     """Return the kernels to choose from that have these options."""
     kernels = [registry.get(name) for name in CONTENDERS]
-    found = [one for one in kernels if set(options) <= set(one.options)]
-    if not found:
+    contenders = [kernel for kernel in kernels if set(options) <= set(kernel.options)]
+    if not contenders:
         several = "s" * (len(options) > 1)
         owners = [set(registry.options().get(name, ())) for name in options]
         having = [name for name in registry.names() if all(name in of for of in owners)]
         raise OptionError(
             f"kernel='auto' chooses from {', '.join(CONTENDERS)}, none of which has the "
             f"option{several} {' and '.join(map(repr, options))}; "
-            + (f"name a kernel that has: {', '.join(having)}" if having else "leave one out")
+            + (f"name a kernel that has: {', '.join(having)}" if having else "leave kernel out")
         )
-    return found
+    return contenders
 
 
 def _filled(

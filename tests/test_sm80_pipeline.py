@@ -20,7 +20,7 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError, OptionError, UnsupportedError
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline
 from cute_gemm.kernels.sm80.structure import Config, structure
-from cute_gemm.kernels.staging import IN_VAIN
+from cute_gemm.kernels.staging import UNUSED_PREFETCH
 from cute_gemm.model import smem
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.toolchain.nvrtc import build as compile_unit
@@ -237,7 +237,7 @@ def test_accesses_cover_every_tile_once(
                     assert cover_once(access), (config.name, access.operand)
                 elif access.guard is not None and access.guard.words:
                     continue  # words, which rows have one more of
-                elif access.part in ("put in place", IN_VAIN) and access.operand != "C":
+                elif access.part in ("put in place", UNUSED_PREFETCH) and access.operand != "C":
                     if access.direction == "store":
                         tile = config.tile["AB".index(access.operand)] * config.tile[2]
                         rows = np.unique(access.offsets)

@@ -161,12 +161,12 @@ class TiledCopy:
         if threads % LANES:
             missing = np.full((-threads % LANES, *source.shape[1:]), -1)
             source = np.concatenate([source, missing])
-        one = source.reshape(-1, LANES, *source.shape[1:]).swapaxes(1, 2)
-        one = one.reshape(-1, LANES, *source.shape[2:])
+        lanes = source.reshape(-1, LANES, *source.shape[1:]).swapaxes(1, 2)
+        lanes = lanes.reshape(-1, LANES, *source.shape[2:])
         steps = [-(-extent // step) for extent, step in zip(extents, self.tile, strict=True)]
         corners = np.indices(steps).reshape(2, -1).T * self.tile
-        moved = one + corners[:, None, None, None]
-        return np.where(one < 0, -1, moved).reshape(-1, *one.shape[1:])
+        moved = lanes + corners[:, None, None, None]
+        return np.where(lanes < 0, -1, moved).reshape(-1, *lanes.shape[1:])
 
     def requests(self, extents: tuple[int, ...]) -> np.ndarray:
         """First coordinate of every lane of every request: int [requests, 32, 2] of `elements`."""

@@ -374,12 +374,12 @@ class CompiledKernel(Compiled, Kernel):
         """Return how its threads divide tiles, as far as that is worth a picture."""
         return ()
 
-    #: How it gets on, by the type of its products (``"half"``, ``"complex"``: of both such types
-    #: where there is no other row); measured where there is a row.
+    #: How well it keeps its units busy, by the type of its products, as measured; ``"half"`` and
+    #: ``"complex"`` are both such types.
     paces: ClassVar[Mapping[str, Pace]] = {}
 
     def pace(self, config: Any) -> Pace:
-        """Return how a config gets on."""
+        """Return how well a config keeps its units busy."""
         element = config.operation.a
         kind = "half" if element.bytes == 2 else element.name
         if element.is_complex and kind not in self.paces:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
 #: What a kernel does that works ahead of itself.
-IN_VAIN = "unused prefetch after the last k-tile"
+UNUSED_PREFETCH = "unused prefetch after the last k-tile"
 
 
 def by_last_tile(load: GlobalAccess) -> list[GlobalAccess]:

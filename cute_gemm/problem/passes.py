@@ -96,13 +96,13 @@ def packed(
     the major stays.
     """
     k_major = wants_k_major(problem) if k_major is None else k_major
-    sources = tuple(one for one in (problem.A, problem.B) if one.name in which)
+    sources = tuple(matrix for matrix in (problem.A, problem.B) if matrix.name in which)
     targets, offsets, end = [], [], 0
-    for one in sources:
-        targets.append(_aligned(one, 1 if k_major else one.unit))
+    for matrix in sources:
+        targets.append(_aligned(matrix, 1 if k_major else matrix.unit))
         offsets.append(end)
         end += _span(targets[-1])
-    new = {one.name: one for one in (problem.A, problem.B, *targets)}
+    new = {matrix.name: matrix for matrix in (problem.A, problem.B, *targets)}
     parts = replace(problem, A=new["A"], B=new["B"])
     return parts, Packing(sources, tuple(targets), tuple(offsets), end)
 
@@ -122,13 +122,13 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
     total = problem.l * count
     sums = replace(sums, l=total, batch_stride=each if total > 1 else 0)
 
-    def cut(one: Matrix) -> Matrix:
-        jump = depth * one.stride[1] if count > 1 else 0
-        every = one.alignment | jump * DTYPES[one.dtype].bytes
+    def cut(matrix: Matrix) -> Matrix:
+        jump = depth * matrix.stride[1] if count > 1 else 0
+        every = matrix.alignment | jump * DTYPES[matrix.dtype].bytes
         every &= -every
-        first = max(one.alignment, one.first_alignment)
+        first = max(matrix.alignment, matrix.first_alignment)
         return replace(
-            one, shape=(one.shape[0], ends), alignment=every, l=total, slices=count,
+            matrix, shape=(matrix.shape[0], ends), alignment=every, l=total, slices=count,
             slice_stride=jump, first_alignment=first if first > every else 0,
         )  # fmt: skip
 
@@ -162,24 +162,24 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
     """``count`` slices of every product from number ``first`` on, with this k."""
     products = problem.l // problem.slices
 
-    def part(one: Matrix) -> Matrix:
-        near, far = one.slice_stride, one.batch_stride
-        if one.name == "C":  # one matrix of sums behind the other
+    def part(matrix: Matrix) -> Matrix:
+        near, far = matrix.slice_stride, matrix.batch_stride
+        if matrix.name == "C":  # matrix matrix of sums behind the other
             near, far = far, far * problem.slices
-        size = DTYPES[one.dtype].bytes
-        residue = (max(one.alignment, one.first_alignment) + first * near * size) % 256 or 256
+        size = DTYPES[matrix.dtype].bytes
+        residue = (max(matrix.alignment, matrix.first_alignment) + first * near * size) % 256 or 256
         near, far = near if count > 1 else 0, far if products > 1 else 0
         alignment = residue | near * size | far * size
         alignment &= -alignment
         return replace(
-            one,
-            shape=one.shape if one.name == "C" else (one.shape[0], k),
+            matrix,
+            shape=matrix.shape if matrix.name == "C" else (matrix.shape[0], k),
             l=products * count,
             batch_stride=far,
             slices=count,
             slice_stride=near,
             alignment=alignment,
-            # Where the first one begins, modulo 256, if that is more than its lowest bit says.
+            # Where the first matrix begins, modulo 256, if that is more than its lowest bit says.
             first_alignment=residue if residue > alignment else 0,
         )
 

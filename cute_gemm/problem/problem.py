@@ -77,8 +77,8 @@ class GemmProblem:
                 f"base_offset is {base_offset!r}; expected 0 or a power of two, in elements"
             )
         A, B, C = (
-            one.at(int(base_offset) * dtype_row(one.dtype).bytes)
-            for one in (self.A, self.B, self.C)
+            matrix.at(int(base_offset) * dtype_row(matrix.dtype).bytes)
+            for matrix in (self.A, self.B, self.C)
         )
         return replace(self, A=A, B=B, C=C)
 

@@ -82,7 +82,7 @@ class WaitingMachine(ClusterMachine):
         return super()._poll(pieces)
 
     def _read_on(self, pieces: list[Piece]) -> bool:
-        """Let lanes pass that poll memory in vain; return whether there are any."""
+        """Let lanes pass whose polls of memory did not succeed; return whether there are any."""
         for place, mask in list(self.parked.items()):
             wait = pieces[place].wait
             if wait is not None and wait.inst.op[0] == "ld":

@@ -33,8 +33,8 @@ class TranslationUnit:
     """C++ text with one ``extern "C" __global__`` entry named ``symbol``.
 
     ``folders``: where it includes from, beside the package's templates and their headers;
-    ``spills``: the most bytes per thread that ptxas may store, or load, for want of registers; four
-    of them it puts aside where it pleases, a kernel that lacks them wants hundreds of bytes.
+    ``spills``: the most bytes per thread that ptxas may spill. A few bytes are harmless; a kernel
+    that lacks registers spills hundreds.
     """
 
     source: str

@@ -9,7 +9,7 @@ A pipeline of more than 2 stages fills all but one before its main loop, with co
 zeros where there is nothing to copy, also for k-tiles that a short K does not have. The copies of
 the main loop are predicated off there. A pipeline of 2 stages stores what it has loaded into
 registers, zeros included, and once more than there are k-tiles. Both load the fragments of a
-warp's next step ahead, the last of them in vain.
+warp's next step ahead; the last of them is not used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfig, ctas
-from cute_gemm.kernels.staging import IN_VAIN
+from cute_gemm.kernels.staging import UNUSED_PREFETCH
 from cute_gemm.model.gmem import bypasses_l1
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem
@@ -159,7 +159,7 @@ class _Launch:
         return [
             *(self._shared(name, "load", each, count) for each in recorded.fragments[name]),
             *(
-                self._shared(name, "load", each, self.ctas, unit="CTA", part=IN_VAIN)
+                self._shared(name, "load", each, self.ctas, unit="CTA", part=UNUSED_PREFETCH)
                 for each in recorded.ahead[name]
             ),
         ]

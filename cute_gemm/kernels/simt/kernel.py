@@ -20,7 +20,7 @@ from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config, Operand, Structure, structure
 from cute_gemm.kernels.staging import (
-    IN_VAIN,
+    UNUSED_PREFETCH,
     by_last_tile,
     cut_vectors,
     element_by_element,
@@ -243,7 +243,7 @@ class SimtKernel(EmittedKernel):
                     out.append(
                         replace(
                             read, offsets=read.offsets[first], coords=read.coords[first],  # type: ignore[index]
-                            executions=ctas, unit="CTA", part=IN_VAIN,
+                            executions=ctas, unit="CTA", part=UNUSED_PREFETCH,
                         )
                     )  # fmt: skip
             else:
@@ -351,7 +351,12 @@ def _copied(
     cuts = _cut(loads[-1])
     if not operand.asynchronous:
         # What waits in registers is stored at the end of each k-tile, after the last one too.
-        return [*loads, *cuts, store, replace(store, executions=ctas, unit="CTA", part=IN_VAIN)]
+        return [
+            *loads,
+            *cuts,
+            store,
+            replace(store, executions=ctas, unit="CTA", part=UNUSED_PREFETCH),
+        ]
     return [*loads, *cuts, *stored(store, loads, cuts)]
 
 

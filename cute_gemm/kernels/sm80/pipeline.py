@@ -31,7 +31,7 @@ from cute_gemm.kernels.sm80.structure import (
     tiled_mma,
 )
 from cute_gemm.kernels.staging import (
-    IN_VAIN,
+    UNUSED_PREFETCH,
     by_last_tile,
     by_words,
     cut_vectors,
@@ -411,12 +411,12 @@ def _operand_accesses(
         at: tuple[Any, ...] = (plan.source, plan.place, one_stage, plan.extents, load.axis)
         copied += in_place(*at, executions=executions, part="put in place")
         if config.stages > 1:  # a tile ahead
-            copied += in_place(*at, executions=ctas, unit="CTA", part=IN_VAIN)
+            copied += in_place(*at, executions=ctas, unit="CTA", part=UNUSED_PREFETCH)
     readers = [shared(plan.source, "load", reader, one_stage, plan.extents, **read)]
     if config.stages > 1:
-        # Fragments are loaded a block ahead: after the last k tile too, one block in vain.
+        # Fragments are loaded a block ahead: after the last k tile, one block that is not used.
         block = (plan.extents[0], reader.tile[1])
-        read |= {"executions": ctas, "unit": "CTA", "part": IN_VAIN}
+        read |= {"executions": ctas, "unit": "CTA", "part": UNUSED_PREFETCH}
         readers.append(shared(plan.source, "load", reader, one_stage, block, **read))
     return [*copied, *(readers if executions else [])]
 
