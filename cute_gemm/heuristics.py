@@ -62,9 +62,7 @@ def recommended(problem: GemmProblem, gpu: Gpu, target: str) -> list[Recommendat
     OptionError where it is not installed, and for a GPU that it does not know.
     """
     theirs = _package()
-    known = {
-        gpu_of.name: gpu_of for gpu_of in theirs.NvMatmulHeuristicsNvidiaGpu if gpu_of.name != "END"
-    }
+    known = {x.name: x for x in theirs.NvMatmulHeuristicsNvidiaGpu if x.name != "END"}
     name = gpu.name.removeprefix("NVIDIA ").upper().replace(" ", "_")
     named = [known[name + form] for form in _FORMS if name + form in known]
     if not named:

@@ -238,7 +238,8 @@ def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
         said.append(f"adding {route.split_k} slices of K takes {seconds}")
     for candidate in candidates:
         if said and candidate.route == DIRECT and candidate.price is not None:
-            return f"{' and '.join(said)} of it; without, {label(candidate)} {duration(candidate.price.seconds)}"
+            direct = f"{label(candidate)} {duration(candidate.price.seconds)}"
+            return f"{' and '.join(said)} of it; without, {direct}"
     return f"{' and '.join(said)} of it" if said else ""
 
 

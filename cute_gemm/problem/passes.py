@@ -164,7 +164,7 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
 
     def part(matrix: Matrix) -> Matrix:
         near, far = matrix.slice_stride, matrix.batch_stride
-        if matrix.name == "C":  # matrix matrix of sums behind the other
+        if matrix.name == "C":  # one matrix of sums behind the other
             near, far = far, far * problem.slices
         size = DTYPES[matrix.dtype].bytes
         residue = (max(matrix.alignment, matrix.first_alignment) + first * near * size) % 256 or 256
