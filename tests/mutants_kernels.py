@@ -201,7 +201,7 @@ KERNELS: tuple[Mutant, ...] = (
     _t("of a batch only the last slice of all ends early", "sm90/sm90_wgmma.cuh",
        "tile.batch % slices == slices - 1", "tile.batch == l - 1", "is_cut"),
     _p("slices begin one tile too late", "problem/passes.py",
-       "jump = depth * one.stride[1]", "jump = (depth + 64) * one.stride[1]",
+       "jump = depth * matrix.stride[1]", "jump = (depth + 64) * matrix.stride[1]",
        "executed_is_predicted"),
     _p("the packed operand found where the first lies", "steps.py",
        'places[target.name] = Place("scratch", offset)', 'places[target.name] = Place("scratch")',
