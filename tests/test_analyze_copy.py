@@ -34,7 +34,7 @@ def copied(**question: Any) -> CopyReport:
 @pytest.mark.parametrize(
     ("tensor", "threads", "values", "atom", "dtype", "sectors", "ideal"),
     [
-        # DESIGN section 5, as counted on an H200.
+        # As counted on an H200.
         ("(32,1):(1,32)", "32:1", "1:0", "ld.global", "float32", 4, 4),
         ("(32,1):(1024,1)", "32:1", "1:0", "ld.global", "float32", 32, 4),
         ("(128,1):(1,128)", "32:1", "4:1", "ld.global", "float32", 16, 16),

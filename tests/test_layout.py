@@ -135,7 +135,7 @@ def test_compact_layouts() -> None:
 @pytest.mark.parametrize(
     ("atom", "shape", "text"),
     [
-        # The layouts of DESIGN's reference and of the kernels, as C++ CuTe prints them.
+        # The layouts of a reference kernel and of this package's, as C++ CuTe prints them.
         ("(8,32):(32,1)", (128, 32, 3), "((8,16),(32,1),(1,3)):((32,256),(1,0),(0,4096))"),
         ("(32,8):(1,32)", (128, 32), "((32,4),(8,4)):((1,256),(32,1024))"),
         (

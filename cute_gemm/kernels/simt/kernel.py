@@ -1,7 +1,7 @@
 """What the tutorial kernels have in common: config, legality, launch and accesses.
 
 Each of them is a template of its own name in ``templates/simt/`` and a small class in
-``kernels/ladder.py``, which says how its config differs.
+``kernels/simt/ladder.py``, which says how its config differs.
 """
 
 from __future__ import annotations
