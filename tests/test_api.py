@@ -374,8 +374,8 @@ def test_an_option_of_no_kernel_to_choose_from(options: dict[str, Any], hint: st
 
 def test_a_refused_value_is_told_by_a_kernel_that_has_the_option() -> None:
     A, B = operands("NN", "float32")
-    with pytest.raises(OptionError, match="swizzle is 3; expected 1, 2, 4 or 8"):
-        cg.gemm("NN", A, B, backend="cpu", swizzle=3)
+    with pytest.raises(OptionError, match="option skew='3' is unknown; expected one of"):
+        cg.gemm("NN", A, B, backend="cpu", skew="3")
 
 
 @pytest.mark.parametrize("extra", [{"m": M}, {"dtype": "float32"}, {"ldb": 64, "ldc": 64}])

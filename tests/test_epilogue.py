@@ -68,16 +68,12 @@ def plan_of(problem: GemmProblem, kernel: str, arch: str, **options: Any) -> Pla
 #: Kernel, architecture, type, type of C, order of C, extents, options.
 CASES = (
     ("naive", "sm_80", "float32", None, "F", (70, 45, 19), {}),
-    ("coalesced", "sm_80", "float64", None, "C", (70, 45, 19), {}),
-    ("smem_tiled", "sm_80", "float16", None, "C", (64, 48, 32), {}),
     ("vectorized", "sm_80", "float32", None, "C", (128, 64, 32), {}),
     ("double_buffered", "sm_80", "float32", None, "F", (128, 128, 24), {}),
     ("tensor_core", "sm_80", "bfloat16", None, "C", (136, 72, 40), {}),
     ("sm80_pipeline", "sm_80", "float16", None, "F", (70, 45, 19), {"tile": "64x64x32"}),
     ("sm80_pipeline", "sm_80", "float16", "float32", "C", (72, 48, 40), {"tile": "64x64x32"}),
-    ("sm80_pipeline", "sm_80", "float64", None, "C", (70, 45, 19), {"tile": "32x32x16"}),
     ("thin", "sm_80", "float16", None, "F", (5, 70, 64), {}),
-    ("thin", "sm_80", "float32", None, "C", (70, 3, 64), {}),
     *(
         ("sm90_wgmma", "sm_90a", dtype, out, order, (72, 56, 64),
          {"tile": "64x64x128" if size == 1 else "64x64x64" if size == 2 else "64x64x32",

@@ -421,7 +421,7 @@ def test_code_is_printed_after_it(run):
     assert status == 0 and "==== source ====" in out and "total += product" in out
     _, out, _ = run("naive", "NN", *WORDS, "--source")
     first, _, unit = out.partition("// The unit that is compiled.")
-    assert "// naive: one thread per element" in first and "naive_f32_f32_nn" in unit
+    assert "// naive: one thread per element" in first and "naive_f32_f32_f32_nn" in unit
 
 
 @pytest.mark.parametrize(("width", "beside"), [(200, True), (100, False)])

@@ -484,11 +484,7 @@ FIELDS: dict[str, Any] = {
     "staging": "registers",
     "raster": 4,
     "min_ctas": 1,
-    "dtype": "float64",
-    "out_dtype": "float16",
-    "majors": ("K", "MN", "M"),
-    "conj": (True, False),
-    "bytes": (16, 16, 8),
+    "operation": problem("NT", "float64").operation(16, 16, 16),
 }
 
 

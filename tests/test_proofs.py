@@ -107,7 +107,12 @@ def hold(configs: list[Config]) -> None:
     assert {names[number]: found for number, found in failing(cases).items()} == {}
 
 
-@pytest.mark.parametrize(("dtype", "compute"), TYPES, ids=lambda value: str(value or ""))
+@pytest.mark.parametrize(
+    ("dtype", "compute"),
+    # bfloat16's layouts are float16's.
+    [pytest.param(*row, marks=[pytest.mark.matrix] * (row[0] == "bfloat16")) for row in TYPES],
+    ids=lambda value: str(value or ""),
+)
 def test_they_hold(dtype: str, compute: str | None) -> None:
     given: dict[str, Any] = {"dtype": dtype, "compute": compute}
     configs = [
@@ -330,7 +335,7 @@ def test_a_wrong_layout_fails_its_assert(monkeypatch: pytest.MonkeyPatch) -> Non
     with monkeypatch.context() as patch:
         patch.setitem(DTYPES, "float16", replace(DTYPES["float16"], bytes=4))
         cases.append(asserts(SMALL, parts))
-        expected.append({"Element", "ElementC"})
+        expected.append({"ElementA", "ElementB", "ElementC"})
 
     assert failing([*cases, asserts(SMALL, parts)]) == dict(enumerate(expected))
     # No assert is left that nothing above makes fail.
@@ -443,7 +448,7 @@ def test_a_wrong_layout_of_the_ladder_fails_its_assert(
         patch.setitem(DTYPES, "float32", replace(DTYPES["float32"], bytes=8))
         text = without_entry(EmitSimt(config, simt_structure.structure(config)).proof())
         cases.append(text)
-        expected.append({"Element", "ElementC"})
+        expected.append({"ElementA", "ElementB", "ElementC"})
     found = failing([*cases, simt_asserts(config)], *simt_headers(name))
     assert set(found) == set(range(len(expected)))
     for number, names in enumerate(expected):

@@ -533,7 +533,7 @@ def test_element_types(given: dict[str, str], names: tuple[str, str, str]) -> No
     source = emit(problem(**given)).source
     found = [
         re.search(rf"using {name} = (\S+);", source)[1]  # type: ignore[index]
-        for name in ("Element", "ElementC", "Accumulator")
+        for name in ("ElementA", "ElementC", "Accumulator")
     ]
     assert tuple(found) == names
 

@@ -225,7 +225,7 @@ def test_cpp_deals_lanes_out_as_python_does():
     for op, dtype in (("TT", "float16"), ("TN", "int8"), ("NT", "complex64")):
         plan = cg.plan(op, m=5, n=4096, k=999, dtype=dtype, kernel="thin", arch="sm_80",
                        backend="cpu")  # fmt: skip
-        assert plan.proof.source.count("static_assert") == 6
+        assert plan.proof.source.count("static_assert") == 7
         assert "Config::Large::row" in plan.proof.source
 
 

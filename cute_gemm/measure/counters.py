@@ -93,7 +93,7 @@ CLASSES = (
     *_of_hopper(
         "TMA loads", "global", "load", "TMA",
         ("requests", "launch.requests", "smsp__inst_executed_op_tma_ld_pred_on_any"),
-        ("arriving sectors", "found.arriving",
+        ("arriving sectors", "analysis.arriving",
          "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld"),
     ),
     *_of_hopper(
