@@ -38,12 +38,9 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``--matrix`` leave out the cases of a test that are marked one by one."""
+    """Leave out cases marked ``matrix`` without ``--matrix``; skip those for a GPU without one."""
     if not config.getoption("--matrix"):
         items[:] = [item for item in items if item.get_closest_marker("matrix") is None]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu:
         from cute_gemm.run.driver import why_no_gpu
