@@ -161,7 +161,7 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         if any(packs) or (splits and split != "auto"):
             raise OptionError(
                 f"options pack and split_k are for kernels that are compiled here, and "
-                f"{kernel!r} is not matrix of them: leave them out"
+                f"{kernel!r} is not one of them: leave them out"
             )
         splits = ()
     return _Asked(options, packs, splits)
@@ -327,7 +327,7 @@ def _contenders(options: dict[str, Any]) -> list[Kernel]:
         raise OptionError(
             f"kernel='auto' chooses from {', '.join(CONTENDERS)}, none of which has the "
             f"option{several} {' and '.join(map(repr, options))}; "
-            + (f"name a kernel that has: {', '.join(having)}" if having else "leave kernel out")
+            + (f"name a kernel that has: {', '.join(having)}" if having else "leave one out")
         )
     return contenders
 
