@@ -1,7 +1,8 @@
-"""``sm90_wgmma``: TMA, a ring of stages, wgmma, a persistent grid.
+"""``sm90_wgmma``: a warp-specialized, persistent GEMM by TMA and wgmma.
 
-One template (``templates/sm90/sm90_wgmma.cuh``) serves all types in the layouts that TMA takes;
-this module chooses the config, and lists the accesses of the kernel that the config makes.
+One template (``templates/sm90/sm90_wgmma.cuh``) serves every type in the layouts that TMA can load.
+This module enumerates and checks its configs and says how well each keeps the tensor cores busy;
+``structure.py`` derives layouts, boxes and shared memory, ``accesses.py`` lists the accesses.
 """
 
 from __future__ import annotations
@@ -102,10 +103,10 @@ _AREAS = tuple(bm * bn for bm, bn, *_ in _TILES)
 
 
 class Sm90Wgmma(EmittedKernel):
-    """TMA and wgmma, every op and order, where addresses are multiples of 16.
+    """Every op and order of C, where rows of A and B begin at multiples of 16 bytes.
 
-    Along M or N wgmma reads elements of 2 bytes alone. Of tf32 and int8 one operand goes through
-    registers then, and a second one is packed before.
+    From shared memory wgmma reads elements of other than 2 bytes along K only: of tf32 and int8 one
+    MN-major operand goes through registers, and a second one is packed K-major first.
     """
 
     name = "sm90_wgmma"
