@@ -27,11 +27,11 @@ class DLPack(Adapter):
         return np.from_dlpack(array)
 
     def is_array(self, value: Any) -> bool:
-        """See :meth:`Adapter.is_array`: whether it has one of the two protocols."""
+        """Return whether an object has one of the two protocols."""
         return hasattr(value, "__dlpack_device__") or hasattr(value, "__cuda_array_interface__")
 
     def read(self, array: Any, name: str) -> Operand:
-        """See :meth:`Adapter.read`: as the legacy default stream sees the array."""
+        """Return the operand, as the legacy default stream sees the array."""
         if not self.is_array(array):
             raise ArrayError(
                 f"{name} is a {_type_name(array)}; expected an array of NumPy, CuPy, PyTorch or "
