@@ -90,12 +90,13 @@ def store(
 def question(problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any]) -> str:
     """Return all that a choice depends on but the GPU: the problem's class and a call's words."""
     words = [arch, kernel, f"{problem.m}x{problem.n}x{problem.k}", problem.compute]
-    words += [f"l={problem.l}"] * (problem.l != 1)
-    for x in (problem.A, problem.B, problem.C):
+    words += [f"l={problem.l}"] * (problem.l != 1) + [problem.epilogue.name]
+    for x in problem.matrices:
         shared = ",shared" * (problem.l != 1 and not x.batch_stride)
         conj = ",conj" * x.conj
         words.append(f"{x.name}={x.dtype},{x.major},{x.alignment},{pitch(x)}{conj}{shared}")
-    return " ".join((*words, *(f"{name}={value}" for name, value in sorted(options.items()))))
+    words += [f"{name}={value}" for name, value in sorted(options.items())]
+    return " ".join(filter(None, words))
 
 
 def stored() -> dict[str, int]:

@@ -55,9 +55,14 @@ def operand_tile(
         layout = Layout((rows, (run, columns // run)), (run, (1, rows * run)), swizzle(span, size))
         share = rows // sharers
         return TmaTile(layout, (share // -(-share // MOST_ROWS), run), span)
+    return TmaTile(_mn_major(rows, columns, span, size), (run, columns // sharers), span)
+
+
+def _mn_major(rows: int, columns: int, span: int, size: int) -> Layout:
+    """The layout of boxes side by side, each a span of rows wide and all columns long."""
+    run = span // size
     stride = (1, run * columns), run
-    layout = Layout(((run, rows // run), columns), stride, swizzle(span, size))
-    return TmaTile(layout, (run, columns // sharers), span)
+    return Layout(((run, rows // run), columns), stride, swizzle(span, size))
 
 
 def epilogue_tile(rows: int, width: int, column_major: bool, size: int) -> TmaTile:
@@ -67,10 +72,7 @@ def epilogue_tile(rows: int, width: int, column_major: bool, size: int) -> TmaTi
     if not column_major:
         layout = Layout((rows, columns), (columns, 1), swizzle(span, size))
         return TmaTile(layout, (rows, columns), span)
-    run = span // size
-    stride = (1, run * columns), run
-    return TmaTile(Layout(((run, rows // run), columns), stride, swizzle(span, size)),
-                   (run, columns), span)  # fmt: skip
+    return TmaTile(_mn_major(rows, columns, span, size), (span // size, columns), span)
 
 
 def shared_storage(stages: int, stage: int, epilogue: int, epilogue_stages: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 from cute_gemm.dtypes import dtype
 from cute_gemm.errors import LaunchError, OptionError
 from cute_gemm.problem import verify
+from cute_gemm.problem.epilogue import EpilogueArguments
 from cute_gemm.problem.values import random_values
 
 if TYPE_CHECKING:
@@ -123,8 +124,9 @@ class Reference:
             self._product[rows] = products.astype(np.int64).astype(np.int32)
             self._bound[rows] = 0.0
             return
+        arguments = EpilogueArguments(None, 1.0, 0.0, {})
         _, self._bound[rows], _ = verify.compare_floats(
-            problem, products, sums, None, products, 1.0, 0.0
+            problem, products, sums, products, arguments
         )
 
     def check(self, result: np.ndarray) -> Check:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,19 @@ class EpilogueOperand:
     name: str
     dtype: str
     modes: str
+
+
+class EpilogueArguments(NamedTuple):
+    """What an epilogue is applied with, beside the accumulators.
+
+    ``C`` is what C held, (..., M, N), and None where beta is 0; ``operands`` are the epilogue's own
+    by name, and broadcast to C's shape.
+    """
+
+    C: np.ndarray | None
+    alpha: complex
+    beta: complex
+    operands: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -42,18 +55,10 @@ class Epilogue:
     source: ClassVar[str] = ""
     operands: ClassVar[tuple[EpilogueOperand, ...]] = ()
 
-    def apply(
-        self,
-        accumulator: np.ndarray,
-        C: np.ndarray | None,
-        alpha: complex,
-        beta: complex,
-        operands: Mapping[str, np.ndarray],
-    ) -> np.ndarray:
+    def apply(self, accumulator: np.ndarray, arguments: EpilogueArguments) -> np.ndarray:
         """Return the elements of C before they are rounded to its type.
 
-        ``accumulator`` and ``C`` (None where beta is 0) are (..., M, N), of the accumulator's type
-        or a wider one; ``operands`` broadcast to that shape.
+        ``accumulator`` is (..., M, N), of the accumulator's type or a wider one.
         """
         raise NotImplementedError
 
@@ -61,11 +66,8 @@ class Epilogue:
         self,
         error: np.ndarray,
         magnitude: np.ndarray,
-        C: np.ndarray | None,
-        alpha: complex,
-        beta: complex,
-        operands: Mapping[str, np.ndarray],
         accumulator: DType,
+        arguments: EpilogueArguments,
     ) -> np.ndarray:
         """Return the most by which what `apply` returns can be off, all of (..., M, N).
 
@@ -80,33 +82,24 @@ class LinearCombination(Epilogue):
 
     functor: ClassVar[str] = "cute_gemm::LinearCombination"
 
-    def apply(
-        self,
-        accumulator: np.ndarray,
-        C: np.ndarray | None,
-        alpha: complex,
-        beta: complex,
-        operands: Mapping[str, np.ndarray],
-    ) -> np.ndarray:
+    def apply(self, accumulator: np.ndarray, arguments: EpilogueArguments) -> np.ndarray:
         """Return the linear combination."""
-        combined: np.ndarray = alpha * accumulator
-        return combined if C is None else combined + beta * C
+        combined: np.ndarray = arguments.alpha * accumulator
+        return combined if arguments.C is None else combined + arguments.beta * arguments.C
 
     def bound(
         self,
         error: np.ndarray,
         magnitude: np.ndarray,
-        C: np.ndarray | None,
-        alpha: complex,
-        beta: complex,
-        operands: Mapping[str, np.ndarray],
         accumulator: DType,
+        arguments: EpilogueArguments,
     ) -> np.ndarray:
         """Return the scaled error, with two roundings of both terms where anything is scaled.
 
         A complex product has a relative error of at most sqrt(8) u (Higham, Accuracy and Stability
         of Numerical Algorithms, 2nd edition, section 3.6), and the sum one more.
         """
+        C, alpha, beta, _ = arguments
         scaled: np.ndarray = error * abs(alpha)
         if alpha == 1 and C is None:
             return scaled

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from cute_gemm.dtypes import dtype
-from cute_gemm.problem.epilogue import LINEAR_COMBINATION
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueArguments
 from cute_gemm.problem.problem import GemmProblem
 
 #: Extent of square blocks of C, and of k in what is converted: types that BLAS does not have, and
@@ -65,7 +65,7 @@ def gemm(
         plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=())
         gemm(plain, A, B, sums, alpha=float(alpha != 0))
         old = None if beta == 0 else C.astype(sums.dtype)
-        C[...] = problem.epilogue.apply(sums, old, alpha, beta, operands or {})
+        C[...] = problem.epilogue.apply(sums, EpilogueArguments(old, alpha, beta, operands or {}))
         return
     left, right, C = used(problem, A, B, C)
     conj = problem.A.conj, problem.B.conj

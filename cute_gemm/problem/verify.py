@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cute_gemm.dtypes import dtype, factor
+from cute_gemm.problem.epilogue import EpilogueArguments
 from cute_gemm.problem.reference import batches, used
 
 if TYPE_CHECKING:
@@ -123,10 +124,9 @@ def verify(
                     error, bound, good = _compare_integers(products, old, got, alpha, beta)
                 else:
                     sums = abs(left64) @ abs(right64) if use_ab else abs(products)
-                    error, bound, good = compare_floats(
-                        problem, products, sums, old, got, alpha, beta,
-                        {name: array[block].astype(wide) for name, array in broadcast.items()},
-                    )  # fmt: skip
+                    own = {name: array[block].astype(wide) for name, array in broadcast.items()}
+                    arguments = EpilogueArguments(old, alpha, beta, own)
+                    error, bound, good = compare_floats(problem, products, sums, got, arguments)
                 ratio = error / np.maximum(bound, 1e-300)
             ratio[good & ~(ratio <= 1)] = 0.0  # the same infinity, NaN or rounded value
             ratio[~good & np.isnan(ratio)] = np.inf
@@ -163,11 +163,8 @@ def compare_floats(
     problem: GemmProblem,
     products: np.ndarray,
     sums: np.ndarray,
-    old: np.ndarray | None,
     got: np.ndarray,
-    alpha: complex,
-    beta: complex,
-    operands: Mapping[str, np.ndarray] | None = None,
+    arguments: EpilogueArguments,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return error, bound and verdict of each element."""
     out, accumulator, epilogue = dtype(problem.C.dtype), problem.accumulator, problem.epilogue
@@ -177,9 +174,8 @@ def compare_floats(
         multiplied = factor(element.name, problem.compute)
         factors += multiplied.roundoff * (multiplied.roundoff > element.roundoff)
     error = (_roundings(problem) * accumulator.roundoff + factors) * sums
-    scaling = (old, alpha, beta, operands or {})
-    reference = epilogue.apply(products, *scaling)
-    bound = epilogue.bound(error, sums, *scaling, accumulator)
+    reference = epilogue.apply(products, arguments)
+    bound = epilogue.bound(error, sums, accumulator, arguments)
     # (1 + u): the final rounding acts on the computed value, not on the reference.
     bound = out.roundoff * abs(reference) + (1 + out.roundoff) * bound
     bound = bound + out.underflow

@@ -15,11 +15,13 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 from cases import Case
+from epilogue_cases import CASES, epilogue_case, on_gpu
 from gemm_cases import (
     Builds,
     awkward_cases,
@@ -57,14 +59,28 @@ def run(case: Case) -> Verdict:
     return verdict
 
 
+def epilogues(arch: str) -> dict[str, Any]:
+    """Cases of an epilogue with an operand of its own, by name."""
+    runs = (case for case in CASES if case[1] != "sm_90a" or arch == "sm_90a")
+    return {"epilogue " + " ".join(map(str, case)): case for case in runs}
+
+
+def check_epilogue(case: Any, arch: str) -> None:
+    """AssertionError when a result is wrong."""
+    verdict = on_gpu(case, arch)
+    assert verdict.ok, verdict
+
+
 def passes(arch: str) -> dict[str, Callable[[], None]]:
-    """The passes by name, with nothing behind what they read and write."""
+    """The passes by name, with nothing behind what they read and write; and epilogues."""
     found: dict[str, Callable[[], None]] = {}
     for size, op, transposed in product(TYPES, ("NT", "TN"), (False, True)):
         name = f"pack {8 * size} bits {op}{' transposed' * transposed}"
         found[name] = partial(check_packing, size, op, transposed, arch, 0)
     for types in REDUCED:
         found[f"reduce {' '.join(types)}"] = partial(check_reduction, types, arch, 0)
+    for name, case in epilogues(arch).items():
+        found[name] = partial(check_epilogue, case, arch)
     return found
 
 
@@ -83,12 +99,15 @@ def main(words: list[str]) -> int:
     ][part - 1 :: parts]
     named = {name: one for name, one in passes(arch).items() if all(w in name for w in words)}
     small = dict([*named.items()][part - 1 :: parts])
-    print(f"{len(chosen)} cases and {len(small)} of passes for {arch}", flush=True)
+    print(f"{len(chosen)} cases and {len(small)} of passes and epilogues for {arch}", flush=True)
     if build_only:
-        builds = Builds(case.plan(arch) for case in chosen)
+        plans = [case.plan(arch) for case in chosen]
+        for case in epilogues(arch).values():
+            plans.append(epilogue_case((case[0], arch, *case[2:])).plan)
+        builds = Builds(plans)
         try:
-            for case in chosen:
-                builds.wait(case.plan(arch))
+            for plan in plans:
+                builds.wait(plan)
         finally:
             builds.close()
         print(f"{len(builds)} kernels built", flush=True)
