@@ -129,7 +129,9 @@ def on_gpu(case: Any, arch: str) -> Verdict:
     scaling = {"alpha": -1.5, "beta": 0.75}
     bound = plan.bind(0, **scaling)
     with ExitStack() as stack:
-        buffers = {name: stack.enter_context(upload(array)) for name, array in given.items()}
+        buffers = {
+            name: stack.enter_context(upload(np.atleast_2d(array))) for name, array in given.items()
+        }
         bound(tuple(buffers[matrix.name].pointer for matrix in problem.matrices))
         download(buffers["C"], given["C"])
     A, B, C, bias = given.values()
