@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from cute_gemm.steps import Step, Steps
+    from cute_gemm.kernels.steps import Step, Steps
     from cute_gemm.toolchain.cubin import Build
 
 

@@ -13,12 +13,12 @@ from cute_gemm._text import named
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.frameworks import ADAPTERS, host_array, read
 from cute_gemm.frameworks.base import Operand, Order
+from cute_gemm.kernels.steps import Steps, packing_step, steps
 from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import DIRECT, Route, packed
 from cute_gemm.problem.problem import GemmProblem, describe, from_operands
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
-from cute_gemm.steps import Steps, packing_step, steps
 
 if TYPE_CHECKING:
     import numpy as np

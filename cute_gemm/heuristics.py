@@ -14,8 +14,8 @@ from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.kernels.candidate import Candidate
     from cute_gemm.problem.problem import GemmProblem
-    from cute_gemm.select import Candidate
 
 #: The package's letters of types; of tf32, in which products are made, it is F.
 _LETTERS = {

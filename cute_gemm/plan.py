@@ -14,11 +14,12 @@ from cute_gemm.executable import Call, Executable
 from cute_gemm.frameworks import fingerprint
 from cute_gemm.frameworks.torch import CALLED, traced
 from cute_gemm.gpus.table import of_arch
+from cute_gemm.kernels.candidate import Candidate, why
+from cute_gemm.kernels.steps import Step, Steps
 from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.passes import DIRECT
 from cute_gemm.problem.scalars import scalar
-from cute_gemm.select import Candidate, Choice, why
-from cute_gemm.steps import Step, Steps
+from cute_gemm.select import Choice
 from cute_gemm.toolchain.nvrtc import prove
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Plan:
 
         Of a choice that was measured, the time, of how many, and what the predicted one took.
         """
-        return why(self.candidates(), self._by_name, self.measured)
+        return why(self.candidates(), self._by_name, str(self.measured or ""))
 
     def candidates(self, gpu: Gpu | None = None) -> tuple[Candidate, ...]:
         """Return the configs that were priced, each with its kernel and price, cheapest first.

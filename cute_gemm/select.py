@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cute_gemm._kept import Kept
-from cute_gemm._text import duration, named
+from cute_gemm._text import named
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.table import nearest, of_device
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import common_traits
+from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.kernels.passes import PACK, REDUCE
-from cute_gemm.model.price import Footprint, Price, Prices
+from cute_gemm.model.price import Footprint, Prices
 from cute_gemm.problem.passes import (
     DIRECT,
     Packing,
@@ -47,15 +48,6 @@ CONTENDERS = ("sm80_pipeline", "double_buffered", "thin", "sm90_wgmma")
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 #: What ``pack`` takes; None: ``"auto"`` where the kernel is chosen, and ``"none"`` for one by name.
 PACKS = ("auto", "none", "A", "B", "AB")
-
-
-class Candidate(NamedTuple):
-    """A kernel with a config and a route that take the problem, and what it is to cost."""
-
-    kernel: Kernel
-    config: Any
-    price: Price | None  # None where nothing is known of the kernel
-    route: Route = DIRECT
 
 
 class Choice(NamedTuple):
@@ -205,68 +197,6 @@ def gpu_of_device(device: int) -> Gpu:
     from cute_gemm.run.driver import device_arch, device_name, multiprocessors
 
     return of_device(device_name(device), device_arch(device), multiprocessors(device))
-
-
-def why(candidates: Sequence[Candidate], by_name: bool, measured: Measured | None = None) -> str:
-    """Say why the first of these was chosen, with figures, and who came next."""
-    asked = "asked for by name" if by_name else ""
-    price = candidates[0].price
-    if price is None:
-        return "; ".join(filter(None, (asked, "its time is not predicted")))
-    parts = " and ".join(f"{duration(seconds)} of {name}" for name, seconds in price.largest(2))
-    text = f"{duration(price.seconds)} predicted ({parts} alone)"
-    if measured is not None:
-        text = f"{measured}; {text}"
-    elif len(candidates) > 1:
-        text += f", the least of {len(candidates)} configs; next "
-        text += ", ".join(
-            f"{label(other)} {duration(other.price.seconds)}"
-            for other in candidates[1:3]
-            if other.price is not None
-        )
-    return "; ".join(filter(None, (asked, text, _why_passes(candidates, price))))
-
-
-def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
-    """Say what packing and adding slices of K take of the first one's time, and what they save."""
-    route = candidates[0].route
-    said = []
-    if route.pack:
-        said.append(f"packing {' and '.join(route.pack)} takes {duration(price.terms['packing'])}")
-    if route.split_k > 1:
-        seconds = duration(price.terms["reduction"])
-        said.append(f"adding {route.split_k} slices of K takes {seconds}")
-    for candidate in candidates:
-        if said and candidate.route == DIRECT and candidate.price is not None:
-            direct = f"{label(candidate)} {duration(candidate.price.seconds)}"
-            return f"{' and '.join(said)} of it; without, {direct}"
-    return f"{' and '.join(said)} of it" if said else ""
-
-
-def label(candidate: Candidate, whole: bool = False) -> str:
-    """Return ``"sm90_wgmma 128x256x64 g2 c2x1 x"``, which no other candidate is called.
-
-    Behind the tile stands what else tells them apart, as in the config's name: of ``sm90_wgmma``
-    warp groups, p for groups that take turns, the cluster and x for A and B swapped. ``whole``:
-    with all of the config's name.
-    """
-    config = candidate.config
-    words = (
-        [config.name] if whole else [candidate.kernel.name, _extents(getattr(config, "tile", ()))]
-    )
-    for option, text in () if whole else candidate.kernel.label_options.items():
-        value = getattr(config, option)
-        if value not in (0, (1, 1)):
-            words.append(text.format(_extents(value) if isinstance(value, tuple) else value))
-    if candidate.route.pack:
-        words.append(f"with {' and '.join(candidate.route.pack)} packed")
-    if candidate.route.split_k > 1:
-        words.append(f"in {candidate.route.split_k} slices of K")
-    return " ".join(filter(None, words))
-
-
-def _extents(of: tuple[int, ...]) -> str:
-    return "x".join(map(str, of))
 
 
 class _Shelf(NamedTuple):

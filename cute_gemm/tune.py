@@ -14,10 +14,11 @@ from cute_gemm.builds import Builds
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError, LaunchError
 from cute_gemm.frameworks.base import ALIGNMENT
+from cute_gemm.kernels.candidate import label
 from cute_gemm.plan import Plan
 from cute_gemm.problem.values import random_values
 from cute_gemm.run.timing import copies_past_l2, device_clock, interleave, l2_bytes
-from cute_gemm.select import Choice, label
+from cute_gemm.select import Choice
 from cute_gemm.tuned import Measured
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from cute_gemm.errors import CompileError
 from cute_gemm.executable import Executable
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.kernels import base
+from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.problem.passes import Route
-from cute_gemm.select import Candidate
 
 SQUARE: dict[str, Any] = {"m": 512, "n": 512, "k": 512, "dtype": "float16"}
 FILE = "tuned-NVIDIA-H200.json"

@@ -23,10 +23,10 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import CompileError, GemmError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.steps import Step
 from cute_gemm.plan import Plan
 from cute_gemm.problem.verify import Verdict, verify
 from cute_gemm.ptx import Execution, execute
-from cute_gemm.steps import Step
 from cute_gemm.toolchain.nvrtc import ptx
 from cute_gemm.toolchain.unit import TranslationUnit
 

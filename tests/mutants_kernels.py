@@ -203,7 +203,7 @@ KERNELS: tuple[Mutant, ...] = (
     _p("slices begin one tile too late", "problem/passes.py",
        "jump = depth * matrix.stride[1]", "jump = (depth + 64) * matrix.stride[1]",
        "executed_is_predicted"),
-    _p("the packed operand found where the first lies", "steps.py",
+    _p("the packed operand found where the first lies", "kernels/steps.py",
        'places[target.name] = Place("scratch", offset)', 'places[target.name] = Place("scratch")',
        "executed_is_predicted"),
     # The kernel of a few rows or columns

@@ -14,8 +14,8 @@ from cute_gemm.errors import OptionError
 from cute_gemm.gpus.table import GPUS, of_device
 from cute_gemm.gpus.table import gpu as gpu_called
 from cute_gemm.heuristics import MOST, advised, recommended
+from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.problem.problem import from_sizes
-from cute_gemm.select import Candidate
 
 SIZES: dict[str, Any] = {"m": 2048, "n": 1024, "k": 512, "dtype": "bfloat16"}
 H200 = gpu_called("H200")

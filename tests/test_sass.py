@@ -12,6 +12,7 @@ from typing import Any
 import cuda.pathfinder
 import numpy as np
 import pytest
+import sass_claims
 from cases import OPS, problem
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, TmaAccess
@@ -142,9 +143,9 @@ def test_what_an_instruction_becomes(
     access: Access, opcode: str, body: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sass, "disassemble", machine_code().__getitem__)
-    assert sass.claims([access]) == {opcode}
-    assert sass.check(body, [access]) == []  # type: ignore[arg-type]
-    assert sass.check("", [access]) == [opcode]  # type: ignore[arg-type]
+    assert sass_claims.claims([access]) == {opcode}
+    assert sass_claims.check(body, [access]) == []  # type: ignore[arg-type]
+    assert sass_claims.check("", [access]) == [opcode]  # type: ignore[arg-type]
 
 
 def test_what_never_executes_is_not_counted() -> None:
@@ -156,7 +157,7 @@ def test_what_never_executes_is_not_counted() -> None:
         /*0c80*/                   LDG.E.U16 R13, desc[UR4][R16.64] ;
                                                                       /* 0x000000100d0d8981 */
 """
-    assert sass.instructions(text) == {
+    assert sass_claims.instructions(text) == {
         "LDGSTS.E.BYPASS.LTC128B.128": 1,
         "LDG.E.U16": 2,
         "UIADD3": 1,
@@ -171,7 +172,7 @@ def missing(kernel: Kernel, op: str, arch: str, **given: Any) -> list[str]:
     asked = problem(op, 256, **given)
     config = kernel.configure(asked, arch, **options)
     cubin = build(kernel.unit(config), arch).cubin
-    return sass.check(cubin, kernel.accesses(config, asked))
+    return sass_claims.check(cubin, kernel.accesses(config, asked))
 
 
 @pytest.mark.parametrize(
@@ -272,8 +273,8 @@ def test_a_false_claim_is_found() -> None:
         if not isinstance(access, TmaAccess)
     ]
     wrong.append(shared("ldmatrix.x4.trans", 128))
-    assert sass.check(cubin, accesses) == []
-    assert sass.check(cubin, wrong) == ["LDGSTS.E.64", "LDSM.16.MT88.4"]
+    assert sass_claims.check(cubin, accesses) == []
+    assert sass_claims.check(cubin, wrong) == ["LDGSTS.E.64", "LDSM.16.MT88.4"]
 
 
 # -- the tools ------------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import gpu
 from cute_gemm.kernels import base, registry
 from cute_gemm.kernels.base import CompiledKernel
+from cute_gemm.kernels.candidate import label
+from cute_gemm.kernels.steps import steps
 from cute_gemm.problem.passes import DIRECT
 from cute_gemm.problem.problem import GemmProblem, from_sizes
-from cute_gemm.steps import steps
 
 COMPILED = tuple(name for name in registry.LADDER if registry.get(name).runs_on == "gpu")
 #: Whose configs are chosen from by their prices.
@@ -176,7 +177,7 @@ def test_candidates_have_names_of_their_own(arch: str) -> None:
     for (dtype, compute), (m, n) in product(TYPES, ((2048, 1536), (1000, 8), (8, 8), (257, 130))):
         given = {"m": m, "n": n, "k": 4096, "dtype": dtype, "compute": compute, "lda": 4097}
         made = plan("TN", arch, **given, pack="auto", split_k="auto")
-        names = [select.label(one) for one in made.candidates()]
+        names = [label(one) for one in made.candidates()]
         assert len(set(names)) == len(names), max(names, key=names.count)
         entries = [
             (x["kernel"], x["config"], x["pack"], x["split_k"])
@@ -185,8 +186,8 @@ def test_candidates_have_names_of_their_own(arch: str) -> None:
         assert len(set(entries)) == len(entries)
     first, second, *_ = plan(m=1536, n=2944, k=4096, kernel="sm90_wgmma", arch="sm_90a",
                              tile=(128, 256, 64)).candidates()  # fmt: skip
-    assert select.label(first) == "sm90_wgmma 128x256x64 g2"
-    assert select.label(second) == "sm90_wgmma 128x256x64 g2 x"
+    assert label(first) == "sm90_wgmma 128x256x64 g2"
+    assert label(second) == "sm90_wgmma 128x256x64 g2 x"
 
 
 def test_gpus_of_one_name_are_two() -> None:

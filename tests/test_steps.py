@@ -17,12 +17,12 @@ import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import FaultError, LaunchError, OptionError, ShapeError
 from cute_gemm.kernels.options import access_bytes
+from cute_gemm.kernels.steps import steps
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import DIRECT, Route, alike, packed, sliced
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.run import sequence
 from cute_gemm.run.sequence import Launches
-from cute_gemm.steps import steps
 
 
 def matrix(rows: int, columns: int, pad: int, dtype: str, rng: np.random.Generator) -> np.ndarray:

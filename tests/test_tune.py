@@ -20,10 +20,10 @@ import cute_gemm as cg
 from cute_gemm import api, tuned
 from cute_gemm.commands import tune as tune_command
 from cute_gemm.errors import CompileError, LaunchError, NoGpuError, OptionError
+from cute_gemm.kernels.candidate import label
 from cute_gemm.problem.passes import DIRECT
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.run import driver
-from cute_gemm.select import label
 from cute_gemm.toolchain import cache
 from cute_gemm.tune import Tuning
 

@@ -14,7 +14,7 @@ import cute_gemm as cg
 from cute_gemm import select
 from cute_gemm.errors import CompileError, OptionError
 from cute_gemm.gpus.table import gpu as gpu_called
-from cute_gemm.select import Candidate, label
+from cute_gemm.kernels.candidate import Candidate, label
 from cute_gemm.tune import Tuning
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cute_gemm._text import counted, duration, named
 from cute_gemm.analysis.tables import Column, Table
-from cute_gemm.select import Candidate, label
+from cute_gemm.kernels.candidate import Candidate, label
 
 #: Configs that are shown.
 SHOWN = 5

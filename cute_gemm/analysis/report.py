@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.html import Page
     from cute_gemm.analysis.passes import PassReport
     from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.kernels.candidate import Candidate
     from cute_gemm.problem.problem import GemmProblem
-    from cute_gemm.select import Candidate
     from cute_gemm.toolchain.cubin import Resources
     from cute_gemm.toolchain.signature import Launch
     from cute_gemm.tuned import Measured

@@ -13,7 +13,7 @@ from cute_gemm.api import plan
 from cute_gemm.commands.arguments import add_problem, sizes
 from cute_gemm.commands.bench import parse_sizes
 from cute_gemm.commands.output import OK, print_json, progress, say
-from cute_gemm.select import label
+from cute_gemm.kernels.candidate import label
 from cute_gemm.tune import Tuning
 from cute_gemm.tuned import Measured
 

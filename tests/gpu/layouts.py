@@ -27,8 +27,8 @@ import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.candidate import label
 from cute_gemm.problem.problem import GemmProblem, from_sizes
-from cute_gemm.select import label
 
 CLASSES = (
     "odd ld", "odd base", "both", "odd extents", "thin m", "thin n", "long k", "small", "batch",

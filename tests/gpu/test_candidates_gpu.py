@@ -13,10 +13,11 @@ import pytest
 from cases import OPS
 
 import cute_gemm as cg
+from cute_gemm.kernels.candidate import label
 from cute_gemm.plan import Plan
 from cute_gemm.problem.values import random_values
 from cute_gemm.problem.verify import verify
-from cute_gemm.select import Choice, label
+from cute_gemm.select import Choice
 
 pytestmark = pytest.mark.gpu
 

@@ -1,0 +1,87 @@
+"""``Candidate``: what a choice is made from, and the sentences that say why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cute_gemm._text import duration
+from cute_gemm.model.price import Price
+from cute_gemm.problem.passes import DIRECT, Route
+
+if TYPE_CHECKING:
+    from cute_gemm.kernels.base import Kernel
+
+
+class Candidate(NamedTuple):
+    """A kernel with a config and a route that take the problem, and what it is to cost."""
+
+    kernel: Kernel
+    config: Any
+    price: Price | None  # None where nothing is known of the kernel
+    route: Route = DIRECT
+
+
+def why(candidates: Sequence[Candidate], by_name: bool, measured: str = "") -> str:
+    """Say why the first of these was chosen, with figures, and who came next.
+
+    ``measured``: what a measurement says of it.
+    """
+    asked = "asked for by name" if by_name else ""
+    price = candidates[0].price
+    if price is None:
+        return "; ".join(filter(None, (asked, "its time is not predicted")))
+    parts = " and ".join(f"{duration(seconds)} of {name}" for name, seconds in price.largest(2))
+    text = f"{duration(price.seconds)} predicted ({parts} alone)"
+    if measured:
+        text = f"{measured}; {text}"
+    elif len(candidates) > 1:
+        text += f", the least of {len(candidates)} configs; next "
+        text += ", ".join(
+            f"{label(other)} {duration(other.price.seconds)}"
+            for other in candidates[1:3]
+            if other.price is not None
+        )
+    return "; ".join(filter(None, (asked, text, _why_passes(candidates, price))))
+
+
+def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
+    """Say what packing and adding slices of K take of the first one's time, and what they save."""
+    route = candidates[0].route
+    said = []
+    if route.pack:
+        said.append(f"packing {' and '.join(route.pack)} takes {duration(price.terms['packing'])}")
+    if route.split_k > 1:
+        seconds = duration(price.terms["reduction"])
+        said.append(f"adding {route.split_k} slices of K takes {seconds}")
+    for candidate in candidates:
+        if said and candidate.route == DIRECT and candidate.price is not None:
+            direct = f"{label(candidate)} {duration(candidate.price.seconds)}"
+            return f"{' and '.join(said)} of it; without, {direct}"
+    return f"{' and '.join(said)} of it" if said else ""
+
+
+def label(candidate: Candidate, whole: bool = False) -> str:
+    """Return ``"sm90_wgmma 128x256x64 g2 c2x1 x"``, which no other candidate is called.
+
+    Behind the tile stands what else tells them apart, as in the config's name: of ``sm90_wgmma``
+    warp groups, p for groups that take turns, the cluster and x for A and B swapped. ``whole``:
+    with all of the config's name.
+    """
+    config = candidate.config
+    words = (
+        [config.name] if whole else [candidate.kernel.name, _extents(getattr(config, "tile", ()))]
+    )
+    for option, text in () if whole else candidate.kernel.label_options.items():
+        value = getattr(config, option)
+        if value not in (0, (1, 1)):
+            words.append(text.format(_extents(value) if isinstance(value, tuple) else value))
+    if candidate.route.pack:
+        words.append(f"with {' and '.join(candidate.route.pack)} packed")
+    if candidate.route.split_k > 1:
+        words.append(f"in {candidate.route.split_k} slices of K")
+    return " ".join(filter(None, words))
+
+
+def _extents(of: tuple[int, ...]) -> str:
+    return "x".join(map(str, of))

@@ -1,0 +1,79 @@
+"""Whether the instructions that a report shows are in a kernel's machine code."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from cute_gemm.access import Access, SharedAccess, TmaAccess
+from cute_gemm.toolchain.sass import disassemble
+
+#: The report's instructions in SASS; to the plain loads and stores comes the width.
+_OPCODES = {
+    ("cp.async", 128): "LDGSTS.E.BYPASS",
+    "cp.async": "LDGSTS.E",
+    "ld.global": "LDG.E",
+    "st.global": "STG.E",
+    "ld.shared": "LDS",
+    "st.shared": "STS",
+}
+_WIDTHS = {8: ".U8", 16: ".U16", 32: "", 64: ".64", 128: ".128"}
+
+#: Modifiers that say what is moved and how; others are hints (``LTC128B``) or scopes (``STRONG``).
+_MODIFIERS = re.compile(r"E|BYPASS|[US]8|[US]?16|2|4|64|128|M88|MT88|[1-5]D|MULTICAST")
+
+# ``@!PT`` is never: ptxas puts such an LDS between stores and cp.async.
+_INSTRUCTION = re.compile(
+    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?!@!U?PT\b)(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE
+)
+
+
+def instructions(sass: str) -> Counter[str]:
+    """Count the instructions of a disassembly by opcode with its modifiers, ``LDG.E.U16``.
+
+    Those that never execute (predicate ``!PT``) are left out.
+    """
+    return Counter(_INSTRUCTION.findall(sass))
+
+
+def claims(accesses: Iterable[Access]) -> set[str]:
+    """Return what the machine code must have, if a report with these accesses tells the truth.
+
+    Opcodes with what matters of their modifiers: ``"LDGSTS.E.BYPASS.128"``.
+    """
+    return {_claim(access) for access in accesses}
+
+
+def check(cubin: bytes, accesses: Iterable[Access]) -> list[str]:
+    """Return the `claims` that no instruction of a kernel's cubin has; none is the good answer.
+
+    What an opcode moves is not known: A's loads and B's are one claim when they are alike.
+    """
+    executed = {_kind(opcode) for opcode in instructions(disassemble(cubin))}
+    return sorted(claims(accesses) - executed)
+
+
+def _claim(access: Access) -> str:
+    if isinstance(access, TmaAccess):
+        if access.direction == "store":
+            return f"UTMASTG.{access.modes}D"
+        return f"UTMALDG.{access.modes}D" + ".MULTICAST" * (access.multicast > 1)
+    name, bits = access.instruction, access.bits
+    if isinstance(access, SharedAccess) and name == "wgmma":
+        return "IGMMA.U8.U8" if access.element_bits == 8 else "HGMMA"
+    matrix = re.fullmatch(r"(ld|st)matrix\.x([124])(\.trans)?", name)
+    if matrix:
+        opcode = "LDSM" if matrix[1] == "ld" else "STSM"
+        number = "" if matrix[2] == "1" else f".{matrix[2]}"
+        return f"{opcode}.16.{'MT88' if matrix[3] else 'M88'}{number}"
+    return _OPCODES.get((name, bits), _OPCODES.get(name, name)) + _WIDTHS[bits]
+
+
+def _kind(opcode: str) -> str:
+    """An opcode as `claims` spells it."""
+    name, *modifiers = opcode.split(".")
+    # A load through a pointer whose address space ptxas could not tell, and one of signed bytes.
+    name = {"LD": "LDG", "ST": "STG"}.get(name, name)
+    kept = [each for each in modifiers if _MODIFIERS.fullmatch(each)]
+    return ".".join([name, *kept]).replace(".S8", ".U8").replace(".S16", ".U16")
