@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import dtype
-
 if TYPE_CHECKING:
     from cute_gemm.cute.layout import Layout
     from cute_gemm.problem.matrix import Matrix
@@ -104,7 +102,7 @@ class GlobalAccess:
         ValueError when ``bits`` is no whole number of elements, or the vector runs along a mode
         whose stride is not 1.
         """
-        size = dtype(self.matrix.dtype).bytes
+        size = self.matrix.element.bytes
         width, rest = divmod(self.bits, 8 * size)
         if width < 1 or rest:
             raise ValueError(

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cute_gemm.errors import DTypeError
-
 if TYPE_CHECKING:
     import numpy as np
 
@@ -134,15 +132,6 @@ def _holds(row: DType, other: DType) -> bool:
     own, its = (DTYPES[x.computes[0]] if x.is_complex else x for x in (row, other))
     fits = own.roundoff <= its.roundoff and own.underflow <= its.underflow
     return fits and (row.is_complex or not other.is_complex)
-
-
-def dtype(name: str) -> DType:
-    """Return the row of ``name``; ``DTypeError``, with those there are, when there is none."""
-    try:
-        return DTYPES[canonical(name)]
-    except KeyError:
-        known = ", ".join(row.name for row in DTYPES.values() if row.outputs)
-        raise DTypeError(f"dtype {name!r} is not supported; expected one of {known}") from None
 
 
 def factor(name: str, compute: str) -> DType:

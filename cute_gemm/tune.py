@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cute_gemm.builds import Builds
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import GemmError, LaunchError
 from cute_gemm.frameworks.base import ALIGNMENT
 from cute_gemm.kernels.candidate import label
@@ -150,6 +149,6 @@ def _matrices(problem: GemmProblem, device: int) -> Iterator[list[tuple[int, int
 
 def _values(matrix: Matrix, offset: int, random: np.random.Generator) -> np.ndarray:
     """Return random numbers for all bytes that a matrix spans, and so many before it."""
-    count = -(-(matrix.span + offset) // DTYPES[matrix.dtype].bytes)
+    count = -(-(matrix.span + offset) // matrix.element.bytes)
     some = random_values(random, (min(count, _NUMBERS),), matrix.dtype)
     return np.resize(some, (count, 1))

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cute_gemm.access import GlobalAccess
-from cute_gemm.dtypes import dtype
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.model import gmem
 from cute_gemm.problem.matrix import Matrix
 
@@ -46,7 +46,7 @@ def access(
     width: int = 1,
     sweeps: int = 1,
 ) -> GlobalAccess:
-    bits = 8 * width * dtype(matrix.dtype).bytes
+    bits = 8 * width * matrix.element.bytes
     return GlobalAccess("A", "load", "ld.global", bits, matrix, tile, coords, axis, sweeps)
 
 
@@ -64,7 +64,7 @@ def brute(given: GlobalAccess, base: int) -> tuple[dict[str, dict[str, int]], bo
 def brute_matrix(given: GlobalAccess, base: int) -> tuple[dict[str, dict[str, int]], bool]:
     """Every tile, every lane, every byte."""
     matrix, region = given.matrix, given.region
-    size = dtype(matrix.dtype).bytes
+    size = matrix.element.bytes
     elements = given.tail == "elements"
     width = given.width if elements else given.bits // 8 // size
     keys = ("tiles", "requests", "off", "lanes", "sectors", "ideal_sectors", "lines", "bytes")
@@ -174,7 +174,7 @@ def test_one_request(name, stride, step, width, sectors, ideal, lines):
     matrix = Matrix("A", (1024, 1024), stride, name, 256)
     found = check_counts(access(matrix, (1024, 1024), warp(step), width=width))
     assert (found.sectors, found.ideal_sectors, found.lines) == (sectors, ideal, lines)
-    assert found.bytes == 32 * width * dtype(name).bytes
+    assert found.bytes == 32 * width * DTYPES[name].bytes
     assert found.coalesced == (sectors == ideal)
 
 
@@ -345,10 +345,10 @@ def accesses(draw: st.DrawFn) -> GlobalAccess:
     ld = shape[unit] + draw(st.integers(0, 20))
     stride = (1, ld) if unit == 0 else (ld, 1)
     alignment = draw(st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128, 256]))
-    alignment = max(alignment, dtype(name).bytes)
+    alignment = max(alignment, DTYPES[name].bytes)
     batch, step = draw(st.integers(1, 3)), draw(st.integers(0, 300))
     matrix = Matrix("A", shape, stride, name, alignment, l=batch, batch_stride=step)
-    width = draw(st.sampled_from([w for w in (1, 2, 4, 8) if w * dtype(name).bytes <= 16]))
+    width = draw(st.sampled_from([w for w in (1, 2, 4, 8) if w * DTYPES[name].bytes <= 16]))
     tile = (draw(st.integers(1, 4)) * 8, draw(st.integers(1, 4)) * 8)
     axis = unit if width > 1 else draw(st.integers(0, 1))
     requests = draw(st.integers(1, 3))
@@ -366,7 +366,7 @@ def accesses(draw: st.DrawFn) -> GlobalAccess:
     extents = tuple(draw(st.integers(1, e - o)) for e, o in zip(shape, origin, strict=True))
     region = replace(plain, origin=origin, extents=extents)
     if width > 1 and draw(st.booleans()):
-        bits = 8 * dtype(name).bytes
+        bits = 8 * DTYPES[name].bytes
         return replace(region, tail="elements", bits=bits, width=width)
     if plain.bits == 128 and draw(st.booleans()):
         chunks = draw(st.lists(st.integers(0, 127), min_size=32, max_size=32))

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cute_gemm.access import TmaAccess
-from cute_gemm.dtypes import dtype
 from cute_gemm.model import gmem, tma
 from cute_gemm.problem.matrix import Matrix
 
@@ -37,7 +36,7 @@ def brute(access: TmaAccess, base: int) -> dict[str, dict[str, int]]:
 def brute_matrix(access: TmaAccess, base: int) -> dict[str, dict[str, int]]:
     """Every box, every row, every byte."""
     matrix, (b0, b1) = access.matrix, access.box
-    size, unit = dtype(matrix.dtype).bytes, matrix.unit
+    size, unit = matrix.element.bytes, matrix.unit
     keys = ("tiles", "requests", "sectors", "l2_sectors", "ideal_sectors", "lines", "bytes")
     sums = {kind: dict.fromkeys(keys, 0) for kind in ("first", "interior", "edge")}
     for i0 in range(0, matrix.shape[0], b0):
@@ -93,7 +92,7 @@ def test_counts_are_those_of_bytes_in_sets(access, base):
     inside = found.interior + found.edge
     assert found.launch == replace(inside.times(fetches), requests=boxes * fetches)
     assert boxes == inside.requests or access.extents
-    size = dtype(access.matrix.dtype).bytes
+    size = access.matrix.element.bytes
     assert found.shared_bytes == boxes * access.sweeps * access.box[0] * access.box[1] * size
 
 

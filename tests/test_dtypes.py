@@ -13,8 +13,8 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.commands import cli
 from cute_gemm.cute.atoms import mma_atoms
-from cute_gemm.dtypes import DTYPES, canonical, dtype, factor, holding, operand_types
-from cute_gemm.frameworks.base import dtype_name
+from cute_gemm.dtypes import DTYPES, canonical, factor, holding, operand_types
+from cute_gemm.frameworks.base import dtype_name, dtype_row
 from cute_gemm.measure.bench import bench
 from cute_gemm.toolchain.headers import include_paths
 
@@ -58,7 +58,7 @@ def test_codes_are_those_of_the_header() -> None:
     for row in ROWS:
         letters, bits = re.fullmatch(r"([a-z]+)(\d+)", row.tag).groups()
         assert row.cublas == int(codes[kinds[letters].format(bits)]), row.name
-    assert dtype("tf32").cublas == dtype("float32").cublas  # as which it is stored
+    assert dtype_row("tf32").cublas == dtype_row("float32").cublas  # as which it is stored
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_atoms_of_a_type() -> None:
 )
 def test_synonyms(name: str, names: str) -> None:
     for one in names.split():
-        assert canonical(one) == dtype(one).name == dtype_name(one) == name
+        assert canonical(one) == dtype_row(one).name == dtype_name(one) == name
 
 
 def test_a_name_means_one_type() -> None:

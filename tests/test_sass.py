@@ -142,7 +142,7 @@ def machine_code() -> dict[str, str]:
 def test_what_an_instruction_becomes(
     access: Access, opcode: str, body: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sass, "disassemble", machine_code().__getitem__)
+    monkeypatch.setattr(sass_claims, "disassemble", machine_code().__getitem__)
     assert sass_claims.claims([access]) == {opcode}
     assert sass_claims.check(body, [access]) == []  # type: ignore[arg-type]
     assert sass_claims.check("", [access]) == [opcode]  # type: ignore[arg-type]

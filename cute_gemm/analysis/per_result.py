@@ -12,7 +12,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import named
-from cute_gemm.dtypes import dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,7 +39,7 @@ def per_result(
     it short, and every row address of ldmatrix stands for 16 bytes. Those of a bulk copy, which has
     no lanes, are the elements that arrive.
     """
-    sizes = {x.name: dtype(x.dtype).bytes for x in problem.matrices}
+    sizes = {x.name: x.element.bytes for x in problem.matrices}
     cost = "sectors" if space == "global" else "wavefronts"
     totals: dict[str, float] = {}
     for row in rows:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, named, number, percent
 from cute_gemm.analysis.tables import Cell, Column, Table
-from cute_gemm.dtypes import dtype
 from cute_gemm.model import gmem, smem, tma
 from cute_gemm.model.analyze import Analysis, analyze
 
@@ -269,7 +268,7 @@ def findings(rows: Iterable[AccessRow]) -> tuple[str, ...]:
 def _why_global(access: GlobalAccess, analysis: gmem.GlobalAnalysis) -> tuple[str, str]:
     """Verdict and reason of a global access; modes and ld are named for A, B and C alone."""
     worst, matrix = analysis.worst, access.matrix
-    a_matrix, size = matrix.name in "ABC", dtype(matrix.dtype).bytes
+    a_matrix, size = matrix.name in "ABC", matrix.element.bytes
     if worst is None:
         return "no access", ""
     ld = f", leading dimension {matrix.ld}" if a_matrix else ""

@@ -192,7 +192,7 @@ def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
     """Return an array, by type and extents or from a file, or a number."""
     import numpy as np
 
-    from cute_gemm.dtypes import dtype
+    from cute_gemm.frameworks.base import dtype_row
     from cute_gemm.problem.values import random_values
     from cute_gemm.ptx import Buffer
 
@@ -211,7 +211,7 @@ def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:
     if file is not None:
         return Buffer(np.load(file), name)
     shape = integers(extents.split("x"), "--arg")
-    return Buffer(random_values(rng, shape, dtype(kind).name), name, 0)
+    return Buffer(random_values(rng, shape, dtype_row(kind).name), name, 0)
 
 
 def _extents(text: str, name: str) -> tuple[int, ...]:

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cute_gemm.dtypes import canonical
-from cute_gemm.dtypes import dtype as dtype_row
-from cute_gemm.errors import StrideError
+from cute_gemm.dtypes import DTYPES, DType, canonical
+from cute_gemm.errors import DTypeError, StrideError
 
 Order = Literal["F", "C"]
 
@@ -127,6 +126,15 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype).rpartition(".")[2]  # torch.float16
 
 
+def dtype_row(name: str) -> DType:
+    """Return the row of ``name``; ``DTypeError``, with those there are, when there is none."""
+    try:
+        return DTYPES[canonical(name)]
+    except KeyError:
+        known = ", ".join(row.name for row in DTYPES.values() if row.outputs)
+        raise DTypeError(f"dtype {name!r} is not supported; expected one of {known}") from None
+
+
 @lru_cache(maxsize=256)
 def in_elements(strides: tuple[int, ...], itemsize: int, name: str) -> tuple[int, ...]:
     """Return strides in bytes as strides in elements."""
@@ -140,7 +148,7 @@ def in_elements(strides: tuple[int, ...], itemsize: int, name: str) -> tuple[int
 
 def whole_matrices(empty: Any, shape: tuple[int, ...], order: Order, dtype: str) -> Any:
     """Return a new array whose last two dimensions have the order, one matrix after the other."""
-    kind = dtype_row(dtype).numpy
+    kind = DTYPES[dtype].numpy
     if len(shape) == 3 and order == "F":
         batch, rows, columns = shape
         return empty((batch, columns, rows), kind).swapaxes(1, 2)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from cute_gemm._kept import Kept
 from cute_gemm.access import GlobalAccess
 from cute_gemm.arch import Arch
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import epilogue_loads
@@ -456,7 +455,7 @@ def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     for x in problem.matrices:
         traits += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
     # Vectors of C may not straddle the end of a row.
-    return (*traits, gcd(problem.C.shape[problem.C.unit] * DTYPES[problem.C.dtype].bytes, 16))
+    return (*traits, gcd(problem.C.shape[problem.C.unit] * problem.C.element.bytes, 16))
 
 
 #: Builds, by kernel, config and arch.

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cute_gemm.arch import REGISTERS, REGISTERS_PER_THREAD
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def access_bytes(matrix: Matrix, extent_counts: bool) -> tuple[int, str]:
     ``extent_counts``: vectors must not straddle the end of a row (stores), or may be cut short
     (loads).
     """
-    element = DTYPES[matrix.dtype].bytes
+    element = matrix.element.bytes
     limits = [(matrix.alignment, f"base address aligned to {matrix.alignment} B")]
     if matrix.shape[1 - matrix.unit] > 1:
         pitch = matrix.ld * element

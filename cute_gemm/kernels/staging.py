@@ -85,7 +85,7 @@ def stored(
         for load in loads
     ]
     for cut in cuts:
-        step = np.arange(cut.width) * DTYPES[cut.matrix.dtype].bytes
+        step = np.arange(cut.width) * cut.matrix.element.bytes
         each = (store.offsets[:, None, :] + step[None, :, None]).reshape(-1, store.offsets.shape[1])
         stores.append(
             replace(

@@ -13,7 +13,6 @@ import numpy as np
 
 from cute_gemm.api import compile
 from cute_gemm.api import plan as make_plan
-from cute_gemm.dtypes import dtype as dtype_row
 from cute_gemm.errors import (
     CompileError,
     CubinError,
@@ -195,7 +194,7 @@ class _Size:
         self.factors = Factors(first, seed, pad)
         self.reference = Reference(first, self.factors) if check else None
         rows, columns = (first.m, first.n) if self.order == "C" else (first.n, first.m)
-        C = np.empty(stacked(first, (rows, columns)), dtype_row(first.C.dtype).numpy)
+        C = np.empty(stacked(first, (rows, columns)), first.C.element.numpy)
         self.C = C if self.order == "C" else C.swapaxes(-1, -2)
 
     def run(
@@ -224,7 +223,7 @@ class _Size:
         for (name, op), plan in self._plans(names, backend="cpu").items():
             self._tell(f"{name} {op}", 0, 1)
             A, B = (self.factors.stored(*self.factors.form(matrix, op)) for matrix in "AB")
-            self.C.fill(-1 if dtype_row(self.first.C.dtype).roundoff == 0 else np.nan)
+            self.C.fill(-1 if self.first.C.element.roundoff == 0 else np.nan)
             plan(A, B, self.C)
             if self._judge((name, op), plan.config.name):
                 group = {(name, op): functools.partial(plan, A, B, self.C)}

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import dtype
 from cute_gemm.errors import LaunchError, OptionError
 from cute_gemm.problem import verify
 from cute_gemm.problem.epilogue import EpilogueArguments
@@ -105,7 +104,7 @@ class Reference:
     """
 
     def __init__(self, problem: GemmProblem, factors: Factors) -> None:
-        wide = np.complex128 if dtype(problem.C.dtype).is_complex else np.float64
+        wide = np.complex128 if problem.C.element.is_complex else np.float64
         # NumPy's products are row-major; C's transpose is, where C is not.
         self._column_major = problem.C.unit == 0
         first, second = factors.left.astype(wide), factors.right.astype(wide)
@@ -120,7 +119,7 @@ class Reference:
 
     def _set_bound(self, problem: GemmProblem, rows: slice, sums: np.ndarray) -> None:
         products = self._product[rows]
-        if dtype(problem.C.dtype).roundoff == 0:  # integers of 32 bits, which wrap
+        if problem.C.element.roundoff == 0:  # integers of 32 bits, which wrap
             self._product[rows] = products.astype(np.int64).astype(np.int32)
             self._bound[rows] = 0.0
             return

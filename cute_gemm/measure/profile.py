@@ -26,7 +26,6 @@ from cute_gemm._text import FORMAT, named
 from cute_gemm.analysis.shown import Shown
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.api import Plan
-from cute_gemm.dtypes import dtype
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
 from cute_gemm.problem.problem import from_sizes
@@ -287,7 +286,7 @@ def launch(case: Case) -> None:
         stack.enter_context(entered(0))
         addresses = []
         for matrix in (problem.A, problem.B, problem.C):
-            size = dtype(matrix.dtype).bytes
+            size = matrix.element.bytes
             elements = case.base_offset + matrix.ld * matrix.shape[1 - matrix.unit]
             elements += (matrix.l - 1) * matrix.batch_stride
             content = np.frombuffer(random.bytes(elements * size), np.uint8)

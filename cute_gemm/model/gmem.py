@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from cute_gemm.access import Place
-from cute_gemm.dtypes import dtype
 
 if TYPE_CHECKING:
     from cute_gemm.access import GlobalAccess
@@ -76,7 +75,7 @@ def convolve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def in_batch(tiles: np.ndarray, matrix: Matrix) -> np.ndarray:
     """Return the base residues of the tiles of every matrix, from those of the first one's."""
     for count, step in matrix.levels:
-        tiles = convolve(tiles, residue_histogram(count, step * dtype(matrix.dtype).bytes))
+        tiles = convolve(tiles, residue_histogram(count, step * matrix.element.bytes))
     return tiles
 
 
@@ -325,7 +324,7 @@ def _word_classes(access: GlobalAccess, base: int, tile_sets: list[TileClass]) -
     matrix's ends, are classes of their own.
     """
     at_ends, rest = [], {tiled.valid: tiled.tiles for tiled in tile_sets}
-    strides = [stride * dtype(access.matrix.dtype).bytes for stride in access.matrix.stride]
+    strides = [stride * access.matrix.element.bytes for stride in access.matrix.stride]
     modes = [
         sorted({index * tile for index in (0, number - 2, number - 1) if index >= 0})
         for extent, tile in zip(access.region, access.tile, strict=True)
@@ -353,7 +352,7 @@ def _word_classes(access: GlobalAccess, base: int, tile_sets: list[TileClass]) -
 def corner_bytes(access: GlobalAccess) -> int:
     """Bytes from element (0, 0) of a matrix to the first of the region."""
     corner = sum(o * s for o, s in zip(access.origin, access.matrix.stride, strict=True))
-    return corner * dtype(access.matrix.dtype).bytes
+    return corner * access.matrix.element.bytes
 
 
 def tile_classes(
@@ -362,7 +361,7 @@ def tile_classes(
     """Sort the tiles of a region whose first element is at ``base``; no tile is visited."""
     modes = []
     for extent, length, stride in zip(region, tile, matrix.stride, strict=True):
-        step = length * stride * dtype(matrix.dtype).bytes
+        step = length * stride * matrix.element.bytes
         whole, rest = divmod(extent, length)
         options = []
         if whole:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cute_gemm.cute.layout import Layout, Swizzle
-from cute_gemm.dtypes import dtype
 from cute_gemm.model.gmem import (
     LINE,
     SECTOR,
@@ -101,7 +100,7 @@ def shared_layout(access: TmaAccess) -> Layout:
     shorter than the span are padded to it. float16, box (128, 64) of a K-major matrix, swizzle 128:
     ``Sw<3,3,3> o 0 o (128,64):(64,1)``.
     """
-    size = dtype(access.matrix.dtype).bytes
+    size = access.matrix.element.bytes
     unit = access.matrix.unit
     pitch = max(access.box[unit], access.swizzle // size)
     stride = (1, pitch) if unit == 0 else (pitch, 1)
@@ -138,7 +137,7 @@ def _count(access: TmaAccess, base: int) -> tuple[GlobalCounts, GlobalCounts, Gl
     a multiple of 16 bytes on, and rows that lie outside.
     """
     matrix = access.matrix
-    size, unit = dtype(matrix.dtype).bytes, matrix.unit
+    size, unit = matrix.element.bytes, matrix.unit
     first = interior = edge = GlobalCounts()
     row, depth = access.box[unit] * size, access.box[1 - unit]
     zeros = access.boxes * depth * -(-row // SECTOR)  # if all were outside
@@ -182,7 +181,7 @@ def _boxes(boxes: np.ndarray, row_starts: np.ndarray, rows: int, length: int) ->
 def _illegal(access: TmaAccess) -> list[str]:
     """Return a sentence for each thing that the driver would refuse."""
     matrix, box = access.matrix, access.box
-    size, unit = dtype(matrix.dtype).bytes, matrix.unit
+    size, unit = matrix.element.bytes, matrix.unit
     what = f"{access.operand}: a tensor map"
     row = box[unit] * size
     findings = []
@@ -231,7 +230,7 @@ def _illegal(access: TmaAccess) -> list[str]:
 def _slow(access: TmaAccess, judged: GlobalCounts, layout: Layout, ways: int) -> list[str]:
     """Return a sentence for each thing that costs more than it must."""
     matrix = access.matrix
-    size = dtype(matrix.dtype).bytes
+    size = matrix.element.bytes
     row = access.box[matrix.unit] * size
     findings = []
     if not judged.coalesced:
@@ -264,7 +263,7 @@ def _slow(access: TmaAccess, judged: GlobalCounts, layout: Layout, ways: int) ->
 
 def _best_box(access: TmaAccess) -> tuple[int, int, int]:
     """Return the fewest wavefronts, and the swizzle and row bytes, up to the box's, with them."""
-    size, unit = dtype(access.matrix.dtype).bytes, access.matrix.unit
+    size, unit = access.matrix.element.bytes, access.matrix.unit
     tried = []
     for span in SPANS:
         row = min(access.box[unit] * size, span or ALIGNMENT)
@@ -296,7 +295,7 @@ def analyze(access: TmaAccess, base: int | None = None) -> TmaAnalysis:
         )
     base = (base_residue(access.matrix) if base is None else base) % LINE
     first, interior, edge, zeros = _count(access, base)
-    size = dtype(access.matrix.dtype).bytes
+    size = access.matrix.element.bytes
     layout = shared_layout(access)
     ways = read_ways(layout, access.matrix.unit, size)
     illegal = _illegal(access)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from cute_gemm.dtypes import dtype as dtype_row
+from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.frameworks.base import ALIGNMENT
 
 
@@ -41,6 +41,11 @@ class Matrix:
     slice_stride: int = 0
 
     @property
+    def element(self) -> DType:
+        """The row of its element type."""
+        return DTYPES[self.dtype]
+
+    @property
     def unit(self) -> int:
         """The mode whose stride is 1: 0 or 1."""
         return self.stride.index(1)
@@ -64,7 +69,7 @@ class Matrix:
     @property
     def batch_bytes(self) -> int:
         """Bytes from one matrix to the next."""
-        return self.batch_stride * dtype_row(self.dtype).bytes
+        return self.batch_stride * self.element.bytes
 
     @property
     def levels(self) -> tuple[tuple[int, int], ...]:
@@ -80,14 +85,14 @@ class Matrix:
         """Bytes of the elements, padding between them left out; a shared matrix counts once."""
         modes = (*self.levels, *zip(self.shape, self.stride, strict=True))
         elements = prod(count if step else min(count, 1) for count, step in modes)
-        return elements * dtype_row(self.dtype).bytes
+        return elements * self.element.bytes
 
     @property
     def span(self) -> int:
         """Bytes from the first element's first to the last one's last, of all matrices."""
         steps = (*zip(self.shape, self.stride, strict=True), *self.levels)
         last = sum((extent - 1) * step for extent, step in steps)
-        return (last + 1) * dtype_row(self.dtype).bytes
+        return (last + 1) * self.element.bytes
 
     def at(self, address: int) -> Matrix:
         """Return the matrix, or the batch, as it is described at this address."""

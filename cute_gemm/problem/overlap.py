@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cute_gemm.dtypes import dtype as dtype_row
+from cute_gemm.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from cute_gemm.frameworks.base import Operand
@@ -28,14 +28,14 @@ def overlap(a: Operand, b: Operand) -> bool:
 def _span(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> int:
     """Return the bytes from the first element to the end of the last."""
     steps = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-    return (steps + 1) * dtype_row(dtype).bytes
+    return (steps + 1) * DTYPES[dtype].bytes
 
 
 class _Addresses:
     """An operand that NumPy takes for an array, wherever its memory is."""
 
     def __init__(self, operand: Operand) -> None:
-        itemsize = dtype_row(operand.dtype).bytes
+        itemsize = DTYPES[operand.dtype].bytes
         self.__array_interface__ = {
             "version": 3,
             "shape": operand.shape,

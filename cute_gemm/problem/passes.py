@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cute_gemm.dtypes import DTYPES, DType
+from cute_gemm.dtypes import DType
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem
@@ -69,7 +69,7 @@ class Reduction:
     @property
     def accumulator(self) -> DType:
         """The type of the sums, and of alpha and beta, as of a `GemmProblem`."""
-        return DTYPES[self.sums.dtype]
+        return self.sums.element
 
     @property
     def slices(self) -> int:
@@ -84,7 +84,7 @@ class Reduction:
 
 def wants_k_major(problem: GemmProblem) -> bool:
     """Return whether tensor cores read these types along K: transposing loads move 2 bytes."""
-    return DTYPES[problem.A.dtype].bytes == 1 or problem.compute == "tf32"
+    return problem.A.element.bytes == 1 or problem.compute == "tf32"
 
 
 def packed(
@@ -118,13 +118,13 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
     last = problem.k - (count - 1) * depth
     ends = last if last > 1 or count == 1 else depth + last  # a single one has no leading dimension
     sums = _aligned(replace(problem.C, dtype=problem.accumulator.name), problem.C.unit)
-    each = _span(replace(sums, l=1)) // DTYPES[sums.dtype].bytes
+    each = _span(replace(sums, l=1)) // sums.element.bytes
     total = problem.l * count
     sums = replace(sums, l=total, batch_stride=each if total > 1 else 0)
 
     def cut(matrix: Matrix) -> Matrix:
         jump = depth * matrix.stride[1] if count > 1 else 0
-        every = matrix.alignment | jump * DTYPES[matrix.dtype].bytes
+        every = matrix.alignment | jump * matrix.element.bytes
         every &= -every
         first = max(matrix.alignment, matrix.first_alignment)
         return replace(
@@ -142,7 +142,7 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
 def slice_extents(problem: GemmProblem, slices: int, tile_k: int) -> tuple[int, int]:
     """Return k of each slice but the last, and how many there are of a product."""
     # A slice begins at a line where K is the unit-stride mode, so that vectors stay what they are.
-    narrowest = min(DTYPES[matrix.dtype].bytes for matrix in (problem.A, problem.B))
+    narrowest = min(matrix.element.bytes for matrix in (problem.A, problem.B))
     step = math.lcm(tile_k, LINE // narrowest)
     depth = -(-problem.k // (step * slices)) * step
     return depth, -(-problem.k // depth)
@@ -166,7 +166,7 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
         near, far = matrix.slice_stride, matrix.batch_stride
         if matrix.name == "C":  # one matrix of sums behind the other
             near, far = far, far * problem.slices
-        size = DTYPES[matrix.dtype].bytes
+        size = matrix.element.bytes
         residue = (max(matrix.alignment, matrix.first_alignment) + first * near * size) % 256 or 256
         near, far = near if count > 1 else 0, far if products > 1 else 0
         alignment = residue | near * size | far * size
@@ -203,7 +203,7 @@ def _padded(row: int) -> int:
 @lru_cache(maxsize=1024)
 def _aligned(matrix: Matrix, unit: int) -> Matrix:
     """A matrix like this one in scratch, with this mode's stride 1."""
-    size = DTYPES[matrix.dtype].bytes
+    size = matrix.element.bytes
     ld = _padded(matrix.shape[unit] * size) // size
     stride = (1, ld) if unit == 0 else (ld, 1)
     made = replace(matrix, stride=stride, alignment=256, first_alignment=0, batch_stride=0)
@@ -215,5 +215,5 @@ def _aligned(matrix: Matrix, unit: int) -> Matrix:
 
 def _span(matrix: Matrix) -> int:
     """Bytes that all matrices of a batch take, which begin at lines."""
-    each = matrix.ld * matrix.shape[1 - matrix.unit] * DTYPES[matrix.dtype].bytes
+    each = matrix.ld * matrix.shape[1 - matrix.unit] * matrix.element.bytes
     return each if matrix.batch_stride == 0 else each * matrix.l

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cute_gemm.dtypes import DTYPES, DType, canonical, factor, holding
-from cute_gemm.dtypes import dtype as dtype_row
 from cute_gemm.errors import (
     AlignmentError,
     DeviceError,
@@ -29,7 +28,7 @@ from cute_gemm.errors import (
     StrideError,
 )
 from cute_gemm.frameworks import ADAPTERS
-from cute_gemm.frameworks.base import ALIGNMENT, Operand, Order, dtype_name
+from cute_gemm.frameworks.base import ALIGNMENT, Operand, Order, dtype_name, dtype_row
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.operation import Operation
@@ -77,7 +76,7 @@ class GemmProblem:
                 f"base_offset is {base_offset!r}; expected 0 or a power of two, in elements"
             )
         A, B, C = (
-            matrix.at(int(base_offset) * dtype_row(matrix.dtype).bytes)
+            matrix.at(int(base_offset) * matrix.element.bytes)
             for matrix in (self.A, self.B, self.C)
         )
         return replace(self, A=A, B=B, C=C)
@@ -105,17 +104,17 @@ class GemmProblem:
     @property
     def spelled(self) -> str:
         """`dtype`, with ``compute`` where it is not the default: ``"float32/tf32"``."""
-        return f"{self.dtype}{DTYPES[self.A.dtype].spelled(self.compute)[len(self.A.dtype) :]}"
+        return f"{self.dtype}{self.A.element.spelled(self.compute)[len(self.A.dtype) :]}"
 
     @property
     def is_complex(self) -> bool:
         """Whether A and B are complex."""
-        return DTYPES[self.A.dtype].is_complex
+        return self.A.element.is_complex
 
     @property
     def accumulator(self) -> DType:
         """The type of the sums, and of alpha and beta."""
-        return DTYPES[DTYPES[self.A.dtype].accumulator]
+        return DTYPES[self.A.element.accumulator]
 
     @property
     def factor(self) -> DType:

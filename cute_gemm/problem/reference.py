@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cute_gemm.dtypes import dtype
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueArguments
 from cute_gemm.problem.problem import GemmProblem
 
@@ -110,7 +110,7 @@ def _block(
     alpha: complex,
     beta: complex,
 ) -> None:
-    accumulator = np.dtype(dtype(A.dtype.name).accumulator)
+    accumulator = np.dtype(DTYPES[A.dtype.name].accumulator)
     k = A.shape[-1]
     total: np.ndarray | None = None
     if alpha != 0 and k > 0:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import dtype as dtype_row
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DeviceError, DTypeError, ScalarError, ShapeError
 from cute_gemm.frameworks import ADAPTERS, host_array, is_array, read
 from cute_gemm.frameworks.base import Operand
@@ -47,7 +47,7 @@ def scalar(
     """
     if isinstance(x, Scalar):
         return x
-    accumulator = dtype_row(dtype).accumulator
+    accumulator = DTYPES[dtype].accumulator
     if isinstance(x, np.generic):
         x = x.item()
     elif not isinstance(x, numbers.Number):
@@ -107,13 +107,13 @@ def _rounded(x: Any, name: str, accumulator: str) -> complex:
             if value == x and -(2**31) <= value < 2**31:
                 return value
         else:
-            number = complex(x) if dtype_row(accumulator).is_complex else float(x)
+            number = complex(x) if DTYPES[accumulator].is_complex else float(x)
             if accumulator in ("float64", "complex128"):
                 return number
             parts = [ctypes.c_float(part).value for part in (number.real, number.imag)]
             return complex(*parts) if accumulator == "complex64" else parts[0]
     except (TypeError, ValueError, OverflowError):  # complex, NaN to int, inf to int
         pass
-    real = "a number" if dtype_row(accumulator).is_complex else "a real number"
+    real = "a number" if DTYPES[accumulator].is_complex else "a real number"
     expected = "an integer of 32 bits" if accumulator == "int32" else real
     raise ScalarError(f"{name} is {x!r}; expected {expected}, because sums are {accumulator}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from cute_gemm.dtypes import dtype
+from cute_gemm.dtypes import DTYPES
 
 
 def random_values(rng: np.random.Generator, shape: tuple[int, ...], name: str) -> np.ndarray:
     """Return normally distributed elements of a type, or, of int8 and int32, integers of 8 bits."""
     if name in ("int8", "int32"):
         return rng.integers(-128, 128, shape, np.int8).astype(name, copy=False)
-    row = dtype(name)
+    row = DTYPES[name]
     if row.is_complex:
         part = np.float32 if name == "complex64" else np.float64
         return rng.standard_normal((*shape, 2), part).view(name)[..., 0]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cute_gemm.dtypes import dtype, factor
+from cute_gemm.dtypes import factor
 from cute_gemm.problem.epilogue import EpilogueArguments
 from cute_gemm.problem.reference import batches, used
 
@@ -45,7 +45,7 @@ class Verdict:
 
 def bound_formula(problem: GemmProblem) -> str:
     """Return the error bound of ``problem`` as text, for reports."""
-    out = dtype(problem.C.dtype)
+    out = problem.C.element
     if out.roundoff == 0:
         return "exact, modulo 2^32"
     exponent = int(np.log2(out.roundoff))
@@ -59,7 +59,7 @@ def bound_formula(problem: GemmProblem) -> str:
 def _roundings(problem: GemmProblem) -> float:
     """Return how many unit roundoffs of ``sum |a||b|`` the sums may be off; see `verify`."""
     terms = problem.k * (2 if problem.compute == "float64" else 1)
-    return 2 * math.sqrt(2) * terms if dtype(problem.C.dtype).is_complex else terms
+    return 2 * math.sqrt(2) * terms if problem.C.element.is_complex else terms
 
 
 def verify(
@@ -100,10 +100,10 @@ def verify(
     before = None if beta == 0 else C
     use_ab = alpha != 0 and problem.k > 0
     alpha = alpha if use_ab else 0  # which also makes nothing of an infinite alpha without products
-    wide: type[np.inexact] = np.complex128 if dtype(problem.C.dtype).is_complex else np.float64
+    wide: type[np.inexact] = np.complex128 if problem.C.element.is_complex else np.float64
     m, n = problem.m, problem.n
     columns = max(1, _BLOCK // max(1, m))
-    integers = dtype(problem.C.dtype).roundoff == 0
+    integers = problem.C.element.roundoff == 0
     broadcast = {
         name: np.broadcast_to(array, result.shape) for name, array in (operands or {}).items()
     }
@@ -167,10 +167,10 @@ def compare_floats(
     arguments: EpilogueArguments,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return error, bound and verdict of each element."""
-    out, accumulator, epilogue = dtype(problem.C.dtype), problem.accumulator, problem.epilogue
+    out, accumulator, epilogue = problem.C.element, problem.accumulator, problem.epilogue
     # A product is off by the rounding of its two factors, where they are rounded.
     factors = 0.0
-    for element in (dtype(problem.A.dtype), dtype(problem.B.dtype)):
+    for element in (problem.A.element, problem.B.element):
         multiplied = factor(element.name, problem.compute)
         factors += multiplied.roundoff * (multiplied.roundoff > element.roundoff)
     error = (_roundings(problem) * accumulator.roundoff + factors) * sums

@@ -25,7 +25,6 @@ from cute_gemm.cute import choose
 from cute_gemm.cute.choose import VECTOR
 from cute_gemm.cute.copies import TiledCopy, contiguous
 from cute_gemm.cute.layout import Layout, column_major, row_major
-from cute_gemm.dtypes import dtype
 from cute_gemm.model import smem
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class _GlobalSearch:
     ) -> None:  # fmt: skip
         self.access, self.threads, self.letters, self.buffer = access, threads, letters, buffer
         self.now = make_row(access)
-        self.size = dtype(access.matrix.dtype).bytes
+        self.size = access.matrix.element.bytes
         narrow = access.bits < 32 and access.direction == "load" and access.unit == "k-tile"
         self.instruction = "cp.async" if narrow else access.instruction
 

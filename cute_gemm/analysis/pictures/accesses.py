@@ -8,7 +8,6 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, is_bulk
 from cute_gemm.analysis.pictures.requests import banks, request
-from cute_gemm.dtypes import dtype
 from cute_gemm.model import gmem, smem
 
 
@@ -28,7 +27,7 @@ def worst_request(access: GlobalAccess) -> tuple[int, np.ndarray, np.ndarray] | 
     active = lengths > 0
     if not active.any():
         return None
-    first = np.dot(np.add(access.origin, corner), matrix.stride) * dtype(matrix.dtype).bytes
+    first = np.dot(np.add(access.origin, corner), matrix.stride) * matrix.element.bytes
     starts = np.where(active, starts + first, -1)
     # Lanes without work repeat one that has some, which changes no count.
     lanes = np.where(active, np.arange(gmem.LANES), active.argmax(axis=-1)[:, None])

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.cutlass.config import MATH, WIDEST, CutlassUniversalConfig, ctas
 from cute_gemm.kernels.staging import UNUSED_PREFETCH
 from cute_gemm.model.gmem import bypasses_l1
@@ -188,14 +187,14 @@ def _limits(matrix: Matrix) -> tuple[int, int, int]:
 
     CUTLASS guards a vector by its first element, so the extent counts as well.
     """
-    size, unit = DTYPES[matrix.dtype].bytes, matrix.unit
+    size, unit = matrix.element.bytes, matrix.unit
     ld, extent = matrix.stride[1 - unit], matrix.shape[unit]
     return matrix.alignment, (ld & -ld) * size or 256, (extent & -extent) * size or 256
 
 
 def elements_per_access(matrix: Matrix, vector: bool) -> int:
     """Return the elements of the widest access that CUTLASS may use for ``matrix``."""
-    return max(1, min(WIDEST, *_limits(matrix)) // DTYPES[matrix.dtype].bytes) if vector else 1
+    return max(1, min(WIDEST, *_limits(matrix)) // matrix.element.bytes) if vector else 1
 
 
 def limit_of(

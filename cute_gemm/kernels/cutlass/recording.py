@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import dtype
 from cute_gemm.kernels.cutlass.config import MATH, WARP, CutlassUniversalConfig
 from cute_gemm.kernels.cutlass.unit import unit
 from cute_gemm.problem.problem import GemmProblem, from_sizes
@@ -192,7 +191,7 @@ class _Launch:
             return addresses
         (region,) = (one for one in self.execution.regions if one.name == operand)
         matrix = getattr(self.problem, operand)
-        element = (addresses - GLOBAL - region.begin) // dtype(matrix.dtype).bytes
+        element = (addresses - GLOBAL - region.begin) // matrix.element.bytes
         across, along = np.divmod(element, matrix.ld)
         pair = (along, across) if matrix.unit == 0 else (across, along)
         return np.where((addresses < 0)[..., None], -1, np.stack(pair, axis=-1))

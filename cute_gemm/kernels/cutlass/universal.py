@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cute_gemm.access import Access, Shares, Work
 from cute_gemm.arch import Arch
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.base import CompiledKernel
@@ -62,7 +61,7 @@ class CutlassUniversal(CompiledKernel):
             align_a = align_b = 4
         if row.opcode == "Simt":
             align_c = 1
-        size, size_c = DTYPES[problem.A.dtype].bytes, DTYPES[problem.C.dtype].bytes
+        size, size_c = problem.A.element.bytes, problem.C.element.bytes
         usual = CutlassUniversalConfig(
             tile=row.tiles[0].extents,
             warps=row.tiles[0].warps,

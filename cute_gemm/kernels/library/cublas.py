@@ -110,9 +110,9 @@ def _call(problem: GemmProblem, swap_ab: bool, ldc: int) -> Call:
         swap_ab=swap_ab,
         operations=(left_op, right_op),
         extents=(*extents, problem.k),
-        left=Operand(DTYPES[left.dtype].cublas, left_ld, left.batch_stride),
-        right=Operand(DTYPES[right.dtype].cublas, right_ld, right.batch_stride),
-        result=Operand(DTYPES[problem.C.dtype].cublas, ldc, problem.C.batch_stride),
+        left=Operand(left.element.cublas, left_ld, left.batch_stride),
+        right=Operand(right.element.cublas, right_ld, right.batch_stride),
+        result=Operand(problem.C.element.cublas, ldc, problem.C.batch_stride),
         batch=problem.l,
         compute=DTYPES[problem.compute].cublas_compute,
     )

@@ -11,7 +11,6 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess
 from cute_gemm.arch import Arch
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.base import Compiled
 from cute_gemm.kernels.passes.seconds import AHEAD_US, seconds
 from cute_gemm.toolchain.signature import Launch, Numbers, Pointer, Signature
@@ -87,7 +86,7 @@ class Place(NamedTuple):
 
 
 def _copy(source: Matrix, target: Matrix) -> Copy:
-    size, rows = DTYPES[source.dtype].bytes, source.shape[1 - source.unit]
+    size, rows = source.element.bytes, source.shape[1 - source.unit]
     pitch = source.ld * size if rows > 1 else 0
     words = 2 if source.alignment % VECTOR or pitch % VECTOR else 1
     if source.unit == target.unit:
@@ -98,7 +97,7 @@ def _copy(source: Matrix, target: Matrix) -> Copy:
 
 def _tiles(source: Matrix, lines: int) -> tuple[int, int]:
     """Tiles along a row, and rows of tiles."""
-    row = source.shape[source.unit] * DTYPES[source.dtype].bytes
+    row = source.shape[source.unit] * source.element.bytes
     along = -(-row // (VECTOR * LINE << lines))
     return along, -(-source.shape[1 - source.unit] // (LINES >> lines))
 

@@ -88,7 +88,7 @@ class Place(NamedTuple):
 
 def _vector(C: Matrix, sums: str) -> int:
     """Elements of C that are neighbours in a thread: no more than its widest access has."""
-    widest = access_bytes(C, False)[0] // DTYPES[C.dtype].bytes
+    widest = access_bytes(C, False)[0] // C.element.bytes
     return min(widest, VECTOR // DTYPES[sums].bytes)
 
 

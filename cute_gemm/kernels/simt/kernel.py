@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, SharedAccess, Shares, Work
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
@@ -69,7 +68,7 @@ class SimtKernel(EmittedKernel):
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
-        element = DTYPES[problem.A.dtype].bytes
+        element = problem.A.element.bytes
         common = {
             "kernel": self.name,
             "thread_tile": (1, 1),

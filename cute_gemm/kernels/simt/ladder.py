@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cute_gemm.cute.choose import VECTOR
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.options import access_bytes, parsed
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config
@@ -53,7 +52,7 @@ _BUFFERED = {
 
 
 def _bytes(problem: GemmProblem) -> int:
-    return DTYPES[problem.A.dtype].bytes
+    return problem.A.element.bytes
 
 
 def _flat(problem: GemmProblem) -> int:

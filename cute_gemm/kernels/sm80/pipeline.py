@@ -17,7 +17,7 @@ from cute_gemm.access import Access, GlobalAccess, Partition, Shares, Work
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import MMA_ATOMS, MmaAtom, mma_atoms
 from cute_gemm.cute.layout import Layout
-from cute_gemm.dtypes import DTYPES, factor
+from cute_gemm.dtypes import factor
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
@@ -146,13 +146,13 @@ class Sm80Pipeline(EmittedKernel):
 
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
         """Return tile, warps, stages and min_ctas of each candidate, for large problems first."""
-        if policy == "mn_major" and DTYPES[problem.A.dtype].bytes == 2:
+        if policy == "mn_major" and problem.A.element.bytes == 2:
             return (_REFERENCE,)
         tiles = _TILES[problem.A.dtype, problem.compute]
         # The largest tiles have few registers for copies of 1 and 2 bytes, which go through them,
         # and for int8's rows that are put in place.
         narrow = min(access_bytes(matrix, False)[0] for matrix in (problem.A, problem.B)) < 4
-        narrow = narrow and (policy == "mn_major" or DTYPES[problem.A.dtype].bytes == 1)
+        narrow = narrow and (policy == "mn_major" or problem.A.element.bytes == 1)
         return [row for row in tiles if not narrow or row[0][0] * row[0][1] < 128 * 256]
 
     paces: ClassVar = {

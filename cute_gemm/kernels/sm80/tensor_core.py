@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from cute_gemm.cute.atoms import MMA_ATOMS
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.kernels.sm80.pipeline import Sm80Pipeline, Tile
 from cute_gemm.model.price import Pace
 
@@ -37,4 +36,4 @@ class TensorCore(Sm80Pipeline):
     def tiles(self, problem: GemmProblem, policy: str) -> Sequence[Tile]:
         """Return one tile, for two CTAs: one computes while the other waits."""
         tile = {1: (128, 128, 64), 2: (128, 128, 32), 4: (128, 64, 32)}
-        return ((tile.get(DTYPES[problem.A.dtype].bytes, (64, 64, 16)), (2, 2), 1, 2),)
+        return ((tile.get(problem.A.element.bytes, (64, 64, 16)), (2, 2), 1, 2),)

@@ -10,7 +10,7 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
 from cute_gemm.cute.atoms import mma_atoms
-from cute_gemm.dtypes import DTYPES, factor
+from cute_gemm.dtypes import factor
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
@@ -105,12 +105,12 @@ class Thin(EmittedKernel):
         self, thin: str, extent: int, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
         """Yield the configs by which this mode is the thin one."""
-        element, index = DTYPES[problem.A.dtype], int(thin == "n")
+        element, index = problem.A.element, int(thin == "n")
         tag = factor(element.name, problem.compute).tag
         atoms = () if element.is_complex else mma_atoms(tag, tag)
         atom = next((x for x in atoms if x.threads == WARP and x.minimum_cc <= arch.cc), None)
         A, B, C = (straight(x) for x in (problem.A, problem.B, problem.C))
-        widths = access_bytes(A, False)[0], access_bytes(B, False)[0], DTYPES[C.dtype].bytes
+        widths = access_bytes(A, False)[0], access_bytes(B, False)[0], C.element.bytes
         operation = Operation.of((A, B, C), problem.compute, widths, problem.epilogue)
         for rows, columns, depth, warps in _blocks(
             element.bytes, (A, B)[1 - index].major, atom is not None, _columns(extent),
@@ -382,7 +382,7 @@ def _load(
     warp = np.arange(config.warps)[:, None, None] * DEPTH_LANES * config.depth
     lane = np.stack(np.broadcast_arrays(row, column + warp), axis=-1)
     queued = parts.queued[not large]
-    bits = 8 * part.width * DTYPES[matrix.dtype].bytes
+    bits = 8 * part.width * matrix.element.bytes
     widest, limit = access_bytes(matrix, False)
     if bits < 8 * widest:
         limit = "the lanes' parts are no wider"
