@@ -61,7 +61,7 @@ class Block:
 
 def files() -> list[Path]:
     """Return every page."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -88,6 +88,7 @@ class Page:
         before = os.getcwd()
         with tempfile.TemporaryDirectory() as directory:
             os.chdir(directory)
+            os.symlink(ROOT / "examples", "examples")
             try:
                 replacements = [*self._outputs(found, text)]
             finally:
@@ -149,7 +150,7 @@ def shell(command: str) -> str:
     """Return what commands print, on both streams, in a terminal of 112 columns that is none."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT), "COLUMNS": "112", "ROOT": str(ROOT),
+        "PYTHONPATH": str(ROOT), "COLUMNS": "112",
     }  # fmt: skip
     done = subprocess.run(
         ["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -36,7 +36,7 @@ class Toy(CompiledKernel):
     minimum_cc = 80
     dtypes = tuple(CPP)
     options = ("unroll",)
-    template = Path(__file__).parent / "data" / "toy.cuh"
+    template = Path(__file__).parent / "toy.cuh"
 
     def candidates(self, problem, arch, options):
         sizes = [DTYPES[matrix.dtype].bytes for matrix in (problem.A, problem.B, problem.C)]
