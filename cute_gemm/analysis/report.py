@@ -20,7 +20,7 @@ from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
 from cute_gemm.analysis.shown import Paged, size_text
-from cute_gemm.analysis.tables import Cell, Column, Findings, Pairs, Table
+from cute_gemm.analysis.tables import Cell, Findings, Pairs, Table, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -230,7 +230,7 @@ class Report(Paged):
         if self.passes:
             yield from (Text(), Text.assemble((self.kernel, "bold")))
         for part in (
-            *(table for table, _ in access_tables(self.rows)),
+            *(shown for shown, _ in access_tables(self.rows)),
             Pairs(self.performance.lines(), "Performance"),
             *prices_table(self.candidates, self.priced_on),
             *([Findings(self.findings)] if self.findings else ()),
@@ -269,8 +269,7 @@ class Report(Paged):
         problem = self.problem
         size = (problem.m, problem.n, problem.k)
         heads = ("operand", "global memory", "shared memory")
-        columns = tuple(Column(head, left=True) for head in heads)
-        summary = [view.summary() for view in self.operands]
+        summary = table("", heads, [view.summary() for view in self.operands], *heads)
         kind = problem.dtype
         performance = Pairs(self.performance.lines())
         return Page(
@@ -278,7 +277,7 @@ class Report(Paged):
             heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
             intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
             sections=(
-                ("Verdict", (Table("", columns, summary), Findings(self.findings))),
+                ("Verdict", (summary, Findings(self.findings))),
                 ("Problem", self._problem_page()),
                 ("Kernel", self._kernel_page()),
                 ("Performance", (performance, *prices_table(self.candidates, self.priced_on))),
@@ -295,15 +294,15 @@ class Report(Paged):
             ("types", problem.types),
         )
         heads = ("matrix", "shape : stride", "major", "ld", "dtype", "base aligned to", "bytes")
-        numbers = ("ld", "base aligned to", "bytes")
-        columns = tuple(Column(head, left=head not in numbers) for head in heads)
         lines = [
             [Cell(name, bold=True), Cell(str(matrix), code=True), matrix.major, f"{matrix.ld:,}",
              matrix.dtype + ", conjugated" * matrix.conj, f"{matrix.alignment} bytes",
              f"{matrix.nbytes:,}"]
             for name, matrix in self._matrices.items()
         ]  # fmt: skip
-        return Pairs(pairs), Table("Descriptors", columns, lines)
+        return Pairs(pairs), table(
+            "Descriptors", heads, lines, "matrix", "shape : stride", "major", "dtype"
+        )
 
     def _kernel_page(self) -> tuple[Pairs, ...]:
         built, config = self.resources, self.config

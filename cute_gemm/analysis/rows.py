@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, named, number, percent
-from cute_gemm.analysis.tables import Cell, Column, Table
+from cute_gemm.analysis.tables import Cell, Table, table
 from cute_gemm.dtypes import dtype
 from cute_gemm.model import gmem, smem, tma
 from cute_gemm.model.analyze import Analysis, analyze
@@ -365,8 +365,7 @@ def _table(
             below = {"access": "  of L2", "sectors": of_l2(row)}
             lines.append([below.get(head, "") for head in columns])
             places.append(None)
-    heads = tuple(Column(head, left=head in ("", "access", "verdict")) for head in columns)
-    return Table(title, heads, lines), places
+    return table(title, list(columns), lines, "", "access", "verdict"), places
 
 
 def access_tables(rows: Sequence[AccessRow]) -> Iterable[tuple[Table, list[int | None]]]:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import WIDTH, plain, write
+from cute_gemm._text import WIDTH, named, plain, write
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -17,12 +17,23 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.html import Page
     from cute_gemm.analysis.rows import AccessRow
     from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.problem.verify import Verdict
 
 
 def size_text(problem: GemmProblem) -> str:
     """What follows the op: ``" (BLAS-equivalent TN)  M=8 N=8 K=8  float16 -> ..."``."""
     size = f"M={problem.m} N={problem.n} K={problem.k}" + f" L={problem.l}" * (problem.l != 1)
     return f" (BLAS-equivalent {problem.blas_op})  {size}  {problem.types}"
+
+
+def verdict_dict(verdict: Verdict) -> dict[str, Any]:
+    """Return a comparison with float64 as JSON has it: a ratio that is infinite is None."""
+    ratio = verdict.max_ratio
+    return {
+        **named(verdict, "ok", "elements", "wrong", "max_error"),
+        "max_error_over_bound": ratio if ratio < float("inf") else None,
+        **named(verdict, "worst", "bound"),
+    }
 
 
 class Shown(ABC):

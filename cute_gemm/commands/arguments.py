@@ -81,7 +81,7 @@ def add_options(
     """
     for typed, text in options.items():
         names, _, value = typed.partition(" ")
-        kind = {"metavar": value} if value else {"action": "store_true"}
+        kind: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
         parser.add_argument(*names.split(","), help=text, **kind, **more)
 
 

@@ -233,7 +233,7 @@ def _show(
     execution: Execution, arrays: list[dict[str, Any]], kinds: list[dict[str, Any]],
     counts: dict[str, int],
 ) -> None:  # fmt: skip
-    from cute_gemm.analysis.tables import Column, Table
+    from cute_gemm.analysis.tables import table
     from cute_gemm.analysis.traced import instructions_table
 
     say(f"{execution.kernel.name}\n")
@@ -242,7 +242,7 @@ def _show(
         for row in arrays
     ]
     heads = ("array", "dtype", "shape", "elements changed")
-    show(Table("", tuple(Column(head, left=head != heads[-1]) for head in heads), lines))
+    show(table("", heads, lines, *heads[:-1]))
     figures = ("requests", "lanes", "sectors", "wavefronts")
     rows = [
         (
@@ -252,7 +252,6 @@ def _show(
         for row in kinds
     ]  # fmt: skip
     say()
-    columns = tuple(Column(head, left=head == "access") for head in ("access", "bits", *figures))
-    show(Table("Accesses", columns, rows))
+    show(table("Accesses", ("access", "bits", *figures), rows, "access"))
     say()
     show(instructions_table(counts))

@@ -54,8 +54,8 @@ def command(arguments: argparse.Namespace) -> int:
             )  # fmt: skip
         problem = made.problem
         tuned.append({
-            **named(problem, "op", "m", "n", "k", "l"), "dtype": problem.dtype,
-            "compute": problem.compute, "kernel": made.kernel, "config_name": made.symbol,
+            **named(problem, "op", "m", "n", "k", "l", "dtype", "compute"),
+            "kernel": made.kernel, "config_name": made.symbol,
             "measured": made.measured._asdict() if made.measured else None,
         })  # fmt: skip
         if not arguments.json:
