@@ -19,7 +19,7 @@ from cute_gemm.analysis.fixes.options import Others, with_options
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
-from cute_gemm.analysis.shown import Paged, size_text
+from cute_gemm.analysis.shown import Paged, launched, size_text, spilled
 from cute_gemm.analysis.tables import Cell, Findings, Pairs, Table, table
 
 if TYPE_CHECKING:
@@ -207,18 +207,12 @@ class Report(Paged):
 
     @property
     def _launched(self) -> str:
-        shape = f"{counted(self.launch.ctas, 'CTA')} x {counted(self.launch.block, 'thread')}"
-        return f"{shape}, {counted(self.launch.smem, 'byte')} of dynamic shared memory"
+        memory = f"{counted(self.launch.smem, 'byte')} of dynamic shared memory"
+        return f"{launched(self.launch)}, {memory}"
 
     @property
     def _configured(self) -> str:
         return str(getattr(self.config, "name", None) or self.config)
-
-    @property
-    def _spilled(self) -> str:
-        assert self.resources is not None
-        spilled = self.resources.spill_stores + self.resources.spill_loads
-        return f"{spilled} bytes spilled" if spilled else "no spills"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
@@ -258,8 +252,8 @@ class Report(Paged):
             yield Text(f"choice {self.measured}")
         launch, built = f"launch {self._launched}", self.resources
         if built is not None:
-            launch += f"; {built.registers} registers, {built.shared_static:,} bytes static, "
-            launch += self._spilled
+            used = f"{built.registers} registers, {built.shared_static:,} bytes static"
+            launch += f"; {used}, {spilled(built)}"
         yield Text(launch)
 
     def page(self) -> Page:
@@ -313,7 +307,7 @@ class Report(Paged):
         ]
         if built is not None:
             used = f"{built.registers} registers per thread, {built.shared_static:,} bytes of"
-            pairs.append(("build", f"{used} static shared memory, {self._spilled}"))
+            pairs.append(("build", f"{used} static shared memory, {spilled(built)}"))
         if config is not None:
             pairs.append(("config", Cell(self._configured, code=True)))
         if self.measured is not None:

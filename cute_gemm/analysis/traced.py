@@ -10,7 +10,7 @@ import numpy as np
 
 from cute_gemm._text import FORMAT, counted, named
 from cute_gemm.analysis.executed import Compared
-from cute_gemm.analysis.shown import Paged, size_text, verdict_dict
+from cute_gemm.analysis.shown import Paged, differing, size_text, verdict_dict
 from cute_gemm.analysis.tables import Figure, Pairs, Table, table
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
@@ -213,8 +213,7 @@ class Trace(Paged):
         return [_table(title, self.figures), *of_passes, instructions_table(self.counts)]
 
     def _agreement(self) -> str:
-        count = len(self.differences)
-        return f"{count} of {len(self._all_figures)} figures differ" if count else "no difference"
+        return differing(self.differences, len(self._all_figures))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text

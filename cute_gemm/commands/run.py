@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from cute_gemm.api import Plan
     from cute_gemm.problem.problem import GemmProblem
 
-_MODES = {"A": "A(M,K", "B": "B(N,K", "C": "C(M,N"}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm run`` takes."""
@@ -91,6 +89,7 @@ def _show_kernel(
     arguments: argparse.Namespace, plan: Plan, tell: Callable[..., None], result: dict[str, Any]
 ) -> None:
     """Say how the kernel accesses memory and what its build is like."""
+    from cute_gemm.analysis.shown import spilled
     from cute_gemm.analysis.tables import Cell, Findings, table
 
     report = plan.report(beta=arguments.beta)
@@ -109,12 +108,9 @@ def _show_kernel(
 
     tell(f"\ncompile  {plan.symbol}\n         ... ", end="")
     built = plan.build.resources
-    shared, spilled = plan.launch.smem + built.shared_static, built.spill_stores + built.spill_loads
-    tell(
-        f"{build_time(plan)}: {built.registers} registers, {shared} bytes of shared memory, "
-        + (f"{spilled} bytes spilled" if spilled else "no spills"),
-        column=13,
-    )
+    shared = f"{plan.launch.smem + built.shared_static} bytes of shared memory"
+    used = f"{built.registers} registers, {shared}, {spilled(built)}"
+    tell(f"{build_time(plan)}: {used}", column=13)
     result |= {"report": report.to_dict(), "build": build_dict(plan.kernel, plan.build)}
 
 
@@ -156,7 +152,7 @@ def _descriptors(problem: GemmProblem) -> list[str]:
     matrices = (problem.A, problem.B, problem.C)
     width = max(len(str(matrix)) for matrix in matrices)
     return [
-        f"{_MODES[matrix.name]}{',L' * (matrix.l != 1)})  {matrix!s:<{width}}  {matrix.dtype}, "
+        f"{matrix.name}({','.join(matrix.modes)})  {matrix!s:<{width}}  {matrix.dtype}, "
         f"{matrix.major}-major, ld{matrix.name.lower()} {matrix.ld}, "
         f"base aligned to {matrix.alignment} bytes"
         for matrix in matrices

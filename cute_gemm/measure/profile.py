@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm import select, tuned
 from cute_gemm._text import FORMAT, named
-from cute_gemm.analysis.shown import Shown
+from cute_gemm.analysis.shown import Shown, differing
 from cute_gemm.analysis.tables import table
 from cute_gemm.api import Plan
 from cute_gemm.dtypes import dtype
@@ -162,9 +162,7 @@ class Profile(Shown):
         yield from (Text(str(self.case)), Text(self.symbol), Text(), figures)
         if any(not row.metric for row in shown):
             yield Text("* wavefronts counted less the fewest possible")
-        count = len(self.differences)
-        yield Text()
-        yield Text(f"{count} of {len(shown)} figures differ" if count else "no difference")
+        yield from (Text(), Text(differing(self.differences, len(shown))))
 
 
 # ---- Nsight Compute -----------------------------------------------------------------------------
