@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields, is_dataclass, replace
-from hashlib import blake2b
 from math import prod
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from cute_gemm._kept import Kept
 from cute_gemm._text import FORMAT, counted, named, percent
@@ -16,6 +13,7 @@ from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.fixes.fix import Fix
 from cute_gemm.analysis.fixes.gmem import fixes, of_part
 from cute_gemm.analysis.fixes.options import Others, with_options
+from cute_gemm.analysis.fixes.search import contents
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
@@ -347,28 +345,21 @@ def _copy_key(access: Access) -> Any:
     """What the parts of one copy have in common."""
     if isinstance(access, TmaAccess):
         return access
-    key = _values(access, "operand", "direction", "instruction", "bits")
+    key = named(access, "operand", "direction", "instruction", "bits").values()
     if isinstance(access, GlobalAccess):
         # Straddling vectors, which are copied element by element, have no fixes.
-        return *key, access.tail == "elements", *_values(access, "coords")
-    return *key, *_values(access, "layout", "offsets")
+        return *key, access.tail == "elements", *contents(access.coords)
+    return *key, access.layout, *contents(access.offsets)
 
 
 def _content(key: Any, access: Access) -> Any:
     """All that the fixes of a copy depend on."""
+    names: tuple[str, ...] = ()
     if isinstance(access, GlobalAccess):
-        return key, *_values(access, "matrix", "unit", "tile", "axis", "region", "origin")
-    return key, *_values(access, *("element_bits", "coords") * isinstance(access, SharedAccess))
-
-
-def _values(access: Access, *names: str) -> list[Any]:
-    """Attributes of an access, arrays as digests."""
-    return [
-        blake2b(x.astype(np.int64).tobytes(), digest_size=16).digest()
-        if isinstance(x, np.ndarray)
-        else x
-        for x in named(access, *names).values()
-    ]
+        names = "matrix", "unit", "tile", "axis", "region", "origin"
+    elif isinstance(access, SharedAccess):
+        names = "element_bits", "coords"
+    return key, *contents(*named(access, *names).values())
 
 
 def _full_tiles(access: GlobalAccess) -> int:

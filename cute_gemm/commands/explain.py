@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import add, add_options, add_problem, sizes
+from cute_gemm.commands.arguments import PROBLEM_WORDS, add, add_options, add_problem, sizes
 from cute_gemm.commands.output import OK, print_json, show
 from cute_gemm.errors import DTypeError, UnsupportedError
 from cute_gemm.kernels import registry
@@ -57,9 +57,7 @@ def explain(
 
     first = explained(kernel, **arguments)
     # Not the options: they are of this kernel's config.
-    known = ("m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
-             "compute", "arch")  # fmt: skip
-    same = {name: arguments[name] for name in known if name in arguments}
+    same = {name: arguments[name] for name in (*PROBLEM_WORDS, "arch") if name in arguments}
     following: list[Next] = []
     ladder = registry.LADDER  # which a kernel from elsewhere is not on
     after = ladder.index(first.kernel) + 1 if first.kernel in ladder else len(ladder)

@@ -119,15 +119,8 @@ class Tried(NamedTuple):
         return self.key(index, *self.sharers(index))
 
 
-def copy_fixes(
-    copy: Copy, named: Sequence[NamedPartner] = (), assumed: Sequence[Partner] = ()
-) -> list[tuple[Fix, ...]]:
-    """The fixes of each access of a copy and of its named partners, of fewest changes first."""
-    return _CopySearch(copy, named, assumed).fixes()
-
-
-class _CopySearch:
-    """The fixes of one copy."""
+class CopySearch:
+    """The search for the fixes of one copy, with the partners that are named and assumed."""
 
     def __init__(
         self, copy: Copy, named: Sequence[NamedPartner], assumed: Sequence[Partner]
@@ -138,7 +131,7 @@ class _CopySearch:
         self.threads = len(copy.tiled.partition)
 
     def fixes(self) -> list[tuple[Fix, ...]]:
-        """One tuple per access."""
+        """The fixes of each access of the copy and its named partners, of fewest changes first."""
         now = self.now
         offered: list[list[Tried]] = []
         for index, row in enumerate(now.rows):
