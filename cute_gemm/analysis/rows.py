@@ -285,20 +285,15 @@ def _why_global(access: GlobalAccess, analysis: gmem.GlobalAnalysis) -> tuple[st
         return "off sector", f"its runs do not begin on a 32-byte boundary ({base})"
     mode = matrix.modes[matrix.unit]
     extent, tile = matrix.shape[matrix.unit], access.tile[matrix.unit]
-    if worst.run_bytes == extent * size:
-        cause = f"the matrix has only {_elements(extent)} along {mode}, the mode of unit stride"
-    elif worst.run_bytes == tile * size:
-        cause = f"the tile has only {_elements(tile)} along {mode}, the mode of unit stride"
-    else:
-        cause = f"the lanes do not run along {mode}, the mode of unit stride"
+    cause = f"the lanes do not run along {mode}, the mode of unit stride"
+    for whole, count in (("tile", tile), ("matrix", extent)):
+        if worst.run_bytes == count * size:
+            elements = counted(count, "element")
+            cause = f"the {whole} has only {elements} along {mode}, the mode of unit stride"
     pitch = f", {worst.pitch} bytes apart" if worst.pitch else ""
     many = f"{worst.runs} runs" if worst.runs > 1 else "1 run"
     why = f"a request is {many} of only {worst.run_bytes} bytes{pitch}"
     return "strided", f"{why}: {cause}" if a_matrix else why
-
-
-def _elements(count: int) -> str:
-    return counted(count, "element")
 
 
 # ---- in tables ----------------------------------------------------------------------------------
