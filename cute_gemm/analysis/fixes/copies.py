@@ -165,8 +165,6 @@ class CopySearch:
         written = copy.direction == "store" and not copy.atom.reduces
         if ("tensor" in arguments or written) and copy.aliases():
             return None
-        if "smem" in arguments and copy.smem is not None and not _injective(copy.smem):
-            return None
         spelled = copy.packing.spelled(arguments) if copy.packing else (words, arguments)
         if spelled is None:
             return None
@@ -361,10 +359,6 @@ def _pattern(tiled: TiledCopy, extents: tuple[int, ...]) -> Pattern:
     axis = {1: 1, extents[1]: 0}.get(int(step[0])) if step.size == 1 else None
     bits = tiled.bits if tiled.atom.threads == 1 else 128
     return Pattern(tiled.atom.name, bits, lanes, vectors, axis)
-
-
-def _injective(layout: Layout) -> bool:
-    return len(np.unique(layout.table())) == layout.size
 
 
 # -- other copies, other places -------------------------------------------------------------------
