@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm._text import named
 from cute_gemm.model import gmem, smem
 from cute_gemm.ptx.access import described
 from cute_gemm.ptx.memory import GLOBAL
@@ -63,8 +64,8 @@ class Compared:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, those of the kind, and the difference."""
-        own = {name: getattr(self, name) for name in ("figure", "predicted", "executed")}
-        return {**self.kind._asdict(), **own, "difference": self.difference}
+        own = named(self, "figure", "predicted", "executed", "difference")
+        return {**self.kind._asdict(), **own}
 
 
 def compare(rows: Iterable[AccessRow], execution: Execution) -> tuple[Compared, ...]:

@@ -5,7 +5,7 @@ The figures are compared with those of the next kernel of the ladder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from cute_gemm.analysis.ideas import idea
 from cute_gemm.analysis.per_result import KINDS, Count, counts
 from cute_gemm.analysis.performance import compulsory_bytes
 from cute_gemm.analysis.shown import Shown, size_text
-from cute_gemm.analysis.tables import Column, Paragraph, Table
+from cute_gemm.analysis.tables import Column, Paragraph, Table, table
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.model.ceiling import Ceiling, ceiling
 
@@ -81,7 +81,6 @@ class Explanation(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as strings, numbers, lists and dicts; None for what is not known."""
-        problem = self.problem
         counts = [
             {**asdict(count), "formula": None if count.formula is None else str(count.formula)}
             for count in self.counts
@@ -89,9 +88,7 @@ class Explanation(Shown):
         return {
             "format": FORMAT,
             **named(self, "kernel", "summary", "idea"),
-            **named(problem, "op", "blas_op", "m", "n", "k"),
-            "dtype": problem.dtype,
-            "compute": problem.compute,
+            **named(self.problem, "op", "blas_op", "m", "n", "k", "dtype", "compute"),
             "arch": self.plan.arch,
             "config": getattr(self.plan.config, "name", None),
             "per_result": counts,
@@ -126,8 +123,8 @@ class Explanation(Shown):
                 yield Paragraph(f"It does not take this problem: {kernel.refused}.", 1)
             elif kernel.changes:
                 changes = [(change.what, change.this, change.next) for change in kernel.changes]
-                table = _table(("", self.kernel, kernel.kernel), changes)
-                yield from _section("What it changes", table)
+                heads = ("", self.kernel, kernel.kernel)
+                yield from _section("What it changes", table("", heads, changes, ""))
 
     def _worded(self, idea: str) -> str:
         """An idea, with a note where it is about words and an element is not one word."""
@@ -217,12 +214,6 @@ def _section(title: str, *content: Any) -> Iterator[Any]:
     yield from (Paragraph(part, 1) if isinstance(part, str) else part for part in content)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> Table:
-    """A table whose first columns are words."""
-    columns = tuple(Column(head, left=place < words) for place, head in enumerate(heads))
-    return Table("", columns, rows)
-
-
 def _counts_table(counts: tuple[Count, ...], modelled: bool) -> Table:
     model = ("model", "requests", "sectors", "wavefronts") if modelled else ()
     rows, kind = [], None
@@ -233,7 +224,8 @@ def _counts_table(counts: tuple[Count, ...], modelled: bool) -> Table:
         first = ("" if what == kind else what, " + ".join(count.operand), tutorial)
         rows.append((*first, *map(_figure, (count.tutorial, *figures))))
         kind = what
-    return _table(("", "", "tutorials", "", *model), rows, words=3)
+    words = (Column(head, left=True) for head in ("", "", "tutorials"))
+    return Table("", (*words, *map(Column, ("", *model))), rows)
 
 
 def _ceiling(limit: Ceiling) -> Iterator[Any]:
@@ -245,7 +237,7 @@ def _ceiling(limit: Ceiling) -> Iterator[Any]:
         share = f"{part * 100:,.0f} %" if part is not None and part > 1 else percent(part)
         work = f"{si(bound.work).rstrip()} {bound.of}"
         rows.append((bound.unit, work, f"{per} per {bound.per}", duration(bound.seconds), share))
-    yield _table(("unit", "work", "rate", "time", of), rows)
+    yield table("", ("unit", "work", "rate", "time", of), rows, "unit")
     what = f"{limit.tflops:.3g} TFLOP/s"
     if limit.peak is not None:
         what = f"{percent(limit.fraction)} of the peak of {limit.peak.unit}, {what}"

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import counted, named
+from cute_gemm._text import named
 from cute_gemm.analysis.rows import access_tables, make_row
+from cute_gemm.analysis.shown import launched
 from cute_gemm.problem.passes import Packing
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ class PassReport:
 
         yield Text.assemble((self.kernel, "bold"), f"  config {self.config.name}")
         yield from (Text(line) for line in self.what)
-        shape = f"{counted(self.launch.ctas, 'CTA')} x {counted(self.launch.block, 'thread')}"
-        yield Text(f"launch {shape}; {self.problem.nbytes:,} bytes of scratch")
+        yield Text(f"launch {launched(self.launch)}; {self.problem.nbytes:,} bytes of scratch")
         for table, _ in access_tables(self.rows):
             yield Text()
             yield table

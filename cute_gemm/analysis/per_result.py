@@ -69,10 +69,6 @@ class Formula:
         number = ("K" if top == 1 else f"{top}K") + ("" if bottom == 1 else f"/{bottom}")
         return number if self.symbols in ("", number) else f"{self.symbols} = {number}"
 
-    def value(self, k: int) -> float:
-        """Return the elements per result for a K."""
-        return float(self.factor * k)
-
 
 def formulas(shares: Shares, reads: bool) -> dict[str, Formula]:
     """Return the elements of A, of B and of both (``"AB"``) per result.
@@ -126,5 +122,5 @@ def counts(
             by_operand["C"] = None  # loaded, if beta is not 0
         for operand, formula in by_operand.items():
             model = per_result(problem, rows, operand, *kind)
-            tutorial = 1.0 if formula is None else formula.value(problem.k)
+            tutorial = 1.0 if formula is None else float(formula.factor * problem.k)
             yield Count(space, direction, operand, formula, tutorial, **model)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cute_gemm._text import counted, duration, named
-from cute_gemm.analysis.tables import Column, Table
+from cute_gemm.analysis.tables import Table, table
 from cute_gemm.kernels.candidate import Candidate, label
 
 #: Configs that are shown.
@@ -27,9 +27,8 @@ def prices_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
         counts = f"{price.ctas:,}", f"{price.rounds:,}"
         rows.append((label(candidate), duration(price.seconds), most, *counts))
     heads = ("config", "predicted", "most of it", "tiles", "rounds")
-    columns = tuple(Column(head, left=head in ("config", "most of it")) for head in heads)
     title = f"Predicted on {gpu}, {len(rows)} of {counted(len(candidates), 'config')}"
-    return [Table(title, columns, rows)] if rows else []
+    return [table(title, heads, rows, "config", "most of it")] if rows else []
 
 
 def prices_dict(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:

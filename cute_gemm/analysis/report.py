@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields, is_dataclass, replace
-from hashlib import blake2b
 from math import prod
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from cute_gemm._kept import Kept
 from cute_gemm._text import FORMAT, counted, named, percent
@@ -16,11 +13,12 @@ from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.fixes.fix import Fix
 from cute_gemm.analysis.fixes.gmem import fixes, of_part
 from cute_gemm.analysis.fixes.options import Others, with_options
+from cute_gemm.analysis.fixes.search import contents
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
-from cute_gemm.analysis.shown import Paged, size_text
-from cute_gemm.analysis.tables import Cell, Column, Findings, Pairs, Table
+from cute_gemm.analysis.shown import Paged, launched, size_text, spilled
+from cute_gemm.analysis.tables import Cell, Findings, Pairs, Table, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -207,18 +205,12 @@ class Report(Paged):
 
     @property
     def _launched(self) -> str:
-        shape = f"{counted(self.launch.ctas, 'CTA')} x {counted(self.launch.block, 'thread')}"
-        return f"{shape}, {counted(self.launch.smem, 'byte')} of dynamic shared memory"
+        memory = f"{counted(self.launch.smem, 'byte')} of dynamic shared memory"
+        return f"{launched(self.launch)}, {memory}"
 
     @property
     def _configured(self) -> str:
         return str(getattr(self.config, "name", None) or self.config)
-
-    @property
-    def _spilled(self) -> str:
-        assert self.resources is not None
-        spilled = self.resources.spill_stores + self.resources.spill_loads
-        return f"{spilled} bytes spilled" if spilled else "no spills"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
@@ -230,7 +222,7 @@ class Report(Paged):
         if self.passes:
             yield from (Text(), Text.assemble((self.kernel, "bold")))
         for part in (
-            *(table for table, _ in access_tables(self.rows)),
+            *(shown for shown, _ in access_tables(self.rows)),
             Pairs(self.performance.lines(), "Performance"),
             *prices_table(self.candidates, self.priced_on),
             *([Findings(self.findings)] if self.findings else ()),
@@ -258,8 +250,8 @@ class Report(Paged):
             yield Text(f"choice {self.measured}")
         launch, built = f"launch {self._launched}", self.resources
         if built is not None:
-            launch += f"; {built.registers} registers, {built.shared_static:,} bytes static, "
-            launch += self._spilled
+            used = f"{built.registers} registers, {built.shared_static:,} bytes static"
+            launch += f"; {used}, {spilled(built)}"
         yield Text(launch)
 
     def page(self) -> Page:
@@ -269,8 +261,7 @@ class Report(Paged):
         problem = self.problem
         size = (problem.m, problem.n, problem.k)
         heads = ("operand", "global memory", "shared memory")
-        columns = tuple(Column(head, left=True) for head in heads)
-        summary = [view.summary() for view in self.operands]
+        summary = table("", heads, [view.summary() for view in self.operands], *heads)
         kind = problem.dtype
         performance = Pairs(self.performance.lines())
         return Page(
@@ -278,7 +269,7 @@ class Report(Paged):
             heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
             intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
             sections=(
-                ("Verdict", (Table("", columns, summary), Findings(self.findings))),
+                ("Verdict", (summary, Findings(self.findings))),
                 ("Problem", self._problem_page()),
                 ("Kernel", self._kernel_page()),
                 ("Performance", (performance, *prices_table(self.candidates, self.priced_on))),
@@ -295,15 +286,15 @@ class Report(Paged):
             ("types", problem.types),
         )
         heads = ("matrix", "shape : stride", "major", "ld", "dtype", "base aligned to", "bytes")
-        numbers = ("ld", "base aligned to", "bytes")
-        columns = tuple(Column(head, left=head not in numbers) for head in heads)
         lines = [
             [Cell(name, bold=True), Cell(str(matrix), code=True), matrix.major, f"{matrix.ld:,}",
              matrix.dtype + ", conjugated" * matrix.conj, f"{matrix.alignment} bytes",
              f"{matrix.nbytes:,}"]
             for name, matrix in self._matrices.items()
         ]  # fmt: skip
-        return Pairs(pairs), Table("Descriptors", columns, lines)
+        return Pairs(pairs), table(
+            "Descriptors", heads, lines, "matrix", "shape : stride", "major", "dtype"
+        )
 
     def _kernel_page(self) -> tuple[Pairs, ...]:
         built, config = self.resources, self.config
@@ -314,7 +305,7 @@ class Report(Paged):
         ]
         if built is not None:
             used = f"{built.registers} registers per thread, {built.shared_static:,} bytes of"
-            pairs.append(("build", f"{used} static shared memory, {self._spilled}"))
+            pairs.append(("build", f"{used} static shared memory, {spilled(built)}"))
         if config is not None:
             pairs.append(("config", Cell(self._configured, code=True)))
         if self.measured is not None:
@@ -354,28 +345,21 @@ def _copy_key(access: Access) -> Any:
     """What the parts of one copy have in common."""
     if isinstance(access, TmaAccess):
         return access
-    key = _values(access, "operand", "direction", "instruction", "bits")
+    key = named(access, "operand", "direction", "instruction", "bits").values()
     if isinstance(access, GlobalAccess):
         # Straddling vectors, which are copied element by element, have no fixes.
-        return *key, access.tail == "elements", *_values(access, "coords")
-    return *key, *_values(access, "layout", "offsets")
+        return *key, access.tail == "elements", *contents(access.coords)
+    return *key, access.layout, *contents(access.offsets)
 
 
 def _content(key: Any, access: Access) -> Any:
     """All that the fixes of a copy depend on."""
+    names: tuple[str, ...] = ()
     if isinstance(access, GlobalAccess):
-        return key, *_values(access, "matrix", "unit", "tile", "axis", "region", "origin")
-    return key, *_values(access, *("element_bits", "coords") * isinstance(access, SharedAccess))
-
-
-def _values(access: Access, *names: str) -> list[Any]:
-    """Attributes of an access, arrays as digests."""
-    return [
-        blake2b(x.astype(np.int64).tobytes(), digest_size=16).digest()
-        if isinstance(x, np.ndarray)
-        else x
-        for x in named(access, *names).values()
-    ]
+        names = "matrix", "unit", "tile", "axis", "region", "origin"
+    elif isinstance(access, SharedAccess):
+        names = "element_bits", "coords"
+    return key, *contents(*named(access, *names).values())
 
 
 def _full_tiles(access: GlobalAccess) -> int:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, named, number, percent
-from cute_gemm.analysis.tables import Cell, Column, Table
+from cute_gemm.analysis.tables import Cell, Table, table
 from cute_gemm.model import gmem, smem, tma
 from cute_gemm.model.analyze import Analysis, analyze
 
@@ -284,20 +284,15 @@ def _why_global(access: GlobalAccess, analysis: gmem.GlobalAnalysis) -> tuple[st
         return "off sector", f"its runs do not begin on a 32-byte boundary ({base})"
     mode = matrix.modes[matrix.unit]
     extent, tile = matrix.shape[matrix.unit], access.tile[matrix.unit]
-    if worst.run_bytes == extent * size:
-        cause = f"the matrix has only {_elements(extent)} along {mode}, the mode of unit stride"
-    elif worst.run_bytes == tile * size:
-        cause = f"the tile has only {_elements(tile)} along {mode}, the mode of unit stride"
-    else:
-        cause = f"the lanes do not run along {mode}, the mode of unit stride"
+    cause = f"the lanes do not run along {mode}, the mode of unit stride"
+    for whole, count in (("tile", tile), ("matrix", extent)):
+        if worst.run_bytes == count * size:
+            elements = counted(count, "element")
+            cause = f"the {whole} has only {elements} along {mode}, the mode of unit stride"
     pitch = f", {worst.pitch} bytes apart" if worst.pitch else ""
     many = f"{worst.runs} runs" if worst.runs > 1 else "1 run"
     why = f"a request is {many} of only {worst.run_bytes} bytes{pitch}"
     return "strided", f"{why}: {cause}" if a_matrix else why
-
-
-def _elements(count: int) -> str:
-    return counted(count, "element")
 
 
 # ---- in tables ----------------------------------------------------------------------------------
@@ -364,8 +359,7 @@ def _table(
             below = {"access": "  of L2", "sectors": of_l2(row)}
             lines.append([below.get(head, "") for head in columns])
             places.append(None)
-    heads = tuple(Column(head, left=head in ("", "access", "verdict")) for head in columns)
-    return Table(title, heads, lines), places
+    return table(title, list(columns), lines, "", "access", "verdict"), places
 
 
 def access_tables(rows: Sequence[AccessRow]) -> Iterable[tuple[Table, list[int | None]]]:

@@ -7,9 +7,11 @@ from abc import ABC, abstractmethod
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import WIDTH, plain, write
+from cute_gemm._text import WIDTH, counted, named, plain, write
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from cute_gemm.access import Access
@@ -17,12 +19,41 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.html import Page
     from cute_gemm.analysis.rows import AccessRow
     from cute_gemm.problem.problem import GemmProblem
+    from cute_gemm.problem.verify import Verdict
+    from cute_gemm.toolchain.cubin import Resources
+    from cute_gemm.toolchain.signature import Launch
 
 
 def size_text(problem: GemmProblem) -> str:
     """What follows the op: ``" (BLAS-equivalent TN)  M=8 N=8 K=8  float16 -> ..."``."""
     size = f"M={problem.m} N={problem.n} K={problem.k}" + f" L={problem.l}" * (problem.l != 1)
     return f" (BLAS-equivalent {problem.blas_op})  {size}  {problem.types}"
+
+
+def verdict_dict(verdict: Verdict) -> dict[str, Any]:
+    """Return a comparison with float64 as JSON has it: a ratio that is infinite is None."""
+    ratio = verdict.max_ratio
+    return {
+        **named(verdict, "ok", "elements", "wrong", "max_error"),
+        "max_error_over_bound": ratio if ratio < float("inf") else None,
+        **named(verdict, "worst", "bound"),
+    }
+
+
+def spilled(resources: Resources) -> str:
+    """Return what a build spills: ``"no spills"``."""
+    count = resources.spill_stores + resources.spill_loads
+    return f"{count} bytes spilled" if count else "no spills"
+
+
+def launched(launch: Launch) -> str:
+    """Return the shape of a launch: ``"64 CTAs x 128 threads"``."""
+    return f"{counted(launch.ctas, 'CTA')} x {counted(launch.block, 'thread')}"
+
+
+def differing(figures: Sequence[Any], all_figures: int) -> str:
+    """Return how many of ``all_figures`` differ: those with a ``difference``."""
+    return f"{len(figures)} of {all_figures} figures differ" if figures else "no difference"
 
 
 class Shown(ABC):

@@ -113,6 +113,11 @@ def _divided(groups: Sequence[list[int]], widths: Sequence[int], room: int) -> l
     return next(x for width in range(max(room, 1) + 1) if len(x := divided(width)) <= fewest)
 
 
+def table(title: str, heads: Sequence[str], rows: Sequence[Any], *left: str) -> Table:
+    """Return a table with these heads; the columns of the heads in ``left`` are words."""
+    return Table(title, tuple(Column(head, left=head in left) for head in heads), rows)
+
+
 @dataclass(frozen=True)
 class Table:
     """A title, columns and lines of cells."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from cute_gemm._text import FORMAT, counted, named
 from cute_gemm.analysis.executed import Compared
-from cute_gemm.analysis.shown import Paged, size_text
-from cute_gemm.analysis.tables import Column, Figure, Pairs, Table
+from cute_gemm.analysis.shown import Paged, differing, size_text, verdict_dict
+from cute_gemm.analysis.tables import Figure, Pairs, Table, table
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.model import gmem
@@ -79,7 +79,7 @@ class Request(NamedTuple):
             cells.append(str(offset // 4 % 32) if shared else f"{offset // gmem.SECTOR:,}")
             rows.append(cells)
         title = f"line {self.line}: {self.text}"
-        return Table(title, tuple(Column(head, left=head == "element") for head in heads), rows)
+        return table(title, heads, rows, "element")
 
     def picture(self) -> str:
         """Return a drawing (SVG) of the sectors or the banks that the request touches."""
@@ -182,17 +182,12 @@ class Trace(Paged):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as strings, numbers, lists and dicts."""
         p = self.problem
-        ratio = self.verdict.max_ratio
         return {
             "format": FORMAT,
-            **named(p, "op", "blas_op", "m", "n", "k", "l"),
-            "dtype": p.dtype, "out_dtype": p.C.dtype, "compute": p.compute,
+            **named(p, "op", "blas_op", "m", "n", "k", "l", "dtype"),
+            "out_dtype": p.C.dtype, "compute": p.compute,
             **named(self, "symbol", "arch", "agrees"),
-            "check": {
-                **named(self.verdict, "ok", "elements", "wrong", "max_error"),
-                "max_error_over_bound": ratio if ratio < float("inf") else None,
-                **named(self.verdict, "worst", "bound"),
-            },
+            "check": verdict_dict(self.verdict),
             "figures": [figure.to_dict() for figure in self.figures],
             "passes": [
                 {"kernel": name, "figures": [figure.to_dict() for figure in figures]}
@@ -218,16 +213,15 @@ class Trace(Paged):
         return [_table(title, self.figures), *of_passes, instructions_table(self.counts)]
 
     def _agreement(self) -> str:
-        count = len(self.differences)
-        return f"{count} of {len(self._all_figures)} figures differ" if count else "no difference"
+        return differing(self.differences, len(self._all_figures))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
         yield Text(f"trace {self.problem.op}{size_text(self.problem)}")
         yield Text(f"{self.symbol}, PTX for {self.arch}")
-        for table in self._tables():
-            yield from (Text(), table)
+        for of_figures in self._tables():
+            yield from (Text(), of_figures)
         yield from (Text(), Text(self._agreement()), Text(self._checked()))
         if self.shown is not None:
             yield from (Text(), self.shown.table())
@@ -253,14 +247,13 @@ class Trace(Paged):
 
 def _table(title: str, figures: Sequence[Compared]) -> Table:
     heads = ("access", "bits", "figure", "predicted", "executed", "difference")
-    columns = tuple(Column(head, left=head in ("access", "figure")) for head in heads)
     lines = []
     for figure in figures:
         kind = figure.kind
         access, name = f"{kind.operand or 'shared'} {kind.instruction}", figure.figure
         numbers = (f"{x:,}" for x in (figure.predicted, figure.executed, figure.difference))
         lines.append((access, str(kind.bits), name.replace("_", " "), *numbers))
-    return Table(title, columns, lines)
+    return table(title, heads, lines, "access", "figure")
 
 
 def requests_of(
@@ -318,5 +311,5 @@ def instructions_table(counts: Mapping[str, int]) -> Table:
         first, *rest = opcode.split(".")
         space = next((part for part in rest if part in _SPACES), "")
         kinds[f"{first}.{space}" if space else first] += count
-    columns = (Column("instruction", left=True), Column("executed by warps"))
-    return Table("Instructions", columns, [(kind, f"{n:,}") for kind, n in kinds.most_common()])
+    rows = [(kind, f"{n:,}") for kind, n in kinds.most_common()]
+    return table("Instructions", ("instruction", "executed by warps"), rows, "instruction")

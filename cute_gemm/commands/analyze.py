@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cute_gemm.commands.arguments import add, add_problem, planned
+from cute_gemm.commands.arguments import add, add_options, add_problem, planned
 from cute_gemm.commands.output import check_html, show_report
 
 
@@ -12,8 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm analyze`` takes."""
     add_problem(parser)
     add(parser, "--gpu", "--beta", "--base-offset")
-    text = "compile it too, for registers and occupancy"
-    parser.add_argument("--build", action="store_true", help=text)
+    add_options(parser, {"--build": "compile it too, for registers and occupancy"})
     add(parser, "--html")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import WIDTH, named, wrapped
@@ -70,6 +70,19 @@ def add(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add shared options."""
     for name in names:
         parser.add_argument(name, **_SHARED[name])
+
+
+def add_options(
+    parser: argparse._ActionsContainer, options: Mapping[str, str], **more: Any
+) -> None:
+    """Add options by how they are typed, ``"--plot FILE"`` or, of a flag, ``"--again"``.
+
+    ``options`` has the help of each; ``more`` is what else ``add_argument`` takes for all of them.
+    """
+    for typed, text in options.items():
+        names, _, value = typed.partition(" ")
+        kind: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
+        parser.add_argument(*names.split(","), help=text, **kind, **more)
 
 
 class _One(argparse.Action):

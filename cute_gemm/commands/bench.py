@@ -7,12 +7,21 @@ import re
 from pathlib import Path
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import TYPES, add, integers
+from cute_gemm.commands.arguments import TYPES, add, add_options, integers
 from cute_gemm.commands.output import OK, WRONG, progress, show
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.measure import plot
 from cute_gemm.measure.bench import OPS, bench, extents
+
+_KERNELS = (
+    "ladder (default): the tutorial kernels, from the loop on the host to cuBLAS; all; or names "
+    f"with commas, of auto, {', '.join(registry.names())}"
+)
+_AGAINST = (
+    "check and time a function f(op, A, B, C) of yours too, which starts C = op(A) op(B) on the "
+    "default stream, for matrices with __cuda_array_interface__; may be repeated"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,39 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json has the times and their spread too. The exit status is 1 if a kernel is wrong or "
         "could not be built."
     )
-    parser.add_argument(
-        "ops", nargs="*", metavar="OP", default=list(OPS), help="BLAS ops (default NN NT TN TT)"
-    )
-    parser.add_argument(
-        "--kernels", metavar="LIST", default="ladder",
-        help="ladder (default): the tutorial kernels, from the loop on the host to cuBLAS; all; or "
-        f"names with commas, of auto, {', '.join(registry.names())}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--sizes", default="4096", metavar="LIST",
-        help="extents, N or MxNxK, with commas: 1024,4096,1000x1003x1001 (default 4096)",
-    )  # fmt: skip
+    text = "BLAS ops (default NN NT TN TT)"
+    parser.add_argument("ops", nargs="*", metavar="OP", default=list(OPS), help=text)
+    add_options(parser, {"--kernels LIST": _KERNELS}, default="ladder")
+    text = "extents, N or MxNxK, with commas: 1024,4096,1000x1003x1001 (default 4096)"
+    add_options(parser, {"--sizes LIST": text}, default="4096")
     parser.add_argument("-l", type=int, default=1, help="matrices in a batch (default 1)")
-    parser.add_argument(
-        "--pad", type=int, default=0, metavar="N",
-        help="elements of padding behind each column of A and B as stored (default 0)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--dtype", default="float32", help=f"type of A and B: {TYPES} (default float32)"
-    )
+    text = "elements of padding behind each column of A and B as stored (default 0)"
+    add_options(parser, {"--pad N": text}, type=int, default=0)
+    text = f"type of A and B: {TYPES} (default float32)"
+    parser.add_argument("--dtype", default="float32", help=text)
     add(parser, "--compute", "--order")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of timing (default 9)")
     add(parser, "--seed", "--no-check")
-    parser.add_argument(
-        "--against", action="append", default=[], metavar="MODULE:FUNCTION",
-        help="check and time a function f(op, A, B, C) of yours too, which starts C = op(A) op(B) "
-        "on the default stream, for matrices with __cuda_array_interface__; may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--plot", metavar="FILE", help="draw the result to FILE.svg or FILE.png")
-    parser.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE",
-        help="write JSON to FILE, or print it instead of the tables",
-    )  # fmt: skip
+    add_options(parser, {"--against MODULE:FUNCTION": _AGAINST}, action="append", default=[])
+    add_options(parser, {"--plot FILE": "draw the result to FILE.svg or FILE.png"})
+    text = "write JSON to FILE, or print it instead of the tables"
+    add_options(parser, {"--json FILE": text}, nargs="?", const="-")
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -44,8 +44,8 @@ def command(arguments: argparse.Namespace) -> int:
     if listing and entries:
         say(f"{'written':<16}  {'last used':<16}  {'bytes':>9}  {'arch':<8}  kernel")
     for entry in entries if listing else ():
-        times = (time.localtime(one) for one in (entry.created, entry.used))
-        written, used = (time.strftime("%Y-%m-%d %H:%M", one) for one in times)
+        times = map(time.localtime, (entry.created, entry.used))
+        written, used = (time.strftime("%Y-%m-%d %H:%M", moment) for moment in times)
         say(f"{written}  {used}  {entry.size:>9}  {entry.arch:<8}  {entry.symbol}")
     most = size(cache.limit())
     say(f"{counted(len(entries), 'cubin')}, {size(taken)} of at most {most} in {directory}")

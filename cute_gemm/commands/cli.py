@@ -96,9 +96,8 @@ def _run(words: list[str]) -> int:
             return status
     except BrokenPipeError:
         raise
-    except (GemmError, MemoryError, OSError) as error:  # no permission to write, a terabyte
-        return _fail(error, as_json)
-    except Warning as error:  # python -W error
+    # No permission to write, a terabyte, python -W error.
+    except (GemmError, MemoryError, OSError, Warning) as error:
         return _fail(error, as_json)
     except ImportError as error:
         missing = f"the Python package {error.name} is missing" if error.name else str(error)

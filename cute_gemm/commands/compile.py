@@ -15,7 +15,7 @@ from cute_gemm import select
 from cute_gemm._text import counted, named, size
 from cute_gemm.api import compile, plan
 from cute_gemm.builds import Builds
-from cute_gemm.commands.arguments import PROBLEM_WORDS, add_problem, planned
+from cute_gemm.commands.arguments import PROBLEM_WORDS, add_options, add_problem, planned
 from cute_gemm.commands.output import OK, build_dict, build_time, print_json, progress, say
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.frameworks.base import Order
@@ -27,26 +27,24 @@ from cute_gemm.select import Choice
 _ALIGNED, _BY_ELEMENT = 1024, 1023
 _ORDERS: tuple[Order, ...] = ("F", "C")
 
+_FOR = (
+    'in place of OP and sizes, "TN,NN": every kernel that may be chosen for these ops and --dtypes '
+    "at any extents, with A, B and C all aligned to 16 bytes or all read element by element, and C "
+    "column- or row-major; of --kernel alone unless that is auto"
+)
+_DTYPES = "with --for: types of A and B, with commas; float32/tf32 is one (default: --dtype)"
+_OUTPUT = (
+    "write the cubin to FILE; with --for write all cubins to a directory, which another machine "
+    "can read with CUTE_GEMM_CACHE_DIR=ITS_OWN:DIRECTORY"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm compile`` takes."""
     add_problem(parser, several=True, optional=True)
-    parser.add_argument(
-        "--for", dest="ops_for", metavar="OPS",
-        help="in place of OP and sizes, \"TN,NN\": every kernel that may be chosen for these ops "
-        "and --dtypes at any extents, with A, B and C all aligned to 16 bytes or all read element "
-        "by element, and C column- or row-major; of --kernel alone unless that is auto",
-    )  # fmt: skip
-    parser.add_argument(
-        "--dtypes",
-        metavar="LIST",
-        help="with --for: types of A and B, with commas; float32/tf32 is one (default: --dtype)",
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE",
-        help="write the cubin to FILE; with --for write all cubins to a directory, which another "
-        "machine can read with CUTE_GEMM_CACHE_DIR=ITS_OWN:DIRECTORY",
-    )  # fmt: skip
+    add_options(parser, {"--for OPS": _FOR}, dest="ops_for")
+    add_options(parser, {"--dtypes LIST": _DTYPES})
+    add_options(parser, {"-o,--output FILE": _OUTPUT}, type=Path)
     parser.set_defaults(given_by_default={name: parser.get_default(name) for name in PROBLEM_WORDS})
 
 

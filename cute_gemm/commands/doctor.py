@@ -7,7 +7,7 @@ import importlib.util
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ _MODULES = {
 }  # fmt: skip
 _INCLUDED = re.compile(r'^#include "(.*\.cuh)"', re.MULTILINE)
 _WHEELS = "pip install --upgrade --force-reinstall"
+#: ok, what was found, and how to fix it; and a number where there may be several.
 _Finding = tuple[Any, ...]
 
 
@@ -78,7 +79,8 @@ def checks() -> list[Check]:
     results: list[Check] = []
     for name, look in _LOOKS.items():
         try:
-            for ok, found, fix, *which in look():
+            findings = look()
+            for ok, found, fix, *which in findings if isinstance(findings, list) else [findings]:
                 results.append(Check(" ".join((name, *which)), ok, found, "" if ok else fix))
         except ImportError as error:
             fix = "install the packages listed above"
@@ -88,15 +90,12 @@ def checks() -> list[Check]:
     return results
 
 
-# Each function yields ok, found and fix, and a number where there may be several.
-
-
-def _python() -> Iterator[_Finding]:
+def _python() -> _Finding:
     major, minor, micro = sys.version_info[:3]
-    yield (major, minor) >= (3, 10), f"{major}.{minor}.{micro}", "use 3.10"
+    return (major, minor) >= (3, 10), f"{major}.{minor}.{micro}", "use 3.10"
 
 
-def _modules() -> Iterator[_Finding]:
+def _modules() -> _Finding:
     """The modules that the package imports, by the packages that contain them."""
     from importlib.metadata import PackageNotFoundError, requires
 
@@ -109,7 +108,7 @@ def _modules() -> Iterator[_Finding]:
     fix = "pip install " + " ".join(f'"{pin}"' for pin in dict.fromkeys(requirements))
     names = ", ".join(dict.fromkeys(missing))
     found = f"not installed: {names}" if missing else f"all {len(set(_MODULES.values()))} installed"
-    yield not missing, found, fix
+    return not missing, found, fix
 
 
 def _is_there(module: str) -> bool:
@@ -120,21 +119,19 @@ def _is_there(module: str) -> bool:
         return False
 
 
-def _templates() -> Iterator[_Finding]:
+def _templates() -> _Finding:
     """The templates of the kernels and passes, with those that they include."""
     fix = "reinstall cute-gemm"
     try:
         path = templates_path()
     except HeaderError as error:
-        yield False, str(error), fix
-        return
+        return False, str(error), fix
     needed = _needed_templates(path)
     missing = sorted(file.name for file in needed if not file.is_file())
     if missing:
         found = f"{counted(len(missing), 'file')} missing in {path}: {', '.join(missing)}"
-        yield False, found, fix
-    else:
-        yield True, f"{counted(len(needed), 'file')} in {path}", fix
+        return False, found, fix
+    return True, f"{counted(len(needed), 'file')} in {path}", fix
 
 
 def _needed_templates(root: Path) -> set[Path]:
@@ -165,59 +162,55 @@ def _needed_templates(root: Path) -> set[Path]:
     return needed
 
 
-def _cutlass() -> Iterator[_Finding]:
+def _cutlass() -> _Finding:
     fix = 'pip install "nvidia-cutlass==4.2.0.0"'
     path = cutlass_path()
     if path is None:
-        yield False, "none", fix
-        return
+        return False, "none", fix
     version = cutlass_version()
     found = "unknown version" if version is None else ".".join(map(str, version))
     tested = version is not None and version[:2] == (4, 2)
-    yield tested or None, f"{found} in {path}", f"only 4.2 is tested: {fix}"
+    return tested or None, f"{found} in {path}", f"only 4.2 is tested: {fix}"
 
 
-def _cuda() -> Iterator[_Finding]:
+def _cuda() -> _Finding:
     headers = cuda_headers()
     if headers is None or headers.runtime is None:
-        yield False, "none", INSTALL
-    else:
-        yield True, f"{cuda_headers_version()} from {headers.source}: {headers.runtime}", ""
+        return False, "none", INSTALL
+    return True, f"{cuda_headers_version()} from {headers.source}: {headers.runtime}", ""
 
 
-def _crt() -> Iterator[_Finding]:
+def _crt() -> _Finding:
     headers = cuda_headers()
     ok = headers is not None and headers.crt is not None
     found = "crt/mma.h found" if ok else "crt/mma.h is missing"
-    yield ok, found, 'pip install "nvidia-cuda-crt==13.0.*"'
+    return ok, found, 'pip install "nvidia-cuda-crt==13.0.*"'
 
 
-def _cccl() -> Iterator[_Finding]:
+def _cccl() -> _Finding:
     headers = cuda_headers()
     if headers is None or headers.cccl is None:
-        yield False, "none", INSTALL_CCCL
-    elif headers.cccl_version is None:
-        yield None, f"unknown version in {headers.cccl}", INSTALL_CCCL
-    else:
-        fix = f"CCCL 3.2 (CUDA 13.2) and later do not compile with CUTLASS 4.2: {INSTALL_CCCL}"
-        yield headers.cccl_fits, f"{headers.cccl_version} in {headers.cccl}", fix
+        return False, "none", INSTALL_CCCL
+    if headers.cccl_version is None:
+        return None, f"unknown version in {headers.cccl}", INSTALL_CCCL
+    fix = f"CCCL 3.2 (CUDA 13.2) and later do not compile with CUTLASS 4.2: {INSTALL_CCCL}"
+    return headers.cccl_fits, f"{headers.cccl_version} in {headers.cccl}", fix
 
 
-def _nvrtc() -> Iterator[_Finding]:
+def _nvrtc() -> _Finding:
     fix = f'{_WHEELS} "nvidia-cuda-nvrtc==13.0.*"'
     try:
         loaded, archs = compiler.loaded_nvrtc_version(), compiler.known_archs()
     except HeaderError as error:
-        yield False, str(error), fix
-        return
+        return False, str(error), fix
     installed, headers = compiler.nvrtc_version(), cuda_headers_version()
     version = installed if installed.startswith(f"{loaded}.") else loaded
     fix = f"the CUDA headers are {headers} and NVRTC is {loaded}: {fix}"
     found = f"{version}, compiles for {archs[0]} to {archs[-1]}"
-    yield headers in (None, loaded) or None, found, fix
+    return headers in (None, loaded) or None, found, fix
 
 
-def _packages() -> Iterator[_Finding]:
+def _packages() -> _Finding:
     """``cuda-python`` below 13 has files that overwrite those of ``cuda-bindings``."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -231,24 +224,23 @@ def _packages() -> Iterator[_Finding]:
         old |= package != "cuda-core" and int(installed.partition(".")[0]) < 13
     missing = not any(text.startswith("cuda-core") for text in versions)
     fix = f'{_WHEELS} "cuda-python>=13,<14" "cuda-bindings>=13,<14" "cuda-core>=1,<2"'
-    yield False if missing else None if old else True, ", ".join(versions) or "none", fix
+    return False if missing else None if old else True, ", ".join(versions) or "none", fix
 
 
-def _driver() -> Iterator[_Finding]:
+def _driver() -> _Finding:
     version = devices.driver_version()
     if version is None:
-        yield None, "none", "install the NVIDIA driver to run kernels on a GPU"
-        return
+        return None, "none", "install the NVIDIA driver to run kernels on a GPU"
     built = compiler.nvrtc_version().partition(".")[0]
     fix = f"update it: cubins of CUDA {built} need a driver for CUDA {built}"
-    yield int(version.partition(".")[0]) >= int(built), f"for CUDA {version}", fix
+    return int(version.partition(".")[0]) >= int(built), f"for CUDA {version}", fix
 
 
-def _gpus() -> Iterator[_Finding]:
+def _gpus() -> _Finding | list[_Finding]:
     reason = devices.why_no_gpu()
     if reason is not None:
-        yield None, reason, "without one, results are computed on the CPU"
-        return
+        return None, reason, "without one, results are computed on the CPU"
+    findings: list[_Finding] = []
     for device in range(devices.device_count()):
         major, minor = devices.compute_capability(device)
         memory = size(devices.total_memory(device))
@@ -257,37 +249,37 @@ def _gpus() -> Iterator[_Finding]:
             f"{counted(devices.multiprocessors(device), 'multiprocessor')}"
         )
         fix = "kernels need compute capability 8.0 or higher"
-        yield major >= 8 or None, found, fix, str(device)
+        findings.append((major >= 8 or None, found, fix, str(device)))
+    return findings
 
 
-def _nvdisasm() -> Iterator[_Finding]:
+def _nvdisasm() -> _Finding:
     try:
         from cuda.pathfinder import find_nvidia_binary_utility as find
     except ImportError:
         find = shutil.which
     path = find("nvdisasm") or shutil.which("nvdisasm")
     fix = "pip install 'cute-gemm[sass]' to see machine code (emit --sass)"
-    yield True if path else None, path or "none", fix
+    return True if path else None, path or "none", fix
 
 
-def _ncu() -> Iterator[_Finding]:
+def _ncu() -> _Finding:
     from cute_gemm.measure import profile
 
     try:
-        yield True, profile.ncu(), ""
+        return True, profile.ncu(), ""
     except ToolError:
-        yield None, "none", "install Nsight Compute to compare reports with its counters (profile)"
+        return None, "none", "install Nsight Compute to compare reports with its counters (profile)"
 
 
-def _cache() -> Iterator[_Finding]:
+def _cache() -> _Finding:
     if reason := cache.writable():
-        yield None, reason, "set CUTE_GEMM_CACHE_DIR to a directory that you can write to"
-        return
+        return None, reason, "set CUTE_GEMM_CACHE_DIR to a directory that you can write to"
     builds = counted(len(cache.entries()), "build")
-    yield True, f"{builds}, {size(cache.size())} in {cache.directory()}", ""
+    return True, f"{builds}, {size(cache.size())} in {cache.directory()}", ""
 
 
-_LOOKS: dict[str, Callable[[], Iterable[_Finding]]] = {
+_LOOKS: dict[str, Callable[[], _Finding | list[_Finding]]] = {
     "Python": _python, "Python packages": _modules, "templates": _templates,
     "CUTLASS headers": _cutlass, "CUDA headers": _cuda, "CRT headers": _crt, "CCCL": _cccl,
     "NVRTC": _nvrtc, "CUDA Python": _packages, "driver": _driver, "GPU": _gpus,

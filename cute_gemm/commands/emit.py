@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import add_problem, planned
+from cute_gemm.commands.arguments import add_options, add_problem, planned
 from cute_gemm.commands.output import OK, print_json
 from cute_gemm.errors import HeaderError, OptionError
 from cute_gemm.kernels import registry
@@ -20,13 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm emit`` takes."""
     add_problem(parser)
     text = parser.add_mutually_exclusive_group()
-    text.add_argument("--ptx", action="store_true", help="print PTX instead")
-    text.add_argument(
-        "--sass", action="store_true", help="print machine code, disassembled by nvdisasm, instead"
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="file to write to, - for stdout (default)"
-    )
+    add_options(text, {"--ptx": "print PTX instead"})
+    add_options(text, {"--sass": "print machine code, disassembled by nvdisasm, instead"})
+    add_options(parser, {"-o,--output FILE": "file to write to, - for stdout (default)"})
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import add, add_problem, sizes
+from cute_gemm.commands.arguments import PROBLEM_WORDS, add, add_options, add_problem, sizes
 from cute_gemm.commands.output import OK, print_json, show
 from cute_gemm.errors import DTypeError, UnsupportedError
 from cute_gemm.kernels import registry
@@ -30,13 +30,11 @@ _CODE = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm explain`` takes."""
-    parser.add_argument(
-        "name", metavar="KERNEL", help=f"auto, or one of {', '.join(registry.names())}"
-    )
+    text = f"auto, or one of {', '.join(registry.names())}"
+    parser.add_argument("name", metavar="KERNEL", help=text)
     add_problem(parser, kernel=False, dtype=None)
     add(parser, "--gpu", "--beta")
-    for kind, what in _CODE.items():
-        parser.add_argument(f"--{kind}", action="store_true", help=f"print {what}")
+    add_options(parser, {f"--{kind}": f"print {text}" for kind, text in _CODE.items()})
 
 
 def explain(
@@ -59,9 +57,7 @@ def explain(
 
     first = explained(kernel, **arguments)
     # Not the options: they are of this kernel's config.
-    known = ("m", "n", "k", "l", "dtype", "lda", "ldb", "ldc", "storage", "order", "out_dtype",
-             "compute", "arch")  # fmt: skip
-    same = {name: arguments[name] for name in known if name in arguments}
+    same = {name: arguments[name] for name in (*PROBLEM_WORDS, "arch") if name in arguments}
     following: list[Next] = []
     ladder = registry.LADDER  # which a kernel from elsewhere is not on
     after = ladder.index(first.kernel) + 1 if first.kernel in ladder else len(ladder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -86,16 +85,9 @@ def progress(after: float = 0.0) -> Iterator[Callable[[str, int, int], None] | N
 
 def print_json(value: dict[str, Any]) -> None:
     """Print a dict as JSON, the version of its format first; infinities and NaN as strings."""
-    print(json.dumps(_named({"format": FORMAT, **value}), indent=2, default=str, allow_nan=False))
-
-
-def _named(value: Any) -> Any:
-    """Return a value with strings for infinities and NaN."""
-    if isinstance(value, dict):
-        return {key: _named(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_named(item) for item in value]
-    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
+    text = json.dumps({"format": FORMAT, **value}, default=str)
+    finite = json.loads(text, parse_constant=lambda name: str(float(name)))
+    print(json.dumps(finite, indent=2))
 
 
 def show(renderable: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import add, add_problem, sizes
+from cute_gemm.commands.arguments import add, add_options, add_problem, sizes
 from cute_gemm.commands.output import OK, WRONG, print_json, show
 
 
@@ -13,8 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm profile`` takes."""
     add_problem(parser)
     add(parser, "--beta", "--base-offset")
-    parser.add_argument(
-        "--ncu", metavar="PATH", help="the program ncu of Nsight Compute (default: search for it)"
+    add_options(
+        parser, {"--ncu PATH": "the program ncu of Nsight Compute (default: search for it)"}
     )
 
 

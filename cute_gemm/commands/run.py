@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from cute_gemm.api import Plan
     from cute_gemm.problem.problem import GemmProblem
 
-_MODES = {"A": "A(M,K", "B": "B(N,K", "C": "C(M,N"}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm run`` takes."""
@@ -48,10 +46,11 @@ def command(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     problem = plan.problem
     result: dict[str, Any] = {
-        **named(problem, "op", "blas_op", "m", "n", "k", "l"), "dtype": problem.dtype,
-        "out_dtype": problem.C.dtype, "compute": problem.compute, "alpha": arguments.alpha,
-        "beta": arguments.beta,
-    }  # fmt: skip
+        **named(problem, "op", "blas_op", "m", "n", "k", "l", "dtype"),
+        "out_dtype": problem.C.dtype,
+        "compute": problem.compute,
+        **named(arguments, "alpha", "beta"),
+    }
 
     product = _scaled_product(problem.op, arguments.alpha, arguments.beta)
     of = f"op {problem.op}, BLAS-equivalent {problem.blas_op}"
@@ -90,7 +89,8 @@ def _show_kernel(
     arguments: argparse.Namespace, plan: Plan, tell: Callable[..., None], result: dict[str, Any]
 ) -> None:
     """Say how the kernel accesses memory and what its build is like."""
-    from cute_gemm.analysis.tables import Cell, Column, Findings, Table
+    from cute_gemm.analysis.shown import spilled
+    from cute_gemm.analysis.tables import Cell, Findings, table
 
     report = plan.report(beta=arguments.beta)
     cells = []
@@ -102,19 +102,15 @@ def _show_kernel(
         good = Cell("yes" if row.good else "NO", good=row.good)
         cells.append((*first, f"{row.sectors:g}", f"{row.ideal_sectors:g}", used, good))
     heads = ("", "access", "bits", "requests", "sectors", "ideal", "efficiency", "coalesced")
-    left = ("", "access", "coalesced")
     tell()
-    tell(Table("", tuple(Column(head, left=head in left) for head in heads), cells))
+    tell(table("", heads, cells, "", "access", "coalesced"))
     tell(Findings(report.findings))
 
     tell(f"\ncompile  {plan.symbol}\n         ... ", end="")
     built = plan.build.resources
-    shared, spilled = plan.launch.smem + built.shared_static, built.spill_stores + built.spill_loads
-    tell(
-        f"{build_time(plan)}: {built.registers} registers, {shared} bytes of shared memory, "
-        + (f"{spilled} bytes spilled" if spilled else "no spills"),
-        column=13,
-    )
+    shared = f"{plan.launch.smem + built.shared_static} bytes of shared memory"
+    used = f"{built.registers} registers, {shared}, {spilled(built)}"
+    tell(f"{build_time(plan)}: {used}", column=13)
     result |= {"report": report.to_dict(), "build": build_dict(plan.kernel, plan.build)}
 
 
@@ -123,19 +119,15 @@ def _check(
     tell: Callable[..., None], result: dict[str, Any],
 ) -> int:  # fmt: skip
     """Compare C with float64, say so, and return the exit status."""
+    from cute_gemm.analysis.shown import verdict_dict
     from cute_gemm.problem.verify import verify
 
     verdict = verify(plan.problem, A, B, C, C=before, alpha=arguments.alpha, beta=arguments.beta)
-    ratio = verdict.max_ratio
-    result["check"] = {
-        **named(verdict, "ok", "elements", "wrong", "max_error"),
-        "max_error_over_bound": ratio if ratio < float("inf") else None,
-        **named(verdict, "worst", "bound"),
-    }
+    result["check"] = verdict_dict(verdict)
     tell(f"check    {verdict.elements} elements against float64, bound {verdict.bound}:")
     if verdict.ok:
         error = f"largest error {verdict.max_error:.3g}"
-        tell(f"         all within; {error}; at most {ratio:.2g} of an element's bound")
+        tell(f"         all within; {error}; at most {verdict.max_ratio:.2g} of an element's bound")
         return OK
     error = f"largest error {verdict.max_error:.3g}, worst at {verdict.worst}"
     tell(f"         {verdict.wrong} WRONG; {error}")
@@ -160,7 +152,7 @@ def _descriptors(problem: GemmProblem) -> list[str]:
     matrices = (problem.A, problem.B, problem.C)
     width = max(len(str(matrix)) for matrix in matrices)
     return [
-        f"{_MODES[matrix.name]}{',L' * (matrix.l != 1)})  {matrix!s:<{width}}  {matrix.dtype}, "
+        f"{matrix.name}({','.join(matrix.modes)})  {matrix!s:<{width}}  {matrix.dtype}, "
         f"{matrix.major}-major, ld{matrix.name.lower()} {matrix.ld}, "
         f"base aligned to {matrix.alignment} bytes"
         for matrix in matrices

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import named, printable
-from cute_gemm.commands.arguments import add, add_problem, integers, number
+from cute_gemm.commands.arguments import add, add_options, add_problem, integers, number
 from cute_gemm.commands.output import (
     OK,
     WRONG,
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 _PATIENCE = 3.0
 _ARRAY = re.compile(r"(\w+)=(?:(\w+):(\d+(?:x\d+)*)|(.+\.npy))")
 
+_ARG = "value of the next parameter: A=float32:64x32 (random, rows contiguous), A=FILE.npy, 5, 0.5"
+_LIMIT = (
+    "instructions after which the kernel is taken not to end (default 20,000,000, or 500,000 in "
+    "which no thread stores, passes a barrier or accesses another address)"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm trace`` takes."""
@@ -44,37 +50,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if action.dest == "op":
             action.nargs, action.help = "?", f"{action.help}; omit it with --ptx"
     add(parser, "--alpha", "--beta", "--base-offset", "--seed", "--html")
-    parser.add_argument(
-        "--access",
-        metavar="NAME",
-        help="show one request lane by lane; NAME is A, B, C, an --arg, or shared",
+    add_options(
+        parser,
+        {"--access NAME": "show one request lane by lane; NAME is A, B, C, an --arg, or shared"},
     )
-    for name, what in (
-        ("cta", "CTA of that request, x fastest"), ("warp", "warp of that request"),
-        ("request", "number of that request among the warp's"),
-    ):  # fmt: skip
-        parser.add_argument(
-            f"--{name}", type=int, default=0, metavar="N", help=f"{what} (default 0)"
-        )
+    request = {
+        "--cta N": "CTA of that request, x fastest (default 0)",
+        "--warp N": "warp of that request (default 0)",
+        "--request N": "number of that request among the warp's (default 0)",
+    }
+    add_options(parser, request, type=int, default=0)
     own = parser.add_argument_group("another kernel")
-    own.add_argument("--ptx", metavar="FILE", help="execute an entry of this PTX file")
-    own.add_argument("--entry", metavar="NAME", help="the entry, if the file has several")
-    own.add_argument("--grid", default="1", metavar="X,Y,Z", help="CTAs (default 1)")
-    own.add_argument("--block", default="32", metavar="X,Y,Z", help="threads of a CTA (default 32)")
-    own.add_argument(
-        "--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory (default 0)"
-    )
-    own.add_argument(
-        "--arg", action="append", default=[], metavar="ARG",
-        help="value of the next parameter: A=float32:64x32 (random, rows contiguous), A=FILE.npy, "
-        "5, 0.5",
-    )  # fmt: skip
-    own.add_argument(
-        "--limit", type=int, metavar="N",
-        help="instructions after which the kernel is taken not to end (default 20,000,000, or "
-        "500,000 in which no thread stores, passes a barrier or accesses another address)",
-    )  # fmt: skip
-    own.add_argument("--save", metavar="DIR", help="write the arrays to DIR/NAME.npy")
+    add_options(own, {"--ptx FILE": "execute an entry of this PTX file"})
+    add_options(own, {"--entry NAME": "the entry, if the file has several"})
+    add_options(own, {"--grid X,Y,Z": "CTAs (default 1)"}, default="1")
+    add_options(own, {"--block X,Y,Z": "threads of a CTA (default 32)"}, default="32")
+    add_options(own, {"--shared BYTES": "dynamic shared memory (default 0)"}, type=int, default=0)
+    add_options(own, {"--arg ARG": _ARG}, action="append", default=[])
+    add_options(own, {"--limit N": _LIMIT}, type=int)
+    add_options(own, {"--save DIR": "write the arrays to DIR/NAME.npy"})
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -239,7 +233,7 @@ def _show(
     execution: Execution, arrays: list[dict[str, Any]], kinds: list[dict[str, Any]],
     counts: dict[str, int],
 ) -> None:  # fmt: skip
-    from cute_gemm.analysis.tables import Column, Table
+    from cute_gemm.analysis.tables import table
     from cute_gemm.analysis.traced import instructions_table
 
     say(f"{execution.kernel.name}\n")
@@ -248,7 +242,7 @@ def _show(
         for row in arrays
     ]
     heads = ("array", "dtype", "shape", "elements changed")
-    show(Table("", tuple(Column(head, left=head != heads[-1]) for head in heads), lines))
+    show(table("", heads, lines, *heads[:-1]))
     figures = ("requests", "lanes", "sectors", "wavefronts")
     rows = [
         (
@@ -258,7 +252,6 @@ def _show(
         for row in kinds
     ]  # fmt: skip
     say()
-    columns = tuple(Column(head, left=head == "access") for head in ("access", "bits", *figures))
-    show(Table("Accesses", columns, rows))
+    show(table("Accesses", ("access", "bits", *figures), rows, "access"))
     say()
     show(instructions_table(counts))

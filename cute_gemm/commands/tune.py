@@ -10,32 +10,29 @@ from typing import Any
 
 from cute_gemm._text import duration, named
 from cute_gemm.api import plan
-from cute_gemm.commands.arguments import add_problem, sizes
+from cute_gemm.commands.arguments import add_options, add_problem, sizes
 from cute_gemm.commands.bench import parse_sizes
 from cute_gemm.commands.output import OK, print_json, progress, say
 from cute_gemm.kernels.candidate import label
 from cute_gemm.tune import Tuning
 from cute_gemm.tuned import Measured
 
+_SIZES = "in place of -m, -n and -k: N, or MxNxK, several with commas: 1024,1000x1003x1001"
+_FLAGS = {
+    "--again": "measure again where a choice is stored",
+    "--heuristics": "measure also the configs that nvidia-matmul-heuristics recommends, at most 8 "
+    "(needs pip install 'cute-gemm[heuristics]')",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm tune`` takes."""
     add_problem(parser, several=True)
-    parser.add_argument(
-        "--sizes", metavar="LIST",
-        help="in place of -m, -n and -k: N, or MxNxK, several with commas: 1024,1000x1003x1001",
-    )  # fmt: skip
+    add_options(parser, {"--sizes LIST": _SIZES})
     most = Tuning().candidates
     text = f"number of configs to measure, the fastest by prediction (default {most})"
-    parser.add_argument("--candidates", type=int, default=most, metavar="N", help=text)
-    parser.add_argument(
-        "--again", action="store_true", help="measure again where a choice is stored"
-    )
-    text = (
-        "measure also the configs that nvidia-matmul-heuristics recommends, at most 8 (needs "
-        "pip install 'cute-gemm[heuristics]')"
-    )
-    parser.add_argument("--heuristics", action="store_true", help=text)
+    add_options(parser, {"--candidates N": text}, type=int, default=most)
+    add_options(parser, _FLAGS)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -57,8 +54,8 @@ def command(arguments: argparse.Namespace) -> int:
             )  # fmt: skip
         problem = made.problem
         tuned.append({
-            **named(problem, "op", "m", "n", "k", "l"), "dtype": problem.dtype,
-            "compute": problem.compute, "kernel": made.kernel, "config_name": made.symbol,
+            **named(problem, "op", "m", "n", "k", "l", "dtype", "compute"),
+            "kernel": made.kernel, "config_name": made.symbol,
             "measured": made.measured._asdict() if made.measured else None,
         })  # fmt: skip
         if not arguments.json:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cute_gemm._text import named
 from cute_gemm.api import compile
 from cute_gemm.api import plan as make_plan
 from cute_gemm.errors import (
@@ -161,14 +162,12 @@ def extents(size: int | Sequence[int]) -> tuple[int, int, int]:
     return triple
 
 
-def _leading(op: str, m: int, n: int, k: int, pad: int) -> dict[str, Any]:
-    """Return the leading dimensions of A and B, column-major as stored, where they are padded."""
-    rows = m if op[:1] in "Nn" else k, k if op[1:] in "Nn" else n
-    return {"lda": rows[0] + pad, "ldb": rows[1] + pad} if pad else {}
-
-
 def _problem(op: str, m: int, n: int, k: int, pad: int, **more: Any) -> GemmProblem:
-    return from_sizes(op, m=m, n=n, k=k, **_leading(op, m, n, k, pad), **more)
+    """Return the problem of column-major matrices whose leading dimensions are padded."""
+    if pad:
+        rows = m if op[:1] in "Nn" else k, k if op[1:] in "Nn" else n
+        more |= {"lda": rows[0] + pad, "ldb": rows[1] + pad}
+    return from_sizes(op, m=m, n=n, k=k, **more)
 
 
 class _Size:
@@ -190,7 +189,6 @@ class _Size:
         self.entries: dict[Key, Entry] = {}
         self.samples: dict[Key, Samples] = {}
         self._tell("product in float64", 0, 1)
-        self.pad = pad
         self.factors = Factors(first, seed, pad)
         self.reference = Reference(first, self.factors) if check else None
         rows, columns = (first.m, first.n) if self.order == "C" else (first.n, first.m)
@@ -267,10 +265,8 @@ class _Size:
                         most = "m n k = 2^30 (1024^3), which takes a CPU about a second"
                         raise UnsupportedError(f"it is timed up to {most}")
                     plans[name, op] = make_plan(
-                        op, m=problem.m, n=problem.n, k=problem.k, l=problem.l,
-                        dtype=problem.dtype,
-                        order=self.order, compute=problem.compute, kernel=name,
-                        **_leading(op, problem.m, problem.n, problem.k, self.pad), **where,
+                        op, **named(problem, "m", "n", "k", "l", "dtype", "compute"),
+                        lda=problem.A.ld, ldb=problem.B.ld, order=self.order, kernel=name, **where,
                     )  # fmt: skip
                 except (UnsupportedError, OptionError) as error:
                     self._refuse((name, op), error)

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from cute_gemm import select, tuned
 from cute_gemm._text import FORMAT, named
-from cute_gemm.analysis.shown import Shown
-from cute_gemm.analysis.tables import Column, Table
+from cute_gemm.analysis.shown import Shown, differing
+from cute_gemm.analysis.tables import table
 from cute_gemm.api import Plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
@@ -157,15 +157,11 @@ class Profile(Shown):
             mark = "" if row.metric else "*"
             numbers = (f"{row.predicted:,}", f"{row.counted:,}{mark}", f"{row.difference:,}")
             rows.append((f"{row.access} {row.figure}", *numbers))
-        heads = (Column("", left=True), *map(Column, ("predicted", "counted", "difference")))
-        yield from (Text(str(self.case)), Text(self.symbol), Text(), Table("", heads, rows))
+        figures = table("", ("", "predicted", "counted", "difference"), rows, "")
+        yield from (Text(str(self.case)), Text(self.symbol), Text(), figures)
         if any(not row.metric for row in shown):
             yield Text("* wavefronts counted less the fewest possible")
-        count = len(self.differences)
-        yield from (
-            Text(),
-            Text(f"{count} of {len(shown)} figures differ" if count else "no difference"),
-        )
+        yield from (Text(), Text(differing(self.differences, len(shown))))
 
 
 # ---- Nsight Compute -----------------------------------------------------------------------------

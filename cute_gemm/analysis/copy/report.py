@@ -22,7 +22,7 @@ from cute_gemm.analysis.copy.elements import element
 from cute_gemm.analysis.copy.evaluate import evaluated
 from cute_gemm.analysis.copy.partition import read_tv, read_values
 from cute_gemm.analysis.copy.partners import assumed_partners, named_partners
-from cute_gemm.analysis.fixes.copies import copy_fixes
+from cute_gemm.analysis.fixes.copies import CopySearch
 from cute_gemm.analysis.rows import AccessRow, access_tables, copy_table, findings, make_row
 from cute_gemm.analysis.shown import Paged
 from cute_gemm.analysis.tables import Cell, Findings, Pairs, Table
@@ -310,7 +310,8 @@ def analyze_copy(
         )  # fmt: skip
         accesses, tiled = evaluated(copy)
         partners = named_partners(copy, reader, writer)
-        fixes = copy_fixes(copy, partners, () if partners else assumed_partners(copy, accesses))
+        assumed = [] if partners else assumed_partners(copy, accesses)
+        fixes = CopySearch(copy, partners, assumed).fixes()
         if matrix is not None:  # in another place the tensor is one of offsets
             offsets = str(read_tensor(tensor, matrix, numbers)[0].layout)
             place = {"tensor": offsets, "matrix": None, "space": copy.space}

@@ -119,15 +119,8 @@ class Tried(NamedTuple):
         return self.key(index, *self.sharers(index))
 
 
-def copy_fixes(
-    copy: Copy, named: Sequence[NamedPartner] = (), assumed: Sequence[Partner] = ()
-) -> list[tuple[Fix, ...]]:
-    """The fixes of each access of a copy and of its named partners, of fewest changes first."""
-    return _CopySearch(copy, named, assumed).fixes()
-
-
-class _CopySearch:
-    """The fixes of one copy."""
+class CopySearch:
+    """The search for the fixes of one copy, with the partners that are named and assumed."""
 
     def __init__(
         self, copy: Copy, named: Sequence[NamedPartner], assumed: Sequence[Partner]
@@ -138,7 +131,7 @@ class _CopySearch:
         self.threads = len(copy.tiled.partition)
 
     def fixes(self) -> list[tuple[Fix, ...]]:
-        """One tuple per access."""
+        """The fixes of each access of the copy and its named partners, of fewest changes first."""
         now = self.now
         offered: list[list[Tried]] = []
         for index, row in enumerate(now.rows):
@@ -171,8 +164,6 @@ class _CopySearch:
                 return None
         written = copy.direction == "store" and not copy.atom.reduces
         if ("tensor" in arguments or written) and copy.aliases():
-            return None
-        if "smem" in arguments and copy.smem is not None and not _injective(copy.smem):
             return None
         spelled = copy.packing.spelled(arguments) if copy.packing else (words, arguments)
         if spelled is None:
@@ -368,10 +359,6 @@ def _pattern(tiled: TiledCopy, extents: tuple[int, ...]) -> Pattern:
     axis = {1: 1, extents[1]: 0}.get(int(step[0])) if step.size == 1 else None
     bits = tiled.bits if tiled.atom.threads == 1 else 128
     return Pattern(tiled.atom.name, bits, lanes, vectors, axis)
-
-
-def _injective(layout: Layout) -> bool:
-    return len(np.unique(layout.table())) == layout.size
 
 
 # -- other copies, other places -------------------------------------------------------------------

@@ -267,8 +267,7 @@ def of_part(fixes: Sequence[Fix], part: GlobalAccess) -> tuple[Fix, ...]:
     """The fixes of one part of a copy as another part has them; those that fix it too."""
     now, offered = make_row(part), []
     for fix in fixes:
-        if fix.made is None:
-            continue
+        assert fix.made is not None
         changed = named(fix.made, "matrix", "tile", "coords", "axis", "bits", "instruction")
         same = np.array_equal(part.coords, fix.made.coords)
         row = make_row(replace(part, **changed, targets=part.targets if same else None))

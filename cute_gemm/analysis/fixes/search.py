@@ -8,8 +8,11 @@ copy of the tile, or both.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from cute_gemm._text import named, number, percent
 from cute_gemm.access import GlobalAccess
@@ -59,6 +62,16 @@ def quality(row: AccessRow) -> tuple[bool, float, int]:
     else:
         ideal, cost = counts.ideal_wavefronts, counts.wavefronts
     return getattr(row.analysis, "aligned", True), ideal / max(1, cost), row.bits
+
+
+def contents(*values: Any) -> list[Any]:
+    """Values that a search depends on, to compare: arrays as digests."""
+    return [
+        (value.shape, blake2b(value.astype(np.int64).tobytes(), digest_size=16).digest())
+        if isinstance(value, np.ndarray)
+        else value
+        for value in values
+    ]
 
 
 # -- places of a tile in global memory ------------------------------------------------------------

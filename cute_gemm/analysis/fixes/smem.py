@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from itertools import product
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 
 from cute_gemm._kept import Kept
 from cute_gemm.analysis.fixes.fix import Fix
-from cute_gemm.analysis.fixes.search import fix_to
+from cute_gemm.analysis.fixes.search import contents, fix_to
 from cute_gemm.analysis.rows import MISALIGNED, make_row
 from cute_gemm.cute import choose
 from cute_gemm.cute.atoms import universal
@@ -155,12 +154,7 @@ def best_layout(
     patterns: Sequence[Pattern], size: int, kind: Kind, layout: Layout
 ) -> SharedTile | None:
     """The first candidate without a conflict, or the one that has fewest; vectors stay whole."""
-    digest = blake2b(digest_size=16)
-    for pattern in patterns:
-        instruction, bits, lanes, vectors, axis = pattern
-        digest.update(repr((instruction, bits, lanes.shape, vectors.shape, axis)).encode())
-        digest.update(lanes.tobytes() + vectors.tobytes())
-    question = kind, str(layout), size, digest.digest()
+    question = kind, str(layout), size, *(tuple(contents(*pattern)) for pattern in patterns)
     if question not in _searched:
         _searched[question] = next(ranked(patterns, size, kind, layout, 1), None)
     return _searched[question]

@@ -81,7 +81,7 @@ def path(moves: Iterable[str], attributes: str) -> str:
     return f'<path d="{inner}" {attributes} fill="none"/>' if inner else ""
 
 
-def hatch(boxes: Iterable[tuple[float, float, float, float]], stroke: str = BAD) -> str:
+def hatch(boxes: Iterable[tuple[float, float, float, float]]) -> str:
     """Return lines at 45 degrees through boxes (x, y, width, height).
 
     Lines, not a pattern: a pattern needs an id, and ids of several pictures in a page collide.
@@ -93,7 +93,7 @@ def hatch(boxes: Iterable[tuple[float, float, float, float]], stroke: str = BAD)
             x0, y0 = x + max(0.0, at - height), y + min(at, height)
             x1, y1 = x + min(at, width), y + max(0.0, at - width)
             lines.append(f"M{number(x0)} {number(y0)}L{number(x1)} {number(y1)}")
-    return path(lines, f'stroke="{stroke}"')
+    return path(lines, f'stroke="{BAD}"')
 
 
 def boxes(places: Iterable[tuple[float, float]], width: float, height: float) -> str:
