@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 import cute_gemm as cg
-from cute_gemm.measure.compare import compare
+from cute_gemm.measure.timed import time_plan
 from cute_gemm.problem.verify import verify
 from cute_gemm.run.driver import why_no_gpu
 
@@ -44,7 +44,7 @@ def main() -> None:
                 f"{verdict.max_error:.2g}, {verdict.max_ratio:.2f} of its bound"
             )
             if not no_gpu:
-                print(f"   {compare(plan, A, B, C)}")
+                print(f"   {time_plan(plan, A, B, C)}")
     print()
     print(cg.plan("TN", A, B, kernel="sm80_pipeline", arch="sm_80" if no_gpu else None).report())
 

@@ -20,7 +20,7 @@ from cute_gemm.errors import CompileError, LaunchError, UnsupportedError
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import Kernel
 from cute_gemm.kernels.library.cublas import CublasError
-from cute_gemm.measure import bench, compare
+from cute_gemm.measure import bench, timed
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
@@ -207,7 +207,7 @@ def install(patch: pytest.MonkeyPatch) -> FakeGpu:
     patch.setattr(memory, "upload", gpu.upload)
     patch.setattr(memory, "download", gpu.download)
     patch.setattr(runtime, "Event", lambda device: Mark(gpu))
-    patch.setattr(compare, "Cublas", gpu.blas)
+    patch.setattr(timed, "Cublas", gpu.blas)
     patch.setattr(bench, "compile_missing", lambda plans, tell: None)
     patch.setattr(registry, "get", gpu.get)
     return gpu

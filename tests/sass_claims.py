@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 
 from cute_gemm.access import Access, SharedAccess, TmaAccess
-from cute_gemm.toolchain.sass import disassemble
+from cute_gemm.toolchain.sass import disassemble, instructions
 
 #: The report's instructions in SASS; to the plain loads and stores comes the width.
 _OPCODES = {
@@ -22,19 +21,6 @@ _WIDTHS = {8: ".U8", 16: ".U16", 32: "", 64: ".64", 128: ".128"}
 
 #: Modifiers that say what is moved and how; others are hints (``LTC128B``) or scopes (``STRONG``).
 _MODIFIERS = re.compile(r"E|BYPASS|[US]8|[US]?16|2|4|64|128|M88|MT88|[1-5]D|MULTICAST")
-
-# ``@!PT`` is never: ptxas puts such an LDS between stores and cp.async.
-_INSTRUCTION = re.compile(
-    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?!@!U?PT\b)(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE
-)
-
-
-def instructions(sass: str) -> Counter[str]:
-    """Count the instructions of a disassembly by opcode with its modifiers, ``LDG.E.U16``.
-
-    Those that never execute (predicate ``!PT``) are left out.
-    """
-    return Counter(_INSTRUCTION.findall(sass))
 
 
 def claims(accesses: Iterable[Access]) -> set[str]:

@@ -30,8 +30,8 @@ from cute_gemm.errors import (
 from cute_gemm.executable import raw_stream
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.simt.ladder import Naive
-from cute_gemm.measure.compare import of_kernel
 from cute_gemm.measure.matrices import Place
+from cute_gemm.measure.timed import of_kernel
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.scalars import Scalar
 from cute_gemm.toolchain.signature import gemm_signature

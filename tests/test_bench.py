@@ -20,7 +20,7 @@ from cute_gemm.frameworks import read
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.library import cublas
 from cute_gemm.measure import bench
-from cute_gemm.measure.compare import Timing, compare
+from cute_gemm.measure.timed import Timing, time_plan
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.run import driver as devices
 
@@ -101,7 +101,7 @@ def timing_of(gpu, milliseconds: float, rounds: int) -> Timing:
     rng = np.random.default_rng(0)
     A, B, C = (np.asfortranarray(rng.random(shape)) for shape in ((M, K), (K, N), (M, N)))
     before = C.copy()
-    timing = compare(cg.plan("NN", A, B, C, kernel="one"), A, B, C, rounds=rounds)
+    timing = time_plan(cg.plan("NN", A, B, C, kernel="one"), A, B, C, rounds=rounds)
     assert not gpu.memory and (before == C).all()
     return timing
 

@@ -8,7 +8,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-import sass_claims
 from cases import OPS, ORDERS
 
 import cute_gemm as cg
@@ -581,9 +580,7 @@ def test_single_halves_are_not_read_by_the_byte(op: str, arch: str) -> None:
     each = problem(op, "float16", lda=257, ldb=257)
     kernel = registry.get("double_buffered")
     code = sass.disassemble(build(kernel.unit(kernel.configure(each, arch)), arch).cubin)
-    loads = " ".join(
-        opcode for opcode in sass_claims.instructions(code) if opcode.startswith("LDG")
-    )
+    loads = " ".join(opcode for opcode in sass.instructions(code) if opcode.startswith("LDG"))
     assert "LDG.E.U16" in loads and "U8" not in loads
 
 

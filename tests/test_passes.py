@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sass_claims
 from gpu.passes_cases import TYPES, view
 
 from cute_gemm.access import GlobalAccess, SharedAccess
@@ -373,7 +372,7 @@ def test_words_are_loaded_whole(size):
     for k_major in (False, True):
         problem = Case(size, "NT", k_major=k_major).problem()
         config = PACK.configure(packed(problem, "AB", k_major)[1])
-        found = sass_claims.instructions(sass.disassemble(PACK.build(config, "sm_90a").cubin))
+        found = sass.instructions(sass.disassemble(PACK.build(config, "sm_90a").cubin))
         loads = {name.partition(".E")[2] for name in found if name.startswith(("LD.E", "LDG.E"))}
         assert loads == {".128", {1: ".U8", 2: ".U16", 4: ""}[size]}
 

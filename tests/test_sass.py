@@ -157,7 +157,7 @@ def test_what_never_executes_is_not_counted() -> None:
         /*0c80*/                   LDG.E.U16 R13, desc[UR4][R16.64] ;
                                                                       /* 0x000000100d0d8981 */
 """
-    assert sass_claims.instructions(text) == {
+    assert sass.instructions(text) == {
         "LDGSTS.E.BYPASS.LTC128B.128": 1,
         "LDG.E.U16": 2,
         "UIADD3": 1,

@@ -11,6 +11,7 @@ from cute_gemm._text import WIDTH, named, wrapped
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.options import option_value
 from cute_gemm.keywords import hint_for
 
 if TYPE_CHECKING:
@@ -238,18 +239,5 @@ def kernel_options(words: Sequence[str], parser: argparse.ArgumentParser) -> dic
             if not rest or rest[0].startswith("--"):
                 raise OptionError(f"option {name} needs a value, as in {name} VALUE")
             value = rest.pop(0)
-        options[option] = _option_value(value)
+        options[option] = option_value(value)
     return options
-
-
-def _option_value(text: str) -> Any:
-    """Return an int, a bool, a tuple of them, or the text itself."""
-    extents = text.replace("x", ",") if text.replace("x", "").isdigit() else text  # 128x128x32
-    if "," in extents:
-        return tuple(_option_value(part) for part in extents.strip("()").split(",") if part)
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        return int(text)
-    except ValueError:
-        return text

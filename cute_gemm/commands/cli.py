@@ -30,6 +30,7 @@ COMMANDS = {
     "trace": "execute a kernel without a GPU and compare it with its report",
     "profile": "compare the report with the counters of Nsight Compute",
     "bench": "check kernels and time them in turns with cuBLAS",
+    "compare": "show two configs, kernels, ops or layouts side by side",
     "tune": "measure which kernel is the fastest and store it for later calls",
     "explain": "explain the idea of a kernel, with counts and predicted times",
     "emit": "print the CUDA C++ translation unit of a kernel, its PTX or its SASS",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,6 +51,46 @@ def _value(config: Any, key: str, value: Any) -> Any:
 def _integer(value: Any) -> int:
     """An integer or its text; a fraction is neither."""
     return int(value) if isinstance(value, str) else operator.index(value)
+
+
+def option_value(text: str) -> Any:
+    """Return what an option's text on the command line stands for.
+
+    An int, a bool, a tuple of them, or the text itself.
+
+    >>> option_value("4"), option_value("128x64x32"), option_value("2,1"), option_value("auto")
+    (4, (128, 64, 32), (2, 1), 'auto')
+    """
+    extents = text.replace("x", ",") if text.replace("x", "").isdigit() else text
+    if "," in extents:
+        return tuple(option_value(part) for part in extents.strip("()").split(",") if part)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def assignments(text: str, what: str) -> dict[str, str]:
+    """Return the values of ``"NAME=VALUE NAME=VALUE"`` as text, by name.
+
+    Spaces stand between them, or commas: a comma that no ``NAME=`` follows is one of the value's.
+    ``what`` says in an error whose they are.
+
+    >>> assignments("tile=128x128x32,cluster=2,1 min-ctas=2", "--a")
+    {'tile': '128x128x32', 'cluster': '2,1', 'min_ctas': '2'}
+    """
+    found: dict[str, str] = {}
+    for word in re.split(r"[\s,]+(?=[A-Za-z][\w-]*=)|\s+", text.strip()) if text.strip() else ():
+        name, equals, value = word.partition("=")
+        name = name.replace("-", "_")
+        if not equals or not name or not value:
+            raise OptionError(f"{what} has {word!r}; expected NAME=VALUE, as in tile=128x128x32")
+        if name in found:
+            raise OptionError(f"{what} has {name} twice; expected it once")
+        found[name] = value
+    return found
 
 
 def registers(threads: int, min_ctas: int) -> int:

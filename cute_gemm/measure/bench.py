@@ -24,7 +24,9 @@ from cute_gemm.errors import (
     UnsupportedError,
 )  # fmt: skip
 from cute_gemm.kernels import registry
-from cute_gemm.measure.compare import (
+from cute_gemm.measure.matrices import DeviceMatrices, Factors, Reference, stacked
+from cute_gemm.measure.result import BenchResult, Entry, Outcome, SizeResult, Speed
+from cute_gemm.measure.timed import (
     CUBLAS,
     Function,
     Key,
@@ -36,8 +38,6 @@ from cute_gemm.measure.compare import (
     of_kernel,
     timed,
 )  # fmt: skip
-from cute_gemm.measure.matrices import DeviceMatrices, Factors, Reference, stacked
-from cute_gemm.measure.result import BenchResult, Entry, Outcome, SizeResult, Speed
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.run.timing import (
     Samples,

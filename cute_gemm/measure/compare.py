@@ -1,225 +1,253 @@
-"""Kernels and functions of the user's, timed on this GPU in turns with cuBLAS.
-
-Here are those of one plan; `cute_gemm.measure.bench` has those of many.
-"""
+"""Two plans side by side: what differs in kernel, accesses, build, instructions and time."""
 
 from __future__ import annotations
 
-import functools
-import importlib
-import itertools
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.errors import OptionError
-from cute_gemm.kernels.library.cublas import Cublas, CublasError
-from cute_gemm.measure.matrices import Place
-from cute_gemm.run.timing import Clock, Samples, device_clock, interleave
+from cute_gemm._text import FORMAT, counted, duration, named
+from cute_gemm.analysis.shown import Shown, size_text
+from cute_gemm.errors import UnsupportedError
+from cute_gemm.measure.figures import Figure, differing, figures, table
 
 if TYPE_CHECKING:
-    import numpy as np
+    from rich.console import Console, ConsoleOptions, RenderResult
 
-    from cute_gemm.analysis.performance import Roofline
-    from cute_gemm.api import Plan
-    from cute_gemm.problem.problem import GemmProblem
-
-#: Name and op of what is timed.
-Key = tuple[str, str]
-#: Starts the GEMM on the copy of the matrices that has this number.
-Start = Callable[[int], object]
-#: ``f(op, A, B, C)``: what ``--against`` names.
-Function = Callable[[str, Any, Any, Any], object]
-
-CUBLAS = "cublas"
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A GPU: its CUDA ordinal, the driver's name, the architecture, and cuBLAS there.
-
-    ``about_cublas``: the version of cuBLAS, or why there is none.
-    """
-
-    device: int
-    name: str
-    arch: str
-    blas: Cublas | None
-    about_cublas: str
-
-    def cublas(
-        self, problem: GemmProblem, places: Sequence[Place], alpha: complex = 1, beta: complex = 0
-    ) -> Start:
-        """Return a function that starts cuBLAS's GEMM on the legacy default stream.
-
-        CublasError without cuBLAS, or for a combination that it does not support; it refuses some
-        only when it is started.
-        """
-        if self.blas is None:
-            raise CublasError(self.about_cublas)
-        calls = [self.blas.bind(problem, *place, alpha, beta) for place in places]
-        return lambda index: calls[index]()
-
-    def roofline(self, problem: GemmProblem) -> Roofline | None:
-        """Return where the problem stands on this GPU's roofline, if that is known."""
-        from cute_gemm.analysis.performance import roofline
-        from cute_gemm.gpus.table import gpu
-
-        try:
-            return roofline(gpu(self.name), problem)
-        except OptionError:
-            return None
-
-
-@contextmanager
-def machine(device: int) -> Iterator[Machine]:
-    """Enter the context of a device, and start cuBLAS there if there is one."""
-    from cute_gemm.run.driver import device_arch, device_name, entered
-
-    with ExitStack() as stack:
-        stack.enter_context(entered(device))
-        blas = None
-        try:
-            blas = stack.enter_context(Cublas())
-            about = blas.version
-        except CublasError as error:
-            about = str(error)
-        yield Machine(device, device_name(device), device_arch(device), blas, about)
-
-
-def of_kernel(
-    plan: Plan, places: Sequence[Place], device: int, alpha: complex = 1, beta: complex = 0
-) -> Start:
-    """Build a plan's kernel, and return what starts it on the legacy default stream."""
-    bound = plan.bind(device, alpha, beta)
-    return lambda index: bound(places[index])
-
-
-@dataclass(frozen=True, eq=False)
-class DeviceArray:
-    """A matrix as stored on the device; the interface describes bfloat16 as two bytes."""
-
-    __cuda_array_interface__: dict[str, Any]
-
-
-def of_function(
-    function: Function, op: str, matrices: Sequence[np.ndarray], places: Sequence[Place]
-) -> Start:
-    """Return a function that calls ``function(op, A, B, C)`` on the copies at ``places``."""
-
-    def shown(pointer: int, like: np.ndarray) -> DeviceArray:
-        # Nothing is under way on it when a function is called: to wait would only take time.
-        interface = {"version": 3, "shape": like.shape, "strides": like.strides, "stream": None}
-        return DeviceArray({**interface, "typestr": like.dtype.str, "data": (pointer, False)})
-
-    arrays = [[shown(*pair) for pair in zip(place, matrices, strict=True)] for place in places]
-    return lambda index: function(op, *arrays[index])
-
-
-def named_function(against: str | Function) -> tuple[str, Function]:
-    """Return name and function of ``"module:function"``, or of a function.
-
-    Python must find the module, also in the working directory.
-    """
-    if not isinstance(against, str):
-        name = getattr(against, "__qualname__", type(against).__name__)
-        return f"{getattr(against, '__module__', '')}:{name}", against
-    module, colon, name = against.partition(":")
-    if not (module and colon and name):
-        raise OptionError(f"against={against!r}; expected MODULE:FUNCTION")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        function = functools.reduce(getattr, name.split("."), importlib.import_module(module))
-    except ImportError as error:
-        expected = "expected a module of the working directory or an installed one"
-        raise OptionError(
-            f"against={against!r} cannot be imported ({error}); {expected}"
-        ) from error
-    except AttributeError:
-        raise OptionError(f"against={against!r}: {module} has no {name}") from None
-    if not callable(function):
-        kind = type(function).__name__
-        raise OptionError(f"against={against!r} is a {kind}; expected a function f(op, A, B, C)")
-    return against, function
-
-
-def timed(
-    starts: Mapping[Key, Start], copies: int, rounds: int, clock: Clock,
-    step: Callable[[], None] = lambda: None,
-) -> dict[Key, Samples]:  # fmt: skip
-    """Time all in turns, grouped by op; successive calls use successive copies."""
-    turns = itertools.cycle(range(copies))
-
-    def call(start: Start) -> Callable[[], object]:
-        return lambda: start(next(turns))
-
-    groups: dict[str, dict[Key, Callable[[], object]]] = {}
-    for key, start in starts.items():
-        groups.setdefault(key[1], {})[key] = call(start)
-    return interleave(list(groups.values()), rounds, clock, step)
+    from cute_gemm.measure.timed import Turns
+    from cute_gemm.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """Device times of one GEMM, by a plan and by cuBLAS; small matrices are in L2."""
+class Time:
+    """Median time of a call in milliseconds, its quartiles, and 10**12 operations per second."""
 
-    #: Median of a call of the plan, and ``problem.flops`` over it, in 10**12 per second.
     milliseconds: float
+    quartiles: tuple[float, float]
     teraflops: float
-    #: cuBLAS's median, and the median over the rounds of its time over the plan's; None without it.
-    cublas_milliseconds: float | None
-    ratio: float | None
-    #: Rounds, and calls of the plan in a round.
-    rounds: int
-    calls: int
-    #: Version of cuBLAS, or why there is no time of it.
-    cublas: str
 
-    def __str__(self) -> str:
-        text = f"{self.milliseconds:.4g} ms, {self.teraflops:.4g} TFLOP/s"
-        if self.ratio is None:
-            return f"{text}; no ratio to cuBLAS: {self.cublas}"
-        return (
-            f"{text}, {self.ratio:.3f} of cuBLAS {self.cublas} ({self.cublas_milliseconds:.4g} ms; "
-            f"median of {self.rounds} interleaved rounds of {self.calls} calls)"
-        )
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One of the two: a plan, and what is known of it.
+
+    Attributes
+    ----------
+    given
+        What was asked for, in words: ``"tile=128x256x64"``.
+    report
+        ``Plan.report().to_dict()``; None for a kernel that is not compiled here.
+    instructions
+        Counts of the kernel's machine instructions by opcode; None where nobody asked.
+    time
+        Its time on the GPU; None where it was not measured.
+    missing
+        Why there is no report or no time, a sentence each.
+    """
+
+    given: str
+    plan: Plan
+    report: dict[str, Any] | None
+    instructions: dict[str, int] | None
+    time: Time | None
+    missing: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """The predicted time; None of a kernel that has no prediction."""
+        price = self.plan.candidates()[0].price
+        return None if price is None else price.seconds
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """Seconds of each unit if it were the only one; {} of a kernel without a prediction."""
+        price = self.plan.candidates()[0].price
+        return {} if price is None else price.terms
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict."""
-        return asdict(self)
+        """Return it as strings, numbers, lists and dicts."""
+        plan, problem = self.plan, self.plan.problem
+        time = named(self.time, "milliseconds", "quartiles", "teraflops") if self.time else None
+        return {
+            "given": self.given,
+            **named(problem, "op", "blas_op", "m", "n", "k", "l", "dtype"),
+            "out_dtype": problem.C.dtype,
+            "compute": problem.compute,
+            "kernel": plan.kernel,
+            "config_name": plan.config.name,
+            "arch": plan.arch,
+            **plan.route._asdict(),
+            "seconds": self.seconds,
+            "terms": self.terms,
+            "counts": self.instructions,
+            "timing": time,
+            "missing": list(self.missing),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield what it is, in lines."""
+        plan = self.plan
+        if self.given:
+            yield self.given
+        yield f"gemm {plan.problem.op}{size_text(plan.problem)}"
+        yield f"kernel {plan.kernel}, {plan.arch}, config {plan.config.name}"
+        if plan.route.pack:
+            yield f"{' and '.join(plan.route.pack)} packed before it"
+        if plan.route.split_k > 1:
+            yield f"{counted(plan.route.split_k, 'slice')} of K"
+        said = [] if self.seconds is None else [f"{duration(self.seconds)} predicted"]
+        if self.time is not None:
+            time = f"{duration(1e-3 * self.time.milliseconds)} measured"
+            said.append(f"{time}, {self.time.teraflops:.4g} TFLOP/s")
+        yield from [", ".join(said)] * bool(said)
+        yield from self.missing
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison(Shown):
+    """Two plans side by side; ``print`` it, or take ``to_dict()``.
+
+    Attributes
+    ----------
+    a, b
+        The sides.
+    ratio
+        Median over the rounds of b's time over a's; None where not both were measured.
+    rounds
+        Rounds of timing; 0 without.
+    gpu
+        The driver's name of the GPU that both were measured on, or None.
+    """
+
+    a: Side
+    b: Side
+    ratio: float | None = None
+    rounds: int = 0
+    gpu: str | None = None
+
+    def __repr__(self) -> str:
+        differing = sum(figure.differs for figure in self.figures)
+        return f"<Comparison: {self.a.plan!r}, {self.b.plan!r}, {differing} figures differ>"
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """Every figure of both sides, those that are equal too, group by group."""
+        return tuple(figures(self.a, self.b))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything in strings, numbers, lists and dicts, with keys that stay."""
+        names = "group", "of", "what", "a", "b", "unit", "differs"
+        return {
+            "format": FORMAT,
+            "a": self.a.to_dict(),
+            "b": self.b.to_dict(),
+            "figures": [named(figure, *names) for figure in self.figures],
+            **named(self, "ratio", "rounds", "gpu"),
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        for name, side in (("a", self.a), ("b", self.b)):
+            for count, line in enumerate(side.lines()):
+                yield Text.assemble((" " if count else name, "bold"), f"  {line}")
+        if self.ratio is not None:
+            yield Text()
+            rounds = counted(self.rounds, "round")
+            yield Text(f"b takes {self.ratio:.3f} of a's time on {self.gpu}, median of {rounds}")
+        for group in dict.fromkeys(figure.group for figure in self.figures):
+            of_group = [figure for figure in self.figures if figure.group == group]
+            if shown := differing(group, of_group):
+                yield Text()
+                yield from table(group, shown)
+        equal = sum(not figure.differs for figure in self.figures)
+        yield Text()
+        one = "1 figure is" if equal == 1 else f"{equal:,} figures are"
+        yield Text(f"{one} equal on both sides and not shown.")
 
 
 def compare(
-    plan: Plan, A: np.ndarray, B: np.ndarray, C: np.ndarray, *, alpha: complex = 1.0,
-    beta: complex = 0.0, rounds: int = 9, device: int = 0,
-) -> Timing:  # fmt: skip
-    """Time a plan on copies of these host matrices, in turns with cuBLAS if it is installed.
+    a: Plan, b: Plan, *, given: tuple[str, str] = ("", ""), build: bool = False,
+    sass: bool = False, time: bool = False, beta: complex = 0.0, rounds: int = 9, seed: int = 0,
+    device: int = 0,
+) -> Comparison:  # fmt: skip
+    """Put two plans side by side: of other configs, kernels, ops, layouts, types or sizes.
 
-    A, B and C are as stored, and none of them is changed; the plan is what `cute_gemm.plan` gave
-    for them, with ``backend == "cuda"``. cuBLAS is the one that PyTorch, CuPy, nvmath or a CUDA
-    toolkit brought; it gets the same op, leading dimensions and order of C. NoGpuError without a
-    GPU, OutOfMemoryError when the matrices do not fit there.
+    Parameters
+    ----------
+    a, b
+        The plans; for GPUs of one arch or of two.
+    given
+        What each is called where it is printed.
+    build
+        Compile both, for registers, shared memory and spills.
+    sass
+        Compile and disassemble both, for the counts of their instructions.
+    time
+        Time both on the GPU, in turns, on random matrices that come past L2. Results are not
+        checked: `cute_gemm.measure.bench.bench` does.
+    beta
+        With another than 0, C is read too.
+    rounds, seed, device
+        Of timing: how often each takes its turn, seed of the matrices, CUDA ordinal.
+
+    Raises
+    ------
+    CompileError
+        When one of them cannot be built.
+    ToolError
+        When there is no ``nvdisasm`` to disassemble with.
+
+    Examples
+    --------
+    >>> from cute_gemm import plan
+    >>> sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "arch": "sm_80"}
+    >>> found = compare(plan("TN", **sizes, stages=3), plan("TN", **sizes, stages=4))
+    >>> [figure.what for figure in found.figures if figure.differs][:2]
+    ['stages', 'predicted time']
     """
-    from cute_gemm.run.memory import upload
+    from cute_gemm.api import compile
 
-    problem = plan.problem
-    ours, theirs = ("ours", problem.op), (CUBLAS, problem.op)
-    with machine(device) as gpu, ExitStack() as stack:
-        buffers = [stack.enter_context(upload(matrix, device)) for matrix in (A, B, C)]
-        places = [Place(*(buffer.pointer for buffer in buffers))]
-        starts = {ours: of_kernel(plan, places, device, alpha, beta)}
-        about = gpu.about_cublas
-        try:
-            start = gpu.cublas(problem, places, alpha, beta)
-            start(0)  # refuses here what it does not support
-            starts[theirs] = start
-        except CublasError as error:
-            about = str(error)
-        samples = timed(starts, 1, rounds, device_clock(device))
-    own, cublas = samples[ours], samples.get(theirs)
-    beside = cublas.median if cublas else None, own.ratio(cublas) if cublas else None
-    return Timing(own.median, problem.flops / own.median / 1e9, *beside, rounds, own.calls, about)
+    plans = a, b
+    if build or sass:
+        compile([plan for plan in plans if plan.compiled])
+    turns: Turns | None = None
+    if time:
+        from cute_gemm.measure.timed import time_in_turns
+
+        turns = time_in_turns(plans, beta=beta, rounds=rounds, seed=seed, device=device)
+    first, second = (
+        _side(plan, words, turns, at, beta, build or sass, sass)
+        for at, (plan, words) in enumerate(zip(plans, given, strict=True))
+    )
+    if turns is None:
+        return Comparison(first, second)
+    ours, theirs = turns.samples
+    ratio = ours.ratio(theirs) if ours and theirs else None
+    return Comparison(first, second, ratio, rounds, turns.gpu)
+
+
+def _side(
+    plan: Plan, given: str, turns: Turns | None, at: int, beta: complex, build: bool, sass: bool
+) -> Side:
+    """Work out one side."""
+    from cute_gemm.toolchain.sass import instructions
+
+    missing = []
+    report = counts = time = None
+    try:
+        if build:
+            _ = plan.build
+        report = plan.report(beta=beta).to_dict()
+    except UnsupportedError as error:
+        missing.append(str(error))
+    if sass and report is not None:
+        counts = dict(instructions(plan.sass).most_common())
+    if turns is not None:
+        samples = turns.samples[at]
+        missing += [turns.refused[at]] * bool(turns.refused[at])
+        if samples is not None:
+            teraflops = plan.problem.flops / samples.median / 1e9
+            time = Time(samples.median, samples.quartiles, teraflops)
+    return Side(given, plan, report, counts, time, tuple(missing))

@@ -5,15 +5,22 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from cute_gemm.errors import ToolError
 
 #: How to get what is missing.
 INSTALL = "pip install 'cute-gemm[sass]'"
+
+# ``@!PT`` is never: ptxas puts such an LDS between stores and cp.async.
+_INSTRUCTION = re.compile(
+    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?!@!U?PT\b)(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE
+)
 
 
 def disassemble(cubin: bytes) -> str:
@@ -37,3 +44,11 @@ def disassemble(cubin: bytes) -> str:
         said = (answer.stderr or answer.stdout).replace(str(path), "the cubin").strip()
         raise ToolError(f"{tool} failed ({said or answer.returncode}): {INSTALL} for a newer one")
     return answer.stdout
+
+
+def instructions(sass: str) -> Counter[str]:
+    """Count the instructions of a disassembly by opcode with its modifiers, ``LDG.E.U16``.
+
+    Those that never execute (predicate ``!PT``) are left out.
+    """
+    return Counter(_INSTRUCTION.findall(sass))

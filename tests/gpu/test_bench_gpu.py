@@ -18,9 +18,9 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.frameworks import read
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
 from cute_gemm.measure.bench import bench
-from cute_gemm.measure.compare import compare
 from cute_gemm.measure.matrices import DeviceMatrices, Factors
 from cute_gemm.measure.result import SizeResult
+from cute_gemm.measure.timed import time_plan
 from cute_gemm.problem.problem import from_operands, from_sizes
 from cute_gemm.problem.verify import verify
 from cute_gemm.run import memory
@@ -118,7 +118,7 @@ def test_matrices_on_the_device_and_back():
 def test_one_plan_next_to_cublas():
     A, B = (np.ones((128, 128), np.float16, order="F") for _ in range(2))
     C = np.zeros((128, 128), np.float16, order="F")
-    timing = compare(cg.plan("NT", A, B, C), A, B, C, rounds=3)
+    timing = time_plan(cg.plan("NT", A, B, C), A, B, C, rounds=3)
     assert timing.milliseconds > 0 and not C.any()
     assert (timing.ratio is None) == (timing.cublas_milliseconds is None)
 

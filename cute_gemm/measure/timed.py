@@ -1,0 +1,296 @@
+"""Kernels and functions of the user's, timed on this GPU in turns, with cuBLAS or each other.
+
+Here are those of one plan and of two; `cute_gemm.measure.bench` has those of many.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from cute_gemm.errors import OptionError, UnsupportedError
+from cute_gemm.frameworks.base import ALIGNMENT
+from cute_gemm.kernels.library.cublas import Cublas, CublasError
+from cute_gemm.measure.matrices import Place, generator
+from cute_gemm.problem.values import random_values
+from cute_gemm.run.timing import (
+    Clock,
+    Samples,
+    copies_past_l2,
+    device_clock,
+    interleave,
+    l2_bytes,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cute_gemm.analysis.performance import Roofline
+    from cute_gemm.api import Plan
+    from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.problem import GemmProblem
+
+#: Name and op of what is timed.
+Key = tuple[str, str]
+#: Starts the GEMM on the copy of the matrices that has this number.
+Start = Callable[[int], object]
+#: ``f(op, A, B, C)``: what ``--against`` names.
+Function = Callable[[str, Any, Any, Any], object]
+
+CUBLAS = "cublas"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU: its CUDA ordinal, the driver's name, the architecture, and cuBLAS there.
+
+    ``about_cublas``: the version of cuBLAS, or why there is none.
+    """
+
+    device: int
+    name: str
+    arch: str
+    blas: Cublas | None
+    about_cublas: str
+
+    def cublas(
+        self, problem: GemmProblem, places: Sequence[Place], alpha: complex = 1, beta: complex = 0
+    ) -> Start:
+        """Return a function that starts cuBLAS's GEMM on the legacy default stream.
+
+        CublasError without cuBLAS, or for a combination that it does not support; it refuses some
+        only when it is started.
+        """
+        if self.blas is None:
+            raise CublasError(self.about_cublas)
+        calls = [self.blas.bind(problem, *place, alpha, beta) for place in places]
+        return lambda index: calls[index]()
+
+    def roofline(self, problem: GemmProblem) -> Roofline | None:
+        """Return where the problem stands on this GPU's roofline, if that is known."""
+        from cute_gemm.analysis.performance import roofline
+        from cute_gemm.gpus.table import gpu
+
+        try:
+            return roofline(gpu(self.name), problem)
+        except OptionError:
+            return None
+
+
+@contextmanager
+def machine(device: int) -> Iterator[Machine]:
+    """Enter the context of a device, and start cuBLAS there if there is one."""
+    from cute_gemm.run.driver import device_arch, device_name, entered
+
+    with ExitStack() as stack:
+        stack.enter_context(entered(device))
+        blas = None
+        try:
+            blas = stack.enter_context(Cublas())
+            about = blas.version
+        except CublasError as error:
+            about = str(error)
+        yield Machine(device, device_name(device), device_arch(device), blas, about)
+
+
+def of_kernel(
+    plan: Plan, places: Sequence[Place], device: int, alpha: complex = 1, beta: complex = 0
+) -> Start:
+    """Build a plan's kernel, and return what starts it on the legacy default stream."""
+    bound = plan.bind(device, alpha, beta)
+    return lambda index: bound(places[index])
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceArray:
+    """A matrix as stored on the device; the interface describes bfloat16 as two bytes."""
+
+    __cuda_array_interface__: dict[str, Any]
+
+
+def of_function(
+    function: Function, op: str, matrices: Sequence[np.ndarray], places: Sequence[Place]
+) -> Start:
+    """Return a function that calls ``function(op, A, B, C)`` on the copies at ``places``."""
+
+    def shown(pointer: int, like: np.ndarray) -> DeviceArray:
+        # Nothing is under way on it when a function is called: to wait would only take time.
+        interface = {"version": 3, "shape": like.shape, "strides": like.strides, "stream": None}
+        return DeviceArray({**interface, "typestr": like.dtype.str, "data": (pointer, False)})
+
+    arrays = [[shown(*pair) for pair in zip(place, matrices, strict=True)] for place in places]
+    return lambda index: function(op, *arrays[index])
+
+
+def named_function(against: str | Function) -> tuple[str, Function]:
+    """Return name and function of ``"module:function"``, or of a function.
+
+    Python must find the module, also in the working directory.
+    """
+    if not isinstance(against, str):
+        name = getattr(against, "__qualname__", type(against).__name__)
+        return f"{getattr(against, '__module__', '')}:{name}", against
+    module, colon, name = against.partition(":")
+    if not (module and colon and name):
+        raise OptionError(f"against={against!r}; expected MODULE:FUNCTION")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        function = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    except ImportError as error:
+        expected = "expected a module of the working directory or an installed one"
+        raise OptionError(
+            f"against={against!r} cannot be imported ({error}); {expected}"
+        ) from error
+    except AttributeError:
+        raise OptionError(f"against={against!r}: {module} has no {name}") from None
+    if not callable(function):
+        kind = type(function).__name__
+        raise OptionError(f"against={against!r} is a {kind}; expected a function f(op, A, B, C)")
+    return against, function
+
+
+def timed(
+    starts: Mapping[Key, Start], copies: int, rounds: int, clock: Clock,
+    step: Callable[[], None] = lambda: None,
+) -> dict[Key, Samples]:  # fmt: skip
+    """Time all in turns, grouped by op; successive calls use successive copies."""
+    turns = itertools.cycle(range(copies))
+
+    def call(start: Start) -> Callable[[], object]:
+        return lambda: start(next(turns))
+
+    groups: dict[str, dict[Key, Callable[[], object]]] = {}
+    for key, start in starts.items():
+        groups.setdefault(key[1], {})[key] = call(start)
+    return interleave(list(groups.values()), rounds, clock, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Device times of one GEMM, by a plan and by cuBLAS; small matrices are in L2."""
+
+    #: Median of a call of the plan, and ``problem.flops`` over it, in 10**12 per second.
+    milliseconds: float
+    teraflops: float
+    #: cuBLAS's median, and the median over the rounds of its time over the plan's; None without it.
+    cublas_milliseconds: float | None
+    ratio: float | None
+    #: Rounds, and calls of the plan in a round.
+    rounds: int
+    calls: int
+    #: Version of cuBLAS, or why there is no time of it.
+    cublas: str
+
+    def __str__(self) -> str:
+        text = f"{self.milliseconds:.4g} ms, {self.teraflops:.4g} TFLOP/s"
+        if self.ratio is None:
+            return f"{text}; no ratio to cuBLAS: {self.cublas}"
+        return (
+            f"{text}, {self.ratio:.3f} of cuBLAS {self.cublas} ({self.cublas_milliseconds:.4g} ms; "
+            f"median of {self.rounds} interleaved rounds of {self.calls} calls)"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dict."""
+        return asdict(self)
+
+
+def time_plan(
+    plan: Plan, A: np.ndarray, B: np.ndarray, C: np.ndarray, *, alpha: complex = 1.0,
+    beta: complex = 0.0, rounds: int = 9, device: int = 0,
+) -> Timing:  # fmt: skip
+    """Time a plan on copies of these host matrices, in turns with cuBLAS if it is installed.
+
+    A, B and C are as stored, and none of them is changed; the plan is what `cute_gemm.plan` gave
+    for them, with ``backend == "cuda"``. cuBLAS is the one that PyTorch, CuPy, nvmath or a CUDA
+    toolkit brought; it gets the same op, leading dimensions and order of C. NoGpuError without a
+    GPU, OutOfMemoryError when the matrices do not fit there.
+    """
+    from cute_gemm.run.memory import upload
+
+    problem = plan.problem
+    ours, theirs = ("ours", problem.op), (CUBLAS, problem.op)
+    with machine(device) as gpu, ExitStack() as stack:
+        buffers = [stack.enter_context(upload(matrix, device)) for matrix in (A, B, C)]
+        places = [Place(*(buffer.pointer for buffer in buffers))]
+        starts = {ours: of_kernel(plan, places, device, alpha, beta)}
+        about = gpu.about_cublas
+        try:
+            start = gpu.cublas(problem, places, alpha, beta)
+            start(0)  # refuses here what it does not support
+            starts[theirs] = start
+        except CublasError as error:
+            about = str(error)
+        samples = timed(starts, 1, rounds, device_clock(device))
+    own, cublas = samples[ours], samples.get(theirs)
+    beside = cublas.median if cublas else None, own.ratio(cublas) if cublas else None
+    return Timing(own.median, problem.flops / own.median / 1e9, *beside, rounds, own.calls, about)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Times of several plans, taken in turns: their samples, or None and why there are none."""
+
+    samples: tuple[Samples | None, ...]
+    refused: tuple[str, ...]
+    gpu: str
+
+
+def time_in_turns(
+    plans: Sequence[Plan], *, beta: complex = 0.0, rounds: int = 9, seed: int = 0, device: int = 0
+) -> Turns:
+    """Time plans in turns, each on random matrices of its own that come past L2.
+
+    Results are not checked. NoGpuError without a GPU, OutOfMemoryError when the matrices do not fit
+    there; a library that does not take the problem, or is not there, has no samples.
+    """
+    from cute_gemm.run.driver import device_name, entered
+
+    rng = generator(seed)
+    refused = [""] * len(plans)
+    starts: dict[Key, Start] = {}
+    turns = 1
+    with entered(device), ExitStack() as stack:
+        for number, plan in enumerate(plans):
+            problem = plan.problem
+            copies = copies_past_l2(problem, l2_bytes(device))
+            hold = functools.partial(_held, rng, stack, copies, device)
+            held = [hold(matrix) for matrix in (problem.A, problem.B, problem.C)]
+            places = [Place(*addresses) for addresses in zip(*held, strict=True)]
+            try:
+                start = of_kernel(plan, places, device, 1, beta)
+                start(0)  # a library refuses here what it does not support
+            except UnsupportedError as error:
+                refused[number] = str(error)
+                continue
+            turns = math.lcm(turns, copies)
+            starts[str(number), ""] = functools.partial(_at_turn, start, copies)
+        samples = timed(starts, turns, rounds, device_clock(device))
+    found = tuple(samples.get((str(number), "")) for number in range(len(plans)))
+    return Turns(found, tuple(refused), device_name(device))
+
+
+def _at_turn(start: Start, copies: int, index: int) -> None:
+    start(index % copies)
+
+
+def _held(
+    rng: np.random.Generator, stack: ExitStack, copies: int, device: int, matrix: Matrix
+) -> list[int]:
+    """Addresses of copies of a random matrix, or batch, each aligned as the descriptor says."""
+    from cute_gemm.run.memory import upload
+
+    offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
+    elements = -(-(offset + matrix.span) // matrix.element.bytes)
+    values = random_values(rng, (elements,), matrix.dtype)
+    uploaded = (stack.enter_context(upload(values, device)) for _ in range(copies))
+    return [buffer.pointer + offset for buffer in uploaded]

@@ -1,0 +1,258 @@
+"""Two plans side by side, and ``cute-gemm compare``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import fake_gpu
+import pytest
+from command_line import SIZES
+
+import cute_gemm as cg
+from cute_gemm.kernels.library.cublas import CublasError
+from cute_gemm.kernels.options import assignments, option_value
+from cute_gemm.measure.compare import Comparison, compare
+from cute_gemm.measure.figures import ACCESSES, BUILD, INSTRUCTIONS, KERNEL, SUMS, Figure, table
+from cute_gemm.toolchain.sass import instructions
+
+WORDS = ["compare", *SIZES, "--arch", "sm_80"]
+
+
+def made(op: str = "TN", **more: Any) -> cg.Plan:
+    given = {"m": 256, "n": 256, "k": 128, "dtype": "float16", "arch": "sm_80", "backend": "cpu"}
+    return cg.plan(op, **{**given, **more})
+
+
+def found(comparison: Comparison, group: str) -> dict[tuple[str, str], tuple[Any, Any]]:
+    return {(x.of, x.what): (x.a, x.b) for x in comparison.figures if x.group == group}
+
+
+# -- figures ----------------------------------------------------------------------------------
+
+
+def test_configs_side_by_side():
+    a, b = (made(kernel="sm80_pipeline", copy=copy) for copy in ("auto", "mn_major"))
+    both = compare(a, b, given=("copy=auto", "copy=mn_major"))
+    assert found(both, KERNEL)["", "copy"] == ("auto", "mn_major")
+    accesses = found(both, ACCESSES)
+    report = b.report()
+    (row,) = (x for x in report["A"].rows if (x.space, x.direction) == ("global", "load"))
+    for what, figure in (
+        ("bits of a lane", row.bits), ("sectors per request", row.sectors),
+        ("verdict", row.verdict), ("sectors of the launch", row.launch.sectors),
+    ):  # fmt: skip
+        values = accesses["A, global load", what]
+        assert values[1] == figure and (values[0] != figure or what == "sectors per request")
+    text = str(both)
+    assert "copy=mn_major" in text and "16" in text and "verdict" in text
+    assert max(map(len, text.splitlines())) <= 112 and "\x1b" not in text
+
+
+def test_sums_are_those_of_all_launches():
+    """Packing's accesses too, counted again from the reports' own rows."""
+    a, b = made(), made(kernel="sm80_pipeline", lda=131, pack="A")
+    assert b.route.pack == "A"
+    sums, accesses = found(compare(a, b), SUMS), found(compare(a, b), ACCESSES)
+    for at, report in enumerate((a.report(), b.report())):
+        rows = [*report.rows, *(row for one in report.passes for row in one.rows)]
+        for space, name, what in (
+            ("global", "requests", "global requests"),
+            ("global", "sectors", "global sectors"),
+            ("shared", "wavefronts", "shared wavefronts"),
+        ):
+            total = sum(getattr(row.launch, name) for row in rows if row.space == space)
+            assert sums["", what][at] == total > 0
+    assert sums["", "requested of packed A"][0] is None
+    packs = {of: x for (of, what), x in accesses.items() if of.startswith("pack") and
+             what == "instruction"}  # fmt: skip
+    assert packs and all(x[0] is None and x[1] for x in packs.values())
+
+
+def test_every_access_is_there_once():
+    a, b = made(kernel="sm80_pipeline"), made(kernel="naive", dtype="float32")
+    kinds = [x for (_, what), x in found(compare(a, b), ACCESSES).items() if what == "instruction"]
+    for at, plan in enumerate((a, b)):
+        listed = sorted(x[at] for x in kinds if x[at] is not None)
+        assert listed == sorted(row.instruction for row in plan.report().rows)
+
+
+def test_what_is_equal_is_not_shown():
+    same = compare(made(), made())
+    assert not any(figure.differs for figure in same.figures)
+    lines = str(same).splitlines()
+    assert lines[-1] == f"{len(same.figures)} figures are equal on both sides and not shown."
+    assert not any("b / a" in line for line in lines)
+    assert len(compare(made(stages=3), made(stages=4)).figures) == len(same.figures)
+
+
+def test_a_library_has_no_accesses():
+    both = compare(made(kernel="sm80_pipeline"), made(kernel="cublas"))
+    assert both.b.report is None and "are not known" in both.b.missing[0]
+    assert found(both, ACCESSES) and "cp.async" not in str(both)
+    assert "are not known" in " ".join(str(both).split())
+    assert both.b.to_dict()["seconds"] is None and both.b.to_dict()["terms"] == {}
+
+
+def test_builds_and_instructions():
+    a, b = (made(kernel="naive", dtype="float32", op=op) for op in ("NN", "TT"))
+    assert not found(compare(a, b), BUILD)
+    both = compare(a, b, sass=True)
+    assert found(both, BUILD)["", "registers of a thread"][0] == a.resources.registers
+    counts = instructions(b.sass)
+    mix = found(both, INSTRUCTIONS)
+    assert mix["", "all"][1] == sum(counts.values()) > 20
+    assert {what: x[1] for (_, what), x in mix.items() if x[1] and what != "all"} == counts
+
+
+def test_of_instructions_those_that_differ_most_are_shown():
+    figures = [Figure(INSTRUCTIONS, "", f"OP{i}", 10 * i, None) for i in range(1, 21)]
+    shown, more = table(INSTRUCTIONS, figures)
+    assert [row[0] for row in shown.rows] == [f"OP{i}" for i in range(20, 4, -1)]
+    assert more.plain.startswith("and 4 opcodes")
+
+
+def test_a_figure_as_text():
+    def text(a, b, unit=""):
+        return Figure("", "", "", a, b, unit).texts()
+
+    assert text(2.0, 3.0) == ("2", "3", "1.5")
+    assert text(0, 3) == ("0", "3", "") and text(None, "x") == ("-", "x", "")
+    assert text(2e-6, 1e-3, "seconds")[:2] == ("2 us", "1 ms")
+    assert text(1, 2**20, "bytes")[:2] == ("1 byte", "1 MiB")
+    assert text(0.5, 1, "fraction") == ("50.0 %", "100 %", "2")
+
+
+# -- times ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpu(monkeypatch) -> fake_gpu.FakeGpu:
+    return fake_gpu.install(monkeypatch)
+
+
+def test_both_are_timed_in_turns(gpu):
+    gpu.add("fast", 1.0), gpu.add("slow", 4.0)
+    a, b = (made(kernel=kernel, m=40, n=30, k=20, backend="cuda") for kernel in ("fast", "slow"))
+    both = compare(a, b, time=True, rounds=6)
+    assert not gpu.memory  # all was freed
+    assert both.ratio == pytest.approx(4) and both.gpu == "NVIDIA H200"
+    assert (both.a.time.milliseconds, both.b.time.milliseconds) == pytest.approx((1, 4))
+    assert both.b.time.teraflops == pytest.approx(2 * 40 * 30 * 20 / 4e9)
+    assert "b takes 4.000 of a's time on NVIDIA H200, median of 6 rounds" in str(both)
+    assert "4 ms measured" in str(both)
+    assert both.to_dict()["b"]["timing"]["quartiles"] == pytest.approx((4, 4))
+
+
+def test_matrices_lie_as_they_are_described(gpu):
+    """Their spans are in memory, at addresses of that alignment, one copy after the other."""
+    gpu.add("one"), gpu.add("two")
+    more = {"m": 40, "n": 30, "k": 20, "backend": "cuda", "l": 3, "dtype": "float32"}
+    a, b = made(kernel="one", **more, base_offset=2), made("NT", kernel="two", **more, lda=43)
+    compare(a, b, time=True, rounds=2)
+    places = [c for name, _, c in gpu.ran if name == "one"]
+    assert {c % 16 for c in places} == {8}
+    assert len(set(places)) > 20  # copies past L2
+    assert {op for _, op, _ in gpu.ran} == {"TN", "NT"}
+
+
+def test_what_refuses_is_not_timed(gpu, monkeypatch):
+    gpu.add("fast")
+    gpu.add("library")
+
+    def refuse(*_: Any) -> None:
+        raise CublasError("cuBLAS does not support it")
+
+    monkeypatch.setattr(gpu.kernels["library"], "bind", refuse)
+    a, b = (made(kernel=name, m=40, n=30, k=20, backend="cuda") for name in ("fast", "library"))
+    both = compare(a, b, time=True)
+    assert both.b.time is both.ratio is None and both.a.time is not None
+    assert "cuBLAS does not support it" in str(both)
+
+
+# -- the command ------------------------------------------------------------------------------
+
+
+def test_the_command(run):
+    words = (*WORDS, "TN", "--a", "stages=3", "--b", "stages=4 tile=64x64x32")
+    status, out, err = run(*words, "--kernel", "sm80_pipeline")
+    assert (status, err) == (0, "")
+    assert "a  stages=3" in out and "64x64x32" in out and "b / a" in out
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "differs"),
+    [
+        ("op=NN", "op=TN", {"op": ["NN", "TN"]}),
+        ("", "lda=97", {"lda": [64, 97]}),
+        ("kernel=sm80_pipeline", "kernel=cutlass_universal",
+         {"kernel": ["sm80_pipeline", "cutlass_universal"]}),
+        ("kernel=sm80_pipeline,tile=64x64x32", "kernel=sm80_pipeline tile=128,64,32 min-ctas=2",
+         {"tile": ["64x64x32", "128x64x32"], "min_ctas": [1, 2]}),
+        ("dtype=float32 out-dtype=float32", "m=100,n=50", {"m": [96, 100], "n": [80, 50]}),
+        ("arch=sm_80", "arch=sm_90a", {"arch": ["sm_80", "sm_90a"]}),
+        ("", "base-offset=4", {"A aligned to": ["256 bytes", "8 bytes"]}),
+    ],
+)  # fmt: skip
+def test_sides_take_all_options(run, a, b, differs):
+    words = ["compare", *SIZES, *["--arch", "sm_80"] * ("arch" not in a)]
+    status, out, err = run(*words, *["TN"] * ("op=" not in a), "--a", a, "--b", b, "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    assert (found["a"]["given"], found["b"]["given"]) == (a, b)
+    figures = {x["what"]: [x["a"], x["b"]] for x in found["figures"] if x["differs"]}
+    assert {what: figures[what] for what in differs} == differs
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["TN"], "--a and --b are missing"),
+        (["--a", "op=TN"], "op=OP in --b"),
+        (["TN", "--a", "stages"], "--a has 'stages'; expected NAME=VALUE"),
+        (["TN", "--a", "stages=3 stages=4"], "--a has stages twice"),
+        (["TN", "--a", "stages="], "--a has 'stages='"),
+        (["TN", "--b", "stagse=3"], "--b: option --stagse is not known; did you mean --stages?"),
+        (["TN", "--b", "json=3"], "option --json is not known"),
+        (["TN", "--b", "m=many"], "--b m=many is not understood"),
+        (["TN", "--b", "order=Q"], "--b order=Q is not known; expected one of F, C"),
+        (["TN", "--b", "kernel=nave"], "nave"),
+        (["TN", "--a", "stages=3", "--rounds", "0"], "--rounds 0; expected 1 or more"),
+    ],
+)
+def test_what_is_refused(run, words, part):
+    status, _, err = run(*WORDS, *words)
+    assert status == 2 and part in err and err.count("\n") == 1
+
+
+def test_the_command_times_on_a_gpu(gpu, run, monkeypatch):
+    gpu.add("fast", 1.0), gpu.add("slow", 2.0)
+    words = ("compare", "TN", "-m40", "-n30", "-k20", "--a", "kernel=fast", "--b", "kernel=slow")
+    status, out, err = run(*words, "--json", "--rounds", "3")
+    assert status == 0, err
+    found = json.loads(out)
+    assert found["ratio"] == pytest.approx(2) and found["rounds"] == 3
+    for more in (["--no-time"], ["--gpu", "H200"]):
+        assert json.loads(run(*words, "--json", *more)[1])["ratio"] is None
+
+
+# -- words ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", {}),
+        ("tile=128x128x32", {"tile": "128x128x32"}),
+        ("tile=128,128,32,stages=4", {"tile": "128,128,32", "stages": "4"}),
+        (" min-ctas=2,  warps=2,1 ", {"min_ctas": "2", "warps": "2,1"}),
+        ("gpu=my=file.toml", {"gpu": "my=file.toml"}),
+    ],
+)
+def test_assignments(text, words):
+    assert assignments(text, "--a") == words
+
+
+def test_values():
+    assert option_value("(2, 1)") == (2, 1) and option_value("TRUE") is True
+    assert option_value("0.5") == "0.5"
