@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import itertools
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import fake_gpu
@@ -20,6 +22,7 @@ from cute_gemm.frameworks import read
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.library import cublas
 from cute_gemm.measure import bench
+from cute_gemm.measure.result import BenchResult
 from cute_gemm.measure.timed import Timing, time_plan
 from cute_gemm.problem.problem import from_operands
 from cute_gemm.run import driver as devices
@@ -321,6 +324,55 @@ def test_names_of_kernels(gpu, monkeypatch):
         listed("one,four")
 
 
+def test_kernels_with_options():
+    def named(kernels, **options):
+        return {one.name: one.options for one in bench.asked(kernels, options)}
+
+    words = "sm80_pipeline[tile=64,64,32,stages=3], sm80_pipeline[stages=4],auto[pack=B],cublas"
+    assert named(words) == {
+        "sm80_pipeline[tile=64x64x32,stages=3]": {"tile": (64, 64, 32), "stages": 3},
+        "sm80_pipeline[stages=4]": {"stages": 4}, "auto[pack=B]": {"pack": "B"}, "cublas": {},
+    }  # fmt: skip
+    assert named(["sm80_pipeline", "sm80_pipeline[stages=4]", "host", "cublas"], stages=2) == {
+        "sm80_pipeline[stages=2]": {"stages": 2},
+        "sm80_pipeline[stages=4]": {"stages": 4},
+        "host": {},
+        "cublas": {},
+    }
+    for words, part in (
+        ("cublas[stages=4]", "'cublas' takes no options"),
+        ("naive[stages=4]", "'naive' has no option 'stages'; expected one of "),
+        ("sm80_pipeline[stagse=4]", "did you mean stages"),
+        ("sm80_pipeline[stages]", "has 'stages'; expected NAME=VALUE"),
+    ):
+        with pytest.raises(OptionError, match=part):
+            named(words)
+    with pytest.raises(UnknownKernelError):
+        named("sm80_pipeline[stages=4")
+
+
+def test_two_configs_of_a_kernel_are_two_entries(gpu):
+    """Each with its own options, and beside cuBLAS, which has none."""
+    configured = []
+
+    def best(problem, arch, options):
+        configured.append(dict(options))
+        if options.get("stages") == 9:
+            raise OptionError("too many")
+        return fake_gpu.FakeConfig(f"fast_s{options.get('stages')}")
+
+    gpu.add("fast")
+    gpu.kernels["fast"].best = best
+    gpu.kernels["fast"].options = ("stages",)
+    found, size = run(gpu, "fast[stages=3]", "fast[stages=9]", "fast", "cublas", ops=["NN"],
+                      options={"stages": 2})  # fmt: skip
+    assert size.kernels == ("fast[stages=3]", "fast[stages=9]", "fast[stages=2]", "cublas")
+    assert configured == [{"stages": 3}, {"stages": 9}, {"stages": 2}]
+    assert [entry.config for entry in size.entries] == ["fast_s3", "", "fast_s2", ""]
+    assert size.find("fast[stages=9]", "NN").outcome == "refused"
+    assert "fast[stages=3]" in str(found)
+
+
 @pytest.mark.parametrize("sizes", [[0], [(1, 2)], [(5, 5, 0)], []])
 def test_sizes_that_are_none(gpu, sizes):
     with pytest.raises(OptionError, match="size"):
@@ -511,17 +563,48 @@ def test_the_command_takes_every_argument(command, monkeypatch):
     monkeypatch.setattr(bench_command, "bench", instead)
     command("NT", "--kernels", "all", "--sizes", "8,1x2x3", "--dtype", "float16",
             "--compute", "tf32", "--order", "C", "--rounds", "4", "--seed", "6", "--no-check",
-            "--against", "a:b", "--against", "c:d", "-l", "5", "--pad", "3")  # fmt: skip
+            "--against", "a:b", "--against", "c:d", "-l", "5", "--pad", "3",
+            "--stages", "4")  # fmt: skip
     del seen["progress"]
     assert seen == {
         "ops": ["NT"], "kernels": "all", "sizes": [(8, 8, 8), (1, 2, 3)], "dtype": "float16",
         "compute": "tf32", "order": "C", "rounds": 4, "seed": 6, "check": False, "pad": 3,
-        "against": ["a:b", "c:d"], "l": 5,
+        "against": ["a:b", "c:d"], "l": 5, "options": {"stages": 4},
     }  # fmt: skip
     command()
     assert (seen["ops"], seen["kernels"]) == (["NN", "NT", "TN", "TT"], "ladder")
     assert seen["sizes"] == [(4096, 4096, 4096)]
     assert (seen["dtype"], seen["check"], seen["against"]) == ("float32", True, [])
+
+
+def test_a_stored_run_is_shown_and_drawn(command, gpu, tmp_path):
+    file, stored = tmp_path / "run.json", tmp_path / "stored.json"
+    words = ("NN", "--kernels", "fast", "--sizes", "16", "--rounds", "3")
+    printed = command(*words, "--json", str(file))[1]
+    again = json.loads(file.read_text())
+    stored.write_text(json.dumps({"command": "cute-gemm bench", "text": "", "result": again}))
+    gpu.ran.clear()
+    for path in (file, stored):
+        assert command("--from", str(path)) == (0, printed, "")
+        assert json.loads(command("--from", str(path), "--json")[1]) == again
+    if importlib.util.find_spec("matplotlib") is not None:
+        assert command("--from", str(file), "--plot", str(tmp_path / "a.svg"))[0] == 0
+        assert (tmp_path / "a.svg").stat().st_size > 1000
+    assert not gpu.ran
+    wrong = (
+        replace(BenchResult.from_dict(again), checked=False).to_json().replace('"ok"', '"wrong"')
+    )
+    file.write_text(wrong)
+    assert command("--from", str(file))[0] == 1
+    for words, part in (
+        (("NN", "--stages", "4"), "omit OP, the options of kernels"),
+        (("--no-check",), "omit --no-check"),
+    ):  # fmt: skip
+        status, _, err = command(*words, "--from", str(file))
+        assert status == 2 and part in err
+    file.write_text("{")
+    assert "is no JSON" in command("--from", str(file))[2]
+    assert "No such file" in command("--from", "/nonexistent")[2]
 
 
 @pytest.mark.parametrize(

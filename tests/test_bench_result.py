@@ -104,6 +104,23 @@ def test_json_has_everything():
     assert bare.to_dict()["sizes"][0]["roofline"] is None
 
 
+def test_a_result_is_read_from_its_json():
+    batch = replace(size(8, 8, 8), l=3, copies=7, roofline=None)
+    failed = [Entry("bad", op, "failed", "it spills") for op in OPS]
+    found = result(size(4096, 4096, 4096, entries=failed), batch)
+    again = BenchResult.from_dict(json.loads(found.to_json()))
+    assert again == found and str(again) == str(found)
+    values = json.loads(found.to_json())
+    for wrong, part in (
+        ({**values, "format": 2}, "format 2; expected 1"),
+        ([], "format None"),
+        ({name: x for name, x in values.items() if name != "gpu"}, "has no 'gpu'"),
+        ({**values, "sizes": [{"m": 8}]}, "has no 'roofline'"),
+    ):
+        with pytest.raises(OptionError, match=part):
+            BenchResult.from_dict(wrong)
+
+
 def test_an_entry_is_found():
     one = size(64, 64, 64)
     assert one.find("naive", "TN").op == "TN"
@@ -150,6 +167,19 @@ def test_several_sizes_are_lines_too():
         ]
     naive = panels[2].lines[0].get_ydata()
     assert naive[0] != naive[0] and naive[1] == 12.34  # a gap where it was wrong
+
+
+@with_matplotlib
+def test_a_kernel_beside_cublas_is_bars_of_all_sizes():
+    sizes = []
+    for n, share in ((64, 0.5), (4096, 1.25)):
+        blas = [entry("cublas", op, 100.0, 1.0) for op in OPS]
+        mine = [entry("auto", op, 100.0, share) for op in OPS]
+        sizes.append(SizeResult(n, n, n, 1, None, (*mine, *blas)))
+    (bars,) = bench_plot.draw(result(*sizes)).axes
+    assert [label.get_text() for label in bars.get_xticklabels()] == ["64", "4096"]
+    assert sorted(patch.get_height() for patch in bars.patches) == [50.0] * 4 + [125.0] * 4
+    assert "% of cuBLAS" in bars.get_ylabel() and bars.get_title() == "auto"
 
 
 @with_matplotlib

@@ -122,7 +122,7 @@ def test_a_number_is_of_the_simplest_kind():
         _arguments.number("three")
 
 
-@pytest.mark.parametrize("command", ["bench", "copy", "kernels"])
+@pytest.mark.parametrize("command", ["copy", "doctor", "kernels"])
 def test_commands_without_a_kernel_take_no_options_of_one(command):
     words = [command, "--stages", "4"]
     assert _arguments.split_kernel_options(words, parsers(command)[1]) == (words, [])
@@ -145,7 +145,7 @@ def test_usage_errors_leave_with_2(capsys):
         ["run", "TN", "NN"],
         ["run", "TN", "-m", "many"],
         ["kernels", "--colour", "blue"],
-        ["bench", "NN", "--stages", "4"],
+        ["doctor", "--stages", "4"],
         ["copy", "--tensor", "8:1"],
     ):
         with pytest.raises(SystemExit) as leaving:

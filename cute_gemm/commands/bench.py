@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from pathlib import Path
 
@@ -13,20 +14,28 @@ from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
 from cute_gemm.measure import plot
 from cute_gemm.measure.bench import OPS, bench, extents
+from cute_gemm.measure.result import BenchResult
 
 _KERNELS = (
     "ladder (default): the tutorial kernels, from the loop on the host to cuBLAS; all; or names "
-    f"with commas, of auto, {', '.join(registry.names())}"
+    f"with commas, of auto, {', '.join(registry.names())}; behind a name options of its own may "
+    'stand: "sm90_wgmma[cluster=2x1],sm90_wgmma[stages=3],cublas"'
 )
 _AGAINST = (
     "check and time a function f(op, A, B, C) of yours too, which starts C = op(A) op(B) on the "
     "default stream, for matrices with __cuda_array_interface__; may be repeated"
 )
+_FROM = (
+    "measure nothing: print, --plot or --json the run in FILE, which --json FILE wrote, or a "
+    "stored run of the documentation (docs/data)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm bench`` takes."""
+    parser.set_defaults(options={})
     parser.epilog = (
+        "Fields of the kernels' configs are options too, of all kernels listed: --tile 128x128x32. "
         "Prints GFLOP/s, per cent of cuBLAS in the same run and per cent of this GPU's roofline; "
         "--json has the times and their spread too. The exit status is 1 if a kernel is wrong or "
         "could not be built."
@@ -48,11 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, {"--plot FILE": "draw the result to FILE.svg or FILE.png"})
     text = "write JSON to FILE, or print it instead of the tables"
     add_options(parser, {"--json FILE": text}, nargs="?", const="-")
+    add_options(parser, {"--from FILE": _FROM}, dest="stored")
+    measuring = ("ops", "kernels", "sizes", "l", "pad", "dtype", "compute", "order", "rounds",
+                 "seed", "no_check", "against", "options")  # fmt: skip
+    parser.set_defaults(given_by_default={name: parser.get_default(name) for name in measuring})
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the tables, and return 1 if a kernel is wrong or could not be built, else 0."""
-    sizes = parse_sizes(arguments.sizes)
     if arguments.plot:
         plot.check(arguments.plot)
     file = Path(arguments.json) if arguments.json not in (None, "-") else None
@@ -62,12 +74,7 @@ def command(arguments: argparse.Namespace) -> int:
         )
     if file and not file.absolute().parent.is_dir():
         raise OptionError(f"json={str(file)!r} is in no directory that exists")
-    with progress() as shown:
-        result = bench(
-            arguments.ops, arguments.kernels, sizes, arguments.dtype,
-            progress=shown, check=not arguments.no_check,
-            **named(arguments, "l", "pad", "compute", "order", "rounds", "seed", "against"),
-        )  # fmt: skip
+    result = _stored(arguments) if arguments.stored is not None else _measured(arguments)
     if arguments.json == "-":
         print(result.to_json())
     else:
@@ -77,6 +84,33 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         plot.save(result, arguments.plot)
     return OK if result.ok else WRONG
+
+
+def _measured(arguments: argparse.Namespace) -> BenchResult:
+    sizes = parse_sizes(arguments.sizes)
+    with progress() as shown:
+        return bench(
+            arguments.ops, arguments.kernels, sizes, arguments.dtype,
+            progress=shown, check=not arguments.no_check, options=arguments.options,
+            **named(arguments, "l", "pad", "compute", "order", "rounds", "seed", "against"),
+        )  # fmt: skip
+
+
+def _stored(arguments: argparse.Namespace) -> BenchResult:
+    """Return the result of a file: what ``--json FILE`` writes, or a run that has it as result."""
+    default = arguments.given_by_default
+    given = [name for name, value in default.items() if getattr(arguments, name) != value]
+    if given:
+        names = {"ops": "OP", "options": "the options of kernels", "l": "-l"}
+        words = ", ".join(names.get(x, f"--{x.replace('_', '-')}") for x in given)
+        raise OptionError(f"--from reads a stored run and measures nothing; omit {words}")
+    try:
+        values = json.loads(Path(arguments.stored).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise OptionError(f"--from {arguments.stored!r} is no JSON: {error}") from error
+    if isinstance(values, dict):
+        values = values.get("result", values)
+    return BenchResult.from_dict(values)
 
 
 def parse_sizes(text: str) -> list[tuple[int, int, int]]:

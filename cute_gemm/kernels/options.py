@@ -72,6 +72,11 @@ def option_value(text: str) -> Any:
         return text
 
 
+def spelled(value: Any) -> str:
+    """Return a value as `option_value` reads it: ``"128x64x32"``."""
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def assignments(text: str, what: str) -> dict[str, str]:
     """Return the values of ``"NAME=VALUE NAME=VALUE"`` as text, by name.
 

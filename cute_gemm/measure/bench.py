@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from cute_gemm.errors import (
     UnsupportedError,
 )  # fmt: skip
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.options import assignments, option_value, spelled
+from cute_gemm.keywords import hint_for
 from cute_gemm.measure.matrices import DeviceMatrices, Factors, Reference, stacked
 from cute_gemm.measure.result import BenchResult, Entry, Outcome, SizeResult, Speed
 from cute_gemm.measure.timed import (
@@ -58,6 +61,8 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 OPS = ("NN", "NT", "TN", "TT")
+#: A kernel of a list: its name, and options in brackets.
+_ASKED = re.compile(r"([^\[\]]+?)\s*(?:\[([^\[\]]*)\])?")
 #: Largest m n k for the loop on the host: 1024^3 takes it about a second.
 _HOST_MNK = 1 << 30
 
@@ -68,7 +73,7 @@ def bench(
     l: int = 1, pad: int = 0, compute: str | None = None, order: Order = "F", rounds: int = 9,
     seed: int = 0,
     check: bool = True, against: Sequence[str | Function] = (), device: int = 0,
-    progress: Progress | None = None,
+    options: Mapping[str, Any] | None = None, progress: Progress | None = None,
 ) -> BenchResult:  # fmt: skip
     """Check kernels against float64, and time them in turns with cuBLAS if it is installed.
 
@@ -81,7 +86,10 @@ def bench(
     up to m n k = 2**30, that is 1024^3, which takes it about a second.
 
     ``kernels`` are ``"ladder"``, the tutorial kernels from the loop on the host to cuBLAS;
-    ``"all"``; or names, also as one string with commas. A size is ``n`` for n x n x n, or
+    ``"all"``; or names, also as one string with commas. Behind a name may stand options of its
+    config, ``"sm90_wgmma[cluster=2x1,stages=4]"``, so that a kernel may be there several times;
+    ``options`` are those of all kernels that are compiled here, but for those of a kernel's own.
+    An entry is called as it was asked for. A size is ``n`` for n x n x n, or
     ``(m, n, k)``; ``l`` is how many such products a call computes, a batch; ``pad`` is by how many
     elements the leading dimensions of A and B are more than they must be. ``compute`` may be
     ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or ``"C"``, is that of C; ``rounds`` is how
@@ -101,7 +109,7 @@ def bench(
     """
     from cute_gemm.run.driver import why_no_gpu
 
-    names = kernel_names(kernels)
+    listed = asked(kernels, options or {})
     functions: dict[str, Function] = {}
     for name, function in map(named_function, against):
         if functions.setdefault(name, function) is not function:
@@ -119,13 +127,13 @@ def bench(
     first = next(iter(problems[0].values()))
     with ExitStack() as stack:
         gpu = None
-        if functions or any(_runs_on(name) != "cpu" for name in names):
+        if functions or any(one.runs_on != "cpu" for one in listed):
             reason = why_no_gpu()
             if reason is not None:
                 raise NoGpuError(f"bench needs a GPU, unless the only kernel is 'host': {reason}")
             gpu = stack.enter_context(machine(device))
         results = [
-            _Size(problems_of_size, seed, pad, check, rounds, progress).run(names, functions, gpu)
+            _Size(problems_of_size, seed, pad, check, rounds, progress).run(listed, functions, gpu)
             for problems_of_size in problems
         ]
         return BenchResult(
@@ -136,22 +144,61 @@ def bench(
         )  # fmt: skip
 
 
-def _runs_on(name: str) -> str:
-    """Return ``"gpu"``, ``"cpu"`` or ``"library"``: what computes with a kernel of this name."""
-    return "gpu" if name == "auto" else registry.get(name).runs_on
+class Asked(NamedTuple):
+    """A kernel with options, as it was asked for; its name is that of its entries."""
+
+    name: str
+    kernel: str
+    options: dict[str, Any]
+
+    @property
+    def runs_on(self) -> str:
+        """``"gpu"``, ``"cpu"`` or ``"library"``: what computes."""
+        return _runs_on(self.kernel)
 
 
-def kernel_names(kernels: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of ``"ladder"``, ``"all"`` or names with commas; refuse unknown ones."""
+def _runs_on(kernel: str) -> str:
+    return "gpu" if kernel == "auto" else registry.get(kernel).runs_on
+
+
+def asked(kernels: str | Sequence[str], options: Mapping[str, Any]) -> tuple[Asked, ...]:
+    """Return the kernels of ``"ladder"``, ``"all"`` or names with commas; refuse unknown ones.
+
+    ``options`` are those of all of them that are compiled here, ``name[option=value]`` of one.
+    """
+    listed: Sequence[str]
     if kernels == "ladder":
-        return registry.LADDER
-    if kernels == "all":
-        return registry.names()
-    listed = kernels.split(",") if isinstance(kernels, str) else kernels
-    names = tuple(dict.fromkeys(name.strip() for name in listed))
-    for name in names:
-        _runs_on(name)  # raises for a name that is not known
-    return names
+        listed = registry.LADDER
+    elif kernels == "all":
+        listed = registry.names()
+    else:  # at commas that stand in no brackets
+        listed = re.split(r",(?![^\[]*\])", kernels) if isinstance(kernels, str) else kernels
+    found: dict[str, Asked] = {}
+    for text in map(str.strip, listed):
+        match = _ASKED.fullmatch(text)
+        kernel, own = (match[1], match[2]) if match else (text, "")
+        runs_on = _runs_on(kernel)  # raises for a name that is not known
+        given = {name: option_value(x) for name, x in assignments(own or "", repr(text)).items()}
+        if given and runs_on != "gpu":
+            raise OptionError(f"kernels has {text!r}, and {kernel!r} takes no options: omit them")
+        chosen = {**options, **given} if runs_on == "gpu" else {}
+        _check_options(kernel, chosen, given)
+        words = ",".join(f"{name}={spelled(value)}" for name, value in chosen.items())
+        name = f"{kernel}[{words}]" if words else kernel
+        found.setdefault(name, Asked(name, kernel, chosen))
+    return tuple(found.values())
+
+
+def _check_options(kernel: str, options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuse an option that no kernel has, or that a kernel with options of its own has not."""
+    known = registry.options()
+    # One that belongs to no kernel belongs to all.
+    mine = () if kernel == "auto" else registry.get(kernel).options
+    having = [x for x, owners in known.items() if kernel == "auto" or not owners or x in mine]
+    for option in options:
+        if option not in (having if option in own else known):
+            expected = hint_for(option, having) or f"expected one of {', '.join(having)}"
+            raise OptionError(f"kernels: {kernel!r} has no option {option!r}; {expected}")
 
 
 def extents(size: int | Sequence[int]) -> tuple[int, int, int]:
@@ -196,17 +243,18 @@ class _Size:
         self.C = C if self.order == "C" else C.swapaxes(-1, -2)
 
     def run(
-        self, names: Sequence[str], functions: Mapping[str, Function], gpu: Machine | None
+        self, kernels: Sequence[Asked], functions: Mapping[str, Function], gpu: Machine | None
     ) -> SizeResult:
         """Check and time kernels, and functions by their names."""
-        self._run_on_host([name for name in names if _runs_on(name) == "cpu"])
+        self._run_on_host([one for one in kernels if one.runs_on == "cpu"])
         first, copies, roofline = self.first, 1, None
-        listed = [name for name in names if name != CUBLAS] + [*functions]
+        listed = [one.name for one in kernels if one.name != CUBLAS] + [*functions]
         if gpu is not None:
             # cuBLAS is what the others are compared with, so it is there in any case.
             listed.append(CUBLAS)
             copies, roofline = copies_past_l2(first, l2_bytes(gpu.device)), gpu.roofline(first)
-            self._run_on_gpu([n for n in names if _runs_on(n) == "gpu"], functions, gpu, copies)
+            on_gpu = [one for one in kernels if one.runs_on == "gpu"]
+            self._run_on_gpu(on_gpu, functions, gpu, copies)
         entries = [self._finished((name, op), roofline) for name in listed for op in self.problems]
         return SizeResult(first.m, first.n, first.k, copies, roofline, tuple(entries), first.l)
 
@@ -216,9 +264,9 @@ class _Size:
             batch = f", {first.l} times" if first.l > 1 else ""
             self.progress(f"{first.m} x {first.n} x {first.k}{batch}: {what}", done, total)
 
-    def _run_on_host(self, names: Sequence[str]) -> None:
+    def _run_on_host(self, kernels: Sequence[Asked]) -> None:
         """Check and time each kernel on its own."""
-        for (name, op), plan in self._plans(names, backend="cpu").items():
+        for (name, op), plan in self._plans(kernels, backend="cpu").items():
             self._tell(f"{name} {op}", 0, 1)
             A, B = (self.factors.stored(*self.factors.form(matrix, op)) for matrix in "AB")
             self.C.fill(-1 if self.first.C.element.roundoff == 0 else np.nan)
@@ -228,18 +276,22 @@ class _Size:
                 self.samples |= interleave([group], self.rounds, host_clock)
 
     def _run_on_gpu(
-        self, names: Sequence[str], functions: Mapping[str, Function], gpu: Machine, copies: int
+        self,
+        kernels: Sequence[Asked],
+        functions: Mapping[str, Function],
+        gpu: Machine,
+        copies: int,
     ) -> None:
         """Compile, then check everything, then time all that is right."""
-        plans = self._plans(names, backend="cuda", arch=gpu.arch)
+        plans = self._plans(kernels, backend="cuda", arch=gpu.arch)
         compile_missing(list(plans.values()), functools.partial(self._tell, "compile"))
         with DeviceMatrices(self.factors, self.C, copies, gpu.device) as matrices:
             makes: dict[Key, Callable[[], Start]] = {}
             for op, problem in self.problems.items():
                 places, likes = matrices.of(op)
-                for name in names:
-                    if (plan := plans.get((name, op))) is not None:
-                        makes[name, op] = functools.partial(of_kernel, plan, places, gpu.device)
+                for one in kernels:
+                    if (plan := plans.get((one.name, op))) is not None:
+                        makes[one.name, op] = functools.partial(of_kernel, plan, places, gpu.device)
                 for name, function in functions.items():
                     makes[name, op] = functools.partial(of_function, function, op, likes, places)
                 makes[CUBLAS, op] = functools.partial(gpu.cublas, problem, places)
@@ -254,22 +306,23 @@ class _Size:
             clock, tell = device_clock(gpu.device), lambda: self._tell("time", next(step), steps)
             self.samples |= timed(starts, copies, self.rounds, clock, tell)
 
-    def _plans(self, names: Sequence[str], **where: Any) -> dict[Key, Plan]:
+    def _plans(self, kernels: Sequence[Asked], **where: Any) -> dict[Key, Plan]:
         """Return the plans of the kernels that take the problem."""
         plans = {}
         for op, problem in self.problems.items():
-            for name in names:
+            for one in kernels:
                 try:
                     products = problem.m * problem.n * problem.k * problem.l
                     if where["backend"] == "cpu" and products > _HOST_MNK:
                         most = "m n k = 2^30 (1024^3), which takes a CPU about a second"
                         raise UnsupportedError(f"it is timed up to {most}")
-                    plans[name, op] = make_plan(
+                    plans[one.name, op] = make_plan(
                         op, **named(problem, "m", "n", "k", "l", "dtype", "compute"),
-                        lda=problem.A.ld, ldb=problem.B.ld, order=self.order, kernel=name, **where,
+                        lda=problem.A.ld, ldb=problem.B.ld, order=self.order, kernel=one.kernel,
+                        **where, **one.options,
                     )  # fmt: skip
                 except (UnsupportedError, OptionError) as error:
-                    self._refuse((name, op), error)
+                    self._refuse((one.name, op), error)
         return plans
 
     def _checked(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm._text import counted, duration, named, number, percent, size
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.kernels import registry
+from cute_gemm.kernels.options import spelled
 
 if TYPE_CHECKING:
     from cute_gemm.measure.compare import Side
@@ -114,13 +115,13 @@ def _kernel(side: Side) -> _Values:
     config = plan.config
     options = [field.name for field in fields(config)] if is_dataclass(config) else ()
     chosen = {x: getattr(config, x) for x in options if x in registry.get(plan.kernel).options}
-    return {(what, ""): _spelled(value) for what, value in {**values, **chosen}.items()}
+    return {(what, ""): _number_or_text(value) for what, value in {**values, **chosen}.items()}
 
 
-def _spelled(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return "x".join(map(str, value))
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+def _number_or_text(value: Any) -> Any:
+    """A number as it is, and of anything else its text."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number else spelled(value)
 
 
 def _predicted(side: Side) -> _Values:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,18 +54,31 @@ def save(result: BenchResult, file: str | Path) -> None:
 
 
 def draw(result: BenchResult) -> Figure:
-    """Return bars of the largest size and, if there are several, lines of speed over size."""
+    """Return bars of the largest size and, if there are several, lines of speed over size.
+
+    Of a single kernel beside cuBLAS there are bars alone, of all sizes.
+    """
     from matplotlib.figure import Figure
 
-    ops, several = result.ops, len(result.sizes) > 1
+    kernels = _beside_cublas(result.sizes)
+    ops, several = result.ops, len(result.sizes) > 1 and len(kernels) != 1
     across = min(2, len(ops))
     down = -(-len(ops) // across) if several else 0
     figure = Figure(figsize=(11, 4.5 + 3.6 * down), layout="constrained", facecolor="white")
     where = "the CPU" if result.gpu is None else result.gpu
     figure.suptitle(f"gemm {result.dtype}, compute {result.compute}, on {where}", weight="bold")
     grid = figure.add_gridspec(1 + down, across, height_ratios=[4.5, *[3.6] * down])
-    largest = max(result.sizes, key=lambda size: size.m * size.n * size.k)
-    _bars(figure.add_subplot(grid[0, :]), result, largest)
+    bars = figure.add_subplot(grid[0, :])
+    if len(kernels) == 1:
+        (kernel,) = kernels
+        places = [(size.label, size, kernel) for size in result.sizes]
+        _bars(bars, result.ops, places, True, kernel)
+    else:
+        size = max(result.sizes, key=lambda size: size.m * size.n * size.k)
+        compared = _beside_cublas([size])  # cuBLAS is the line at 100 %
+        drawn = compared or dict.fromkeys(entry.kernel for entry in size.entries if entry.speed)
+        title = f"M={size.m} N={size.n} K={size.k}" + f" L={size.l}" * (size.l > 1)
+        _bars(bars, result.ops, [(x, size, x) for x in drawn], bool(compared), title)
     first = None
     for index, op in enumerate(ops if several else ()):
         axes = figure.add_subplot(grid[1 + index // across, index % across], sharey=first)
@@ -76,34 +90,44 @@ def draw(result: BenchResult) -> Figure:
     return figure
 
 
-def _bars(axes: Axes, result: BenchResult, size: SizeResult) -> None:
-    """Draw one size: a group for each kernel, a bar for each op."""
-    compared = any(entry.speed and entry.speed.of_cublas for entry in size.entries)
-    # cuBLAS is the line at 100 %.
-    drawn = dict.fromkeys(entry.kernel for entry in size.entries if entry.speed)
-    kernels = [kernel for kernel in drawn if not (compared and kernel == "cublas")]
-    width = 0.84 / len(result.ops)
-    for index, op in enumerate(result.ops):
+def _beside_cublas(sizes: Sequence[SizeResult]) -> dict[str, None]:
+    """The kernels, other than cuBLAS itself, that were timed in turns with it."""
+    return {
+        entry.kernel: None
+        for size in sizes
+        for entry in size.entries
+        if entry.kernel != "cublas" and entry.speed and entry.speed.of_cublas
+    }
+
+
+def _bars(
+    axes: Axes, ops: Sequence[str], places: Sequence[tuple[str, SizeResult, str]],
+    compared: bool, title: str,
+) -> None:  # fmt: skip
+    """Draw a group of bars, one for each op, for each label, size and kernel."""
+    width = 0.84 / len(ops)
+    for index, op in enumerate(ops):
         positions: list[float] = []
         heights: list[float] = []
-        for place, kernel in enumerate(kernels):
-            speed = size.find(kernel, op).speed
+        for place, (_, size, kernel) in enumerate(places):
+            speed = next((x.speed for x in size.entries if (x.kernel, x.op) == (kernel, op)), None)
             if speed is None or (compared and speed.of_cublas is None):
                 continue
-            positions.append(place + (index - (len(result.ops) - 1) / 2) * width)
+            positions.append(place + (index - (len(ops) - 1) / 2) * width)
             heights.append(100 * (speed.of_cublas or 0.0) if compared else speed.gflops)
         bars = axes.bar(positions, heights, width, label=op, color=COLOURS[index % len(COLOURS)])
         texts = [f"{h:.0f}" if h >= 10 else f"{h:.2g}" for h in heights]
         axes.bar_label(bars, texts, rotation=90, padding=2, fontsize=6.5)
-    axes.set_xticks(range(len(kernels)), kernels, rotation=30, ha="right")
+    labels = [label for label, _, _ in places]
+    axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
     if compared:
         axes.axhline(100, color="#555555", linewidth=0.8, linestyle="--", zorder=0)
         axes.set_ylabel("% of cuBLAS in the same run")
     else:
         axes.set_ylabel("GFLOP/s")
     axes.margins(x=0.01, y=0.12)
-    axes.set_title(f"M={size.m} N={size.n} K={size.k}")
-    axes.legend(frameon=False, ncols=len(result.ops), loc="upper left")
+    axes.set_title(title)
+    axes.legend(frameon=False, ncols=len(ops), loc="upper left")
     _plain(axes)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from cute_gemm._text import FORMAT
 from cute_gemm.analysis.performance import Roofline
 from cute_gemm.analysis.shown import Shown
 from cute_gemm.analysis.tables import Cell, Column, Findings, Table
+from cute_gemm.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -140,6 +141,32 @@ class BenchResult(Shown):
         sizes = values.pop("sizes")
         return {"format": FORMAT, **values, "ok": self.ok, "sizes": sizes}
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> BenchResult:
+        """Return the result whose ``to_dict()`` this is.
+
+        OptionError for what is none, or has another version of its keys.
+
+        Examples
+        --------
+        ``BenchResult.from_dict(json.loads(Path("run.json").read_text()))``
+        """
+        version = values.get("format") if isinstance(values, Mapping) else None
+        if version != FORMAT:
+            raise OptionError(
+                f"the stored result has format {version!r}; expected {FORMAT}, as "
+                "`cute-gemm bench --json FILE` writes it"
+            )
+        try:
+            own = {field.name: values[field.name] for field in fields(cls)}
+            sizes = tuple(map(_size_of, values["sizes"]))
+            return cls(**{**own, "ops": tuple(values["ops"]), "sizes": sizes})
+        except KeyError as error:
+            raise OptionError(
+                f"the stored result has no {error}; expected what `cute-gemm bench --json FILE` "
+                "writes"
+            ) from error
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
@@ -196,6 +223,22 @@ class BenchResult(Shown):
                 cells.append("-".join(ends))
             rows.append(cells)
         return Table("", tuple(columns), rows)
+
+
+def _read(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass; other keys, of what is derived, are left out."""
+    return {field.name: values[field.name] for field in fields(kind)}
+
+
+def _size_of(values: Mapping[str, Any]) -> SizeResult:
+    roofline = values["roofline"] and Roofline(**_read(Roofline, values["roofline"]))
+    entries = []
+    for entry in values["entries"]:
+        speed = entry["speed"] and _read(Speed, entry["speed"])
+        speed = speed and Speed(**{**speed, "quartiles": tuple(speed["quartiles"])})
+        entries.append(Entry(**{**_read(Entry, entry), "speed": speed}))
+    own = _read(SizeResult, values)
+    return SizeResult(**{**own, "roofline": roofline, "entries": tuple(entries)})
 
 
 _MAJOR = {"F": "column-major", "C": "row-major"}
