@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 
-from ladder_page import rung
-
-#: By the word before ``:`` of the comment; called with what stands behind it.
-GENERATORS: dict[str, Callable[[str], str]] = {"rung": rung}
+#: By the word before ``:`` of the comment: a module beside this one, and its function, which is
+#: called with what stands behind it.
+GENERATORS = {
+    "rung": ("ladder_page", "rung"),
+    "benchmark": ("benchmarks_page", "benchmarks"),
+    "layouts": ("benchmarks_page", "geomeans"),
+    "speed": ("benchmarks_page", "speed"),
+}
 
 
 def content(name: str) -> str:
     """Return the Markdown of a generated part."""
     generator, _, argument = name.partition(": ")
-    return GENERATORS[generator](argument)
+    module, function = GENERATORS[generator]
+    text: str = getattr(import_module(module), function)(argument)
+    return text

@@ -1,0 +1,129 @@
+"""Tables of the runs that `record.py` stored in ``docs/data``, as Markdown."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).resolve().parent / "data"
+#: What stands in the place of a table without its run.
+MISSING = "*not recorded yet*"
+#: The runs of the README's table, with what their types are called.
+TYPES = (
+    "float16", "bfloat16", "float32", "tf32", "float64", "complex64", "complex128", "int8",
+)  # fmt: skip
+OPS = ("NN", "NT", "TN", "TT")
+
+
+def stored(name: str) -> dict[str, Any] | None:
+    """Return a stored run, None where there is none."""
+    file = DATA / f"{name}.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def benchmarks(name: str) -> str:
+    """Return the tables of a run of ``cute-gemm bench``, one for each size.
+
+    Kernels are rows and ops columns: TFLOP/s, and the part of cuBLAS's speed in the same run.
+    """
+    run = stored(name)
+    if run is None:
+        return MISSING
+    result = run["result"]
+    parts = [f"`{run['command']}`", _where(run)]
+    for size in result["sizes"]:
+        entries = {(x["kernel"], x["op"]): x for x in size["entries"]}
+        rows = [
+            [f"`{kernel}`", *(_speed(entries.get((kernel, op))) for op in result["ops"])]
+            for kernel in dict.fromkeys(x["kernel"] for x in size["entries"])
+        ]
+        heads = [f"{_size(size)}: TFLOP/s, of cuBLAS", *result["ops"]]
+        parts.append(_table(heads, rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def geomeans(name: str) -> str:
+    """Return what `tests/gpu/layouts.py` measured, by class: cuBLAS's time over ours."""
+    run = stored(name)
+    if run is None:
+        return MISSING
+    by_class: dict[str, list[float | None]] = {}
+    for entry in run["result"]:
+        by_class.setdefault(entry["class"], []).append(entry["ratio"])
+    rows = [_mean(kind, ratios) for kind, ratios in by_class.items()]
+    rows.append(_mean("**all**", [x for ratios in by_class.values() for x in ratios]))
+    heads = ["class", "geometric mean", "worst", "best", "problems", "refused by cuBLAS"]
+    return "\n\n".join([f"`{run['command']}`", _where(run), _table(heads, rows)]) + "\n"
+
+
+def speed(_: str = "") -> str:
+    """Return for each type the part of cuBLAS's speed in the four ops, of matrices of 4096."""
+    rows, where = [], ""
+    for name in TYPES:
+        run = stored(name)
+        if run is None:
+            continue
+        (size,) = (x for x in run["result"]["sizes"] if x["m"] == x["n"] == x["k"] == 4096)
+        cells = {x["op"]: x["speed"] for x in size["entries"] if x["kernel"] == "auto"}
+        ratios = [cells.get(op) and cells[op]["of_cublas"] for op in OPS]
+        rows.append([name, *("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)])
+        where = where or _where(run)
+    if not rows:
+        return MISSING
+    table = _table(["4096 x 4096 x 4096: cuBLAS's time over ours", *OPS], rows)
+    return f"{table}\n\n{where}\n"
+
+
+def _where(run: dict[str, Any]) -> str:
+    """The machine, the commit and the date."""
+    machine = run["machine"]
+    words = [machine["gpu"] or "no GPU"]
+    called = {"driver": "driver", "cuda": "CUDA", "cublas": "cuBLAS"}
+    words += [f"{text} {machine[name]}" for name, text in called.items() if machine[name]]
+    commit = f"; commit {run['commit']}" if run["commit"] else ""
+    checked = "; results not checked" * (
+        isinstance(run["result"], dict) and not run["result"]["checked"]
+    )
+    return f"{', '.join(words)}{commit}, {run['date']}{checked}."
+
+
+def _size(size: dict[str, Any]) -> str:
+    extents = [size[name] for name in "mnk"]
+    text = str(extents[0]) if len(set(extents)) == 1 else "x".join(map(str, extents))
+    return text if size["l"] == 1 else f"{size['l']} times {text}"
+
+
+def _speed(entry: dict[str, Any] | None) -> str:
+    """A cell: ``"612, 98 %"``, or why there is no speed, in a word."""
+    if entry is None or entry["speed"] is None:
+        return "-" if entry is None or entry["outcome"] == "refused" else entry["outcome"]
+    found = entry["speed"]
+    of_cublas = found["of_cublas"]
+    text = _number(found["gflops"] / 1e3)
+    if of_cublas is None or entry["kernel"] == "cublas":
+        return text
+    share = 100 * of_cublas
+    return f"{text}, {share:.0f} %" if share >= 9.5 else f"{text}, {share:.2g} %"
+
+
+def _number(value: float) -> str:
+    """A number with three digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _mean(kind: str, ratios: list[float | None]) -> list[str]:
+    known = [ratio for ratio in ratios if ratio is not None]
+    counts = [str(len(ratios)), str(len(ratios) - len(known))]
+    if not known:
+        return [kind, "-", "-", "-", *counts]
+    mean = math.exp(statistics.fmean(map(math.log, known)))
+    return [kind, *(f"{x:.2f}" for x in (mean, min(known), max(known))), *counts]
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    """A table of Markdown, whose first column is words and whose others are numbers."""
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,154 @@
+"""Record the benchmarks of the documentation: ``python docs/record.py OUTDIR [NAME...]``.
+
+Runs commands on a machine with a GPU, one after the other, and writes each to ``OUTDIR/NAME.json``:
+
+``command``
+    What was run.
+``machine``
+    ``gpu``, ``driver``, ``cuda`` (of the driver) and ``cublas``: names and versions.
+``commit``, ``date``
+    Of the sources, and of the day.
+``text``
+    What the command printed.
+``result``
+    Its JSON.
+
+Those of ``docs/data`` are what `benchmarks_page.py` shows, and ``cute-gemm bench --from FILE``
+prints and draws. A run that fails is reported, and the others go on; the exit status is 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Seconds after which a run is stopped.
+LIMIT = 300
+#: Types by the names of their runs. Of 8192 the check in float64 takes longest: it is left out.
+_TYPES = {
+    "float16": "--dtype float16", "bfloat16": "--dtype bfloat16", "float32": "--dtype float32",
+    "tf32": "--dtype float32 --compute tf32", "int8": "--dtype int8",
+}  # fmt: skip
+_SLOW_TYPES = ("float64", "complex64", "complex128")
+_BESIDE = "cute-gemm bench --kernels auto,cublas"
+_LAYOUTS = "python tests/gpu/layouts.py --count 27 --seed 7 --dtypes"
+
+#: The runs in order, the most important first: about five minutes on an H200 with 16 cores.
+RUNS = {
+    "ladder": "cute-gemm bench --sizes 1024,4096,1000x1003x1001 --rounds 5",
+    **{
+        name: f"{_BESIDE} --sizes 1024,4096,8192 {words} --rounds 5 --no-check"
+        for name, words in _TYPES.items()
+    },
+    **{name: f"{_BESIDE} --sizes 4096 --dtype {name} --rounds 5" for name in _SLOW_TYPES},
+    "odd": f"{_BESIDE} --dtype bfloat16 --sizes 4096,4095x4097x4093 --pad 1 --rounds 5",
+    "layouts-bfloat16": f"{_LAYOUTS} bfloat16",
+    "layouts-float32": f"{_LAYOUTS} float32",
+    "pipeline": "cute-gemm bench --kernels sm80_pipeline,cutlass_universal,cublas --sizes 4096 "
+    "--dtype float16 --rounds 5",
+    "batch-float16": f"{_BESIDE} -l 64 --sizes 512 --dtype float16 --rounds 5",
+    "batch-float32": f"{_BESIDE} -l 64 --sizes 512 --dtype float32 --rounds 5",
+    "layouts-float64": f"{_LAYOUTS} float64",
+    "layouts-complex64": f"{_LAYOUTS} complex64",
+}
+
+
+def machine() -> dict[str, str | None]:
+    """Return names and versions of the GPU, its driver, and the libraries; None: not known."""
+    from cute_gemm.errors import GemmError
+
+    found: dict[str, str | None] = dict.fromkeys(("gpu", "driver", "cuda", "cublas"))
+    try:
+        from cute_gemm.measure.timed import machine as entered
+        from cute_gemm.run.driver import checked, load_driver
+
+        with entered(0) as gpu:
+            found |= {"gpu": gpu.name, "cublas": gpu.about_cublas}
+        (version,) = checked(load_driver().cuDriverGetVersion(), "reading the driver's version")
+        found["cuda"] = f"{version // 1000}.{version % 1000 // 10}"
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0"]
+        found["driver"] = _said(*query) or None
+    except GemmError as error:
+        print(f"machine: {error}", flush=True)
+    return found
+
+
+def _said(*words: str) -> str:
+    """What a command prints; nothing where it fails or is not there."""
+    try:
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def record(command: str, file: Path) -> tuple[int, dict[str, Any] | None]:
+    """Run a command; return its exit status, and its text and result, None where it wrote none."""
+    program, *words = shlex.split(command)
+    start = ["-m", "cute_gemm"] if program == "cute-gemm" else []
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        found = Path(directory) / file.name
+        try:
+            done = subprocess.run(
+                [sys.executable, *start, *words, "--json", str(found)], cwd=ROOT, env=environment,
+                stdout=subprocess.PIPE, text=True, check=False, timeout=LIMIT,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return 124, None
+        if not found.exists():
+            return done.returncode, None
+        # A ratio to what cuBLAS refuses is no number.
+        result = json.loads(found.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+    return done.returncode, {"text": done.stdout, "result": result}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Record all runs, or those that are named; return 1 if one failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("directory", metavar="OUTDIR", type=Path)
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(RUNS)}")
+    parser.add_argument("--commit", help="of the sources, where there is no git (default: HEAD's)")
+    given = parser.parse_args(arguments)
+    unknown = [name for name in given.names if name not in RUNS]
+    if unknown:
+        parser.error(f"no run is called {', '.join(unknown)}; expected some of {', '.join(RUNS)}")
+    given.directory.mkdir(parents=True, exist_ok=True)
+    sys.path.insert(0, str(ROOT))
+    about = {
+        "machine": machine(),
+        "commit": given.commit or _said("git", "rev-parse", "--short", "HEAD") or None,
+        "date": date.today().isoformat(),
+    }
+    failed = []
+    for name in given.names or RUNS:
+        began, file = time.perf_counter(), given.directory / f"{name}.json"
+        status, found = record(RUNS[name], file)
+        took = f"{time.perf_counter() - began:.0f} s"
+        if found is not None:
+            values = {"command": RUNS[name], **about, **found}
+            file.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+        if status or found is None:
+            failed.append(name)
+            took = f"FAILED after {took}, exit status {status}"
+        print(f"{name}: {took}", flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", flush=True)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

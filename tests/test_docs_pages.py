@@ -1,0 +1,215 @@
+"""What the documentation generates from stored runs, and how runs are recorded."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cute_gemm.commands import cli
+from cute_gemm.measure.result import BenchResult, Entry, SizeResult, Speed
+
+DOCS = Path(__file__).parents[1] / "docs"
+HOST = "cute-gemm bench NN TT --kernels host --sizes 8,4x5x6 --rounds 1"
+
+
+@pytest.fixture
+def docs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return a function: name -> a module of docs/, with data of its own."""
+    monkeypatch.syspath_prepend(str(DOCS))
+
+    def load(name: str) -> ModuleType:
+        module = importlib.import_module(name)
+        if hasattr(module, "DATA"):
+            monkeypatch.setattr(module, "DATA", tmp_path)
+        return module
+
+    return load
+
+
+def store(directory: Path, name: str, result: Any, **more: Any) -> None:
+    machine = {"gpu": "NVIDIA H200", "driver": "580.1", "cuda": "13.0", "cublas": "13.1"}
+    run = {"command": f"cute-gemm bench {name}", "machine": machine, "commit": "abc1234",
+           "date": "2026-01-02", "text": "", "result": result, **more}  # fmt: skip
+    (directory / f"{name}.json").write_text(json.dumps(run))
+
+
+def bench_result(shares: dict[str, float | None], n: int = 4096) -> dict[str, Any]:
+    """Ours at these parts of cuBLAS's 500 TFLOP/s; None: refused."""
+
+    def entry(kernel: str, op: str, share: float | None) -> Entry:
+        if share is None:
+            return Entry(kernel, op, "refused", "no")
+        speed = Speed(1.0, (1.0, 1.0), 5e5 * share, share, None, 5, 3)
+        return Entry(kernel, op, "ok", "", "config", None, speed)
+
+    entries = [entry("auto", op, share) for op, share in shares.items()]
+    entries += [entry("cublas", op, 1.0) for op in shares]
+    size = SizeResult(n, n, n, 1, None, tuple(entries))
+    return BenchResult("float16", "float32", "F", tuple(shares), "NVIDIA H200", "sm_90a", "13.1",
+                       False, 5, 0, 0, (size,)).to_dict()  # fmt: skip
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of the rows of a Markdown table, its head first."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [rows[0], *rows[2:]]
+
+
+def test_a_benchmark_is_a_table(docs, tmp_path):
+    store(tmp_path, "float16", bench_result({"NN": 1.1, "TT": 0.0712, "NT": None}))
+    text = docs("benchmarks_page").benchmarks("float16")
+    command, where, *_ = [line for line in text.splitlines() if line]
+    assert command == "`cute-gemm bench float16`"
+    assert where == (
+        "NVIDIA H200, driver 580.1, CUDA 13.0, cuBLAS 13.1; commit abc1234, 2026-01-02; "
+        "results not checked."
+    )
+    assert table(text) == [
+        ["4096: TFLOP/s, of cuBLAS", "NN", "TT", "NT"],
+        ["`auto`", "550, 110 %", "35.6, 7.1 %", "-"],
+        ["`cublas`", "500", "500", "500"],
+    ]
+
+
+def test_layouts_are_means_by_class(docs, tmp_path):
+    ratios = {"odd ld": [0.5, 2.0, 1.0], "batch": [4.0, None], "small": [None]}
+    entries = [{"class": kind, "ratio": x} for kind, several in ratios.items() for x in several]
+    store(tmp_path, "layouts-x", entries)
+    assert table(docs("benchmarks_page").geomeans("layouts-x"))[1:] == [
+        ["odd ld", "1.00", "0.50", "2.00", "3", "0"],
+        ["batch", "4.00", "4.00", "4.00", "2", "1"],
+        ["small", "-", "-", "-", "1", "1"],
+        ["**all**", "1.41", "0.50", "4.00", "6", "2"],
+    ]
+
+
+def test_speed_by_type(docs, tmp_path):
+    page = docs("benchmarks_page")
+    ops = ("NN", "NT", "TN", "TT")
+    store(tmp_path, "tf32", bench_result(dict(zip(ops, (1, 1.004, 0.9, None), strict=True))))
+    store(tmp_path, "float16", bench_result(dict.fromkeys(ops, 1.25)))
+    text = page.speed()
+    assert table(text)[1:] == [["float16", *["1.25"] * 4], ["tf32", "1.00", "1.00", "0.90", "-"]]
+    assert "NVIDIA H200" in text
+
+
+def test_what_is_not_recorded_says_so(docs, tmp_path):
+    page, content = docs("benchmarks_page"), docs("generated").content
+    assert page.benchmarks("x") == page.geomeans("x") == page.speed() == page.MISSING
+    assert {content(name) for name in ("benchmark: x", "layouts: x", "speed")} == {page.MISSING}
+
+
+def test_generated_parts_are_of_runs_that_are_recorded(docs):
+    """Every name in the page is one that `record.py` has, and every one of those is shown."""
+    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    named = [line for line in text.splitlines() if line.startswith("<!-- generated: ")]
+    shown = [line.split(": ", 2)[2].removesuffix(" -->") for line in named]
+    assert sorted(shown) == sorted(docs("record").RUNS)
+    assert set(docs("benchmarks_page").TYPES) <= set(shown)
+
+
+def test_a_stored_run_of_the_repository_is_current():
+    """Whatever is in docs/data is read by the command that prints it."""
+    for file in sorted((DOCS / "data").glob("*.json")):
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        if stored["command"].startswith("cute-gemm bench"):
+            assert str(BenchResult.from_dict(stored["result"])).splitlines()[0] in stored["text"]
+
+
+# -- recording --------------------------------------------------------------------------------
+
+
+def test_runs_are_recorded(docs, tmp_path, monkeypatch, capsys):
+    record = docs("record")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, sys\nprint('said')\n"
+        "json.dump([{'class': 'odd', 'ratio': float('nan')}], open(sys.argv[-1], 'w'))\n"
+    )
+    monkeypatch.setattr(record, "RUNS", {
+        "host": HOST, "broken": "cute-gemm bench --kernels nave", "script": f"python {script}",
+    })  # fmt: skip
+    out = tmp_path / "out"
+    assert record.main([str(out), "--commit", "abc1234"]) == 1
+    printed = capsys.readouterr().out
+    assert "broken: FAILED after" in printed and printed.endswith("failed: broken\n")
+    assert sorted(file.name for file in out.iterdir()) == ["host.json", "script.json"]
+    host = json.loads((out / "host.json").read_text())
+    assert [*host] == ["command", "machine", "commit", "date", "text", "result"]
+    assert (host["command"], host["commit"]) == (HOST, "abc1234")
+    assert [*host["machine"]] == ["gpu", "driver", "cuda", "cublas"]
+    result = BenchResult.from_dict(host["result"])
+    assert [size.label for size in result.sizes] == ["8", "4x5x6"] and result.ops == ("NN", "TT")
+    assert host["text"] == f"{result}\n"
+    script_run = json.loads((out / "script.json").read_text())
+    assert (script_run["text"], script_run["result"]) == (
+        "said\n",
+        [{"class": "odd", "ratio": None}],
+    )
+
+    page = docs("benchmarks_page")
+    monkeypatch.setattr(page, "DATA", out)
+    assert [row[0] for row in table(page.benchmarks("host"))] == [
+        "8: TFLOP/s, of cuBLAS", "`host`", "4x5x6: TFLOP/s, of cuBLAS", "---", "`host`",
+    ]  # fmt: skip
+    assert table(page.geomeans("script"))[-1] == ["**all**", "-", "-", "-", "1", "1"]
+    assert cli.main(["bench", "--from", str(out / "host.json")]) == 0
+    assert capsys.readouterr().out == host["text"]
+
+
+def test_some_runs_are_recorded(docs, tmp_path, monkeypatch, capsys):
+    record = docs("record")
+    monkeypatch.setattr(record, "RUNS", {"one": HOST, "two": HOST})
+    assert record.main([str(tmp_path / "out"), "two"]) == 0
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["two.json"]
+    with pytest.raises(SystemExit):
+        record.main([str(tmp_path / "out"), "three"])
+    assert "no run is called three" in capsys.readouterr().err
+
+
+def test_what_takes_too_long_is_stopped(docs, tmp_path, monkeypatch):
+    record = docs("record")
+    monkeypatch.setattr(record, "LIMIT", 0.5)
+    script = tmp_path / "script.py"
+    script.write_text("import time\ntime.sleep(60)\n")
+    assert record.record(f"python {script}", tmp_path / "a.json") == (124, None)
+
+
+def test_the_runs_are_commands_that_are_understood(docs, monkeypatch):
+    """Every bench command asks for what it says; every script is there."""
+    from cute_gemm.commands import bench
+
+    asked = []
+
+    def instead(ops: Any, kernels: str, sizes: Any, dtype: str, **more: Any) -> Any:
+        asked.append((kernels, len(sizes), dtype, more["compute"], more["check"]))
+        raise cli.GemmError("enough")
+
+    monkeypatch.setattr(bench, "bench", instead)
+    for name, command in docs("record").RUNS.items():
+        program, *words = command.split()
+        if program == "cute-gemm":
+            assert cli.main(words) == 2
+            if name in docs("benchmarks_page").TYPES:
+                kind = "float32" if name == "tf32" else name
+                assert asked[-1][0] == "auto,cublas" and asked[-1][2] == kind
+                assert (asked[-1][3] == "tf32") is (name == "tf32")
+        else:
+            assert (DOCS.parent / words[0]).exists() and "--count 27 --seed 7" in command
+    assert len(asked) == 13
+
+
+def test_the_page_is_current():
+    done = subprocess.run(
+        [sys.executable, "docs/update.py", "--check", "docs/benchmarks.md"], cwd=DOCS.parent,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
