@@ -163,7 +163,10 @@ def test_the_command(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     said = json.loads(capsys.readouterr().out)
     assert said["agrees"] and all(one["difference"] == 0 for one in said["figures"])
     assert main([*words, "smem_tiled", "--access", "A", "--request", "9999"]) == 2
-    assert "--request 9999 is none of the" in capsys.readouterr().err
+    assert (
+        "--request 9999 does not fit; CTA 0, warp 0 makes 2 requests to A"
+        in capsys.readouterr().err
+    )
     assert main(["trace", "--dtype", "float32"]) == 2
     assert "OP is missing; expected NN, NT, TN or TT, or --ptx FILE" in capsys.readouterr().err
     assert main([*words, "host"]) == 2
@@ -250,6 +253,33 @@ def test_a_kernel_of_ones_own(
     assert "--grid 'a' does not fit; expected one to three extents" in capsys.readouterr().err
 
 
+def test_a_kernel_of_ones_own_in_cuda(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """It does what its PTX does; what NVRTC does not compile is one sentence with the line."""
+    file = tmp_path / "axpy.cu"
+    (tmp_path / "other.h").write_text("#define OTHER 0\n")
+    file.write_text(f'#include "other.h"\n#include <cuda_fp16.h>\n{AXPY}')
+    arguments = ["x=float32:300", "y=float32:300", "300", "0.5"]
+    words = ["trace", "--ptx", str(file), "--grid", "5", "--block", "64"]
+    words += [word for one in arguments for word in ("--arg", one)]
+    for arch in ([], ["--arch", "sm_90a"]):
+        assert main([*words, *arch, "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert said["entry"] == "axpy" and said["arrays"][1]["changed"] == 300
+    (tmp_path / "other.h").write_text("#define OTHER 32\n")
+    assert main(words) == 1
+    assert "race" in capsys.readouterr().err
+
+    file.write_text(AXPY.replace("OTHER", "other"))
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said == 'cute-gemm: axpy.cu(7): error: identifier "other" is undefined\n'
+    file.write_text("#if __CUDA_ARCH__ != 900\n#error only there\n#endif\n" + AXPY)
+    assert main([*words, "--arch", "sm_80"]) == 2
+    assert re.match(r"cute-gemm: axpy.cu\(2\): .*error.* only there", capsys.readouterr().err)
+    assert main([*words, "--arch", "sm_12"]) == 2
+    assert "is not known to NVRTC" in capsys.readouterr().err
+
+
 def test_a_request_of_a_kernel_of_ones_own(
     axpy: dict[str, str], capsys: pytest.CaptureFixture
 ) -> None:
@@ -263,7 +293,10 @@ def test_a_request_of_a_kernel_of_ones_own(
     for more, said in (
         (["--access", "z"], "an access to 'z' is unknown; expected x, y or shared"),
         (["--access", "x", "--cta", "9"], "cta=9, warp=0 accessed nothing; expected CTAs 0 to 4"),
-        (["--access", "x", "--request", "7"], "--request 7 is none of the 1 requests to x"),
+        (
+            ["--access", "x", "--request", "7"],
+            "--request 7 does not fit; CTA 0, warp 0 makes 1 request to x,",
+        ),
         (["--html", "page.html"], "--html writes the report of a problem; with --ptx expected"),
     ):
         assert main([*words, *more]) == 2

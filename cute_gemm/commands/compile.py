@@ -61,8 +61,8 @@ def command(arguments: argparse.Namespace) -> int:
         raise OptionError("--dtypes is an option of --for; with OP expected --dtype")
     if arguments.output and len(archs) * len(arguments.ops) > 1:
         raise OptionError(
-            f"--output takes one cubin, and {len(arguments.ops)} ops for {len(archs)} "
-            "architectures make more; omit it: the cache has them all"
+            f"--output takes one cubin, and {counted(len(arguments.ops), 'op')} for "
+            f"{counted(len(archs), 'architecture')} make more; omit it: the cache has them all"
         )
     plans = [planned(arguments, op=op, arch=arch) for op in arguments.ops for arch in archs]
     with progress() as tell:

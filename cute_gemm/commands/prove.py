@@ -22,7 +22,8 @@ def command(arguments: argparse.Namespace) -> int:
         plan = planned(arguments, op=op)
         tell(f"{plan.symbol}  {plan.arch}\n  ... ", end="")
         proof = plan.proof
-        tell(f"{len(proof.facts)} facts hold, {proof.seconds:.1f} s", column=6)
+        held = "1 fact holds" if len(proof.facts) == 1 else f"{len(proof.facts)} facts hold"
+        tell(f"{held}, {proof.seconds:.1f} s", column=6)
         proved.append(named(plan, "kernel", "symbol") | named(proof, "arch", "seconds", "facts"))
     if arguments.json:
         print_json({"proofs": proved})

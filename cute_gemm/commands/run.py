@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
-from cute_gemm._text import named
+from cute_gemm._text import counted, named
 from cute_gemm.commands.arguments import add, add_problem, planned
 from cute_gemm.commands.matrices import stored
 from cute_gemm.commands.output import OK, WRONG, build_dict, build_time, print_json, say, silent
@@ -109,7 +109,7 @@ def _show_kernel(
     tell(f"\ncompile  {plan.symbol}\n         ... ", end="")
     built = plan.build.resources
     shared = f"{plan.launch.smem + built.shared_static} bytes of shared memory"
-    used = f"{built.registers} registers, {shared}, {spilled(built)}"
+    used = f"{counted(built.registers, 'register')}, {shared}, {spilled(built)}"
     tell(f"{build_time(plan)}: {used}", column=13)
     result |= {"report": report.to_dict(), "build": build_dict(plan.kernel, plan.build)}
 
@@ -124,7 +124,8 @@ def _check(
 
     verdict = verify(plan.problem, A, B, C, C=before, alpha=arguments.alpha, beta=arguments.beta)
     result["check"] = verdict_dict(verdict)
-    tell(f"check    {verdict.elements} elements against float64, bound {verdict.bound}:")
+    elements = f"{verdict.elements} element" + "s" * (verdict.elements != 1)
+    tell(f"check    {elements} against float64, bound {verdict.bound}:")
     if verdict.ok:
         error = f"largest error {verdict.max_error:.3g}"
         tell(f"         all within; {error}; at most {verdict.max_ratio:.2g} of an element's bound")
@@ -154,7 +155,7 @@ def _descriptors(problem: GemmProblem) -> list[str]:
     return [
         f"{matrix.name}({','.join(matrix.modes)})  {matrix!s:<{width}}  {matrix.dtype}, "
         f"{matrix.major}-major, ld{matrix.name.lower()} {matrix.ld}, "
-        f"base aligned to {matrix.alignment} bytes"
+        f"base aligned to {counted(matrix.alignment, 'byte')}"
         for matrix in matrices
     ]
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import named, printable
+from cute_gemm._text import counted, named, printable
 from cute_gemm.commands.arguments import add, add_options, add_problem, integers, number
 from cute_gemm.commands.output import (
     OK,
@@ -24,7 +24,7 @@ from cute_gemm.commands.output import (
     show,
     show_report,
 )
-from cute_gemm.errors import FaultError, OptionError
+from cute_gemm.errors import CompileError, FaultError, OptionError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +37,10 @@ _PATIENCE = 3.0
 _ARRAY = re.compile(r"(\w+)=(?:(\w+):(\d+(?:x\d+)*)|(.+\.npy))")
 
 _ARG = "value of the next parameter: A=float32:64x32 (random, rows contiguous), A=FILE.npy, 5, 0.5"
+_PTX = (
+    "execute an entry of this file: PTX, or CUDA C++ if it ends in .cu, which NVRTC compiles for "
+    "--arch with the options and headers of this package's kernels"
+)
 _LIMIT = (
     "instructions after which the kernel is taken not to end (default 20,000,000, or 500,000 in "
     "which no thread stores, passes a barrier or accesses another address)"
@@ -61,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_options(parser, request, type=int, default=0)
     own = parser.add_argument_group("another kernel")
-    add_options(own, {"--ptx FILE": "execute an entry of this PTX file"})
+    add_options(own, {"--ptx FILE": _PTX})
     add_options(own, {"--entry NAME": "the entry, if the file has several"})
     add_options(own, {"--grid X,Y,Z": "CTAs (default 1)"}, default="1")
     add_options(own, {"--block X,Y,Z": "threads of a CTA (default 32)"}, default="32")
@@ -124,8 +128,9 @@ def _chosen(arguments: argparse.Namespace, requests: Sequence[Request]) -> Reque
     """Return the request to show."""
     if not 0 <= arguments.request < len(requests):
         raise OptionError(
-            f"--request {arguments.request} is none of the {len(requests)} requests to "
-            f"{arguments.access} of CTA {arguments.cta}, warp {arguments.warp}"
+            f"--request {arguments.request} does not fit; CTA {arguments.cta}, warp "
+            f"{arguments.warp} makes {counted(len(requests), 'request')} to {arguments.access}, "
+            "counted from 0"
         )
     return requests[arguments.request]
 
@@ -152,7 +157,7 @@ def _own(arguments: argparse.Namespace) -> int:
     parameters: list[Any] = [_argument(text, rng) for text in arguments.arg]
     buffers = [buffer for buffer in parameters if isinstance(buffer, Buffer)]
     before = {buffer.name: buffer.array.copy() for buffer in buffers}
-    text = Path(arguments.ptx).read_text(encoding="utf-8")
+    text = _ptx(Path(arguments.ptx), arguments.arch)
     extents = _extents(arguments.grid, "grid"), _extents(arguments.block, "block")
     with _shown():
         execution = run(
@@ -180,6 +185,24 @@ def _own(arguments: argparse.Namespace) -> int:
         say()
         show(request.table())
     return OK
+
+
+def _ptx(file: Path, arch: str | None) -> str:
+    """Return the PTX of a file, compiled if it is CUDA C++."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix != ".cu":
+        return text
+    from cute_gemm.api import DEFAULT_ARCH
+    from cute_gemm.run.driver import device_arch, why_no_gpu
+    from cute_gemm.toolchain.nvrtc import ptx
+    from cute_gemm.toolchain.unit import TranslationUnit
+
+    arch = arch or (DEFAULT_ARCH if why_no_gpu() else device_arch())
+    try:
+        return ptx(TranslationUnit(text, "", (file.absolute().parent,)), arch)
+    except CompileError as error:
+        said = re.sub(r"^unit\b", lambda _: file.name, str(error))
+        raise CompileError(said, error.log) from error
 
 
 def _argument(text: str, rng: np.random.Generator) -> Buffer | int | float:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from cute_gemm._text import FORMAT
+from cute_gemm._text import FORMAT, counted
 from cute_gemm.analysis.performance import Roofline
 from cute_gemm.analysis.shown import Shown
 from cute_gemm.analysis.tables import Cell, Column, Findings, Table
@@ -188,7 +188,7 @@ class BenchResult(Shown):
         return f"gemm {self.dtype}, compute {self.compute}{pad}, C {major}, on {where}"
 
     def _method(self) -> str:
-        text = f"GFLOP/s: median of up to {self.rounds} rounds."
+        text = f"GFLOP/s: median of up to {counted(self.rounds, 'round')}."
         if self.gpu is not None:
             text += " % of cuBLAS: median of the rounds' ratios; kernels took turns in each round."
         if self.checked:

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm._text import counted
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.frameworks.base import ALIGNMENT
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
@@ -194,9 +195,10 @@ class Timing:
         text = f"{self.milliseconds:.4g} ms, {self.teraflops:.4g} TFLOP/s"
         if self.ratio is None:
             return f"{text}; no ratio to cuBLAS: {self.cublas}"
+        rounds, calls = counted(self.rounds, "interleaved round"), counted(self.calls, "call")
         return (
             f"{text}, {self.ratio:.3f} of cuBLAS {self.cublas} ({self.cublas_milliseconds:.4g} ms; "
-            f"median of {self.rounds} interleaved rounds of {self.calls} calls)"
+            f"median of {rounds} of {calls})"
         )
 
     def to_dict(self) -> dict[str, Any]:
