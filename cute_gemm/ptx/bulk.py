@@ -9,7 +9,7 @@ added without carry to as many from bit 7 on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,11 @@ class Map:
     buffer: str
     begin: int
 
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return DTYPES[self.tensor.dtype].bytes
+
 
 @lru_cache(maxsize=64)
 def _grid(box: tuple[int, ...]) -> tuple[Array, ...]:
@@ -74,8 +79,8 @@ def _grid(box: tuple[int, ...]) -> tuple[Array, ...]:
 
 def elements(tensor_map: Map, corner: tuple[int, ...]) -> tuple[Array, Array]:
     """Offsets of a box's elements in global memory, and which of them are inside of the tensor."""
-    tensor, size = tensor_map.tensor, DTYPES[tensor_map.tensor.dtype].bytes
-    steps = (size, *tensor.steps)
+    tensor = tensor_map.tensor
+    steps = (tensor_map.size, *tensor.steps)
     offsets: Any = tensor_map.begin
     inside: Any = True
     for each, first, extent, step in zip(
@@ -109,8 +114,7 @@ class _Copy:
     @property
     def size(self) -> int:
         """Bytes of the box."""
-        tensor = self.map.tensor
-        return int(np.prod(tensor.box)) * DTYPES[tensor.dtype].bytes
+        return int(np.prod(self.map.tensor.box)) * self.map.size
 
 
 class Bulk:
@@ -130,12 +134,8 @@ class Bulk:
         inst, machine = copy.inst, self.machine
         warp = copy.row % machine.shared.clocks.warps
         box = f"the box at {copy.corner} of {copy.map.buffer}"
-        return FaultError(
-            f"line {inst.line}: {inst.text}: CTA {machine.name(copy.cta)}, warp {warp}, {box}, at "
-            f"address {copy.address:#x}: {what}",
-            kind,
-            inst.line,
-        )
+        who = f"CTA {machine.name(copy.cta)}, warp {warp}"
+        return inst.fault(kind, f"{who}, {box}, at address {copy.address:#x}: {what}")
 
     def _granules(self, copy: _Copy) -> Array:
         """Return the granules of shared memory of a box; fault if it may not be there."""
@@ -150,27 +150,22 @@ class Bulk:
 
     def _places(self, copy: _Copy) -> Array:
         """Where the box's elements lie in the bytes of all CTAs."""
-        tensor, shared = copy.map.tensor, self.machine.shared
-        size = DTYPES[tensor.dtype].bytes
-        addresses = copy.address + np.arange(copy.size // size) * size
-        return swizzled(addresses, tensor.swizzle) + copy.cta * shared.pitch
+        addresses = copy.address + np.arange(0, copy.size, copy.map.size)
+        swizzle = copy.map.tensor.swizzle
+        return swizzled(addresses, swizzle) + copy.cta * self.machine.shared.pitch
 
     def _elements(self, copy: _Copy, write: bool) -> tuple[Array, Array]:
         """Offsets of the elements that the tensor has, and which of the box these are."""
         offsets, inside = elements(copy.map, copy.corner)
-        size = DTYPES[copy.map.tensor.dtype].bytes
-        offsets = offsets[inside]
+        offsets, size = offsets[inside], copy.map.size
         if self.machine.memory.forbidden(offsets, size, write).any():
             what = f"out of bounds: the tensor map says more than {copy.map.buffer} has"
             raise self.fault(copy, "out of bounds", what)
-        self._note(copy, offsets, inside, size, write)
-        return offsets, inside
-
-    def _note(self, copy: _Copy, offsets: Array, inside: Array, size: int, write: bool) -> None:
         recorder = self.machine.recorder
         if recorder is not None and copy.first:
-            rows = np.broadcast_to(np.arange(len(inside)) // copy.map.tensor.box[0], inside.shape)
-            recorder.box(copy.map.buffer, write, offsets, rows[inside], size)
+            rows = np.flatnonzero(inside) // copy.map.tensor.box[0]
+            recorder.box(copy.map.buffer, write, offsets, rows, size)
+        return offsets, inside
 
     # ---- loads ---------------------------------------------------------------------------------
 
@@ -183,19 +178,14 @@ class Bulk:
             raise self.fault(copy, kind, wrong(kind))
         self._loads.append(copy)
 
-    def land(self, wanted: Iterable[tuple[int, int]]) -> bool:
+    def land(self, wanted: Set[tuple[int, int]]) -> bool:
         """Complete the oldest copy of each barrier waited for; return whether there was one."""
-        left = set(wanted)
-        landing, waiting = [], []
+        oldest: dict[tuple[int, int], _Copy] = {}
         for copy in self._loads:
             assert copy.barrier is not None
-            place = copy.barrier.cta, copy.barrier.address
-            if place in left:
-                left.discard(place)
-                landing.append(copy)
-            else:
-                waiting.append(copy)
-        self._loads = waiting
+            oldest.setdefault((copy.barrier.cta, copy.barrier.address), copy)
+        landing = [copy for place, copy in oldest.items() if place in wanted]
+        self._loads = [copy for copy in self._loads if copy not in landing]
         for copy in landing:
             self._arrive(copy)
         return bool(landing)
@@ -203,7 +193,7 @@ class Bulk:
     def _arrive(self, copy: _Copy) -> None:
         machine, barrier = self.machine, copy.barrier
         assert barrier is not None
-        size = DTYPES[copy.map.tensor.dtype].bytes
+        size = copy.map.size
         offsets, inside = self._elements(copy, False)
         unit = UNITS[size]
         data: Array = np.zeros(len(inside), unit)
@@ -249,7 +239,7 @@ class Bulk:
 
     def _leave(self, copy: _Copy) -> None:
         machine, shared = self.machine, self.machine.shared
-        size = DTYPES[copy.map.tensor.dtype].bytes
+        size = copy.map.size
         offsets, inside = self._elements(copy, True)
         unit = UNITS[size]
         places = self._places(copy)[inside]

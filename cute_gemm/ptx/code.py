@@ -149,14 +149,15 @@ class Code:
 
     def apply(
         self, inst: Instruction, function: Callable[..., Any], result: str, kinds: tuple[str, ...],
-        moves: bool = False,
+        moves: bool = False, constants: int = 0,
     ) -> Step:  # fmt: skip
         """Set the first operand to a function of the others.
 
         ``kinds``: their types; ``result``: that of what the function returns; ``moves``: whether it
-        does nothing but put bits elsewhere.
+        does nothing but put bits elsewhere; ``constants``: how many of the last operands the
+        function has in itself.
         """
-        first, *others = inst.operands
+        first, *others = inst.operands[: len(inst.operands) - constants]
         if len(others) != len(kinds):
             raise self.refuse(inst)
         register = self.register(inst, first, result)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,16 +33,15 @@ Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
 
 
-class Wait(Protocol):
+@dataclass
+class Wait:
     """A condition for which lanes wait individually (`cute_gemm.ptx.waiting`)."""
 
     inst: Instruction
-
-    def poll(self) -> Array:
-        """Return which executing lanes go on now, and apply the effects of that."""
-
-    def says(self) -> str:
-        """Return what the executing lanes still wait for."""
+    #: Return which executing lanes go on now, and apply the effects of that.
+    poll: Callable[[], Array]
+    #: Return what the executing lanes still wait for.
+    says: Callable[[], str]
 
 
 @dataclass
@@ -160,6 +159,20 @@ class Machine(Lanes):
             what = "race: the launch ahead may not have ended: no griddepcontrol.wait before"
             self.fault(inst, "race", what, early)
 
+    def whole(self, inst: Instruction, size: int, name: str) -> Array:
+        """Which groups of ``size`` threads execute, (CTAs, groups); a fault if one does in part."""
+        if self.threads % size:
+            self.fault(inst, "divergent", f"the CTA is not of whole {name}s", self.lanes())
+        if self.mask is None:
+            return np.ones((self.ctas, self.threads // size), bool)
+        lanes = self.lanes().reshape(self.ctas, -1, size)
+        some = np.asarray(lanes.any(axis=2))
+        missing = ~lanes & some[..., None]
+        if missing.any():
+            what = f"divergent: this thread of the {name} does not execute it, and all must"
+            self.fault(inst, "divergent", what, missing.reshape(self.shape))
+        return some
+
     def keep(self, slots: tuple[int, ...], step: Step) -> None:
         """Execute a step, and restore these registers in lanes that are masked off."""
         values, mask = self.values, self.mask
@@ -190,11 +203,7 @@ class Machine(Lanes):
             value = int(np.broadcast_to(address, self.shape)[cta, thread])
             where = f" at address {value:#x}"
             what = what.replace("{near}", self.memory.near(value - GLOBAL))
-        raise FaultError(
-            f"line {inst.line}: {inst.text}: CTA {self.name(cta)}, thread {thread}{where}: {what}",
-            kind,
-            inst.line,
-        )
+        raise inst.fault(kind, f"CTA {self.name(cta)}, thread {thread}{where}: {what}")
 
     def number(self, rows: Any) -> Any:
         """Return the numbers of CTAs of the batch, from 1; those of a cluster share one."""
@@ -210,51 +219,51 @@ class Machine(Lanes):
 
     def execute(self, pieces: list[Piece]) -> None:
         """Run the batch to its end; `FaultError` for what must not be."""
-        limit = self.start()
+        self.moved = begin = self.steps
+        limit = begin + (MOST_STEPS if self.most_steps is None else self.most_steps)
         ready, parked = self.ready, self.parked
         while ready or parked:
             if not ready:
-                if not self._poll(pieces):
-                    self._meet(pieces)
+                self.wake(pieces)
                 continue
             place = min(ready)
             self.mask = mask = ready.pop(place)
             piece = pieces[place]
-            self.count(piece, limit)
+            self._count(piece, limit)
             for step in piece.apart if ready or parked else piece.plain:
                 step()
             if piece.barrier is not None:
                 join(parked, place, mask)
             elif piece.wait is not None:
                 self._wait(place, piece)
-            elif piece.choice < 0:
-                if piece.next is not None:
-                    join(ready, piece.next, mask)
-            else:
+            elif piece.choice >= 0:
                 self._branch(piece, mask, ready)
+            elif piece.next is not None:
+                join(ready, piece.next, mask)
 
-    def start(self) -> int:
-        """Start the count of steps; return the limit."""
-        self.moved = self.steps
-        return self.steps + (MOST_STEPS if self.most_steps is None else self.most_steps)
+    def wake(self, pieces: list[Piece]) -> None:
+        """Let lanes go on where all that have not ended stand still; a fault if none can."""
+        if not self.poll(pieces):
+            self._meet(pieces)
 
-    def count(self, piece: Piece, limit: int) -> None:
+    def _count(self, piece: Piece, limit: int) -> None:
         """Count the steps of a piece; fault if that exceeds the limit."""
         self.steps += piece.count
+        what = ""
         if self.steps > limit:
             most = MOST_STEPS if self.most_steps is None else self.most_steps
-            raise FaultError(
+            what = (
                 f"the kernel has not ended after {most:,} instructions: a wait that nothing ends, "
-                "or a limit that is too low",
-                "endless",
+                "or a limit that is too low"
             )
-        if self.most_steps is None and self.steps > self.moved + IDLE_STEPS:
-            raise FaultError(
+        elif self.most_steps is None and self.steps > self.moved + IDLE_STEPS:
+            what = (
                 f"the kernel goes round: in {IDLE_STEPS:,} instructions no thread has stored "
                 "anything, passed a barrier or accessed another address; a wait that nothing ends, "
-                "or one that needs a limit of instructions",
-                "endless",
+                "or one that needs a limit of instructions"
             )
+        if what:
+            raise FaultError(what, "endless")
         if self.recorder is not None:
             self.recorder.executed(piece.begin, piece.count, self)
 
@@ -270,7 +279,7 @@ class Machine(Lanes):
         if stay.any():
             join(self.parked, place, None if stay.all() else stay)
 
-    def _poll(self, pieces: list[Piece]) -> bool:
+    def poll(self, pieces: list[Piece]) -> bool:
         """Poll all parked lanes; return whether any goes on."""
         for place, mask in list(self.parked.items()):
             if pieces[place].wait is not None:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cute_gemm.errors import PtxError
+from cute_gemm.errors import FaultError, PtxError
 
 #: Bytes of every fundamental type; predicates have none in memory.
 BYTES = {
@@ -74,6 +74,10 @@ class Instruction:
     guard: tuple[Register, bool] | None
     line: int
     text: str
+
+    def fault(self, kind: str, what: str) -> FaultError:
+        """Return a fault of the instruction: ``what`` says who, where and why."""
+        return FaultError(f"line {self.line}: {self.text}: {what}", kind, self.line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,7 @@ class Place:
             self.known[self.slot, shared] = known
         _, _, flat, low, high, bits = known
         low, high = low + self.offset, high + self.offset + self.width
-        memory = machine.memory
-        inside = machine.shared.inside(low, high) if shared else memory.inside(low, high, write)
+        inside = self.memory(shared).inside(low, high, write)
         if inside and not (bits | self.offset) & (self.width - 1):
             return flat + self.offset if self.offset else flat
         return self._carefully(shared, write)
@@ -127,10 +126,7 @@ class Place:
         apart = chosen & (self.width - 1)
         if apart.any():
             self._misaligned(apart)
-        if shared:
-            bad = machine.shared.forbidden(chosen, self.width)
-        else:
-            bad = machine.memory.forbidden(chosen, self.width, write)
+        bad = self.memory(shared).forbidden(chosen, self.width, write)
         if bad.any():
             near = machine.shared.near(int(chosen[bad][0])) if shared else "{near}"
             self._fault(bad, "out of bounds", f"out of bounds: {near}")

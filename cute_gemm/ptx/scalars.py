@@ -14,18 +14,16 @@ Array = np.ndarray[Any, Any]
 _U32 = np.uint32
 
 
+_ROUNDED: dict[str, np.ufunc] = {"div": np.divide, "sqrt": np.sqrt, "rcp": np.reciprocal}
+
+
 @opcode("div.rn", "sqrt.rn", "rcp.rn")
 def _rounded(code: Code, inst: Instruction) -> Step:
     """Rounded to nearest as IEEE 754 has it, which NumPy's are."""
-    kind = inst.op[-1]
+    kind, function = inst.op[-1], _ROUNDED[inst.op[0]]
     if inst.op[1:] != ("rn", kind) or kind not in ("f32", "f64"):
         raise code.refuse(inst)
-    if inst.op[0] == "div":
-        return code.apply(inst, np.divide, kind, (kind, kind))
-    if inst.op[0] == "sqrt":
-        return code.apply(inst, np.sqrt, kind, (kind,))
-    unit = DTYPES[kind](1)
-    return code.apply(inst, lambda x: unit / x, kind, (kind,))
+    return code.apply(inst, function, kind, (kind,) * function.nin)
 
 
 @opcode("min.f32", "max.f32", "min.f64", "max.f64")
@@ -83,9 +81,7 @@ def _lop3(code: Code, inst: Instruction) -> Step:
             result = result | (x & y & z)
         return np.asarray(result)
 
-    register = code.register(inst, inst.operands[0], "b32")
-    sources = [code.source(inst, operand, "b32") for operand in inst.operands[1:4]]
-    return code.step(register, look, _U32, sources)
+    return code.apply(inst, look, "b32", ("b32",) * 3, constants=1)
 
 
 @opcode("shf")

@@ -23,21 +23,6 @@ from cute_gemm.ptx.undefined import demand, whole
 Array = np.ndarray[Any, Any]
 
 
-def _whole_warps(machine: Machine, inst: Instruction) -> Array:
-    """Which warps execute, (CTAs * warps of a CTA,); a fault where one does not as a whole."""
-    if machine.threads % WARP:
-        machine.fault(inst, "divergent", "the CTA is not of whole warps", machine.lanes())
-    if machine.mask is None:
-        return np.ones(machine.ctas * machine.threads // WARP, bool)
-    lanes = machine.lanes().reshape(-1, WARP)
-    some = np.asarray(lanes.any(axis=1))
-    missing = ~lanes & some[:, None]
-    if missing.any():
-        what = "divergent: this thread of the warp does not execute it, and all must"
-        machine.fault(inst, "divergent", what, missing.reshape(machine.shape))
-    return some
-
-
 def _by_warp(machine: Machine, values: Array) -> Array:
     """Values of all lanes, (warps, 32), whole and contiguous."""
     return np.ascontiguousarray(np.broadcast_to(values, machine.shape)).reshape(-1, WARP)
@@ -170,7 +155,7 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
     words = np.arange(4)
 
     def load() -> None:
-        warps = _whole_warps(machine, inst)
+        warps = machine.whole(inst, WARP, "warp").reshape(-1)
         before = machine.mask
         machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
         offsets = place.reads(True)
@@ -222,7 +207,7 @@ def _stmatrix(code: Code, inst: Instruction) -> Step:
         return matrices.reshape(-1, 4)
 
     def store() -> None:
-        warps = _whole_warps(machine, inst)
+        warps = machine.whole(inst, WARP, "warp").reshape(-1)
         before = machine.mask
         machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
         offsets = place.writes(True)
@@ -338,7 +323,7 @@ def _product(
         return factors.numbers(_by_warp(machine, bits).reshape(-1, 8, 4))
 
     def multiply() -> None:
-        warps = len(_whole_warps(machine, inst))
+        warps = len(machine.whole(inst, WARP, "warp").reshape(-1))
         a = np.empty((k, warps, m, 1), dtype)
         b = np.empty((k, warps, 1, 8), dtype)
         for i, source in enumerate(left):

@@ -35,6 +35,7 @@ from cute_gemm.ptx.cluster import machine_of
 from cute_gemm.ptx.code import Code, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.parser import Immediate, Instruction, Register, Vector
+from cute_gemm.ptx.record import Recorder
 from cute_gemm.ptx.undefined import demand
 from cute_gemm.ptx.warps import FACTORS, SUMS, rounded
 
@@ -95,8 +96,6 @@ class _Product:
     group: int
     slots: tuple[int, ...]
     kind: str
-    #: What lies in shared memory with its parts' places in the bytes of all CTAs: A and B, or B.
-    operands: tuple[tuple[Operand, Array], ...]
     #: A, (rows, k), if it is in registers.
     known: tuple[Array, ...]
     #: The registers that nobody may touch.
@@ -105,6 +104,8 @@ class _Product:
     adds: bool
     index: int
     serial: int
+    #: What lies in shared memory with its parts' places in the bytes of all CTAs: A and B, or B.
+    operands: list[tuple[Operand, Array]] = field(default_factory=list)
     #: The group of instructions that it belongs to.
     batch: int = 0
     granules: Array = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -122,20 +123,9 @@ class Products:
         self._touched = np.ones(groups, bool)
         self._serial = 0
 
-    # ---- who executes --------------------------------------------------------------------------
-
     def groups(self, inst: Instruction) -> list[tuple[int, int]]:
         """The warp groups that execute, (CTA, group); a fault where one does not as a whole."""
-        machine = self.machine
-        if machine.threads % _GROUP:
-            machine.fault(inst, "divergent", "the CTA is not of whole warp groups", machine.lanes())
-        lanes = machine.lanes()
-        each = lanes.reshape(machine.ctas, -1, _GROUP)
-        some = np.asarray(each.any(axis=2))
-        missing = ~each & some[:, :, None]
-        if missing.any():
-            what = "divergent: this thread of the warp group does not execute it, and all must"
-            machine.fault(inst, "divergent", what, missing.reshape(machine.shape))
+        some = self.machine.whole(inst, _GROUP, "warp group")
         return [(int(cta), int(group)) for cta, group in np.argwhere(some)]
 
     def _rows(self, cta: int, group: int) -> Array:
@@ -183,24 +173,13 @@ class Products:
             self._serial += 1
             known = (operands[0].sign * self._rows_in(own, kind, cta, group),) if own else ()
             product = _Product(
-                inst,
-                cta,
-                group,
-                slots,
-                kind,
-                (),
-                known,
-                used,
-                bool(scale[0]),
-                index,
-                self._serial,
+                inst, cta, group, slots, kind, known, used, bool(scale[0]), index, self._serial
             )
             if (words != words[:, :1]).any() or (scale != scale[0]).any():
                 raise self._fault(product, "divergent", "its threads give different operands")
             if self._touched[cta, group]:
                 what = "no wgmma.fence since its registers were used otherwise"
                 raise self._fault(product, "fence", what)
-            placed = []
             for operand, word in zip(operands[len(known) :], words[:, 0].tolist(), strict=True):
                 if word >> 49 & 7:
                     raise self._fault(product, "misaligned", "a base offset is not executed here")
@@ -208,11 +187,11 @@ class Products:
                 if places.min() < 0 or places.max() > shared.bytes - 16:
                     what = f"out of bounds: the CTA has {shared.bytes} bytes of shared memory"
                     raise self._fault(product, "out of bounds", what)
-                placed.append((operand, places + cta * shared.pitch))
-            product.operands = tuple(placed)
+                product.operands.append((operand, places + cta * shared.pitch))
             if shared.watched:
                 self._watch(product)
-            self._note(product)
+            if self.machine.recorder is not None:
+                self._note(product, self.machine.recorder)
             product.batch = int(self._committed[cta, group])
             self._flying.setdefault((cta, group), []).append(product)
 
@@ -239,10 +218,7 @@ class Products:
         if kind := shared.begin_read(product.granules, rows, product.serial):
             raise self._fault(product, kind, wrong(kind))
 
-    def _note(self, product: _Product) -> None:
-        recorder = self.machine.recorder
-        if recorder is None:
-            return
+    def _note(self, product: _Product, recorder: Recorder) -> None:
         cta, warp = product.cta, product.group * _WARPS
         for _, places in product.operands:
             lanes = places.reshape(-1, 32) - cta * self.machine.shared.pitch
@@ -259,12 +235,11 @@ class Products:
         for place in self.groups(inst):
             flying = self._flying.pop(place, [])
             end = self._committed[place] - left
-            flying_on = [product for product in flying if product.batch >= end]
             for product in flying:
                 if product.batch < end:
                     done.setdefault(product.slots, []).append(product)
-            if flying_on:
-                self._flying[place] = flying_on
+            if later := [product for product in flying if product.batch >= end]:
+                self._flying[place] = later
         for slots, products in done.items():
             self._add(slots, products)
 
