@@ -184,27 +184,36 @@ class WorstRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalAnalysis:
-    """The cost of one ``GlobalAccess``.
+class TileCosts:
+    """The cost of an access to tiles of a matrix in global memory.
 
     ``tile``: one visit of the first tile, an interior one unless the matrix is smaller than a tile;
     ``interior``, ``edge``: one visit of each full tile, and of each that the matrix does not fill;
-    ``launch``: every visit of every tile; ``worst``: the worst request of the interior tiles (of
-    all when none is full), None without any; ``aligned``: whether every lane's address is a
-    multiple of its vector (of a bulk copy: of 16 bytes). If not, the hardware faults.
+    ``launch``: every visit of every tile.
     """
 
     tile: GlobalCounts
     interior: GlobalCounts
     edge: GlobalCounts
     launch: GlobalCounts
-    worst: WorstRequest | None
-    aligned: bool
 
     @property
     def judged(self) -> GlobalCounts:
         """The counts to judge: of the interior tiles, or of the edge tiles if none is full."""
         return self.interior if self.interior.tiles else self.edge
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalAnalysis(TileCosts):
+    """The cost of one ``GlobalAccess``.
+
+    ``worst``: the worst request of the interior tiles (of all when none is full), None without any;
+    ``aligned``: whether every lane's address is a multiple of its vector (of a bulk copy: of 16
+    bytes). If not, the hardware faults.
+    """
+
+    worst: WorstRequest | None
+    aligned: bool
 
     @property
     def coalesced(self) -> bool:

@@ -262,11 +262,8 @@ class SharedAnalysis:
     @property
     def conflict_free(self) -> bool:
         """Whether every request is legal and takes the fewest wavefronts possible."""
-        return self.aligned and self._without_conflicts
-
-    @property
-    def _without_conflicts(self) -> bool:
-        return self.launch.conflicts == 0 if self.launch.requests else self.once.conflicts == 0
+        counts = self.launch if self.launch.requests else self.once
+        return self.aligned and counts.conflicts == 0
 
 
 def _visit(access: SharedAccess, offsets: np.ndarray) -> tuple[SharedCounts, int, int, int]:

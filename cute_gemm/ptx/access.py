@@ -91,15 +91,11 @@ def _ld(code: Code, inst: Instruction) -> Step:
         if not isinstance(target, Name)
     ]
     values, machine, unit = code.values, code.machine, BYTES[kind]
-    undefined, bits = machine.undefined, np.dtype(f"uint{8 * unit}").type
-
-    def wider(lost: Array, dtype: Any, stored: Any) -> Array:
-        return lost.view(dtype).astype(stored)
+    undefined, bits = machine.undefined, UNITS[unit]
 
     def load() -> None:
         shared = place.shared()
         places = place.reads(shared)
-        place.note(shared, False)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
         holes = watched and machine.shared.holes(places, place.width)
@@ -115,23 +111,27 @@ def _ld(code: Code, inst: Instruction) -> Step:
                 if lost.any():
                     lost = place.spread(lost)
                     # The rest of a wider register is defined, but for the sign of what was read.
-                    undefined[slot] = lost if extended is None else wider(lost, dtype, extended)
+                    wide = lost if extended is None else lost.view(dtype).astype(extended)
+                    undefined[slot] = wide
 
     return load
 
 
+def _held(code: Code, inst: Instruction, operand: Operand, kind: str) -> tuple[int, Any, bool]:
+    """Slot and dtype of a register that holds a type in memory, and whether it is wider."""
+    if not isinstance(operand, Register):
+        raise code.refuse(inst)
+    stored = STORED[operand.type]
+    wider = np.dtype(stored).itemsize - BYTES[kind]
+    if operand.type == "pred" or wider < 0 or (wider and "f" in (operand.type[0], kind[0])):
+        raise code.refuse(inst, f"{operand.name} is of type {operand.type}")
+    return operand.slot, stored, wider > 0
+
+
 def _loaded(code: Code, inst: Instruction, target: Operand, kind: str) -> tuple[int, Any, Any]:
     """Return slot, dtype to read, and dtype to extend to if the register is wider, or None."""
-    if not isinstance(target, Register):
-        raise code.refuse(inst)
-    stored, width = STORED[target.type], np.dtype(STORED[target.type]).itemsize
-    if target.type == "pred" or width < BYTES[kind]:
-        raise code.refuse(inst, f"{target.name} is of type {target.type}")
-    if width == BYTES[kind]:
-        return target.slot, stored, None
-    if kind[0] == "f" or target.type[0] == "f":
-        raise code.refuse(inst, f"{target.name} is of type {target.type}")
-    return target.slot, DTYPES[kind], stored
+    slot, stored, wider = _held(code, inst, target, kind)
+    return (slot, DTYPES[kind], stored) if wider else (slot, stored, None)
 
 
 def _parameter(code: Code, inst: Instruction, kind: str, targets: tuple[Operand, ...]) -> Step:
@@ -168,12 +168,11 @@ def _st(code: Code, inst: Instruction) -> Step:
     place = Place(code, inst, inst.operands[0], BYTES[kind] * count, space)
     stores = [(step, *_stored(code, inst, each, kind)) for step, each in enumerate(given)]
     values, machine, unit = code.values, code.machine, BYTES[kind]
-    undefined, bits = machine.undefined, np.dtype(f"uint{8 * unit}").type
+    undefined, bits = machine.undefined, UNITS[unit]
 
     def store() -> None:
         shared = place.shared()
         places = place.writes(shared)
-        place.note(shared, True)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
         if watched:
@@ -198,17 +197,10 @@ def _st(code: Code, inst: Instruction) -> Step:
 def _stored(code: Code, inst: Instruction, operand: Operand, kind: str) -> tuple[int, Any, Any]:
     """Return slot, dtype to write, and dtype to truncate to if the register is wider, or None."""
     if not isinstance(operand, Register):
-        source = code.source(inst, operand, kind)
-        return source.slot, DTYPES[kind], None
-    stored, width = STORED[operand.type], np.dtype(STORED[operand.type]).itemsize
-    if operand.type == "pred" or width < BYTES[kind]:
-        raise code.refuse(inst, f"{operand.name} is of type {operand.type}")
-    if width == BYTES[kind]:
-        return operand.slot, stored, None
-    if operand.type[0] == "f" or kind[0] == "f":
-        raise code.refuse(inst, f"{operand.name} is of type {operand.type}")
-    unsigned = np.dtype(f"uint{8 * BYTES[kind]}").type
-    return operand.slot, unsigned, unsigned
+        return code.source(inst, operand, kind).slot, DTYPES[kind], None
+    slot, stored, wider = _held(code, inst, operand, kind)
+    unsigned = UNITS[BYTES[kind]]
+    return (slot, unsigned, unsigned) if wider else (slot, stored, None)
 
 
 # Asynchronous copies ------------------------------------------------------------------------------
@@ -255,10 +247,8 @@ def _copy(code: Code, inst: Instruction) -> Step:
             demand(machine, inst, size, "the size")
         sizes = None if size is None else np.broadcast_to(values[size], machine.shape)
         offsets = to.writes(True, flying=True)
-        to.note(True, True)
         if sizes is None or (sizes[machine.mask] == count).all():
             data = machine.memory.view(unit).take(source.reads(False) // count)
-            source.note(False, False)
         else:
             data = some(sizes)
         machine.copies.start(machine.mask, offsets, data, count)
@@ -287,7 +277,8 @@ def _sized(source: Place, to: Place, count: int, unit: Any) -> Callable[[Array],
             machine.mask = lanes
             # Whole units are checked, or the bytes one by one.
             if size == count:
-                data[lanes] = machine.memory.view(unit).take(source.reads(False) // count)
+                read = source.reads(False, noted=False)
+                data[lanes] = machine.memory.view(unit).take(read // count)
             else:
                 raw[lanes, :size] = source.bytes(int(size))
         machine.mask = mask

@@ -67,7 +67,6 @@ def _atom(code: Code, inst: Instruction) -> Step:
             demand(machine, inst, source.slot, "its operand")
         before, machine.mask = machine.mask, machine.lanes()
         places = place.writes(False, atomic=True) // BYTES[kind]
-        place.note(False, True)
         view = machine.memory.view(dtype)
         columns = []
         for source in sources:

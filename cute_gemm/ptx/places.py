@@ -86,6 +86,8 @@ class Place:
     def offsets(self, shared: bool, write: bool) -> Array:
         """Flat offsets into shared or global memory, all checked."""
         machine = self.machine
+        if not shared:
+            machine.behind(self.inst)
         if machine.undefined[self.slot] is not None:
             demand(machine, self.inst, self.slot, "its address")
         values = machine.values[self.slot]
@@ -174,15 +176,15 @@ class Place:
         """Stamps of the lanes that execute."""
         return self._executing(self.machine.shared.own)
 
-    def reads(self, shared: bool) -> Array:
-        """`offsets` of a read."""
-        if not shared:
-            self.machine.behind(self.inst)
+    def reads(self, shared: bool, noted: bool = True) -> Array:
+        """`offsets` of a read; ``noted``: whether to tell the recorder."""
         offsets = self.offsets(shared, False)
         if not shared:
             self._alone(self.machine.memory.loaded(offsets, self._ctas(), self.width))
         elif self.machine.shared.watched:
             self.judge(self.machine.shared.reading(offsets, self.own(), self.width))
+        if noted:
+            self.note(shared, False)
         return offsets
 
     def _ctas(self) -> Array:
@@ -197,8 +199,6 @@ class Place:
 
     def writes(self, shared: bool, flying: bool = False, atomic: bool = False) -> Array:
         """`offsets` of a write; ``flying``: of an asynchronous copy."""
-        if not shared:
-            self.machine.behind(self.inst)
         self.machine.moved = self.machine.steps
         offsets = self.offsets(shared, True)
         if not shared:
@@ -206,6 +206,7 @@ class Place:
                 self._alone(self.machine.memory.stored(offsets, self._ctas(), self.width))
         elif self.machine.shared.watched:
             self.judge(self.machine.shared.writing(offsets, self.own(), self.width, flying))
+        self.note(shared, True)
         return offsets
 
     def judge(self, wrong: tuple[Array, str] | None) -> None:

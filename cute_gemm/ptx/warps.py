@@ -136,6 +136,17 @@ def _matrices(code: Code, inst: Instruction) -> tuple[int, bool]:
     return number, "trans" in parts
 
 
+def _rows(place: Place, number: int, store: bool) -> tuple[Array, Array]:
+    """Which warps execute, and the words of the rows that their lanes name, (rows, 4)."""
+    machine = place.machine
+    warps = machine.whole(place.inst, WARP, "warp").reshape(-1)
+    before = machine.mask
+    machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
+    offsets = place.writes(True) if store else place.reads(True)
+    machine.mask = before
+    return warps, offsets[:, None] // 4 + np.arange(4)
+
+
 @opcode("ldmatrix")
 def _ldmatrix(code: Code, inst: Instruction) -> Step:
     """1, 2 or 4 matrices of 8 rows of 16 bytes, whose addresses the first 8, 16 or 32 lanes have.
@@ -152,23 +163,17 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
         raise code.refuse(inst)
     place = Place(code, inst, inst.operands[1], 16, "shared")
     machine, values, undefined = code.machine, code.values, code.machine.undefined
-    words = np.arange(4)
 
     def load() -> None:
-        warps = machine.whole(inst, WARP, "warp").reshape(-1)
-        before = machine.mask
-        machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
-        offsets = place.reads(True)
-        place.note(True, False)
-        machine.mask = before
+        warps, words = _rows(place, number, False)
         holes = None
-        if machine.shared.watched and machine.shared.holes(offsets, 16):
-            holes = machine.shared.undefined.view(np.uint32).take(offsets[:, None] // 4 + words)
-        rows = machine.shared.view(np.uint32).take(offsets[:, None] // 4 + words)
+        if machine.shared.watched:
+            holes = machine.shared.undefined.view(np.uint32).take(words)
+        rows = machine.shared.view(np.uint32).take(words)
         for slot, fragment in zip(slots, fragments(rows, warps), strict=True):
             values[slot] = fragment.reshape(machine.shape)
             undefined[slot] = None
-        if holes is not None:
+        if holes is not None and holes.any():
             for slot, fragment in zip(slots, fragments(holes, warps), strict=True):
                 if fragment.any():
                     undefined[slot] = fragment.reshape(machine.shape)
@@ -196,7 +201,6 @@ def _stmatrix(code: Code, inst: Instruction) -> Step:
     sources = [code.source(inst, each, "b32") for each in registers]
     place = Place(code, inst, inst.operands[0], 16, "shared")
     machine, values = code.machine, code.values
-    words = np.arange(4)
 
     def rows(words: list[Array], warps: Array) -> Array:
         """A word of each lane of each matrix -> rows of 4 words, warp by warp."""
@@ -207,22 +211,14 @@ def _stmatrix(code: Code, inst: Instruction) -> Step:
         return matrices.reshape(-1, 4)
 
     def store() -> None:
-        warps = machine.whole(inst, WARP, "warp").reshape(-1)
-        before = machine.mask
-        machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
-        offsets = place.writes(True)
-        place.note(True, True)
-        machine.mask = before
-        offsets = offsets[:, None] // 4 + words
-        shared = machine.shared
-        shared.view(np.uint32)[offsets] = rows(
-            [values[x.slot].view(np.uint32) for x in sources], warps
-        )
+        warps, words = _rows(place, number, True)
+        shared, nothing = machine.shared, np.zeros((1, 1), np.uint32)
+        given = [values[source.slot].view(np.uint32) for source in sources]
+        shared.view(np.uint32)[words] = rows(given, warps)
         if shared.watched:
             lost = [machine.undefined[source.slot] for source in sources]
-            nothing = np.zeros((1, 1), np.uint32)
             holes = rows([nothing if bits is None else bits for bits in lost], warps)
-            shared.undefined.view(np.uint32)[offsets] = holes
+            shared.undefined.view(np.uint32)[words] = holes
 
     return store
 
