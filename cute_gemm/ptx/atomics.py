@@ -68,11 +68,9 @@ def _atom(code: Code, inst: Instruction) -> Step:
         before, machine.mask = machine.mask, machine.lanes()
         places = place.writes(False, atomic=True) // BYTES[kind]
         view = machine.memory.view(dtype)
-        columns = []
-        for source in sources:
-            value = values[source.slot]
-            value = value if source.view is None else value.view(source.view)
-            columns.append(np.broadcast_to(value, machine.shape)[machine.mask])
+        columns = [
+            np.broadcast_to(code.read(source), machine.shape)[machine.mask] for source in sources
+        ]
         old = np.empty(len(places), dtype)
         for turn, index in enumerate(places):
             old[turn] = view[index]

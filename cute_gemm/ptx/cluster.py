@@ -19,8 +19,6 @@ class ClusterMachine(Machine):
     """A batch of whole clusters, whose warps have clocks."""
 
     shared: OrderedMemory
-    #: Tensor maps by where their parameters lie.
-    maps: dict[int, Any]
     barriers: Any
     gates: Any
     bulk: Any

@@ -126,6 +126,11 @@ class Code:
             return Source(self.constant(32, DTYPES[kind]), None)
         raise self.refuse(inst, f"{name} is not known")
 
+    def read(self, source: Source) -> Any:
+        """The values of a source, viewed as its dtype."""
+        values = self.values[source.slot]
+        return values if source.view is None else values.view(source.view)
+
     def address_of(self, name: str) -> int:
         """The address of a variable in its own space."""
         if name in self.kernel.shared:

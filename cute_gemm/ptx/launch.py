@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import PtxError
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.access import shape_of
@@ -23,7 +22,7 @@ from cute_gemm.ptx.epochs import EpochMemory, WarpMemory
 from cute_gemm.ptx.flow import at_warp
 from cute_gemm.ptx.machine import Machine
 from cute_gemm.ptx.memory import SHARED_GUARD, WARP, GlobalMemory, Region, SharedMemory
-from cute_gemm.ptx.parser import BYTES, Immediate, Kernel, Variable, parse
+from cute_gemm.ptx.parser import BYTES, Immediate, Kernel, Variable, end_of, parse
 from cute_gemm.ptx.program import Program
 from cute_gemm.ptx.record import Accesses, Boxes, Recorder
 from cute_gemm.ptx.waiting import WaitingMachine, needed
@@ -212,8 +211,7 @@ def run(
     made = WaitingMachine if waits else Machine
     machine = made(grid, block, memory, most_steps, recorder, len(kernel.registers), cluster)
     machine.dependent = dependent
-    if isinstance(machine, WaitingMachine):
-        machine.maps = _maps(kernel, arguments, memory)
+    machine.maps = _maps(kernel, arguments, memory)
     code = Code(kernel, machine, _packed(kernel, arguments, memory))
     tell = PROGRESS.get()
     with np.errstate(all="ignore"):
@@ -226,7 +224,8 @@ def run(
         fitting = max(1, fitting // cluster) * cluster
         granule = _granule(kernel, "shared")
         if watch and not _ordered(kernel):
-            memory.watch(min([_granule(kernel, "global"), *_elements(machine)]))
+            elements = [tensor_map.size for tensor_map in machine.maps.values()]
+            memory.watch(min([_granule(kernel, "global"), *elements]))
         first = 0
         while first < ctas:
             count = min(fitting, ctas - first)
@@ -275,8 +274,7 @@ def _three(extents: Sequence[int], name: str) -> tuple[int, int, int]:
 
 def _variables(variables: dict[str, Variable]) -> Array:
     """The bytes of the global variables that the kernel names."""
-    end = max((v.offset + (v.size or 0) for v in variables.values()), default=0)
-    content = np.zeros(end, np.uint8)
+    content = np.zeros(end_of(variables), np.uint8)
     for v in variables.values():
         content[v.offset : v.offset + len(v.value)] = np.frombuffer(v.value, np.uint8)
     return content
@@ -312,31 +310,20 @@ def _granule(kernel: Kernel, space: str) -> int:
     widths = [16]
     for inst in kernel.instructions:
         shape = shape_of(inst) if inst.op[0] in ("ld", "st") else None
-        if (
-            shape is not None
-            and shape[0] in (space, "")
-            and (space, inst.op[0]) != ("global", "ld")
-        ):
+        counts = (space, inst.op[0]) != ("global", "ld")
+        if shape is not None and shape[0] in (space, "") and counts:
             widths.append(shape[1] * BYTES[shape[2]])
         elif space == "shared" and inst.op[:2] == ("cp", "async"):
-            widths += [4] * (Immediate(4) in inst.operands[2:3])
-            widths += [8] * (Immediate(8) in inst.operands[2:3])
+            widths += [width for width in (4, 8) if Immediate(width) in inst.operands[2:3]]
     return min(widths)
-
-
-def _elements(machine: Machine) -> list[int]:
-    """Bytes of the elements that TMA stores."""
-    maps = machine.maps.values() if isinstance(machine, WaitingMachine) else ()
-    return [DTYPES[each.tensor.dtype].bytes for each in maps]
 
 
 def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> bytes:
     """The bytes of the parameters; ``PtxError`` for an argument that does not fit its parameter."""
     parameters = list(kernel.parameters.values())
-    size = max((v.offset + (v.size or 0) for v in parameters), default=0)
     if len(arguments) != len(parameters):
         raise PtxError(f"{len(arguments)} arguments; {kernel.name} takes {len(parameters)}")
-    block = bytearray(size)
+    block = bytearray(end_of(kernel.parameters))
     for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
         width = parameter.size or 0
         raw = _bytes(argument, width, memory)

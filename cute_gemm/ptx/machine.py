@@ -69,6 +69,11 @@ class Piece:
     begin: int = 0
     count: int = 0
 
+    def append(self, plain: Step, apart: Step | None = None) -> None:
+        """Append a step, or both forms of one."""
+        self.plain.append(plain)
+        self.apart.append(apart or plain)
+
 
 class Machine(Lanes):
     """A batch of CTAs of a launch, with its registers and what it has under way."""
@@ -89,6 +94,8 @@ class Machine(Lanes):
         self.moved = 0
         #: Whether the kernel may start before the launch ahead of it has ended.
         self.dependent = False
+        #: Tensor maps by where their parameters lie.
+        self.maps: dict[int, Any] = {}
         self.copies: Copies
 
     # ---- a batch -------------------------------------------------------------------------------
@@ -140,7 +147,7 @@ class Machine(Lanes):
         """The lanes that have not ended."""
         lanes_alive = self.lanes().copy()
         for mask in (*self.ready.values(), *self.parked.values()):
-            lanes_alive |= np.broadcast_to(True if mask is None else mask, self.shape)
+            lanes_alive |= self._lanes(mask)
         return lanes_alive
 
     def who(self, lanes: Array) -> str:
@@ -322,38 +329,31 @@ class Machine(Lanes):
         ISA, 9.7.13.1). Here all threads of a CTA must, which is what compute-sanitizer asks, but
         for those that have ended.
         """
-        waiting = self.parked.copy()
-        self.mask = np.zeros(self.shape, bool)
-        alive = self.alive()
-        for place, mask in waiting.items():
-            inst = pieces[place].barrier
-            if inst is None:
-                self.stuck(pieces)
-            if inst is None or mask is None:
-                continue
-            missing = mask.any(axis=1, keepdims=True) & alive & ~mask
+        waiting = {place: self._lanes(mask) for place, mask in self.parked.items()}
+        if any(pieces[place].barrier is None for place in waiting):
+            self.stuck(pieces)
+        alive = np.any([*waiting.values()], axis=0)
+        for place, lanes in waiting.items():
+            missing = lanes.any(axis=1, keepdims=True) & alive & ~lanes
             if missing.any():
-                first = np.argwhere(missing)[0]
-                (where, *_) = (x for x in waiting if x != place and self._at(waiting[x], *first))
-                other = pieces[where].barrier
-                if other is None:
-                    self.stuck(pieces)
-                assert other is not None
-                self.mask = mask
+                cta, thread = np.argwhere(missing)[0]
+                where = next(place for place in waiting if waiting[place][cta, thread])
+                inst, other = pieces[place].barrier, pieces[where].barrier
+                assert inst is not None and other is not None
                 what = f"the others of its CTA wait here, it waits at line {other.line}"
                 self.fault(inst, "barrier", what, missing)
+        parked = self.parked.copy()
         self.parked.clear()
-        for place, mask in waiting.items():
-            self.mask = mask
-            met = pieces[place].met
-            if met is not None:
+        for place, self.mask in parked.items():
+            if (met := pieces[place].met) is not None:
                 met()
-            join(self.ready, pieces[place].next or 0, mask)
+            join(self.ready, pieces[place].next or 0, self.mask)
         self.moved = self.steps
         self.shared.next_epoch()
 
-    def _at(self, mask: Array | None, cta: int, thread: int) -> bool:
-        return bool(np.broadcast_to(True if mask is None else mask, self.shape)[cta, thread])
+    def _lanes(self, mask: Array | None) -> Array:
+        """The lanes of a mask, whole."""
+        return np.broadcast_to(True if mask is None else mask, self.shape)
 
 
 def join(where: dict[int, Array | None], place: int, mask: Array | None) -> None:

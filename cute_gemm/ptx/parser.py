@@ -10,7 +10,7 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cute_gemm.errors import FaultError, PtxError
 
@@ -111,9 +111,12 @@ class Kernel:
     @property
     def static_shared(self) -> int:
         """Bytes of shared memory that the text declares."""
-        return max(
-            (v.offset + v.size for v in self.shared.values() if v.size is not None), default=0
-        )
+        return end_of(self.shared)
+
+
+def end_of(variables: dict[str, Variable]) -> int:
+    """The byte behind the last of variables; what takes what is left counts for nothing."""
+    return max((v.offset + v.size for v in variables.values() if v.size is not None), default=0)
 
 
 _ENTRY = re.compile(r"\.entry\s+([\w$%.]+)\s*")
@@ -127,6 +130,7 @@ _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s|]+(?:\s*\|\s*[^,\s|]+)?")
 _ADDRESS = re.compile(r"([^+,{]+?)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*\{([^{}]*)\})?")
 _DECLARED = re.compile(r"(?:([\w$%]+)<(\d+)>|([\w$%]+))$")
+_NUMBERED = re.compile(r"[0-9]+$")
 _NUMBER = re.compile(r"-?(?:0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?"
                      r"|0[bB][01]+U?|\d+\.\d*(?:[eE][-+]?\d+)?|\d+U?)$")  # fmt: skip
 _VARIABLE = re.compile(
@@ -167,11 +171,10 @@ def parse(text: str, entry: str | None = None) -> Kernel:
 
 
 class _Scope:
-    """Names between two braces: registers, families of registers (``%r<9>``) and labels."""
+    """Names between two braces: types of registers (``%r<>`` of a family) and labels."""
 
     def __init__(self) -> None:
-        self.registers: dict[str, str] = {}
-        self.families: dict[str, str] = {}
+        self.types: dict[str, str] = {}
         self.labels: dict[str, str] = {}
         self.known: dict[str, Register] = {}
 
@@ -258,13 +261,11 @@ class _Parser:
     # ---- declarations --------------------------------------------------------------------------
 
     def _parameters(self, text: str, position: int) -> None:
-        end = 0
+        known = self.kernel.parameters
         for parameter in filter(None, (part.strip() for part in text.split(","))):
-            made = self._variable(
-                re.sub(r"\s+\.ptr(\s+\.\w+)?(\s+\.align\s+\d+)?", "", parameter), position, end
-            )
-            end = made.offset + (made.size or 0)
-            self.kernel.parameters[made.name] = made
+            plain = re.sub(r"\s+\.ptr(\s+\.\w+)?(\s+\.align\s+\d+)?", "", parameter)
+            made = self._variable(plain, position, end_of(known))
+            known[made.name] = made
 
     def _variable(self, text: str, position: int, end: int) -> Variable:
         """A declared variable that is put behind ``end`` bytes of others."""
@@ -307,10 +308,7 @@ class _Parser:
             match = _DECLARED.match(name)
             if match is None:
                 raise self.error(position, f"the register {shown(name)} is not understood")
-            if match[1]:
-                scope.families[match[1]] = kind
-            else:
-                scope.registers[match[3]] = kind
+            scope.types[f"{match[1]}<>" if match[1] else match[3]] = kind
 
     def _shared(self, position: int, text: str) -> None:
         made = self._variable(text, position, self.kernel.static_shared)
@@ -331,8 +329,8 @@ class _Parser:
         if match[2] == "shared":
             self._shared(match.start(1), match[1])
         else:
-            end = max((v.offset + (v.size or 0) for v in kernel.globals.values()), default=0)
-            kernel.globals[name] = self._variable(match[1], match.start(1), end)
+            made = self._variable(match[1], match.start(1), end_of(kernel.globals))
+            kernel.globals[name] = made
         return Name(name)
 
     # ---- instructions --------------------------------------------------------------------------
@@ -365,23 +363,16 @@ class _Parser:
         target = inst.operands[0]
         for scope in reversed(scopes):
             if isinstance(target, Name) and target.name in scope.labels:
-                to = Name(scope.labels[target.name])
-                return Instruction(inst.op, (to,), inst.guard, inst.line, inst.text)
+                return replace(inst, operands=(Name(scope.labels[target.name]),))
         raise PtxError(f"line {inst.line}: {shown(inst.text)} goes to a label that is not there")
 
     def _register(self, name: str) -> Register | None:
-        for depth in range(len(self.scopes) - 1, -1, -1):
-            scope = self.scopes[depth]
-            register = scope.known.get(name)
-            if register is not None:
-                return register
-            kind = scope.registers.get(name)
-            if kind is None:
-                stem = name.rstrip("0123456789")
-                kind = scope.families.get(stem) if stem != name else None
+        for scope in reversed(self.scopes):
+            if name in scope.known:
+                return scope.known[name]
+            kind = scope.types.get(name) or scope.types.get(_NUMBERED.sub("<>", name))
             if kind is not None:
-                made = Register(len(self.kernel.registers), name, kind)
-                scope.known[name] = made
+                made = scope.known[name] = Register(len(self.kernel.registers), name, kind)
                 self.kernel.registers.append(made)
                 return made
         return None

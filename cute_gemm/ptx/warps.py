@@ -71,7 +71,7 @@ def _shfl(code: Code, inst: Instruction) -> Step:
             lost = np.take_along_axis(_by_warp(machine, lost), other, axis=1)
             undefined = lost.reshape(machine.shape) if lost.any() else None
         got = np.take_along_axis(value, other, axis=1).astype(np.uint32).reshape(machine.shape)
-        values[to.slot] = got.view(np.float32) if to.type == "f32" else got
+        values[to.slot] = got.view(STORED[to.type])
         machine.undefined[to.slot] = undefined
         if target is not None:
             values[target.slot] = np.broadcast_to(inside, other.shape).reshape(machine.shape)
@@ -311,43 +311,39 @@ def _product(
     factors = FACTORS[kind]
     block, rows = 4 * factors.per, m // 8
     machine, values = code.machine, code.values
-    dtype = np.float64
 
     def fragment(source: Source) -> Array:
         """Elements of a register: (warps, g, p t)."""
-        bits = values[source.slot] if source.view is None else values[source.slot].view(source.view)
-        return factors.numbers(_by_warp(machine, bits).reshape(-1, 8, 4))
+        return factors.numbers(_by_warp(machine, code.read(source)).reshape(-1, 8, 4))
 
     def multiply() -> None:
         warps = len(machine.whole(inst, WARP, "warp").reshape(-1))
-        a = np.empty((k, warps, m, 1), dtype)
-        b = np.empty((k, warps, 1, 8), dtype)
+        a = np.empty((k, warps, m, 1))
+        b = np.empty((k, warps, 1, 8))
         for i, source in enumerate(left):
             begin, row = i // rows * block, i % rows * 8
             a[begin : begin + block, :, row : row + 8, 0] = np.moveaxis(fragment(source), 2, 0)
         for i, source in enumerate(right):
             b[i * block : (i + 1) * block, :, 0] = np.moveaxis(fragment(source), 2, 0)
-        total = np.empty((warps, m, 8), dtype)
+        total = np.empty((warps, m, 8))
         for i, source in enumerate(sums):
-            old = values[source.slot]
-            old = old if source.view is None else old.view(source.view)
-            total[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2] = _by_warp(machine, old).reshape(
-                -1, 8, 4
-            )
+            total[_of_sum(i)] = _by_warp(machine, code.read(source)).reshape(-1, 8, 4)
         for x, y in zip(a, b, strict=True):
             total = fma_f64(x, y, total) if kind == "f64" else total + x * y
         done = rounded(total, kind, clamped)
         for i, target in enumerate(targets):
-            part = np.ascontiguousarray(done[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2])
-            values[target.slot] = part.reshape(machine.shape)
+            values[target.slot] = np.ascontiguousarray(done[_of_sum(i)]).reshape(machine.shape)
         bad = _undefined(machine, (left, right, sums), rows)
         for i, target in enumerate(targets):
-            machine.undefined[target.slot] = None
-            if bad is not None:
-                its = bad[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2].reshape(machine.shape)
-                machine.undefined[target.slot] = whole(its, STORED[target.type])
+            its = None if bad is None else bad[_of_sum(i)].reshape(machine.shape)
+            machine.undefined[target.slot] = whole(its, STORED[target.type])
 
     return multiply
+
+
+def _of_sum(i: int) -> tuple[slice, slice, slice]:
+    """Where register i of C and D has its elements, of (warps, m, 8)."""
+    return np.s_[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2]
 
 
 def _undefined(machine: Machine, groups: Any, rows: int) -> Array | None:
@@ -364,7 +360,7 @@ def _undefined(machine: Machine, groups: Any, rows: int) -> Array | None:
                 continue
             bad: Array = _by_warp(machine, bits).reshape(warps, 8, 4) != 0
             if number == 2:
-                lost[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2] |= bad
+                lost[_of_sum(i)] |= bad
             elif number == 1:  # a column of B
                 lost |= np.asarray(bad.any(axis=2))[:, None, :]
             else:
