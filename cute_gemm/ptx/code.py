@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -187,37 +188,26 @@ def _made(
     values: list[Any], to: int, function: Callable[..., Any], sources: list[Source], stored: Any
 ) -> Step:
     """Return the function of a step, the fastest form where no value is viewed as another dtype."""
-    views = [source.view for source in sources]
     slots = [source.slot for source in sources]
-    plain = stored is None and not any(view is not None for view in views)
-    if plain and len(slots) == 2:
-        a, b = slots
+    if stored is not None or any(source.view is not None for source in sources):
 
-        def two() -> None:
-            values[to] = function(values[a], values[b])
+        def viewed() -> None:
+            result = function(*(values[x] if v is None else values[x].view(v) for x, v in sources))
+            values[to] = result if stored is None else result.view(stored)
 
-        return two
-    if plain and len(slots) == 3:
-        a, b, c = slots
-
-        def three() -> None:
-            values[to] = function(values[a], values[b], values[c])
-
-        return three
-    if plain and len(slots) == 1:
-        (a,) = slots
+        return viewed
+    read = itemgetter(*slots)
+    if len(slots) == 1:
 
         def single() -> None:
-            values[to] = function(values[a])
+            values[to] = function(read(values))
 
         return single
-    pairs = list(zip(slots, views, strict=True))
 
-    def any_number() -> None:
-        result = function(*(values[x] if v is None else values[x].view(v) for x, v in pairs))
-        values[to] = result if stored is None else result.view(stored)
+    def several() -> None:
+        values[to] = function(*read(values))
 
-    return any_number
+    return several
 
 
 def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from cute_gemm.ptx.code import DTYPES, STORED, WINDOW, Code, Source, opcode
 from cute_gemm.ptx.floats import from_bf16, from_f16, to_bf16, to_f16, to_tf32
 from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.memory import UNITS
 from cute_gemm.ptx.parser import BYTES, Instruction, Name, Register, Vector
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +39,7 @@ def _pack(code: Code, inst: Instruction, kind: str, what: Vector) -> Step:
     parts = [
         code.source(inst, part, f"b{8 * BYTES[kind] // len(what.parts)}") for part in what.parts
     ]
-    dtype = np.dtype(f"uint{8 * BYTES[kind]}").type
+    dtype = UNITS[BYTES[kind]]
     width = 8 * BYTES[kind] // len(parts)
 
     def together(*values: Array) -> Array:
@@ -54,10 +55,10 @@ def _pack(code: Code, inst: Instruction, kind: str, what: Vector) -> Step:
 
 def _unpack(code: Code, inst: Instruction, kind: str, to: Vector) -> Step:
     """Unpack a value into registers, the lowest bits into the first."""
-    whole = np.dtype(f"uint{8 * BYTES[kind]}").type
+    whole = UNITS[BYTES[kind]]
     bits = 8 * BYTES[kind] // len(to.parts)
     source = code.source(inst, inst.operands[1], f"b{8 * BYTES[kind]}")
-    part = np.dtype(f"uint{bits}").type
+    part = UNITS[bits // 8]
     steps = []
     for place, register in enumerate(to.parts):
         if isinstance(register, Name):  # "_": nobody reads it
@@ -114,23 +115,25 @@ def _cvt(code: Code, inst: Instruction) -> Step:
     if how in _FLOATS:
         return code.apply(inst, _FLOATS[how], to, (kind,))
     if how in _PAIRS:
-        half = _PAIRS[how]
-        return code.apply(
-            inst,
-            lambda a, b: half(a).astype(np.uint32) << np.uint32(16) | half(b),
-            "b32",
-            (kind, kind),
-        )
+        rounded = _PAIRS[how]
+
+        def pair(a: Array, b: Array) -> Array:
+            return rounded(a).astype(np.uint32) << np.uint32(16) | rounded(b)
+
+        return code.apply(inst, pair, "b32", (kind, kind))
     if to in _INTEGERS and kind in _INTEGERS and len(how) == 2:
         return _between_integers(code, inst, to, kind)
     if kind in _INTEGERS and how[:-2] == ("rn",) and to in ("f16", "f32", "f64"):
         if to == "f16" and BYTES[kind] > 4:
             raise code.refuse(inst)
-        if to == "f16":  # through float64, which holds every such integer
-            return _from_integer(
-                code, inst, to, kind, lambda x: x.astype(np.float64).astype(np.float16).view("u2")
-            )
-        return _from_integer(code, inst, to, kind, lambda x: x.astype(DTYPES[to]))
+        source, cut = _narrowed(code, inst, kind)
+
+        def half(x: Array) -> Array:  # through float64, which holds every such integer
+            return cut(x).astype(np.float64).astype(np.float16).view(np.uint16)
+
+        function = half if to == "f16" else lambda x: cut(x).astype(DTYPES[to])
+        register = code.register(inst, inst.operands[0], to)
+        return code.step(register, function, DTYPES[to], [source])
     raise code.refuse(inst)
 
 
@@ -142,7 +145,7 @@ def _narrowed(code: Code, inst: Instruction, kind: str) -> tuple[Source, Callabl
     stored = STORED[register.type]
     if register.type in ("pred", "f32", "f64") or np.dtype(stored).itemsize < BYTES[kind]:
         raise code.refuse(inst, f"{register.name} is of type {register.type}")
-    dtype, unsigned = DTYPES[kind], np.dtype(f"uint{8 * BYTES[kind]}")
+    dtype, unsigned = DTYPES[kind], UNITS[BYTES[kind]]
     if stored is dtype:
         return Source(register.slot, None), _same
     return Source(register.slot, None), lambda x: x.astype(unsigned, copy=False).view(dtype)
@@ -162,11 +165,3 @@ def _between_integers(code: Code, inst: Instruction, to: str, kind: str) -> Step
         return cut(x).astype(dtype, copy=False).astype(stored, copy=False)
 
     return code.step(register, convert, stored, [source], moves=True)
-
-
-def _from_integer(
-    code: Code, inst: Instruction, to: str, kind: str, function: Callable[[Array], Array]
-) -> Step:
-    source, cut = _narrowed(code, inst, kind)
-    register = code.register(inst, inst.operands[0], to)
-    return code.step(register, lambda x: function(cut(x)), DTYPES[to], [source])
