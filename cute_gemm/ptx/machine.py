@@ -11,6 +11,7 @@ other at barriers only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.copies import Copies
 from cute_gemm.ptx.lanes import Lanes
-from cute_gemm.ptx.memory import GLOBAL, GlobalMemory, SharedMemory
+from cute_gemm.ptx.memory import GLOBAL, WARP, GlobalMemory, SharedMemory
 from cute_gemm.ptx.parser import Instruction
 from cute_gemm.ptx.record import Recorder
 from cute_gemm.ptx.warpwait import WarpBarriers
@@ -118,28 +119,27 @@ class Machine(Lanes):
 
     def _special(self, name: str, numbers: Array, lanes: Array) -> Array:
         """The value of a special register (PTX ISA, chapter 10)."""
-        single = np.ones((1, 1), np.uint32)
-        if name == "%laneid":
-            return lanes % 32
-        if name in ("%cluster_ctarank", "%cluster_nctarank"):
-            size = np.uint32(self.cluster)
-            return numbers % size if name == "%cluster_ctarank" else single * size
         kind, _, axis = name.partition(".")
         # CTAs of a cluster lie along x.
         size = self.cluster
         clusters, each = (self.grid[0] // size, *self.grid[1:]), (size, 1, 1)
-        extents, index = {
-            "%tid": (self.block, lanes), "%ntid": (self.block, None),
-            "%ctaid": (self.grid, numbers), "%nctaid": (self.grid, None),
-            "%clusterid": (clusters, numbers // np.uint32(size)), "%nclusterid": (clusters, None),
-            "%cluster_ctaid": (each, numbers), "%cluster_nctaid": (each, None),
-        }[kind]  # fmt: skip
-        mode = "xyz".index(axis)
-        if index is None:
-            return single * np.uint32(extents[mode])
-        below = np.uint32(extents[0] * (extents[1] if mode == 2 else 1)) if mode else np.uint32(1)
-        indices: Array = index // below % np.uint32(extents[mode])
-        return indices if extents[mode] != 1 else single * np.uint32(0)
+        counts = {
+            "%ntid": self.block, "%nctaid": self.grid, "%nclusterid": clusters,
+            "%cluster_nctaid": each, "%cluster_nctarank": each,
+        }  # fmt: skip
+        places = {
+            "%tid": (lanes, self.block), "%laneid": (lanes, (WARP, 1, 1)),
+            "%ctaid": (numbers, self.grid), "%clusterid": (numbers // np.uint32(size), clusters),
+            "%cluster_ctaid": (numbers, each), "%cluster_ctarank": (numbers, each),
+        }  # fmt: skip
+        mode = "xyz".index(axis) if axis else 0
+        if kind in counts:
+            return np.full((1, 1), counts[kind][mode], np.uint32)
+        index, extents = places[kind]
+        if extents[mode] == 1:
+            return np.zeros((1, 1), np.uint32)
+        below = np.uint32(math.prod(extents[:mode]))
+        return np.asarray(index // below % np.uint32(extents[mode]))
 
     # ---- lanes ---------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from cute_gemm.errors import PtxError
 from cute_gemm.ptx.code import WINDOW, Code
-from cute_gemm.ptx.memory import GLOBAL, Bytes
+from cute_gemm.ptx.memory import GLOBAL, Bytes, Wrong
 from cute_gemm.ptx.parser import Address, Immediate, Instruction, Name, Operand, Register
 from cute_gemm.ptx.undefined import demand
 
@@ -172,19 +172,30 @@ class Place:
         """Return the memory that the offsets index."""
         return self.machine.shared if shared else self.machine.memory
 
-    def own(self) -> Array:
-        """Stamps of the lanes that execute."""
-        return self._executing(self.machine.shared.own)
-
     def reads(self, shared: bool, noted: bool = True) -> Array:
         """`offsets` of a read; ``noted``: whether to tell the recorder."""
+        machine = self.machine
         offsets = self.offsets(shared, False)
         if not shared:
-            self._alone(self.machine.memory.loaded(offsets, self._ctas(), self.width))
-        elif self.machine.shared.watched:
-            self.judge(self.machine.shared.reading(offsets, self.own(), self.width))
+            self._alone(machine.memory.loaded(offsets, self._ctas(), self.width))
+        elif machine.shared.watched:
+            own = self._executing(machine.shared.own)
+            self._judge(machine.shared.reading(offsets, own, self.width))
         if noted:
             self.note(shared, False)
+        return offsets
+
+    def writes(self, shared: bool, flying: bool = False, atomic: bool = False) -> Array:
+        """`offsets` of a write; ``flying``: of an asynchronous copy."""
+        machine = self.machine
+        machine.moved = machine.steps
+        offsets = self.offsets(shared, True)
+        if not shared and not atomic:
+            self._alone(machine.memory.stored(offsets, self._ctas(), self.width))
+        elif shared and machine.shared.watched:
+            own = self._executing(machine.shared.own)
+            self._judge(machine.shared.writing(offsets, own, self.width, flying))
+        self.note(shared, True)
         return offsets
 
     def _ctas(self) -> Array:
@@ -197,19 +208,7 @@ class Place:
         if bad is not None:
             self._fault(bad, "race", f"race: {OTHERS}")
 
-    def writes(self, shared: bool, flying: bool = False, atomic: bool = False) -> Array:
-        """`offsets` of a write; ``flying``: of an asynchronous copy."""
-        self.machine.moved = self.machine.steps
-        offsets = self.offsets(shared, True)
-        if not shared:
-            if not atomic:
-                self._alone(self.machine.memory.stored(offsets, self._ctas(), self.width))
-        elif self.machine.shared.watched:
-            self.judge(self.machine.shared.writing(offsets, self.own(), self.width, flying))
-        self.note(shared, True)
-        return offsets
-
-    def judge(self, wrong: tuple[Array, str] | None) -> None:
+    def _judge(self, wrong: Wrong | None) -> None:
         """Raise for what is wrong with an access to shared memory."""
         if wrong is not None:
             bad, what = wrong
