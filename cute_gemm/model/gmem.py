@@ -512,6 +512,5 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
 
 def _worse(a: WorstRequest | None, b: WorstRequest | None) -> WorstRequest | None:
     """Return the one with more sectors above its ideal; the first when equal."""
-    if a is None or b is None:
-        return a or b
-    return b if b.sectors - b.ideal_sectors > a.sectors - a.ideal_sectors else a
+    requests = (request for request in (a, b) if request is not None)
+    return max(requests, key=lambda request: request.sectors - request.ideal_sectors, default=None)

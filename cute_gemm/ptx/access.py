@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.ptx.code import DTYPES, STORED, Code, opcode
+from cute_gemm.ptx.code import DTYPES, STORED, Code, group_step, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import UNITS
 from cute_gemm.ptx.parser import (
@@ -208,18 +208,11 @@ def _stored(code: Code, inst: Instruction, operand: Operand, kind: str) -> tuple
 
 @opcode("cp")
 def _cp(code: Code, inst: Instruction) -> Step:
-    machine = code.machine
-    rest = inst.op[1:]
-    if rest == ("async", "commit_group"):
-        return lambda: machine.copies.commit()
+    machine, rest = code.machine, inst.op[1:]
     if rest == ("async", "wait_all"):
-        return lambda: machine.copies.wait(None)
-    if rest == ("async", "wait_group"):
-        (left,) = inst.operands
-        if not isinstance(left, Immediate):
-            raise code.refuse(inst)
-        count = int(left.value)
-        return lambda: machine.copies.wait(count)
+        return lambda: machine.copies.wait(inst, None)
+    if step := group_step(code, inst, rest[1:], "copies"):
+        return step
     known = (("async",), ("ca", "cg"), ("shared", "shared::cta"), ("global",))
     fits = len(rest) >= 4 and all(part in choice for part, choice in zip(rest, known, strict=False))
     if fits and all(part.startswith("L2::") for part in rest[4:]):
@@ -251,7 +244,7 @@ def _copy(code: Code, inst: Instruction) -> Step:
             data = machine.memory.view(unit).take(source.reads(False) // count)
         else:
             data = some(sizes)
-        machine.copies.start(machine.mask, offsets, data, count)
+        machine.copies.start(machine.mask, offsets, data)
         machine.mask = before
 
     return copy

@@ -22,12 +22,12 @@ from cute_gemm.errors import FaultError, PtxError
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.barriers import Barrier
 from cute_gemm.ptx.cluster import machine_of
-from cute_gemm.ptx.code import Code, opcode
+from cute_gemm.ptx.code import Code, group_step, opcode
 from cute_gemm.ptx.floats import to_tf32
 from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import PARAMETERS, UNITS
-from cute_gemm.ptx.parser import Address, Immediate, Instruction
+from cute_gemm.ptx.parser import Address, Instruction
 from cute_gemm.ptx.places import OTHERS
 
 if TYPE_CHECKING:
@@ -222,11 +222,11 @@ class Bulk:
             raise self.fault(copy, kind, wrong(kind))
         self._stores.append(copy)
 
-    def commit(self) -> None:
+    def commit(self, inst: Instruction) -> None:
         """Close the groups of the lanes that execute."""
         self._committed = self._committed + self.machine.lanes()
 
-    def wait(self, left: int) -> None:
+    def wait(self, inst: Instruction, left: int) -> None:
         """Complete the stores of executing lanes except those of the last ``left`` groups."""
         lanes, waiting = self.machine.lanes(), []
         for copy in self._stores:
@@ -350,12 +350,7 @@ def _tensor(code: Code, inst: Instruction) -> Step:
 @opcode("cp.async.bulk")
 def _group(code: Code, inst: Instruction) -> Step:
     """``commit_group`` and ``wait_group``; a store completes there, with ``.read`` or without."""
-    machine, rest = machine_of(code), inst.op[3:]
-    if rest == ("commit_group",):
-        return lambda: machine.bulk.commit()
-    if rest in (("wait_group",), ("wait_group", "read")):
-        (left,) = inst.operands
-        if isinstance(left, Immediate):
-            count = int(left.value)
-            return lambda: machine.bulk.wait(count)
+    rest = inst.op[3:4] if inst.op[3:] == ("wait_group", "read") else inst.op[3:]
+    if step := group_step(code, inst, rest, "bulk"):
+        return step
     raise code.refuse(inst, "bulk copies of tensors alone")

@@ -230,6 +230,23 @@ def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:
 #: Generic address of the first byte of shared memory.
 WINDOW = SHARED_WINDOW
 
+
+def group_step(code: Code, inst: Instruction, what: tuple[str, ...], name: str) -> Step | None:
+    """The step of ``commit_group`` or ``wait_group``; None for an instruction that is neither.
+
+    ``name``: what the machine calls that of which there are groups.
+    """
+    machine = code.machine
+    if what == ("commit_group",):
+        return lambda: getattr(machine, name).commit(inst)
+    if what == ("wait_group",):
+        (left,) = inst.operands
+        if isinstance(left, Immediate):
+            count = int(left.value)
+            return lambda: getattr(machine, name).wait(inst, count)
+    return None
+
+
 Translator = Callable[[Code, Instruction], Step]
 #: By the first parts of an opcode, of which the longest counts.
 TRANSLATORS: dict[str, Translator] = {}

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from cute_gemm.ptx.code import Code
 from cute_gemm.ptx.epochs import EpochMemory, WarpMemory
 from cute_gemm.ptx.flow import at_warp
 from cute_gemm.ptx.machine import Machine
-from cute_gemm.ptx.memory import SHARED_GUARD, WARP, GlobalMemory, Region, SharedMemory
+from cute_gemm.ptx.memory import SHARED_GUARD, WARP, GlobalMemory, Region
 from cute_gemm.ptx.parser import BYTES, Immediate, Kernel, Variable, end_of, parse
 from cute_gemm.ptx.program import Program
 from cute_gemm.ptx.record import Accesses, Boxes, Recorder
@@ -226,22 +226,17 @@ def run(
         if watch and not _ordered(kernel):
             elements = [tensor_map.size for tensor_map in machine.maps.values()]
             memory.watch(min([_granule(kernel, "global"), *elements]))
-        first = 0
-        while first < ctas:
+        made_of = WarpMemory if in_warps else EpochMemory
+        shared_memory = partial(OrderedMemory, cluster=cluster) if waits else made_of
+        for first in range(0, ctas, fitting):
             count = min(fitting, ctas - first)
             if tell is not None:
                 tell(first, ctas)
             code.known.clear()
-            what = count, machine.threads, arrays, granule, watch and size > 0
-            its: SharedMemory
-            if waits:
-                its = OrderedMemory(*what, cluster)
-            else:
-                its = WarpMemory(*what) if in_warps else EpochMemory(*what)
+            its = shared_memory(count, machine.threads, arrays, granule, watch and size > 0)
             program.reset()
             machine.begin(first, count, its, code.specials)
             machine.execute(program.pieces)
-            first += count
     for one in buffers:
         if one.array.size and one.array.flags.writeable:
             one.array[...] = one.elements(memory.content(one.name))

@@ -121,12 +121,15 @@ def end_of(variables: dict[str, Variable]) -> int:
 
 _ENTRY = re.compile(r"\.entry\s+([\w$%.]+)\s*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
-_SPACE = re.compile(r"\s*")
+#: A brace, a line that says where the source is, a label, or what a semicolon ends.
+_ITEM = re.compile(
+    r"\s*(?:(?P<open>\{)|(?P<close>\})|;|\.(?:loc|file)[^\n]*"
+    r"|(?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)|(?P<statement>[^;]*);?)"
+)
 _GUARD = re.compile(r"@(!?)\s*([\w$%]+)\s+")
 _OPCODE = re.compile(r"[A-Za-z][\w.:]*")
 #: The opcodes that have no other part.
 _BARE = ("ret", "exit", "bra", "trap", "brkpt")
-_LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s|]+(?:\s*\|\s*[^,\s|]+)?")
 _ADDRESS = re.compile(r"([^+,{]+?)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*\{([^{}]*)\})?")
 _DECLARED = re.compile(r"(?:([\w$%]+)<(\d+)>|([\w$%]+))$")
@@ -215,38 +218,32 @@ class _Parser:
 
     def _statements(self, position: int) -> Iterator[tuple[int, str]]:
         """Yield the statements that end in a semicolon; handle braces and labels on the way."""
-        text = self.text
         while True:
-            position = _SPACE.match(text, position).end()  # type: ignore[union-attr]
-            first = text[position : position + 1]
-            if first == "{":
+            item = _ITEM.match(self.text, position)
+            assert item is not None  # which also matches nothing
+            kind = item.lastgroup
+            position = item.start(kind or 0)
+            if kind == "open":
                 if len(self.scopes) == _DEEPEST:
                     raise self.error(position, f"more than {_DEEPEST} braces within each other")
                 self.scopes.append(_Scope())
-                position += 1
-            elif first == "}":
+            elif kind == "close":
                 self.scopes.pop()
-                position += 1
                 if not self.scopes:
                     return
-            elif first == ";":
-                position += 1
-            elif text.startswith((".loc", ".file"), position):  # which end with their line
-                end = text.find("\n", position)
-                position = len(text) if end < 0 else end
-            elif label := _LABEL.match(text, position):
-                unique = label[1] if len(self.scopes) == 1 else f"{label[1]}@{position}"
-                self.scopes[-1].labels[label[1]] = unique
+            elif kind == "label":
+                label = item["label"]
+                unique = label if len(self.scopes) == 1 else f"{label}@{position}"
+                self.scopes[-1].labels[label] = unique
                 self.kernel.labels[unique] = len(self.kernel.instructions)
-                position = label.end()
-            else:
-                end = text.find(";", position)
-                if end < 0:
+            elif kind == "statement":
+                statement = item["statement"]
+                if not item[0].endswith(";"):
                     raise self.error(position, "a statement that no semicolon ends")
-                if end - position > _LONGEST:
-                    raise self.error(position, f"a statement of {end - position:,} characters")
-                yield position, text[position:end]
-                position = end + 1
+                if len(statement) > _LONGEST:
+                    raise self.error(position, f"a statement of {len(statement):,} characters")
+                yield position, statement
+            position = item.end()
 
     def _statement(self, position: int, text: str) -> None:
         if not text.startswith("."):

@@ -32,7 +32,7 @@ import numpy as np
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.bulk import swizzled, wrong
 from cute_gemm.ptx.cluster import machine_of
-from cute_gemm.ptx.code import Code, opcode
+from cute_gemm.ptx.code import Code, group_step, opcode
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.parser import Immediate, Instruction, Register, Vector
 from cute_gemm.ptx.record import Recorder
@@ -313,13 +313,10 @@ def _group(code: Code, inst: Instruction) -> Step:
     machine = machine_of(code)
     if inst.op == ("wgmma", "fence", "sync", "aligned"):
         return lambda: machine.products.fence(inst)
-    if inst.op == ("wgmma", "commit_group", "sync", "aligned"):
-        return lambda: machine.products.commit(inst)
-    left = inst.operands[0] if inst.operands else None
-    if inst.op == ("wgmma", "wait_group", "sync", "aligned") and isinstance(left, Immediate):
-        count = int(left.value)
-        return lambda: machine.products.wait(inst, count)
-    raise code.refuse(inst)
+    step = group_step(code, inst, inst.op[1:2], "products")
+    if step is None or inst.op[2:] != ("sync", "aligned"):
+        raise code.refuse(inst)
+    return step
 
 
 @opcode("wgmma.mma_async")
