@@ -143,11 +143,9 @@ _ORDERED: dict[str, Callable[..., Any]] = {
     "eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "ne": lambda a, b: (a < b) | (a > b), "num": lambda a, b: (a == a) & (b == b),
 }  # fmt: skip
-#: True where an operand is NaN too: the negations of the ordered ones.
-_UNORDERED: dict[str, Callable[..., Any]] = {
-    "neu": np.not_equal, "equ": lambda a, b: ~((a < b) | (a > b)), "geu": lambda a, b: ~(a < b),
-    "gtu": lambda a, b: ~(a <= b), "leu": lambda a, b: ~(a > b), "ltu": lambda a, b: ~(a >= b),
-    "nan": lambda a, b: (a != a) | (b != b),
+#: Those of floats that are true where an operand is NaN too: the negations of these.
+_NEGATED = {
+    "neu": "eq", "equ": "ne", "geu": "lt", "gtu": "le", "leu": "gt", "ltu": "ge", "nan": "num",
 }  # fmt: skip
 _UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 
@@ -156,9 +154,9 @@ _UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 def _setp(code: Code, inst: Instruction) -> Step:
     kind = _kind(code, inst, "b16", "b32", "b64", *_INTEGERS, *_FLOATS)
     test = _UNSIGNED_NAMES.get(inst.op[1], inst.op[1]) if kind[0] == "u" else inst.op[1]
-    function: Callable[..., Any] | None
     if kind in _FLOATS:
-        function = {**_ORDERED, **_UNORDERED}.get(test)
+        ordered = _ORDERED.get(_NEGATED.get(test, test))
+        function = (lambda a, b: ~ordered(a, b)) if ordered and test in _NEGATED else ordered
     else:
         known = ("eq", "ne") if kind[0] == "b" else ("eq", "ne", "lt", "le", "gt", "ge")
         tests: dict[str, Callable[..., Any]] = {**_ORDERED, "ne": np.not_equal}
@@ -205,11 +203,9 @@ def _bfi(code: Code, inst: Instruction) -> Step:
     return code.apply(inst, insert, "b32", ("b32", "b32"), moves=True, constants=2)
 
 
-@opcode("prmt")
+@opcode("prmt", parts="b32")
 def _prmt(code: Code, inst: Instruction) -> Step:
     """Choose four of eight bytes by nibbles; a nibble's top bit replicates the sign (9.7.9.7)."""
-    if inst.op != ("prmt", "b32"):
-        raise code.refuse(inst)
 
     def permute(a: Array, b: Array, choice: Array) -> Array:
         both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
@@ -230,13 +226,11 @@ def _prmt(code: Code, inst: Instruction) -> Step:
     )
 
 
-@opcode("dp4a")
+@opcode("dp4a", parts=r"[su]32\.[su]32")
 def _dp4a(code: Code, inst: Instruction) -> Step:
     """Add four products of bytes (PTX ISA, 9.7.1.23); the sum wraps."""
-    left, right = inst.op[1:] if len(inst.op) == 3 else ("", "")
+    _, left, right = inst.op
     kinds = {"s32": np.int8, "u32": np.uint8}
-    if left not in kinds or right not in kinds:
-        raise code.refuse(inst)
 
     def dot(a: Array, b: Array, c: Array) -> Array:
         total = c

@@ -5,6 +5,7 @@ A translator makes one function of an instruction, once; the function reads and 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from operator import itemgetter
@@ -40,12 +41,7 @@ STORED = {
     name: kind if name in ("pred", "f32", "f64") else np.dtype(f"uint{8 * BYTES[name]}").type
     for name, kind in DTYPES.items()
 }
-_SPECIALS = {
-    f"{name}.{axis}"
-    for name in ("%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid",
-                 "%cluster_ctaid", "%cluster_nctaid")
-    for axis in "xyz"
-} | {"%laneid", "%cluster_ctarank", "%cluster_nctarank"}  # fmt: skip
+_SPECIAL = re.compile(r"%n?(tid|ctaid|clusterid)\.[xyz]|%cluster_n?(ctaid\.[xyz]|ctarank)|%laneid")
 
 
 class Source(NamedTuple):
@@ -113,7 +109,7 @@ class Code:
         raise self.refuse(inst)
 
     def _named(self, inst: Instruction, name: str, kind: str) -> Source:
-        if name in _SPECIALS and BYTES[kind] == 4:
+        if _SPECIAL.fullmatch(name) and BYTES[kind] == 4:
             if name not in self.specials:
                 self.specials[name] = len(self.values)
                 self._append(None)
@@ -123,7 +119,7 @@ class Code:
         if name in self.kernel.parameters and BYTES[kind] == 8:
             address = PARAMETERS + self.kernel.parameters[name].offset
             return Source(self.constant(address, DTYPES[kind]), None)
-        if name in ("WARP_SZ",):
+        if name == "WARP_SZ":
             return Source(self.constant(32, DTYPES[kind]), None)
         raise self.refuse(inst, f"{name} is not known")
 
@@ -258,12 +254,17 @@ def translator_of(inst: Instruction) -> Translator | None:
     return next((TRANSLATORS[name] for name in names if name in TRANSLATORS), None)
 
 
-def opcode(*names: str) -> Callable[[Translator], Translator]:
-    """Register a translator for opcodes."""
+def opcode(*names: str, parts: str = ".*") -> Callable[[Translator], Translator]:
+    """Register a translator for opcodes; ``parts``: a pattern of all parts behind the first."""
+    pattern = re.compile(parts)
 
     def put(translator: Translator) -> Translator:
-        for name in names:
-            TRANSLATORS[name] = translator
+        def translate(code: Code, inst: Instruction) -> Step:
+            if not pattern.fullmatch(".".join(inst.op[1:])):
+                raise code.refuse(inst)
+            return translator(code, inst)
+
+        TRANSLATORS.update(dict.fromkeys(names, translate))
         return translator
 
     return put

@@ -78,12 +78,10 @@ def _part(begin: Any, dtype: Any) -> Callable[[Array], Array]:
     return lambda x: (x >> begin).astype(dtype)
 
 
-@opcode("cvta")
+@opcode("cvta", parts=r"(to\.)?(global|shared|const|param)\.u64")
 def _cvta(code: Code, inst: Instruction) -> Step:
     """Between generic addresses and those of a space: shared memory has a window of its own."""
     space, kind = inst.op[-2:]
-    if space not in ("global", "shared", "const", "param") or kind != "u64":
-        raise code.refuse(inst)
     if space != "shared":
         return code.apply(inst, _same, kind, (kind,))
     window = np.uint64(WINDOW)

@@ -185,11 +185,9 @@ def _arrive_cluster(code: Code, inst: Instruction) -> Step:
     return lambda: machine.gates.arrive_cluster(inst)
 
 
-@opcode("fence.proxy", "fence.mbarrier_init")
+@opcode("fence.proxy", "fence.mbarrier_init", parts=r"(proxy\.async|mbarrier_init).*")
 def _fence(code: Code, inst: Instruction) -> Step:
     machine = machine_of(code)
-    if inst.op[1] == "proxy" and not inst.op[2].startswith("async"):
-        raise code.refuse(inst)
     return lambda: machine.shared.clocks.fence(machine.rows())
 
 
@@ -230,11 +228,9 @@ def _elect(code: Code, inst: Instruction) -> Step:
     return elect
 
 
-@opcode("mapa")
+@opcode("mapa", parts=r"shared::cluster\.u32")
 def _mapa(code: Code, inst: Instruction) -> Step:
     """The address of the same place in the shared memory of another CTA of the cluster."""
-    if inst.op != ("mapa", "shared::cluster", "u32"):
-        raise code.refuse(inst)
     shift, inside = np.uint32(REMOTE), np.uint32((1 << REMOTE) - 1)
 
     def move(address: Array, rank: Array) -> Array:

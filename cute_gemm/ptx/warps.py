@@ -31,12 +31,10 @@ def _by_warp(machine: Machine, values: Array) -> Array:
 # Shuffles -----------------------------------------------------------------------------------------
 
 
-@opcode("shfl")
+@opcode("shfl", parts=r"sync\.(up|down|bfly|idx)\.b32")
 def _shfl(code: Code, inst: Instruction) -> Step:
     """A value of another lane: the pseudo-code of PTX ISA 9.7.9.6."""
-    mode = inst.op[2] if len(inst.op) == 4 else ""
-    if (inst.op[1], inst.op[-1]) != ("sync", "b32") or mode not in ("up", "down", "bfly", "idx"):
-        raise code.refuse(inst)
+    mode = inst.op[2]
     targets = code.parts(inst.operands[0])
     to = code.register(inst, targets[0], "b32")
     target = targets[1] if len(targets) == 2 else None
@@ -89,14 +87,10 @@ def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
         machine.fault(inst, "divergent", what, absent.reshape(machine.shape))
 
 
-@opcode("vote")
+@opcode("vote", parts=r"sync\.((all|any|uni)\.pred|ballot\.b32)")
 def _vote(code: Code, inst: Instruction) -> Step:
     """``vote.sync`` (PTX ISA, 9.7.13.10): of the predicates of the lanes that its mask names."""
-    mode = inst.op[2] if len(inst.op) == 4 else ""
-    if inst.op[1] != "sync" or (mode, inst.op[-1]) not in (
-        ("all", "pred"), ("any", "pred"), ("uni", "pred"), ("ballot", "b32"),
-    ):  # fmt: skip
-        raise code.refuse(inst)
+    mode = inst.op[2]
     to = code.register(inst, inst.operands[0], inst.op[-1])
     predicate = code.source(inst, inst.operands[1], "pred")
     members = code.source(inst, inst.operands[2], "b32")
@@ -258,7 +252,7 @@ _SHAPES = {
 SUMS = {"f16": "f32", "bf16": "f32", "tf32": "f32", "s8": "s32", "u8": "s32", "f64": "f64"}
 
 
-@opcode("mma")
+@opcode("mma", parts=r"sync\.aligned\.\w+\.row\.col\.(satfinite\.)?\w+\.\w+\.\w+\.\w+")
 def _mma(code: Code, inst: Instruction) -> Step:
     """``mma.sync.aligned.SHAPE.row.col.D.A.B.C``, with ``.satfinite`` of integers.
 
@@ -266,16 +260,11 @@ def _mma(code: Code, inst: Instruction) -> Step:
     other from k = 0 on. Else the products, exact in float64, are added there to C from k = 0 on,
     and rounded once to float32; the order and precision of the hardware are its own (9.7.14.5.14).
     """
-    op = inst.op
-    clamped = "satfinite" in op
-    shape = op[3] if len(op) > 3 else ""
-    if op[1:3] != ("sync", "aligned") or op[4:6] != ("row", "col"):
+    shape, clamped = inst.op[3], "satfinite" in inst.op
+    result, a, b, c = inst.op[-4:]
+    if shape not in _SHAPES.get(a, ()) or a != b or not result == c == SUMS[a]:
         raise code.refuse(inst)
-    kinds = [part for part in op[6:] if part != "satfinite"]
-    if len(kinds) != 4 or kinds[1] not in _SHAPES or shape not in _SHAPES[kinds[1]]:
-        raise code.refuse(inst)
-    result, a, b, c = kinds
-    if result != SUMS[a] or c != result or a != b or (clamped and result != "s32"):
+    if clamped and result != "s32":
         raise code.refuse(inst)
     m, k = int(shape[1:].split("n")[0]), int(shape.split("k")[1])
     step = 4 * FACTORS[a].per
