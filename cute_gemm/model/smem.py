@@ -287,11 +287,10 @@ def _visit(access: SharedAccess, offsets: np.ndarray) -> tuple[SharedCounts, int
         counted_wavefronts=counted,
         counted_conflicts=max(0, counted - fewest),
     )
-    worst = int((per_request - per_request_ideal).argmax()) if len(offsets) else -1
-    if worst < 0:
+    if not len(offsets):
         return counts, 0, 0, 0
-    ways = int(wavefronts.max(initial=0))
-    return counts, int(per_request[worst]), int(per_request_ideal[worst]), ways
+    worst = int((per_request - per_request_ideal).argmax())
+    return counts, int(per_request[worst]), int(per_request_ideal[worst]), int(wavefronts.max())
 
 
 def guarded_offsets(

@@ -206,20 +206,15 @@ def _stored(code: Code, inst: Instruction, operand: Operand, kind: str) -> tuple
 # Asynchronous copies ------------------------------------------------------------------------------
 
 
-@opcode("cp")
-def _cp(code: Code, inst: Instruction) -> Step:
-    machine, rest = code.machine, inst.op[1:]
-    if rest == ("async", "wait_all"):
+@opcode("cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all", parts=r"async\.\w+")
+def _group(code: Code, inst: Instruction) -> Step:
+    machine = code.machine
+    if inst.op[2] == "wait_all":
         return lambda: machine.copies.wait(inst, None)
-    if step := group_step(code, inst, rest[1:], "copies"):
-        return step
-    known = (("async",), ("ca", "cg"), ("shared", "shared::cta"), ("global",))
-    fits = len(rest) >= 4 and all(part in choice for part, choice in zip(rest, known, strict=False))
-    if fits and all(part.startswith("L2::") for part in rest[4:]):
-        return _copy(code, inst)
-    raise code.refuse(inst)
+    return group_step(code, inst, inst.op[2], "copies")
 
 
+@opcode("cp", parts=r"async\.(ca|cg)\.shared(::cta)?\.global(\.L2::\w+)*")
 def _copy(code: Code, inst: Instruction) -> Step:
     """``cp.async``: bytes behind the source's size are zero, and are not read."""
     width = inst.operands[2]

@@ -350,7 +350,6 @@ def _tensor(code: Code, inst: Instruction) -> Step:
 @opcode("cp.async.bulk")
 def _group(code: Code, inst: Instruction) -> Step:
     """``commit_group`` and ``wait_group``; a store completes there, with ``.read`` or without."""
-    rest = inst.op[3:4] if inst.op[3:] == ("wait_group", "read") else inst.op[3:]
-    if step := group_step(code, inst, rest, "bulk"):
-        return step
-    raise code.refuse(inst, "bulk copies of tensors alone")
+    if inst.op[3:] not in (("commit_group",), ("wait_group",), ("wait_group", "read")):
+        raise code.refuse(inst, "bulk copies of tensors alone")
+    return group_step(code, inst, inst.op[3], "bulk")

@@ -227,20 +227,19 @@ def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:
 WINDOW = SHARED_WINDOW
 
 
-def group_step(code: Code, inst: Instruction, what: tuple[str, ...], name: str) -> Step | None:
-    """The step of ``commit_group`` or ``wait_group``; None for an instruction that is neither.
+def group_step(code: Code, inst: Instruction, what: str, name: str) -> Step:
+    """The step of ``commit_group`` or ``wait_group``.
 
     ``name``: what the machine calls that of which there are groups.
     """
     machine = code.machine
-    if what == ("commit_group",):
+    if what == "commit_group":
         return lambda: getattr(machine, name).commit(inst)
-    if what == ("wait_group",):
-        (left,) = inst.operands
-        if isinstance(left, Immediate):
-            count = int(left.value)
-            return lambda: getattr(machine, name).wait(inst, count)
-    return None
+    (left,) = inst.operands
+    if not isinstance(left, Immediate):
+        raise code.refuse(inst)
+    count = int(left.value)
+    return lambda: getattr(machine, name).wait(inst, count)
 
 
 Translator = Callable[[Code, Instruction], Step]

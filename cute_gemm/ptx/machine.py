@@ -162,9 +162,9 @@ class Machine(Lanes):
 
     def behind(self, inst: Instruction) -> None:
         """A fault where lanes that execute access global memory before the launch ahead ended."""
-        if self.dependent and (early := self.lanes() & ~self.followed).any():
+        if self.dependent:
             what = "race: the launch ahead may not have ended: no griddepcontrol.wait before"
-            self.fault(inst, "race", what, early)
+            self.fault(inst, "race", what, self.lanes() & ~self.followed)
 
     def whole(self, inst: Instruction, size: int, name: str) -> Array:
         """Which groups of ``size`` threads execute, (CTAs, groups); a fault if one does in part."""
@@ -175,9 +175,8 @@ class Machine(Lanes):
         lanes = self.lanes().reshape(self.ctas, -1, size)
         some = np.asarray(lanes.any(axis=2))
         missing = ~lanes & some[..., None]
-        if missing.any():
-            what = f"divergent: this thread of the {name} does not execute it, and all must"
-            self.fault(inst, "divergent", what, missing.reshape(self.shape))
+        what = f"divergent: this thread of the {name} does not execute it, and all must"
+        self.fault(inst, "divergent", what, missing.reshape(self.shape))
         return some
 
     def keep(self, slots: tuple[int, ...], step: Step) -> None:
@@ -202,7 +201,9 @@ class Machine(Lanes):
     def fault(
         self, inst: Instruction, kind: str, what: str, bad: Array, address: Any = None
     ) -> None:
-        """Raise a fault for the first lane of ``bad``, with its address."""
+        """Raise a fault for the first lane of ``bad``, if there is one, with its address."""
+        if not bad.any():
+            return
         bad = np.broadcast_to(bad, self.shape)
         cta, thread = (int(x) for x in np.argwhere(bad)[0])
         where = ""

@@ -126,8 +126,7 @@ class Place:
             relative = relative & 0xFFFFFFFF
         chosen = self._executing(relative)
         apart = chosen & (self.width - 1)
-        if apart.any():
-            self._misaligned(apart)
+        self._misaligned(apart)
         bad = self.memory(shared).forbidden(chosen, self.width, write)
         if bad.any():
             near = machine.shared.near(int(chosen[bad][0])) if shared else "{near}"
@@ -139,8 +138,8 @@ class Place:
         self._fault(apart.astype(bool), "misaligned", what)
 
     def _fault(self, bad: Array, kind: str, what: str) -> None:
-        machine = self.machine
-        machine.fault(self.inst, kind, what, self.spread(bad), self.addresses())
+        if bad.any():
+            self.machine.fault(self.inst, kind, what, self.spread(bad), self.addresses())
 
     def spread(self, some: Array) -> Array:
         """Values of lanes that execute, at their places among all; the others have 0."""
@@ -221,10 +220,8 @@ class Place:
         machine.behind(self.inst)
         first = self._executing(self._relative(machine.values[self.slot], False) + self.offset)
         apart = first & (self.width - 1)
-        if apart.any():
-            self._misaligned(apart)
+        self._misaligned(apart)
         addresses = first[:, None] + np.arange(count)
         bad = np.asarray(machine.memory.forbidden(addresses, 1, False).any(axis=1))
-        if bad.any():
-            self._fault(bad, "out of bounds", "out of bounds: {near}")
+        self._fault(bad, "out of bounds", "out of bounds: {near}")
         return machine.memory.raw.take(addresses)

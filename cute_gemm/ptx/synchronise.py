@@ -107,9 +107,8 @@ def _warp(code: Code, inst: Instruction) -> Wait:
         masks, lanes = mask("its mask"), machine.lanes()
         named = np.zeros(machine.shape, bool)
         named[lanes] = masks >> np.nonzero(lanes)[1] % 32 & 1
-        if (lanes & ~named).any():
-            what = "divergent: its mask does not name the lane itself"
-            machine.fault(inst, "divergent", what, lanes & ~named)
+        what = "divergent: its mask does not name the lane itself"
+        machine.fault(inst, "divergent", what, lanes & ~named)
         return machine.warps.passed(masks, machine.alive())
 
     return Wait(inst, poll, lambda: f"not all lanes of the mask {int(mask()[0]):#x} have come")

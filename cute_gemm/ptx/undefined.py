@@ -57,9 +57,8 @@ def demand(machine: Machine, inst: Instruction, slot: int, what: str) -> None:
     if bits is None:
         return
     bad = bits != 0 if machine.mask is None else (bits != 0) & machine.mask
-    if bad.any():
-        came = "comes of a register or of shared memory that nobody has set"
-        machine.fault(inst, "uninitialised", f"{what} {came}", bad)
+    came = "comes of a register or of shared memory that nobody has set"
+    machine.fault(inst, "uninitialised", f"{what} {came}", bad)
 
 
 def whole(bad: Array | None, dtype: Any) -> Array | None:

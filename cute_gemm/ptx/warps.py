@@ -82,9 +82,8 @@ def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
     lanes = machine.lanes().reshape(-1, WARP)
     bits = (lanes.astype(np.int64) << np.arange(WARP)).sum(axis=1)
     absent = (members & ~bits[:, None] != 0) & lanes
-    if absent.any():
-        what = "divergent: its mask names lanes that do not execute it with this one"
-        machine.fault(inst, "divergent", what, absent.reshape(machine.shape))
+    what = "divergent: its mask names lanes that do not execute it with this one"
+    machine.fault(inst, "divergent", what, absent.reshape(machine.shape))
 
 
 @opcode("vote", parts=r"sync\.((all|any|uni)\.pred|ballot\.b32)")
@@ -118,16 +117,15 @@ def _vote(code: Code, inst: Instruction) -> Step:
 # Matrices from shared memory ----------------------------------------------------------------------
 
 
+#: Parts of the opcodes that move matrices.
+_MATRIX = r"sync\.aligned\.m8n8\.x[124](\.trans)?(\.shared(::cta)?)?\.b16"
+
+
 def _matrices(code: Code, inst: Instruction) -> tuple[int, bool]:
     """Return the number of matrices that an instruction moves, and whether it transposes them."""
-    parts = set(inst.op[1:])
-    number = next((int(part[1]) for part in parts if part in ("x1", "x2", "x4")), 0)
-    known = {"sync", "aligned", "m8n8", "b16", "shared", "shared::cta", "trans", f"x{number}"}
-    if parts - known or not number or not {"sync", "aligned", "m8n8", "b16"} <= parts:
-        raise code.refuse(inst)
-    if not parts & {"shared", "shared::cta"}:
+    if not {"shared", "shared::cta"} & set(inst.op):
         raise code.refuse(inst, "it is not said to be in shared memory")
-    return number, "trans" in parts
+    return int(inst.op[4].removeprefix("x")), "trans" in inst.op
 
 
 def _rows(place: Place, number: int, store: bool) -> tuple[Array, Array]:
@@ -141,7 +139,7 @@ def _rows(place: Place, number: int, store: bool) -> tuple[Array, Array]:
     return warps, offsets[:, None] // 4 + np.arange(4)
 
 
-@opcode("ldmatrix")
+@opcode("ldmatrix", parts=_MATRIX)
 def _ldmatrix(code: Code, inst: Instruction) -> Step:
     """1, 2 or 4 matrices of 8 rows of 16 bytes, whose addresses the first 8, 16 or 32 lanes have.
 
@@ -185,7 +183,7 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
     return load
 
 
-@opcode("stmatrix")
+@opcode("stmatrix", parts=_MATRIX)
 def _stmatrix(code: Code, inst: Instruction) -> Step:
     """Store matrices, the inverse of ``ldmatrix`` (PTX ISA, 9.7.14.5.16)."""
     number, transposed = _matrices(code, inst)

@@ -307,16 +307,13 @@ class Products:
 _SAID = {"f16": (16, 2, 2), "bf16": (16, 2, 2), "tf32": (8, 2, 0), "s8": (32, 0, 0)}
 
 
-@opcode("wgmma")
+@opcode("wgmma", parts=r"(fence|commit_group|wait_group)\.sync\.aligned")
 def _group(code: Code, inst: Instruction) -> Step:
     """``wgmma.fence``, ``commit_group``, ``wait_group``."""
     machine = machine_of(code)
-    if inst.op == ("wgmma", "fence", "sync", "aligned"):
+    if inst.op[1] == "fence":
         return lambda: machine.products.fence(inst)
-    step = group_step(code, inst, inst.op[1:2], "products")
-    if step is None or inst.op[2:] != ("sync", "aligned"):
-        raise code.refuse(inst)
-    return step
+    return group_step(code, inst, inst.op[1], "products")
 
 
 @opcode("wgmma.mma_async")
