@@ -478,10 +478,9 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
     addresses only where a row is off a 32-byte boundary, or its vectors do not stay side by side.
     """
     base = base_residue(access.matrix) if base is None else base
-    interior = edge = tile = GlobalCounts()
-    worst_full: WorstRequest | None = None
-    worst_edge: WorstRequest | None = None
-    aligned = True
+    tile, aligned = GlobalCounts(), True
+    sums = {True: GlobalCounts(), False: GlobalCounts()}  # of full tiles and of the others
+    worsts: dict[bool, WorstRequest | None] = {True: None, False: None}
     corner = tuple(min(t, s) for t, s in zip(access.tile, access.region, strict=True))
     begin = corner_bytes(access)
     first = Place((base + begin) % access.word, begin)
@@ -496,16 +495,15 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
             counts, worst, fits = _evaluate(access, patterns, tiles)
             tile = tile if start is None else _evaluate(access, patterns, start)[0]
         aligned = aligned and fits
-        if full:
-            interior, worst_full = interior + counts, _worse(worst_full, worst)
-        else:
-            edge, worst_edge = edge + counts, _worse(worst_edge, worst)
+        sums[full] += counts
+        worsts[full] = _worse(worsts[full], worst)
+    interior, edge = sums[True], sums[False]
     return GlobalAnalysis(
         tile=tile,
         interior=interior,
         edge=edge,
         launch=(interior + edge).times(access.sweeps),
-        worst=worst_full if interior.tiles else worst_edge,
+        worst=worsts[bool(interior.tiles)],
         aligned=aligned,
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from cute_gemm.ptx.code import DTYPES, STORED, Code, group_step, opcode
 from cute_gemm.ptx.machine import Step
-from cute_gemm.ptx.memory import UNITS
+from cute_gemm.ptx.memory import UNITS, Array
 from cute_gemm.ptx.parser import (
     BYTES,
     Address,
@@ -22,8 +22,6 @@ from cute_gemm.ptx.parser import (
 )
 from cute_gemm.ptx.places import Place
 from cute_gemm.ptx.undefined import demand
-
-Array = np.ndarray[Any, Any]
 
 #: Parts of opcodes that say how caches are used, in which order or by whom else: nothing here.
 _HINTS = frozenset(

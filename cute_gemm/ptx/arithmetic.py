@@ -14,9 +14,9 @@ import numpy as np
 from cute_gemm.ptx.code import DTYPES, Code, opcode
 from cute_gemm.ptx.floats import fma_f32, fma_f64
 from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import BYTES, Immediate, Instruction, Vector
 
-Array = np.ndarray[Any, Any]
 _INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64")
 _SIGNED = ("s16", "s32", "s64")
 _FLOATS = ("f32", "f64")

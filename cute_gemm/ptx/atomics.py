@@ -16,8 +16,6 @@ from cute_gemm.ptx.parser import BYTES, Instruction, Name
 from cute_gemm.ptx.places import Place
 from cute_gemm.ptx.undefined import demand
 
-Array = np.ndarray[Any, Any]
-
 #: Of the old value and the operand.
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda old, x: old + x, "min": min, "max": max, "exch": lambda old, x: x,

@@ -6,18 +6,15 @@ A barrier has a place in shared memory by its address only: its state is kept be
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy
 
 import numpy as np
 
 from cute_gemm.errors import FaultError
+from cute_gemm.ptx.cluster import ClusterMachine
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.cluster import ClusterMachine
-
-Array = np.ndarray[Any, Any]
 
 #: An address of shared memory of another CTA of the cluster: its rank, plus 1, from this bit on.
 REMOTE = 24
@@ -156,11 +153,6 @@ class Barriers:
         """Note that a warp of another CTA accesses the shared memory of this CTA."""
         clocks = self.machine.shared.clocks
         self._visits[cta, int(clocks.column[row])] = int(clocks.now(row)), inst
-
-    def come(self, barrier: Barrier, bytes_: int) -> None:
-        """Count arrived bytes of a bulk copy."""
-        barrier.bytes -= bytes_
-        barrier.settle()
 
     def passed(self, inst: Instruction, addresses: Array, parities: Array) -> Array:
         """Return which executing lanes may go on because the phase of that parity is complete."""

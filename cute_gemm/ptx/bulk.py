@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy
 
 import numpy as np
@@ -21,19 +21,14 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import FaultError, PtxError
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.barriers import Barrier
-from cute_gemm.ptx.cluster import machine_of
+from cute_gemm.ptx.cluster import ClusterMachine, machine_of
 from cute_gemm.ptx.code import Code, group_step, opcode
 from cute_gemm.ptx.floats import to_tf32
 from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step
-from cute_gemm.ptx.memory import PARAMETERS, UNITS
+from cute_gemm.ptx.memory import PARAMETERS, UNITS, Array
 from cute_gemm.ptx.parser import Address, Instruction
 from cute_gemm.ptx.places import OTHERS
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.cluster import ClusterMachine
-
-Array = np.ndarray[Any, Any]
 
 #: What shared memory's address of a box is a multiple of.
 _ALIGNED = 128
@@ -206,7 +201,8 @@ class Bulk:
             machine.shared.define(places, size)
             granules = self._granules(copy)
             machine.shared.end_copy(granules, barrier.column, barrier.phase + 1)
-        machine.barriers.come(barrier, copy.size)
+        barrier.bytes -= copy.size
+        barrier.settle()
 
     # ---- stores --------------------------------------------------------------------------------
 
@@ -245,7 +241,7 @@ class Bulk:
         places = self._places(copy)[inside]
         who = np.array(machine.number(copy.cta), np.int32)
         if machine.memory.stored(offsets, who, size) is not None:
-            raise self.fault(copy, "race", f"race: {OTHERS}")
+            raise self.fault(copy, "race", OTHERS)
         machine.memory.view(unit)[offsets // size] = shared.view(unit).take(places // size)
         if shared.watched:
             if len(places) and shared.undefined.view(unit).take(places // size).any():

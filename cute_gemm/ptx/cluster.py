@@ -12,7 +12,8 @@ import numpy as np
 
 from cute_gemm.ptx.clocks import OrderedMemory
 from cute_gemm.ptx.code import Code
-from cute_gemm.ptx.machine import Array, Machine
+from cute_gemm.ptx.machine import Machine
+from cute_gemm.ptx.memory import Array
 
 
 class ClusterMachine(Machine):

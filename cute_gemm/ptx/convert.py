@@ -10,10 +10,9 @@ import numpy as np
 from cute_gemm.ptx.code import DTYPES, STORED, WINDOW, Code, Source, opcode
 from cute_gemm.ptx.floats import from_bf16, from_f16, to_bf16, to_f16, to_tf32
 from cute_gemm.ptx.machine import Step
-from cute_gemm.ptx.memory import UNITS
+from cute_gemm.ptx.memory import UNITS, Array
 from cute_gemm.ptx.parser import BYTES, Instruction, Name, Register, Vector
 
-Array = np.ndarray[Any, Any]
 _INTEGERS = tuple(f"{kind}{bits}" for kind in "su" for bits in (8, 16, 32, 64))
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
 from weakref import proxy
 
 import numpy as np
 
 from cute_gemm.ptx.lanes import Lanes
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction
-
-Array = np.ndarray[Any, Any]
 
 
 class Copies:

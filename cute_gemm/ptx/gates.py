@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy
 
 import numpy as np
 
+from cute_gemm.ptx.cluster import ClusterMachine
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.cluster import ClusterMachine
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(eq=False)

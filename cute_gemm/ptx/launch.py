@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -21,13 +20,11 @@ from cute_gemm.ptx.code import Code
 from cute_gemm.ptx.epochs import EpochMemory, WarpMemory
 from cute_gemm.ptx.flow import at_warp
 from cute_gemm.ptx.machine import Machine
-from cute_gemm.ptx.memory import SHARED_GUARD, WARP, GlobalMemory, Region
+from cute_gemm.ptx.memory import SHARED_GUARD, WARP, Array, GlobalMemory, Region
 from cute_gemm.ptx.parser import BYTES, Immediate, Kernel, Variable, end_of, parse
 from cute_gemm.ptx.program import Program
 from cute_gemm.ptx.record import Accesses, Boxes, Recorder
 from cute_gemm.ptx.waiting import WaitingMachine, needed
-
-Array = np.ndarray[Any, Any]
 
 #: Threads that are executed together: enough that NumPy's time a call is small, few enough that
 #: registers stay in the caches.

@@ -21,7 +21,7 @@ import numpy as np
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.copies import Copies
 from cute_gemm.ptx.lanes import Lanes
-from cute_gemm.ptx.memory import GLOBAL, WARP, GlobalMemory, SharedMemory
+from cute_gemm.ptx.memory import GLOBAL, WARP, Array, GlobalMemory, SharedMemory
 from cute_gemm.ptx.parser import Instruction
 from cute_gemm.ptx.record import Recorder
 from cute_gemm.ptx.warpwait import WarpBarriers
@@ -30,7 +30,6 @@ from cute_gemm.ptx.warpwait import WarpBarriers
 #: after which it does if nothing comes of them.
 MOST_STEPS, IDLE_STEPS = 20_000_000, 500_000
 
-Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
 
 

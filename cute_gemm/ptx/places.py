@@ -8,11 +8,9 @@ import numpy as np
 
 from cute_gemm.errors import PtxError
 from cute_gemm.ptx.code import WINDOW, Code
-from cute_gemm.ptx.memory import GLOBAL, Bytes, Wrong
+from cute_gemm.ptx.memory import GLOBAL, Array, Bytes, Wrong
 from cute_gemm.ptx.parser import Address, Immediate, Instruction, Name, Operand, Register
 from cute_gemm.ptx.undefined import demand
-
-Array = np.ndarray[Any, Any]
 
 #: What is wrong with a read or a write of shared memory, in words.
 _WRONG = {
@@ -21,7 +19,7 @@ _WRONG = {
     "being read": "a wgmma or a bulk store, not waited for, reads these bytes",
 }
 #: What is wrong with an access to what another CTA has stored.
-OTHERS = "another CTA stores these bytes, and neither waits for the other"
+OTHERS = "race: another CTA stores these bytes, and neither waits for the other"
 
 
 class Place:
@@ -125,20 +123,20 @@ class Place:
         if self.narrow:
             relative = relative & 0xFFFFFFFF
         chosen = self._executing(relative)
-        apart = chosen & (self.width - 1)
-        self._misaligned(apart)
+        self._aligned(chosen)
         bad = self.memory(shared).forbidden(chosen, self.width, write)
         if bad.any():
             near = machine.shared.near(int(chosen[bad][0])) if shared else "{near}"
             self._fault(bad, "out of bounds", f"out of bounds: {near}")
         return self._executing(relative + machine.shared.rows) if shared else chosen
 
-    def _misaligned(self, apart: Array) -> None:
+    def _aligned(self, offsets: Array) -> None:
+        apart = (offsets & (self.width - 1)).astype(bool)
         what = f"misaligned: {self.width} bytes need a multiple of {self.width}"
-        self._fault(apart.astype(bool), "misaligned", what)
+        self._fault(apart, "misaligned", what)
 
-    def _fault(self, bad: Array, kind: str, what: str) -> None:
-        if bad.any():
+    def _fault(self, bad: Array | None, kind: str, what: str) -> None:
+        if bad is not None and bad.any():
             self.machine.fault(self.inst, kind, what, self.spread(bad), self.addresses())
 
     def spread(self, some: Array) -> Array:
@@ -176,7 +174,8 @@ class Place:
         machine = self.machine
         offsets = self.offsets(shared, False)
         if not shared:
-            self._alone(machine.memory.loaded(offsets, self._ctas(), self.width))
+            bad = machine.memory.loaded(offsets, self._ctas(), self.width)
+            self._fault(bad, "race", OTHERS)
         elif machine.shared.watched:
             own = self._executing(machine.shared.own)
             self._judge(machine.shared.reading(offsets, own, self.width))
@@ -190,7 +189,8 @@ class Place:
         machine.moved = machine.steps
         offsets = self.offsets(shared, True)
         if not shared and not atomic:
-            self._alone(machine.memory.stored(offsets, self._ctas(), self.width))
+            bad = machine.memory.stored(offsets, self._ctas(), self.width)
+            self._fault(bad, "race", OTHERS)
         elif shared and machine.shared.watched:
             own = self._executing(machine.shared.own)
             self._judge(machine.shared.writing(offsets, own, self.width, flying))
@@ -201,11 +201,6 @@ class Place:
         """Numbers, from 1 on, of CTAs or clusters of the lanes that execute."""
         numbers = self.machine.number(np.arange(self.machine.ctas, dtype=np.int32))
         return self._executing(numbers[:, None])
-
-    def _alone(self, bad: Array | None) -> None:
-        """Raise for accesses to what another CTA has stored."""
-        if bad is not None:
-            self._fault(bad, "race", f"race: {OTHERS}")
 
     def _judge(self, wrong: Wrong | None) -> None:
         """Raise for what is wrong with an access to shared memory."""
@@ -219,8 +214,7 @@ class Place:
         machine = self.machine
         machine.behind(self.inst)
         first = self._executing(self._relative(machine.values[self.slot], False) + self.offset)
-        apart = first & (self.width - 1)
-        self._misaligned(apart)
+        self._aligned(first)
         addresses = first[:, None] + np.arange(count)
         bad = np.asarray(machine.memory.forbidden(addresses, 1, False).any(axis=1))
         self._fault(bad, "out of bounds", "out of bounds: {near}")

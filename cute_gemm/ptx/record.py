@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cute_gemm.ptx.lanes import Lanes
-from cute_gemm.ptx.memory import WARP
+from cute_gemm.ptx.memory import WARP, Array
 from cute_gemm.ptx.parser import Instruction
 
-Array = np.ndarray[Any, Any]
 #: Bytes of a sector.
 SECTOR = 32
 

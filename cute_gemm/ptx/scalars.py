@@ -8,9 +8,9 @@ import numpy as np
 
 from cute_gemm.ptx.code import DTYPES, Code, opcode
 from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import BYTES, Immediate, Instruction
 
-Array = np.ndarray[Any, Any]
 _U32 = np.uint32
 
 

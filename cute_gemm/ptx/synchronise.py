@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -13,9 +12,9 @@ from cute_gemm.ptx.code import Code, opcode, translator_of
 from cute_gemm.ptx.flow import results
 from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step, Wait
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction, Name
 
-Array = np.ndarray[Any, Any]
 #: Of a barrier: CTA, address there, and row of the warp that names it.
 _Place = tuple[int, int, int]
 

@@ -13,17 +13,14 @@ an address.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cute_gemm.ptx.flow import results, sources
+from cute_gemm.ptx.machine import Machine, Step
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction, Kernel
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.machine import Machine, Step
-
-Array = np.ndarray[Any, Any]
 
 
 def unsigned(dtype: Any) -> Any:

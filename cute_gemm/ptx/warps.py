@@ -15,12 +15,10 @@ import numpy as np
 from cute_gemm.ptx.code import STORED, Code, Source, opcode
 from cute_gemm.ptx.floats import fma_f64, from_bf16
 from cute_gemm.ptx.machine import Machine, Step
-from cute_gemm.ptx.memory import WARP
+from cute_gemm.ptx.memory import WARP, Array
 from cute_gemm.ptx.parser import Instruction, Name, Operand, Register
 from cute_gemm.ptx.places import Place
 from cute_gemm.ptx.undefined import demand, whole
-
-Array = np.ndarray[Any, Any]
 
 
 def _by_warp(machine: Machine, values: Array) -> Array:
@@ -117,15 +115,16 @@ def _vote(code: Code, inst: Instruction) -> Step:
 # Matrices from shared memory ----------------------------------------------------------------------
 
 
-#: Parts of the opcodes that move matrices.
-_MATRIX = r"sync\.aligned\.m8n8\.x[124](\.trans)?(\.shared(::cta)?)?\.b16"
-
-
 def _matrices(code: Code, inst: Instruction) -> tuple[int, bool]:
     """Return the number of matrices that an instruction moves, and whether it transposes them."""
-    if not {"shared", "shared::cta"} & set(inst.op):
+    parts = set(inst.op[1:])
+    number = next((int(part[1]) for part in parts if part in ("x1", "x2", "x4")), 0)
+    known = {"sync", "aligned", "m8n8", "b16", "shared", "shared::cta", "trans", f"x{number}"}
+    if parts - known or not number or not {"sync", "aligned", "m8n8", "b16"} <= parts:
+        raise code.refuse(inst)
+    if not parts & {"shared", "shared::cta"}:
         raise code.refuse(inst, "it is not said to be in shared memory")
-    return int(inst.op[4].removeprefix("x")), "trans" in inst.op
+    return number, "trans" in parts
 
 
 def _rows(place: Place, number: int, store: bool) -> tuple[Array, Array]:
@@ -139,7 +138,7 @@ def _rows(place: Place, number: int, store: bool) -> tuple[Array, Array]:
     return warps, offsets[:, None] // 4 + np.arange(4)
 
 
-@opcode("ldmatrix", parts=_MATRIX)
+@opcode("ldmatrix")
 def _ldmatrix(code: Code, inst: Instruction) -> Step:
     """1, 2 or 4 matrices of 8 rows of 16 bytes, whose addresses the first 8, 16 or 32 lanes have.
 
@@ -183,7 +182,7 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
     return load
 
 
-@opcode("stmatrix", parts=_MATRIX)
+@opcode("stmatrix")
 def _stmatrix(code: Code, inst: Instruction) -> Step:
     """Store matrices, the inverse of ``ldmatrix`` (PTX ISA, 9.7.14.5.16)."""
     number, transposed = _matrices(code, inst)
@@ -250,7 +249,7 @@ _SHAPES = {
 SUMS = {"f16": "f32", "bf16": "f32", "tf32": "f32", "s8": "s32", "u8": "s32", "f64": "f64"}
 
 
-@opcode("mma", parts=r"sync\.aligned\.\w+\.row\.col\.(satfinite\.)?\w+\.\w+\.\w+\.\w+")
+@opcode("mma", parts=r"sync\.aligned\.\w+\.row\.col(\.\w+){4,5}")
 def _mma(code: Code, inst: Instruction) -> Step:
     """``mma.sync.aligned.SHAPE.row.col.D.A.B.C``, with ``.satfinite`` of integers.
 
@@ -259,7 +258,7 @@ def _mma(code: Code, inst: Instruction) -> Step:
     and rounded once to float32; the order and precision of the hardware are its own (9.7.14.5.14).
     """
     shape, clamped = inst.op[3], "satfinite" in inst.op
-    result, a, b, c = inst.op[-4:]
+    result, a, b, c = (part for part in inst.op[6:] if part != "satfinite")
     if shape not in _SHAPES.get(a, ()) or a != b or not result == c == SUMS[a]:
         raise code.refuse(inst)
     if clamped and result != "s32":

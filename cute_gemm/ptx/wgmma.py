@@ -24,25 +24,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 from weakref import proxy
 
 import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.bulk import swizzled, wrong
-from cute_gemm.ptx.cluster import machine_of
+from cute_gemm.ptx.cluster import ClusterMachine, machine_of
 from cute_gemm.ptx.code import Code, group_step, opcode
 from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Immediate, Instruction, Register, Vector
 from cute_gemm.ptx.record import Recorder
 from cute_gemm.ptx.undefined import demand
 from cute_gemm.ptx.warps import FACTORS, SUMS, rounded
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.cluster import ClusterMachine
-
-Array = np.ndarray[Any, Any]
 
 #: Threads of a warp group, its warps, and the rows of an instruction.
 _GROUP, _WARPS, _ROWS = 128, 4, 64
