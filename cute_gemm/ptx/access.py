@@ -78,8 +78,7 @@ def _shape(code: Code, inst: Instruction) -> tuple[str, int, str]:
 def _ld(code: Code, inst: Instruction) -> Step:
     space, count, kind = _shape(code, inst)
     targets = code.parts(inst.operands[0])
-    if len(targets) != count:
-        raise code.refuse(inst)
+    code.require(inst, len(targets) == count)
     if space == "param":
         return _parameter(code, inst, kind, targets)
     place = Place(code, inst, inst.operands[1], BYTES[kind] * count, space)
@@ -161,8 +160,7 @@ def _parameter(code: Code, inst: Instruction, kind: str, targets: tuple[Operand,
 def _st(code: Code, inst: Instruction) -> Step:
     space, count, kind = _shape(code, inst)
     given = code.parts(inst.operands[1])
-    if len(given) != count or space == "param":
-        raise code.refuse(inst)
+    code.require(inst, len(given) == count and space != "param")
     place = Place(code, inst, inst.operands[0], BYTES[kind] * count, space)
     stores = [(step, *_stored(code, inst, each, kind)) for step, each in enumerate(given)]
     values, machine, unit = code.values, code.machine, BYTES[kind]

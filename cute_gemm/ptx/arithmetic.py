@@ -25,8 +25,7 @@ _FLOATS = ("f32", "f64")
 def _kind(code: Code, inst: Instruction, *allowed: str) -> str:
     """Return the type of an opcode, its last part."""
     kind = inst.op[-1]
-    if kind not in allowed:
-        raise code.refuse(inst, f"not with .{kind}")
+    code.require(inst, kind in allowed, f"not with .{kind}")
     return kind
 
 
@@ -73,8 +72,7 @@ def _mul(code: Code, inst: Instruction) -> Step:
         kind = _unsigned(kind)
         function = (lambda a, b, c: a * b + c) if adds else np.multiply
         return code.apply(inst, function, kind, (kind,) * (2 + adds))
-    if BYTES[kind] == 8:
-        raise code.refuse(inst)
+    code.require(inst, BYTES[kind] < 8)
     wide = f"{kind[0]}{16 * BYTES[kind]}"
     dtype, shift = DTYPES[wide], DTYPES[wide](8 * BYTES[kind])
 
@@ -94,8 +92,7 @@ def _mul(code: Code, inst: Instruction) -> Step:
 @opcode("fma")
 def _fma(code: Code, inst: Instruction) -> Step:
     kind = _kind(code, inst, *_FLOATS)
-    if inst.op[1:] != ("rn", kind):
-        raise code.refuse(inst)
+    code.require(inst, inst.op[1:] == ("rn", kind))
     return code.apply(inst, fma_f32 if kind == "f32" else fma_f64, kind, (kind,) * 3)
 
 
@@ -164,8 +161,7 @@ def _setp(code: Code, inst: Instruction) -> Step:
     joined = _BITWISE.get(inst.op[2]) if len(inst.op) == 4 else None
     if function is None or len(inst.op) not in (3, 4) or (len(inst.op) == 4 and joined is None):
         raise code.refuse(inst)
-    if isinstance(inst.operands[0], Vector):
-        raise code.refuse(inst, "it sets two predicates")
+    code.require(inst, not isinstance(inst.operands[0], Vector), "it sets two predicates")
     if joined is None:
         return code.apply(inst, function, "pred", (kind, kind))
     return code.apply(inst, lambda a, b, c: joined(function(a, b), c), "pred", (kind, kind, "pred"))

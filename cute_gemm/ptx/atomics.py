@@ -38,16 +38,13 @@ def _atom(code: Code, inst: Instruction) -> Step:
     if how == "add":
         allowed |= {"f32", "f64"}
     known = how in _OPERATIONS or (how == "cas" and inst.op[0] == "atom")
-    if not known or kind not in allowed or not set(inst.op[1:-2]) <= _ORDERS:
-        raise code.refuse(inst)
-    if "global" not in inst.op:
-        raise code.refuse(inst, "it is not said to be on global memory")
+    code.require(inst, known and kind in allowed and set(inst.op[1:-2]) <= _ORDERS)
+    code.require(inst, "global" in inst.op, "it is not said to be on global memory")
     operands = inst.operands if inst.op[0] == "red" else inst.operands[1:]
     to = None
     if inst.op[0] == "atom" and not isinstance(inst.operands[0], Name):
         to = code.register(inst, inst.operands[0], kind)
-    if len(operands) != (3 if how == "cas" else 2):
-        raise code.refuse(inst)
+    code.require(inst, len(operands) == (3 if how == "cas" else 2))
     place = Place(code, inst, operands[0], BYTES[kind], "global")
     sources = [code.source(inst, operand, kind) for operand in operands[1:]]
     machine, values, dtype = code.machine, code.values, DTYPES[kind]

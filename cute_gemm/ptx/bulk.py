@@ -295,12 +295,9 @@ _SAID = frozenset(
 def _tensor(code: Code, inst: Instruction) -> Step:
     """Both directions; only whole boxes (``.tile``)."""
     machine = machine_of(code)
-    if not set(inst.op[1:]) <= _SAID:
-        raise code.refuse(inst)
     loads = "mbarrier::complete_tx::bytes" in inst.op
     order = inst.operands if loads else (inst.operands[1], inst.operands[0], *inst.operands[2:])
-    if not loads and "bulk_group" not in inst.op:
-        raise code.refuse(inst)
+    code.require(inst, set(inst.op[1:]) <= _SAID and (loads or "bulk_group" in inst.op))
     where = Lanewise(code, inst, order[0])
     source = _Operands(code, inst, order[1])
     barrier = Lanewise(code, inst, order[2]) if loads else None
@@ -346,6 +343,6 @@ def _tensor(code: Code, inst: Instruction) -> Step:
 @opcode("cp.async.bulk")
 def _group(code: Code, inst: Instruction) -> Step:
     """``commit_group`` and ``wait_group``; a store completes there, with ``.read`` or without."""
-    if inst.op[3:] not in (("commit_group",), ("wait_group",), ("wait_group", "read")):
-        raise code.refuse(inst, "bulk copies of tensors alone")
+    known = (("commit_group",), ("wait_group",), ("wait_group", "read"))
+    code.require(inst, inst.op[3:] in known, "bulk copies of tensors alone")
     return group_step(code, inst, inst.op[3], "bulk")

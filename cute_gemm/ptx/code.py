@@ -73,11 +73,15 @@ class Code:
         what = f"{shown(inst.text)} is not executed by the interpreter"
         return PtxError(f"line {inst.line}: {what}{why}")
 
+    def require(self, inst: Instruction, fits: bool, what: str = "") -> None:
+        """Refuse an instruction that does not fit."""
+        if not fits:
+            raise self.refuse(inst, what)
+
     def only(self, inst: Instruction, *allowed: str) -> None:
         """Refuse an opcode with a part, behind the first, that is not among these."""
         for part in inst.op[1:]:
-            if part not in allowed:
-                raise self.refuse(inst, f".{part} is not known here")
+            self.require(inst, part in allowed, f".{part} is not known here")
 
     def constant(self, value: Any, kind: Any) -> int:
         """The slot of a value that never changes."""
@@ -97,10 +101,9 @@ class Code:
         dtype = DTYPES[kind]
         if isinstance(operand, Register):
             stored = STORED[operand.type]
-            if np.dtype(stored).itemsize != np.dtype(dtype).itemsize or (kind == "pred") != (
-                operand.type == "pred"
-            ):
-                raise self.refuse(inst, f"{operand.name} is of type {operand.type}")
+            fits = np.dtype(stored).itemsize == np.dtype(dtype).itemsize
+            fits = fits and (kind == "pred") == (operand.type == "pred")
+            self.require(inst, fits, f"{operand.name} is of type {operand.type}")
             return Source(operand.slot, None if stored is dtype else dtype)
         if isinstance(operand, Immediate):
             return Source(self.constant(*_immediate(operand.value, kind)), None)
@@ -139,8 +142,8 @@ class Code:
         if not isinstance(operand, Register):
             raise self.refuse(inst)
         widths = {np.dtype(STORED[kind]).itemsize for kind in kinds}
-        if np.dtype(STORED[operand.type]).itemsize not in widths:
-            raise self.refuse(inst, f"{operand.name} is of type {operand.type}")
+        fits = np.dtype(STORED[operand.type]).itemsize in widths
+        self.require(inst, fits, f"{operand.name} is of type {operand.type}")
         return operand
 
     def parts(self, operand: Operand) -> tuple[Operand, ...]:
@@ -160,8 +163,7 @@ class Code:
         function has in itself.
         """
         first, *others = inst.operands[: len(inst.operands) - constants]
-        if len(others) != len(kinds):
-            raise self.refuse(inst)
+        self.require(inst, len(others) == len(kinds))
         register = self.register(inst, first, result)
         sources = [
             self.source(inst, other, kind) for other, kind in zip(others, kinds, strict=True)

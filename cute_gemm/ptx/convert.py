@@ -23,8 +23,7 @@ def _same(x: Array) -> Array:
 @opcode("mov")
 def _mov(code: Code, inst: Instruction) -> Step:
     kind = inst.op[-1]
-    if len(inst.op) != 2 or kind not in DTYPES or BYTES[kind] == 1:
-        raise code.refuse(inst)
+    code.require(inst, len(inst.op) == 2 and kind in DTYPES and BYTES[kind] != 1)
     to, what = inst.operands
     if isinstance(to, Vector):
         return _unpack(code, inst, kind, to)
@@ -121,8 +120,7 @@ def _cvt(code: Code, inst: Instruction) -> Step:
     if to in _INTEGERS and kind in _INTEGERS and len(how) == 2:
         return _between_integers(code, inst, to, kind)
     if kind in _INTEGERS and how[:-2] == ("rn",) and to in ("f16", "f32", "f64"):
-        if to == "f16" and BYTES[kind] > 4:
-            raise code.refuse(inst)
+        code.require(inst, to != "f16" or BYTES[kind] <= 4)
         source, cut = _narrowed(code, inst, kind)
 
         def half(x: Array) -> Array:  # through float64, which holds every such integer

@@ -138,8 +138,7 @@ class Program:
 
     def _wait(self, piece: Piece, inst: Instruction) -> None:
         """Append an instruction at which threads wait individually."""
-        if inst.guard is not None:
-            raise self.code.refuse(inst, "a wait under a predicate")
+        self.code.require(inst, inst.guard is None, "a wait under a predicate")
         step, piece.wait = waited(self.code, inst)
         if step is not None:
             piece.append(step)
@@ -212,11 +211,9 @@ class Program:
         what = inst.op[1:]
         operands = list(inst.operands)
         piece.barrier = inst
-        if inst.guard is not None:
-            raise code.refuse(inst, "a barrier under a predicate")
+        code.require(inst, inst.guard is None, "a barrier under a predicate")
         if what[0] == "red":
-            if what not in (("red", "and", "pred"), ("red", "or", "pred")):
-                raise code.refuse(inst)
+            code.require(inst, what in (("red", "and", "pred"), ("red", "or", "pred")))
             to = code.register(inst, operands.pop(0), "pred")
             source = code.source(inst, operands.pop(), "pred").slot
             together = np.all if what[1] == "and" else np.any
@@ -229,7 +226,7 @@ class Program:
                 values[to.slot] = together(whole, axis=1, keepdims=True)
 
             piece.met = lambda: machine.keep((to.slot,), reduce)
-        elif [part for part in what if part != "aligned"] != ["sync"]:
-            raise code.refuse(inst)
-        if len(operands) != 1 or not isinstance(operands[0], Immediate):
-            raise code.refuse(inst, "a barrier of some threads, or one that a register names")
+        else:
+            code.require(inst, [part for part in what if part != "aligned"] == ["sync"])
+        whole = len(operands) == 1 and isinstance(operands[0], Immediate)
+        code.require(inst, whole, "a barrier of some threads, or one that a register names")

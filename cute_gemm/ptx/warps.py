@@ -120,10 +120,9 @@ def _matrices(code: Code, inst: Instruction) -> tuple[int, bool]:
     parts = set(inst.op[1:])
     number = next((int(part[1]) for part in parts if part in ("x1", "x2", "x4")), 0)
     known = {"sync", "aligned", "m8n8", "b16", "shared", "shared::cta", "trans", f"x{number}"}
-    if parts - known or not number or not {"sync", "aligned", "m8n8", "b16"} <= parts:
-        raise code.refuse(inst)
-    if not parts & {"shared", "shared::cta"}:
-        raise code.refuse(inst, "it is not said to be in shared memory")
+    code.require(inst, number > 0 and {"sync", "aligned", "m8n8", "b16"} <= parts <= known)
+    space = parts & {"shared", "shared::cta"}
+    code.require(inst, bool(space), "it is not said to be in shared memory")
     return number, "trans" in parts
 
 
@@ -147,8 +146,7 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
     """
     number, transposed = _matrices(code, inst)
     targets = code.parts(inst.operands[0])
-    if len(targets) != number:
-        raise code.refuse(inst)
+    code.require(inst, len(targets) == number)
     slots = [code.register(inst, target, "b32").slot for target in targets]
     if any(isinstance(target, Register) and target.type == "f32" for target in targets):
         raise code.refuse(inst)
@@ -187,8 +185,7 @@ def _stmatrix(code: Code, inst: Instruction) -> Step:
     """Store matrices, the inverse of ``ldmatrix`` (PTX ISA, 9.7.14.5.16)."""
     number, transposed = _matrices(code, inst)
     registers = code.parts(inst.operands[1])
-    if len(registers) != number:
-        raise code.refuse(inst)
+    code.require(inst, len(registers) == number)
     sources = [code.source(inst, each, "b32") for each in registers]
     place = Place(code, inst, inst.operands[0], 16, "shared")
     machine, values = code.machine, code.values
@@ -259,16 +256,13 @@ def _mma(code: Code, inst: Instruction) -> Step:
     """
     shape, clamped = inst.op[3], "satfinite" in inst.op
     result, a, b, c = (part for part in inst.op[6:] if part != "satfinite")
-    if shape not in _SHAPES.get(a, ()) or a != b or not result == c == SUMS[a]:
-        raise code.refuse(inst)
-    if clamped and result != "s32":
-        raise code.refuse(inst)
+    code.require(inst, shape in _SHAPES.get(a, ()) and a == b and result == c == SUMS[a])
+    code.require(inst, not clamped or result == "s32")
     m, k = int(shape[1:].split("n")[0]), int(shape.split("k")[1])
     step = 4 * FACTORS[a].per
     counts = (m // 4, m // 8 * k // step, k // step, m // 4)
     groups = [code.parts(operand) for operand in inst.operands]
-    if tuple(map(len, groups)) != counts:
-        raise code.refuse(inst, f"it takes {counts} registers")
+    code.require(inst, tuple(map(len, groups)) == counts, f"it takes {counts} registers")
     kind, bits = ("f64", "f64") if a == "f64" else (result, "b32")
     targets = [_target(code, inst, each, kind) for each in groups[0]]
     left, right = ([code.source(inst, x, bits) for x in group] for group in groups[1:3])

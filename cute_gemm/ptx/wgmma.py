@@ -334,17 +334,14 @@ def _mma(code: Code, inst: Instruction) -> Step:
     if len(slots) != columns // 2 or not typed or columns % 8 or not 8 <= columns <= 256:
         raise code.refuse(inst, f"it takes {columns // 2} registers of {sums}")
     own = tuple(code.register(inst, each, "b32").slot for each in rows)
-    if own and len(own) != 4:
-        raise code.refuse(inst, "A takes 4 registers")
+    code.require(inst, len(own) in (0, 4), "A takes 4 registers")
     words = [code.source(inst, each, "u64") for each in operands[1 + bool(own) : 3]]
     scale = code.source(inst, operands[3], "pred")
     signs_and_majors = [each.value for each in operands[4:] if isinstance(each, Immediate)]
-    if len(signs_and_majors) != signs + flips:
-        raise code.refuse(inst)
+    code.require(inst, len(signs_and_majors) == signs + flips)
     sign, flipped = signs_and_majors[:signs] or (1, 1), signs_and_majors[signs:] or (0, 0)
     flipped = (0, *flipped)[-2:]
-    if not {*sign} <= {1, -1} or not {*flipped} <= {0, 1}:
-        raise code.refuse(inst)
+    code.require(inst, {*sign} <= {1, -1} and {*flipped} <= {0, 1})
     factors = tuple(
         Operand(n, not flip, int(each))
         for n, each, flip in zip((_ROWS, columns), sign, flipped, strict=True)
