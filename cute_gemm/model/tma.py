@@ -70,11 +70,6 @@ class TmaAnalysis(TileCosts):
     legal: bool
 
     @property
-    def efficiency(self) -> float:
-        """Bytes used over bytes of the sectors touched by the judged boxes."""
-        return self.judged.efficiency
-
-    @property
     def coalesced(self) -> bool:
         """Whether the judged boxes touch the fewest sectors that can hold their bytes."""
         return self.judged.coalesced

@@ -68,8 +68,7 @@ def _phase(code: Code, inst: Instruction) -> Wait:
     So a wait that nobody repeats is none. The second time the lane stands still until it is true.
     """
     machine, values = machine_of(code), code.values
-    if "parity" not in inst.op or not set(inst.op[2:]) <= _SAID:
-        raise code.refuse(inst, "only with .parity")
+    code.require(inst, {"parity"} <= set(inst.op[2:]) <= _SAID, "only with .parity")
     to = code.register(inst, inst.operands[0], "pred").slot
     where, parity = (Lanewise(code, inst, operand) for operand in inst.operands[1:3])
 

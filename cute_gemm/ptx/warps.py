@@ -148,8 +148,8 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
     targets = code.parts(inst.operands[0])
     code.require(inst, len(targets) == number)
     slots = [code.register(inst, target, "b32").slot for target in targets]
-    if any(isinstance(target, Register) and target.type == "f32" for target in targets):
-        raise code.refuse(inst)
+    types = [target.type for target in targets if isinstance(target, Register)]
+    code.require(inst, "f32" not in types)
     place = Place(code, inst, inst.operands[1], 16, "shared")
     machine, values, undefined = code.machine, code.values, code.machine.undefined
 
