@@ -192,11 +192,11 @@ def run(
     grid, block = _three(grid, "grid"), _three(block, "block")
     buffers = [x for x in arguments if isinstance(x, Buffer)]
     variables = _variables(kernel.globals)
-    places = {one.name: one.place for one in buffers}
+    places = {buffer.name: buffer.place for buffer in buffers}
     places |= {"variables": (len(variables), 0, True)} if kernel.globals else {}
     memory = GlobalMemory(places)
-    for one in buffers:
-        one.bring(memory)
+    for buffer in buffers:
+        buffer.bring(memory)
     if kernel.globals:
         memory.content("variables")[:] = variables
     recorder = Recorder() if record else None
@@ -213,7 +213,7 @@ def run(
     tell = PROGRESS.get()
     with np.errstate(all="ignore"):
         program = Program(code, watch)
-        ctas, size = math.prod(grid), max((one.end for one in arrays), default=0)
+        ctas, size = math.prod(grid), max((array.end for array in arrays), default=0)
         fitting = max(1, min(lanes, _REGISTERS // max(1, len(machine.values))) // machine.threads)
         in_warps = any(map(at_warp, kernel.instructions))
         if waits or in_warps:
@@ -234,9 +234,9 @@ def run(
             program.reset()
             machine.begin(first, count, its, code.specials)
             machine.execute(program.pieces)
-    for one in buffers:
-        if one.array.size and one.array.flags.writeable:
-            one.array[...] = one.elements(memory.content(one.name))
+    for buffer in buffers:
+        if buffer.array.size and buffer.array.flags.writeable:
+            buffer.array[...] = buffer.elements(memory.content(buffer.name))
     return Execution(
         kernel,
         machine.steps,
@@ -329,12 +329,12 @@ def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory)
 
 def _maps(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> dict[int, Map]:
     """The tensor maps among the arguments, by where their parameters lie."""
-    buffers = {one.name: one for one in arguments if isinstance(one, Buffer)}
+    buffers = {buffer.name: buffer for buffer in arguments if isinstance(buffer, Buffer)}
     maps = {}
-    for one, argument in zip(kernel.parameters.values(), arguments, strict=False):
+    for parameter, argument in zip(kernel.parameters.values(), arguments, strict=False):
         if isinstance(argument, TensorMap) and argument.tensor is not None:
             begin = memory.region(argument.buffer).begin + buffers[argument.buffer].span[0]
-            maps[one.offset] = Map(argument.tensor, argument.buffer, begin)
+            maps[parameter.offset] = Map(argument.tensor, argument.buffer, begin)
     return maps
 
 

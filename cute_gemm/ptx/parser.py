@@ -205,8 +205,8 @@ class _Parser:
                 raise self.error(at, f"the directive {directive} of an entry is not executed")
         for position, statement in self._statements(start):
             self._statement(position, statement)
-        for index, directive, scopes in self.jumps:
-            self.kernel.instructions[index] = self._resolved(directive, scopes)
+        for index, jump, scopes in self.jumps:
+            self.kernel.instructions[index] = self._resolved(jump, scopes)
 
     def error(self, position: int, what: str) -> PtxError:
         return PtxError(f"line {self.line(position)}: {what}")
@@ -349,11 +349,11 @@ class _Parser:
         if op[0] == "bra":
             operands: tuple[Operand, ...] = (Name(rest.strip()),)
         else:
-            operands = tuple(self._operand(one, position) for one in _OPERAND.findall(rest))
-        one = Instruction(op, operands, guard, line, whole)
+            operands = tuple(self._operand(each, position) for each in _OPERAND.findall(rest))
+        inst = Instruction(op, operands, guard, line, whole)
         if op[0] == "bra":
-            self.jumps.append((len(self.kernel.instructions), one, list(self.scopes)))
-        self.kernel.instructions.append(one)
+            self.jumps.append((len(self.kernel.instructions), inst, list(self.scopes)))
+        self.kernel.instructions.append(inst)
 
     def _resolved(self, inst: Instruction, scopes: list[_Scope]) -> Instruction:
         """A branch whose label is that of the innermost braces around it that have one."""
