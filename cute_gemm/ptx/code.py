@@ -177,35 +177,28 @@ class Code:
         """A function that sets a register; ``result``: dtype of what ``function`` returns."""
         if moves:
             self.moves.append((register.slot, function, sources))
-        stored = STORED[register.type]
-        view = None if stored is result else stored
-        return _made(self.values, register.slot, function, sources, view)
+        values, to, stored = self.values, register.slot, STORED[register.type]
+        if stored is not result or any(source.view is not None for source in sources):
 
+            def viewed() -> None:
+                made = function(
+                    *(values[x] if v is None else values[x].view(v) for x, v in sources)
+                )
+                values[to] = made if stored is result else made.view(stored)
 
-def _made(
-    values: list[Any], to: int, function: Callable[..., Any], sources: list[Source], stored: Any
-) -> Step:
-    """Return the function of a step, the fastest form where no value is viewed as another dtype."""
-    slots = [source.slot for source in sources]
-    if stored is not None or any(source.view is not None for source in sources):
+            return viewed
+        read = itemgetter(*(source.slot for source in sources))
+        if len(sources) == 1:
 
-        def viewed() -> None:
-            result = function(*(values[x] if v is None else values[x].view(v) for x, v in sources))
-            values[to] = result if stored is None else result.view(stored)
+            def single() -> None:
+                values[to] = function(read(values))
 
-        return viewed
-    read = itemgetter(*slots)
-    if len(slots) == 1:
+            return single
 
-        def single() -> None:
-            values[to] = function(read(values))
+        def several() -> None:
+            values[to] = function(*read(values))
 
-        return single
-
-    def several() -> None:
-        values[to] = function(*read(values))
-
-    return several
+        return several
 
 
 def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:
