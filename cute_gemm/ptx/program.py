@@ -167,7 +167,8 @@ class Program:
         slot, negated = inst.guard[0].slot, inst.guard[1]
 
         def some() -> None:
-            demand(machine, inst, slot, "its predicate")
+            if machine.undefined[slot] is not None:
+                demand(machine, inst, slot, "its predicate")
             predicate = ~values[slot] if negated else values[slot]
             before = machine.mask
             if predicate.size == 1:

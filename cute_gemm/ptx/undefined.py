@@ -80,14 +80,27 @@ def followed(
     machine: Machine, step: Step, read: tuple[int, ...], made: tuple[tuple[int, Any], ...]
 ) -> Step:
     """A step whose results, slots with dtypes, are undefined where an operand is."""
+    undefined = machine.undefined
+    if len(made) == 1 and 1 <= len(read) <= 3:
+        ((to, dtype),) = made
+        first, second, third = (*read, *(read[:1] * 3))[:3]
 
-    def follow() -> None:
+        def one() -> None:
+            step()
+            if undefined[first] is undefined[second] is undefined[third] is None:
+                undefined[to] = None
+            else:
+                undefined[to] = whole(some(machine, read), dtype)
+
+        return one
+
+    def several() -> None:
         step()
         bad = some(machine, read)
         for to, dtype in made:
-            machine.undefined[to] = whole(bad, dtype)
+            undefined[to] = whole(bad, dtype)
 
-    return follow
+    return several
 
 
 def moved(

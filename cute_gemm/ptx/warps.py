@@ -127,14 +127,14 @@ def _matrices(code: Code, inst: Instruction) -> tuple[int, bool]:
 
 
 def _rows(place: Place, number: int, store: bool) -> tuple[Array, Array]:
-    """Which warps execute, and the words of the rows that their lanes name, (rows, 4)."""
+    """Which warps execute, and the offsets of the rows that their lanes name."""
     machine = place.machine
     warps = machine.whole(place.inst, WARP, "warp").reshape(-1)
     before = machine.mask
     machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
     offsets = place.writes(True) if store else place.reads(True)
     machine.mask = before
-    return warps, offsets[:, None] // 4 + np.arange(4)
+    return warps, offsets
 
 
 @opcode("ldmatrix")
@@ -154,15 +154,16 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
     machine, values, undefined = code.machine, code.values, code.machine.undefined
 
     def load() -> None:
-        warps, words = _rows(place, number, False)
+        warps, offsets = _rows(place, number, False)
+        words = offsets[:, None] // 4 + np.arange(4)
         holes = None
-        if machine.shared.watched:
+        if machine.shared.watched and machine.shared.holes(offsets, 16):
             holes = machine.shared.undefined.view(np.uint32).take(words)
         rows = machine.shared.view(np.uint32).take(words)
         for slot, fragment in zip(slots, fragments(rows, warps), strict=True):
             values[slot] = fragment.reshape(machine.shape)
             undefined[slot] = None
-        if holes is not None and holes.any():
+        if holes is not None:
             for slot, fragment in zip(slots, fragments(holes, warps), strict=True):
                 if fragment.any():
                     undefined[slot] = fragment.reshape(machine.shape)
@@ -199,7 +200,8 @@ def _stmatrix(code: Code, inst: Instruction) -> Step:
         return matrices.reshape(-1, 4)
 
     def store() -> None:
-        warps, words = _rows(place, number, True)
+        warps, offsets = _rows(place, number, True)
+        words = offsets[:, None] // 4 + np.arange(4)
         shared, nothing = machine.shared, np.zeros((1, 1), np.uint32)
         given = [values[source.slot].view(np.uint32) for source in sources]
         shared.view(np.uint32)[words] = rows(given, warps)
