@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -187,16 +186,17 @@ class Code:
                 values[to] = made if stored is result else made.view(stored)
 
             return viewed
-        read = itemgetter(*(source.slot for source in sources))
-        if len(sources) == 1:
+        slots = [source.slot for source in sources]
+        if len(slots) == 2:
+            a, b = slots
 
-            def single() -> None:
-                values[to] = function(read(values))
+            def two() -> None:
+                values[to] = function(values[a], values[b])
 
-            return single
+            return two
 
         def several() -> None:
-            values[to] = function(*read(values))
+            values[to] = function(*[values[slot] for slot in slots])
 
         return several
 
