@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kernels", metavar="LIST", default="ladder",
-        help="ladder (default): the tutorial kernels, from the loop on the host to cuBLAS; all; or "
-        f"names with commas, of auto, {', '.join(registry.names())}",
+        help="ladder (default): every rung from the loop on the host to sm90_wgmma; all; or names "
+        f"with commas, of auto, {', '.join(registry.names())}; cublas is timed with all of them",
     )  # fmt: skip
     parser.add_argument(
         "--sizes", default="4096", metavar="LIST",
