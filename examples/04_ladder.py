@@ -41,11 +41,13 @@ def figures(report: Report, size: int) -> str:
 
 
 def predict(size: int) -> None:
+    print(f"Counted of {size}^3, float32, from {FIRST_OF_HALVES} on float16, for NN and TN:")
     print(
-        f"Counted of {size}^3, float32, from {FIRST_OF_HALVES} on float16, for NN and TN: sectors"
+        "sectors of a request for A and of one for B (* where fewer would do); and for each element"
     )
-    print("of a request for A and of one for B (* where fewer would do); and for each element of C")
-    print("the bytes fetched, the wavefronts in shared memory, and those that are bank conflicts")
+    print(
+        "of C the bytes fetched, the wavefronts in shared memory, and of these the bank conflicts"
+    )
     print()
     heads = "".join(f"  {op}: A    B    bytes   waves  confl" for op in ("NN", "TN"))
     print(f"{'kernel':<16}{heads}")

@@ -81,10 +81,10 @@ def bench(
 
     ``kernels`` are ``"ladder"``, from the loop on the host to TMA and wgmma; ``"all"``; or names,
     also as one string with commas; cuBLAS is timed with all of them. A size is ``n``, for three
-    equal extents, or ``(m, n, k)``; ``l`` is how many such products a call computes, a batch; ``pad`` is by how many
-    elements the leading dimensions of A and B are more than they must be. ``compute`` may be
-    ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or ``"C"``, is that of C; ``rounds`` is how
-    often each kernel is timed.
+    equal extents, or ``(m, n, k)``; ``l`` is how many such products a call computes, a batch;
+    ``pad`` is by how many elements the leading dimensions of A and B are more than they must be.
+    ``compute`` may be ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or ``"C"``, is that of C;
+    ``rounds`` is how often each kernel is timed.
 
     ``against`` has functions of one's own that are checked and timed like the kernels, each as
     ``"module:function"`` or itself. One is called as ``f(op, A, B, C)`` and starts
