@@ -327,7 +327,7 @@ def _overview() -> str:
         unit = "-" if found.ceiling is None else found.ceiling.binding.unit
         limit = _ceiling(found).partition(" of the peak")[0]
         speed = measured(name, OPS[0], dtype)
-        rows.append([f"[`{name}`](#{name})", found.summary, dtype, unit, limit, speed])
+        rows.append([f"[{name}](#{name})", found.summary, dtype, unit, limit, speed])
     heads = ["rung", "what it is", "type", "bound by", "ceiling, of the peak", "measured"]
     width = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
     lines = [heads, ["---"] * 4 + ["---:"] * 2, *rows]
