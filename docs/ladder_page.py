@@ -163,15 +163,18 @@ RUNGS = {
     ),
 }
 
-#: Rows of a rung's table: the name of the figure in `Explanation.figures`.
-FIGURES = (
-    "CTA tile", "results of a thread", "threads of a CTA", "bytes of shared memory of a CTA",
-    "gmem loads, elements per result", "gmem loads, requests per result",
-    "gmem loads, sectors per result", "smem stores, wavefronts per result",
-    "smem loads, wavefronts per result", "bank conflicts per result",
+#: Of `Explanation.figures`, what the line above a rung's table has, and how it is said there.
+SHAPE = {
+    "CTA tile": "CTA tile {}",
+    "results of a thread": "{} results of a thread",
+    "threads of a CTA": "{} threads",
+    "bytes of shared memory of a CTA": "{} bytes of shared memory",
+}
+#: Rows of the table, each ``" per result"``.
+COUNTS = (
+    "gmem loads, elements", "gmem loads, requests", "gmem loads, sectors",
+    "smem stores, wavefronts", "smem loads, wavefronts", "bank conflicts",
 )  # fmt: skip
-#: Of these, those in which the next rung is compared.
-CHANGES = (*FIGURES[1:2], *FIGURES[4:])
 
 
 @cache
@@ -227,16 +230,30 @@ def _ceiling(found: Explanation) -> str:
     return f"{line.tflops:.3g} TFLOP/s, {percent(line.fraction)} of the peak of {line.peak.unit}"
 
 
-def _rows(found: Explanation) -> dict[str, str]:
+def _shape(found: Explanation) -> str:
+    """Tile, threads and shared memory in a line."""
     figures = found.figures
-    rows = {name: figures[name] for name in FIGURES if figures.get(name, "-") != "-"}
+    parts = [
+        said.format(figures[name]) for name, said in SHAPE.items() if figures.get(name, "0") != "0"
+    ]
+    return ", ".join(parts)
+
+
+def _counts(found: Explanation) -> dict[str, str]:
+    """The counts per result, by their names in the table."""
+    rows = {name: found.figures.get(f"{name} per result", "-") for name in COUNTS}
+    return {name: figure for name, figure in rows.items() if figure != "-"}
+
+
+def _rows(found: Explanation) -> dict[str, str]:
+    rows = {f"{name} per result": figure for name, figure in _counts(found).items()}
     reads = [
         count for count in found.counts
         if (count.space, count.direction, count.operand) == ("shared", "load", "AB")
     ]  # fmt: skip
     if reads and found.kernel in registry.LADDER[: registry.LADDER.index(FIRST_OF_HALVES)]:
         per_fma = (reads[0].wavefronts or 0) * 32 / found.problem.k
-        rows["smem loads, wavefronts per warp FMA"] = f"{per_fma:.4g}"
+        rows["smem loads, wavefronts per warp FMA"] = f"{per_fma:.3g}"
     if found.ceiling is not None:
         rows["bound by"] = found.ceiling.binding.unit
         rows[f"ceiling on {GPU}"] = _ceiling(found)
@@ -255,7 +272,11 @@ def _table(name: str) -> str:
         return ""
     same = columns[0] == columns[1]
     heads = [" and ".join(OPS)] if same else list(OPS)
-    lines = [f"| {SIZE} x {SIZE} x {k}, {dtype} | {' | '.join(heads)} |"]
+    shapes = [_shape(explained(name, op, dtype, k)) for op in OPS]
+    if shapes[0] != shapes[1]:
+        shapes = [f"{op}: {shape}" for op, shape in zip(OPS, shapes, strict=True)]
+    lines = [f"{'. '.join(dict.fromkeys(shapes))}.", ""]
+    lines.append(f"| {SIZE} x {SIZE} x {k}, {dtype} | {' | '.join(heads)} |")
     lines.append("|---|" + "---:|" * len(heads))
     for what in dict.fromkeys((*columns[0], *columns[1])):
         cells = [column.get(what, "-") for column in columns[: len(heads)]]
@@ -264,26 +285,25 @@ def _table(name: str) -> str:
 
 
 def _next(name: str) -> str:
-    """What the next rung changes, as a sentence."""
+    """What the next rung changes, as a list."""
     after = registry.LADDER.index(name) + 1
     if after == len(registry.LADDER):
         return ""
     following = registry.LADDER[after]
     dtype, k = problem(name, following)
     this, other = (explained(kernel, OPS[0], dtype, k) for kernel in (name, following))
-    changes = {change.what: change for change in this.before(other)}
-    parts = [
-        f"{what} {changes[what].this} → {changes[what].next}"
-        for what in CHANGES
-        if what in changes and changes[what].next != "-"
-    ]
-    if this.ceiling is not None and other.ceiling is not None:
-        parts.append(f"ceiling {this.ceiling.tflops:.3g} → {other.ceiling.tflops:.3g} TFLOP/s")
     start = f"**Next: [`{following}`](#{following})**"
-    if not parts:
+    if this.ceiling is None or other.ceiling is None:
         return f"{start}."
-    how = f"{OPS[0]}, {dtype}" + f", K = {k}" * (k != SIZE)
-    return f"{start} changes, for {how}: {'; '.join(parts)}."
+    lines = [f"{start} changes, for {OPS[0]} in {dtype}" + f" and K = {k}" * (k != SIZE) + ":", ""]
+    before = _counts(this)
+    lines += [
+        f"- {what} per result: {before.get(what, '0')} → {figure}"
+        for what, figure in _counts(other).items()
+        if figure != before.get(what, "0")
+    ]
+    lines.append(f"- ceiling: {this.ceiling.tflops:.3g} → {other.ceiling.tflops:.3g} TFLOP/s")
+    return "\n".join(lines)
 
 
 # ---- stored runs --------------------------------------------------------------------------------
