@@ -1,5 +1,7 @@
 """The generated parts of docs/ladder.md: ``rung(NAME)`` is what the page shows of one kernel.
 
+``rung("next NAME")`` is what the rung after it changes, ``rung("overview")`` the table of all.
+
 Every figure is of `cute-gemm explain`, except the measured ones, which are of stored runs:
 ``docs/data/ladder.json`` and, of another type, ``docs/data/ladder_float16.json``.
 """
@@ -191,12 +193,13 @@ def problem(*names: str) -> tuple[str, int]:
 
 
 def rung(name: str) -> str:
-    """Return the Markdown of a rung, or of the table of all of them (``"overview"``)."""
+    """Return the Markdown of a rung, of the step after it (``"next NAME"``) or ``"overview"``."""
     if name == "overview":
-        return _overview()
-    parts = [*_code(RUNGS[name]), *_pictures(RUNGS[name])]
-    parts += [part for part in (_table(name), _next(name)) if part]
-    return "\n" + "\n\n".join(parts) + "\n"
+        return f"\n{_overview()}\n"
+    if name.startswith("next "):
+        return f"\n{_next(name.partition(' ')[2])}\n"
+    parts = [*_code(RUNGS[name]), *_pictures(RUNGS[name]), _table(name)]
+    return "\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 
 # ---- code and pictures --------------------------------------------------------------------------
@@ -286,10 +289,7 @@ def _table(name: str) -> str:
 
 def _next(name: str) -> str:
     """What the next rung changes, as a list."""
-    after = registry.LADDER.index(name) + 1
-    if after == len(registry.LADDER):
-        return ""
-    following = registry.LADDER[after]
+    following = registry.LADDER[registry.LADDER.index(name) + 1]
     dtype, k = problem(name, following)
     this, other = (explained(kernel, OPS[0], dtype, k) for kernel in (name, following))
     start = f"**Next: [`{following}`](#{following})**"
@@ -351,4 +351,4 @@ def _overview() -> str:
     heads = ["rung", "what it is", "type", "bound by", "ceiling, of the peak", "measured"]
     width = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
     lines = [heads, ["---"] * 4 + ["---:"] * 2, *rows]
-    return "\n" + "\n".join(f"| {' | '.join(line[:width])} |" for line in lines) + "\n"
+    return "\n".join(f"| {' | '.join(line[:width])} |" for line in lines)

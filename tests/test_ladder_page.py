@@ -32,7 +32,10 @@ def test_every_rung_has_a_section_in_order(page):
     assert list(page.RUNGS) == list(registry.LADDER)
 
 
-@pytest.mark.parametrize("name", ["overview", *registry.LADDER])
+STEPS = [f"next {name}" for name in registry.LADDER[:-1]]
+
+
+@pytest.mark.parametrize("name", ["overview", *registry.LADDER, *STEPS])
 def test_what_is_generated_is_present(page, name):
     assert generated(name).rstrip() == page.rung(name).rstrip()
 
