@@ -15,8 +15,8 @@ from cute_gemm.measure import plot
 from cute_gemm.measure.bench import OPS, bench, extents
 
 _KERNELS = (
-    "ladder (default): the tutorial kernels, from the loop on the host to cuBLAS; all; or names "
-    f"with commas, of auto, {', '.join(registry.names())}"
+    "ladder (default): every rung from the loop on the host to sm90_wgmma; all; or names with "
+    f"commas, of auto, {', '.join(registry.names())}; cublas is timed with all of them"
 )
 _AGAINST = (
     "check and time a function f(op, A, B, C) of yours too, which starts C = op(A) op(B) on the "

@@ -80,12 +80,12 @@ def bench(
     most 256. The kernel ``host``, the loop on the CPU, is timed apart, by the wall clock, and only
     up to m n k = 2**30, that is 1024^3, which takes it about a second.
 
-    ``kernels`` are ``"ladder"``, the tutorial kernels from the loop on the host to cuBLAS;
-    ``"all"``; or names, also as one string with commas. A size is ``n`` for n x n x n, or
-    ``(m, n, k)``; ``l`` is how many such products a call computes, a batch; ``pad`` is by how many
-    elements the leading dimensions of A and B are more than they must be. ``compute`` may be
-    ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or ``"C"``, is that of C; ``rounds`` is how
-    often each kernel is timed.
+    ``kernels`` are ``"ladder"``, from the loop on the host to TMA and wgmma; ``"all"``; or names,
+    also as one string with commas; cuBLAS is timed with all of them. A size is ``n``, for three
+    equal extents, or ``(m, n, k)``; ``l`` is how many such products a call computes, a batch;
+    ``pad`` is by how many elements the leading dimensions of A and B are more than they must be.
+    ``compute`` may be ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or ``"C"``, is that of C;
+    ``rounds`` is how often each kernel is timed.
 
     ``against`` has functions of one's own that are checked and timed like the kernels, each as
     ``"module:function"`` or itself. One is called as ``f(op, A, B, C)`` and starts
