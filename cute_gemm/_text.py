@@ -57,7 +57,11 @@ def plain(content: Any, width: int) -> str:
 
     out = io.StringIO()
     # no_color would still write bold and dim; without a terminal rich writes no codes at all.
-    write(content, Console(file=out, width=width, force_terminal=False, color_system=None))
+    # In a notebook rich would display the parts and leave the file empty.
+    console = Console(
+        file=out, width=width, force_terminal=False, force_jupyter=False, color_system=None
+    )
+    write(content, console)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

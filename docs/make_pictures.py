@@ -1,6 +1,6 @@
-"""Make the pictures of docs/pictures.md: ``python docs/make_pictures.py [REPORT.html]``.
+"""Make the pictures of the documentation: ``python docs/make_pictures.py [REPORT.html]``.
 
-With an argument, the report that the page shows is written there too.
+With an argument, the report that docs/pictures.md shows is written there too.
 """
 
 from __future__ import annotations
@@ -8,23 +8,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from ladder_pictures import access, ladder
+
 import cute_gemm as cg
 from cute_gemm.analysis import pictures as draw
-from cute_gemm.analysis.report import Report
 from cute_gemm.cute.atoms import cp_async
 from cute_gemm.cute.copies import gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, column_major
 from cute_gemm.cute.notation import parse
-
-
-def access(report: Report, operand: str, instruction: str) -> str:
-    """Return the picture of the first access of ``operand`` with that instruction."""
-    found = next(
-        access
-        for access, row in zip(report.accesses, report.rows, strict=True)
-        if row.operand == operand and row.instruction.startswith(instruction)
-    )
-    return draw.access_picture(found) or ""
 
 
 def main(report: Path | None) -> None:
@@ -45,6 +36,7 @@ def main(report: Path | None) -> None:
             parse("Sw<3,3,3> o 0 o (8,64):(64,1)"), (8, 64), 16, "a swizzled K-major atom"
         ),
     }
+    pictures |= {f"ladder_{name}.svg": picture for name, picture in ladder()}
     folder = Path(__file__).parent / "pictures"
     folder.mkdir(exist_ok=True)
     for name, text in pictures.items():

@@ -1,9 +1,9 @@
 """Keep what the documentation prints true: ``python docs/update.py [--check] [FILE...]``.
 
-In README.md and docs/*.md a block of ``text`` is the output of the block of ``sh`` or ``python`` that
-stands above it. This script runs those blocks and writes what they print; with ``--check`` it changes
+In README.md and docs/*.md a block of ``text`` is the output of the block of ``sh`` or ``python``
+above it. This script runs those blocks and writes what they print. With ``--check`` it changes
 nothing, shows the differences, and exits with 1 if there are any. A ``...`` in a block stands for
-anything, as in doctest: times that differ from run to run, say.
+anything, as in doctest: for times that differ from run to run, say.
 
 Comments above a block say more of it:
 
@@ -12,7 +12,7 @@ Comments above a block say more of it:
 ``<!-- not run -->``
     The block is not run: it installs something, or needs another machine. It has no output.
 ``<!-- stored: NAME -->``
-    The ``text`` block is a part of ``docs/data/NAME.json``'s ``text``: the output of a run on a GPU.
+    The ``text`` block is a part of ``text`` in ``docs/data/NAME.json``, a run on a GPU.
 ``<!-- example -->``
     The ``text`` block is no output.
 ``<!-- generated: NAME -->`` ... ``<!-- end -->``
@@ -42,10 +42,13 @@ sys.path.insert(0, str(ROOT / "docs"))
 #: Comments, fenced blocks of code, and generated parts.
 _PART = re.compile(
     r"^<!-- generated: (?P<generator>[^\n]+?) -->\n(?P<content>.*?)^<!-- end -->\n"
-    r"|^(?:<!-- (?P<comment>[^\n]+?) -->\n+)?(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^ *```\n",
+    r"|^(?:<!-- (?P<comment>[^\n]+?) -->\n+)?"
+    r"(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^ *```\n",
     re.MULTILINE | re.DOTALL,
 )
 _RUN = ("sh", "python")
+#: What stands between a command and its output.
+_OUTPUT = "```\n\n```text"
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ class Page:
                     yield block.start, block.end, printed
             elif block.language in _RUN and self._runs(block):
                 printed = self._run(block, text)
+                if printed.startswith("cute-gemm: ") and not text.startswith(_OUTPUT, block.end):
+                    raise SystemExit(f"{self._place(block, text)}: {printed.strip()}")
             above = block
 
     def _check_stored(self, block: Block, text: str) -> None:

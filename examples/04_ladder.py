@@ -1,6 +1,6 @@
-"""The road from a naive kernel to cuBLAS: what the report predicts of each step, and the clock.
+"""The ladder from a naive kernel to TMA and wgmma: counts of the report, and measured speed.
 
-The prediction needs no GPU. On one, every kernel is then checked against float64 and timed next to
+The counts need no GPU. On one, every kernel is then checked against float64 and timed next to
 cuBLAS, as `cute-gemm bench` does.
 
     python 04_ladder.py [SIZE]
@@ -13,45 +13,55 @@ import cute_gemm as cg
 from cute_gemm.analysis.report import Report
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels import registry
-from cute_gemm.measure.bench import OPS, bench
+from cute_gemm.measure.bench import bench
 from cute_gemm.run.driver import why_no_gpu
+
+#: From this rung on the products are of float16, by tensor cores.
+FIRST_OF_HALVES = "tensor_core"
 
 
 def sectors(report: Report, operand: str) -> str:
     """Sectors that a request for an operand touches; with a star where fewer would do."""
     loads = [row for row in report[operand].rows if row.space == "global"]
     loads = [row for row in loads if row.direction == "load" and not row.at_edges]
+    if any(row.instruction == "TMA" for row in loads):
+        return "TMA "
     most = max(row.sectors or 0 for row in loads)
     return f"{most:.4g}{' ' if report[operand].coalesced else '*'}"
 
 
+def figures(report: Report, size: int) -> str:
+    """What is counted of one op: A's and B's sectors, bytes fetched, wavefronts and conflicts."""
+    fetched = report.performance.traffic.requested_bytes / size**2
+    shared = [row.launch for row in report.rows if row.space == "shared"]
+    wavefronts = sum(launch.wavefronts or 0 for launch in shared) / size**2
+    conflicts = sum(launch.conflicts or 0 for launch in shared) / size**2
+    cells = f"{sectors(report, 'A'):>6}{sectors(report, 'B'):>5}{fetched:>9,.0f}"
+    return f"{cells}{wavefronts:>8.3g}{conflicts:>7.3g}"
+
+
 def predict(size: int) -> None:
+    print(f"Counted of {size}^3, float32, from {FIRST_OF_HALVES} on float16, for NN and TN:")
     print(
-        f"Predicted for float32 {size}^3: elements of A and B loaded per element of C, from global"
+        "sectors of a request for A and of one for B (* where fewer would do); and for each element"
     )
-    print("and from shared memory; for each op the sectors of a request for A and of one for B (*")
-    print("where fewer would do), and the kilobytes fetched per element of C")
+    print(
+        "of C the bytes fetched, the wavefronts in shared memory, and of these the bank conflicts"
+    )
     print()
-    heads = "".join(f"  {op}: A   B     kB" for op in OPS)
-    print(f"{'kernel':<17}{'global':>7}{'shared':>7}{heads}")
+    heads = "".join(f"  {op}: A    B    bytes   waves  confl" for op in ("NN", "TN"))
+    print(f"{'kernel':<16}{heads}")
     refused = []
-    for name in registry.names():
-        if registry.get(name).runs_on != "gpu":
-            continue
-        cells, elements = [], (0.0, 0.0)
+    gpu_rungs = [name for name in registry.LADDER if registry.get(name).runs_on == "gpu"]
+    for name in gpu_rungs:
+        halves = gpu_rungs.index(name) >= gpu_rungs.index(FIRST_OF_HALVES)
+        problem = {"m": size, "n": size, "k": size, "dtype": "float16" if halves else "float32"}
         try:
-            for op in OPS:
-                report = cg.analyze(
-                    op, m=size, n=size, k=size, dtype="float32", kernel=name, arch="sm_90a"
-                )
-                each = report.performance.per_result
-                elements = max(elements, (each.global_loads, each.shared_loads or 0.0))
-                fetched = report.performance.traffic.requested_bytes / size**2 / 1e3
-                cells.append(f"{sectors(report, 'A'):>7}{sectors(report, 'B'):>4}{fetched:>7.2f}")
+            reports = [cg.analyze(op, **problem, kernel=name, arch="sm_90a") for op in ("NN", "TN")]
         except UnsupportedError as error:
             refused.append(f"{name}: {error}")
             continue
-        print(f"{name:<17}{elements[0]:>7,.0f}{elements[1]:>7,.0f}{''.join(cells)}")
+        print(f"{name:<16}{''.join(figures(report, size) for report in reports)}")
     for line in refused:
         print(textwrap.fill(line, 100))
 

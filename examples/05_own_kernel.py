@@ -1,4 +1,4 @@
-"""A kernel of your own: a template, a class and a row; executed, checked and reported without a GPU.
+"""A kernel of your own: a template, a class and a row, executed and checked without a GPU.
 
 `toy.cuh` is the template and `toy_kernel.py` the class, both beside this file.
 """
@@ -18,7 +18,7 @@ B = np.asfortranarray(rng.standard_normal((13, 9)).astype(np.float32))
 plan = cg.plan("NN", A, B, kernel="toy", arch="sm_80", backend="cpu")
 print(plan.unit.source)
 
-# Every instruction of every thread is executed, C compared with float64, each access with the report.
+# Each instruction of each thread is executed; C is compared with float64, accesses with the report.
 trace = plan.trace(A, B)
 print("right:", trace.verdict.ok, "  as reported:", trace.agrees, end="\n\n")
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from cute_gemm.access import GlobalAccess, Shares, Work
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels.base import CompiledKernel
 from cute_gemm.kernels.options import with_options
@@ -21,16 +20,21 @@ CALL = "Toy::run(A, B, C, m, n, k, lda, ldb, ldc, product, epilogue);"
 
 @dataclass(frozen=True)
 class ToyConfig:
+    """What the unit is spelled from: the operation, and how often the loop over K is unrolled."""
+
     operation: Operation
     unroll: int = 4
     tile: tuple[int, int, int] = (32, 1, 1)
 
     @property
     def name(self):
+        """The symbol in the cubin, different for different code."""
         return f"toy_{self.operation.name}_u{self.unroll}"
 
 
 class Toy(CompiledKernel):
+    """A lane for each element of C."""
+
     name = "toy"
     summary = "a lane for each element of C, and a warp for 32 rows"
     minimum_cc = 80
@@ -39,23 +43,29 @@ class Toy(CompiledKernel):
     template = Path(__file__).parent / "toy.cuh"
 
     def candidates(self, problem, arch, options):
-        sizes = [DTYPES[matrix.dtype].bytes for matrix in (problem.A, problem.B, problem.C)]
+        """Yield the configs that take these options."""
+        sizes = [matrix.element.bytes for matrix in (problem.A, problem.B, problem.C)]
         yield with_options(ToyConfig(problem.operation(*sizes)), options)
 
     def check(self, config, problem, arch):
+        """Raise for the first rule that a config breaks."""
         if not 1 <= config.unroll <= 64:
             raise OptionError(f"option unroll={config.unroll}; expected 1 to 64")
 
     def unit(self, config):
+        """Return the C++ text: an include, a type, and the entry that all kernels have."""
         majors = ", ".join(cpp_bool(major in ("K", "N")) for major in config.operation.majors)
         text = UNIT.format(CPP[config.operation.a.name], majors, config.unroll)
         text += entry(config.name, "32", CALL, prefix="Toy::")
         return TranslationUnit(text, config.name, (self.template.parent,))
 
     def launch(self, config, problem):
+        """Return CTAs, threads, shared memory and batch."""
         return Launch(-(-problem.m // 32) * problem.n, 32, 0, problem.l)
 
     def accesses(self, config, problem, *, reads_c=False):
+        """Return every memory instruction: which elements the lanes of a request move."""
+
         def access(x, way="load", what="ld.global", rows=32, **more):
             lanes = np.stack([np.arange(32) % rows, np.zeros(32, int)], axis=-1)[None]
             bits, tile = 8 * config.operation.a.bytes, (rows, 1)
@@ -70,7 +80,9 @@ class Toy(CompiledKernel):
         )
 
     def work(self, config, problem):
+        """Return the products, and the unit that makes them."""
         return Work.of_tiles(problem, config.tile, "CUDA cores", problem.compute)
 
     def shares(self, config):
+        """Return how many results a tile and a thread compute."""
         return Shares((1, 1), None)

@@ -101,7 +101,7 @@ def test_a_box_of_lines():
     assert found.tile == gmem.GlobalCounts(
         tiles=1, requests=1, sectors=512, l2_sectors=512, ideal_sectors=512, lines=128, bytes=16384
     )
-    assert found.coalesced and found.efficiency == 1 and found.edge.tiles == 0
+    assert found.coalesced and found.judged.efficiency == 1 and found.edge.tiles == 0
     assert found.launch.requests == 32 * 64 * 16
     assert found.legal and found.findings == ()
 
@@ -139,7 +139,7 @@ def test_rows_off_their_sectors_are_told_from_rows_too_short():
     assert "leading dimension 264 x 2 bytes" in off.findings[0]
     short = tma.analyze(load(k_major(256, 256), (64, 8)))
     assert (short.tile.sectors, short.tile.ideal_sectors) == (64, 32)
-    assert short.efficiency == 0.5
+    assert short.judged.efficiency == 0.5
     assert "its rows of 16 bytes do not fill sectors" in short.findings[0]
 
 

@@ -25,7 +25,7 @@ from cute_gemm.kernels.steps import steps
 from cute_gemm.problem.passes import DIRECT
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 
-COMPILED = tuple(name for name in registry.LADDER if registry.get(name).runs_on == "gpu")
+COMPILED = tuple(name for name in registry.names() if registry.get(name).runs_on == "gpu")
 #: Whose configs are chosen from by their prices.
 PRICED = tuple(name for name in COMPILED if name != "cutlass_universal")
 #: dtype, compute

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from itertools import product
 from math import prod
@@ -492,8 +493,10 @@ def test_what_tma_brings_operands_as(monkeypatch: Any) -> None:
 def test_maps_are_told_where_matrices_lie(monkeypatch: Any) -> None:
     driver = FakeDriver()
     monkeypatch.setattr(tensormap, "load_driver", lambda: driver)
+    devices: list[int] = []
+    monkeypatch.setattr(tensormap, "entered", lambda x: nullcontext(devices.append(x)))
     one = TensorMap(problem().A, (64, 64), 128)
-    maps = TensorMaps((one, one, None))
+    maps = TensorMaps((one, one, None), 1)
 
     def read() -> list[bytes]:
         return [ctypes.string_at(place, SIZE) for place in maps.places]
@@ -504,6 +507,7 @@ def test_maps_are_told_where_matrices_lie(monkeypatch: Any) -> None:
     assert read() == [struct.pack("=Q", 1) * 16, bytes(SIZE), bytes(SIZE)]
     maps.tell((256, 512, 1024))
     assert [given[2] for given in driver.asked] == [256, 512] and not driver.replaced
+    assert devices == [1, 1]  # whatever context is current on this thread
     maps.tell((256, 1024, 768))
     assert len(driver.asked) == 2 and driver.replaced == [(maps.places[1], 1024)]
     assert read()[2] == bytes(SIZE)

@@ -138,7 +138,7 @@ class Explanation(Shown):
 
     def before(self, other: Explanation) -> tuple[Change, ...]:
         """Return the figures in which another kernel differs."""
-        figures, others = dict(self._figures()), dict(other._figures())
+        figures, others = self.figures, other.figures
         if not figures or not others:
             return ()
         return tuple(
@@ -147,8 +147,12 @@ class Explanation(Shown):
             if figures.get(what) != others.get(what)
         )
 
+    @property
+    def figures(self) -> dict[str, str]:
+        """The figures that kernels are compared by, as text; none without a report."""
+        return dict(self._figures())
+
     def _figures(self) -> Iterator[tuple[str, str]]:
-        """The figures that kernels are compared by; none without a report."""
         report = self.report
         if report is None:
             return

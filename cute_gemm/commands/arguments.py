@@ -113,10 +113,11 @@ def add_problem(
     optional: bool = False,
     kernel: bool = True,
     dtype: str | None = "float16",
+    op: str | None = None,
 ) -> None:
     """Add the arguments of a problem and, with ``kernel``, of a kernel.
 
-    The command then takes the fields of the kernel's config as options too.
+    The command then takes the fields of the kernel's config as options too. ``op`` is the default.
     """
     parser.set_defaults(options={})
     parser.epilog = (
@@ -125,6 +126,8 @@ def add_problem(
     )
     text = "BLAS op, a letter for A and one for B (N as stored, T transposed): NN NT TN TT"
     many: dict[str, Any] = {"nargs": "*" if optional else "+"} if several else {}
+    if op is not None:
+        many, text = {"nargs": "?", "default": op}, f"{text} (default {op})"
     parser.add_argument("ops" if several else "op", metavar="OP", help=text, **many)
     for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "products in each sum")):
         parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")

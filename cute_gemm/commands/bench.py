@@ -17,9 +17,9 @@ from cute_gemm.measure.bench import OPS, bench, extents
 from cute_gemm.measure.result import BenchResult
 
 _KERNELS = (
-    "ladder (default): the tutorial kernels, from the loop on the host to cuBLAS; all; or names "
-    f"with commas, of auto, {', '.join(registry.names())}; behind a name options of its own may "
-    'stand: "sm90_wgmma[cluster=2x1],sm90_wgmma[stages=3],cublas"'
+    "ladder (default): every rung from the loop on the host to sm90_wgmma; all; or names with "
+    f"commas, of auto, {', '.join(registry.names())}, behind which options may stand, as in "
+    '"sm90_wgmma[cluster=2x1],sm90_wgmma[stages=3]"; cublas is timed with all of them'
 )
 _AGAINST = (
     "check and time a function f(op, A, B, C) of yours too, which starts C = op(A) op(B) on the "

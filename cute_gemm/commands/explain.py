@@ -1,4 +1,4 @@
-"""``cute-gemm explain``: the idea of a kernel, and its code on request."""
+"""``cute-gemm explain``: the rungs of the ladder; the idea of a kernel, and its code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import named
+from cute_gemm._text import FORMAT, named
 from cute_gemm.commands.arguments import PROBLEM_WORDS, add, add_options, add_problem, sizes
-from cute_gemm.commands.output import OK, print_json, show
+from cute_gemm.commands.output import OK, print_json, say, show
 from cute_gemm.errors import DTypeError, UnsupportedError
 from cute_gemm.kernels import registry
 
@@ -30,9 +30,9 @@ _CODE = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm explain`` takes."""
-    text = f"auto, or one of {', '.join(registry.names())}"
-    parser.add_argument("name", metavar="KERNEL", help=text)
-    add_problem(parser, kernel=False, dtype=None)
+    text = f"auto, or one of {', '.join(registry.names())}; without one the ladder is listed"
+    parser.add_argument("name", metavar="KERNEL", nargs="?", help=text)
+    add_problem(parser, kernel=False, dtype=None, op="NN")
     add(parser, "--gpu", "--beta")
     add_options(parser, {f"--{kind}": f"print {text}" for kind, text in _CODE.items()})
 
@@ -73,7 +73,9 @@ def explain(
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print the explanation and the requested code; return 0."""
+    """Print the explanation and the requested code, or without a kernel the ladder; return 0."""
+    if arguments.name is None:
+        return _print_ladder(arguments.json)
     options = named(arguments, "arch", "gpu", "beta")
     if arguments.dtype is None:  # the type of `bench`, unless it is refused
         types = () if arguments.name == "auto" else registry.get(arguments.name).dtypes
@@ -90,6 +92,32 @@ def command(arguments: argparse.Namespace) -> int:
         from rich.console import Console
 
         print_code(Console(), code)
+    return OK
+
+
+def _print_ladder(as_json: bool) -> int:
+    """Print the rungs of the ladder and how to go on; return 0."""
+    from cute_gemm.analysis.ideas import idea
+
+    rungs = [registry.get(name) for name in registry.LADDER]
+    if as_json:
+        ladder = [{**named(rung, "name", "summary"), "idea": idea(rung)} for rung in rungs]
+        print_json({"format": FORMAT, "ladder": ladder})
+        return OK
+    say("The ladder: each kernel has one idea more than the kernel above it.")
+    say()
+    width = max(map(len, registry.LADDER))
+    for rung in rungs:
+        say(f"  {rung.name:<{width}}  {rung.summary}")
+    others = ", ".join(name for name in registry.names() if name not in registry.LADDER)
+    first = registry.LADDER[1]
+    say()
+    say(f"Not on the ladder: {others}.")
+    say()
+    say(f"Explain a kernel, of NN:      cute-gemm explain {first}")
+    say(f"Another op, extents, a GPU:   cute-gemm explain {first} TN -m 4096 -k 512 --gpu H200")
+    say(f"Its source beside it:         cute-gemm explain {first} --source")
+    say("Measure the ladder on a GPU:  cute-gemm bench NN")
     return OK
 
 

@@ -47,7 +47,7 @@ class TiledMma:
         int [threads, values, 2]: (m, k), (n, k) or (m, n), in CuTe's order of values.
         """
         modes = _MODES[operand]
-        atom_tv = {"A": self.atom.a, "B": self.atom.b, "C": self.atom.c}[operand]
+        atom_tv = getattr(self.atom, operand.lower())
         thread = np.arange(self.size)
         inside = atom_tv.table()[thread % self.atom.threads]  # [thread, atom value]
         table = self.threads.table()  # and (m, n, k) of every warp:
@@ -76,7 +76,7 @@ class TiledMma:
         within and beyond a tile of this one: CuTe's ``retile`` of a fragment, whose registers are
         compact as ``(value, MMAs, MMAs)``.
         """
-        atom_tv = {"A": self.atom.a, "B": self.atom.b, "C": self.atom.c}[operand]
+        atom_tv = getattr(self.atom, operand.lower())
         values, modes = atom_tv.extents[1], _MODES[operand]
         first, second = (
             self.extent(mode) // (self.atom.shape_mnk[mode] * self.threads.extents[mode])

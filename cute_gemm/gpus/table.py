@@ -16,29 +16,28 @@ from typing import Any, Union
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError
 from cute_gemm.gpus import own
-from cute_gemm.gpus.gpu import Gpu, Peak
+from cute_gemm.gpus.gpu import Gpu, Peak, Unit
+
+#: What rates a product has, in the order of `_peaks`.
+_RATES: tuple[tuple[str, Unit], ...] = (
+    ("float16", "tensor cores"),
+    ("bfloat16", "tensor cores"),
+    ("tf32", "tensor cores"),
+    ("int8", "tensor cores"),
+    ("float32", "CUDA cores"),
+    ("float64", "CUDA cores"),
+    ("float64", "tensor cores"),
+)
 
 
-def _peaks(
-    half: float,
-    tf32: float,
-    int8: float,
-    fp32: float,
-    fp64: float,
-    fp64_tensor: float | None = None,
-) -> tuple[Peak, ...]:
-    """Return the rates of one product; float16 and bfloat16 have the same on all of them."""
-    peaks = [
-        Peak("float16", "tensor cores", half),
-        Peak("bfloat16", "tensor cores", half),
-        Peak("tf32", "tensor cores", tf32),
-        Peak("int8", "tensor cores", int8),
-        Peak("float32", "CUDA cores", fp32),
-        Peak("float64", "CUDA cores", fp64),
-    ]
-    if fp64_tensor is not None:
-        peaks.append(Peak("float64", "tensor cores", fp64_tensor))
-    return tuple(peaks)
+def _peaks(half: float, *others: float) -> tuple[Peak, ...]:
+    """Return the rates of one product: of 16 bits, tf32, int8, float32, float64.
+
+    float16 and bfloat16 have the same on all of them. The last may be that of float64 on tensor
+    cores.
+    """
+    rates = (half, half, *others)
+    return tuple(Peak(*what, rate) for what, rate in zip(_RATES, rates, strict=False))
 
 
 _MIB = 1 << 20

@@ -36,8 +36,8 @@ KERNELS = {
 #: Options that go with every kernel that is compiled here: they say what is launched beside it.
 EVERYWHERE = ("pack", "split_k")
 
-#: The road of the tutorials, each kernel one idea further; cuBLAS to compare with.
-LADDER = tuple(KERNELS)
+#: The rungs of the ladder, each one idea further, from the loop on the host to TMA and wgmma.
+LADDER = tuple(KERNELS)[: list(KERNELS).index("sm90_wgmma") + 1]
 
 
 def names() -> tuple[str, ...]:

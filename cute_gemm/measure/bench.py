@@ -85,13 +85,13 @@ def bench(
     most 256. The kernel ``host``, the loop on the CPU, is timed apart, by the wall clock, and only
     up to m n k = 2**30, that is 1024^3, which takes it about a second.
 
-    ``kernels`` are ``"ladder"``, the tutorial kernels from the loop on the host to cuBLAS;
-    ``"all"``; or names, also as one string with commas. Behind a name may stand options of its
-    config, ``"sm90_wgmma[cluster=2x1,stages=4]"``, so that a kernel may be there several times;
-    ``options`` are those of all kernels that are compiled here, but for those of a kernel's own.
-    An entry is called as it was asked for. A size is ``n`` for n x n x n, or
-    ``(m, n, k)``; ``l`` is how many such products a call computes, a batch; ``pad`` is by how many
-    elements the leading dimensions of A and B are more than they must be. ``compute`` may be
+    ``kernels`` are ``"ladder"``, from the loop on the host to TMA and wgmma; ``"all"``; or names,
+    also as one string with commas; cuBLAS is timed with all of them. Behind a name may stand
+    options of its config, ``"sm90_wgmma[cluster=2x1,stages=4]"``, so that a kernel may be there
+    several times; ``options`` are those of all kernels that are compiled here, but for those of a
+    kernel's own. An entry is called as it was asked for. A size is ``n``, for three equal extents,
+    or ``(m, n, k)``; ``l`` is how many such products a call computes, a batch; ``pad`` is by how
+    many elements the leading dimensions of A and B are more than they must be. ``compute`` may be
     ``"tf32"`` for float32 matrices; ``order``, ``"F"`` or ``"C"``, is that of C; ``rounds`` is how
     often each kernel is timed.
 

@@ -183,27 +183,36 @@ class WorstRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalAnalysis:
-    """The cost of one ``GlobalAccess``.
+class TileCosts:
+    """The cost of an access to tiles of a matrix in global memory.
 
     ``tile``: one visit of the first tile, an interior one unless the matrix is smaller than a tile;
     ``interior``, ``edge``: one visit of each full tile, and of each that the matrix does not fill;
-    ``launch``: every visit of every tile; ``worst``: the worst request of the interior tiles (of
-    all when none is full), None without any; ``aligned``: whether every lane's address is a
-    multiple of its vector (of a bulk copy: of 16 bytes). If not, the hardware faults.
+    ``launch``: every visit of every tile.
     """
 
     tile: GlobalCounts
     interior: GlobalCounts
     edge: GlobalCounts
     launch: GlobalCounts
-    worst: WorstRequest | None
-    aligned: bool
 
     @property
     def judged(self) -> GlobalCounts:
         """The counts to judge: of the interior tiles, or of the edge tiles if none is full."""
         return self.interior if self.interior.tiles else self.edge
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalAnalysis(TileCosts):
+    """The cost of one ``GlobalAccess``.
+
+    ``worst``: the worst request of the interior tiles (of all when none is full), None without any;
+    ``aligned``: whether every lane's address is a multiple of its vector (of a bulk copy: of 16
+    bytes). If not, the hardware faults.
+    """
+
+    worst: WorstRequest | None
+    aligned: bool
 
     @property
     def coalesced(self) -> bool:
@@ -468,10 +477,9 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
     addresses only where a row is off a 32-byte boundary, or its vectors do not stay side by side.
     """
     base = base_residue(access.matrix) if base is None else base
-    interior = edge = tile = GlobalCounts()
-    worst_full: WorstRequest | None = None
-    worst_edge: WorstRequest | None = None
-    aligned = True
+    tile, aligned = GlobalCounts(), True
+    sums = {True: GlobalCounts(), False: GlobalCounts()}  # of full tiles and of the others
+    worsts: dict[bool, WorstRequest | None] = {True: None, False: None}
     corner = tuple(min(t, s) for t, s in zip(access.tile, access.region, strict=True))
     begin = corner_bytes(access)
     first = Place((base + begin) % access.word, begin)
@@ -486,22 +494,20 @@ def analyze(access: GlobalAccess, base: int | None = None) -> GlobalAnalysis:
             counts, worst, fits = _evaluate(access, patterns, tiles)
             tile = tile if start is None else _evaluate(access, patterns, start)[0]
         aligned = aligned and fits
-        if full:
-            interior, worst_full = interior + counts, _worse(worst_full, worst)
-        else:
-            edge, worst_edge = edge + counts, _worse(worst_edge, worst)
+        sums[full] += counts
+        worsts[full] = _worse(worsts[full], worst)
+    interior, edge = sums[True], sums[False]
     return GlobalAnalysis(
         tile=tile,
         interior=interior,
         edge=edge,
         launch=(interior + edge).times(access.sweeps),
-        worst=worst_full if interior.tiles else worst_edge,
+        worst=worsts[bool(interior.tiles)],
         aligned=aligned,
     )
 
 
 def _worse(a: WorstRequest | None, b: WorstRequest | None) -> WorstRequest | None:
     """Return the one with more sectors above its ideal; the first when equal."""
-    if a is None or b is None:
-        return a or b
-    return b if b.sectors - b.ideal_sectors > a.sectors - a.ideal_sectors else a
+    requests = (request for request in (a, b) if request is not None)
+    return max(requests, key=lambda request: request.sectors - request.ideal_sectors, default=None)

@@ -132,20 +132,12 @@ class Footprint:
     resident: int
     #: Clocks of a k-tile on each unit, from which ``busy`` is computed.
     units: tuple[tuple[str, float], ...]
-    #: See `Pace.dram`.
-    dram: float = DRAM_PART
+    #: Of the kernel.
+    pace: Pace
     #: CTAs of a cluster along M and N.
-    cluster: tuple[int, int] = (1, 1)
-    #: Clocks that a CTA takes to start.
-    start: float = START
+    cluster: tuple[int, int]
     #: Microseconds of the launch.
-    launch: float = LAUNCH_US
-    #: See `Pace.l2`.
-    l2: float = L2_BYTES
-    #: See `Pace.exposed`.
-    exposed: float = 1.0
-    #: See `Pace.lone`.
-    lone: float = 1.0
+    launch: float
 
     @property
     def latency_cubed(self) -> float:
@@ -351,12 +343,8 @@ def footprint(
         end_bytes=end.sectors * SECTOR,
         resident=resident,
         units=tuple(units.items()),
-        dram=pace.dram,
+        pace=pace,
         cluster=cluster,
-        start=pace.start,
-        l2=pace.l2,
-        exposed=pace.exposed,
-        lone=pace.lone,
         launch=DEPENDENT_US if launch.dependent else LAUNCH_US,
     )
 
@@ -379,16 +367,17 @@ class _Costs(NamedTuple):
     tile_bytes: Any
     end_bytes: Any
     resident: Any
+    launch: Any
+    #: Fields of `Pace`.
     dram: Any
     start: Any
-    launch: Any
     l2: Any
     exposed: Any
     lone: Any
 
 
-#: The last fields of `_Costs`, of a footprint.
-_fields = attrgetter(*_Costs._fields[5:])
+#: The fields of `_Costs` from ``busy`` on, of a footprint.
+_fields = attrgetter(*_Costs._fields[5:12], *(f"pace.{name}" for name in _Costs._fields[12:]))
 
 
 def _costs(footprint: Footprint, gpu: Gpu) -> tuple[float, ...]:

@@ -262,11 +262,8 @@ class SharedAnalysis:
     @property
     def conflict_free(self) -> bool:
         """Whether every request is legal and takes the fewest wavefronts possible."""
-        return self.aligned and self._without_conflicts
-
-    @property
-    def _without_conflicts(self) -> bool:
-        return self.launch.conflicts == 0 if self.launch.requests else self.once.conflicts == 0
+        counts = self.launch if self.launch.requests else self.once
+        return self.aligned and counts.conflicts == 0
 
 
 def _visit(access: SharedAccess, offsets: np.ndarray) -> tuple[SharedCounts, int, int, int]:
@@ -290,11 +287,10 @@ def _visit(access: SharedAccess, offsets: np.ndarray) -> tuple[SharedCounts, int
         counted_wavefronts=counted,
         counted_conflicts=max(0, counted - fewest),
     )
-    worst = int((per_request - per_request_ideal).argmax()) if len(offsets) else -1
-    if worst < 0:
+    if not len(offsets):
         return counts, 0, 0, 0
-    ways = int(wavefronts.max(initial=0))
-    return counts, int(per_request[worst]), int(per_request_ideal[worst]), ways
+    worst = int((per_request - per_request_ideal).argmax())
+    return counts, int(per_request[worst]), int(per_request_ideal[worst]), int(wavefronts.max())
 
 
 def guarded_offsets(

@@ -19,6 +19,7 @@ from cute_gemm.model.gmem import (
     LINE,
     SECTOR,
     GlobalCounts,
+    TileCosts,
     base_residue,
     convolve,
     one_residue,
@@ -41,15 +42,14 @@ EXTENT_LIMIT, STRIDE_LIMIT = 1 << 32, 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class TmaAnalysis:
-    """The cost of one ``TmaAccess``; ``requests`` in its counts are instructions.
+class TmaAnalysis(TileCosts):
+    """The cost of one ``TmaAccess``; tiles are boxes, ``requests`` in its counts instructions.
 
-    ``tile``: the first box, an interior one unless the matrix is smaller than a box; ``interior``,
-    ``edge``: each full box once, and each that the matrix does not fill; ``launch``: what the
-    launch asks of L2, every box as often as it is moved, but once for all the CTAs that a multicast
-    serves; its ``requests`` are also those of boxes that lie outside of the matrix;
-    ``shared_bytes``: what the launch writes to (of a store: reads from) shared memory, zeros
-    included, in every CTA that a multicast serves; ``arriving``: the sectors in which it comes.
+    ``launch``: what the launch asks of L2, every box as often as it is moved, but once for all the
+    CTAs that a multicast serves; its ``requests`` are also those of boxes that lie outside of the
+    matrix; ``shared_bytes``: what the launch writes to (of a store: reads from) shared memory,
+    zeros included, in every CTA that a multicast serves; ``arriving``: the sectors in which it
+    comes.
 
     ``layout``: the box in shared memory, in elements; ``box_bytes``: what it takes there (a swizzle
     wider than a row pads it); ``ways``: wavefronts that 8 rows of the box, 16 bytes of each, take
@@ -59,10 +59,6 @@ class TmaAnalysis:
     refuses or that is slow; ``legal``: whether the driver encodes such a tensor map.
     """
 
-    tile: GlobalCounts
-    interior: GlobalCounts
-    edge: GlobalCounts
-    launch: GlobalCounts
     shared_bytes: int
     arriving: int
     layout: Layout
@@ -71,16 +67,6 @@ class TmaAnalysis:
     wgmma: bool
     findings: tuple[str, ...]
     legal: bool
-
-    @property
-    def judged(self) -> GlobalCounts:
-        """The counts to judge: of the interior boxes, or of the edge boxes if none is full."""
-        return self.interior if self.interior.tiles else self.edge
-
-    @property
-    def efficiency(self) -> float:
-        """Bytes used over bytes of the sectors touched by the judged boxes."""
-        return self.judged.efficiency
 
     @property
     def coalesced(self) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from cute_gemm.ptx.code import DTYPES, STORED, Code, opcode
+from cute_gemm.ptx.code import DTYPES, STORED, Code, group_step, opcode
 from cute_gemm.ptx.machine import Step
-from cute_gemm.ptx.memory import UNITS
+from cute_gemm.ptx.memory import UNITS, Array
 from cute_gemm.ptx.parser import (
     BYTES,
     Address,
@@ -22,8 +22,6 @@ from cute_gemm.ptx.parser import (
 )
 from cute_gemm.ptx.places import Place
 from cute_gemm.ptx.undefined import demand
-
-Array = np.ndarray[Any, Any]
 
 #: Parts of opcodes that say how caches are used, in which order or by whom else: nothing here.
 _HINTS = frozenset(
@@ -80,8 +78,7 @@ def _shape(code: Code, inst: Instruction) -> tuple[str, int, str]:
 def _ld(code: Code, inst: Instruction) -> Step:
     space, count, kind = _shape(code, inst)
     targets = code.parts(inst.operands[0])
-    if len(targets) != count:
-        raise code.refuse(inst)
+    code.require(inst, len(targets) == count)
     if space == "param":
         return _parameter(code, inst, kind, targets)
     place = Place(code, inst, inst.operands[1], BYTES[kind] * count, space)
@@ -91,15 +88,11 @@ def _ld(code: Code, inst: Instruction) -> Step:
         if not isinstance(target, Name)
     ]
     values, machine, unit = code.values, code.machine, BYTES[kind]
-    undefined, bits = machine.undefined, np.dtype(f"uint{8 * unit}").type
-
-    def wider(lost: Array, dtype: Any, stored: Any) -> Array:
-        return lost.view(dtype).astype(stored)
+    undefined, bits = machine.undefined, UNITS[unit]
 
     def load() -> None:
         shared = place.shared()
         places = place.reads(shared)
-        place.note(shared, False)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
         holes = watched and machine.shared.holes(places, place.width)
@@ -115,23 +108,27 @@ def _ld(code: Code, inst: Instruction) -> Step:
                 if lost.any():
                     lost = place.spread(lost)
                     # The rest of a wider register is defined, but for the sign of what was read.
-                    undefined[slot] = lost if extended is None else wider(lost, dtype, extended)
+                    wide = lost if extended is None else lost.view(dtype).astype(extended)
+                    undefined[slot] = wide
 
     return load
 
 
+def _held(code: Code, inst: Instruction, operand: Operand, kind: str) -> tuple[int, Any, bool]:
+    """Slot and dtype of a register that holds a type in memory, and whether it is wider."""
+    if not isinstance(operand, Register):
+        raise code.refuse(inst)
+    stored = STORED[operand.type]
+    wider = np.dtype(stored).itemsize - BYTES[kind]
+    if operand.type == "pred" or wider < 0 or (wider and "f" in (operand.type[0], kind[0])):
+        raise code.refuse(inst, f"{operand.name} is of type {operand.type}")
+    return operand.slot, stored, wider > 0
+
+
 def _loaded(code: Code, inst: Instruction, target: Operand, kind: str) -> tuple[int, Any, Any]:
     """Return slot, dtype to read, and dtype to extend to if the register is wider, or None."""
-    if not isinstance(target, Register):
-        raise code.refuse(inst)
-    stored, width = STORED[target.type], np.dtype(STORED[target.type]).itemsize
-    if target.type == "pred" or width < BYTES[kind]:
-        raise code.refuse(inst, f"{target.name} is of type {target.type}")
-    if width == BYTES[kind]:
-        return target.slot, stored, None
-    if kind[0] == "f" or target.type[0] == "f":
-        raise code.refuse(inst, f"{target.name} is of type {target.type}")
-    return target.slot, DTYPES[kind], stored
+    slot, stored, wider = _held(code, inst, target, kind)
+    return (slot, DTYPES[kind], stored) if wider else (slot, stored, None)
 
 
 def _parameter(code: Code, inst: Instruction, kind: str, targets: tuple[Operand, ...]) -> Step:
@@ -163,17 +160,15 @@ def _parameter(code: Code, inst: Instruction, kind: str, targets: tuple[Operand,
 def _st(code: Code, inst: Instruction) -> Step:
     space, count, kind = _shape(code, inst)
     given = code.parts(inst.operands[1])
-    if len(given) != count or space == "param":
-        raise code.refuse(inst)
+    code.require(inst, len(given) == count and space != "param")
     place = Place(code, inst, inst.operands[0], BYTES[kind] * count, space)
     stores = [(step, *_stored(code, inst, each, kind)) for step, each in enumerate(given)]
     values, machine, unit = code.values, code.machine, BYTES[kind]
-    undefined, bits = machine.undefined, np.dtype(f"uint{8 * unit}").type
+    undefined, bits = machine.undefined, UNITS[unit]
 
     def store() -> None:
         shared = place.shared()
         places = place.writes(shared)
-        place.note(shared, True)
         memory = place.memory(shared)
         watched = shared and machine.shared.watched
         if watched:
@@ -198,43 +193,24 @@ def _st(code: Code, inst: Instruction) -> Step:
 def _stored(code: Code, inst: Instruction, operand: Operand, kind: str) -> tuple[int, Any, Any]:
     """Return slot, dtype to write, and dtype to truncate to if the register is wider, or None."""
     if not isinstance(operand, Register):
-        source = code.source(inst, operand, kind)
-        return source.slot, DTYPES[kind], None
-    stored, width = STORED[operand.type], np.dtype(STORED[operand.type]).itemsize
-    if operand.type == "pred" or width < BYTES[kind]:
-        raise code.refuse(inst, f"{operand.name} is of type {operand.type}")
-    if width == BYTES[kind]:
-        return operand.slot, stored, None
-    if operand.type[0] == "f" or kind[0] == "f":
-        raise code.refuse(inst, f"{operand.name} is of type {operand.type}")
-    unsigned = np.dtype(f"uint{8 * BYTES[kind]}").type
-    return operand.slot, unsigned, unsigned
+        return code.source(inst, operand, kind).slot, DTYPES[kind], None
+    slot, stored, wider = _held(code, inst, operand, kind)
+    unsigned = UNITS[BYTES[kind]]
+    return (slot, unsigned, unsigned) if wider else (slot, stored, None)
 
 
 # Asynchronous copies ------------------------------------------------------------------------------
 
 
-@opcode("cp")
-def _cp(code: Code, inst: Instruction) -> Step:
+@opcode("cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all", parts=r"async\.\w+")
+def _group(code: Code, inst: Instruction) -> Step:
     machine = code.machine
-    rest = inst.op[1:]
-    if rest == ("async", "commit_group"):
-        return lambda: machine.copies.commit()
-    if rest == ("async", "wait_all"):
-        return lambda: machine.copies.wait(None)
-    if rest == ("async", "wait_group"):
-        (left,) = inst.operands
-        if not isinstance(left, Immediate):
-            raise code.refuse(inst)
-        count = int(left.value)
-        return lambda: machine.copies.wait(count)
-    known = (("async",), ("ca", "cg"), ("shared", "shared::cta"), ("global",))
-    fits = len(rest) >= 4 and all(part in choice for part, choice in zip(rest, known, strict=False))
-    if fits and all(part.startswith("L2::") for part in rest[4:]):
-        return _copy(code, inst)
-    raise code.refuse(inst)
+    if inst.op[2] == "wait_all":
+        return lambda: machine.copies.wait(inst, None)
+    return group_step(code, inst, inst.op[2], "copies")
 
 
+@opcode("cp", parts=r"async\.(ca|cg)\.shared(::cta)?\.global(\.L2::\w+)*")
 def _copy(code: Code, inst: Instruction) -> Step:
     """``cp.async``: bytes behind the source's size are zero, and are not read."""
     width = inst.operands[2]
@@ -255,13 +231,11 @@ def _copy(code: Code, inst: Instruction) -> Step:
             demand(machine, inst, size, "the size")
         sizes = None if size is None else np.broadcast_to(values[size], machine.shape)
         offsets = to.writes(True, flying=True)
-        to.note(True, True)
         if sizes is None or (sizes[machine.mask] == count).all():
             data = machine.memory.view(unit).take(source.reads(False) // count)
-            source.note(False, False)
         else:
             data = some(sizes)
-        machine.copies.start(machine.mask, offsets, data, count)
+        machine.copies.start(machine.mask, offsets, data)
         machine.mask = before
 
     return copy
@@ -287,7 +261,8 @@ def _sized(source: Place, to: Place, count: int, unit: Any) -> Callable[[Array],
             machine.mask = lanes
             # Whole units are checked, or the bytes one by one.
             if size == count:
-                data[lanes] = machine.memory.view(unit).take(source.reads(False) // count)
+                read = source.reads(False, noted=False)
+                data[lanes] = machine.memory.view(unit).take(read // count)
             else:
                 raw[lanes, :size] = source.bytes(int(size))
         machine.mask = mask

@@ -14,18 +14,18 @@ import numpy as np
 from cute_gemm.ptx.code import DTYPES, Code, opcode
 from cute_gemm.ptx.floats import fma_f32, fma_f64
 from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import BYTES, Immediate, Instruction, Vector
 
-Array = np.ndarray[Any, Any]
 _INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64")
+_SIGNED = ("s16", "s32", "s64")
 _FLOATS = ("f32", "f64")
 
 
 def _kind(code: Code, inst: Instruction, *allowed: str) -> str:
     """Return the type of an opcode, its last part."""
     kind = inst.op[-1]
-    if kind not in allowed:
-        raise code.refuse(inst, f"not with .{kind}")
+    code.require(inst, kind in allowed, f"not with .{kind}")
     return kind
 
 
@@ -34,28 +34,45 @@ def _unsigned(kind: str) -> str:
     return "u" + kind[1:] if kind[0] in "sb" else kind
 
 
-@opcode("add", "sub")
-def _add(code: Code, inst: Instruction) -> Step:
-    kind = _kind(code, inst, *_INTEGERS, *_FLOATS)
-    code.only(inst, kind, *(("rn",) if kind in _FLOATS else ()))
-    kind = _unsigned(kind)
-    function = np.add if inst.op[0] == "add" else np.subtract
-    return code.apply(inst, function, kind, (kind, kind))
+_BITWISE: dict[str, np.ufunc] = {
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert
+}  # fmt: skip
+#: Opcodes that are a function of NumPy's, and the types that they take.
+_PLAIN: dict[str, tuple[np.ufunc, tuple[str, ...]]] = {
+    "add": (np.add, _INTEGERS + _FLOATS), "sub": (np.subtract, _INTEGERS + _FLOATS),
+    "min": (np.minimum, _INTEGERS), "max": (np.maximum, _INTEGERS),
+    "neg": (np.negative, _SIGNED + _FLOATS), "abs": (np.absolute, _SIGNED + _FLOATS),
+    **{name: (function, ("pred", "b16", "b32", "b64")) for name, function in _BITWISE.items()},
+}  # fmt: skip
 
 
-@opcode("mul")
+@opcode(*_PLAIN)
+def _plain(code: Code, inst: Instruction) -> Step:
+    name = inst.op[0]
+    function, allowed = _PLAIN[name]
+    kind = _kind(code, inst, *allowed)
+    rounded = name in ("add", "sub") and kind in _FLOATS
+    code.only(inst, kind, *(("rn",) if rounded else ()))
+    if name in ("add", "sub", "neg"):
+        kind = _unsigned(kind)
+    return code.apply(inst, function, kind, (kind,) * function.nin)
+
+
+@opcode("mul", "mad")
 def _mul(code: Code, inst: Instruction) -> Step:
-    kind = _kind(code, inst, *_INTEGERS, *_FLOATS)
+    """Multiply; ``mad`` adds a third operand, of the product's type."""
+    adds = inst.op[0] == "mad"
+    kind = _kind(code, inst, *_INTEGERS, *(() if adds else _FLOATS))
     if kind in _FLOATS:
         code.only(inst, kind, "rn")
         return code.apply(inst, np.multiply, kind, (kind, kind))
     mode = inst.op[1]
-    code.only(inst, kind, "lo", "wide", "hi")
+    code.only(inst, kind, "lo", "wide", *(() if adds else ("hi",)))
     if mode == "lo":
         kind = _unsigned(kind)
-        return code.apply(inst, np.multiply, kind, (kind, kind))
-    if BYTES[kind] == 8:
-        raise code.refuse(inst)
+        function = (lambda a, b, c: a * b + c) if adds else np.multiply
+        return code.apply(inst, function, kind, (kind,) * (2 + adds))
+    code.require(inst, BYTES[kind] < 8)
     wide = f"{kind[0]}{16 * BYTES[kind]}"
     dtype, shift = DTYPES[wide], DTYPES[wide](8 * BYTES[kind])
 
@@ -65,32 +82,17 @@ def _mul(code: Code, inst: Instruction) -> Step:
     def high(a: Array, b: Array) -> Array:
         return (product(a, b) >> shift).astype(DTYPES[kind])
 
+    if adds:
+        return code.apply(inst, lambda a, b, c: product(a, b) + c, wide, (kind, kind, wide))
     if mode == "wide":
         return code.apply(inst, product, wide, (kind, kind))
     return code.apply(inst, high, kind, (kind, kind))
 
 
-@opcode("mad")
-def _mad(code: Code, inst: Instruction) -> Step:
-    kind = _kind(code, inst, *_INTEGERS)
-    code.only(inst, kind, "lo", "wide")
-    if inst.op[1] == "lo":
-        kind = _unsigned(kind)
-        return code.apply(inst, lambda a, b, c: a * b + c, kind, (kind,) * 3)
-    if BYTES[kind] == 8:
-        raise code.refuse(inst)
-    wide = f"{kind[0]}{16 * BYTES[kind]}"
-    dtype = DTYPES[wide]
-    return code.apply(
-        inst, lambda a, b, c: np.multiply(a, b, dtype=dtype) + c, wide, (kind, kind, wide)
-    )
-
-
 @opcode("fma")
 def _fma(code: Code, inst: Instruction) -> Step:
     kind = _kind(code, inst, *_FLOATS)
-    if inst.op[1:] != ("rn", kind):
-        raise code.refuse(inst)
+    code.require(inst, inst.op[1:] == ("rn", kind))
     return code.apply(inst, fma_f32 if kind == "f32" else fma_f64, kind, (kind,) * 3)
 
 
@@ -113,42 +115,6 @@ def _div(code: Code, inst: Instruction) -> Step:
     return code.apply(inst, divide, kind, (kind, kind))
 
 
-@opcode("min", "max")
-def _least(code: Code, inst: Instruction) -> Step:
-    kind = _kind(code, inst, *_INTEGERS)
-    code.only(inst, kind)
-    function = np.minimum if inst.op[0] == "min" else np.maximum
-    return code.apply(inst, function, kind, (kind, kind))
-
-
-@opcode("neg")
-def _neg(code: Code, inst: Instruction) -> Step:
-    kind = _kind(code, inst, "s16", "s32", "s64", *_FLOATS)
-    code.only(inst, kind)
-    kind = _unsigned(kind)
-    return code.apply(inst, np.negative, kind, (kind,))
-
-
-@opcode("abs")
-def _abs(code: Code, inst: Instruction) -> Step:
-    kind = _kind(code, inst, "s16", "s32", "s64", *_FLOATS)
-    code.only(inst, kind)
-    return code.apply(inst, np.abs, kind, (kind,))
-
-
-_BITWISE: dict[str, Callable[..., Any]] = {
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert
-}  # fmt: skip
-
-
-@opcode("and", "or", "xor", "not")
-def _logic(code: Code, inst: Instruction) -> Step:
-    kind = _kind(code, inst, "pred", "b16", "b32", "b64")
-    code.only(inst, kind)
-    kinds = (kind,) if inst.op[0] == "not" else (kind, kind)
-    return code.apply(inst, _BITWISE[inst.op[0]], kind, kinds)
-
-
 @opcode("shl", "shr")
 def _shift(code: Code, inst: Instruction) -> Step:
     """Shift by an unsigned 32-bit count, clamped to the width (PTX ISA, 9.7.8.7)."""
@@ -162,9 +128,9 @@ def _shift(code: Code, inst: Instruction) -> Step:
     count = inst.operands[2]
     if isinstance(count, Immediate):
         amount = dtype(min(int(count.value) & 0xFFFFFFFF, int(most)))
-        register = code.register(inst, inst.operands[0], kind)
-        shifted = [code.source(inst, inst.operands[1], kind)]
-        return code.step(register, lambda a: function(a, amount), dtype, shifted, moves=True)
+        return code.apply(
+            inst, lambda a: function(a, amount), kind, (kind,), moves=True, constants=1
+        )
     return code.apply(
         inst, lambda a, n: function(a, np.minimum(n, most).astype(dtype)), kind, (kind, "u32")
     )
@@ -174,11 +140,9 @@ _ORDERED: dict[str, Callable[..., Any]] = {
     "eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "ne": lambda a, b: (a < b) | (a > b), "num": lambda a, b: (a == a) & (b == b),
 }  # fmt: skip
-#: True where an operand is NaN too: the negations of the ordered ones.
-_UNORDERED: dict[str, Callable[..., Any]] = {
-    "neu": np.not_equal, "equ": lambda a, b: ~((a < b) | (a > b)), "geu": lambda a, b: ~(a < b),
-    "gtu": lambda a, b: ~(a <= b), "leu": lambda a, b: ~(a > b), "ltu": lambda a, b: ~(a >= b),
-    "nan": lambda a, b: (a != a) | (b != b),
+#: Those of floats that are true where an operand is NaN too: the negations of these.
+_NEGATED = {
+    "neu": "eq", "equ": "ne", "geu": "lt", "gtu": "le", "leu": "gt", "ltu": "ge", "nan": "num",
 }  # fmt: skip
 _UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 
@@ -187,9 +151,9 @@ _UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 def _setp(code: Code, inst: Instruction) -> Step:
     kind = _kind(code, inst, "b16", "b32", "b64", *_INTEGERS, *_FLOATS)
     test = _UNSIGNED_NAMES.get(inst.op[1], inst.op[1]) if kind[0] == "u" else inst.op[1]
-    function: Callable[..., Any] | None
     if kind in _FLOATS:
-        function = {**_ORDERED, **_UNORDERED}.get(test)
+        ordered = _ORDERED.get(_NEGATED.get(test, test))
+        function = (lambda a, b: ~ordered(a, b)) if ordered and test in _NEGATED else ordered
     else:
         known = ("eq", "ne") if kind[0] == "b" else ("eq", "ne", "lt", "le", "gt", "ge")
         tests: dict[str, Callable[..., Any]] = {**_ORDERED, "ne": np.not_equal}
@@ -197,8 +161,7 @@ def _setp(code: Code, inst: Instruction) -> Step:
     joined = _BITWISE.get(inst.op[2]) if len(inst.op) == 4 else None
     if function is None or len(inst.op) not in (3, 4) or (len(inst.op) == 4 and joined is None):
         raise code.refuse(inst)
-    if isinstance(inst.operands[0], Vector):
-        raise code.refuse(inst, "it sets two predicates")
+    code.require(inst, not isinstance(inst.operands[0], Vector), "it sets two predicates")
     if joined is None:
         return code.apply(inst, function, "pred", (kind, kind))
     return code.apply(inst, lambda a, b, c: joined(function(a, b), c), "pred", (kind, kind, "pred"))
@@ -229,18 +192,16 @@ def _bfi(code: Code, inst: Instruction) -> Step:
     begin, bits = int(position.value) & 0xFF, int(length.value) & 0xFF
     field = np.uint32(((1 << bits) - 1 << begin) & 0xFFFFFFFF)
     shift, rest = np.uint32(begin), np.uint32(~int(field) & 0xFFFFFFFF)
-    register = code.register(inst, inst.operands[0], "b32")
-    sources = [code.source(inst, other, "b32") for other in inst.operands[1:3]]
-    return code.step(
-        register, lambda a, b: (a << shift & field) | (b & rest), np.uint32, sources, moves=True
-    )
+
+    def insert(a: Array, b: Array) -> Array:
+        return (a << shift & field) | (b & rest)
+
+    return code.apply(inst, insert, "b32", ("b32", "b32"), moves=True, constants=2)
 
 
-@opcode("prmt")
+@opcode("prmt", parts="b32")
 def _prmt(code: Code, inst: Instruction) -> Step:
     """Choose four of eight bytes by nibbles; a nibble's top bit replicates the sign (9.7.9.7)."""
-    if inst.op != ("prmt", "b32"):
-        raise code.refuse(inst)
 
     def permute(a: Array, b: Array, choice: Array) -> Array:
         both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
@@ -255,21 +216,17 @@ def _prmt(code: Code, inst: Instruction) -> Step:
 
     if not isinstance(inst.operands[3], Immediate):
         return code.apply(inst, permute, "b32", ("b32",) * 3)
-    register = code.register(inst, inst.operands[0], "b32")
-    low, high, choice = (code.source(inst, x, "b32") for x in inst.operands[1:])
-    fixed = code.values[choice.slot]
-    return code.step(
-        register, lambda a, b: permute(a, b, fixed), np.uint32, [low, high], moves=True
+    fixed = code.values[code.source(inst, inst.operands[3], "b32").slot]
+    return code.apply(
+        inst, lambda a, b: permute(a, b, fixed), "b32", ("b32", "b32"), moves=True, constants=1
     )
 
 
-@opcode("dp4a")
+@opcode("dp4a", parts=r"[su]32\.[su]32")
 def _dp4a(code: Code, inst: Instruction) -> Step:
     """Add four products of bytes (PTX ISA, 9.7.1.23); the sum wraps."""
-    left, right = inst.op[1:] if len(inst.op) == 3 else ("", "")
+    _, left, right = inst.op
     kinds = {"s32": np.int8, "u32": np.uint8}
-    if left not in kinds or right not in kinds:
-        raise code.refuse(inst)
 
     def dot(a: Array, b: Array, c: Array) -> Array:
         total = c

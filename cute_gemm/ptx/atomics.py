@@ -16,8 +16,6 @@ from cute_gemm.ptx.parser import BYTES, Instruction, Name
 from cute_gemm.ptx.places import Place
 from cute_gemm.ptx.undefined import demand
 
-Array = np.ndarray[Any, Any]
-
 #: Of the old value and the operand.
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda old, x: old + x, "min": min, "max": max, "exch": lambda old, x: x,
@@ -40,16 +38,13 @@ def _atom(code: Code, inst: Instruction) -> Step:
     if how == "add":
         allowed |= {"f32", "f64"}
     known = how in _OPERATIONS or (how == "cas" and inst.op[0] == "atom")
-    if not known or kind not in allowed or not set(inst.op[1:-2]) <= _ORDERS:
-        raise code.refuse(inst)
-    if "global" not in inst.op:
-        raise code.refuse(inst, "it is not said to be on global memory")
+    code.require(inst, known and kind in allowed and set(inst.op[1:-2]) <= _ORDERS)
+    code.require(inst, "global" in inst.op, "it is not said to be on global memory")
     operands = inst.operands if inst.op[0] == "red" else inst.operands[1:]
     to = None
     if inst.op[0] == "atom" and not isinstance(inst.operands[0], Name):
         to = code.register(inst, inst.operands[0], kind)
-    if len(operands) != (3 if how == "cas" else 2):
-        raise code.refuse(inst)
+    code.require(inst, len(operands) == (3 if how == "cas" else 2))
     place = Place(code, inst, operands[0], BYTES[kind], "global")
     sources = [code.source(inst, operand, kind) for operand in operands[1:]]
     machine, values, dtype = code.machine, code.values, DTYPES[kind]
@@ -67,13 +62,10 @@ def _atom(code: Code, inst: Instruction) -> Step:
             demand(machine, inst, source.slot, "its operand")
         before, machine.mask = machine.mask, machine.lanes()
         places = place.writes(False, atomic=True) // BYTES[kind]
-        place.note(False, True)
         view = machine.memory.view(dtype)
-        columns = []
-        for source in sources:
-            value = values[source.slot]
-            value = value if source.view is None else value.view(source.view)
-            columns.append(np.broadcast_to(value, machine.shape)[machine.mask])
+        columns = [
+            np.broadcast_to(code.read(source), machine.shape)[machine.mask] for source in sources
+        ]
         old = np.empty(len(places), dtype)
         for turn, index in enumerate(places):
             old[turn] = view[index]

@@ -6,18 +6,15 @@ A barrier has a place in shared memory by its address only: its state is kept be
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy
 
 import numpy as np
 
 from cute_gemm.errors import FaultError
+from cute_gemm.ptx.cluster import ClusterMachine
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.cluster import ClusterMachine
-
-Array = np.ndarray[Any, Any]
 
 #: An address of shared memory of another CTA of the cluster: its rank, plus 1, from this bit on.
 REMOTE = 24
@@ -94,19 +91,18 @@ class Barriers:
         """Return the fault of the executing lanes."""
         where = "" if address is None else f" at address {int(address):#x}"
         who = self.machine.who(self.machine.lanes())
-        return FaultError(f"line {inst.line}: {inst.text}: {who}{where}: {what}", kind, inst.line)
+        return inst.fault(kind, f"{who}{where}: {what}")
 
     def make(self, inst: Instruction, cta: int, address: int, row: int, count: int) -> None:
         """``mbarrier.init``."""
         if count < 1:
             raise self.fault(inst, "barrier", f"its count is {count}", address)
         clocks = self.machine.shared.clocks
-        known = self._made.get((cta, address))
-        if known is None:
+        if (cta, address) in self._made:
+            column = self._made[cta, address].column
+        else:
             number = self._numbers[cta] = self._numbers.get(cta, -1) + 1
             column = clocks.of_barrier(cta, number)
-        else:
-            column = known.column
         made = int(clocks.column[row]), int(clocks.now(row))
         self._made[cta, address] = Barrier(
             cta, address, column, count, count, clocks.nothing(), made
@@ -158,15 +154,9 @@ class Barriers:
         clocks = self.machine.shared.clocks
         self._visits[cta, int(clocks.column[row])] = int(clocks.now(row)), inst
 
-    def come(self, barrier: Barrier, bytes_: int) -> None:
-        """Count arrived bytes of a bulk copy."""
-        barrier.bytes -= bytes_
-        barrier.settle()
-
     def passed(self, inst: Instruction, addresses: Array, parities: Array) -> Array:
         """Return which executing lanes may go on because the phase of that parity is complete."""
         machine = self.machine
-        free_lanes = np.zeros(len(addresses), bool)
         rows = machine.shared.own[machine.lanes()]
         # Warps mostly wait for one thing: what they ask is looked at once.
         waits = np.stack((rows, addresses, parities & 1), axis=1)
@@ -184,8 +174,7 @@ class Barriers:
             else:
                 self.wanted.add((cta, address))
             go.append(free)
-        free_lanes[:] = np.array(go, bool)[group]
-        return free_lanes
+        return np.array(go, bool)[group]
 
     def finish(self) -> None:
         """Fault where bytes are missing, or where a warp accessed a CTA that may have ended."""
@@ -200,9 +189,5 @@ class Barriers:
         for (cta, column), (clock, inst) in self._visits.items():
             rows = slice(cta * clocks.warps, (cta + 1) * clocks.warps)
             if self.machine.shared.watched and clocks.known[0, rows, column].max() < clock:
-                raise FaultError(
-                    f"line {inst.line}: {inst.text}: CTA {cta} of the batch may have ended before: "
-                    "it does not wait for the others of its cluster",
-                    "race",
-                    inst.line,
-                )
+                what = f"CTA {cta} of the batch may have ended before: it does not wait for the "
+                raise inst.fault("race", f"{what}others of its cluster")

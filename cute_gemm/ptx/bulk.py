@@ -9,10 +9,10 @@ added without carry to as many from bit 7 on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy
 
 import numpy as np
@@ -21,19 +21,14 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import FaultError, PtxError
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.barriers import Barrier
-from cute_gemm.ptx.cluster import machine_of
-from cute_gemm.ptx.code import Code, opcode
+from cute_gemm.ptx.cluster import ClusterMachine, machine_of
+from cute_gemm.ptx.code import Code, group_step, opcode
 from cute_gemm.ptx.floats import to_tf32
 from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step
-from cute_gemm.ptx.memory import PARAMETERS, UNITS
-from cute_gemm.ptx.parser import Address, Immediate, Instruction
+from cute_gemm.ptx.memory import PARAMETERS, UNITS, Array
+from cute_gemm.ptx.parser import Address, Instruction
 from cute_gemm.ptx.places import OTHERS
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.cluster import ClusterMachine
-
-Array = np.ndarray[Any, Any]
 
 #: What shared memory's address of a box is a multiple of.
 _ALIGNED = 128
@@ -65,6 +60,11 @@ class Map:
     buffer: str
     begin: int
 
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return DTYPES[self.tensor.dtype].bytes
+
 
 @lru_cache(maxsize=64)
 def _grid(box: tuple[int, ...]) -> tuple[Array, ...]:
@@ -74,8 +74,8 @@ def _grid(box: tuple[int, ...]) -> tuple[Array, ...]:
 
 def elements(tensor_map: Map, corner: tuple[int, ...]) -> tuple[Array, Array]:
     """Offsets of a box's elements in global memory, and which of them are inside of the tensor."""
-    tensor, size = tensor_map.tensor, DTYPES[tensor_map.tensor.dtype].bytes
-    steps = (size, *tensor.steps)
+    tensor = tensor_map.tensor
+    steps = (tensor_map.size, *tensor.steps)
     offsets: Any = tensor_map.begin
     inside: Any = True
     for each, first, extent, step in zip(
@@ -109,8 +109,7 @@ class _Copy:
     @property
     def size(self) -> int:
         """Bytes of the box."""
-        tensor = self.map.tensor
-        return int(np.prod(tensor.box)) * DTYPES[tensor.dtype].bytes
+        return int(np.prod(self.map.tensor.box)) * self.map.size
 
 
 class Bulk:
@@ -130,12 +129,8 @@ class Bulk:
         inst, machine = copy.inst, self.machine
         warp = copy.row % machine.shared.clocks.warps
         box = f"the box at {copy.corner} of {copy.map.buffer}"
-        return FaultError(
-            f"line {inst.line}: {inst.text}: CTA {machine.name(copy.cta)}, warp {warp}, {box}, at "
-            f"address {copy.address:#x}: {what}",
-            kind,
-            inst.line,
-        )
+        who = f"CTA {machine.name(copy.cta)}, warp {warp}"
+        return inst.fault(kind, f"{who}, {box}, at address {copy.address:#x}: {what}")
 
     def _granules(self, copy: _Copy) -> Array:
         """Return the granules of shared memory of a box; fault if it may not be there."""
@@ -150,27 +145,22 @@ class Bulk:
 
     def _places(self, copy: _Copy) -> Array:
         """Where the box's elements lie in the bytes of all CTAs."""
-        tensor, shared = copy.map.tensor, self.machine.shared
-        size = DTYPES[tensor.dtype].bytes
-        addresses = copy.address + np.arange(copy.size // size) * size
-        return swizzled(addresses, tensor.swizzle) + copy.cta * shared.pitch
+        addresses = copy.address + np.arange(0, copy.size, copy.map.size)
+        swizzle = copy.map.tensor.swizzle
+        return swizzled(addresses, swizzle) + copy.cta * self.machine.shared.pitch
 
     def _elements(self, copy: _Copy, write: bool) -> tuple[Array, Array]:
         """Offsets of the elements that the tensor has, and which of the box these are."""
         offsets, inside = elements(copy.map, copy.corner)
-        size = DTYPES[copy.map.tensor.dtype].bytes
-        offsets = offsets[inside]
+        offsets, size = offsets[inside], copy.map.size
         if self.machine.memory.forbidden(offsets, size, write).any():
             what = f"out of bounds: the tensor map says more than {copy.map.buffer} has"
             raise self.fault(copy, "out of bounds", what)
-        self._note(copy, offsets, inside, size, write)
-        return offsets, inside
-
-    def _note(self, copy: _Copy, offsets: Array, inside: Array, size: int, write: bool) -> None:
         recorder = self.machine.recorder
         if recorder is not None and copy.first:
-            rows = np.broadcast_to(np.arange(len(inside)) // copy.map.tensor.box[0], inside.shape)
-            recorder.box(copy.map.buffer, write, offsets, rows[inside], size)
+            rows = np.flatnonzero(inside) // copy.map.tensor.box[0]
+            recorder.box(copy.map.buffer, write, offsets, rows, size)
+        return offsets, inside
 
     # ---- loads ---------------------------------------------------------------------------------
 
@@ -183,19 +173,14 @@ class Bulk:
             raise self.fault(copy, kind, wrong(kind))
         self._loads.append(copy)
 
-    def land(self, wanted: Iterable[tuple[int, int]]) -> bool:
+    def land(self, wanted: Set[tuple[int, int]]) -> bool:
         """Complete the oldest copy of each barrier waited for; return whether there was one."""
-        left = set(wanted)
-        landing, waiting = [], []
+        oldest: dict[tuple[int, int], _Copy] = {}
         for copy in self._loads:
             assert copy.barrier is not None
-            place = copy.barrier.cta, copy.barrier.address
-            if place in left:
-                left.discard(place)
-                landing.append(copy)
-            else:
-                waiting.append(copy)
-        self._loads = waiting
+            oldest.setdefault((copy.barrier.cta, copy.barrier.address), copy)
+        landing = [copy for place, copy in oldest.items() if place in wanted]
+        self._loads = [copy for copy in self._loads if copy not in landing]
         for copy in landing:
             self._arrive(copy)
         return bool(landing)
@@ -203,7 +188,7 @@ class Bulk:
     def _arrive(self, copy: _Copy) -> None:
         machine, barrier = self.machine, copy.barrier
         assert barrier is not None
-        size = DTYPES[copy.map.tensor.dtype].bytes
+        size = copy.map.size
         offsets, inside = self._elements(copy, False)
         unit = UNITS[size]
         data: Array = np.zeros(len(inside), unit)
@@ -216,7 +201,8 @@ class Bulk:
             machine.shared.define(places, size)
             granules = self._granules(copy)
             machine.shared.end_copy(granules, barrier.column, barrier.phase + 1)
-        machine.barriers.come(barrier, copy.size)
+        barrier.bytes -= copy.size
+        barrier.settle()
 
     # ---- stores --------------------------------------------------------------------------------
 
@@ -232,11 +218,11 @@ class Bulk:
             raise self.fault(copy, kind, wrong(kind))
         self._stores.append(copy)
 
-    def commit(self) -> None:
+    def commit(self, inst: Instruction) -> None:
         """Close the groups of the lanes that execute."""
         self._committed = self._committed + self.machine.lanes()
 
-    def wait(self, left: int) -> None:
+    def wait(self, inst: Instruction, left: int) -> None:
         """Complete the stores of executing lanes except those of the last ``left`` groups."""
         lanes, waiting = self.machine.lanes(), []
         for copy in self._stores:
@@ -249,13 +235,13 @@ class Bulk:
 
     def _leave(self, copy: _Copy) -> None:
         machine, shared = self.machine, self.machine.shared
-        size = DTYPES[copy.map.tensor.dtype].bytes
+        size = copy.map.size
         offsets, inside = self._elements(copy, True)
         unit = UNITS[size]
         places = self._places(copy)[inside]
         who = np.array(machine.number(copy.cta), np.int32)
         if machine.memory.stored(offsets, who, size) is not None:
-            raise self.fault(copy, "race", f"race: {OTHERS}")
+            raise self.fault(copy, "race", OTHERS)
         machine.memory.view(unit)[offsets // size] = shared.view(unit).take(places // size)
         if shared.watched:
             if len(places) and shared.undefined.view(unit).take(places // size).any():
@@ -309,12 +295,9 @@ _SAID = frozenset(
 def _tensor(code: Code, inst: Instruction) -> Step:
     """Both directions; only whole boxes (``.tile``)."""
     machine = machine_of(code)
-    if not set(inst.op[1:]) <= _SAID:
-        raise code.refuse(inst)
     loads = "mbarrier::complete_tx::bytes" in inst.op
     order = inst.operands if loads else (inst.operands[1], inst.operands[0], *inst.operands[2:])
-    if not loads and "bulk_group" not in inst.op:
-        raise code.refuse(inst)
+    code.require(inst, set(inst.op[1:]) <= _SAID and (loads or "bulk_group" in inst.op))
     where = Lanewise(code, inst, order[0])
     source = _Operands(code, inst, order[1])
     barrier = Lanewise(code, inst, order[2]) if loads else None
@@ -360,12 +343,6 @@ def _tensor(code: Code, inst: Instruction) -> Step:
 @opcode("cp.async.bulk")
 def _group(code: Code, inst: Instruction) -> Step:
     """``commit_group`` and ``wait_group``; a store completes there, with ``.read`` or without."""
-    machine, rest = machine_of(code), inst.op[3:]
-    if rest == ("commit_group",):
-        return lambda: machine.bulk.commit()
-    if rest in (("wait_group",), ("wait_group", "read")):
-        (left,) = inst.operands
-        if isinstance(left, Immediate):
-            count = int(left.value)
-            return lambda: machine.bulk.wait(count)
-    raise code.refuse(inst, "bulk copies of tensors alone")
+    known = (("commit_group",), ("wait_group",), ("wait_group", "read"))
+    code.require(inst, inst.op[3:] in known, "bulk copies of tensors alone")
+    return group_step(code, inst, inst.op[3], "bulk")

@@ -13,14 +13,11 @@ what a thread wrote is there for TMA and wgmma when a ``fence.proxy.async`` came
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from cute_gemm.errors import PtxError
-from cute_gemm.ptx.memory import WARP, Region, SharedMemory, Wrong
-
-Array = np.ndarray[Any, Any]
+from cute_gemm.ptx.memory import WARP, Array, Region, SharedMemory, Wrong
 
 #: Barriers of a CTA that are told apart.
 BARRIERS = 64

@@ -12,15 +12,14 @@ import numpy as np
 
 from cute_gemm.ptx.clocks import OrderedMemory
 from cute_gemm.ptx.code import Code
-from cute_gemm.ptx.machine import Array, Machine
+from cute_gemm.ptx.machine import Machine
+from cute_gemm.ptx.memory import Array
 
 
 class ClusterMachine(Machine):
     """A batch of whole clusters, whose warps have clocks."""
 
     shared: OrderedMemory
-    #: Tensor maps by where their parameters lie.
-    maps: dict[int, Any]
     barriers: Any
     gates: Any
     bulk: Any

@@ -5,6 +5,7 @@ A translator makes one function of an instruction, once; the function reads and 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -39,12 +40,7 @@ STORED = {
     name: kind if name in ("pred", "f32", "f64") else np.dtype(f"uint{8 * BYTES[name]}").type
     for name, kind in DTYPES.items()
 }
-_SPECIALS = {
-    f"{name}.{axis}"
-    for name in ("%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid",
-                 "%cluster_ctaid", "%cluster_nctaid")
-    for axis in "xyz"
-} | {"%laneid", "%cluster_ctarank", "%cluster_nctarank"}  # fmt: skip
+_SPECIAL = re.compile(r"%n?(tid|ctaid|clusterid)\.[xyz]|%cluster_n?(ctaid\.[xyz]|ctarank)|%laneid")
 
 
 class Source(NamedTuple):
@@ -76,11 +72,15 @@ class Code:
         what = f"{shown(inst.text)} is not executed by the interpreter"
         return PtxError(f"line {inst.line}: {what}{why}")
 
+    def require(self, inst: Instruction, fits: bool, what: str = "") -> None:
+        """Refuse an instruction that does not fit."""
+        if not fits:
+            raise self.refuse(inst, what)
+
     def only(self, inst: Instruction, *allowed: str) -> None:
         """Refuse an opcode with a part, behind the first, that is not among these."""
         for part in inst.op[1:]:
-            if part not in allowed:
-                raise self.refuse(inst, f".{part} is not known here")
+            self.require(inst, part in allowed, f".{part} is not known here")
 
     def constant(self, value: Any, kind: Any) -> int:
         """The slot of a value that never changes."""
@@ -100,10 +100,9 @@ class Code:
         dtype = DTYPES[kind]
         if isinstance(operand, Register):
             stored = STORED[operand.type]
-            if np.dtype(stored).itemsize != np.dtype(dtype).itemsize or (kind == "pred") != (
-                operand.type == "pred"
-            ):
-                raise self.refuse(inst, f"{operand.name} is of type {operand.type}")
+            fits = np.dtype(stored).itemsize == np.dtype(dtype).itemsize
+            fits = fits and (kind == "pred") == (operand.type == "pred")
+            self.require(inst, fits, f"{operand.name} is of type {operand.type}")
             return Source(operand.slot, None if stored is dtype else dtype)
         if isinstance(operand, Immediate):
             return Source(self.constant(*_immediate(operand.value, kind)), None)
@@ -112,7 +111,7 @@ class Code:
         raise self.refuse(inst)
 
     def _named(self, inst: Instruction, name: str, kind: str) -> Source:
-        if name in _SPECIALS and BYTES[kind] == 4:
+        if _SPECIAL.fullmatch(name) and BYTES[kind] == 4:
             if name not in self.specials:
                 self.specials[name] = len(self.values)
                 self._append(None)
@@ -122,9 +121,14 @@ class Code:
         if name in self.kernel.parameters and BYTES[kind] == 8:
             address = PARAMETERS + self.kernel.parameters[name].offset
             return Source(self.constant(address, DTYPES[kind]), None)
-        if name in ("WARP_SZ",):
+        if name == "WARP_SZ":
             return Source(self.constant(32, DTYPES[kind]), None)
         raise self.refuse(inst, f"{name} is not known")
+
+    def read(self, source: Source) -> Any:
+        """The values of a source, viewed as its dtype."""
+        values = self.values[source.slot]
+        return values if source.view is None else values.view(source.view)
 
     def address_of(self, name: str) -> int:
         """The address of a variable in its own space."""
@@ -137,8 +141,8 @@ class Code:
         if not isinstance(operand, Register):
             raise self.refuse(inst)
         widths = {np.dtype(STORED[kind]).itemsize for kind in kinds}
-        if np.dtype(STORED[operand.type]).itemsize not in widths:
-            raise self.refuse(inst, f"{operand.name} is of type {operand.type}")
+        fits = np.dtype(STORED[operand.type]).itemsize in widths
+        self.require(inst, fits, f"{operand.name} is of type {operand.type}")
         return operand
 
     def parts(self, operand: Operand) -> tuple[Operand, ...]:
@@ -149,16 +153,16 @@ class Code:
 
     def apply(
         self, inst: Instruction, function: Callable[..., Any], result: str, kinds: tuple[str, ...],
-        moves: bool = False,
+        moves: bool = False, constants: int = 0,
     ) -> Step:  # fmt: skip
         """Set the first operand to a function of the others.
 
         ``kinds``: their types; ``result``: that of what the function returns; ``moves``: whether it
-        does nothing but put bits elsewhere.
+        does nothing but put bits elsewhere; ``constants``: how many of the last operands the
+        function has in itself.
         """
-        first, *others = inst.operands
-        if len(others) != len(kinds):
-            raise self.refuse(inst)
+        first, *others = inst.operands[: len(inst.operands) - constants]
+        self.require(inst, len(others) == len(kinds))
         register = self.register(inst, first, result)
         sources = [
             self.source(inst, other, kind) for other, kind in zip(others, kinds, strict=True)
@@ -172,46 +176,29 @@ class Code:
         """A function that sets a register; ``result``: dtype of what ``function`` returns."""
         if moves:
             self.moves.append((register.slot, function, sources))
-        stored = STORED[register.type]
-        view = None if stored is result else stored
-        return _made(self.values, register.slot, function, sources, view)
+        values, to, stored = self.values, register.slot, STORED[register.type]
+        if stored is not result or any(source.view is not None for source in sources):
 
+            def viewed() -> None:
+                made = function(
+                    *(values[x] if v is None else values[x].view(v) for x, v in sources)
+                )
+                values[to] = made if stored is result else made.view(stored)
 
-def _made(
-    values: list[Any], to: int, function: Callable[..., Any], sources: list[Source], stored: Any
-) -> Step:
-    """Return the function of a step, the fastest form where no value is viewed as another dtype."""
-    views = [source.view for source in sources]
-    slots = [source.slot for source in sources]
-    plain = stored is None and not any(view is not None for view in views)
-    if plain and len(slots) == 2:
-        a, b = slots
+            return viewed
+        slots = [source.slot for source in sources]
+        if len(slots) == 2:
+            a, b = slots
 
-        def two() -> None:
-            values[to] = function(values[a], values[b])
+            def two() -> None:
+                values[to] = function(values[a], values[b])
 
-        return two
-    if plain and len(slots) == 3:
-        a, b, c = slots
+            return two
 
-        def three() -> None:
-            values[to] = function(values[a], values[b], values[c])
+        def several() -> None:
+            values[to] = function(*[values[slot] for slot in slots])
 
-        return three
-    if plain and len(slots) == 1:
-        (a,) = slots
-
-        def single() -> None:
-            values[to] = function(values[a])
-
-        return single
-    pairs = list(zip(slots, views, strict=True))
-
-    def any_number() -> None:
-        result = function(*(values[x] if v is None else values[x].view(v) for x, v in pairs))
-        values[to] = result if stored is None else result.view(stored)
-
-    return any_number
+        return several
 
 
 def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:
@@ -234,6 +221,22 @@ def _immediate(value: int | float, kind: str) -> tuple[Any, Any]:
 #: Generic address of the first byte of shared memory.
 WINDOW = SHARED_WINDOW
 
+
+def group_step(code: Code, inst: Instruction, what: str, name: str) -> Step:
+    """The step of ``commit_group`` or ``wait_group``.
+
+    ``name``: what the machine calls that of which there are groups.
+    """
+    machine = code.machine
+    if what == "commit_group":
+        return lambda: getattr(machine, name).commit(inst)
+    (left,) = inst.operands
+    if not isinstance(left, Immediate):
+        raise code.refuse(inst)
+    count = int(left.value)
+    return lambda: getattr(machine, name).wait(inst, count)
+
+
 Translator = Callable[[Code, Instruction], Step]
 #: By the first parts of an opcode, of which the longest counts.
 TRANSLATORS: dict[str, Translator] = {}
@@ -245,12 +248,17 @@ def translator_of(inst: Instruction) -> Translator | None:
     return next((TRANSLATORS[name] for name in names if name in TRANSLATORS), None)
 
 
-def opcode(*names: str) -> Callable[[Translator], Translator]:
-    """Register a translator for opcodes."""
+def opcode(*names: str, parts: str = ".*") -> Callable[[Translator], Translator]:
+    """Register a translator for opcodes; ``parts``: a pattern of all parts behind the first."""
+    pattern = re.compile(parts)
 
     def put(translator: Translator) -> Translator:
-        for name in names:
-            TRANSLATORS[name] = translator
+        def translate(code: Code, inst: Instruction) -> Step:
+            if not pattern.fullmatch(".".join(inst.op[1:])):
+                raise code.refuse(inst)
+            return translator(code, inst)
+
+        TRANSLATORS.update(dict.fromkeys(names, translate))
         return translator
 
     return put

@@ -10,9 +10,9 @@ import numpy as np
 from cute_gemm.ptx.code import DTYPES, STORED, WINDOW, Code, Source, opcode
 from cute_gemm.ptx.floats import from_bf16, from_f16, to_bf16, to_f16, to_tf32
 from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.memory import UNITS, Array
 from cute_gemm.ptx.parser import BYTES, Instruction, Name, Register, Vector
 
-Array = np.ndarray[Any, Any]
 _INTEGERS = tuple(f"{kind}{bits}" for kind in "su" for bits in (8, 16, 32, 64))
 
 
@@ -23,8 +23,7 @@ def _same(x: Array) -> Array:
 @opcode("mov")
 def _mov(code: Code, inst: Instruction) -> Step:
     kind = inst.op[-1]
-    if len(inst.op) != 2 or kind not in DTYPES or BYTES[kind] == 1:
-        raise code.refuse(inst)
+    code.require(inst, len(inst.op) == 2 and kind in DTYPES and BYTES[kind] != 1)
     to, what = inst.operands
     if isinstance(to, Vector):
         return _unpack(code, inst, kind, to)
@@ -38,7 +37,7 @@ def _pack(code: Code, inst: Instruction, kind: str, what: Vector) -> Step:
     parts = [
         code.source(inst, part, f"b{8 * BYTES[kind] // len(what.parts)}") for part in what.parts
     ]
-    dtype = np.dtype(f"uint{8 * BYTES[kind]}").type
+    dtype = UNITS[BYTES[kind]]
     width = 8 * BYTES[kind] // len(parts)
 
     def together(*values: Array) -> Array:
@@ -54,10 +53,10 @@ def _pack(code: Code, inst: Instruction, kind: str, what: Vector) -> Step:
 
 def _unpack(code: Code, inst: Instruction, kind: str, to: Vector) -> Step:
     """Unpack a value into registers, the lowest bits into the first."""
-    whole = np.dtype(f"uint{8 * BYTES[kind]}").type
+    whole = UNITS[BYTES[kind]]
     bits = 8 * BYTES[kind] // len(to.parts)
     source = code.source(inst, inst.operands[1], f"b{8 * BYTES[kind]}")
-    part = np.dtype(f"uint{bits}").type
+    part = UNITS[bits // 8]
     steps = []
     for place, register in enumerate(to.parts):
         if isinstance(register, Name):  # "_": nobody reads it
@@ -77,12 +76,10 @@ def _part(begin: Any, dtype: Any) -> Callable[[Array], Array]:
     return lambda x: (x >> begin).astype(dtype)
 
 
-@opcode("cvta")
+@opcode("cvta", parts=r"(to\.)?(global|shared|const|param)\.u64")
 def _cvta(code: Code, inst: Instruction) -> Step:
     """Between generic addresses and those of a space: shared memory has a window of its own."""
     space, kind = inst.op[-2:]
-    if space not in ("global", "shared", "const", "param") or kind != "u64":
-        raise code.refuse(inst)
     if space != "shared":
         return code.apply(inst, _same, kind, (kind,))
     window = np.uint64(WINDOW)
@@ -114,23 +111,24 @@ def _cvt(code: Code, inst: Instruction) -> Step:
     if how in _FLOATS:
         return code.apply(inst, _FLOATS[how], to, (kind,))
     if how in _PAIRS:
-        half = _PAIRS[how]
-        return code.apply(
-            inst,
-            lambda a, b: half(a).astype(np.uint32) << np.uint32(16) | half(b),
-            "b32",
-            (kind, kind),
-        )
+        rounded = _PAIRS[how]
+
+        def pair(a: Array, b: Array) -> Array:
+            return rounded(a).astype(np.uint32) << np.uint32(16) | rounded(b)
+
+        return code.apply(inst, pair, "b32", (kind, kind))
     if to in _INTEGERS and kind in _INTEGERS and len(how) == 2:
         return _between_integers(code, inst, to, kind)
     if kind in _INTEGERS and how[:-2] == ("rn",) and to in ("f16", "f32", "f64"):
-        if to == "f16" and BYTES[kind] > 4:
-            raise code.refuse(inst)
-        if to == "f16":  # through float64, which holds every such integer
-            return _from_integer(
-                code, inst, to, kind, lambda x: x.astype(np.float64).astype(np.float16).view("u2")
-            )
-        return _from_integer(code, inst, to, kind, lambda x: x.astype(DTYPES[to]))
+        code.require(inst, to != "f16" or BYTES[kind] <= 4)
+        source, cut = _narrowed(code, inst, kind)
+
+        def half(x: Array) -> Array:  # through float64, which holds every such integer
+            return cut(x).astype(np.float64).astype(np.float16).view(np.uint16)
+
+        function = half if to == "f16" else lambda x: cut(x).astype(DTYPES[to])
+        register = code.register(inst, inst.operands[0], to)
+        return code.step(register, function, DTYPES[to], [source])
     raise code.refuse(inst)
 
 
@@ -142,7 +140,7 @@ def _narrowed(code: Code, inst: Instruction, kind: str) -> tuple[Source, Callabl
     stored = STORED[register.type]
     if register.type in ("pred", "f32", "f64") or np.dtype(stored).itemsize < BYTES[kind]:
         raise code.refuse(inst, f"{register.name} is of type {register.type}")
-    dtype, unsigned = DTYPES[kind], np.dtype(f"uint{8 * BYTES[kind]}")
+    dtype, unsigned = DTYPES[kind], UNITS[BYTES[kind]]
     if stored is dtype:
         return Source(register.slot, None), _same
     return Source(register.slot, None), lambda x: x.astype(unsigned, copy=False).view(dtype)
@@ -162,11 +160,3 @@ def _between_integers(code: Code, inst: Instruction, to: str, kind: str) -> Step
         return cut(x).astype(dtype, copy=False).astype(stored, copy=False)
 
     return code.step(register, convert, stored, [source], moves=True)
-
-
-def _from_integer(
-    code: Code, inst: Instruction, to: str, kind: str, function: Callable[[Array], Array]
-) -> Step:
-    source, cut = _narrowed(code, inst, kind)
-    register = code.register(inst, inst.operands[0], to)
-    return code.step(register, lambda x: function(cut(x)), DTYPES[to], [source])

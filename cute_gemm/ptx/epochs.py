@@ -13,14 +13,11 @@ each other: then who has read a granule is kept lane by lane, as long as they ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from cute_gemm.errors import PtxError
-from cute_gemm.ptx.memory import WARP, Region, SharedMemory, Wrong
-
-Array = np.ndarray[Any, Any]
+from cute_gemm.ptx.memory import WARP, Array, Region, SharedMemory, Wrong
 
 #: A stamp is a time and a thread, or in its place several threads, of any warp or of one.
 _STAMPS, _SEVERAL, _OF_WARP = 2048, 1024, 1025

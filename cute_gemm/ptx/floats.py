@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from cute_gemm.ptx.memory import Array
 
 _HALFWAY = np.uint64((1 << 28) - 1)
 _ONE, _ZERO = np.uint64(1), np.uint64(0)

@@ -121,21 +121,24 @@ def unsure(kernel: Kernel, parts: list[Block]) -> frozenset[int]:
     Of all others no read needs to be looked at. Sets of registers are bits of an int.
     """
     code = kernel.instructions
-    everything = (1 << len(kernel.registers)) - 1
-    gives: list[int] = []
-    for block in parts:
-        bits = 0
+
+    def followed(block: Block, known: int) -> tuple[int, set[int]]:
+        """What is set behind a block, and what it reads unset, from what is set before it."""
+        unset: set[int] = set()
         for inst in code[block.begin : block.end]:
+            unset.update(each.slot for each in sources(inst) if not known >> each.slot & 1)
             if inst.guard is None:
                 for each in results(inst):
-                    bits |= 1 << each.slot
-        gives.append(bits)
+                    known |= 1 << each.slot
+        return known, unset
+
+    everything = (1 << len(kernel.registers)) - 1
+    gives = [followed(block, 0)[0] for block in parts]
     before: list[list[int]] = [[] for _ in parts]
     for index, block in enumerate(parts):
         for after in block.next:
             before[after].append(index)
-    at_start = [everything] * len(parts)
-    at_start[0] = 0
+    at_start = [0] + [everything] * (len(parts) - 1)
     changed = True
     while changed:
         changed = False
@@ -145,12 +148,5 @@ def unsure(kernel: Kernel, parts: list[Block]) -> frozenset[int]:
                 known &= at_start[other] | gives[other]
             if known != at_start[index]:
                 at_start[index], changed = known, True
-    slots: set[int] = set()
-    for index, block in enumerate(parts):
-        known = at_start[index]
-        for inst in code[block.begin : block.end]:
-            slots.update(each.slot for each in sources(inst) if not known >> each.slot & 1)
-            if inst.guard is None:
-                for each in results(inst):
-                    known |= 1 << each.slot
-    return frozenset(slots)
+    unset = (followed(block, known)[1] for block, known in zip(parts, at_start, strict=True))
+    return frozenset().union(*unset)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy
 
 import numpy as np
 
+from cute_gemm.ptx.cluster import ClusterMachine
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.cluster import ClusterMachine
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(eq=False)
@@ -40,42 +37,61 @@ class Gates:
 
     def __init__(self, machine: ClusterMachine) -> None:
         self.machine: ClusterMachine = proxy(machine)  # which holds this
-        self._gates: dict[tuple[int, int], _Gate] = {}
+        self._gates: dict[tuple[int, int | None], _Gate] = {}
         self._which = np.zeros(machine.shape, np.int64)
         self._turn = np.zeros(machine.shape, np.int64)
         self._come = np.zeros(machine.shape, bool)
-        self._clusters: dict[int, _Gate] = {}
 
-    def _gate(self, cta: int, number: int) -> _Gate:
-        key = cta, number
+    def _gate(self, group: int, number: int | None) -> _Gate:
+        """The barrier of a CTA by its number; None: that of a cluster."""
+        key = group, number
         if key not in self._gates:
             self._gates[key] = _Gate(self.machine.shared.clocks.nothing())
         return self._gates[key]
+
+    def _enter(self, gate: _Gate, lanes: Array) -> None:
+        """Let lanes come to a barrier, with what they have seen."""
+        self._turn[lanes] = gate.times
+        shared = self.machine.shared
+        shared.clocks.give(np.unique(shared.own[lanes]), gate.given)
+
+    def _leave(self, gate: _Gate, lanes: Array) -> Array:
+        """Return which lanes came before the barrier was completed last: they go on."""
+        go = lanes & (self._turn < gate.times)
+        if go.any():
+            shared = self.machine.shared
+            shared.clocks.take(np.unique(shared.own[go]), gate.done)
+        return go
+
+    def _of_group(self, first: int, ctas: int) -> Array:
+        """The lanes that execute of some CTAs."""
+        lanes = np.zeros(self.machine.shape, bool)
+        part = slice(first, first + ctas)
+        lanes[part] = self.machine.lanes()[part]
+        return lanes
 
     def arrive(self, inst: Instruction, numbers: Array, wanted_counts: Array | None) -> None:
         """Lanes that execute come to the barriers of these numbers, which wait for so many.
 
         None: for all threads of the CTA.
         """
-        machine, clocks = self.machine, self.machine.shared.clocks
+        machine = self.machine
         counts = np.full(len(numbers), machine.threads) if wanted_counts is None else wanted_counts
         lanes = machine.lanes()
         self._which[lanes] = numbers
         ctas = np.nonzero(lanes)[0]
         for cta, number in sorted(set(zip(ctas.tolist(), numbers.tolist(), strict=True))):
-            gate = self._gate(cta, number)
+            gate, here = self._gate(cta, number), (ctas == cta) & (numbers == number)
             arriving = np.zeros(machine.shape, bool)
-            arriving[lanes] = (ctas == cta) & (numbers == number)
-            wanted = set(counts[(ctas == cta) & (numbers == number)].tolist())
-            wanted |= {gate.count} if gate.come else set()
+            arriving[lanes] = here
+            wanted = {*counts[here].tolist(), *([gate.count] if gate.come else [])}
             gate.whole = wanted_counts is None and (gate.whole or not gate.come)
             gate.count = max(wanted)
-            self._turn[arriving] = gate.times
-            gate.come += int(arriving.sum())
+            gate.come += int(here.sum())
             if len(wanted) > 1 or gate.come > gate.count:
                 what = f"barrier {number}: {gate.come} threads come where {gate.count} were to"
                 raise machine.barriers.fault(inst, "barrier", what)
-            clocks.give(np.unique(machine.shared.own[arriving]), gate.given)
+            self._enter(gate, arriving)
             if gate.come == gate.count:
                 gate.open()
 
@@ -85,14 +101,12 @@ class Gates:
         free = np.zeros(machine.shape, bool)
         alive = machine.alive().sum(axis=1)
         for cta in np.flatnonzero(lanes.any(axis=1)).tolist():
-            for number in np.unique(self._which[cta, lanes[cta]]).tolist():
+            here = self._of_group(cta, 1)
+            for number in np.unique(self._which[here]).tolist():
                 gate = self._gate(cta, number)
                 if gate.whole and 0 < gate.come == alive[cta]:
                     gate.open()
-                go = lanes[cta] & (self._which[cta] == number) & (self._turn[cta] < gate.times)
-                if go.any():
-                    free[cta] |= go
-                    machine.shared.clocks.take(np.unique(machine.shared.own[cta, go]), gate.done)
+                free |= self._leave(gate, here & (self._which == number))
         return free
 
     def missing(self) -> str:
@@ -107,31 +121,26 @@ class Gates:
         if (self._come & lanes).any():
             raise machine.barriers.fault(inst, "barrier", "it arrives twice, and waits not between")
         self._come |= lanes
-        clocks, size = machine.shared.clocks, machine.cluster
-        for cluster in np.unique(np.nonzero(lanes)[0] // size).tolist():
-            gate = self._clusters.setdefault(cluster, _Gate(clocks.nothing()))
-            part = slice(cluster * size, (cluster + 1) * size)
-            arriving = lanes[part]
-            self._turn[part][arriving] = gate.times
-            clocks.give(np.unique(machine.shared.own[part][arriving]), gate.given)
+        for cluster in self._clusters():
+            self._enter(self._gate(cluster, None), self._of_group(cluster, machine.cluster))
+
+    def _clusters(self) -> list[int]:
+        """The first CTAs of the clusters with lanes that execute."""
+        size = self.machine.cluster
+        return np.unique(np.nonzero(self.machine.lanes())[0] // size * size).tolist()
 
     def passed_cluster(self) -> Array:
         """Which lanes that execute may go on behind the barrier of their cluster."""
-        machine, lanes = self.machine, self.machine.lanes()
-        passed = np.zeros(machine.shape, bool)
-        alive, size = machine.alive(), machine.cluster
-        for cluster in np.unique(np.nonzero(lanes)[0] // size).tolist():
-            gate = self._clusters.setdefault(cluster, _Gate(machine.shared.clocks.nothing()))
-            part = slice(cluster * size, (cluster + 1) * size)
-            waiting = lanes[part] & (self._turn[part] == gate.times)
+        free, alive = np.zeros(self.machine.shape, bool), self.machine.alive()
+        for cluster in self._clusters():
+            gate, here = self._gate(cluster, None), self._of_group(cluster, self.machine.cluster)
+            part = slice(cluster, cluster + self.machine.cluster)
+            waiting = here & (self._turn == gate.times)
             if waiting.any() and (self._come[part] | ~alive[part]).all():
                 self._come[part] = False
-                gate.done, gate.times = gate.given.copy(), gate.times + 1
-            free = lanes[part] & (self._turn[part] < gate.times)
-            if free.any():
-                passed[part] = free
-                machine.shared.clocks.take(np.unique(machine.shared.own[part][free]), gate.done)
-        return passed
+                gate.open()
+            free |= self._leave(gate, here)
+        return free
 
     def missing_cluster(self) -> str:
         """How many threads have come to the barrier of a cluster."""

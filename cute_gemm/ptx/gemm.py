@@ -46,8 +46,8 @@ def execute(
     # What nobody has written is no number.
     scratch = np.full(steps.scratch, 255, np.uint8)
     return tuple(
-        _step(one, buffers, scratch, one.arguments(*factors), places or {}, options)
-        for one in steps
+        _step(step, buffers, scratch, step.arguments(*factors), places or {}, options)
+        for step in steps
     )
 
 
@@ -58,7 +58,7 @@ def _step(
     """Execute one launch."""
     symbol, launch, signature = step.unit.symbol, step.launch, step.kernel.signature(step.config)
     block = arguments.block.raw
-    sizes = [one.size or 0 for one in parsed(step.ptx, symbol).parameters.values()]
+    sizes = [each.size or 0 for each in parsed(step.ptx, symbol).parameters.values()]
     # The driver is told where each argument lies: they are not packed as the text's are.
     packed: list[Argument] = [
         block[x : x + n] for x, n in zip(signature.offsets, sizes, strict=True)
@@ -73,10 +73,10 @@ def _step(
         if parameter.name in places:
             packed[position] = Buffer(places[parameter.name], parameter.name, 0)
     maps = step.kernel.maps(step.config, step.problem)
-    for position, one in enumerate(maps, len(packed) - len(maps)):
+    for position, tensor_map in enumerate(maps, len(packed) - len(maps)):
         buffer = packed[position - len(packed) + len(maps)]
         assert isinstance(buffer, Buffer)
-        packed[position] = TensorMap(buffer.name, None if one is None else one.tensor)
+        packed[position] = TensorMap(buffer.name, tensor_map and tensor_map.tensor)
     return run(
         step.ptx, symbol, launch.dimensions, (launch.block,), launch.smem, packed,
         cluster=launch.cluster, dependent=launch.dependent, **options,

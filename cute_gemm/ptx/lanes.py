@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from cute_gemm.ptx.memory import SharedMemory
-
-Array = np.ndarray[Any, Any]
+from cute_gemm.ptx.memory import Array, SharedMemory
 
 
 class Lanes:

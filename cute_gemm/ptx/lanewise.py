@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cute_gemm.ptx.code import Code, Source
-from cute_gemm.ptx.memory import SHARED_WINDOW
+from cute_gemm.ptx.memory import SHARED_WINDOW, Array
 from cute_gemm.ptx.parser import Address, Instruction, Operand, Register
 from cute_gemm.ptx.undefined import demand
-
-Array = np.ndarray[Any, Any]
 
 
 class Lanewise:

@@ -7,12 +7,10 @@ import struct
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
 
 import numpy as np
 
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import PtxError
 from cute_gemm.problem.tensor import Tensor
 from cute_gemm.ptx.access import shape_of
@@ -22,13 +20,11 @@ from cute_gemm.ptx.code import Code
 from cute_gemm.ptx.epochs import EpochMemory, WarpMemory
 from cute_gemm.ptx.flow import at_warp
 from cute_gemm.ptx.machine import Machine
-from cute_gemm.ptx.memory import SHARED_GUARD, WARP, GlobalMemory, Region, SharedMemory
-from cute_gemm.ptx.parser import BYTES, Immediate, Kernel, Variable, parse
+from cute_gemm.ptx.memory import SHARED_GUARD, WARP, Array, GlobalMemory, Region
+from cute_gemm.ptx.parser import BYTES, Immediate, Kernel, Variable, end_of, parse
 from cute_gemm.ptx.program import Program
 from cute_gemm.ptx.record import Accesses, Boxes, Recorder
 from cute_gemm.ptx.waiting import WaitingMachine, needed
-
-Array = np.ndarray[Any, Any]
 
 #: Threads that are executed together: enough that NumPy's time a call is small, few enough that
 #: registers stay in the caches.
@@ -196,11 +192,11 @@ def run(
     grid, block = _three(grid, "grid"), _three(block, "block")
     buffers = [x for x in arguments if isinstance(x, Buffer)]
     variables = _variables(kernel.globals)
-    places = {one.name: one.place for one in buffers}
+    places = {buffer.name: buffer.place for buffer in buffers}
     places |= {"variables": (len(variables), 0, True)} if kernel.globals else {}
     memory = GlobalMemory(places)
-    for one in buffers:
-        one.bring(memory)
+    for buffer in buffers:
+        buffer.bring(memory)
     if kernel.globals:
         memory.content("variables")[:] = variables
     recorder = Recorder() if record else None
@@ -212,13 +208,12 @@ def run(
     made = WaitingMachine if waits else Machine
     machine = made(grid, block, memory, most_steps, recorder, len(kernel.registers), cluster)
     machine.dependent = dependent
-    if isinstance(machine, WaitingMachine):
-        machine.maps = _maps(kernel, arguments, memory)
+    machine.maps = _maps(kernel, arguments, memory)
     code = Code(kernel, machine, _packed(kernel, arguments, memory))
     tell = PROGRESS.get()
     with np.errstate(all="ignore"):
         program = Program(code, watch)
-        ctas, size = math.prod(grid), max((one.end for one in arrays), default=0)
+        ctas, size = math.prod(grid), max((array.end for array in arrays), default=0)
         fitting = max(1, min(lanes, _REGISTERS // max(1, len(machine.values))) // machine.threads)
         in_warps = any(map(at_warp, kernel.instructions))
         if waits or in_warps:
@@ -226,26 +221,22 @@ def run(
         fitting = max(1, fitting // cluster) * cluster
         granule = _granule(kernel, "shared")
         if watch and not _ordered(kernel):
-            memory.watch(min([_granule(kernel, "global"), *_elements(machine)]))
-        first = 0
-        while first < ctas:
+            elements = [tensor_map.size for tensor_map in machine.maps.values()]
+            memory.watch(min([_granule(kernel, "global"), *elements]))
+        made_of = WarpMemory if in_warps else EpochMemory
+        shared_memory = partial(OrderedMemory, cluster=cluster) if waits else made_of
+        for first in range(0, ctas, fitting):
             count = min(fitting, ctas - first)
             if tell is not None:
                 tell(first, ctas)
             code.known.clear()
-            what = count, machine.threads, arrays, granule, watch and size > 0
-            its: SharedMemory
-            if waits:
-                its = OrderedMemory(*what, cluster)
-            else:
-                its = WarpMemory(*what) if in_warps else EpochMemory(*what)
+            its = shared_memory(count, machine.threads, arrays, granule, watch and size > 0)
             program.reset()
             machine.begin(first, count, its, code.specials)
             machine.execute(program.pieces)
-            first += count
-    for one in buffers:
-        if one.array.size and one.array.flags.writeable:
-            one.array[...] = one.elements(memory.content(one.name))
+    for buffer in buffers:
+        if buffer.array.size and buffer.array.flags.writeable:
+            buffer.array[...] = buffer.elements(memory.content(buffer.name))
     return Execution(
         kernel,
         machine.steps,
@@ -275,8 +266,7 @@ def _three(extents: Sequence[int], name: str) -> tuple[int, int, int]:
 
 def _variables(variables: dict[str, Variable]) -> Array:
     """The bytes of the global variables that the kernel names."""
-    end = max((v.offset + (v.size or 0) for v in variables.values()), default=0)
-    content = np.zeros(end, np.uint8)
+    content = np.zeros(end_of(variables), np.uint8)
     for v in variables.values():
         content[v.offset : v.offset + len(v.value)] = np.frombuffer(v.value, np.uint8)
     return content
@@ -312,31 +302,20 @@ def _granule(kernel: Kernel, space: str) -> int:
     widths = [16]
     for inst in kernel.instructions:
         shape = shape_of(inst) if inst.op[0] in ("ld", "st") else None
-        if (
-            shape is not None
-            and shape[0] in (space, "")
-            and (space, inst.op[0]) != ("global", "ld")
-        ):
+        counts = (space, inst.op[0]) != ("global", "ld")
+        if shape is not None and shape[0] in (space, "") and counts:
             widths.append(shape[1] * BYTES[shape[2]])
         elif space == "shared" and inst.op[:2] == ("cp", "async"):
-            widths += [4] * (Immediate(4) in inst.operands[2:3])
-            widths += [8] * (Immediate(8) in inst.operands[2:3])
+            widths += [width for width in (4, 8) if Immediate(width) in inst.operands[2:3]]
     return min(widths)
-
-
-def _elements(machine: Machine) -> list[int]:
-    """Bytes of the elements that TMA stores."""
-    maps = machine.maps.values() if isinstance(machine, WaitingMachine) else ()
-    return [DTYPES[each.tensor.dtype].bytes for each in maps]
 
 
 def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> bytes:
     """The bytes of the parameters; ``PtxError`` for an argument that does not fit its parameter."""
     parameters = list(kernel.parameters.values())
-    size = max((v.offset + (v.size or 0) for v in parameters), default=0)
     if len(arguments) != len(parameters):
         raise PtxError(f"{len(arguments)} arguments; {kernel.name} takes {len(parameters)}")
-    block = bytearray(size)
+    block = bytearray(end_of(kernel.parameters))
     for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
         width = parameter.size or 0
         raw = _bytes(argument, width, memory)
@@ -350,12 +329,12 @@ def _packed(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory)
 
 def _maps(kernel: Kernel, arguments: Sequence[Argument], memory: GlobalMemory) -> dict[int, Map]:
     """The tensor maps among the arguments, by where their parameters lie."""
-    buffers = {one.name: one for one in arguments if isinstance(one, Buffer)}
+    buffers = {buffer.name: buffer for buffer in arguments if isinstance(buffer, Buffer)}
     maps = {}
-    for one, argument in zip(kernel.parameters.values(), arguments, strict=False):
+    for parameter, argument in zip(kernel.parameters.values(), arguments, strict=False):
         if isinstance(argument, TensorMap) and argument.tensor is not None:
             begin = memory.region(argument.buffer).begin + buffers[argument.buffer].span[0]
-            maps[one.offset] = Map(argument.tensor, argument.buffer, begin)
+            maps[parameter.offset] = Map(argument.tensor, argument.buffer, begin)
     return maps
 
 

@@ -11,16 +11,17 @@ other at barriers only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.copies import Copies
 from cute_gemm.ptx.lanes import Lanes
-from cute_gemm.ptx.memory import GLOBAL, GlobalMemory, SharedMemory
+from cute_gemm.ptx.memory import GLOBAL, WARP, Array, GlobalMemory, SharedMemory
 from cute_gemm.ptx.parser import Instruction
 from cute_gemm.ptx.record import Recorder
 from cute_gemm.ptx.warpwait import WarpBarriers
@@ -29,20 +30,18 @@ from cute_gemm.ptx.warpwait import WarpBarriers
 #: after which it does if nothing comes of them.
 MOST_STEPS, IDLE_STEPS = 20_000_000, 500_000
 
-Array = np.ndarray[Any, Any]
 Step = Callable[[], None]
 
 
-class Wait(Protocol):
+@dataclass
+class Wait:
     """A condition for which lanes wait individually (`cute_gemm.ptx.waiting`)."""
 
     inst: Instruction
-
-    def poll(self) -> Array:
-        """Return which executing lanes go on now, and apply the effects of that."""
-
-    def says(self) -> str:
-        """Return what the executing lanes still wait for."""
+    #: Return which executing lanes go on now, and apply the effects of that.
+    poll: Callable[[], Array]
+    #: Return what the executing lanes still wait for.
+    says: Callable[[], str]
 
 
 @dataclass
@@ -70,6 +69,11 @@ class Piece:
     begin: int = 0
     count: int = 0
 
+    def append(self, plain: Step, apart: Step | None = None) -> None:
+        """Append a step, or both forms of one."""
+        self.plain.append(plain)
+        self.apart.append(apart or plain)
+
 
 class Machine(Lanes):
     """A batch of CTAs of a launch, with its registers and what it has under way."""
@@ -90,6 +94,8 @@ class Machine(Lanes):
         self.moved = 0
         #: Whether the kernel may start before the launch ahead of it has ended.
         self.dependent = False
+        #: Tensor maps by where their parameters lie.
+        self.maps: dict[int, Any] = {}
         self.copies: Copies
 
     # ---- a batch -------------------------------------------------------------------------------
@@ -112,28 +118,27 @@ class Machine(Lanes):
 
     def _special(self, name: str, numbers: Array, lanes: Array) -> Array:
         """The value of a special register (PTX ISA, chapter 10)."""
-        single = np.ones((1, 1), np.uint32)
-        if name == "%laneid":
-            return lanes % 32
-        if name in ("%cluster_ctarank", "%cluster_nctarank"):
-            size = np.uint32(self.cluster)
-            return numbers % size if name == "%cluster_ctarank" else single * size
         kind, _, axis = name.partition(".")
         # CTAs of a cluster lie along x.
         size = self.cluster
         clusters, each = (self.grid[0] // size, *self.grid[1:]), (size, 1, 1)
-        extents, index = {
-            "%tid": (self.block, lanes), "%ntid": (self.block, None),
-            "%ctaid": (self.grid, numbers), "%nctaid": (self.grid, None),
-            "%clusterid": (clusters, numbers // np.uint32(size)), "%nclusterid": (clusters, None),
-            "%cluster_ctaid": (each, numbers), "%cluster_nctaid": (each, None),
-        }[kind]  # fmt: skip
-        mode = "xyz".index(axis)
-        if index is None:
-            return single * np.uint32(extents[mode])
-        below = np.uint32(extents[0] * (extents[1] if mode == 2 else 1)) if mode else np.uint32(1)
-        indices: Array = index // below % np.uint32(extents[mode])
-        return indices if extents[mode] != 1 else single * np.uint32(0)
+        counts = {
+            "%ntid": self.block, "%nctaid": self.grid, "%nclusterid": clusters,
+            "%cluster_nctaid": each, "%cluster_nctarank": each,
+        }  # fmt: skip
+        places = {
+            "%tid": (lanes, self.block), "%laneid": (lanes, (WARP, 1, 1)),
+            "%ctaid": (numbers, self.grid), "%clusterid": (numbers // np.uint32(size), clusters),
+            "%cluster_ctaid": (numbers, each), "%cluster_ctarank": (numbers, each),
+        }  # fmt: skip
+        mode = "xyz".index(axis) if axis else 0
+        if kind in counts:
+            return np.full((1, 1), counts[kind][mode], np.uint32)
+        index, extents = places[kind]
+        if extents[mode] == 1:
+            return np.zeros((1, 1), np.uint32)
+        below = np.uint32(math.prod(extents[:mode]))
+        return np.asarray(index // below % np.uint32(extents[mode]))
 
     # ---- lanes ---------------------------------------------------------------------------------
 
@@ -141,7 +146,7 @@ class Machine(Lanes):
         """The lanes that have not ended."""
         lanes_alive = self.lanes().copy()
         for mask in (*self.ready.values(), *self.parked.values()):
-            lanes_alive |= np.broadcast_to(True if mask is None else mask, self.shape)
+            lanes_alive |= self._lanes(mask)
         return lanes_alive
 
     def who(self, lanes: Array) -> str:
@@ -156,9 +161,22 @@ class Machine(Lanes):
 
     def behind(self, inst: Instruction) -> None:
         """A fault where lanes that execute access global memory before the launch ahead ended."""
-        if self.dependent and (early := self.lanes() & ~self.followed).any():
+        if self.dependent:
             what = "race: the launch ahead may not have ended: no griddepcontrol.wait before"
-            self.fault(inst, "race", what, early)
+            self.fault(inst, "race", what, self.lanes() & ~self.followed)
+
+    def whole(self, inst: Instruction, size: int, name: str) -> Array:
+        """Which groups of ``size`` threads execute, (CTAs, groups); a fault if one does in part."""
+        if self.threads % size:
+            self.fault(inst, "divergent", f"the CTA is not of whole {name}s", self.lanes())
+        if self.mask is None:
+            return np.ones((self.ctas, self.threads // size), bool)
+        lanes = self.lanes().reshape(self.ctas, -1, size)
+        some = np.asarray(lanes.any(axis=2))
+        missing = ~lanes & some[..., None]
+        what = f"divergent: this thread of the {name} does not execute it, and all must"
+        self.fault(inst, "divergent", what, missing.reshape(self.shape))
+        return some
 
     def keep(self, slots: tuple[int, ...], step: Step) -> None:
         """Execute a step, and restore these registers in lanes that are masked off."""
@@ -182,7 +200,9 @@ class Machine(Lanes):
     def fault(
         self, inst: Instruction, kind: str, what: str, bad: Array, address: Any = None
     ) -> None:
-        """Raise a fault for the first lane of ``bad``, with its address."""
+        """Raise a fault for the first lane of ``bad``, if there is one, with its address."""
+        if not bad.any():
+            return
         bad = np.broadcast_to(bad, self.shape)
         cta, thread = (int(x) for x in np.argwhere(bad)[0])
         where = ""
@@ -190,11 +210,7 @@ class Machine(Lanes):
             value = int(np.broadcast_to(address, self.shape)[cta, thread])
             where = f" at address {value:#x}"
             what = what.replace("{near}", self.memory.near(value - GLOBAL))
-        raise FaultError(
-            f"line {inst.line}: {inst.text}: CTA {self.name(cta)}, thread {thread}{where}: {what}",
-            kind,
-            inst.line,
-        )
+        raise inst.fault(kind, f"CTA {self.name(cta)}, thread {thread}{where}: {what}")
 
     def number(self, rows: Any) -> Any:
         """Return the numbers of CTAs of the batch, from 1; those of a cluster share one."""
@@ -210,51 +226,51 @@ class Machine(Lanes):
 
     def execute(self, pieces: list[Piece]) -> None:
         """Run the batch to its end; `FaultError` for what must not be."""
-        limit = self.start()
+        self.moved = begin = self.steps
+        limit = begin + (MOST_STEPS if self.most_steps is None else self.most_steps)
         ready, parked = self.ready, self.parked
         while ready or parked:
             if not ready:
-                if not self._poll(pieces):
-                    self._meet(pieces)
+                self.wake(pieces)
                 continue
             place = min(ready)
             self.mask = mask = ready.pop(place)
             piece = pieces[place]
-            self.count(piece, limit)
+            self._count(piece, limit)
             for step in piece.apart if ready or parked else piece.plain:
                 step()
             if piece.barrier is not None:
                 join(parked, place, mask)
             elif piece.wait is not None:
                 self._wait(place, piece)
-            elif piece.choice < 0:
-                if piece.next is not None:
-                    join(ready, piece.next, mask)
-            else:
+            elif piece.choice >= 0:
                 self._branch(piece, mask, ready)
+            elif piece.next is not None:
+                join(ready, piece.next, mask)
 
-    def start(self) -> int:
-        """Start the count of steps; return the limit."""
-        self.moved = self.steps
-        return self.steps + (MOST_STEPS if self.most_steps is None else self.most_steps)
+    def wake(self, pieces: list[Piece]) -> None:
+        """Let lanes go on where all that have not ended stand still; a fault if none can."""
+        if not self.poll(pieces):
+            self._meet(pieces)
 
-    def count(self, piece: Piece, limit: int) -> None:
+    def _count(self, piece: Piece, limit: int) -> None:
         """Count the steps of a piece; fault if that exceeds the limit."""
         self.steps += piece.count
+        what = ""
         if self.steps > limit:
             most = MOST_STEPS if self.most_steps is None else self.most_steps
-            raise FaultError(
+            what = (
                 f"the kernel has not ended after {most:,} instructions: a wait that nothing ends, "
-                "or a limit that is too low",
-                "endless",
+                "or a limit that is too low"
             )
-        if self.most_steps is None and self.steps > self.moved + IDLE_STEPS:
-            raise FaultError(
+        elif self.most_steps is None and self.steps > self.moved + IDLE_STEPS:
+            what = (
                 f"the kernel goes round: in {IDLE_STEPS:,} instructions no thread has stored "
                 "anything, passed a barrier or accessed another address; a wait that nothing ends, "
-                "or one that needs a limit of instructions",
-                "endless",
+                "or one that needs a limit of instructions"
             )
+        if what:
+            raise FaultError(what, "endless")
         if self.recorder is not None:
             self.recorder.executed(piece.begin, piece.count, self)
 
@@ -270,7 +286,7 @@ class Machine(Lanes):
         if stay.any():
             join(self.parked, place, None if stay.all() else stay)
 
-    def _poll(self, pieces: list[Piece]) -> bool:
+    def poll(self, pieces: list[Piece]) -> bool:
         """Poll all parked lanes; return whether any goes on."""
         for place, mask in list(self.parked.items()):
             if pieces[place].wait is not None:
@@ -313,38 +329,31 @@ class Machine(Lanes):
         ISA, 9.7.13.1). Here all threads of a CTA must, which is what compute-sanitizer asks, but
         for those that have ended.
         """
-        waiting = self.parked.copy()
-        self.mask = np.zeros(self.shape, bool)
-        alive = self.alive()
-        for place, mask in waiting.items():
-            inst = pieces[place].barrier
-            if inst is None:
-                self.stuck(pieces)
-            if inst is None or mask is None:
-                continue
-            missing = mask.any(axis=1, keepdims=True) & alive & ~mask
+        waiting = {place: self._lanes(mask) for place, mask in self.parked.items()}
+        if any(pieces[place].barrier is None for place in waiting):
+            self.stuck(pieces)
+        alive = np.any([*waiting.values()], axis=0)
+        for place, lanes in waiting.items():
+            missing = lanes.any(axis=1, keepdims=True) & alive & ~lanes
             if missing.any():
-                first = np.argwhere(missing)[0]
-                (where, *_) = (x for x in waiting if x != place and self._at(waiting[x], *first))
-                other = pieces[where].barrier
-                if other is None:
-                    self.stuck(pieces)
-                assert other is not None
-                self.mask = mask
+                cta, thread = np.argwhere(missing)[0]
+                where = next(place for place in waiting if waiting[place][cta, thread])
+                inst, other = pieces[place].barrier, pieces[where].barrier
+                assert inst is not None and other is not None
                 what = f"the others of its CTA wait here, it waits at line {other.line}"
                 self.fault(inst, "barrier", what, missing)
+        parked = self.parked.copy()
         self.parked.clear()
-        for place, mask in waiting.items():
-            self.mask = mask
-            met = pieces[place].met
-            if met is not None:
+        for place, self.mask in parked.items():
+            if (met := pieces[place].met) is not None:
                 met()
-            join(self.ready, pieces[place].next or 0, mask)
+            join(self.ready, pieces[place].next or 0, self.mask)
         self.moved = self.steps
         self.shared.next_epoch()
 
-    def _at(self, mask: Array | None, cta: int, thread: int) -> bool:
-        return bool(np.broadcast_to(True if mask is None else mask, self.shape)[cta, thread])
+    def _lanes(self, mask: Array | None) -> Array:
+        """The lanes of a mask, whole."""
+        return np.broadcast_to(True if mask is None else mask, self.shape)
 
 
 def join(where: dict[int, Array | None], place: int, mask: Array | None) -> None:

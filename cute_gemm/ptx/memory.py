@@ -21,14 +21,28 @@ PARAMETERS = 0x7D00_0000_0000
 #: Bytes before, between and behind buffers, at least; and between arrays in shared memory, where
 #: they keep banks and swizzles as they are.
 GUARD, SHARED_GUARD = 4096, 1024
-#: Units of 1, 2, 4, 8 and 16 bytes, of which NumPy moves bits as they are.
 #: Lanes of a warp.
 WARP = 32
-UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+#: Units of 1, 2, 4, 8 and 16 bytes, of which NumPy moves bits as they are.
+UNITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A buffer in global memory, or an array in shared memory: its first byte, and its end."""
+
+    name: str
+    begin: int
+    end: int
+    #: Whether every byte may be written.
+    whole: bool
 
 
 class Bytes:
     """Bytes that are read and written as units of any type."""
+
+    #: The parts that may be accessed.
+    regions: Sequence[Region] = ()
 
     def __init__(self, size: int) -> None:
         # 16 bytes are the widest unit: the views need a length and an address that are multiples.
@@ -43,16 +57,26 @@ class Bytes:
             view = self._views[kind] = self.raw.view(kind)
         return view
 
+    def inside(self, low: int, high: int, write: bool) -> bool:
+        """Whether one region has all bytes from ``low`` up to ``high``, for this access."""
+        return any(
+            region.begin <= low and high <= region.end and (region.whole or not write)
+            for region in self.regions
+        )
 
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A buffer in global memory: first byte and the one behind the last, as offsets."""
+    def forbidden(self, offsets: Array, width: int, write: bool) -> Array:
+        """Which accesses of ``width`` bytes, aligned, touch a byte that they must not."""
+        bad = np.ones(np.shape(offsets), bool)
+        for region in self.regions:
+            here = (offsets >= region.begin) & (offsets <= region.end - width)
+            if write and not region.whole and here.any():
+                here &= self.may_write(np.where(here, offsets, region.begin), width)
+            bad &= ~here
+        return bad
 
-    name: str
-    begin: int
-    end: int
-    #: Whether every byte may be written.
-    whole: bool
+    def may_write(self, offsets: Array, width: int) -> Array:
+        """Which stores go to bytes that may be written, in regions of which not all may be."""
+        raise NotImplementedError
 
 
 class GlobalMemory(Bytes):
@@ -68,11 +92,11 @@ class GlobalMemory(Bytes):
 
         What they hold goes to `content`, and where others may be written to `writable`.
         """
-        self.regions: list[Region] = []
+        self.regions = regions = list[Region]()
         end = GUARD
         for name, (size, residue, whole) in buffers.items():
             begin = -(-end // 256) * 256 + residue
-            self.regions.append(Region(name, begin, begin + size, whole))
+            regions.append(Region(name, begin, begin + size, whole))
             end = begin + size + GUARD
         super().__init__(end)
         self._writable = Bytes(end)
@@ -98,27 +122,13 @@ class GlobalMemory(Bytes):
         """The address of a buffer."""
         return GLOBAL + self.region(name).begin
 
-    def inside(self, low: int, high: int, write: bool) -> bool:
-        """Whether one buffer has all bytes from ``low`` up to ``high``, for this access."""
-        return any(
-            region.begin <= low and high <= region.end and (region.whole or not write)
-            for region in self.regions
-        )
-
-    def forbidden(self, offsets: Array, width: int, write: bool) -> Array:
-        """Which accesses of ``width`` bytes, aligned, touch a byte that they must not."""
-        bad = np.ones(np.shape(offsets), bool)
-        for region in self.regions:
-            here = (offsets >= region.begin) & (offsets <= region.end - width)
-            if write and not region.whole and here.any():
-                unit = min(width, 8)
-                flags = self._writable.view(UNITS[unit])
-                all_bits: Array = np.array(-1).astype(UNITS[unit])
-                units = np.where(here, offsets, region.begin) // unit
-                for step in range(width // unit):
-                    here &= flags.take(units + step) == all_bits
-            bad &= ~here
-        return bad
+    def may_write(self, offsets: Array, width: int) -> Array:
+        unit = min(width, 8)
+        flags, every_bit = self._writable.view(UNITS[unit]), ~UNITS[unit](0)
+        writable = np.ones(offsets.shape, bool)
+        for step in range(width // unit):
+            writable &= flags.take(offsets // unit + step) == every_bit
+        return writable
 
     def watch(self, granule: int) -> None:
         """Begin to record who stores, in granules of the narrowest store."""
@@ -189,7 +199,7 @@ class SharedMemory(Bytes):
         self, ctas: int, threads: int, arrays: Sequence[Region], granule: int, watched: bool
     ) -> None:
         """``arrays``: those of a CTA, with their places there."""
-        self.arrays = arrays
+        self.regions = arrays
         self.bytes = size = max((array.end for array in arrays), default=0)
         self.pitch = -(-size // 16) * 16
         super().__init__(max(16, ctas * self.pitch))
@@ -211,21 +221,10 @@ class SharedMemory(Bytes):
         """Note the bytes that copies write, by the threads that started them."""
         raise NotImplementedError
 
-    def inside(self, low: int, high: int) -> bool:
-        """Whether one array of a CTA has all bytes from ``low`` up to ``high``."""
-        return any(array.begin <= low and high <= array.end for array in self.arrays)
-
-    def forbidden(self, offsets: Array, width: int) -> Array:
-        """Which accesses of ``width`` bytes of a CTA lie in no array."""
-        bad = np.ones(offsets.shape, bool)
-        for array in self.arrays:
-            bad &= (offsets < array.begin) | (offsets > array.end - width)
-        return bad
-
     def near(self, offset: int) -> str:
         """Describe where an address lies that is in no array of a CTA."""
-        whole = sum(array.end - array.begin for array in self.arrays)
-        where = nearest(offset, self.arrays) if len(self.arrays) > 1 else ""
+        whole = sum(array.end - array.begin for array in self.regions)
+        where = nearest(offset, self.regions) if len(self.regions) > 1 else ""
         return where or f"the CTA has {whole} bytes of shared memory"
 
     def holes(self, offsets: Array, width: int) -> bool:

@@ -10,9 +10,9 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from cute_gemm.errors import PtxError
+from cute_gemm.errors import FaultError, PtxError
 
 #: Bytes of every fundamental type; predicates have none in memory.
 BYTES = {
@@ -75,6 +75,10 @@ class Instruction:
     line: int
     text: str
 
+    def fault(self, kind: str, what: str) -> FaultError:
+        """Return a fault of the instruction: ``what`` says who, where and why."""
+        return FaultError(f"line {self.line}: {self.text}: {what}", kind, self.line)
+
 
 @dataclass(frozen=True, slots=True)
 class Variable:
@@ -107,22 +111,29 @@ class Kernel:
     @property
     def static_shared(self) -> int:
         """Bytes of shared memory that the text declares."""
-        return max(
-            (v.offset + v.size for v in self.shared.values() if v.size is not None), default=0
-        )
+        return end_of(self.shared)
+
+
+def end_of(variables: dict[str, Variable]) -> int:
+    """The byte behind the last of variables; what takes what is left counts for nothing."""
+    return max((v.offset + v.size for v in variables.values() if v.size is not None), default=0)
 
 
 _ENTRY = re.compile(r"\.entry\s+([\w$%.]+)\s*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
-_SPACE = re.compile(r"\s*")
+#: A brace, a line that says where the source is, a label, or what a semicolon ends.
+_ITEM = re.compile(
+    r"\s*(?:(?P<open>\{)|(?P<close>\})|;|\.(?:loc|file)[^\n]*"
+    r"|(?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)|(?P<statement>[^;]*);?)"
+)
 _GUARD = re.compile(r"@(!?)\s*([\w$%]+)\s+")
 _OPCODE = re.compile(r"[A-Za-z][\w.:]*")
 #: The opcodes that have no other part.
 _BARE = ("ret", "exit", "bra", "trap", "brkpt")
-_LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s|]+(?:\s*\|\s*[^,\s|]+)?")
 _ADDRESS = re.compile(r"([^+,{]+?)\s*(?:\+\s*(-?\w+))?\s*(?:,\s*\{([^{}]*)\})?")
 _DECLARED = re.compile(r"(?:([\w$%]+)<(\d+)>|([\w$%]+))$")
+_NUMBERED = re.compile(r"[0-9]+$")
 _NUMBER = re.compile(r"-?(?:0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?"
                      r"|0[bB][01]+U?|\d+\.\d*(?:[eE][-+]?\d+)?|\d+U?)$")  # fmt: skip
 _VARIABLE = re.compile(
@@ -163,11 +174,10 @@ def parse(text: str, entry: str | None = None) -> Kernel:
 
 
 class _Scope:
-    """Names between two braces: registers, families of registers (``%r<9>``) and labels."""
+    """Names between two braces: types of registers (``%r<>`` of a family) and labels."""
 
     def __init__(self) -> None:
-        self.registers: dict[str, str] = {}
-        self.families: dict[str, str] = {}
+        self.types: dict[str, str] = {}
         self.labels: dict[str, str] = {}
         self.known: dict[str, Register] = {}
 
@@ -195,8 +205,8 @@ class _Parser:
                 raise self.error(at, f"the directive {directive} of an entry is not executed")
         for position, statement in self._statements(start):
             self._statement(position, statement)
-        for index, directive, scopes in self.jumps:
-            self.kernel.instructions[index] = self._resolved(directive, scopes)
+        for index, jump, scopes in self.jumps:
+            self.kernel.instructions[index] = self._resolved(jump, scopes)
 
     def error(self, position: int, what: str) -> PtxError:
         return PtxError(f"line {self.line(position)}: {what}")
@@ -208,38 +218,32 @@ class _Parser:
 
     def _statements(self, position: int) -> Iterator[tuple[int, str]]:
         """Yield the statements that end in a semicolon; handle braces and labels on the way."""
-        text = self.text
         while True:
-            position = _SPACE.match(text, position).end()  # type: ignore[union-attr]
-            first = text[position : position + 1]
-            if first == "{":
+            item = _ITEM.match(self.text, position)
+            assert item is not None  # which also matches nothing
+            kind = item.lastgroup
+            position = item.start(kind or 0)
+            if kind == "open":
                 if len(self.scopes) == _DEEPEST:
                     raise self.error(position, f"more than {_DEEPEST} braces within each other")
                 self.scopes.append(_Scope())
-                position += 1
-            elif first == "}":
+            elif kind == "close":
                 self.scopes.pop()
-                position += 1
                 if not self.scopes:
                     return
-            elif first == ";":
-                position += 1
-            elif text.startswith((".loc", ".file"), position):  # which end with their line
-                end = text.find("\n", position)
-                position = len(text) if end < 0 else end
-            elif label := _LABEL.match(text, position):
-                unique = label[1] if len(self.scopes) == 1 else f"{label[1]}@{position}"
-                self.scopes[-1].labels[label[1]] = unique
+            elif kind == "label":
+                label = item["label"]
+                unique = label if len(self.scopes) == 1 else f"{label}@{position}"
+                self.scopes[-1].labels[label] = unique
                 self.kernel.labels[unique] = len(self.kernel.instructions)
-                position = label.end()
-            else:
-                end = text.find(";", position)
-                if end < 0:
+            elif kind == "statement":
+                statement = item["statement"]
+                if not item[0].endswith(";"):
                     raise self.error(position, "a statement that no semicolon ends")
-                if end - position > _LONGEST:
-                    raise self.error(position, f"a statement of {end - position:,} characters")
-                yield position, text[position:end]
-                position = end + 1
+                if len(statement) > _LONGEST:
+                    raise self.error(position, f"a statement of {len(statement):,} characters")
+                yield position, statement
+            position = item.end()
 
     def _statement(self, position: int, text: str) -> None:
         if not text.startswith("."):
@@ -254,13 +258,11 @@ class _Parser:
     # ---- declarations --------------------------------------------------------------------------
 
     def _parameters(self, text: str, position: int) -> None:
-        end = 0
+        known = self.kernel.parameters
         for parameter in filter(None, (part.strip() for part in text.split(","))):
-            made = self._variable(
-                re.sub(r"\s+\.ptr(\s+\.\w+)?(\s+\.align\s+\d+)?", "", parameter), position, end
-            )
-            end = made.offset + (made.size or 0)
-            self.kernel.parameters[made.name] = made
+            plain = re.sub(r"\s+\.ptr(\s+\.\w+)?(\s+\.align\s+\d+)?", "", parameter)
+            made = self._variable(plain, position, end_of(known))
+            known[made.name] = made
 
     def _variable(self, text: str, position: int, end: int) -> Variable:
         """A declared variable that is put behind ``end`` bytes of others."""
@@ -303,10 +305,7 @@ class _Parser:
             match = _DECLARED.match(name)
             if match is None:
                 raise self.error(position, f"the register {shown(name)} is not understood")
-            if match[1]:
-                scope.families[match[1]] = kind
-            else:
-                scope.registers[match[3]] = kind
+            scope.types[f"{match[1]}<>" if match[1] else match[3]] = kind
 
     def _shared(self, position: int, text: str) -> None:
         made = self._variable(text, position, self.kernel.static_shared)
@@ -327,8 +326,8 @@ class _Parser:
         if match[2] == "shared":
             self._shared(match.start(1), match[1])
         else:
-            end = max((v.offset + (v.size or 0) for v in kernel.globals.values()), default=0)
-            kernel.globals[name] = self._variable(match[1], match.start(1), end)
+            made = self._variable(match[1], match.start(1), end_of(kernel.globals))
+            kernel.globals[name] = made
         return Name(name)
 
     # ---- instructions --------------------------------------------------------------------------
@@ -350,34 +349,27 @@ class _Parser:
         if op[0] == "bra":
             operands: tuple[Operand, ...] = (Name(rest.strip()),)
         else:
-            operands = tuple(self._operand(one, position) for one in _OPERAND.findall(rest))
-        one = Instruction(op, operands, guard, line, whole)
+            operands = tuple(self._operand(each, position) for each in _OPERAND.findall(rest))
+        inst = Instruction(op, operands, guard, line, whole)
         if op[0] == "bra":
-            self.jumps.append((len(self.kernel.instructions), one, list(self.scopes)))
-        self.kernel.instructions.append(one)
+            self.jumps.append((len(self.kernel.instructions), inst, list(self.scopes)))
+        self.kernel.instructions.append(inst)
 
     def _resolved(self, inst: Instruction, scopes: list[_Scope]) -> Instruction:
         """A branch whose label is that of the innermost braces around it that have one."""
         target = inst.operands[0]
         for scope in reversed(scopes):
             if isinstance(target, Name) and target.name in scope.labels:
-                to = Name(scope.labels[target.name])
-                return Instruction(inst.op, (to,), inst.guard, inst.line, inst.text)
+                return replace(inst, operands=(Name(scope.labels[target.name]),))
         raise PtxError(f"line {inst.line}: {shown(inst.text)} goes to a label that is not there")
 
     def _register(self, name: str) -> Register | None:
-        for depth in range(len(self.scopes) - 1, -1, -1):
-            scope = self.scopes[depth]
-            register = scope.known.get(name)
-            if register is not None:
-                return register
-            kind = scope.registers.get(name)
-            if kind is None:
-                stem = name.rstrip("0123456789")
-                kind = scope.families.get(stem) if stem != name else None
+        for scope in reversed(self.scopes):
+            if name in scope.known:
+                return scope.known[name]
+            kind = scope.types.get(name) or scope.types.get(_NUMBERED.sub("<>", name))
             if kind is not None:
-                made = Register(len(self.kernel.registers), name, kind)
-                scope.known[name] = made
+                made = scope.known[name] = Register(len(self.kernel.registers), name, kind)
                 self.kernel.registers.append(made)
                 return made
         return None

@@ -8,11 +8,9 @@ import numpy as np
 
 from cute_gemm.errors import PtxError
 from cute_gemm.ptx.code import WINDOW, Code
-from cute_gemm.ptx.memory import GLOBAL, Bytes
+from cute_gemm.ptx.memory import GLOBAL, Array, Bytes, Wrong
 from cute_gemm.ptx.parser import Address, Immediate, Instruction, Name, Operand, Register
 from cute_gemm.ptx.undefined import demand
-
-Array = np.ndarray[Any, Any]
 
 #: What is wrong with a read or a write of shared memory, in words.
 _WRONG = {
@@ -21,7 +19,7 @@ _WRONG = {
     "being read": "a wgmma or a bulk store, not waited for, reads these bytes",
 }
 #: What is wrong with an access to what another CTA has stored.
-OTHERS = "another CTA stores these bytes, and neither waits for the other"
+OTHERS = "race: another CTA stores these bytes, and neither waits for the other"
 
 
 class Place:
@@ -86,6 +84,8 @@ class Place:
     def offsets(self, shared: bool, write: bool) -> Array:
         """Flat offsets into shared or global memory, all checked."""
         machine = self.machine
+        if not shared:
+            machine.behind(self.inst)
         if machine.undefined[self.slot] is not None:
             demand(machine, self.inst, self.slot, "its address")
         values = machine.values[self.slot]
@@ -95,8 +95,7 @@ class Place:
             self.known[self.slot, shared] = known
         _, _, flat, low, high, bits = known
         low, high = low + self.offset, high + self.offset + self.width
-        memory = machine.memory
-        inside = machine.shared.inside(low, high) if shared else memory.inside(low, high, write)
+        inside = self.memory(shared).inside(low, high, write)
         if inside and not (bits | self.offset) & (self.width - 1):
             return flat + self.offset if self.offset else flat
         return self._carefully(shared, write)
@@ -124,25 +123,21 @@ class Place:
         if self.narrow:
             relative = relative & 0xFFFFFFFF
         chosen = self._executing(relative)
-        apart = chosen & (self.width - 1)
-        if apart.any():
-            self._misaligned(apart)
-        if shared:
-            bad = machine.shared.forbidden(chosen, self.width)
-        else:
-            bad = machine.memory.forbidden(chosen, self.width, write)
+        self._aligned(chosen)
+        bad = self.memory(shared).forbidden(chosen, self.width, write)
         if bad.any():
             near = machine.shared.near(int(chosen[bad][0])) if shared else "{near}"
             self._fault(bad, "out of bounds", f"out of bounds: {near}")
         return self._executing(relative + machine.shared.rows) if shared else chosen
 
-    def _misaligned(self, apart: Array) -> None:
+    def _aligned(self, offsets: Array) -> None:
+        apart = (offsets & (self.width - 1)).astype(bool)
         what = f"misaligned: {self.width} bytes need a multiple of {self.width}"
-        self._fault(apart.astype(bool), "misaligned", what)
+        self._fault(apart, "misaligned", what)
 
-    def _fault(self, bad: Array, kind: str, what: str) -> None:
-        machine = self.machine
-        machine.fault(self.inst, kind, what, self.spread(bad), self.addresses())
+    def _fault(self, bad: Array | None, kind: str, what: str) -> None:
+        if bad is not None and bad.any():
+            self.machine.fault(self.inst, kind, what, self.spread(bad), self.addresses())
 
     def spread(self, some: Array) -> Array:
         """Values of lanes that execute, at their places among all; the others have 0."""
@@ -174,19 +169,32 @@ class Place:
         """Return the memory that the offsets index."""
         return self.machine.shared if shared else self.machine.memory
 
-    def own(self) -> Array:
-        """Stamps of the lanes that execute."""
-        return self._executing(self.machine.shared.own)
-
-    def reads(self, shared: bool) -> Array:
-        """`offsets` of a read."""
-        if not shared:
-            self.machine.behind(self.inst)
+    def reads(self, shared: bool, noted: bool = True) -> Array:
+        """`offsets` of a read; ``noted``: whether to tell the recorder."""
+        machine = self.machine
         offsets = self.offsets(shared, False)
         if not shared:
-            self._alone(self.machine.memory.loaded(offsets, self._ctas(), self.width))
-        elif self.machine.shared.watched:
-            self.judge(self.machine.shared.reading(offsets, self.own(), self.width))
+            bad = machine.memory.loaded(offsets, self._ctas(), self.width)
+            self._fault(bad, "race", OTHERS)
+        elif machine.shared.watched:
+            own = self._executing(machine.shared.own)
+            self._judge(machine.shared.reading(offsets, own, self.width))
+        if noted:
+            self.note(shared, False)
+        return offsets
+
+    def writes(self, shared: bool, flying: bool = False, atomic: bool = False) -> Array:
+        """`offsets` of a write; ``flying``: of an asynchronous copy."""
+        machine = self.machine
+        machine.moved = machine.steps
+        offsets = self.offsets(shared, True)
+        if not shared and not atomic:
+            bad = machine.memory.stored(offsets, self._ctas(), self.width)
+            self._fault(bad, "race", OTHERS)
+        elif shared and machine.shared.watched:
+            own = self._executing(machine.shared.own)
+            self._judge(machine.shared.writing(offsets, own, self.width, flying))
+        self.note(shared, True)
         return offsets
 
     def _ctas(self) -> Array:
@@ -194,25 +202,7 @@ class Place:
         numbers = self.machine.number(np.arange(self.machine.ctas, dtype=np.int32))
         return self._executing(numbers[:, None])
 
-    def _alone(self, bad: Array | None) -> None:
-        """Raise for accesses to what another CTA has stored."""
-        if bad is not None:
-            self._fault(bad, "race", f"race: {OTHERS}")
-
-    def writes(self, shared: bool, flying: bool = False, atomic: bool = False) -> Array:
-        """`offsets` of a write; ``flying``: of an asynchronous copy."""
-        if not shared:
-            self.machine.behind(self.inst)
-        self.machine.moved = self.machine.steps
-        offsets = self.offsets(shared, True)
-        if not shared:
-            if not atomic:
-                self._alone(self.machine.memory.stored(offsets, self._ctas(), self.width))
-        elif self.machine.shared.watched:
-            self.judge(self.machine.shared.writing(offsets, self.own(), self.width, flying))
-        return offsets
-
-    def judge(self, wrong: tuple[Array, str] | None) -> None:
+    def _judge(self, wrong: Wrong | None) -> None:
         """Raise for what is wrong with an access to shared memory."""
         if wrong is not None:
             bad, what = wrong
@@ -224,11 +214,8 @@ class Place:
         machine = self.machine
         machine.behind(self.inst)
         first = self._executing(self._relative(machine.values[self.slot], False) + self.offset)
-        apart = first & (self.width - 1)
-        if apart.any():
-            self._misaligned(apart)
+        self._aligned(first)
         addresses = first[:, None] + np.arange(count)
         bad = np.asarray(machine.memory.forbidden(addresses, 1, False).any(axis=1))
-        if bad.any():
-            self._fault(bad, "out of bounds", "out of bounds: {near}")
+        self._fault(bad, "out of bounds", "out of bounds: {near}")
         return machine.memory.raw.take(addresses)

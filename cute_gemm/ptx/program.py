@@ -111,23 +111,16 @@ class Program:
             raise code.refuse(inst, f"the opcode {inst.op[0]} is not known")
         code.moves = []
         step = translator(code, inst)
-        made = results(inst)
-        slots = tuple(register.slot for register in made)
-        if accumulators(inst):  # which are set when it is waited for
-            slots = ()
-        else:
+        slots: tuple[int, ...] = ()
+        if not accumulators(inst):  # which are set when it is waited for
+            slots = tuple(register.slot for register in results(inst))
             step = self._apart(inst, step)
         if inst.op[0] not in _LOOKING and set(slots) & self._followed:
             step = self._follow(inst, step)
-        plain = step
         if inst.guard is not None:
-            plain = self._guarded(inst, step, slots)
-
-        def apart() -> None:
-            machine.keep(slots, step)
-
-        piece.plain.append(plain)
-        piece.apart.append(apart if slots and inst.guard is None else plain)
+            piece.append(self._guarded(inst, step, slots))
+        else:
+            piece.append(step, (lambda: machine.keep(slots, step)) if slots else step)
 
     def _apart(self, inst: Instruction, step: Step) -> Step:
         """Return a step that faults if its registers are in use by a pending wgmma."""
@@ -145,12 +138,10 @@ class Program:
 
     def _wait(self, piece: Piece, inst: Instruction) -> None:
         """Append an instruction at which threads wait individually."""
-        if inst.guard is not None:
-            raise self.code.refuse(inst, "a wait under a predicate")
+        self.code.require(inst, inst.guard is None, "a wait under a predicate")
         step, piece.wait = waited(self.code, inst)
         if step is not None:
-            piece.plain.append(step)
-            piece.apart.append(step)
+            piece.append(step)
 
     def _follow(self, inst: Instruction, step: Step) -> Step:
         """Return a step that also propagates undefined bits."""
@@ -174,10 +165,9 @@ class Program:
         assert inst.guard is not None
         machine, values = self.machine, self.code.values
         slot, negated = inst.guard[0].slot, inst.guard[1]
-        undefined = machine.undefined
 
         def some() -> None:
-            if undefined[slot] is not None:
+            if machine.undefined[slot] is not None:
                 demand(machine, inst, slot, "its predicate")
             predicate = ~values[slot] if negated else values[slot]
             before = machine.mask
@@ -214,8 +204,7 @@ class Program:
             def look() -> None:
                 demand(machine, inst, slot, "where the thread goes")
 
-            piece.plain.append(look)
-            piece.apart.append(look)
+            piece.append(look)
 
     def _barrier(self, piece: Piece, inst: Instruction) -> None:
         """``bar.sync`` of all threads of the CTA, and ``bar.red`` (PTX ISA, 9.7.13.1)."""
@@ -223,11 +212,9 @@ class Program:
         what = inst.op[1:]
         operands = list(inst.operands)
         piece.barrier = inst
-        if inst.guard is not None:
-            raise code.refuse(inst, "a barrier under a predicate")
+        code.require(inst, inst.guard is None, "a barrier under a predicate")
         if what[0] == "red":
-            if what not in (("red", "and", "pred"), ("red", "or", "pred")):
-                raise code.refuse(inst)
+            code.require(inst, what in (("red", "and", "pred"), ("red", "or", "pred")))
             to = code.register(inst, operands.pop(0), "pred")
             source = code.source(inst, operands.pop(), "pred").slot
             together = np.all if what[1] == "and" else np.any
@@ -240,7 +227,7 @@ class Program:
                 values[to.slot] = together(whole, axis=1, keepdims=True)
 
             piece.met = lambda: machine.keep((to.slot,), reduce)
-        elif [part for part in what if part != "aligned"] != ["sync"]:
-            raise code.refuse(inst)
-        if len(operands) != 1 or not isinstance(operands[0], Immediate):
-            raise code.refuse(inst, "a barrier of some threads, or one that a register names")
+        else:
+            code.require(inst, [part for part in what if part != "aligned"] == ["sync"])
+        whole = len(operands) == 1 and isinstance(operands[0], Immediate)
+        code.require(inst, whole, "a barrier of some threads, or one that a register names")

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cute_gemm.ptx.lanes import Lanes
-from cute_gemm.ptx.memory import WARP
+from cute_gemm.ptx.memory import WARP, Array
 from cute_gemm.ptx.parser import Instruction
 
-Array = np.ndarray[Any, Any]
 #: Bytes of a sector.
 SECTOR = 32
 
@@ -74,9 +73,10 @@ class Recorder:
     """Notes accesses while a kernel is executed."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[tuple[int, bool, bool, int], int, Array, Array]] = []
+        #: Each what, CTAs, warps, lanes and addresses of its requests; those of wgmma apart.
+        self._found: list[tuple[tuple[int, bool, bool, int], Any, Any, Array, Array]] = []
+        self._products: list[tuple[tuple[int, bool, bool, int], Any, Any, Array, Array]] = []
         self._warps: Counter[tuple[int, int]] = Counter()
-        self._requests: list[tuple[int, int, int, Array]] = []
         self._boxes: dict[tuple[str, bool], list[int]] = {}
 
     def access(self, what: tuple[int, bool, bool, int], machine: Lanes, addresses: Array) -> None:
@@ -84,14 +84,16 @@ class Recorder:
 
         ``what``: the instruction, whether shared memory, whether a store, and the width.
         """
-        shape = (machine.ctas, -1, WARP)
-        lanes = _warps(machine.lanes(), machine, False).reshape(shape)
-        whole = _warps(np.broadcast_to(addresses, machine.shape), machine, 0).reshape(shape)
-        self._found.append((what, machine.first, lanes, whole.astype(np.int64)))
+        lanes = _warps(machine.lanes(), machine)
+        ctas, warps = np.nonzero(lanes.any(axis=2))
+        lanes = lanes[ctas, warps]
+        named = _warps(np.broadcast_to(addresses, machine.shape), machine)[ctas, warps]
+        self._found.append((what, machine.first + ctas, warps, lanes, np.where(lanes, named, -1)))
 
     def requests(self, instruction: int, cta: int, warp: int, addresses: Array) -> None:
         """Note reads of 16 bytes of shared memory, at these addresses, (requests, 32)."""
-        self._requests.append((instruction, cta, warp, addresses))
+        what = (instruction, True, False, 16)
+        self._products.append((what, cta, warp, np.ones(addresses.shape, bool), addresses))
 
     def box(self, name: str, store: bool, offsets: Array, rows: Array, size: int) -> None:
         """Note a box: of each element that the buffer has its offset, and its row in the box."""
@@ -106,8 +108,7 @@ class Recorder:
 
     def executed(self, begin: int, count: int, machine: Lanes) -> None:
         """Note that the warps of the lanes that execute took these instructions."""
-        lanes = _warps(machine.lanes(), machine, False).reshape(machine.ctas, -1, WARP)
-        self._warps[begin, count] += int(lanes.any(axis=2).sum())
+        self._warps[begin, count] += int(_warps(machine.lanes(), machine).any(axis=2).sum())
 
     def counts(self, code: list[Instruction]) -> dict[str, int]:
         """Instructions of warps by opcode."""
@@ -119,36 +120,23 @@ class Recorder:
 
     def accesses(self) -> Accesses:
         """Return all accesses, one row for each warp with an active lane."""
-        dtypes = (np.int32, bool, bool, np.int32, np.int32, np.int32)
-        parts: list[list[Array]] = [[np.zeros(0, kind)] for kind in dtypes]
-        parts += [[np.zeros((0, WARP), kind)] for kind in (bool, np.int64)]
-        parts.append([np.zeros(0, np.int32)])
-        for number, (what, first, lanes, addresses) in enumerate(self._found):
-            ctas, warps = np.nonzero(lanes.any(axis=2))
-            rows = lanes[ctas, warps]
-            columns = (
-                *(np.full(len(ctas), x, kind) for x, kind in zip(what, dtypes, strict=False)),
-                (first + ctas).astype(np.int32),
-                warps.astype(np.int32),
-                rows,
-                np.where(rows, addresses[ctas, warps], -1),
-                np.full(len(ctas), number, np.int32),
-            )
-            for part, each in zip(parts, columns, strict=True):
-                part.append(each)
-        for number, (instruction, cta, warp, addresses) in enumerate(
-            self._requests, len(self._found)
+        kinds = (np.int32, bool, bool, np.int32, np.int32, np.int32, bool, np.int64, np.int32)
+        parts: list[list[Array]] = [
+            [np.zeros((0, WARP) if place in (6, 7) else 0, kind)]
+            for place, kind in enumerate(kinds)
+        ]
+        for number, (what, ctas, warps, lanes, addresses) in enumerate(
+            (*self._found, *self._products)
         ):
-            row = (instruction, True, False, 16, cta, warp)
-            for part, value, kind in zip(parts, row, dtypes, strict=False):
-                part.append(np.full(len(addresses), value, kind))
-            parts[6].append(np.ones(addresses.shape, bool))
-            parts[7].append(addresses)
-            parts[8].append(np.full(len(addresses), number, np.int32))
-        return Accesses(*(np.concatenate(part) for part in parts))
+            columns = (*what, ctas, warps, lanes, addresses, number)
+            for part, values, kind in zip(parts, columns, kinds, strict=True):
+                shape = np.shape(values) or len(lanes)
+                part.append(np.full(shape, values, kind))
+        return Accesses(*map(np.concatenate, parts))
 
 
-def _warps(lanes: Array, machine: Lanes, fill: Any) -> Array:
-    """Lanes of all CTAs, filled up to whole warps."""
+def _warps(values: Array, machine: Lanes) -> Array:
+    """Values of all lanes, filled up to whole warps: (CTAs, warps, 32)."""
     missing = -machine.threads % WARP
-    return np.pad(lanes, ((0, 0), (0, missing)), constant_values=fill) if missing else lanes
+    whole = np.pad(values, ((0, 0), (0, missing))) if missing else values
+    return whole.reshape(machine.ctas, -1, WARP)

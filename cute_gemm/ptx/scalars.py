@@ -8,32 +8,26 @@ import numpy as np
 
 from cute_gemm.ptx.code import DTYPES, Code, opcode
 from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import BYTES, Immediate, Instruction
 
-Array = np.ndarray[Any, Any]
 _U32 = np.uint32
 
 
-@opcode("div.rn", "sqrt.rn", "rcp.rn")
+_ROUNDED: dict[str, np.ufunc] = {"div": np.divide, "sqrt": np.sqrt, "rcp": np.reciprocal}
+
+
+@opcode("div.rn", "sqrt.rn", "rcp.rn", parts=r"rn\.f(32|64)")
 def _rounded(code: Code, inst: Instruction) -> Step:
     """Rounded to nearest as IEEE 754 has it, which NumPy's are."""
-    kind = inst.op[-1]
-    if inst.op[1:] != ("rn", kind) or kind not in ("f32", "f64"):
-        raise code.refuse(inst)
-    if inst.op[0] == "div":
-        return code.apply(inst, np.divide, kind, (kind, kind))
-    if inst.op[0] == "sqrt":
-        return code.apply(inst, np.sqrt, kind, (kind,))
-    unit = DTYPES[kind](1)
-    return code.apply(inst, lambda x: unit / x, kind, (kind,))
+    kind, function = inst.op[-1], _ROUNDED[inst.op[0]]
+    return code.apply(inst, function, kind, (kind,) * function.nin)
 
 
-@opcode("min.f32", "max.f32", "min.f64", "max.f64")
+@opcode("min.f32", "max.f32", "min.f64", "max.f64", parts="f(32|64)")
 def _least(code: Code, inst: Instruction) -> Step:
     """Of a number and NaN the number, and -0 is less than +0 (9.7.3.12)."""
     kind, least = inst.op[-1], inst.op[0] == "min"
-    if len(inst.op) != 2:
-        raise code.refuse(inst)
 
     def choose(a: Array, b: Array) -> Array:
         chosen = np.fmin(a, b) if least else np.fmax(a, b)
@@ -45,12 +39,10 @@ def _least(code: Code, inst: Instruction) -> Step:
     return code.apply(inst, choose, kind, (kind, kind))
 
 
-@opcode("bfe")
+@opcode("bfe", parts="[us]32")
 def _bfe(code: Code, inst: Instruction) -> Step:
     """Bits of a from a position on, with a sign for s32 (9.7.1.19); here 32 bits."""
     kind = inst.op[-1]
-    if inst.op[1:] not in (("u32",), ("s32",)):
-        raise code.refuse(inst)
 
     def extract(a: Array, position: Array, length: Array) -> Array:
         position, length = position & _U32(255), length & _U32(255)
@@ -68,11 +60,11 @@ def _bfe(code: Code, inst: Instruction) -> Step:
     return code.apply(inst, extract, kind, (kind, "u32", "u32"))
 
 
-@opcode("lop3")
+@opcode("lop3", parts="b32")
 def _lop3(code: Code, inst: Instruction) -> Step:
     """Any function of three bits: bit 4 a + 2 b + c of a table says its value (9.7.8.6)."""
     table = inst.operands[4] if len(inst.operands) == 5 else None
-    if inst.op != ("lop3", "b32") or not isinstance(table, Immediate):
+    if not isinstance(table, Immediate):
         raise code.refuse(inst)
     terms = [index for index in range(8) if int(table.value) >> index & 1]
 
@@ -83,16 +75,12 @@ def _lop3(code: Code, inst: Instruction) -> Step:
             result = result | (x & y & z)
         return np.asarray(result)
 
-    register = code.register(inst, inst.operands[0], "b32")
-    sources = [code.source(inst, operand, "b32") for operand in inst.operands[1:4]]
-    return code.step(register, look, _U32, sources)
+    return code.apply(inst, look, "b32", ("b32",) * 3, constants=1)
 
 
-@opcode("shf")
+@opcode("shf", parts=r"[lr]\.(wrap|clamp)\.b32")
 def _shf(code: Code, inst: Instruction) -> Step:
     """Shift 64 bits, a below b, and take one word (9.7.8.8)."""
-    if len(inst.op) != 4 or inst.op[1] not in "lr" or inst.op[2] not in ("wrap", "clamp"):
-        raise code.refuse(inst)
     left, wrap = inst.op[1] == "l", inst.op[2] == "wrap"
 
     def shift(a: Array, b: Array, count: Array) -> Array:
@@ -101,8 +89,6 @@ def _shf(code: Code, inst: Instruction) -> Step:
         word = (both << count) >> np.uint64(32) if left else both >> count
         return word.astype(_U32)
 
-    if inst.op[3] != "b32":
-        raise code.refuse(inst)
     register = code.register(inst, inst.operands[0], "b32")
     sources = [code.source(inst, operand, "b32") for operand in inst.operands[1:4]]
     count, values = sources[2], code.values
@@ -115,12 +101,10 @@ def _shf(code: Code, inst: Instruction) -> Step:
     return code.step(register, shift, _U32, sources)
 
 
-@opcode("popc", "clz")
+@opcode("popc", "clz", parts="b(32|64)")
 def _count(code: Code, inst: Instruction) -> Step:
     """Ones, or zeros before the first one; the result has 32 bits."""
     kind = inst.op[-1]
-    if inst.op[1:] not in (("b32",), ("b64",)):
-        raise code.refuse(inst)
     bits, ones = 8 * BYTES[kind], inst.op[0] == "popc"
     powers = np.arange(bits, dtype=DTYPES[kind])
 
@@ -137,14 +121,10 @@ def _count(code: Code, inst: Instruction) -> Step:
 _ROUNDINGS: dict[str, Any] = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
 
 
-@opcode("cvt.rzi", "cvt.rni", "cvt.rmi", "cvt.rpi")
+@opcode(*(f"cvt.{how}" for how in _ROUNDINGS), parts=r"\w+\.[us](32|64)\.f(32|64)")
 def _to_integer(code: Code, inst: Instruction) -> Step:
     """The nearest integer that a type has: NaN gives 0 (9.7.9.21)."""
-    if len(inst.op) != 4:
-        raise code.refuse(inst)
     _, how, to, kind = inst.op
-    if to not in ("s32", "u32", "s64", "u64") or kind not in ("f32", "f64"):
-        raise code.refuse(inst)
     least, most = (int(bound) for bound in (np.iinfo(DTYPES[to]).min, np.iinfo(DTYPES[to]).max))
 
     def convert(x: Array) -> Array:

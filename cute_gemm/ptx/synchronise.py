@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
-from cute_gemm.ptx.barriers import REMOTE
+from cute_gemm.ptx.barriers import REMOTE, Barriers
 from cute_gemm.ptx.cluster import machine_of
 from cute_gemm.ptx.code import Code, opcode, translator_of
 from cute_gemm.ptx.flow import results
 from cute_gemm.ptx.lanewise import Lanewise
 from cute_gemm.ptx.machine import Step, Wait
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction, Name
 
-Array = np.ndarray[Any, Any]
+#: Of a barrier: CTA, address there, and row of the warp that names it.
+_Place = tuple[int, int, int]
 
 #: Parts of opcodes that say in which order others see it, or where it is: nothing here.
 _SAID = frozenset(
@@ -36,154 +38,107 @@ def _mbarrier(code: Code, inst: Instruction) -> Step:
     where = Lanewise(code, inst, operands[0])
     number = Lanewise(code, inst, operands[1]) if operands[1:] else None
 
-    def targets() -> list[tuple[tuple[int, int, int], int]]:
+    def targets() -> list[tuple[_Place, int]]:
         places = machine.barriers.places(inst, where())
         counts = number("its count").tolist() if number else [1] * len(places)
         return list(zip(places, counts, strict=True))
 
-    def init() -> None:
-        for place, count in targets():
-            machine.barriers.make(inst, *place, count)
-
-    def inval() -> None:
-        for place, _ in targets():
-            machine.barriers.drop(inst, *place)
-
-    def arrive() -> None:
-        for place, count in targets():
-            machine.barriers.arrive(inst, place, count, 0)
-
-    def arrive_expect() -> None:
-        for place, count in targets():
-            machine.barriers.arrive(inst, place, 1, count)
-
-    def expect() -> None:
-        for place, count in targets():
-            machine.barriers.arrive(inst, place, 0, count)
-
     expects = "expect_tx" in inst.op[2:]
-    steps = {"init": init, "inval": inval, "expect_tx": expect}
-    steps["arrive"] = arrive_expect if expects else arrive
-    if what not in steps or (number is None and (expects or what in ("init", "expect_tx"))):
+    acts: dict[str, Callable[[Barriers, _Place, int], None]] = {
+        "init": lambda barriers, place, count: barriers.make(inst, *place, count),
+        "inval": lambda barriers, place, _: barriers.drop(inst, *place),
+        "expect_tx": lambda barriers, place, count: barriers.arrive(inst, place, 0, count),
+        "arrive": lambda barriers, place, count: barriers.arrive(
+            inst, place, *((1, count) if expects else (count, 0))
+        ),
+    }
+    if what not in acts or (number is None and (expects or what in ("init", "expect_tx"))):
         raise code.refuse(inst)
-    return steps[what]
+
+    def act() -> None:
+        for place, count in targets():
+            acts[what](machine.barriers, place, count)
+
+    return act
 
 
-class _Phase:
+def _phase(code: Code, inst: Instruction) -> Wait:
     """``mbarrier.try_wait.parity`` and ``test_wait``: false at first, where it has to wait.
 
     So a wait that nobody repeats is none. The second time the lane stands still until it is true.
     """
+    machine, values = machine_of(code), code.values
+    code.require(inst, {"parity"} <= set(inst.op[2:]) <= _SAID, "only with .parity")
+    to = code.register(inst, inst.operands[0], "pred").slot
+    where, parity = (Lanewise(code, inst, operand) for operand in inst.operands[1:3])
 
-    def __init__(self, code: Code, inst: Instruction) -> None:
-        self.inst, self.machine, self.values = inst, machine_of(code), code.values
-        if "parity" not in inst.op or not set(inst.op[2:]) <= _SAID:
-            raise code.refuse(inst, "only with .parity")
-        self.to = code.register(inst, inst.operands[0], "pred").slot
-        self.where = Lanewise(code, inst, inst.operands[1])
-        self.parity = Lanewise(code, inst, inst.operands[2])
-
-    def poll(self) -> Array:
-        machine, barriers = self.machine, self.machine.barriers
-        lanes = machine.lanes()
+    def poll() -> Array:
+        barriers, lanes = machine.barriers, machine.lanes()
         done = np.zeros(machine.shape, bool)
-        done[lanes] = barriers.passed(self.inst, self.where(), self.parity("its parity"))
+        done[lanes] = barriers.passed(inst, where(), parity("its parity"))
         go = done | (lanes & ~barriers.failed)
         barriers.failed = np.where(lanes, ~done, barriers.failed)
 
         def tell() -> None:
-            self.values[self.to] = done
-            machine.undefined[self.to] = None
+            values[to] = done
+            machine.undefined[to] = None
 
         before, machine.mask = machine.mask, go & lanes
         if machine.mask.any():
-            machine.keep((self.to,), tell)
+            machine.keep((to,), tell)
         machine.mask = before
         return go
 
-    def says(self) -> str:
-        machine = self.machine
-        place = machine.barriers.places(self.inst, self.where())[0]
-        parity = int(self.parity()[0]) & 1
-        return f"{machine.barriers.at(self.inst, *place)}; parity {parity} is waited for"
+    def says() -> str:
+        barrier = machine.barriers.at(inst, *machine.barriers.places(inst, where())[0])
+        return f"{barrier}; parity {int(parity()[0]) & 1} is waited for"
+
+    return Wait(inst, poll, says)
 
 
-class _Named:
-    """``bar.sync``: the arrival is a step of its own (`_come`)."""
-
-    def __init__(self, code: Code, inst: Instruction) -> None:
-        self.inst, self.machine = inst, machine_of(code)
-
-    def poll(self) -> Array:
-        return self.machine.gates.passed()
-
-    def says(self) -> str:
-        return self.machine.gates.missing()
-
-
-class _Cluster(_Named):
-    """``barrier.cluster.wait``."""
-
-    def poll(self) -> Array:
-        return self.machine.gates.passed_cluster()
-
-    def says(self) -> str:
-        return self.machine.gates.missing_cluster()
-
-
-class _Warp:
+def _warp(code: Code, inst: Instruction) -> Wait:
     """``bar.warp.sync``."""
+    code.only(inst, "warp", "sync")
+    machine, mask = code.machine, Lanewise(code, inst, inst.operands[0])
 
-    def __init__(self, code: Code, inst: Instruction) -> None:
-        code.only(inst, "warp", "sync")
-        self.inst, self.machine = inst, code.machine
-        self.mask = Lanewise(code, inst, inst.operands[0])
-
-    def poll(self) -> Array:
-        machine, masks = self.machine, self.mask("its mask")
-        lanes = machine.lanes()
+    def poll() -> Array:
+        masks, lanes = mask("its mask"), machine.lanes()
         named = np.zeros(machine.shape, bool)
         named[lanes] = masks >> np.nonzero(lanes)[1] % 32 & 1
-        if (lanes & ~named).any():
-            what = "divergent: its mask does not name the lane itself"
-            machine.fault(self.inst, "divergent", what, lanes & ~named)
+        what = "divergent: its mask does not name the lane itself"
+        machine.fault(inst, "divergent", what, lanes & ~named)
         return machine.warps.passed(masks, machine.alive())
 
-    def says(self) -> str:
-        return f"not all lanes of the mask {int(self.mask()[0]):#x} have come"
+    return Wait(inst, poll, lambda: f"not all lanes of the mask {int(mask()[0]):#x} have come")
 
 
-class _Acquire:
+def _acquire(code: Code, inst: Instruction) -> Wait:
     """``ld.acquire``: a lane that reads what it has read there before waits until it changes.
 
     Lanes that only wait go on reading when nobody else goes on (`WaitingMachine`): they may do
     something else if nothing changes.
     """
+    machine, values = machine_of(code), code.values
+    (to,) = results(inst)
+    translator = translator_of(inst)
+    assert translator is not None
+    load, where = translator(code, inst), Lanewise(code, inst, inst.operands[1])
+    last: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def __init__(self, code: Code, inst: Instruction) -> None:
-        self.inst, self.machine, self.values = inst, machine_of(code), code.values
-        (to,) = results(inst)
-        self.to, translator = to.slot, translator_of(inst)
-        assert translator is not None
-        self.load = translator(code, inst)
-        self.where = Lanewise(code, inst, inst.operands[1])
-        self.last: dict[tuple[int, int], tuple[int, int]] = {}
+    def values_read() -> list[int]:
+        return np.broadcast_to(values[to.slot], machine.shape)[machine.lanes()].tolist()
 
-    def poll(self) -> Array:
-        machine = self.machine
-        machine.keep((self.to,), self.load)
+    def poll() -> Array:
+        machine.keep((to.slot,), load)
         lanes = machine.lanes()
-        read_values = np.broadcast_to(self.values[self.to], machine.shape)[lanes].tolist()
-        read = list(zip(self.where().tolist(), read_values, strict=True))
+        read = list(zip(where().tolist(), values_read(), strict=True))
         lanes_at = [(machine.first + int(cta), int(thread)) for cta, thread in np.argwhere(lanes)]
         go = np.zeros(machine.shape, bool)
-        go[lanes] = [self.last.get(who) != what for who, what in zip(lanes_at, read, strict=True)]
-        self.last.update(zip(lanes_at, read, strict=True))
+        go[lanes] = [last.get(who) != what for who, what in zip(lanes_at, read, strict=True)]
+        last.update(zip(lanes_at, read, strict=True))
         return go
 
-    def says(self) -> str:
-        values = np.broadcast_to(self.values[self.to], self.machine.shape)[self.machine.lanes()]
-        return f"it reads {int(values[0]):#x} again and again"
+    return Wait(inst, poll, lambda: f"it reads {values_read()[0]:#x} again and again")
 
 
 def _come(code: Code, inst: Instruction) -> Step:
@@ -205,14 +160,19 @@ def _come(code: Code, inst: Instruction) -> Step:
 def waited(code: Code, inst: Instruction) -> tuple[Step | None, Wait | None]:
     """What an instruction that may wait does at once, and what it waits for."""
     if inst.op[:2] == ("bar", "warp"):
-        return None, _Warp(code, inst)
+        return None, _warp(code, inst)
+    machine = machine_of(code)
     if inst.op[0] == "mbarrier":
-        return None, _Phase(code, inst)
+        return None, _phase(code, inst)
     if inst.op[0] == "ld":
-        return None, _Acquire(code, inst)
+        return None, _acquire(code, inst)
     if inst.op[:2] == ("barrier", "cluster"):
-        return None, _Cluster(code, inst)
-    return _come(code, inst), None if "arrive" in inst.op else _Named(code, inst)
+        gates = (lambda: machine.gates.passed_cluster()), (lambda: machine.gates.missing_cluster())
+        return None, Wait(inst, *gates)
+    come = _come(code, inst)
+    if "arrive" in inst.op:
+        return come, None
+    return come, Wait(inst, lambda: machine.gates.passed(), lambda: machine.gates.missing())
 
 
 @opcode("barrier.cluster")
@@ -222,11 +182,9 @@ def _arrive_cluster(code: Code, inst: Instruction) -> Step:
     return lambda: machine.gates.arrive_cluster(inst)
 
 
-@opcode("fence.proxy", "fence.mbarrier_init")
+@opcode("fence.proxy", "fence.mbarrier_init", parts=r"(proxy\.async|mbarrier_init).*")
 def _fence(code: Code, inst: Instruction) -> Step:
     machine = machine_of(code)
-    if inst.op[1] == "proxy" and not inst.op[2].startswith("async"):
-        raise code.refuse(inst)
     return lambda: machine.shared.clocks.fence(machine.rows())
 
 
@@ -267,11 +225,9 @@ def _elect(code: Code, inst: Instruction) -> Step:
     return elect
 
 
-@opcode("mapa")
+@opcode("mapa", parts=r"shared::cluster\.u32")
 def _mapa(code: Code, inst: Instruction) -> Step:
     """The address of the same place in the shared memory of another CTA of the cluster."""
-    if inst.op != ("mapa", "shared::cluster", "u32"):
-        raise code.refuse(inst)
     shift, inside = np.uint32(REMOTE), np.uint32((1 << REMOTE) - 1)
 
     def move(address: Array, rank: Array) -> Array:

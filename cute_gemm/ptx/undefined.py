@@ -13,17 +13,14 @@ an address.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cute_gemm.ptx.flow import results, sources
+from cute_gemm.ptx.machine import Machine, Step
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Instruction, Kernel
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.machine import Machine, Step
-
-Array = np.ndarray[Any, Any]
 
 
 def unsigned(dtype: Any) -> Any:
@@ -57,9 +54,8 @@ def demand(machine: Machine, inst: Instruction, slot: int, what: str) -> None:
     if bits is None:
         return
     bad = bits != 0 if machine.mask is None else (bits != 0) & machine.mask
-    if bad.any():
-        came = "comes of a register or of shared memory that nobody has set"
-        machine.fault(inst, "uninitialised", f"{what} {came}", bad)
+    came = "comes of a register or of shared memory that nobody has set"
+    machine.fault(inst, "uninitialised", f"{what} {came}", bad)
 
 
 def whole(bad: Array | None, dtype: Any) -> Array | None:
@@ -142,38 +138,44 @@ def joined(machine: Machine, step: Step, kind: str, read: tuple[int, int], to: i
     """Propagate undefined bits through ``and`` and ``or``, where one operand may decide a bit."""
     undefined, values = machine.undefined, machine.values
 
-    def join() -> None:
+    def join() -> Array | None:
         left, right = (undefined[slot] for slot in read)
-        bits = None
-        if left is not None or right is not None:
-            a, b = (values[slot].view(unsigned(values[slot].dtype)) for slot in read)
-            if kind == "or":
-                a, b = ~a, ~b
-            left = np.zeros_like(a) if left is None else left
-            right = np.zeros_like(b) if right is None else right
-            bits = (left | right) & (a | left) & (b | right)
-        step()
-        undefined[to] = bits if bits is not None and bits.any() else None
+        if left is None and right is None:
+            return None
+        a, b = (values[slot].view(unsigned(values[slot].dtype)) for slot in read)
+        if kind == "or":
+            a, b = ~a, ~b
+        left = np.zeros_like(a) if left is None else left
+        right = np.zeros_like(b) if right is None else right
+        return (left | right) & (a | left) & (b | right)
 
-    return join
+    return _before(machine, step, to, join)
 
 
 def chosen(machine: Machine, step: Step, read: tuple[int, int, int], to: int) -> Step:
     """Propagate undefined bits through ``selp``, of the chosen value alone."""
     undefined, values = machine.undefined, machine.values
 
-    def choose() -> None:
+    def choose() -> Array | None:
         left, right, choice = (undefined[slot] for slot in read)
-        bits = None
-        if not left is right is choice is None:
-            a, b = (
-                np.zeros((1, 1), unsigned(values[slot].dtype)) if lost is None else lost
-                for slot, lost in zip(read, (left, right), strict=False)
-            )
-            bits = np.where(values[read[2]], a, b)
-            if choice is not None:
-                bits = np.where(choice, np.array(-1).astype(bits.dtype), bits)
-        step()
-        undefined[to] = bits if bits is not None and bits.any() else None
+        if left is right is choice is None:
+            return None
+        a, b = (
+            np.zeros((1, 1), unsigned(values[slot].dtype)) if lost is None else lost
+            for slot, lost in zip(read, (left, right), strict=False)
+        )
+        bits = np.where(values[read[2]], a, b)
+        return bits if choice is None else np.where(choice, np.array(-1).astype(bits.dtype), bits)
 
-    return choose
+    return _before(machine, step, to, choose)
+
+
+def _before(machine: Machine, step: Step, to: int, bits_of: Callable[[], Array | None]) -> Step:
+    """A step of whose result the undefined bits are computed from what was there before."""
+
+    def follow() -> None:
+        bits = bits_of()
+        step()
+        machine.undefined[to] = bits if bits is not None and bits.any() else None
+
+    return follow

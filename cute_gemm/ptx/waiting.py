@@ -47,39 +47,26 @@ class WaitingMachine(ClusterMachine):
         self.gates = Gates(self)
         self.bulk = Bulk(self)
         self.products = Products(self)
+        #: How often nobody but lanes that read the same again went on.
+        self._idle = 0
 
     def execute(self, pieces: list[Piece]) -> None:
-        limit = self.start()
-        ready, parked = self.ready, self.parked
-        idle = 0  # how often nobody but lanes that read the same again went on
-        while ready or parked:
-            if not ready:
-                if self._poll(pieces) or self.bulk.land(self.barriers.wanted):
-                    idle = 0
-                elif idle < _PATIENCE and self._read_on(pieces):
-                    idle += 1
-                else:
-                    self.stuck(pieces)
-                continue
-            place = min(ready)
-            self.mask = mask = ready.pop(place)
-            piece = pieces[place]
-            self.count(piece, limit)
-            for step in piece.apart if ready or parked else piece.plain:
-                step()
-            if piece.wait is not None:
-                self._wait(place, piece)
-            elif piece.choice >= 0:
-                self._branch(piece, mask, ready)
-            elif piece.next is not None:
-                join(ready, piece.next, mask)
+        super().execute(pieces)
         self.mask = None
         self.bulk.finish()
         self.barriers.finish()
 
-    def _poll(self, pieces: list[Piece]) -> bool:
+    def wake(self, pieces: list[Piece]) -> None:
+        if self.poll(pieces) or self.bulk.land(self.barriers.wanted):
+            self._idle = 0
+        elif self._idle < _PATIENCE and self._read_on(pieces):
+            self._idle += 1
+        else:
+            self.stuck(pieces)
+
+    def poll(self, pieces: list[Piece]) -> bool:
         self.barriers.wanted.clear()
-        return super()._poll(pieces)
+        return super().poll(pieces)
 
     def _read_on(self, pieces: list[Piece]) -> bool:
         """Let lanes pass whose polls of memory did not succeed; return whether there are any."""

@@ -15,27 +15,10 @@ import numpy as np
 from cute_gemm.ptx.code import STORED, Code, Source, opcode
 from cute_gemm.ptx.floats import fma_f64, from_bf16
 from cute_gemm.ptx.machine import Machine, Step
-from cute_gemm.ptx.memory import WARP
+from cute_gemm.ptx.memory import WARP, Array
 from cute_gemm.ptx.parser import Instruction, Name, Operand, Register
 from cute_gemm.ptx.places import Place
 from cute_gemm.ptx.undefined import demand, whole
-
-Array = np.ndarray[Any, Any]
-
-
-def _whole_warps(machine: Machine, inst: Instruction) -> Array:
-    """Which warps execute, (CTAs * warps of a CTA,); a fault where one does not as a whole."""
-    if machine.threads % WARP:
-        machine.fault(inst, "divergent", "the CTA is not of whole warps", machine.lanes())
-    if machine.mask is None:
-        return np.ones(machine.ctas * machine.threads // WARP, bool)
-    lanes = machine.lanes().reshape(-1, WARP)
-    some = np.asarray(lanes.any(axis=1))
-    missing = ~lanes & some[:, None]
-    if missing.any():
-        what = "divergent: this thread of the warp does not execute it, and all must"
-        machine.fault(inst, "divergent", what, missing.reshape(machine.shape))
-    return some
 
 
 def _by_warp(machine: Machine, values: Array) -> Array:
@@ -46,12 +29,10 @@ def _by_warp(machine: Machine, values: Array) -> Array:
 # Shuffles -----------------------------------------------------------------------------------------
 
 
-@opcode("shfl")
+@opcode("shfl", parts=r"sync\.(up|down|bfly|idx)\.b32")
 def _shfl(code: Code, inst: Instruction) -> Step:
     """A value of another lane: the pseudo-code of PTX ISA 9.7.9.6."""
-    mode = inst.op[2] if len(inst.op) == 4 else ""
-    if (inst.op[1], inst.op[-1]) != ("sync", "b32") or mode not in ("up", "down", "bfly", "idx"):
-        raise code.refuse(inst)
+    mode = inst.op[2]
     targets = code.parts(inst.operands[0])
     to = code.register(inst, targets[0], "b32")
     target = targets[1] if len(targets) == 2 else None
@@ -86,7 +67,7 @@ def _shfl(code: Code, inst: Instruction) -> Step:
             lost = np.take_along_axis(_by_warp(machine, lost), other, axis=1)
             undefined = lost.reshape(machine.shape) if lost.any() else None
         got = np.take_along_axis(value, other, axis=1).astype(np.uint32).reshape(machine.shape)
-        values[to.slot] = got.view(np.float32) if to.type == "f32" else got
+        values[to.slot] = got.view(STORED[to.type])
         machine.undefined[to.slot] = undefined
         if target is not None:
             values[target.slot] = np.broadcast_to(inside, other.shape).reshape(machine.shape)
@@ -99,19 +80,14 @@ def _named_lanes(machine: Machine, inst: Instruction, members: Array) -> None:
     lanes = machine.lanes().reshape(-1, WARP)
     bits = (lanes.astype(np.int64) << np.arange(WARP)).sum(axis=1)
     absent = (members & ~bits[:, None] != 0) & lanes
-    if absent.any():
-        what = "divergent: its mask names lanes that do not execute it with this one"
-        machine.fault(inst, "divergent", what, absent.reshape(machine.shape))
+    what = "divergent: its mask names lanes that do not execute it with this one"
+    machine.fault(inst, "divergent", what, absent.reshape(machine.shape))
 
 
-@opcode("vote")
+@opcode("vote", parts=r"sync\.((all|any|uni)\.pred|ballot\.b32)")
 def _vote(code: Code, inst: Instruction) -> Step:
     """``vote.sync`` (PTX ISA, 9.7.13.10): of the predicates of the lanes that its mask names."""
-    mode = inst.op[2] if len(inst.op) == 4 else ""
-    if inst.op[1] != "sync" or (mode, inst.op[-1]) not in (
-        ("all", "pred"), ("any", "pred"), ("uni", "pred"), ("ballot", "b32"),
-    ):  # fmt: skip
-        raise code.refuse(inst)
+    mode = inst.op[2]
     to = code.register(inst, inst.operands[0], inst.op[-1])
     predicate = code.source(inst, inst.operands[1], "pred")
     members = code.source(inst, inst.operands[2], "b32")
@@ -144,11 +120,21 @@ def _matrices(code: Code, inst: Instruction) -> tuple[int, bool]:
     parts = set(inst.op[1:])
     number = next((int(part[1]) for part in parts if part in ("x1", "x2", "x4")), 0)
     known = {"sync", "aligned", "m8n8", "b16", "shared", "shared::cta", "trans", f"x{number}"}
-    if parts - known or not number or not {"sync", "aligned", "m8n8", "b16"} <= parts:
-        raise code.refuse(inst)
-    if not parts & {"shared", "shared::cta"}:
-        raise code.refuse(inst, "it is not said to be in shared memory")
+    code.require(inst, number > 0 and {"sync", "aligned", "m8n8", "b16"} <= parts <= known)
+    space = parts & {"shared", "shared::cta"}
+    code.require(inst, bool(space), "it is not said to be in shared memory")
     return number, "trans" in parts
+
+
+def _rows(place: Place, number: int, store: bool) -> tuple[Array, Array]:
+    """Which warps execute, and the offsets of the rows that their lanes name."""
+    machine = place.machine
+    warps = machine.whole(place.inst, WARP, "warp").reshape(-1)
+    before = machine.mask
+    machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
+    offsets = place.writes(True) if store else place.reads(True)
+    machine.mask = before
+    return warps, offsets
 
 
 @opcode("ldmatrix")
@@ -160,26 +146,20 @@ def _ldmatrix(code: Code, inst: Instruction) -> Step:
     """
     number, transposed = _matrices(code, inst)
     targets = code.parts(inst.operands[0])
-    if len(targets) != number:
-        raise code.refuse(inst)
+    code.require(inst, len(targets) == number)
     slots = [code.register(inst, target, "b32").slot for target in targets]
-    if any(isinstance(target, Register) and target.type == "f32" for target in targets):
-        raise code.refuse(inst)
+    types = [target.type for target in targets if isinstance(target, Register)]
+    code.require(inst, "f32" not in types)
     place = Place(code, inst, inst.operands[1], 16, "shared")
     machine, values, undefined = code.machine, code.values, code.machine.undefined
-    words = np.arange(4)
 
     def load() -> None:
-        warps = _whole_warps(machine, inst)
-        before = machine.mask
-        machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
-        offsets = place.reads(True)
-        place.note(True, False)
-        machine.mask = before
+        warps, offsets = _rows(place, number, False)
+        words = offsets[:, None] // 4 + np.arange(4)
         holes = None
         if machine.shared.watched and machine.shared.holes(offsets, 16):
-            holes = machine.shared.undefined.view(np.uint32).take(offsets[:, None] // 4 + words)
-        rows = machine.shared.view(np.uint32).take(offsets[:, None] // 4 + words)
+            holes = machine.shared.undefined.view(np.uint32).take(words)
+        rows = machine.shared.view(np.uint32).take(words)
         for slot, fragment in zip(slots, fragments(rows, warps), strict=True):
             values[slot] = fragment.reshape(machine.shape)
             undefined[slot] = None
@@ -206,12 +186,10 @@ def _stmatrix(code: Code, inst: Instruction) -> Step:
     """Store matrices, the inverse of ``ldmatrix`` (PTX ISA, 9.7.14.5.16)."""
     number, transposed = _matrices(code, inst)
     registers = code.parts(inst.operands[1])
-    if len(registers) != number:
-        raise code.refuse(inst)
+    code.require(inst, len(registers) == number)
     sources = [code.source(inst, each, "b32") for each in registers]
     place = Place(code, inst, inst.operands[0], 16, "shared")
     machine, values = code.machine, code.values
-    words = np.arange(4)
 
     def rows(words: list[Array], warps: Array) -> Array:
         """A word of each lane of each matrix -> rows of 4 words, warp by warp."""
@@ -222,22 +200,15 @@ def _stmatrix(code: Code, inst: Instruction) -> Step:
         return matrices.reshape(-1, 4)
 
     def store() -> None:
-        warps = _whole_warps(machine, inst)
-        before = machine.mask
-        machine.mask = machine.lanes() & (np.arange(machine.threads) % WARP < 8 * number)
-        offsets = place.writes(True)
-        place.note(True, True)
-        machine.mask = before
-        offsets = offsets[:, None] // 4 + words
-        shared = machine.shared
-        shared.view(np.uint32)[offsets] = rows(
-            [values[x.slot].view(np.uint32) for x in sources], warps
-        )
+        warps, offsets = _rows(place, number, True)
+        words = offsets[:, None] // 4 + np.arange(4)
+        shared, nothing = machine.shared, np.zeros((1, 1), np.uint32)
+        given = [values[source.slot].view(np.uint32) for source in sources]
+        shared.view(np.uint32)[words] = rows(given, warps)
         if shared.watched:
             lost = [machine.undefined[source.slot] for source in sources]
-            nothing = np.zeros((1, 1), np.uint32)
             holes = rows([nothing if bits is None else bits for bits in lost], warps)
-            shared.undefined.view(np.uint32)[offsets] = holes
+            shared.undefined.view(np.uint32)[words] = holes
 
     return store
 
@@ -277,7 +248,7 @@ _SHAPES = {
 SUMS = {"f16": "f32", "bf16": "f32", "tf32": "f32", "s8": "s32", "u8": "s32", "f64": "f64"}
 
 
-@opcode("mma")
+@opcode("mma", parts=r"sync\.aligned\.\w+\.row\.col(\.\w+){4,5}")
 def _mma(code: Code, inst: Instruction) -> Step:
     """``mma.sync.aligned.SHAPE.row.col.D.A.B.C``, with ``.satfinite`` of integers.
 
@@ -285,23 +256,15 @@ def _mma(code: Code, inst: Instruction) -> Step:
     other from k = 0 on. Else the products, exact in float64, are added there to C from k = 0 on,
     and rounded once to float32; the order and precision of the hardware are its own (9.7.14.5.14).
     """
-    op = inst.op
-    clamped = "satfinite" in op
-    shape = op[3] if len(op) > 3 else ""
-    if op[1:3] != ("sync", "aligned") or op[4:6] != ("row", "col"):
-        raise code.refuse(inst)
-    kinds = [part for part in op[6:] if part != "satfinite"]
-    if len(kinds) != 4 or kinds[1] not in _SHAPES or shape not in _SHAPES[kinds[1]]:
-        raise code.refuse(inst)
-    result, a, b, c = kinds
-    if result != SUMS[a] or c != result or a != b or (clamped and result != "s32"):
-        raise code.refuse(inst)
+    shape, clamped = inst.op[3], "satfinite" in inst.op
+    result, a, b, c = (part for part in inst.op[6:] if part != "satfinite")
+    code.require(inst, shape in _SHAPES.get(a, ()) and a == b and result == c == SUMS[a])
+    code.require(inst, not clamped or result == "s32")
     m, k = int(shape[1:].split("n")[0]), int(shape.split("k")[1])
     step = 4 * FACTORS[a].per
     counts = (m // 4, m // 8 * k // step, k // step, m // 4)
     groups = [code.parts(operand) for operand in inst.operands]
-    if tuple(map(len, groups)) != counts:
-        raise code.refuse(inst, f"it takes {counts} registers")
+    code.require(inst, tuple(map(len, groups)) == counts, f"it takes {counts} registers")
     kind, bits = ("f64", "f64") if a == "f64" else (result, "b32")
     targets = [_target(code, inst, each, kind) for each in groups[0]]
     left, right = ([code.source(inst, x, bits) for x in group] for group in groups[1:3])
@@ -330,43 +293,39 @@ def _product(
     factors = FACTORS[kind]
     block, rows = 4 * factors.per, m // 8
     machine, values = code.machine, code.values
-    dtype = np.float64
 
     def fragment(source: Source) -> Array:
         """Elements of a register: (warps, g, p t)."""
-        bits = values[source.slot] if source.view is None else values[source.slot].view(source.view)
-        return factors.numbers(_by_warp(machine, bits).reshape(-1, 8, 4))
+        return factors.numbers(_by_warp(machine, code.read(source)).reshape(-1, 8, 4))
 
     def multiply() -> None:
-        warps = len(_whole_warps(machine, inst))
-        a = np.empty((k, warps, m, 1), dtype)
-        b = np.empty((k, warps, 1, 8), dtype)
+        warps = len(machine.whole(inst, WARP, "warp").reshape(-1))
+        a = np.empty((k, warps, m, 1))
+        b = np.empty((k, warps, 1, 8))
         for i, source in enumerate(left):
             begin, row = i // rows * block, i % rows * 8
             a[begin : begin + block, :, row : row + 8, 0] = np.moveaxis(fragment(source), 2, 0)
         for i, source in enumerate(right):
             b[i * block : (i + 1) * block, :, 0] = np.moveaxis(fragment(source), 2, 0)
-        total = np.empty((warps, m, 8), dtype)
+        total = np.empty((warps, m, 8))
         for i, source in enumerate(sums):
-            old = values[source.slot]
-            old = old if source.view is None else old.view(source.view)
-            total[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2] = _by_warp(machine, old).reshape(
-                -1, 8, 4
-            )
+            total[_of_sum(i)] = _by_warp(machine, code.read(source)).reshape(-1, 8, 4)
         for x, y in zip(a, b, strict=True):
             total = fma_f64(x, y, total) if kind == "f64" else total + x * y
         done = rounded(total, kind, clamped)
         for i, target in enumerate(targets):
-            part = np.ascontiguousarray(done[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2])
-            values[target.slot] = part.reshape(machine.shape)
+            values[target.slot] = np.ascontiguousarray(done[_of_sum(i)]).reshape(machine.shape)
         bad = _undefined(machine, (left, right, sums), rows)
         for i, target in enumerate(targets):
-            machine.undefined[target.slot] = None
-            if bad is not None:
-                its = bad[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2].reshape(machine.shape)
-                machine.undefined[target.slot] = whole(its, STORED[target.type])
+            its = None if bad is None else bad[_of_sum(i)].reshape(machine.shape)
+            machine.undefined[target.slot] = whole(its, STORED[target.type])
 
     return multiply
+
+
+def _of_sum(i: int) -> tuple[slice, slice, slice]:
+    """Where register i of C and D has its elements, of (warps, m, 8)."""
+    return np.s_[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2]
 
 
 def _undefined(machine: Machine, groups: Any, rows: int) -> Array | None:
@@ -383,7 +342,7 @@ def _undefined(machine: Machine, groups: Any, rows: int) -> Array | None:
                 continue
             bad: Array = _by_warp(machine, bits).reshape(warps, 8, 4) != 0
             if number == 2:
-                lost[:, i // 2 * 8 : i // 2 * 8 + 8, i % 2 :: 2] |= bad
+                lost[_of_sum(i)] |= bad
             elif number == 1:  # a column of B
                 lost |= np.asarray(bad.any(axis=2))[:, None, :]
             else:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
 from weakref import proxy
 
 import numpy as np
 
 from cute_gemm.ptx.lanes import Lanes
-from cute_gemm.ptx.memory import WARP
-
-Array = np.ndarray[Any, Any]
+from cute_gemm.ptx.memory import WARP, Array
 
 
 class WarpBarriers:

@@ -24,24 +24,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 from weakref import proxy
 
 import numpy as np
 
 from cute_gemm.errors import FaultError
 from cute_gemm.ptx.bulk import swizzled, wrong
-from cute_gemm.ptx.cluster import machine_of
-from cute_gemm.ptx.code import Code, opcode
+from cute_gemm.ptx.cluster import ClusterMachine, machine_of
+from cute_gemm.ptx.code import Code, group_step, opcode
 from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import Immediate, Instruction, Register, Vector
+from cute_gemm.ptx.record import Recorder
 from cute_gemm.ptx.undefined import demand
 from cute_gemm.ptx.warps import FACTORS, SUMS, rounded
-
-if TYPE_CHECKING:
-    from cute_gemm.ptx.cluster import ClusterMachine
-
-Array = np.ndarray[Any, Any]
 
 #: Threads of a warp group, its warps, and the rows of an instruction.
 _GROUP, _WARPS, _ROWS = 128, 4, 64
@@ -95,8 +92,6 @@ class _Product:
     group: int
     slots: tuple[int, ...]
     kind: str
-    #: What lies in shared memory with its parts' places in the bytes of all CTAs: A and B, or B.
-    operands: tuple[tuple[Operand, Array], ...]
     #: A, (rows, k), if it is in registers.
     known: tuple[Array, ...]
     #: The registers that nobody may touch.
@@ -105,6 +100,8 @@ class _Product:
     adds: bool
     index: int
     serial: int
+    #: What lies in shared memory with its parts' places in the bytes of all CTAs: A and B, or B.
+    operands: list[tuple[Operand, Array]] = field(default_factory=list)
     #: The group of instructions that it belongs to.
     batch: int = 0
     granules: Array = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -122,20 +119,9 @@ class Products:
         self._touched = np.ones(groups, bool)
         self._serial = 0
 
-    # ---- who executes --------------------------------------------------------------------------
-
     def groups(self, inst: Instruction) -> list[tuple[int, int]]:
         """The warp groups that execute, (CTA, group); a fault where one does not as a whole."""
-        machine = self.machine
-        if machine.threads % _GROUP:
-            machine.fault(inst, "divergent", "the CTA is not of whole warp groups", machine.lanes())
-        lanes = machine.lanes()
-        each = lanes.reshape(machine.ctas, -1, _GROUP)
-        some = np.asarray(each.any(axis=2))
-        missing = ~each & some[:, :, None]
-        if missing.any():
-            what = "divergent: this thread of the warp group does not execute it, and all must"
-            machine.fault(inst, "divergent", what, missing.reshape(machine.shape))
+        some = self.machine.whole(inst, _GROUP, "warp group")
         return [(int(cta), int(group)) for cta, group in np.argwhere(some)]
 
     def _rows(self, cta: int, group: int) -> Array:
@@ -183,24 +169,13 @@ class Products:
             self._serial += 1
             known = (operands[0].sign * self._rows_in(own, kind, cta, group),) if own else ()
             product = _Product(
-                inst,
-                cta,
-                group,
-                slots,
-                kind,
-                (),
-                known,
-                used,
-                bool(scale[0]),
-                index,
-                self._serial,
+                inst, cta, group, slots, kind, known, used, bool(scale[0]), index, self._serial
             )
             if (words != words[:, :1]).any() or (scale != scale[0]).any():
                 raise self._fault(product, "divergent", "its threads give different operands")
             if self._touched[cta, group]:
                 what = "no wgmma.fence since its registers were used otherwise"
                 raise self._fault(product, "fence", what)
-            placed = []
             for operand, word in zip(operands[len(known) :], words[:, 0].tolist(), strict=True):
                 if word >> 49 & 7:
                     raise self._fault(product, "misaligned", "a base offset is not executed here")
@@ -208,11 +183,11 @@ class Products:
                 if places.min() < 0 or places.max() > shared.bytes - 16:
                     what = f"out of bounds: the CTA has {shared.bytes} bytes of shared memory"
                     raise self._fault(product, "out of bounds", what)
-                placed.append((operand, places + cta * shared.pitch))
-            product.operands = tuple(placed)
+                product.operands.append((operand, places + cta * shared.pitch))
             if shared.watched:
                 self._watch(product)
-            self._note(product)
+            if self.machine.recorder is not None:
+                self._note(product, self.machine.recorder)
             product.batch = int(self._committed[cta, group])
             self._flying.setdefault((cta, group), []).append(product)
 
@@ -239,10 +214,7 @@ class Products:
         if kind := shared.begin_read(product.granules, rows, product.serial):
             raise self._fault(product, kind, wrong(kind))
 
-    def _note(self, product: _Product) -> None:
-        recorder = self.machine.recorder
-        if recorder is None:
-            return
+    def _note(self, product: _Product, recorder: Recorder) -> None:
         cta, warp = product.cta, product.group * _WARPS
         for _, places in product.operands:
             lanes = places.reshape(-1, 32) - cta * self.machine.shared.pitch
@@ -259,12 +231,11 @@ class Products:
         for place in self.groups(inst):
             flying = self._flying.pop(place, [])
             end = self._committed[place] - left
-            flying_on = [product for product in flying if product.batch >= end]
             for product in flying:
                 if product.batch < end:
                     done.setdefault(product.slots, []).append(product)
-            if flying_on:
-                self._flying[place] = flying_on
+            if later := [product for product in flying if product.batch >= end]:
+                self._flying[place] = later
         for slots, products in done.items():
             self._add(slots, products)
 
@@ -332,19 +303,13 @@ class Products:
 _SAID = {"f16": (16, 2, 2), "bf16": (16, 2, 2), "tf32": (8, 2, 0), "s8": (32, 0, 0)}
 
 
-@opcode("wgmma")
+@opcode("wgmma", parts=r"(fence|commit_group|wait_group)\.sync\.aligned")
 def _group(code: Code, inst: Instruction) -> Step:
     """``wgmma.fence``, ``commit_group``, ``wait_group``."""
     machine = machine_of(code)
-    if inst.op == ("wgmma", "fence", "sync", "aligned"):
+    if inst.op[1] == "fence":
         return lambda: machine.products.fence(inst)
-    if inst.op == ("wgmma", "commit_group", "sync", "aligned"):
-        return lambda: machine.products.commit(inst)
-    left = inst.operands[0] if inst.operands else None
-    if inst.op == ("wgmma", "wait_group", "sync", "aligned") and isinstance(left, Immediate):
-        count = int(left.value)
-        return lambda: machine.products.wait(inst, count)
-    raise code.refuse(inst)
+    return group_step(code, inst, inst.op[1], "products")
 
 
 @opcode("wgmma.mma_async")
@@ -369,17 +334,14 @@ def _mma(code: Code, inst: Instruction) -> Step:
     if len(slots) != columns // 2 or not typed or columns % 8 or not 8 <= columns <= 256:
         raise code.refuse(inst, f"it takes {columns // 2} registers of {sums}")
     own = tuple(code.register(inst, each, "b32").slot for each in rows)
-    if own and len(own) != 4:
-        raise code.refuse(inst, "A takes 4 registers")
+    code.require(inst, len(own) in (0, 4), "A takes 4 registers")
     words = [code.source(inst, each, "u64") for each in operands[1 + bool(own) : 3]]
     scale = code.source(inst, operands[3], "pred")
     signs_and_majors = [each.value for each in operands[4:] if isinstance(each, Immediate)]
-    if len(signs_and_majors) != signs + flips:
-        raise code.refuse(inst)
+    code.require(inst, len(signs_and_majors) == signs + flips)
     sign, flipped = signs_and_majors[:signs] or (1, 1), signs_and_majors[signs:] or (0, 0)
     flipped = (0, *flipped)[-2:]
-    if not {*sign} <= {1, -1} or not {*flipped} <= {0, 1}:
-        raise code.refuse(inst)
+    code.require(inst, {*sign} <= {1, -1} and {*flipped} <= {0, 1})
     factors = tuple(
         Operand(n, not flip, int(each))
         for n, each, flip in zip((_ROWS, columns), sign, flipped, strict=True)

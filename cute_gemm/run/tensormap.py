@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.tensor import Tensor
-from cute_gemm.run.driver import checked, load_driver
+from cute_gemm.run.driver import checked, entered, load_driver
 
 if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
@@ -38,7 +37,7 @@ class TensorMap:
     def tensor(self) -> Tensor:
         """The map without the address."""
         matrix = self.matrix
-        size, unit = DTYPES[matrix.dtype].bytes, matrix.unit
+        size, unit = matrix.element.bytes, matrix.unit
         batch = matrix.l if matrix.batch_stride else 1
         # Of a single row, or matrix, any step will do.
         run = -(-max(matrix.shape[unit] * size, 1) // 16) * 16
@@ -81,14 +80,15 @@ class TensorMap:
 class TensorMaps:
     """The maps of a launch's matrices, in memory that the driver reads at a launch.
 
-    ``places``: their addresses there; ``tell`` says where the matrices lie.
+    ``places``: their addresses there; ``tell`` says where the matrices lie, on any thread, whatever
+    context is current there.
     """
 
-    __slots__ = ("_maps", "_memory", "_replace", "_told", "_views", "places")
+    __slots__ = ("_device", "_maps", "_memory", "_replace", "_told", "_views", "places")
 
-    def __init__(self, maps: tuple[TensorMap | None, ...]) -> None:
+    def __init__(self, maps: tuple[TensorMap | None, ...], device: int) -> None:
         driver = load_driver()
-        self._maps = maps
+        self._maps, self._device = maps, device
         self._memory = ctypes.create_string_buffer(SIZE * (len(maps) + 1))
         start = -(-ctypes.addressof(self._memory) // SIZE) * SIZE
         self.places = tuple(start + i * SIZE for i in range(len(maps)))
@@ -102,8 +102,11 @@ class TensorMaps:
             written, address = self._told[i], addresses[i]
             if address == written or not address or tensor_map is None:
                 continue
-            if written:
-                checked(self._replace(self._views[i], address), "telling TMA where a matrix lies")
-            else:
-                ctypes.memmove(self.places[i], tensor_map.encode(address), SIZE)
+            if not written:
+                with entered(self._device):
+                    ctypes.memmove(self.places[i], tensor_map.encode(address), SIZE)
+            elif int(self._replace(self._views[i], address)[0]):
+                with entered(self._device):
+                    doing = "telling TMA where a matrix lies"
+                    checked(self._replace(self._views[i], address), doing)
             self._told[i] = address

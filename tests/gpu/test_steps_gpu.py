@@ -125,3 +125,31 @@ def test_host_arrays() -> None:
     C = plan(A, B)
     assert verify(plan.problem, A, B, C).ok
     assert np.array_equal(plan(A, plan.pack(B)), C)
+
+
+@pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline", "double_buffered"])
+def test_a_thread_without_a_context(kernel: str, arch: str) -> None:
+    """New launches, and known ones at other addresses, where no context is current."""
+    if kernel == "sm90_wgmma" and arch != "sm_90a":
+        pytest.skip(f"{kernel} does not run on {arch}")
+    (A, B), (other, _) = (operands("TN", 256, 128, 192, torch.float32, 0) for _ in range(2))
+    options = {"compute": "tf32"} if kernel == "sm90_wgmma" else {}
+    results = [torch.full((128, 256), float("nan"), device="cuda").t() for _ in range(2)]
+    plan = cg.plan("TN", A, B, results[0], kernel=kernel, **options)
+    torch.cuda.synchronize()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            bound = plan.bind(0)
+            for a, C in zip((A, other), results, strict=True):
+                bound((a.data_ptr(), B.data_ptr(), C.data_ptr()))
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    assert not failures, failures
+    assert all(right(plan, a, B, C) for a, C in zip((A, other), results, strict=True))

@@ -267,7 +267,7 @@ class Sm90Wgmma(EmittedKernel):
 
         launch = self.launch_on(config, problem, multiprocessors(device))
         arguments = self.signature(config).arguments(problem, alpha, beta)
-        maps = TensorMaps(self.maps(config, problem))
+        maps = TensorMaps(self.maps(config, problem), device)
         return load(self.build(config, arch), device).bind(launch, arguments, maps)
 
     def maps(self, config: Config, problem: GemmProblem) -> tuple[TensorMap | None, ...]:

@@ -1,0 +1,354 @@
+"""The generated parts of docs/ladder.md: ``rung(NAME)`` is what the page shows of one kernel.
+
+``rung("next NAME")`` is what the rung after it changes, ``rung("overview")`` the table of all.
+
+Every figure is of `cute-gemm explain`, except the measured ones, which are of stored runs:
+``docs/data/ladder.json`` and, of another type, ``docs/data/ladder_float16.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, NamedTuple
+
+from cute_gemm._text import percent
+from cute_gemm.analysis.explain import Explanation
+from cute_gemm.commands.explain import explain
+from cute_gemm.kernels import registry
+
+ROOT = Path(__file__).resolve().parents[1]
+GPU, ARCH, SIZE, OPS = "H200", "sm_90a", 4096, ("NN", "TN")
+#: From this rung on the type is float16.
+FIRST_OF_HALVES = "tensor_core"
+#: The rung whose shared memory limits K, and a K that fits.
+WHOLE_K, SHORT_K = "smem_full_k", 1024
+#: Lines of an excerpt, at most.
+MOST_LINES = 16
+
+
+class Excerpt(NamedTuple):
+    """Lines of a file: from the only one that has ``start`` to the next that has ``end``.
+
+    The lines that close what they open belong to them.
+    """
+
+    file: str
+    start: str
+    end: str
+
+    def text(self) -> str:
+        """Return the lines, without their common indentation."""
+        lines = (ROOT / self.file).read_text(encoding="utf-8").splitlines()
+        starts = [n for n, line in enumerate(lines) if self.start in line]
+        if len(starts) != 1:
+            raise ValueError(f"{self.file} has {len(starts)} lines with {self.start!r}; expected 1")
+        ends = [n for n, line in enumerate(lines) if self.end in line and n >= starts[0]]
+        if not ends:
+            raise ValueError(f"{self.file} has no line with {self.end!r} after {self.start!r}")
+        found, after = lines[starts[0] : ends[0] + 1], lines[ends[0] + 1 :]
+        while after and after[0].strip() in ("}", "};") and _open(found):
+            found.append(after.pop(0))
+        if len(found) > MOST_LINES:
+            raise ValueError(f"{self.file}: {len(found)} lines from {self.start!r} on")
+        return dedent("\n".join(found))
+
+
+def _open(lines: list[str]) -> bool:
+    text = "".join(lines)
+    return text.count("{") > text.count("}")
+
+
+class Rung(NamedTuple):
+    """What the page shows of a kernel beside its figures.
+
+    ``pictures`` are names of ``docs/pictures/ladder_NAME.svg``, each with a text in its place.
+    """
+
+    excerpts: tuple[Excerpt, ...]
+    pictures: tuple[tuple[str, str], ...]
+
+
+def _simt(name: str, start: str, end: str) -> Excerpt:
+    return Excerpt(f"templates/simt/{name}.cuh", start, end)
+
+
+RUNGS = {
+    "host": Rung(
+        (Excerpt("cute_gemm/kernels/host.py", "left = a[i", "total += product"),),
+        (("host", "An element of C with its row of A and its column of B"),),
+    ),
+    "naive": Rung(
+        (_simt("naive", "Accumulator sum[1][1]", "write(gemm"),),
+        (("naive", "A request for B that touches 32 sectors of 32 lines"),),
+    ),
+    "coalesced": Rung(
+        (_simt("coalesced", "int const whole", "if (lane == 0) write"),),
+        (("coalesced", "A request for A that touches the 4 sectors of one line"),),
+    ),
+    "smem_full_k": Rung(
+        (_simt("smem_full_k", "auto* panel_a", "__syncthreads();"),),
+        (("smem_full_k", "A panel of A, a panel of B and the tile of C that they make"),),
+    ),
+    "smem_tiled": Rung(
+        (_simt("mainloop", "for (int first = 0;", "multiply_tile<Config, kUnroll>"),),
+        (("smem_tiled", "The panels of A and B, cut into steps along K"),),
+    ),
+    "register_rows": Rung(
+        (_simt("register_rows", "enum : int {", "using ValuesM"),),
+        (("register_rows", "A thread's reads and products of smem_tiled and register_rows"),),
+    ),
+    "thread_tile_1d": Rung(
+        (_simt("thread_tile_1d", "enum : int {", "using Threads"),),
+        (("thread_tile_1d", "A thread's reads and products of register_rows and thread_tile_1d"),),
+    ),
+    "thread_tile_2d": Rung(
+        (
+            _simt("thread_tile_2d", "// A thread's next result", "using ValuesN"),
+            _simt("mainloop", "for (int k = 0;", "outer_product<Config>"),
+        ),
+        (("thread_tile_2d", "A thread's reads and products of thread_tile_1d and thread_tile_2d"),),
+    ),
+    "vectorized": Rung(
+        (_simt("vectorized", "// `count` neighbours", "using ValuesN"),),
+        (
+            ("vectorized", "A thread's reads and products of thread_tile_2d and vectorized"),
+            ("vectorized_banks", "A read of shared memory with 2-way bank conflicts"),
+        ),
+    ),
+    "bank_free": Rung(
+        (_simt("bank_free", "// 16 bytes after every 128", "using Swizzled"),),
+        (("bank_free_banks", "The same read without conflicts"),),
+    ),
+    "warp_tiled": Rung(
+        (_simt("warp_tiled", "// The bits of a lane's number", "using ValuesN"),),
+        (
+            ("warp_tiled", "The results of a warp in bank_free and in warp_tiled"),
+            ("warp_tiled_banks", "A read in two wavefronts, each word shared by two lanes"),
+        ),
+    ),
+    "double_buffered": Rung(
+        (
+            _simt("double_buffered", "for (int tile = 1;", "cp_async_fence();"),
+            _simt("double_buffered", "rows.read(row_parts[(k + 1)", "outer_product<Config>"),
+        ),
+        (("double_buffered", "Copies and products in turn, and at the same time"),),
+    ),
+    "tensor_core": Rung(
+        (
+            Excerpt(
+                "templates/sm80/tensor_core.cuh", "for (int k_tile = 0;", "blocks.multiply(block"
+            ),
+        ),
+        (
+            ("tensor_core", "Which lane holds which elements of A for mma.sync"),
+            ("tensor_core_banks", "An ldmatrix from swizzled shared memory, without conflicts"),
+        ),
+    ),
+    "sm80_pipeline": Rung(
+        (
+            Excerpt("templates/sm80/sm80_pipeline.cuh", "for (int stage = 0;", "cp_async_fence();"),
+            Excerpt("templates/sm80/sm80_pipeline.cuh", "blocks.load((block + 1)", "write = write"),
+        ),
+        (("sm80_pipeline", "One tile at a time, and a ring of stages"),),
+    ),
+    "sm90_wgmma": Rung(
+        (
+            Excerpt(
+                "templates/sm90/sm90_wgmma.cuh", "uint64_t* const full", "Cluster::mask_b(rank));"
+            ),
+            Excerpt("templates/sm90/mainloop.cuh", "int previous = 0;", "previous = state.stage;"),
+        ),
+        (("sm90_wgmma", "Loads by the producer, products and epilogues by the consumers"),),
+    ),
+}
+
+#: Of `Explanation.figures`, what the line above a rung's table has, and how it is said there.
+SHAPE = {
+    "CTA tile": "CTA tile {}",
+    "results of a thread": "{} results of a thread",
+    "threads of a CTA": "{} threads",
+    "bytes of shared memory of a CTA": "{} bytes of shared memory",
+}
+#: Rows of the table, each ``" per result"``.
+COUNTS = (
+    "gmem loads, elements", "gmem loads, requests", "gmem loads, sectors",
+    "smem stores, wavefronts", "smem loads, wavefronts", "bank conflicts",
+)  # fmt: skip
+
+
+@cache
+def explained(name: str, op: str, dtype: str, k: int) -> Explanation:
+    """Explain a rung on the page's problem."""
+    return explain(name, op, m=SIZE, n=SIZE, k=k, dtype=dtype, arch=ARCH, gpu=GPU)
+
+
+def problem(*names: str) -> tuple[str, int]:
+    """Return the type and K of a rung's figures, or those that two rungs are compared by."""
+    order = registry.LADDER
+    halves = any(order.index(name) >= order.index(FIRST_OF_HALVES) for name in names)
+    return "float16" if halves else "float32", SHORT_K if WHOLE_K in names else SIZE
+
+
+def rung(name: str) -> str:
+    """Return the Markdown of a rung, of the step after it (``"next NAME"``) or ``"overview"``."""
+    if name == "overview":
+        return f"\n{_overview()}\n"
+    if name.startswith("next "):
+        return f"\n{_next(name.partition(' ')[2])}\n"
+    parts = [*_code(RUNGS[name]), *_pictures(RUNGS[name]), _table(name)]
+    return "\n" + "\n\n".join(part for part in parts if part) + "\n"
+
+
+# ---- code and pictures --------------------------------------------------------------------------
+
+
+def _code(of: Rung) -> list[str]:
+    """The excerpts, those of a file in one block."""
+    blocks: dict[str, list[str]] = {}
+    for excerpt in of.excerpts:
+        blocks.setdefault(excerpt.file, []).append(excerpt.text())
+    parts = []
+    for file, texts in blocks.items():
+        language, comment = ("python", "#") if file.endswith(".py") else ("cpp", "//")
+        text = f"\n{comment} ...\n".join(texts)
+        parts += [f"From `{file}`:", f"```{language}\n{text}\n```"]
+    return parts
+
+
+def _pictures(of: Rung) -> list[str]:
+    return [f"![{text}](pictures/ladder_{name}.svg)" for name, text in of.pictures]
+
+
+# ---- figures ------------------------------------------------------------------------------------
+
+
+def _ceiling(found: Explanation) -> str:
+    """``"15.7 TFLOP/s, 23.5 % of the peak of CUDA cores"``."""
+    line = found.ceiling
+    if line is None or line.peak is None:
+        return "-"
+    return f"{line.tflops:.3g} TFLOP/s, {percent(line.fraction)} of the peak of {line.peak.unit}"
+
+
+def _shape(found: Explanation) -> str:
+    """Tile, threads and shared memory in a line."""
+    figures = found.figures
+    parts = [
+        said.format(figures[name]) for name, said in SHAPE.items() if figures.get(name, "0") != "0"
+    ]
+    return ", ".join(parts)
+
+
+def _counts(found: Explanation) -> dict[str, str]:
+    """The counts per result, by their names in the table."""
+    rows = {name: found.figures.get(f"{name} per result", "-") for name in COUNTS}
+    return {name: figure for name, figure in rows.items() if figure != "-"}
+
+
+def _rows(found: Explanation) -> dict[str, str]:
+    rows = {f"{name} per result": figure for name, figure in _counts(found).items()}
+    reads = [
+        count for count in found.counts
+        if (count.space, count.direction, count.operand) == ("shared", "load", "AB")
+    ]  # fmt: skip
+    if reads and found.kernel in registry.LADDER[: registry.LADDER.index(FIRST_OF_HALVES)]:
+        per_fma = (reads[0].wavefronts or 0) * 32 / found.problem.k
+        rows["smem loads, wavefronts per warp FMA"] = f"{per_fma:.3g}"
+    if found.ceiling is not None:
+        rows["bound by"] = found.ceiling.binding.unit
+        rows[f"ceiling on {GPU}"] = _ceiling(found)
+    return rows
+
+
+def _table(name: str) -> str:
+    """The figures of a rung, with one column where the ops do not differ."""
+    dtype, k = problem(name)
+    columns = []
+    for op in OPS:
+        rows = _rows(explained(name, op, dtype, k))
+        speed = measured(name, op, dtype)
+        columns.append(rows | ({f"measured on {GPU}": speed} if speed else {}))
+    if not any(columns):
+        return ""
+    same = columns[0] == columns[1]
+    heads = [" and ".join(OPS)] if same else list(OPS)
+    shapes = [_shape(explained(name, op, dtype, k)) for op in OPS]
+    if shapes[0] != shapes[1]:
+        shapes = [f"{op}: {shape}" for op, shape in zip(OPS, shapes, strict=True)]
+    lines = [f"{'. '.join(dict.fromkeys(shapes))}.", ""]
+    lines.append(f"| {SIZE} x {SIZE} x {k}, {dtype} | {' | '.join(heads)} |")
+    lines.append("|---|" + "---:|" * len(heads))
+    for what in dict.fromkeys((*columns[0], *columns[1])):
+        cells = [column.get(what, "-") for column in columns[: len(heads)]]
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _next(name: str) -> str:
+    """What the next rung changes, as a list."""
+    following = registry.LADDER[registry.LADDER.index(name) + 1]
+    dtype, k = problem(name, following)
+    this, other = (explained(kernel, OPS[0], dtype, k) for kernel in (name, following))
+    start = f"**Next: [`{following}`](#{following})**"
+    if this.ceiling is None or other.ceiling is None:
+        return f"{start}."
+    lines = [f"{start} changes, for {OPS[0]} in {dtype}" + f" and K = {k}" * (k != SIZE) + ":", ""]
+    before = _counts(this)
+    lines += [
+        f"- {what} per result: {before.get(what, '0')} → {figure}"
+        for what, figure in _counts(other).items()
+        if figure != before.get(what, "0")
+    ]
+    lines.append(f"- ceiling: {this.ceiling.tflops:.3g} → {other.ceiling.tflops:.3g} TFLOP/s")
+    return "\n".join(lines)
+
+
+# ---- stored runs --------------------------------------------------------------------------------
+
+
+@cache
+def runs() -> tuple[dict[str, Any], ...]:
+    """Return the results of the stored runs of the ladder, as `cute-gemm bench --json` has them."""
+    files = sorted((ROOT / "docs/data").glob("ladder*.json"))
+    return tuple(json.loads(file.read_text(encoding="utf-8"))["result"] for file in files)
+
+
+def measured(name: str, op: str, dtype: str) -> str:
+    """Return the measured speed of a rung at the largest cube that it ran; nothing without one."""
+    found: list[tuple[int, dict[str, Any]]] = []
+    for run in runs():
+        for size in run["sizes"]:
+            cube = size["m"] == size["n"] == size["k"] <= SIZE
+            if not cube or run["dtype"] != dtype or run["compute"] != "float32":
+                continue
+            found += [
+                (size["m"], entry["speed"]) for entry in size["entries"]
+                if (entry["kernel"], entry["op"]) == (name, op) and entry["speed"]
+            ]  # fmt: skip
+    if not found:
+        return ""
+    size, speed = max(found, key=lambda entry: entry[0])
+    teraflops = f"{speed['gflops'] / 1e3:.3g}"
+    text = f"{teraflops} TFLOP/s"
+    if speed["of_cublas"] is not None:
+        text += f", {speed['of_cublas'] * 100:.1f} % of cuBLAS"
+    return text + f" ({size} x {size} x {size})" * (size != SIZE)
+
+
+def _overview() -> str:
+    """The table of all rungs."""
+    rows = []
+    for name in registry.LADDER:
+        dtype, k = problem(name)
+        found = explained(name, OPS[0], dtype, k)
+        unit = "-" if found.ceiling is None else found.ceiling.binding.unit
+        limit = _ceiling(found).partition(" of the peak")[0]
+        speed = measured(name, OPS[0], dtype)
+        rows.append([f"[{name}](#{name})", found.summary, dtype, unit, limit, speed])
+    heads = ["rung", "what it is", "type", "bound by", "ceiling, of the peak", "measured"]
+    width = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
+    lines = [heads, ["---"] * 4 + ["---:"] * 2, *rows]
+    return "\n".join(f"| {' | '.join(line[:width])} |" for line in lines)
