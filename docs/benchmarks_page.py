@@ -59,22 +59,25 @@ def geomeans(name: str) -> str:
     return "\n\n".join([f"`{run['command']}`", _where(run), _table(heads, rows)]) + "\n"
 
 
-def speed(_: str = "") -> str:
-    """Return for each type the part of cuBLAS's speed in the four ops, of matrices of 4096."""
+def speed(extent: str = "4096") -> str:
+    """Return a row for each type: TFLOP/s of the four ops, and the ratio to cuBLAS's speed."""
     rows, where = [], ""
     for name in TYPES:
         run = stored(name)
-        if run is None:
-            continue
-        (size,) = (x for x in run["result"]["sizes"] if x["m"] == x["n"] == x["k"] == 4096)
-        cells = {x["op"]: x["speed"] for x in size["entries"] if x["kernel"] == "auto"}
-        ratios = [cells.get(op) and cells[op]["of_cublas"] for op in OPS]
-        rows.append([name, *("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)])
-        where = where or _where(run)
-    if not rows:
-        return MISSING
-    table = _table(["4096 x 4096 x 4096: cuBLAS's time over ours", *OPS], rows)
-    return f"{table}\n\n{where}\n"
+        for size in run["result"]["sizes"] if run else ():
+            if {size["m"], size["n"], size["k"]} == {int(extent)}:
+                found = {x["op"]: x["speed"] for x in size["entries"] if x["kernel"] == "auto"}
+                rows.append([name, *(_with_ratio(found.get(op)) for op in OPS)])
+                where = where or _where(run)
+    return f"{_table(['', *OPS], rows)}\n\n{where}\n" if rows else MISSING
+
+
+def _with_ratio(found: dict[str, Any] | None) -> str:
+    """A cell: ``"612 (1.02)"``."""
+    if found is None:
+        return "-"
+    ratio = found["of_cublas"]
+    return _number(found["gflops"] / 1e3) + (f" ({ratio:.2f})" if ratio is not None else "")
 
 
 def _where(run: dict[str, Any]) -> str:

@@ -53,6 +53,8 @@ RUNS = {
     },
     **{name: f"{_BESIDE} --sizes 4096 --dtype {name} --rounds 5" for name in _SLOW_TYPES},
     "odd": f"{_BESIDE} --dtype bfloat16 --sizes 4096,4095x4097x4093 --pad 1 --rounds 5",
+    "ladder_float16": "cute-gemm bench --kernels tensor_core,sm80_pipeline,sm90_wgmma,cublas "
+    "--sizes 4096 --dtype float16 --rounds 5",
     "layouts-bfloat16": f"{_LAYOUTS} bfloat16",
     "layouts-float32": f"{_LAYOUTS} float32",
     "pipeline": "cute-gemm bench --kernels sm80_pipeline,cutlass_universal,cublas --sizes 4096 "
