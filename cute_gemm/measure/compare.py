@@ -181,7 +181,7 @@ def compare(
     given
         What each is called where it is printed.
     build
-        Compile both, for registers, shared memory and spills.
+        Compile both, for registers, shared memory and spills; done for the others too.
     sass
         Compile and disassemble both, for the counts of their instructions.
     time
@@ -218,7 +218,7 @@ def compare(
 
         turns = time_in_turns(plans, beta=beta, rounds=rounds, seed=seed, device=device)
     first, second = (
-        _side(plan, words, turns, at, beta, build or sass, sass)
+        _side(plan, words, turns, at, beta, build or sass or time, sass)
         for at, (plan, words) in enumerate(zip(plans, given, strict=True))
     )
     if turns is None:

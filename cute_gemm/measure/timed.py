@@ -293,6 +293,6 @@ def _held(
 
     offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
     elements = -(-(offset + matrix.span) // matrix.element.bytes)
-    values = random_values(rng, (elements,), matrix.dtype)
+    values = random_values(rng, (elements, 1), matrix.dtype)
     uploaded = (stack.enter_context(upload(values, device)) for _ in range(copies))
     return [buffer.pointer + offset for buffer in uploaded]

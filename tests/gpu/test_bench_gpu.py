@@ -18,6 +18,7 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.frameworks import read
 from cute_gemm.kernels.library.cublas import Cublas, CublasError
 from cute_gemm.measure.bench import bench
+from cute_gemm.measure.compare import compare
 from cute_gemm.measure.matrices import DeviceMatrices, Factors
 from cute_gemm.measure.result import SizeResult
 from cute_gemm.measure.timed import time_plan
@@ -121,6 +122,24 @@ def test_one_plan_next_to_cublas():
     timing = time_plan(cg.plan("NT", A, B, C), A, B, C, rounds=3)
     assert timing.milliseconds > 0 and not C.any()
     assert (timing.ratio is None) == (timing.cublas_milliseconds is None)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"kernel": "sm80_pipeline"}, {"kernel": "cublas"}),
+        ({"lda": 139, "base_offset": 2}, {"op": "NT", "dtype": "float32", "beta": 2}),
+        ({"l": 3, "dtype": "int8"}, {"l": 5, "dtype": "complex128", "order": "C"}),
+    ],
+)
+def test_two_plans_are_timed_in_turns(a, b):
+    """Of any layout and type: matrices lie as they are described, or a kernel would fault."""
+    beta = b.pop("beta", 0)
+    given = {"op": "TN", "m": 136, "n": 72, "k": 96, "dtype": "float16", "backend": "cuda"}
+    both = compare(*(cg.plan(**{**given, **x}) for x in (a, b)), time=True, rounds=3, beta=beta)
+    assert both.a.time.milliseconds > 0 and both.gpu == device_name()
+    if both.b.plan.kernel != "cublas" or both.b.time is not None:  # there may be no cuBLAS
+        assert both.ratio > 0 and both.b.time.teraflops > 0
 
 
 def test_the_command(capsys, tmp_path):
