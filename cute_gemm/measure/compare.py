@@ -203,9 +203,9 @@ def compare(
     --------
     >>> from cute_gemm import plan
     >>> sizes = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "arch": "sm_80"}
-    >>> found = compare(plan("TN", **sizes, stages=3), plan("TN", **sizes, stages=4))
-    >>> [figure.what for figure in found.figures if figure.differs][:2]
-    ['stages', 'predicted time']
+    >>> found = compare(plan("TN", **sizes), plan("TN", **sizes, copy="mn_major"))
+    >>> {(x.a, x.b) for x in found.figures if x.of == "A, global load" and x.what == "verdict"}
+    {('coalesced', 'strided')}
     """
     from cute_gemm.api import compile
 

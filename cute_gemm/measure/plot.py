@@ -119,7 +119,8 @@ def _bars(
         texts = [f"{h:.0f}" if h >= 10 else f"{h:.2g}" for h in heights]
         axes.bar_label(bars, texts, rotation=90, padding=2, fontsize=6.5)
     labels = [label for label, _, _ in places]
-    axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
+    tilted: dict[str, Any] = {"rotation": 30, "ha": "right"} if sum(map(len, labels)) > 60 else {}
+    axes.set_xticks(range(len(labels)), labels, **tilted)
     if compared:
         axes.axhline(100, color="#555555", linewidth=0.8, linestyle="--", zorder=0)
         axes.set_ylabel("% of cuBLAS in the same run")
@@ -127,7 +128,7 @@ def _bars(
         axes.set_ylabel("GFLOP/s")
     axes.margins(x=0.01, y=0.12)
     axes.set_title(title)
-    axes.legend(frameon=False, ncols=len(ops), loc="upper left")
+    axes.legend(frameon=False, ncols=len(ops), loc="lower right", bbox_to_anchor=(1, 1))
     _plain(axes)
 
 
