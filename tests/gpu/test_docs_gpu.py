@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
-import update  # noqa: E402
+import update
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("torch")
