@@ -1,4 +1,4 @@
-"""A layout-aware GEMM frontend for NVIDIA GPUs; see the README."""
+"""A layout-aware GEMM frontend for NVIDIA GPUs."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -98,9 +98,11 @@ def gemm(
     C
         (M, N), or (L, M, N) of a batch, updated in place and returned; None makes a new one in A's
         library.
-    alpha, beta
-        Numbers or 0-d arrays; one on the device is read by the kernel, without a synchronisation.
-        With ``beta == 0`` C is not read; with ``alpha == 0`` A and B are not.
+    alpha
+        A number or a 0-d array; one on the device is read by the kernel, without a synchronisation.
+        With ``alpha == 0`` A and B are not read.
+    beta
+        As alpha; with ``beta == 0`` C is not read.
     order
         ``"F"`` (column-major) or ``"C"``, of a new C.
     out_dtype

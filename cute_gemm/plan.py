@@ -311,8 +311,10 @@ class Plan:
         ----------
         A, B, C
             Arrays whose descriptors are the plan's; a new C is made when it is left out.
-        alpha, beta
-            Numbers, or 0-d arrays; one on the device is read by the kernel.
+        alpha
+            A number, or a 0-d array; one on the device is read by the kernel.
+        beta
+            As alpha; with 0 C is not read.
         stream
             A raw ``CUstream`` or an object that has one; the arrays' library's current one if None.
 

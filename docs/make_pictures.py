@@ -1,6 +1,6 @@
 """Make the pictures of the documentation: ``python docs/make_pictures.py [REPORT.html]``.
 
-With an argument, the report that docs/pictures.md shows is written there too.
+With an argument, the report that docs/report.md shows is written there too.
 """
 
 from __future__ import annotations
