@@ -157,8 +157,9 @@ def shell(command: str) -> str:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT), "COLUMNS": "112",
     }  # fmt: skip
+    program = 'cute-gemm() { python -m cute_gemm "$@"; }'
     done = subprocess.run(
-        ["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ["bash", "-c", f"{program}\n{command}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=False, env=environment,
     )  # fmt: skip
     return "".join(line.rstrip() + "\n" for line in done.stdout.rstrip("\n").split("\n"))
