@@ -13,6 +13,7 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.access import SharedAccess, TmaAccess
 from cute_gemm.analysis import html
+from cute_gemm.analysis.causes import Cause
 from cute_gemm.analysis.html_page import fragment, page_html
 from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.cute.layout import Layout, Swizzle
@@ -145,9 +146,11 @@ def test_edge_columns_only_with_edge_tiles(reference):
 
 def test_findings_and_fixes_are_told(reference):
     text = reference.to_html()
-    assert text.count("<li>") == len(reference.findings)
-    assert '<b>Fix:</b> copy="auto"' in text
-    assert "No finding" in replace(reference, findings=()).to_html()
+    assert text.count('<ol class="causes">') == text.count("<li><p>") == 1
+    assert f'<p class="lead">{reference.headline}</p>' in text
+    assert '<b>Fix:</b> <code>copy="auto"</code> (543 us predicted)' in text
+    assert "Less than 1 %, no fix known: 128-bit reads of the staged sums" in text
+    assert "No finding" in replace(reference, causes=()).to_html()
     page = Page(text)
     summary = next(t for t in page.tables if "global memory" in t[0])
     assert [line[0] for line in summary[1:]] == ["A", "B", "C"]
@@ -196,7 +199,8 @@ def test_hostile_text_is_text(reference):
         kernel=bad,
         arch=bad,
         config=bad,
-        findings=(f"{bad} Fix: {bad}",),
+        causes=(Cause(bad, bad, (bad,), fix=bad),),
+        headline=bad,
         rows=(Hostile(first, reference.rows[0].analysis), *reference.rows[1:]),
     )
     for text in (hostile.to_html(), hostile._repr_html_()):

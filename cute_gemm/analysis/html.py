@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Partition
     from cute_gemm.analysis.rows import AccessRow
-    from cute_gemm.analysis.tables import Figure, Findings
+    from cute_gemm.analysis.tables import Part
 
 #: A glossary, for readers who have only the page.
 _TERMS = (
@@ -54,7 +54,7 @@ class Page:
     title: str
     heading: str
     intro: str
-    sections: Sequence[tuple[str, Sequence[Table | Pairs | Findings | Figure]]]
+    sections: Sequence[tuple[str, Sequence[Part]]]
     rows: Sequence[AccessRow]
     pictures: Sequence[Partition] | None = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cute_gemm._text import wrapped
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
+
+
+class Part(Protocol):
+    """A part of a page."""
+
+    def html(self) -> str:
+        """Return it as HTML; nothing where it is empty."""
 
 
 class Markup(str):
@@ -238,6 +245,17 @@ class Figure:
     def html(self) -> str:
         """Return it as a figure."""
         return f"<figure>{self.svg}</figure>\n"
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The sentence that a page begins with."""
+
+    text: str
+
+    def html(self) -> str:
+        """Return it as a paragraph of class ``lead``; nothing when it is empty."""
+        return f'<p class="lead">{markup(self.text)}</p>\n' if self.text else ""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ that fitted them, are not in the repository.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from operator import attrgetter
@@ -70,6 +70,8 @@ REGISTERS = 88
 TOGETHER, ASYNCHRONOUS = 3, 6
 #: k-tiles of the sample whose accesses are counted.
 DEPTH = 4
+#: Bytes of a request of 16 bytes per lane.
+REQUEST = 512
 
 
 class Pace(NamedTuple):
@@ -250,23 +252,58 @@ def _at_ends(access: Access) -> bool:
     return isinstance(guard, GlobalAccess) and guard.words and guard.tail == "elements"
 
 
-def tally(accesses: Iterable[Access], ctas: int = 1) -> dict[str, Tally]:
+class Kind(NamedTuple):
+    """What the accesses of one instruction on one operand have in common, whatever the extents."""
+
+    operand: str
+    direction: str
+    space: str  #: ``"global"`` or ``"shared"``.
+    instruction: str
+
+
+def kind_of(access: Access) -> Kind:
+    """Return the kind of an access."""
+    space = "shared" if isinstance(access, SharedAccess) else "global"
+    return Kind(access.operand, access.direction, space, access.instruction)
+
+
+def tally(
+    accesses: Iterable[Access], ctas: int = 1, ideal: Collection[Kind] = ()
+) -> dict[str, Tally]:
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``.
 
-    ``ctas``: CTAs of the sample, by whose number the counts are divided.
+    ``ctas``: CTAs of the sample, by whose number the counts are divided; ``ideal``: accesses that
+    are counted as if they were as good as an access can be (`_ideal`).
     """
     tallies = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
         # wgmma's reads of shared memory are part of its rate.
         if not _at_ends(access) and access.instruction != "wgmma":
             share = ctas * (DEPTH if access.unit == "k-tile" else 1)
-            tallies[access.unit] += _tally(access, share)
+            counts = analyze(access).launch
+            counts = _ideal(counts) if kind_of(access) in ideal else counts
+            tallies[access.unit] += _tally(access, counts, share)
     return tallies
 
 
-def _tally(access: Access, share: int) -> Tally:
+def _ideal(counts: Any) -> Any:
+    """Return the counts of the same bytes by ideal requests.
+
+    In global memory: the ideal sectors, no line touched in part, and 16 bytes per lane. In shared
+    memory: the ideal wavefronts.
+    """
+    if isinstance(counts, SharedCounts):
+        return replace(counts, wavefronts=counts.ideal_wavefronts)
+    ideal = counts.ideal_sectors
+    lines, requests = -(-counts.bytes // LINE), -(-counts.bytes // REQUEST)
+    return replace(
+        counts, sectors=ideal, l2_sectors=min(counts.l2_sectors, ideal),
+        lines=min(counts.lines, lines), requests=min(counts.requests, requests),
+    )  # fmt: skip
+
+
+def _tally(access: Access, counts: Any, share: int) -> Tally:
     """Return the counts of one access, divided by ``share``."""
-    counts = analyze(access).launch
     moves = counts.requests / share
     if isinstance(counts, SharedCounts):
         # A cp.async has an access of each space: its instruction is counted in the other.
