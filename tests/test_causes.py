@@ -125,9 +125,9 @@ def test_a_leading_dimension_is_a_cause(name, words, fix, change):
     arch = "sm_90a" if name == "c" else "sm_80"
     report = planned("NT", arch=arch, **{f"ld{name}": ld}).report()
     cause = next(x for x in report.causes if x.what == words)
-    assert (cause.fix, dict(cause.change)) == (fix, {f"ld{name}": change})
     better = time_of("NT", arch=arch, **{f"ld{name}": change})
-    assert cause.fixed_seconds == (better if better < report.predicted.seconds else None)
+    assert (cause.fix, cause.fixed_seconds) == (fix, better) and better < report.predicted.seconds
+    assert dict(cause.change) == {f"ld{name}": change}
     assert cause.seconds >= report.predicted.seconds - better
     if name == "c":
         assert cause.seconds > 0 and f"{fix} takes {duration(better)}" in report.headline
@@ -186,6 +186,14 @@ def test_a_fault_comes_first():
     assert report.causes[0].fault and report.causes[0].because == "B's cp.async would fault"
 
 
+def test_a_fix_that_does_not_help_is_not_told():
+    sizes = {"m": 100, "n": 4, "k": 100, "kernel": "naive"}
+    assert time_of("TN", ldc=112, **sizes) == time_of("TN", **sizes)
+    causes = planned("TN", **sizes).report().causes
+    assert causes[0].fix == 'kernel="coalesced"'
+    assert not any("ldc=" in cause.fix or "lda=" in cause.fix for cause in causes)
+
+
 def test_causes_are_a_list():
     causes = [
         Cause("one [x]", "a", ("A ld.global: strided",), False, 2.5e-3, 0.5, "lda=8", (), 1.5e-3),
@@ -197,8 +205,8 @@ def test_causes_are_a_list():
         " 1. one [x]: 2.50 ms, 50.0 % of the time",
         "    A ld.global: strided",
         "    fix: lda=8 (1.50 ms predicted)",
-        " -  less than 1 % each, no fix known: two (B ld.global: 32",
-        "    bits); three (C st.global: 16 bits)",
+        " -  less than 1 % each, no fix known: two (B ld.global:",
+        "    32 bits); three (C st.global: 16 bits)",
     ]
     page = Causes(causes).html()
     assert page.count("<li>") == 1 and "<b>Fix:</b> <code>lda=8</code> (1.50 ms pre" in page

@@ -508,6 +508,21 @@ def test_a_part_at_the_edge_does_not_judge_the_operand(problem):
     assert not alone["A"].coalesced  # when there is nothing else, it is judged
 
 
+def test_less_than_a_sector_is_no_bad_efficiency(problem):
+    """One element per request, or one for all lanes, is coalesced: 6.2 % would say otherwise."""
+    coords = np.zeros((1, 32, 2), int)
+    one = replace(load(problem.A, 1, 1, 16), coords=coords, tile=(128, 32))
+    made, row = one_row(one, problem)
+    assert (row.verdict, row.efficiency) == ("coalesced", 2 / 32)
+    lines = str(made).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("Global memory")) + 3
+    assert lines[at].endswith("-   coalesced, 2 bytes used") and "6.2 %" not in str(made)
+    assert "lanes" not in lines[at - 2].split()  # all 32 of them
+    half = np.where(np.arange(32)[:, None] < 16, coords, -1)
+    made, _ = one_row(replace(one, coords=half), problem)
+    assert "lanes" in str(made).split()
+
+
 def test_parts_and_edges_are_in_the_tables(problem):
     both = parts(problem)
     made = report.make_report(problem, "k", None, "sm_80", both, Launch(1, 128, 0))

@@ -204,9 +204,12 @@ def _is_of(found: _Found, matrix: Matrix) -> bool:
         return False
     if row.space == "shared":  # rows that are put in place on their way
         return bool(limits) and row.instruction == "cp.async" and not row.fixes
+    if found.launch:
+        return not row.good
     lies = getattr(access, "matrix", matrix)
-    here = (lies.ld, lies.alignment) == (matrix.ld, matrix.alignment) or bool(found.launch)
-    return here and (row.verdict in ("off sector", MISALIGNED) or bool(found.launch or limits))
+    here = (lies.ld, lies.alignment) == (matrix.ld, matrix.alignment)
+    words = getattr(access, "words", False) or f"{matrix.name}'s" in access.fix
+    return here and (row.verdict in ("off sector", MISALIGNED) or (words and not row.good))
 
 
 def _misplaced(matrix: Matrix) -> str:
@@ -260,10 +263,11 @@ def _cause(
             fixed, fix = min(known, default=(None, fix))
         elif group.ideal:
             fixed = predicted - (seconds or 0.0)
-        fixed = None if fixed is None or fixed >= predicted else fixed
+        if fixed is not None and fixed >= predicted:  # it would not help
+            fix, fixed = "", None
         share = None if seconds is None else seconds / predicted
-    change = _argument(fix) if group.options else {}
-    if group.placed is not None and group.placed.ld != getattr(problem, group.placed.name).ld:
+    change = _argument(fix) if fix and group.options else {}
+    if fix.startswith("ld") and group.placed is not None and group.placed.name in "ABC":
         change = {f"ld{group.placed.name.lower()}": group.placed.ld}
     return Cause(
         _reason(group.what, members), _clause(worst), tuple(_listed(members)),

@@ -147,13 +147,20 @@ class Table:
     def _parts(self, cells: list[list[Any]], width: int) -> Iterator[list[Any]]:
         """The lines of the table, or of the parts of one that is wider than ``width``.
 
-        Each part begins with the first columns of words, which say what a line is of.
+        Before a table is divided, columns move together and a last column of words is folded. Each
+        part begins with the first columns of words, which say what a line is of.
         """
-        for gap in (3, 2):
+        for gap in (3, 2, 1):
             widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
-            if sum(widths) + gap * len(widths) <= width + 1:
-                yield self._lines(cells, range(len(widths)), widths, gap)
+            folded, room = cells, width - 1 - gap * (len(widths) - 1)
+            if gap == 1 and sum(widths) > room and self.columns[-1].left:
+                least = widths[-1] - (sum(widths) - room)
+                folded = [[*row[:-1], _folded(row[-1], least)] for row in cells]
+                widths[-1] = max(_width(row[-1]) for row in folded)
+            if sum(widths) <= room:
+                yield self._lines(folded, range(len(widths)), widths, gap)
                 return
+        gap, widths = 2, [max(map(_width, column)) for column in zip(*cells, strict=True)]
         words = next((at for at, column in enumerate(self.columns) if not column.left), 1)
         room = width + 1 - sum(widths[:words]) - gap * words
         groups: list[list[int]] = []
