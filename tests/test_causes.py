@@ -209,7 +209,7 @@ def test_causes_are_a_list():
         "    32 bits); three (C st.global: 16 bits)",
     ]
     page = Causes(causes).html()
-    assert page.count("<li>") == 1 and "<b>Fix:</b> <code>lda=8</code> (1.50 ms pre" in page
+    assert page.count("<li>") == 1 and "<b>Fix:</b> <code>lda=8</code> (1.50\u00a0ms pre" in page
 
 
 def test_configs_with_equal_tiles_say_what_differs():

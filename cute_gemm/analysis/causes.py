@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cute_gemm._text import duration, named, number, percent
+from cute_gemm._text import bound, duration, named, number, percent
 from cute_gemm.analysis.rows import MISALIGNED, AccessRow
 from cute_gemm.analysis.tables import Paragraph, markup
 from cute_gemm.kernels.options import access_bytes
@@ -426,12 +426,13 @@ class Causes:
             return "<p>No finding: every access is as good as it can be.</p>\n"
         items = ""
         for cause in own:
-            cost = f' <span class="cost">{markup(cause.cost)}</span>' * bool(cause.cost)
+            cost = f' <span class="cost">{markup(bound(cause.cost))}</span>' * bool(cause.cost)
             items += f"<li><p><b>{markup(cause.what)}</b>{cost}</p>\n"
-            items += f"<p>{markup('; '.join(cause.accesses))}</p>\n"
+            items += f'<p class="accesses">{markup(bound("; ".join(cause.accesses)))}</p>\n'
             if cause.fix:
-                takes = markup(cause.remedy.removeprefix(cause.fix))
+                takes = markup(bound(cause.remedy.removeprefix(cause.fix)))
                 items += f"<p><b>Fix:</b> <code>{markup(cause.fix)}</code>{takes}</p>\n"
             items += "</li>\n"
         listed = f'<ol class="causes">\n{items}</ol>\n' if items else ""
-        return listed + (f"<p>{markup(others.capitalize())}.</p>\n" if others else "")
+        others = others[:1].upper() + others[1:]
+        return listed + (f"<p>{markup(others)}.</p>\n" if others else "")

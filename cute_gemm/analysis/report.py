@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._kept import Kept
-from cute_gemm._text import FORMAT, counted, named, percent
+from cute_gemm._text import FORMAT, counted, duration, named, percent, short
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis.causes import Cause, Causes, Pricing, causes, headline
 from cute_gemm.analysis.fixes.fix import Fix
@@ -19,7 +19,7 @@ from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
 from cute_gemm.analysis.shown import Paged, launched, size_text, spilled
-from cute_gemm.analysis.tables import Cell, Lead, Pairs, Table, table
+from cute_gemm.analysis.tables import Cell, Figures, Pairs, Table, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -281,19 +281,47 @@ class Report(Paged):
         summary = table("", heads, [view.summary() for view in self.operands], *heads)
         kind = problem.dtype
         performance = Pairs(self.performance.lines())
+        prices = prices_table(self.candidates, self.priced_on)
         return Page(
             title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",
             heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
             intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
             sections=(
-                ("Verdict", (Lead(self.headline), Causes(self.causes), summary)),
+                ("Verdict", (Causes(self.causes), summary)),
+                ("Performance", (self._drawn(), performance, *prices)),
                 ("Problem", self._problem_page()),
                 ("Kernel", self._kernel_page()),
-                ("Performance", (performance, *prices_table(self.candidates, self.priced_on))),
             ),
             rows=self.rows,
             pictures=self.pictures,
+            lead=self.headline,
+            figures=self._figures(),
         )
+
+    def _figures(self) -> list[tuple[str, str]]:
+        """The times of the first line, each with a label."""
+        price, roof = self.predicted, self.performance.roofline
+        figures = [("predicted", duration(price.seconds))] if price else []
+        if roof is not None:
+            limit = roof.unit if roof.bound == "compute" else "memory"
+            figures.append((f"bound: {limit}", duration(roof.seconds)))
+        if price and roof and roof.seconds:
+            figures.append(("times its bound", short(price.seconds / roof.seconds)))
+        fixed = [x for x in self.causes[:1] if x.fixed_seconds is not None and not x.little]
+        figures += [(f"with {x.fix}", duration(x.fixed_seconds or 0.0)) for x in fixed]
+        return figures
+
+    def _drawn(self) -> Figures:
+        """The roofline and the terms of the price, as far as they are known."""
+        from cute_gemm.analysis.pictures import price_terms, roofline
+
+        price, bounds = self.predicted, self.performance
+        svgs = []
+        if bounds.roofline is not None and bounds.flops and bounds.intensity:
+            svgs.append(roofline(bounds, price.seconds if price else None))
+        if price is not None:
+            svgs.append(price_terms(price))
+        return Figures(svgs)
 
     def _problem_page(self) -> tuple[Pairs, Table]:
         problem = self.problem

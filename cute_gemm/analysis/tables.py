@@ -12,12 +12,16 @@ from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from cute_gemm._text import wrapped
+from cute_gemm._text import bound, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
+
+
+#: Characters of a symbol beyond which it may be broken, after an underscore.
+LONG = 32
 
 
 class Part(Protocol):
@@ -74,6 +78,8 @@ class Cell(NamedTuple):
             out = Markup(f'<span class="{kind}">{sign} {out}</span>')
         if self.link:
             out = Markup(f'<a href="#{self.link}">{out}</a>')
+        if self.code and len(self.text) > LONG:
+            out = Markup(out.replace("_", "_<wbr>"))
         for tag in ("code",) * self.code + ("b",) * self.bold:
             out = Markup(f"<{tag}>{out}</{tag}>")
         under = f'<small class="part">{markup(self.under)}</small>' if self.under else ""
@@ -85,6 +91,11 @@ def markup(value: Any) -> Markup:
     if isinstance(value, Cell):
         return value.html()
     return value if isinstance(value, Markup) else Markup(escape(str(value), quote=False))
+
+
+def figure(svg: str) -> str:
+    """Return a picture as a figure, which scrolls where there is no room for it."""
+    return f'<figure tabindex="0">{svg}</figure>\n'
 
 
 def _line(text: Any) -> Any:
@@ -202,23 +213,29 @@ class Table:
 
         def line(tag: str, cells: Sequence[Any]) -> str:
             kinds = ["" if column.left else ' class="n"' for column in self.columns]
-            inner = (f"<{tag}{k}>{markup(c)}</{tag}>" for k, c in zip(kinds, cells, strict=True))
+            scope = ' scope="col"' * (tag == "th")
+            inner = (
+                f"<{tag}{scope}{kind}>{markup(cell)}</{tag}>"
+                for kind, cell in zip(kinds, cells, strict=True)
+            )
             return f"<tr>{''.join(inner)}</tr>\n"
 
         head = line("th", [column.head for column in self.columns])
         body = "".join(line("td", row) for row in self.rows)
         # A table that is longer than a page is broken, and its head printed again.
         kind = ' class="short"' if len(self.rows) <= 25 else ""
+        label = escape(self.title or ", ".join(filter(None, (x.head for x in self.columns))))
         caption = f"<caption>{markup(self.title)}</caption>\n" if self.title else ""
         return (
-            f'<div class="scroll"><table{kind}>{caption}<thead>\n{head}</thead>'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
+            f"<table{kind}>{caption}<thead>\n{head}</thead>"
             f"<tbody>\n{body}</tbody></table></div>\n"
         )
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Labels and their values; ``compact`` ones are short, and stand three in a row in HTML."""
+    """Labels and their values; ``compact`` ones are short, and stand side by side in HTML."""
 
     pairs: Sequence[tuple[str, str | Cell]]
     title: str = ""
@@ -239,7 +256,12 @@ class Pairs:
     def html(self) -> str:
         """Return a list of definitions, without the title, which the section of the page has."""
         kind = ' class="compact"' if self.compact else ""
-        inner = "".join(f"<dt>{markup(a)}</dt><dd>{markup(b)}</dd>\n" for a, b in self.pairs)
+        start, end = ("<div>", "</div>") if self.compact else ("", "")
+        values = [b if isinstance(b, Cell) else bound(b) for _, b in self.pairs]
+        inner = "".join(
+            f"{start}<dt>{markup(label)}</dt><dd>{markup(value)}</dd>{end}\n"
+            for (label, _), value in zip(self.pairs, values, strict=True)
+        )
         return f"<dl{kind}>\n{inner}</dl>\n" if inner else ""
 
 
@@ -251,18 +273,19 @@ class Figure:
 
     def html(self) -> str:
         """Return it as a figure."""
-        return f"<figure>{self.svg}</figure>\n"
+        return figure(self.svg)
 
 
 @dataclass(frozen=True)
-class Lead:
-    """The sentence that a page begins with."""
+class Figures:
+    """Pictures beside each other, for HTML pages alone."""
 
-    text: str
+    svgs: Sequence[str]
 
     def html(self) -> str:
-        """Return it as a paragraph of class ``lead``; nothing when it is empty."""
-        return f'<p class="lead">{markup(self.text)}</p>\n' if self.text else ""
+        """Return them as figures; nothing without any."""
+        inner = "".join(map(figure, self.svgs))
+        return f'<div class="figures">\n{inner}</div>\n' if inner else ""
 
 
 @dataclass(frozen=True)
