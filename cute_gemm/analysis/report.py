@@ -41,6 +41,9 @@ _OF_MATRIX = (
     "modes", "shape", "stride", "ld", "major", "dtype", "alignment", "conj", "l", "batch_stride",
 )  # fmt: skip
 
+#: Characters of a config's value beyond which it has a line of its own.
+COMPACT = 40
+
 
 @dataclass(frozen=True, slots=True)
 class OperandView:
@@ -355,8 +358,11 @@ class Report(Paged):
             pairs.append(("config", Cell(self._configured, code=True)))
         if self.measured is not None:
             pairs.append(("choice", str(self.measured)))
-        values = [(name, Cell(str(x), code=True)) for name, x in _fields(config).items()]
-        return Pairs(pairs), Pairs(values, compact=True)
+        values = [(name, str(x)) for name, x in _fields(config).items() if name != "kernel"]
+        codes = [(name, Cell(text, code=True)) for name, text in values]
+        short_ones = [pair for pair in codes if len(pair[1].text) <= COMPACT]
+        pairs += (pair for pair in codes if pair not in short_ones)
+        return Pairs(pairs), Pairs(short_ones, compact=True)
 
 
 #: Fixes by all that they depend on: the search takes half a second for some kernels.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 #: Characters of a symbol beyond which it may be broken, after an underscore.
-LONG = 32
+LONG = 20
 
 
 class Part(Protocol):
@@ -223,7 +223,9 @@ class Table:
         head = line("th", [column.head for column in self.columns])
         body = "".join(line("td", row) for row in self.rows)
         # A table that is longer than a page is broken, and its head printed again.
-        kind = ' class="short"' if len(self.rows) <= 25 else ""
+        kinds = ["short"] * (len(self.rows) <= 25)
+        kinds += ["words"] * all(column.left for column in self.columns)
+        kind = f' class="{" ".join(kinds)}"' if kinds else ""
         label = escape(self.title or ", ".join(filter(None, (x.head for x in self.columns))))
         caption = f"<caption>{markup(self.title)}</caption>\n" if self.title else ""
         return (
