@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.traced import Trace
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.gpus.table import GpuLike
-    from cute_gemm.model.price import Kind
+    from cute_gemm.model.ideal import Kind
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build, Proof, Resources
     from cute_gemm.toolchain.signature import Launch, Signature

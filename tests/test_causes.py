@@ -13,7 +13,8 @@ from cute_gemm.analysis.causes import Cause, Causes
 from cute_gemm.analysis.report import Report, make_report
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.candidate import Candidate, labels
-from cute_gemm.model.price import DEPTH, Kind, kind_of, sample, tally
+from cute_gemm.model.ideal import Kind, kind_of
+from cute_gemm.model.price import DEPTH, sample, tally
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import from_sizes
 from cute_gemm.toolchain.signature import Launch
@@ -139,6 +140,17 @@ def test_a_base_address_is_a_cause():
     for name in "ABC":
         cause = causes[f"{name}'s base address is aligned to 2 bytes only"]
         assert cause.fix == f"{name}'s base address aligned to 32 bytes" and not cause.change
+
+
+def test_a_batch_stride_is_a_cause():
+    sizes = {"m": 1001, "n": 1003, "k": 1005, "dtype": "complex64", "arch": "sm_90a"}
+    report = cg.plan("NT", l=3, backend="cpu", **sizes).report()
+    cause = next(x for x in report.causes if x.what.startswith("C's ldc of 1001 (8,008 bytes)"))
+    assert cause.what.endswith(f"its batch stride of {1001 * 1003} is no multiple of 32 bytes")
+    assert cause.fix == f"ldc=1004 and batch_c={1004 * 1003}"
+    better = cg.plan("NT", l=3, backend="cpu", ldc=1004, batch_c=1004 * 1003, **sizes)
+    assert better.candidates()[0].price.seconds == cause.fixed_seconds
+    assert dict(cause.change) == {"ldc": 1004, "batch_c": 1004 * 1003}
 
 
 def test_a_launch_that_packs_is_named():

@@ -23,7 +23,8 @@ from cute_gemm.analysis.rows import MISALIGNED, AccessRow
 from cute_gemm.analysis.tables import Paragraph, markup
 from cute_gemm.kernels.options import access_bytes
 from cute_gemm.model.gmem import SECTOR
-from cute_gemm.model.price import Kind, Price, kind_of
+from cute_gemm.model.ideal import Kind, kind_of
+from cute_gemm.model.price import Price
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -37,8 +38,12 @@ if TYPE_CHECKING:
 LITTLE = 0.01
 #: Part of the time above the bound from which on one cause explains it.
 MOST = 0.5
+#: Times of the bound beyond which it says nothing: that of a few bytes is less than any launch.
+FAR = 1000
 #: An option as it is pasted: ``copy="auto"``.
 _OPTION = re.compile(r'(\w+)="(\w+)"')
+#: A leading dimension or batch stride: ``ldc=1008``.
+_NUMBER = re.compile(r"(\w+)=(\d+)")
 
 
 class Pricing(NamedTuple):
@@ -221,7 +226,9 @@ def _misplaced(matrix: Matrix) -> str:
         words.append(
             f"ld{matrix.name.lower()} of {matrix.ld} ({pitch:,} bytes) is no multiple of {of} bytes"
         )
-    if matrix.alignment < SECTOR:
+    if matrix.alignment < SECTOR <= matrix.first_alignment:
+        words.append(f"batch stride of {matrix.batch_stride} is no multiple of {SECTOR} bytes")
+    elif matrix.alignment < SECTOR:
         words.append(f"base address is aligned to {matrix.alignment} bytes only")
     return f"{matrix.name}'s {' and its '.join(words)}" if words else ""
 
@@ -233,10 +240,16 @@ def _placed(matrix: Matrix) -> tuple[Matrix, str]:
     if ld != matrix.ld and matrix.shape[1 - matrix.unit] > 1:
         stride[1 - matrix.unit] = ld
         words.append(f"ld{matrix.name.lower()}={ld}")
-    if matrix.alignment < SECTOR:
+    batch = matrix.batch_stride
+    if matrix.alignment < SECTOR <= matrix.first_alignment:
+        batch = -(-max(batch, ld * matrix.shape[1 - matrix.unit]) // step) * step
+        words.append(f"batch_{matrix.name.lower()}={batch}")
+    elif matrix.alignment < SECTOR:
         words.append(f"{matrix.name}'s base address aligned to {SECTOR} bytes")
-    aligned = max(matrix.alignment, SECTOR)
-    placed = replace(matrix, stride=(stride[0], stride[1]), alignment=aligned)
+    placed = replace(
+        matrix, stride=(stride[0], stride[1]), alignment=max(matrix.alignment, SECTOR),
+        first_alignment=0, batch_stride=batch,
+    )  # fmt: skip
     return placed, " and ".join(words)
 
 
@@ -267,8 +280,8 @@ def _cause(
             fix, fixed = "", None
         share = None if seconds is None else seconds / predicted
     change = _argument(fix) if fix and group.options else {}
-    if fix.startswith("ld") and group.placed is not None and group.placed.name in "ABC":
-        change = {f"ld{group.placed.name.lower()}": group.placed.ld}
+    if group.placed is not None and group.placed.name in "ABC":
+        change = {name: int(value) for name, value in _NUMBER.findall(fix)}
     return Cause(
         _reason(group.what, members), _clause(worst), tuple(_listed(members)),
         any(_faults(found.row) for found in members), seconds, share, fix,
@@ -367,7 +380,8 @@ def headline(bounds: Performance, found: Sequence[Cause], pricing: Pricing | Non
     times, above = "", price.seconds
     if roof is not None and roof.seconds:
         ratio, above = price.seconds / roof.seconds, price.seconds - roof.seconds
-        times = f"{ratio:,.0f} times" if ratio >= 9.95 else f"{ratio:.1f} times"
+        times = f"{ratio:.0f} times" if ratio >= 9.95 else f"{ratio:.1f} times"
+        times = times if ratio < FAR else f"more than {FAR:,} times"
     if first is None:
         (unit, seconds), *_ = price.largest(1)
         largest = f"most of it is {unit} ({duration(seconds)}), and no access costs 1 %"
@@ -428,7 +442,8 @@ class Causes:
         for cause in own:
             cost = f' <span class="cost">{markup(bound(cause.cost))}</span>' * bool(cause.cost)
             items += f"<li><p><b>{markup(cause.what)}</b>{cost}</p>\n"
-            items += f'<p class="accesses">{markup(bound("; ".join(cause.accesses)))}</p>\n'
+            accesses = bound("; ".join(cause.accesses)).replace("-way", "\u2011way")
+            items += f'<p class="accesses">{markup(accesses)}</p>\n'
             if cause.fix:
                 takes = markup(bound(cause.remedy.removeprefix(cause.fix)))
                 items += f"<p><b>Fix:</b> <code>{markup(cause.fix)}</code>{takes}</p>\n"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm._kept import Kept
 from cute_gemm._text import FORMAT, counted, duration, named, percent, short
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
-from cute_gemm.analysis.causes import Cause, Causes, Pricing, causes, headline
+from cute_gemm.analysis.causes import FAR, Cause, Causes, Pricing, causes, headline
 from cute_gemm.analysis.fixes.fix import Fix
 from cute_gemm.analysis.fixes.gmem import fixes, of_part
 from cute_gemm.analysis.fixes.options import Others, with_options
@@ -308,7 +308,7 @@ class Report(Paged):
         if roof is not None:
             limit = roof.unit if roof.bound == "compute" else "memory"
             figures.append((f"bound: {limit}", duration(roof.seconds)))
-        if price and roof and roof.seconds:
+        if price and roof and price.seconds < FAR * roof.seconds:
             figures.append(("times its bound", short(price.seconds / roof.seconds)))
         fixed = [x for x in self.causes[:1] if x.fixed_seconds is not None and not x.little]
         figures += [(f"with {x.fix}", duration(x.fixed_seconds or 0.0)) for x in fixed]

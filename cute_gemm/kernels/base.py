@@ -22,7 +22,6 @@ from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import epilogue_loads
 from cute_gemm.model.price import (
     Footprint,
-    Kind,
     Pace,
     Price,
     Prices,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Access, Partition, Shares, Work
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.model.ideal import Kind
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.cubin import Build
@@ -411,7 +411,7 @@ class CompiledKernel(Compiled, Kernel):
     ) -> Footprint:
         """Return what a CTA of a config costs; the counts of its accesses are kept in memory.
 
-        ``ideal``: accesses that are counted as if they were ideal (`model.price.tally`).
+        ``ideal``: accesses that are counted as if they were ideal (`model.ideal`).
         """
         cluster = getattr(config, "cluster", (1, 1))
         typical = sample(problem, config.tile, cluster)

@@ -28,6 +28,7 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.occupancy import clusters_at_a_time, occupancy
 from cute_gemm.model.analyze import analyze
 from cute_gemm.model.gmem import LINE, SECTOR
+from cute_gemm.model.ideal import Kind, ideal_counts, kind_of
 from cute_gemm.model.smem import SharedCounts
 
 if TYPE_CHECKING:
@@ -70,8 +71,6 @@ REGISTERS = 88
 TOGETHER, ASYNCHRONOUS = 3, 6
 #: k-tiles of the sample whose accesses are counted.
 DEPTH = 4
-#: Bytes of a request of 16 bytes per lane.
-REQUEST = 512
 
 
 class Pace(NamedTuple):
@@ -252,28 +251,13 @@ def _at_ends(access: Access) -> bool:
     return isinstance(guard, GlobalAccess) and guard.words and guard.tail == "elements"
 
 
-class Kind(NamedTuple):
-    """What the accesses of one instruction on one operand have in common, whatever the extents."""
-
-    operand: str
-    direction: str
-    space: str  #: ``"global"`` or ``"shared"``.
-    instruction: str
-
-
-def kind_of(access: Access) -> Kind:
-    """Return the kind of an access."""
-    space = "shared" if isinstance(access, SharedAccess) else "global"
-    return Kind(access.operand, access.direction, space, access.instruction)
-
-
 def tally(
     accesses: Iterable[Access], ctas: int = 1, ideal: Collection[Kind] = ()
 ) -> dict[str, Tally]:
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``.
 
     ``ctas``: CTAs of the sample, by whose number the counts are divided; ``ideal``: accesses that
-    are counted as if they were as good as an access can be (`_ideal`).
+    are counted as if they were as good as an access can be (`model.ideal`).
     """
     tallies = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
@@ -281,25 +265,9 @@ def tally(
         if not _at_ends(access) and access.instruction != "wgmma":
             share = ctas * (DEPTH if access.unit == "k-tile" else 1)
             counts = analyze(access).launch
-            counts = _ideal(counts) if kind_of(access) in ideal else counts
+            counts = ideal_counts(counts) if kind_of(access) in ideal else counts
             tallies[access.unit] += _tally(access, counts, share)
     return tallies
-
-
-def _ideal(counts: Any) -> Any:
-    """Return the counts of the same bytes by ideal requests.
-
-    In global memory: the ideal sectors, no line touched in part, and 16 bytes per lane. In shared
-    memory: the ideal wavefronts.
-    """
-    if isinstance(counts, SharedCounts):
-        return replace(counts, wavefronts=counts.ideal_wavefronts)
-    ideal = counts.ideal_sectors
-    lines, requests = -(-counts.bytes // LINE), -(-counts.bytes // REQUEST)
-    return replace(
-        counts, sectors=ideal, l2_sectors=min(counts.l2_sectors, ideal),
-        lines=min(counts.lines, lines), requests=min(counts.requests, requests),
-    )  # fmt: skip
 
 
 def _tally(access: Access, counts: Any, share: int) -> Tally:
