@@ -32,6 +32,11 @@ def wrapped(text: str, width: int, hang: int = 0) -> list[str]:
     return [line.replace("\0", " ") for line in lines] or [""]
 
 
+def bound(text: str) -> str:
+    """Return text whose numbers stay on a line with their units, for HTML."""
+    return _BOUND.sub("\u00a0", text)
+
+
 def write(content: Any, console: Any) -> None:
     """Print with ``rich``: what ``content`` yields, each paragraph `wrapped`."""
     from rich.text import Text

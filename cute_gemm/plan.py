@@ -16,8 +16,9 @@ from cute_gemm.frameworks.torch import CALLED, traced
 from cute_gemm.gpus.table import of_arch
 from cute_gemm.kernels.candidate import Candidate, why
 from cute_gemm.kernels.steps import Step, Steps
+from cute_gemm.model.price import Prices
 from cute_gemm.packed import PackedOperand
-from cute_gemm.problem.passes import DIRECT
+from cute_gemm.problem.passes import DIRECT, packed
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.select import Choice
 from cute_gemm.toolchain.nvrtc import prove
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from cute_gemm.access import Access
+    from cute_gemm.analysis.causes import Pricing
     from cute_gemm.analysis.passes import PassReport
     from cute_gemm.analysis.report import Report
     from cute_gemm.analysis.traced import Trace
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.gpus.table import GpuLike
+    from cute_gemm.model.ideal import Kind
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Build, Proof, Resources
     from cute_gemm.toolchain.signature import Launch, Signature
@@ -105,11 +108,11 @@ class Plan:
         """
         return why(self.candidates(), self._by_name, str(self.measured or ""))
 
-    def candidates(self, gpu: Gpu | None = None) -> tuple[Candidate, ...]:
+    def candidates(self, gpu: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
         """Return the configs that were priced, each with its kernel and price, cheapest first.
 
         Where the choice was measured it comes before them. ``gpu``: by whose prices, if not by
-        those of the plan's.
+        those of the plan's; ``changed``: options, ``kernel`` or ``problem``, if not the plan's.
 
         Examples
         --------
@@ -119,7 +122,7 @@ class Plan:
         >>> first.kernel.name, first.config.tile, first.price.binding
         ('sm90_wgmma', (128, 256, 64), 'tensor cores')
         """
-        return self._candidates(gpu)
+        return self._candidates(gpu, **changed)
 
     # ---- what the kernel is ---------------------------------------------------------------------
 
@@ -271,7 +274,34 @@ class Plan:
             pictures=kernel.pictures(self.config), candidates=self.candidates(place),
             priced_on=place.name, measured=self.measured if place == self.gpu else None,
             others=lambda: self._others(reads_c), passes=self._passes(reads_c),
+            pricing=self._pricing(place),
         )  # fmt: skip
+
+    def _pricing(self, gpu: Gpu) -> Pricing:
+        """What a report asks of predicted times on a GPU."""
+        from cute_gemm.analysis.causes import Pricing
+
+        def same(other: Candidate) -> bool:
+            return (other.kernel, other.config, other.route) == (
+                self._kernel, self.config, self.route,
+            )  # fmt: skip
+
+        def ideal(kinds: frozenset[Kind]) -> float:
+            kernel, problem = self._kernel.compiled(), self.problem
+            if self.route.pack:
+                problem, _ = packed(problem, self.route.pack)
+            cost = kernel.footprint(self.config, self._main.problem, gpu, kinds)
+            return Prices([cost], gpu).price(problem, 0, self.route.split_k).seconds
+
+        def changed(**change: Any) -> float | None:
+            try:
+                price = self.candidates(gpu, **change)[0].price
+            except GemmError:
+                return None
+            return price.seconds if price else None
+
+        priced = next((one.price for one in self.candidates(gpu) if same(one)), None)
+        return Pricing(priced, gpu.name, ideal, changed)
 
     def _passes(self, reads_c: bool) -> Iterator[PassReport]:
         """The launches before and behind the kernel."""

@@ -53,7 +53,8 @@ PACKS = ("auto", "none", "A", "B", "AB")
 class Choice(NamedTuple):
     """The kernel, config and route that were chosen, whose prices said so, and what from.
 
-    ``candidates()`` are by the prices of ``gpu``, ``candidates(another)`` by those of that one.
+    ``candidates()`` are by the prices of ``gpu``, ``candidates(another)`` by those of that one;
+    by keywords those of another ``problem`` or ``kernel``, or with other options.
     """
 
     kernel: Kernel
@@ -90,12 +91,14 @@ def select(
         made, config, route = shelf.offers[0]  # "auto" is no packing and one piece: see `_asked`
         route = route._replace(split_k=route.split_k or asked.splits[0])
         only = (Candidate(made, config, None, route),)
-        return Choice(made, config, place, lambda another=None: only, route)
+        return Choice(made, config, place, lambda another=None, **changed: only, route)
     prices, times = shelf.prices, _Times(problem, shelf, packings, asked, place)
 
-    def candidates(another: Gpu | None = None) -> tuple[Candidate, ...]:
-        if another not in (None, place):
-            return select(problem, arch, kernel, options, another).candidates()
+    def candidates(another: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
+        if changed or another not in (None, place):
+            kept = {} if "kernel" in changed else dict(options or {})  # which that one has not
+            of = changed.pop("problem", problem), arch, changed.pop("kernel", kernel)
+            return select(*of, kept | changed, another or place).candidates()
         order = sorted(range(len(shelf.offers)), key=lambda i: (i != taken, times.seconds[i]))
         found = []
         for index in order:

@@ -24,7 +24,10 @@ def main(report: Path | None) -> None:
     reference = cg.analyze("NN", **sizes, kernel="sm80_pipeline", copy="mn_major")
     auto = cg.analyze("NN", **sizes, kernel="sm80_pipeline")
     copy = gmem_tiled_copy(cp_async(128), 16, column_major(16, 8), Layout((8, 1), (1, 0)))
+    assert reference.predicted is not None
     pictures = {
+        "roofline.svg": draw.roofline(reference.performance, reference.predicted.seconds),
+        "price_terms.svg": draw.price_terms(reference.predicted),
         "request_coalesced.svg": access(auto, "B", "cp.async"),
         "request_strided.svg": access(reference, "B", "ld.global"),
         "banks_conflict.svg": access(reference, "A", "ldmatrix"),

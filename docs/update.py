@@ -159,8 +159,8 @@ def shell(command: str) -> str:
     }  # fmt: skip
     program = 'cute-gemm() { python -m cute_gemm "$@"; }'
     done = subprocess.run(
-        ["bash", "-c", f"{program}\n{command}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        check=False, env=environment,
+        ["bash", "-c", f"{program}\n{command}"], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, check=False, env=environment,
     )  # fmt: skip
     return "".join(line.rstrip() + "\n" for line in done.stdout.rstrip("\n").split("\n"))
 

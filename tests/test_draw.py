@@ -1,19 +1,26 @@
 """Pictures say what the models count: marked cells are counted, labels are read back."""
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
 from cute_gemm.analysis import pictures as draw
+from cute_gemm.analysis.performance import performance
+from cute_gemm.analysis.rows import make_row
 from cute_gemm.cute.atoms import cp_async
 from cute_gemm.cute.copies import gmem_tiled_copy
 from cute_gemm.cute.layout import Layout, Swizzle, column_major
 from cute_gemm.model import gmem, smem
+from cute_gemm.model.price import Price
 from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.problem import from_sizes
+from cute_gemm.toolchain.signature import Launch
 
 LANES = np.arange(32)
 
@@ -257,6 +264,16 @@ def test_a_padded_layout_has_no_vectors_where_it_has_none():
     assert "1 b1" in text
 
 
+def bounds(m, n, k, arch="sm_90a", dtype="float16"):
+    problem = from_sizes("TN", m=m, n=n, k=k, dtype=dtype)
+    return performance(problem, Launch(1, 128, 0), arch, [])
+
+
+PRICE = Price(
+    182e-6, {"tensor cores": 158e-6, "waiting": 87e-6, "L2": 0.0, "DRAM": 48e-6, "start": 3e-6},
+    512, 1, 4, 1.0,
+)  # fmt: skip
+
 MANY = [
     draw.request(*REQUESTS["distant"], "a"),
     draw.request(*REQUESTS["far"], "a"),
@@ -265,6 +282,12 @@ MANY = [
     draw.banks(*SHARED["bytes"], "b"),
     draw.tv_layout(table(column_major(16, 8), column_major(8, 1)).partition, (128, 8), "c" * 300),
     draw.shared_layout(Layout((128, 32), (1, 128), Swizzle(3, 3, 4)), (128, 32), 16),
+    draw.roofline(bounds(4096, 4096, 4096), 182e-6),
+    draw.roofline(bounds(4096, 4096, 4096)),
+    draw.roofline(bounds(8, 8, 8), 5.0),
+    draw.roofline(bounds(2**27, 2**27, 2**27, "sm_80", "float64"), 1e12),
+    draw.price_terms(PRICE),
+    draw.price_terms(PRICE.behind({"packing": 1.0, "reduction": 1e-9})),
 ]
 
 
@@ -313,6 +336,59 @@ def test_hostile_titles_are_escaped():
 def test_pictures_are_the_same_each_time():
     assert draw.request(*REQUESTS["far"], "a") == MANY[1]
     assert draw.banks(*SHARED["pitch"], "b") == MANY[3]
+
+
+def centres(picture):
+    """Of the squares with a tooltip: its first word, and the centre in the plot."""
+    found = {}
+    for e in parse(picture).iter():
+        tip = e.find("{http://www.w3.org/2000/svg}title")
+        if tip is not None:
+            x, y, wide, high = (float(e.get(key)) for key in ("x", "y", "width", "height"))
+            found[tip.text.split()[0]] = (x + wide / 2, y + high / 2)
+    return found
+
+
+def test_a_roofline_shows_intensities_at_the_predicted_speed():
+    problem = from_sizes("TN", m=4096, n=4096, k=4096, dtype="float16")
+    access = GlobalAccess(
+        "A", "load", "cp.async", 128, problem.A, (128, 32), columns((128, 32), 1) * 0, 1, 8
+    )
+    here = performance(problem, Launch(1, 128, 0), "sm_90a", [make_row(access)])
+    picture = draw.roofline(here, 182e-6)
+    assert f"{here.flops / 182e-6 / 1e12:.0f} predicted" in " ".join(labels(picture))
+    assert {"compulsory: 1,365 per byte", "ridge 295"} <= {*labels(picture)}
+    at = centres(picture)
+    assert set(at) == {"compulsory", "requested"}
+    assert at["compulsory"][1] == at["requested"][1]  # one speed
+    # Logarithmic: the numbers of the axis say where a decade begins.
+    ticks = {
+        float(text.replace(",", "")): x
+        for x, y, text, anchor, _ in places(picture)
+        if anchor == "middle" and re.fullmatch(r"[\d,.]+", text)
+    }
+    (low, left), (high, right) = min(ticks.items()), max(ticks.items())
+    decade = (right - left) / (math.log10(high) - math.log10(low))
+    between = math.log10(here.intensity / here.requested_intensity) * decade
+    assert at["compulsory"][0] - at["requested"][0] == pytest.approx(between, abs=0.05)
+
+
+def test_a_roofline_wants_a_peak_rate():
+    with pytest.raises(ValueError, match="bounds has no roofline"):
+        draw.roofline(SimpleNamespace(roofline=None, gpu=None))
+
+
+def test_the_terms_of_a_price_are_bars_the_longest_first():
+    bars = [
+        (float(e.get("width")), e.find("{http://www.w3.org/2000/svg}title").text)
+        for e in parse(draw.price_terms(PRICE)).iter("{http://www.w3.org/2000/svg}rect")
+        if len(e)
+    ]
+    assert [tip for _, tip in bars] == [
+        "tensor cores: 158 us", "waiting: 87 us", "DRAM: 48 us", "start: 3 us",
+    ]  # fmt: skip
+    assert bars[0][0] / bars[1][0] == pytest.approx(158 / 87, rel=0.01)
+    assert "182 us predicted" in labels(draw.price_terms(PRICE))
 
 
 # ---- accesses -----------------------------------------------------------------------------------

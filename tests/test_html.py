@@ -13,12 +13,13 @@ import pytest
 import cute_gemm as cg
 from cute_gemm.access import SharedAccess, TmaAccess
 from cute_gemm.analysis import html
+from cute_gemm.analysis.causes import Cause
 from cute_gemm.analysis.html_page import fragment, page_html
 from cute_gemm.analysis.rows import AccessRow, make_row
 from cute_gemm.cute.layout import Layout, Swizzle
 from cute_gemm.problem.matrix import Matrix
 
-VOID = {"meta", "link", "img", "br", "hr", "input"}
+VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
 
 
 class Page(HTMLParser):
@@ -145,9 +146,14 @@ def test_edge_columns_only_with_edge_tiles(reference):
 
 def test_findings_and_fixes_are_told(reference):
     text = reference.to_html()
-    assert text.count("<li>") == len(reference.findings)
-    assert '<b>Fix:</b> copy="auto"' in text
-    assert "No finding" in replace(reference, findings=()).to_html()
+    assert text.count('<ol class="causes">') == text.count("<li><p>") == 1
+    said = text.replace("\u00a0", " ")  # between numbers and units
+    assert f'<p class="lead">{reference.headline}</p>' in said
+    assert '<b>Fix:</b> <code>copy="auto"</code> (543 us predicted)' in said
+    assert re.search(r"<dt>predicted</dt><dd>9.69 ms</dd>", said)
+    assert '<dt>with copy="auto"</dt><dd>543 us</dd>' in said
+    assert "Less than 1 %, no fix known: 128-bit reads of the staged sums" in text
+    assert "No finding" in replace(reference, causes=()).to_html()
     page = Page(text)
     summary = next(t for t in page.tables if "global memory" in t[0])
     assert [line[0] for line in summary[1:]] == ["A", "B", "C"]
@@ -157,7 +163,7 @@ def test_findings_and_fixes_are_told(reference):
 
 def test_descriptors_launch_and_build_are_told(reference):
     built = SimpleNamespace(registers=168, shared_static=16, spill_stores=4, spill_loads=8)
-    text = replace(reference, resources=built).to_html()
+    text = replace(reference, resources=built).to_html().replace("\u00a0", " ")
     problem = reference.problem
     assert all(f"<code>{m}</code>" in text for m in (problem.A, problem.B, problem.C))
     assert f"{reference.launch.grid:,} CTAs x {reference.launch.block} threads" in text
@@ -170,8 +176,10 @@ def test_descriptors_launch_and_build_are_told(reference):
 def test_performance_is_shown(reference):
     text = reference.to_html()
     assert all(f"<dt>{label}</dt>" in text for label, _ in reference.performance.lines())
-    performance = SimpleNamespace(lines=lambda: [("bound <by>", "memory & more")])
+    performance = SimpleNamespace(lines=lambda: [("bound <by>", "memory & more")], roofline=None)
+    assert text.count('aria-label="Roofline"') == text.count('aria-label="Predicted time"') == 1
     text = replace(reference, performance=performance).to_html()
+    assert 'aria-label="Roofline"' not in text
     assert "<dt>bound &lt;by&gt;</dt><dd>memory &amp; more</dd>" in text
 
 
@@ -196,7 +204,8 @@ def test_hostile_text_is_text(reference):
         kernel=bad,
         arch=bad,
         config=bad,
-        findings=(f"{bad} Fix: {bad}",),
+        causes=(Cause(bad, bad, (bad,), fix=bad),),
+        headline=bad,
         rows=(Hostile(first, reference.rows[0].analysis), *reference.rows[1:]),
     )
     for text in (hostile.to_html(), hostile._repr_html_()):
@@ -215,8 +224,74 @@ def test_a_fragment_is_one_div_with_its_own_style(reference):
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
     selectors = re.findall(r"([^{}]+)\{", style)
     rules = [s for rule in selectors if "@media" not in rule for s in rule.split(",")]
-    assert rules and all(rule.strip().startswith(".cute-gemm") for rule in rules)
-    assert "color-scheme: light" in style and "background: #fff" in style
+    assert rules and all(".cute-gemm" in rule.split(" *")[0] for rule in rules)
+
+
+def luminance(colour):
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one, other):
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def mixed(one, part, other):
+    """``color-mix(in srgb, one part, other)``."""
+    pairs = zip((one, other), (part, 1 - part), strict=True)
+    shares = [[w * int(c[at : at + 2], 16) for at in (1, 3, 5)] for c, w in pairs]
+    return "#" + "".join(f"{round(a + b):02x}" for a, b in zip(*shares, strict=True))
+
+
+#: Ground and text of JupyterLab's themes: --jp-layout-color0 and --jp-content-font-color0.
+JUPYTER = {"jupyter light": ("#ffffff", "#000000"), "jupyter dark": ("#111111", "#ffffff")}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", *JUPYTER])
+def test_words_have_contrast_in_each_scheme(reference, scheme):
+    """WCAG's AA, 4.5:1, of all colours of text, on the ground and on panels."""
+    style = re.search(r"<style>(.*?)</style>", reference._repr_html_(), re.DOTALL)[1]
+    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    assert "var(--jp-layout-color0," in light and "var(--jp-content-font-color0," in light
+    of = dark if scheme == "dark" else light
+    ground, ink = JUPYTER.get(scheme) or (
+        re.search(rf"--scheme-{name}: (#\w{{6}});", of)[1] for name in ("bg", "ink")
+    )
+    mixes = dict(re.findall(r"--(\w+): color-mix\(in srgb, ([^;]*)\);", light))
+    assert set(mixes) == {"quiet", "line", "panel", "good", "bad", "accent"}
+    names = {"var(--ink)": ink, "var(--bg)": ground}
+    colours = {}
+    for name, mix in mixes.items():
+        first, part, second = re.fullmatch(r"(\S+) (\d+)%, (\S+)", mix).groups()
+        first, second = names.get(first, first), names.get(second, second)
+        colours[name] = mixed(first, int(part) / 100, second)
+    for name in ("quiet", "good", "bad", "accent"):
+        assert min(contrast(colours[name], on) for on in (ground, colours["panel"])) >= 4.5, name
+    assert contrast(ink, ground) > 12 and contrast(colours["line"], ground) > 1.2
+
+
+def test_a_page_has_landmarks_and_a_table_of_contents(reference):
+    text = reference.to_html()
+    page = Page(text)
+    assert [page.count(tag) for tag in ("header", "nav", "main", "h1")] == [1, 1, 1, 1]
+    heads = re.findall(r'<h2 id="([^"]*)">', text)
+    linked = re.search(r"<nav.*?</nav>", text, re.DOTALL)[0]
+    assert heads and re.findall(r'href="#([^"]*)"', linked) == heads
+    assert re.findall(r'<section aria-labelledby="([^"]*)">', text) == heads
+    # What scrolls can be reached by the keyboard, and has a name.
+    regions = [a for tag, a in page.tags if tag == "div" and a.get("class") == "scroll"]
+    assert len(regions) == page.count("table")
+    assert all((a["tabindex"], a["role"]) == ("0", "region") and a["aria-label"] for a in regions)
+    assert all(a.get("scope") == "col" for tag, a in page.tags if tag == "th")
+    assert "overflow-x: auto" in text and "<nav" not in reference._repr_html_()
+
+
+def test_a_symbol_is_broken_after_underscores_alone(reference):
+    text = reference.to_html()
+    assert reference.config.name.replace("_", "_<wbr>") in text
+    assert "overflow-wrap: anywhere" not in text
 
 
 def test_fragments_of_two_reports_fit_on_one_page(reference):
@@ -241,7 +316,8 @@ def test_some_accesses_alone(reference):
     some = slice(0, 2)
     text = html.accesses_html(reference.rows[some], "mine")
     page = Page(page_html("some", text))
-    assert page.ids == ["mine-access-1", "mine-access-2"]
+    assert [i for i in page.ids if "-access-" in i] == ["mine-access-1", "mine-access-2"]
+    assert all(i.startswith("mine-") for i in page.ids)
     assert page.count("svg") == 2
     assert Page(fragment(text)).count("svg") == 2
 
@@ -289,7 +365,8 @@ def test_a_copy_of_ones_own_is_a_page_too(smem):
     assert page.count("html") == page.count("h1") == 1 and not page.count("script")
     assert cell.tags[0] == ("div", {"class": "cute-gemm"})
     assert page.count("svg") == cell.count("svg") == len(report.rows)
-    assert text.count("<li>") == len(report.findings) + len(report.alternatives)
+    listed = re.search(r"<main>.*", text, re.DOTALL)[0]
+    assert listed.count("<li>") == len(report.findings) + len(report.alternatives)
     assert "<dd><code>(128,32):(4096,1)</code></dd>" in text
     assert ("<dt>smem</dt>" in text) is (smem is not None)
     assert "12.5 %" in text

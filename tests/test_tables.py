@@ -29,6 +29,26 @@ def test_text():
     assert lines[0].index("cp") == lines[3].index("<b>")
 
 
+def test_a_table_moves_together_before_it_is_divided():
+    wide = Table(
+        "",
+        (
+            Column("", left=True),
+            *(Column(f"figure {n}") for n in range(5)),
+            Column("said", left=True),
+        ),
+        [["A", *"12345", "conflict-free"], ["B", *"12345", "two words more"]],
+    )
+    widths = [1, *[len("figure 0")] * 5, len("two words more")]
+    for width, gap in ((sum(widths) + 19, 3), (sum(widths) + 13, 2), (sum(widths) + 7, 1)):
+        lines = plain(wide, width).splitlines()
+        assert len(lines) == 4 and f"figure 0{' ' * gap}figure 1" in lines[0]
+    folded = plain(wide, sum(widths) + 6).splitlines()
+    assert len(folded) == 5 and [line.split()[-1] for line in folded[3:]] == ["words", "more"]
+    assert sum("figure 0" in line for line in plain(wide, 45).splitlines()) == 1
+    assert len(plain(wide, 45).splitlines()) > 8  # continued under itself
+
+
 def test_colours_are_of_verdicts():
     assert [str(cell.rich().style) for cell in (Cell("x", good=True), Cell("x", good=False))] == [
         "green", "bold red",

@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cute_gemm._text import bound
 from cute_gemm.access import SharedAccess
 from cute_gemm.analysis import html_page
 from cute_gemm.analysis import pictures as draw
 from cute_gemm.analysis.html_page import section
 from cute_gemm.analysis.rows import access_tables
-from cute_gemm.analysis.tables import Cell, Column, Pairs, Table, markup
+from cute_gemm.analysis.tables import Cell, Column, Pairs, Table, figure, markup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from cute_gemm.access import Partition
     from cute_gemm.analysis.rows import AccessRow
-    from cute_gemm.analysis.tables import Figure, Findings
+    from cute_gemm.analysis.tables import Part
 
 #: A glossary, for readers who have only the page.
 _TERMS = (
@@ -47,6 +48,7 @@ _TERMS = (
 class Page:
     """The content of a report's page.
 
+    ``lead`` is its first sentence, ``figures`` the labels and values of what matters most.
     ``sections`` are titles with their parts; the tables and pictures of ``rows`` follow and, where
     ``pictures`` is not None, these and the tiles in shared memory.
     """
@@ -54,9 +56,11 @@ class Page:
     title: str
     heading: str
     intro: str
-    sections: Sequence[tuple[str, Sequence[Table | Pairs | Findings | Figure]]]
+    sections: Sequence[tuple[str, Sequence[Part]]]
     rows: Sequence[AccessRow]
     pictures: Sequence[Partition] | None = None
+    lead: str = ""
+    figures: Sequence[tuple[str, str]] = ()
 
 
 def _drawn_together(rows: Sequence[AccessRow]) -> list[list[int]]:
@@ -72,8 +76,7 @@ def _drawn_together(rows: Sequence[AccessRow]) -> list[list[int]]:
 
 def _details(summary: str, svg: str, anchor: str = "") -> str:
     identity = f' id="{anchor}"' if anchor else ""
-    figure = f"<figure>{svg}</figure>\n"
-    return f"<details open{identity}><summary>{summary}</summary>\n{figure}</details>\n"
+    return f"<details open{identity}><summary>{summary}</summary>\n{figure(svg)}</details>\n"
 
 
 def _access_figure(row: AccessRow, places: Sequence[int], anchor: str) -> str:
@@ -106,8 +109,8 @@ def accesses_html(rows: Sequence[AccessRow], prefix: str = "cg") -> str:
         "<p>The worst request of each access, in the first tile for global memory. The numbers "
         "in the cells are lanes; hover over a cell to see its bytes.</p>\n"
     )
-    drawn = section("Requests, drawn", intro + shown if shown else "")
-    return section("Memory accesses", tables) + drawn
+    drawn = section("Requests, drawn", intro + shown if shown else "", prefix)
+    return section("Memory accesses", tables, prefix) + drawn
 
 
 def _tile_pictures(partitions: Iterable[Partition], rows: Iterable[AccessRow]) -> str:
@@ -130,20 +133,32 @@ def _tile_pictures(partitions: Iterable[Partition], rows: Iterable[AccessRow]) -
     return "".join(out)
 
 
+def _head(page: Page) -> str:
+    """What a page begins with."""
+    intro = f'<p class="intro">{markup(page.intro)}</p>\n' if page.intro else ""
+    lead = f'<p class="lead">{markup(bound(page.lead))}</p>\n' if page.lead else ""
+    pairs = (f"<div><dt>{markup(a)}</dt><dd>{markup(b)}</dd></div>\n" for a, b in page.figures)
+    tiles = "".join(pairs)
+    tiles = f'<dl class="tiles">\n{tiles}</dl>\n' if tiles else ""
+    return f"<h1>{markup(page.heading)}</h1>\n{intro}{lead}{tiles}"
+
+
 def _body(page: Page, prefix: str) -> str:
-    intro = f"<p>{markup(page.intro)}</p>\n" if page.intro else ""
     tiles = "" if page.pictures is None else _tile_pictures(page.pictures, page.rows)
-    sections = (section(title, "".join(p.html() for p in parts)) for title, parts in page.sections)
-    parts = f"<h1>{markup(page.heading)}</h1>\n{intro}", *sections, accesses_html(page.rows, prefix)
-    ends = section("Tiles, drawn", tiles), section("Terms", Pairs(_TERMS).html())
-    return "".join((*parts, *ends))
+    sections = (
+        section(title, "".join(part.html() for part in parts), prefix)
+        for title, parts in page.sections
+    )
+    ends = ("Tiles, drawn", tiles), ("Terms", Pairs(_TERMS).html())
+    drawn = (section(title, body, prefix) for title, body in ends)
+    return "".join((*sections, accesses_html(page.rows, prefix), *drawn))
 
 
 def page_html(page: Page) -> str:
     """Return a page as one self-contained HTML file."""
-    return html_page.page_html(page.title, _body(page, "cg"))
+    return html_page.page_html(page.title, _body(page, "cg"), _head(page))
 
 
 def cell_html(page: Page, prefix: str) -> str:
     """Return a page as a ``<div>`` with its own style, whose ids begin with ``prefix``."""
-    return html_page.fragment(_body(page, prefix))
+    return html_page.fragment(_head(page) + _body(page, prefix))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 from string import Template
@@ -12,13 +13,32 @@ _STYLE = "\n" + (_HERE / "page.css").read_text(encoding="utf-8")
 _PAGE = Template((_HERE / "page.html").read_text(encoding="utf-8"))
 
 
-def section(title: str, body: str) -> str:
-    """Return a section with its heading; nothing when it is empty."""
-    return f"<section><h2>{escape(title)}</h2>\n{body}</section>\n" if body else ""
+def section(title: str, body: str, prefix: str = "cg") -> str:
+    """Return a section with its heading, whose id begins with ``prefix``; nothing when empty."""
+    anchor = f"{prefix}-{anchored(title)}"
+    head = f'<h2 id="{anchor}">{escape(title)}</h2>\n'
+    return f'<section aria-labelledby="{anchor}">{head}{body}</section>\n' if body else ""
 
 
-def page_html(title: str, body: str) -> str:
-    """Return a self-contained HTML page around sections; ``title`` is what the tab says."""
+def anchored(title: str) -> str:
+    """Return a title as it stands in an id."""
+    return re.sub(r"\W+", "-", title.lower()).strip("-")
+
+
+def contents(body: str) -> str:
+    """Return the navigation to the sections of a page."""
+    heads = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', body)
+    items = "".join(f'<li><a href="#{anchor}">{title}</a></li>\n' for anchor, title in heads)
+    return f'<nav aria-label="Contents"><ol>\n{items}</ol></nav>\n' if items else ""
+
+
+def page_html(title: str, body: str, head: str = "") -> str:
+    """Return a self-contained HTML page around sections; ``title`` is what the tab says.
+
+    ``head``: what stands above the sections and their table of contents.
+    """
+    parts = f"<header>\n{head}</header>\n" * bool(head), contents(body)
+    body = f"{''.join(parts)}<main>\n{body}</main>"
     return _PAGE.substitute(title=escape(title), style=_STYLE, body=body)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cute_gemm._text import counted, duration, named
 from cute_gemm.analysis.tables import Table, table
-from cute_gemm.kernels.candidate import Candidate, label
+from cute_gemm.kernels.candidate import Candidate, labels
 
 #: Configs that are shown.
 SHOWN = 5
@@ -19,13 +19,13 @@ def prices_table(candidates: Sequence[Candidate], gpu: str) -> list[Table]:
     The terms are times of units that work at the same time: they do not add up to the price.
     """
     rows = []
-    for candidate in candidates[:SHOWN]:
+    for name, candidate in zip(labels(candidates[:SHOWN]), candidates, strict=False):
         price = candidate.price
         if price is None:
             return []
         most = ", ".join(f"{name} {duration(seconds)}" for name, seconds in price.largest(2))
         counts = f"{price.ctas:,}", f"{price.rounds:,}"
-        rows.append((label(candidate), duration(price.seconds), most, *counts))
+        rows.append((name, duration(price.seconds), most, *counts))
     heads = ("config", "predicted", "most of it", "tiles", "rounds")
     title = f"Predicted on {gpu}, {len(rows)} of {counted(len(candidates), 'config')}"
     return [table(title, heads, rows, "config", "most of it")] if rows else []

@@ -8,8 +8,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._kept import Kept
-from cute_gemm._text import FORMAT, counted, named, percent
+from cute_gemm._text import FORMAT, counted, duration, named, percent, short
 from cute_gemm.access import GlobalAccess, SharedAccess, TmaAccess
+from cute_gemm.analysis.causes import FAR, Cause, Causes, Pricing, causes, headline
 from cute_gemm.analysis.fixes.fix import Fix
 from cute_gemm.analysis.fixes.gmem import fixes, of_part
 from cute_gemm.analysis.fixes.options import Others, with_options
@@ -18,7 +19,7 @@ from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
 from cute_gemm.analysis.shown import Paged, launched, size_text, spilled
-from cute_gemm.analysis.tables import Cell, Findings, Pairs, Table, table
+from cute_gemm.analysis.tables import Cell, Figures, Pairs, Table, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from cute_gemm.analysis.passes import PassReport
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.kernels.candidate import Candidate
+    from cute_gemm.model.price import Price
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Resources
     from cute_gemm.toolchain.signature import Launch
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 _OF_MATRIX = (
     "modes", "shape", "stride", "ld", "major", "dtype", "alignment", "conj", "l", "batch_stride",
 )  # fmt: skip
+
+#: Characters of a config's value beyond which it has a line of its own.
+COMPACT = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,10 @@ class Report(Paged):
         One ``AccessRow`` per memory instruction.
     findings
         One sentence for each access that is not as good as it could be.
+    causes
+        Why time is lost, the costliest first: each explains one or more of these accesses.
+    headline
+        The predicted time, its bound, the costliest cause, and what its fix takes, in a line.
     performance
         Bytes, intensity, roofline, occupancy, waves.
     pictures
@@ -135,6 +144,9 @@ class Report(Paged):
     priced_on: str = ""
     passes: tuple[PassReport, ...] = ()
     measured: Measured | None = None
+    causes: tuple[Cause, ...] = ()
+    headline: str = ""
+    predicted: Price | None = None
 
     def __repr__(self) -> str:
         p = self.problem
@@ -173,6 +185,9 @@ class Report(Paged):
         problem = self.problem
         return {
             "format": FORMAT,
+            "headline": self.headline,
+            "predicted_seconds": self.predicted.seconds if self.predicted else None,
+            "causes": [cause.to_dict() for cause in self.causes],
             **named(problem, "op", "blas_op", "m", "n", "k", "l", "compute"),
             "matrices": {
                 matrix.name: {"descriptor": str(matrix), **_jsonable(named(matrix, *_OF_MATRIX))}
@@ -216,23 +231,28 @@ class Report(Paged):
         from rich.text import Text
 
         yield from self._header()
+        if self.causes:
+            yield Text()
+            yield Causes(self.causes)
         for of_pass in self.passes:
             yield Text()
             yield from of_pass.shown()
         if self.passes:
             yield from (Text(), Text.assemble((self.kernel, "bold")))
-        for part in (
+        parts: tuple[Table | Pairs, ...] = (
             *(shown for shown, _ in access_tables(self.rows)),
             Pairs(self.performance.lines(), "Performance"),
             *prices_table(self.candidates, self.priced_on),
-            *([Findings(self.findings)] if self.findings else ()),
-        ):
+        )
+        for part in parts:
             yield Text()
             yield part
 
     def _header(self) -> Iterable[Any]:
         from rich.text import Text
 
+        if self.headline:
+            yield from (Text(self.headline, "bold"), Text())
         yield Text.assemble("gemm ", (self.problem.op, "bold"), size_text(self.problem))
         width = max(len(str(matrix)) for matrix in self._matrices.values())
         for name, matrix in self._matrices.items():
@@ -264,19 +284,47 @@ class Report(Paged):
         summary = table("", heads, [view.summary() for view in self.operands], *heads)
         kind = problem.dtype
         performance = Pairs(self.performance.lines())
+        prices = prices_table(self.candidates, self.priced_on)
         return Page(
             title=f"gemm {problem.op} {'x'.join(map(str, size))} {kind}, {self.kernel}",
             heading=f"gemm {problem.op}, {' x '.join(f'{x:,}' for x in size)}, {kind}",
             intro=f"Kernel {self.kernel} for {self.arch}: what its memory accesses cost.",
             sections=(
-                ("Verdict", (summary, Findings(self.findings))),
+                ("Verdict", (Causes(self.causes), summary)),
+                ("Performance", (self._drawn(), performance, *prices)),
                 ("Problem", self._problem_page()),
                 ("Kernel", self._kernel_page()),
-                ("Performance", (performance, *prices_table(self.candidates, self.priced_on))),
             ),
             rows=self.rows,
             pictures=self.pictures,
+            lead=self.headline,
+            figures=self._figures(),
         )
+
+    def _figures(self) -> list[tuple[str, str]]:
+        """The times of the first line, each with a label."""
+        price, roof = self.predicted, self.performance.roofline
+        figures = [("predicted", duration(price.seconds))] if price else []
+        if roof is not None:
+            limit = roof.unit if roof.bound == "compute" else "memory"
+            figures.append((f"bound: {limit}", duration(roof.seconds)))
+        if price and roof and price.seconds < FAR * roof.seconds:
+            figures.append(("times its bound", short(price.seconds / roof.seconds)))
+        fixed = [x for x in self.causes[:1] if x.fixed_seconds is not None and not x.little]
+        figures += [(f"with {x.fix}", duration(x.fixed_seconds or 0.0)) for x in fixed]
+        return figures
+
+    def _drawn(self) -> Figures:
+        """The roofline and the terms of the price, as far as they are known."""
+        from cute_gemm.analysis.pictures import price_terms, roofline
+
+        price, bounds = self.predicted, self.performance
+        svgs = []
+        if bounds.roofline is not None and bounds.flops and bounds.intensity:
+            svgs.append(roofline(bounds, price.seconds if price else None))
+        if price is not None:
+            svgs.append(price_terms(price))
+        return Figures(svgs)
 
     def _problem_page(self) -> tuple[Pairs, Table]:
         problem = self.problem
@@ -310,8 +358,11 @@ class Report(Paged):
             pairs.append(("config", Cell(self._configured, code=True)))
         if self.measured is not None:
             pairs.append(("choice", str(self.measured)))
-        values = [(name, Cell(str(x), code=True)) for name, x in _fields(config).items()]
-        return Pairs(pairs), Pairs(values, compact=True)
+        values = [(name, str(x)) for name, x in _fields(config).items() if name != "kernel"]
+        codes = [(name, Cell(text, code=True)) for name, text in values]
+        short_ones = [pair for pair in codes if len(pair[1].text) <= COMPACT]
+        pairs += (pair for pair in codes if pair not in short_ones)
+        return Pairs(pairs), Pairs(short_ones, compact=True)
 
 
 #: Fixes by all that they depend on: the search takes half a second for some kernels.
@@ -389,6 +440,7 @@ def make_report(
     reads_c: bool = False, pictures: tuple[Partition, ...] = (),
     candidates: Sequence[Candidate] = (), priced_on: str = "", others: Others | None = None,
     passes: Iterable[PassReport] = (), measured: Measured | None = None,
+    pricing: Pricing | None = None,
 ) -> Report:  # fmt: skip
     """Evaluate every access of a kernel and put the result in a ``Report``.
 
@@ -396,16 +448,20 @@ def make_report(
     default the one that stands for the arch; ``reads_c``: whether beta is not 0; ``candidates`` are
     the configs that were compared, by their prices on the GPU named ``priced_on``; ``others``
     yields the accesses for other values of the kernel's options; ``passes`` are the launches before
-    and after the kernel. OptionError for a GPU that is not known, or does not run kernels of
-    ``arch``.
+    and after the kernel; ``pricing`` predicts times, in which causes are told. OptionError for a
+    GPU that is not known, or does not run kernels of ``arch``.
     """
     accesses = tuple(accesses)
     rows = tuple(map(make_row, accesses, _fixes(accesses, launch.block)))
     rows = with_options(rows, others) if others else rows
     passes = tuple(passes)
     bounds = performance(problem, launch, arch, rows, resources, gpu, reads_c, passes)
-    sentences = findings((*rows, *(row for of_pass in passes for row in of_pass.rows)))
+    sentences = findings(rows) + tuple(
+        f"{of_pass.kernel}: {sentence}" for of_pass in passes for sentence in findings(of_pass.rows)
+    )
+    why = causes(problem, kernel_name, config, rows, passes, pricing)
     return Report(
         problem, kernel_name, config, arch, launch, resources, rows, sentences, bounds, pictures,
-        tuple(candidates), priced_on, passes, measured,
+        tuple(candidates), priced_on, passes, measured, why, headline(bounds, why, pricing),
+        pricing.price if pricing else None,
     )  # fmt: skip

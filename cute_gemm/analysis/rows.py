@@ -310,20 +310,21 @@ def _numbers(**figures: str) -> _Columns:
 
 
 _FIRST: _Columns = {"": attrgetter("operand"), "access": lambda row: _name(row)}
+#: "lanes" is left out where every request has all of them.
 _LANES: _Columns = {
     "bits": lambda row: str(row.bits or "-"),
     "lanes": lambda row: number(row.lanes if row.bits else None),
     "requests": lambda row: f"{number(row.requests)}/{row.unit}",
 }
-_VERDICT: _Columns = {"verdict": lambda row: Cell(row.verdict, good=row.good)}
+_VERDICT: _Columns = {"verdict": lambda row: Cell(_verdict(row), good=row.good)}
 _SECTORS = _numbers(
     sectors="sectors", of_L2="l2_sectors", ideal="ideal_sectors", lines="lines", bytes="bytes"
-) | {"efficiency": lambda row: percent(row.efficiency)}
+) | {"efficiency": lambda row: _efficiency(row.counts)}
 _WAVEFRONTS = _numbers(wavefronts="wavefronts", ideal="ideal_wavefronts", conflicts="conflicts")
 _EDGES = _numbers(
     interior_tiles="interior_tiles", edge_tiles="edge_tiles", sectors="edge_sectors",
     of_L2="edge_l2_sectors",
-) | {"efficiency": lambda row: percent(row.edge_efficiency)}  # fmt: skip
+) | {"efficiency": lambda row: _efficiency(row.analysis.edge)}  # fmt: skip
 _LAUNCH = {
     **_FIRST,
     "access": lambda row: _name(row, "" if row.instruction.endswith(row.space) else row.space),
@@ -332,6 +333,22 @@ _LAUNCH = {
         ideal="launch.ideal_sectors", wavefronts="launch.wavefronts", conflicts="launch.conflicts",
     ),
 }  # fmt: skip
+
+
+def _within_a_sector(counts: Any) -> bool:
+    """Whether requests are coalesced, and use less than a sector: their efficiency says nothing."""
+    return counts.coalesced and 0 < counts.bytes < gmem.SECTOR * counts.requests
+
+
+def _efficiency(counts: Any) -> str:
+    return "-" if _within_a_sector(counts) else percent(counts.efficiency)
+
+
+def _verdict(row: AccessRow) -> str:
+    """The verdict, with the bytes of a request where they are less than a sector."""
+    if row.space == "shared" or not row.good or not _within_a_sector(row.counts):
+        return row.verdict
+    return f"{row.verdict}, {number(row.bytes)} {'byte' if row.bytes == 1 else 'bytes'} used"
 
 
 def _name(row: AccessRow, space: str = "") -> Cell:
@@ -347,7 +364,9 @@ def _table(
     Where L2 is asked for more sectors than L1 counts, these are on a line of their own below
     (there is no room for another column).
     """
-    columns = dict(columns)
+    columns, rows = dict(columns), list(rows)
+    if all(row.lanes == gmem.LANES for _, row in rows if row.bits):
+        columns.pop("lanes", None)
     of_l2 = columns.pop("of L2", None)
     lines: list[list[str | Cell]] = []
     places: list[int | None] = []

@@ -10,14 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from cute_gemm._text import wrapped
+from cute_gemm._text import bound, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
+
+
+#: Characters of a symbol beyond which it may be broken, after an underscore.
+LONG = 20
+
+
+class Part(Protocol):
+    """A part of a page."""
+
+    def html(self) -> str:
+        """Return it as HTML; nothing where it is empty."""
 
 
 class Markup(str):
@@ -67,6 +78,8 @@ class Cell(NamedTuple):
             out = Markup(f'<span class="{kind}">{sign} {out}</span>')
         if self.link:
             out = Markup(f'<a href="#{self.link}">{out}</a>')
+        if self.code and len(self.text) > LONG:
+            out = Markup(out.replace("_", "_<wbr>"))
         for tag in ("code",) * self.code + ("b",) * self.bold:
             out = Markup(f"<{tag}>{out}</{tag}>")
         under = f'<small class="part">{markup(self.under)}</small>' if self.under else ""
@@ -78,6 +91,11 @@ def markup(value: Any) -> Markup:
     if isinstance(value, Cell):
         return value.html()
     return value if isinstance(value, Markup) else Markup(escape(str(value), quote=False))
+
+
+def figure(svg: str) -> str:
+    """Return a picture as a figure, which scrolls where there is no room for it."""
+    return f'<figure tabindex="0">{svg}</figure>\n'
 
 
 def _line(text: Any) -> Any:
@@ -140,13 +158,20 @@ class Table:
     def _parts(self, cells: list[list[Any]], width: int) -> Iterator[list[Any]]:
         """The lines of the table, or of the parts of one that is wider than ``width``.
 
-        Each part begins with the first columns of words, which say what a line is of.
+        Before a table is divided, columns move together and a last column of words is folded. Each
+        part begins with the first columns of words, which say what a line is of.
         """
-        for gap in (3, 2):
+        for gap in (3, 2, 1):
             widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
-            if sum(widths) + gap * len(widths) <= width + 1:
-                yield self._lines(cells, range(len(widths)), widths, gap)
+            folded, room = cells, width - 1 - gap * (len(widths) - 1)
+            if gap == 1 and sum(widths) > room and self.columns[-1].left:
+                least = widths[-1] - (sum(widths) - room)
+                folded = [[*row[:-1], _folded(row[-1], least)] for row in cells]
+                widths[-1] = max(_width(row[-1]) for row in folded)
+            if sum(widths) <= room:
+                yield self._lines(folded, range(len(widths)), widths, gap)
                 return
+        gap, widths = 2, [max(map(_width, column)) for column in zip(*cells, strict=True)]
         words = next((at for at, column in enumerate(self.columns) if not column.left), 1)
         room = width + 1 - sum(widths[:words]) - gap * words
         groups: list[list[int]] = []
@@ -188,23 +213,31 @@ class Table:
 
         def line(tag: str, cells: Sequence[Any]) -> str:
             kinds = ["" if column.left else ' class="n"' for column in self.columns]
-            inner = (f"<{tag}{k}>{markup(c)}</{tag}>" for k, c in zip(kinds, cells, strict=True))
+            scope = ' scope="col"' * (tag == "th")
+            inner = (
+                f"<{tag}{scope}{kind}>{markup(cell)}</{tag}>"
+                for kind, cell in zip(kinds, cells, strict=True)
+            )
             return f"<tr>{''.join(inner)}</tr>\n"
 
         head = line("th", [column.head for column in self.columns])
         body = "".join(line("td", row) for row in self.rows)
         # A table that is longer than a page is broken, and its head printed again.
-        kind = ' class="short"' if len(self.rows) <= 25 else ""
+        kinds = ["short"] * (len(self.rows) <= 25)
+        kinds += ["words"] * all(column.left for column in self.columns)
+        kind = f' class="{" ".join(kinds)}"' if kinds else ""
+        label = escape(self.title or ", ".join(filter(None, (x.head for x in self.columns))))
         caption = f"<caption>{markup(self.title)}</caption>\n" if self.title else ""
         return (
-            f'<div class="scroll"><table{kind}>{caption}<thead>\n{head}</thead>'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
+            f"<table{kind}>{caption}<thead>\n{head}</thead>"
             f"<tbody>\n{body}</tbody></table></div>\n"
         )
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Labels and their values; ``compact`` ones are short, and stand three in a row in HTML."""
+    """Labels and their values; ``compact`` ones are short, and stand side by side in HTML."""
 
     pairs: Sequence[tuple[str, str | Cell]]
     title: str = ""
@@ -225,7 +258,12 @@ class Pairs:
     def html(self) -> str:
         """Return a list of definitions, without the title, which the section of the page has."""
         kind = ' class="compact"' if self.compact else ""
-        inner = "".join(f"<dt>{markup(a)}</dt><dd>{markup(b)}</dd>\n" for a, b in self.pairs)
+        start, end = ("<div>", "</div>") if self.compact else ("", "")
+        values = [b if isinstance(b, Cell) else bound(b) for _, b in self.pairs]
+        inner = "".join(
+            f"{start}<dt>{markup(label)}</dt><dd>{markup(value)}</dd>{end}\n"
+            for (label, _), value in zip(self.pairs, values, strict=True)
+        )
         return f"<dl{kind}>\n{inner}</dl>\n" if inner else ""
 
 
@@ -237,7 +275,19 @@ class Figure:
 
     def html(self) -> str:
         """Return it as a figure."""
-        return f"<figure>{self.svg}</figure>\n"
+        return figure(self.svg)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Pictures beside each other, for HTML pages alone."""
+
+    svgs: Sequence[str]
+
+    def html(self) -> str:
+        """Return them as figures; nothing without any."""
+        inner = "".join(map(figure, self.svgs))
+        return f'<div class="figures">\n{inner}</div>\n' if inner else ""
 
 
 @dataclass(frozen=True)

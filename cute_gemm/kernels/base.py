@@ -8,7 +8,7 @@ launch, and the accesses that the report counts. A `CompiledKernel` is both.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import gcd
 from pathlib import Path
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from cute_gemm.access import Access, Partition, Shares, Work
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.model.ideal import Kind
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
     from cute_gemm.toolchain.cubin import Build
@@ -56,6 +57,9 @@ TAKES = {
     "raster": "1 or more rows of CTAs that go together",
     "min_ctas": "1 or more CTAs of a multiprocessor to leave registers for",
 }
+
+#: Direction and space of the accesses that copy A and B.
+COPY = ("load", "global")
 
 
 class Kernel(ABC):
@@ -387,6 +391,10 @@ class CompiledKernel(Compiled, Kernel):
             kind = "tf32"
         return self.paces.get(kind, Pace())
 
+    def ideal_pace(self, config: Any, operands: Collection[str]) -> Pace:
+        """Return the pace if the copies of these operands from global memory were ideal."""
+        return self.pace(config)
+
     def traits(self, problem: GemmProblem) -> Any:
         """Return what legal configs and footprints depend on beside `common_traits`."""
         return None
@@ -398,27 +406,36 @@ class CompiledKernel(Compiled, Kernel):
         """
         return config
 
-    def footprint(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Footprint:
-        """Return what a CTA of a config costs; the counts of its accesses are kept in memory."""
+    def footprint(
+        self, config: Any, problem: GemmProblem, gpu: Gpu, ideal: frozenset[Kind] = frozenset()
+    ) -> Footprint:
+        """Return what a CTA of a config costs; the counts of its accesses are kept in memory.
+
+        ``ideal``: accesses that are counted as if they were ideal (`model.ideal`).
+        """
         cluster = getattr(config, "cluster", (1, 1))
         typical = sample(problem, config.tile, cluster)
         keys = {
-            x.name: (self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment)
+            x.name: (
+                self.name, self.of_operand(config, x.name), x.name, pitch(x), x.alignment,
+                frozenset(kind for kind in ideal if kind.operand == x.name),
+            )
             for x in typical.matrices
-        }
+        }  # fmt: skip
+        copies = {kind.operand for kind in ideal if (kind.direction, kind.space) == COPY}
         tallies = {name: _tallies.get(key) for name, key in keys.items()}
         if None in tallies.values():
             accesses = self.all_accesses(config, typical)
             for name in [name for name, counts in tallies.items() if counts is None]:
                 own = (access for access in accesses if access.operand == name)
-                counts = tally(own, cluster[0] * cluster[1])
+                counts = tally(own, cluster[0] * cluster[1], ideal)
                 tallies[name] = _tallies[keys[name]] = counts
         return footprint(
             config.tile,
             [counts for counts in tallies.values() if counts is not None],
             self.work(config, typical),
             self.launch(config, typical),
-            self.pace(config),
+            self.ideal_pace(config, copies) if copies else self.pace(config),
             gpu,
             problem.accumulator.bytes,
             getattr(config, "min_ctas", 1),

@@ -38,8 +38,8 @@ def why(candidates: Sequence[Candidate], by_name: bool, measured: str = "") -> s
     elif len(candidates) > 1:
         text += f", the least of {len(candidates)} configs; next "
         text += ", ".join(
-            f"{label(other)} {duration(other.price.seconds)}"
-            for other in candidates[1:3]
+            f"{name} {duration(other.price.seconds)}"
+            for name, other in list(zip(labels(candidates[:3]), candidates, strict=False))[1:]
             if other.price is not None
         )
     return "; ".join(filter(None, (asked, text, _why_passes(candidates, price))))
@@ -81,6 +81,21 @@ def label(candidate: Candidate, whole: bool = False) -> str:
     if candidate.route.split_k > 1:
         words.append(f"in {candidate.route.split_k} slices of K")
     return " ".join(filter(None, words))
+
+
+def labels(candidates: Sequence[Candidate]) -> list[str]:
+    """Return the label of each; where they are equal, with the options that tell them apart."""
+    names = [label(candidate) for candidate in candidates]
+    for name in {name for name in names if names.count(name) > 1}:
+        alike = [at for at, other in enumerate(names) if other == name]
+        options = candidates[alike[0]].kernel.options
+        values = [
+            {option: getattr(candidates[at].config, option) for option in options} for at in alike
+        ]
+        for at, own in zip(alike, values, strict=True):
+            differ = (x for x in options if any(other[x] != own[x] for other in values))
+            names[at] = " ".join((name, *(f"{option} {own[option]}" for option in differ)))
+    return names
 
 
 def _extents(of: tuple[int, ...]) -> str:

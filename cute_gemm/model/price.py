@@ -15,7 +15,7 @@ that fitted them, are not in the repository.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from operator import attrgetter
@@ -28,6 +28,7 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.gpus.occupancy import clusters_at_a_time, occupancy
 from cute_gemm.model.analyze import analyze
 from cute_gemm.model.gmem import LINE, SECTOR
+from cute_gemm.model.ideal import Kind, ideal_counts, kind_of
 from cute_gemm.model.smem import SharedCounts
 
 if TYPE_CHECKING:
@@ -242,23 +243,27 @@ def _at_ends(access: Access) -> bool:
     return isinstance(guard, GlobalAccess) and guard.words and guard.tail == "elements"
 
 
-def tally(accesses: Iterable[Access], ctas: int = 1) -> dict[str, Tally]:
+def tally(
+    accesses: Iterable[Access], ctas: int = 1, ideal: Collection[Kind] = ()
+) -> dict[str, Tally]:
     """Sum the counts of an operand's accesses in a `sample`, by ``"k-tile"`` and ``"CTA"``.
 
-    ``ctas``: CTAs of the sample, by whose number the counts are divided.
+    ``ctas``: CTAs of the sample, by whose number the counts are divided; ``ideal``: accesses that
+    are counted as if they were as good as an access can be (`model.ideal`).
     """
     tallies = {"k-tile": Tally(), "CTA": Tally()}
     for access in accesses:
         # wgmma's reads of shared memory are part of its rate.
         if not _at_ends(access) and access.instruction != "wgmma":
             share = ctas * (DEPTH if access.unit == "k-tile" else 1)
-            tallies[access.unit] += _tally(access, share)
+            counts = analyze(access).launch
+            counts = ideal_counts(counts) if kind_of(access) in ideal else counts
+            tallies[access.unit] += _tally(access, counts, share)
     return tallies
 
 
-def _tally(access: Access, share: int) -> Tally:
+def _tally(access: Access, counts: Any, share: int) -> Tally:
     """Return the counts of one access, divided by ``share``."""
-    counts = analyze(access).launch
     moves = counts.requests / share
     if isinstance(counts, SharedCounts):
         # A cp.async has an access of each space: its instruction is counted in the other.

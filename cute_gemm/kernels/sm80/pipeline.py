@@ -6,7 +6,7 @@ module chooses the config, and lists the accesses of the kernel that the config 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -166,9 +166,13 @@ class Sm80Pipeline(EmittedKernel):
 
     def pace(self, config: Config) -> Pace:
         """Return the pace, which narrow copies slow down: they go one by one through registers."""
+        return self.ideal_pace(config, ())
+
+    def ideal_pace(self, config: Config, operands: Collection[str]) -> Pace:
+        """Return the pace without what the copies of these operands slow down."""
         waits, put, words = 0.0, 0, 0
         parts = structure(config)
-        for plan in parts.operands:
+        for plan in (plan for plan in parts.operands if plan.source not in operands):
             if plan.place is not None:
                 put += 1
                 continue
@@ -370,9 +374,7 @@ def _operand_accesses(
     widest, limit = access_bytes(matrix, False)
     fix = ""
     if copy.atom.bits < 8 * widest:
-        limit = (
-            f"copy={config.copy!r} moves vectors along {matrix.name}'s M or N mode; it is K-major"
-        )
+        limit = f"copy={config.copy!r} copies along M or N, and {matrix.name} is K-major"
         fix = 'copy="auto"'
     shared_fix = 'copy="auto"' if config.copy == "mn_major" else ""
     one_stage = Layout(

@@ -1,0 +1,242 @@
+"""Why a kernel takes the time that it does: causes, their costs and fixes, and the first line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import cute_gemm as cg
+from cute_gemm._text import duration, plain
+from cute_gemm.analysis.causes import Cause, Causes
+from cute_gemm.analysis.report import Report, make_report
+from cute_gemm.kernels import registry
+from cute_gemm.kernels.candidate import Candidate, labels
+from cute_gemm.model.ideal import Kind, kind_of
+from cute_gemm.model.price import DEPTH, sample, tally
+from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.problem import from_sizes
+from cute_gemm.toolchain.signature import Launch
+
+SQUARE = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "backend": "cpu"}
+LOAD = Kind("B", "load", "global", "ld.global")
+
+
+def planned(op: str, **more: object) -> cg.Plan:
+    return cg.plan(op, **{**SQUARE, "arch": "sm_80", **more})
+
+
+def time_of(op: str, **more: object) -> float:
+    price = planned(op, **more).candidates()[0].price
+    assert price is not None
+    return price.seconds
+
+
+@pytest.fixture(scope="module")
+def plan() -> cg.Plan:
+    return planned("NN", kernel="sm80_pipeline", copy="mn_major")
+
+
+@pytest.fixture(scope="module")
+def reference(plan: cg.Plan) -> Report:
+    return plan.report()
+
+
+def test_an_option_is_one_cause_of_all_that_it_fixes(reference):
+    first, second = reference.causes
+    assert first.what == 'copy="mn_major" copies along M or N, and B is K-major'
+    assert (first.fix, dict(first.change)) == ('copy="auto"', {"copy": "auto"})
+    assert first.accesses == (
+        "A cp.async, A ldmatrix.x4.trans, B ldmatrix.x4.trans: 2-way conflict",
+        "B ld.global: strided, 16 sectors where 2 would do",
+        "B st.shared: 4-way conflict",
+    )
+    assert first.because == "B's ld.global is not coalesced"
+    assert second.little and not second.fix and "staged sums" in second.what
+    both = planned("TN", kernel="sm80_pipeline", copy="mn_major").report().causes[0]
+    assert both.what.endswith("copies along M or N, and A is K-major and B is K-major")
+
+
+def test_a_cost_is_the_time_less_that_with_ideal_counts(plan, reference):
+    kernel = registry.get("sm80_pipeline")
+    problem = plan.problem
+    kinds = {kind_of(row.access) for row in reference.rows if not row.good}
+    assert {kind.instruction for kind in kinds} == {
+        "cp.async", "ldmatrix.x4.trans", "ld.global", "st.shared",
+    }  # fmt: skip
+    now = kernel.footprint(plan.config, problem, plan.gpu)
+    assert now == kernel.footprint(plan.config, problem, plan.gpu, frozenset())
+    ideal = kernel.footprint(plan.config, problem, plan.gpu, frozenset(kinds))
+    clocks, ideal_clocks = dict(now.units), dict(ideal.units)
+    assert ideal_clocks["shared memory"] < 0.5 * clocks["shared memory"]
+    assert ideal_clocks["L1"] < clocks["L1"] and ideal.alone < 0.1 * now.alone
+    assert ideal_clocks["tensor cores"] == clocks["tensor cores"]
+    first = reference.causes[0]
+    assert reference.predicted.seconds - first.seconds == pytest.approx(0.000621, rel=0.01)
+    assert first.share == pytest.approx(first.seconds / reference.predicted.seconds)
+
+
+def test_ideal_counts_are_those_of_the_same_bytes(plan):
+    typical = sample(plan.problem, plan.config.tile)
+    accesses = registry.get("sm80_pipeline").all_accesses(plan.config, typical)
+    (load,) = (x for x in accesses if kind_of(x) == LOAD)
+    now, ideal = (tally([load], 1, kinds)["k-tile"] for kinds in ((), {LOAD}))
+    halves = 128 * 32  # of B's tile, 2 bytes each, in DEPTH k-tiles
+    requests = load.coords.shape[0]
+    assert (now.moves, now.sectors) == (requests, 1.5 * halves * 2 / 32)  # L1 keeps the others
+    assert (ideal.moves, ideal.sectors, ideal.partial) == (halves * 2 / 512, halves * 2 / 32, 0)
+    assert ideal.passes == halves * 2 / 512 < now.passes and DEPTH == 4
+    stores = [x for x in accesses if kind_of(x)[:3] == ("B", "store", "shared")]
+    kinds = {kind_of(x) for x in stores}
+    waves = [tally(stores, 1, of)["k-tile"].waves for of in ((), kinds)]
+    assert waves[0] == 4 * waves[1]
+
+
+def test_what_a_fix_takes_is_the_time_with_it(reference):
+    with_fix = time_of("NN", kernel="sm80_pipeline", copy="auto")
+    assert reference.causes[0].fixed_seconds == with_fix
+    assert reference.headline == (
+        "9.69 ms predicted on A100 SXM 80GB; its bound is 441 us (tensor cores); 22 times slower "
+        f'because B\'s ld.global is not coalesced; copy="auto" takes {duration(with_fix)}'
+    )
+
+
+def test_the_first_line_is_printed_first_and_is_in_json(reference):
+    first = " ".join(str(reference).split())[: len(reference.headline)]
+    assert first == reference.headline
+    said = json.loads(reference.to_json())
+    assert said["headline"] == reference.headline
+    assert said["predicted_seconds"] == reference.predicted.seconds
+    assert [cause["fix"] for cause in said["causes"]] == ['copy="auto"', ""]
+    assert said["causes"][0]["change"] == {"copy": "auto"}
+    lines = str(reference).splitlines()
+    assert "Causes" in lines[:25] and any(x.strip().startswith('fix: copy="') for x in lines[:25])
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "fix", "change"),
+    [
+        ("c", "C's ldc of 4097 (8,194 bytes) is no multiple of 16 bytes", "ldc=4112", 4112),
+        ("a", "A's lda of 4104 (8,208 bytes) is no multiple of 32 bytes", "lda=4112", 4112),
+    ],
+)
+def test_a_leading_dimension_is_a_cause(name, words, fix, change):
+    ld = int(words.split()[3])
+    arch = "sm_90a" if name == "c" else "sm_80"
+    report = planned("NT", arch=arch, **{f"ld{name}": ld}).report()
+    cause = next(x for x in report.causes if x.what == words)
+    better = time_of("NT", arch=arch, **{f"ld{name}": change})
+    assert (cause.fix, cause.fixed_seconds) == (fix, better) and better < report.predicted.seconds
+    assert dict(cause.change) == {f"ld{name}": change}
+    assert cause.seconds >= report.predicted.seconds - better
+    if name == "c":
+        assert cause.seconds > 0 and f"{fix} takes {duration(better)}" in report.headline
+
+
+def test_a_base_address_is_a_cause():
+    report = planned("NT", kernel="sm80_pipeline", base_offset=1).report()
+    causes = {cause.what: cause for cause in report.causes}
+    for name in "ABC":
+        cause = causes[f"{name}'s base address is aligned to 2 bytes only"]
+        assert cause.fix == f"{name}'s base address aligned to 32 bytes" and not cause.change
+
+
+def test_a_batch_stride_is_a_cause():
+    sizes = {"m": 1001, "n": 1003, "k": 1005, "dtype": "complex64", "arch": "sm_90a"}
+    report = cg.plan("NT", l=3, backend="cpu", **sizes).report()
+    cause = next(x for x in report.causes if x.what.startswith("C's ldc of 1001 (8,008 bytes)"))
+    assert cause.what.endswith(f"its batch stride of {1001 * 1003} is no multiple of 32 bytes")
+    assert cause.fix == f"ldc=1004 and batch_c={1004 * 1003}"
+    better = cg.plan("NT", l=3, backend="cpu", ldc=1004, batch_c=1004 * 1003, **sizes)
+    assert better.candidates()[0].price.seconds == cause.fixed_seconds
+    assert dict(cause.change) == {"ldc": 1004, "batch_c": 1004 * 1003}
+
+
+def test_a_launch_that_packs_is_named():
+    report = cg.plan(
+        "NN", m=1000, n=1001, k=513, dtype="float16", arch="sm_80", backend="cpu"
+    ).report()
+    cause = next(x for x in report.causes if x.what.startswith("B's ldb of 513"))
+    assert cause.accesses[0].startswith("pack B ld.global: off sector")
+    assert cause.because == "B's ld.global of the pack launch is not coalesced"
+    assert cause.seconds == pytest.approx(report.predicted.seconds - cause.fixed_seconds)
+    assert report.passes and any(x.startswith("pack: B: ld.global") for x in report.findings)
+
+
+def test_each_access_is_told_once_and_the_costliest_cause_first(plan):
+    report = planned("TN", kernel="sm80_pipeline", lda=4097).report()
+    told = [x for cause in report.causes for x in cause.accesses]
+    assert len(told) == len(set(told))
+    costs = [cause.seconds for cause in report.causes]
+    assert costs == sorted(costs, reverse=True) and report.causes[0].fix == "lda=4112"
+
+
+def test_a_kernel_without_a_finding_is_measured_by_its_bound():
+    report = planned("TN", arch="sm_90a").report()
+    assert not [cause for cause in report.causes if not cause.little]
+    assert "times that: most of it is tensor cores" in report.headline
+    assert report.headline.endswith("and no access costs 1 %")
+
+
+def test_without_a_price_the_bound_is_told():
+    report = planned("NT", kernel="cutlass_universal", base_offset=1).report()
+    assert report.predicted is None
+    assert report.headline == (
+        "time not predicted; on A100 SXM 80GB its bound is 441 us (tensor cores); "
+        "A's ld.global is not coalesced"
+    )
+    assert all(cause.seconds is None and not cause.cost for cause in report.causes)
+
+
+def test_a_fault_comes_first():
+    problem = from_sizes("TN", m=256, n=256, k=64, dtype="float16")
+    good = planned("TN", m=256, n=256, k=64, kernel="sm80_pipeline").report().accesses
+    load = next(x for x in good if x.operand == "B" and x.instruction == "cp.async")
+    odd = replace(load, matrix=Matrix("B", (256, 64), (65, 1), "float16", 256), targets=None)
+    report = make_report(problem, "k", None, "sm_80", [*good, odd], Launch(4, 128, 0))
+    assert report.causes[0].fault and report.causes[0].because == "B's cp.async would fault"
+
+
+def test_a_fix_that_does_not_help_is_not_told():
+    sizes = {"m": 100, "n": 4, "k": 100, "kernel": "naive"}
+    assert time_of("TN", ldc=112, **sizes) == time_of("TN", **sizes)
+    causes = planned("TN", **sizes).report().causes
+    assert causes[0].fix == 'kernel="coalesced"'
+    assert not any("ldc=" in cause.fix or "lda=" in cause.fix for cause in causes)
+
+
+def test_causes_are_a_list():
+    causes = [
+        Cause("one [x]", "a", ("A ld.global: strided",), False, 2.5e-3, 0.5, "lda=8", (), 1.5e-3),
+        Cause("two", "b", ("B ld.global: 32 bits",), False, 1e-6, 1e-3),
+        Cause("three", "c", ("C st.global: 16 bits",), False, 1e-6, 1e-3),
+    ]
+    assert plain(Causes(causes), 60).splitlines() == [
+        "Causes",
+        " 1. one [x]: 2.50 ms, 50.0 % of the time",
+        "    A ld.global: strided",
+        "    fix: lda=8 (1.50 ms predicted)",
+        " -  less than 1 % each, no fix known: two (B ld.global:",
+        "    32 bits); three (C st.global: 16 bits)",
+    ]
+    page = Causes(causes).html()
+    assert page.count("<li>") == 1 and "<b>Fix:</b> <code>lda=8</code> (1.50\u00a0ms pre" in page
+
+
+def test_configs_with_equal_tiles_say_what_differs():
+    kernel = registry.get("sm80_pipeline")
+    first = planned("TN", kernel="sm80_pipeline")
+    candidates = [
+        Candidate(kernel, replace(first.config, stages=stages, raster=raster), None)
+        for stages, raster in ((3, 8), (4, 8), (4, 4))
+    ]
+    names = labels(candidates)
+    assert len(set(names)) == 3
+    assert [name.partition(" stages ")[2] for name in names] == [
+        "3 raster 8",
+        "4 raster 8",
+        "4 raster 4",
+    ]
+    cluster = planned("TN", arch="sm_90a").candidates()
+    assert len(set(labels(cluster))) == len(cluster)
