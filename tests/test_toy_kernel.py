@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
 
 import fake_gpu
 import numpy as np
@@ -91,7 +90,7 @@ def test_build_source_and_ptx(command):
     emitted = command("emit", "TN", *WORDS, "--kernel", "toy", "--unroll=2")
     built_by, _, source = emitted.partition("\n")
     assert source == plan.source and built_by.startswith("// nvcc ")
-    assert f"-I{Path(__file__).parent / 'data'}" in built_by
+    assert f"-I{toy_kernel.Toy.template.parent}" in built_by
     assert plan.symbol in command("compile", "TN", *WORDS, "--kernel", "toy", "--unroll", "2")
 
 
