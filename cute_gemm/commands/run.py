@@ -89,8 +89,9 @@ def _show_kernel(
     arguments: argparse.Namespace, plan: Plan, tell: Callable[..., None], result: dict[str, Any]
 ) -> None:
     """Say how the kernel accesses memory and what its build is like."""
+    from cute_gemm.analysis.causes import Causes
     from cute_gemm.analysis.shown import spilled
-    from cute_gemm.analysis.tables import Cell, Findings, table
+    from cute_gemm.analysis.tables import Cell, table
 
     report = plan.report(beta=arguments.beta)
     cells = []
@@ -104,7 +105,9 @@ def _show_kernel(
     heads = ("", "access", "bits", "requests", "sectors", "ideal", "efficiency", "coalesced")
     tell()
     tell(table("", heads, cells, "", "access", "coalesced"))
-    tell(Findings(report.findings))
+    if report.causes:
+        tell()
+        tell(Causes(report.causes))
 
     tell(f"\ncompile  {plan.symbol}\n         ... ", end="")
     built = plan.build.resources
