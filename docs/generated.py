@@ -11,6 +11,7 @@ GENERATORS = {
     "benchmark": ("benchmarks_page", "benchmarks"),
     "layouts": ("benchmarks_page", "geomeans"),
     "speed": ("benchmarks_page", "speed"),
+    "support": ("support_page", "support"),
 }
 
 
