@@ -37,13 +37,13 @@ class BiasClamp(LinearCombination):
         return np.clip(linear + arguments.operands["bias"].astype(linear.dtype), -4, 4)
 
     def bound(
-        self, error: np.ndarray, magnitude: np.ndarray, accumulator: DType,
+        self, accumulator: np.ndarray, error: np.ndarray, magnitude: np.ndarray, dtype: DType,
         arguments: EpilogueArguments,
     ) -> np.ndarray:  # fmt: skip
         C, alpha, beta, operands = arguments
-        linear = super().bound(error, magnitude, accumulator, arguments)
+        linear = super().bound(accumulator, error, magnitude, dtype, arguments)
         terms = abs(alpha) * magnitude + abs(operands["bias"]) + (0 if C is None else abs(beta * C))
-        return linear + accumulator.roundoff * terms
+        return linear + dtype.roundoff * terms
 
 
 def with_bias(problem: GemmProblem) -> GemmProblem:

@@ -54,7 +54,7 @@ def global_(found: list[AccessRow], operand: str) -> AccessRow:
 
 
 def test_the_ladder() -> None:
-    assert registry.LADDER[0] == "host" and registry.LADDER[-1] == "cublas"
+    assert registry.LADDER[0] == "host" and registry.LADDER[-1] == "sm90_wgmma"
     assert registry.LADDER[1:12] == SIMT and SIMT[0] == "naive" and SIMT[-1] == "double_buffered"
     assert registry.LADDER[12] == "tensor_core"
     for name in SIMT:

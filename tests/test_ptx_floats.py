@@ -51,6 +51,19 @@ def test_fma_f32_to_the_last_bit(spread):
         assert float(result) == _nearest(exact, np.float32), (x, y, z)
 
 
+@pytest.mark.parametrize("spread", [2, 30, 75])
+def test_fma_f32_towards_minus_infinity(spread):
+    a, b, c = _random(np.float32, 1500, spread)
+    a, b = np.ldexp(a, -spread - 24), np.ldexp(b, -spread)
+    c[::2] = -(a[::2] * b[::2])
+    c[1::4] = np.float32(2) ** (24 + spread // 3)
+    got = floats.fma_f32_down(a, b, c)
+    for x, y, z, result in zip(a, b, c, got, strict=True):
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        above = np.nextafter(result, np.float32(np.inf))
+        assert Fraction(float(result)) <= exact < Fraction(float(above)), (x, y, z)
+
+
 def test_fma_f32_of_a_tie_that_is_none():
     # (2**12 + 1) * (2**24 - 2**12 + 1) = 2**36 + 1: the sum with 1 is just above the tie between 1
     # and 1 + 2**-23, which float64 makes it.

@@ -172,6 +172,12 @@ def test_comparisons_of_floats_with_nan(test, function):
     assert (got == function(NUMBERS, np.float32(1))).all()
 
 
+def flushed(x):
+    """float32, with zeros in place of subnormal numbers."""
+    x = x.astype(np.float32)
+    return np.where(abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
+
+
 @pytest.mark.parametrize(
     ("statement", "function"),
     [("add.f32 %f2, %f1, 0f3EAAAAAB;", lambda x: x + np.float32(1 / 3)),
@@ -194,6 +200,14 @@ def test_comparisons_of_floats_with_nan(test, function):
      ("max.f32 %f2, %f1, 0f80000000;",
       lambda x: np.where(x > 0, x, np.where((x == 0) & ~np.signbit(x), np.float32(0), -0.0))),
      ("mov.b32 %r20, %f1; cvt.rn.f32.s32 %f2, %r20;", lambda x: x.view("i4").astype("f4")),
+     ("cvt.rni.f32.f32 %f2, %f1;", np.rint), ("cvt.rmi.f32.f32 %f2, %f1;", np.floor),
+     ("cvt.sat.f32.f32 %f2, %f1;", lambda x: np.where(np.isnan(x), 0, np.clip(x, 0, 1))),
+     ("copysign.f32 %f2, %f1, 0f40400000;", lambda x: np.copysign(np.float32(3), x)),
+     ("ex2.approx.ftz.f32 %f2, %f1;", lambda x: flushed(np.exp2(flushed(x).astype(float)))),
+     ("lg2.approx.ftz.f32 %f2, %f1;", lambda x: flushed(np.log2(flushed(x).astype(float)))),
+     ("rcp.approx.ftz.f32 %f2, %f1;", lambda x: flushed(1 / flushed(x).astype(float))),
+     ("rsqrt.approx.f32 %f2, %f1;", lambda x: 1 / np.sqrt(x.astype(float))),
+     ("tanh.approx.f32 %f2, %f1;", lambda x: np.tanh(x.astype(float))),
      ("mov.b32 %r20, %f1; cvt.rn.f16.s32 %h1, %r20; cvt.f32.f16 %f2, %h1;",
       lambda x: x.view("i4").astype("f8").astype("f2").astype("f4"))],
 )  # fmt: skip
@@ -440,7 +454,7 @@ def test_variables_of_the_text():
 @pytest.mark.parametrize(
     "statement",
     ["frob.f32 %f1, %f2;", "add.sat.s32 %r20, %r2, 1;", "add.ftz.f32 %f1, %f2, %f2;",
-     "mul.hi.s64 %d20, %d3, %d3;", "cvt.rni.f32.f32 %f2, %f1;", "fma.rz.f32 %f1, %f1, %f1, %f1;",
+     "mul.hi.s64 %d20, %d3, %d3;", "cvt.rn.f32.f32 %f2, %f1;", "fma.rz.f32 %f1, %f1, %f1, %f1;",
      "add.s32 %d20, %d3, 1;", "ld.global.b128 %d20, [%d4];", "bar.red.popc.u32 %r20, 1, %p1;",
      "mov.u32 %r20, %clock;", "shfl.down.b32 %r20, %r2, 1, 31;", "cp.reduce.async.bulk.u32;",
      "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%r20, %r21}, {%r2, %r2, %r2, %r2}, "

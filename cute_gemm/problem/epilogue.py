@@ -37,23 +37,36 @@ class EpilogueArguments(NamedTuple):
     operands: Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
 class Epilogue:
     """A function of an accumulator, of C and of operands of its own, applied to every element.
 
     A subclass says the same function five times: as a C++ functor (`functor`, `source`), as kernel
     parameters and memory accesses (`operands`), as NumPy (`apply`) and as an error bound (`bound`).
-    The C++ functor is a class template over ``<Accumulator, ElementC>`` as described in
-    ``templates/common/epilogue.cuh``; its ``Params`` begin with those of ``LinearCombination``,
-    followed by an ``EpilogueTensor`` for each operand.
+    The C++ functor is a class template over ``<Accumulator, ElementC>`` and the operands' element
+    types, as described in ``templates/common/epilogue.cuh``; its ``Params`` begin with those of
+    ``LinearCombination``, followed by an ``EpilogueTensor`` for each operand. Equal epilogues have
+    the same hash.
     """
 
-    #: Part of kernels' symbols; "" for the default.
-    name: ClassVar[str] = ""
-    #: The C++ class template, and C++ that declares it where `common/epilogue.cuh` does not.
-    functor: ClassVar[str]
-    source: ClassVar[str] = ""
-    operands: ClassVar[tuple[EpilogueOperand, ...]] = ()
+    @property
+    def name(self) -> str:
+        """Part of kernels' symbols; "" for the default."""
+        return ""
+
+    @property
+    def functor(self) -> str:
+        """The C++ class template."""
+        raise NotImplementedError
+
+    @property
+    def source(self) -> str:
+        """C++ that declares the class template, where ``common/epilogue.cuh`` does not."""
+        return ""
+
+    @property
+    def operands(self) -> tuple[EpilogueOperand, ...]:
+        """The tensors that it reads beside C."""
+        return ()
 
     def apply(self, accumulator: np.ndarray, arguments: EpilogueArguments) -> np.ndarray:
         """Return the elements of C before they are rounded to its type.
@@ -64,14 +77,16 @@ class Epilogue:
 
     def bound(
         self,
+        accumulator: np.ndarray,
         error: np.ndarray,
         magnitude: np.ndarray,
-        accumulator: DType,
+        dtype: DType,
         arguments: EpilogueArguments,
     ) -> np.ndarray:
         """Return the most by which what `apply` returns can be off, all of (..., M, N).
 
-        ``error`` bounds the accumulators' own error and ``magnitude`` is the sum of ``|a| |b|``.
+        ``error`` bounds the accumulators' own error, ``magnitude`` is the sum of ``|a| |b|``, and
+        ``dtype`` the type of the accumulators.
         """
         raise NotImplementedError
 
@@ -89,9 +104,10 @@ class LinearCombination(Epilogue):
 
     def bound(
         self,
+        accumulator: np.ndarray,
         error: np.ndarray,
         magnitude: np.ndarray,
-        accumulator: DType,
+        dtype: DType,
         arguments: EpilogueArguments,
     ) -> np.ndarray:
         """Return the scaled error, with two roundings of both terms where anything is scaled.
@@ -103,9 +119,9 @@ class LinearCombination(Epilogue):
         scaled: np.ndarray = error * abs(alpha)
         if alpha == 1 and C is None:
             return scaled
-        roundings = 2 * np.sqrt(2) + 1 if accumulator.is_complex else 2
+        roundings = 2 * np.sqrt(2) + 1 if dtype.is_complex else 2
         terms = abs(alpha) * magnitude + (0 if C is None else abs(beta * C))
-        return scaled + roundings * accumulator.roundoff * terms
+        return scaled + roundings * dtype.roundoff * terms
 
 
 #: The default.

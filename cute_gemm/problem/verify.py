@@ -175,7 +175,7 @@ def compare_floats(
         factors += multiplied.roundoff * (multiplied.roundoff > element.roundoff)
     error = (_roundings(problem) * accumulator.roundoff + factors) * sums
     reference = epilogue.apply(products, arguments)
-    bound = epilogue.bound(error, sums, accumulator, arguments)
+    bound = epilogue.bound(products, error, sums, accumulator, arguments)
     # (1 + u): the final rounding acts on the computed value, not on the reference.
     bound = out.roundoff * abs(reference) + (1 + out.roundoff) * bound
     bound = bound + out.underflow

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.ptx.code import DTYPES, Code, opcode
-from cute_gemm.ptx.floats import fma_f32, fma_f64
+from cute_gemm.ptx.floats import fma_f32, fma_f32_down, fma_f64
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import Array
 from cute_gemm.ptx.parser import BYTES, Immediate, Instruction, Vector
@@ -92,6 +92,8 @@ def _mul(code: Code, inst: Instruction) -> Step:
 @opcode("fma")
 def _fma(code: Code, inst: Instruction) -> Step:
     kind = _kind(code, inst, *_FLOATS)
+    if inst.op[1:] == ("rm", "f32"):
+        return code.apply(inst, fma_f32_down, kind, (kind,) * 3)
     code.require(inst, inst.op[1:] == ("rn", kind))
     return code.apply(inst, fma_f32 if kind == "f32" else fma_f64, kind, (kind,) * 3)
 

@@ -100,6 +100,8 @@ _FLOATS: dict[tuple[str, ...], Callable[..., Array]] = {
     ("rn", "tf32", "f32"): lambda x: to_tf32(x, True),
     ("rna", "tf32", "f32"): lambda x: to_tf32(x, False),
 }
+#: Into [0, 1]; of NaN 0.
+_FLOATS["sat", "f32", "f32"] = lambda x: np.where(np.isnan(x), 0, np.clip(x, 0, 1)).astype(x.dtype)
 #: Two floats side by side; the first operand is the upper one (PTX ISA, 9.7.9.21).
 _PAIRS = {("rn", "f16x2", "f32"): to_f16, ("rn", "bf16x2", "f32"): to_bf16}
 

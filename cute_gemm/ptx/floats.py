@@ -51,6 +51,18 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
     return total.astype(np.float32)
 
 
+def fma_f32_down(a: Array, b: Array, c: Array) -> Array:
+    """``a * b + c`` rounded once to float32, towards minus infinity.
+
+    Below the sum in float64 lies the sum exactly where the rest is negative.
+    """
+    product = np.multiply(a, b, dtype=np.float64)
+    total, rest = _two_sum(*np.broadcast_arrays(product, c.astype(np.float64)))
+    nearest = total.astype(np.float32)
+    above = (nearest > total) | ((nearest == total) & (rest < 0))
+    return np.where(above, np.nextafter(nearest, np.float32(-np.inf)), nearest)
+
+
 def fma_f64(a: Array, b: Array, c: Array) -> Array:
     """``a * b + c`` rounded once to float64, to the last bit.
 

@@ -7,7 +7,16 @@ import numpy as np
 from cute_gemm.errors import PtxError
 
 # The translators put themselves into the table.
-from cute_gemm.ptx import access, arithmetic, atomics, bulk, convert, scalars, warps  # noqa: F401
+from cute_gemm.ptx import (  # noqa: F401
+    access,
+    approximate,
+    arithmetic,
+    atomics,
+    bulk,
+    convert,
+    scalars,
+    warps,
+)
 from cute_gemm.ptx.code import STORED, Code, translator_of
 from cute_gemm.ptx.flow import (
     accumulators,

@@ -121,10 +121,15 @@ def _count(code: Code, inst: Instruction) -> Step:
 _ROUNDINGS: dict[str, Any] = {"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil}
 
 
-@opcode(*(f"cvt.{how}" for how in _ROUNDINGS), parts=r"\w+\.[us](32|64)\.f(32|64)")
+@opcode(
+    *(f"cvt.{how}" for how in _ROUNDINGS),
+    parts=r"\w+\.([us](32|64)\.f(32|64)|f32\.f32|f64\.f64)",
+)
 def _to_integer(code: Code, inst: Instruction) -> Step:
-    """The nearest integer that a type has: NaN gives 0 (9.7.9.21)."""
+    """The nearest integer that a type has: NaN gives 0 (9.7.9.21); of a float what it is."""
     _, how, to, kind = inst.op
+    if to == kind:
+        return code.apply(inst, _ROUNDINGS[how], to, (kind,))
     least, most = (int(bound) for bound in (np.iinfo(DTYPES[to]).min, np.iinfo(DTYPES[to]).max))
 
     def convert(x: Array) -> Array:
@@ -135,3 +140,10 @@ def _to_integer(code: Code, inst: Instruction) -> Step:
         return np.where(high, DTYPES[to](most), clipped)
 
     return code.apply(inst, convert, to, (kind,))
+
+
+@opcode("copysign", parts="f(32|64)")
+def _copysign(code: Code, inst: Instruction) -> Step:
+    """The sign of a, and all else of b (9.7.3.8)."""
+    kind = inst.op[-1]
+    return code.apply(inst, lambda a, b: np.copysign(b, a), kind, (kind, kind))

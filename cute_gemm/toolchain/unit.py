@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cute_gemm.cute.layout import Layout
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.operation import Operation
 from cute_gemm.toolchain.signature import cpp_type, gemm_signature
@@ -45,7 +46,8 @@ class TranslationUnit:
 
 def epilogue_type(epilogue: Epilogue) -> str:
     """Return the C++ type of an epilogue, where Accumulator and ElementC are declared."""
-    return f"{epilogue.functor}<Accumulator, ElementC>"
+    types = (cpp_type(DTYPES[operand.dtype]) for operand in epilogue.operands)
+    return f"{epilogue.functor}<{', '.join(('Accumulator', 'ElementC', *types))}>"
 
 
 def epilogue_params(epilogue: Epilogue, prefix: str = "Config::", extents: str = "m, n") -> str:

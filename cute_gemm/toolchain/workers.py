@@ -138,5 +138,8 @@ def main() -> None:
             answer = compile_here(unit, arch, paths, time.perf_counter())
         except Exception as error:
             answer = error
-        pickle.dump(answer, answers)
-        answers.flush()
+        try:
+            pickle.dump(answer, answers)
+            answers.flush()
+        except BrokenPipeError:  # who asked has ended
+            os._exit(0)

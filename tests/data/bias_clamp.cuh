@@ -1,14 +1,14 @@
 #include "common/epilogue.cuh"
 
 // clamp(alpha * accumulator + beta * C + bias[n], -4, 4)
-template <class Accumulator, class ElementC>
+template <class Accumulator, class ElementC, class ElementBias>
 struct BiasClamp : cute_gemm::LinearCombination<Accumulator, ElementC> {
   using Base = cute_gemm::LinearCombination<Accumulator, ElementC>;
   struct Params : Base::Params {
-    cute_gemm::EpilogueTensor<float> bias;
+    cute_gemm::EpilogueTensor<ElementBias> bias;
   };
 
-  cute_gemm::EpilogueTensor<float> bias;
+  cute_gemm::EpilogueTensor<ElementBias> bias;
 
   CUTE_DEVICE explicit BiasClamp(Params const& params) : Base(params), bias(params.bias) {}
 

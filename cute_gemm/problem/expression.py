@@ -1,0 +1,320 @@
+"""Expressions of an element of C: what a Python function computes, traced once.
+
+A `Value` stands for a number of every element: the accumulator, an operand of the epilogue, or what
+is computed of them. Arithmetic and the functions below make new ones; `trace` calls a function with
+them and returns what it returns.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm.errors import OptionError
+
+#: The accumulator's name: ``alpha * op(A) @ op(B) + beta * C``.
+ACCUMULATOR = "acc"
+
+
+class Function(NamedTuple):
+    """A primitive: how C++ spells it of ``{0}``, ``{1}``, ..., and NumPy's function."""
+
+    cpp: str
+    numpy: Callable[..., Any]
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    from scipy.special import erf
+
+    return np.asarray(erf(x))
+
+
+#: Primitives by name. Of ``maximum`` and ``minimum`` a NaN of either is the result, as in NumPy.
+FUNCTIONS = {
+    "add": Function("{0} + {1}", np.add),
+    "subtract": Function("{0} - {1}", np.subtract),
+    "multiply": Function("{0} * {1}", np.multiply),
+    "divide": Function("{0} / {1}", np.divide),
+    "negative": Function("-{0}", np.negative),
+    "less": Function("{0} < {1}", np.less),
+    "less_equal": Function("{0} <= {1}", np.less_equal),
+    "equal": Function("{0} == {1}", np.equal),
+    "where": Function("{0} ? {1} : {2}", np.where),
+    "maximum": Function("({0} > {1} || {0} != {0}) ? {0} : {1}", np.maximum),
+    "minimum": Function("({0} < {1} || {0} != {0}) ? {0} : {1}", np.minimum),
+    "abs": Function("cute_gemm::abs({0})", np.abs),
+    "exp": Function("cute_gemm::exp({0})", np.exp),
+    "log": Function("cute_gemm::log({0})", np.log),
+    "sqrt": Function("cute_gemm::sqrt({0})", np.sqrt),
+    "rsqrt": Function("cute_gemm::rsqrt({0})", lambda x: 1 / np.sqrt(x)),
+    "tanh": Function("cute_gemm::tanh({0})", np.tanh),
+    "erf": Function("cute_gemm::erf({0})", _erf),
+}
+#: Those whose result is a condition.
+CONDITIONS = frozenset(("less", "less_equal", "equal"))
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A number of every element of C.
+
+    ``function`` is a key of `FUNCTIONS`; ``"operand"``, with ``name``; or ``"constant"``, with
+    ``constant``.
+    """
+
+    function: str
+    inputs: tuple[Value, ...] = ()
+    name: str = ""
+    constant: float = 0.0
+
+    @property
+    def is_condition(self) -> bool:
+        """Whether it is true or false."""
+        return self.function in CONDITIONS
+
+    def __add__(self, other: Any) -> Value:
+        return _apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return _apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return _apply("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return _apply("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return _apply("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return _apply("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return _apply("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return _apply("divide", other, self)
+
+    def __neg__(self) -> Value:
+        return _apply("negative", self)
+
+    def __abs__(self) -> Value:
+        return _apply("abs", self)
+
+    def __lt__(self, other: Any) -> Value:
+        return _apply("less", self, other)
+
+    def __le__(self, other: Any) -> Value:
+        return _apply("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Value:
+        return _apply("less", other, self)
+
+    def __ge__(self, other: Any) -> Value:
+        return _apply("less_equal", other, self)
+
+    def __bool__(self) -> bool:
+        raise OptionError(
+            "an epilogue asked in Python whether a value is true, which differs from element to "
+            "element: use cute_gemm.where(condition, a, b) in place of if, and, or, not"
+        )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Value:
+        """Take NumPy's functions for those of the same name: ``np.exp(acc)``."""
+        names = {"absolute": "abs", "true_divide": "divide"}
+        name = names.get(ufunc.__name__, ufunc.__name__)
+        if method != "__call__" or name not in FUNCTIONS:
+            raise OptionError(
+                f"an epilogue calls numpy.{ufunc.__name__}, which is not known; expected one of "
+                f"{', '.join(FUNCTIONS)}"
+            )
+        return _apply(name, *inputs)
+
+
+def _value(x: Any) -> Value:
+    """Return a value, or a number as a constant."""
+    if isinstance(x, Value):
+        return x
+    if isinstance(x, numbers.Real):
+        return Value("constant", constant=float(x))
+    raise OptionError(
+        f"an epilogue computes with {x!r}; expected a number, the accumulator or an operand"
+    )
+
+
+def _apply(function: str, *inputs: Any) -> Value:
+    values = tuple(map(_value, inputs))
+    for place, value in enumerate(values):
+        if value.is_condition != (function == "where" and place == 0):
+            has = "a condition" if value.is_condition else "a number"
+            wants = "a condition" if function == "where" and place == 0 else "a number"
+            raise OptionError(f"an epilogue gives {function} {has}; expected {wants}")
+    return Value(function, values)
+
+
+# ---- functions of values ------------------------------------------------------------------------
+
+
+def where(condition: Any, a: Any, b: Any) -> Value:
+    """Return a where the condition holds, and b elsewhere."""
+    return _apply("where", condition, a, b)
+
+
+def maximum(a: Any, b: Any) -> Value:
+    """Return the greater of two; a NaN of either is the result."""
+    return _apply("maximum", a, b)
+
+
+def minimum(a: Any, b: Any) -> Value:
+    """Return the less of two; a NaN of either is the result."""
+    return _apply("minimum", a, b)
+
+
+def exp(x: Any) -> Value:
+    """Return e to the power of x."""
+    return _apply("exp", x)
+
+
+def log(x: Any) -> Value:
+    """Return the natural logarithm."""
+    return _apply("log", x)
+
+
+def sqrt(x: Any) -> Value:
+    """Return the square root."""
+    return _apply("sqrt", x)
+
+
+def rsqrt(x: Any) -> Value:
+    """Return 1 / sqrt(x)."""
+    return _apply("rsqrt", x)
+
+
+def tanh(x: Any) -> Value:
+    """Return the hyperbolic tangent."""
+    return _apply("tanh", x)
+
+
+def erf(x: Any) -> Value:
+    """Return the error function."""
+    return _apply("erf", x)
+
+
+def sigmoid(x: Any) -> Value:
+    """Return 1 / (1 + exp(-x))."""
+    return 1 / (1 + exp(-_value(x)))
+
+
+def relu(x: Any) -> Value:
+    """Return max(x, 0)."""
+    return maximum(x, 0)
+
+
+def silu(x: Any) -> Value:
+    """Return x / (1 + exp(-x))."""
+    x = _value(x)
+    return x / (1 + exp(-x))
+
+
+def gelu(x: Any, approximate: str = "none") -> Value:
+    """Return x times the normal distribution's function of x, as ``torch.nn.functional.gelu``.
+
+    ``approximate="tanh"``: ``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``.
+    """
+    x = _value(x)
+    if approximate == "tanh":
+        return 0.5 * x * (1 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    if approximate != "none":
+        raise OptionError(f"approximate={approximate!r}; expected 'none' or 'tanh'")
+    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+
+
+# ---- tracing ------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A value of an expression; ``inputs`` are the places of those that it is made of."""
+
+    function: str
+    inputs: tuple[int, ...] = ()
+    name: str = ""
+    constant: float = 0.0
+
+    def __str__(self) -> str:
+        if self.function == "operand":
+            return self.name
+        if self.function == "constant":
+            return repr(self.constant)
+        return f"{self.function}({', '.join(f'v{place}' for place in self.inputs)})"
+
+
+@dataclass(frozen=True)
+class Expression:
+    """What a function computes: values in order, each of values before it; the last is the result.
+
+    ``operands`` are the names of its operands, the accumulator left out.
+    """
+
+    steps: tuple[Step, ...]
+    operands: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(f"v{place} = {step}" for place, step in enumerate(self.steps))
+
+    def evaluate(self, values: Mapping[str, Any]) -> Any:
+        """Return its value by NumPy, of arrays by name, the accumulator among them."""
+        found: list[Any] = []
+        for step in self.steps:
+            if step.function == "operand":
+                found.append(values[step.name])
+            elif step.function == "constant":
+                found.append(step.constant)
+            else:
+                found.append(FUNCTIONS[step.function].numpy(*(found[x] for x in step.inputs)))
+        return found[-1]
+
+
+def trace(function: Callable[..., Any]) -> Expression:
+    """Call a function with the accumulator and its operands; return what it computes.
+
+    The first parameter is the accumulator, the others are operands by their names. OptionError for
+    what cannot be traced.
+
+    >>> print(trace(lambda acc, bias: relu(acc + bias)))
+    v0 = acc
+    v1 = bias
+    v2 = add(v0, v1)
+    v3 = 0.0
+    v4 = maximum(v2, v3)
+    """
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY
+    parameters = list(inspect.signature(function).parameters.values())
+    named = getattr(function, "__name__", repr(function))
+    if not parameters or any(parameter.kind not in kinds for parameter in parameters):
+        raise OptionError(
+            f"epilogue {named} takes {inspect.signature(function)}; expected the accumulator and "
+            "operands by name: (acc, bias)"
+        )
+    names = (ACCUMULATOR, *(parameter.name for parameter in parameters[1:]))
+    result = function(*(Value("operand", name=name) for name in names))
+    if not isinstance(result, Value):
+        raise OptionError(f"epilogue {named} returns {result!r}; expected a value of its arguments")
+    if result.is_condition:
+        raise OptionError(f"epilogue {named} returns a condition; expected cute_gemm.where(...)")
+    places: dict[Step, int] = {}
+    _place(result, places)
+    return Expression(tuple(places), names[1:])
+
+
+def _place(value: Value, places: dict[Step, int]) -> int:
+    """Return the place of a value among the steps, behind those that it is made of."""
+    inputs = tuple(_place(each, places) for each in value.inputs)
+    step = Step(value.function, inputs, value.name, value.constant)
+    return places.setdefault(step, len(places))

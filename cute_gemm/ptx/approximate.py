@@ -1,0 +1,47 @@
+"""Approximate functions of floats: PTX ISA, 9.7.3. Their errors are bounded, not their bits.
+
+The result here is the function's value rounded once, which is within the bounds that PTX states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cute_gemm.ptx.code import Code, opcode
+from cute_gemm.ptx.machine import Step
+from cute_gemm.ptx.memory import Array
+from cute_gemm.ptx.parser import Instruction
+
+_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "rcp": np.reciprocal,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "tanh": np.tanh,
+}
+
+
+def _flushed(x: Array) -> Array:
+    """Zero, with the sign, in the place of subnormal numbers."""
+    small = abs(x) < np.finfo(x.dtype).tiny
+    return np.where(small, np.copysign(x.dtype.type(0), x), x)
+
+
+@opcode(
+    "ex2.approx", "lg2.approx", "rcp.approx", "rsqrt.approx", "tanh.approx",
+    parts=r"approx\.(ftz\.)?f(32|64)",
+)  # fmt: skip
+def _approximate(code: Code, inst: Instruction) -> Step:
+    """Compute in float64 and round."""
+    name, kind = inst.op[0], inst.op[-1]
+    code.require(inst, kind == "f32" or name in ("rcp", "rsqrt"))
+    function, flushes = _FUNCTIONS[name], "ftz" in inst.op
+
+    def compute(x: Array) -> Array:
+        x = _flushed(x) if flushes else x
+        result = function(x.astype(np.float64)).astype(x.dtype)
+        return _flushed(result) if flushes else result
+
+    return code.apply(inst, compute, kind, (kind,))

@@ -1,0 +1,189 @@
+"""Epilogues that are written as expressions: traced, emitted, executed, bounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from epilogue_cases import plan_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.errors import OptionError
+from cute_gemm.problem import expression as ex
+from cute_gemm.problem.epilogue import EpilogueArguments, EpilogueOperand
+from cute_gemm.problem.expression import FUNCTIONS, Expression, Value, trace
+from cute_gemm.problem.fused import Fused
+from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.problem import GemmProblem, from_sizes
+from cute_gemm.problem.verify import verify
+from cute_gemm.ptx import execute
+
+M, N, K = 9, 7, 5
+BOTH: dict[str, Callable[..., Any]] = {
+    "add": lambda acc, b: acc + b,
+    "gelu": lambda acc, b: ex.gelu(acc + b),
+    "gelu_tanh": lambda acc, b: ex.gelu(acc + b, "tanh"),
+    "silu": lambda acc, b: ex.silu(4 * acc + b),
+    "relu": lambda acc, b: ex.relu(acc - b),
+    "sigmoid": lambda acc, b: ex.sigmoid(40 * acc * b),
+    "tanh": lambda acc, b: np.tanh(acc) - b,
+    "exp": lambda acc, b: np.exp(acc / 8) + b,
+    "log": lambda acc, b: ex.log(abs(acc) + 1 + b * b),
+    "sqrt": lambda acc, b: ex.sqrt(abs(acc)) * b,
+    "rsqrt": lambda acc, b: ex.rsqrt(acc * acc + 0.5) + b,
+    "where": lambda acc, b: ex.where(acc < b, -acc, 2 * b),
+    "clamp": lambda acc, b: ex.minimum(ex.maximum(acc, -1), b) / 3,
+}
+
+
+def fused(problem: GemmProblem, function: Callable[..., Any]) -> GemmProblem:
+    """The problem with an epilogue, whose operand ``b`` lies along N."""
+    epilogue = Fused(trace(function), (EpilogueOperand("b", "float32", "N"),))
+    matrix = Matrix("b", (problem.m, problem.n), (0, 1), "float32", 256)
+    return replace(problem, epilogue=epilogue, operands=(matrix,))
+
+
+def arrays(dtype: str) -> tuple[np.ndarray, ...]:
+    """A, B, C and b."""
+    random = np.random.default_rng(0)
+    A, B, C = (
+        np.asfortranarray(random.standard_normal(shape).astype(dtype))
+        for shape in ((M, K), (K, N), (M, N))
+    )
+    return A, B, C, random.standard_normal(N).astype(np.float32)
+
+
+def executed(problem: GemmProblem, dtype: str, beta: float = 0.75) -> bool:
+    """Whether the emitted kernel computes the expression."""
+    A, B, C, b = arrays(dtype)
+    before = C.copy(order="K")
+    scaling = {"alpha": 1.25, "beta": beta, "operands": {"b": b}}
+    execute(plan_of(problem, "naive", "sm_80"), A, B, C, 1.25, beta, operands={"b": b})
+    return verify(problem, A, B, C, C=before, **scaling).ok
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", BOTH)
+def test_every_function_is_executed_within_its_bound(name: str, dtype: str) -> None:
+    problem = fused(from_sizes("NN", m=M, n=N, k=K, dtype=dtype), BOTH[name])
+    assert executed(problem, dtype)
+
+
+def test_another_function_is_out_of_bound() -> None:
+    """Of the same C, the bound of what was asked for, and of what differs in the tenth bit."""
+    problem = fused(from_sizes("NN", m=M, n=N, k=K, dtype="float32"), BOTH["gelu"])
+    other = fused(problem, lambda acc, b: ex.gelu(acc + b) * (1 + 2**-18))
+    A, B, C, b = arrays("float32")
+    execute(plan_of(other, "naive", "sm_80"), A, B, C, 1, 0, operands={"b": b})
+    assert verify(other, A, B, C, operands={"b": b}).ok
+    assert not verify(problem, A, B, C, operands={"b": b}).ok
+
+
+def test_a_nan_of_either_is_the_maximum() -> None:
+    problem = fused(from_sizes("NN", m=M, n=N, k=K, dtype="float32"), BOTH["relu"])
+    A, B, C, b = arrays("float32")
+    A[2], b[3] = np.nan, np.nan
+    execute(plan_of(problem, "naive", "sm_80"), A, B, C, 1, 0, operands={"b": b})
+    assert np.isnan(C[2]).all() and np.isnan(C[:, 3]).all()
+    assert np.isfinite(np.delete(np.delete(C, 2, 0), 3, 1)).all()
+
+
+# ---- random expressions -------------------------------------------------------------------------
+
+LEAVES = st.one_of(
+    st.just("acc"), st.just("b"), st.sampled_from([0.0, 1.0, -2.5, 0.1, 3.0, 1e-3]).map(repr)
+)
+
+
+def grown(children: Any) -> Any:
+    """Texts of expressions made of others."""
+    unary = ["-{}", "abs({})", "ex.tanh({})", "ex.erf({})", "ex.exp(ex.tanh({}))",
+             "ex.sqrt(abs({}) + 0.25)", "ex.rsqrt(abs({}) + 0.5)", "ex.log(abs({}) + 1)",
+             "ex.sigmoid({})", "ex.silu({})", "ex.gelu({})"]  # fmt: skip
+    binary = ["({} + {})", "({} - {})", "({} * {})", "({} / (abs({}) + 0.5))",
+              "ex.maximum({}, {})", "ex.minimum({}, {})", "ex.where(acc < b, {}, {})"]  # fmt: skip
+    return st.one_of(
+        st.tuples(st.sampled_from(unary), children).map(lambda x: x[0].format(x[1])),
+        st.tuples(st.sampled_from(binary), children, children).map(
+            lambda x: x[0].format(x[1], x[2])
+        ),
+    )
+
+
+EXPRESSIONS = st.recursive(LEAVES, grown, max_leaves=8).map(
+    lambda text: f"{text} + 0 * acc + 0 * b"
+)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@given(EXPRESSIONS)
+def test_random_expressions_are_executed_within_their_bounds(text: str) -> None:
+    problem = from_sizes("NN", m=M, n=N, k=K, dtype="float32")
+    assert executed(fused(problem, eval(f"lambda acc, b: {text}", {"ex": ex})), "float32"), text
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(EXPRESSIONS, st.integers(0, 2**32 - 1))
+def test_what_float32_computes_is_within_the_bound(text: str, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    exact = random.standard_normal((4, 5)) * 2.0 ** random.integers(-6, 6, (4, 5))
+    error = abs(exact) * 2.0**-20
+    sums = (exact + error * random.uniform(-1, 1, exact.shape)).astype(np.float32)
+    b = random.standard_normal(5).astype(np.float32)
+    epilogue = Fused(trace(eval(f"lambda acc, b: {text}", {"ex": ex})))
+    arguments = EpilogueArguments(None, 1, 0, {"b": b})
+    wide = arguments._replace(operands={"b": b.astype(np.float64)})
+    row = DTYPES["float32"]
+    bound = epilogue.bound(exact, error + abs(sums) * row.roundoff, abs(exact), row, wide)
+    difference = abs(epilogue.apply(sums, arguments).astype(float) - epilogue.apply(exact, wide))
+    # NumPy's functions of float32 are off by a few units in the last place too.
+    assert (difference <= 2 * bound + 1e-37).all(), text
+
+
+# ---- tracing ------------------------------------------------------------------------------------
+
+
+def test_values_that_are_equal_are_computed_once() -> None:
+    found = trace(lambda acc, bias: (acc + bias) * ex.sigmoid(acc + bias))
+    assert str(found).count("add(v0, v1)") == 1
+    assert found.operands == ("bias",) and isinstance(found, Expression)
+    assert found == trace(lambda acc, bias: (acc + bias) * ex.sigmoid(acc + bias))
+    assert found.evaluate({"acc": 0.0, "bias": 3.0}) == pytest.approx(3 / (1 + math.exp(-3)))
+    names = {Fused(trace(function)).name for function in BOTH.values()}
+    assert len(names) == len(BOTH)
+
+
+def with_if(acc: Value, bias: Value) -> Value:
+    return acc if acc > bias else bias
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (with_if, "use cute_gemm.where(condition, a, b) in place of if"),
+        (lambda acc: 3.0, "returns 3.0; expected a value of its arguments"),
+        (lambda acc: acc < 0, "returns a condition; expected cute_gemm.where"),
+        (lambda acc: (acc < 0) + 1, "gives add a condition; expected a number"),
+        (lambda acc: ex.where(acc, 1, 2), "gives where a number; expected a condition"),
+        (lambda acc: np.sin(acc), "calls numpy.sin, which is not known; expected one of add"),
+        (lambda acc: acc + "1", "computes with '1'; expected a number"),
+        (lambda: 1, "expected the accumulator and operands by name"),
+        (lambda acc, *more: acc, "expected the accumulator and operands by name"),
+        (lambda acc: ex.gelu(acc, "sigmoid"), "approximate='sigmoid'; expected 'none' or 'tanh'"),
+    ],
+)
+def test_what_cannot_be_traced(function: Callable[..., Any], said: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        trace(function)
+    assert said in str(caught.value)
+
+
+def test_every_primitive_is_among_the_functions() -> None:
+    traced = {step.function for f in BOTH.values() for step in trace(f).steps}
+    assert set(FUNCTIONS) - traced <= {"less_equal", "equal", "subtract", "negative"}
