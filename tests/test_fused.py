@@ -18,7 +18,7 @@ from cute_gemm.errors import OptionError
 from cute_gemm.problem import expression as ex
 from cute_gemm.problem.epilogue import EpilogueArguments, EpilogueOperand
 from cute_gemm.problem.expression import FUNCTIONS, Expression, Value, trace
-from cute_gemm.problem.fused import Fused
+from cute_gemm.problem.fused import Fused, Interval, Rules
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.problem import GemmProblem, from_sizes
 from cute_gemm.problem.verify import verify
@@ -144,6 +144,33 @@ def test_what_float32_computes_is_within_the_bound(text: str, seed: int) -> None
     difference = abs(epilogue.apply(sums, arguments).astype(float) - epilogue.apply(exact, wide))
     # NumPy's functions of float32 are off by a few units in the last place too.
     assert (difference <= 2 * bound + 1e-37).all(), text
+
+
+def test_intervals_are_as_wide_as_what_is_computed_can_be() -> None:
+    rules, unit = Rules(DTYPES["float32"]), 2.0**-24
+
+    def of(function: Callable[..., Any], low: float, high: float) -> tuple[float, float]:
+        found = rules.evaluate(trace(function), {"acc": Interval(low, high)})
+        return float(found.low), float(found.high)
+
+    def near(found: tuple[float, float], low: float, high: float) -> bool:
+        return found == (pytest.approx(low, rel=1e-12), pytest.approx(high, rel=1e-12))
+
+    # Half a unit in the last place of a product and of a quotient; 2 of an exponential.
+    assert near(of(lambda acc: acc * 3, 1, 2), 3 * (1 - unit), 6 * (1 + unit))
+    assert near(of(lambda acc: 3 / acc, 1, 2), 1.5 * (1 - unit), 3 * (1 + unit))
+    assert near(of(ex.exp, 0, 0), 1 - 4 * unit, 1 + 4 * unit)
+    # A condition that may hold or not, one that holds, one that does not.
+    step = {"a": -1.0, "b": 5.0}
+    for ends, expected in (((1, 3), (-1, 5)), ((0, 1), (-1, -1)), ((3, 4), (5, 5))):
+        assert of(lambda acc: ex.where(acc < 2, step["a"], step["b"]), *ends) == expected
+    assert of(abs, -3, 2) == (0, 3)
+    # What overflows in float32 is infinite, and its reciprocal 0, but for a subnormal number.
+    assert of(ex.exp, 100, 101)[1] == math.inf
+    assert max(map(abs, of(lambda acc: 1 / ex.exp(acc), 100, 101))) < 1e-37
+    # A root of what may be negative, and a quotient by what may be 0, may be anything.
+    for function in (ex.sqrt, ex.log, lambda acc: 1 / acc):
+        assert of(function, -1e-9, 1) == (-math.inf, math.inf)
 
 
 # ---- tracing ------------------------------------------------------------------------------------

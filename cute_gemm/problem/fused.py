@@ -188,7 +188,8 @@ class Rules:
                 found.append(Interval(constant, constant))
             else:
                 inputs = [found[place] for place in step.inputs]
-                found.append(self._apply(step.function, *inputs))
+                with np.errstate(all="ignore"):
+                    found.append(self._apply(step.function, *inputs))
         return found[-1]
 
     def rounded(self, x: Interval, ulps: float) -> Interval:
