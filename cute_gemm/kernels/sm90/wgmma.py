@@ -184,7 +184,8 @@ class Sm90Wgmma(EmittedKernel):
                 _, limit = access_bytes(matrix, False)
                 raise UnsupportedError(
                     f"kernel {self.name!r} needs addresses of the rows of A and B that are "
-                    f"multiples of 16 bytes, and those of {matrix.name} are not: {limit}"
+                    f"multiples of 16 bytes, and those of {matrix.name} are not, by {limit}: pack "
+                    f"it, with option pack={matrix.name!r} or 'AB'"
                 )
             # wgmma reads these along K from shared memory; the threads bring its A as it lies.
             shared = matrix.name == ("A" if config.swap_ab else "B")
