@@ -269,7 +269,9 @@ def test_c_that_goes_by_elements_leaves_fewer_registers_for_sums() -> None:
 def test_what_the_kernel_does_not_take() -> None:
     with pytest.raises(UnsupportedError, match=r"needs sm_90a; arch is 'sm_90'"):
         KERNEL.configure(problem(), "sm_90")
-    with pytest.raises(UnsupportedError, match=r"those of A are not, by lda=4098 \(8196 B\): pack it"):
+    with pytest.raises(
+        UnsupportedError, match=r"those of A are not, by lda=4098 \(8196 B\): pack it"
+    ):
         configure(problem(lda=4098))
     with pytest.raises(UnsupportedError, match="does not take float32"):
         configure(problem(dtype="float32"))
