@@ -14,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.errors import OptionError
+from cute_gemm.errors import DTypeError, OptionError, ShapeError, StrideError
+from cute_gemm.frameworks import BROADCAST, read
+from cute_gemm.frameworks.base import Operand
 from cute_gemm.problem import expression as ex
+from cute_gemm.problem import fuse
 from cute_gemm.problem.epilogue import EpilogueArguments, EpilogueOperand
 from cute_gemm.problem.expression import FUNCTIONS, Expression, Value, trace
 from cute_gemm.problem.fused import Fused, Interval, Rules
@@ -214,3 +217,99 @@ def test_what_cannot_be_traced(function: Callable[..., Any], said: str) -> None:
 def test_every_primitive_is_among_the_functions() -> None:
     traced = {step.function for f in BOTH.values() for step in trace(f).steps}
     assert set(FUNCTIONS) - traced <= {"less_equal", "equal", "subtract", "negative"}
+
+
+# ---- names, functions and operands --------------------------------------------------------------
+
+
+def test_names_are_what_functions_compute() -> None:
+    for name, function in (
+        ("bias+gelu", lambda acc, bias: ex.gelu(acc + bias)),
+        ("silu", lambda acc: ex.silu(acc)),
+        ("scale+bias+relu+residual",
+         lambda acc, scale, bias, residual: ex.relu(acc * scale + bias) + residual),
+    ):  # fmt: skip
+        assert fuse.named(name).expression == trace(function)
+    assert fuse.as_function("silu") is fuse.named("silu")
+    traced = fuse.epilogue(BOTH["clamp"])
+    assert fuse.as_function(BOTH["clamp"]) is traced is fuse.as_function(traced)
+
+
+def operand(array: np.ndarray) -> Operand:
+    return read(array, "x", BROADCAST)
+
+
+def placed(shape: tuple[int, ...], order: str = "C", pad: int = 0) -> np.ndarray:
+    """Random float32 numbers, with so many between rows, or columns."""
+    random = np.random.default_rng(sum(shape))
+    size = (*shape[:-1], shape[-1] + pad) if shape else shape
+    whole = random.standard_normal(size).astype(np.float32)
+    return np.asarray(whole[..., : shape[-1]] if shape else whole, order=order if not pad else None)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arch", "dtype", "l"),
+    [("naive", "sm_80", "float32", 1), ("sm80_pipeline", "sm_80", "float16", 3),
+     ("thin", "sm_80", "bfloat16", 1), ("double_buffered", "sm_80", "float64", 2),
+     ("sm90_wgmma", "sm_90a", "float16", 1)],
+)  # fmt: skip
+def test_operands_of_every_shape_broadcast(kernel: str, arch: str, dtype: str, l: int) -> None:
+    m, n, k = (5 if kernel == "thin" else 40), 72, 64
+    lda = {"lda": 48} if kernel == "sm90_wgmma" else {}
+    asked = from_sizes("NN", m=m, n=n, k=k, l=l, dtype=dtype, **lda)
+    function = fuse.epilogue(
+        lambda acc, row, column, scalar, both, turned: (
+            (acc + row) * scalar + ex.tanh(column) * both - turned
+        )
+    )
+    shapes = {
+        "row": placed((n,)), "column": placed((m, 1)), "scalar": placed(()),
+        "both": placed((m, n), pad=3), "turned": placed((l, m, n) if l > 1 else (m, n), "F"),
+    }  # fmt: skip
+    fitted = fuse.fuse(asked, function, {name: operand(x) for name, x in shapes.items()})
+    random = np.random.default_rng(1)
+    kind, batch = DTYPES[dtype].numpy, (l,) * (l > 1)
+
+    def column_major(rows: int, columns: int, ld: int) -> np.ndarray:
+        numbers = random.standard_normal((*batch, columns, ld)).astype(kind)
+        return numbers[..., :rows].swapaxes(-1, -2)
+
+    A, B = column_major(m, k, asked.A.ld), column_major(k, n, asked.B.ld)
+    C = column_major(m, n, asked.C.ld)
+    before = C.copy(order="K")
+    options = {"tile": "64x64x64", "groups": 1} if kernel == "sm90_wgmma" else {}
+    plan = plan_of(fitted, kernel, arch, **options)
+    execute(plan, A, B, C, 1.5, 0.5, operands=shapes)
+    assert verify(fitted, A, B, C, C=before, alpha=1.5, beta=0.5, operands=shapes).ok
+    loads = {row.operand: row for row in plan.report().rows if row.operand in shapes}
+    assert set(loads) == set(shapes) and loads["scalar"].sectors == 1
+
+
+def test_operands_that_do_not_fit() -> None:
+    asked = from_sizes("NN", m=M, n=N, k=K, dtype="float32")
+    bias, column = operand(placed((N,))), operand(placed((M, 1)))
+    relu = fuse.named("bias+relu")
+    assert fuse.fuse(asked, relu, {"bias": column}).operands[0].stride == (1, 0)
+    for problem, given_, error, said in (
+        (asked, {}, OptionError, "epilogue 'bias+relu' reads bias: pass bias="),
+        (asked, {"bias": bias, "scale": bias}, OptionError, "which reads bias"),
+        (asked, {"bias": operand(placed((M,)))}, ShapeError,
+         "bias has shape (9,), and C is (9, 7); expected (7,), (9, 1), (9, 7) or another"),
+        (asked, {"bias": operand(placed((N,))[::-1])}, StrideError, "expected none to be negative"),
+        (asked, {"bias": operand(placed((N,)).astype("c8"))}, DTypeError, "expected a real type"),
+        (from_sizes("NN", m=M, n=N, k=K, dtype="int8"), {"bias": bias}, DTypeError,
+         "came with A and B of int8; expected real floating-point types"),
+    ):  # fmt: skip
+        with pytest.raises(error) as caught:
+            fuse.fuse(problem, relu, given_)
+        assert said in str(caught.value)
+    for value, said in (
+        ("bias+swish", "'swish' is not known; expected some of bias, residual, scale, relu"),
+        ("bias+bias", "an operand is there twice"),
+        (3, "epilogue=3; expected a name such as 'bias+gelu', or a function"),
+        (lambda acc, alpha: acc * alpha, "an operand called alpha, which is an argument"),
+        (lambda acc, float: acc * float, "an operand called float"),
+    ):
+        with pytest.raises(OptionError) as caught:
+            fuse.as_function(value)
+        assert said in str(caught.value)

@@ -29,6 +29,8 @@ _CLASSES = {
 }  # fmt: skip
 #: Dimensions of a matrix, and of a batch of them.
 _MATRIX = (2, 3)
+#: Dimensions of an epilogue's operand.
+BROADCAST = (0, 1, 2, 3)
 
 
 class _ByClass(Kept[type, Adapter]):
@@ -50,8 +52,8 @@ def read(array: Any, name: str, dimensions: tuple[int, ...] = _MATRIX) -> Operan
     """Return what an array is and where it is, without copying or synchronising.
 
     ``name`` is what error messages call it; ``dimensions`` are those that it may have: those of a
-    matrix or a batch of them, or (0,) for alpha and beta. Any other number is a ShapeError; what is
-    no array, or one that does not give its memory away, is an ArrayError.
+    matrix or a batch of them, (0,) for alpha and beta, or `BROADCAST`. Any other number is a
+    ShapeError; what is no array, or one that does not give its memory away, is an ArrayError.
     """
     operand = _BY_CLASS[type(array)].read(array, name)
     if len(operand.shape) not in dimensions:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,6 +56,17 @@ FUNCTIONS = {
     "tanh": Function("cute_gemm::tanh({0})", np.tanh),
     "erf": Function("cute_gemm::erf({0})", _erf),
 }
+#: Names that no operand may have: arguments of calls and of kernels, names in the functor, C++.
+_RESERVED = """
+    op A B C alpha beta order out_dtype compute kernel backend arch stream tune epilogue storage
+    dtype gpu base_offset m n k l lda ldb ldc batch_a batch_b batch_c slice_a slice_b slices k_last
+    alpha_ptr beta_ptr map_a map_b map_c batch product slice acc at sum params Base Params
+    alignas alignof asm auto bool case catch char const constexpr decltype default delete do double
+    enum explicit export extern float friend goto inline int long mutable namespace new operator
+    private protected public register short signed sizeof static struct switch template this throw
+    typedef typeid typename union unsigned using virtual void volatile
+"""
+RESERVED = frozenset(_RESERVED.split())
 #: Those whose result is a condition.
 CONDITIONS = frozenset(("less", "less_equal", "equal"))
 
@@ -281,11 +292,11 @@ class Expression:
         return found[-1]
 
 
-def trace(function: Callable[..., Any]) -> Expression:
+def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -> Expression:
     """Call a function with the accumulator and its operands; return what it computes.
 
-    The first parameter is the accumulator, the others are operands by their names. OptionError for
-    what cannot be traced.
+    The first parameter is the accumulator, the others are operands by their names, or those named
+    in ``operands``. OptionError for what cannot be traced.
 
     >>> print(trace(lambda acc, bias: relu(acc + bias)))
     v0 = acc
@@ -294,23 +305,40 @@ def trace(function: Callable[..., Any]) -> Expression:
     v3 = 0.0
     v4 = maximum(v2, v3)
     """
-    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY
-    parameters = list(inspect.signature(function).parameters.values())
     named = getattr(function, "__name__", repr(function))
-    if not parameters or any(parameter.kind not in kinds for parameter in parameters):
+    names = _operands(function, named) if operands is None else tuple(operands)
+    taken = [name for name in names if name in RESERVED]
+    if taken:
         raise OptionError(
-            f"epilogue {named} takes {inspect.signature(function)}; expected the accumulator and "
-            "operands by name: (acc, bias)"
+            f"epilogue {named} has an operand called {taken[0]}, which is an argument or a word of "
+            "C++: call it otherwise"
         )
-    names = (ACCUMULATOR, *(parameter.name for parameter in parameters[1:]))
-    result = function(*(Value("operand", name=name) for name in names))
+    values = {name: Value("operand", name=name) for name in names}
+    result = function(Value("operand", name=ACCUMULATOR), **values)
     if not isinstance(result, Value):
         raise OptionError(f"epilogue {named} returns {result!r}; expected a value of its arguments")
     if result.is_condition:
         raise OptionError(f"epilogue {named} returns a condition; expected cute_gemm.where(...)")
     places: dict[Step, int] = {}
     _place(result, places)
-    return Expression(tuple(places), names[1:])
+    return Expression(tuple(places), names)
+
+
+def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:
+    """The names of a function's parameters behind the first."""
+    parameters = list(inspect.signature(function).parameters.values())
+    first = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY
+    others = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    if (
+        not parameters
+        or parameters[0].kind not in first
+        or any(parameter.kind not in others for parameter in parameters[1:])
+    ):
+        raise OptionError(
+            f"epilogue {named} takes {inspect.signature(function)}; expected the accumulator and "
+            "operands by name: (acc, bias)"
+        )
+    return tuple(parameter.name for parameter in parameters[1:])
 
 
 def _place(value: Value, places: dict[Step, int]) -> int:

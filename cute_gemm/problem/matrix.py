@@ -47,8 +47,8 @@ class Matrix:
 
     @property
     def unit(self) -> int:
-        """The mode whose stride is 1: 0 or 1."""
-        return self.stride.index(1)
+        """The mode whose stride is 1, 0 or 1; 0 where none is, in an epilogue's operand."""
+        return self.stride.index(1) if 1 in self.stride else 0
 
     @property
     def ld(self) -> int:
