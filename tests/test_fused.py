@@ -286,6 +286,8 @@ def test_operands_of_every_shape_broadcast(kernel: str, arch: str, dtype: str, l
 
 
 def test_operands_that_do_not_fit() -> None:
+    with pytest.raises(ShapeError, match="x has shape .*; expected an array of three dimensions"):
+        operand(np.zeros((1, 1, 2, 2)))
     asked = from_sizes("NN", m=M, n=N, k=K, dtype="float32")
     bias, column = operand(placed((N,))), operand(placed((M, 1)))
     relu = fuse.named("bias+relu")

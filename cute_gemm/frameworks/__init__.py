@@ -57,7 +57,9 @@ def read(array: Any, name: str, dimensions: tuple[int, ...] = _MATRIX) -> Operan
     """
     operand = _BY_CLASS[type(array)].read(array, name)
     if len(operand.shape) not in dimensions:
-        if dimensions != _MATRIX:
+        if dimensions == BROADCAST:
+            expected = "an array of three dimensions at most, which broadcasts to C"
+        elif dimensions != _MATRIX:
             expected = "a number or a 0-d array: that of a single element is reshape(())"
         elif len(operand.shape) < _MATRIX[0]:
             expected = "a matrix, which has two dimensions: a column is reshape(-1, 1)"
