@@ -1,4 +1,4 @@
-"""Kernels of several plans, built at once: by processes, or by threads of this one."""
+"""Kernels of several plans, built at once: in processes, or in threads of this one."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 class Planned(Protocol):
-    """What is asked of a plan (`cute_gemm.plan.Plan`)."""
+    """The part of a plan (`cute_gemm.plan.Plan`) that `Builds` uses."""
 
     @property
     def compiled(self) -> bool:
-        """Whether anything is to be compiled."""
+        """Whether the plan has kernels to compile."""
 
     @property
     def steps(self) -> Steps:
-        """Its launches."""
+        """The launches of the plan."""
 
     def keep(self, builds: list[Build]) -> Build:
-        """Keep the builds of its launches and return that of its kernel."""
+        """Keep the builds of the launches and return that of the kernel."""
 
 
 class Builds:
-    """Kernels of plans that are being built, by processes if there are several, or by threads.
+    """Kernels of plans that are being built, in processes if there are several, else in threads.
 
-    ``futures``: of each kernel's build, that of several plans once. To be closed, which drops what
-    has not begun.
+    ``futures``: the build of each kernel; kernels that plans share are built once. `close` drops
+    builds that have not begun.
     """
 
     def __init__(self, plans: Sequence[Planned]) -> None:
@@ -42,7 +42,7 @@ class Builds:
         self.steps = {_key(step): step for plan in plans if plan.compiled for step in plan.steps}
         count = at_once(len(self.steps))
         self._workers = Workers() if count > 1 else None
-        # A thread for each process, which waits for it.
+        # One thread waits for each process.
         self._own = ThreadPoolExecutor(count, "cute_gemm build") if self._workers else None
         pool = self._own or builders()
         compiler = self._workers.compile if self._workers else None
@@ -51,9 +51,10 @@ class Builds:
         }
 
     def finish(self, tell: Callable[[int, int], None] | None = None) -> None:
-        """Wait until all have ended, well or not, and close.
+        """Wait until all builds have ended, with or without an error, and close.
 
-        ``tell`` is called with how many kernels are done, of how many, at once and whenever one is.
+        ``tell`` is called with the number of kernels that are done and their total, at the start
+        and after each kernel.
         """
         from concurrent.futures import FIRST_COMPLETED, wait
 
@@ -62,7 +63,7 @@ class Builds:
             tell(0, total)
         try:
             while pending:
-                # Not for ever: a signal that another thread gets does not end the wait.
+                # The wait has a timeout, since a signal to another thread does not end it.
                 ended, pending = wait(pending, 0.1, FIRST_COMPLETED)
                 for number in range(len(ended)):
                     if tell is not None:
@@ -73,12 +74,13 @@ class Builds:
     def of(self, plan: Planned) -> Build:
         """Return the build of a plan's kernel, once all its launches are built.
 
-        The error of the first that cannot be, and that of a plan of which nothing is compiled.
+        Raises the error of the first launch that cannot be built, or of a plan that compiles
+        nothing.
         """
         return plan.keep([self.futures[_key(step)].result() for step in plan.steps])
 
     def close(self) -> None:
-        """End what compiles, and drop what has not begun."""
+        """Stop the builds that are running, and drop those that have not begun."""
         for future in self.futures.values():
             future.cancel()
         if self._workers is not None and self._own is not None:

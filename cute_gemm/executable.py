@@ -1,4 +1,4 @@
-"""``Executable``: what runs a GEMM, on arrays like those planned for, at launch cost."""
+"""``Executable``: runs a GEMM on arrays laid out as planned, at the cost of a launch."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ _NUMBERS = (float, int, complex)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A call on device arrays that went through every check, for others of the same layouts.
+    """A call on device arrays that passed every check, to be repeated on arrays laid out alike.
 
-    ``layouts``: what `fingerprint` gave; ``spans``: bytes from the first of A, B and C to the last;
-    ``stream``: gives what their library is working on. No array is kept alive.
+    ``layouts``: the `fingerprint` of its arrays; ``spans``: bytes from the first element of A, B
+    and C to the last; ``stream``: returns the stream that their library works on. No array is kept
+    alive.
     """
 
     executable: Executable
@@ -51,18 +52,17 @@ class Call:
     def again(self, at: tuple[int, int, int], C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
         """Compute on arrays of these layouts at other addresses; return C, or a new one.
 
-        None, and nothing is done, if C does not lie apart from A and B: all else the layouts
-        decide.
+        Return None, without computing, if C overlaps A or B; the layouts settle everything else.
         """
         executable = self.executable
         if C is not None:
             a, b, c = at
-            of_a, of_b, of_c = self.spans
-            end = c + of_c
-            if (a < end and c < a + of_a) or (b < end and c < b + of_b):
+            span_a, span_b, span_c = self.spans
+            end = c + span_c
+            if (a < end and c < a + span_a) or (b < end and c < b + span_b):
                 return None
-            of_alpha, of_beta, bound = executable.newest
-            if alpha is of_alpha and beta is of_beta:
+            newest_alpha, newest_beta, bound = executable.newest
+            if alpha is newest_alpha and beta is newest_beta:
                 bound(at, self.stream() if stream is None else raw_stream(stream))
                 return C
         factors = scalars(alpha, beta, executable.problem, self.a.device, self.c, stream)
@@ -77,10 +77,10 @@ class Call:
 
 @dataclass(eq=False)
 class Executable:
-    """A problem, the kernel and the route that serve it, and what is kept to launch them again.
+    """A problem, the kernel and route that compute it, and the launches that are kept.
 
-    ``backend`` and ``device`` are those of a `Plan`, which holds one of these. Launches are bound
-    once for each alpha and beta.
+    ``backend`` and ``device`` are those of the `Plan` that holds it. Launches are bound once for
+    each alpha and beta.
     """
 
     problem: GemmProblem
@@ -93,8 +93,8 @@ class Executable:
 
     def __post_init__(self) -> None:
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
-        #: Numbers, as the objects that they came as, and the launch with these; one value, for
-        #: threads.
+        #: The last alpha and beta, as objects, and the launch with them; one tuple, since threads
+        #: share it.
         self.newest: tuple[Any, Any, Any] = (object(), object(), None)
 
     @cached_property
@@ -107,7 +107,7 @@ class Executable:
         return steps(kernel, self.config, self.problem, self.arch, self.route, kept)
 
     def bind(self, device: int, alpha: Scalar, beta: Scalar, kept: str = "") -> Callable[..., None]:
-        """Return a launch, of the operands' addresses and a stream; see :meth:`Plan.bind`."""
+        """Return a launch of the operands' addresses and a stream; see :meth:`Plan.bind`."""
         if self.route == DIRECT:
             return self.kernel.bind(self.config, self.problem, self.arch, device, alpha, beta)
         from cute_gemm.run.sequence import Launches
@@ -123,23 +123,23 @@ class Executable:
     ) -> tuple[Any, Call | None]:
         """Compute on arrays that are checked against the problem; see :meth:`Plan.__call__`.
 
-        Return C and, of device arrays with a fingerprint, the call.
+        Return C and, for device arrays with a fingerprint, the call.
         """
         kept = {x.name: x for x in (A, B) if isinstance(x, PackedOperand)}
         a = kept["A"].operand if "A" in kept else read(A, "A")
         b = kept["B"].operand if "B" in kept else read(B, "B")
-        given = None if C is None else read(C, "C")
-        self._check(a, b, given)
-        factors = scalars(alpha, beta, self.problem, a.device, given, stream)
+        c = None if C is None else read(C, "C")
+        self._check(a, b, c)
+        factors = scalars(alpha, beta, self.problem, a.device, c, stream)
         if kept:
             for operand in kept.values():
                 operand.check(self.problem, self.route.pack)
             a, b = (kept[x].there() if x in kept else y for x, y in (("A", a), ("B", b)))
-        result = self.run(a, b, given, *factors, stream, "".join(kept))
-        return result, None if kept else self.call(layouts, a, b, given)
+        result = self.run(a, b, c, *factors, stream, "".join(kept))
+        return result, None if kept else self.call(layouts, a, b, c)
 
     def call(self, layouts: Any, a: Operand, b: Operand, c: Operand | None) -> Call | None:
-        """Return what is known of a call on operands that fit; None without layouts or a device."""
+        """Return the call on operands that fit; None without layouts or a device."""
         if layouts is None or a.device is None:
             return None
         a, b = replace(a, owner=None), replace(b, owner=None)
@@ -150,7 +150,7 @@ class Executable:
     def on_host(
         self, A: Any, B: Any, C: Any, beta: complex
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return host arrays that fit as NumPy's, with a new C where none is given."""
+        """Return host arrays that fit as NumPy arrays, with a new C where none is given."""
         a, b = read(A, "A"), read(B, "B")
         c = None if C is None else read(C, "C")
         self._check(a, b, c)
@@ -163,7 +163,7 @@ class Executable:
         return host_array(a), host_array(b), host_array(self._new(a, b) if c is None else c)
 
     def _new(self, a: Operand, b: Operand) -> Operand:
-        """A new C, of the library that A is of."""
+        """Return a new C of A's library."""
         problem = self.problem
         order: Order = "C" if problem.C.major == "N" else "F"
         batch = (problem.l,) if 3 in (len(a.shape), len(b.shape)) else ()
@@ -171,7 +171,7 @@ class Executable:
         return read(ADAPTERS[a.library].new(a, shape, order, problem.C.dtype), "C")
 
     def _check(self, a: Operand, b: Operand, c: Operand | None) -> None:
-        """Refuse arrays that the kernel cannot serve."""
+        """Refuse arrays that do not fit the plan."""
         planned = self.problem
         if a.dtype != planned.A.dtype:
             raise DTypeError(
@@ -200,33 +200,33 @@ class Executable:
             raise OptionError(
                 f"name={name!r}, and this plan {does}: make it with pack='A', 'B' or 'AB'"
             )
-        operand, mine = read(X, name), getattr(problem, name)
-        _check_matrix(mine, describe(problem.op, name, operand, problem.l))
+        operand, matrix = read(X, name), getattr(problem, name)
+        _check_matrix(matrix, describe(problem.op, name, operand, problem.l))
         _, packing = packed(problem, name)
         (target,) = packing.targets
         if self.backend != "cuda":
-            return PackedOperand(name, mine, target, operand)
+            return PackedOperand(name, matrix, target, operand)
         from cute_gemm.run.memory import DeviceBuffer, upload
 
         device = self.device or 0
         memory = DeviceBuffer(packing.nbytes, device)
         bound = packing_step(packing, self.arch).bind(device, ONE, ZERO)
         if operand.device is None:
-            with upload(host_array(operand), device) as there:  # which its end waits for
-                bound((there.pointer, there.pointer, memory.pointer))
+            with upload(host_array(operand), device) as source:  # its end waits for the launch
+                bound((source.pointer, source.pointer, memory.pointer))
         else:
             bound((operand.pointer, operand.pointer, memory.pointer), _handle(operand, stream))
-        # Where it lay says nothing any more: not of alignment, nor of memory that it might share.
-        return PackedOperand(name, mine, target, replace(operand, owner=None, pointer=0), memory)
+        # The operand's address no longer matters, neither for alignment nor for overlap with C.
+        return PackedOperand(name, matrix, target, replace(operand, owner=None, pointer=0), memory)
 
     def run(
         self, a: Operand, b: Operand, c: Operand | None, alpha: Scalar, beta: Scalar, stream: Any,
         kept: str = "", at: tuple[int, int, int] | None = None,
     ) -> Any:  # fmt: skip
-        """Compute on operands and factors that fit; return C, a new one where there is none.
+        """Compute on operands and factors that fit; return C, a new one if none is given.
 
-        ``kept``: names of operands that are packed already; ``at``: where the matrices lie, if not
-        where the operands do.
+        ``kept``: names of operands that are packed already; ``at``: addresses of the matrices, if
+        not the operands'.
         """
         problem = self.problem
         new = c is None
@@ -285,27 +285,27 @@ class Executable:
             download(on_c, C)
 
 
-def _check_matrix(mine: Matrix, given: Matrix) -> None:
+def _check_matrix(planned: Matrix, matrix: Matrix) -> None:
     """Refuse a matrix that is not laid out as the plan's, or less aligned."""
-    name = mine.name
-    if given.alignment < mine.alignment:
+    name = planned.name
+    if matrix.alignment < planned.alignment:
         raise ShapeError(
-            f"{name} starts at an address aligned to {given.alignment} bytes, and the plan "
-            f"was made for {mine.alignment}; make a plan with these arrays"
+            f"{name} starts at an address aligned to {matrix.alignment} bytes, and the plan "
+            f"was made for {planned.alignment}; make a plan with these arrays"
         )
-    if replace(given, **named(mine, "alignment", "first_alignment")) != mine:
+    if replace(matrix, **named(planned, "alignment", "first_alignment")) != planned:
         raise ShapeError(
-            f"{name} is {given} of {given.dtype}, and the plan was made for {mine} of "
-            f"{mine.dtype}; make a plan with these arrays"
+            f"{name} is {matrix} of {matrix.dtype}, and the plan was made for {planned} of "
+            f"{planned.dtype}; make a plan with these arrays"
         )
 
 
 def scalars(
     alpha: Any, beta: Any, problem: GemmProblem, device: int | None, c: Operand | None, stream: Any
 ) -> tuple[Scalar, Scalar]:
-    """Check alpha and beta of a call, beta against the C that is given or not.
+    """Check alpha and beta of a call, beta against C or its absence.
 
-    One on the device that is of another type is converted there, in the order of the stream.
+    A scalar on the device that has another type is converted there, in the order of the stream.
     """
     if type(alpha) is float and type(beta) is float and alpha == 1.0 and beta == 0.0:
         return ONE, ZERO  # every accumulator has these two
@@ -323,12 +323,12 @@ def scalars(
 
 
 def _handle(operand: Operand, stream: Any) -> int:
-    """The raw ``CUstream`` that is given, or else the one that the array's library works on."""
+    """Return the raw ``CUstream`` that is given, or else the one of the array's library."""
     return ADAPTERS[operand.library].stream(operand)() if stream is None else raw_stream(stream)
 
 
 def raw_stream(stream: Any) -> int:
-    """Return the raw ``CUstream`` of whatever a library calls a stream."""
+    """Return the raw ``CUstream`` of a library's stream."""
     if isinstance(stream, int):
         return stream
     for attribute in ("cuda_stream", "ptr", "handle"):

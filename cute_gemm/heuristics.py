@@ -1,7 +1,7 @@
-"""A second opinion: what ``nvidia-matmul-heuristics`` recommends, as candidates of a plan.
+"""Recommendations of ``nvidia-matmul-heuristics``, as candidates of a plan.
 
-NVIDIA's package estimates times of CUTLASS's kernels on a GPU that is named, and needs none. Of
-what it recommends, the CTA tile, the cluster and the number of slices of K are read here.
+NVIDIA's package estimates times of CUTLASS's kernels on a GPU given by its name; none has to be
+present. The CTA tile, the cluster and the number of slices of K of its recommendations are used.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from cute_gemm.kernels.candidate import Candidate
     from cute_gemm.problem.problem import GemmProblem
 
-#: The package's letters of types; of tf32, in which products are made, it is F.
+#: The package's letters of types; that of tf32, a compute type, is F.
 _LETTERS = {
     "float16": "H", "bfloat16": "T", "float32": "S", "float64": "D", "complex64": "C",
     "complex128": "Z", "int8": "B", "int32": "I",
 }  # fmt: skip
-#: Behind our name of a GPU, what the package's may have: ``"H200"`` is ``H200_SXM``.
+#: Suffixes of the package's names of GPUs: ``"H200"`` is ``H200_SXM``.
 _FORMS = ("", "_SXM", "_PCIE", "_NVL")
-#: How many recommendations are taken; and asked for, since many differ in what is not read.
+#: Recommendations that are used at most, and requested: many differ only in fields not used.
 MOST, _ASKED = 8, 64
 
 
@@ -35,65 +35,65 @@ class Recommendation(NamedTuple):
     cluster: tuple[int, int]
     split_k: int
 
-    def distance(self, one: Candidate) -> float:
-        """Factors of two between this and a candidate, summed over all five."""
-        mine = (*self.tile, *self.cluster, self.split_k)
-        cluster = getattr(one.config, "cluster", (1, 1))
-        its = (*one.config.tile[:2], *cluster, one.route.split_k)
-        return sum(abs(log2(x / y)) for x, y in zip(mine, its, strict=True))
+    def distance(self, candidate: Candidate) -> float:
+        """Factors of two between recommendation and candidate, summed over the five numbers."""
+        recommended = (*self.tile, *self.cluster, self.split_k)
+        cluster = getattr(candidate.config, "cluster", (1, 1))
+        priced = (*candidate.config.tile[:2], *cluster, candidate.route.split_k)
+        return sum(abs(log2(x / y)) for x, y in zip(recommended, priced, strict=True))
 
 
 def advised(problem: GemmProblem, gpu: Gpu, candidates: Sequence[Candidate]) -> list[int]:
-    """Return the numbers of the candidates that are nearest to what is recommended.
+    """Return the indices of the candidates that are nearest to the recommendations.
 
-    Each once, the first recommendation's first; of equally near ones the first in the order given.
-    Where kernels have clusters the recommendations are for them.
+    They are in the order of the recommendations, without repetitions; of equally near candidates
+    the first is taken. Where some kernels have clusters, only their candidates are compared.
     """
-    clusters = [i for i, one in enumerate(candidates) if hasattr(one.config, "cluster")]
-    wishes = recommended(problem, gpu, "CUTLASS3" if clusters else "CUTLASS")
+    clusters = [i for i in range(len(candidates)) if hasattr(candidates[i].config, "cluster")]
+    recommendations = recommended(problem, gpu, "CUTLASS3" if clusters else "CUTLASS")
     among = clusters or range(len(candidates))
-    nearest = (min(among, key=lambda i: wish.distance(candidates[i])) for wish in wishes)
+    nearest = (min(among, key=lambda i: row.distance(candidates[i])) for row in recommendations)
     return list(dict.fromkeys(nearest))
 
 
 def recommended(problem: GemmProblem, gpu: Gpu, target: str) -> list[Recommendation]:
-    """Return what the package recommends for kernels of CUTLASS 3 or 2, its first choice first.
+    """Return the package's recommendations for kernels of CUTLASS 3 or 2, the best first.
 
-    OptionError where it is not installed, and for a GPU that it does not know.
+    OptionError if the package is not installed, or does not know the GPU.
     """
-    theirs = _package()
-    known = {x.name: x for x in theirs.NvMatmulHeuristicsNvidiaGpu if x.name != "END"}
+    package = _package()
+    gpus = {x.name: x for x in package.NvMatmulHeuristicsNvidiaGpu if x.name != "END"}
     name = gpu.name.removeprefix("NVIDIA ").upper().replace(" ", "_")
-    named = [known[name + form] for form in _FORMS if name + form in known]
+    named = [gpus[name + form] for form in _FORMS if name + form in gpus]
     if not named:
         raise OptionError(
             "heuristics=True asks nvidia-matmul-heuristics, which does not know the GPU "
             f"{gpu.name}: leave it out here"
         )
-    # It is asked for a column-major C; of a row-major one that is C^T, with A and B swapped.
+    # The layouts are for a column-major C; a row-major C is C^T, with A and B swapped.
     swapped = problem.C.major == "N"
     m, n, a, b = problem.m, problem.n, problem.A, problem.B
     if swapped:
         m, n, a, b = n, m, b, a
     layout = ("T" if a.major == "K" else "N") + ("N" if b.major == "K" else "T") + "_COL_MAJOR"
-    made_in = "F" if problem.compute == "tf32" else _LETTERS[problem.accumulator.name]
-    asked = theirs.NvMatmulHeuristicsInterfaceEx(
-        backend=theirs.NvMatmulHeuristicsTarget[target],
-        flags=theirs.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
+    compute_letter = "F" if problem.compute == "tf32" else _LETTERS[problem.accumulator.name]
+    interface = package.NvMatmulHeuristicsInterfaceEx(
+        backend=package.NvMatmulHeuristicsTarget[target],
+        flags=package.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
         gpu=named[0],
     )
-    question = asked.makeNvMatmulHeuristicsProblem(
-        m, n, problem.k, theirs.NvMatmulHeuristicsMatmulLayout[layout], problem.l
+    question = interface.makeNvMatmulHeuristicsProblem(
+        m, n, problem.k, package.NvMatmulHeuristicsMatmulLayout[layout], problem.l
     )
-    precision = _LETTERS[problem.A.dtype] + made_in + _LETTERS[problem.C.dtype]
-    recommended = []
-    for row in asked.get(question, _ASKED, precision):
+    precision = _LETTERS[problem.A.dtype] + compute_letter + _LETTERS[problem.C.dtype]
+    recommendations = []
+    for row in interface.get(question, _ASKED, precision):
         kernel = row["kernel"]
         tile, cluster = (kernel.cta_tile_m, kernel.cta_tile_n), (kernel.cluster_m, kernel.cluster_n)
         if swapped:
             tile, cluster = tile[::-1], cluster[::-1]
-        recommended.append(Recommendation(tile, cluster, kernel.split_k))
-    return list(dict.fromkeys(recommended))[:MOST]
+        recommendations.append(Recommendation(tile, cluster, kernel.split_k))
+    return list(dict.fromkeys(recommendations))[:MOST]
 
 
 def _package() -> Any:

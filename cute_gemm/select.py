@@ -40,21 +40,22 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.tuned import Measured
 
-#: What ``"auto"`` chooses from: the other rungs of the ladder are there to be overtaken.
+#: The kernels that ``"auto"`` chooses from; the other rungs of the ladder are slower on purpose.
 CONTENDERS = ("sm80_pipeline", "double_buffered", "thin", "sm90_wgmma")
 
 
-#: Into how many slices K may be cut where nobody says.
+#: Numbers of slices of K that are tried where the call gives none.
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
-#: What ``pack`` takes; None: ``"auto"`` where the kernel is chosen, and ``"none"`` for one by name.
+#: Values of ``pack``; by default ``"auto"`` with ``kernel="auto"``, ``"none"`` with a named one.
 PACKS = ("auto", "none", "A", "B", "AB")
 
 
 class Choice(NamedTuple):
-    """The kernel, config and route that were chosen, whose prices said so, and what from.
+    """The chosen kernel, config and route, the GPU whose prices decided, and the candidates.
 
-    ``candidates()`` are by the prices of ``gpu``, ``candidates(another)`` by those of that one;
-    by keywords those of another ``problem`` or ``kernel``, or with other options.
+    ``candidates()`` returns the candidates by the prices of ``gpu``, ``candidates(another)`` by
+    those of another GPU. The keywords ``problem`` and ``kernel``, and options, replace those of the
+    call.
     """
 
     kernel: Kernel
@@ -73,58 +74,60 @@ def select(
     gpu: Gpu | None = None,
     measured: Measured | None = None,
 ) -> Choice:
-    """Enumerate the configs that take a problem, refuse, price and compare.
+    """Choose kernel, config and route of a problem: enumerate, refuse, price and compare.
 
-    ``kernel``: a name, or ``"auto"``: the cheapest config of the kernels that contend; ``options``:
-    fields of the config; ``gpu``: whose prices, by default those of the GPU that stands for the
-    arch; ``measured``: what to take in place of the cheapest, if it is one of them.
-    UnknownKernelError, UnsupportedError or OptionError when there is nothing to choose from.
+    ``kernel``: a name, or ``"auto"``, which compares the contenders; ``options``: fields of the
+    config; ``gpu``: the GPU whose prices count, by default the one that represents the arch;
+    ``measured``: the config to take in place of the cheapest, if it is a candidate.
+    UnknownKernelError, UnsupportedError or OptionError if no config is legal.
     """
-    place = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
-    asked = _asked(problem, kernel, dict(options or {}), place)
-    given = {"": problem}
+    target = gpu or nearest(Arch(arch if arch != "cpu" else "sm_80"))
+    space = _space(problem, kernel, dict(options or {}), target)
+    problems = {"": problem}
     packings = {}
-    for pack in filter(None, asked.packs):
-        given[pack], packings[pack] = packed(problem, pack)
-    shelf = _shelf(problem, given, arch, kernel, asked, place)
+    for pack in filter(None, space.packs):
+        problems[pack], packings[pack] = packed(problem, pack)
+    shelf = _shelf(problem, problems, arch, kernel, space, target)
     if shelf.prices is None:
-        made, config, route = shelf.offers[0]  # "auto" is no packing and one piece: see `_asked`
-        route = route._replace(split_k=route.split_k or asked.splits[0])
-        only = (Candidate(made, config, None, route),)
-        return Choice(made, config, place, lambda another=None, **changed: only, route)
-    prices, times = shelf.prices, _Times(problem, shelf, packings, asked, place)
+        # "auto" is no packing and one piece: see `_space`.
+        chosen, config, route = shelf.offers[0]
+        route = route._replace(split_k=route.split_k or space.splits[0])
+        only = (Candidate(chosen, config, None, route),)
+        return Choice(chosen, config, target, lambda another=None, **changed: only, route)
+    prices, times = shelf.prices, _Times(problem, shelf, packings, space, target)
 
     def candidates(another: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
-        if changed or another not in (None, place):
-            kept = {} if "kernel" in changed else dict(options or {})  # which that one has not
-            of = changed.pop("problem", problem), arch, changed.pop("kernel", kernel)
-            return select(*of, kept | changed, another or place).candidates()
+        if changed or another not in (None, target):
+            # The options are those of this kernel.
+            kept = {} if "kernel" in changed else dict(options or {})
+            arguments = changed.pop("problem", problem), arch, changed.pop("kernel", kernel)
+            return select(*arguments, kept | changed, another or target).candidates()
         order = sorted(range(len(shelf.offers)), key=lambda i: (i != taken, times.seconds[i]))
-        found = []
+        listed = []
         for index in order:
-            made, config, _ = shelf.offers[index]
+            offered, config, _ = shelf.offers[index]
             route, passes = times.route(index)
             price = prices.price(problem, index, route.split_k)
-            found.append(Candidate(made, config, price.behind(passes), route))
-        return tuple(found)
+            listed.append(Candidate(offered, config, price.behind(passes), route))
+        return tuple(listed)
 
     taken = None if measured is None else times.find(measured)
     best = int(times.seconds.argmin()) if taken is None else taken
-    made, config, _ = shelf.offers[best]
-    known = None if taken is None else measured
-    return Choice(made, config, place, candidates, times.route(best)[0], known)
+    chosen, config, _ = shelf.offers[best]
+    decision = None if taken is None else measured
+    return Choice(chosen, config, target, candidates, times.route(best)[0], decision)
 
 
-class _Asked(NamedTuple):
-    """Options of a call: those of the kernel's config, operands to pack, slices of K to try."""
+class _Space(NamedTuple):
+    """The search space of a call: options of the config, operands to pack, slices of K."""
 
     options: dict[str, Any]
     packs: tuple[str, ...]
     splits: tuple[int, ...]
 
 
-def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu) -> _Asked:
-    """Take ``pack`` and ``split_k`` from the options; OptionError for what they do not take."""
+def _space(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu) -> _Space:
+    """Separate ``pack`` and ``split_k`` from the options; OptionError for values out of range."""
     pack, split = options.pop("pack", None), options.pop("split_k", None)
     if pack is None:
         pack = "auto" if kernel == "auto" else "none"
@@ -137,7 +140,7 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
         slow = [matrix for matrix in (problem.A, problem.B) if _worth_packing(problem, matrix)]
         packs = ("", "".join(matrix.name for matrix in slow)) if slow else ("",)
         if len(slow) == 2 and wants_k_major(problem) and gpu.arch.has("wgmma"):
-            # One of them may go through registers.
+            # A kernel may load one of them through registers.
             packs += tuple(
                 matrix.name
                 for matrix, other in (slow, slow[::-1])
@@ -151,7 +154,7 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
     else:
         splits = _slices(problem, split)
     if 0 in (problem.m, problem.n, problem.k, problem.l):
-        packs, splits = ("",), ()  # there is nothing to copy, or to cut
+        packs, splits = ("",), ()  # an empty product has nothing to pack or to slice
     if kernel != "auto" and registry.get(kernel).runs_on != "gpu":
         if any(packs) or (splits and split != "auto"):
             raise OptionError(
@@ -159,11 +162,11 @@ def _asked(problem: GemmProblem, kernel: str, options: dict[str, Any], gpu: Gpu)
                 f"{kernel!r} is not one of them: leave them out"
             )
         splits = ()
-    return _Asked(options, packs, splits)
+    return _Space(options, packs, splits)
 
 
 def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
-    """Return the slices that were asked for: none for 1."""
+    """Return the number of slices that ``split_k`` gives, as a tuple; empty for 1."""
     try:
         count = int(split) if isinstance(split, str) else operator.index(split)
     except (TypeError, ValueError):
@@ -183,31 +186,31 @@ def _slices(problem: GemmProblem, split: Any) -> tuple[int, ...]:
 
 #: Slices are counted in 32 bits.
 _MOST_SLICES = 2**31 - 1
-#: The least k that is cut where nobody says, the least of a slice then, and the most tiles of C for
-#: each multiprocessor: short sums gain nothing, and many tiles fill a GPU.
+#: The least k that is sliced by default, the least k of such a slice, and the most tiles of C per
+#: multiprocessor: short sums gain nothing, and many tiles fill a GPU.
 _SPLIT_K, _SLICE_K, _SPLIT_TILES = 128, 32, 2
 
 
-def _worth_packing(problem: GemmProblem, one: Matrix) -> bool:
-    """Whether a kernel may like another layout of this operand better than its own."""
-    transposed = wants_k_major(problem) and one.major != "K"
-    return transposed or access_bytes(one, False)[0] < 16
+def _worth_packing(problem: GemmProblem, matrix: Matrix) -> bool:
+    """Whether a packed operand may serve better: K-major if it is not, or of wider accesses."""
+    transposed = wants_k_major(problem) and matrix.major != "K"
+    return transposed or access_bytes(matrix, False)[0] < 16
 
 
 @cache
 def gpu_of_device(device: int) -> Gpu:
-    """Return what a device is, with the multiprocessors that its driver says it has."""
+    """Return the GPU of a device, with the multiprocessors that its driver reports."""
     from cute_gemm.run.driver import device_arch, device_name, multiprocessors
 
     return of_device(device_name(device), device_arch(device), multiprocessors(device))
 
 
 class _Shelf(NamedTuple):
-    """Legal configs of one class of problems by route, and their prices, where they have any.
+    """Legal configs of a class of problems by route, and their prices if they have any.
 
-    A ``split_k`` of 0: that of the call. ``barred``: infinity, in the first row for configs that
-    have it, in the second for the others, else 0; ``packs``: which number in the packs that were
-    asked for each has.
+    A route's ``split_k`` of 0 stands for the number of slices of the call. ``barred`` is infinity
+    in the first row for configs with slices, in the second for those without, else 0. ``packs``:
+    index of each config's ``pack`` in the packs of the search space.
     """
 
     offers: list[tuple[Kernel, Any, Route]]
@@ -216,47 +219,47 @@ class _Shelf(NamedTuple):
     packs: np.ndarray
 
 
-#: By the configs of all classes, of which each takes up to 2 KB: classes have tens to hundreds.
+#: Limited by the number of configs, up to 2 KB each; a class has tens to hundreds of them.
 _shelves: Kept[Any, _Shelf] = Kept(1 << 17, "problem_classes", lambda shelf: len(shelf.offers))
 
 
 def _shelf(
-    problem: GemmProblem, given: dict[str, GemmProblem], arch: str, kernel: str, asked: _Asked,
+    problem: GemmProblem, problems: dict[str, GemmProblem], arch: str, kernel: str, space: _Space,
     gpu: Gpu,
 ) -> _Shelf:  # fmt: skip
-    """Return the configs for a problem's class: what it depends on beside its extents.
+    """Return the configs for a problem's class: all that they depend on, except the extents.
 
-    ``given``: what the kernel is given with each choice of operands packed.
+    ``problems``: the problem that the kernel gets for each value of ``pack``.
     """
-    kernels = _contenders(asked.options) if kernel == "auto" else [registry.get(kernel)]
+    kernels = _contenders(space.options) if kernel == "auto" else [registry.get(kernel)]
     options = tuple(
         (name, tuple(value) if isinstance(value, list) else value)
-        for name, value in sorted(asked.options.items())
+        for name, value in sorted(space.options.items())
     )
-    whole = [given[pack] for pack in asked.packs]
-    parts = whole if len(asked.splits) != 1 else []
-    if asked.splits:
-        k, count = slice_extents(problem, asked.splits[0], 1)
-        parts = parts + [replace(each, k=k, l=problem.l * count) for each in whole]
-    traits = [(id(made), made.traits(part)) for part in parts for made in kernels]
+    whole = [problems[pack] for pack in space.packs]
+    parts = whole if len(space.splits) != 1 else []
+    if space.splits:
+        k, count = slice_extents(problem, space.splits[0], 1)
+        parts = parts + [replace(unsliced, k=k, l=problem.l * count) for unsliced in whole]
+    traits = [(id(contender), contender.traits(part)) for part in parts for contender in kernels]
     key = (
-        arch, gpu, options, asked.packs, len(asked.splits) == 1, asked.splits[:1],
+        arch, gpu, options, space.packs, len(space.splits) == 1, space.splits[:1],
         common_traits(problem), tuple(traits),
     )  # fmt: skip
-    shelf = _shelves.get(key)  # which keeps the kernels that it names
+    shelf = _shelves.get(key)  # it keeps the kernels alive whose ids are in the key
     if shelf is None:
-        shelf = _shelves[key] = _filled(given, arch, kernels, asked, gpu)
+        shelf = _shelves[key] = _filled(problems, arch, kernels, space, gpu)
     return shelf
 
 
 def _contenders(options: dict[str, Any]) -> list[Kernel]:
-    """Return the kernels to choose from that have these options."""
+    """Return the contending kernels that have these options."""
     kernels = [registry.get(name) for name in CONTENDERS]
     contenders = [kernel for kernel in kernels if set(options) <= set(kernel.options)]
     if not contenders:
         several = "s" * (len(options) > 1)
         owners = [set(registry.options().get(name, ())) for name in options]
-        having = [name for name in registry.names() if all(name in of for of in owners)]
+        having = [name for name in registry.names() if all(name in names for names in owners)]
         raise OptionError(
             f"kernel='auto' chooses from {', '.join(CONTENDERS)}, none of which has the "
             f"option{several} {' and '.join(map(repr, options))}; "
@@ -266,20 +269,24 @@ def _contenders(options: dict[str, Any]) -> list[Kernel]:
 
 
 def _filled(
-    given: dict[str, GemmProblem], arch: str, kernels: Sequence[Kernel], asked: _Asked, gpu: Gpu
+    problems: dict[str, GemmProblem],
+    arch: str,
+    kernels: Sequence[Kernel],
+    space: _Space,
+    gpu: Gpu,
 ) -> _Shelf:
     offers: list[tuple[Kernel, Any, Route]] = []
     footprints: list[Footprint] = []
     refused: Exception | None = None
-    # With a number of slices that was given nothing else is tried.
-    splits = [0] if len(asked.splits) == 1 else [1, 0] if asked.splits else [1]
-    for pack, split in product(asked.packs, splits):
-        problem = given[pack] if split else _sliced(given[pack], asked.splits[0])
-        for made in kernels:
+    # Where the call gives the number of slices, no other is tried.
+    splits = [0] if len(space.splits) == 1 else [1, 0] if space.splits else [1]
+    for pack, split in product(space.packs, splits):
+        problem = problems[pack] if split else _sliced(problems[pack], space.splits[0])
+        for kernel in kernels:
             try:
-                made.check_call(problem, arch, asked.options)
-                for config, cost in made.offers(problem, arch, asked.options, gpu):
-                    offers.append((made, config, Route(pack, split)))
+                kernel.check_call(problem, arch, space.options)
+                for config, cost in kernel.offers(problem, arch, space.options, gpu):
+                    offers.append((kernel, config, Route(pack, split)))
                     footprints += [cost] if cost is not None else []
             except (OptionError, UnsupportedError) as error:
                 refused = refused or error
@@ -290,53 +297,53 @@ def _filled(
         offers,
         Prices(footprints, gpu) if priced else None,
         np.array([(0, np.inf) if route.split_k else (np.inf, 0) for *_, route in offers]).T,
-        np.array([asked.packs.index(route.pack) for *_, route in offers]),
+        np.array([space.packs.index(route.pack) for *_, route in offers]),
     )
 
 
 def _sliced(problem: GemmProblem, slices: int) -> GemmProblem:
-    """Slices of K, with the addresses of the whole: how wide accesses are does not change.
+    """Return the batched problem of the slices of K, with the alignments of the whole problem.
 
-    So the counts of A's and B's accesses serve for both.
+    Access widths stay the same, so the counts of A's and B's accesses serve for both.
     """
-    found = sliced(problem, slices, 1)[0]
+    cut = sliced(problem, slices, 1)[0]
     A, B = (
-        replace(one, **named(of, "alignment", "first_alignment"))
-        for one, of in ((found.A, problem.A), (found.B, problem.B))
+        replace(matrix, **named(original, "alignment", "first_alignment"))
+        for matrix, original in ((cut.A, problem.A), (cut.B, problem.B))
     )
-    return replace(found, A=A, B=B)
+    return replace(cut, A=A, B=B)
 
 
 class _Times:
-    """Predicted seconds of a shelf's configs on a problem, each with the best number of slices."""
+    """Predicted seconds of a shelf's configs on a problem, each with its best number of slices."""
 
     def __init__(
         self, problem: GemmProblem, shelf: _Shelf, packings: dict[str, Packing],
-        asked: _Asked, gpu: Gpu,
+        space: _Space, gpu: Gpu,
     ) -> None:  # fmt: skip
         assert shelf.prices is not None
         self._shelf = shelf
-        self._packing = {pack: PACK.seconds(one, gpu) for pack, one in packings.items()}
-        if not asked.splits:
+        self._packing = {pack: PACK.seconds(packing, gpu) for pack, packing in packings.items()}
+        if not space.splits:
             self.seconds = shelf.prices.seconds(problem)
         else:
-            counts = np.array((1, *asked.splits), float)[:, None]
+            counts = np.array((1, *space.splits), float)[:, None]
             behind = REDUCE.seconds(problem, counts, gpu)
             behind[0] = 0.0
             table = shelf.prices.seconds(problem, counts) + behind
-            # Direct ones stay in one piece, and the others are cut.
+            # Row 0 is one piece, for direct configs; the other rows are for configs with slices.
             table[0] += shelf.barred[0]
             table[1:] += shelf.barred[1]
             self._table, self._counts, self._behind = table, counts, behind
             self.seconds = table.min(axis=0)
         if packings:
-            before = np.array([self._packing.get(pack, 0.0) for pack in asked.packs])
+            before = np.array([self._packing.get(pack, 0.0) for pack in space.packs])
             self.seconds = self.seconds + before[shelf.packs]
 
     def find(self, measured: Measured) -> int | None:
-        """Return the number of a config that was measured; None where it is no choice any more."""
-        for index, (made, config, _) in enumerate(self._shelf.offers):
-            if measured.names(made.name, config.name, self.route(index)[0]):
+        """Return the index of the config that was measured; None if it is no candidate any more."""
+        for index, (kernel, config, _) in enumerate(self._shelf.offers):
+            if measured.names(kernel.name, config.name, self.route(index)[0]):
                 return index
         return None
 

@@ -1,4 +1,4 @@
-"""The cheapest candidates of a plan, measured on its device: what ``tune=True`` does."""
+"""Tuning (``tune=True``): the cheapest candidates of a plan are measured on its device."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
 
-#: Random numbers that a matrix is filled with, again and again: to make more takes longer than to
-#: measure.
+#: Random numbers that are repeated to fill a matrix: more would take longer than the measurement.
 _NUMBERS = 1 << 20
 _ROUNDS = 9
 
 
 class Tuning(NamedTuple):
-    """How to measure: the cheapest ``candidates``; ``again``, where a choice is stored, too.
+    """How to measure.
 
-    ``tell`` is called with what is being done, how much of it is done, and of how much.
-    ``heuristics``: also the candidates that are nearest to what ``nvidia-matmul-heuristics``
-    recommends (``pip install 'cute-gemm[heuristics]'``), 8 at most; a choice that is stored counts
-    if it was measured so.
+    ``candidates``: number of the cheapest candidates that are measured; ``again``: measure even
+    where a choice is stored; ``tell``: called with the name of a step, the parts that are done and
+    their total. ``heuristics``: measure also the candidates nearest to the recommendations of
+    ``nvidia-matmul-heuristics`` (``pip install 'cute-gemm[heuristics]'``), 8 at most; a stored
+    choice then counts only if it was measured so.
     """
 
     candidates: int = 8
@@ -45,7 +45,7 @@ class Tuning(NamedTuple):
     heuristics: bool = False
 
     def takes(self, known: Measured | None) -> bool:
-        """Whether a choice that is stored, or None, need not be measured."""
+        """Whether a stored choice, or None, makes measuring unnecessary."""
         answered = known is not None and (known.advised is not None or not self.heuristics)
         return answered and not self.again
 
@@ -53,8 +53,9 @@ class Tuning(NamedTuple):
 def measure(plan: Plan, tuning: Tuning) -> Measured:
     """Build the cheapest candidates of a plan, run each, time them in turns, return the fastest.
 
-    On random matrices of its own, so many that they exceed twice the L2 cache, with alpha 1 and
-    beta 0. What cannot be built or launched is left out; where nothing is left its error is raised.
+    The matrices are random, and exceed twice the L2 cache together; alpha is 1 and beta 0.
+    Candidates that cannot be built or launched are left out; if none is left, the first error is
+    raised.
     """
     from cute_gemm.run.driver import entered, synchronize
 
@@ -65,12 +66,12 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     if tuning.heuristics:
         from cute_gemm.heuristics import advised
 
-        numbers = advised(problem, plan.gpu, candidates)
-        offers += [candidates[i] for i in numbers if i >= cheapest]
+        indices = advised(problem, plan.gpu, candidates)
+        offers += [candidates[i] for i in indices if i >= cheapest]
     plans = [
         Plan(problem, "cuda", device, plan.arch,
-             Choice(one.kernel, one.config, plan.gpu, plan.candidates, one.route))
-        for one in offers
+             Choice(offer.kernel, offer.config, plan.gpu, plan.candidates, offer.route))
+        for offer in offers
     ]  # fmt: skip
     builds = Builds(plans)
     builds.finish(partial(tuning.tell, "compile"))
@@ -78,18 +79,18 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     calls: dict[int, Callable[[], None]] = {}
     with entered(device), _matrices(problem, device) as places:
         turns = cycle(places)
-        for index, one in enumerate(plans):
+        for index, candidate_plan in enumerate(plans):
             try:
-                builds.of(one)
-                bound = one.bind(device)
+                builds.of(candidate_plan)
+                bound = candidate_plan.bind(device)
                 bound(places[0])
             except GemmError as error:
                 failed.append(error)
                 continue
             try:
                 synchronize(device)
-            except LaunchError as error:  # it ran and failed; nothing can run after that
-                raise LaunchError(f"{one.symbol}: {error}") from error
+            except LaunchError as error:  # after a kernel that failed nothing else can run
+                raise LaunchError(f"{candidate_plan.symbol}: {error}") from error
             calls[index] = partial(_next, bound, turns)
         steps = iter(range(1, (_ROUNDS + 1) * len(calls) + 1))
         samples = interleave(
@@ -98,27 +99,27 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
         )  # fmt: skip
     if not calls:
         raise failed[0]
-    # The rounds' ratios tell them apart, whatever the clocks did between two rounds.
+    # Ratios within a round do not depend on clocks that change between rounds.
     first = samples[min(calls)]
     best = max(calls, key=lambda index: samples[index].ratio(first))
-    took = samples[best].median / 1e3
+    seconds = samples[best].median / 1e3
     route = offers[best].route
-    known = Measured(
-        offers[best].kernel.name, plans[best].symbol, route.pack, route.split_k, took, len(calls)
+    result = Measured(
+        offers[best].kernel.name, plans[best].symbol, route.pack, route.split_k, seconds, len(calls)
     )
     if tuning.heuristics:
-        known = known._replace(
+        result = result._replace(
             advised={
-                label(offers[index], whole=True): took * samples[best].ratio(samples[index])
+                label(offers[index], whole=True): seconds * samples[best].ratio(samples[index])
                 for index in calls
                 if index >= cheapest
             },
             advice_won=best >= cheapest,
         )
     if best == 0:
-        return known
-    behind = took * samples[best].ratio(samples[0]) if 0 in calls else 0.0
-    return known._replace(predicted=label(offers[0]), predicted_seconds=behind)
+        return result
+    behind = seconds * samples[best].ratio(samples[0]) if 0 in calls else 0.0
+    return result._replace(predicted=label(offers[0]), predicted_seconds=behind)
 
 
 def _next(bound: Callable[..., None], turns: Iterator[tuple[int, int, int]]) -> None:
@@ -127,7 +128,7 @@ def _next(bound: Callable[..., None], turns: Iterator[tuple[int, int, int]]) -> 
 
 @contextmanager
 def _matrices(problem: GemmProblem, device: int) -> Iterator[list[tuple[int, int, int]]]:
-    """Give the addresses of A, B and C of each copy, aligned as the problem's are and no more."""
+    """Yield the addresses of A, B and C of each copy, aligned as the problem's are and no more."""
     from cute_gemm.run import memory
 
     random = np.random.default_rng(0)
@@ -142,13 +143,13 @@ def _matrices(problem: GemmProblem, device: int) -> Iterator[list[tuple[int, int
             ])  # fmt: skip
         try:
             yield list(zip(*places, strict=True))
-        except LaunchError:  # after which memory cannot be freed either
+        except LaunchError:  # memory cannot be freed after it
             stack.pop_all()
             raise
 
 
 def _values(matrix: Matrix, offset: int, random: np.random.Generator) -> np.ndarray:
-    """Return random numbers for all bytes that a matrix spans, and so many before it."""
+    """Return random numbers for the bytes that a matrix spans and the ``offset`` before them."""
     count = -(-(matrix.span + offset) // matrix.element.bytes)
-    some = random_values(random, (min(count, _NUMBERS),), matrix.dtype)
-    return np.resize(some, (count, 1))
+    numbers = random_values(random, (min(count, _NUMBERS),), matrix.dtype)
+    return np.resize(numbers, (count, 1))

@@ -1,7 +1,6 @@
-"""Choices that were measured: a file per GPU beside the cubins, read once in a process.
+"""Choices that were measured: a file per GPU beside the cubins, read once per process.
 
-What is not of this version, or not understood, counts as not there, and goes when the next choice
-is stored.
+Files of another version, and damaged ones, count as missing; the next choice replaces them.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ _FORMAT = 2
 class Measured(NamedTuple):
     """The fastest of the configs that were measured for a problem.
 
-    ``config``: its name; ``seconds``: the median of a call; ``configs``: how many were measured;
-    ``predicted``: the one that prices prefer, ``""`` where it is this one, and its seconds, 0 where
-    it did not run; ``advised``: those that ``nvidia-matmul-heuristics`` alone recommended, and the
-    seconds of each, None where it was not asked; ``advice_won``: whether this is one of them.
+    ``config``: its name; ``seconds``: the median of a call; ``configs``: number of configs
+    measured; ``predicted``: the config of the lowest price, ``""`` if it is this one;
+    ``predicted_seconds``: its time, 0 if it did not run; ``advised``: seconds of each config that
+    only ``nvidia-matmul-heuristics`` recommended, None if that was not used; ``advice_won``:
+    whether this config is one of them.
     """
 
     kernel: str
@@ -46,49 +46,49 @@ class Measured(NamedTuple):
     advice_won: bool = False
 
     def names(self, kernel: str, config: str, route: Route) -> bool:
-        """Whether it is this one."""
+        """Whether kernel, config and route are those of this choice."""
         mine = self.kernel, self.config, Route(self.pack, self.split_k)
         return mine == (kernel, config, route)
 
     def __str__(self) -> str:
         least = f"the least of {self.configs} configs"
-        of = least if self.configs > 1 else "the only config that ran"
-        text = f"{duration(self.seconds)} measured, {of}"
+        standing = least if self.configs > 1 else "the only config that ran"
+        text = f"{duration(self.seconds)} measured, {standing}"
         text += ", recommended by nvidia-matmul-heuristics alone" * self.advice_won
         if not self.predicted:
             return f"{text}, as predicted"
-        took = f"took {duration(self.predicted_seconds)}" if self.predicted_seconds else "failed"
-        return f"{text}; {self.predicted}, which was predicted to be, {took}"
+        outcome = f"took {duration(self.predicted_seconds)}" if self.predicted_seconds else "failed"
+        return f"{text}; {self.predicted}, which was predicted to be, {outcome}"
 
 
-#: Choices by GPU and question, of those GPUs that were asked for.
+#: Choices by GPU and question; those of a GPU are read at its first use.
 _choices: dict[str, dict[str, Measured]] = {}
 
 
 def find(
     gpu: str, problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any]
 ) -> Measured | None:
-    """Return what was measured on a GPU for such a problem and such words of a call, or None."""
-    known = _choices.get(gpu)
-    if known is None:
-        known = _choices[gpu] = _read(gpu)
-    return known.get(question(problem, arch, kernel, options)) if known else None
+    """Return the choice stored for a GPU, a problem and the arguments of a call, or None."""
+    choices = _choices.get(gpu)
+    if choices is None:
+        choices = _choices[gpu] = _read(gpu)
+    return choices.get(question(problem, arch, kernel, options)) if choices else None
 
 
 def store(
     gpu: str, problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any],
     choice: Measured,
 ) -> None:  # fmt: skip
-    """Keep a choice, in this process and on disk, beside what others have stored there."""
-    asked, name = question(problem, arch, kernel, options), _file(gpu)
+    """Store a choice in this process and on disk, beside the choices of other processes."""
+    key, name = question(problem, arch, kernel, options), _file(gpu)
     with cache.building(name):
-        known = {**_choices.get(gpu, {}), **_read(gpu), asked: choice}
-        cache.put_beside(name, _encode(gpu, known))
-    _choices[gpu] = known
+        choices = {**_choices.get(gpu, {}), **_read(gpu), key: choice}
+        cache.put_beside(name, _encode(gpu, choices))
+    _choices[gpu] = choices
 
 
 def question(problem: GemmProblem, arch: str, kernel: str, options: Mapping[str, Any]) -> str:
-    """Return all that a choice depends on but the GPU: the problem's class and a call's words."""
+    """Return the key of a choice on one GPU: the problem's class and the arguments of a call."""
     words = [arch, kernel, f"{problem.m}x{problem.n}x{problem.k}", problem.compute]
     words += [f"l={problem.l}"] * (problem.l != 1) + [problem.epilogue.name]
     for x in problem.matrices:
@@ -100,17 +100,17 @@ def question(problem: GemmProblem, arch: str, kernel: str, options: Mapping[str,
 
 
 def stored() -> dict[str, int]:
-    """Return how many choices this directory has of each GPU."""
-    found = {}
+    """Return the number of choices of each GPU that are stored in this directory."""
+    counts = {}
     for path in _files():
         with suppress(OSError):
             gpu, choices = _decode(cache.read(path))
-            found[gpu] = len(choices)
-    return {gpu: count for gpu, count in found.items() if count}
+            counts[gpu] = len(choices)
+    return {gpu: count for gpu, count in counts.items() if count}
 
 
 def clear() -> None:
-    """Delete all."""
+    """Delete all choices."""
     _choices.clear()
     for path in _files():
         with suppress(OSError):
@@ -118,12 +118,12 @@ def clear() -> None:
 
 
 def _read(gpu: str) -> dict[str, Measured]:
-    found: dict[str, Measured] = {}
+    merged: dict[str, Measured] = {}
     for data in cache.beside(_file(gpu)):
         name, choices = _decode(data)
         if name == gpu:
-            found = {**choices, **found}
-    return found
+            merged = {**choices, **merged}
+    return merged
 
 
 def _version() -> dict[str, Any]:
@@ -136,17 +136,17 @@ def _version() -> dict[str, Any]:
 
 
 def _encode(gpu: str, choices: dict[str, Measured]) -> bytes:
-    rows = {asked: one._asdict() for asked, one in choices.items()}
+    rows = {key: choice._asdict() for key, choice in choices.items()}
     return json.dumps({**_version(), "gpu": gpu, "choices": rows}, indent=1).encode()
 
 
 def _decode(data: bytes) -> tuple[str, dict[str, Measured]]:
-    """Return GPU and choices of a file; none where it is of another version, or damaged."""
+    """Return GPU and choices of a file; none if it is of another version, or damaged."""
     try:
-        read = json.loads(data)
-        if any(read[name] != value for name, value in _version().items()):
+        content = json.loads(data)
+        if any(content[name] != value for name, value in _version().items()):
             return "", {}
-        return str(read["gpu"]), {asked: _choice(one) for asked, one in read["choices"].items()}
+        return str(content["gpu"]), {key: _choice(row) for key, row in content["choices"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return "", {}
 
@@ -158,8 +158,8 @@ def _choice(row: dict[str, Any]) -> Measured:
     return Measured(*(kind(row[x]) for kind, x in zip(kinds, Measured._fields, strict=True)))
 
 
-def _advised(found: Any) -> dict[str, float] | None:
-    return None if found is None else {str(name): float(took) for name, took in found.items()}
+def _advised(times: Any) -> dict[str, float] | None:
+    return None if times is None else {str(name): float(time) for name, time in times.items()}
 
 
 def _file(gpu: str) -> str:

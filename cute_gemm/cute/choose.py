@@ -1,7 +1,8 @@
-"""What copy moves a tile, and where a tile lies in shared memory: chosen once.
+"""Rules that choose the copy of a tile and its layout in shared memory.
 
-Kernels build from these rules and fixes quote them. Everywhere ``size`` is the bytes of an element,
-``axis`` the mode along which a tile is contiguous: 0 (M or N of an MN-major operand) or 1 (K).
+Kernels are built from these rules and fixes quote them. Everywhere ``size`` is the bytes of an
+element, ``axis`` the mode along which a tile is contiguous: 0 (M or N of an MN-major operand) or 1
+(K).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ VECTOR, SECTOR, ROW = 16, 32, 128
 
 
 def run(table: np.ndarray, axis: int) -> int:
-    """Elements along ``axis`` of a layout's table that lie together everywhere; a power of two."""
+    """Return how many elements of a table are contiguous along ``axis``; a power of two."""
     lines, width = np.moveaxis(table, axis, -1), 1
     while lines.shape[-1] % (2 * width) == 0 and contiguous(lines.reshape(-1, 2 * width)):
         width *= 2
@@ -32,20 +33,23 @@ def run(table: np.ndarray, axis: int) -> int:
 
 
 def contiguous_axis(layout: Layout) -> int | None:
-    """The mode along which elements lie together, of two the one of longer runs; None for none."""
+    """Return the mode of the longest contiguous runs; None if no elements are contiguous."""
     runs = [run(layout.table(), axis) for axis in (0, 1)]
     return None if max(runs) == 1 else runs.index(max(runs))
 
 
 def copy_atom(instruction: str, bits: int) -> CopyAtom:
-    """The instruction that moves ``bits`` of a thread; cp.async, which starts at 32, or a load."""
+    """Return the instruction that copies ``bits`` of a thread: a load where cp.async cannot.
+
+    cp.async copies 32 bits or more.
+    """
     if instruction == "cp.async":
         return cp_async(bits) if bits >= 32 else universal("ld.global", bits)
     return universal(instruction, bits)
 
 
 def shared_side(copy: TiledCopy) -> TiledCopy:
-    """The stores to shared memory of a copy from global memory."""
+    """Return the stores to shared memory of a copy from global memory."""
     if copy.atom.name == "cp.async":
         return copy
     return replace(copy, atom=universal("st.shared", min(copy.atom.bits, 8 * VECTOR)))
@@ -54,11 +58,11 @@ def shared_side(copy: TiledCopy) -> TiledCopy:
 def vector_copy(
     instruction: str, size: int, extents: tuple[int, ...], axis: int, width: int, threads: int
 ) -> TiledCopy:
-    """The copy of a tile by vectors of ``width`` elements along ``axis``.
+    """Return the copy of a tile by vectors of ``width`` elements along ``axis``.
 
     As many neighbouring threads lie along that mode as it has vectors, so that a request's runs are
-    as long as they can be; the others lie across. Whether the tile has a part for each of them,
-    `TiledCopy.covers` says.
+    as long as they can be; the others lie across. `TiledCopy.covers` tells whether the tile has a
+    part for each thread.
     """
     lanes = gcd(extents[axis] // width, threads)
     if axis:
@@ -69,10 +73,11 @@ def vector_copy(
 
 
 def place_copy(size: int, extents: tuple[int, int], axis: int, threads: int) -> TiledCopy:
-    """What puts the words of 16 bytes of a tile's rows in place, run by run of a thread.
+    """Return the copy that puts the 16-byte words of a tile's rows in place.
 
-    A run is four words, which a thread holds together, or what leaves a run for each thread. A
-    warp's lanes lie across the rows first, whose words are in different banks (`spaced_rows`).
+    A thread moves runs of four words, which it holds together, or shorter ones if the tile has
+    fewer for each thread. A warp's lanes lie across the rows first, whose words are in different
+    banks (`spaced_rows`).
     """
     vector = VECTOR // size
     words = extents[axis] // vector
@@ -88,7 +93,7 @@ def place_copy(size: int, extents: tuple[int, int], axis: int, threads: int) -> 
 
 
 def lanes_along_k(size: int, columns: int, width: int) -> int:
-    """Lanes along k that copy and transpose a K-major tile in vectors of ``width``: a sector."""
+    """Return the lanes along k that copy and transpose a K-major tile: those of a sector."""
     lanes = 8 if width == 1 and size > 2 else SECTOR // (width * size)
     return max(1, min(lanes, columns // width))
 
@@ -96,10 +101,10 @@ def lanes_along_k(size: int, columns: int, width: int) -> int:
 def turning_copy(
     size: int, extents: tuple[int, int], width: int, rows: int, threads: int
 ) -> tuple[TiledCopy, TiledCopy]:
-    """The load and the store of a K-major tile that lies MN-major in shared memory.
+    """Return the load and the store of a K-major tile that is MN-major in shared memory.
 
     A thread has a block of ``rows`` x ``width`` elements: vectors along k of global memory, which
-    it stores as vectors along the rows. Threads that the rows have no room for go on along k.
+    it stores as vectors along the rows. Threads beyond the rows lie further along k.
     """
     lanes = lanes_along_k(size, extents[1], width)
     down = min(extents[0] // rows, threads // lanes)
@@ -114,11 +119,11 @@ def turning_copy(
 
 
 def matrix_copy(atom: CopyAtom, size: int, extents: tuple[int, ...], axis: int) -> TiledCopy | None:
-    """The copy of one warp by ldmatrix or stmatrix whose rows of 16 bytes run along ``axis``.
+    """Return the copy of a warp by ldmatrix or stmatrix with rows of 16 bytes along ``axis``.
 
-    The matrices of an x4 lie two by two, the next one across the rows (as the MMA's A wants them),
+    The matrices of an x4 lie two by two, the next one across the rows (as the MMA's A requires),
     those of an x2 side by side along the rows; where the extents do not allow that, in one line.
-    None when the tile is not a multiple of any such block.
+    None if the tile is not a multiple of any such block.
     """
     assert atom.destination is not None
     number = atom.destination.table()[:, :: 8 * size] // (8 * size)
@@ -140,9 +145,9 @@ def matrix_copy(atom: CopyAtom, size: int, extents: tuple[int, ...], axis: int) 
 
 
 def reader(size: int, axis: int) -> CopyAtom:
-    """What brings a tile to the tensor cores' registers: ldmatrix, which transposes 16 bits only.
+    """Return the instruction that loads a tile to the tensor cores' registers.
 
-    Other elements go one by one.
+    ldmatrix transposes 16-bit elements only; other elements are loaded one by one.
     """
     if size > 4 or (axis == 0 and size != 2):
         return universal("ld.shared", 8 * size)
@@ -150,13 +155,13 @@ def reader(size: int, axis: int) -> CopyAtom:
 
 
 def swizzled_atom(size: int, extents: tuple[int, ...], axis: int, by: CopyAtom) -> Layout:
-    """The swizzled atom that makes both 16-byte stores and the reader ``by`` free of conflicts.
+    """Return the swizzled atom that frees 16-byte stores and the reader ``by`` of bank conflicts.
 
-    Rows are 128 bytes, or what the tile has if that is less. ldmatrix and 16-byte loads take one
-    16-byte chunk of each of 8 rows: the number of the 128-byte line is XORed into the chunk's. 4-
-    and 8-byte MMA loads take 32 bytes of each of 4 rows: it is XORed into the 32-byte chunk's; and
-    so do those of 16-byte elements, but along K, where they take 64 bytes of each of 2. Byte loads
-    take 8 bytes of every fourth row, whose number it is then.
+    Rows are 128 bytes, or those of the tile if they are shorter. ldmatrix and 16-byte loads take
+    one 16-byte chunk of each of 8 rows: the number of the 128-byte line is XORed into that of the
+    chunk. 4- and 8-byte MMA loads take 32 bytes of each of 4 rows: the number is XORed into that of
+    the 32-byte chunk. Loads of 16-byte elements do the same but along K, where they take 64 bytes
+    of each of 2 rows. Byte loads take 8 bytes of every fourth row: the number of that row is XORed.
     """
     row = gcd(extents[axis], ROW // size)
     row_bits, line_bits = int(log2(row)), int(log2(ROW // size))
@@ -180,9 +185,10 @@ def swizzled_atom(size: int, extents: tuple[int, ...], axis: int, by: CopyAtom) 
 def spaced_rows(
     size: int, extents: tuple[int, int], axis: int, stages: int
 ) -> tuple[Layout, Layout, int]:
-    """The places of tiles of which a row has room for one more word than its own.
+    """Return layouts of tiles whose rows are padded by one 16-byte word.
 
-    One tile's and those of all ``stages``, and the elements from one to the next.
+    They are the layout of one tile, that of all ``stages``, and the elements from one stage to the
+    next.
     """
     pitch = extents[axis] + VECTOR // size
     stage = extents[1 - axis] * pitch
@@ -193,14 +199,14 @@ def spaced_rows(
 def skewed_tile(
     size: int, extents: tuple[int, int], skew: str, together: bool, transposed: int
 ) -> tuple[Layout, int]:
-    """The place of an MN-major tile that FMA threads read, and the elements that it takes.
+    """Return the layout of an MN-major tile that FMA threads read, and the elements it takes.
 
-    ``transposed`` is the width of the vectors along k that a K-major operand comes in, 0 when it
-    need not be transposed. It is stored by `lanes_along_k` lanes, each a vector's k from the next:
-    k is split so that these are neighbouring rows of shared memory, and their words are brought to
-    different banks, by padding or by XOR of the row's number with the column's. Where a thread's
-    results lie ``together``, its vectors are further apart than a vector, and the columns' own
-    higher bits are brought in too. ``skew`` is the kernels' option of that name.
+    ``transposed`` is the width of the vectors along k in which a K-major operand is loaded, 0 if it
+    need not be transposed. `lanes_along_k` neighbouring lanes store it, each a vector's k from the
+    next: k is split so that these are neighbouring rows of shared memory, and their words are moved
+    to different banks, by padding or by XOR of the row's number with the column's. Where a thread's
+    results lie ``together``, its vectors are further apart than a vector, and the columns' higher
+    bits are XORed too. ``skew`` is the kernels' option of that name.
     """
     rows, columns = extents
     chunk, padding = max(1, VECTOR // size), 0

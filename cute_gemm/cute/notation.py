@@ -23,18 +23,18 @@ class Printed(NamedTuple):
 
 
 def as_printed(layout: object, let: Sequence[int] = ()) -> Printed:
-    """Read a layout or a tensor, with what its text says of memory and element.
+    """Read a layout or a tensor, with the memory and element that its text names.
 
     ``layout`` is a ``Layout``, text in CuTe's notation, or any object that prints itself so, as
     pycute's and CuTe DSL's do. A swizzle in front of the layout acts on its offsets; one that
     belongs to a pointer (``Sw<3,4,3> o smem_ptr[16b](unset) o``, ``Sw<3,4,3>_smem_ptr[16b](0x..)``,
-    ``ptr<f16, smem, align<1024>, S<3,4,3>>``) acts on bytes, as in CuTe, and comes out as the one
-    that does the same to elements. As fixes of this package have it, an atom may be followed by
-    ``, tiled to (128,64)``, and a layout by ``, rows padded by 16 bytes``. ``let`` are the values
-    of dynamic ``?``, in their order; a single one is that of all.
+    ``ptr<f16, smem, align<1024>, S<3,4,3>>``) acts on bytes, as in CuTe, and is returned as the
+    swizzle of elements with the same effect. As in fixes of this package, an atom may be followed
+    by ``, tiled to (128,64)``, and a layout by ``, rows padded by 16 bytes``. ``let``: the values
+    of dynamic ``?``, in order; a single value serves all.
 
-    ``NotationError`` names the column at which the text stops making sense, or that of what has no
-    offsets to evaluate: a dynamic ``?`` without a value, a negative stride, a basis stride ``1@0``.
+    ``NotationError`` names the column of the first error, or of a part without offsets: a dynamic
+    ``?`` without a value, a negative stride, a basis stride ``1@0``.
     """
     if isinstance(layout, Layout):
         return Printed(layout, None, None, None)
@@ -44,17 +44,17 @@ def as_printed(layout: object, let: Sequence[int] = ()) -> Printed:
 def as_indexed(tensor: object, matrix: Printed, let: Sequence[int] = ()) -> tuple[Printed, int]:
     """Read a tensor of coordinates, ``ArithTuple(0,64) o (128,64):(1@1,1@0)``, over a matrix.
 
-    The layout is that of the matrix's offsets at the coordinates, from the first one's on, which is
-    returned too; all else is the matrix's. A basis is read as CuTe prints it, from the inside:
-    ``2@1@0`` is two steps in mode 1 of mode 0. ``NotationError`` for what is no such tensor,
-    ``OptionError`` for one that does not lie in the matrix.
+    The layout has the matrix's offsets at the coordinates, relative to the first, whose offset is
+    returned too; everything else is the matrix's. A basis is read as CuTe prints it, from the
+    inside: ``2@1@0`` is two steps in mode 1 of mode 0. ``NotationError`` if the text is no such
+    tensor, ``OptionError`` if the tensor does not lie in the matrix.
     """
     parser = _Parser(str(tensor), let, matrix)
     return parser.printed(), parser.start
 
 
 def parse(layout: object, let: Sequence[int] = ()) -> Layout:
-    """Return the layout alone of what `as_printed` reads."""
+    """Return only the layout that `as_printed` reads."""
     return as_printed(layout, let).layout
 
 
@@ -121,11 +121,11 @@ class _Parser:
             elif swizzle is not None:
                 raise self.unexpected("one swizzle only", start)
             else:
-                found = composed and self.match(self._OFFSET)
-                if not found:
+                offset_match = composed and self.match(self._OFFSET)
+                if not offset_match:
                     self.at = composed.start() if composed else self.at
                     raise self.unexpected("'o 0 o' after the swizzle")
-                swizzle, offset = outer, int(found[1])
+                swizzle, offset = outer, int(offset_match[1])
         layout = self.affine(swizzle, offset)
         if self.matrix is not None:
             self.ended("", "")
@@ -137,32 +137,32 @@ class _Parser:
         if pointer is None:
             return Printed(layout, None, None, None)
         # C++ CuTe's pointer to elements of 4 bits, 0x7f00.4, has bits after its address.
-        amid = re.search(r"\.(\d+)", pointer["address"] or "")
-        if amid and int(amid[1]) % 8:
+        fraction = re.search(r"\.(\d+)", pointer["address"] or "")
+        if fraction and int(fraction[1]) % 8:
             raise self.unexpected("a pointer that is not amid a byte", pointer.start("address"))
         space = _SPACES.get(pointer["space"] or "")
         return Printed(layout, space, int(pointer["bits"]), _alignment(pointer))
 
     def ended(self, closing: str, more: str) -> None:
-        """Refuse what follows but ``closing``; a printed tensor may go on with its elements."""
+        """Refuse text other than ``closing``; a printed tensor may go on with its elements."""
         rest = self.text[self.at :].lstrip()
         if closing and rest.startswith(closing):
             rest = rest[1:].lstrip()
         if rest and rest[0] not in more:
             raise self.unexpected("the end of the layout")
 
-    def coordinates(self, found: re.Match[str]) -> Printed:
-        """A tensor of coordinates that says where it begins."""
+    def coordinates(self, opening: re.Match[str]) -> Printed:
+        """Read a tensor of coordinates that gives its start."""
         start = self.int_tuple()
         self.match(self._COMPOSED)
         if self.matrix is None and "@" not in self.text:
             raise self.unexpected("a layout of basis strides such as 1@0 after coordinates")
         layout = self.affine(None, 0)
-        self.ended(">" * bool(found["tensor"]), ":,=")
+        self.ended(">" * bool(opening["tensor"]), ":,=")
         return self.indexed(layout, start)
 
     def indexed(self, layout: Layout, start: IntTuple) -> Printed:
-        """Coordinates, whose steps have become the matrix's strides, with where they begin."""
+        """Return coordinates from ``start``; the layout's strides are the matrix's already."""
         assert self.matrix is not None
         whole = self.matrix.layout
         steps = list(zip(layout.leaves, self.bases, strict=True))
@@ -210,25 +210,25 @@ class _Parser:
             raise NotationError(str(error), column=match.start(group)) from None
 
     def in_elements(self, swizzle: Swizzle, bits: int, column: int) -> Swizzle:
-        """A swizzle of byte addresses as one of offsets in elements of ``bits``."""
+        """Return a swizzle of byte addresses as one of offsets in elements of ``bits``."""
         down = log2(bits / 8)
         if not down.is_integer() or swizzle.base < down:
             raise self.unexpected(f"a swizzle of bytes that leaves elements of {bits} bits", column)
         return Swizzle(swizzle.bits, swizzle.base - int(down), swizzle.shift)
 
     def step(self, value: int, column: int) -> int:
-        """A stride; of a basis, and in a tensor of coordinates all are, that of the matrix."""
-        found = self.match(self._BASIS)
+        """Return a stride; in a tensor of coordinates, the stride of the matrix for its basis."""
+        basis = self.match(self._BASIS)
         if self.matrix is None:
-            if found:
+            if basis:
                 raise self.unexpected(
                     "an integer: a basis stride such as 1@0 makes coordinates, not offsets",
                     column,
                 )
             return value
-        path = tuple(map(int, re.findall(r"\d+", found[0])))[::-1] if found else ()
+        path = tuple(map(int, re.findall(r"\d+", basis[0])))[::-1] if basis else ()
         strides = {where: stride for where, _, stride in _modes(self.matrix.layout)}
-        if path not in strides and (found or value):
+        if path not in strides and (basis or value):
             raise self.unexpected(
                 f"0, or a basis of one of the modes of matrix {self.matrix.layout}, such as "
                 f"1@{'@'.join(map(str, [*strides][-1][::-1]))}",
@@ -259,7 +259,7 @@ class _Parser:
         return tuple(modes)
 
     def value(self) -> int:
-        """What a dynamic '?' stands for."""
+        """Return the value of a dynamic '?'."""
         place = self.bound if len(self.let) > 1 else 0
         if place >= len(self.let):
             wanted = "its value" if not self.let else f"a value, and there are {len(self.let)}"
@@ -269,10 +269,10 @@ class _Parser:
         return self.let[place]
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        found = pattern.match(self.text, self.at)
-        if found:
-            self.at = found.end()
-        return found
+        match = pattern.match(self.text, self.at)
+        if match:
+            self.at = match.end()
+        return match
 
     def peek(self) -> str:
         return self.text[self.at :].lstrip()[:1]
@@ -293,7 +293,7 @@ class _Parser:
 
 
 def _leaves(value: IntTuple, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], int]]:
-    """The integers of a tuple, each with the modes that lead to it."""
+    """Yield the integers of a tuple, each with the modes that lead to it."""
     if isinstance(value, tuple):
         for mode, inner in enumerate(value):
             yield from _leaves(inner, (*path, mode))
@@ -302,7 +302,7 @@ def _leaves(value: IntTuple, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple
 
 
 def _modes(layout: Layout) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """The innermost modes of a layout: what leads to each, its extent and its stride."""
+    """Yield the innermost modes of a layout: the path to each, its extent and its stride."""
     for (path, extent), (_, stride) in zip(
         _leaves(layout.shape), _leaves(layout.stride), strict=True
     ):
@@ -310,7 +310,7 @@ def _modes(layout: Layout) -> Iterator[tuple[tuple[int, ...], int, int]]:
 
 
 def _alignment(pointer: re.Match[str]) -> int | None:
-    """Bytes that divide a printed pointer's address, or those of its type where it has none."""
+    """Return the bytes that divide a printed pointer's address, or its type's where it has none."""
     address = re.fullmatch(r"\s*0x([0-9a-f]+)(?:\.(\d+))?\s*", pointer["address"] or "")
     if address and (value := int(address[1], 16) + int(address[2] or 0) // 8):
         return value & -value

@@ -36,13 +36,13 @@ _MAGIC = b"cute_gemm build 2\n"
 _SUFFIX = ".build"
 #: Digests of headers that were read before.
 _MEMO = "headers.json"
-#: The bytes of the longest file that is read: CUTLASS's cubins have 2 MB.
+#: Bytes of the longest file that is read; CUTLASS's cubins have 2 MB.
 _LONGEST = 64 * 2**20
 _warned: set[str] = set()
-#: By directory and limit, the bytes that this process may write before it looks at all files again.
+#: Bytes that this process may write before its next look at all files, by directory and limit.
 _room: Kept[tuple[Path, int], float] = Kept(16)
-#: The part of the limit that is freed at a time, and the part of what is free that a process
-#: fills unseen: there are others.
+#: The part of the limit that is freed at a time, and the part of the free bytes that a process
+#: writes before its next look: other processes write too.
 _FREED, _SHARE = 1 / 16, 1 / 8
 
 
@@ -50,7 +50,7 @@ _FREED, _SHARE = 1 / 16, 1 / 8
 class Entry:
     """One cached build: key, entry symbol, architecture, bytes on disk, and two times (Unix).
 
-    ``created``: of writing; ``used``: of the last reading, or of writing.
+    ``created``: when the file was written; ``used``: when it was last read or written.
     """
 
     key: str
@@ -62,7 +62,7 @@ class Entry:
 
 
 class Cleared(NamedTuple):
-    """What became of the builds: how many were deleted, their bytes, how many are left."""
+    """Result of `clear`: builds that were deleted, their bytes, builds that are left."""
 
     removed: int
     bytes: int
@@ -70,10 +70,10 @@ class Cleared(NamedTuple):
 
 
 def directories() -> list[Path]:
-    """Return where builds are looked for: ``$CUTE_GEMM_CACHE_DIR``, or the user's cache place.
+    """Return where builds are searched: ``$CUTE_GEMM_CACHE_DIR``, or the user's cache directory.
 
-    The variable may name several, as ``PATH`` does: the first is written to, the others are only
-    read.
+    The variable may list several directories, as ``PATH`` does: the first is written to, the others
+    are only read.
     """
     chosen = os.environ.get("CUTE_GEMM_CACHE_DIR", "").split(os.pathsep)
     places = [Path(name).expanduser() for name in chosen if name]
@@ -93,7 +93,7 @@ def limit() -> int:
     """Return the bytes that the cache may take: ``$CUTE_GEMM_CACHE_LIMIT``, by default 1 GiB.
 
     The variable is a number of bytes, or of ``K``, ``M`` or ``G`` (powers of 1024). OptionError for
-    what is none.
+    any other text.
     """
     text = os.environ.get("CUTE_GEMM_CACHE_LIMIT") or "1G"
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
@@ -107,17 +107,17 @@ def limit() -> int:
 def key(
     unit: TranslationUnit, headers: str, options: Mapping[str, Any], arch: str, nvrtc: str
 ) -> str:
-    """Return the name of a build: the SHA-256 of all that can change its cubin, as hex."""
-    said = json.dumps(options, sort_keys=True)
-    parts = [_MAGIC.decode(), unit.source, unit.symbol, headers, said, arch, nvrtc]
+    """Return the name of a build: the SHA-256 of everything that can change its cubin, as hex."""
+    encoded_options = json.dumps(options, sort_keys=True)
+    parts = [_MAGIC.decode(), unit.source, unit.symbol, headers, encoded_options, arch, nvrtc]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def get(key: str) -> Build | None:
-    """Return the build of that key, or None; a file of one's own that is damaged is deleted."""
+    """Return the build of that key, or None; a damaged file of the first directory is deleted."""
     start = time.perf_counter()
-    mine, *others = directories()
-    for place in (mine, *others):
+    own, *others = directories()
+    for place in (own, *others):
         path = place / f"{key}{_SUFFIX}"
         try:
             data = read(path)
@@ -126,19 +126,19 @@ def get(key: str) -> Build | None:
         try:
             build = _decode(key, data)
         except (ValueError, KeyError, TypeError):
-            if place == mine:
+            if place == own:
                 with suppress(OSError):
                     path.unlink()
             continue
-        if place == mine:
-            with suppress(OSError):  # the time of use: many file systems do not note it
+        if place == own:
+            with suppress(OSError):  # many file systems do not record the time of use
                 os.utime(path, (time.time(), path.stat().st_mtime))
         return replace(build, seconds=time.perf_counter() - start)
     return None
 
 
 def has(key: str) -> bool:
-    """Return whether a directory has a file of that key, which `get` would look into."""
+    """Return whether a directory has a file of that key; `get` checks its content."""
     for place in directories():
         with suppress(OSError), _opened(place / f"{key}{_SUFFIX}"):
             return True
@@ -147,9 +147,9 @@ def has(key: str) -> bool:
 
 @contextmanager
 def building(key: str) -> Iterator[None]:
-    """Be the only one that builds ``key``: threads and processes wait until this one is done.
+    """Hold the lock of ``key``: other threads and processes wait until the build is done.
 
-    A process that dies lets go. Where there is nothing to lock, everybody builds.
+    A process that dies releases it. Where files cannot be locked, every process builds.
     """
     with ExitStack() as stack:
         with suppress(ImportError, OSError):
@@ -158,17 +158,17 @@ def building(key: str) -> Iterator[None]:
             path = _place(make=True) / f".{key}.lock"
             file = stack.enter_context(path.open("wb"))
             fcntl.flock(file, fcntl.LOCK_EX)
-            # A child that was forked meanwhile has the file too: to close it would not unlock it.
+            # A child that was forked meanwhile has the file open too: closing would not unlock it.
             stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
-            # Who waited for the file finds the build; who comes after, too.
+            # Processes that waited for the lock find the build, and later ones too.
             stack.callback(path.unlink, missing_ok=True)
         yield
 
 
 def put(key: str, build: Build) -> None:
-    """Store a build; where that is not possible, warn once and go on.
+    """Store a build; if that is not possible, warn once and go on.
 
-    Beyond the limit the builds go that were not used for longest.
+    Beyond the limit, the least recently used builds are deleted.
     """
     place = _writable()
     if place is None:
@@ -180,18 +180,19 @@ def put(key: str, build: Build) -> None:
 
 
 def _make_room(new: Path, most: int) -> float:
-    """Delete what is beyond ``most`` bytes, and a part more; return how many may come unseen.
+    """Delete the least recently used files beyond ``most`` bytes, and a part more.
 
-    To look at all files takes 0.1 s where there are many, which not every build shall wait for.
+    Return the bytes that may be written before the next look at all files, which takes 0.1 s where
+    there are many: too long for every build.
     """
-    known = []
+    builds = []
     for path in _files():
         with suppress(OSError):
             status = path.stat()
-            known.append((path == new, _used(status), status.st_size, path))
-    total = sum(size for _, _, size, _ in known)
+            builds.append((path == new, _used(status), status.st_size, path))
+    total = sum(size for _, _, size, _ in builds)
     enough = most - most * _FREED if total > most else most
-    for is_new, _, size, path in sorted(known):
+    for is_new, _, size, path in sorted(builds):
         if total <= enough or is_new:
             break
         with suppress(OSError):
@@ -201,7 +202,7 @@ def _make_room(new: Path, most: int) -> float:
 
 
 def _used(status: os.stat_result) -> float:
-    """When a file was read or written last: `get` notes the first."""
+    """Return when a file was last read, which `get` records, or written."""
     return max(status.st_atime, status.st_mtime)
 
 
@@ -243,7 +244,7 @@ def clear() -> Cleared:
 
 
 def writable() -> str | None:
-    """Return None when builds can be stored, else the reason why not; warns nobody."""
+    """Return None if builds can be stored, else the reason why not; no warning is given."""
     import tempfile
 
     try:
@@ -257,7 +258,7 @@ def writable() -> str | None:
 
 
 def beside(name: str) -> list[bytes]:
-    """Return what the files of that name hold, in the order of `directories`."""
+    """Return the contents of the files of that name, in the order of `directories`."""
     texts = []
     for place in directories():
         with suppress(OSError):
@@ -266,7 +267,7 @@ def beside(name: str) -> list[bytes]:
 
 
 def put_beside(name: str, data: bytes) -> None:
-    """Store a file that others see whole or not at all; warn once where that is not possible."""
+    """Store a file atomically; warn once if that is not possible."""
     place = _writable()
     if place is not None:
         _write(place / name, data)
@@ -278,31 +279,31 @@ def put_beside(name: str, data: bytes) -> None:
 def headers_digest(paths: Sequence[Path]) -> str:
     """Return the SHA-256 of every header below ``paths``, names and content.
 
-    Reading 45 MB takes 0.1 s, so the digest is kept under the names, sizes and times of the files,
-    which take 8 ms to look at.
+    Reading 45 MB takes 0.1 s, so the digest is stored by the names, sizes and times of the files,
+    which take 8 ms to look up.
     """
     files = _trees(paths)
-    now = hashlib.sha256(repr(files).encode()).hexdigest()
+    state = hashlib.sha256(repr(files).encode()).hexdigest()
 
-    known: dict[str, str] = {}
+    digests: dict[str, str] = {}
     with suppress(OSError, ValueError, RecursionError):
         loaded = json.loads(read(directory() / _MEMO))
-        known = loaded if isinstance(loaded, dict) else {}
-    if isinstance(known.get(now), str):
-        return known[now]
+        digests = loaded if isinstance(loaded, dict) else {}
+    if isinstance(digests.get(state), str):
+        return digests[state]
 
     digest = _content_digest(files)
     place = _writable()
     if place is not None:
-        newest = dict(list(known.items())[-15:])  # one per install; old ones go
-        _write(place / _MEMO, json.dumps({**newest, now: digest}).encode())
+        newest = dict(list(digests.items())[-15:])  # one per install; old ones are dropped
+        _write(place / _MEMO, json.dumps({**newest, state: digest}).encode())
     return digest
 
 
 def _content_digest(files: list[tuple[Path, list[tuple[str, int, int]]]]) -> str:
     content = hashlib.sha256()
-    for root, found in files:
-        for name, length, _ in found:
+    for root, tree in files:
+        for name, length, _ in tree:
             content.update(f"{name}\0{length}\n".encode())
             content.update((root / name).read_bytes())
         content.update(b"\0")
@@ -310,22 +311,22 @@ def _content_digest(files: list[tuple[Path, list[tuple[str, int, int]]]]) -> str
 
 
 def _trees(roots: Sequence[Path]) -> list[tuple[Path, list[tuple[str, int, int]]]]:
-    """Return the files below each; of a root that lies below another nothing is looked at again."""
-    found: dict[Path, list[tuple[str, int, int]]] = {}
+    """Return the files below each root; a root that lies below another is not scanned again."""
+    trees: dict[Path, list[tuple[str, int, int]]] = {}
     for root in sorted(roots, key=lambda root: len(root.parts)):
-        outer = next((known for known in found if known in root.parents), None)
+        outer = next((above for above in trees if above in root.parents), None)
         if outer is None:
-            found[root] = _tree(root)
+            trees[root] = _tree(root)
         else:
             below = f"{root.relative_to(outer).as_posix()}/"
-            inside = (one for one in found[outer] if one[0].startswith(below))
-            found[root] = [(name[len(below) :], size, at) for name, size, at in inside]
-    return [(root, found[root]) for root in roots]
+            inside = (entry for entry in trees[outer] if entry[0].startswith(below))
+            trees[root] = [(name[len(below) :], size, changed) for name, size, changed in inside]
+    return [(root, trees[root]) for root in roots]
 
 
 def _tree(root: Path) -> list[tuple[str, int, int]]:
     """Return (name below ``root``, bytes, time of change) of every file, in order."""
-    pending, found = [""], []
+    pending, entries = [""], []
     while pending:
         below = pending.pop()
         with os.scandir(root / below) as listing:
@@ -335,8 +336,8 @@ def _tree(root: Path) -> list[tuple[str, int, int]]:
                     pending.append(f"{name}/")
                 else:
                     status = item.stat()
-                    found.append((name, status.st_size, status.st_mtime_ns))
-    return sorted(found)
+                    entries.append((name, status.st_size, status.st_mtime_ns))
+    return sorted(entries)
 
 
 # Files ------------------------------------------------------------------------------------------
@@ -365,7 +366,7 @@ def _decode(key: str, data: bytes) -> Build:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file that other processes see whole or not at all."""
+    """Write a file atomically: other processes see all of it or nothing."""
     import tempfile
 
     temporary = None
@@ -382,9 +383,9 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def read(path: Path) -> bytes:
-    """Return what a file of a directory of the cache holds.
+    """Return the content of a file in a directory of the cache.
 
-    OSError for what is no file, is too long, or can be written by others.
+    OSError if it is not a file, is too long, or can be written by other users.
     """
     with _opened(path) as file:
         data = file.read(_LONGEST + 1)
@@ -395,17 +396,17 @@ def read(path: Path) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that nobody else can write to, in a directory where nobody else can; or OSError.
+    """Open a file; OSError if other users can write to it or to its directory.
 
-    What was opened is asked, not the path: that may lead elsewhere a moment later. A directory may
-    be a link, as homes are; a file may not. A FIFO is not waited for, and the time of use is left
-    alone where that is this user's to decide.
+    The open file is checked, not the path, which may lead elsewhere a moment later. A directory may
+    be a link, as home directories are; a file may not. Opening a FIFO does not block, and the
+    access time is left alone if this user may do so.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
     with ExitStack() as stack:
         where, name = None, str(path)
         if os.open in os.supports_dir_fd:
-            search = getattr(os, "O_PATH", os.O_RDONLY)  # no need to be able to list it
+            search = getattr(os, "O_PATH", os.O_RDONLY)  # permission to list it is not needed
             where, name = os.open(path.parent, search | os.O_DIRECTORY), path.name
             stack.callback(os.close, where)
             _trusted(path.parent, os.fstat(where))
@@ -429,9 +430,9 @@ def _files() -> list[Path]:
 
 
 def _place(make: bool = False) -> Path:
-    """Return the directory; OSError when it is missing, cannot be made or cannot be trusted.
+    """Return the directory; OSError if it is missing, cannot be created or is not trusted.
 
-    Nobody else may be able to write to it: a cubin is code that will be run.
+    Other users must not be able to write to it: a cubin is code that will be run.
     """
     place = directory()
     if make:
@@ -446,7 +447,7 @@ def _place(make: bool = False) -> Path:
 
 
 def _trusted(path: Path, status: os.stat_result) -> None:
-    """Raise OSError for what others can write to."""
+    """Raise OSError for a file or directory that other users can write to."""
     if hasattr(os, "geteuid"):
         if status.st_uid not in (os.geteuid(), 0):
             raise PermissionError(f"{path} belongs to another user")

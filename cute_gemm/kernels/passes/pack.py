@@ -1,4 +1,4 @@
-"""Operands copied into aligned scratch, as they lie or with their major transposed."""
+"""The pass that copies operands into aligned scratch, with their own major or the other."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.passes import Packing
 
-#: Threads and bytes of a tile; bytes of a vector; vectors of a line, which neighbouring lanes have.
+#: Threads and bytes of a tile; bytes of a vector; vectors of a line, one for each of so many lanes.
 THREADS, TILE_BYTES, VECTOR, LINE = 256, 16384, 16, 8
-#: A tile has so many lines, and each thread so many vectors.
+#: Lines of a tile, and vectors of a thread.
 LINES, VECTORS = TILE_BYTES // (VECTOR * LINE), 4
-#: Rows of transposed tiles that are walked together at most.
+#: The most rows of transposed tiles that are walked together.
 GROUP = 32
-#: CTAs of which fewer do not start early: they would gather on the multiprocessors that are idle.
+#: The fewest CTAs of a launch that starts early: fewer would gather on idle multiprocessors.
 FEW = 256
 #: log2 of the lines of a transposed tile's row, by bytes of an element, the best first.
 TURNED_LINES = {1: (0,), 2: (0, 1), 4: (1,), 8: (2,), 16: (2,)}
@@ -39,19 +39,19 @@ class Copy(NamedTuple):
     bytes: int = 0  #: Of an element; 0: there is nothing to copy.
     words: int = 1  #: 16-byte words that a vector is made of: 1 where all rows are aligned.
     transposed: bool = False  #: Whether the target's unit stride is the other mode's.
-    lines: int = 0  #: Then: log2 of the lines of a tile's row.
+    lines: int = 0  #: log2 of the lines of a tile's row, if transposed.
 
     def __str__(self) -> str:
         if not self.bytes:
             return "none"
-        way = f"transposed{self.lines}" if self.transposed else "same"
-        return f"{way}_b{8 * self.bytes}{'_shifted' * (self.words > 1)}"
+        form = f"transposed{self.lines}" if self.transposed else "same"
+        return f"{form}_b{8 * self.bytes}{'_shifted' * (self.words > 1)}"
 
     @property
     def cpp(self) -> str:
-        """The template."""
-        way = f"{cpp_bool(self.transposed)}, {self.lines}"
-        return f"cute_gemm::Pack<{self.bytes}, {self.words}, {way}>"
+        """The C++ type."""
+        order = f"{cpp_bool(self.transposed)}, {self.lines}"
+        return f"cute_gemm::Pack<{self.bytes}, {self.words}, {order}>"
 
     @property
     def group(self) -> int:
@@ -96,16 +96,17 @@ def _copy(source: Matrix, target: Matrix) -> Copy:
 
 
 def _tiles(source: Matrix, lines: int) -> tuple[int, int]:
-    """Tiles along a row, and rows of tiles."""
+    """Return the tiles along a row, and the rows of tiles."""
     row = source.shape[source.unit] * source.element.bytes
     along = -(-row // (VECTOR * LINE << lines))
     return along, -(-source.shape[1 - source.unit] // (LINES >> lines))
 
 
 def _place(source: Matrix, target: Matrix) -> Place:
-    """How the tiles lie; of those that are not transposed all shapes are tried.
+    """Return how an operand's tiles lie.
 
-    Taken is the one that reads the fewest sectors, where each row of a tile begins off a sector.
+    For operands that are not transposed all shapes of tiles are compared: the one that reads the
+    fewest sectors is taken, for rows of tiles that begin off a sector.
     """
     copy, unit = _copy(source, target), source.unit
     extent, rows = source.shape[unit], source.shape[1 - unit]
@@ -120,7 +121,7 @@ def _place(source: Matrix, target: Matrix) -> Place:
 
 
 def _operands(packing: Packing) -> Iterator[tuple[str, Matrix, Matrix, int]]:
-    """Name, source, target and its place in scratch."""
+    """Yield name, source and target of each operand, and the offset of the target in scratch."""
     for source, target, offset in zip(
         packing.sources, packing.targets, packing.offsets, strict=True
     ):
@@ -129,8 +130,8 @@ def _operands(packing: Packing) -> Iterator[tuple[str, Matrix, Matrix, int]]:
 
 def _numbers(name: str) -> Any:
     def numbers(packing: Packing) -> tuple[int, ...]:
-        for mine, source, target, offset in _operands(packing):
-            if mine == name:
+        for operand, source, target, offset in _operands(packing):
+            if operand == name:
                 strides = (source.ld, source.batch_stride, target.ld, target.batch_stride)
                 place = _place(source, target)
                 divisors = (*_reciprocal(place.group), *_reciprocal(place.along))
@@ -141,7 +142,7 @@ def _numbers(name: str) -> Any:
 
 
 def _reciprocal(divisor: int) -> tuple[int, int]:
-    """As ``Divisor`` of the template."""
+    """Return the multiplier and shift of a division, as ``Divisor`` of the template."""
     shift = 31 + (divisor - 1).bit_length()
     return -(-(1 << shift) // divisor), shift
 
@@ -160,7 +161,7 @@ SIGNATURE = Signature(
 
 
 class Pack(Compiled):
-    """The kernel that packs A, B or both: a CTA has a tile of one of them."""
+    """The kernel that packs A, B or both: a CTA copies a tile of one of them."""
 
     name = "pack"
 
@@ -218,9 +219,9 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 
 
 def _accesses(copy: Copy, source: Matrix, target: Matrix) -> Iterator[Access]:
-    """Everything that the copy of one operand does."""
+    """Yield the accesses of the copy of one operand."""
     place, width, unit = _place(source, target), VECTOR // copy.bytes, source.unit
-    if place.matrices == 1:  # one that all share, or no batch
+    if place.matrices == 1:  # the batch shares one matrix, or there is no batch
         source, target = (replace(matrix, l=1, batch_stride=0) for matrix in (source, target))
     row, column = _tile(copy, place.lines)
     extents = [(LINE << place.lines) * width, LINES >> place.lines]
@@ -259,7 +260,7 @@ def _accesses(copy: Copy, source: Matrix, target: Matrix) -> Iterator[Access]:
 
 
 def _tile(copy: Copy, lines: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row and vector of each lane of each request of a tile; int [requests, 32]."""
+    """Return row and vector of each lane of each request of a tile; int [requests, 32]."""
     lane, warp = np.arange(32), np.arange(THREADS // 32)[:, None, None]
     i = np.arange(VECTORS)[:, None]
     block = warp + i // copy.group * (THREADS // 32)
@@ -269,7 +270,7 @@ def _tile(copy: Copy, lines: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _loads(load: GlobalAccess, copy: Copy) -> Iterator[GlobalAccess]:
-    """The words of vectors, and the elements of those that do not lie in the matrix whole."""
+    """Yield the loads of the words of vectors, and of single elements across the matrix's end."""
     width, matrix = VECTOR // copy.bytes, load.matrix
     ends = copy.words > 1 or matrix.shape[matrix.unit] % width
     for word in range(copy.words):
@@ -286,7 +287,7 @@ def _loads(load: GlobalAccess, copy: Copy) -> Iterator[GlobalAccess]:
 
 
 def _stores(copy: Copy, row: np.ndarray, column: np.ndarray, rows: int) -> np.ndarray:
-    """Where the words of a tile go in shared memory, in bytes; int [requests, 32]."""
+    """Return the offsets of a tile's words in shared memory, in bytes; int [requests, 32]."""
     width = VECTOR // copy.bytes
     first = row % copy.group == 0  # the requests that finish a group, by its first row
     row, column = row[first[:, 0]][:, None, :], column[first[:, 0]][:, None, :]
@@ -296,5 +297,5 @@ def _stores(copy: Copy, row: np.ndarray, column: np.ndarray, rows: int) -> np.nd
 
 
 def _swizzled(row: np.ndarray, vector: np.ndarray, column: np.ndarray, pitch: int) -> np.ndarray:
-    """As ``place`` of the template."""
+    """Return the offset of a word in shared memory, as ``place`` of the template."""
     return row * pitch + VECTOR * (vector ^ column % LINE)

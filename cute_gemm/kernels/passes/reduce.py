@@ -1,4 +1,4 @@
-"""The sums of the slices of K, added up and brought to C by the epilogue."""
+"""The pass that adds the sums of the slices of K and brings them to C by the epilogue."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.passes import Reduction
     from cute_gemm.problem.problem import GemmProblem
 
-#: Threads of a CTA, and bytes of the sums of each.
+#: Threads of a CTA, and bytes of the sums of a thread.
 THREADS, VECTOR = 128, 16
 
 
@@ -87,13 +87,13 @@ class Place(NamedTuple):
 
 
 def _vector(C: Matrix, sums: str) -> int:
-    """Elements of C that are neighbours in a thread: no more than its widest access has."""
+    """Return how many neighbouring elements of C a thread has: at most its widest access."""
     widest = access_bytes(C, False)[0] // C.element.bytes
     return min(widest, VECTOR // DTYPES[sums].bytes)
 
 
 def _place(config: Config, reduction: Reduction) -> Place:
-    """Of tiles of all shapes the longest that has no more threads than a row needs."""
+    """Return how C's tiles lie: as long as they can be without more threads than a row needs."""
     C = reduction.C
     extent, rows = C.shape[C.unit], C.shape[1 - C.unit]
     vectors = -(-extent // config.vector)
@@ -116,7 +116,7 @@ def _signature(epilogue: Epilogue) -> Signature:
 
 
 class Reduce(Compiled):
-    """The kernel that ends a split-k GEMM: a thread has 16 bytes of sums."""
+    """The kernel that ends a split-k GEMM: a thread has 16 bytes of sums of each slice."""
 
     name = "reduce"
 
@@ -196,9 +196,9 @@ extern "C" __global__ void __launch_bounds__({THREADS})
         return (load, *(reads if reads_c else []), *stores)
 
     def seconds(self, problem: GemmProblem, slices: Any, gpu: Gpu) -> Any:
-        """Return the predicted time of adding so many slices of a problem, or of each of several.
+        """Return the predicted time for a number of slices, or for each of an array of them.
 
-        It needs no `Reduction`, of which a choice would make a dozen.
+        It takes the problem, since a choice would need a `Reduction` for each number of slices.
         """
         sums = problem.accumulator.name
         narrow = _vector(problem.C, sums) * DTYPES[sums].bytes < VECTOR

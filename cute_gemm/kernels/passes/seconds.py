@@ -1,4 +1,4 @@
-"""What a pass costs: bytes over bandwidth."""
+"""Predicted time of a pass: bytes over bandwidth."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from cute_gemm.model.price import START
 if TYPE_CHECKING:
     from cute_gemm.gpus.gpu import Gpu
 
-#: Part of DRAM's bandwidth that a pass has, which streams (a GEMM has ``price.DRAM_PART``), and
-#: that of one whose accesses are narrower than 16 bytes. Scratch that is still in L2 comes no
-#: faster: a pass has too few bytes on their way for more.
+#: Part of DRAM's bandwidth that a streaming pass reaches (a GEMM reaches ``price.DRAM_PART``), and
+#: that of a pass whose accesses are narrower than 16 bytes. Scratch that is still in L2 is read no
+#: faster: a pass has too few bytes in flight.
 STREAM_PART, NARROW_PART = 0.8, 0.52
-#: Microseconds of a launch whose next one is ready before it ends, as the kernel behind packing is.
+#: Microseconds of a launch whose successor is ready before it ends, as the kernel after packing is.
 AHEAD_US = 1.0
 
 
 def seconds(moved: Any, gpu: Gpu, launch: float, narrow: bool = False) -> Any:
-    """Return the predicted time of a launch that reads and writes so many bytes, or of several.
+    """Return the predicted time of a launch that reads and writes ``moved`` bytes, or an array.
 
     ``launch``: microseconds before its first and after its last instruction.
     """

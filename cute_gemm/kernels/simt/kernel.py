@@ -1,7 +1,7 @@
-"""What the tutorial kernels have in common: config, legality, launch and accesses.
+"""Base class of the tutorial kernels: config, legality, launch and accesses.
 
-Each of them is a template of its own name in ``templates/simt/`` and a small class in
-``kernels/simt/ladder.py``, which says how its config differs.
+Each kernel is a template of its own name in ``templates/simt/`` and a small class in
+``kernels/simt/ladder.py`` with the differences of its config.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class SimtKernel(EmittedKernel):
     whole_k: ClassVar[bool] = False
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """Return the fields of each candidate that this kernel chooses, beside given options."""
+        """Return the fields that this kernel chooses for each candidate, beside given options."""
         raise NotImplementedError
 
     def settle(self, config: Config) -> Config:
-        """Return the config with what follows from its options."""
+        """Return the config with the fields that follow from its options."""
         return config
 
     def candidates(
@@ -88,7 +88,7 @@ class SimtKernel(EmittedKernel):
         for row in self.rows(problem, options):
             config = self.settle(with_options(Config(**{**common, **row}), options))
             if "min_ctas" not in options and not {"tile", "thread_tile"}.isdisjoint(options):
-                # What the kernel's own tile leaves room for, another may not.
+                # Another tile may leave no room for the min_ctas of the kernel's own.
                 need, most = _sums(config) + _OTHERS, config.min_ctas
                 fitting = (n for n in range(most, 1, -1) if registers(config.threads, n) >= need)
                 config = replace(config, min_ctas=next(fitting, 1))
@@ -120,7 +120,7 @@ class SimtKernel(EmittedKernel):
     def _fitting(
         self, config: Config, problem: GemmProblem, limit: int
     ) -> tuple[int, int, int] | None:
-        """The largest legal tile of which all of K fits, if there is one."""
+        """Return the largest legal tile with which all of K fits, if there is one."""
         sides = (32, 16, 8, 4)
         for m, n in sorted(product(sides, sides), key=lambda side: -side[0] * side[1]):
             smaller = replace(config, tile=(m, n, config.tile[2]))
@@ -133,12 +133,12 @@ class SimtKernel(EmittedKernel):
         return None
 
     def _check(self, config: Config) -> None:
-        """Every legality rule of a config; the first that is broken is named."""
-        for option, known in self.choices.items():
-            if getattr(config, option) not in known:
+        """Check every legality rule of a config; the first broken one is named."""
+        for option, allowed in self.choices.items():
+            if getattr(config, option) not in allowed:
                 raise OptionError(
                     f"option {option}={getattr(config, option)!r} is unknown; "
-                    f"expected one of {', '.join(known)}"
+                    f"expected one of {', '.join(allowed)}"
                 )
         for option in ("tile", "thread_tile"):
             if not all(map(power_of_two, getattr(config, option))):
@@ -160,8 +160,8 @@ class SimtKernel(EmittedKernel):
                 f"{sums} registers for the sums of a thread, which has {room}; take a smaller one"
             )
         if config.warps[0] and (bm, bn) != tuple(
-            warps * lanes * own
-            for warps, lanes, own in zip(config.warps, WARP_LANES, (tm, tn), strict=True)
+            warps * lanes * results
+            for warps, lanes, results in zip(config.warps, WARP_LANES, (tm, tn), strict=True)
         ):
             raise OptionError(
                 f"option tile={config.tile} with thread_tile={config.thread_tile}: the CTA's tile "
@@ -199,7 +199,7 @@ class SimtKernel(EmittedKernel):
                 )
 
     def traits(self, problem: GemmProblem) -> Any:
-        """Return k where all of it is to fit shared memory."""
+        """Return k if all of it has to fit in shared memory, else 0."""
         return problem.k if self.whole_k else 0
 
     def of_operand(self, config: Config, name: str) -> Config:
@@ -250,7 +250,7 @@ class SimtKernel(EmittedKernel):
         return (*out, *_results(config, parts, problem, reads_c))
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
-        """Return the products, which of half types are float32's."""
+        """Return the products; half types are multiplied as float32."""
         work = Work.of_tiles(problem, config.tile, "CUDA cores", problem.compute)
         if self.staged:
             return work
@@ -268,7 +268,7 @@ class SimtKernel(EmittedKernel):
 
 
 def _first_results(config: Config, parts: Structure) -> np.ndarray:
-    """(m, n) of every thread's first result; int [threads, 2]."""
+    """Return (m, n) of every thread's first result; int [threads, 2]."""
     place = parts.threads.table().ravel()
     first = np.stack([place % config.tile[0], place // config.tile[0]], axis=-1)
     if config.warp_along == "k":
@@ -279,9 +279,9 @@ def _first_results(config: Config, parts: Structure) -> np.ndarray:
 def _direct(
     config: Config, parts: Structure, problem: GemmProblem, matrix: Matrix, index: int
 ) -> list[Access]:
-    """A thread's loads of A or B from global memory, one k (or a warp's 32) at a time.
+    """Return a thread's loads of A or B from global memory, one k (or a warp's 32) at a time.
 
-    Threads without an element of C load nothing, which CTAs at the other mode's end have.
+    Threads without an element of C load nothing; CTAs at the other mode's end have such threads.
     """
     first = _first_results(config, parts)
     other, extent = 1 - index, (problem.n, problem.m)[index]
@@ -320,7 +320,7 @@ def _copied(
     ctas: int,
     wide: bool,
 ) -> list[Access]:
-    """The copy of A or B to shared memory."""
+    """Return the accesses of the copy of A or B to shared memory."""
     if not executions:
         return []
     name, extents, fix = operand.name, operand.extents, _bank_fix(config)
@@ -349,7 +349,7 @@ def _copied(
     loads = by_last_tile(load)
     cuts = _cut(loads[-1])
     if not operand.asynchronous:
-        # What waits in registers is stored at the end of each k-tile, after the last one too.
+        # The tile in registers is stored at the end of each k-tile, after the last one too.
         return [
             *loads,
             *cuts,
@@ -360,12 +360,12 @@ def _copied(
 
 
 def _cut(load: GlobalAccess) -> list[GlobalAccess]:
-    """The elements of vectors that straddle the matrix's end, where there are any."""
+    """Return the loads of elements of vectors that straddle the matrix's end, if there are any."""
     return cut_vectors(load, f"{load.part}, cut vectors".lstrip(", "))
 
 
 def _fragments(config: Config, parts: Structure, index: int, executions: int) -> SharedAccess:
-    """What a thread reads of a tile: its rows of A, or its columns of B, of every k."""
+    """Return a thread's reads of a tile: its rows of A, or its columns of B, of every k."""
     operand, values = parts.operands[index], parts.values[index]
     run, repeats = values.extents
     first = _first_results(config, parts)[:, index].reshape(-1, 1, 1, WARP)
@@ -389,12 +389,12 @@ def _fragments(config: Config, parts: Structure, index: int, executions: int) ->
 
 
 def _bank_fix(config: Config) -> str:
-    """What fixes bank conflicts."""
+    """Return the fix of bank conflicts."""
     return 'kernel="bank_free"' if config.kernel == "vectorized" else ""
 
 
 def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bool) -> list[Access]:
-    """The way of the sums to C."""
+    """Return the accesses of C."""
     first = _first_results(config, parts)
     if config.warp_along == "k":
         first = np.where((np.arange(len(first)) % WARP == 0)[:, None], first, -1)
@@ -436,5 +436,5 @@ def _results(config: Config, parts: Structure, problem: GemmProblem, reads_c: bo
 
 
 def _steps(values: Layout, vector: int) -> list[int]:
-    """Where the accesses of a thread's results begin, from its first."""
+    """Return where the accesses of a thread's results begin, from its first."""
     return [int(offset) for offset in values(np.arange(values.size))[::vector]]

@@ -1,4 +1,4 @@
-"""The road that GEMM tutorials walk: each kernel differs from the one before by one idea."""
+"""The ladder of tutorial kernels: each differs from the one before by one idea."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _COMPLEX = (
     _Tile((32, 16, 32), (2, 2), 4),
 )
 _NARROW_COMPLEX = (_Tile((64, 64, 8), (4, 4), 1), *_COMPLEX)
-#: Of ``double_buffered``, tuned and timed on an H200: where A and B are read in the widest vectors,
-#: one of them is not, or neither (elements that wait alone take more registers). Largest first.
+#: Tiles of ``double_buffered``, tuned on an H200: where A and B are read in the widest vectors,
+#: one of them is, or neither (single elements that wait take more registers). Largest first.
 _BUFFERED = {
     "float16": (_HALVES, _NARROW_HALVES, _NARROW_HALVES),
     "bfloat16": (_HALVES, _NARROW_HALVES, _NARROW_HALVES),
@@ -61,12 +61,12 @@ def _flat(problem: GemmProblem) -> int:
 
 
 def _pair(problem: GemmProblem) -> int:
-    """CTAs per multiprocessor to fit registers for: 2, where the type's take no more than that."""
+    """Return the CTAs per multiprocessor to fit registers for: 2 for elements up to 4 bytes."""
     return 2 if _bytes(problem) <= 4 else 1
 
 
 def _narrow(problem: GemmProblem) -> int:
-    """How many of A and B cannot be read in the widest vectors."""
+    """Return how many of A and B cannot be read in the widest vectors."""
     return sum(access_bytes(matrix, False)[0] < VECTOR for matrix in (problem.A, problem.B))
 
 
@@ -84,7 +84,7 @@ class Naive(SimtKernel):
 
 
 class Coalesced(SimtKernel):
-    """The same, with the warp laid along a mode that is contiguous in memory."""
+    """``naive`` with the warp along a mode that is contiguous in memory."""
 
     name = "coalesced"
     summary = "one thread per element of C, a warp along what is contiguous (k: by a reduction)"
@@ -113,7 +113,7 @@ class SmemFullK(SimtKernel):
     whole_k = True
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        tiles = ((32, 32, 32), (16, 16, 32))  # of smaller tiles, more of K fits
+        tiles = ((32, 32, 32), (16, 16, 32))  # more of K fits with smaller tiles
         return [{"tile": tile, "min_ctas": _pair(problem)} for tile in tiles]
 
 
@@ -148,8 +148,8 @@ class RegisterRows(SimtKernel):
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        own = {"tile": (64, 32, 32), "thread_tile": (2, 1), "warp_along": "n"}
-        return [{**own, "min_ctas": _pair(problem)}]
+        row = {"tile": (64, 32, 32), "thread_tile": (2, 1), "warp_along": "n"}
+        return [{**row, "min_ctas": _pair(problem)}]
 
 
 class ThreadTile1d(SimtKernel):
@@ -160,8 +160,8 @@ class ThreadTile1d(SimtKernel):
     options = ("tile", "thread_tile", "raster", "min_ctas")
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        own = {"tile": (64, 64, _flat(problem)), "thread_tile": (8, 1), "warp_along": "n"}
-        return [{**own, "min_ctas": _pair(problem)}]
+        row = {"tile": (64, 64, _flat(problem)), "thread_tile": (8, 1), "warp_along": "n"}
+        return [{**row, "min_ctas": _pair(problem)}]
 
 
 class ThreadTile2d(SimtKernel):
@@ -200,7 +200,7 @@ class Vectorized(SimtKernel):
 
 
 class BankFree(SimtKernel):
-    """The same without bank conflicts."""
+    """``vectorized`` without bank conflicts."""
 
     name = "bank_free"
     summary = "no bank conflicts: tiles in shared memory swizzled by XOR, or padded (skew)"
@@ -215,7 +215,7 @@ class BankFree(SimtKernel):
     }
 
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        # A row's number cannot be brought in too where a chunk is an element.
+        # A row's number cannot be XORed too where a chunk is one element.
         return [{**_square(problem, 16), "skew": "padding" if _bytes(problem) == 16 else "xor"}]
 
 
@@ -265,7 +265,8 @@ class DoubleBuffered(WarpTiled):
     def rows(self, problem: GemmProblem, options: dict[str, Any]) -> Sequence[dict[str, Any]]:
         """Return the rows that have a given tile or thread tile.
 
-        If none has, the other is that of a large problem, and registers are not rationed.
+        If there is none, the other field is that of a large problem, and registers are not
+        rationed.
         """
         tiles = _BUFFERED[problem.A.dtype][_narrow(problem)]
         turn = problem.A.major == "K" and problem.B.major == "MN"
@@ -278,9 +279,9 @@ class DoubleBuffered(WarpTiled):
                 (_transposed(row.tile, turn), _transposed(row.tile, not turn))
             )
         ]
-        given = parsed(tiles[0], {o: options[o] for o in ("tile", "thread_tile") if o in options})
-        having = [row for row in rows if given.items() <= row.items()]
-        return having or [{**rows[0], "min_ctas": 1}]
+        fixed = parsed(tiles[0], {o: options[o] for o in ("tile", "thread_tile") if o in options})
+        matching = [row for row in rows if fixed.items() <= row.items()]
+        return matching or [{**rows[0], "min_ctas": 1}]
 
 
 def _transposed(tile: tuple[int, int, int], turn: bool) -> tuple[int, int, int]:
@@ -288,7 +289,7 @@ def _transposed(tile: tuple[int, int, int], turn: bool) -> tuple[int, int, int]:
 
 
 def _square(problem: GemmProblem, columns: int) -> dict[str, Any]:
-    """The tile that a CTA of 256 threads computes, 8 x 8 results each; fewer of wider elements.
+    """Return the tile of a CTA of 256 threads, 8 x 8 results each; fewer of wider elements.
 
     ``columns``: bK of float32.
     """

@@ -1,7 +1,7 @@
-"""The config of the tutorial kernels and what follows from it: thread maps, copies, layouts.
+"""The config of the tutorial kernels and its structure: thread maps, copies, layouts.
 
-These kernels multiply with FMA, each thread some results of C. They see C as it is, column- or
-row-major, and keep tiles of A and B in shared memory with the M or N mode contiguous.
+These kernels multiply with FMA, each thread some results of C. C may be column- or row-major; tiles
+of A and B are kept in shared memory with the M or N mode contiguous.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Operand:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """A config worked out.
+    """Values derived from a config.
 
     ``threads`` is thread (a warp, where it shares a result) -> m + bM * n of its first result;
     ``values`` (run, repeat) -> m, and -> n, of a thread's results from its first. One access of C
@@ -126,12 +126,12 @@ class Structure:
 
 
 def _vector(config: Config) -> int:
-    """Elements of the widest access to shared memory."""
+    """Return the elements of the widest access to shared memory."""
     return max(1, VECTOR // config.operation.a.bytes)
 
 
 def _values(config: Config, mode: int) -> Layout:
-    """Results of a thread along M (0) or N (1), from its first: (run, repeat)."""
+    """Return the results of a thread along M (0) or N (1), from its first: (run, repeat)."""
     count = config.thread_tile[mode]
     if config.results == "apart":
         return Layout((1, count), (0, config.tile[mode] // count))
@@ -143,7 +143,7 @@ def _values(config: Config, mode: int) -> Layout:
 
 
 def _threads(config: Config) -> Layout:
-    """Thread -> m + bM * n of its first result."""
+    """Return thread -> m + bM * n of its first result."""
     bm = config.tile[0]
     counts = [config.tile[mode] // config.thread_tile[mode] for mode in (0, 1)]
     steps = [config.thread_tile[mode] if config.results == "together" else 1 for mode in (0, 1)]
@@ -156,14 +156,14 @@ def _threads(config: Config) -> Layout:
     # Lane bits: n m m m n. Lanes 0 and 1 share their rows, lanes 0 and 2 their columns.
     lanes = (lane >> 1 & 7, (lane & 1) + (lane >> 4) * 2)
     first = []
-    for mode, which in enumerate((warp % config.warps[0], warp // config.warps[0])):
+    for mode, place_of_warp in enumerate((warp % config.warps[0], warp // config.warps[0])):
         run = min(config.thread_tile[mode], _vector(config))
-        first.append(which * (config.tile[mode] // config.warps[mode]) + lanes[mode] * run)
+        first.append(place_of_warp * (config.tile[mode] // config.warps[mode]) + lanes[mode] * run)
     return from_map(first[0] + bm * first[1])
 
 
 def _whole_rows(config: Config) -> int:
-    """Columns after which the XOR of a tile's swizzle begins anew: a step of so many is a sum."""
+    """Return the columns after which the XOR of a tile's swizzle repeats: such a step is a sum."""
     operation = config.operation
     element, columns = operation.a.bytes, config.tile[2]
     sides = zip(operation.bytes[:2], operation.majors[:2], strict=True)
@@ -187,11 +187,11 @@ def _operand(config: Config, index: int) -> Operand:
         store = choose.shared_side(load)
     else:
         # The rows that a thread can have of its own are stored in one piece.
-        own = 1
+        own_rows = 1
         if config.staging != "none" and width > 1:
-            own = max(1, min(rows * columns // (threads * width), VECTOR // element))
-        block = (own, width)
-        load, store = choose.turning_copy(element, extents, width, own, threads)
+            own_rows = max(1, min(rows * columns // (threads * width), VECTOR // element))
+        block = (own_rows, width)
+        load, store = choose.turning_copy(element, extents, width, own_rows, threads)
     first = load.partition[:, 0]
     smem, elements = choose.skewed_tile(
         element, extents, config.skew, config.results == "together", width * (major == "K")
@@ -211,7 +211,7 @@ def _operand(config: Config, index: int) -> Operand:
 
 @lru_cache(maxsize=4096)
 def structure(config: Config, staged: bool = True) -> Structure:
-    """Work a config out; ``staged``: the kernel has tiles in shared memory."""
+    """Derive the structure of a config; ``staged``: tiles go through shared memory."""
     operation, values = config.operation, (_values(config, 0), _values(config, 1))
     along_c = values[operation.row_major]
     run = int(along_c.extents[0])

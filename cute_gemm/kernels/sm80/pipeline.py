@@ -120,8 +120,8 @@ _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
 #: Copies of one thread and tile beyond which they are not unrolled (`TileLoader`), and the part of
 #: a load's wait that each then costs.
 _UNROLLED, _ROLLED_WAIT = 16, 0.36
-#: What an operand whose rows are put in place adds to the clocks of products, as a part of them,
-#: and what each copy of 4 bytes along K adds that a thread makes of a tile.
+#: The part of the clocks of products that an operand whose rows are put in place adds to them, and
+#: the part that each 4-byte copy along K of a thread and tile adds.
 _PUT_IN_PLACE, _BY_WORDS = 0.5, 0.03
 #: The field reference's, of 16-bit types (``copy="mn_major"``).
 _REFERENCE = ((128, 128, 32), (2, 2), 3, 1)
@@ -165,11 +165,11 @@ class Sm80Pipeline(EmittedKernel):
     }
 
     def pace(self, config: Config) -> Pace:
-        """Return the pace, which narrow copies slow down: they go one by one through registers."""
+        """Return the pace; narrow copies, which go one by one through registers, slow it down."""
         return self.ideal_pace(config, ())
 
     def ideal_pace(self, config: Config, operands: Collection[str]) -> Pace:
-        """Return the pace without what the copies of these operands slow down."""
+        """Return the pace without the slowdown by the copies of these operands."""
         waits, put, words = 0.0, 0, 0
         parts = structure(config)
         for plan in (plan for plan in parts.operands if plan.source not in operands):
@@ -181,9 +181,9 @@ class Sm80Pipeline(EmittedKernel):
             if plan.gmem_copy.atom.bits == 32 and plan.major == "K":
                 words = max(words, copies)
             waits += copies if narrow else _ROLLED_WAIT * copies if copies > _UNROLLED else 0.0
-        own = super().pace(config)
-        slowdown = own.slowdown * (1 + _PUT_IN_PLACE * put + _BY_WORDS * words)
-        return own._replace(slowdown=slowdown, waits=waits, ahead=config.stages - 1)
+        pace = super().pace(config)
+        slowdown = pace.slowdown * (1 + _PUT_IN_PLACE * put + _BY_WORDS * words)
+        return pace._replace(slowdown=slowdown, waits=waits, ahead=config.stages - 1)
 
     def candidates(
         self, problem: GemmProblem, arch: Arch, options: dict[str, Any]
@@ -209,7 +209,7 @@ class Sm80Pipeline(EmittedKernel):
             )
             config = with_options(config, options)
             if "min_ctas" not in options and (config.tile, config.warps) != (tile, warps):
-                config = replace(config, min_ctas=1)  # registers were rationed for the row's own
+                config = replace(config, min_ctas=1)  # the row's min_ctas is for its own tile
             yield config
 
     def check(self, config: Config, problem: GemmProblem, arch: Arch) -> None:
@@ -270,12 +270,12 @@ class Sm80Pipeline(EmittedKernel):
 
 
 def _unit(config: Config) -> Literal["tensor cores", "CUDA cores"]:
-    """What multiplies."""
+    """Return the unit that multiplies."""
     return "CUDA cores" if MMA_ATOMS[config.mma].threads == 1 else "tensor cores"
 
 
 def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
-    """Every legality rule of a config; the first that is broken is named."""
+    """Check every legality rule of a config; the first broken one is named."""
     if config.copy not in COPY_POLICIES:
         raise OptionError(
             f"option copy={config.copy!r} is unknown; expected one of {COPY_POLICIES}"
@@ -357,7 +357,7 @@ def _check(config: Config, arch: Arch, stages: tuple[int, int]) -> None:
 
 
 def _fitting(dtype: str, compute: str) -> tuple[MmaAtom, ...]:
-    """The atoms that multiply elements of ``dtype`` in ``compute``, the best first."""
+    """Return the atoms that multiply elements of ``dtype`` in ``compute``, the best first."""
     tag = factor(dtype, compute).tag
     return mma_atoms(tag, tag)
 
@@ -368,7 +368,7 @@ def _fitting(dtype: str, compute: str) -> tuple[MmaAtom, ...]:
 def _operand_accesses(
     config: Config, plan: OperandPlan, matrix: Matrix, sweeps: int, ctas: int
 ) -> list[Access]:
-    """The accesses of A or B; what lies outside is filled with zeros."""
+    """Return the accesses of A or B; elements outside are filled with zeros."""
     copy = plan.gmem_copy
     executions = ctas * -(-matrix.shape[1] // plan.extents[1])
     widest, limit = access_bytes(matrix, False)
@@ -430,10 +430,10 @@ def _epilogue_accesses(
     chunks = parts.tile[1] // parts.epilogue_tile[1]
     stage, copy, tile = parts.epilogue_stage, parts.epilogue_copy, parts.epilogue_tile
     extents = (parts.tile[0], parts.tile[1])  # as the kernel sees C
-    coords = own = copy.requests(extents)
+    coords = kernel_coords = copy.requests(extents)
     axis = 0
     if config.swap_ab:
-        coords, extents, axis = own[..., ::-1], extents[::-1], 1
+        coords, extents, axis = kernel_coords[..., ::-1], extents[::-1], 1
     bits = copy.values * 8 * config.operation.c.bytes
     widest, limit = access_bytes(problem.C, True)
     if bits < 8 * widest:
@@ -455,7 +455,7 @@ def _epilogue_accesses(
         "C", "store", stage, parts.epilogue_layout, tile, executions=ctas * chunks, unit="CTA",
         times=chunks,
     )  # fmt: skip
-    in_chunk = own % np.array(tile)
+    in_chunk = kernel_coords % np.array(tile)
     read = replace(
         staged,
         direction="load",

@@ -1,4 +1,4 @@
-"""The config of ``sm80_pipeline`` and what follows from it: MMA, tiled copies, layouts.
+"""The config of ``sm80_pipeline`` and its structure: MMA, tiled copies, layouts.
 
 The kernel writes a column-major C; for a row-major one it computes the transposed problem, with A
 and B swapped.
@@ -77,13 +77,13 @@ class OperandPlan:
     smem_copy: TiledCopy
     extents: tuple[int, int]
     stage: int  #: Elements from a tile in shared memory to the next.
-    #: What puts words in place (``unaligned.cuh``) where rows may begin at any element; else None.
+    #: The copy of words to their place (``unaligned.cuh``), if rows may begin at any element.
     place: TiledCopy | None
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """A config worked out: tiled MMA, tiled copies and layouts, as the kernel sees them."""
+    """Values derived from a config: tiled MMA, copies and layouts, as the kernel sees them."""
 
     tile: tuple[int, int, int]
     mma: TiledMma
@@ -97,13 +97,13 @@ class Structure:
 
 
 def kernel_tile(config: Config) -> tuple[int, int, int]:
-    """Extents of the CTA tile as the kernel sees it."""
+    """Return the extents of the CTA tile as the kernel sees it."""
     bm, bn, bk = config.tile
     return (bn, bm, bk) if config.swap_ab else (bm, bn, bk)
 
 
 def _smem_majors(config: Config) -> tuple[str, str]:
-    """Majors in shared memory of the kernel's A and B."""
+    """Return the majors in shared memory of the kernel's A and B."""
     if config.copy == "mn_major":
         return "MN", "MN"
     a, b, _ = config.operation.majors
@@ -111,7 +111,7 @@ def _smem_majors(config: Config) -> tuple[str, str]:
 
 
 def tiled_mma(config: Config) -> TiledMma:
-    """The MMA atom over the config's warps."""
+    """Return the MMA atom over the config's warps."""
     atom = MMA_ATOMS[config.mma]
     wm, wn = config.warps[::-1] if config.swap_ab else config.warps
     if atom.threads == 32:
@@ -134,7 +134,7 @@ def tiled_mma(config: Config) -> TiledMma:
 
 
 def _reader(config: Config, atom: MmaAtom, axis: int) -> CopyAtom:
-    """The instruction that brings an operand from shared memory to the MMA's registers."""
+    """Return the instruction that loads an operand from shared memory to the MMA's registers."""
     if atom.threads == 1:
         return universal("ld.shared", 128)
     return choose.reader(config.operation.a.bytes, axis)
@@ -150,7 +150,7 @@ def _smem_atom(config: Config, reader: CopyAtom, axis: int, extents: tuple[int, 
 def _gmem_copy(
     config: Config, major: str, width: int, extents: tuple[int, int], threads: int
 ) -> TiledCopy:
-    """The tiled copy from global to shared memory, in vectors of ``width`` bytes."""
+    """Return the tiled copy from global to shared memory, in vectors of ``width`` bytes."""
     element = config.operation.a.bytes
     vector = width // element
     if config.copy != "mn_major":
@@ -169,20 +169,20 @@ def _gmem_copy(
 def realigned(config: Config, width: int) -> bool:
     """Whether the rows of an operand of accesses of ``width`` bytes are copied by aligned words.
 
-    cp.async copies 4 bytes and more; what begins elsewhere is put in place afterwards.
+    cp.async copies 4 bytes or more; rows that begin elsewhere are put in place afterwards.
     """
     return width < 4 and config.copy != "mn_major"
 
 
 @lru_cache(maxsize=4096)
 def structure(config: Config) -> Structure:
-    """Work a config out."""
+    """Derive the structure of a config."""
     tile = kernel_tile(config)
     mma = tiled_mma(config)
     element = config.operation.a.bytes
     sources = "BA" if config.swap_ab else "AB"
     plans = []
-    # What is put in place is neither on its way nor multiplied: a tile more in shared memory. The
+    # A tile that is put in place is neither in flight nor multiplied, so there is one more. The
     # three tiles that are loaded with care come before the loop.
     ring = config.stages
     if ring > 1 and any(realigned(config, width) for width in config.operation.bytes[:2]):
@@ -240,10 +240,10 @@ def structure(config: Config) -> Structure:
 
 
 def _staged(mma: TiledMma, rows: int, columns: int, size: int) -> tuple[Layout, int]:
-    """Where ``columns`` of the sums are staged, and the bytes that they take.
+    """Return where ``columns`` of the sums are staged, and the bytes that they take.
 
     Columns are padded by a vector. FMA lanes that store single rows, 8 side by side in each of 4
-    columns, want columns that begin 8 banks, or 24, after each other: the next ones or, where a
+    columns, need columns that begin 8 banks, or 24, after each other: the next ones or, where a
     thread has four together, every fourth.
     """
     if mma.atom.threads > 1 or mma.tile[0].stride != 1:

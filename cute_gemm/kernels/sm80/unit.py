@@ -90,7 +90,7 @@ _SHARED_BYTES = (
 _PLAIN, _SWAPPED = "A, B, C, m, n, k, lda, ldb, ldc", "B, A, C, n, m, k, ldb, lda, ldc"
 
 
-#: Bytes that ptxas may put aside in kernels that put rows in place: what the loop seldom reads.
+#: Bytes that ptxas may spill in kernels that put rows in place: values that the loop seldom reads.
 _SPILLS = 64
 
 

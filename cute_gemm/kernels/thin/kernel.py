@@ -39,14 +39,14 @@ MOST = 32
 _OTHERS = 56
 #: Registers of a thread that its sums may take.
 _SUMS = 128
-#: Vectors of a lane to have on their way, for each warp of its CTA, and stages of them at most.
+#: Vectors of a lane in flight, for each warp of its CTA, and the most stages of them.
 _AHEAD, _STAGES = 2, 8
 #: Rows of the large operand that make CTAs of four warps for each multiprocessor of a large GPU.
 _MANY = 6144
 
 
 def _pace(slowdown: float) -> Pace:
-    """Of a kernel that streams: 16 bytes for each lane are four clocks of a pass, and some more."""
+    """Return the pace of a kernel that streams: 16 bytes of each lane take four clocks and more."""
     return Pace(slowdown, 40, 0.2, dram=0.87, passes=5.7)
 
 
@@ -79,9 +79,9 @@ class Thin(EmittedKernel):
     def pace(self, config: Config) -> Pace:
         """Return the pace, with the k-tiles that are loaded ahead.
 
-        A load to registers comes back behind the copies that were begun before it. So where the
-        thin operand does not wait in shared memory, no k-tile is done before what the last one
-        began has come, however many are on their way.
+        A load to registers returns after the copies that were issued before it. So where the thin
+        operand does not go through shared memory, a k-tile is not done before the copies that the
+        previous one issued have arrived, however many are in flight.
         """
         ahead = max(1, config.stages - 1) if structure(config).queued[1] else 1
         return super().pace(config)._replace(ahead=ahead)
@@ -95,16 +95,16 @@ class Thin(EmittedKernel):
         elif min(extents.values()) <= MOST:
             extents = {thin: extent for thin, extent in extents.items() if extent <= MOST}
         for thin, extent in extents.items():
-            configs = list(self._of(thin, extent, problem, arch, options))
-            # Of those in order of preference the first that fits, where any fills the GPU.
+            configs = list(self._configs(thin, extent, problem, arch, options))
+            # Configs are in order of preference: if any fills the GPU, the first legal one.
             many = _many(problem)[thin == "m"] and "tile" not in options
             fitting = [config for config in configs if not _refusal(config)]
             yield from fitting[:1] if many and fitting else configs
 
-    def _of(
+    def _configs(
         self, thin: str, extent: int, problem: GemmProblem, arch: Arch, options: dict[str, Any]
     ) -> Iterator[Config]:
-        """Yield the configs by which this mode is the thin one."""
+        """Yield the configs in which this mode is the thin one."""
         element, index = problem.A.element, int(thin == "n")
         tag = factor(element.name, problem.compute).tag
         atoms = () if element.is_complex else mma_atoms(tag, tag)
@@ -165,9 +165,9 @@ class Thin(EmittedKernel):
                 yield from ((columns, rows), (rows, columns))
 
     def of_operand(self, config: Config, name: str) -> Config:
-        """Return the config without what the accesses of one operand do not depend on.
+        """Return the config without the fields that the accesses of one operand do not depend on.
 
-        k is dealt out by the vectors of both; sums lie by the rows of operands that are MN-major.
+        k is dealt out by the vectors of both operands; sums lie by the rows of MN-major operands.
         """
         if name != "C":
             return config
@@ -195,9 +195,9 @@ class Thin(EmittedKernel):
         parts, thin = structure(config), config.index
         ctas = self.launch(config, problem).grid
         out: list[Access] = []
-        for index, given in enumerate((problem.A, problem.B)):
+        for index, operand in enumerate((problem.A, problem.B)):
             large = index != thin
-            matrix = straight(given, config.operation.majors[index])
+            matrix = straight(operand, config.operation.majors[index])
             other = 1 - index
             sweeps = -(-(problem.m, problem.n)[other] // config.tile[other])
             load = _load(config, parts, matrix, large, sweeps)
@@ -217,7 +217,7 @@ class Thin(EmittedKernel):
         return Shares(config.tile[:2], None)
 
     def pictures(self, config: Config) -> tuple[Partition, ...]:
-        """Return what each thread has of a k-tile of the large operand."""
+        """Return each thread's part of a k-tile of the large operand."""
         parts = structure(config)
         part = parts.large
         i, e = (x.ravel() for x in np.indices((part.rows, part.depth)))
@@ -236,10 +236,10 @@ class Thin(EmittedKernel):
 
 
 def straight(matrix: Matrix, major: str = "") -> Matrix:
-    """Return a matrix of one row with unit stride along the row, where its elements lie together.
+    """Return a matrix of one row with unit stride along the row, if its elements are contiguous.
 
-    By the rule of descriptors such a row is a column of a matrix whose leading dimension is 1.
-    ``major``: what it is to be, of a sample that has another leading dimension.
+    Descriptors treat such a row as a column of a matrix whose leading dimension is 1. ``major``:
+    the major to return, for a sample with another leading dimension.
     """
     if matrix.shape[0] != 1 or matrix.unit == 1:
         return matrix
@@ -249,25 +249,25 @@ def straight(matrix: Matrix, major: str = "") -> Matrix:
 
 
 def _columns(extent: int) -> int:
-    """Return how many columns are kept: a power of two; 0 for more than `MOST`."""
+    """Return the number of columns that are kept: a power of two; 0 for more than `MOST`."""
     return 0 if extent > MOST else 1 << max(0, extent - 1).bit_length()
 
 
 def _many(problem: GemmProblem) -> tuple[bool, bool]:
-    """Return whether M and N are rows of so many CTAs that each needs little on its way."""
+    """Return whether M and N are rows of many CTAs, each of which needs few bytes in flight."""
     return problem.m * problem.l >= _MANY, problem.n * problem.l >= _MANY
 
 
 def _blocks(
     size: int, major: str, tensor: bool, kept: int, many: bool
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Rows of a lane, columns, k of a lane and warps of each candidate, as timed on an H200.
+    """Yield rows of a lane, columns, k of a lane and warps of candidates, as timed on an H200.
 
     ``size``: bytes of an element; ``kept``: columns; ``many``: whether the large operand, of this
-    ``major``, has rows for many CTAs. Where it has not, each has more on its way.
+    ``major``, has rows for many CTAs. If not, each CTA has more bytes in flight.
     """
     vector = 16 // size
-    # With its neighbours' a lane's vectors along k are a line, or two halves of one.
+    # The vectors along k of a lane and its neighbours make a line, or two halves of one.
     line = vector * (2 if size > 1 else 1)
     if tensor:
         kept = max(ROW_LANES, kept)
@@ -282,8 +282,8 @@ def _blocks(
             yield max(2, rows // 2), kept, max(4, vector // 2), 8
         yield 2, kept, max(4, vector), 4
         return
-    # More columns would want more of the thin operand than L1 gives: the large one is read again,
-    # from L2.
+    # More columns would need more of the thin operand than L1 delivers, so the large operand is
+    # read again, from L2.
     columns = min(max(1, kept), 8 if major == "K" else 4)
     depth = max(4, vector) if columns <= 4 else vector
     for rows in (8, 4, 2) if size == 4 else (4, 2):
@@ -292,7 +292,7 @@ def _blocks(
 
 
 def _settled(config: Config, options: dict[str, Any], limit: int) -> Config:
-    """Return the config with the stages and CTAs that it has room for."""
+    """Return the config with as many stages and CTAs as there is room for."""
     if _refusal(replace(config, stages=1, min_ctas=1)):
         return config
     parts = structure(replace(config, stages=2))
@@ -320,7 +320,7 @@ def _refusal(config: Config) -> str:
 
 
 def _check(config: Config) -> None:
-    """Every legality rule of a config; the first that is broken is named."""
+    """Check every legality rule of a config; the first broken one is named."""
     if config.thin not in ("m", "n"):
         raise OptionError(f"option thin={config.thin!r} is unknown; expected m or n")
     if not power_of_two(config.warps) or config.warps > 32:
@@ -339,7 +339,7 @@ def _check(config: Config) -> None:
     elif config.columns * config.rows < DEPTH_LANES:
         least[0] = max(ROW_LANES, ROW_LANES * DEPTH_LANES // config.columns)
     extents = (config.tile[1 - config.index], config.columns, config.tile[2])
-    # complex128 takes whatever registers there are: its sums leave none for a second k.
+    # The sums of complex128 leave no registers for a second k.
     deepest = 1 if size == 16 and config.columns * config.rows >= MOST else max(4, 64 // size)
     most = (256, MOST, DEPTH_LANES * config.warps * deepest)
     if any(not a <= x <= z for a, x, z in zip(least, extents, most, strict=True)):
@@ -369,7 +369,7 @@ def _check(config: Config) -> None:
 def _load(
     config: Config, parts: Structure, matrix: Matrix, large: bool, sweeps: int
 ) -> GlobalAccess:
-    """The loads of a k-tile of the large or of the thin operand, warp by warp."""
+    """Return the loads of a k-tile of the large or of the thin operand, warp by warp."""
     part = parts.large if large else parts.thin
     lanes = parts.row_lane if large else parts.column_lane
     i, e = part.vectors
@@ -403,7 +403,7 @@ def _load(
 
 
 def _places(config: Config, parts: Structure, large: bool) -> np.ndarray:
-    """Where in shared memory the vectors of a k-tile wait, warp by warp; int [requests, 32]."""
+    """Return the bytes of shared memory where the vectors of a k-tile lie; int [requests, 32]."""
     warp = np.arange(config.warps)[:, None, None] * config.stages * parts.stage
     return (parts.places[not large] + warp).reshape(-1, WARP)
 
@@ -411,18 +411,18 @@ def _places(config: Config, parts: Structure, large: bool) -> np.ndarray:
 def _queued(
     loads: list[GlobalAccess], cuts: list[GlobalAccess], executions: int
 ) -> list[SharedAccess]:
-    """The way of an operand through shared memory: a lane takes what it copied."""
+    """Return the accesses of an operand through shared memory: a lane reads what it copied."""
     first = loads[0]
     if first.targets is None or not executions:
         return []
     store = SharedAccess(first.operand, "store", first.instruction, first.bits, first.targets)
     read = replace(store, direction="load", instruction="ld.shared", executions=executions)
-    # What lies outside becomes 0 in every k-tile.
+    # Elements outside the matrix are filled with 0 in every k-tile.
     return [*(replace(x, zero_fill=True) for x in stored(store, loads, cuts)), read]
 
 
 def _results(config: Config, parts: Structure, C: Matrix, ctas: int, reads_c: bool) -> list[Access]:
-    """The sums of all warps through shared memory, and their way to C."""
+    """Return the accesses of the sums of all warps through shared memory, and of C."""
     size = config.operation.accumulator.bytes
     rows, columns = ROW_LANES * config.rows, config.columns
     at = np.arange(-(-rows * columns // (WARP * config.warps)) * WARP * config.warps)

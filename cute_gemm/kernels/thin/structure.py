@@ -1,4 +1,4 @@
-"""The config of ``thin`` and what follows from it: which elements each lane of a warp has.
+"""The config of ``thin`` and its structure: the elements that each lane of a warp has.
 
 The large operand has the rows (M or N), the thin one the columns (N or M, up to 32).
 """
@@ -69,21 +69,21 @@ class Config:
 
     @property
     def depth(self) -> int:
-        """Its k in each k-tile."""
+        """The k of a lane in each k-tile."""
         return self.tile[2] // (DEPTH_LANES * max(1, self.warps))
 
     @property
     def atom(self) -> MmaAtom | None:
-        """What multiplies, or None: FMA."""
+        """The MMA atom, or None: FMA."""
         return MMA_ATOMS[self.mma] if self.mma else None
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a lane holds of a block of an operand: the arguments of ``Part`` in part.cuh."""
+    """A lane's part of a block of an operand: the arguments of ``Part`` in part.cuh."""
 
     rows: int
-    lanes: int  #: Lanes along the rows: those of a warp or, where all have the same, one.
+    lanes: int  #: Lanes along the rows: those of a warp, or 1 if all have the same rows.
     run: int
     depth: int
     depth_run: int
@@ -91,16 +91,16 @@ class Part:
     major: str  #: ``"K"`` or ``"MN"``.
 
     def row(self, lane: np.ndarray, i: np.ndarray) -> np.ndarray:
-        """Where the i-th row of a row lane is."""
+        """Return the i-th row of a row lane."""
         return (i // self.run * self.lanes + lane) * self.run + i % self.run
 
     def column(self, lane: np.ndarray, e: np.ndarray) -> np.ndarray:
-        """Where the e-th k of a k lane is."""
+        """Return the e-th k of a k lane."""
         return (e // self.depth_run * DEPTH_LANES + lane) * self.depth_run + e % self.depth_run
 
     @property
     def vectors(self) -> tuple[np.ndarray, np.ndarray]:
-        """The row and the k of a lane at which its vectors begin."""
+        """The row and the k of a lane at which each of its vectors begins."""
         if self.major == "K":
             along = self.depth // self.width
             v = np.arange(self.rows * along)
@@ -109,11 +109,11 @@ class Part:
         return v // self.depth * self.width, v % self.depth
 
     def words(self, size: int) -> int:
-        """Registers that it takes, of elements of ``size`` bytes."""
+        """Return the registers that elements of ``size`` bytes take."""
         return len(self.vectors[0]) * max(1, self.width * size // 4)
 
     def places(self, size: int) -> np.ndarray:
-        """Where each lane's vectors wait, in bytes of shared memory; int [vectors, 32]."""
+        """Return the bytes of shared memory at which each lane's vectors lie; int [vectors, 32]."""
         lane = np.arange(WARP)
         if self.major != "K":
             lane = lane % 4 * 8 + (lane // 4 ^ lane % 4 * 2)
@@ -128,14 +128,14 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """A config worked out: the lanes' parts, and the sums in shared memory.
+    """Values derived from a config: the lanes' parts, and the sums in shared memory.
 
-    ``row_lane``, ``depth_lane``: of each lane; ``column_lane``: of the thin operand. ``queued``:
-    whether the large and whether the thin operand wait in shared memory; ``places``: the bytes
-    there, int [vectors, 32] of each, at which the vectors of a warp's lanes wait in its first
-    stage, and ``stage`` those of a stage. ``sums``: where each sum that a lane stores is, int
-    [stores, 32], column by column, ``pitch`` sums each; ``held``: registers of a lane that its
-    sums and what it multiplies take.
+    ``row_lane``, ``depth_lane``: index of each lane along the rows and along k; ``column_lane``:
+    along the columns of the thin operand. ``queued``: whether the large and the thin operand go
+    through shared memory; ``places``: for each, the bytes at which the vectors of a warp's lanes
+    lie in its first stage, int [vectors, 32]; ``stage``: bytes of a stage. ``sums``: index of each
+    sum that a lane stores, int [stores, 32], column by column, ``pitch`` sums each; ``held``:
+    registers of a lane for its sums and operands.
     """
 
     large: Part
@@ -153,7 +153,7 @@ class Structure:
 
 @lru_cache(maxsize=4096)
 def structure(config: Config) -> Structure:
-    """Work a config out."""
+    """Derive the structure of a config."""
     operation, atom = config.operation, config.atom
     size = operation.a.bytes
     thin, rows, depth, columns = config.index, config.rows, config.depth, config.columns
@@ -171,10 +171,10 @@ def structure(config: Config) -> Structure:
         width = run = min(wide[1 - thin], rows)
         depth_run = min(wide[thin], depth) if thin_major == "K" else 1
     large = Part(rows, ROW_LANES, run, depth, depth_run, width, large_major)
-    own = min(wide[thin], depth_run if thin_major == "K" else held)
-    own_run = 1 if thin_major == "K" else own
+    thin_width = min(wide[thin], depth_run if thin_major == "K" else held)
+    thin_run = 1 if thin_major == "K" else thin_width
     lanes = ROW_LANES if atom else 1
-    few = Part(held, lanes, own_run, depth, depth_run, own, thin_major)
+    few = Part(held, lanes, thin_run, depth, depth_run, thin_width, thin_major)
 
     lane = np.arange(WARP)
     row_lane, depth_lane = lane // 4, lane % 4
@@ -190,7 +190,7 @@ def structure(config: Config) -> Structure:
         row, column = large.row(row_lane, sums % rows), sums // rows
     accumulator = operation.accumulator.bytes // 4
     registers = rows * columns * accumulator // (DEPTH_LANES if atom else 1)
-    queued = config.stages > 1, config.stages > 1 and atom is not None and own * size >= 4
+    queued = config.stages > 1, config.stages > 1 and atom is not None and thin_width * size >= 4
     places = large.places(size), few.places(size) + large.words(size) * 4 * WARP
     return Structure(
         large=large,

@@ -70,17 +70,17 @@ class EmitThin(Emitter):
         }
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return facts on where the lanes' rows and k are."""
+        """Return facts about the rows and the k of each lane."""
         facts = element_proofs(self.config)
         for name, part in (("Large", self.structure.large), ("Thin", self.structure.thin)):
-            for which, count, lanes in (
+            for method, count, lanes in (
                 ("row", part.rows, part.lanes),
                 ("column", part.depth, 4),
             ):
                 places = product(range(lanes), range(count))
                 holds = " && ".join(
-                    f"Config::{name}::{which}({lane}, {i}) == {getattr(part, which)(lane, i)}"
+                    f"Config::{name}::{method}({lane}, {i}) == {getattr(part, method)(lane, i)}"
                     for lane, i in places
                 )
-                facts.append((holds, f"{name}: {which}s"))
+                facts.append((holds, f"{name}: {method}s"))
         return facts
