@@ -135,11 +135,12 @@ def _templates() -> _Finding:
 
 
 def _needed_templates(root: Path) -> set[Path]:
-    """The templates that a unit of each kernel includes, directly or not."""
+    """The templates that units of each kernel and of epilogues include, directly or not."""
     from cute_gemm.api import plan
     from cute_gemm.kernels import registry
+    from cute_gemm.problem.fused import FUNCTOR
 
-    pending: list[Path] = []
+    pending = [root / name for name in _INCLUDED.findall(FUNCTOR)]
     for kernel in map(registry.get, registry.names()):
         if kernel.runs_on != "gpu":
             continue

@@ -19,7 +19,8 @@ from cute_gemm.problem.epilogue import (
 )
 from cute_gemm.problem.expression import ACCUMULATOR, CONDITIONS, FUNCTIONS, Expression, Step
 
-_FUNCTOR = """\
+#: The C++ class template of an expression.
+FUNCTOR = """\
 #include "common/epilogue.cuh"
 #include "common/functions.cuh"
 
@@ -87,7 +88,7 @@ class Fused(Epilogue):
             f"{'bool' if step.function in CONDITIONS else 'Accumulator'} const v{i} = {_cpp(step)};"
             for i, step in enumerate(self.expression.steps)
         ]
-        return _FUNCTOR.format(
+        return FUNCTOR.format(
             parameters=", ".join(f"class {each}" for each in types), name=self.functor,
             declarations="\n    ".join(tensors), values="\n    ".join(values),
             last=len(values) - 1,
