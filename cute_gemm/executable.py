@@ -99,7 +99,7 @@ class Executable:
 
     @cached_property
     def steps(self) -> Steps:
-        """The launches in order; see :attr:`Plan.steps`."""
+        """The launches in order: a kernel, and what goes before and behind it."""
         return self._steps()
 
     def _steps(self, kept: str = "") -> Steps:
@@ -107,7 +107,7 @@ class Executable:
         return steps(kernel, self.config, self.problem, self.arch, self.route, kept)
 
     def bind(self, device: int, alpha: Scalar, beta: Scalar, kept: str = "") -> Callable[..., None]:
-        """Return a launch of the operands' addresses and a stream; see :meth:`Plan.bind`."""
+        """Return a launch of the operands' addresses and a stream."""
         if self.route == DIRECT:
             return self.kernel.bind(self.config, self.problem, self.arch, device, alpha, beta)
         from cute_gemm.run.sequence import Launches
@@ -121,7 +121,7 @@ class Executable:
     def compute(
         self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any, layouts: Any
     ) -> tuple[Any, Call | None]:
-        """Compute on arrays that are checked against the problem; see :meth:`Plan.__call__`.
+        """Compute on arrays that are checked against the problem.
 
         Return C and, for device arrays with a fingerprint, the call.
         """
@@ -193,7 +193,7 @@ class Executable:
             )
 
     def pack(self, X: Any, name: str, stream: Any) -> PackedOperand:
-        """Pack an operand for calls to come; see :meth:`Plan.pack`."""
+        """Pack an operand for calls to come."""
         problem, pack = self.problem, self.route.pack
         if name not in ("A", "B") or name not in pack:
             does = f"packs {' and '.join(pack)}" if pack else "packs nothing"
