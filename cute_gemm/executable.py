@@ -323,7 +323,7 @@ def scalars(
 
 
 def _handle(operand: Operand, stream: Any) -> int:
-    """Return the raw ``CUstream`` that is given, or else the one of the array's library."""
+    """Return the raw ``CUstream`` of a call, by default that of the array's library."""
     return ADAPTERS[operand.library].stream(operand)() if stream is None else raw_stream(stream)
 
 

@@ -52,7 +52,10 @@ def advised(problem: GemmProblem, gpu: Gpu, candidates: Sequence[Candidate]) -> 
     clusters = [i for i in range(len(candidates)) if hasattr(candidates[i].config, "cluster")]
     recommendations = recommended(problem, gpu, "CUTLASS3" if clusters else "CUTLASS")
     among = clusters or range(len(candidates))
-    nearest = (min(among, key=lambda i: row.distance(candidates[i])) for row in recommendations)
+    nearest = (
+        min(among, key=lambda i: recommendation.distance(candidates[i]))
+        for recommendation in recommendations
+    )
     return list(dict.fromkeys(nearest))
 
 

@@ -314,7 +314,7 @@ def _trees(roots: Sequence[Path]) -> list[tuple[Path, list[tuple[str, int, int]]
     """Return the files below each root; a root that lies below another is not scanned again."""
     trees: dict[Path, list[tuple[str, int, int]]] = {}
     for root in sorted(roots, key=lambda root: len(root.parts)):
-        outer = next((above for above in trees if above in root.parents), None)
+        outer = next((ancestor for ancestor in trees if ancestor in root.parents), None)
         if outer is None:
             trees[root] = _tree(root)
         else:

@@ -1,4 +1,4 @@
-"""What runs before and behind the kernel that multiplies: packing, and the sum over slices of K."""
+"""Passes before and after the kernel that multiplies: packing, and the sum over slices of K."""
 
 from cute_gemm.kernels.passes.pack import Pack
 from cute_gemm.kernels.passes.reduce import Reduce

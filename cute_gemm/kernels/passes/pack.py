@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.passes import Packing
 
-#: Threads and bytes of a tile; bytes of a vector; vectors of a line, one for each of so many lanes.
+#: Threads and bytes of a tile; bytes of a vector; vectors of a line, for neighbouring lanes.
 THREADS, TILE_BYTES, VECTOR, LINE = 256, 16384, 16, 8
 #: Lines of a tile, and vectors of a thread.
 LINES, VECTORS = TILE_BYTES // (VECTOR * LINE), 4

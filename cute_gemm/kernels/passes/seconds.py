@@ -18,9 +18,10 @@ AHEAD_US = 1.0
 
 
 def seconds(moved: Any, gpu: Gpu, launch: float, narrow: bool = False) -> Any:
-    """Return the predicted time of a launch that reads and writes ``moved`` bytes, or an array.
+    """Return the predicted time of a launch that reads and writes ``moved`` bytes.
 
-    ``launch``: microseconds before its first and after its last instruction.
+    ``moved`` may be an array. ``launch``: microseconds before its first and after its last
+    instruction.
     """
     part = NARROW_PART if narrow else STREAM_PART
     start = launch * 1e-6 + START / (gpu.clock_ghz * 1e9)

@@ -120,8 +120,8 @@ _TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
 #: Copies of one thread and tile beyond which they are not unrolled (`TileLoader`), and the part of
 #: a load's wait that each then costs.
 _UNROLLED, _ROLLED_WAIT = 16, 0.36
-#: The part of the clocks of products that an operand whose rows are put in place adds to them, and
-#: the part that each 4-byte copy along K of a thread and tile adds.
+#: Slowdown of the products by an operand whose rows are put in place, and by each 4-byte copy along
+#: K that a thread makes of a tile, as parts of their clocks.
 _PUT_IN_PLACE, _BY_WORDS = 0.5, 0.03
 #: The field reference's, of 16-bit types (``copy="mn_major"``).
 _REFERENCE = ((128, 128, 32), (2, 2), 3, 1)

@@ -33,7 +33,7 @@ class Config:
     thin: str  #: ``"m"`` or ``"n"``: the mode of up to 32.
     tile: tuple[int, int, int]  #: (bM, bN, bK): of a CTA, all warps along k.
     warps: int  #: They divide k.
-    stages: int  #: k-tiles in shared memory or on their way; 1: they go to registers.
+    stages: int  #: k-tiles in shared memory or in flight; 1: they go to registers.
     min_ctas: int  #: CTAs per multiprocessor that the register count must leave room for.
     mma: str  #: An `MmaAtom` of A's type, or ``""``: FMA.
     operation: Operation
