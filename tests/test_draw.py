@@ -270,7 +270,8 @@ def bounds(m, n, k, arch="sm_90a", dtype="float16"):
 
 
 PRICE = Price(
-    182e-6, {"tensor cores": 158e-6, "waiting": 87e-6, "L2": 0.0, "DRAM": 48e-6, "start": 3e-6},
+    182e-6,
+    {"tensor cores": 158e-6, "waiting": 87e-6, "L2": 0.0, "DRAM": 48e-6, "launch overhead": 3e-6},
     512, 1, 4, 1.0,
 )  # fmt: skip
 
@@ -385,7 +386,7 @@ def test_the_terms_of_a_price_are_bars_the_longest_first():
         if len(e)
     ]
     assert [tip for _, tip in bars] == [
-        "tensor cores: 158 us", "waiting: 87 us", "DRAM: 48 us", "start: 3 us",
+        "tensor cores: 158 us", "waiting: 87 us", "DRAM: 48 us", "launch overhead: 3 us",
     ]  # fmt: skip
     assert bars[0][0] / bars[1][0] == pytest.approx(158 / 87, rel=0.01)
     assert "182 us predicted" in labels(draw.price_terms(PRICE))

@@ -154,7 +154,7 @@ class Price:
     seconds: float
     #: Seconds of each unit if it were the only one: ``"tensor cores"`` or ``"CUDA cores"``,
     #: ``"shared memory"``, ``"L1"``, ``"TMA"``, ``"instruction issue"``, ``"L2"``, ``"DRAM"``;
-    #: ``"waiting"`` for latency, ``"start"`` of the launch, and of passes by their names.
+    #: ``"waiting"`` for latency, ``"launch overhead"``, and of passes by their names.
     terms: dict[str, float]
     #: CTAs of the launch.
     ctas: int
@@ -439,7 +439,7 @@ class Prices:
         }
         latency = float(np.cbrt(footprint.latency_cubed))
         terms["waiting"] = rounds * times.k_tiles * latency / clock
-        terms |= {"L2": times.l2, "DRAM": times.dram, "start": footprint.launch * 1e-6}
+        terms |= {"L2": times.l2, "DRAM": times.dram, "launch overhead": footprint.launch * 1e-6}
         last = times.sm_ctas - (rounds - 1) * times.resident
         return Price(
             times.seconds, terms, int(times.ctas), footprint.resident, int(rounds),
