@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import named
+from cute_gemm._text import counted, named
 from cute_gemm.analysis.rows import access_tables, make_row
-from cute_gemm.analysis.shown import launched
 from cute_gemm.problem.passes import Packing
 
 if TYPE_CHECKING:
@@ -84,3 +83,8 @@ def pass_report(
 ) -> PassReport:
     """Count the accesses of a pass."""
     return PassReport(kernel, config, problem, launch, tuple(map(make_row, accesses)))
+
+
+def launched(launch: Launch) -> str:
+    """Return the shape of a launch: ``"64 CTAs x 128 threads"``."""
+    return f"{counted(launch.ctas, 'CTA')} x {counted(launch.block, 'thread')}"

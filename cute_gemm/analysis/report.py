@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ from cute_gemm.analysis.fixes.fix import Fix
 from cute_gemm.analysis.fixes.gmem import fixes, of_part
 from cute_gemm.analysis.fixes.options import Others, with_options
 from cute_gemm.analysis.fixes.search import contents
+from cute_gemm.analysis.passes import launched
 from cute_gemm.analysis.performance import Performance, performance
 from cute_gemm.analysis.prices import prices_dict, prices_table
 from cute_gemm.analysis.rows import AccessRow, access_tables, findings, make_row
-from cute_gemm.analysis.shown import Paged, launched, size_text, spilled
+from cute_gemm.analysis.shown import Paged, size_text, spilled
 from cute_gemm.analysis.tables import Cell, Figures, Pairs, Table, table
 
 if TYPE_CHECKING:
@@ -115,10 +117,6 @@ class Report(Paged):
         One ``AccessRow`` per memory instruction.
     findings
         One sentence for each access that is not as good as it could be.
-    causes
-        Why time is lost, the costliest first: each explains one or more of these accesses.
-    headline
-        The predicted time, its bound, the costliest cause, and what its fix takes, in a line.
     performance
         Bytes, intensity, roofline, occupancy, waves.
     pictures
@@ -128,6 +126,8 @@ class Report(Paged):
         added. Where there are any, ``rows`` are of the operands that the kernel reads then.
     measured
         The measured time of the config and when it was chosen; None where it was predicted.
+    pricing
+        How times are predicted, by which causes are priced when they are asked for.
     """
 
     problem: GemmProblem
@@ -144,9 +144,23 @@ class Report(Paged):
     priced_on: str = ""
     passes: tuple[PassReport, ...] = ()
     measured: Measured | None = None
-    causes: tuple[Cause, ...] = ()
-    headline: str = ""
-    predicted: Price | None = None
+    pricing: Pricing | None = None
+
+    @cached_property
+    def causes(self) -> tuple[Cause, ...]:
+        """Why time is lost, the costliest first: each explains one or more of the accesses."""
+        parts = self.problem, self.kernel, self.config, self.rows, self.passes, self.pricing
+        return causes(*parts)
+
+    @cached_property
+    def headline(self) -> str:
+        """The predicted time, its bound, the costliest cause and what its fix takes, in a line."""
+        return headline(self.performance, self.causes, self.pricing)
+
+    @property
+    def predicted(self) -> Price | None:
+        """The price of the config; None where it has none."""
+        return self.pricing.price if self.pricing else None
 
     def __repr__(self) -> str:
         p = self.problem
@@ -459,9 +473,7 @@ def make_report(
     sentences = findings(rows) + tuple(
         f"{of_pass.kernel}: {sentence}" for of_pass in passes for sentence in findings(of_pass.rows)
     )
-    why = causes(problem, kernel_name, config, rows, passes, pricing)
     return Report(
         problem, kernel_name, config, arch, launch, resources, rows, sentences, bounds, pictures,
-        tuple(candidates), priced_on, passes, measured, why, headline(bounds, why, pricing),
-        pricing.price if pricing else None,
+        tuple(candidates), priced_on, passes, measured, pricing,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from cute_gemm._text import WIDTH, counted, named, plain, write
+from cute_gemm._text import WIDTH, named, plain, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.problem.verify import Verdict
     from cute_gemm.toolchain.cubin import Resources
-    from cute_gemm.toolchain.signature import Launch
 
 
 def size_text(problem: GemmProblem) -> str:
@@ -44,11 +43,6 @@ def spilled(resources: Resources) -> str:
     """Return what a build spills: ``"no spills"``."""
     count = resources.spill_stores + resources.spill_loads
     return f"{count} bytes spilled" if count else "no spills"
-
-
-def launched(launch: Launch) -> str:
-    """Return the shape of a launch: ``"64 CTAs x 128 threads"``."""
-    return f"{counted(launch.ctas, 'CTA')} x {counted(launch.block, 'thread')}"
 
 
 def differing(figures: Sequence[Any], all_figures: int) -> str:

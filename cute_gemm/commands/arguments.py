@@ -114,10 +114,12 @@ def add_problem(
     kernel: bool = True,
     dtype: str | None = "float16",
     op: str | None = None,
+    without_op: str = "",
 ) -> None:
     """Add the arguments of a problem and, with ``kernel``, of a kernel.
 
-    The command then takes the fields of the kernel's config as options too. ``op`` is the default.
+    The command then takes the fields of the kernel's config as options too. ``op`` is the default;
+    ``without_op``: when it may be left out.
     """
     parser.set_defaults(options={})
     parser.epilog = (
@@ -128,6 +130,8 @@ def add_problem(
     many: dict[str, Any] = {"nargs": "*" if optional else "+"} if several else {}
     if op is not None:
         many, text = {"nargs": "?", "default": op}, f"{text} (default {op})"
+    if without_op:
+        many, text = {"nargs": "?"}, f"{text}; {without_op}"
     parser.add_argument("ops" if several else "op", metavar="OP", help=text, **many)
     for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "products in each sum")):
         parser.add_argument(f"-{name}", type=int, default=1024, help=f"{what} (default 1024)")

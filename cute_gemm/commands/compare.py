@@ -31,10 +31,7 @@ _SIDE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm compare`` takes."""
-    add_problem(parser)
-    for action in parser._actions:
-        if action.dest == "op":
-            action.nargs, action.help = "?", f"{action.help}; or op=OP in --a and --b"
+    add_problem(parser, without_op="or op=OP in --a and --b")
     for name in "ab":
         add_options(parser, {f"--{name} WORDS": _SIDE.format(name)})
     add(parser, "--gpu", "--beta", "--base-offset")

@@ -49,10 +49,7 @@ _LIMIT = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm trace`` takes."""
-    add_problem(parser)
-    for action in parser._actions:
-        if action.dest == "op":
-            action.nargs, action.help = "?", f"{action.help}; omit it with --ptx"
+    add_problem(parser, without_op="omit it with --ptx")
     add(parser, "--alpha", "--beta", "--base-offset", "--seed", "--html")
     add_options(
         parser,

@@ -7,12 +7,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from cute_gemm._text import counted, duration, named, number, percent, size
+from cute_gemm.analysis.shown import size_text
 from cute_gemm.analysis.tables import Column, Table
 from cute_gemm.kernels import registry
 from cute_gemm.kernels.options import spelled
 
 if TYPE_CHECKING:
-    from cute_gemm.measure.compare import Side
+    from cute_gemm.plan import Plan
 
 #: Instructions that the table shows, those whose counts differ most.
 SHOWN_INSTRUCTIONS = 16
@@ -39,6 +40,91 @@ _OF_ACCESS = (
 _OFTEN = ("requests of the launch",)
 #: Totals of an access over the launch, which are added up over the accesses too.
 _OF_LAUNCH = ("requests", "sectors", "l2_sectors", "wavefronts", "conflicts")
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Median time of a call in milliseconds, its quartiles, and 10**12 operations per second."""
+
+    milliseconds: float
+    quartiles: tuple[float, float]
+    teraflops: float
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One of the two: a plan, and what is known of it.
+
+    Attributes
+    ----------
+    given
+        What was asked for, in words: ``"tile=128x256x64"``.
+    report
+        ``Plan.report().to_dict()``; None for a kernel that is not compiled here.
+    instructions
+        Counts of the kernel's machine instructions by opcode; None where nobody asked.
+    time
+        Its time on the GPU; None where it was not measured.
+    missing
+        Why there is no report or no time, a sentence each.
+    """
+
+    given: str
+    plan: Plan
+    report: dict[str, Any] | None
+    instructions: dict[str, int] | None
+    time: Time | None
+    missing: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """The predicted time; None of a kernel that has no prediction."""
+        price = self.plan.candidates()[0].price
+        return None if price is None else price.seconds
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """Seconds of each unit if it were the only one; {} of a kernel without a prediction."""
+        price = self.plan.candidates()[0].price
+        return {} if price is None else price.terms
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as strings, numbers, lists and dicts."""
+        plan, problem = self.plan, self.plan.problem
+        time = named(self.time, "milliseconds", "quartiles", "teraflops") if self.time else None
+        return {
+            "given": self.given,
+            **named(problem, "op", "blas_op", "m", "n", "k", "l", "dtype"),
+            "out_dtype": problem.C.dtype,
+            "compute": problem.compute,
+            "kernel": plan.kernel,
+            "config_name": plan.config.name,
+            "arch": plan.arch,
+            **plan.route._asdict(),
+            "seconds": self.seconds,
+            "terms": self.terms,
+            "counts": self.instructions,
+            "timing": time,
+            "missing": list(self.missing),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield what it is, in lines."""
+        plan = self.plan
+        if self.given:
+            yield self.given
+        yield f"gemm {plan.problem.op}{size_text(plan.problem)}"
+        yield f"kernel {plan.kernel}, {plan.arch}, config {plan.config.name}"
+        if plan.route.pack:
+            yield f"{' and '.join(plan.route.pack)} packed before it"
+        if plan.route.split_k > 1:
+            yield f"{counted(plan.route.split_k, 'slice')} of K"
+        said = [] if self.seconds is None else [f"{duration(self.seconds)} predicted"]
+        if self.time is not None:
+            time = f"{duration(1e-3 * self.time.milliseconds)} measured"
+            said.append(f"{time}, {self.time.teraflops:.4g} TFLOP/s")
+        yield from [", ".join(said)] * bool(said)
+        yield from self.missing
 
 
 @dataclass(frozen=True, slots=True)
