@@ -61,15 +61,15 @@ def geomeans(name: str) -> str:
 
 def speed(extent: str = "4096") -> str:
     """Return a row for each type: TFLOP/s of the four ops, and the ratio to cuBLAS's speed."""
-    rows, where = [], ""
+    rows, runs = [], []
     for name in TYPES:
         run = stored(name)
         for size in run["result"]["sizes"] if run else ():
             if {size["m"], size["n"], size["k"]} == {int(extent)}:
                 found = {x["op"]: x["speed"] for x in size["entries"] if x["kernel"] == "auto"}
                 rows.append([name, *(_with_ratio(found.get(op)) for op in OPS)])
-                where = where or _where(run)
-    return f"{_table(['', *OPS], rows)}\n\n{where}\n" if rows else MISSING
+                runs.append(run)
+    return f"{_table(['', *OPS], rows)}\n\n{_where(*runs)}\n" if rows else MISSING
 
 
 def _with_ratio(found: dict[str, Any] | None) -> str:
@@ -80,17 +80,19 @@ def _with_ratio(found: dict[str, Any] | None) -> str:
     return _number(found["gflops"] / 1e3) + (f" ({ratio:.2f})" if ratio is not None else "")
 
 
-def _where(run: dict[str, Any]) -> str:
-    """The machine, the commit and the date."""
-    machine = run["machine"]
+def _where(*runs: dict[str, Any]) -> str:
+    """The machine of runs, their commits, and the date of the last."""
+    machine = runs[0]["machine"]
     words = [machine["gpu"] or "no GPU"]
     called = {"driver": "driver", "cuda": "CUDA", "cublas": "cuBLAS"}
     words += [f"{text} {machine[name]}" for name, text in called.items() if machine[name]]
-    commit = f"; commit {run['commit']}" if run["commit"] else ""
-    checked = "; results not checked" * (
-        isinstance(run["result"], dict) and not run["result"]["checked"]
+    commits = ", ".join(dict.fromkeys(run["commit"] for run in runs if run["commit"]))
+    results = [run["result"] for run in runs]
+    unchecked = any(isinstance(result, dict) and not result["checked"] for result in results)
+    return (
+        f"{', '.join(words)}{f'; commit {commits}' if commits else ''}, "
+        f"{max(run['date'] for run in runs)}{'; results not all checked' * unchecked}."
     )
-    return f"{', '.join(words)}{commit}, {run['date']}{checked}."
 
 
 def _size(size: dict[str, Any]) -> str:

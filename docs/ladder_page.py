@@ -278,7 +278,7 @@ def _table(name: str) -> str:
     shapes = [_shape(explained(name, op, dtype, k)) for op in OPS]
     if shapes[0] != shapes[1]:
         shapes = [f"{op}: {shape}" for op, shape in zip(OPS, shapes, strict=True)]
-    lines = [f"{'. '.join(dict.fromkeys(shapes))}.", ""]
+    lines = [f"{'. '.join(dict.fromkeys(shapes))}.", ""] if any(shapes) else []
     lines.append(f"| {SIZE} x {SIZE} x {k}, {dtype} | {' | '.join(heads)} |")
     lines.append("|---|" + "---:|" * len(heads))
     for what in dict.fromkeys((*columns[0], *columns[1])):

@@ -155,7 +155,8 @@ def shell(command: str) -> str:
     """Return what commands print, on both streams, in a terminal of 112 columns that is none."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT), "COLUMNS": "112",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        "COLUMNS": "112",
     }  # fmt: skip
     program = 'cute-gemm() { python -m cute_gemm "$@"; }'
     done = subprocess.run(

@@ -68,7 +68,7 @@ def test_a_benchmark_is_a_table(docs, tmp_path):
     assert command == "`cute-gemm bench float16`"
     assert where == (
         "NVIDIA H200, driver 580.1, CUDA 13.0, cuBLAS 13.1; commit abc1234, 2026-01-02; "
-        "results not checked."
+        "results not all checked."
     )
     assert table(text) == [
         ["4096: TFLOP/s, of cuBLAS", "NN", "TT", "NT"],
