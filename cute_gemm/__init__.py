@@ -9,6 +9,22 @@ try:
     from cute_gemm.api import KernelInfo, Plan, analyze, compile, gemm, kernels, plan
     from cute_gemm.errors import GemmError
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.problem.expression import (
+        erf,
+        exp,
+        gelu,
+        log,
+        maximum,
+        minimum,
+        relu,
+        rsqrt,
+        sigmoid,
+        silu,
+        sqrt,
+        tanh,
+        where,
+    )
+    from cute_gemm.problem.fuse import epilogue
 except ModuleNotFoundError as error:
     # Of a package that lacks what it needs there is the doctor, which says so.
     if str(error.name).startswith("cute_gemm"):
@@ -19,7 +35,8 @@ else:
 
 __all__ = [
     "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "analyze",
-    "analyze_copy", "compile", "gemm", "kernels", "plan",
+    "analyze_copy", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "kernels", "log",
+    "maximum", "minimum", "plan", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "where",
 ]  # fmt: skip
 
 #: What a GEMM does without: imported when it is asked for.

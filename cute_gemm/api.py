@@ -14,12 +14,22 @@ from cute_gemm.builds import Builds
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Call, scalars
 from cute_gemm.frameworks import fingerprint, read
-from cute_gemm.frameworks.base import Order, dtype_name
+from cute_gemm.frameworks.base import Operand, Order, dtype_name
 from cute_gemm.frameworks.torch import CALLED, traced
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
 from cute_gemm.keywords import check_names
 from cute_gemm.plan import Plan
+from cute_gemm.problem.fuse import (
+    NOTHING,
+    EpilogueFunction,
+    Operands,
+    as_function,
+    check_overlap,
+    fuse,
+    read_operands,
+    sized_operands,
+)
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 from cute_gemm.toolchain.nvrtc import normalize_arch
 
@@ -79,10 +89,10 @@ class KernelInfo:
 def gemm(
     op: str, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
     order: Order = "F", out_dtype: Any = None, compute: str | None = None,
-    kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
-    tune: bool = False, **kernel_options: Any,
+    epilogue: Any = None, kernel: str = "auto", backend: Backend = "auto", arch: str | None = None,
+    stream: Any = None, tune: bool = False, **kernel_options: Any,
 ) -> Any:  # fmt: skip
-    """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` with BLAS semantics.
+    """Compute ``C <- epilogue(alpha * op(A) @ op(B) + beta * C)`` with BLAS semantics.
 
     Parameters
     ----------
@@ -109,6 +119,12 @@ def gemm(
         Type of a new C: the operands' or, for half types, float32; int32 for int8.
     compute
         ``"tf32"`` lets float32 operands be multiplied in tf32.
+    epilogue
+        What becomes of each result before it is stored, of real floats: a name, whose parts are
+        joined by ``+`` (``"bias+gelu"``), or a function of the accumulator and operands
+        (:func:`epilogue`). Its operands are keyword arguments of this call (``bias=b``): numbers,
+        or arrays that broadcast to C as in NumPy, (N,), (M, 1) or (M, N), with any strides; those
+        on the host that have no dimensions count as numbers.
     kernel, **kernel_options
         A name from :func:`kernels`, and fields of its config. ``"host"`` is a loop on the CPU, also
         where there is a GPU. With every kernel go ``pack`` (``"A"``, ``"B"``, ``"AB"``, ``"none"``
@@ -142,18 +158,20 @@ def gemm(
     >>> A, B = np.arange(6.0).reshape(2, 3), np.ones((4, 3))
     >>> gemm("NT", A, B, backend="cpu")[:, 0]
     array([ 3., 12.])
+    >>> gemm("NT", A, B, epilogue="bias+relu", bias=-np.arange(4.0), backend="cpu")[0]
+    array([3., 2., 1., 0.])
     """
     if traced():
         from cute_gemm.frameworks.torch_op import call as torch_call
 
         keywords = {"order": order, "compute": compute, "kernel": kernel, "backend": backend}
-        keywords |= {"arch": arch, "stream": stream, **kernel_options}
+        keywords |= {"arch": arch, "stream": stream, "epilogue": epilogue}
         keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
         keywords["tune"] = "True" if tune else None
-        return torch_call(op, A, B, C, alpha, beta, keywords)
-    seen = None if kernel_options else fingerprint(A, B, C)
+        return torch_call(op, A, B, C, alpha, beta, keywords | kernel_options)
+    seen = fingerprint(A, B, C, kernel_options)
     if seen is not None:
-        key = (seen[0], op, order, kernel, backend, compute, arch, out_dtype, tune)
+        key = (seen[0], op, order, epilogue, kernel, backend, compute, arch, out_dtype, tune)
         try:
             recent = _recent.get(key)
         except TypeError:  # an argument that has no hash: the check below says which
@@ -162,6 +180,8 @@ def gemm(
             result = recent.again(seen[1], C, alpha, beta, stream)
             if result is not None:
                 return result
+    given = dict(kernel_options)
+    function, operands = _epilogue(epilogue, kernel_options)
     check_names(gemm, kernel_options, plan, analyze)
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
@@ -171,15 +191,46 @@ def gemm(
     c = None if C is None else read(C, "C")
     problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
     factors = scalars(alpha, beta, problem, a.device, c, stream)
+    problem, own = _fused(problem, function, operands, a.device, c)
     made = kept_plan(problem, a.device, kernel, backend, arch, kernel_options, tune)
     executable = made.executable
-    result = executable.run(a, b, c, *factors, stream)
-    if seen is not None and (call := executable.call(seen[0], a, b, c)) is not None:
+    result = executable.run(a, b, c, *factors, stream, operands=own, numbers=own.values)
+    if seen is not None and (call := executable.call(seen[0], a, b, c, own, given)) is not None:
         _recent[key] = call
     return result
 
 
 CALLED["gemm"] = gemm
+
+
+def _epilogue(
+    value: Any, keywords: dict[str, Any]
+) -> tuple[EpilogueFunction | None, dict[str, Any]]:
+    """Return what ``epilogue=`` was given, and its operands, which are taken from the keywords."""
+    if value is None:
+        return None, {}
+    function = as_function(value)
+    names = function.expression.operands
+    taken = [name for name in names if name in registry.options()]
+    if taken:
+        raise OptionError(
+            f"epilogue {function.name!r} has an operand called {taken[0]}, which is an option of "
+            "kernels: call it otherwise"
+        )
+    return function, {name: keywords.pop(name) for name in names if name in keywords}
+
+
+def _fused(
+    problem: GemmProblem, function: EpilogueFunction | None, given: dict[str, Any],
+    device: int | None, c: Operand | None,
+) -> tuple[GemmProblem, Operands]:  # fmt: skip
+    """Return the problem with an epilogue, if there is one, and the epilogue's operands."""
+    if function is None:
+        return problem, NOTHING
+    operands = read_operands(function, given, problem, device)
+    if c is not None:
+        check_overlap(c, operands)
+    return fuse(problem, function, operands), operands
 
 
 def plan(
@@ -188,16 +239,18 @@ def plan(
     l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
     base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
-    compute: str | None = None, kernel: str = "auto", backend: Backend = "auto",
-    arch: str | None = None, gpu: GpuLike | None = None, tune: bool | Tuning = False,
-    **kernel_options: Any,
+    compute: str | None = None, epilogue: Any = None, kernel: str = "auto",
+    backend: Backend = "auto", arch: str | None = None, gpu: GpuLike | None = None,
+    tune: bool | Tuning = False, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
     Parameters
     ----------
-    op, A, B, C, order, out_dtype, compute, kernel, backend, arch, tune, **kernel_options
-        As for :func:`gemm`; ``tune`` may be a `cute_gemm.tune.Tuning` that says how.
+    op, A, B, C, order, out_dtype, compute, epilogue, kernel, backend, arch, tune, **kernel_options
+        As for :func:`gemm`; ``tune`` may be a `cute_gemm.tune.Tuning` that says how. With sizes, an
+        operand of the epilogue may be a shape, of a row-major array of C's type; left out, ``bias``
+        is (N,), ``residual`` lies as C does, and ``scale`` is a number.
     m, n, k, dtype, lda, ldb, ldc, storage
         In place of arrays: extents, element type, leading dimensions in elements, and the order
         (``"F"`` or ``"C"``) in which A and B are stored.
@@ -224,6 +277,7 @@ def plan(
     >>> print(p.problem.A, p.problem.B, p.problem.C)
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
+    function, operands = _epilogue(epilogue, kernel_options)
     check_names(plan, kernel_options, analyze)
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order, "storage": storage,
@@ -243,6 +297,8 @@ def plan(
             op, **sizes, l=1 if l is None else l, **strides, order=order, out_dtype=out_dtype,
             compute=compute, storage=storage,
         )  # fmt: skip
+        if function is not None:
+            operands = sized_operands(function, operands, problem)
     else:
         given = [name for name, value in {**sizes, "l": l, **strides}.items() if value is not None]
         if given:
@@ -258,6 +314,7 @@ def plan(
             )
     if base_offset:
         problem = problem.with_base_offset(base_offset)
+    problem, _ = _fused(problem, function, operands, device, None)
     return _make_plan(problem, device, kernel, backend, arch, kernel_options, gpu, tune)
 
 
@@ -267,16 +324,16 @@ def analyze(
     l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
     base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
-    compute: str | None = None, kernel: str = "auto", backend: Backend = "cpu",
-    arch: str | None = None, gpu: GpuLike | None = None, tune: bool | Tuning = False,
-    **kernel_options: Any,
+    compute: str | None = None, epilogue: Any = None, kernel: str = "auto",
+    backend: Backend = "cpu", arch: str | None = None, gpu: GpuLike | None = None,
+    tune: bool | Tuning = False, **kernel_options: Any,
 ) -> Report:  # fmt: skip
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
 
     Parameters
     ----------
     op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, base_offset, \
-    storage, order, out_dtype, compute, kernel, backend, arch, gpu, tune, **kernel_options
+    storage, order, out_dtype, compute, epilogue, kernel, backend, arch, gpu, tune, **kernel_options
         As for :func:`plan`; nothing is computed, whatever the backend.
     beta
         As for :meth:`Plan.report`.
@@ -287,12 +344,14 @@ def analyze(
     >>> report["A"].coalesced, report["B"].coalesced
     (False, False)
     """
-    check_names(analyze, kernel_options)
+    options = dict(kernel_options)
+    _epilogue(epilogue, options)
+    check_names(analyze, options)
     made = plan(
         op, A, B, C, m=m, n=n, k=k, dtype=dtype, l=l, lda=lda, ldb=ldb, ldc=ldc, batch_a=batch_a,
         batch_b=batch_b, batch_c=batch_c, base_offset=base_offset, storage=storage, order=order,
-        out_dtype=out_dtype, compute=compute, kernel=kernel, backend=backend, arch=arch, gpu=gpu,
-        tune=tune, **kernel_options,
+        out_dtype=out_dtype, compute=compute, epilogue=epilogue, kernel=kernel, backend=backend,
+        arch=arch, gpu=gpu, tune=tune, **kernel_options,
     )  # fmt: skip
     return made.report(beta=beta)
 

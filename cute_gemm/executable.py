@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from cute_gemm._kept import Kept
 from cute_gemm._text import named
@@ -15,14 +17,21 @@ from cute_gemm.frameworks import ADAPTERS, host_array, read
 from cute_gemm.frameworks.base import Operand, Order
 from cute_gemm.kernels.steps import Steps, packing_step, steps
 from cute_gemm.packed import PackedOperand
+from cute_gemm.problem.fuse import (
+    NOTHING,
+    EpilogueFunction,
+    Operands,
+    check_overlap,
+    fuse,
+    read_operands,
+)
+from cute_gemm.problem.fused import Fused
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import DIRECT, Route, packed
 from cute_gemm.problem.problem import GemmProblem, describe, from_operands
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar, check_beta, scalar
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from cute_gemm.kernels.base import Kernel
 
 #: Launches of an executable that are kept, by alpha and beta.
@@ -36,9 +45,10 @@ _NUMBERS = (float, int, complex)
 class Call:
     """A call on device arrays that passed every check, to be repeated on arrays laid out alike.
 
-    ``layouts``: the `fingerprint` of its arrays; ``spans``: bytes from the first element of A, B
-    and C to the last; ``stream``: returns the stream that their library works on. No array is kept
-    alive.
+    ``layouts``: the `fingerprint` of its arrays; ``spans``: bytes from the first element of A, B,
+    C and the epilogue's operands to the last; ``order``: places of the operands among the arrays of
+    the fingerprint behind C; ``numbers``: of the epilogue; ``stream``: returns the stream that
+    their library works on. No array is kept alive.
     """
 
     executable: Executable
@@ -46,32 +56,42 @@ class Call:
     a: Operand
     b: Operand
     c: Operand | None
-    spans: tuple[int, int, int]
+    spans: tuple[int, ...]
     stream: Callable[[], int]
+    order: tuple[int, ...] = ()
+    numbers: tuple[float, ...] = ()
 
-    def again(self, at: tuple[int, int, int], C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
+    def again(self, at: tuple[int, ...], C: Any, alpha: Any, beta: Any, stream: Any) -> Any:
         """Compute on arrays of these layouts at other addresses; return C, or a new one.
 
-        Return None, without computing, if C overlaps A or B; the layouts settle everything else.
+        Return None, without computing, if C overlaps what is read; the layouts settle everything
+        else.
         """
         executable = self.executable
+        if len(at) > 3:
+            at = (*at[:3], *(at[3 + place] for place in self.order))
         if C is not None:
-            a, b, c = at
-            span_a, span_b, span_c = self.spans
+            a, b, c = at[:3]
+            span_a, span_b, span_c = self.spans[:3]
             end = c + span_c
             if (a < end and c < a + span_a) or (b < end and c < b + span_b):
                 return None
-            newest_alpha, newest_beta, bound = executable.newest
-            if alpha is newest_alpha and beta is newest_beta:
+            for operand, span in zip(at[3:], self.spans[3:], strict=True):
+                if operand < end and c < operand + span:
+                    return None
+            newest_alpha, newest_beta, newest_numbers, bound = executable.newest
+            if alpha is newest_alpha and beta is newest_beta and self.numbers == newest_numbers:
                 bound(at, self.stream() if stream is None else raw_stream(stream))
                 return C
         factors = scalars(alpha, beta, executable.problem, self.a.device, self.c, stream)
-        result = executable.run(self.a, self.b, self.c, *factors, stream, at=at)
+        result = executable.run(
+            self.a, self.b, self.c, *factors, stream, at=at, numbers=self.numbers
+        )
         if C is None:
             return result
-        bound = executable._bound.get((factors[0][:2], factors[1][:2], ""))
+        bound = executable._bound.get((factors[0][:2], factors[1][:2], self.numbers, ""))
         if bound is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
-            executable.newest = alpha, beta, bound
+            executable.newest = alpha, beta, self.numbers, bound
         return C
 
 
@@ -80,7 +100,7 @@ class Executable:
     """A problem, the kernel and route that compute it, and the launches that are kept.
 
     ``backend`` and ``device`` are those of the `Plan` that holds it. Launches are bound once for
-    each alpha and beta.
+    each alpha, beta and numbers of the epilogue.
     """
 
     problem: GemmProblem
@@ -93,9 +113,15 @@ class Executable:
 
     def __post_init__(self) -> None:
         self._bound: Kept[tuple[Any, ...], Callable[..., None]] = Kept(_BOUND_KEPT)
-        #: The last alpha and beta, as objects, and the launch with them; one tuple, since threads
-        #: share it.
-        self.newest: tuple[Any, Any, Any] = (object(), object(), None)
+        #: The last alpha and beta, as objects, numbers, and the launch with them; one tuple, since
+        #: threads share it.
+        self.newest: tuple[Any, Any, Any, Any] = (object(), object(), (), None)
+
+    def at(self, numbers: tuple[float, ...]) -> Executable:
+        """Return the same with these numbers of the epilogue."""
+        if numbers == self.problem.numbers:
+            return self
+        return replace(self, problem=replace(self.problem, numbers=numbers))
 
     @cached_property
     def steps(self) -> Steps:
@@ -106,8 +132,13 @@ class Executable:
         kernel = self.kernel.compiled()
         return steps(kernel, self.config, self.problem, self.arch, self.route, kept)
 
-    def bind(self, device: int, alpha: Scalar, beta: Scalar, kept: str = "") -> Callable[..., None]:
+    def bind(
+        self, device: int, alpha: Scalar, beta: Scalar, kept: str = "",
+        numbers: tuple[float, ...] = (),
+    ) -> Callable[..., None]:  # fmt: skip
         """Return a launch of the operands' addresses and a stream."""
+        if numbers != self.problem.numbers:
+            return self.at(numbers).bind(device, alpha, beta, kept, numbers)
         if self.route == DIRECT:
             return self.kernel.bind(self.config, self.problem, self.arch, device, alpha, beta)
         from cute_gemm.run.sequence import Launches
@@ -119,9 +150,10 @@ class Executable:
         return Launches(launches, parts.scratch, device)
 
     def compute(
-        self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any, layouts: Any
-    ) -> tuple[Any, Call | None]:
-        """Compute on arrays that are checked against the problem.
+        self, A: Any, B: Any, C: Any, alpha: Any, beta: Any, stream: Any, layouts: Any,
+        given: Mapping[str, Any],
+    ) -> tuple[Any, Call | None]:  # fmt: skip
+        """Compute on arrays, and operands of the epilogue, that are checked against the problem.
 
         Return C and, for device arrays with a fingerprint, the call.
         """
@@ -129,38 +161,56 @@ class Executable:
         a = kept["A"].operand if "A" in kept else read(A, "A")
         b = kept["B"].operand if "B" in kept else read(B, "B")
         c = None if C is None else read(C, "C")
-        self._check(a, b, c)
+        operands = self._check(a, b, c, given)
         factors = scalars(alpha, beta, self.problem, a.device, c, stream)
         if kept:
             for operand in kept.values():
                 operand.check(self.problem, self.route.pack)
             a, b = (kept[x].there() if x in kept else y for x, y in (("A", a), ("B", b)))
-        result = self.run(a, b, c, *factors, stream, "".join(kept))
-        return result, None if kept else self.call(layouts, a, b, c)
+        result = self.run(
+            a, b, c, *factors, stream, "".join(kept), operands=operands, numbers=operands.values
+        )
+        return result, None if kept else self.call(layouts, a, b, c, operands, given)
 
-    def call(self, layouts: Any, a: Operand, b: Operand, c: Operand | None) -> Call | None:
-        """Return the call on operands that fit; None without layouts or a device."""
+    def call(
+        self, layouts: Any, a: Operand, b: Operand, c: Operand | None, operands: Operands,
+        given: Mapping[str, Any],
+    ) -> Call | None:  # fmt: skip
+        """Return the call on operands that fit; None without layouts or a device.
+
+        ``given``: the arguments of which the fingerprint has the arrays, beside A, B and C.
+        """
         if layouts is None or a.device is None:
+            return None
+        # A converted array has an address of its own at every call.
+        names = [name for name in given if name in operands.arrays]
+        if any(operands.arrays[name].owner is not given[name] for name in names):
             return None
         a, b = replace(a, owner=None), replace(b, owner=None)
         c = None if c is None else replace(c, owner=None)
-        spans = self.problem.A.span, self.problem.B.span, self.problem.C.span
-        return Call(self, layouts, a, b, c, spans, ADAPTERS[a.library].stream(a))
+        spans = tuple(matrix.span for matrix in self.problem.matrices)
+        order = tuple(names.index(name) for name in operands.arrays)
+        stream = ADAPTERS[a.library].stream(a)
+        return Call(self, layouts, a, b, c, spans, stream, order, operands.values)
 
     def on_host(
-        self, A: Any, B: Any, C: Any, beta: complex
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return host arrays that fit as NumPy arrays, with a new C where none is given."""
+        self, A: Any, B: Any, C: Any, beta: complex, given: Mapping[str, Any]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Operands]:
+        """Return host arrays that fit as NumPy arrays, with a new C where none is given.
+
+        Behind them are the operands of the epilogue.
+        """
         a, b = read(A, "A"), read(B, "B")
         c = None if C is None else read(C, "C")
-        self._check(a, b, c)
+        operands = self._check(a, b, c, given)
         problem = self.problem
         check_beta(scalar(beta, "beta", problem.accumulator.name, None), c)
         if a.device is not None:
             raise DeviceError(
                 f"A is on {a.place}, and a trace is of host arrays; pass copies, such as np.asarray"
             )
-        return host_array(a), host_array(b), host_array(self._new(a, b) if c is None else c)
+        C = host_array(self._new(a, b) if c is None else c)
+        return host_array(a), host_array(b), C, operands
 
     def _new(self, a: Operand, b: Operand) -> Operand:
         """Return a new C of A's library."""
@@ -170,8 +220,10 @@ class Executable:
         shape = *batch, problem.m, problem.n
         return read(ADAPTERS[a.library].new(a, shape, order, problem.C.dtype), "C")
 
-    def _check(self, a: Operand, b: Operand, c: Operand | None) -> None:
-        """Refuse arrays that do not fit the plan."""
+    def _check(
+        self, a: Operand, b: Operand, c: Operand | None, given: Mapping[str, Any]
+    ) -> Operands:
+        """Refuse arrays that do not fit the plan; return the operands of the epilogue."""
         planned = self.problem
         if a.dtype != planned.A.dtype:
             raise DTypeError(
@@ -191,6 +243,34 @@ class Executable:
             raise DeviceError(
                 f"A is on {a.place} and the plan is for {where}; make a plan with these arrays"
             )
+        return self._check_operands(a, c, given)
+
+    def _check_operands(self, a: Operand, c: Operand | None, given: Mapping[str, Any]) -> Operands:
+        """Read the operands of the epilogue, and refuse what does not fit the plan."""
+        planned = self.problem
+        if not isinstance(planned.epilogue, Fused):
+            if given:
+                raise OptionError(
+                    f"{next(iter(given))}= came with a plan without an epilogue: leave it out"
+                )
+            return NOTHING
+        function = EpilogueFunction(planned.epilogue.label, planned.epilogue.expression)
+        operands = read_operands(function, given, planned, a.device)
+        problem = fuse(planned, function, operands)
+        if problem.epilogue != planned.epilogue:
+            of_plan, of_call = (
+                [(x.name, x.dtype, x.modes) for x in fused.operands] + list(fused.numbers)
+                for fused in (planned.epilogue, problem.epilogue)
+            )
+            raise ShapeError(
+                f"the epilogue's operands are {of_call}, and the plan was made for {of_plan}; make "
+                "a plan with these arrays"
+            )
+        for of_plan, of_call in zip(planned.operands, problem.operands, strict=True):
+            _check_matrix(of_plan, of_call)
+        if c is not None:
+            check_overlap(c, operands)
+        return operands
 
     def pack(self, X: Any, name: str, stream: Any) -> PackedOperand:
         """Pack an operand for calls to come."""
@@ -221,28 +301,31 @@ class Executable:
 
     def run(
         self, a: Operand, b: Operand, c: Operand | None, alpha: Scalar, beta: Scalar, stream: Any,
-        kept: str = "", at: tuple[int, int, int] | None = None,
+        kept: str = "", at: tuple[int, ...] | None = None, operands: Operands = NOTHING,
+        numbers: tuple[float, ...] = (),
     ) -> Any:  # fmt: skip
         """Compute on operands and factors that fit; return C, a new one if none is given.
 
         ``kept``: names of operands that are packed already; ``at``: addresses of the matrices, if
-        not the operands'.
+        not the operands'; ``operands`` and ``numbers``: of the epilogue.
         """
         problem = self.problem
         new = c is None
         if c is None:
             c = self._new(a, b)
         if self.backend != "cuda":
-            self._run_on_host(host_array(a), host_array(b), host_array(c), alpha.value, beta.value)
+            self._run_on_host(a, b, c, alpha.value, beta.value, operands)
         elif problem.m and problem.n and problem.l:
-            bound = self._bound.get((alpha[:2], beta[:2], kept)) or self._bind(alpha, beta, kept)
+            bound = self._bound.get((alpha[:2], beta[:2], numbers, kept))
+            bound = bound or self._bind(alpha, beta, numbers, kept)
             if c.device is None:
-                self._run_from_host(bound, a, b, c, beta)
+                self._run_from_host(bound, a, b, c, beta, operands)
             else:
                 if at is None:
-                    at = a.pointer, b.pointer, c.pointer
+                    others = (operand.pointer for operand in operands.arrays.values())
+                    at = a.pointer, b.pointer, c.pointer, *others
                 elif new:
-                    at = at[0], at[1], c.pointer
+                    at = at[0], at[1], c.pointer, *at[3:]
                 bound(at, _handle(a, stream))
                 if ADAPTERS[c.library].synchronizes:
                     from cute_gemm.run.driver import synchronize
@@ -250,39 +333,58 @@ class Executable:
                     synchronize(c.device)
         return ADAPTERS[a.library].result(a, c.owner) if new else c.owner
 
-    def _bind(self, alpha: Scalar, beta: Scalar, kept: str = "") -> Callable[..., None]:
+    def _bind(
+        self, alpha: Scalar, beta: Scalar, numbers: tuple[float, ...], kept: str
+    ) -> Callable[..., None]:
         """Keep and return a bound launch."""
-        bound = self.bind(self.device or 0, alpha, beta, kept)
-        self._bound[alpha[:2], beta[:2], kept] = bound
+        bound = self.bind(self.device or 0, alpha, beta, kept, numbers)
+        self._bound[alpha[:2], beta[:2], numbers, kept] = bound
         return bound
 
     def _run_on_host(
-        self, A: np.ndarray, B: np.ndarray, C: np.ndarray, alpha: complex, beta: complex
+        self, a: Operand, b: Operand, c: Operand, alpha: complex, beta: complex, operands: Operands
     ) -> None:
         """Compute on host arrays, in place."""
+        arrays = host_array(a), host_array(b), host_array(c)
         if self.backend == "interpreter":
             from cute_gemm.ptx.gemm import execute
 
-            execute(self, A, B, C, alpha, beta)
+            made = self.at(operands.values)
+            execute(made, *arrays, alpha, beta, operands=operands.on_host())
         else:
-            self.kernel.on_host(self.problem, A, B, C, alpha, beta)
+            self.kernel.on_host(self.problem, *arrays, alpha, beta, operands.on_host())
 
     def _run_from_host(
-        self, bound: Callable[..., None], a: Operand, b: Operand, c: Operand, beta: Scalar
-    ) -> None:
+        self, bound: Callable[..., None], a: Operand, b: Operand, c: Operand, beta: Scalar,
+        operands: Operands,
+    ) -> None:  # fmt: skip
         """Copy in, compute, copy out."""
         from cute_gemm.run.driver import entered
         from cute_gemm.run.memory import allocate_like, download, upload
 
         device, C = self.device or 0, host_array(c)
-        with (
-            entered(device),
-            upload(host_array(a), device) if a.device is None else nullcontext(a) as on_a,
-            upload(host_array(b), device) if b.device is None else nullcontext(b) as on_b,
-            upload(C, device) if beta.value != 0 else allocate_like(C, device) as on_c,
-        ):
-            bound((on_a.pointer, on_b.pointer, on_c.pointer))
+        with ExitStack() as stack:
+            stack.enter_context(entered(device))
+            on_a, on_b, *others = (
+                stack.enter_context(upload(array, device)) if x.device is None else x
+                for x, array in (
+                    *((x, host_array(x)) for x in (a, b)),
+                    *((x, _memory(host_array(x))) for x in operands.arrays.values()),
+                )
+            )
+            on_c = stack.enter_context(
+                upload(C, device) if beta.value != 0 else allocate_like(C, device)
+            )
+            bound((on_a.pointer, on_b.pointer, on_c.pointer, *(x.pointer for x in others)))
             download(on_c, C)
+
+
+def _memory(array: np.ndarray) -> np.ndarray:
+    """All elements from an operand's first to its last, as a row."""
+    steps = zip(array.shape, array.strides, strict=True)
+    last = sum((extent - 1) * step for extent, step in steps) // array.itemsize
+    shape = 1, last + 1 if array.size else 0
+    return np.lib.stride_tricks.as_strided(array, shape, (0, array.itemsize))
 
 
 def _check_matrix(planned: Matrix, matrix: Matrix) -> None:

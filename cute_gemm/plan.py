@@ -96,7 +96,9 @@ class Plan:
     def __repr__(self) -> str:
         p = self.problem
         sizes = f"m={p.m} n={p.n} k={p.k}" + (f" l={p.l}" if p.l != 1 else "")
-        return f"Plan({p.op} {sizes} {p.dtype}, {self.config.name}, {self.arch})"
+        label = getattr(p.epilogue, "label", "")
+        epilogue = f" epilogue={label}" * bool(label)
+        return f"Plan({p.op} {sizes} {p.dtype}{epilogue}, {self.config.name}, {self.arch})"
 
     # ---- why this kernel ------------------------------------------------------------------------
 
@@ -333,7 +335,7 @@ class Plan:
 
     def __call__(
         self, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
-        stream: Any = None,
+        stream: Any = None, **operands: Any,
     ) -> Any:  # fmt: skip
         """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` on arrays like those planned for.
 
@@ -347,6 +349,8 @@ class Plan:
             As alpha; with 0 C is not read.
         stream
             A raw ``CUstream`` or an object that has one; the arrays' library's current one if None.
+        **operands
+            Those of the plan's epilogue, by name.
 
         Raises
         ------
@@ -359,14 +363,14 @@ class Plan:
             of = self.problem.C
             keywords = {"plan": self._number, "out_dtype": of.dtype, "stream": stream}
             keywords["order"] = "C" if of.major == "N" else "F"
-            return torch_call(self.problem.op, A, B, C, alpha, beta, keywords)
-        seen, last = fingerprint(A, B, C), self._last
+            return torch_call(self.problem.op, A, B, C, alpha, beta, keywords | operands)
+        seen, last = fingerprint(A, B, C, operands), self._last
         if seen is not None and last is not None and seen[0] == last.layouts:
             result = last.again(seen[1], C, alpha, beta, stream)
             if result is not None:
                 return result
         layouts = None if seen is None else seen[0]
-        result, call = self.executable.compute(A, B, C, alpha, beta, stream, layouts)
+        result, call = self.executable.compute(A, B, C, alpha, beta, stream, layouts, operands)
         self._last = call or last
         return result
 
@@ -408,9 +412,11 @@ class Plan:
         return self.executable.pack(X, name, stream)
 
     def bind(
-        self, device: int = 0, alpha: Any = 1, beta: Any = 0, kept: str = ""
+        self, device: int = 0, alpha: Any = 1, beta: Any = 0, kept: str = "", **numbers: float
     ) -> Callable[..., None]:
         """Return a function that starts this GEMM, of the addresses ``(a, b, c)`` and a stream.
+
+        Behind ``c`` come those of the epilogue's operands, in the order of ``problem.operands``.
 
         Parameters
         ----------
@@ -420,6 +426,8 @@ class Plan:
             As in a call: one on the device is read there, each time.
         kept
             Operands whose addresses are those of `PackedOperand` memory: ``"B"``.
+        **numbers
+            The epilogue's operands that are numbers.
 
         Raises
         ------
@@ -430,11 +438,13 @@ class Plan:
         """
         kind = self.problem.accumulator.name
         factors = scalar(alpha, "alpha", kind, device), scalar(beta, "beta", kind, device)
-        return self.executable.bind(device, *factors, kept)
+        values = tuple(numbers[name] for name in self.problem.epilogue.numbers)
+        return self.executable.bind(device, *factors, kept, values)
 
     def trace(
-        self, A: Any, B: Any, C: Any = None, *, alpha: complex = 1.0, beta: complex = 0.0
-    ) -> Trace:
+        self, A: Any, B: Any, C: Any = None, *, alpha: complex = 1.0, beta: complex = 0.0,
+        **operands: Any,
+    ) -> Trace:  # fmt: skip
         """Execute the kernel without a GPU, and put what it did beside what its report says.
 
         The kernel is compiled to PTX, and every instruction of every thread is executed on host
@@ -447,6 +457,8 @@ class Plan:
             NumPy arrays; C is updated, and a new one is made when it is left out.
         alpha, beta
             Numbers.
+        **operands
+            Those of the plan's epilogue, by name: NumPy arrays or numbers.
 
         Returns
         -------
@@ -475,9 +487,10 @@ class Plan:
         from cute_gemm.problem.verify import verify
         from cute_gemm.ptx.gemm import execute
 
-        a, b, c = self.executable.on_host(A, B, C, beta)
+        a, b, c, read = self.executable.on_host(A, B, C, beta, operands)
         before = c.copy() if beta != 0 else None
-        beside = list(execute(self, a, b, c, alpha, beta, record=True))
+        arrays, made = read.on_host(), self.executable.at(read.values)
+        beside = list(execute(made, a, b, c, alpha, beta, operands=arrays, record=True))
         execution = beside.pop(self.steps.main)
         report = self.report(beta=beta)
         rows = report.rows
@@ -487,5 +500,5 @@ class Plan:
         )
         return Trace(
             self.problem, self.symbol, self.arch, execution, rows, compare(rows, execution), c,
-            verify(self.problem, a, b, c, C=before, alpha=alpha, beta=beta), passes,
+            verify(self.problem, a, b, c, C=before, alpha=alpha, beta=beta, operands=arrays), passes,
         )  # fmt: skip

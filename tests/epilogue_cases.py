@@ -30,7 +30,9 @@ class BiasClamp(LinearCombination):
     name: ClassVar[str] = "bias_clamp"
     functor: ClassVar[str] = "BiasClamp"
     source: ClassVar[str] = CPP
-    operands: ClassVar[tuple[EpilogueOperand, ...]] = (EpilogueOperand("bias", "float32", "N"),)
+    operands: ClassVar[tuple[EpilogueOperand, ...]] = (
+        EpilogueOperand("bias", "float32", "N", "N"),
+    )
 
     def apply(self, accumulator: np.ndarray, arguments: EpilogueArguments) -> np.ndarray:
         linear = super().apply(accumulator, arguments)

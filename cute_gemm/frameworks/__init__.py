@@ -7,6 +7,7 @@ microsecond; all others by DLPack or ``__cuda_array_interface__``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -73,18 +74,37 @@ def read(array: Any, name: str, dimensions: tuple[int, ...] = _MATRIX) -> Operan
     return operand
 
 
-def fingerprint(A: Any, B: Any, C: Any) -> Fingerprint | None:
+def fingerprint(
+    A: Any, B: Any, C: Any, others: Mapping[str, Any] | None = None
+) -> Fingerprint | None:
     """Return all that ``read`` looks at of device arrays of one library; C may be None.
+
+    ``others``: further arguments by name, whose arrays are of that library too; the others count
+    as they are.
 
     The layouts, with how addresses are aligned, and the addresses. None for arrays of several, for
     a library where it is no quicker to get, and for an array that has no memory to look at:
     ``read`` says what is wrong with it.
     """
-    kind = type(A)
-    if type(B) is not kind or not (C is None or type(C) is kind):
+    adapter = _BY_CLASS[type(A)]
+    if _BY_CLASS[type(B)] is not adapter or not (C is None or _BY_CLASS[type(C)] is adapter):
         return None
     try:
-        return _BY_CLASS[kind].fingerprint(A, B, C)
+        found = adapter.fingerprint(A, B, C)
+        if not others or found is None:
+            return found
+        layouts: list[Any] = [found[0]]
+        addresses = list(found[1])
+        for name, value in others.items():
+            if _BY_CLASS[type(value)] is adapter:
+                of_value = adapter.fingerprint_of(value)
+                if of_value is None:
+                    return None
+                layouts += name, of_value[0]
+                addresses += of_value[1]
+            else:
+                layouts += name, type(value), value
+        return tuple(layouts), tuple(addresses)
     except RuntimeError:
         return None
 

@@ -17,8 +17,8 @@ Order = Literal["F", "C"]
 #: What the driver's allocations are aligned to at least, and more than any kernel asks for, bytes.
 ALIGNMENT = 256
 
-#: The layouts of A, B and C with how their addresses are aligned, and the addresses.
-Fingerprint = tuple[tuple[Any, ...], tuple[int, int, int]]
+#: The layouts of A, B, C and others with how their addresses are aligned, and the addresses.
+Fingerprint = tuple[tuple[Any, ...], tuple[int, ...]]
 
 
 # Not frozen, though nothing changes it: setting eight fields past that guard would take as long as
@@ -69,6 +69,10 @@ class Adapter:
 
     def fingerprint(self, A: Any, B: Any, C: Any) -> Fingerprint | None:
         """Return all that ``read`` looks at; see `cute_gemm.frameworks.fingerprint`."""
+        return None
+
+    def fingerprint_of(self, array: Any) -> Fingerprint | None:
+        """Return the same of one array."""
         return None
 
     def stream(self, operand: Operand) -> Callable[[], int]:

@@ -41,6 +41,11 @@ class _CuPy(Adapter):
         c = of_c.ptr
         return layouts + (c % ALIGNMENT, C.shape, C.strides, C.dtype, of_c.device_id), (a, b, c)
 
+    def fingerprint_of(self, array: Any) -> Fingerprint:
+        memory = array.data
+        at = memory.ptr
+        return (at % ALIGNMENT, array.shape, array.strides, array.dtype, memory.device_id), (at,)
+
     def stream(self, operand: Operand) -> Callable[[], int]:
         return lambda: sys.modules["cupy"].cuda.get_current_stream(operand.device).ptr
 

@@ -17,9 +17,9 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError
 from cute_gemm.frameworks.base import ALIGNMENT, Adapter, Fingerprint, Operand, Order, dtype_name
 
-#: What the operators of a graph call: ``"gemm"``, and plans by their numbers. Those who have these
-#: functions enter them.
-CALLED: WeakValueDictionary[str, Callable[..., Any]] = WeakValueDictionary()
+#: What the operators of a graph call or are given: ``"gemm"``, plans and epilogues by their
+#: numbers. Those who have these enter them.
+CALLED: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
 def traced() -> bool:
@@ -97,6 +97,14 @@ class _PyTorch(Adapter):
         c = C.data_ptr()
         return (layouts, c % ALIGNMENT, C.shape, C.stride(), C.dtype, C.get_device()), (a, b, c)
 
+    def fingerprint_of(self, array: Any) -> Fingerprint | None:
+        kind = array.dtype
+        wanted = array.requires_grad and sys.modules["torch"].is_grad_enabled()
+        if wanted or array.is_neg() or kind.is_complex:
+            return None
+        at, layout = array.data_ptr(), (array.shape, array.stride(), kind, array.get_device())
+        return (at % ALIGNMENT, *layout), (at,)
+
     def stream(self, operand: Operand) -> Callable[[], int]:
         if operand.device is None:
             return int
@@ -111,7 +119,7 @@ class _PyTorch(Adapter):
         return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)
 
     def to_numpy(self, operand: Operand) -> np.ndarray:
-        tensor = operand.owner
+        tensor = operand.owner.detach()
         row = DTYPES.get(operand.dtype)
         if row is None or row.in_numpy:
             return tensor.numpy()

@@ -15,27 +15,47 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
 from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.frameworks.torch import CALLED, refuse_grad
+from cute_gemm.problem.fuse import EpilogueFunction, as_function
 
 #: What both operators take beside the matrices.
-_GIVEN = "str op, Scalar alpha, Tensor? alpha_at, Scalar beta, Tensor? beta_at, str keywords"
+_GIVEN = (
+    "str op, Scalar alpha, Tensor? alpha_at, Scalar beta, Tensor? beta_at, str keywords, "
+    "Tensor[] operands"
+)
 
 
 def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[str, Any]) -> Any:
-    """Put a call into the graph; ``keywords``: of `gemm`, or of a new C and a `Plan`'s number."""
+    """Put a call into the graph.
+
+    ``keywords``: of `gemm`, or of a new C and a `Plan`'s number; those that are tensors are the
+    epilogue's operands.
+    """
     if keywords.pop("stream") is not None:
         raise OptionError(
             "stream cannot be given inside torch.compile or torch.export, whose code runs on "
             "PyTorch's current stream: leave it out"
         )
     # Here, since the operators have no gradient of their own: PyTorch's compiler would say so.
-    for name, x in (("A", A), ("B", B), ("C", C), ("alpha", alpha), ("beta", beta)):
+    matrices = {"A": A, "B": B, "C": C, "alpha": alpha, "beta": beta}
+    for name, x in (*matrices.items(), *keywords.items()):
         if isinstance(x, torch.Tensor):
             refuse_grad(x, name)
-    for name, x in keywords.items():
-        if isinstance(x, torch.Tensor):
-            raise OptionError(f"gemm() has no argument {name!r} that is a tensor: leave it out")
-    text = " ".join(f"{name}={_text(x)}" for name, x in keywords.items() if x is not None)
-    given = op, *_factor(alpha), *_factor(beta), text
+    epilogue = keywords.get("epilogue")
+    if isinstance(epilogue, EpilogueFunction):
+        keywords["epilogue"] = epilogue.number
+    elif not (epilogue is None or isinstance(epilogue, str)):
+        raise OptionError(
+            f"epilogue={epilogue!r} inside torch.compile or torch.export; expected a name, or a "
+            "function that was traced before: epilogue = cute_gemm.epilogue(function)"
+        )
+    tensors = {name: x for name, x in keywords.items() if isinstance(x, torch.Tensor)}
+    if tensors and epilogue is None and "plan" not in keywords:
+        name = next(iter(tensors))
+        raise OptionError(f"gemm() has no argument {name!r} that is a tensor: leave it out")
+    words = {name: x for name, x in keywords.items() if x is not None and name not in tensors}
+    words |= {"operands": ",".join(tensors)} if tensors else {}
+    text = " ".join(f"{name}={_text(x)}" for name, x in words.items())
+    given = op, *_factor(alpha), *_factor(beta), text, list(tensors.values())
     if C is None:
         return torch.ops.cute_gemm.gemm(A, B, *given)
     torch.ops.cute_gemm.gemm_(A, B, C, *given)
@@ -65,7 +85,7 @@ def gemm(A: Any, B: Any, *given: Any) -> Any:
 
 @gemm.register_fake
 def _(A: Any, B: Any, op: str, *given: Any) -> Any:
-    keywords = _read(given[-1])
+    keywords = _read(given[-2])
     m, n = A.shape[-2 if op[0] in "Nn" else -1], B.shape[-1 if op[1] in "Nn" else -2]
     operands = dtype_name(A.dtype)
     # What no kernel multiplies is refused when the graph runs.
@@ -92,20 +112,27 @@ def gemm_(A: Any, B: Any, C: Any, *given: Any) -> None:
 @torch.no_grad()  # whether gradients are wanted was asked where the call was traced
 def _run(
     A: Any, B: Any, C: Any, op: str, alpha: Any, alpha_at: Any, beta: Any, beta_at: Any,
-    keywords: str,
+    keywords: str, operands: list[Any],
 ) -> Any:  # fmt: skip
     factors = {"alpha": alpha if alpha_at is None else alpha_at}
     factors["beta"] = beta if beta_at is None else beta_at
-    given = _read(keywords)
+    given: dict[str, Any] = _read(keywords)
+    tensors = dict(zip(given.pop("operands", "").split(","), operands, strict=False))
     number = given.get("plan")
+    epilogue = given.get("epilogue")
+    if epilogue is not None:
+        given["epilogue"] = function = CALLED.get(epilogue) or as_function(epilogue)
+        names = function.expression.operands
+        tensors |= {name: float(given.pop(name)) for name in names if name in given}
     if number is None:
         if given.pop("tune", None):
             factors["tune"] = True
-        return CALLED["gemm"](op, A, B, C, **factors, **given)
+        return CALLED["gemm"](op, A, B, C, **factors, **tensors, **given)
     plan = CALLED.get(number)
     if plan is None:
         raise OptionError(
             f"plan {number} of this graph is not in this process, or was dropped: keep the "
             "plan as long as the graph, or call gemm in it"
         )
-    return plan(A, B, C, **factors)
+    numbers = {name: float(given[name]) for name in plan.problem.epilogue.numbers}
+    return plan(A, B, C, **factors, **tensors, **numbers)

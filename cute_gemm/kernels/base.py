@@ -19,7 +19,7 @@ from cute_gemm.access import GlobalAccess
 from cute_gemm.arch import Arch
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
-from cute_gemm.kernels.staging import epilogue_loads
+from cute_gemm.kernels.staging import Block, epilogue_loads
 from cute_gemm.model.price import (
     Footprint,
     Pace,
@@ -179,9 +179,13 @@ class Kernel(ABC):
         C: np.ndarray,
         alpha: complex,
         beta: complex,
+        operands: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        """Compute on host arrays, in place: what the kernel would, by NumPy."""
-        reference.gemm(problem, A, B, C, alpha, beta)
+        """Compute on host arrays, in place: what the kernel would, by NumPy.
+
+        ``operands``: of the epilogue, by name.
+        """
+        reference.gemm(problem, A, B, C, alpha, beta, operands)
 
     def shares(self, config: Any) -> Shares | None:
         """Return how many results share what is read; None where nothing is known of it."""
@@ -230,10 +234,13 @@ class Compiled(ABC):
         Those of the epilogue's own operands are left out: `all_accesses` has them.
         """
 
-    def epilogue_stores(self, config: Any, problem: Any) -> list[GlobalAccess]:
-        """Return the stores of C by the threads that apply the epilogue, as if they made them."""
+    def epilogue_blocks(self, config: Any, problem: Any) -> list[tuple[GlobalAccess, Block]]:
+        """Return what the epilogue is applied to at a time, as stores of C and their blocks."""
         stores = (x for x in self.accesses(config, problem) if isinstance(x, GlobalAccess))
-        return [x for x in stores if (x.operand, x.direction) == ("C", "store")]
+        return [
+            (x, Block((1, x.vector[1]) if x.axis else (x.vector[1], 1)))
+            for x in stores if (x.operand, x.direction) == ("C", "store")
+        ]  # fmt: skip
 
     def all_accesses(
         self, config: Any, problem: Any, *, reads_c: bool = False
@@ -242,7 +249,7 @@ class Compiled(ABC):
         accesses = self.accesses(config, problem, reads_c=reads_c)
         if not problem.operands:
             return accesses
-        return *accesses, *epilogue_loads(problem, self.epilogue_stores(config, problem))
+        return *accesses, *epilogue_loads(problem, self.epilogue_blocks(config, problem))
 
     def maps(self, config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
         """Return how A, B and C are described to TMA, by its last parameters; () without any."""
@@ -440,7 +447,11 @@ class CompiledKernel(Compiled, Kernel):
             problem.accumulator.bytes,
             getattr(config, "min_ctas", 1),
             cluster,
-        )
+            sum(
+                counts["CTA"].moves for name, counts in tallies.items()
+                if counts is not None and name not in ("A", "B", "C")
+            ),
+        )  # fmt: skip
 
     def price(self, config: Any, problem: GemmProblem, gpu: Gpu) -> Price:
         """Return the predicted time of a config on a problem."""

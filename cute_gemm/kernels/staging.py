@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cute_gemm.cute.layout import Layout
     from cute_gemm.problem.problem import GemmProblem
 
+#: Bytes of the widest access.
+_WIDEST = 16
 #: What a kernel does that works ahead of itself.
 UNUSED_PREFETCH = "unused prefetch after the last k-tile"
 
@@ -147,20 +149,48 @@ def in_place(
     return [load, replace(load, offsets=behind, layout=None, coords=None), store]
 
 
-def epilogue_loads(problem: GemmProblem, stores: Sequence[GlobalAccess]) -> list[GlobalAccess]:
-    """Return the loads of the epilogue's operands: one of each for an element that is stored."""
+class Block(NamedTuple):
+    """Elements of C whose operands a thread loads together: ``common/epilogue.cuh`` has it too.
+
+    ``shape``: how many along M and N; ``steps``: from one to the next.
+    """
+
+    shape: tuple[int, int]
+    steps: tuple[int, int] = (1, 1)
+
+
+def epilogue_loads(
+    problem: GemmProblem, stores: Sequence[tuple[GlobalAccess, Block]]
+) -> list[GlobalAccess]:
+    """Return the loads of the epilogue's operands.
+
+    ``stores``: of C, each request of which stands for a block of every lane, with its coordinates.
+    """
     loads = []
-    for store, (spec, matrix) in product(
+    for (store, block), (spec, matrix) in product(
         stores, zip(problem.epilogue.operands, problem.operands, strict=True)
     ):
-        step = np.eye(2, dtype=int)[store.axis] * np.arange(store.vector[1])[:, None, None]
+        shape = [
+            extent if mode in spec.modes else 1
+            for mode, extent in zip("MN", block.shape, strict=True)
+        ]
+        axis = "MN".index(spec.unit) if spec.unit else 0
+        width = min(spec.vector, shape[axis]) if block.steps[axis] == 1 and spec.unit else 1
+        strides = [width if mode == axis else 1 for mode in (0, 1)]
+        places = np.stack(np.mgrid[: shape[0] : strides[0], : shape[1] : strides[1]], -1)
+        step = (places.reshape(-1, 2) * block.steps)[:, None, :]
         first = np.asarray(store.coords).reshape(-1, 1, LANES, 2)
         coords = np.where(first < 0, -1, first + step).reshape(-1, LANES, 2)
+        widest = _WIDEST // DTYPES[spec.dtype].bytes
+        limit = ""
+        if width < widest and "MN"[axis] in spec.modes:
+            beside = "a thread's elements are no neighbours"
+            limit = beside if width < spec.vector else "its addresses and extents allow no more"
         loads.append(
             replace(
                 store, operand=spec.name, direction="load", instruction="ld.global",
-                bits=8 * DTYPES[spec.dtype].bytes, matrix=matrix, coords=coords,
-                limit="an epilogue loads element by element", fix="",
+                bits=8 * DTYPES[spec.dtype].bytes * width, matrix=matrix, coords=coords, axis=axis,
+                limit=limit, fix="", tail="cut", width=1,
             )
         )  # fmt: skip
     return loads

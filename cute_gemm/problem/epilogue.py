@@ -16,19 +16,32 @@ if TYPE_CHECKING:
 class EpilogueOperand:
     """A tensor that an epilogue reads beside C: (M, N), with stride 0 in a mode that it lacks.
 
-    ``name`` is that of the kernel's parameter; ``modes`` is ``"M"``, ``"N"`` or ``"MN"``.
+    ``name`` is that of the kernel's parameter; ``modes`` is ``"M"``, ``"N"``, ``"MN"`` or ``""``;
+    ``unit`` the mode whose stride is 1, if there is one, and ``vector`` how many elements along it
+    are loaded at a time: what C++ knows of its strides (``EpilogueTensor``).
     """
 
     name: str
     dtype: str
     modes: str
+    unit: str = ""
+    vector: int = 1
+
+    @property
+    def cpp(self) -> str:
+        """The template arguments of its ``EpilogueTensor`` behind the type of the elements."""
+        strides = (
+            "cute::_1" if mode == self.unit else "int64_t" if mode in self.modes else "cute::_0"
+            for mode in "MN"
+        )
+        return f"{', '.join(strides)}, {self.vector}"
 
 
 class EpilogueArguments(NamedTuple):
     """What an epilogue is applied with, beside the accumulators.
 
     ``C`` is what C held, (..., M, N), and None where beta is 0; ``operands`` are the epilogue's own
-    by name, and broadcast to C's shape.
+    by name, numbers too, and broadcast to C's shape.
     """
 
     C: np.ndarray | None
@@ -44,7 +57,7 @@ class Epilogue:
     parameters and memory accesses (`operands`), as NumPy (`apply`) and as an error bound (`bound`).
     The C++ functor is a class template over ``<Accumulator, ElementC>`` and the operands' element
     types, as described in ``templates/common/epilogue.cuh``; its ``Params`` begin with those of
-    ``LinearCombination``, followed by an ``EpilogueTensor`` for each operand. Equal epilogues have
+    ``LinearCombination``, followed by an ``EpilogueTensor`` for each operand and by the numbers. Equal epilogues have
     the same hash.
     """
 
@@ -66,6 +79,11 @@ class Epilogue:
     @property
     def operands(self) -> tuple[EpilogueOperand, ...]:
         """The tensors that it reads beside C."""
+        return ()
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of numbers that it is given by value, of the accumulator's type."""
         return ()
 
     def apply(self, accumulator: np.ndarray, arguments: EpilogueArguments) -> np.ndarray:

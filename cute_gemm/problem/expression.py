@@ -35,26 +35,43 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.asarray(erf(x))
 
 
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def gelu_argument(x: Any) -> Any:
+    """Return what gelu's approximation has the sigmoid of: ``2 sqrt(2/pi) (x + 0.044715 x^3)``."""
+    return 2 * math.sqrt(2 / math.pi) * x * (1 + 0.044715 * (x * x))
+
+
 #: Primitives by name. Of ``maximum`` and ``minimum`` a NaN of either is the result, as in NumPy.
 FUNCTIONS = {
     "add": Function("{0} + {1}", np.add),
     "subtract": Function("{0} - {1}", np.subtract),
     "multiply": Function("{0} * {1}", np.multiply),
-    "divide": Function("{0} / {1}", np.divide),
+    "divide": Function("cute_gemm::divide<ElementC>({0}, {1})", np.divide),
     "negative": Function("-{0}", np.negative),
     "less": Function("{0} < {1}", np.less),
     "less_equal": Function("{0} <= {1}", np.less_equal),
     "equal": Function("{0} == {1}", np.equal),
     "where": Function("{0} ? {1} : {2}", np.where),
-    "maximum": Function("({0} > {1} || {0} != {0}) ? {0} : {1}", np.maximum),
-    "minimum": Function("({0} < {1} || {0} != {0}) ? {0} : {1}", np.minimum),
+    "maximum": Function("cute_gemm::maximum({0}, {1})", np.maximum),
+    "minimum": Function("cute_gemm::minimum({0}, {1})", np.minimum),
     "abs": Function("cute_gemm::abs({0})", np.abs),
-    "exp": Function("cute_gemm::exp({0})", np.exp),
+    "exp": Function("cute_gemm::exp<ElementC>({0})", np.exp),
     "log": Function("cute_gemm::log({0})", np.log),
     "sqrt": Function("cute_gemm::sqrt({0})", np.sqrt),
     "rsqrt": Function("cute_gemm::rsqrt({0})", lambda x: 1 / np.sqrt(x)),
-    "tanh": Function("cute_gemm::tanh({0})", np.tanh),
-    "erf": Function("cute_gemm::erf({0})", _erf),
+    "tanh": Function("cute_gemm::tanh<ElementC>({0})", np.tanh),
+    "erf": Function("cute_gemm::erf<ElementC>({0})", _erf),
+    "sigmoid": Function("cute_gemm::sigmoid<ElementC>({0})", _sigmoid),
+    "silu": Function("cute_gemm::silu<ElementC>({0})", lambda x: x * _sigmoid(x)),
+    "gelu": Function(
+        "cute_gemm::gelu<ElementC>({0})", lambda x: 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
+    ),
+    "gelu_tanh": Function(
+        "cute_gemm::gelu_tanh<ElementC>({0})", lambda x: x * _sigmoid(gelu_argument(x))
+    ),
 }
 #: Names that no operand may have: arguments of calls and of kernels, names in the functor, C++.
 _RESERVED = """
@@ -220,7 +237,7 @@ def erf(x: Any) -> Value:
 
 def sigmoid(x: Any) -> Value:
     """Return 1 / (1 + exp(-x))."""
-    return 1 / (1 + exp(-_value(x)))
+    return _apply("sigmoid", x)
 
 
 def relu(x: Any) -> Value:
@@ -230,8 +247,7 @@ def relu(x: Any) -> Value:
 
 def silu(x: Any) -> Value:
     """Return x / (1 + exp(-x))."""
-    x = _value(x)
-    return x / (1 + exp(-x))
+    return _apply("silu", x)
 
 
 def gelu(x: Any, approximate: str = "none") -> Value:
@@ -239,12 +255,10 @@ def gelu(x: Any, approximate: str = "none") -> Value:
 
     ``approximate="tanh"``: ``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))``.
     """
-    x = _value(x)
-    if approximate == "tanh":
-        return 0.5 * x * (1 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-    if approximate != "none":
+    names = {"none": "gelu", "tanh": "gelu_tanh"}
+    if approximate not in names:
         raise OptionError(f"approximate={approximate!r}; expected 'none' or 'tanh'")
-    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+    return _apply(names[approximate], x)
 
 
 # ---- tracing ------------------------------------------------------------------------------------

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.errors import DTypeError, OptionError, ShapeError, StrideError
+from cute_gemm.errors import (
+    DeviceError,
+    DTypeError,
+    OptionError,
+    OverlapError,
+    ShapeError,
+    StrideError,
+)
+from cute_gemm.frameworks import BROADCAST, host_array, is_array, read
 from cute_gemm.frameworks.base import ALIGNMENT, Operand
+from cute_gemm.frameworks.torch import CALLED
 from cute_gemm.problem.epilogue import EpilogueOperand
 from cute_gemm.problem.expression import (
     Expression,
@@ -23,7 +35,9 @@ from cute_gemm.problem.expression import (
 )
 from cute_gemm.problem.fused import Fused
 from cute_gemm.problem.matrix import Matrix
+from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.problem.scalars import scalar
 
 #: Parts of names: what each does with the value before it; those with an operand have its name.
 _ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
@@ -47,6 +61,14 @@ class EpilogueFunction:
 
     name: str
     expression: Expression
+
+    def __post_init__(self) -> None:
+        CALLED[self.number] = self
+
+    @property
+    def number(self) -> str:
+        """What PyTorch's graphs know it by."""
+        return f"epilogue{id(self)}"
 
 
 @lru_cache(maxsize=256)
@@ -127,10 +149,124 @@ def as_function(value: Any) -> EpilogueFunction:
     )
 
 
-def fuse(
-    problem: GemmProblem, function: EpilogueFunction, operands: Mapping[str, Operand]
-) -> GemmProblem:
+#: Bytes of the widest load.
+VECTOR = 16
+
+
+class Operands(NamedTuple):
+    """An epilogue's operands of a call.
+
+    ``arrays``: those that lie in memory, by name and in the epilogue's order; ``numbers``: those
+    that are given by value, in that order too.
+    """
+
+    arrays: Mapping[str, Operand]
+    numbers: Mapping[str, float]
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The numbers."""
+        return tuple(self.numbers.values())
+
+    def on_host(self) -> dict[str, np.ndarray]:
+        """Return all as NumPy arrays."""
+        arrays = {name: host_array(operand) for name, operand in self.arrays.items()}
+        return arrays | {name: np.asarray(number) for name, number in self.numbers.items()}
+
+
+#: Of a call without an epilogue.
+NOTHING = Operands({}, {})
+
+
+def read_operands(
+    function: EpilogueFunction, given: Mapping[str, Any], problem: GemmProblem, device: int | None
+) -> Operands:
+    """Read the operands of a call, on the device (None: the host) of A and B.
+
+    Numbers, and 0-d arrays on the host, are given by value; an `Operand` stays what it is. OptionError for one that is missing;
+    what `read` raises, and DeviceError, for one that cannot be read there.
+    """
+    _check(problem, function)
+    check_names(function, given)
+    arrays: dict[str, Operand] = {}
+    numbers: dict[str, float] = {}
+    for name in function.expression.operands:
+        value = given[name]
+        operand = value if isinstance(value, Operand) else None
+        if operand is None and is_array(value):
+            operand = read(value, name, BROADCAST)
+        if operand is None or (operand.device is None and not operand.shape):
+            number = value if operand is None else host_array(operand).item()
+            numbers[name] = float(scalar(number, name, problem.accumulator.name, None).value.real)
+            continue
+        if operand.device != device:
+            there = "the host" if device is None else f"CUDA device {device}"
+            raise DeviceError(f"{name} is on {operand.place} and A is on {there}; expected one")
+        arrays[name] = operand
+    return Operands(arrays, numbers)
+
+
+def sized_operands(
+    function: EpilogueFunction, given: Mapping[str, Any], problem: GemmProblem
+) -> dict[str, Any]:
+    """Return stand-ins for the operands of a problem without arrays; a shape may be given for each.
+
+    What is left out is what `named` has: a bias (N,), a residual that lies as C does, a scale by
+    value.
+    """
+    C = problem.C
+    lead, step = ((problem.l,), (C.batch_stride,)) if problem.l > 1 else ((), ())
+    made: dict[str, Any] = {}
+    for name in dict.fromkeys((*function.expression.operands, *given)):
+        value = given.get(name, (problem.n,) if name == "bias" else None)
+        if isinstance(value, tuple):
+            strides = tuple(math.prod(value[axis + 1 :]) for axis in range(len(value)))
+            value = Operand(0, value, strides, C.dtype, None, "numpy", None, True)
+        elif value is None and name == "residual":
+            layout = (*lead, *C.shape), (*step, *C.stride)
+            value = Operand(0, *layout, C.dtype, None, "numpy", None, True)
+        elif value is None and name == "scale":
+            value = 1.0
+        if value is not None:
+            made[name] = value
+    return made
+
+
+def _check(problem: GemmProblem, function: EpilogueFunction) -> None:
+    if problem.is_complex or not problem.accumulator.roundoff:
+        raise DTypeError(
+            f"epilogue {function.name!r} came with A and B of {problem.dtype}; expected real "
+            "floating-point types"
+        )
+
+
+def check_names(function: EpilogueFunction, given: Mapping[str, Any]) -> None:
+    """Refuse operands that the epilogue does not have, and a call that lacks one."""
+    names = function.expression.operands
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise OptionError(f"epilogue {function.name!r} reads {missing[0]}: pass {missing[0]}=")
+    others = [name for name in given if name not in names]
+    if others:
+        reads = f"reads {', '.join(names)}" if names else "reads no operand"
+        raise OptionError(f"{others[0]}= came with epilogue {function.name!r}, which {reads}")
+
+
+def check_overlap(c: Operand, operands: Operands) -> None:
+    """Refuse a C that shares memory with an operand, but for an operand that is C itself."""
+    for name, operand in operands.arrays.items():
+        place = (operand.pointer, operand.shape, operand.strides, operand.dtype)
+        if place != (c.pointer, c.shape, c.strides, c.dtype) and overlap(c, operand):
+            raise OverlapError(
+                f"C shares memory with {name}, which would be read after parts of it are written: "
+                f"pass a copy of {name}, or a C of its own"
+            )
+
+
+def fuse(problem: GemmProblem, function: EpilogueFunction, operands: Operands) -> GemmProblem:
     """Return the problem with an epilogue, its operands described and checked.
+
+    Equal arguments give the same object again; numbers do not count, and are 0 in it.
 
     Parameters
     ----------
@@ -139,65 +275,79 @@ def fuse(
     function
         The epilogue.
     operands
-        Its operands by name, which broadcast to C, (M, N) or (L, M, N), as in NumPy.
+        Its operands, which broadcast to C, (M, N) or (L, M, N), as in NumPy.
 
     Raises
     ------
-    OptionError
-        For an operand that is missing, or that the epilogue does not have.
     ShapeError, StrideError, DTypeError
         For one that does not broadcast to C, that has negative strides, that is complex; and for
         sums that are integers or complex.
     """
-    if problem.is_complex or not problem.accumulator.roundoff:
-        raise DTypeError(
-            f"epilogue {function.name!r} came with A and B of {problem.dtype}; expected real "
-            "floating-point types"
-        )
-    names = function.expression.operands
-    missing = [name for name in names if name not in operands]
-    if missing:
-        raise OptionError(f"epilogue {function.name!r} reads {missing[0]}: pass {missing[0]}=")
-    others = [name for name in operands if name not in names]
-    if others:
-        reads = f"reads {', '.join(names)}" if names else "reads no operand"
-        raise OptionError(f"{others[0]}= came with epilogue {function.name!r}, which {reads}")
-    matrices = tuple(_matrix(name, operands[name], problem) for name in names)
-    tensors = tuple(EpilogueOperand(x.name, x.dtype, _modes(x)) for x in matrices)
-    return replace(problem, epilogue=Fused(function.expression, tensors), operands=matrices)
+    stored = tuple(
+        (name, x.shape, x.strides, x.dtype, ALIGNMENT if x.device is None else _alignment(x))
+        for name, x in operands.arrays.items()
+    )
+    return _fuse(problem, function, stored, tuple(operands.numbers))
 
 
-def _matrix(name: str, operand: Operand, problem: GemmProblem) -> Matrix:
+def _alignment(operand: Operand) -> int:
+    address = operand.pointer | ALIGNMENT
+    return address & -address
+
+
+@lru_cache(maxsize=1024)
+def _fuse(
+    problem: GemmProblem, function: EpilogueFunction, stored: tuple[Any, ...],
+    numbers: tuple[str, ...],
+) -> GemmProblem:  # fmt: skip
+    _check(problem, function)
+    matrices = tuple(_matrix(problem, *each) for each in stored)
+    tensors = tuple(map(_operand, matrices))
+    output = problem.C.dtype
+    fused = Fused(function.expression, tensors, numbers, function.name, output)
+    return replace(problem, epilogue=fused, operands=matrices, numbers=(0.0,) * len(numbers))
+
+
+def _matrix(
+    problem: GemmProblem, name: str, stored_shape: tuple[int, ...],
+    stored_strides: tuple[int, ...], dtype: str, alignment: int,
+) -> Matrix:  # fmt: skip
     """Return the descriptor of an operand, with stride 0 in a mode that it lacks."""
     whole = (problem.l, problem.m, problem.n)
-    shape = (1, 1, 1, *operand.shape)[-3:]
-    strides = (0, 0, 0, *operand.strides)[-3:]
+    shape = (1, 1, 1, *stored_shape)[-3:]
+    strides = (0, 0, 0, *stored_strides)[-3:]
     fits = all(own in (1, extent) for own, extent in zip(shape, whole, strict=True))
-    if len(operand.shape) > 3 or not fits:
+    if len(stored_shape) > 3 or not fits:
         m, n = problem.m, problem.n
         batch = f" in a batch of {problem.l}" * (problem.l != 1)
         raise ShapeError(
-            f"{name} has shape {operand.shape}, and C is ({m}, {n}){batch}; expected ({n},), "
+            f"{name} has shape {stored_shape}, and C is ({m}, {n}){batch}; expected ({n},), "
             f"({m}, 1), ({m}, {n}) or another shape that broadcasts to C"
         )
     if min(strides) < 0:
         raise StrideError(
-            f"{name} has strides {operand.strides} in elements; expected none to be negative: "
+            f"{name} has strides {stored_strides} in elements; expected none to be negative: "
             f"pass a copy"
         )
-    row = DTYPES.get(operand.dtype)
+    row = DTYPES.get(dtype)
     if row is None or row.is_complex:
-        raise DTypeError(f"{name} has dtype {operand.dtype}; expected a real type")
+        raise DTypeError(f"{name} has dtype {dtype}; expected a real type")
     step, along_m, along_n = (
         0 if own == 1 else stride for own, stride in zip(shape, strides, strict=True)
     )
-    address = ALIGNMENT if operand.device is None else operand.pointer | ALIGNMENT
+    every = alignment | step * row.bytes
     return Matrix(
-        name, (problem.m, problem.n), (along_m, along_n), operand.dtype, address & -address,
+        name, (problem.m, problem.n), (along_m, along_n), dtype, every & -every,
         l=problem.l, batch_stride=step,
     )  # fmt: skip
 
 
-def _modes(matrix: Matrix) -> str:
-    """The modes in which an operand has more than one element: ``"N"`` of a bias."""
-    return "".join(mode for mode, stride in zip("MN", matrix.stride, strict=True) if stride)
+def _operand(matrix: Matrix) -> EpilogueOperand:
+    """What the code depends on: its modes, ``"N"`` of a bias, and how wide it may be loaded."""
+    modes = "".join(mode for mode, stride in zip("MN", matrix.stride, strict=True) if stride)
+    if 1 not in matrix.stride:
+        return EpilogueOperand(matrix.name, matrix.dtype, modes)
+    unit = matrix.unit
+    places = matrix.alignment // matrix.element.bytes | matrix.shape[unit] | matrix.ld
+    vector = min(places & -places or 1, VECTOR // matrix.element.bytes)
+    return EpilogueOperand(matrix.name, matrix.dtype, modes, "MN"[unit], vector)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -17,7 +17,14 @@ from cute_gemm.problem.epilogue import (
     EpilogueArguments,
     EpilogueOperand,
 )
-from cute_gemm.problem.expression import ACCUMULATOR, CONDITIONS, FUNCTIONS, Expression, Step
+from cute_gemm.problem.expression import (
+    ACCUMULATOR,
+    CONDITIONS,
+    FUNCTIONS,
+    Expression,
+    Step,
+    gelu_argument,
+)
 
 #: The C++ class template of an expression.
 FUNCTOR = """\
@@ -35,16 +42,34 @@ struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
 
   CUTE_DEVICE explicit {name}(Params const& params) : Base(params), params(params) {{}}
 
-  CUTE_DEVICE ElementC apply(Accumulator const& acc, cute_gemm::Coord const& at) const {{
+  template <class Block>
+  struct Operands {{
+    static constexpr int kLoads = {count};
+    {fragments}
+  }};
+  template <class Block>
+  CUTE_DEVICE Operands<Block> load(cute_gemm::Coord const& at) const {{
+    return {{{loads}}};
+  }}
+  template <int M, int N, int Threads>
+  CUTE_DEVICE void prefetch(cute_gemm::Coord const& at, int thread) const {{
+    {prefetches}
+  }}
+
+  template <class Operands>
+  CUTE_DEVICE ElementC apply(Accumulator const& acc, Operands const& operands, int i, int j) const {{
     {values}
     return ElementC(v{last});
   }}
-  CUTE_DEVICE ElementC operator()(Accumulator const& sum, cute_gemm::Coord const& at) const {{
-    return apply(this->combine(sum), at);
+  template <class Operands>
+  CUTE_DEVICE ElementC operator()(Accumulator const& sum, Operands const& operands, int i,
+                                  int j) const {{
+    return apply(this->combine(sum), operands, i, j);
   }}
+  template <class Operands>
   CUTE_DEVICE ElementC operator()(Accumulator const& sum, ElementC const& c,
-                                  cute_gemm::Coord const& at) const {{
-    return apply(this->combine(sum, c), at);
+                                  Operands const& operands, int i, int j) const {{
+    return apply(this->combine(sum, c), operands, i, j);
   }}
 }};
 
@@ -55,22 +80,31 @@ struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
 class Fused(Epilogue):
     """An expression of ``alpha * accumulator + beta * C`` and of operands.
 
-    Everything is computed in the type of the sums. ``tensors`` are the expression's operands, in
-    its order.
+    Everything is computed in the type of the sums. ``tensors`` are the expression's operands that
+    lie in memory, in its order, and ``values`` the names of those that are given by value.
+    ``label`` is what messages call it, and ``output`` the type of C, by which functions are chosen.
     """
 
     expression: Expression
     tensors: tuple[EpilogueOperand, ...] = ()
+    values: tuple[str, ...] = ()
+    label: str = field(default="epilogue", compare=False)
+    output: str = ""
 
     @property
     def operands(self) -> tuple[EpilogueOperand, ...]:
         """The tensors that it reads beside C."""
         return self.tensors
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The operands that are given by value."""
+        return self.values
+
     @cached_property
     def name(self) -> str:
         """Part of kernels' symbols, other for another expression or other operands."""
-        said = f"{self.expression}\n{self.tensors}"
+        said = f"{self.expression}\n{self.tensors}\n{self.values}"
         return f"epilogue_{sha256(said.encode()).hexdigest()[:12]}"
 
     @property
@@ -82,17 +116,42 @@ class Fused(Epilogue):
     def source(self) -> str:
         """C++ that declares the class template."""
         names = [tensor.name for tensor in self.tensors]
-        tensors = [f"cute_gemm::EpilogueTensor<Element_{x}> {x};" for x in names]
+        tensors = [f"cute_gemm::EpilogueTensor<Element_{x.name}, {x.cpp}>" for x in self.tensors]
+        members = [f"{kind} {x};" for kind, x in zip(tensors, names, strict=True)]
+        fragments = [
+            f"typename {kind}::template Values<Block> {x};"
+            for kind, x in zip(tensors, names, strict=True)
+        ]
+        members += [f"Accumulator {x};" for x in self.values]
         types = ("Accumulator", "ElementC", *(f"Element_{x}" for x in names))
         values = [
-            f"{'bool' if step.function in CONDITIONS else 'Accumulator'} const v{i} = {_cpp(step)};"
+            f"{'bool' if step.function in CONDITIONS else 'Accumulator'} const v{i} = {self._cpp(step)};"
             for i, step in enumerate(self.expression.steps)
         ]
         return FUNCTOR.format(
             parameters=", ".join(f"class {each}" for each in types), name=self.functor,
-            declarations="\n    ".join(tensors), values="\n    ".join(values),
+            declarations="\n    ".join(members),
+            fragments="\n    ".join(fragments),
+            count=" + ".join(
+                ("0", *(f"{kind}::template Values<Block>::kLoads" for kind in tensors))
+            ),
+            prefetches="\n    ".join(
+                f"params.{x}.template prefetch<M, N, Threads>(at, thread);" for x in names
+            ),
+            loads=", ".join(f"params.{x}.template load<Block>(at)" for x in names), values="\n    ".join(values),
             last=len(values) - 1,
         )  # fmt: skip
+
+    def _cpp(self, step: Step) -> str:
+        """What C++ writes for a value."""
+        if step.function == "operand" and step.name != ACCUMULATOR:
+            by_value = step.name in self.values
+            return f"params.{step.name}" if by_value else f"Accumulator(operands.{step.name}(i, j))"
+        if step.function == "operand":
+            return "acc"
+        if step.function == "constant":
+            return f"Accumulator({_literal(step.constant)})"
+        return FUNCTIONS[step.function].cpp.format(*(f"v{place}" for place in step.inputs))
 
     def apply(self, accumulator: np.ndarray, arguments: EpilogueArguments) -> np.ndarray:
         """Return the expression, in the accumulator's type."""
@@ -115,13 +174,13 @@ class Fused(Epilogue):
 
         Every value is an interval that its computed value lies in: that of the operands' intervals,
         wider by the function's own error (half a unit in the last place of arithmetic, which IEEE
-        754 rounds to nearest; `ULPS` of other functions).
+        754 rounds to nearest; `FLOAT32` and others of other functions).
         """
         linear = LINEAR_COMBINATION.apply(accumulator, arguments)
         off = LINEAR_COMBINATION.bound(accumulator, error, magnitude, dtype, arguments)
-        rules = Rules(dtype)
+        rules = Rules(dtype, self.output)
         leaves = {
-            name: rules.rounded(Interval(array, array), 0.5)
+            name: rules.rounded(Interval(array, array), Error())
             for name, array in arguments.operands.items()
         }
         leaves[ACCUMULATOR] = Interval(linear - off, linear + off)
@@ -129,16 +188,6 @@ class Fused(Epilogue):
             computed = rules.evaluate(self.expression, leaves)
             exact = self.apply(accumulator, arguments)
             return np.fmax(computed.high - exact, exact - computed.low)
-
-
-def _cpp(step: Step) -> str:
-    """What C++ writes for a value."""
-    if step.function == "operand":
-        accumulator = step.name == ACCUMULATOR
-        return "acc" if accumulator else f"Accumulator(params.{step.name}(at))"
-    if step.function == "constant":
-        return f"Accumulator({_literal(step.constant)})"
-    return FUNCTIONS[step.function].cpp.format(*(f"v{place}" for place in step.inputs))
 
 
 def _literal(number: float) -> str:
@@ -159,24 +208,55 @@ class Interval(NamedTuple):
     high: Any
 
 
-#: The most by which CUDA's functions are off, in units of the last place, in float32 and in float64
-#: (CUDA C++ Programming Guide, Mathematical Functions).
-ULPS = {
-    "exp": (2, 1), "log": (1, 1), "sqrt": (0.5, 0.5), "rsqrt": (2, 1), "tanh": (2, 1),
-    "erf": (2, 2),
+class Error(NamedTuple):
+    """The most by which a function is off: in units of the last place, and absolute.
+
+    ``by_argument``: units more for each unit of the argument's magnitude.
+    """
+
+    ulps: float = 0.5
+    absolute: float = 0.0
+    by_argument: float = 0.0
+
+
+#: Of CUDA's functions in float32 (CUDA C++ Programming Guide, Mathematical Functions). A sigmoid is
+#: an exponential, a sum and a quotient.
+FLOAT32 = {
+    "exp": Error(2), "log": Error(1), "sqrt": Error(0.5), "rsqrt": Error(2), "tanh": Error(2),
+    "erf": Error(2), "sigmoid": Error(4), "erf of gelu": Error(3),
+}  # fmt: skip
+#: The same in float64.
+FLOAT64 = {
+    "exp": Error(1), "log": Error(1), "sqrt": Error(0.5), "rsqrt": Error(1), "tanh": Error(1),
+    "erf": Error(2), "sigmoid": Error(2), "erf of gelu": Error(3),
+}  # fmt: skip
+#: Of ``templates/common/functions.cuh`` where results are float16: ``ex2.approx`` is off by 2 ulp,
+#: as ``div.approx`` and ``rcp.approx`` are, ``tanh.approx`` by a factor of 2^-10.987 (PTX ISA,
+#: 9.7.3); Abramowitz and Stegun's 7.1.26 by 1.5e-7. The exponential's argument is rounded.
+FLOAT16 = FLOAT32 | {
+    "exp": Error(3, 0, 1.2), "divide": Error(2), "tanh": Error(2**12.1), "erf": Error(8, 1e-6),
+    "sigmoid": Error(5, 0, 1.2), "erf of gelu": Error(8, 1e-6),
+}  # fmt: skip
+#: And where they are bfloat16, of which tanh.approx gives more: the fit of erf is off by 2.9e-6,
+#: its first two terms by 2.81e-4.
+BFLOAT16 = FLOAT16 | {
+    "erf": Error(2**12.2, 3e-6), "sigmoid": Error(2, 2**-11.9),
+    "erf of gelu": Error(2**12.1, 2.82e-4),
 }  # fmt: skip
 
 
 class Rules:
-    """Interval arithmetic for values that are computed in a type."""
+    """Interval arithmetic for values that are computed in a type, for results of another."""
 
-    def __init__(self, dtype: DType) -> None:
+    def __init__(self, dtype: DType, output: str = "") -> None:
         about = np.finfo(dtype.numpy)
         self.kind = dtype.numpy
         # In float64 the reference has errors of the same size.
         self.ulp = 2 * dtype.roundoff * (2 if dtype.name == "float64" else 1)
         self.least, self.most = float(about.tiny), float(about.max)
-        self.wide = int(dtype.name == "float64")
+        by_output = {"float16": FLOAT16, "bfloat16": BFLOAT16}
+        of_type = FLOAT64 if dtype.name == "float64" else by_output.get(output, FLOAT32)
+        self.errors = dict.fromkeys(("add", "subtract", "multiply", "divide"), Error()) | of_type
 
     def evaluate(self, expression: Expression, leaves: dict[str, Interval]) -> Interval:
         """Return the interval of an expression's result."""
@@ -193,11 +273,13 @@ class Rules:
                     found.append(self._apply(step.function, *inputs))
         return found[-1]
 
-    def rounded(self, x: Interval, ulps: float) -> Interval:
+    def rounded(self, x: Interval, error: Error, argument: Any = 0.0) -> Interval:
         """Return the interval wider by a function's error, with what overflows infinite."""
         low, high = (np.asarray(end, np.float64) for end in x)
-        low = low - ulps * self.ulp * abs(low) - self.least
-        high = high + ulps * self.ulp * abs(high) + self.least
+        # Beyond 128 exponentials are 0 or infinite.
+        ulps = error.ulps + error.by_argument * np.minimum(argument, 128)
+        low = low - ulps * self.ulp * abs(low) - self.least - error.absolute
+        high = high + ulps * self.ulp * abs(high) + self.least + error.absolute
         low = np.where(low < -self.most, -np.inf, np.minimum(low, self.most))
         high = np.where(high > self.most, np.inf, np.maximum(high, -self.most))
         return Interval(low, high)
@@ -216,19 +298,40 @@ class Rules:
             ends = np.abs(x.low), np.abs(x.high)
             inside = (x.low <= 0) & (x.high >= 0)
             return Interval(np.where(inside, 0.0, np.minimum(*ends)), np.maximum(*ends))
+        if function in ("silu", "gelu", "gelu_tanh"):
+            factor = self._gelu(x) if function == "gelu" else self._sigmoid(function, x)
+            return self.rounded(_product("multiply", x, factor), Error(2))
+        error = self.errors[function]
         if function == "add":
-            return self.rounded(Interval(x.low + y.low, x.high + y.high), 0.5)
+            return self.rounded(Interval(x.low + y.low, x.high + y.high), error)
         if function == "subtract":
-            return self.rounded(Interval(x.low - y.high, x.high - y.low), 0.5)
+            return self.rounded(Interval(x.low - y.high, x.high - y.low), error)
         if function in ("multiply", "divide"):
-            return self.rounded(_product(function, x, y), 0.5)
+            # An approximate quotient by more than 2^126 is 0.
+            lost = 2.0**-126 * np.fmax(abs(x.low), abs(x.high)) * (function == "divide")
+            lost = np.where(np.isfinite(lost), lost, 0.0) if error.ulps > 0.5 else 0.0
+            product = _product(function, x, y)
+            return self.rounded(Interval(product.low - lost, product.high + lost), error)
         # The others rise with their argument, but for one.
         low, high = (FUNCTIONS[function].numpy(end) for end in x)
         if function == "rsqrt":
             low, high = high, low
         if function in ("sqrt", "rsqrt", "log"):
             low, high = np.where(x.low < 0, -np.inf, low), np.where(x.low < 0, np.inf, high)
-        return self.rounded(Interval(low, high), ULPS[function][self.wide])
+        argument = np.fmax(abs(x.low), abs(x.high))
+        return self.rounded(Interval(low, high), error, argument)
+
+    def _sigmoid(self, function: str, x: Interval) -> Interval:
+        """The sigmoid that silu and gelu's approximation multiply by."""
+        if function == "gelu_tanh":
+            x = self.rounded(Interval(*map(gelu_argument, x)), Error(4))
+        return self._apply("sigmoid", x)
+
+    def _gelu(self, x: Interval) -> Interval:
+        """``(1 + erf(x / sqrt(2))) / 2``."""
+        erf, error = FUNCTIONS["erf"].numpy, self.errors["erf of gelu"]
+        found = self.rounded(Interval(*(erf(end * math.sqrt(0.5)) for end in x)), error)
+        return self.rounded(Interval(0.5 + 0.5 * found.low, 0.5 + 0.5 * found.high), Error())
 
 
 def _either(condition: Interval, a: Interval, b: Interval) -> Interval:

@@ -57,8 +57,8 @@ class Matrix:
 
     @property
     def major(self) -> str:
-        """The mode with the unit stride: ``"MN"`` or ``"K"``; for C ``"M"`` or ``"N"``."""
-        return (("M", "N") if self.name == "C" else ("MN", "K"))[self.unit]
+        """The mode with the unit stride: ``"MN"`` or ``"K"``; of C and operands ``"M"`` or ``"N"``."""
+        return (("MN", "K") if self.name in ("A", "B") else ("M", "N"))[self.unit]
 
     @property
     def modes(self) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ class Reduction:
     C: Matrix
     epilogue: Epilogue
     operands: tuple[Matrix, ...] = ()
+    numbers: tuple[float, ...] = ()
 
     @property
     def accumulator(self) -> DType:
@@ -134,9 +135,10 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
 
     parts = replace(
         problem, k=depth, k_last=last % depth, l=total, A=cut(problem.A), B=cut(problem.B), C=sums,
-        epilogue=LINEAR_COMBINATION, operands=(),
+        epilogue=LINEAR_COMBINATION, operands=(), numbers=(),
     )  # fmt: skip
-    return parts, Reduction(sums, problem.C, problem.epilogue, problem.operands)
+    end = Reduction(sums, problem.C, problem.epilogue, problem.operands, problem.numbers)
+    return parts, end
 
 
 def slice_extents(problem: GemmProblem, slices: int, tile_k: int) -> tuple[int, int]:

@@ -47,7 +47,8 @@ class GemmProblem:
     ``op`` is as asked for, in upper case: ``"TN"``, ``"CN"``. ``m``, ``n``, ``k`` are the extents
     of each product and ``l`` is the number of products; any may be 0. ``compute`` is what products
     are made in: ``"float32"``, ``"tf32"``, ``"float64"`` or ``"int32"``; of complex numbers, what
-    the products of their parts are made in. ``operands`` are those of the epilogue, in its order.
+    the products of their parts are made in. ``operands`` are those of the epilogue, in its order,
+    and ``numbers`` the values of those that are given by value.
     """
 
     op: str
@@ -63,6 +64,7 @@ class GemmProblem:
     k_last: int = 0
     epilogue: Epilogue = LINEAR_COMBINATION
     operands: tuple[Matrix, ...] = ()
+    numbers: tuple[float, ...] = ()
 
     def with_base_offset(self, base_offset: int) -> GemmProblem:
         """Return the problem with each matrix so many elements from an aligned address.

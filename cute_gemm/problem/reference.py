@@ -62,7 +62,7 @@ def gemm(
     """
     if problem.epilogue != LINEAR_COMBINATION:
         sums = np.empty_like(C, problem.accumulator.numpy)
-        plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=())
+        plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
         gemm(plain, A, B, sums, alpha=float(alpha != 0))
         old = None if beta == 0 else C.astype(sums.dtype)
         C[...] = problem.epilogue.apply(sums, EpilogueArguments(old, alpha, beta, operands or {}))

@@ -29,6 +29,20 @@ def _flushed(x: Array) -> Array:
     return np.where(small, np.copysign(x.dtype.type(0), x), x)
 
 
+@opcode("div.approx", parts=r"approx\.ftz\.f32")
+def _quotient(code: Code, inst: Instruction) -> Step:
+    """Divide; by more than 2^126 the quotient of a finite number is 0 (9.7.3.8)."""
+
+    def divide(x: Array, y: Array) -> Array:
+        x, y = _flushed(x), _flushed(y)
+        result = _flushed((x.astype(np.float64) / y).astype(np.float32))
+        large = (abs(y) > 2.0**126) & np.isfinite(y)
+        lost = np.where(np.isfinite(x), np.copysign(np.float32(0), result), np.float32(np.nan))
+        return np.where(large, lost, result).astype(np.float32)
+
+    return code.apply(inst, divide, "f32", ("f32", "f32"))
+
+
 @opcode(
     "ex2.approx", "lg2.approx", "rcp.approx", "rsqrt.approx", "tanh.approx",
     parts=r"approx\.(ftz\.)?f(32|64)",

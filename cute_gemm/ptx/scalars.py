@@ -39,6 +39,13 @@ def _least(code: Code, inst: Instruction) -> Step:
     return code.apply(inst, choose, kind, (kind, kind))
 
 
+@opcode("min.NaN.f32", "max.NaN.f32", parts="NaN.f32")
+def _least_or_nan(code: Code, inst: Instruction) -> Step:
+    """A NaN of either is the result (9.7.3.12)."""
+    function = np.minimum if inst.op[0] == "min" else np.maximum
+    return code.apply(inst, function, "f32", ("f32", "f32"))
+
+
 @opcode("bfe", parts="[us]32")
 def _bfe(code: Code, inst: Instruction) -> Step:
     """Bits of a from a position on, with a sign for s32 (9.7.1.19); here 32 bits."""

@@ -199,6 +199,18 @@ class OperandStride(Parameter):
         struct.pack_into("=q", block, offset, (*matrix.stride, matrix.batch_stride)[self.mode])
 
 
+@dataclass(frozen=True, slots=True)
+class Number(Parameter):
+    """A number of the epilogue, of the type of the sums."""
+
+    place: int = 0  #: In the problem's ``numbers``.
+
+    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+        """Write its value."""
+        value = problem.numbers[self.place]
+        pack_scalar(problem.accumulator.name, block, offset, value, self.name)
+
+
 def cpp_type(row: DType) -> str:
     """Return the C++ type of elements: cutlass_library's."""
     from cutlass_library import DataType, DataTypeTag
@@ -210,7 +222,7 @@ def cpp_type(row: DType) -> str:
 def epilogue_parameters(
     epilogue: Epilogue,
 ) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...], tuple[Parameter, ...]]:
-    """Return an epilogue's pointers, the strides of its operands, and its scalars."""
+    """Return an epilogue's pointers, the strides of its operands, and its scalars and numbers."""
     pointers = tuple(
         Pointer(x.name, f"{cpp_type(DTYPES[x.dtype])} const*") for x in epilogue.operands
     )
@@ -224,6 +236,7 @@ def epilogue_parameters(
         Scalar("beta", "{}Accumulator", 16),
         Pointer("alpha_ptr", "{}Accumulator const*"),
         Pointer("beta_ptr", "{}Accumulator const*"),
+        *(Number(name, "{}Accumulator", 8, place) for place, name in enumerate(epilogue.numbers)),
     )
     return pointers, strides, scalars
 

@@ -29,6 +29,11 @@ struct Config {
 """
 
 
+#: Bytes of a thread that ptxas may spill. The values of an expression may be more than the
+#: registers that a tile leaves: what a user writes is slower then, and no error.
+SPILLS, SPILLS_OF_EPILOGUES = 16, 1 << 16
+
+
 @dataclass(frozen=True, slots=True)
 class TranslationUnit:
     """C++ text with one ``extern "C" __global__`` entry named ``symbol``.
@@ -41,7 +46,7 @@ class TranslationUnit:
     source: str
     symbol: str
     folders: tuple[Path, ...] = ()
-    spills: int = 16
+    spills: int = SPILLS
 
 
 def epilogue_type(epilogue: Epilogue) -> str:
@@ -57,7 +62,7 @@ def epilogue_params(epilogue: Epilogue, prefix: str = "Config::", extents: str =
     """
     names = [operand.name for operand in epilogue.operands]
     operands = (f", {{{x}, {x}_m, {x}_n, {x}_l, {extents}}}" for x in names)
-    values = "alpha, beta, alpha_ptr, beta_ptr" + "".join(operands)
+    values = ", ".join(("alpha, beta, alpha_ptr, beta_ptr" + "".join(operands), *epilogue.numbers))
     return f"typename {prefix}Epilogue::Params const epilogue{{{values}}};"
 
 
@@ -113,7 +118,10 @@ class Emitter:
 
     def unit(self) -> TranslationUnit:
         """Return the kernel."""
-        return TranslationUnit(self.emit(self.config.operation), self.config.name)
+        operation = self.config.operation
+        plain = operation.epilogue == LINEAR_COMBINATION
+        spills = SPILLS if plain else SPILLS_OF_EPILOGUES
+        return TranslationUnit(self.emit(operation), self.config.name, spills=spills)
 
     def proof(self) -> TranslationUnit:
         """Return a unit that compiles where all facts hold; there is nothing to run in it."""

@@ -1,12 +1,15 @@
 // Epilogues: what a kernel does with its accumulators.
 //
-// An epilogue is constructed from its `Params`, the parameters of the kernel's entry. It is a functor of an
-// accumulator, the element of C that was there if `reads_c()`, and the element's coordinate. A kernel asks
-// `skips_products(k)` before its main loop, and calls `update` for the elements of its tile.
+// An epilogue is constructed from its `Params`, the parameters of the kernel's entry. A kernel asks
+// `skips_products(k)` before its main loop. For a block of elements of its tile it calls `load`, which returns
+// the operands' values there; the epilogue is then a functor of an accumulator, the element of C that was there
+// if `reads_c()`, those operands, and the element's row and column in the block. `update` does so for elements
+// that are one access.
 
 #pragma once
 
 #include <cute/config.hpp>
+#include <cute/numeric/integral_constant.hpp>
 #include <cutlass/array.h>
 
 namespace cute_gemm {
@@ -23,17 +26,91 @@ CUTE_DEVICE Coord coord(int row, int column, int batch) {
   return {row, column, batch};
 }
 
-// An operand of an epilogue: a tensor (M,N,L), whose stride is 0 in a mode that it lacks. Coordinates may lie
-// outside of C (m,n), where nothing is loaded.
-template <class Element>
-struct EpilogueTensor {
-  Element const* data;
-  int64_t stride_m, stride_n, stride_l;
-  int m, n;
+// A block of M by N elements of C: element (i,j) is i * StepM and j * StepN from the first.
+template <int M, int N, int StepM = 1, int StepN = 1>
+struct Block {
+  enum : int { kM = M, kN = N, kStepM = StepM, kStepN = StepN };
+};
 
-  CUTE_DEVICE Element operator()(Coord const& at) const {
-    if (at.m >= m || at.n >= n) return Element(0);
-    return data[at.m * stride_m + at.n * stride_n + at.batch * stride_l];
+// An operand of an epilogue: a tensor (M,N,L). Strides are `_0` in a mode that it lacks, `_1` or dynamic. Where
+// Vector > 1, as many elements along the mode of stride 1 are aligned, and extents are multiples of it.
+template <class Element, class StrideM = int64_t, class StrideN = int64_t, int Vector = 1>
+struct EpilogueTensor {
+  static constexpr bool kHasM = !cute::is_constant<0, StrideM>::value;
+  static constexpr bool kHasN = !cute::is_constant<0, StrideN>::value;
+
+  Element const* data;
+  StrideM stride_m;
+  StrideN stride_n;
+  int64_t stride_l;
+  int m, n;  // of C
+
+  EpilogueTensor() = default;
+  CUTE_DEVICE EpilogueTensor(Element const* data, int64_t stride_m, int64_t stride_n, int64_t stride_l, int m, int n)
+      : data(data), stride_l(stride_l), m(m), n(n) {
+    if constexpr (!cute::is_static<StrideM>::value) this->stride_m = stride_m;
+    if constexpr (!cute::is_static<StrideN>::value) this->stride_n = stride_n;
+  }
+
+  // The values of a block: one row, or one column, where the tensor lacks the mode.
+  template <class Block>
+  struct Values {
+    enum : int { kM = kHasM ? Block::kM : 1, kN = kHasN ? Block::kN : 1 };
+    // Elements of an access: adjacent along the mode of stride 1.
+    static constexpr bool kAlongM = cute::is_constant<1, StrideM>::value && Block::kStepM == 1;
+    static constexpr bool kAlongN = cute::is_constant<1, StrideN>::value && Block::kStepN == 1 && !kAlongM;
+    static constexpr int kCount = kAlongM ? int(kM) : kAlongN ? int(kN) : 1;
+    static constexpr int kVector = kCount < Vector ? kCount : Vector;
+    static constexpr int kLoads = kM * kN / kVector;
+    Element values[kM * kN];
+
+    CUTE_DEVICE Element const& operator()(int i, int j) const { return values[(kHasM ? i : 0) * kN + (kHasN ? j : 0)]; }
+  };
+
+  // Prefetches the lines of a tile of M by N elements into L2, by so many threads.
+  template <int M, int N, int Threads>
+  CUTE_DEVICE void prefetch(Coord const& at, int thread) const {
+    constexpr bool kAlongM = cute::is_constant<1, StrideM>::value, kAlongN = cute::is_constant<1, StrideN>::value;
+    if constexpr (kHasM && kHasN && (kAlongM || kAlongN)) {
+      constexpr int kLine = 128 / sizeof(Element);
+      constexpr int kLines = ((kAlongM ? M : N) + kLine - 1) / kLine, kAcross = kAlongM ? N : M;
+      CUTE_UNROLL
+      for (int i = 0; i < (kLines * kAcross + Threads - 1) / Threads; ++i) {
+        int const number = i * Threads + thread, along = number % kLines * kLine, across = number / kLines;
+        int const row = at.m + (kAlongM ? along : across), column = at.n + (kAlongM ? across : along);
+        if (across < kAcross && row < m && column < n) {
+          Element const* const line = data + row * stride_m + column * stride_n + at.batch * stride_l;
+          asm volatile("prefetch.global.L2 [%0];\n" ::"l"(__cvta_generic_to_global(line)));
+        }
+      }
+    }
+  }
+
+  // Loads a block whose first element is `at`; what lies outside of C is 0.
+  template <class Block>
+  CUTE_DEVICE Values<Block> load(Coord const& at) const {
+    using Values = Values<Block>;
+    constexpr bool kAlongM = Values::kAlongM, kAlongN = Values::kAlongN;
+    constexpr int kVector = Values::kVector, kByM = kAlongM ? kVector : 1, kByN = kAlongN ? kVector : 1;
+    Values found;
+    CUTE_UNROLL
+    for (int i = 0; i < Values::kM; i += kByM) {
+      CUTE_UNROLL
+      for (int j = 0; j < Values::kN; j += kByN) {
+        using Access = cutlass::AlignedArray<Element, kVector>;
+        int const row = at.m + i * Block::kStepM, column = at.n + j * Block::kStepN;
+        Access values;
+        values.fill(Element(0));
+        if (row < m && column < n) {
+          values = *reinterpret_cast<Access const*>(data + row * stride_m + column * stride_n + at.batch * stride_l);
+        }
+        CUTE_UNROLL
+        for (int e = 0; e < kVector; ++e) {
+          found.values[(i + (kAlongM ? e : 0)) * Values::kN + j + (kAlongN ? e : 0)] = values[e];
+        }
+      }
+    }
+    return found;
   }
 };
 
@@ -71,10 +148,20 @@ struct LinearCombination {
     return alpha * accumulator + beta * Accumulator(c);
   }
 
-  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, Coord const&) const {
+  struct Operands {
+    static constexpr int kLoads = 0;
+  };
+  template <class Block>
+  CUTE_DEVICE Operands load(Coord const&) const { return {}; }
+  // Starts to bring the operands of a tile closer, by so many threads.
+  template <int M, int N, int Threads>
+  CUTE_DEVICE void prefetch(Coord const&, int) const {}
+
+  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, Operands const&, int, int) const {
     return ElementC(combine(accumulator));
   }
-  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, ElementC const& c, Coord const&) const {
+  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, ElementC const& c, Operands const&, int,
+                                  int) const {
     return ElementC(combine(accumulator, c));
   }
 };
@@ -84,15 +171,19 @@ struct LinearCombination {
 template <int N, bool kAlongM = true, class Epilogue, class ElementC, class Accumulators>
 CUTE_DEVICE void update(Epilogue const& epilogue, ElementC* c, Accumulators const& accumulators, Coord const& at) {
   using Vector = cutlass::AlignedArray<ElementC, N>;
-  auto const coord_of = [&](int i) { return Coord{at.m + (kAlongM ? i : 0), at.n + (kAlongM ? 0 : i), at.batch}; };
+  auto const operands = epilogue.template load<Block<kAlongM ? N : 1, kAlongM ? 1 : N>>(at);
   Vector results;
   if (!epilogue.reads_c()) {
     CUTE_UNROLL
-    for (int i = 0; i < N; ++i) results[i] = epilogue(accumulators[i], coord_of(i));
+    for (int i = 0; i < N; ++i) {
+      results[i] = epilogue(accumulators[i], operands, kAlongM ? i : 0, kAlongM ? 0 : i);
+    }
   } else {
     Vector const old = *reinterpret_cast<Vector const*>(c);
     CUTE_UNROLL
-    for (int i = 0; i < N; ++i) results[i] = epilogue(accumulators[i], old[i], coord_of(i));
+    for (int i = 0; i < N; ++i) {
+      results[i] = epilogue(accumulators[i], old[i], operands, kAlongM ? i : 0, kAlongM ? 0 : i);
+    }
   }
   *reinterpret_cast<Vector*>(c) = results;
 }

@@ -1,24 +1,158 @@
-// Functions of float and double for epilogues that are written as expressions (problem/fused.py).
+// Functions of float and double for epilogues that are written as expressions (problem/fused.py, which
+// states their errors).
+//
+// They are templates over the type of the results, `Output`: where it has 16 bits, float's functions are
+// the hardware's approximations, without branches.
 
 #pragma once
 
 #include <cute/config.hpp>
+#include <cutlass/bfloat16.h>
+#include <cutlass/half.h>
 
 namespace cute_gemm {
 
+// Whether approximations do for results of this type.
+template <class Output>
+constexpr bool kApproximate = sizeof(Output) == 2;
+
+CUTE_DEVICE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+CUTE_DEVICE float tanh_approx(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+CUTE_DEVICE float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+template <class Output>
+CUTE_DEVICE float divide(float x, float y) {
+  if constexpr (kApproximate<Output>) {
+    float quotient;
+    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(quotient) : "f"(x), "f"(y));
+    return quotient;
+  } else {
+    return x / y;
+  }
+}
+template <class Output>
+CUTE_DEVICE float exp(float x) {
+  if constexpr (kApproximate<Output>) return exp2_approx(x * 1.4426950408889634f);
+  return ::expf(x);
+}
+template <class Output>
+CUTE_DEVICE float tanh(float x) {
+  if constexpr (kApproximate<Output>) return tanh_approx(x);
+  return ::tanhf(x);
+}
+// The hyperbolic tangent of a polynomial, fitted for the least absolute error, for bfloat16; for half
+// Abramowitz and Stegun, 7.1.26.
+template <class Output>
+CUTE_DEVICE float erf(float x) {
+  if constexpr (!kApproximate<Output>) {
+    return ::erff(x);
+  } else if constexpr (cute::is_same_v<Output, cutlass::bfloat16_t>) {
+    float const square = x * x;
+    float p = 3.224442449e-5f;
+    p = p * square - 4.151407182e-4f;
+    p = p * square - 4.968179281e-4f;
+    p = p * square + 1.029329265e-1f;
+    p = p * square + 1.128358169f;
+    return tanh_approx(x * p);
+  } else {
+    float const t = reciprocal_approx(1.0f + 0.3275911f * ::fabsf(x));
+    float p = 1.061405429f;
+    p = p * t - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    return ::copysignf(1.0f - p * t * exp2_approx(x * x * -1.4426950408889634f), x);
+  }
+}
+template <class Output>
+CUTE_DEVICE float sigmoid(float x) {
+  if constexpr (cute::is_same_v<Output, cutlass::bfloat16_t>) {
+    return 0.5f * tanh_approx(0.5f * x) + 0.5f;
+  } else if constexpr (kApproximate<Output>) {
+    return reciprocal_approx(1.0f + exp2_approx(x * -1.4426950408889634f));
+  } else {
+    return 1.0f / (1.0f + ::expf(-x));
+  }
+}
+
+// Where tanh.approx is the sigmoid, with a factor of x / 2: half of x (1 + tanh(...)).
+template <class Output>
+CUTE_DEVICE float silu(float x) {
+  if constexpr (!cute::is_same_v<Output, cutlass::bfloat16_t>) return x * sigmoid<Output>(x);
+  float const half = 0.5f * x;
+  return half * tanh_approx(half) + half;
+}
+// x (1 + erf(x / sqrt(2))) / 2; for bfloat16 the fit's first two terms do.
+template <class Output>
+CUTE_DEVICE float gelu(float x) {
+  float const half = 0.5f * x;
+  if constexpr (!cute::is_same_v<Output, cutlass::bfloat16_t>) {
+    return half * erf<Output>(x * 0.7071067811865476f) + half;
+  }
+  return half * tanh_approx(x * (0.0352821f * (x * x) + 0.7988014f)) + half;
+}
+// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; of twice that the sigmoid is the same.
+template <class Output>
+CUTE_DEVICE float gelu_tanh(float x) {
+  float const argument = x * (0.03567740813f * (x * x) + 0.7978845608f);
+  if constexpr (!cute::is_same_v<Output, cutlass::bfloat16_t>) return x * sigmoid<Output>(2.0f * argument);
+  float const half = 0.5f * x;
+  return half * tanh_approx(argument) + half;
+}
+
+template <class>
+CUTE_DEVICE double divide(double x, double y) { return x / y; }
+template <class>
+CUTE_DEVICE double exp(double x) { return ::exp(x); }
+template <class>
+CUTE_DEVICE double tanh(double x) { return ::tanh(x); }
+template <class>
+CUTE_DEVICE double erf(double x) { return ::erf(x); }
+template <class>
+CUTE_DEVICE double sigmoid(double x) { return 1.0 / (1.0 + ::exp(-x)); }
+
+template <class Output>
+CUTE_DEVICE double silu(double x) { return x * sigmoid<Output>(x); }
+template <class>
+CUTE_DEVICE double gelu(double x) { return 0.5 * x * (1.0 + ::erf(x * 0.7071067811865476)); }
+template <class Output>
+CUTE_DEVICE double gelu_tanh(double x) {
+  return x * sigmoid<Output>(2.0 * x * (0.035677408136300125 * (x * x) + 0.7978845608028654));
+}
+
 CUTE_DEVICE float abs(float x) { return ::fabsf(x); }
 CUTE_DEVICE double abs(double x) { return ::fabs(x); }
-CUTE_DEVICE float exp(float x) { return ::expf(x); }
-CUTE_DEVICE double exp(double x) { return ::exp(x); }
 CUTE_DEVICE float log(float x) { return ::logf(x); }
 CUTE_DEVICE double log(double x) { return ::log(x); }
 CUTE_DEVICE float sqrt(float x) { return ::sqrtf(x); }
 CUTE_DEVICE double sqrt(double x) { return ::sqrt(x); }
 CUTE_DEVICE float rsqrt(float x) { return ::rsqrtf(x); }
 CUTE_DEVICE double rsqrt(double x) { return ::rsqrt(x); }
-CUTE_DEVICE float tanh(float x) { return ::tanhf(x); }
-CUTE_DEVICE double tanh(double x) { return ::tanh(x); }
-CUTE_DEVICE float erf(float x) { return ::erff(x); }
-CUTE_DEVICE double erf(double x) { return ::erf(x); }
+
+// A NaN of either is the result.
+CUTE_DEVICE float maximum(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+CUTE_DEVICE float minimum(float x, float y) {
+  float z;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+CUTE_DEVICE double maximum(double x, double y) { return (x > y || x != x) ? x : y; }
+CUTE_DEVICE double minimum(double x, double y) { return (x < y || x != x) ? x : y; }
 
 }  // namespace cute_gemm

@@ -141,8 +141,12 @@ struct TmaEpilogue {
     });
   }
 
-  // Starts to load the first epilogue tiles of C, before the main loop.
+  // Starts to load the first epilogue tiles of C, and to bring the epilogue's operands into L2, before the main
+  // loop.
   CUTE_DEVICE void prefetch(WorkTile const& tile, Epilogue const& epilogue) const {
+    constexpr int kRows = 64 * Accumulators::kBlocks, kWidth = Accumulators::kColumns;
+    epilogue.template prefetch<Config::kSwapAB ? kWidth : kRows, Config::kSwapAB ? kRows : kWidth, 128>(
+        coord<Config::kSwapAB>(row_of(tile, 0), column_of(tile, 0), tile.batch), thread);
     if (epilogue.reads_c() && thread == 0) {
       tma_store_wait<0>();
       CUTE_UNROLL
@@ -150,14 +154,31 @@ struct TmaEpilogue {
     }
   }
 
-  // A thread's 8 results of 16 columns from `column` on, into a stage; `row` and `first_column` are those of the
-  // epilogue tile in C.
-  template <bool kReadsC>
-  CUTE_DEVICE void write(ElementC* stage, int column, Accumulator const* accumulators, int row, int first_column,
-                         int batch, Epilogue const& epilogue) const {
+  // A thread's four results of 8 columns: two rows of two columns.
+  enum : int { kRowStep = AccumulatorCoord<Config>::kRowStep, kMostLoadsAhead = 12 };
+  using QuadBlock = cute::conditional_t<Config::kSwapAB, Block<2, 2, 1, kRowStep>, Block<2, 2, kRowStep, 1>>;
+  // The epilogue's operands there.
+  using Operands = decltype(cute::declval<Epilogue>().template load<QuadBlock>(Coord{}));
+
+  CUTE_DEVICE void load_operands(Operands (&operands)[kColumns / 8], WorkTile const& tile, int i,
+                                 Epilogue const& epilogue) const {
     AccumulatorCoord<Config> const own(thread);
-    auto const coord_of = [&](int i) {
-      return coord<Config::kSwapAB>(row + own.row(i), first_column + column + own.column(i), batch);
+    int const row = row_of(tile, i) + own.first_row, column = column_of(tile, i) + own.first_column;
+    CUTE_UNROLL
+    for (int block = 0; block < kColumns / 8; ++block) {
+      operands[block] = epilogue.template load<QuadBlock>(coord<Config::kSwapAB>(row, column + block * 8, tile.batch));
+    }
+  }
+
+  // A thread's 8 results of 16 columns from `column` on, into a stage.
+  template <bool kReadsC>
+  CUTE_DEVICE void write(ElementC* stage, int column, Accumulator const* accumulators, Operands const* operands,
+                         Epilogue const& epilogue) const {
+    auto const result = [&](int i, ElementC const& c) {
+      int const row = i / 2 % 2, next = i % 2;
+      int const m = Config::kSwapAB ? next : row, n = Config::kSwapAB ? row : next;
+      return kReadsC ? epilogue(accumulators[i], c, operands[i / 4], m, n)
+                     : epilogue(accumulators[i], operands[i / 4], m, n);
     };
     alignas(16) ElementC values[8];
     if constexpr (sizeof(ElementC) == 2) {
@@ -170,10 +191,7 @@ struct TmaEpilogue {
         SM75_U32x4_LDSM_N::copy(at, pairs[0], pairs[1], pairs[2], pairs[3]);
       }
       CUTE_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        values[i] = kReadsC ? epilogue(accumulators[i], values[i], coord_of(i))
-                            : epilogue(accumulators[i], coord_of(i));
-      }
+      for (int i = 0; i < 8; ++i) values[i] = result(i, values[i]);
       if constexpr (Config::kColumnMajorC) {
         SM90_U16x8_STSM_T::copy(pairs[0], pairs[1], pairs[2], pairs[3], at);
       } else {
@@ -194,40 +212,43 @@ struct TmaEpilogue {
         if constexpr (kReadsC) vector = at;
         CUTE_UNROLL
         for (int j = 0; j < kWidth; ++j) {
-          int const value = i + j * kNext;
-          vector[j] = kReadsC ? epilogue(accumulators[value], vector[j], coord_of(value))
-                              : epilogue(accumulators[value], coord_of(value));
+          vector[j] = result(i + j * kNext, vector[j]);
         }
         at = vector;
       }
     }
   }
 
-  // A thread's results of epilogue tile i, into a stage.
+  // A thread's results of an epilogue tile, into a stage.
   template <bool kReadsC>
-  CUTE_DEVICE void write_tile(ElementC* stage, Accumulator const* accumulators, WorkTile const& tile, int i,
+  CUTE_DEVICE void write_tile(ElementC* stage, Accumulator const* accumulators, Operands const* operands,
                               Epilogue const& epilogue) const {
-    int const row = row_of(tile, i), column = column_of(tile, i);
     CUTE_UNROLL
     for (int step = 0; step < kColumns; step += 16) {
-      write<kReadsC>(stage, step, accumulators + step / 2, row, column, tile.batch, epilogue);
+      write<kReadsC>(stage, step, accumulators + step / 2, operands + step / 8, epilogue);
     }
   }
 
   CUTE_DEVICE void store(Accumulators const& accumulators, WorkTile const& tile, Epilogue const& epilogue) {
+    // The operands of an epilogue tile and, where registers allow it, of the next.
+    constexpr bool kAhead = Operands::kLoads * kColumns / 8 <= kMostLoadsAhead;
+    Operands operands[2][kColumns / 8];
+    if constexpr (kAhead) load_operands(operands[0], tile, 0, epilogue);
     CUTE_UNROLL
     for (int i = 0; i < kTiles; ++i) {
       ElementC* const stage = smem + i % kStages * kSize;
       Accumulator const* const values = accumulators.block(i / kTilesN) + i % kTilesN * (kColumns / 2);
+      if (kAhead && i + 1 < kTiles) load_operands(operands[(i + 1) % 2], tile, i + 1, epilogue);
+      if constexpr (!kAhead) load_operands(operands[i % 2], tile, i, epilogue);
       if (epilogue.reads_c()) {
         Barrier::wait(full + i % kStages, phase);
         __syncwarp();  // the thread that issued the load arrives later
         if (i % kStages == kStages - 1) phase ^= 1;
-        write_tile<true>(stage, values, tile, i, epilogue);
+        write_tile<true>(stage, values, operands[i % 2], epilogue);
       } else {
         if (thread == 0) tma_store_wait<kStages - 1>();  // the stage's previous store has read it
         warpgroup_sync(group);
-        write_tile<false>(stage, values, tile, i, epilogue);
+        write_tile<false>(stage, values, operands[i % 2], epilogue);
       }
       asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // TMA sees what was written
       warpgroup_sync(group);

@@ -5,24 +5,37 @@ template <class Accumulator, class ElementC, class ElementBias>
 struct BiasClamp : cute_gemm::LinearCombination<Accumulator, ElementC> {
   using Base = cute_gemm::LinearCombination<Accumulator, ElementC>;
   struct Params : Base::Params {
-    cute_gemm::EpilogueTensor<ElementBias> bias;
+    cute_gemm::EpilogueTensor<ElementBias, cute::_0, cute::_1> bias;
   };
 
-  cute_gemm::EpilogueTensor<ElementBias> bias;
+  cute_gemm::EpilogueTensor<ElementBias, cute::_0, cute::_1> bias;
 
   CUTE_DEVICE explicit BiasClamp(Params const& params) : Base(params), bias(params.bias) {}
 
-  CUTE_DEVICE ElementC clamped(Accumulator const& sum, cute_gemm::Coord const& at) const {
-    Accumulator const biased = sum + Accumulator(bias(at));
+  template <class Block>
+  using Operands = typename cute_gemm::EpilogueTensor<ElementBias, cute::_0, cute::_1>::template Values<Block>;
+
+  template <class Block>
+  CUTE_DEVICE Operands<Block> load(cute_gemm::Coord const& at) const {
+    return bias.template load<Block>(at);
+  }
+
+  template <int M, int N, int Threads>
+  CUTE_DEVICE void prefetch(cute_gemm::Coord const&, int) const {}
+
+  CUTE_DEVICE ElementC clamped(Accumulator const& sum, ElementBias const& bias) const {
+    Accumulator const biased = sum + Accumulator(bias);
     Accumulator const low = biased < Accumulator(-4) ? Accumulator(-4) : biased;
     return ElementC(low > Accumulator(4) ? Accumulator(4) : low);
   }
-  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, cute_gemm::Coord const& at) const {
-    return clamped(this->combine(accumulator), at);
+  template <class Operands>
+  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, Operands const& bias, int i, int j) const {
+    return clamped(this->combine(accumulator), bias(i, j));
   }
-  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, ElementC const& c,
-                                  cute_gemm::Coord const& at) const {
-    return clamped(this->combine(accumulator, c), at);
+  template <class Operands>
+  CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, ElementC const& c, Operands const& bias, int i,
+                                  int j) const {
+    return clamped(this->combine(accumulator, c), bias(i, j));
   }
 };
 

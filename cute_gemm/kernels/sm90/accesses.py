@@ -17,6 +17,7 @@ from cute_gemm.kernels.sm90.structure import (
     kernel_cluster,
     register_a,
 )
+from cute_gemm.kernels.staging import Block
 from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.problem.problem import GemmProblem
 
@@ -155,6 +156,18 @@ def _brought_up_to_date(staged: SharedAccess) -> SharedAccess:
     """What is read of C where the sums then go."""
     name = staged.instruction.replace("stmatrix", "ldmatrix").replace("st.", "ld.")
     return replace(staged, direction="load", instruction=name)
+
+
+def epilogue_blocks(
+    config: Config, parts: Structure, problem: GemmProblem
+) -> list[tuple[GlobalAccess, Block]]:
+    """Return what the epilogue is applied to at a time, as stores of C and their blocks."""
+    (store,) = elements(config, parts, problem, reads_c=False)
+    if not (config.tma_c and problem.k):
+        return [(store, Block((1, 1)))]
+    steps = (1, _below(config)) if config.swap_ab else (_below(config), 1)
+    first = np.asarray(store.coords)[::4]  # of four values: two rows of two columns
+    return [(replace(store, coords=first), Block((2, 2), steps))]
 
 
 def elements(

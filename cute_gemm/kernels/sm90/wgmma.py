@@ -42,12 +42,15 @@ from cute_gemm.toolchain.signature import Launch, Signature
 if TYPE_CHECKING:
     from cute_gemm.access import GlobalAccess
     from cute_gemm.kernels.sm90.unit import EmitSm90Wgmma
+    from cute_gemm.kernels.staging import Block
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.run.tensormap import TensorMap
 
 #: Registers of a thread that can be sums, where C goes by TMA and element by element; and what it
 #: has beside them, and beside them and rows of A.
 _SUMS, _SUMS_APART, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 144, 40, 56
+#: And where an epilogue has operands.
+_OPERANDS = 48
 #: What the columns of a group are a multiple of: of C, what a warp stores at a time.
 STEP = 16
 #: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
@@ -292,11 +295,13 @@ class Sm90Wgmma(EmittedKernel):
         parts = structure(config)
         return accesses(config, parts, problem, reads_c)
 
-    def epilogue_stores(self, config: Config, problem: GemmProblem) -> list[GlobalAccess]:
-        """Return stores element by element: threads apply the epilogue so, for TMA too."""
-        from cute_gemm.kernels.sm90.accesses import elements
+    def epilogue_blocks(
+        self, config: Config, problem: GemmProblem
+    ) -> list[tuple[GlobalAccess, Block]]:
+        """Return two rows of two columns where TMA stores them, and else single elements."""
+        from cute_gemm.kernels.sm90.accesses import epilogue_blocks
 
-        return elements(config, structure(config), problem, reads_c=False)
+        return epilogue_blocks(config, structure(config), problem)
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         return Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
@@ -361,6 +366,7 @@ def _check(config: Config, arch: Arch) -> None:
     sums = sums_of_thread(config)
     most = _SUMS if config.tma_c else _SUMS_APART
     others = rows_of_thread(config) + _OTHERS_BESIDE_ROWS if register_a(config) else _OTHERS
+    others += _OPERANDS * bool(config.operation.epilogue.operands)
     if sums > most or sums + others > parts.registers:
         raise OptionError(
             f"option tile={config.tile} with groups={config.groups} and "
