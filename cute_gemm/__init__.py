@@ -10,6 +10,7 @@ try:
     from cute_gemm.errors import GemmError
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.expression import (
+        amax,
         erf,
         exp,
         gelu,
@@ -34,7 +35,7 @@ else:
     _missing = None
 
 __all__ = [
-    "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "analyze",
+    "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "amax", "analyze",
     "analyze_copy", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "kernels", "log",
     "maximum", "minimum", "plan", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "where",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +12,7 @@ import numpy as np
 
 from cute_gemm._kept import Kept
 from cute_gemm._text import named
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import DeviceError, DTypeError, OptionError, ShapeError
 from cute_gemm.frameworks import ADAPTERS, host_array, read
 from cute_gemm.frameworks.base import Operand, Order
@@ -80,14 +81,15 @@ class Call:
                 if operand < end and c < operand + span:
                     return None
             newest_alpha, newest_beta, newest_numbers, bound = executable.newest
-            if alpha is newest_alpha and beta is newest_beta and self.numbers == newest_numbers:
+            same = alpha is newest_alpha and beta is newest_beta and self.numbers == newest_numbers
+            if same and not executable.problem.epilogue.results:
                 bound(at, self.stream() if stream is None else raw_stream(stream))
                 return C
         factors = scalars(alpha, beta, executable.problem, self.a.device, self.c, stream)
         result = executable.run(
             self.a, self.b, self.c, *factors, stream, at=at, numbers=self.numbers
         )
-        if C is None:
+        if C is None or executable.problem.epilogue.results:
             return result
         bound = executable._bound.get((factors[0][:2], factors[1][:2], self.numbers, ""))
         if bound is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
@@ -195,10 +197,10 @@ class Executable:
 
     def on_host(
         self, A: Any, B: Any, C: Any, beta: complex, given: Mapping[str, Any]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Operands]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Operands, dict[str, np.ndarray]]:
         """Return host arrays that fit as NumPy arrays, with a new C where none is given.
 
-        Behind them are the operands of the epilogue.
+        Behind them are the operands of the epilogue, and new arrays of its further results.
         """
         a, b = read(A, "A"), read(B, "B")
         c = None if C is None else read(C, "C")
@@ -210,7 +212,8 @@ class Executable:
                 f"A is on {a.place}, and a trace is of host arrays; pass copies, such as np.asarray"
             )
         C = host_array(self._new(a, b) if c is None else c)
-        return host_array(a), host_array(b), C, operands
+        results = self.named_results(self._new_results(a))
+        return host_array(a), host_array(b), C, operands, results
 
     def _new(self, a: Operand, b: Operand) -> Operand:
         """Return a new C of A's library."""
@@ -258,16 +261,16 @@ class Executable:
         operands = read_operands(function, given, planned, a.device)
         problem = fuse(planned, function, operands)
         if problem.epilogue != planned.epilogue:
-            of_plan, of_call = (
-                [(x.name, x.dtype, x.modes) for x in fused.operands] + list(fused.numbers)
+            said, instead = (
+                [(x.name, x.dtype, x.modes) for x in fused.operands] + [*fused.numbers]
                 for fused in (planned.epilogue, problem.epilogue)
             )
             raise ShapeError(
-                f"the epilogue's operands are {of_call}, and the plan was made for {of_plan}; make "
-                "a plan with these arrays"
+                f"the epilogue's operands are {instead}, and the plan was made for {said}; make a "
+                "plan with these arrays"
             )
-        for of_plan, of_call in zip(planned.operands, problem.operands, strict=True):
-            _check_matrix(of_plan, of_call)
+        for matrix, other in zip(planned.operands, problem.operands, strict=True):
+            _check_matrix(matrix, other)
         if c is not None:
             check_overlap(c, operands)
         return operands
@@ -313,25 +316,55 @@ class Executable:
         new = c is None
         if c is None:
             c = self._new(a, b)
+        results = self._new_results(a)
         if self.backend != "cuda":
-            self._run_on_host(a, b, c, alpha.value, beta.value, operands)
+            self._run_on_host(a, b, c, alpha.value, beta.value, operands, results)
         elif problem.m and problem.n and problem.l:
             bound = self._bound.get((alpha[:2], beta[:2], numbers, kept))
             bound = bound or self._bind(alpha, beta, numbers, kept)
             if c.device is None:
-                self._run_from_host(bound, a, b, c, beta, operands)
+                self._run_from_host(bound, a, b, c, beta, operands, results)
             else:
                 if at is None:
                     others = (operand.pointer for operand in operands.arrays.values())
                     at = a.pointer, b.pointer, c.pointer, *others
                 elif new:
                     at = at[0], at[1], c.pointer, *at[3:]
-                bound(at, _handle(a, stream))
+                handle = _handle(a, stream)
+                if results:
+                    at = *at, *(result.pointer for result in results)
+                    self._zero(results, handle)
+                bound(at, handle)
                 if ADAPTERS[c.library].synchronizes:
                     from cute_gemm.run.driver import synchronize
 
                     synchronize(c.device)
-        return ADAPTERS[a.library].result(a, c.owner) if new else c.owner
+        first = ADAPTERS[a.library].result(a, c.owner) if new else c.owner
+        return (first, *self._returned(a, results)) if results else first
+
+    def _new_results(self, a: Operand) -> tuple[Operand, ...]:
+        """Return new arrays of A's library for the epilogue's further results."""
+        problem, adapter = self.problem, ADAPTERS[a.library]
+        order: Order = "C" if problem.C.major == "N" else "F"
+        shape = *((problem.l,) if problem.l != 1 else ()), problem.m, problem.n
+        return tuple(
+            read(adapter.new(a, (1, 1) if x.amax else shape, order, x.dtype), x.name)
+            for x in problem.epilogue.results
+        )
+
+    def _returned(self, a: Operand, results: tuple[Operand, ...]) -> Iterator[Any]:
+        """Yield what the caller gets of further results."""
+        for x, result in zip(self.problem.epilogue.results, results, strict=True):
+            made = ADAPTERS[a.library].result(a, result.owner)
+            yield made.reshape(()) if x.amax else made
+
+    def _zero(self, results: tuple[Operand, ...], stream: int) -> None:
+        """Set what is the greatest of all elements to 0, in the order of the stream."""
+        from cute_gemm.run.memory import zero
+
+        for x, result in zip(self.problem.epilogue.results, results, strict=True):
+            if x.amax:
+                zero(result.pointer, DTYPES[x.dtype].bytes, self.device or 0, stream)
 
     def _bind(
         self, alpha: Scalar, beta: Scalar, numbers: tuple[float, ...], kept: str
@@ -342,21 +375,32 @@ class Executable:
         return bound
 
     def _run_on_host(
-        self, a: Operand, b: Operand, c: Operand, alpha: complex, beta: complex, operands: Operands
-    ) -> None:
+        self, a: Operand, b: Operand, c: Operand, alpha: complex, beta: complex,
+        operands: Operands, results: tuple[Operand, ...],
+    ) -> None:  # fmt: skip
         """Compute on host arrays, in place."""
         arrays = host_array(a), host_array(b), host_array(c)
+        others = operands.on_host() | self.named_results(results)
         if self.backend == "interpreter":
             from cute_gemm.ptx.gemm import execute
 
             made = self.at(operands.values)
-            execute(made, *arrays, alpha, beta, operands=operands.on_host())
+            execute(made, *arrays, alpha, beta, operands=others)
         else:
-            self.kernel.on_host(self.problem, *arrays, alpha, beta, operands.on_host())
+            self.kernel.on_host(self.problem, *arrays, alpha, beta, others)
+
+    def named_results(self, results: tuple[Operand, ...]) -> dict[str, np.ndarray]:
+        """Return host arrays of further results by their names, with 0 in single numbers."""
+        named = {}
+        for x, result in zip(self.problem.epilogue.results, results, strict=True):
+            named[x.name] = array = host_array(result)
+            if x.amax:
+                array[...] = 0
+        return named
 
     def _run_from_host(
         self, bound: Callable[..., None], a: Operand, b: Operand, c: Operand, beta: Scalar,
-        operands: Operands,
+        operands: Operands, results: tuple[Operand, ...],
     ) -> None:  # fmt: skip
         """Copy in, compute, copy out."""
         from cute_gemm.run.driver import entered
@@ -375,8 +419,12 @@ class Executable:
             on_c = stack.enter_context(
                 upload(C, device) if beta.value != 0 else allocate_like(C, device)
             )
-            bound((on_a.pointer, on_b.pointer, on_c.pointer, *(x.pointer for x in others)))
-            download(on_c, C)
+            ends = list(self.named_results(results).values())
+            on_ends = [stack.enter_context(upload(array, device)) for array in ends]
+            pointers = (x.pointer for x in (on_a, on_b, on_c, *others, *on_ends))
+            bound(tuple(pointers))
+            for source, target in zip((on_c, *on_ends), (C, *ends), strict=True):
+                download(source, target)
 
 
 def _memory(array: np.ndarray) -> np.ndarray:

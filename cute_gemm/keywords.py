@@ -10,6 +10,7 @@ from typing import Any
 
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
+from cute_gemm.problem.fuse import PARTS_WITH_OPERAND
 
 _TRANSPOSED = re.compile("(trans|transpose|transposed|adj|adjoint|conj|op|t)[-_]?[ab]")
 
@@ -27,7 +28,9 @@ def check_names(
             continue
         own = _parameters(function)
         having = [f"{other.__name__}()" for other in others if option in _parameters(other)]
-        if option in ("out", "output"):
+        if option in PARTS_WITH_OPERAND:
+            hint = f"name it in epilogue=, as in epilogue={option!r}"
+        elif option in ("out", "output"):
             hint = "pass the array to write to as C"
         else:
             hint = hint_for(option, (*own, *known))

@@ -487,10 +487,10 @@ class Plan:
         from cute_gemm.problem.verify import verify
         from cute_gemm.ptx.gemm import execute
 
-        a, b, c, read = self.executable.on_host(A, B, C, beta, operands)
+        a, b, c, read, results = self.executable.on_host(A, B, C, beta, operands)
         before = c.copy() if beta != 0 else None
         arrays, made = read.on_host(), self.executable.at(read.values)
-        beside = list(execute(made, a, b, c, alpha, beta, operands=arrays, record=True))
+        beside = list(execute(made, a, b, c, alpha, beta, operands=arrays | results, record=True))
         execution = beside.pop(self.steps.main)
         report = self.report(beta=beta)
         rows = report.rows
@@ -500,5 +500,6 @@ class Plan:
         )
         return Trace(
             self.problem, self.symbol, self.arch, execution, rows, compare(rows, execution), c,
-            verify(self.problem, a, b, c, C=before, alpha=alpha, beta=beta, operands=arrays), passes,
+            verify(self.problem, a, b, c, C=before, alpha=alpha, beta=beta, operands=arrays),
+            passes,
         )  # fmt: skip

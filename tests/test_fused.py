@@ -297,7 +297,7 @@ def test_operands_that_do_not_fit() -> None:
         (asked, {"bias": bias, "scale": bias}, OptionError, "which reads bias"),
         (asked, {"bias": placed((M,))}, ShapeError,
          "bias has shape (9,), and C is (9, 7); expected (7,), (9, 1), (9, 7) or another"),
-        (asked, {"bias": placed((1, 1, 1, N))}, ShapeError, "expected an array of three dimensions"),
+        (asked, {"bias": placed((1, 1, 1, N))}, ShapeError, "array of three dimensions at most"),
         (asked, {"bias": bias[::-1]}, StrideError, "expected none to be negative"),
         (asked, {"bias": bias.astype("c8")}, DTypeError, "expected a real type"),
         (asked, {"bias": "b"}, ScalarError, "bias is 'b'; expected a number or a 0-d array"),

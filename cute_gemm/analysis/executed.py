@@ -69,7 +69,11 @@ class Compared:
 
 
 def compare(rows: Iterable[AccessRow], execution: Execution) -> tuple[Compared, ...]:
-    """Compare what a report predicts of a launch with what was executed."""
+    """Compare what a report predicts of a launch with what was executed.
+
+    Atomics, which end a reduction over all elements, are left out: how many there are depends on
+    how warps diverge.
+    """
     both = predicted(rows), executed(execution)
     kinds = sorted(both[0].keys() | both[1].keys())
     compared: list[Compared] = []
@@ -114,6 +118,8 @@ def executed(execution: Execution) -> dict[Kind, Counter[str]]:
     for index in np.unique(accesses.instruction).tolist():
         chosen = accesses.of(accesses.instruction == index)
         for kind, figures in _counted(execution, execution.kernel.instructions[index], chosen):
+            if kind.instruction == "atom.global":
+                continue
             counts.setdefault(kind, Counter()).update(figures)
     for box in execution.boxes or ():
         kind = Kind(box.buffer, "global", "store" if box.store else "load", "TMA", 0)

@@ -162,14 +162,16 @@ class Block(NamedTuple):
 def epilogue_loads(
     problem: GemmProblem, stores: Sequence[tuple[GlobalAccess, Block]]
 ) -> list[GlobalAccess]:
-    """Return the loads of the epilogue's operands.
+    """Return the loads of the epilogue's operands, and the stores of its results beside C.
 
     ``stores``: of C, each request of which stands for a block of every lane, with its coordinates.
     """
     loads = []
-    for (store, block), (spec, matrix) in product(
-        stores, zip(problem.epilogue.operands, problem.operands, strict=True)
-    ):
+    epilogue = problem.epilogue
+    tensors = zip((*epilogue.operands, *epilogue.results), problem.operands, strict=True)
+    for (store, block), (spec, matrix) in product(stores, tensors):
+        if spec.amax:
+            continue
         shape = [
             extent if mode in spec.modes else 1
             for mode, extent in zip("MN", block.shape, strict=True)
@@ -177,10 +179,11 @@ def epilogue_loads(
         axis = "MN".index(spec.unit) if spec.unit else 0
         width = min(spec.vector, shape[axis]) if block.steps[axis] == 1 and spec.unit else 1
         strides = [width if mode == axis else 1 for mode in (0, 1)]
-        places = np.stack(np.mgrid[: shape[0] : strides[0], : shape[1] : strides[1]], -1)
-        step = (places.reshape(-1, 2) * block.steps)[:, None, :]
+        first_elements = list(product(*map(range, (0, 0), shape, strides)))
+        step = (np.array(first_elements) * block.steps)[:, None, :]
         first = np.asarray(store.coords).reshape(-1, 1, LANES, 2)
         coords = np.where(first < 0, -1, first + step).reshape(-1, LANES, 2)
+        written = spec in epilogue.results
         widest = _WIDEST // DTYPES[spec.dtype].bytes
         limit = ""
         if width < widest and "MN"[axis] in spec.modes:
@@ -188,7 +191,8 @@ def epilogue_loads(
             limit = beside if width < spec.vector else "its addresses and extents allow no more"
         loads.append(
             replace(
-                store, operand=spec.name, direction="load", instruction="ld.global",
+                store, operand=spec.name, direction="store" if written else "load",
+                instruction="st.global" if written else "ld.global",
                 bits=8 * DTYPES[spec.dtype].bytes * width, matrix=matrix, coords=coords, axis=axis,
                 limit=limit, fix="", tail="cut", width=1,
             )

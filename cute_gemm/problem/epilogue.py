@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -26,6 +26,7 @@ class EpilogueOperand:
     modes: str
     unit: str = ""
     vector: int = 1
+    amax: bool = False  #: Of a result: whether it is the greatest magnitude, a single number.
 
     @property
     def cpp(self) -> str:
@@ -57,8 +58,8 @@ class Epilogue:
     parameters and memory accesses (`operands`), as NumPy (`apply`) and as an error bound (`bound`).
     The C++ functor is a class template over ``<Accumulator, ElementC>`` and the operands' element
     types, as described in ``templates/common/epilogue.cuh``; its ``Params`` begin with those of
-    ``LinearCombination``, followed by an ``EpilogueTensor`` for each operand and by the numbers. Equal epilogues have
-    the same hash.
+    ``LinearCombination``, followed by an ``EpilogueTensor`` for each operand and each result beside
+    C, and by the numbers. Equal epilogues have the same hash.
     """
 
     @property
@@ -82,6 +83,11 @@ class Epilogue:
         return ()
 
     @property
+    def results(self) -> tuple[EpilogueOperand, ...]:
+        """The tensors that it writes beside C."""
+        return ()
+
+    @property
     def numbers(self) -> tuple[str, ...]:
         """Names of numbers that it is given by value, of the accumulator's type."""
         return ()
@@ -92,6 +98,12 @@ class Epilogue:
         ``accumulator`` is (..., M, N), of the accumulator's type or a wider one.
         """
         raise NotImplementedError
+
+    def apply_further(
+        self, accumulator: np.ndarray, arguments: EpilogueArguments
+    ) -> Iterator[np.ndarray]:
+        """Yield the results beside C, in the order of `results`."""
+        yield from ()
 
     def bound(
         self,

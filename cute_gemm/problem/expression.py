@@ -261,6 +261,21 @@ def gelu(x: Any, approximate: str = "none") -> Value:
     return _apply(names[approximate], x)
 
 
+@dataclass(frozen=True, eq=False)
+class Amax:
+    """The greatest magnitude of a value, of all elements; `amax` makes one."""
+
+    value: Value
+
+
+def amax(x: Any) -> Amax:
+    """Return the greatest magnitude of all elements, as a further result: ``return y, amax(y)``.
+
+    It is a number of the accumulator's type, on the device; with a NaN among them it is NaN.
+    """
+    return Amax(_value(x))
+
+
 # ---- tracing ------------------------------------------------------------------------------------
 
 
@@ -280,21 +295,38 @@ class Step(NamedTuple):
         return f"{self.function}({', '.join(f'v{place}' for place in self.inputs)})"
 
 
+class Result(NamedTuple):
+    """A result of an expression: the value at a place, or its greatest magnitude (``amax``)."""
+
+    place: int
+    amax: bool = False
+
+    def __str__(self) -> str:
+        return f"amax(v{self.place})" if self.amax else f"v{self.place}"
+
+
 @dataclass(frozen=True)
 class Expression:
-    """What a function computes: values in order, each of values before it; the last is the result.
+    """What a function computes: values in order, each of values before it, and which are returned.
 
-    ``operands`` are the names of its operands, the accumulator left out.
+    ``operands`` are the names of its operands, the accumulator left out. The first of the
+    ``results`` is C's.
     """
 
     steps: tuple[Step, ...]
     operands: tuple[str, ...]
+    results: tuple[Result, ...]
 
     def __str__(self) -> str:
-        return "\n".join(f"v{place} = {step}" for place, step in enumerate(self.steps))
+        lines = [f"v{place} = {step}" for place, step in enumerate(self.steps)]
+        return "\n".join((*lines, f"return {', '.join(map(str, self.results))}"))
+
+    def only(self, result: int) -> Expression:
+        """Return the expression that has this result alone."""
+        return Expression(self.steps, self.operands, (Result(self.results[result].place),))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """Return its value by NumPy, of arrays by name, the accumulator among them."""
+        """Return its first result by NumPy, of arrays by name, the accumulator among them."""
         found: list[Any] = []
         for step in self.steps:
             if step.function == "operand":
@@ -303,11 +335,13 @@ class Expression:
                 found.append(step.constant)
             else:
                 found.append(FUNCTIONS[step.function].numpy(*(found[x] for x in step.inputs)))
-        return found[-1]
+        return found[self.results[0].place]
 
 
 def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -> Expression:
     """Call a function with the accumulator and its operands; return what it computes.
+
+    It returns a value, or a tuple: C's, and further matrices or `amax` of values.
 
     The first parameter is the accumulator, the others are operands by their names, or those named
     in ``operands``. OptionError for what cannot be traced.
@@ -318,6 +352,7 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
     v2 = add(v0, v1)
     v3 = 0.0
     v4 = maximum(v2, v3)
+    return v4
     """
     named = getattr(function, "__name__", repr(function))
     names = _operands(function, named) if operands is None else tuple(operands)
@@ -328,14 +363,24 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
             "C++: call it otherwise"
         )
     values = {name: Value("operand", name=name) for name in names}
-    result = function(Value("operand", name=ACCUMULATOR), **values)
-    if not isinstance(result, Value):
-        raise OptionError(f"epilogue {named} returns {result!r}; expected a value of its arguments")
-    if result.is_condition:
-        raise OptionError(f"epilogue {named} returns a condition; expected cute_gemm.where(...)")
+    returned = function(Value("operand", name=ACCUMULATOR), **values)
+    results = returned if isinstance(returned, tuple) and returned else (returned,)
     places: dict[Step, int] = {}
-    _place(result, places)
-    return Expression(tuple(places), names)
+    found = []
+    for result in results:
+        value = result.value if isinstance(result, Amax) else result
+        if not isinstance(value, Value):
+            raise OptionError(
+                f"epilogue {named} returns {result!r}; expected a value of its arguments"
+            )
+        if value.is_condition:
+            raise OptionError(
+                f"epilogue {named} returns a condition; expected cute_gemm.where(...)"
+            )
+        found.append(Result(_place(value, places), isinstance(result, Amax)))
+    if found[0].amax:
+        raise OptionError(f"epilogue {named} returns amax first; expected what C becomes")
+    return Expression(tuple(places), names, tuple(found))
 
 
 def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:

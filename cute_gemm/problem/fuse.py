@@ -48,7 +48,7 @@ _ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "sigmoid": sigmoid,
     "tanh": tanh,
 }
-_WITH_OPERAND: dict[str, Callable[[Value, Value], Value]] = {
+PARTS_WITH_OPERAND: dict[str, Callable[[Value, Value], Value]] = {
     "bias": lambda x, bias: x + bias,
     "residual": lambda x, residual: x + residual,
     "scale": lambda x, scale: x * scale,
@@ -110,10 +110,10 @@ def named(name: str) -> EpilogueFunction:
     v4 = maximum(v2, v3)
     """
     parts = name.split("+")
-    operands = [part for part in parts if part in _WITH_OPERAND]
-    unknown = [part for part in parts if part not in (*_WITH_OPERAND, *_ACTIVATIONS)]
+    operands = [part for part in parts if part in PARTS_WITH_OPERAND]
+    unknown = [part for part in parts if part not in (*PARTS_WITH_OPERAND, *_ACTIVATIONS)]
     if unknown or len(set(operands)) < len(operands):
-        known = ", ".join((*_WITH_OPERAND, *_ACTIVATIONS))
+        known = ", ".join((*PARTS_WITH_OPERAND, *_ACTIVATIONS))
         wrong = f"{unknown[0]!r} is not known" if unknown else "an operand is there twice"
         raise OptionError(
             f"epilogue={name!r}: {wrong}; expected some of {known}, each once, joined by '+'"
@@ -126,8 +126,8 @@ def _composed(parts: list[str]) -> Callable[..., Value]:
 
     def composed(acc: Value, **operands: Value) -> Value:
         for part in parts:
-            if part in _WITH_OPERAND:
-                acc = _WITH_OPERAND[part](acc, operands[part])
+            if part in PARTS_WITH_OPERAND:
+                acc = PARTS_WITH_OPERAND[part](acc, operands[part])
             else:
                 acc = _ACTIVATIONS[part](acc)
         return acc
@@ -183,8 +183,9 @@ def read_operands(
 ) -> Operands:
     """Read the operands of a call, on the device (None: the host) of A and B.
 
-    Numbers, and 0-d arrays on the host, are given by value; an `Operand` stays what it is. OptionError for one that is missing;
-    what `read` raises, and DeviceError, for one that cannot be read there.
+    Numbers, and 0-d arrays on the host, are given by value; an `Operand` stays what it is.
+    OptionError for one that is missing; what `read` raises, and DeviceError, for one that cannot be
+    read there.
     """
     _check(problem, function)
     check_names(function, given)
@@ -192,9 +193,10 @@ def read_operands(
     numbers: dict[str, float] = {}
     for name in function.expression.operands:
         value = given[name]
-        operand = value if isinstance(value, Operand) else None
-        if operand is None and is_array(value):
-            operand = read(value, name, BROADCAST)
+        if isinstance(value, Operand):
+            arrays[name] = value
+            continue
+        operand = read(value, name, BROADCAST) if is_array(value) else None
         if operand is None or (operand.device is None and not operand.shape):
             number = value if operand is None else host_array(operand).item()
             numbers[name] = float(scalar(number, name, problem.accumulator.name, None).value.real)
@@ -302,10 +304,34 @@ def _fuse(
 ) -> GemmProblem:  # fmt: skip
     _check(problem, function)
     matrices = tuple(_matrix(problem, *each) for each in stored)
+    further = tuple(
+        _result(problem, f"result_{place}", result.amax)
+        for place, result in enumerate(function.expression.results[1:], 1)
+    )
+    results = tuple(
+        replace(_operand(x), amax=result.amax)
+        for x, result in zip(further, function.expression.results[1:], strict=True)
+    )
     tensors = tuple(map(_operand, matrices))
     output = problem.C.dtype
-    fused = Fused(function.expression, tensors, numbers, function.name, output)
-    return replace(problem, epilogue=fused, operands=matrices, numbers=(0.0,) * len(numbers))
+    fused = Fused(function.expression, tensors, numbers, function.name, output, results)
+    return replace(
+        problem, epilogue=fused, operands=(*matrices, *further), numbers=(0.0,) * len(numbers)
+    )
+
+
+def _result(problem: GemmProblem, name: str, amax: bool) -> Matrix:
+    """The descriptor of a further result: a new matrix with C's order, or a number."""
+    C = problem.C
+    if amax:
+        kind, size = problem.accumulator.name, (problem.m, problem.n)
+        return Matrix(name, size, (0, 0), kind, ALIGNMENT, l=problem.l)
+    stride = (1, max(problem.m, 1)) if C.unit == 0 else (max(problem.n, 1), 1)
+    step = problem.m * problem.n if problem.l != 1 else 0
+    every = ALIGNMENT | step * C.element.bytes
+    return Matrix(
+        name, C.shape, stride, C.dtype, every & -every, l=problem.l, batch_stride=step,
+    )  # fmt: skip
 
 
 def _matrix(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -39,8 +40,10 @@ struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
   }};
 
   Params params;
+  {gathered}
 
   CUTE_DEVICE explicit {name}(Params const& params) : Base(params), params(params) {{}}
+  {destructor}
 
   template <class Block>
   struct Operands {{
@@ -55,20 +58,24 @@ struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
   CUTE_DEVICE void prefetch(cute_gemm::Coord const& at, int thread) const {{
     {prefetches}
   }}
+  template <class Block>
+  CUTE_DEVICE void store(cute_gemm::Coord const& at, Operands<Block> const& operands) const {{
+    {stores}
+  }}
 
   template <class Operands>
-  CUTE_DEVICE ElementC apply(Accumulator const& acc, Operands const& operands, int i, int j) const {{
+  CUTE_DEVICE ElementC apply(Accumulator const& acc, Operands& operands, int i, int j) const {{
     {values}
-    return ElementC(v{last});
+    {results}
+    return ElementC(v{first});
   }}
   template <class Operands>
-  CUTE_DEVICE ElementC operator()(Accumulator const& sum, Operands const& operands, int i,
-                                  int j) const {{
+  CUTE_DEVICE ElementC operator()(Accumulator const& sum, Operands& operands, int i, int j) const {{
     return apply(this->combine(sum), operands, i, j);
   }}
   template <class Operands>
-  CUTE_DEVICE ElementC operator()(Accumulator const& sum, ElementC const& c,
-                                  Operands const& operands, int i, int j) const {{
+  CUTE_DEVICE ElementC operator()(Accumulator const& sum, ElementC const& c, Operands& operands,
+                                  int i, int j) const {{
     return apply(this->combine(sum, c), operands, i, j);
   }}
 }};
@@ -81,7 +88,8 @@ class Fused(Epilogue):
     """An expression of ``alpha * accumulator + beta * C`` and of operands.
 
     Everything is computed in the type of the sums. ``tensors`` are the expression's operands that
-    lie in memory, in its order, and ``values`` the names of those that are given by value.
+    lie in memory, in its order, and ``values`` the names of those that are given by value;
+    ``further`` are its results beside C.
     ``label`` is what messages call it, and ``output`` the type of C, by which functions are chosen.
     """
 
@@ -90,11 +98,17 @@ class Fused(Epilogue):
     values: tuple[str, ...] = ()
     label: str = field(default="epilogue", compare=False)
     output: str = ""
+    further: tuple[EpilogueOperand, ...] = ()
 
     @property
     def operands(self) -> tuple[EpilogueOperand, ...]:
         """The tensors that it reads beside C."""
         return self.tensors
+
+    @property
+    def results(self) -> tuple[EpilogueOperand, ...]:
+        """The tensors that it writes beside C."""
+        return self.further
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -104,7 +118,7 @@ class Fused(Epilogue):
     @cached_property
     def name(self) -> str:
         """Part of kernels' symbols, other for another expression or other operands."""
-        said = f"{self.expression}\n{self.tensors}\n{self.values}"
+        said = f"{self.expression}\n{self.tensors}\n{self.values}\n{self.further}"
         return f"epilogue_{sha256(said.encode()).hexdigest()[:12]}"
 
     @property
@@ -115,31 +129,51 @@ class Fused(Epilogue):
     @cached_property
     def source(self) -> str:
         """C++ that declares the class template."""
-        names = [tensor.name for tensor in self.tensors]
-        tensors = [f"cute_gemm::EpilogueTensor<Element_{x.name}, {x.cpp}>" for x in self.tensors]
-        members = [f"{kind} {x};" for kind, x in zip(tensors, names, strict=True)]
-        fragments = [
-            f"typename {kind}::template Values<Block> {x};"
-            for kind, x in zip(tensors, names, strict=True)
-        ]
+        tensors = [(x.name, _type(x)) for x in self.tensors]
+        results = [(x.name, _type(x)) for x in self.further]
+        greatest = [x.name for x in self.further if x.amax]
+        members = [f"{kind} {x};" for x, kind in (*tensors, *results)]
         members += [f"Accumulator {x};" for x in self.values]
-        types = ("Accumulator", "ElementC", *(f"Element_{x}" for x in names))
+        fragments = [
+            f"typename {kind}::template Values<Block> {x};" for x, kind in (*tensors, *results)
+        ]
+        loads = [f"{kind}::template Values<Block>::kLoads" for _, kind in tensors]
+        prefetches = [
+            f"params.{x}.template prefetch<M, N, Threads>(at, thread);" for x, _ in tensors
+        ]
+        stores = [
+            f"params.{x}.template gather<Block>(at, operands.{x}, greatest_{x});"
+            if x in greatest
+            else f"params.{x}.template store<Block>(at, operands.{x});"
+            for x, _ in results
+        ]
         values = [
-            f"{'bool' if step.function in CONDITIONS else 'Accumulator'} const v{i} = {self._cpp(step)};"
+            f"{'bool' if step.function in CONDITIONS else 'Accumulator'} const v{i} = "
+            f"{self._cpp(step)};"
             for i, step in enumerate(self.expression.steps)
         ]
+        set_results = [
+            f"operands.{x.name}(i, j) = Element_{x.name}(v{result.place});"
+            for x, result in zip(self.further, self.expression.results[1:], strict=True)
+        ]
+        gathered = [
+            f"mutable typename cute_gemm::EpilogueAmax<Accumulator>::Bits greatest_{x} = 0;"
+            for x in greatest
+        ]
+        finishes = " ".join(f"params.{x}.finish(greatest_{x});" for x in greatest)
+        types = ("Accumulator", "ElementC", *(f"Element_{x}" for x, _ in (*tensors, *results)))
+
+        def lines(texts: list[str], indent: int = 4) -> str:
+            return f"\n{' ' * indent}".join(texts)
+
         return FUNCTOR.format(
             parameters=", ".join(f"class {each}" for each in types), name=self.functor,
-            declarations="\n    ".join(members),
-            fragments="\n    ".join(fragments),
-            count=" + ".join(
-                ("0", *(f"{kind}::template Values<Block>::kLoads" for kind in tensors))
-            ),
-            prefetches="\n    ".join(
-                f"params.{x}.template prefetch<M, N, Threads>(at, thread);" for x in names
-            ),
-            loads=", ".join(f"params.{x}.template load<Block>(at)" for x in names), values="\n    ".join(values),
-            last=len(values) - 1,
+            declarations=lines(members), fragments=lines(fragments),
+            count=" + ".join(("0", *loads)), prefetches=lines(prefetches), stores=lines(stores),
+            loads=", ".join(f"params.{x}.template load<Block>(at)" for x, _ in tensors),
+            values=lines(values), results=lines(set_results),
+            first=self.expression.results[0].place, gathered=lines(gathered, 2),
+            destructor=f"CUTE_DEVICE ~{self.functor}() {{ {finishes} }}" if finishes else "",
         )  # fmt: skip
 
     def _cpp(self, step: Step) -> str:
@@ -154,12 +188,29 @@ class Fused(Epilogue):
         return FUNCTIONS[step.function].cpp.format(*(f"v{place}" for place in step.inputs))
 
     def apply(self, accumulator: np.ndarray, arguments: EpilogueArguments) -> np.ndarray:
-        """Return the expression, in the accumulator's type."""
+        """Return the first result, in the accumulator's type."""
+        return self._apply(self.expression, accumulator, arguments)
+
+    def apply_further(
+        self, accumulator: np.ndarray, arguments: EpilogueArguments
+    ) -> Iterator[np.ndarray]:
+        """Yield the other results: matrices, and the greatest magnitudes of all elements."""
+        for place, result in enumerate(self.expression.results[1:], 1):
+            found = self._apply(self.expression.only(place), accumulator, arguments)
+            yield np.abs(found).max(initial=0) if result.amax else found
+
+    def only(self, result: int) -> Fused:
+        """Return the epilogue whose first result is this one, and its only one."""
+        return replace(self, expression=self.expression.only(result), further=())
+
+    def _apply(
+        self, expression: Expression, accumulator: np.ndarray, arguments: EpilogueArguments
+    ) -> np.ndarray:
         kind = accumulator.dtype
         values = {name: np.asarray(x).astype(kind) for name, x in arguments.operands.items()}
         values[ACCUMULATOR] = LINEAR_COMBINATION.apply(accumulator, arguments)
         with np.errstate(all="ignore"):
-            result = self.expression.evaluate(values)
+            result = expression.evaluate(values)
         return np.broadcast_to(result, accumulator.shape).astype(kind, copy=False)
 
     def bound(
@@ -188,6 +239,13 @@ class Fused(Epilogue):
             computed = rules.evaluate(self.expression, leaves)
             exact = self.apply(accumulator, arguments)
             return np.fmax(computed.high - exact, exact - computed.low)
+
+
+def _type(operand: EpilogueOperand) -> str:
+    """The C++ type of an operand or a result."""
+    if operand.amax:
+        return "cute_gemm::EpilogueAmax<Accumulator>"
+    return f"cute_gemm::EpilogueTensor<Element_{operand.name}, {operand.cpp}>"
 
 
 def _literal(number: float) -> str:
@@ -271,7 +329,7 @@ class Rules:
                 inputs = [found[place] for place in step.inputs]
                 with np.errstate(all="ignore"):
                     found.append(self._apply(step.function, *inputs))
-        return found[-1]
+        return found[expression.results[0].place]
 
     def rounded(self, x: Interval, error: Error, argument: Any = 0.0) -> Interval:
         """Return the interval wider by a function's error, with what overflows infinite."""

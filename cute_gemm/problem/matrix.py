@@ -57,7 +57,7 @@ class Matrix:
 
     @property
     def major(self) -> str:
-        """The mode with the unit stride: ``"MN"`` or ``"K"``; of C and operands ``"M"`` or ``"N"``."""
+        """The mode with the unit stride: ``"MN"`` or ``"K"``; of others ``"M"`` or ``"N"``."""
         return (("MN", "K") if self.name in ("A", "B") else ("M", "N"))[self.unit]
 
     @property

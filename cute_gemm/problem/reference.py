@@ -58,14 +58,22 @@ def gemm(
     numbers of the accumulator's type. Half types are multiplied and summed in float32, int8 in
     int32 that wraps, and ``"tf32"`` in float32. When beta is 0, C is not read; when alpha or k is
     0, A and B are not, and beta = 1 then leaves C as it is, infinities of complex numbers too.
-    Another epilogue than BLAS's is applied to the sums; ``operands`` are its own, by name.
+    Another epilogue than BLAS's is applied to the sums; ``operands`` are its own, by name, and its
+    further results, which are written to.
     """
     if problem.epilogue != LINEAR_COMBINATION:
         sums = np.empty_like(C, problem.accumulator.numpy)
         plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
         gemm(plain, A, B, sums, alpha=float(alpha != 0))
         old = None if beta == 0 else C.astype(sums.dtype)
-        C[...] = problem.epilogue.apply(sums, EpilogueArguments(old, alpha, beta, operands or {}))
+        given = dict(operands or {})
+        further = [given.pop(result.name) for result in problem.epilogue.results]
+        arguments = EpilogueArguments(old, alpha, beta, given)
+        C[...] = problem.epilogue.apply(sums, arguments)
+        for result, found in zip(
+            further, problem.epilogue.apply_further(sums, arguments), strict=True
+        ):
+            result[...] = found
         return
     left, right, C = used(problem, A, B, C)
     conj = problem.A.conj, problem.B.conj

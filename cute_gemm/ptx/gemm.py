@@ -38,7 +38,10 @@ def execute(
     problem, steps = plan.problem, plan.steps
     kind = problem.accumulator.name
     factors = scalar(alpha, "alpha", kind, None), scalar(beta, "beta", kind, None)
-    arrays = {"A": A, "B": B, "C": C, **(operands or {})}
+    arrays = {"A": A, "B": B, "C": C}
+    for name, array in (operands or {}).items():
+        # An operand may be C itself, each element of which is read before it is written.
+        arrays[name] = array.copy() if np.shares_memory(array, C) else array
     buffers = {
         x.name: Buffer(arrays[x.name], x.name, (x.first_alignment or x.alignment) % 256)
         for x in problem.matrices

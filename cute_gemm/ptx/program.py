@@ -48,8 +48,8 @@ _UNFIT = (
 )  # fmt: skip
 #: Instructions that look themselves at what is undefined.
 _LOOKING = (
-    "ld", "st", "cp", "ldmatrix", "stmatrix", "mma", "shfl", "vote", "atom", "red", "mbarrier",
-    "elect", "wgmma",
+    "ld", "st", "cp", "ldmatrix", "stmatrix", "mma", "shfl", "vote", "redux", "atom", "red",
+    "mbarrier", "elect", "wgmma",
 )  # fmt: skip
 
 

@@ -112,6 +112,44 @@ def _vote(code: Code, inst: Instruction) -> Step:
     return vote
 
 
+@opcode("activemask", parts="b32")
+def _activemask(code: Code, inst: Instruction) -> Step:
+    """The lanes of a warp that execute it together, as bits (PTX ISA, 9.7.13.12)."""
+    to = code.register(inst, inst.operands[0], "b32")
+    machine, values = code.machine, code.values
+
+    def mask() -> None:
+        lanes = _by_warp(machine, machine.lanes()).astype(np.int64)
+        bits = (lanes << np.arange(WARP)).sum(axis=1, keepdims=True)
+        named = np.broadcast_to(bits, lanes.shape).astype(np.uint32)
+        values[to.slot] = named.reshape(machine.shape)
+        machine.undefined[to.slot] = None
+
+    return mask
+
+
+@opcode("redux", parts=r"sync\.(max|min)\.u32")
+def _redux(code: Code, inst: Instruction) -> Step:
+    """The greatest or least of the lanes that its mask names (PTX ISA, 9.7.13.14)."""
+    to = code.register(inst, inst.operands[0], "b32")
+    value, members = (code.source(inst, each, "b32") for each in inst.operands[1:])
+    machine, values, greatest = code.machine, code.values, inst.op[2] == "max"
+
+    def reduce() -> None:
+        demand(machine, inst, value.slot, "what is reduced")
+        named = _by_warp(machine, values[members.slot]).astype(np.int64)
+        _named_lanes(machine, inst, named)
+        inside = (named[:, :, None] >> np.arange(WARP) & 1).astype(bool)
+        each = _by_warp(machine, values[value.slot]).view(np.uint32)[:, None, :]
+        neutral = np.uint32(0 if greatest else 2**32 - 1)
+        found = np.where(inside, each, neutral)
+        found = found.max(axis=2) if greatest else found.min(axis=2)
+        values[to.slot] = found.astype(np.uint32).reshape(machine.shape)
+        machine.undefined[to.slot] = None
+
+    return reduce
+
+
 # Matrices from shared memory ----------------------------------------------------------------------
 
 

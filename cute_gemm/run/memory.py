@@ -168,6 +168,12 @@ def _copy(array: np.ndarray, buffer: DeviceBuffer, stream: int, *, to_device: bo
             checked(result, "copying a matrix")
 
 
+def zero(pointer: int, nbytes: int, device: int, stream: int) -> None:
+    """Set device memory to zeros, in the order of a stream."""
+    with entered(device):
+        checked(load_driver().cuMemsetD8Async(pointer, 0, nbytes, stream), "setting a result to 0")
+
+
 # Scratch of a sequence of launches ---------------------------------------------------------------
 
 _pools: dict[int, Any] = {}

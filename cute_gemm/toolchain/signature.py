@@ -223,12 +223,16 @@ def epilogue_parameters(
     epilogue: Epilogue,
 ) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...], tuple[Parameter, ...]]:
     """Return an epilogue's pointers, the strides of its operands, and its scalars and numbers."""
+    reads = len(epilogue.operands) * [" const*"]
+    tensors = (*epilogue.operands, *epilogue.results)
+    kinds = (*reads, *len(epilogue.results) * ["*"])
     pointers = tuple(
-        Pointer(x.name, f"{cpp_type(DTYPES[x.dtype])} const*") for x in epilogue.operands
+        Pointer(x.name, f"{cpp_type(DTYPES[x.dtype])}{kind}")
+        for x, kind in zip(tensors, kinds, strict=True)
     )
     strides = tuple(
         OperandStride(f"{x.name}_{mode}", "int64_t", 8, operand, "mnl".index(mode))
-        for operand, x in enumerate(epilogue.operands)
+        for operand, x in enumerate(tensors)
         for mode in "mnl"
     )
     scalars = (

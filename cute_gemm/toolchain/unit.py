@@ -51,7 +51,8 @@ class TranslationUnit:
 
 def epilogue_type(epilogue: Epilogue) -> str:
     """Return the C++ type of an epilogue, where Accumulator and ElementC are declared."""
-    types = (cpp_type(DTYPES[operand.dtype]) for operand in epilogue.operands)
+    tensors = (*epilogue.operands, *epilogue.results)
+    types = (cpp_type(DTYPES[tensor.dtype]) for tensor in tensors)
     return f"{epilogue.functor}<{', '.join(('Accumulator', 'ElementC', *types))}>"
 
 
@@ -60,8 +61,11 @@ def epilogue_params(epilogue: Epilogue, prefix: str = "Config::", extents: str =
 
     ``extents``: C++ of C's extents along M and N.
     """
-    names = [operand.name for operand in epilogue.operands]
-    operands = (f", {{{x}, {x}_m, {x}_n, {x}_l, {extents}}}" for x in names)
+    tensors = [(x.name, x.amax) for x in (*epilogue.operands, *epilogue.results)]
+    operands = (
+        f", {{{x}, {extents}}}" if amax else f", {{{x}, {x}_m, {x}_n, {x}_l, {extents}}}"
+        for x, amax in tensors
+    )
     values = ", ".join(("alpha, beta, alpha_ptr, beta_ptr" + "".join(operands), *epilogue.numbers))
     return f"typename {prefix}Epilogue::Params const epilogue{{{values}}};"
 

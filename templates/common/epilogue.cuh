@@ -3,8 +3,9 @@
 // An epilogue is constructed from its `Params`, the parameters of the kernel's entry. A kernel asks
 // `skips_products(k)` before its main loop. For a block of elements of its tile it calls `load`, which returns
 // the operands' values there; the epilogue is then a functor of an accumulator, the element of C that was there
-// if `reads_c()`, those operands, and the element's row and column in the block. `update` does so for elements
-// that are one access.
+// if `reads_c()`, those operands, and the element's row and column in the block. It puts further results beside
+// the operands, and `store` takes them to where they belong; reductions end when the epilogue is destroyed.
+// `update` does so for elements that are one access.
 
 #pragma once
 
@@ -65,6 +66,7 @@ struct EpilogueTensor {
     Element values[kM * kN];
 
     CUTE_DEVICE Element const& operator()(int i, int j) const { return values[(kHasM ? i : 0) * kN + (kHasN ? j : 0)]; }
+    CUTE_DEVICE Element& operator()(int i, int j) { return values[(kHasM ? i : 0) * kN + (kHasN ? j : 0)]; }
   };
 
   // Prefetches the lines of a tile of M by N elements into L2, by so many threads.
@@ -112,6 +114,73 @@ struct EpilogueTensor {
     }
     return found;
   }
+
+  // Stores a block of a result; what lies outside of C is left out.
+  template <class Block>
+  CUTE_DEVICE void store(Coord const& at, Values<Block> const& values) const {
+    using Values = Values<Block>;
+    constexpr bool kAlongM = Values::kAlongM, kAlongN = Values::kAlongN;
+    constexpr int kVector = Values::kVector, kByM = kAlongM ? kVector : 1, kByN = kAlongN ? kVector : 1;
+    CUTE_UNROLL
+    for (int i = 0; i < Values::kM; i += kByM) {
+      CUTE_UNROLL
+      for (int j = 0; j < Values::kN; j += kByN) {
+        using Access = cutlass::AlignedArray<Element, kVector>;
+        int const row = at.m + i * Block::kStepM, column = at.n + j * Block::kStepN;
+        Access access;
+        CUTE_UNROLL
+        for (int e = 0; e < kVector; ++e) access[e] = values(i + (kAlongM ? e : 0), j + (kAlongN ? e : 0));
+        if (row < m && column < n) {
+          Element const* const to = data + row * stride_m + column * stride_n + at.batch * stride_l;
+          *reinterpret_cast<Access*>(const_cast<Element*>(to)) = access;
+        }
+      }
+    }
+  }
+};
+
+// A result that is the greatest magnitude of all elements, at an address where 0 was.
+template <class Accumulator>
+struct EpilogueAmax {
+  Accumulator* data;
+  int m, n;  // of C
+
+  template <class Block>
+  struct Values {
+    Accumulator values[Block::kM * Block::kN];
+    CUTE_DEVICE Accumulator& operator()(int i, int j) { return values[i * Block::kN + j]; }
+  };
+
+  // The bits of a magnitude: they have the order of the numbers, and those of NaN are the greatest.
+  using Bits = cute::conditional_t<sizeof(Accumulator) == 4, unsigned, unsigned long long>;
+
+  template <class Block>
+  CUTE_DEVICE void gather(Coord const& at, Values<Block> const& values, Bits& greatest) const {
+    CUTE_UNROLL
+    for (int i = 0; i < Block::kM; ++i) {
+      CUTE_UNROLL
+      for (int j = 0; j < Block::kN; ++j) {
+        Accumulator const value = values.values[i * Block::kN + j];
+        Bits bits;
+        memcpy(&bits, &value, sizeof(bits));
+        bits &= ~(Bits(1) << (8 * sizeof(Bits) - 1));
+        if (at.m + i * Block::kStepM < m && at.n + j * Block::kStepN < n && bits > greatest) greatest = bits;
+      }
+    }
+  }
+
+  // The greatest of a thread, by one atomic of those threads of its warp that come here together.
+  CUTE_DEVICE void finish(Bits greatest) const {
+    if (greatest == 0) return;
+    Bits* const to = reinterpret_cast<Bits*>(data);
+    if constexpr (sizeof(Bits) == 4) {
+      unsigned const together = __activemask();
+      greatest = __reduce_max_sync(together, greatest);
+      if (together >> threadIdx.x % 32 == 1) atomicMax(to, greatest);  // the last of them
+    } else {
+      atomicMax(to, greatest);
+    }
+  }
 };
 
 // C <- alpha * accumulator + beta * C, by BLAS's rules.
@@ -156,6 +225,9 @@ struct LinearCombination {
   // Starts to bring the operands of a tile closer, by so many threads.
   template <int M, int N, int Threads>
   CUTE_DEVICE void prefetch(Coord const&, int) const {}
+  // Stores what was computed beside the results of a block.
+  template <class Block>
+  CUTE_DEVICE void store(Coord const&, Operands const&) const {}
 
   CUTE_DEVICE ElementC operator()(Accumulator const& accumulator, Operands const&, int, int) const {
     return ElementC(combine(accumulator));
@@ -171,7 +243,8 @@ struct LinearCombination {
 template <int N, bool kAlongM = true, class Epilogue, class ElementC, class Accumulators>
 CUTE_DEVICE void update(Epilogue const& epilogue, ElementC* c, Accumulators const& accumulators, Coord const& at) {
   using Vector = cutlass::AlignedArray<ElementC, N>;
-  auto const operands = epilogue.template load<Block<kAlongM ? N : 1, kAlongM ? 1 : N>>(at);
+  using Neighbours = Block<kAlongM ? N : 1, kAlongM ? 1 : N>;
+  auto operands = epilogue.template load<Neighbours>(at);
   Vector results;
   if (!epilogue.reads_c()) {
     CUTE_UNROLL
@@ -186,6 +259,7 @@ CUTE_DEVICE void update(Epilogue const& epilogue, ElementC* c, Accumulators cons
     }
   }
   *reinterpret_cast<Vector*>(c) = results;
+  epilogue.template store<Neighbours>(at, operands);
 }
 
 // The same of one element without products.

@@ -170,9 +170,20 @@ struct TmaEpilogue {
     }
   }
 
+  CUTE_DEVICE void store_operands(Operands const (&operands)[kColumns / 8], WorkTile const& tile, int i,
+                                  Epilogue const& epilogue) const {
+    AccumulatorCoord<Config> const own(thread);
+    int const row = row_of(tile, i) + own.first_row, column = column_of(tile, i) + own.first_column;
+    CUTE_UNROLL
+    for (int block = 0; block < kColumns / 8; ++block) {
+      epilogue.template store<QuadBlock>(coord<Config::kSwapAB>(row, column + block * 8, tile.batch),
+                                         operands[block]);
+    }
+  }
+
   // A thread's 8 results of 16 columns from `column` on, into a stage.
   template <bool kReadsC>
-  CUTE_DEVICE void write(ElementC* stage, int column, Accumulator const* accumulators, Operands const* operands,
+  CUTE_DEVICE void write(ElementC* stage, int column, Accumulator const* accumulators, Operands* operands,
                          Epilogue const& epilogue) const {
     auto const result = [&](int i, ElementC const& c) {
       int const row = i / 2 % 2, next = i % 2;
@@ -221,7 +232,7 @@ struct TmaEpilogue {
 
   // A thread's results of an epilogue tile, into a stage.
   template <bool kReadsC>
-  CUTE_DEVICE void write_tile(ElementC* stage, Accumulator const* accumulators, Operands const* operands,
+  CUTE_DEVICE void write_tile(ElementC* stage, Accumulator const* accumulators, Operands* operands,
                               Epilogue const& epilogue) const {
     CUTE_UNROLL
     for (int step = 0; step < kColumns; step += 16) {
@@ -250,6 +261,7 @@ struct TmaEpilogue {
         warpgroup_sync(group);
         write_tile<false>(stage, values, operands[i % 2], epilogue);
       }
+      store_operands(operands[i % 2], tile, i, epilogue);
       asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // TMA sees what was written
       warpgroup_sync(group);
       if (thread == 0) {

@@ -23,6 +23,9 @@ struct BiasClamp : cute_gemm::LinearCombination<Accumulator, ElementC> {
   template <int M, int N, int Threads>
   CUTE_DEVICE void prefetch(cute_gemm::Coord const&, int) const {}
 
+  template <class Block>
+  CUTE_DEVICE void store(cute_gemm::Coord const&, Operands<Block> const&) const {}
+
   CUTE_DEVICE ElementC clamped(Accumulator const& sum, ElementBias const& bias) const {
     Accumulator const biased = sum + Accumulator(bias);
     Accumulator const low = biased < Accumulator(-4) ? Accumulator(-4) : biased;

@@ -1,0 +1,196 @@
+"""``epilogue=`` of gemm, plan and analyze: operands, further results, plans, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cute_gemm as cg
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.problem.fuse import fuse, read_operands
+from cute_gemm.problem.verify import verify
+
+M, N, K = 40, 48, 64
+
+
+@cg.epilogue
+def gated(acc: Any, bias: Any, up: Any, scale: Any) -> Any:
+    z = acc + bias
+    return cg.silu(z) * up * scale
+
+
+@cg.epilogue
+def with_sums(acc: Any, bias: Any) -> Any:
+    z = acc + bias
+    y = cg.silu(z)
+    return y, z, cg.amax(y)
+
+
+def random(*shape: int, dtype: str = "float32") -> np.ndarray:
+    numbers = np.random.default_rng(sum(shape)).standard_normal(shape)
+    return numbers.astype(DTYPES[dtype].numpy)
+
+
+A, B, BIAS, UP = random(M, K), random(N, K), random(N), random(M, N)
+Z = A.astype(float) @ B.astype(float).T + BIAS
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_operands_by_keyword(backend: Any) -> None:
+    given = {"bias": BIAS, "up": UP, "scale": 0.5, "backend": backend}
+    C = cg.gemm("NT", A, B, epilogue=gated, order="C", **given)
+    np.testing.assert_allclose(C, silu(Z) * UP * 0.5, rtol=1e-4, atol=1e-4)
+    assert C.flags.c_contiguous
+    # An accumulator is the whole linear combination, and a 0-d array on the host a number.
+    given["scale"] = np.float32(2)
+    D = cg.gemm("NT", A, B, C.copy(), alpha=-1, beta=3.0, epilogue=gated, **given)
+    z = 2 * BIAS - Z + 3 * C
+    np.testing.assert_allclose(D, silu(z) * UP * 2, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"kernel": "naive"}, {"kernel": "thin", "m": 5}, {"kernel": "sm80_pipeline"},
+     {"kernel": "sm80_pipeline", "split_k": 2}, {"kernel": "tensor_core"},
+     {"kernel": "double_buffered", "pack": "A"}, {"kernel": "sm90_wgmma", "swap_ab": 0},
+     {"kernel": "sm90_wgmma", "swap_ab": 1}],
+    ids=lambda options: " ".join(map(str, options.values())),
+)  # fmt: skip
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_further_results_of_every_family(options: dict[str, Any], order: Any) -> None:
+    """Against float64, and the report's rows against what was executed."""
+    options = dict(options)
+    m, kernel = options.pop("m", M), options["kernel"]
+    dtype = "float32" if kernel in ("naive", "double_buffered") else "bfloat16"
+    a, b, bias = (x.astype(DTYPES[dtype].numpy) for x in (A[:m], B, BIAS))
+    if kernel == "sm90_wgmma":
+        options |= {"tile": (64, 64, 64), "groups": 1, "arch": "sm_90a"}
+    given = {"backend": "interpreter", "order": order, "epilogue": with_sums, "bias": bias}
+    y, z, greatest = cg.gemm("NT", a, b, **given, **options)
+    plan = cg.plan("NT", a, b, **given, **options)
+    problem = plan.problem
+    arrays = {"bias": bias}
+    assert verify(problem, a, b, y, operands=arrays).ok
+    only = problem.epilogue.only(1)
+    of_z = fuse_only(problem, only)
+    assert verify(of_z, a, b, z, operands=arrays).ok
+    assert greatest.shape == () and greatest.dtype == np.float32
+    # What is greatest is so before it is rounded.
+    assert abs(float(greatest) - abs(y.astype(float)).max()) <= 2**-8 * float(greatest)
+    assert plan.trace(a, b, bias=bias).agrees
+    row = (
+        next(row for row in plan.report().rows if row.operand == "result_1")
+        if not options.get("split_k")
+        else None
+    )
+    assert row is None or row.direction == "store"
+
+
+def fuse_only(problem: Any, only: Any) -> Any:
+    """The problem whose epilogue has one of the further results alone."""
+    from dataclasses import replace
+
+    return replace(problem, epilogue=only, operands=problem.operands[: len(only.operands)])
+
+
+def test_a_nan_is_the_greatest() -> None:
+    a = A.copy()
+    a[3, 5] = np.nan
+    for backend in ("cpu", "interpreter"):
+        y, _, greatest = cg.gemm("NT", a, B, epilogue=with_sums, bias=BIAS, backend=backend)
+        assert np.isnan(greatest) and np.isnan(y[3]).all() and np.isfinite(y[4:]).all()
+
+
+def test_batches_share_operands_or_not() -> None:
+    a, each = random(3, M, K), random(3, 1, N)
+    for bias in (BIAS, each):
+        y, z, greatest = cg.gemm("NT", a, B, epilogue=with_sums, bias=bias, backend="interpreter")
+        np.testing.assert_allclose(z, a @ B.T + bias, rtol=1e-4, atol=1e-4)
+        assert z.shape == y.shape == (3, M, N)
+        assert greatest == pytest.approx(abs(silu(z.astype(float))).max(), rel=1e-5)
+
+
+def test_float64_and_nothing_to_multiply() -> None:
+    a, b = A.astype(float), B.astype(float)
+    y, _, greatest = cg.gemm("NT", a, b, epilogue=with_sums, bias=BIAS, backend="interpreter")
+    assert greatest.dtype == np.float64 and greatest == pytest.approx(abs(y).max(), rel=1e-14)
+    # Of alpha = 0, NaN in A are not read, and the epilogue is applied all the same.
+    C = cg.gemm(
+        "NT", A * np.nan, B, alpha=0, epilogue="bias+relu", bias=BIAS, backend="interpreter"
+    )
+    np.testing.assert_array_equal(C, np.broadcast_to(np.maximum(BIAS, 0), (M, N)))
+
+
+def test_a_plan_takes_other_numbers_and_arrays() -> None:
+    plan = cg.plan("NT", A, B, epilogue=gated, bias=BIAS, up=UP, scale=1.0, backend="interpreter")
+    assert plan.problem.numbers == (0.0,) and "epilogue=gated" in repr(plan)
+    for scale in (0.5, 2.0):
+        C = plan(A, B, bias=BIAS, up=UP, scale=scale)
+        np.testing.assert_allclose(C, silu(Z) * UP * scale, rtol=1e-4, atol=1e-4)
+    for given, said in (
+        ({"bias": BIAS, "up": UP, "scale": UP}, "the epilogue's operands are"),
+        ({"bias": BIAS, "up": np.asfortranarray(UP), "scale": 1}, "the epilogue's operands are"),
+        ({"bias": BIAS, "up": random(M, 2 * N)[:, :N], "scale": 1}, "up is (40,48):(96,1)"),
+    ):
+        with pytest.raises(cg.GemmError) as caught:
+            plan(A, B, **given)
+        assert said in str(caught.value)
+    with pytest.raises(cg.GemmError, match="bias= came with a plan without an epilogue"):
+        cg.plan("NT", A, B, backend="cpu")(A, B, bias=BIAS)
+
+
+def test_sizes_have_operands_too() -> None:
+    sizes: dict[str, Any] = {"m": 256, "n": 128, "k": 64, "dtype": "float16", "arch": "sm_80"}
+    plan = cg.plan("NN", **sizes, epilogue="scale+bias+gelu+residual")
+    assert [str(x) for x in plan.problem.operands] == ["(256,128):(0,1)", "(256,128):(1,256)"]
+    assert plan.problem.epilogue.numbers == ("scale",)
+    plan = cg.plan("NN", **sizes, epilogue=gated, bias=(256, 1), up=(256, 128), scale=())
+    strides = ["(256,128):(1,0)", "(256,128):(128,1)", "(256,128):(0,0)"]
+    assert [str(x) for x in plan.problem.operands] == strides
+    with pytest.raises(cg.GemmError, match="reads up: pass up="):
+        cg.plan("NN", **sizes, epilogue=gated)
+    report = cg.analyze("NN", **sizes, epilogue="bias+gelu")
+    (row,) = (row for row in report.rows if row.operand == "bias")
+    assert row.direction == "load" and "bias" in str(report)
+    with pytest.raises(cg.GemmError, match="has no argument 'wait'"):
+        cg.analyze("NN", **sizes, epilogue="bias", wait=1)
+
+
+def test_what_does_not_fit() -> None:
+    C = np.zeros((M, N), np.float32)
+    buffer = np.zeros(M * N + N, np.float32)
+    inside = buffer[: M * N].reshape(M, N)
+    for given, said in (
+        (
+            {"bias": BIAS},
+            "gemm() has no argument 'bias'; name it in epilogue=, as in epilogue='bias'",
+        ),
+        ({"epilogue": "bias+gelu"}, "epilogue 'bias+gelu' reads bias: pass bias="),
+        ({"epilogue": "gelu", "bias": BIAS}, "gemm() has no argument 'bias'"),
+        ({"epilogue": "bias", "bias": BIAS[:3]}, "bias has shape (3,), and C is (40, 48)"),
+        ({"epilogue": lambda acc, stages: acc + stages, "stages": 1.0}, "which is an option of"),
+        ({"epilogue": "bias", "bias": buffer[M : M + N], "C": inside}, "C shares memory with bias"),
+        ({"epilogue": "bias", "bias": 1.0, "kernel": "host"}, "computes alpha A B + beta C alone"),
+        ({"epilogue": lambda acc: (cg.amax(acc), acc)}, "returns amax first; expected what C"),
+        ({"epilogue": lambda acc: (acc, 3)}, "returns 3; expected a value of its arguments"),
+    ):
+        with pytest.raises(cg.GemmError) as caught:
+            cg.gemm("NT", A, B, given.pop("C", C), backend="cpu", **given)
+        assert said in str(caught.value)
+    assert not C.any() and not buffer.any()
+    # C itself may be an operand: each element is read before it is written.
+    D = C + 1
+    cg.gemm("NT", A, B, D, epilogue="residual", residual=D, backend="interpreter")
+    np.testing.assert_allclose(D, A @ B.T + 1, rtol=1e-4, atol=1e-4)
+
+
+def test_problems_are_kept() -> None:
+    plain = cg.plan("NT", A, B, backend="cpu").problem
+    operands = read_operands(with_sums, {"bias": BIAS}, plain, None)
+    assert fuse(plain, with_sums, operands) is fuse(plain, with_sums, operands)
