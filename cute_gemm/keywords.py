@@ -10,7 +10,6 @@ from typing import Any
 
 from cute_gemm.errors import OptionError
 from cute_gemm.kernels import registry
-from cute_gemm.problem.fuse import PARTS_WITH_OPERAND
 
 _TRANSPOSED = re.compile("(trans|transpose|transposed|adj|adjoint|conj|op|t)[-_]?[ab]")
 
@@ -22,7 +21,11 @@ def check_names(
 
     ``function`` takes the options beside arguments of its own; ``others`` have further ones.
     """
-    known = registry.options() if options else {}
+    if not options:
+        return
+    from cute_gemm.problem.fuse import PARTS_WITH_OPERAND
+
+    known = registry.options()
     for option in options:
         if option in known:
             continue

@@ -59,6 +59,41 @@ def geomeans(name: str) -> str:
     return "\n\n".join([f"`{run['command']}`", _where(run), _table(heads, rows)]) + "\n"
 
 
+def epilogues(name: str) -> str:
+    """Return what `tests/gpu/epilogues.py` measured: ratios of times, of each shape and of all."""
+    run = stored(name)
+    if run is None:
+        return MISSING
+    tables, others = [f"`{run['command']}`", _where(run)], ("cuBLASLt", "unfused")
+    for found in run["result"].values():
+        named = dict.fromkeys(name.partition(",")[0] for each in found for name in each["us"])
+        fused = [name for name in named if name not in ("cuBLAS", "plain")]
+        heads = ["M x N x K", "plain product, us", *(f"`{name}`" for name in fused)]
+        rows = []
+        for each in found:
+            us = each["us"]
+            size = " x ".join(map(str, each["shape"]))
+            cells = (f"{us[name] / us['plain']:.2f}" for name in fused)
+            rows.append([size, f"{us['plain']:.1f}", *cells])
+        means = [
+            [f"`{name}`", *(_ratio(found, name, f"{name}, {other}") for other in others)]
+            for name in fused
+        ]
+        tables += [
+            _table(["geometric mean of", "cuBLASLt's time over ours", "PyTorch's, unfused"], means),
+            _table(heads, rows),
+        ]
+    return "\n\n".join(tables) + "\n"
+
+
+def _ratio(found: list[dict[str, Any]], name: str, other: str) -> str:
+    """The geometric mean of another's time over that of one; "-" where the other is not there."""
+    times = [(each["us"][name], each["us"].get(other)) for each in found]
+    if any(time is None for _, time in times):
+        return "-"
+    return _mean("", [time / own for own, time in times])[1]
+
+
 def speed(extent: str = "4096") -> str:
     """Return a row for each type: TFLOP/s of the four ops, and the ratio to cuBLAS's speed."""
     rows, runs = [], []
@@ -88,7 +123,7 @@ def _where(*runs: dict[str, Any]) -> str:
     words += [f"{text} {machine[name]}" for name, text in called.items() if machine[name]]
     commits = ", ".join(dict.fromkeys(run["commit"] for run in runs if run["commit"]))
     results = [run["result"] for run in runs]
-    unchecked = any(isinstance(result, dict) and not result["checked"] for result in results)
+    unchecked = any(isinstance(result, dict) and not result.get("checked", 1) for result in results)
     return (
         f"{', '.join(words)}{f'; commit {commits}' if commits else ''}, "
         f"{max(run['date'] for run in runs)}{'; results not all checked' * unchecked}."

@@ -10,6 +10,7 @@ GENERATORS = {
     "rung": ("ladder_page", "rung"),
     "benchmark": ("benchmarks_page", "benchmarks"),
     "layouts": ("benchmarks_page", "geomeans"),
+    "epilogues": ("benchmarks_page", "epilogues"),
     "speed": ("benchmarks_page", "speed"),
     "support": ("support_page", "support"),
 }

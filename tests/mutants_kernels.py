@@ -44,7 +44,7 @@ KERNELS: tuple[Mutant, ...] = (
     _t("C read at beta = 0", "common/epilogue.cuh",
        "if (!epilogue.reads_c()) {", "if (false) {", "naive"),
     _t("beta of another element", "common/epilogue.cuh",
-       "old[i], coord_of(i)", "old[0], coord_of(i)", "sm80_pipeline or vectorized"),
+       "accumulators[i], old[i], operands", "accumulators[i], old[0], operands", "sm80_pipeline or vectorized"),
     _t("A and B read at alpha = 0", "common/epilogue.cuh",
        "if (k == 0 || alpha == Accumulator(0)) {", "if (k == 0) {", "alpha_zero"),
     _t("alpha on the device is not looked at", "common/epilogue.cuh",

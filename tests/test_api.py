@@ -340,8 +340,8 @@ def test_plan_arguments(given: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("given", "hint"),
     [
-        ({"bias": np.ones(3)}, "expected op, A, B, C, alpha, .*, or an option of a kernel: pack"),
-        ({"epilogue": "relu"}, "expected op, A"),
+        ({"bias": np.ones(3)}, r"name it in epilogue=, as in epilogue='bias'$"),
+        ({"weight": 3}, "expected op, A, B, C, alpha, .*, or an option of a kernel: pack"),
         ({"out": np.ones((3, 3))}, "pass the array to write to as C$"),
         ({"gpu": "H200"}, r"plan\(\) and analyze\(\) have one$"),
         ({"trans_a": True}, "the letters of op say what is transposed, as in TN$"),
@@ -556,7 +556,7 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
     assert plan.launch.batch == 2
 
     plan.executable.device = 1
-    plan.executable._bind(Scalar(0.5), Scalar(0, 17))
+    plan.executable._bind(Scalar(0.5), Scalar(0, 17), (), "")
     assert seen[1:] == [(build, 1, plan.launch, [*given, 0.5, 0, 0, 0, 0, 17])]
 
     start = of_kernel(plan, [Place(1, 2, 3), Place(4, 5, 6)], 3, 0.5, 2.0)

@@ -297,7 +297,7 @@ def test_factors_are_those_of_the_call(
     """The last are known by the objects that they came as."""
     launched: list[tuple[complex, complex]] = []
 
-    def bind(self: Any, device: int, alpha: Any, beta: Any, kept: str) -> Any:
+    def bind(self: Any, device: int, alpha: Any, beta: Any, kept: str, numbers: Any) -> Any:
         return lambda *given: launched.append((alpha.value, beta.value))
 
     monkeypatch.setattr(Executable, "bind", bind)
@@ -349,3 +349,54 @@ def test_nothing_is_launched_for_no_elements(calls: Calls, on: Any) -> None:
     call = on(*given)
     assert [call(*given) is given[2] for _ in range(3)] == [True] * 3
     assert not calls
+
+
+# ---- epilogues ----------------------------------------------------------------------------------
+
+
+def test_calls_with_an_epilogue_are_known_by_it_and_by_its_operands(calls: Calls) -> None:
+    scale, residual, more = Array(0x40000, (1, 8)), Array(0x50000), Array(0x60000)
+
+    @cg.epilogue
+    def both(acc: Any, scale: Any, residual: Any) -> Any:
+        return acc * scale + residual
+
+    bound: list[Any] = []
+    operands = {"residual": residual, "scale": scale}  # not in the epilogue's order
+    for _ in range(2):
+        cg.gemm("NN", A, B, C, epilogue=both, **operands)
+    seen = calls.read
+    cg.gemm("NN", A, B, C, epilogue=both, scale=scale, residual=more)
+    cg.gemm("NN", A, B, C, epilogue=both, residual=more, scale=scale)
+    first = 0x10000, 0x20000, 0x30000, 0x40000
+    assert calls == [(*first, at, 7) for at in (0x50000, 0x50000, 0x60000, 0x60000)]
+    assert calls.read == seen + 3  # the third has its operands in another order
+    for epilogue in ("residual", "residual+relu"):
+        for _ in range(2):
+            cg.gemm("NN", A, B, C, epilogue=epilogue, residual=more)
+            bound.append(calls.read)
+    assert bound[0] == bound[1] and bound[1] + 3 == bound[2] == bound[3]
+    # C may be an operand, and may not overlap one.
+    cg.gemm("NN", A, B, C, epilogue="residual", residual=C)
+    for _ in range(2):
+        with pytest.raises(OverlapError, match="C shares memory with residual"):
+            cg.gemm("NN", A, B, C, epilogue="residual", residual=Array(0x30080))
+    with pytest.raises(DeviceError, match="residual is on CUDA device 1"):
+        cg.gemm("NN", A, B, C, epilogue="residual", residual=Array(0x50000, device=1))
+
+
+def test_numbers_of_an_epilogue_are_those_of_the_call(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[tuple[float, ...]] = []
+
+    def bind(self: Any, device: int, alpha: Any, beta: Any, kept: str, numbers: Any) -> Any:
+        return lambda *given: launched.append(numbers)
+
+    monkeypatch.setattr(Executable, "bind", bind)
+    plan = cg.plan("NN", A, B, C, epilogue="scale", scale=1.0)
+    for number in (2.0, 2.0, 3.0, 3.0, 2.0):
+        cg.gemm("NN", A, B, C, epilogue="scale", scale=number)
+        plan(A, B, C, scale=number)
+    assert launched == [(number,) for number in (2.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0, 2.0, 2.0)]
+    assert len(api._plans) == 1

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fused_cases import CASES, FusedCase, run
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.fuse import fuse, read_operands
-from cute_gemm.problem.verify import verify
 
 M, N, K = 40, 48, 64
 
@@ -54,49 +54,21 @@ def test_operands_by_keyword(backend: Any) -> None:
     np.testing.assert_allclose(D, silu(z) * UP * 2, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"kernel": "naive"}, {"kernel": "thin", "m": 5}, {"kernel": "sm80_pipeline"},
-     {"kernel": "sm80_pipeline", "split_k": 2}, {"kernel": "tensor_core"},
-     {"kernel": "double_buffered", "pack": "A"}, {"kernel": "sm90_wgmma", "swap_ab": 0},
-     {"kernel": "sm90_wgmma", "swap_ab": 1}],
-    ids=lambda options: " ".join(map(str, options.values())),
-)  # fmt: skip
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_family(case: FusedCase) -> None:
+    run(case, "interpreter", "sm_90a" if case.kernel == "sm90_wgmma" else None)
+
+
+@pytest.mark.parametrize("kernel", ["naive", "sm80_pipeline", "sm90_wgmma"])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_further_results_of_every_family(options: dict[str, Any], order: Any) -> None:
-    """Against float64, and the report's rows against what was executed."""
-    options = dict(options)
-    m, kernel = options.pop("m", M), options["kernel"]
-    dtype = "float32" if kernel in ("naive", "double_buffered") else "bfloat16"
-    a, b, bias = (x.astype(DTYPES[dtype].numpy) for x in (A[:m], B, BIAS))
-    if kernel == "sm90_wgmma":
-        options |= {"tile": (64, 64, 64), "groups": 1, "arch": "sm_90a"}
-    given = {"backend": "interpreter", "order": order, "epilogue": with_sums, "bias": bias}
-    y, z, greatest = cg.gemm("NT", a, b, **given, **options)
-    plan = cg.plan("NT", a, b, **given, **options)
-    problem = plan.problem
-    arrays = {"bias": bias}
-    assert verify(problem, a, b, y, operands=arrays).ok
-    only = problem.epilogue.only(1)
-    of_z = fuse_only(problem, only)
-    assert verify(of_z, a, b, z, operands=arrays).ok
-    assert greatest.shape == () and greatest.dtype == np.float32
-    # What is greatest is so before it is rounded.
-    assert abs(float(greatest) - abs(y.astype(float)).max()) <= 2**-8 * float(greatest)
-    assert plan.trace(a, b, bias=bias).agrees
-    row = (
-        next(row for row in plan.report().rows if row.operand == "result_1")
-        if not options.get("split_k")
-        else None
-    )
-    assert row is None or row.direction == "store"
-
-
-def fuse_only(problem: Any, only: Any) -> Any:
-    """The problem whose epilogue has one of the further results alone."""
-    from dataclasses import replace
-
-    return replace(problem, epilogue=only, operands=problem.operands[: len(only.operands)])
+def test_accesses_are_as_reported(kernel: str, order: Any) -> None:
+    a, b, bias = (x.astype(DTYPES["bfloat16"].numpy) for x in (A, B, BIAS))
+    options = {"kernel": kernel, "arch": "sm_90a" if kernel == "sm90_wgmma" else "sm_80"}
+    plan = cg.plan("NT", a, b, epilogue=with_sums, bias=bias, order=order, backend="cpu", **options)
+    trace = plan.trace(a, b, bias=bias)
+    assert trace.agrees and trace.verdict.ok
+    rows = {row.operand: row for row in plan.report().rows}
+    assert (rows["bias"].direction, rows["result_1"].direction) == ("load", "store")
 
 
 def test_a_nan_is_the_greatest() -> None:

@@ -13,6 +13,7 @@ from cute_gemm.gpus.gpu import Gpu
 from cute_gemm.gpus.occupancy import Occupancy, Waves, occupancy, waves
 from cute_gemm.gpus.table import GpuLike, of_arch, stands_for
 from cute_gemm.model.gmem import SECTOR, bypasses_l1
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION
 from cute_gemm.problem.passes import Packing, Reduction
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ class Performance:
     ``intensity`` and ``requested_intensity`` are operations per compulsory and per requested byte,
     0.0 without bytes. ``gpu`` is None when none was named and none stands for the arch, and then
     ``roofline`` (also without a known rate) and ``waves`` (also when no CTA fits) are too;
-    ``occupancy`` when the limits of the compute capability are not known.
+    ``occupancy`` when the limits of the compute capability are not known. ``saved_bytes`` are those
+    that an epilogue's own kernel behind this one would move more: C, written and read again.
     """
 
     flops: int
@@ -141,12 +143,13 @@ class Performance:
     roofline: Roofline | None
     occupancy: Occupancy | None
     waves: Waves | None
+    saved_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as strings, numbers, lists and dicts; None for what is not known."""
         of_gpu = ("name", "cc", "sms", "clock_ghz", "bandwidth_gbs", "l2_bytes", "source")
         return {
-            "flops": self.flops,
+            **named(self, "flops", "saved_bytes"),
             "traffic": _dict(self.traffic, "excess", "compulsory_bytes", "requested_bytes"),
             **named(self, "intensity", "requested_intensity"),
             "per_result": asdict(self.per_result),
@@ -172,6 +175,11 @@ class Performance:
             ("intensity", intensity),
             ("per element of C", f"{reuse}{short(per.global_stores)} {stored}"),
         ]
+        if self.saved_bytes:
+            text = (
+                f"{si(self.saved_bytes)}B and a launch less than with an elementwise kernel behind"
+            )
+            pairs.append(("fused", text))
         if self.gpu is not None and self.roofline is not None:
             pairs.append(("roofline", _roofline_text(self.gpu, self.roofline)))
         if self.occupancy is not None:
@@ -324,5 +332,5 @@ def performance(
     )
     return Performance(
         flops, traffic, intensity, requested_intensity, _reuse(stored, rows), place, roof,
-        residency, grid,
+        residency, grid, 2 * problem.C.nbytes * (problem.epilogue != LINEAR_COMBINATION),
     )  # fmt: skip

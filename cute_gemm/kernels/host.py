@@ -88,8 +88,8 @@ class Host(Kernel):
         return HostConfig()
 
     def on_host(self, *arguments: Any) -> None:
-        """Compute by the loop."""
-        gemm(*arguments)
+        """Compute by the loop, which has no epilogue and no operands of one."""
+        gemm(*arguments[:6])
 
     def bind(self, *arguments: Any, **given: Any) -> Callable[..., None]:
         """Refuse: there is nothing to start on a GPU."""

@@ -108,6 +108,7 @@ def named(name: str) -> EpilogueFunction:
     v2 = add(v0, v1)
     v3 = 0.0
     v4 = maximum(v2, v3)
+    return v4
     """
     parts = name.split("+")
     operands = [part for part in parts if part in PARTS_WITH_OPERAND]

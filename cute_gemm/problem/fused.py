@@ -47,7 +47,7 @@ struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
 
   template <class Block>
   struct Operands {{
-    static constexpr int kLoads = {count};
+    enum : int {{ kLoads = {count} }};
     {fragments}
   }};
   template <class Block>

@@ -37,8 +37,7 @@ struct Block {
 // Vector > 1, as many elements along the mode of stride 1 are aligned, and extents are multiples of it.
 template <class Element, class StrideM = int64_t, class StrideN = int64_t, int Vector = 1>
 struct EpilogueTensor {
-  static constexpr bool kHasM = !cute::is_constant<0, StrideM>::value;
-  static constexpr bool kHasN = !cute::is_constant<0, StrideN>::value;
+  enum : bool { kHasM = !cute::is_constant<0, StrideM>::value, kHasN = !cute::is_constant<0, StrideN>::value };
 
   Element const* data;
   StrideM stride_m;
@@ -58,11 +57,15 @@ struct EpilogueTensor {
   struct Values {
     enum : int { kM = kHasM ? Block::kM : 1, kN = kHasN ? Block::kN : 1 };
     // Elements of an access: adjacent along the mode of stride 1.
-    static constexpr bool kAlongM = cute::is_constant<1, StrideM>::value && Block::kStepM == 1;
-    static constexpr bool kAlongN = cute::is_constant<1, StrideN>::value && Block::kStepN == 1 && !kAlongM;
-    static constexpr int kCount = kAlongM ? int(kM) : kAlongN ? int(kN) : 1;
-    static constexpr int kVector = kCount < Vector ? kCount : Vector;
-    static constexpr int kLoads = kM * kN / kVector;
+    enum : bool {
+      kAlongM = cute::is_constant<1, StrideM>::value && Block::kStepM == 1,
+      kAlongN = cute::is_constant<1, StrideN>::value && Block::kStepN == 1 && !kAlongM
+    };
+    enum : int {
+      kCount = kAlongM ? int(kM) : kAlongN ? int(kN) : 1,
+      kVector = int(kCount) < Vector ? int(kCount) : Vector,
+      kLoads = kM * kN / kVector
+    };
     Element values[kM * kN];
 
     CUTE_DEVICE Element const& operator()(int i, int j) const { return values[(kHasM ? i : 0) * kN + (kHasN ? j : 0)]; }
@@ -218,7 +221,7 @@ struct LinearCombination {
   }
 
   struct Operands {
-    static constexpr int kLoads = 0;
+    enum : int { kLoads = 0 };
   };
   template <class Block>
   CUTE_DEVICE Operands load(Coord const&) const { return {}; }

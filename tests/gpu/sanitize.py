@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
+import fused_cases
 from cases import Case
 from epilogue_cases import CASES, epilogue_case, on_gpu
 from gemm_cases import (
@@ -81,6 +82,9 @@ def passes(arch: str) -> dict[str, Callable[[], None]]:
         found[f"reduce {' '.join(types)}"] = partial(check_reduction, types, arch, 0)
     for name, case in epilogues(arch).items():
         found[name] = partial(check_epilogue, case, arch)
+    for fused in fused_cases.CASES:
+        if fused.kernel != "sm90_wgmma" or arch == "sm_90a":
+            found[f"epilogue {fused}"] = partial(fused_cases.run, fused, "cuda")
     return found
 
 

@@ -1,0 +1,150 @@
+"""Calls whose epilogue reads operands of every broadcast and returns every kind of result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import cute_gemm as cg
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.problem.fuse import EpilogueFunction
+from cute_gemm.problem.verify import verify
+
+
+@cg.epilogue
+def everything(acc: Any, row: Any, column: Any, both: Any, turned: Any, number: Any) -> Any:
+    z = acc * column + row
+    y = cg.silu(z) * both - turned * number
+    return y, z, cg.amax(y)
+
+
+#: One function each, with a bias along N.
+FUNCTIONS: dict[str, EpilogueFunction] = {
+    name: cg.epilogue(function)
+    for name, function in {
+        "add": lambda acc, b: acc + b,
+        "gelu": lambda acc, b: cg.gelu(acc + b),
+        "gelu_tanh": lambda acc, b: cg.gelu(acc + b, "tanh"),
+        "silu": lambda acc, b: cg.silu(4 * acc + b),
+        "relu": lambda acc, b: cg.relu(acc - b),
+        "sigmoid": lambda acc, b: cg.sigmoid(40 * acc * b),
+        "tanh": lambda acc, b: cg.tanh(acc) - b,
+        "exp": lambda acc, b: cg.exp(acc / 8) + b,
+        "log": lambda acc, b: cg.log(abs(acc) + 1 + b * b),
+        "sqrt": lambda acc, b: cg.sqrt(abs(acc)) * b,
+        "rsqrt": lambda acc, b: cg.rsqrt(acc * acc + 0.5) + b,
+        "erf": lambda acc, b: cg.erf(acc / 4) - b,
+        "where": lambda acc, b: cg.where(acc < b, -acc, 2 * b),
+        "clamp": lambda acc, b: cg.minimum(cg.maximum(acc, -1), b) / 3,
+    }.items()
+}
+
+
+class FusedCase(NamedTuple):
+    """A call: NumPy arrays of these extents, of which ``l`` are a batch."""
+
+    kernel: str
+    dtype: str
+    order: Any = "C"
+    op: str = "NT"
+    m: int = 70
+    n: int = 48
+    k: int = 64
+    l: int = 1
+    out_dtype: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        words = (f"{name}={value}" for name, value in self.options)
+        kinds = (self.kernel, self.dtype, *filter(None, (self.out_dtype,)), self.op, self.order)
+        return " ".join((*kinds, f"l={self.l}", *words))
+
+
+_WGMMA = (("tile", (64, 64, 64)), ("groups", 1))
+CASES = (
+    FusedCase("naive", "float32"),
+    FusedCase("double_buffered", "float64", "F", "NN"),
+    FusedCase("double_buffered", "float32", "F", "TN", m=71, n=45, l=3),
+    FusedCase("vectorized", "float16", "C", "TT"),
+    FusedCase("tensor_core", "bfloat16", "F"),
+    FusedCase("sm80_pipeline", "float16", "C"),
+    FusedCase("sm80_pipeline", "bfloat16", "F", "NN", m=71, n=45, out_dtype="float32"),
+    FusedCase("sm80_pipeline", "float64", "C", "TN"),
+    FusedCase("sm80_pipeline", "float16", "C", k=200, options=(("split_k", 3),)),
+    FusedCase("sm80_pipeline", "bfloat16", "F", k=200, l=2, options=(("split_k", 2),)),
+    FusedCase("thin", "bfloat16", "C", m=5),
+    FusedCase("thin", "float32", "F", "NN", n=3),
+    *(
+        FusedCase("sm90_wgmma", dtype, order, m=72, n=56, out_dtype=out,
+                  options=(*_WGMMA, ("swap_ab", swap_ab)))
+        for dtype, order, out in (("bfloat16", "C", None), ("float16", "F", None),
+                                  ("bfloat16", "C", "float32"))
+        for swap_ab in (0, 1)
+    ),
+    FusedCase("sm90_wgmma", "bfloat16", "C", m=71, n=57, options=(*_WGMMA, ("pack", "AB"))),
+    FusedCase("sm90_wgmma", "bfloat16", "C", m=200, n=136, l=2,
+              options=(("tile", (128, 128, 64)), ("groups", 2), ("ping_pong", 1))),
+    FusedCase("sm90_wgmma", "float16", "F", m=64, n=48, k=256,
+              options=(("split_k", 2), ("pack", "AB"))),
+)  # fmt: skip
+
+
+def placed(shape: tuple[int, ...], dtype: str, order: str = "C", pad: int = 0) -> np.ndarray:
+    """Random numbers; ``pad`` elements between rows or columns."""
+    random = np.random.default_rng(sum(shape) + pad)
+    turned = order == "F" and len(shape) > 1
+    stored = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
+    whole = random.standard_normal((*stored[:-1], stored[-1] + pad)).astype(DTYPES[dtype].numpy)
+    part = whole[..., : stored[-1]]
+    return part.swapaxes(-1, -2) if turned else part
+
+
+def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
+    """AssertionError when a result is wrong, or NaN was read where nothing is to be read."""
+    m, n, k, l = case.m, case.n, case.k, case.l
+    batch = (l,) if l > 1 else ()
+    A = placed((*batch, *((m, k) if case.op[0] == "N" else (k, m))), case.dtype)
+    B = placed((k, n) if case.op[1] == "N" else (n, k), case.dtype)
+    out = case.out_dtype or case.dtype
+    C = placed((*batch, m, n), out, case.order)
+    operands = {
+        "row": placed((n,), "float32"), "column": placed((m, 1), case.dtype),
+        "both": placed((m, n), out, pad=3), "turned": placed((*batch, m, n), case.dtype, "F"),
+        "number": -0.75,
+    }  # fmt: skip
+    options = dict(case.options) | ({"arch": arch} if arch else {})
+    plan = cg.plan(
+        case.op, A, B, C, epilogue=everything, kernel=case.kernel, backend=backend, **operands,
+        **options,
+    )  # fmt: skip
+    for beta in (0.5, 0.0):
+        before = C.copy(order="K")
+        if not beta:
+            C[...] = np.nan
+        scaling = {"alpha": -1.25, "beta": beta}
+        y, z, amax = plan(A, B, C, **scaling, **operands)
+        assert y is C
+        problem = plan.problem
+        arrays = operands | {"number": np.asarray(operands["number"])}
+        verdict = verify(problem, A, B, y, C=before, operands=arrays, **scaling)
+        assert verdict.ok, f"{case}: {verdict}"
+        inputs = problem.operands[: len(problem.epilogue.operands)]
+        of_z = replace(problem, epilogue=problem.epilogue.only(1), operands=inputs)
+        verdict = verify(of_z, A, B, z, C=before, operands=arrays, **scaling)
+        assert verdict.ok, f"{case}, its second result: {verdict}"
+        # What is greatest is so before it is rounded.
+        greatest, unit = abs(y.astype(float)).max(), 2.0 * DTYPES[out].roundoff
+        assert abs(float(amax) - greatest) <= unit * greatest, f"{case}: amax"
+        C[...] = before
+
+
+def run_function(name: str, dtype: str, backend: Any) -> None:
+    """AssertionError when a function is out of its bound."""
+    m, n, k = 40, 72, 64
+    A, B, b = placed((m, k), dtype), placed((n, k), dtype), placed((n,), "float32")
+    A /= 8
+    plan = cg.plan("NT", A, B, epilogue=FUNCTIONS[name], b=b, backend=backend, order="C")
+    verdict = verify(plan.problem, A, B, plan(A, B, b=b), operands={"b": b})
+    assert verdict.ok, f"{name} of {dtype}: {verdict}"

@@ -1,0 +1,186 @@
+"""What fused epilogues cost, beside PyTorch's: every entry is printed.
+
+    python tests/gpu/epilogues.py --dtypes bfloat16 --random 40 --seed 1
+
+``y = epilogue(x @ w.T)`` with x (M, K), w (N, K) and y row-major, as a linear layer has them: the
+plain product; bias; bias and gelu; silu of a sum with a bias, and a residual; a gated product,
+silu(x @ w.T) * up. Beside them the product by cuBLAS (``torch.mm``), what PyTorch has fused by
+cuBLASLt (``addmm``; ``_addmm_activation``, whose gelu is the approximation by tanh), and PyTorch's
+operations one after the other. Each is captured in a CUDA graph; an entry is the median of the
+rounds' microseconds, in which all take turns. Results are compared with PyTorch's in float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+import cute_gemm as cg
+
+SHAPES = (
+    (4096, 4096, 4096), (8192, 8192, 1024), (4096, 4096, 1024), (2048, 7168, 2112),
+    (1024, 4096, 4096), (16, 4096, 4096), (64, 4096, 4096),
+)  # fmt: skip
+
+
+@cg.epilogue
+def silu_residual(acc: Any, bias: Any, residual: Any) -> Any:
+    return cg.silu(acc + bias) + residual
+
+
+@cg.epilogue
+def gated(acc: Any, up: Any) -> Any:
+    return cg.silu(acc) * up
+
+
+#: By name: the epilogue, its operands, PyTorch's operations, and what PyTorch has fused.
+EPILOGUES: dict[str, tuple[Any, str, Callable[..., Any], Callable[..., Any] | None]] = {
+    "plain": (None, "", lambda x, w: x @ w.T, None),
+    "bias": ("bias", "bias", lambda x, w, bias: x @ w.T + bias,
+             lambda x, w, bias: torch.addmm(bias, x, w.T)),
+    "bias+gelu_tanh": (
+        "bias+gelu_tanh", "bias",
+        lambda x, w, bias: functional.gelu(x @ w.T + bias, approximate="tanh"),
+        lambda x, w, bias: torch._addmm_activation(bias, x, w.T, use_gelu=True),
+    ),
+    "bias+gelu": ("bias+gelu", "bias", lambda x, w, bias: functional.gelu(x @ w.T + bias), None),
+    "bias+silu+residual": (
+        silu_residual, "bias residual",
+        lambda x, w, bias, residual: functional.silu(x @ w.T + bias) + residual, None,
+    ),
+    "gated": (gated, "up", lambda x, w, up: functional.silu(x @ w.T) * up, None),
+}  # fmt: skip
+
+
+def drawn(rng: random.Random) -> tuple[int, int, int]:
+    """Extents, multiples of 8."""
+
+    def some(low: int, high: int) -> int:
+        return 8 * max(1, round(math.exp(rng.uniform(math.log(low), math.log(high))) / 8))
+
+    while True:
+        m, n, k = some(16, 8192), some(256, 12288), some(128, 8192)
+        if 1e8 <= 2 * m * n * k <= 3e11:
+            return m, n, k
+
+
+def captured(run: Callable[[], Any], reps: int) -> torch.cuda.CUDAGraph:
+    """A graph of so many calls."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run()
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(reps):
+            run()
+    return graph
+
+
+def clocked(runs: dict[str, Callable[[], Any]], reps: int, rounds: int) -> dict[str, float]:
+    """Median microseconds of each, in turns."""
+    graphs = {name: captured(run, reps) for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds + 1):
+        for name, graph in graphs.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            if turn:
+                times[name].append(begin.elapsed_time(end) * 1e3 / reps)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def wrong(y: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether a result is further from float32's than two roundings of its type allow."""
+    unit = torch.finfo(y.dtype).eps
+    return bool(((y.float() - exact).abs() > 2 * unit * exact.abs() + 4 * unit).any())
+
+
+def entries(shape: tuple[int, int, int], dtype: torch.dtype, rounds: int) -> dict[str, Any]:
+    """Microseconds of all of one shape."""
+    m, n, k = shape
+    made = {"x": torch.randn(m, k), "w": torch.randn(n, k) / k**0.5, "bias": torch.randn(n)}
+    made |= {"residual": torch.randn(m, n), "up": torch.randn(m, n)}
+    given = {name: tensor.cuda().to(dtype) for name, tensor in made.items()}
+    x, w = given["x"], given["w"]
+    runs: dict[str, Callable[[], Any]] = {"cuBLAS": lambda: torch.mm(x, w.T)}
+    for name, (epilogue, words, unfused, fused) in EPILOGUES.items():
+        operands = {word: given[word] for word in words.split()}
+
+        def ours(epilogue: Any = epilogue, operands: Any = operands) -> Any:
+            return cg.gemm("NT", x, w, order="C", epilogue=epilogue, **operands)
+
+        exact = unfused(*(each.float() for each in (x, w, *operands.values())))
+        if wrong(ours(), exact):
+            raise AssertionError(f"{name} of {shape} is wrong")
+        runs[name] = ours
+        if epilogue is not None:
+            runs[f"{name}, unfused"] = lambda f=unfused, o=operands: f(x, w, *o.values())
+        if fused is not None:
+            runs[f"{name}, cuBLASLt"] = lambda f=fused, o=operands: f(x, w, *o.values())
+    reps = max(1, min(20, round(300 / max(3.0, 2 * m * n * k / 6e8))))
+    return {"shape": shape, "us": clocked(runs, reps, rounds)}
+
+
+def ratios(found: list[dict[str, Any]], name: str, other: str) -> list[float]:
+    """Time of another over that of ours, of every shape that has both."""
+    both = [each["us"] for each in found if name in each["us"] and other in each["us"]]
+    return [us[other] / us[name] for us in both]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--dtypes", default="bfloat16")
+    parser.add_argument("--random", type=int, default=40, help="shapes that are drawn")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", help="write all entries to this file")
+    given = parser.parse_args()
+    torch.manual_seed(given.seed)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    rng = random.Random(given.seed)
+    shapes = [*SHAPES, *(drawn(rng) for _ in range(given.random))]
+    everything = {}
+    for dtype in given.dtypes.split(","):
+        found = []
+        for shape in shapes:
+            found.append(entries(shape, getattr(torch, dtype), given.rounds))
+            us = found[-1]["us"]
+            print(f"{dtype} {'x'.join(map(str, shape))}", flush=True)
+            for name, time in us.items():
+                print(
+                    f"  {name:30s} {time:9.2f} us  {time / us['plain']:.3f} of the plain product "
+                    f" {us['cuBLAS'] / time:.3f} of cuBLAS's speed"
+                )
+        print()
+        for name in EPILOGUES:
+            for other in ("plain", f"{name}, cuBLASLt", f"{name}, unfused", "cuBLAS"):
+                known = ratios(found, name, other)
+                if known and name != other and (name == "plain" or other != "cuBLAS"):
+                    mean = math.exp(statistics.fmean(map(math.log, known)))
+                    print(
+                        f"{dtype} {name}: time of {other} over ours: geometric mean {mean:.3f}, "
+                        f"{min(known):.3f} to {max(known):.3f} of {len(known)}"
+                    )
+        everything[dtype] = found
+    if given.json:
+        with open(given.json, "w", encoding="utf-8") as file:
+            json.dump(everything, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Epilogues from Python functions on a GPU: functions, families, arrays on the device, graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fused_cases import CASES, FUNCTIONS, FusedCase, everything, run, run_function
+
+import cute_gemm as cg
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_family(case: FusedCase, arch: str) -> None:
+    if case.kernel == "sm90_wgmma" and arch != "sm_90a":
+        pytest.skip(f"sm90_wgmma does not run on {arch}")
+    run(case, "cuda")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function(name: str, dtype: str) -> None:
+    run_function(name, dtype, "cuda")
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_nothing_beside_the_results_is_written(beta: float) -> None:
+    """C in a wider matrix; operands on the device, a number there too; NaN around what is read."""
+    torch = pytest.importorskip("torch")
+    m, n, k, dtype = 200, 136, 96, torch.bfloat16
+
+    def inside(rows: int, columns: int, fill: float) -> tuple[Any, Any]:
+        whole = torch.full((rows + 2, columns + 8), fill, device="cuda", dtype=dtype)
+        part = whole[1 : rows + 1, 8 : columns + 8]
+        part.copy_(torch.randn(rows, columns, device="cuda"))
+        return whole, part
+
+    (_, A), (_, B), (_, both) = (inside(*shape, torch.nan) for shape in ((m, k), (n, k), (m, n)))
+    whole, C = inside(m, n, 7.0)
+    before = C.clone()
+    row, column = torch.randn(n, device="cuda"), torch.randn(m, 1, device="cuda", dtype=dtype)
+    number = torch.tensor(0.25, device="cuda")
+    given = {"row": row, "column": column, "both": both, "turned": both, "number": number}
+    for turn in range(3):  # the third is the quick path
+        C.copy_(before)
+        y, z, amax = cg.gemm("NT", A, B, C, beta=beta, epilogue=everything, **given)
+        acc = A.float() @ B.float().T + beta * before.float()
+        exact_z = acc * column + row
+        exact = torch.nn.functional.silu(exact_z) * both - both * 0.25
+        assert y is C and amax.shape == ()
+        torch.testing.assert_close(y.float(), exact, rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(z.float(), exact_z, rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(amax, exact.abs().max(), rtol=1e-2, atol=0)
+        whole[1 : m + 1, 8 : n + 8] = 7
+        assert bool((whole == 7).all()), turn
+
+
+def test_graphs_and_streams() -> None:
+    torch = pytest.importorskip("torch")
+    x, w = (torch.randn(size, 256, device="cuda", dtype=torch.float16) for size in (64, 128))
+    bias = torch.randn(128, device="cuda", dtype=torch.float16)
+
+    @cg.epilogue
+    def forward(acc: Any, bias: Any) -> Any:
+        return cg.relu(acc + bias), cg.amax(acc)
+
+    def call() -> Any:
+        return cg.gemm("NT", x, w, order="C", epilogue=forward, bias=bias)
+
+    call()
+    stream = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        y, amax = call()
+    for scale in (1.0, 0.5):  # the greatest of an earlier replay is forgotten
+        x.mul_(scale)
+        graph.replay()
+        torch.cuda.synchronize()
+        acc = x.float() @ w.float().T
+        torch.testing.assert_close(y.float(), torch.relu(acc + bias), rtol=1e-2, atol=1e-1)
+        torch.testing.assert_close(amax, acc.abs().max(), rtol=1e-3, atol=0)
+
+
+def test_inside_torch_compile() -> None:
+    torch = pytest.importorskip("torch")
+    x, w = (torch.randn(size, 256, device="cuda", dtype=torch.float16) for size in (64, 128))
+    bias = torch.randn(128, device="cuda", dtype=torch.float16)
+    double = cg.epilogue(lambda acc, bias, factor: cg.silu(acc + bias) * factor)
+
+    @torch.compile(fullgraph=True)
+    def layer(x: Any) -> Any:
+        y = cg.gemm("NT", x, w, order="C", epilogue="bias+gelu", bias=bias)
+        return y + cg.gemm("NT", x, w, order="C", epilogue=double, bias=bias, factor=2.0)
+
+    z = (x.float() @ w.float().T) + bias
+    exact = torch.nn.functional.gelu(z) + 2 * torch.nn.functional.silu(z)
+    torch.testing.assert_close(layer(x).float(), exact, rtol=1e-2, atol=1e-1)
