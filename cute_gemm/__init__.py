@@ -11,6 +11,7 @@ try:
     from cute_gemm.gpus.gpu import Gpu
     from cute_gemm.problem.expression import (
         amax,
+        cast,
         erf,
         exp,
         gelu,
@@ -36,7 +37,7 @@ else:
 
 __all__ = [
     "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "amax", "analyze",
-    "analyze_copy", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "kernels", "log",
+    "analyze_copy", "cast", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "kernels", "log",
     "maximum", "minimum", "plan", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "where",
 ]  # fmt: skip
 

@@ -17,7 +17,7 @@ from cute_gemm.problem.verify import verify
 def everything(acc: Any, row: Any, column: Any, both: Any, turned: Any, number: Any) -> Any:
     z = acc * column + row
     y = cg.silu(z) * both - turned * number
-    return y, z, cg.amax(y)
+    return y, z, cg.amax(y), cg.cast(z * 4, "int8")
 
 
 #: One function each, with a bias along N.
@@ -124,7 +124,7 @@ def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
         if not beta:
             C[...] = np.nan
         scaling = {"alpha": -1.25, "beta": beta}
-        y, z, amax = plan(A, B, C, **scaling, **operands)
+        y, z, amax, quantized = plan(A, B, C, **scaling, **operands)
         assert y is C
         problem = plan.problem
         arrays = operands | {"number": np.asarray(operands["number"])}
@@ -137,6 +137,12 @@ def run(case: FusedCase, backend: Any, arch: str | None = None) -> None:
         # What is greatest is so before it is rounded.
         greatest, unit = abs(y.astype(float)).max(), 2.0 * DTYPES[out].roundoff
         assert abs(float(amax) - greatest) <= unit * greatest, f"{case}: amax"
+        # Of a number that lies between two integers either may come.
+        exact = np.clip(4 * z.astype(float), -128, 127)
+        slack = 4 * DTYPES[out].roundoff * abs(z.astype(float)) + 0.51
+        assert quantized.dtype == np.int8 and (abs(quantized - exact) <= slack).all(), (
+            f"{case}: int8"
+        )
         C[...] = before
 
 

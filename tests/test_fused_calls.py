@@ -99,6 +99,18 @@ def test_float64_and_nothing_to_multiply() -> None:
     np.testing.assert_array_equal(C, np.broadcast_to(np.maximum(BIAS, 0), (M, N)))
 
 
+def test_integers_are_rounded_and_saturate() -> None:
+    quantize = cg.epilogue(lambda acc: (acc, cg.cast(acc * 8, "int8"), cg.cast(acc, "float64")))
+    a = A.copy()
+    a[0] = np.nan
+    for backend in ("cpu", "interpreter"):
+        y, q, wide = cg.gemm("NT", a, B, epilogue=quantize, backend=backend)
+        assert (q.dtype, wide.dtype) == (np.int8, np.float64)
+        assert (q[0] == 0).all() and q.min() == -128 and q.max() == 127
+        np.testing.assert_array_equal(q[1:], np.clip(np.rint(y[1:] * 8), -128, 127))
+        np.testing.assert_array_equal(wide[1:], y[1:].astype(float))
+
+
 def test_a_plan_takes_other_numbers_and_arrays() -> None:
     plan = cg.plan("NT", A, B, epilogue=gated, bias=BIAS, up=UP, scale=1.0, backend="interpreter")
     assert plan.problem.numbers == (0.0,) and "epilogue=gated" in repr(plan)

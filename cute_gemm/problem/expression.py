@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
+from cute_gemm.frameworks.base import dtype_name, dtype_row
 
 #: The accumulator's name: ``alpha * op(A) @ op(B) + beta * C``.
 ACCUMULATOR = "acc"
@@ -262,18 +264,32 @@ def gelu(x: Any, approximate: str = "none") -> Value:
 
 
 @dataclass(frozen=True, eq=False)
-class Amax:
-    """The greatest magnitude of a value, of all elements; `amax` makes one."""
+class Returned:
+    """What `amax` and `cast` make of a value, to be returned."""
 
     value: Value
+    amax: bool = False
+    dtype: str = ""
 
 
-def amax(x: Any) -> Amax:
+def amax(x: Any) -> Returned:
     """Return the greatest magnitude of all elements, as a further result: ``return y, amax(y)``.
 
     It is a number of the accumulator's type, on the device; with a NaN among them it is NaN.
     """
-    return Amax(_value(x))
+    return Returned(_value(x), amax=True)
+
+
+def cast(x: Any, dtype: Any) -> Returned:
+    """Return a value in another type, as a further result: ``return y, cast(y * scale, "int8")``.
+
+    To integers it is rounded to nearest, ties to even, and saturates: what is beyond the type
+    becomes its least or greatest number, and NaN 0.
+    """
+    name = dtype_row(dtype_name(dtype)).name
+    if DTYPES[name].is_complex:
+        raise OptionError(f"cast(..., dtype={dtype!r}); expected a real type")
+    return Returned(_value(x), dtype=name)
 
 
 # ---- tracing ------------------------------------------------------------------------------------
@@ -296,12 +312,18 @@ class Step(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A result of an expression: the value at a place, or its greatest magnitude (``amax``)."""
+    """A result of an expression: the value at a place, or its greatest magnitude (``amax``).
+
+    ``dtype``: the type that it is stored as; "" for C's.
+    """
 
     place: int
     amax: bool = False
+    dtype: str = ""
 
     def __str__(self) -> str:
+        if self.dtype:
+            return f"cast(v{self.place}, {self.dtype!r})"
         return f"amax(v{self.place})" if self.amax else f"v{self.place}"
 
 
@@ -341,7 +363,7 @@ class Expression:
 def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -> Expression:
     """Call a function with the accumulator and its operands; return what it computes.
 
-    It returns a value, or a tuple: C's, and further matrices or `amax` of values.
+    It returns a value, or a tuple: C's, and further matrices, `cast` or `amax` of values.
 
     The first parameter is the accumulator, the others are operands by their names, or those named
     in ``operands``. OptionError for what cannot be traced.
@@ -368,7 +390,7 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
     places: dict[Step, int] = {}
     found = []
     for result in results:
-        value = result.value if isinstance(result, Amax) else result
+        value = result.value if isinstance(result, Returned) else result
         if not isinstance(value, Value):
             raise OptionError(
                 f"epilogue {named} returns {result!r}; expected a value of its arguments"
@@ -377,9 +399,11 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
             raise OptionError(
                 f"epilogue {named} returns a condition; expected cute_gemm.where(...)"
             )
-        found.append(Result(_place(value, places), isinstance(result, Amax)))
-    if found[0].amax:
-        raise OptionError(f"epilogue {named} returns amax first; expected what C becomes")
+        how = (result.amax, result.dtype) if isinstance(result, Returned) else ()
+        found.append(Result(_place(value, places), *how))
+    if isinstance(results[0], Returned):
+        which = "amax" if results[0].amax else "cast"
+        raise OptionError(f"epilogue {named} returns {which} first; expected what C becomes")
     return Expression(tuple(places), names, tuple(found))
 
 

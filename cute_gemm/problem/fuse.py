@@ -25,6 +25,7 @@ from cute_gemm.frameworks.torch import CALLED
 from cute_gemm.problem.epilogue import EpilogueOperand
 from cute_gemm.problem.expression import (
     Expression,
+    Result,
     Value,
     gelu,
     relu,
@@ -306,7 +307,7 @@ def _fuse(
     _check(problem, function)
     matrices = tuple(_matrix(problem, *each) for each in stored)
     further = tuple(
-        _result(problem, f"result_{place}", result.amax)
+        _result(problem, f"result_{place}", result)
         for place, result in enumerate(function.expression.results[1:], 1)
     )
     results = tuple(
@@ -321,17 +322,18 @@ def _fuse(
     )
 
 
-def _result(problem: GemmProblem, name: str, amax: bool) -> Matrix:
+def _result(problem: GemmProblem, name: str, result: Result) -> Matrix:
     """The descriptor of a further result: a new matrix with C's order, or a number."""
     C = problem.C
-    if amax:
+    if result.amax:
         kind, size = problem.accumulator.name, (problem.m, problem.n)
         return Matrix(name, size, (0, 0), kind, ALIGNMENT, l=problem.l)
     stride = (1, max(problem.m, 1)) if C.unit == 0 else (max(problem.n, 1), 1)
     step = problem.m * problem.n if problem.l != 1 else 0
-    every = ALIGNMENT | step * C.element.bytes
+    kind = result.dtype or C.dtype
+    every = ALIGNMENT | step * DTYPES[kind].bytes
     return Matrix(
-        name, C.shape, stride, C.dtype, every & -every, l=problem.l, batch_stride=step,
+        name, C.shape, stride, kind, every & -every, l=problem.l, batch_stride=step,
     )  # fmt: skip
 
 

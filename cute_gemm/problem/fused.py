@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import DType
+from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.problem.epilogue import (
     LINEAR_COMBINATION,
     Epilogue,
@@ -153,7 +153,7 @@ class Fused(Epilogue):
             for i, step in enumerate(self.expression.steps)
         ]
         set_results = [
-            f"operands.{x.name}(i, j) = Element_{x.name}(v{result.place});"
+            f"operands.{x.name}(i, j) = cute_gemm::converted<Element_{x.name}>(v{result.place});"
             for x, result in zip(self.further, self.expression.results[1:], strict=True)
         ]
         gathered = [
@@ -197,7 +197,10 @@ class Fused(Epilogue):
         """Yield the other results: matrices, and the greatest magnitudes of all elements."""
         for place, result in enumerate(self.expression.results[1:], 1):
             found = self._apply(self.expression.only(place), accumulator, arguments)
-            yield np.abs(found).max(initial=0) if result.amax else found
+            if result.amax:
+                yield np.abs(found).max(initial=0)
+            else:
+                yield _saturated(found, result.dtype) if result.dtype else found
 
     def only(self, result: int) -> Fused:
         """Return the epilogue whose first result is this one, and its only one."""
@@ -239,6 +242,15 @@ class Fused(Epilogue):
             computed = rules.evaluate(self.expression, leaves)
             exact = self.apply(accumulator, arguments)
             return np.fmax(computed.high - exact, exact - computed.low)
+
+
+def _saturated(array: np.ndarray, dtype: str) -> np.ndarray:
+    """An array as a type has it: integers rounded and clipped, NaN as 0."""
+    row = DTYPES[dtype]
+    if row.roundoff:
+        return array
+    about = np.iinfo(row.numpy)
+    return np.clip(np.rint(np.where(np.isnan(array), 0, array)), about.min, about.max)
 
 
 def _type(operand: EpilogueOperand) -> str:

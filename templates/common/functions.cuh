@@ -141,6 +141,21 @@ CUTE_DEVICE double sqrt(double x) { return ::sqrt(x); }
 CUTE_DEVICE float rsqrt(float x) { return ::rsqrtf(x); }
 CUTE_DEVICE double rsqrt(double x) { return ::rsqrt(x); }
 
+// A number in the type of a result: rounded to nearest, and saturated where that is integers.
+template <class Result, class Number>
+CUTE_DEVICE Result converted(Number x) {
+  if constexpr (cute::is_same_v<Result, int8_t>) {
+    Number const rounded = sizeof(Number) == 4 ? ::rintf(float(x)) : ::rint(double(x));
+    // NaN becomes 0.
+    int const least = rounded < Number(-128) ? -128 : rounded == rounded ? int(rounded) : 0;
+    return Result(rounded > Number(127) ? 127 : least);
+  } else if constexpr (cute::is_same_v<Result, int32_t>) {
+    return sizeof(Number) == 4 ? __float2int_rn(float(x)) : x == x ? __double2int_rn(double(x)) : 0;
+  } else {
+    return Result(x);
+  }
+}
+
 // A NaN of either is the result.
 CUTE_DEVICE float maximum(float x, float y) {
   float z;
