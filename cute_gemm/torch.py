@@ -14,7 +14,7 @@ from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
 from cute_gemm.frameworks.torch_products import ACTIVATIONS, needs_preactivation
 
 if torch.distributed.is_available():
-    import cute_gemm.frameworks.torch_sharding  # noqa: F401
+    from cute_gemm.frameworks import torch_sharding
 
 __all__ = ["Linear", "linear", "matmul"]
 
@@ -146,10 +146,13 @@ def linear(
             f"activation={activation!r} came with x of {x.dtype}; expected a real floating-point "
             "type: leave activation out"
         )
-    if not x.is_floating_point() or _splits_k(x, w):
+    if not x.is_floating_point():
+        y = _ops.matmul(x, w.mT)
+        return y if b is None else y + b
+    if _splits_k(x, w):
         y = _ops.matmul(x, w.mT)
         y = y if b is None else y + b
-        return y if activation is None else ACTIVATIONS[activation](y)
+        return y if activation is None else ACTIVATIONS[activation](torch_sharding.summed(y))
     if activation is None:
         return _ops.linear(x, w, b, "")
     wanted = x.requires_grad or w.requires_grad or (b is not None and b.requires_grad)

@@ -316,12 +316,16 @@ def _(x: Any, w: Any, b: Any, activation: str) -> Any:
 def _save_preactivation(ctx: Any, inputs: Any, output: Any) -> None:
     x, w, b, ctx.activation = inputs
     y, z = output
+    ctx.set_materialize_grads(False)  # z has a gradient only where gradients are differentiated
     ctx.save_for_backward(x, w, b, y if ctx.activation in _OF_RESULT else z)
 
 
 def _preactivation_backward(ctx: Any, g: Any, gz: Any) -> Any:
     x, w, b, kept = ctx.saved_tensors
-    dz = (_OF_RESULT | _OF_PREACTIVATION)[ctx.activation](g, kept) + gz
+    dz = gz
+    if g is not None:
+        dz = (_OF_RESULT | _OF_PREACTIVATION)[ctx.activation](g, kept)
+        dz = dz if gz is None else dz + gz
     return *_linear_gradients(dz, x, w, b, ctx.needs_input_grad), None
 
 

@@ -18,6 +18,11 @@ _ops = torch.ops.cute_gemm
 _REPLICATED = Replicate()
 
 
+def summed(x: Any) -> Any:
+    """Return a DTensor whose parts are summed, if it is of parts."""
+    return x.redistribute(placements=[_REPLICATED if p.is_partial() else p for p in x.placements])
+
+
 @register_sharding(_ops.matmul.default)
 def _matmul(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Rules:
     """Shard M, N or a batch dimension; of a sharded K the result is partial."""
