@@ -168,8 +168,8 @@ def gemm(
     if tracing or (seen is None and differentiates(A, B, C, kernel_options)):
         from cute_gemm.frameworks.torch_op import call as torch_call
 
-        keywords = {"order": order, "compute": compute, "kernel": kernel, "backend": backend}
-        keywords |= {"arch": arch, "stream": stream, "epilogue": epilogue}
+        keywords: dict[str, Any] = {"order": order, "compute": compute, "kernel": kernel}
+        keywords |= {"backend": backend, "arch": arch, "stream": stream, "epilogue": epilogue}
         if epilogue is not None and not tracing:
             keywords["epilogue"] = as_function(epilogue)
         keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)

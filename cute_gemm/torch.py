@@ -1,4 +1,4 @@
-"""Products for PyTorch: `matmul`, `linear`, `Linear`, with gradients.
+"""Products for PyTorch: `matmul`, `linear`, `Linear` and `mlp`, with gradients.
 
 They compute by `cute_gemm.gemm`, each as one operator that ``torch.compile``, ``torch.export``,
 autocast, activation checkpointing, CUDA graphs and DTensor know.
@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
+from cute_gemm.frameworks.torch import wants_gradient
 from cute_gemm.frameworks.torch_products import ACTIVATIONS, needs_preactivation
 
 if torch.distributed.is_available():
     from cute_gemm.frameworks import torch_sharding
 
-__all__ = ["Linear", "linear", "matmul"]
+__all__ = ["Linear", "linear", "matmul", "mlp"]
 
 _ops = torch.ops.cute_gemm
 
@@ -97,7 +98,7 @@ def linear(
     w
         (N, K), of x's type.
     b
-        (N,), of x's type, or None.
+        (N,), of x's type, or None; added to the int32 sums of int8.
     activation
         ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"``, ``"tanh"`` or None; of
         real floating-point types.
@@ -128,17 +129,7 @@ def linear(
     _check_tensors(x=x, w=w, **({} if b is None else {"b": b}))
     _check_activation(activation)
     x, w, b = _autocast(x, w, b)
-    if x.dim() < 1 or w.dim() != 2 or x.shape[-1] != w.shape[-1]:
-        raise ShapeError(
-            f"x has shape {tuple(x.shape)} and w {tuple(w.shape)}; expected (..., K) and (N, K)"
-        )
-    if b is not None and (b.dim() != 1 or b.shape[0] != w.shape[0]):
-        raise ShapeError(
-            f"b has shape {tuple(b.shape)} and w {tuple(w.shape)}; expected (N,) and (N, K)"
-        )
-    _check_dtype("w", w, "x", x)
-    if b is not None and x.is_floating_point():
-        _check_dtype("b", b, "x", x)
+    _check_layer(x, w, b, ("x", "w", "b"))
     if x.dim() == 1:
         return linear(x[None], w, b, activation)[0]
     if activation is not None and not x.is_floating_point():
@@ -155,10 +146,64 @@ def linear(
         return y if activation is None else ACTIVATIONS[activation](torch_sharding.summed(y))
     if activation is None:
         return _ops.linear(x, w, b, "")
-    wanted = x.requires_grad or w.requires_grad or (b is not None and b.requires_grad)
-    if wanted and torch.is_grad_enabled() and needs_preactivation(activation):
+    if needs_preactivation(activation) and wants_gradient(x, w, b):
         return _ops.linear_with_preactivation(x, w, b, activation)[0]
     return _ops.linear(x, w, b, activation)
+
+
+def mlp(
+    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor,
+    b2: torch.Tensor | None, activation: str,
+) -> Any:  # fmt: skip
+    """Compute ``linear(linear(x, w1, b1, activation), w2, b2)``.
+
+    The result is the same as that of two calls of `linear`; backward, the activation's derivative
+    is fused into the product with w2.
+
+    Parameters
+    ----------
+    x
+        (..., K).
+    w1, b1
+        (H, K), and (H,) or None.
+    w2, b2
+        (N, H), and (N,) or None.
+    activation
+        As of `linear`.
+
+    Returns
+    -------
+    torch.Tensor
+        (..., N), row-major.
+
+    Raises
+    ------
+    ShapeError, DTypeError, OptionError
+        As of `linear`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x, w1, w2 = torch.ones(2, 3), torch.ones(4, 3), torch.ones(1, 4)
+    >>> mlp(x, w1, None, w2, None, "relu")
+    tensor([[12.],
+            [12.]])
+    """
+    tensors = {"x": x, "w1": w1, "b1": b1, "w2": w2, "b2": b2}
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    _check_tensors(**given)
+    _check_activation(activation)
+    if (
+        activation is None
+        or x.dim() < 2
+        or any(hasattr(tensor, "placements") for tensor in given.values())
+        or not wants_gradient(*given.values())
+    ):
+        return linear(linear(x, w1, b1, activation), w2, b2)
+    x, w1, b1, w2, b2 = _autocast(x, w1, b1, w2, b2)
+    _check_layer(x, w1, b1, ("x", "w1", "b1"))
+    _check_layer(w1.T, w2, b2, ("w1.T", "w2", "b2"))
+    return _ops.mlp(x, w1, b1, w2, b2, activation)[0]
 
 
 class Linear(torch.nn.Linear):
@@ -214,7 +259,7 @@ class Linear(torch.nn.Linear):
 def _check_tensors(**tensors: Any) -> None:
     for name, x in tensors.items():
         if not isinstance(x, torch.Tensor):
-            raise ArrayError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
+            raise ArrayError(f"{name} is of type {type(x).__name__}; expected a torch.Tensor")
 
 
 def _check_dtype(name: str, x: Any, other: str, like: Any) -> None:
@@ -223,6 +268,26 @@ def _check_dtype(name: str, x: Any, other: str, like: Any) -> None:
             f"{name} has dtype {x.dtype} and {other} {like.dtype}; expected one type: pass "
             f"{name}.to({like.dtype})"
         )
+
+
+def _check_layer(x: Any, w: Any, b: Any, names: tuple[str, str, str]) -> None:
+    """Refuse what is not (..., K), (N, K) and (N,) of one type."""
+    x_name, w_name, b_name = names
+    if x.dim() < 1 or w.dim() != 2 or x.shape[-1] != w.shape[-1]:
+        raise ShapeError(
+            f"{x_name} has shape {tuple(x.shape)} and {w_name} {tuple(w.shape)}; expected "
+            "(..., K) and (N, K)"
+        )
+    _check_dtype(w_name, w, x_name, x)
+    if b is None:
+        return
+    if b.dim() != 1 or b.shape[0] != w.shape[0]:
+        raise ShapeError(
+            f"{b_name} has shape {tuple(b.shape)} and {w_name} {tuple(w.shape)}; expected (N,) and "
+            "(N, K)"
+        )
+    if x.dtype != torch.int8:
+        _check_dtype(b_name, b, x_name, x)
 
 
 def _check_activation(activation: str | None) -> None:

@@ -38,13 +38,9 @@ LIMIT = 100
 def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(rank), str(tmp_path / "store")],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-        for rank in range(2)
-    ]
+    words = [sys.executable, __file__, str(tmp_path / "store")]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([*words, rank], env=environment, **pipes) for rank in "01"]
     try:
         said = [process.communicate(timeout=LIMIT) for process in processes]
     finally:
@@ -183,7 +179,7 @@ CASES = [columns_and_rows, sharded_sequences, every_placement, every_placement_o
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    rank, store = int(sys.argv[1]), sys.argv[2]
+    store, rank = sys.argv[1], int(sys.argv[2])
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=2,
         timeout=timedelta(seconds=LIMIT / 2),

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from cute_gemm.frameworks.torch import CALLED
+from cute_gemm.problem.expression import Value, erf, exp, gelu_argument, sigmoid, trace, where
+from cute_gemm.problem.fuse import EpilogueFunction
 
 _aten = torch.ops.aten
 _functional = torch.nn.functional
@@ -38,6 +40,10 @@ _OF_PREACTIVATION: dict[str, Any] = {
     "gelu_tanh": lambda g, z: _aten.gelu_backward(g, z, approximate="tanh"),
     "silu": lambda g, z: _silu_gradient(g, z),
 }
+
+
+#: All of them.
+_GRADIENTS = _OF_RESULT | _OF_PREACTIVATION
 
 
 def _silu_gradient(g: Any, z: Any) -> Any:
@@ -284,6 +290,8 @@ def _linear_gradients(
     dz: Any, x: Any, w: Any, b: Any, needs: tuple[bool, ...]
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of x, w and b, those that are asked for, of that of ``x w^T + b``."""
+    if dz is None:
+        return None, None, None
     dx = matmul(dz, w) if needs[0] else None
     dw = db = None
     if needs[1]:
@@ -322,11 +330,13 @@ def _save_preactivation(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _preactivation_backward(ctx: Any, g: Any, gz: Any) -> Any:
     x, w, b, kept = ctx.saved_tensors
-    dz = gz
-    if g is not None:
-        dz = (_OF_RESULT | _OF_PREACTIVATION)[ctx.activation](g, kept)
-        dz = dz if gz is None else dz + gz
-    return *_linear_gradients(dz, x, w, b, ctx.needs_input_grad), None
+    of_y = None if g is None else _GRADIENTS[ctx.activation](g, kept)
+    return *_linear_gradients(_sum(of_y, gz), x, w, b, ctx.needs_input_grad), None
+
+
+def _sum(x: Any, y: Any) -> Any:
+    """Return the sum of two gradients, of which either may be None."""
+    return y if x is None else x if y is None else x + y
 
 
 torch.library.register_autograd(
@@ -334,6 +344,112 @@ torch.library.register_autograd(
     _preactivation_backward,
     setup_context=_save_preactivation,
 )
+
+# ---- mlp ----------------------------------------------------------------------------------------
+
+
+def _fused_gradients() -> dict[str, EpilogueFunction]:
+    """Return epilogues that multiply sums by the derivative of an activation.
+
+    The operand ``kept`` is the activation's result or the value before it, as in `_GRADIENTS`.
+    """
+
+    def gelu(acc: Value, kept: Value) -> Value:
+        density = exp(-0.5 * kept * kept) * (1 / math.sqrt(2 * math.pi))
+        return acc * (0.5 * (1 + erf(kept * math.sqrt(0.5))) + kept * density)
+
+    def gelu_tanh(acc: Value, kept: Value) -> Value:
+        square = kept * kept
+        s = sigmoid(gelu_argument(kept))
+        slope = 2 * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * square)
+        return acc * (s + kept * s * (1 - s) * slope)
+
+    def silu(acc: Value, kept: Value) -> Value:
+        s = sigmoid(kept)
+        return acc * s * (1 + kept * (1 - s))
+
+    functions = {
+        "relu": lambda acc, kept: where(kept <= 0, 0.0, acc),
+        "sigmoid": lambda acc, kept: acc * kept * (1 - kept),
+        "tanh": lambda acc, kept: acc * (1 - kept * kept),
+        "gelu": gelu,
+        "gelu_tanh": gelu_tanh,
+        "silu": silu,
+    }
+    return {
+        name: EpilogueFunction(f"{name}_gradient", trace(function, ["kept"]))
+        for name, function in functions.items()
+    }
+
+
+_FUSED_GRADIENTS = _fused_gradients()
+
+
+@torch.library.custom_op(
+    "cute_gemm::activation_gradient",
+    mutates_args=(),
+    schema="(Tensor g, Tensor w, Tensor kept, str activation) -> Tensor",
+)
+def activation_gradient(g: Any, w: Any, kept: Any, activation: str) -> Any:
+    """Compute ``(g w) * activation'``, the derivative in the product's epilogue."""
+    rows = _readable(_rows(g))
+    product = _gemm(rows, _readable(w), epilogue=_FUSED_GRADIENTS[activation], kept=_rows(kept))
+    return product.view(kept.shape)
+
+
+@activation_gradient.register_fake
+def _(g: Any, w: Any, kept: Any, activation: str) -> Any:
+    return g.new_empty((*g.shape[:-1], w.shape[1]))
+
+
+@torch.library.custom_op(
+    "cute_gemm::mlp",
+    mutates_args=(),
+    schema="(Tensor x, Tensor w1, Tensor? b1, Tensor w2, Tensor? b2, str activation)"
+    " -> (Tensor, Tensor, Tensor)",
+)
+def mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
+    """Compute ``y = h w2^T + b2``, ``h = activation(z)`` and ``z = x w1^T + b1``.
+
+    z is (..., 0) where the gradient takes h alone.
+    """
+    if needs_preactivation(activation):
+        h, z = _with_preactivation(x, w1, b1, activation)
+    else:
+        h = _multiply(x, w1.mT, **_epilogue(b1, activation))
+        z = h.new_empty((*h.shape[:-1], 0))
+    return _multiply(h, w2.mT, **_epilogue(b2, "")), h, z
+
+
+@mlp.register_fake
+def _(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
+    widths = w2.shape[0], w1.shape[0], w1.shape[0] if needs_preactivation(activation) else 0
+    return tuple(x.new_empty((*x.shape[:-1], width)) for width in widths)
+
+
+def _save_mlp(ctx: Any, inputs: Any, output: Any) -> None:
+    *tensors, ctx.activation = inputs
+    _, h, z = output
+    ctx.set_materialize_grads(False)  # h and z have gradients only where those are differentiated
+    ctx.save_for_backward(*tensors, h, z if needs_preactivation(ctx.activation) else h)
+
+
+def _mlp_backward(ctx: Any, g: Any, gh: Any, gz: Any) -> Any:
+    x, w1, b1, w2, b2, h, kept = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    _, dw2, db2 = _linear_gradients(g, h, w2, b2, (False, *needs[3:5]))
+    if g is None or gh is not None or torch.is_grad_enabled():  # as PyTorch can differentiate it
+        dh = _sum(None if g is None else matmul(g, w2), gh)
+        dz = None if dh is None else _GRADIENTS[ctx.activation](dh, kept)
+    else:
+        dz = activation_gradient(g, w2, kept, ctx.activation)
+    if needs_preactivation(ctx.activation):
+        dz = _sum(dz, gz)
+    dx, dw1, db1 = _linear_gradients(dz, x, w1, b1, needs[:3])
+    return dx, dw1, db1, dw2, db2, None
+
+
+torch.library.register_autograd("cute_gemm::mlp", _mlp_backward, setup_context=_save_mlp)
 
 # A product reads what is conjugated lazily as it lies, by the letters of op.
 _library = torch.library.Library("cute_gemm", "IMPL")
