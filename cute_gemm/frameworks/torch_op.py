@@ -77,16 +77,17 @@ def _composed(
     names = function.expression.operands
     operands = {name: keywords.pop(name) for name in names if name in keywords}
     check_names(function, operands)
-    out = keywords.pop("out_dtype") or dtype_name(A.dtype)
-    if out in ("float16", "bfloat16"):
+    name = keywords.pop("out_dtype")
+    out = A.dtype if name is None else getattr(torch, name)
+    keywords |= {"epilogue": None, "stream": None, "out_dtype": name}
+    if out in (torch.float16, torch.bfloat16):
         keywords["out_dtype"] = "float32"
-    keywords |= {"epilogue": None, "stream": None}
     acc = call(op, A, B, None, alpha, beta, keywords)
     values = {
         name: x.to(acc.dtype) if isinstance(x, torch.Tensor) else acc.new_tensor(x)
         for name, x in operands.items()
     }
-    return _evaluate(function.expression, values | {ACCUMULATOR: acc}).to(getattr(torch, out))
+    return _evaluate(function.expression, values | {ACCUMULATOR: acc}).to(out)
 
 
 @torch.compiler.assume_constant_result
