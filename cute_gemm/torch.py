@@ -247,9 +247,9 @@ class Linear(torch.nn.Linear):
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation = activation
 
-    def forward(self, x: torch.Tensor) -> Any:
-        """Return the layer's result (..., N) of x (..., K)."""
-        return linear(x, self.weight, self.bias, self.activation)
+    def forward(self, input: torch.Tensor) -> Any:
+        """Return the layer's result (..., N) of an input (..., K)."""
+        return linear(input, self.weight, self.bias, self.activation)
 
     def extra_repr(self) -> str:
         """Return the arguments, as in :class:`torch.nn.Linear`."""

@@ -29,11 +29,6 @@ def wanted(*shape: int, dtype: str = "float64") -> Any:
     return (x / 4).requires_grad_()
 
 
-def gradients(function: Callable[..., Any], *tensors: Any) -> Any:
-    result = function(*tensors)
-    return [result, *torch.autograd.grad(result.float().square().sum(), tensors)]
-
-
 def compare(function: Any, reference: Any, *tensors: Any) -> None:
     """Compare a function and its gradients with PyTorch's in float64."""
     exact = [x.detach().double().requires_grad_() for x in tensors]
