@@ -15,7 +15,7 @@ from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Call, scalars
 from cute_gemm.frameworks import fingerprint, read
 from cute_gemm.frameworks.base import Operand, Order, dtype_name
-from cute_gemm.frameworks.torch import CALLED, traced
+from cute_gemm.frameworks.torch import CALLED, differentiates, traced
 from cute_gemm.gpus import table as gpus
 from cute_gemm.kernels import registry
 from cute_gemm.keywords import check_names
@@ -102,6 +102,8 @@ def gemm(
     A, B
         (M, K) or, transposed, (K, M); (K, N) or (N, K). NumPy arrays, or device arrays of CuPy,
         PyTorch, JAX or anything with DLPack or ``__cuda_array_interface__``; one stride must be 1.
+        The result of PyTorch's tensors, of which one requires grad, is differentiable in them and
+        in operands of the epilogue, unless C is given.
         float16, bfloat16, float32, float64, complex64, complex128 or int8. With a leading dimension
         L more, L products are computed at once; an operand without it, or whose L is 1 or has the
         stride 0, is shared by all.
@@ -161,15 +163,18 @@ def gemm(
     >>> gemm("NT", A, B, epilogue="bias+relu", bias=-np.arange(4.0), backend="cpu")[0]
     array([3., 2., 1., 0.])
     """
-    if traced():
+    tracing = traced()
+    seen = None if tracing else fingerprint(A, B, C, kernel_options)
+    if tracing or (seen is None and differentiates(A, B, C, kernel_options)):
         from cute_gemm.frameworks.torch_op import call as torch_call
 
-        keywords = {"order": order, "compute": compute, "kernel": kernel, "backend": backend}
-        keywords |= {"arch": arch, "stream": stream, "epilogue": epilogue}
+        keywords: dict[str, Any] = {"order": order, "compute": compute, "kernel": kernel}
+        keywords |= {"backend": backend, "arch": arch, "stream": stream, "epilogue": epilogue}
+        if epilogue is not None and not tracing:
+            keywords["epilogue"] = as_function(epilogue)
         keywords["out_dtype"] = None if out_dtype is None else dtype_name(out_dtype)
         keywords["tune"] = "True" if tune else None
         return torch_call(op, A, B, C, alpha, beta, keywords | kernel_options)
-    seen = fingerprint(A, B, C, kernel_options)
     if seen is not None:
         key = (seen[0], op, order, epilogue, kernel, backend, compute, arch, out_dtype, tune)
         try:

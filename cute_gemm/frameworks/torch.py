@@ -1,12 +1,12 @@
 """PyTorch's tensors, read through their own attributes; PyTorch is not imported here.
 
-What its compiler traces is put into its graph by `cute_gemm.frameworks.torch_op`.
+What PyTorch traces or differentiates is put into its graph by `cute_gemm.frameworks.torch_op`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -28,12 +28,30 @@ def traced() -> bool:
     return torch is not None and torch.compiler.is_compiling()
 
 
+def wants_gradient(*values: Any) -> bool:
+    """Return whether PyTorch records a gradient of a call with these arguments."""
+    torch = sys.modules.get("torch")
+    return (
+        torch is not None
+        and torch.is_grad_enabled()
+        and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
+    )
+
+
+def differentiates(A: Any, B: Any, C: Any, operands: Mapping[str, Any]) -> bool:
+    """Return whether a call of `gemm` is one that PyTorch is to differentiate, and can."""
+    if C is not None or not wants_gradient(A, B, *operands.values()):
+        return False
+    torch = sys.modules["torch"]
+    return isinstance(A, torch.Tensor) and isinstance(B, torch.Tensor)
+
+
 def refuse_grad(tensor: Any, name: str) -> None:
     """Refuse a PyTorch tensor whose gradient would be asked for later."""
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise ArrayError(
-            f"{name} requires grad and gemm is not differentiable: pass {name}.detach(), or call "
-            "it under torch.no_grad()"
+            f"{name} requires grad; expected that of gemm's A, B or operands of an epilogue alone, "
+            f"all of them tensors, and no C: pass {name}.detach(), or call it under torch.no_grad()"
         )
 
 

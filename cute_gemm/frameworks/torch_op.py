@@ -1,6 +1,6 @@
-"""What ``torch.compile`` and ``torch.export`` see of a call: one operator, with a fake result.
+"""What PyTorch sees of a call that it traces or differentiates: one operator, with its gradient.
 
-`api` and `plan` import this module, and PyTorch by it, while PyTorch traces them, and only then.
+`api` and `plan` import this module, and PyTorch by it, in such a call, and only then.
 The operators take what a schema can say, so keywords travel as a text of ``name=value``, as on the
 command line.
 """
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from cute_gemm.dtypes import DTYPES
-from cute_gemm.errors import OptionError
+from cute_gemm.errors import ArrayError, OptionError
 from cute_gemm.frameworks.base import dtype_name
-from cute_gemm.frameworks.torch import CALLED, refuse_grad
-from cute_gemm.problem.fuse import EpilogueFunction, as_function
+from cute_gemm.frameworks.torch import CALLED, refuse_grad, wants_gradient
+from cute_gemm.frameworks.torch_products import ACTIVATIONS, matmul_gradients
+from cute_gemm.problem.expression import ACCUMULATOR, Expression
+from cute_gemm.problem.fuse import EpilogueFunction, as_function, check_names
 
 #: What both operators take beside the matrices.
 _GIVEN = (
@@ -32,12 +35,14 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
     """
     if keywords.pop("stream") is not None:
         raise OptionError(
-            "stream cannot be given inside torch.compile or torch.export, whose code runs on "
-            "PyTorch's current stream: leave it out"
+            "stream cannot be given where PyTorch traces or differentiates the call, whose code "
+            "runs on PyTorch's current stream: leave it out"
         )
-    # Here, since the operators have no gradient of their own: PyTorch's compiler would say so.
-    matrices = {"A": A, "B": B, "C": C, "alpha": alpha, "beta": beta}
-    for name, x in (*matrices.items(), *keywords.items()):
+    differentiable = C is None and "plan" not in keywords
+    others = {"alpha": alpha, "beta": beta}
+    if not differentiable:
+        others |= {"A": A, "B": B, "C": C, **keywords}
+    for name, x in others.items():
         if isinstance(x, torch.Tensor):
             refuse_grad(x, name)
     epilogue = keywords.get("epilogue")
@@ -47,6 +52,13 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
         raise OptionError(
             f"epilogue={epilogue!r} inside torch.compile or torch.export; expected a name, or a "
             "function that was traced before: epilogue = cute_gemm.epilogue(function)"
+        )
+    if differentiable and epilogue is not None and wants_gradient(A, B, *keywords.values()):
+        return _composed(op, A, B, alpha, beta, _function(epilogue), keywords)
+    if isinstance(epilogue, EpilogueFunction) and len(epilogue.expression.results) > 1:
+        raise OptionError(
+            f"epilogue {epilogue.name!r} has several results; inside torch.compile or torch.export "
+            "expected one"
         )
     tensors = {name: x for name, x in keywords.items() if isinstance(x, torch.Tensor)}
     if tensors and epilogue is None and "plan" not in keywords:
@@ -62,9 +74,83 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
     return C
 
 
+def _composed(
+    op: str, A: Any, B: Any, alpha: Any, beta: Any, function: EpilogueFunction,
+    keywords: dict[str, Any],
+) -> Any:  # fmt: skip
+    """Compute the product by `gemm` and its epilogue by PyTorch, which differentiates it."""
+    names = function.expression.operands
+    operands = {name: keywords.pop(name) for name in names if name in keywords}
+    check_names(function, operands)
+    name = keywords.pop("out_dtype")
+    out = A.dtype if name is None else getattr(torch, name)
+    keywords |= {"epilogue": None, "stream": None, "out_dtype": name}
+    if out in (torch.float16, torch.bfloat16):
+        keywords["out_dtype"] = "float32"
+    acc = call(op, A, B, None, alpha, beta, keywords)
+    values = {
+        name: x.to(acc.dtype) if isinstance(x, torch.Tensor) else acc.new_tensor(x)
+        for name, x in operands.items()
+    }
+    return _results(function.expression, values | {ACCUMULATOR: acc}, out)
+
+
+@torch.compiler.assume_constant_result
+def _named(name: str) -> Any:
+    return as_function(name)
+
+
+def _function(epilogue: Any) -> Any:
+    """Return an epilogue, of whose name PyTorch's compiler knows that it always is the same."""
+    return _named(epilogue) if isinstance(epilogue, str) else as_function(epilogue)
+
+
+#: What primitives of an expression are called in PyTorch, where it is not the same.
+_FUNCTIONS: dict[str, Any] = {
+    "equal": torch.eq,
+    "maximum": lambda a, b: torch.where((b >= a) | b.isnan(), b, a),  # relu's gradient at 0 is 0
+    "minimum": lambda a, b: torch.where((b <= a) | b.isnan(), b, a),
+    **{name: ACTIVATIONS[name] for name in ("gelu", "gelu_tanh", "silu")},
+}
+
+
+def _results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
+    """Return what `gemm` does: a tensor of a type, or a tuple of them and of further results."""
+    computed = _evaluate(expression, values)
+    returned = []
+    for result in expression.results:
+        value = computed[result.place]
+        kind = getattr(torch, result.dtype) if result.dtype else out
+        if result.amax:
+            returned.append(value.abs().amax())
+        elif kind.is_floating_point:
+            returned.append(value.to(kind))
+        else:
+            about = torch.iinfo(kind)
+            rounded = value.nan_to_num(0).round().clamp(about.min, about.max)
+            returned.append(rounded.to(kind))
+    return returned[0] if len(returned) == 1 else tuple(returned)
+
+
+def _evaluate(expression: Expression, values: dict[str, Any]) -> list[Any]:
+    """Return the values of an expression, of tensors by name, the accumulator among them."""
+    results: list[Any] = []
+    for step in expression.steps:
+        if step.function == "operand":
+            results.append(values[step.name])
+        elif step.function == "constant":
+            results.append(values[ACCUMULATOR].new_tensor(step.constant))
+        else:
+            function = _FUNCTIONS.get(step.function) or getattr(torch, step.function)
+            results.append(function(*(results[place] for place in step.inputs)))
+    return results
+
+
 def _factor(value: Any) -> tuple[Any, Any]:
     """Return a number and None; of a tensor, which the operator reads, 1 and the tensor."""
-    return (1, value) if isinstance(value, torch.Tensor) else (value, None)
+    if isinstance(value, torch.Tensor):
+        return 1, value
+    return value.item() if isinstance(value, (np.ndarray, np.generic)) else value, None
 
 
 def _text(value: Any) -> str:
@@ -97,6 +183,38 @@ def _(A: Any, B: Any, op: str, *given: Any) -> Any:
     if batches:
         shape, strides = (max(batches), *shape), (m * n, *strides)
     return torch.empty_strided(shape, strides, dtype=getattr(torch, name), device=A.device)
+
+
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    A, B, ctx.op, ctx.alpha, alpha_at, _, _, keywords, operands = inputs
+    ctx.keywords, ctx.operands = _read(keywords), len(operands)
+    ctx.save_for_backward(A, B, alpha_at)
+
+
+def _backward(ctx: Any, g: Any) -> Any:
+    A, B, alpha_at = ctx.saved_tensors
+    if "epilogue" in ctx.keywords or "plan" in ctx.keywords:
+        raise ArrayError(
+            "a graph that was traced without gradients is differentiated, and a call in it has an "
+            "epilogue or is a plan's: trace it where gradients are enabled"
+        )
+    if alpha_at is not None:
+        g = g * alpha_at.conj()
+    elif ctx.alpha != 1:
+        g = g * ctx.alpha.conjugate()
+    a, b = _turned(ctx.op[0], A), _turned(ctx.op[1], B)
+    da, db = matmul_gradients(g, a, b, ctx.needs_input_grad, ctx.keywords.get("compute"))
+    dA = None if da is None else _turned(ctx.op[0], da)
+    dB = None if db is None else _turned(ctx.op[1], db)
+    return dA, dB, None, None, None, None, None, None, [None] * ctx.operands
+
+
+def _turned(letter: str, x: Any) -> Any:
+    """Return ``op(x)``, a view."""
+    return {"N": x, "T": x.mT}.get(letter.upper(), x.mH)
+
+
+torch.library.register_autograd("cute_gemm::gemm", _backward, setup_context=_save)
 
 
 @torch.library.custom_op(

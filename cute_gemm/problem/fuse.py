@@ -41,7 +41,7 @@ from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import scalar
 
 #: Parts of names: what each does with the value before it; those with an operand have its name.
-_ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Value], Value]] = {
     "relu": relu,
     "gelu": gelu,
     "gelu_tanh": lambda x: gelu(x, "tanh"),
@@ -113,9 +113,9 @@ def named(name: str) -> EpilogueFunction:
     """
     parts = name.split("+")
     operands = [part for part in parts if part in PARTS_WITH_OPERAND]
-    unknown = [part for part in parts if part not in (*PARTS_WITH_OPERAND, *_ACTIVATIONS)]
+    unknown = [part for part in parts if part not in (*PARTS_WITH_OPERAND, *ACTIVATION_FUNCTIONS)]
     if unknown or len(set(operands)) < len(operands):
-        known = ", ".join((*PARTS_WITH_OPERAND, *_ACTIVATIONS))
+        known = ", ".join((*PARTS_WITH_OPERAND, *ACTIVATION_FUNCTIONS))
         wrong = f"{unknown[0]!r} is not known" if unknown else "an operand is there twice"
         raise OptionError(
             f"epilogue={name!r}: {wrong}; expected some of {known}, each once, joined by '+'"
@@ -131,7 +131,7 @@ def _composed(parts: list[str]) -> Callable[..., Value]:
             if part in PARTS_WITH_OPERAND:
                 acc = PARTS_WITH_OPERAND[part](acc, operands[part])
             else:
-                acc = _ACTIVATIONS[part](acc)
+                acc = ACTIVATION_FUNCTIONS[part](acc)
         return acc
 
     return composed

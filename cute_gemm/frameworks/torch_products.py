@@ -1,0 +1,474 @@
+"""The operators below `cute_gemm.torch`: matmul, weight_gradient, linear, with their gradients.
+
+Each is one node of PyTorch's graphs, ``torch.ops.cute_gemm``. Strides are looked at where an
+operator runs, so that graphs do not depend on them. Gradients are written in the same operators,
+so that they can be differentiated again.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+
+from cute_gemm.frameworks.torch import CALLED
+from cute_gemm.problem.expression import Value, erf, exp, gelu_argument, sigmoid, trace, where
+from cute_gemm.problem.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction
+
+_aten = torch.ops.aten
+_functional = torch.nn.functional
+
+#: Activations, as the epilogue's names, by PyTorch's functions.
+ACTIVATIONS: dict[str, Any] = {
+    "relu": torch.relu,
+    "gelu": _functional.gelu,
+    "gelu_tanh": lambda z: _functional.gelu(z, approximate="tanh"),
+    "silu": _functional.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+#: Gradients of activations whose result is enough: of the gradient and the result.
+_OF_RESULT: dict[str, Any] = {
+    "relu": lambda g, y: _aten.threshold_backward(g, y, 0),
+    "sigmoid": _aten.sigmoid_backward,
+    "tanh": _aten.tanh_backward,
+}
+#: Gradients of the others: of the gradient and the value that the activation was applied to.
+_OF_PREACTIVATION: dict[str, Any] = {
+    "gelu": _aten.gelu_backward,
+    "gelu_tanh": lambda g, z: _aten.gelu_backward(g, z, approximate="tanh"),
+    "silu": lambda g, z: _silu_gradient(g, z),
+}
+
+
+#: All of them.
+_GRADIENTS = _OF_RESULT | _OF_PREACTIVATION
+
+
+def _silu_gradient(g: Any, z: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return _aten.silu_backward(g, z)
+    s = torch.sigmoid(z)  # PyTorch's own cannot be differentiated again
+    return g * s * (1 + z * (1 - s))
+
+
+def needs_preactivation(activation: str) -> bool:
+    """Return whether the gradient of an activation takes more than its result."""
+    return activation in _OF_PREACTIVATION
+
+
+# ---- what runs ----------------------------------------------------------------------------------
+
+
+def _gemm(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: Any) -> Any:
+    """Return the row-major product of two matrices, or batches of them, that `gemm` can read."""
+    letters = ""
+    operands = []
+    for x in (a, b):
+        conjugated = x.is_conj()
+        letters += "C" if conjugated else "N"
+        operands.append((x.mH if conjugated else x).resolve_neg())
+    with torch.no_grad():
+        return CALLED["gemm"](
+            letters, *operands, order="C", out_dtype=dtype, compute=compute, **epilogue
+        )
+
+
+def _readable(x: Any) -> Any:
+    """Return matrices with a unit stride: x, or a copy where it has none."""
+    rows, columns = x.shape[-2:]
+    down, across = x.stride()[-2:]
+    row_major = (across == 1 or columns == 1) and (down >= columns or rows == 1)
+    column_major = (down == 1 or rows == 1) and (across >= rows or columns == 1)
+    return x if row_major or column_major else x.contiguous()
+
+
+def _rows(x: Any) -> Any:
+    """Return a tensor (..., K) as a matrix (rows, K), copied if its strides ask for it."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _is_shared(x: Any, batch: tuple[int, ...]) -> bool:
+    """Return whether all products of a batch have this operand in common."""
+    lead = zip(x.expand(*batch, *x.shape[-2:]).stride(), batch, strict=False)
+    return all(stride == 0 or extent == 1 for stride, extent in lead)
+
+
+def _first(x: Any) -> Any:
+    """Return the first matrix of a batch."""
+    return x[(0,) * (x.dim() - 2)]
+
+
+def _batch(x: Any, batch: tuple[int, ...]) -> Any:
+    """Return an operand as one matrix that is shared, or with one batch dimension."""
+    if 0 not in batch and _is_shared(x, batch):
+        return _readable(_first(x))
+    whole = x.expand(*batch, *x.shape[-2:])
+    return _readable(whole.reshape(math.prod(batch), *x.shape[-2:]))
+
+
+def _multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: Any) -> Any:
+    """Return the row-major product (..., M, N) of (..., M, K) and (..., K, N)."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    given = {"dtype": dtype, "compute": compute, **epilogue}
+    if 0 not in batch and a.shape[:-2] == batch and _is_shared(b, batch):
+        try:  # all rows of a in one product
+            rows = a.view(math.prod(a.shape[:-1]), a.shape[-1])
+        except RuntimeError:
+            pass
+        else:
+            return _gemm(_readable(rows), _readable(_first(b)), **given).view(shape)
+    product = _gemm(_batch(a, batch), _batch(b, batch), **given)
+    if product.dim() == 2 and math.prod(batch) != 1:
+        return product.expand(shape).contiguous()
+    return product.view(shape)
+
+
+def _with_preactivation(x: Any, w: Any, b: Any, activation: str) -> tuple[Any, Any]:
+    """Return ``activation(z)`` and ``z = x w^T + b``, both of one epilogue."""
+    bias = {} if b is None else {"bias": b}
+    found = _gemm(
+        _readable(_rows(x)), _readable(w.mT), epilogue=_forward(activation, b is not None), **bias
+    )
+    y, z = (matrix.view(*x.shape[:-1], w.shape[0]) for matrix in found)
+    return y, z
+
+
+@cache
+def _forward(activation: str, has_bias: bool) -> EpilogueFunction:
+    """Return the epilogue of an activation that returns its argument too."""
+    function = ACTIVATION_FUNCTIONS[activation]
+
+    def forward(acc: Value, **operands: Value) -> tuple[Value, Value]:
+        z = acc + operands["bias"] if has_bias else acc
+        return function(z), z
+
+    return EpilogueFunction(f"{activation}_forward", trace(forward, ["bias"] * has_bias))
+
+
+def _epilogue(b: Any, activation: str) -> dict[str, Any]:
+    """Return the keywords of `gemm` for a bias or None, and an activation or an empty text."""
+    name = "+".join(part for part in ("bias" if b is not None else "", activation) if part)
+    keywords = {"epilogue": name} if name else {}
+    return keywords if b is None else keywords | {"bias": b}
+
+
+# ---- matmul -------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "cute_gemm::matmul",
+    mutates_args=(),
+    schema="(Tensor a, Tensor b, ScalarType? dtype=None, str? compute=None) -> Tensor",
+)
+def matmul(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Any:
+    """Compute ``a @ b``, row-major, of a type; two dimensions or more each."""
+    return _multiply(a, b, dtype, compute)
+
+
+@matmul.register_fake
+def _(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Any:
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    sums = torch.int32 if a.dtype == torch.int8 else a.dtype
+    return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=dtype or sums)
+
+
+def _save_matmul(ctx: Any, inputs: Any, output: Any) -> None:
+    a, b, _, ctx.compute = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _matmul_backward(ctx: Any, g: Any) -> Any:
+    a, b = ctx.saved_tensors
+    return *matmul_gradients(g, a, b, ctx.needs_input_grad, ctx.compute), None, None
+
+
+def matmul_gradients(
+    g: Any, a: Any, b: Any, needs: tuple[bool, ...], compute: str | None
+) -> tuple[Any, Any]:
+    """Return the gradients of a and b, in their layouts, of that of ``a @ b``, or None.
+
+    What is summed over a batch, since an operand is shared, is summed in float32 at least.
+    """
+    g = g.to(a.dtype)
+    da = db = None
+    if needs[0]:
+        if _is_column_major(a):
+            da = _summed_to(a, b.conj(), g.mT, compute, turned=True)
+        else:
+            da = _summed_to(a, g, b.mH, compute)
+    if needs[1]:
+        if b.dim() == 2 and _is_column_major(b):
+            db = weight_gradient(g, a.conj(), compute).mT
+        elif b.dim() == 2:
+            db = weight_gradient(a.conj(), g, compute)
+        elif _is_column_major(b):
+            db = _summed_to(b, g.mT, a.conj(), compute, turned=True)
+        else:
+            db = _summed_to(b, a.mH, g, compute)
+    return da, db
+
+
+def _is_column_major(x: Any) -> bool:
+    return bool(x.stride(-1) != 1 and x.stride(-2) == 1)
+
+
+def _summed_to(like: Any, a: Any, b: Any, compute: str | None, turned: bool = False) -> Any:
+    """Return ``a @ b``, transposed if asked, summed over what ``like`` is broadcast over."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    if batch == like.shape[:-2]:
+        product = matmul(a, b, None, compute)
+        return product.mT if turned else product
+    product = matmul(a, b, _wide(like.dtype), compute)
+    return (product.mT if turned else product).sum_to_size(like.shape).to(like.dtype)
+
+
+def _wide(dtype: Any) -> Any:
+    """Return the type that sums of a type are kept in."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+torch.library.register_autograd("cute_gemm::matmul", _matmul_backward, setup_context=_save_matmul)
+
+
+# ---- weight_gradient ----------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "cute_gemm::weight_gradient",
+    mutates_args=(),
+    schema="(Tensor g, Tensor x, str? compute=None) -> Tensor",
+)
+def weight_gradient(g: Any, x: Any, compute: Any = None) -> Any:
+    """Compute ``g^T x`` (N, K) of (..., N) and (..., K), summed over all that is before."""
+    return _gemm(_readable(_rows(g)).mT, _readable(_rows(x)), None, compute)
+
+
+@weight_gradient.register_fake
+def _(g: Any, x: Any, compute: Any = None) -> Any:
+    return g.new_empty((g.shape[-1], x.shape[-1]))
+
+
+def _save_weight_gradient(ctx: Any, inputs: Any, output: Any) -> None:
+    g, x, ctx.compute = inputs
+    ctx.save_for_backward(g, x)
+
+
+def _weight_gradient_backward(ctx: Any, h: Any) -> Any:
+    g, x = ctx.saved_tensors
+    dg = matmul(x.conj(), h.mT, None, ctx.compute) if ctx.needs_input_grad[0] else None
+    dx = matmul(g.conj(), h, None, ctx.compute) if ctx.needs_input_grad[1] else None
+    return dg, dx, None
+
+
+torch.library.register_autograd(
+    "cute_gemm::weight_gradient", _weight_gradient_backward, setup_context=_save_weight_gradient
+)
+
+
+# ---- linear -------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "cute_gemm::linear",
+    mutates_args=(),
+    schema="(Tensor x, Tensor w, Tensor? b, str activation) -> Tensor",
+)
+def linear(x: Any, w: Any, b: Any, activation: str) -> Any:
+    """Compute ``activation(x w^T + b)``, row-major; an empty text is no activation."""
+    return _multiply(x, w.mT, **_epilogue(b, activation))
+
+
+@linear.register_fake
+def _(x: Any, w: Any, b: Any, activation: str) -> Any:
+    return x.new_empty((*x.shape[:-1], w.shape[0]))
+
+
+def _save_linear(ctx: Any, inputs: Any, output: Any) -> None:
+    x, w, b, ctx.activation = inputs
+    ctx.has_bias = b is not None
+    kept = (output,) if ctx.activation in _OF_RESULT else ()
+    ctx.save_for_backward(x, w, b, *kept)
+
+
+def _linear_backward(ctx: Any, g: Any) -> Any:
+    x, w, b, *kept = ctx.saved_tensors
+    if ctx.activation in _OF_PREACTIVATION:  # computed once more: nobody kept it
+        g = _OF_PREACTIVATION[ctx.activation](g, linear(x, w, b, ""))
+    elif kept:
+        g = _OF_RESULT[ctx.activation](g, *kept)
+    return *_linear_gradients(g, x, w, b, ctx.needs_input_grad), None
+
+
+def _linear_gradients(
+    dz: Any, x: Any, w: Any, b: Any, needs: tuple[bool, ...]
+) -> tuple[Any, Any, Any]:
+    """Return the gradients of x, w and b, those that are asked for, of that of ``x w^T + b``."""
+    if dz is None:
+        return None, None, None
+    dx = matmul(dz, w) if needs[0] else None
+    dw = db = None
+    if needs[1]:
+        dw = weight_gradient(x, dz).mT if _is_column_major(w) else weight_gradient(dz, x)
+    if b is not None and needs[2]:
+        lead = tuple(range(dz.dim() - 1))
+        db = dz.sum(lead, dtype=_wide(dz.dtype)).to(b.dtype)
+    return dx, dw, db
+
+
+torch.library.register_autograd("cute_gemm::linear", _linear_backward, setup_context=_save_linear)
+
+
+@torch.library.custom_op(
+    "cute_gemm::linear_with_preactivation",
+    mutates_args=(),
+    schema="(Tensor x, Tensor w, Tensor? b, str activation) -> (Tensor, Tensor)",
+)
+def linear_with_preactivation(x: Any, w: Any, b: Any, activation: str) -> Any:
+    """Compute ``activation(z)`` and ``z = x w^T + b``, which the gradient reads."""
+    return _with_preactivation(x, w, b, activation)
+
+
+@linear_with_preactivation.register_fake
+def _(x: Any, w: Any, b: Any, activation: str) -> Any:
+    shape = (*x.shape[:-1], w.shape[0])
+    return x.new_empty(shape), x.new_empty(shape)
+
+
+def _save_preactivation(ctx: Any, inputs: Any, output: Any) -> None:
+    x, w, b, ctx.activation = inputs
+    y, z = output
+    ctx.set_materialize_grads(False)  # z has a gradient only where gradients are differentiated
+    ctx.save_for_backward(x, w, b, y if ctx.activation in _OF_RESULT else z)
+
+
+def _preactivation_backward(ctx: Any, g: Any, gz: Any) -> Any:
+    x, w, b, kept = ctx.saved_tensors
+    of_y = None if g is None else _GRADIENTS[ctx.activation](g, kept)
+    return *_linear_gradients(_sum(of_y, gz), x, w, b, ctx.needs_input_grad), None
+
+
+def _sum(x: Any, y: Any) -> Any:
+    """Return the sum of two gradients, of which either may be None."""
+    return y if x is None else x if y is None else x + y
+
+
+torch.library.register_autograd(
+    "cute_gemm::linear_with_preactivation",
+    _preactivation_backward,
+    setup_context=_save_preactivation,
+)
+
+# ---- mlp ----------------------------------------------------------------------------------------
+
+
+def _fused_gradients() -> dict[str, EpilogueFunction]:
+    """Return epilogues that multiply sums by the derivative of an activation.
+
+    The operand ``kept`` is the activation's result or the value before it, as in `_GRADIENTS`.
+    """
+
+    def gelu(acc: Value, kept: Value) -> Value:
+        density = exp(-0.5 * kept * kept) * (1 / math.sqrt(2 * math.pi))
+        return acc * (0.5 * (1 + erf(kept * math.sqrt(0.5))) + kept * density)
+
+    def gelu_tanh(acc: Value, kept: Value) -> Value:
+        square = kept * kept
+        s = sigmoid(gelu_argument(kept))
+        slope = 2 * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * square)
+        return acc * (s + kept * s * (1 - s) * slope)
+
+    def silu(acc: Value, kept: Value) -> Value:
+        s = sigmoid(kept)
+        return acc * s * (1 + kept * (1 - s))
+
+    functions = {
+        "relu": lambda acc, kept: where(kept <= 0, 0.0, acc),
+        "sigmoid": lambda acc, kept: acc * kept * (1 - kept),
+        "tanh": lambda acc, kept: acc * (1 - kept * kept),
+        "gelu": gelu,
+        "gelu_tanh": gelu_tanh,
+        "silu": silu,
+    }
+    return {
+        name: EpilogueFunction(f"{name}_gradient", trace(function, ["kept"]))
+        for name, function in functions.items()
+    }
+
+
+_FUSED_GRADIENTS = _fused_gradients()
+
+
+@torch.library.custom_op(
+    "cute_gemm::activation_gradient",
+    mutates_args=(),
+    schema="(Tensor g, Tensor w, Tensor kept, str activation) -> Tensor",
+)
+def activation_gradient(g: Any, w: Any, kept: Any, activation: str) -> Any:
+    """Compute ``(g w) * activation'``, the derivative in the product's epilogue."""
+    rows = _readable(_rows(g))
+    product = _gemm(rows, _readable(w), epilogue=_FUSED_GRADIENTS[activation], kept=_rows(kept))
+    return product.view(kept.shape)
+
+
+@activation_gradient.register_fake
+def _(g: Any, w: Any, kept: Any, activation: str) -> Any:
+    return g.new_empty((*g.shape[:-1], w.shape[1]))
+
+
+@torch.library.custom_op(
+    "cute_gemm::mlp",
+    mutates_args=(),
+    schema="(Tensor x, Tensor w1, Tensor? b1, Tensor w2, Tensor? b2, str activation)"
+    " -> (Tensor, Tensor, Tensor)",
+)
+def mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
+    """Compute ``y = h w2^T + b2``, ``h = activation(z)`` and ``z = x w1^T + b1``.
+
+    z is (..., 0) where the gradient takes h alone.
+    """
+    if needs_preactivation(activation):
+        h, z = _with_preactivation(x, w1, b1, activation)
+    else:
+        h = _multiply(x, w1.mT, **_epilogue(b1, activation))
+        z = h.new_empty((*h.shape[:-1], 0))
+    return _multiply(h, w2.mT, **_epilogue(b2, "")), h, z
+
+
+@mlp.register_fake
+def _(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
+    widths = w2.shape[0], w1.shape[0], w1.shape[0] if needs_preactivation(activation) else 0
+    return tuple(x.new_empty((*x.shape[:-1], width)) for width in widths)
+
+
+def _save_mlp(ctx: Any, inputs: Any, output: Any) -> None:
+    *tensors, ctx.activation = inputs
+    _, h, z = output
+    ctx.set_materialize_grads(False)  # h and z have gradients only where those are differentiated
+    ctx.save_for_backward(*tensors, h, z if needs_preactivation(ctx.activation) else h)
+
+
+def _mlp_backward(ctx: Any, g: Any, gh: Any, gz: Any) -> Any:
+    x, w1, b1, w2, b2, h, kept = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    _, dw2, db2 = _linear_gradients(g, h, w2, b2, (False, *needs[3:5]))
+    if g is None or gh is not None or torch.is_grad_enabled():  # as PyTorch can differentiate it
+        dh = _sum(None if g is None else matmul(g, w2), gh)
+        dz = None if dh is None else _GRADIENTS[ctx.activation](dh, kept)
+    else:
+        dz = activation_gradient(g, w2, kept, ctx.activation)
+    if needs_preactivation(ctx.activation):
+        dz = _sum(dz, gz)
+    dx, dw1, db1 = _linear_gradients(dz, x, w1, b1, needs[:3])
+    return dx, dw1, db1, dw2, db2, None
+
+
+torch.library.register_autograd("cute_gemm::mlp", _mlp_backward, setup_context=_save_mlp)
+
+# A product reads what is conjugated lazily as it lies, by the letters of op.
+_library = torch.library.Library("cute_gemm", "IMPL")
+for _name in ("matmul", "weight_gradient"):
+    _library.impl(_name, torch.library.fallthrough_kernel, "Conjugate")

@@ -1,0 +1,319 @@
+"""Products for PyTorch: `matmul`, `linear`, `Linear` and `mlp`, with gradients.
+
+They compute by `cute_gemm.gemm`, each as one operator that ``torch.compile``, ``torch.export``,
+autocast, activation checkpointing, CUDA graphs and DTensor know.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
+from cute_gemm.frameworks.torch import wants_gradient
+from cute_gemm.frameworks.torch_products import ACTIVATIONS, needs_preactivation
+
+if torch.distributed.is_available():
+    from cute_gemm.frameworks import torch_sharding
+
+__all__ = ["Linear", "linear", "matmul", "mlp"]
+
+_ops = torch.ops.cute_gemm
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None) -> Any:
+    """Compute ``a @ b``, as :func:`torch.matmul` does of two dimensions or more.
+
+    Transposed, expanded and lazily conjugated views are read as they lie; matrices are copied where
+    neither of their strides is 1. A matrix that is broadcast over a batch is read once.
+
+    Parameters
+    ----------
+    a, b
+        (..., M, K) and (..., K, N), whose batch dimensions broadcast. float16, bfloat16, float32,
+        float64, complex64, complex128, or int8, which has no gradient. In a region of autocast,
+        float16, bfloat16 and float32 are converted to its type.
+    out_dtype
+        Type of the result: that of a and b or, for half types, float32; int32 for int8. The
+        gradient of a float32 result of half types is converted to their type first.
+
+    Returns
+    -------
+    torch.Tensor
+        (..., M, N), row-major. Gradients have the layouts of a and b, and can be differentiated
+        again; those of half types are summed over a batch in float32.
+
+    Raises
+    ------
+    ShapeError
+        For a tensor of less than two dimensions, and for shapes that do not fit each other.
+    DTypeError
+        For types that differ from each other or are not supported.
+
+    Examples
+    --------
+    >>> import torch
+    >>> a = torch.arange(6.0).reshape(2, 3).requires_grad_()
+    >>> c = matmul(a, torch.ones(4, 3).T)
+    >>> c[:, 0]
+    tensor([ 3., 12.], grad_fn=<SelectBackward0>)
+    >>> c.sum().backward()
+    >>> a.grad
+    tensor([[4., 4., 4.],
+            [4., 4., 4.]])
+    """
+    _check_tensors(a=a, b=b)
+    a, b = _autocast(a, b)
+    for name, x in (("a", a), ("b", b)):
+        if x.dim() < 2:
+            raise ShapeError(
+                f"{name} has shape {tuple(x.shape)}; expected a matrix or a batch of them: a row "
+                f"is {name}[None, :], a column {name}[:, None]"
+            )
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(
+            f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected (..., M, K) and "
+            "(..., K, N), with one K"
+        )
+    batches = zip(a.shape[:-2][::-1], b.shape[:-2][::-1], strict=False)
+    if any(i != j and i != 1 and j != 1 for i, j in batches):
+        raise ShapeError(
+            f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected batch dimensions that "
+            "broadcast: equal, or 1"
+        )
+    _check_dtype("b", b, "a", a)
+    return _ops.matmul(a, b, out_dtype)
+
+
+def linear(
+    x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, activation: str | None = None
+) -> Any:
+    """Compute ``activation(x @ w.T + b)``, the bias and activation fused into the product.
+
+    Parameters
+    ----------
+    x
+        (..., K), of the types that `matmul` has.
+    w
+        (N, K), of x's type.
+    b
+        (N,), of x's type, or None; added to the int32 sums of int8.
+    activation
+        ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"``, ``"tanh"`` or None; of
+        real floating-point types.
+
+    Returns
+    -------
+    torch.Tensor
+        (..., N), row-major. Where a gradient is recorded, gelu, gelu_tanh and silu keep
+        ``x @ w.T + b`` too; the others need their result alone.
+
+    Raises
+    ------
+    ShapeError
+        For shapes that do not fit each other.
+    DTypeError
+        For types that differ from each other or are not supported.
+    OptionError
+        For an activation that is not known.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x, w = torch.arange(6.0).reshape(2, 3), torch.ones(4, 3)
+    >>> linear(x, w, -4 * torch.arange(4.0), activation="relu")
+    tensor([[ 3.,  0.,  0.,  0.],
+            [12.,  8.,  4.,  0.]])
+    """
+    _check_tensors(x=x, w=w, **({} if b is None else {"b": b}))
+    _check_activation(activation)
+    x, w, b = _autocast(x, w, b)
+    _check_layer(x, w, b, ("x", "w", "b"))
+    if x.dim() == 1:
+        return linear(x[None], w, b, activation)[0]
+    if activation is not None and not x.is_floating_point():
+        raise DTypeError(
+            f"activation={activation!r} came with x of {x.dtype}; expected a real floating-point "
+            "type: leave activation out"
+        )
+    if not x.is_floating_point():
+        y = _ops.matmul(x, w.mT)
+        return y if b is None else y + b
+    if _splits_k(x, w):
+        y = _ops.matmul(x, w.mT)
+        y = y if b is None else y + b
+        return y if activation is None else ACTIVATIONS[activation](torch_sharding.summed(y))
+    if activation is None:
+        return _ops.linear(x, w, b, "")
+    if needs_preactivation(activation) and wants_gradient(x, w, b):
+        return _ops.linear_with_preactivation(x, w, b, activation)[0]
+    return _ops.linear(x, w, b, activation)
+
+
+def mlp(
+    x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor | None, w2: torch.Tensor,
+    b2: torch.Tensor | None, activation: str,
+) -> Any:  # fmt: skip
+    """Compute ``linear(linear(x, w1, b1, activation), w2, b2)``.
+
+    The result is the same as that of two calls of `linear`; backward, the activation's derivative
+    is fused into the product with w2.
+
+    Parameters
+    ----------
+    x
+        (..., K).
+    w1, b1
+        (H, K), and (H,) or None.
+    w2, b2
+        (N, H), and (N,) or None.
+    activation
+        As of `linear`.
+
+    Returns
+    -------
+    torch.Tensor
+        (..., N), row-major.
+
+    Raises
+    ------
+    ShapeError, DTypeError, OptionError
+        As of `linear`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x, w1, w2 = torch.ones(2, 3), torch.ones(4, 3), torch.ones(1, 4)
+    >>> mlp(x, w1, None, w2, None, "relu")
+    tensor([[12.],
+            [12.]])
+    """
+    tensors = {"x": x, "w1": w1, "b1": b1, "w2": w2, "b2": b2}
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    _check_tensors(**given)
+    _check_activation(activation)
+    if (
+        activation is None
+        or x.dim() < 2
+        or any(hasattr(tensor, "placements") for tensor in given.values())
+        or not wants_gradient(*given.values())
+    ):
+        return linear(linear(x, w1, b1, activation), w2, b2)
+    x, w1, b1, w2, b2 = _autocast(x, w1, b1, w2, b2)
+    _check_layer(x, w1, b1, ("x", "w1", "b1"))
+    _check_layer(w1.T, w2, b2, ("w1.T", "w2", "b2"))
+    return _ops.mlp(x, w1, b1, w2, b2, activation)[0]
+
+
+class Linear(torch.nn.Linear):
+    """A linear layer with an activation, as :class:`torch.nn.Linear`: ``act(x @ weight.T + bias)``.
+
+    It has the parameters and the initial values of :class:`torch.nn.Linear`, so that state dicts of
+    either load into the other, and ``parallelize_module`` takes it as ``ColwiseParallel`` and
+    ``RowwiseParallel``.
+
+    Parameters
+    ----------
+    in_features, out_features
+        K and N: the input is (..., K), the result (..., N).
+    bias
+        Whether there is a bias (N,).
+    activation
+        As of `linear`.
+    device, dtype
+        Of the parameters.
+
+    Raises
+    ------
+    OptionError
+        For an activation that is not known.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = Linear(3, 4, activation="gelu")
+    >>> layer
+    Linear(in_features=3, out_features=4, bias=True, activation='gelu')
+    >>> layer(torch.ones(2, 5, 3)).shape
+    torch.Size([2, 5, 4])
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True,
+        activation: str | None = None, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        _check_activation(activation)
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.activation = activation
+
+    def forward(self, input: torch.Tensor) -> Any:
+        """Return the layer's result (..., N) of an input (..., K)."""
+        return linear(input, self.weight, self.bias, self.activation)
+
+    def extra_repr(self) -> str:
+        """Return the arguments, as in :class:`torch.nn.Linear`."""
+        return super().extra_repr() + (f", activation={self.activation!r}" * bool(self.activation))
+
+
+def _check_tensors(**tensors: Any) -> None:
+    for name, x in tensors.items():
+        if not isinstance(x, torch.Tensor):
+            raise ArrayError(f"{name} is of type {type(x).__name__}; expected a torch.Tensor")
+
+
+def _check_dtype(name: str, x: Any, other: str, like: Any) -> None:
+    if x.dtype != like.dtype:
+        raise DTypeError(
+            f"{name} has dtype {x.dtype} and {other} {like.dtype}; expected one type: pass "
+            f"{name}.to({like.dtype})"
+        )
+
+
+def _check_layer(x: Any, w: Any, b: Any, names: tuple[str, str, str]) -> None:
+    """Refuse what is not (..., K), (N, K) and (N,) of one type."""
+    x_name, w_name, b_name = names
+    if x.dim() < 1 or w.dim() != 2 or x.shape[-1] != w.shape[-1]:
+        raise ShapeError(
+            f"{x_name} has shape {tuple(x.shape)} and {w_name} {tuple(w.shape)}; expected "
+            "(..., K) and (N, K)"
+        )
+    _check_dtype(w_name, w, x_name, x)
+    if b is None:
+        return
+    if b.dim() != 1 or b.shape[0] != w.shape[0]:
+        raise ShapeError(
+            f"{b_name} has shape {tuple(b.shape)} and {w_name} {tuple(w.shape)}; expected (N,) and "
+            "(N, K)"
+        )
+    if x.dtype != torch.int8:
+        _check_dtype(b_name, b, x_name, x)
+
+
+def _check_activation(activation: str | None) -> None:
+    if activation is not None and activation not in ACTIVATIONS:
+        raise OptionError(
+            f"activation={activation!r}; expected one of {', '.join(ACTIVATIONS)}, or None"
+        )
+
+
+def _autocast(*tensors: Any) -> list[Any]:
+    """Return tensors in autocast's type, in a region of it; as PyTorch, all but float64."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return list(tensors)
+    to = torch.get_autocast_dtype(device)
+    half_or_single = (torch.float16, torch.bfloat16, torch.float32)
+    return [x.to(to) if x is not None and x.dtype in half_or_single else x for x in tensors]
+
+
+def _splits_k(x: Any, w: Any) -> bool:
+    """Return whether x or w is a DTensor whose K is sharded, or that is to be summed yet.
+
+    A process has a part of the sum then, to which neither bias nor activation may be applied.
+    """
+    return any(
+        placement.is_shard(tensor.dim() - 1) or placement.is_partial()
+        for tensor in (x, w)
+        for placement in getattr(tensor, "placements", ())
+    )
