@@ -129,7 +129,7 @@ PACKAGE: tuple[Mutant, ...] = (
              "double_buffered"),
             ("the sign of the greatest", "bits &= ~(Bits(1)", "bits &= ~(Bits(0)", "naive"),
             ("the greatest of what lies outside", "at.n + j * Block::kStepN < n && bits", "bits",
-             "double_buffered or sm90_wgmma"),
+             "inside"),
             ("the greatest of one lane", "greatest = __reduce_max_sync(together, greatest);", "",
              "sm80_pipeline"),
         )

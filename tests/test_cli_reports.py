@@ -35,6 +35,16 @@ def test_analyze_with_beta_reads_c(run):
     assert (loads_of_c(), loads_of_c("--beta", "-1")) == (0, 1)
 
 
+def test_analyze_and_emit_an_epilogue(run):
+    words = ("TN", *SIZES, "--arch", "sm_80", "--kernel", "sm80_pipeline")
+    status, out, _ = run("analyze", *words, "--epilogue", "bias+gelu")
+    assert status == 0 and "along N, float16" in out and "a launch less" in out
+    _, out, _ = run("emit", *words, "--epilogue", "scale+relu")
+    assert "cute_gemm::maximum(v2, v3)" in out
+    status, _, said = run("analyze", *words, "--epilogue", "swish")
+    assert status == 2 and "'swish' is not known; expected some of bias" in said
+
+
 def test_analyze_and_trace_from_a_base_offset(run):
     words = ("TN", "-m64", "-n48", "-k40", "--arch", "sm_80", "--kernel", "sm80_pipeline", "--json")
     for command in ("analyze", "trace"):

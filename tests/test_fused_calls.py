@@ -79,6 +79,16 @@ def test_a_nan_is_the_greatest() -> None:
         assert np.isnan(greatest) and np.isnan(y[3]).all() and np.isfinite(y[4:]).all()
 
 
+def test_the_greatest_is_of_what_lies_inside() -> None:
+    """Elements of a tile that are not C's have sums of 0, of which this is 1."""
+    nearest = cg.epilogue(lambda acc: (acc, cg.amax(cg.exp(-abs(acc)))))
+    a, b = A.astype(np.float16), B.astype(np.float16)
+    options = {"kernel": "sm90_wgmma", "arch": "sm_90a", "tile": (64, 64, 64), "groups": 1}
+    _, greatest = cg.gemm("NT", a, b, epilogue=nearest, backend="interpreter", **options)
+    exact = np.exp(-abs(a.astype(float) @ b.astype(float).T)).max()
+    assert exact < 0.999 and greatest == pytest.approx(exact, rel=1e-4)
+
+
 def test_batches_share_operands_or_not() -> None:
     a, each = random(3, M, K), random(3, 1, N)
     for bias in (BIAS, each):

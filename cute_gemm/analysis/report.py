@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cute_gemm.gpus.table import GpuLike
     from cute_gemm.kernels.candidate import Candidate
     from cute_gemm.model.price import Price
+    from cute_gemm.problem.matrix import Matrix
     from cute_gemm.problem.problem import GemmProblem
     from cute_gemm.toolchain.cubin import Resources
     from cute_gemm.toolchain.signature import Launch
@@ -272,10 +273,8 @@ class Report(Paged):
         for name, matrix in self._matrices.items():
             yield Text.assemble(
                 (name, "bold"),
-                f"  {matrix!s:<{width}}  {matrix.major}-major, ld{matrix.name.lower()} "
-                f"{matrix.ld}, {matrix.dtype}, base aligned to {matrix.alignment} bytes"
-                + ", conjugated"
-                * matrix.conj,
+                f"  {matrix!s:<{width}}  {_laid_out(matrix)}{matrix.dtype}, base aligned to "
+                f"{matrix.alignment} bytes" + ", conjugated" * matrix.conj,
             )
         yield Text(f"kernel {self.kernel}, {self.arch}")
         if self.config is not None:
@@ -477,3 +476,11 @@ def make_report(
         problem, kernel_name, config, arch, launch, resources, rows, sentences, bounds, pictures,
         tuple(candidates), priced_on, passes, measured, pricing,
     )  # fmt: skip
+
+
+def _laid_out(matrix: Matrix) -> str:
+    """A matrix's major and leading dimension, of an epilogue's operand what it is along."""
+    if matrix.name in ("A", "B", "C"):
+        return f"{matrix.major}-major, ld{matrix.name.lower()} {matrix.ld}, "
+    along = [mode for mode, stride in zip("MN", matrix.stride, strict=True) if stride]
+    return f"along {' and '.join(along)}, " if along else "one number, "

@@ -11,7 +11,7 @@ from cute_gemm.commands.output import check_html, show_report
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm analyze`` takes."""
     add_problem(parser)
-    add(parser, "--gpu", "--beta", "--base-offset")
+    add(parser, "--gpu", "--beta", "--base-offset", "--epilogue")
     add_options(parser, {"--build": "compile it too, for registers and occupancy"})
     add(parser, "--html")
 

@@ -25,6 +25,10 @@ PROBLEM_WORDS = (
 )  # fmt: skip
 
 
+#: What some commands add, and ``plan`` has parameters for.
+_OF_SOME = ("gpu", "base_offset", "epilogue")
+
+
 def number(text: str) -> int | float | complex:
     """Return the simplest type that holds the number: int, else float, else complex."""
     for kind in (int, float):
@@ -58,6 +62,10 @@ _SHARED: dict[str, dict[str, Any]] = {
         "help": "elements from an aligned address to each matrix: 0 or a power of two (default 0)",
     },
     "--order": {"choices": ("F", "C"), "default": "F", "help": "order of C (default F)"},
+    "--epilogue": {
+        "metavar": "NAME",
+        "help": "what becomes of the sums: bias, residual, scale, relu, gelu, ..., joined by +",
+    },
     "--compute": {"help": "type of the products of float32 matrices: float32 or tf32"},
     "--seed": {"type": int, "default": 0, "help": "seed of the random matrices (default 0)"},
     "--no-check": {"action": "store_true", "help": "skip the comparison with float64"},
@@ -186,7 +194,7 @@ def planned(
     return plan(
         op or arguments.op, **sizes(arguments), kernel=arguments.kernel,
         backend=getattr(arguments, "backend", "cpu"), arch=arch or arguments.arch,
-        **named(arguments, *(name for name in ("gpu", "base_offset") if name in arguments)),
+        **named(arguments, *(name for name in _OF_SOME if name in arguments)),
         **arguments.options,
     )  # fmt: skip
 

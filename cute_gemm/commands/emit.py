@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cute_gemm._text import named
-from cute_gemm.commands.arguments import add_options, add_problem, planned
+from cute_gemm.commands.arguments import add, add_options, add_problem, planned
 from cute_gemm.commands.output import OK, print_json
 from cute_gemm.errors import HeaderError, OptionError
 from cute_gemm.kernels import registry
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm emit`` takes."""
     add_problem(parser)
+    add(parser, "--epilogue")
     text = parser.add_mutually_exclusive_group()
     add_options(text, {"--ptx": "print PTX instead"})
     add_options(text, {"--sass": "print machine code, disassembled by nvdisasm, instead"})

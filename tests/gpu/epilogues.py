@@ -19,6 +19,7 @@ import random
 import statistics
 import sys
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -135,6 +136,17 @@ def entries(shape: tuple[int, int, int], dtype: torch.dtype, rounds: int) -> dic
     return {"shape": shape, "us": clocked(runs, reps, rounds)}
 
 
+def compiled(shapes: list[tuple[int, int, int]], dtypes: list[str]) -> None:
+    """Build all kernels, many at once."""
+    plans = []
+    for (m, n, k), dtype, (epilogue, words, *_) in product(shapes, dtypes, EPILOGUES.values()):
+        shaped = {word: (n,) if word == "bias" else (m, n) for word in words.split()}
+        sizes: dict[str, Any] = {"m": m, "n": n, "k": k, "dtype": dtype}
+        sizes |= {"order": "C", "storage": "C"}
+        plans.append(cg.plan("NT", **sizes, epilogue=epilogue, **shaped))
+    cg.compile(plans)
+
+
 def ratios(found: list[dict[str, Any]], name: str, other: str) -> list[float]:
     """Time of another over that of ours, of every shape that has both."""
     both = [each["us"] for each in found if name in each["us"] and other in each["us"]]
@@ -154,6 +166,7 @@ def main() -> int:
     rng = random.Random(given.seed)
     shapes = [*SHAPES, *(drawn(rng) for _ in range(given.random))]
     everything = {}
+    compiled(shapes, given.dtypes.split(","))
     for dtype in given.dtypes.split(","):
         found = []
         for shape in shapes:
