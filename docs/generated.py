@@ -12,6 +12,7 @@ GENERATORS = {
     "layouts": ("benchmarks_page", "geomeans"),
     "epilogues": ("benchmarks_page", "epilogues"),
     "speed": ("benchmarks_page", "speed"),
+    "families": ("support_page", "families"),
     "support": ("support_page", "support"),
 }
 

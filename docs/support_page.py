@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import cute_gemm as cg
 from cute_gemm.dtypes import operand_types
+from cute_gemm.kernels import registry
+from cute_gemm.select import CONTENDERS
 
 
 def support(names: str) -> str:
@@ -17,4 +19,19 @@ def support(names: str) -> str:
         only = "9.0 alone" if info.name == "sm90_wgmma" else cc
         takes = ("yes" if name in info.dtypes else "" for name in types)
         lines.append((f"`{info.name}`", only, *takes))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def families(names: str) -> str:
+    """Return a row for each of these kernels: GPUs, types, epilogues and gradients."""
+    lines = [("kernel", "GPUs, from", "types", "epilogues", "gradients"), ("---",) * 5]
+    infos = {info.name: info for info in cg.kernels()}
+    for name in names.split():
+        info, kernel = infos[name], registry.get(name)
+        cc = "9.0 alone" if name == "sm90_wgmma" else f"{info.minimum_cc / 10:.1f}"
+        types = ", ".join(kind.removeprefix("float32/") for kind in info.dtypes)
+        # Operators call "auto", which chooses from these; tensors of integers have no gradient.
+        grads = "real and complex floats" if name in CONTENDERS else "no"
+        fuses = "real floats" if kernel.fuses else "no"
+        lines.append((f"`{name}`", cc, types, fuses, grads))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
