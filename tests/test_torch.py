@@ -427,7 +427,11 @@ REFUSED: dict[str, tuple[type[GemmError], str, Callable[[], Any]]] = {
     "activation": (OptionError, "'swish'; expected one of", lambda: ct.linear(X, W, None, "swish")),
     "layer": (OptionError, "'swish'", lambda: ct.Linear(2, 3, activation="swish")),
     "mlp": (ShapeError, r"w2 \(5, 4\)", lambda: ct.mlp(GRAD, W, None, W, None, "relu")),
-    "C": (ArrayError, "A requires grad.*and no C is given", lambda: cg.gemm("NN", GRAD, GRAD, W[:4].T)),
+    "C": (
+        ArrayError,
+        "A requires grad.*and no C is given",
+        lambda: cg.gemm("NN", GRAD, GRAD, W[:4].T),
+    ),
     "plan": (ArrayError, r"pass A.detach\(\)", lambda: cg.plan("NN", GRAD, GRAD)),
     "alpha": (
         ArrayError,
