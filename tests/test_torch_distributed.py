@@ -102,6 +102,8 @@ def columns_and_rows(mesh: Any) -> None:
         expected.square().sum().backward()
         torch.testing.assert_close(x.grad, y.grad)
         check_gradients(whole, parallel)
+    compiled = torch.compile(parallel, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), expected)
 
 
 def sharded_sequences(mesh: Any) -> None:

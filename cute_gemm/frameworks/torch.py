@@ -50,8 +50,9 @@ def refuse_grad(tensor: Any, name: str) -> None:
     """Refuse a PyTorch tensor whose gradient would be asked for later."""
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise ArrayError(
-            f"{name} requires grad; expected that of gemm's A, B or operands of an epilogue alone, "
-            f"all of them tensors, and no C: pass {name}.detach(), or call it under torch.no_grad()"
+            f"{name} requires grad in a call that has no gradient (gemm differentiates A, B and an "
+            f"epilogue's operands, if all are tensors and no C is given): pass {name}.detach(), or "
+            "call it under torch.no_grad()"
         )
 
 

@@ -92,6 +92,8 @@ def _rows(x: Any) -> Any:
 
 def _is_shared(x: Any, batch: tuple[int, ...]) -> bool:
     """Return whether all products of a batch have this operand in common."""
+    if x.dim() == 2:
+        return True
     lead = zip(x.expand(*batch, *x.shape[-2:]).stride(), batch, strict=False)
     return all(stride == 0 or extent == 1 for stride, extent in lead)
 
@@ -111,9 +113,11 @@ def _batch(x: Any, batch: tuple[int, ...]) -> Any:
 
 def _multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: Any) -> Any:
     """Return the row-major product (..., M, N) of (..., M, K) and (..., K, N)."""
+    given = {"dtype": dtype, "compute": compute, **epilogue}
+    if a.dim() == b.dim() == 2:
+        return _gemm(_readable(a), _readable(b), **given)
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
-    given = {"dtype": dtype, "compute": compute, **epilogue}
     if 0 not in batch and a.shape[:-2] == batch and _is_shared(b, batch):
         try:  # all rows of a in one product
             rows = a.view(math.prod(a.shape[:-1]), a.shape[-1])

@@ -6,13 +6,12 @@ import itertools
 from typing import Any
 
 import pytest
+import torch
 
 import cute_gemm as cg
+import cute_gemm.torch as ct
 
 pytestmark = pytest.mark.gpu
-torch = pytest.importorskip("torch")
-if torch.cuda.is_available():
-    import cute_gemm.torch as ct
 
 HALF = ["float16", "bfloat16"]
 REAL = [*HALF, "float32", "float64"]
