@@ -166,7 +166,7 @@ def gemm(
     tracing = traced()
     seen = None if tracing else fingerprint(A, B, C, kernel_options)
     if tracing or (seen is None and differentiates(A, B, C, kernel_options)):
-        from cute_gemm.frameworks.torch_op import call as torch_call
+        from cute_gemm.torch.operators import call as torch_call
 
         keywords: dict[str, Any] = {"order": order, "compute": compute, "kernel": kernel}
         keywords |= {"backend": backend, "arch": arch, "stream": stream, "epilogue": epilogue}

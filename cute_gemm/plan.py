@@ -358,7 +358,7 @@ class Plan:
             When an array's descriptor is not the plan's; everything that :func:`gemm` raises.
         """
         if traced():
-            from cute_gemm.frameworks.torch_op import call as torch_call
+            from cute_gemm.torch.operators import call as torch_call
 
             of = self.problem.C
             keywords = {"plan": self._number, "out_dtype": of.dtype, "stream": stream}

@@ -12,8 +12,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
 import cute_gemm as cg
-import cute_gemm.frameworks.torch_op  # its operators are checked too
 import cute_gemm.torch as ct
+import cute_gemm.torch.operators  # its operators are checked too
 from cute_gemm.errors import (
     ArrayError,
     DTypeError,

@@ -1,6 +1,6 @@
 """PyTorch's tensors, read through their own attributes; PyTorch is not imported here.
 
-What PyTorch traces or differentiates is put into its graph by `cute_gemm.frameworks.torch_op`.
+What PyTorch traces or differentiates is put into its graph by `cute_gemm.torch.operators`.
 """
 
 from __future__ import annotations

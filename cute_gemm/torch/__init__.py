@@ -12,10 +12,10 @@ import torch
 
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
 from cute_gemm.frameworks.torch import wants_gradient
-from cute_gemm.frameworks.torch_products import ACTIVATIONS, needs_preactivation
+from cute_gemm.torch.products import ACTIVATIONS, needs_preactivation
 
 if torch.distributed.is_available():
-    from cute_gemm.frameworks import torch_sharding
+    from cute_gemm.torch import sharding
 
 __all__ = ["Linear", "linear", "matmul", "mlp"]
 
@@ -143,7 +143,7 @@ def linear(
     if _splits_k(x, w):
         y = _ops.matmul(x, w.mT)
         y = y if b is None else y + b
-        return y if activation is None else ACTIVATIONS[activation](torch_sharding.summed(y))
+        return y if activation is None else ACTIVATIONS[activation](sharding.summed(y))
     if activation is None:
         return _ops.linear(x, w, b, "")
     if needs_preactivation(activation) and wants_gradient(x, w, b):

@@ -16,9 +16,9 @@ from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, OptionError
 from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.frameworks.torch import CALLED, refuse_grad, wants_gradient
-from cute_gemm.frameworks.torch_products import ACTIVATIONS, matmul_gradients
 from cute_gemm.problem.expression import ACCUMULATOR, Expression
 from cute_gemm.problem.fuse import EpilogueFunction, as_function, check_names
+from cute_gemm.torch.products import ACTIVATIONS, matmul_gradients
 
 #: What both operators take beside the matrices.
 _GIVEN = (

@@ -1,4 +1,4 @@
-"""How DTensor shards the operators of `torch_products`: along each mesh dimension by itself.
+"""How DTensor shards the operators of `products`: along each mesh dimension by itself.
 
 A rule is placements of the results and of the arguments that go together. DTensor moves what has
 none of them to the nearest.
