@@ -41,7 +41,7 @@ ALWAYS = {
 
 def modules():
     for found in pkgutil.walk_packages(cg.__path__, "cute_gemm."):
-        if not found.name.endswith(("__main__", "torch_op")):  # which needs PyTorch
+        if not found.name.endswith("__main__"):
             yield importlib.import_module(found.name)
 
 
