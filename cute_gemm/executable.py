@@ -190,7 +190,9 @@ class Executable:
             return None
         a, b = replace(a, owner=None), replace(b, owner=None)
         c = None if c is None else replace(c, owner=None)
-        spans = tuple(matrix.span for matrix in self.problem.matrices)
+        # Further results are new at every call.
+        read = len(self.problem.matrices) - len(self.problem.epilogue.results)
+        spans = tuple(matrix.span for matrix in self.problem.matrices[:read])
         order = tuple(names.index(name) for name in operands.arrays)
         stream = ADAPTERS[a.library].stream(a)
         return Call(self, layouts, a, b, c, spans, stream, order, operands.values)

@@ -143,10 +143,13 @@ def test_torch_in_place_and_parameters() -> None:
     address = C.data_ptr()
     assert cg.gemm("TN", A, B, C, beta=3) is C
     assert C.data_ptr() == address and (C == K + 6).all()
-    # A parameter is a tensor of another class; it must be detached.
+    # A parameter is a tensor of another class; one that has a gradient is no C.
+    parameter = torch.nn.Parameter(A)
+    assert cg.gemm("TN", parameter, B).requires_grad
+    with torch.no_grad():
+        assert (cg.gemm("TN", parameter, B) == K).all()
     with pytest.raises(ArrayError, match="detach"):
-        cg.gemm("TN", torch.nn.Parameter(A), B)
-    assert (cg.gemm("TN", torch.nn.Parameter(A).detach(), B) == K).all()
+        cg.gemm("TN", parameter, B, C)
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
