@@ -89,8 +89,10 @@ class Call:
         result = executable.run(
             self.a, self.b, self.c, *factors, stream, at=at, numbers=self.numbers
         )
-        if C is None or executable.problem.epilogue.results:
+        if C is None:
             return result
+        if executable.problem.epilogue.results:
+            return C, *result[1:]
         bound = executable._bound.get((factors[0][:2], factors[1][:2], self.numbers, ""))
         if bound is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
             executable.newest = alpha, beta, self.numbers, bound

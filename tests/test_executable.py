@@ -385,6 +385,29 @@ def test_calls_with_an_epilogue_are_known_by_it_and_by_its_operands(calls: Calls
         cg.gemm("NN", A, B, C, epilogue="residual", residual=Array(0x50000, device=1))
 
 
+def test_further_results_are_new_at_every_call(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = cg.epilogue(lambda acc: (acc, acc * 2, cg.amax(acc)))
+    places = iter(range(0x70000, 0x80000, 0x100))
+    zeroed: list[int] = []
+
+    def made(self: Any, like: Any, shape: Any, order: Any, dtype: str) -> Array:
+        array = Array(next(places), shape)
+        array.reshape = lambda shape: array  # type: ignore[attr-defined]
+        return array
+
+    monkeypatch.setattr("cute_gemm.frameworks.cupy._CuPy.new", made)
+    monkeypatch.setattr("cute_gemm.run.memory.zero", lambda at, *_: zeroed.append(at))
+    for given in (C, C, C, None, None):
+        result, twice, greatest = cg.gemm("NN", A, B, given, epilogue=both)
+        assert result is C if given is C else result.data.ptr == calls[-1][2]
+        assert calls[-1][3:] == (twice.data.ptr, greatest.data.ptr, 7)
+        assert zeroed[-1] == greatest.data.ptr
+    assert len({launched[3] for launched in calls}) == len(zeroed) == 5
+    assert calls.read == 3 + 2 * 5 + 2 + 2  # A, B and C once, further results, and a new C
+
+
 def test_numbers_of_an_epilogue_are_those_of_the_call(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
