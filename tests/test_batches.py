@@ -385,9 +385,9 @@ def test_a_plan_takes_arrays_that_are_aligned_as_all_its_matrices_are() -> None:
     assert (plan.problem.A.alignment, plan.problem.A.first_alignment) == (128, 256)
     B = on_gpu((L, 8, 5), (40, 5, 1))
     with pytest.raises(errors.DeviceError, match="the plan is for the CPU"):
-        plan.executable._check(on_gpu((L, 4, 8), (64, 8, 1), 0x10080), B, None)
+        plan.executable._check(on_gpu((L, 4, 8), (64, 8, 1), 0x10080), B, None, {})
     with pytest.raises(errors.ShapeError, match="A starts at an address aligned to 64 bytes"):
-        plan.executable._check(on_gpu((L, 4, 8), (64, 8, 1), 0x10040), B, None)
+        plan.executable._check(on_gpu((L, 4, 8), (64, 8, 1), 0x10040), B, None, {})
 
 
 def test_sizes_and_arrays_do_not_mix() -> None:

@@ -31,11 +31,12 @@ NOT_BY_SHAPE = {
     "cute_gemm.kernels.library.kernel._handles",
     "cute_gemm.toolchain.cache._warned",
 }
-#: Functions that keep every answer: of a config, a device, an architecture, an install.
+#: Functions that keep every answer: of a config, a device, an architecture, an activation.
 ALWAYS = {
     "cute_gemm.analysis.ideas", "cute_gemm.arch", "cute_gemm.kernels.cutlass.unit",
     "cute_gemm.kernels.registry", "cute_gemm.run.driver", "cute_gemm.select",
     "cute_gemm.toolchain.headers", "cute_gemm.toolchain.nvrtc", "cute_gemm.toolchain.workers",
+    "cute_gemm.torch.products",
 }  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
     small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Arrays that are taken for a device's, whose calls are remembered by their fingerprints.
-    monkeypatch.setattr(api, "fingerprint", lambda A, B, C: (A.shape, B.shape))
+    monkeypatch.setattr(api, "fingerprint", lambda A, B, C, others: (A.shape, B.shape))
     read = api.read
     device = {"device": 0, "library": "cupy"}
     monkeypatch.setattr(api, "read", lambda x, name: functools.reduce(
@@ -150,7 +151,7 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
     monkeypatch.setattr("cute_gemm.run.driver.device_arch", lambda device: api.Arch("sm_90a"))
     monkeypatch.setattr(select, "gpu_of_device", lambda device: None)
     monkeypatch.setattr("cute_gemm.run.driver.device_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(Executable, "run", lambda self, *_: self)
+    monkeypatch.setattr(Executable, "run", lambda self, *_, **__: self)
     executables = [
         cg.gemm("NN", np.zeros((m, 4), "f4"), np.zeros((4, 4), "f4"), kernel="naive")
         for m in range(1, 40)

@@ -13,7 +13,7 @@ boxes and the sectors of their rows in the matrix; a request of wgmma is 32 part
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,13 +68,17 @@ class Compared:
         return {**self.kind._asdict(), **own}
 
 
-def compare(rows: Iterable[AccessRow], execution: Execution) -> tuple[Compared, ...]:
+def compare(
+    rows: Iterable[AccessRow], execution: Execution, without: Collection[str] = ()
+) -> tuple[Compared, ...]:
     """Compare what a report predicts of a launch with what was executed.
 
-    Atomics, which end a reduction over all elements, are left out: how many there are depends on
-    how warps diverge.
+    ``without``: operands that are left out.
     """
     both = predicted(rows), executed(execution)
+    for counts in both:
+        for kind in [kind for kind in counts if kind.operand in without]:
+            del counts[kind]
     kinds = sorted(both[0].keys() | both[1].keys())
     compared: list[Compared] = []
     for family in dict.fromkeys(kind[:4] for kind in kinds):
@@ -118,8 +122,6 @@ def executed(execution: Execution) -> dict[Kind, Counter[str]]:
     for index in np.unique(accesses.instruction).tolist():
         chosen = accesses.of(accesses.instruction == index)
         for kind, figures in _counted(execution, execution.kernel.instructions[index], chosen):
-            if kind.instruction == "atom.global":
-                continue
             counts.setdefault(kind, Counter()).update(figures)
     for box in execution.boxes or ():
         kind = Kind(box.buffer, "global", "store" if box.store else "load", "TMA", 0)
