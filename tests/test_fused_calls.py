@@ -188,3 +188,13 @@ def test_problems_are_kept() -> None:
     plain = cg.plan("NT", A, B, backend="cpu").problem
     operands = read_operands(with_sums, {"bias": BIAS}, plain, None)
     assert fuse(plain, with_sums, operands) is fuse(plain, with_sums, operands)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_matrices_are_read_along_neighbours(order: Any) -> None:
+    """Two neighbours of a thread lie along N, with A and B exchanged along M; else values spill."""
+    sizes: dict[str, Any] = {"m": 4096, "n": 4096, "k": 1024, "dtype": "bfloat16", "order": order}
+    sizes |= {"arch": "sm_90a", "gpu": "H200", "kernel": "sm90_wgmma"}
+    plan = cg.plan("NT", **sizes, epilogue="residual")
+    assert plan.config.swap_ab == (order == "F")
+    assert plan.resources.spill_stores == 0

@@ -21,6 +21,7 @@ from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import Block, epilogue_loads
 from cute_gemm.model.price import (
+    OPERAND_LOAD,
     Footprint,
     Pace,
     Price,
@@ -413,6 +414,10 @@ class CompiledKernel(Compiled, Kernel):
         """
         return config
 
+    def spill_clocks(self, config: Any) -> float:
+        """Return the clocks of a CTA that an epilogue loses to values beyond its registers."""
+        return 0.0
+
     def footprint(
         self, config: Any, problem: GemmProblem, gpu: Gpu, ideal: frozenset[Kind] = frozenset()
     ) -> Footprint:
@@ -447,7 +452,7 @@ class CompiledKernel(Compiled, Kernel):
             problem.accumulator.bytes,
             getattr(config, "min_ctas", 1),
             cluster,
-            sum(
+            self.spill_clocks(config) + OPERAND_LOAD * sum(
                 counts["CTA"].moves for name, counts in tallies.items()
                 if counts is not None and name not in ("A", "B", "C")
             ),

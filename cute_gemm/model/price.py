@@ -49,9 +49,8 @@ END = 2.5
 WAVEFRONT, PASS = 1.09, 1.14
 #: Clocks of a load whose latency nothing hides.
 WAIT = 645.0
-#: Clocks of a load of an epilogue's operand beside those of its lines: 64 of 128 accumulators that
-#: have loads of their own keep registers from the next tile's.
-OPERAND_LOAD = 1.0
+#: Clocks of a load of an epilogue's operand beside those of its lines.
+OPERAND_LOAD = 2.0
 #: Clocks of a sector of L2 that the epilogue reads or writes only in part.
 PARTIAL = 3.3
 #: Clocks of the TMA unit for a line of L2 that a row of a box touches.
@@ -301,13 +300,13 @@ def footprint(
     accumulator_bytes: int,
     min_ctas: int,
     cluster: tuple[int, int] = (1, 1),
-    operand_loads: float = 0.0,
+    operand_clocks: float = 0.0,
 ) -> Footprint:
     """Return what a CTA costs, from its operands' tallies and what a `sample` multiplies.
 
     ``accumulator_bytes``: of one element; ``min_ctas``: CTAs of a multiprocessor that the compiler
-    is told to leave registers for; ``cluster``: CTAs along M and N; ``operand_loads``: loads of a
-    CTA by the epilogue's own operands.
+    is told to leave registers for; ``cluster``: CTAs along M and N; ``operand_clocks``: those of
+    the epilogue's own operands, beside their lines.
     """
     each, end = Tally(), Tally()
     for tallied in tallies:
@@ -349,7 +348,7 @@ def footprint(
         end=END * (end.waves + end.passes + end.lines)
         + PARTIAL * end.partial
         + pace.box * end.boxes
-        + OPERAND_LOAD * operand_loads,
+        + operand_clocks,
         tile_bytes=each.sectors * SECTOR,
         end_bytes=end.sectors * SECTOR,
         resident=resident,

@@ -49,8 +49,10 @@ if TYPE_CHECKING:
 #: Registers of a thread that can be sums, where C goes by TMA and element by element; and what it
 #: has beside them, and beside them and rows of A.
 _SUMS, _SUMS_APART, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 144, 40, 56
-#: And where an epilogue has operands.
-_OPERANDS = 48
+#: And where an epilogue has operands; for each that is loaded element by element.
+_OPERANDS, _SINGLE = 48, 32
+#: Clocks of a CTA for each sum of a thread, where those do not fit: measured on an H200.
+_SPILLED = 60.0
 #: What the columns of a group are a multiple of: of C, what a warp stores at a time.
 STEP = 16
 #: bM x bN as the kernel sees it, of warp groups, and CTAs of a cluster; tuned on an H200.
@@ -302,6 +304,17 @@ class Sm90Wgmma(EmittedKernel):
         from cute_gemm.kernels.sm90.accesses import epilogue_blocks
 
         return epilogue_blocks(config, structure(config), problem)
+
+    def spill_clocks(self, config: Config) -> float:
+        # A matrix that is not loaded two neighbours at a time has a register for each value.
+        beside = "M" if config.swap_ab else "N"
+        single = [
+            x for x in config.operation.epilogue.operands
+            if x.modes == "MN" and (x.unit != beside or x.vector < 2)
+        ]  # fmt: skip
+        sums = sums_of_thread(config)
+        needs = sums + _OTHERS + _OPERANDS + _SINGLE * len(single)
+        return _SPILLED * sums * bool(single) if needs > structure(config).registers else 0.0
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         return Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
