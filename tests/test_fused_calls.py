@@ -170,7 +170,7 @@ def test_what_does_not_fit() -> None:
         ({"epilogue": "bias", "bias": BIAS[:3]}, "bias has shape (3,), and C is (40, 48)"),
         ({"epilogue": lambda acc, stages: acc + stages, "stages": 1.0}, "which is an option of"),
         ({"epilogue": "bias", "bias": buffer[M : M + N], "C": inside}, "C shares memory with bias"),
-        ({"epilogue": "bias", "bias": 1.0, "kernel": "host"}, "computes alpha A B + beta C alone"),
+        ({"epilogue": "bias", "bias": 1.0, "kernel": "host"}, "beta C alone, not epilogue 'bias'"),
         ({"epilogue": lambda acc: (cg.amax(acc), acc)}, "returns amax first; expected what C"),
         ({"epilogue": lambda acc: (acc, 3)}, "returns 3; expected a value of its arguments"),
     ):

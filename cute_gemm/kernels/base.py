@@ -109,9 +109,10 @@ class Kernel(ABC):
         """Refuse an arch, a type or the name of an option that no config of this kernel has."""
         self.check_problem(problem, arch)
         if problem.epilogue != LINEAR_COMBINATION and not self.fuses:
+            label = getattr(problem.epilogue, "label", problem.epilogue.name)
             raise UnsupportedError(
-                f"kernel {self.name!r} computes alpha A B + beta C alone, not epilogue "
-                f"{problem.epilogue.name!r}: take kernel='auto'"
+                f"kernel {self.name!r} computes alpha A B + beta C alone, not epilogue {label!r}: "
+                "take kernel='auto'"
             )
         for option in options:
             if option not in self.options:

@@ -63,7 +63,10 @@ def call(op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any, keywords: dict[
     tensors = {name: x for name, x in keywords.items() if isinstance(x, torch.Tensor)}
     if tensors and epilogue is None and "plan" not in keywords:
         name = next(iter(tensors))
-        raise OptionError(f"gemm() has no argument {name!r} that is a tensor: leave it out")
+        raise OptionError(
+            f"gemm() has no argument {name!r} that is a tensor: leave it out, or name it in "
+            "epilogue="
+        )
     words = {name: x for name, x in keywords.items() if x is not None and name not in tensors}
     words |= {"operands": ",".join(tensors)} if tensors else {}
     text = " ".join(f"{name}={_text(x)}" for name, x in words.items())
