@@ -162,7 +162,7 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
     monkeypatch.setattr(Executable, "bind", lambda *_: print)
     beta = scalar(0.0, "beta", "float32", None)
     for number in range(200):
-        executable._bind(scalar(float(number), "alpha", "float32", None), beta, (), "")
+        executable.launch(scalar(float(number), "alpha", "float32", None), beta, (), "")
     assert 0 < len(executable._bound) <= 64
 
     monkeypatch.setattr("cute_gemm.toolchain.nvrtc.build", lambda *_, **__: _Built())
