@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cute_gemm import api
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ScalarError, ShapeError
 from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.jax.calls import Call, results
-from cute_gemm.jax.products import fused, layer, product, shaped
+from cute_gemm.jax.products import fused, layer, product, shaped, varying
+from cute_gemm.kernels import registry
 from cute_gemm.keywords import check_names
 from cute_gemm.problem.fuse import (
     ACTIVATION_FUNCTIONS,
@@ -85,7 +85,15 @@ def gemm(
         names = function.expression.operands
         given = {name: kernel_options.pop(name) for name in names if name in kernel_options}
         check_operands(function, given)
-    check_names(api.gemm, kernel_options)
+    for name in ("C", "beta"):
+        if name in kernel_options:
+            raise OptionError(
+                f"gemm() of cute_gemm.jax has no argument {name!r}, because arrays of JAX are "
+                "immutable: add one with epilogue='residual', residual=C"
+            )
+    check_names(gemm, kernel_options)
+    if kernel != "auto":
+        registry.get(kernel)  # checks
     out = None if out_dtype is None else dtype_name(out_dtype)
     call = Call(_op(op, A), _factor(alpha, A), out, compute, kernel=kernel,
                 options=tuple(sorted(kernel_options.items())))  # fmt: skip
@@ -198,7 +206,7 @@ def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
         y = y if b is None else y + b
     else:
         results(Call("NT"), (shaped(rows), shaped(w)))  # checks
-        y = layer(activation or "", rows, w, *(() if b is None else (b,)))
+        y = layer(activation or "", *varying(rows, w, *(() if b is None else (b,))))
     return y.reshape(*x.shape[:-1], w.shape[0])
 
 
@@ -294,7 +302,7 @@ def _called(
     call = replace(call, label=function.name, expression=function.expression,
                    operands=tuple(arrays), numbers=tuple(values))  # fmt: skip
     results(call, tuple(map(shaped, (A, B, *arrays.values()))))
-    return fused(call, A, B, *arrays.values())
+    return fused(call, *varying(A, B, *arrays.values()))
 
 
 def _returned(made: tuple[Any, ...]) -> Any:

@@ -15,6 +15,8 @@ import jax
 
 #: The interface's major version, within which structures only grow.
 _MAJOR = 0
+#: The first minor version with what is read here, for versions of XLA that do not say theirs.
+_LEAST_MINOR = 1
 #: XLA_FFI_Extension_Metadata.
 _METADATA = 1
 #: Codes of errors: XLA_FFI_Error_Code_INVALID_ARGUMENT and INTERNAL.
@@ -188,10 +190,10 @@ def _entry(handler: Handler) -> Callable[[int], int | None]:
 
     def entry(address: int) -> int | None:
         frame = _Frame.from_address(address)
+        if _answered(frame):
+            return None
         api = _Api.from_address(frame.api)
         try:
-            if _answered(frame, api):
-                return None
             text, given, made = _read(frame)
             handler(text, given, made, Context(api, frame.context))
         except BaseException as error:  # XLA's threads have nobody to catch it
@@ -201,7 +203,7 @@ def _entry(handler: Handler) -> Callable[[int], int | None]:
     return entry
 
 
-def _answered(frame: _Frame, api: _Api) -> bool:
+def _answered(frame: _Frame) -> bool:
     """Answer what XLA asks of a handler before it is called: the version, and no traits."""
     place = frame.extension
     while place:
@@ -209,7 +211,8 @@ def _answered(frame: _Frame, api: _Api) -> bool:
         if extension.type == _METADATA:
             metadata = _Metadata.from_address(extension.metadata)
             metadata.version.major = _MAJOR
-            metadata.version.minor = api.version.minor
+            minor = _Api.from_address(frame.api).version.minor if frame.api else 0
+            metadata.version.minor = max(minor, _LEAST_MINOR)
             metadata.traits = 0
             return True
         place = extension.next

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
 from cute_gemm.jax.calls import TARGET, Call, Shaped, results
 from cute_gemm.problem.expression import ACCUMULATOR, Expression, Value, trace
@@ -40,7 +41,34 @@ def shaped(x: Any) -> Shaped:
 
 def product(call: Call, a: Any, b: Any) -> Any:
     """Return the product of A and B as stored, whose call has no epilogue."""
-    return _product_p.bind(a, b, call=call)
+    return _product_p.bind(*varying(a, b), call=call)
+
+
+def varying(*arrays: Any) -> tuple[Any, ...]:
+    """Return arrays that vary along the same manual axes, in ``jax.shard_map``.
+
+    The gradient of one that did not is summed over those axes by JAX.
+    """
+    axes = [_varies_along(x) for x in arrays]
+    union = frozenset().union(*axes)
+    return tuple(
+        _made_varying(x, tuple(union - own)) if union - own else x
+        for x, own in zip(arrays, axes, strict=True)
+    )
+
+
+def _varies_along(x: Any) -> frozenset[Any]:
+    """Return the manual axes that an array varies along; older versions of JAX call them vma."""
+    aval = jax.typeof(x)
+    if hasattr(aval, "vma"):
+        return frozenset(aval.vma)
+    return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+
+
+def _made_varying(x: Any, axes: tuple[Any, ...]) -> Any:
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(x, axes, to="varying")
+    return jax.lax.pvary(x, axes)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -157,15 +185,23 @@ def _compiled(*arrays: Any, primitive: Primitive, call: Call) -> Any:
 
 def _abstract(*avals: Any, call: Call) -> list[Any]:
     made = results(call, tuple(map(shaped, avals)))
-    return [jax.core.ShapedArray(x.shape, jnp.dtype(x.dtype)) for x in made]
+    return [_aval(x.shape, jnp.dtype(x.dtype), avals[0]) for x in made]
+
+
+def _aval(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+    """Return a result's abstract value; in ``jax.shard_map`` it varies as the arguments do."""
+    mesh = like.sharding.mesh
+    if mesh.empty:
+        return jax.core.ShapedArray(shape, dtype)
+    sharding = NamedSharding(mesh, PartitionSpec(*(None,) * len(shape)))
+    return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
 
 
 def _lowering(context: Any, *operands: Any, call: Call) -> Any:
     """Lower to a custom call; a transpose before it becomes a letter of op."""
     letters, given, avals = list(call.op), list(operands), list(context.avals_in)
     for place in (0, 1):
-        source = _transposed(given[place])
-        if source is not None and letters[place] in "NT":
+        while letters[place] in "NT" and (source := _transposed(given[place])) is not None:
             given[place] = source
             letters[place] = "TN"["NT".index(letters[place])]
             *lead, rows, columns = avals[place].shape
