@@ -169,7 +169,7 @@ def test_gradients_are_products_in_their_layouts() -> None:
 # ---- derivatives --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("first", "second"), SHAPES[:9], ids=str)
+@pytest.mark.parametrize(("first", "second"), SHAPES[:9:2], ids=str)
 def test_matmul_derivatives(first: Any, second: Any, x64: None) -> None:
     a, b = random(*first, dtype="float64"), random(*second, dtype="float64")
     check_grads(cj.matmul, (a, b), order=2, modes=("fwd", "rev"))
