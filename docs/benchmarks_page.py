@@ -64,7 +64,7 @@ def epilogues(name: str) -> str:
     run = stored(name)
     if run is None:
         return MISSING
-    tables, others = [f"`{run['command']}`", _where(run)], ("cuBLASLt", "unfused")
+    tables, others = [f"`{run['command']}`", _where(run)], ("cuBLASLt", "unfused", "max-autotune")
     for found in run["result"].values():
         named = dict.fromkeys(name.partition(",")[0] for each in found for name in each["us"])
         fused = [name for name in named if name not in ("cuBLAS", "plain")]
@@ -80,18 +80,24 @@ def epilogues(name: str) -> str:
             for name in fused
         ]
         tables += [
-            _table(["geometric mean of", "cuBLASLt's time over ours", "PyTorch's, unfused"], means),
+            _table(
+                [
+                    "geometric mean of",
+                    "cuBLASLt's time over ours",
+                    "PyTorch's, unfused",
+                    "torch.compile, max-autotune",
+                ],
+                means,
+            ),
             _table(heads, rows),
         ]
     return "\n\n".join(tables) + "\n"
 
 
 def _ratio(found: list[dict[str, Any]], name: str, other: str) -> str:
-    """The geometric mean of another's time over that of one; "-" where the other is not there."""
-    times = [(each["us"][name], each["us"].get(other)) for each in found]
-    if any(time is None for _, time in times):
-        return "-"
-    return _mean("", [time / own for own, time in times])[1]
+    """The geometric mean of another's time over that of one, where both are; "-" where none is."""
+    both = [each["us"] for each in found if other in each["us"]]
+    return _mean("", [us[other] / us[name] for us in both])[1] if both else "-"
 
 
 def speed(extent: str = "4096") -> str:

@@ -84,8 +84,8 @@ CASES = (
         for swap_ab in (0, 1)
     ),
     FusedCase("sm90_wgmma", "bfloat16", "C", m=71, n=57, options=(*_WGMMA, ("pack", "AB"))),
-    FusedCase("sm90_wgmma", "bfloat16", "C", m=200, n=136, l=2,
-              options=(("tile", (128, 128, 64)), ("groups", 2), ("ping_pong", 1))),
+    FusedCase("sm90_wgmma", "bfloat16", "C", m=136, n=72, l=2,
+              options=(("tile", (64, 64, 64)), ("groups", 2), ("ping_pong", 1))),
     FusedCase("sm90_wgmma", "float16", "F", m=64, n=48, k=256,
               options=(("split_k", 2), ("pack", "AB"))),
 )  # fmt: skip
