@@ -23,6 +23,8 @@ try:
         sigmoid,
         silu,
         sqrt,
+        sum_m,
+        sum_n,
         tanh,
         where,
     )
@@ -38,7 +40,8 @@ else:
 __all__ = [
     "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "amax", "analyze",
     "analyze_copy", "cast", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "kernels", "log",
-    "maximum", "minimum", "plan", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "where",
+    "maximum", "minimum", "plan", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "sum_m", "sum_n",
+    "tanh", "where",
 ]  # fmt: skip
 
 #: What a GEMM does without: imported when it is asked for.

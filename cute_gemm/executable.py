@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -82,7 +83,7 @@ class Call:
                     return None
             newest_alpha, newest_beta, newest_numbers, bound = executable.newest
             same = alpha is newest_alpha and beta is newest_beta and self.numbers == newest_numbers
-            if same and not executable.problem.epilogue.results:
+            if same and not executable.results:
                 bound(at, self.stream() if stream is None else raw_stream(stream))
                 return C
         factors = scalars(alpha, beta, executable.problem, self.a.device, self.c, stream)
@@ -91,7 +92,7 @@ class Call:
         )
         if C is None:
             return result
-        if executable.problem.epilogue.results:
+        if executable.results:
             return C, *result[1:]
         bound = executable._bound.get((factors[0][:2], factors[1][:2], self.numbers, ""))
         if bound is not None and type(alpha) in _NUMBERS and type(beta) in _NUMBERS:
@@ -128,6 +129,11 @@ class Executable:
         return replace(self, problem=replace(self.problem, numbers=numbers))
 
     @cached_property
+    def results(self) -> tuple[Matrix, ...]:
+        """The results beside C, as they are returned."""
+        return self.problem.results
+
+    @cached_property
     def steps(self) -> Steps:
         """The launches in order: a kernel, and what goes before and behind it."""
         return self._steps()
@@ -143,7 +149,7 @@ class Executable:
         """Return a launch of the operands' addresses and a stream."""
         if numbers != self.problem.numbers:
             return self.at(numbers).bind(device, alpha, beta, kept, numbers)
-        if self.route == DIRECT:
+        if self.route == DIRECT and not self.problem.sums:
             return self.kernel.bind(self.config, self.problem, self.arch, device, alpha, beta)
         from cute_gemm.run.sequence import Launches
 
@@ -193,7 +199,7 @@ class Executable:
         a, b = replace(a, owner=None), replace(b, owner=None)
         c = None if c is None else replace(c, owner=None)
         # Further results are new at every call.
-        read = len(self.problem.matrices) - len(self.problem.epilogue.results)
+        read = 3 + len(self.problem.epilogue.operands)
         spans = tuple(matrix.span for matrix in self.problem.matrices[:read])
         order = tuple(names.index(name) for name in operands.arrays)
         stream = ADAPTERS[a.library].stream(a)
@@ -215,9 +221,9 @@ class Executable:
             raise DeviceError(
                 f"A is on {a.place}, and a trace is of host arrays; pass copies, such as np.asarray"
             )
-        C = host_array(self._new(a, b) if c is None else c)
-        results = self.named_results(self._new_results(a))
-        return host_array(a), host_array(b), C, operands, results
+        c = c or self._new(a, b)
+        results = self.named_results(self._new_results(a, c))
+        return host_array(a), host_array(b), host_array(c), operands, results
 
     def _new(self, a: Operand, b: Operand) -> Operand:
         """Return a new C of A's library."""
@@ -320,10 +326,15 @@ class Executable:
         new = c is None
         if c is None:
             c = self._new(a, b)
-        results = self._new_results(a)
+        results = self._new_results(a, c)
         if self.backend != "cuda":
             self._run_on_host(a, b, c, alpha.value, beta.value, operands, results)
-        elif problem.m and problem.n and problem.l:
+        elif not (problem.m and problem.n and problem.l):
+            if c.device is None:
+                self.named_results(results)
+            elif results:
+                self._zero(results, _handle(a, stream))
+        else:
             bound = self.launch(alpha, beta, numbers, kept)
             if c.device is None:
                 self._run_from_host(bound, a, b, c, beta, operands, results)
@@ -345,29 +356,47 @@ class Executable:
         first = ADAPTERS[a.library].result(a, c.owner) if new else c.owner
         return (first, *self._returned(a, results)) if results else first
 
-    def _new_results(self, a: Operand) -> tuple[Operand, ...]:
-        """Return new arrays of A's library for the epilogue's further results."""
-        problem, adapter = self.problem, ADAPTERS[a.library]
-        order: Order = "C" if problem.C.major == "N" else "F"
-        shape = *((problem.l,) if problem.l != 1 else ()), problem.m, problem.n
-        return tuple(
-            read(adapter.new(a, (1, 1) if x.amax else shape, order, x.dtype), x.name)
-            for x in problem.epilogue.results
-        )
+    def _new_results(self, a: Operand, c: Operand) -> tuple[Operand, ...]:
+        """Return new arrays of A's library for the results beside C.
+
+        Of those that lack a mode, its extent is 1.
+        """
+        adapter, lead = ADAPTERS[a.library], c.shape[:-2]
+        order: Order = "C" if self.problem.C.major == "N" else "F"
+        made = []
+        for x in self.results:
+            shape, its = ((*lead, *x.shape), order) if x.extents else ((1, 1), order)
+            if len(x.extents) == 1:
+                its = "C"
+            made.append(read(adapter.new(a, shape, its, x.dtype), x.name))
+        return tuple(made)
 
     def _returned(self, a: Operand, results: tuple[Operand, ...]) -> Iterator[Any]:
-        """Yield what the caller gets of further results."""
-        for x, result in zip(self.problem.epilogue.results, results, strict=True):
+        """Yield what the caller gets of the results beside C."""
+        for x, result in zip(self.results, results, strict=True):
             made = ADAPTERS[a.library].result(a, result.owner)
-            yield made.reshape(()) if x.amax else made
+            lead = result.shape[:-2]
+            yield made if len(x.extents) == 2 else made.reshape((*lead, *x.extents))
+
+    def _unset(self, results: tuple[Operand, ...]) -> Iterator[Operand]:
+        """Yield the results that no launch sets: it raises the greatest of all elements from 0.
+
+        Where C has no elements there is no launch, and sums are 0 too.
+        """
+        p = self.problem
+        launched = p.m and p.n and p.l
+        for x, result in zip(self.results, results, strict=True):
+            if not x.extents or not launched:
+                yield result
 
     def _zero(self, results: tuple[Operand, ...], stream: int) -> None:
-        """Set what is the greatest of all elements to 0, in the order of the stream."""
+        """Set what no launch sets to 0, in the order of the stream."""
         from cute_gemm.run.memory import zero
 
-        for x, result in zip(self.problem.epilogue.results, results, strict=True):
-            if x.amax:
-                zero(result.pointer, DTYPES[x.dtype].bytes, self.device or 0, stream)
+        for result in self._unset(results):
+            nbytes = math.prod(result.shape) * DTYPES[result.dtype].bytes
+            if nbytes:
+                zero(result.pointer, nbytes, self.device or 0, stream)
 
     def launch(
         self, alpha: Scalar, beta: Scalar, numbers: tuple[float, ...] = (), kept: str = ""
@@ -396,13 +425,10 @@ class Executable:
             self.kernel.on_host(self.problem, *arrays, alpha, beta, others)
 
     def named_results(self, results: tuple[Operand, ...]) -> dict[str, np.ndarray]:
-        """Return host arrays of further results by their names, with 0 in single numbers."""
-        named = {}
-        for x, result in zip(self.problem.epilogue.results, results, strict=True):
-            named[x.name] = array = host_array(result)
-            if x.amax:
-                array[...] = 0
-        return named
+        """Return host arrays of the results beside C by name, with 0 in what no launch sets."""
+        for result in self._unset(results):
+            host_array(result)[...] = 0
+        return {x.name: host_array(result) for x, result in zip(self.results, results, strict=True)}
 
     def _run_from_host(
         self, bound: Callable[..., None], a: Operand, b: Operand, c: Operand, beta: Scalar,

@@ -18,7 +18,7 @@ from cute_gemm.kernels.candidate import Candidate, why
 from cute_gemm.kernels.steps import Step, Steps
 from cute_gemm.model.price import Prices
 from cute_gemm.packed import PackedOperand
-from cute_gemm.problem.passes import DIRECT, packed
+from cute_gemm.problem.passes import packed
 from cute_gemm.problem.scalars import scalar
 from cute_gemm.select import Choice
 from cute_gemm.toolchain.nvrtc import prove
@@ -307,7 +307,7 @@ class Plan:
 
     def _passes(self, reads_c: bool) -> Iterator[PassReport]:
         """The launches before and behind the kernel."""
-        if self.route == DIRECT:
+        if len(self.steps.each) == 1:
             return
         from cute_gemm.analysis.passes import pass_report
 

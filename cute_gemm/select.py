@@ -22,7 +22,7 @@ from cute_gemm.kernels import registry
 from cute_gemm.kernels.base import common_traits
 from cute_gemm.kernels.candidate import Candidate
 from cute_gemm.kernels.options import access_bytes
-from cute_gemm.kernels.passes import PACK, REDUCE
+from cute_gemm.kernels.passes import PACK, REDUCE, SUM
 from cute_gemm.model.price import Footprint, Prices
 from cute_gemm.problem.passes import (
     DIRECT,
@@ -339,6 +339,8 @@ class _Times:
         if packings:
             before = np.array([self._packing.get(pack, 0.0) for pack in space.packs])
             self.seconds = self.seconds + before[shelf.packs]
+        self._sums = SUM.all_seconds(problem, gpu)
+        self.seconds = self.seconds + self._sums
 
     def find(self, measured: Measured) -> int | None:
         """Return the index of the config that was measured; None if it is no candidate any more."""
@@ -355,4 +357,6 @@ class _Times:
             best = int(self._table[:, index].argmin())
             route = route._replace(split_k=int(self._counts[best, 0]))
             passes["reduction"] = float(self._behind[best, 0])
+        if self._sums:
+            passes["sums"] = self._sums
         return route, passes

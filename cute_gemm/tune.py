@@ -137,7 +137,7 @@ def _matrices(problem: GemmProblem, device: int) -> Iterator[list[tuple[int, ...
     random = np.random.default_rng(0)
     with ExitStack() as stack:
         places: list[list[int]] = []
-        for matrix in problem.matrices:
+        for matrix in problem.arrays:
             offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
             values = _values(matrix, offset, random)
             places.append([

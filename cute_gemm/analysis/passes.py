@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cute_gemm._text import counted, named
 from cute_gemm.analysis.rows import access_tables, make_row
 from cute_gemm.problem.passes import Packing
+from cute_gemm.problem.sums import MODES, Summation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PassReport:
-    """A launch that packs operands or adds up slices of K.
+    """A launch that packs operands, adds up slices of K or adds up a result over M or N.
 
     Attributes
     ----------
     kernel, config
-        ``"pack"`` or ``"reduce"``, and its config.
+        ``"pack"``, ``"reduce"`` or ``"sum"``, and its config.
     problem
-        The operands and their copies (`Packing`), or the sums and C (`Reduction`).
+        The operands and their copies (`Packing`), the sums of slices and C (`Reduction`), or a
+        matrix and its sums (`Summation`).
     launch
         CTAs, threads per CTA, dynamic shared memory (bytes).
     rows
@@ -47,6 +49,9 @@ class PassReport:
         if isinstance(problem, Packing):
             pairs = zip(problem.sources, problem.targets, strict=True)
             return tuple(f"{a.name}  {a} to {b} in scratch" for a, b in pairs)
+        if isinstance(problem, Summation):
+            source, target, mode = problem.source, problem.target, MODES[problem.mode]
+            return (f"{target.name}  {target}, sums over {mode} of {source.name}: {source}",)
         return (f"C  from {problem.slices} slices of K: {problem.sums} in scratch",)
 
     @property

@@ -46,16 +46,18 @@ def why(candidates: Sequence[Candidate], by_name: bool, measured: str = "") -> s
 
 
 def _why_passes(candidates: Sequence[Candidate], price: Price) -> str:
-    """Say what packing and adding slices of K take of the first one's time, and what they save."""
+    """Say what passes take of the first one's time, and what those before it and behind K save."""
     route = candidates[0].route
     said = []
+    if "sums" in price.terms:
+        said.append(f"adding up results takes {duration(price.terms['sums'])}")
     if route.pack:
         said.append(f"packing {' and '.join(route.pack)} takes {duration(price.terms['packing'])}")
     if route.split_k > 1:
         seconds = duration(price.terms["reduction"])
         said.append(f"adding {route.split_k} slices of K takes {seconds}")
     for candidate in candidates:
-        if said and candidate.route == DIRECT and candidate.price is not None:
+        if route != DIRECT and candidate.route == DIRECT and candidate.price is not None:
             direct = f"{label(candidate)} {duration(candidate.price.seconds)}"
             return f"{' and '.join(said)} of it; without, {direct}"
     return f"{' and '.join(said)} of it" if said else ""

@@ -1,13 +1,13 @@
-"""``Steps``: the launches of a plan: packing, the kernel that multiplies, reduction."""
+"""``Steps``: the launches of a plan: packing, the kernel that multiplies, reduction, sums."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cute_gemm.kernels.passes import PACK, REDUCE
+from cute_gemm.kernels.passes import PACK, REDUCE, SUM
 from cute_gemm.problem.passes import Packing, Route, alike, packed, sliced
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 
@@ -119,6 +119,8 @@ def steps(
 
     ``kept``: operands of those to pack that are packed already, and found at their own addresses.
     """
+    arrays = tuple(matrix.name for matrix in problem.arrays)
+    asked, problem = problem, replace(problem, sums=()) if problem.sums else problem
     names = tuple(matrix.name for matrix in problem.matrices)
     places = {name: Place(name) for name in names}
     before: list[Step] = []
@@ -135,15 +137,30 @@ def steps(
         problem, _ = packed(problem, route.pack)
     if route.split_k > 1:
         problem, reduction = sliced(problem, route.split_k, config.tile[2])
-        sums = places["C"] = Place("scratch", scratch)
-        ends = (sums, *(Place(name) for name in names[2:]))
+        parts = places["C"] = Place("scratch", scratch)
+        ends = (parts, *(Place(name) for name in names[2:]))
         behind = [
             Step(REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, scales=True)
         ]
         scratch += reduction.nbytes
     where = tuple(places[name] for name in (names[:3] if behind else names))
     main = Step(kernel, config, problem, where, arch, scales=not behind)
-    return Steps((*before, main, *behind), len(before), scratch, (*names, "scratch"))
+    sums, scratch = _sum_steps(asked, arch, scratch)
+    each = (*before, main, *behind, *sums)
+    return Steps(each, len(before), scratch, (*arrays, "scratch"))
+
+
+def _sum_steps(problem: GemmProblem, arch: str, scratch: int) -> tuple[list[Step], int]:
+    """Return the launches that add up what is stored, and the end of the scratch behind theirs."""
+    matrices = {matrix.name: matrix for matrix in problem.matrices}
+    found = []
+    for asked in problem.sums:
+        at = Place(asked.source)
+        for launch in SUM.launches(matrices[asked.source], asked):
+            target = Place(asked.target.name) if launch.whole else Place("scratch", scratch)
+            found.append(Step(SUM, SUM.configure(launch, arch), launch, (at, target), arch))
+            scratch, at = scratch + launch.nbytes, target
+    return found, scratch
 
 
 def packing_step(packing: Packing, arch: str) -> Step:

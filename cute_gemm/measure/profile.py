@@ -295,7 +295,7 @@ def launch(case: Case) -> None:
     with ExitStack() as stack:
         stack.enter_context(entered(0))
         addresses = []
-        for matrix in problem.matrices:
+        for matrix in problem.arrays:
             offset = case.base_offset * matrix.element.bytes * (matrix.name in "ABC")
             content = np.frombuffer(random.bytes(offset + matrix.span), np.uint8)
             buffer = stack.enter_context(upload(content[None]))

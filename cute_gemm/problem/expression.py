@@ -11,7 +11,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -265,11 +265,15 @@ def gelu(x: Any, approximate: str = "none") -> Value:
 
 @dataclass(frozen=True, eq=False)
 class Returned:
-    """What `amax` and `cast` make of a value, to be returned."""
+    """What `amax`, `cast`, `sum_m` and `sum_n` make of a value, to be returned.
+
+    ``mode``: the one that it is summed over, ``"M"`` or ``"N"``.
+    """
 
     value: Value
     amax: bool = False
     dtype: str = ""
+    mode: str = ""
 
 
 def amax(x: Any) -> Returned:
@@ -290,6 +294,48 @@ def cast(x: Any, dtype: Any) -> Returned:
     if DTYPES[name].is_complex:
         raise OptionError(f"cast(..., dtype={dtype!r}); expected a real type")
     return Returned(_value(x), dtype=name)
+
+
+def sum_m(x: Any) -> Returned:
+    """Return the sums over M of a value that is returned too: ``return y, sum_m(y)``.
+
+    They are (N,), in a batch (L, N), in float32, or float64 where the matrix is float64. What is
+    added up are the elements as they are stored, rounded to the matrix's type, by a launch behind
+    the GEMM and in an order that is the same at every call. The value may be a `cast`.
+
+    >>> print(trace(lambda acc, bias: ((y := relu(acc + bias)), sum_m(y))))
+    v0 = acc
+    v1 = bias
+    v2 = add(v0, v1)
+    v3 = 0.0
+    v4 = maximum(v2, v3)
+    return v4, sum_m(v4)
+    """
+    return _sum(x, "M")
+
+
+def sum_n(x: Any) -> Returned:
+    """Return the sums over N of a value that is returned too: ``return y, sum_n(y)``.
+
+    They are (M,), in a batch (L, M), and else as those of `sum_m`.
+
+    >>> print(trace(lambda acc: (acc, (q := cast(acc, "int8")), sum_n(q))))
+    v0 = acc
+    return v0, cast(v0, 'int8'), sum_n(cast(v0, 'int8'))
+    """
+    return _sum(x, "N")
+
+
+def _sum(x: Any, mode: str) -> Returned:
+    if not isinstance(x, Returned):
+        return Returned(_value(x), mode=mode)
+    if x.amax or x.mode:
+        which = "amax" if x.amax else f"sum_{x.mode.lower()}"
+        raise OptionError(
+            f"an epilogue gives sum_{mode.lower()} what {which} returns; expected a value, or a "
+            "cast of one, that is returned as a matrix"
+        )
+    return replace(x, mode=mode)
 
 
 # ---- tracing ------------------------------------------------------------------------------------
@@ -314,14 +360,18 @@ class Step(NamedTuple):
 class Result(NamedTuple):
     """A result of an expression: the value at a place, or its greatest magnitude (``amax``).
 
-    ``dtype``: the type that it is stored as; "" for C's.
+    ``dtype``: the type that it is stored as; "" for C's. ``mode``: that over which the result that
+    has the same place and type is summed, ``"M"`` or ``"N"``; "" for what is no sum.
     """
 
     place: int
     amax: bool = False
     dtype: str = ""
+    mode: str = ""
 
     def __str__(self) -> str:
+        if self.mode:
+            return f"sum_{self.mode.lower()}({self._replace(mode='')})"
         if self.dtype:
             return f"cast(v{self.place}, {self.dtype!r})"
         return f"amax(v{self.place})" if self.amax else f"v{self.place}"
@@ -343,6 +393,17 @@ class Expression:
         lines = [f"v{place} = {step}" for place, step in enumerate(self.steps)]
         return "\n".join((*lines, f"return {', '.join(map(str, self.results))}"))
 
+    @property
+    def stored(self) -> Expression:
+        """The expression without its sums, which are computed of what it stores."""
+        results = tuple(result for result in self.results if not result.mode)
+        return Expression(self.steps, self.operands, results)
+
+    def summed(self, result: Result) -> int | None:
+        """Return which of the results a sum adds up; None where it is not among them."""
+        matrix = result._replace(mode="")
+        return self.results.index(matrix) if matrix in self.results else None
+
     def only(self, result: int) -> Expression:
         """Return the expression that has this result alone."""
         return Expression(self.steps, self.operands, (Result(self.results[result].place),))
@@ -363,7 +424,8 @@ class Expression:
 def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -> Expression:
     """Call a function with the accumulator and its operands; return what it computes.
 
-    It returns a value, or a tuple: C's, and further matrices, `cast` or `amax` of values.
+    It returns a value, or a tuple: C's, and further matrices, `cast`, `amax`, `sum_m` or `sum_n`
+    of values.
 
     The first parameter is the accumulator, the others are operands by their names, or those named
     in ``operands``. OptionError for what cannot be traced.
@@ -399,12 +461,20 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
             raise OptionError(
                 f"epilogue {named} returns a condition; expected cute_gemm.where(...)"
             )
-        how = (result.amax, result.dtype) if isinstance(result, Returned) else ()
+        how = (result.amax, result.dtype, result.mode) if isinstance(result, Returned) else ()
         found.append(Result(_place(value, places), *how))
     if isinstance(results[0], Returned):
-        which = "amax" if results[0].amax else "cast"
+        which = str(found[0]).partition("(")[0]
         raise OptionError(f"epilogue {named} returns {which} first; expected what C becomes")
-    return Expression(tuple(places), names, tuple(found))
+    expression = Expression(tuple(places), names, tuple(found))
+    for result in found:
+        if result.mode and expression.summed(result) is None:
+            which = f"sum_{result.mode.lower()}"
+            raise OptionError(
+                f"epilogue {named} returns {which} of a value that it does not return as a matrix; "
+                f"expected it among the results too: return y, {which}(y)"
+            )
+    return expression
 
 
 def _operands(function: Callable[..., Any], named: str) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ class Fused(Epilogue):
 
     Everything is computed in the type of the sums. ``tensors`` are the expression's operands that
     lie in memory, in its order, and ``values`` the names of those that are given by value;
-    ``further`` are its results beside C.
+    ``further`` are its results beside C, without the sums, which a pass makes of them and of C.
     ``label`` is what messages call it, and ``output`` the type of C, by which functions are chosen.
     """
 
@@ -118,7 +118,7 @@ class Fused(Epilogue):
     @cached_property
     def name(self) -> str:
         """Part of kernels' symbols, other for another expression or other operands."""
-        said = f"{self.expression}\n{self.tensors}\n{self.values}\n{self.further}"
+        said = f"{self.expression.stored}\n{self.tensors}\n{self.values}\n{self.further}"
         return f"epilogue_{sha256(said.encode()).hexdigest()[:12]}"
 
     @property
@@ -154,7 +154,7 @@ class Fused(Epilogue):
         ]
         set_results = [
             f"operands.{x.name}(i, j) = cute_gemm::converted<Element_{x.name}>(v{result.place});"
-            for x, result in zip(self.further, self.expression.results[1:], strict=True)
+            for x, result in zip(self.further, self.expression.stored.results[1:], strict=True)
         ]
         gathered = [
             f"mutable typename cute_gemm::EpilogueAmax<Accumulator>::Bits greatest_{x} = 0;"
@@ -194,9 +194,10 @@ class Fused(Epilogue):
     def apply_further(
         self, accumulator: np.ndarray, arguments: EpilogueArguments
     ) -> Iterator[np.ndarray]:
-        """Yield the other results: matrices, and the greatest magnitudes of all elements."""
-        for place, result in enumerate(self.expression.results[1:], 1):
-            found = self._apply(self.expression.only(place), accumulator, arguments)
+        """Yield the results beside C: matrices, and the greatest magnitudes of all elements."""
+        expression = self.expression.stored
+        for place, result in enumerate(expression.results[1:], 1):
+            found = self._apply(expression.only(place), accumulator, arguments)
             if result.amax:
                 yield np.abs(found).max(initial=0)
             else:

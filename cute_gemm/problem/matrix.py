@@ -51,6 +51,11 @@ class Matrix:
         return self.stride.index(1) if 1 in self.stride else 0
 
     @property
+    def extents(self) -> tuple[int, ...]:
+        """Extents of the modes that it has: those whose stride is not 0."""
+        return tuple(x for x, stride in zip(self.shape, self.stride, strict=True) if stride)
+
+    @property
     def ld(self) -> int:
         """The leading dimension, in elements: the stride of the other mode."""
         return self.stride[1 - self.unit]

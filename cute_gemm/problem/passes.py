@@ -135,7 +135,7 @@ def sliced(problem: GemmProblem, slices: int, tile_k: int) -> tuple[GemmProblem,
 
     parts = replace(
         problem, k=depth, k_last=last % depth, l=total, A=cut(problem.A), B=cut(problem.B), C=sums,
-        epilogue=LINEAR_COMBINATION, operands=(), numbers=(),
+        epilogue=LINEAR_COMBINATION, operands=(), numbers=(), sums=(),
     )  # fmt: skip
     end = Reduction(sums, problem.C, problem.epilogue, problem.operands, problem.numbers)
     return parts, end
@@ -194,11 +194,11 @@ def _some_slices(problem: GemmProblem, first: int, count: int, k: int) -> GemmPr
 def sums_bytes(problem: GemmProblem) -> int:
     """Return the bytes of scratch that the sums of a slice of K take."""
     C, size = problem.C, problem.accumulator.bytes
-    return _padded(C.shape[C.unit] * size) * C.shape[1 - C.unit]
+    return padded(C.shape[C.unit] * size) * C.shape[1 - C.unit]
 
 
-def _padded(row: int) -> int:
-    """Bytes from a row in scratch to the next."""
+def padded(row: int) -> int:
+    """Return the bytes from a row in scratch to the next."""
     return max(-(-row // LINE), 1) * LINE
 
 
@@ -206,7 +206,7 @@ def _padded(row: int) -> int:
 def _aligned(matrix: Matrix, unit: int) -> Matrix:
     """A matrix like this one in scratch, with this mode's stride 1."""
     size = matrix.element.bytes
-    ld = _padded(matrix.shape[unit] * size) // size
+    ld = padded(matrix.shape[unit] * size) // size
     stride = (1, ld) if unit == 0 else (ld, 1)
     made = replace(matrix, stride=stride, alignment=256, first_alignment=0, batch_stride=0)
     shared = matrix.batch_stride == 0

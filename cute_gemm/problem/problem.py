@@ -33,6 +33,7 @@ from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.overlap import matrices_overlap, overlap
+from cute_gemm.problem.sums import Sum, result_name
 
 #: Extents are ints in the kernels; offsets have 64 bits.
 _LARGEST_EXTENT = 2**31 - 1
@@ -48,7 +49,8 @@ class GemmProblem:
     of each product and ``l`` is the number of products; any may be 0. ``compute`` is what products
     are made in: ``"float32"``, ``"tf32"``, ``"float64"`` or ``"int32"``; of complex numbers, what
     the products of their parts are made in. ``operands`` are those of the epilogue, in its order,
-    and ``numbers`` the values of those that are given by value.
+    behind them its results that are stored with C; ``numbers`` the values of those that are given
+    by value; and ``sums`` what is made of C and of the results when they are stored.
     """
 
     op: str
@@ -65,6 +67,7 @@ class GemmProblem:
     epilogue: Epilogue = LINEAR_COMBINATION
     operands: tuple[Matrix, ...] = ()
     numbers: tuple[float, ...] = ()
+    sums: tuple[Sum, ...] = ()
 
     def with_base_offset(self, base_offset: int) -> GemmProblem:
         """Return the problem with each matrix so many elements from an aligned address.
@@ -87,6 +90,20 @@ class GemmProblem:
     def matrices(self) -> tuple[Matrix, ...]:
         """A, B, C and the epilogue's operands."""
         return self.A, self.B, self.C, *self.operands
+
+    @property
+    def results(self) -> tuple[Matrix, ...]:
+        """The results beside C, in the order in which the epilogue returns them."""
+        written = self.operands[len(self.epilogue.operands) :]
+        if not self.sums:
+            return written
+        by_name = {x.name: x for x in (*written, *(each.target for each in self.sums))}
+        return tuple(by_name[result_name(place)] for place in range(1, len(by_name) + 1))
+
+    @property
+    def arrays(self) -> tuple[Matrix, ...]:
+        """A, B, C, the operands that the epilogue reads, and its results."""
+        return (*self.matrices[: 3 + len(self.epilogue.operands)], *self.results)
 
     @property
     def slices(self) -> int:

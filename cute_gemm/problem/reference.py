@@ -63,17 +63,21 @@ def gemm(
     """
     if problem.epilogue != LINEAR_COMBINATION:
         sums = np.empty_like(C, problem.accumulator.numpy)
-        plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
+        plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=(), sums=())
         gemm(plain, A, B, sums, alpha=float(alpha != 0))
         old = None if beta == 0 else C.astype(sums.dtype)
         given = dict(operands or {})
-        further = [given.pop(result.name) for result in problem.epilogue.results]
+        results = {x.name: given.pop(x.name) for x in problem.results}
         arguments = EpilogueArguments(old, alpha, beta, given)
         C[...] = problem.epilogue.apply(sums, arguments)
         for result, found in zip(
-            further, problem.epilogue.apply_further(sums, arguments), strict=True
+            problem.epilogue.results, problem.epilogue.apply_further(sums, arguments), strict=True
         ):
-            result[...] = found
+            results[result.name][...] = found
+        for each in problem.sums:
+            stored = C if each.source == "C" else results[each.source]
+            total = stored.sum(axis=each.mode - 2, dtype=np.float64, keepdims=True)
+            results[each.target.name][...] = total
         return
     left, right, C = used(problem, A, B, C)
     conj = problem.A.conj, problem.B.conj

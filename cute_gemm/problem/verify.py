@@ -6,14 +6,15 @@ Complex results are compared with complex128, by the magnitude of the difference
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cute_gemm.dtypes import factor
 from cute_gemm.problem.epilogue import EpilogueArguments
+from cute_gemm.problem.fused import Fused
 from cute_gemm.problem.reference import batches, used
 
 if TYPE_CHECKING:
@@ -96,6 +97,128 @@ def verify(
     Which part of a complex number is infinite or NaN depends on the order of the products, so where
     the reference, rounded to C's type, is not finite, the result need only not be finite either.
     """
+    found = _Found()
+    for block in _blocks(problem, A, B, result.shape, C, alpha, beta, operands):
+        index, products, sums, arguments = block
+        got = result[index]
+        with np.errstate(all="ignore"):
+            if sums is None:
+                compared = _compare_integers(products, got, arguments)
+            else:
+                compared = compare_floats(problem, products, sums, got, arguments)
+        found.add(*compared, tuple(x.start or 0 for x in index))
+    return found.verdict(bound_formula(problem))
+
+
+def verify_sum(
+    problem: GemmProblem,
+    name: str,
+    A: np.ndarray,
+    B: np.ndarray,
+    result: np.ndarray,
+    *,
+    C: np.ndarray | None = None,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    operands: Mapping[str, np.ndarray] | None = None,
+) -> Verdict:
+    """Compare a result that is a sum over M or N with the sum of the elements in float64.
+
+    ``name`` is its name (``"result_1"``); the other arguments are those of `verify`. The bound is
+    the sum of the elements' own bounds, and ``n u / (1 - n u)`` times that of their magnitudes for
+    adding up n of them in any order (Higham, section 4.2), where u is the unit roundoff of the sum.
+    An integer that was rounded is off by half of 1 more.
+    """
+    asked = next(each for each in problem.sums if each.target.name == name)
+    of = of_result(problem, asked.source)
+    count, axis = (problem.m, problem.n)[asked.mode], asked.mode - 2
+    roundings = count * asked.target.element.roundoff
+    # In float64 the reference has errors of the same size.
+    roundings *= (2 if asked.target.dtype == "float64" else 1) / (1 - roundings)
+    total, bound = np.zeros(result.shape), np.zeros(result.shape)
+    shape = (*result.shape[:-1], problem.m, problem.n)
+    with np.errstate(all="ignore"):
+        for index, products, sums, arguments in _blocks(
+            of, A, B, shape, C, alpha, beta, operands, floats=True
+        ):
+            assert sums is not None
+            elements, off = _expected(of, products, sums, arguments)
+            if not of.C.element.roundoff:
+                about = np.iinfo(of.C.element.numpy)
+                elements, off = np.clip(elements, about.min, about.max), off + 0.5
+            place = (*index[:-2], index[-1] if asked.mode == 0 else index[-2])
+            total[place] += elements.sum(axis=axis)
+            bound[place] += (off + roundings * (abs(elements) + off)).sum(axis=axis)
+        got = result.astype(np.float64)
+        error = abs(got - total)
+        same = (got == total) | (np.isnan(got) & np.isnan(total))
+        good = np.where(np.isfinite(total), error <= bound, same)
+    found = _Found()
+    if result.size:
+        found.add(error, bound, good, (0,) * result.ndim)
+    return found.verdict(f"sum of ({bound_formula(of)}) + {count} u sum |elements|")
+
+
+def of_result(problem: GemmProblem, name: str) -> GemmProblem:
+    """Return the problem whose C is a matrix that the epilogue of this one returns."""
+    inputs = problem.operands[: len(problem.epilogue.operands)]
+    matrix = next(x for x in problem.matrices if x.name == name)
+    place = 0 if name == "C" else 1 + [x.name for x in problem.results].index(name)
+    assert isinstance(problem.epilogue, Fused)
+    return replace(
+        problem, epilogue=problem.epilogue.only(place), operands=inputs, sums=(),
+        C=replace(problem.C, dtype=matrix.dtype),
+    )  # fmt: skip
+
+
+class _Found:
+    """What was found of all elements so far."""
+
+    def __init__(self) -> None:
+        self.elements = self.wrong = 0
+        self.error = self.ratio = 0.0
+        self.worst: tuple[int, ...] | None = None
+
+    def add(
+        self, error: np.ndarray, bound: np.ndarray, good: np.ndarray, corner: tuple[int, ...]
+    ) -> None:
+        """Add a block of elements, the first of which is at ``corner``."""
+        with np.errstate(all="ignore"):
+            ratio = error / np.maximum(bound, 1e-300)
+        ratio[good & ~(ratio <= 1)] = 0.0  # the same infinity, NaN or rounded value
+        ratio[~good & np.isnan(ratio)] = np.inf
+        index = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+        if self.worst is None or ratio[index] > self.ratio:
+            self.worst = tuple(int(x) + first for x, first in zip(index, corner, strict=True))
+        self.ratio = max(self.ratio, float(ratio[index]))
+        finite = error[np.isfinite(error)]
+        self.error = max(self.error, float(finite.max(initial=0.0)))
+        self.wrong += int(np.count_nonzero(~good))
+        self.elements += error.size
+
+    def verdict(self, bound: str) -> Verdict:
+        """Return it."""
+        return Verdict(
+            self.wrong == 0, self.elements, self.wrong, self.error, self.ratio, self.worst, bound
+        )
+
+
+class _Block(NamedTuple):
+    """Elements of C: their place in C, products, magnitudes (None of integers) and the others."""
+
+    place: tuple[slice, ...]
+    products: np.ndarray
+    sums: np.ndarray | None
+    arguments: EpilogueArguments
+
+
+def _blocks(
+    problem: GemmProblem, A: np.ndarray, B: np.ndarray, shape: tuple[int, ...],
+    C: np.ndarray | None, alpha: complex, beta: complex, operands: Mapping[str, np.ndarray] | None,
+    floats: bool = False,
+) -> Iterator[_Block]:  # fmt: skip
+    """Yield the products of blocks of C in float64 or complex128, with their magnitudes."""
+    result = np.broadcast_to(np.float64(0), shape)
     left, right, _ = used(problem, A, B, result)
     before = None if beta == 0 else C
     use_ab = alpha != 0 and problem.k > 0
@@ -103,43 +226,21 @@ def verify(
     wide: type[np.inexact] = np.complex128 if problem.C.element.is_complex else np.float64
     m, n = problem.m, problem.n
     columns = max(1, _BLOCK // max(1, m))
-    integers = problem.C.element.roundoff == 0
-    broadcast = {
-        name: np.broadcast_to(array, result.shape) for name, array in (operands or {}).items()
-    }
-
-    wrong = 0
-    max_error = max_ratio = 0.0
-    worst: tuple[int, ...] | None = None
+    integers = problem.C.element.roundoff == 0 and not floats
+    broadcast = {name: np.broadcast_to(array, shape) for name, array in (operands or {}).items()}
     for part in batches(result, problem.k, _BLOCK) if m else []:
         left64 = _widened(left[part], wide, problem.A.conj) if use_ab else left
         for j in range(0, n, columns):
-            block = (*part, slice(None), slice(j, j + columns))
-            got = result[block]
+            index = (*part, slice(None), slice(j, j + columns))
             with np.errstate(all="ignore"):
-                old = None if before is None else before[block].astype(wide)
-                right64 = _widened(right[block], wide, problem.B.conj) if use_ab else right
-                products = left64 @ right64 if use_ab else np.zeros(got.shape, wide)
-                if integers:
-                    error, bound, good = _compare_integers(products, old, got, alpha, beta)
-                else:
+                old = None if before is None else before[index].astype(wide)
+                right64 = _widened(right[index], wide, problem.B.conj) if use_ab else right
+                products = left64 @ right64 if use_ab else np.zeros(result[index].shape, wide)
+                sums = None
+                if not integers:
                     sums = abs(left64) @ abs(right64) if use_ab else abs(products)
-                    own = {name: array[block].astype(wide) for name, array in broadcast.items()}
-                    arguments = EpilogueArguments(old, alpha, beta, own)
-                    error, bound, good = compare_floats(problem, products, sums, got, arguments)
-                ratio = error / np.maximum(bound, 1e-300)
-            ratio[good & ~(ratio <= 1)] = 0.0  # the same infinity, NaN or rounded value
-            ratio[~good & np.isnan(ratio)] = np.inf
-            index = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-            if worst is None or ratio[index] > max_ratio:
-                corner = (*(x.start for x in part), 0, j)
-                worst = tuple(int(x) + first for x, first in zip(index, corner, strict=True))
-            max_ratio = max(max_ratio, float(ratio[index]))
-            finite = error[np.isfinite(error)]
-            max_error = max(max_error, float(finite.max(initial=0.0)))
-            wrong += int(np.count_nonzero(~good))
-    elements = problem.l * m * n
-    return Verdict(wrong == 0, elements, wrong, max_error, max_ratio, worst, bound_formula(problem))
+            own = {name: array[index].astype(wide) for name, array in broadcast.items()}
+            yield _Block(index, products, sums, EpilogueArguments(old, alpha, beta, own))
 
 
 def _widened(array: np.ndarray, wide: type[np.inexact], conj: bool) -> np.ndarray:
@@ -148,9 +249,10 @@ def _widened(array: np.ndarray, wide: type[np.inexact], conj: bool) -> np.ndarra
 
 
 def _compare_integers(
-    products: np.ndarray, old: np.ndarray | None, got: np.ndarray, alpha: complex, beta: complex
+    products: np.ndarray, got: np.ndarray, arguments: EpilogueArguments
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return error, bound and verdict of each element, modulo 2**32."""
+    old, alpha, beta, _ = arguments
     exact = np.int64(alpha.real) * products.astype(np.int64)
     if old is not None:
         exact = exact + np.int64(beta.real) * old.astype(np.int64)
@@ -167,6 +269,20 @@ def compare_floats(
     arguments: EpilogueArguments,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return error, bound and verdict of each element."""
+    reference, bound = _expected(problem, products, sums, arguments)
+    wide = got.astype(reference.dtype)
+    error = abs(wide - reference)
+    rounded = reference.astype(got.dtype)
+    same = (got == rounded) | (np.isnan(reference) & np.isnan(wide))
+    if problem.C.element.is_complex:
+        same |= ~np.isfinite(rounded) & ~np.isfinite(wide)
+    return error, bound, np.where(np.isfinite(reference), error <= bound, False) | same
+
+
+def _expected(
+    problem: GemmProblem, products: np.ndarray, sums: np.ndarray, arguments: EpilogueArguments
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return each element before it is rounded, and the most by which it can be off."""
     out, accumulator, epilogue = problem.C.element, problem.accumulator, problem.epilogue
     # A product is off by the rounding of its two factors, where they are rounded.
     factors = 0.0
@@ -178,12 +294,4 @@ def compare_floats(
     bound = epilogue.bound(products, error, sums, accumulator, arguments)
     # (1 + u): the final rounding acts on the computed value, not on the reference.
     bound = out.roundoff * abs(reference) + (1 + out.roundoff) * bound
-    bound = bound + out.underflow
-
-    wide = got.astype(reference.dtype)
-    error = abs(wide - reference)
-    rounded = reference.astype(got.dtype)
-    same = (got == rounded) | (np.isnan(reference) & np.isnan(wide))
-    if out.is_complex:
-        same |= ~np.isfinite(rounded) & ~np.isfinite(wide)
-    return error, bound, np.where(np.isfinite(reference), error <= bound, False) | same
+    return reference, bound + out.underflow

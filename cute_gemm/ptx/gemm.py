@@ -44,7 +44,7 @@ def execute(
         arrays[name] = array.copy() if np.shares_memory(array, C) else array
     buffers = {
         x.name: Buffer(arrays[x.name], x.name, (x.first_alignment or x.alignment) % 256)
-        for x in problem.matrices
+        for x in problem.arrays
     }
     # What nobody has written is no number.
     scratch = np.full(steps.scratch, 255, np.uint8)
@@ -70,7 +70,7 @@ def _step(
         zip(step.places, signature.parameters, strict=False)
     ):
         name = parameter.name if parameter.name in buffers else "scratch"
-        matrix = None if name == "scratch" else getattr(step.problem, name, None)
+        matrix = getattr(step.problem, parameter.name, None)
         packed[position] = buffers.get(place.name) or _part(scratch, place.offset, name, matrix)
     for position, parameter in enumerate(signature.parameters):
         if parameter.name in places:

@@ -18,6 +18,7 @@ from cute_gemm.frameworks.base import dtype_name
 from cute_gemm.frameworks.torch import CALLED, refuse_grad, wants_gradient
 from cute_gemm.problem.expression import ACCUMULATOR, Expression
 from cute_gemm.problem.fuse import EpilogueFunction, as_function, check_names
+from cute_gemm.problem.sums import MODES, sums_dtype
 from cute_gemm.torch.products import ACTIVATIONS, matmul_gradients
 
 #: What both operators take beside the matrices.
@@ -120,11 +121,13 @@ _FUNCTIONS: dict[str, Any] = {
 def _results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
     """Return what `gemm` does: a tensor of a type, or a tuple of them and of further results."""
     computed = _evaluate(expression, values)
-    returned = []
+    returned: list[Any] = []
     for result in expression.results:
         value = computed[result.place]
         kind = getattr(torch, result.dtype) if result.dtype else out
-        if result.amax:
+        if result.mode:
+            returned.append(None)  # until what it adds up is there
+        elif result.amax:
             returned.append(value.abs().amax())
         elif kind.is_floating_point:
             returned.append(value.to(kind))
@@ -132,6 +135,12 @@ def _results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
             about = torch.iinfo(kind)
             rounded = value.nan_to_num(0).round().clamp(about.min, about.max)
             returned.append(rounded.to(kind))
+    for place, result in enumerate(expression.results):
+        summed = expression.summed(result)
+        if result.mode and summed is not None:
+            matrix = returned[summed]
+            kind = getattr(torch, sums_dtype(dtype_name(matrix.dtype)))
+            returned[place] = matrix.sum(dim=MODES.index(result.mode) - 2, dtype=kind)
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 
