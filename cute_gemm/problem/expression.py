@@ -399,10 +399,9 @@ class Expression:
         results = tuple(result for result in self.results if not result.mode)
         return Expression(self.steps, self.operands, results)
 
-    def summed(self, result: Result) -> int | None:
-        """Return which of the results a sum adds up; None where it is not among them."""
-        matrix = result._replace(mode="")
-        return self.results.index(matrix) if matrix in self.results else None
+    def summed(self, result: Result) -> int:
+        """Return which of the results a sum adds up; ValueError where it is not among them."""
+        return self.results.index(result._replace(mode=""))
 
     def only(self, result: int) -> Expression:
         """Return the expression that has this result alone."""
@@ -468,7 +467,7 @@ def trace(function: Callable[..., Any], operands: Sequence[str] | None = None) -
         raise OptionError(f"epilogue {named} returns {which} first; expected what C becomes")
     expression = Expression(tuple(places), names, tuple(found))
     for result in found:
-        if result.mode and expression.summed(result) is None:
+        if result.mode and result._replace(mode="") not in found:
             which = f"sum_{result.mode.lower()}"
             raise OptionError(
                 f"epilogue {named} returns {which} of a value that it does not return as a matrix; "

@@ -316,7 +316,7 @@ def _fuse(
         for x, result in zip(further, stored_beside.values(), strict=True)
     )
     sums = tuple(
-        _sum(problem, name, result, expression.summed(result) or 0)
+        _sum(problem, name, result, expression.summed(result))
         for name, result in beside.items()
         if result.mode
     )

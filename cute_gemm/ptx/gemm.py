@@ -70,7 +70,7 @@ def _step(
         zip(step.places, signature.parameters, strict=False)
     ):
         name = parameter.name if parameter.name in buffers else "scratch"
-        matrix = getattr(step.problem, parameter.name, None)
+        matrix = None if name == "scratch" else getattr(step.problem, name, None)
         packed[position] = buffers.get(place.name) or _part(scratch, place.offset, name, matrix)
     for position, parameter in enumerate(signature.parameters):
         if parameter.name in places:

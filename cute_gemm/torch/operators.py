@@ -136,9 +136,8 @@ def _results(expression: Expression, values: dict[str, Any], out: Any) -> Any:
             rounded = value.nan_to_num(0).round().clamp(about.min, about.max)
             returned.append(rounded.to(kind))
     for place, result in enumerate(expression.results):
-        summed = expression.summed(result)
-        if result.mode and summed is not None:
-            matrix = returned[summed]
+        if result.mode:
+            matrix = returned[expression.summed(result)]
             kind = getattr(torch, sums_dtype(dtype_name(matrix.dtype)))
             returned[place] = matrix.sum(dim=MODES.index(result.mode) - 2, dtype=kind)
     return returned[0] if len(returned) == 1 else tuple(returned)
