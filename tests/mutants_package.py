@@ -147,6 +147,10 @@ PACKAGE: tuple[Mutant, ...] = (
              "exp2_approx(x * 1.44f)", "exp and float16"),
         )
     ),
+    _m("sums: always those of C", "problem/fuse.py",
+       'source = result_name(summed) if summed else "C"', 'source = "C"', "sums", "returned"),
+    _m("sums: what no launch sets is not 0", "executable.py",
+       "if not x.extents or not launched:", "if not x.extents:", "executable", "no_elements"),
     _m("fused: results in another order", "problem/fused.py",
        "zip(self.further, self.expression.results[1:], strict=True)",
        "zip(self.further, self.expression.results[:-1], strict=True)", "fused_calls", "naive"),

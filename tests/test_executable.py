@@ -385,27 +385,54 @@ def test_calls_with_an_epilogue_are_known_by_it_and_by_its_operands(calls: Calls
         cg.gemm("NN", A, B, C, epilogue="residual", residual=Array(0x50000, device=1))
 
 
-def test_further_results_are_new_at_every_call(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    both = cg.epilogue(lambda acc: (acc, acc * 2, cg.amax(acc)))
+@pytest.fixture
+def zeroed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """New arrays that are fakes too, and which bytes are set to 0: an address, how many."""
     places = iter(range(0x70000, 0x80000, 0x100))
-    zeroed: list[int] = []
+    found: list[tuple[int, int]] = []
 
     def made(self: Any, like: Any, shape: Any, order: Any, dtype: str) -> Array:
-        array = Array(next(places), shape)
-        array.reshape = lambda shape: array  # type: ignore[attr-defined]
+        array: Any = Array(next(places), shape)
+
+        def reshape(asked: tuple[int, ...]) -> Any:
+            array.asked = asked
+            return array
+
+        array.reshape = reshape
         return array
 
     monkeypatch.setattr("cute_gemm.frameworks.cupy._CuPy.new", made)
-    monkeypatch.setattr("cute_gemm.run.memory.zero", lambda at, *_: zeroed.append(at))
+    monkeypatch.setattr("cute_gemm.run.memory.zero", lambda at, n, *_: found.append((at, n)))
+    return found
+
+
+def test_further_results_are_new_at_every_call(calls: Calls, zeroed: list[tuple[int, int]]) -> None:
+    both = cg.epilogue(lambda acc: (acc, acc * 2, cg.amax(acc)))
     for given in (C, C, C, None, None):
         result, twice, greatest = cg.gemm("NN", A, B, given, epilogue=both)
         assert result is C if given is C else result.data.ptr == calls[-1][2]
         assert calls[-1][3:] == (twice.data.ptr, greatest.data.ptr, 7)
-        assert zeroed[-1] == greatest.data.ptr
+        assert zeroed[-1] == (greatest.data.ptr, 4)
     assert len({launched[3] for launched in calls}) == len(zeroed) == 5
     assert calls.read == 3 + 2 * 5 + 2 + 2  # A, B and C once, further results, and a new C
+
+
+def test_sums_lie_where_they_are_returned(calls: Calls, zeroed: list[tuple[int, int]]) -> None:
+    summed = cg.epilogue(lambda acc: (acc, cg.sum_m(acc), acc * 2, cg.sum_n(acc * 2)))
+    for given in (C, C, C, None):
+        _, over_m, twice, over_n = cg.gemm("NN", A, B, given, epilogue=summed)
+        assert calls[-1][3:] == (over_m.data.ptr, twice.data.ptr, over_n.data.ptr, 7)
+        assert (over_m.asked, over_n.asked) == ((8,), (8,)) and not zeroed
+
+
+def test_reductions_of_no_elements_are_set_to_zero(
+    calls: Calls, zeroed: list[tuple[int, int]]
+) -> None:
+    summed = cg.epilogue(lambda acc: (acc, cg.sum_m(acc), cg.sum_n(acc), cg.amax(acc)))
+    for _ in range(2):
+        _, over_m, over_n, greatest = cg.gemm("NN", Array(0x10000, (0, 8)), B, epilogue=summed)
+        assert (over_m.asked, over_n.asked) == ((8,), (0,)) and not calls
+        assert zeroed[-2:] == [(over_m.data.ptr, 32), (greatest.data.ptr, 4)]
 
 
 def test_numbers_of_an_epilogue_are_those_of_the_call(

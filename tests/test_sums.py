@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from gpu.passes_cases import Summed
 from test_passes import differences, execute, view
 
 import cute_gemm as cg
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.errors import OptionError
+from cute_gemm.gpus.table import gpu
 from cute_gemm.kernels.passes import SUM
+from cute_gemm.model.analyze import analyze
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.sums import Sum, sums_dtype
+from cute_gemm.problem.verify import verify_sum
 from cute_gemm.ptx.launch import Buffer
 from cute_gemm.toolchain.nvrtc import build
 
@@ -116,6 +120,45 @@ def test_no_spills(arch: str) -> None:
             assert found.spill_stores == found.spill_loads == 0 and found.registers <= 128, case
 
 
+@pytest.mark.parametrize("order", "FC")
+@pytest.mark.parametrize("mode", [0, 1])
+def test_every_access_of_an_aligned_matrix_is_wide_and_coalesced(mode: int, order: str) -> None:
+    for dtype in ("bfloat16", "float32", "float64", "int8"):
+        for launch in Summed(dtype, mode, order, (4096, 1024)).launches:
+            load, store = (analyze(x) for x in SUM.accesses(SUM.configure(launch), launch))
+            assert load.coalesced and store.coalesced, (dtype, launch)
+            assert SUM.configure(launch).nbytes == 16
+
+
+def test_a_pass_costs_what_its_bytes_do() -> None:
+    for mode in (0, 1):
+        launches = Summed("bfloat16", mode, "C", (4096, 14336)).launches
+        assert 25e-6 < sum(SUM.seconds(launch, gpu("H200")) for launch in launches) < 45e-6
+
+
+@pytest.mark.parametrize("far", ["rows", "matrices", "chunks"])
+def test_matrices_beyond_32_bits(far: str) -> None:
+    """Rows, matrices of a batch, and sums of chunks, 2**31 elements from the first to the last."""
+    case = Summed("float16", 0, "C", (1500, 24), l=3 if far == "matrices" else 1)
+    source, (first, second) = case.source, case.launches
+    if far == "rows":
+        source = replace(source, stride=(2**32 // 1499 // 8 * 8 + 8, 1))
+    elif far == "matrices":
+        source = replace(source, batch_stride=2**30 + 64)
+    first = replace(first, source=source)
+    if far == "chunks":
+        ld = 2**31 // (first.target.shape[0] - 1) // 32 * 32 + 32
+        first = replace(first, target=replace(first.target, stride=(ld, 1)))
+    second = replace(second, source=first.target)
+    elements = view(source, np.zeros(source.span, np.uint8)).view(np.float16)
+    parts = view(first.target, np.zeros(first.target.span, np.uint8)).view(np.float32)
+    elements[...] = np.random.default_rng(0).integers(-9, 10, elements.shape)
+    sums = np.full((case.l, 24), np.nan, np.float32)
+    execute(SUM, first, [Buffer(elements, "C", 0), Buffer(parts, "scratch", 0)])
+    execute(SUM, second, [Buffer(parts, "scratch", 0), Buffer(sums, "result_1", 0)])
+    assert (sums == elements.astype(np.float32).sum(axis=1)).all()
+
+
 # Epilogues ----------------------------------------------------------------------------------------
 
 
@@ -143,6 +186,73 @@ def test_sums_of_what_is_returned(backend: Any, order: Any, batch: Any, options:
     assert over_m.shape == (*batch, N) and over_n.shape == (*batch, M)
     np.testing.assert_allclose(over_m, y.astype("f8").sum(-2), rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(over_n, y.astype("f8").sum(-1), rtol=1e-5, atol=1e-4)
+
+
+@cg.epilogue
+def mixed(acc: Any) -> Any:
+    """Sums before what they are of, of casts, and two of one matrix."""
+    z, q = cg.relu(acc), cg.cast(acc * 4, "int8")
+    return acc, cg.sum_n(z), q, cg.amax(acc), z, cg.sum_m(q), cg.sum_m(z), cg.sum_n(acc)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_sums_come_where_they_are_returned(dtype: str, backend: Any) -> None:
+    A, B = (random(extent, K).astype(DTYPES[dtype].numpy) for extent in (M, N))
+    y, z_n, q, amax, z, q_m, z_m, y_n = cg.gemm("NT", A, B, epilogue=mixed, backend=backend)
+    assert z.shape == (M, N) and q.dtype == np.int8 and amax.shape == ()
+    for sums, of, axis in ((z_n, z, 1), (z_m, z, 0), (y_n, y, 1)):
+        assert sums.dtype == sums_dtype(dtype)
+        np.testing.assert_allclose(sums, of.astype(float).sum(axis), rtol=1e-5, atol=1e-4)
+    assert q_m.dtype == np.float32 and (q_m == q.astype(int).sum(0)).all()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_a_batch_of_one_is_a_batch(backend: Any) -> None:
+    returned = cg.gemm("NT", random(1, M, K), random(N, K), epilogue=layer, bias=random(N),
+                       backend=backend)  # fmt: skip
+    assert [x.shape for x in returned] == [(1, M, N), (1, N), (1, M)]
+
+
+def test_a_matrix_within_a_larger_one() -> None:
+    """Nothing beside the elements is read, which is NaN, nor written."""
+    whole = np.full((M + 2, N + 9), np.nan, np.float32)
+    C = whole[1 : M + 1, 8 : N + 8]
+    y, over_m, over_n = cg.gemm("NT", random(M, K), random(N, K), C, epilogue=layer,
+                                bias=random(N), backend="interpreter")  # fmt: skip
+    assert y is C
+    np.testing.assert_allclose(over_m, y.sum(0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(over_n, y.sum(1), rtol=1e-4, atol=1e-4)
+    C[...] = np.nan
+    assert np.isnan(whole).all()
+
+
+def test_launches_are_executed_as_they_are_reported() -> None:
+    A, B, bias = random(800, K), random(N, K), random(N)
+    plan = cg.plan("NT", A, B, epilogue=layer, bias=bias, order="C", backend="cpu", arch="sm_80")
+    trace = plan.trace(A, B, bias=bias)
+    assert trace.agrees and trace.verdict.ok and len(trace.passes) == 3
+    first, second, third = plan.report().passes
+    assert {each.kernel for each in (first, second, third)} == {"sum"} and first.coalesced
+    assert first.what[0].startswith("scratch  (") and "sums over M of C: (800,48)" in first.what[0]
+    assert second.what[0].startswith("result_1  (1,48):(0,1), sums over M of scratch")
+
+
+def test_other_sums_are_out_of_bound() -> None:
+    A, B, bias = random(M, K), random(N, K), random(N)
+    plan = cg.plan("NT", A, B, epilogue=layer, bias=bias, backend="cpu")
+    y, over_m, _ = plan(A, B, bias=bias)
+    given: dict[str, Any] = {"operands": {"bias": bias}}
+    assert verify_sum(plan.problem, "result_1", A, B, over_m, **given).ok
+    verdict = verify_sum(plan.problem, "result_1", A, B, over_m + 1e-2 * y.max(), **given)
+    assert not verdict.ok and verdict.elements == verdict.wrong == N
+
+
+def test_the_kernel_that_multiplies_is_the_same_without_sums() -> None:
+    sizes: dict[str, Any] = {"m": 64, "n": 64, "k": 64, "dtype": "float16", "arch": "sm_80"}
+    plain = cg.epilogue(lambda acc, bias: cg.relu(acc + bias))
+    plans = [cg.plan("NT", **sizes, epilogue=x, bias=(64,)) for x in (plain, layer)]
+    assert plans[0].source == plans[1].source
 
 
 def test_sums_are_in_the_report_and_the_price() -> None:

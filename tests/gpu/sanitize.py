@@ -32,7 +32,7 @@ from gemm_cases import (
     small_complex,
     small_wgmma,
 )
-from passes_cases import REDUCED, TYPES, check_packing, check_reduction
+from passes_cases import REDUCED, SUMMED, TYPES, check_packing, check_reduction, check_sums
 
 import cute_gemm as cg
 from cute_gemm.problem.verify import Verdict, verify
@@ -80,6 +80,8 @@ def passes(arch: str) -> dict[str, Callable[[], None]]:
         found[name] = partial(check_packing, size, op, transposed, arch, 0)
     for types in REDUCED:
         found[f"reduce {' '.join(types)}"] = partial(check_reduction, types, arch, 0)
+    for dtype in SUMMED:
+        found[f"sum {dtype}"] = partial(check_sums, dtype, arch, 0)
     for name, case in epilogues(arch).items():
         found[name] = partial(check_epilogue, case, arch)
     for fused in fused_cases.CASES:
