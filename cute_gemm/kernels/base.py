@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from cute_gemm._kept import Kept
 from cute_gemm.access import GlobalAccess
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import Block, epilogue_loads
@@ -394,6 +395,8 @@ class CompiledKernel(Compiled, Kernel):
         """Return how well a config keeps its units busy."""
         element = config.operation.a
         kind = "half" if element.bytes == 2 else element.name
+        if element.name in FLOAT8:
+            kind = "float8"
         if element.is_complex and kind not in self.paces:
             kind = "complex"
         if config.operation.compute == "tf32":

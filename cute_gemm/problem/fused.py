@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import DTYPES, DType
+from cute_gemm.dtypes import DType
 from cute_gemm.problem.epilogue import (
     LINEAR_COMBINATION,
     Epilogue,
@@ -26,6 +26,7 @@ from cute_gemm.problem.expression import (
     Step,
     gelu_argument,
 )
+from cute_gemm.problem.values import saturated
 
 #: The C++ class template of an expression.
 FUNCTOR = """\
@@ -200,7 +201,7 @@ class Fused(Epilogue):
             if result.amax:
                 yield np.abs(found).max(initial=0)
             else:
-                yield _saturated(found, result.dtype) if result.dtype else found
+                yield saturated(found, result.dtype) if result.dtype else found
 
     def only(self, result: int) -> Fused:
         """Return the epilogue whose first result is this one, and its only one."""
@@ -242,15 +243,6 @@ class Fused(Epilogue):
             computed = rules.evaluate(self.expression, leaves)
             exact = self.apply(accumulator, arguments)
             return np.fmax(computed.high - exact, exact - computed.low)
-
-
-def _saturated(array: np.ndarray, dtype: str) -> np.ndarray:
-    """An array as a type has it: integers rounded and clipped, NaN as 0."""
-    row = DTYPES[dtype]
-    if row.roundoff:
-        return array
-    about = np.iinfo(row.numpy)
-    return np.clip(np.rint(np.where(np.isnan(array), 0, array)), about.min, about.max)
 
 
 def _type(operand: EpilogueOperand) -> str:

@@ -65,6 +65,8 @@ class GemmProblem:
     epilogue: Epilogue = LINEAR_COMBINATION
     operands: tuple[Matrix, ...] = ()
     numbers: tuple[float, ...] = ()
+    #: Scales of A's and B's rows for each 128 of k: (M, K / 128) or (M / 128, K / 128), say.
+    scales: tuple[Matrix, ...] = ()
 
     def with_base_offset(self, base_offset: int) -> GemmProblem:
         """Return the problem with each matrix so many elements from an aligned address.
@@ -85,8 +87,8 @@ class GemmProblem:
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """A, B, C and the epilogue's operands."""
-        return self.A, self.B, self.C, *self.operands
+        """A, B, C, block scales and the epilogue's operands."""
+        return self.A, self.B, self.C, *self.scales, *self.operands
 
     @property
     def slices(self) -> int:
@@ -126,7 +128,18 @@ class GemmProblem:
 
     def operation(self, *widths: int) -> Operation:
         """Return what a kernel computes of it, with gmem accesses of so many bytes each."""
-        return Operation.of((self.A, self.B, self.C), self.compute, widths, self.epilogue)
+        matrices = self.A, self.B, self.C
+        return Operation.of(matrices, self.compute, widths, self.epilogue, self.scale_rows)
+
+    @property
+    def scale_rows(self) -> tuple[int, int]:
+        """Rows of A, and of B, that share a scale of 128 of k: 1 or 128; 0 without such scales."""
+        rows = {x.name: 1 if x.shape[0] == self.rows_of(x.name) else 128 for x in self.scales}
+        return rows.get("scale_a", 0), rows.get("scale_b", 0)
+
+    def rows_of(self, scale: str) -> int:
+        """Return the rows of the operand that a scale is of: M of ``"scale_a"``, else N."""
+        return self.m if scale == "scale_a" else self.n
 
     @property
     def types(self) -> str:

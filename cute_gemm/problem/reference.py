@@ -10,6 +10,7 @@ import numpy as np
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueArguments
 from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.problem.values import saturated
 
 #: Extent of square blocks of C, and of k in what is converted: types that BLAS does not have, and
 #: conjugates. The float32 sum of so many products of two int8 is exact, because 1024 * (-128) *
@@ -55,8 +56,8 @@ def gemm(
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place.
 
     ``problem`` describes the arrays as stored and has been checked against them; alpha and beta are
-    numbers of the accumulator's type. Half types are multiplied and summed in float32, int8 in
-    int32 that wraps, and ``"tf32"`` in float32. When beta is 0, C is not read; when alpha or k is
+    numbers of the accumulator's type. Half types, 8-bit floats and ``"tf32"`` are multiplied and
+    summed in float32, int8 in int32 that wraps. When beta is 0, C is not read; when alpha or k is
     0, A and B are not, and beta = 1 then leaves C as it is, infinities of complex numbers too.
     Another epilogue than BLAS's is applied to the sums; ``operands`` are its own, by name, and its
     further results, which are written to.
@@ -69,7 +70,7 @@ def gemm(
         given = dict(operands or {})
         further = [given.pop(result.name) for result in problem.epilogue.results]
         arguments = EpilogueArguments(old, alpha, beta, given)
-        C[...] = problem.epilogue.apply(sums, arguments)
+        C[...] = _as_stored(problem.epilogue.apply(sums, arguments), C)
         for result, found in zip(
             further, problem.epilogue.apply_further(sums, arguments), strict=True
         ):
@@ -144,7 +145,12 @@ def scale(
         old = C.astype(accumulator, copy=False)
         old = old if beta == 1 else accumulator.type(beta) * old
         result = old if result is None else result + old
-    C[...] = 0 if result is None else result
+    C[...] = 0 if result is None else _as_stored(result, C)
+
+
+def _as_stored(result: np.ndarray, C: np.ndarray) -> np.ndarray:
+    """Results as C's type has them: clipped where that saturates."""
+    return saturated(result, C.dtype.name) if DTYPES[C.dtype.name].saturates else result
 
 
 def _product(A: np.ndarray, B: np.ndarray, conj: tuple[bool, bool]) -> np.ndarray:

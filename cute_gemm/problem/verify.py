@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cute_gemm.dtypes import factor
+from cute_gemm.dtypes import FAST_ACCUM, FLOAT8, factor
 from cute_gemm.problem.epilogue import EpilogueArguments
 from cute_gemm.problem.reference import batches, used
+from cute_gemm.problem.values import saturated
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
+#: k whose products a kernel adds on tensor cores before it adds them to float32 sums, of 8-bit
+#: floats; and k of an instruction.
+PROMOTED, _INSTRUCTION = 128, 32
+#: Unit in the last place of what tensor cores of Hopper add of 8-bit floats, relative to the
+#: greatest of it, and how many times an instruction drops less than that.
+_TRUNCATED, _TIMES = 2.0**-13, _INSTRUCTION + 2
 #: Elements of C per block: keeps the float64 temporaries near 100 MB whatever the problem's size.
 _BLOCK = 1 << 22
 
@@ -49,6 +56,12 @@ def bound_formula(problem: GemmProblem) -> str:
     if out.roundoff == 0:
         return "exact, modulo 2^32"
     exponent = int(np.log2(out.roundoff))
+    if problem.A.dtype in FLOAT8:
+        twice = "2 " * (problem.compute == FAST_ACCUM)
+        return (
+            f"2^{exponent} |C| + K 2^-24 sum |a||b| + {twice}34 2^-13 sum over 32 of k of "
+            "max(max |a| max |b|, |sums|)"
+        )
     if out.is_complex:
         sums = f"{4 if problem.compute == 'float64' else 2} sqrt(2) K 2^{exponent}"
     else:
@@ -126,7 +139,13 @@ def verify(
                     sums = abs(left64) @ abs(right64) if use_ab else abs(products)
                     own = {name: array[block].astype(wide) for name, array in broadcast.items()}
                     arguments = EpilogueArguments(old, alpha, beta, own)
-                    error, bound, good = compare_floats(problem, products, sums, got, arguments)
+                    further: np.ndarray | float = 0.0
+                    if use_ab and problem.A.dtype in FLOAT8:
+                        fast = problem.compute == FAST_ACCUM
+                        further = truncation(left64, right64, 0 if fast else PROMOTED)
+                    error, bound, good = compare_floats(
+                        problem, products, sums, got, arguments, further
+                    )
                 ratio = error / np.maximum(bound, 1e-300)
             ratio[good & ~(ratio <= 1)] = 0.0  # the same infinity, NaN or rounded value
             ratio[~good & np.isnan(ratio)] = np.inf
@@ -140,6 +159,44 @@ def verify(
             wrong += int(np.count_nonzero(~good))
     elements = problem.l * m * n
     return Verdict(wrong == 0, elements, wrong, max_error, max_ratio, worst, bound_formula(problem))
+
+
+def truncation(left: np.ndarray, right: np.ndarray, promoted: int) -> np.ndarray:
+    """Return how far sums of 8-bit floats on Hopper's tensor cores may be off.
+
+    An instruction adds the products of 32 of k to the accumulator: all 33 are aligned to the
+    greatest of them and cut off 13 bits below its leading one, and so is their sum, which may have
+    a bit more; measured by DeepSeek-AI ("DeepSeek-V3 Technical Report", 2024, section 3.3.2: about
+    14 bits) and others. So each of 34 numbers loses less than ``2^-13`` of the greatest, which is
+    no greater than the greatest ``|a|`` times the greatest ``|b|`` of the 32, or what the
+    accumulator held before or holds after.
+
+    Parameters
+    ----------
+    left, right
+        (..., M, K) and (..., K, N) in float64.
+    promoted
+        k after which the accumulator begins anew, and its error with it; 0: never. Slices of K then
+        begin where they like, and hold at most twice the greatest sum from the first k on.
+    """
+    total = np.zeros((*left.shape[:-1], right.shape[-1]))
+    sums, off, greatest = (np.zeros_like(total) for _ in range(3))
+    lost = _TIMES * _TRUNCATED
+    for start in range(0, left.shape[-1], _INSTRUCTION):
+        a, b = left[..., start : start + _INSTRUCTION], right[..., start : start + _INSTRUCTION, :]
+        if promoted and start % promoted == 0:
+            total += off
+            off[...] = sums[...] = 0.0
+        before = abs(sums)
+        sums += a @ b
+        held = np.maximum(before, abs(sums))
+        if not promoted:
+            greatest = np.maximum(greatest, held)
+            held = 2 * greatest
+        products = abs(a).max(axis=-1)[..., :, None] * abs(b).max(axis=-2)[..., None, :]
+        # The accumulator holds the exact sum and what it is off by.
+        off += lost / (1 - lost) * np.maximum(products, held + off)
+    return total + off
 
 
 def _widened(array: np.ndarray, wide: type[np.inexact], conj: bool) -> np.ndarray:
@@ -165,16 +222,20 @@ def compare_floats(
     sums: np.ndarray,
     got: np.ndarray,
     arguments: EpilogueArguments,
+    further: np.ndarray | float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return error, bound and verdict of each element."""
+    """Return error, bound and verdict of each element.
+
+    ``further``: what the accumulators may be off beside roundings to their type.
+    """
     out, accumulator, epilogue = problem.C.element, problem.accumulator, problem.epilogue
     # A product is off by the rounding of its two factors, where they are rounded.
     factors = 0.0
     for element in (problem.A.element, problem.B.element):
         multiplied = factor(element.name, problem.compute)
         factors += multiplied.roundoff * (multiplied.roundoff > element.roundoff)
-    error = (_roundings(problem) * accumulator.roundoff + factors) * sums
-    reference = epilogue.apply(products, arguments)
+    error = (_roundings(problem) * accumulator.roundoff + factors) * sums + further
+    reference = saturated(epilogue.apply(products, arguments), out.name)
     bound = epilogue.bound(products, error, sums, accumulator, arguments)
     # (1 + u): the final rounding acts on the computed value, not on the reference.
     bound = out.roundoff * abs(reference) + (1 + out.roundoff) * bound

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cute_gemm.access import Access, Shares, Work
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.occupancy import clusters_at_a_time
 from cute_gemm.gpus.table import nearest
@@ -26,8 +27,10 @@ from cute_gemm.kernels.sm90.structure import (
     Structure,
     kernel_cluster,
     kernel_tile,
+    products_of_thread,
     register_a,
     rows_of_thread,
+    scales_of_thread,
     sharers_of_tile,
     side_by_side,
     structure,
@@ -99,6 +102,10 @@ _MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.058, 0.925, 1.061, 0.319
 #: goes through registers and no other group multiplies, and where groups take turns; by the bytes
 #: of an element, of 328 pairs of times.
 _BETWEEN = {4: (8.0, 12.0), 1: (18.0, 32.0)}
+#: Of 8-bit floats: the time in which a group adds products of a k tile to its sums, and that in
+#: which it waits for them for each of its accumulators, over that of the products; where no other
+#: group multiplies meanwhile, and where one does. Not yet fitted to times.
+_ADDS, _WAITED = (0.25, 0.02), (15.0, 3.0)
 #: Bytes of k of a tile, and the most stages.
 _DEEP, _STAGES = 128, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -110,14 +117,16 @@ _AREAS = tuple(bm * bn for bm, bn, *_ in _TILES)
 class Sm90Wgmma(EmittedKernel):
     """Every op and order of C, where rows of A and B begin at multiples of 16 bytes.
 
-    From shared memory wgmma reads elements of other than 2 bytes along K only: of tf32 and int8 one
-    MN-major operand goes through registers, and a second one is packed K-major first.
+    From shared memory wgmma reads elements of other than 2 bytes along K only: of tf32, int8 and
+    8-bit floats one MN-major operand goes through registers, and a second one is packed K-major
+    first. Of 8-bit floats the sums of 128 of k are promoted to float32, or stay where they are with
+    `FAST_ACCUM`.
     """
 
     name = "sm90_wgmma"
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
-    dtypes = ("float16", "bfloat16", "float32/tf32", "int8")
+    dtypes = ("float16", "bfloat16", "float32/tf32", "int8", *FLOAT8)
     options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas")
     label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x"}
     takes: ClassVar = {
@@ -131,12 +140,12 @@ class Sm90Wgmma(EmittedKernel):
 
     paces: ClassVar = {
         kind: Pace(1.101, 193, 0.0, wgmma=True, dram=0.91, start=312, memory=1993, l2=76.1)
-        for kind in ("half", "tf32", "int8")
+        for kind in ("half", "tf32", "int8", "float8")
     }
 
     def signature(self, config: Config) -> Signature:
         """Return the parameters of a GEMM, and the matrices' tensor maps."""
-        return tma_signature(config.operation.epilogue)
+        return tma_signature(config.operation)
 
     def pace(self, config: Config) -> Pace:
         pace = super().pace(config)
@@ -146,6 +155,10 @@ class Sm90Wgmma(EmittedKernel):
             pace = pace._replace(exposed=_EXPOSED, lone=_ALONE / _BY_TURNS)
         elif sums_of_thread(config) > 128:
             slowdown *= _MANY_SUMS
+        if config.operation.promoted:
+            # A group adds while another one multiplies, if there is one.
+            beside = min(sharers_of_tile(config), 2) - 1
+            slowdown *= 1 + _ADDS[beside] + _WAITED[beside] / products_of_thread(config)
         if register_a(config):
             between = _BETWEEN[config.operation.a.bytes][config.ping_pong]
             slowdown *= 1 + between / (structure(config).columns * sharers_of_tile(config))
@@ -354,7 +367,9 @@ def _broken(config: Config) -> str:
             f"be a multiple of {ROWS}; it is {bm}"
         )
     beside = side_by_side(config)
-    step, most = (n * (config.groups if beside else 1) for n in (STEP, MOST_COLUMNS))
+    # A row of what TMA stores at a time has 32 bytes or more.
+    least = max(STEP, 32 // config.operation.c.bytes)
+    step, most = (n * (config.groups if beside else 1) for n in (least, MOST_COLUMNS))
     if not step <= bn <= most or bn % step:
         return (
             f"option tile={config.tile}: with groups={config.groups} and "
@@ -368,6 +383,11 @@ def _broken(config: Config) -> str:
                 f"of {extent}, which must be a multiple of 8: take another tile or cluster"
             )
     deep = _DEEP // config.operation.a.bytes
+    if config.operation.promoted and bk != deep:
+        return (
+            f"option tile={config.tile}: its K extent must be {deep}, after which products of "
+            f"{config.operation.a.name} are added in float32; it is {bk}"
+        )
     if bk not in (deep, 2 * deep):
         return f"option tile={config.tile}: its K extent must be {deep} or {2 * deep}; it is {bk}"
     return ""
@@ -376,10 +396,11 @@ def _broken(config: Config) -> str:
 def _check(config: Config, arch: Arch) -> None:
     """The rules of registers and shared memory; the first that is broken is named."""
     parts: Structure = structure(config)
-    sums = sums_of_thread(config)
+    sums = sums_of_thread(config) + products_of_thread(config)
     most = _SUMS if config.tma_c else _SUMS_APART
     others = rows_of_thread(config) + _OTHERS_BESIDE_ROWS if register_a(config) else _OTHERS
     others += _OPERANDS * bool(config.operation.epilogue.operands)
+    others += scales_of_thread(config)
     if sums > most or sums + others > parts.registers:
         raise OptionError(
             f"option tile={config.tile} with groups={config.groups} and "
