@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import DTYPES, DType, canonical, factor, holding
+from cute_gemm.dtypes import DTYPES, FAST_ACCUM, DType, canonical, factor, holding
 from cute_gemm.errors import (
     AlignmentError,
     DeviceError,
@@ -140,6 +140,11 @@ class GemmProblem:
     def rows_of(self, scale: str) -> int:
         """Return the rows of the operand that a scale is of: M of ``"scale_a"``, else N."""
         return self.m if scale == "scale_a" else self.n
+
+    @property
+    def products(self) -> str:
+        """The type that products are made in, which `compute` names but for `FAST_ACCUM`."""
+        return self.accumulator.name if self.compute == FAST_ACCUM else self.compute
 
     @property
     def types(self) -> str:

@@ -251,11 +251,11 @@ class SimtKernel(EmittedKernel):
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         """Return the products; half types are multiplied as float32."""
-        work = Work.of_tiles(problem, config.tile, "CUDA cores", problem.compute)
+        work = Work.of_tiles(problem, config.tile, "CUDA cores", problem.products)
         if self.staged:
             return work
         # Threads past the edges have nothing to do.
-        inside = Work.of_tiles(problem, (1, 1, 1), "CUDA cores", problem.compute)
+        inside = Work.of_tiles(problem, (1, 1, 1), "CUDA cores", problem.products)
         return replace(work, products=inside.products)
 
     def shares(self, config: Config) -> Shares:
