@@ -121,6 +121,7 @@ def steps(
     """
     names = tuple(matrix.name for matrix in problem.matrices)
     places = {name: Place(name) for name in names}
+    before_epilogue = 3 + len(problem.scales)
     before: list[Step] = []
     behind: list[Step] = []
     scratch = 0
@@ -136,12 +137,12 @@ def steps(
     if route.split_k > 1:
         problem, reduction = sliced(problem, route.split_k, config.tile[2])
         sums = places["C"] = Place("scratch", scratch)
-        ends = (sums, *(Place(name) for name in names[2:]))
+        ends = (sums, Place("C"), *(Place(name) for name in names[before_epilogue:]))
         behind = [
             Step(REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, scales=True)
         ]
         scratch += reduction.nbytes
-    where = tuple(places[name] for name in (names[:3] if behind else names))
+    where = tuple(places[name] for name in (names[:before_epilogue] if behind else names))
     main = Step(kernel, config, problem, where, arch, scales=not behind)
     return Steps((*before, main, *behind), len(before), scratch, (*names, "scratch"))
 

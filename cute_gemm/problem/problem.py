@@ -364,6 +364,11 @@ def _describe(
     leading = _batch(a, b)
     if compute is None:
         compute = element.computes[0]
+    elif compute == FAST_ACCUM and compute not in element.computes:
+        raise OptionError(
+            f"fast_accum=True came with A of dtype {element.name}; expected 8-bit floats, whose "
+            "sums tensor cores keep with fewer bits: leave it out"
+        )
     elif compute not in element.computes:
         raise OptionError(
             f"compute = {compute!r} does not go with dtype {element.name}; expected "

@@ -10,6 +10,7 @@ import numpy as np
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueArguments
 from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.problem.scaling import scaled
 from cute_gemm.problem.values import saturated
 
 #: Extent of square blocks of C, and of k in what is converted: types that BLAS does not have, and
@@ -63,11 +64,12 @@ def gemm(
     further results, which are written to.
     """
     if problem.epilogue != LINEAR_COMBINATION:
+        given = dict(operands or {})
+        blocks = {x.name: given.pop(x.name) for x in problem.scales}
         sums = np.empty_like(C, problem.accumulator.numpy)
         plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
-        gemm(plain, A, B, sums, alpha=float(alpha != 0))
+        gemm(plain, A, B, sums, alpha=float(alpha != 0), operands=blocks)
         old = None if beta == 0 else C.astype(sums.dtype)
-        given = dict(operands or {})
         further = [given.pop(result.name) for result in problem.epilogue.results]
         arguments = EpilogueArguments(old, alpha, beta, given)
         C[...] = _as_stored(problem.epilogue.apply(sums, arguments), C)
@@ -77,6 +79,8 @@ def gemm(
             result[...] = found
         return
     left, right, C = used(problem, A, B, C)
+    if problem.scales and alpha != 0:
+        left, right = scaled(problem, left, right, operands or {})
     conj = problem.A.conj, problem.B.conj
     # NumPy's results are row-major: turn the product round, to write C as it lies in memory.
     if problem.C.unit == 0:

@@ -15,6 +15,7 @@ import numpy as np
 from cute_gemm.dtypes import FAST_ACCUM, FLOAT8, factor
 from cute_gemm.problem.epilogue import EpilogueArguments
 from cute_gemm.problem.reference import batches, used
+from cute_gemm.problem.scaling import scaled
 from cute_gemm.problem.values import saturated
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ def verify(
     the reference, rounded to C's type, is not finite, the result need only not be finite either.
     """
     left, right, _ = used(problem, A, B, result)
+    operands = dict(operands or {})
+    blocks = {x.name: np.asarray(operands.pop(x.name), np.float64) for x in problem.scales}
+    if blocks and alpha != 0:
+        left, right = scaled(problem, left, right, blocks)
     before = None if beta == 0 else C
     use_ab = alpha != 0 and problem.k > 0
     alpha = alpha if use_ab else 0  # which also makes nothing of an infinite alpha without products
@@ -117,9 +122,7 @@ def verify(
     m, n = problem.m, problem.n
     columns = max(1, _BLOCK // max(1, m))
     integers = problem.C.element.roundoff == 0
-    broadcast = {
-        name: np.broadcast_to(array, result.shape) for name, array in (operands or {}).items()
-    }
+    broadcast = {name: np.broadcast_to(array, result.shape) for name, array in operands.items()}
 
     wrong = 0
     max_error = max_ratio = 0.0
@@ -142,6 +145,8 @@ def verify(
                     further: np.ndarray | float = 0.0
                     if use_ab and problem.A.dtype in FLOAT8:
                         fast = problem.compute == FAST_ACCUM
+                        # A scale, and its product with another one, are rounded.
+                        sums = sums * (1 + 2 * len(blocks) * problem.accumulator.roundoff)
                         further = truncation(left64, right64, 0 if fast else PROMOTED)
                     error, bound, good = compare_floats(
                         problem, products, sums, got, arguments, further

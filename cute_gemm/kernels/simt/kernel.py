@@ -49,7 +49,14 @@ class SimtKernel(EmittedKernel):
     """A kernel of the ladder: FMA on CUDA cores, any op, size, leading dimension and alignment."""
 
     minimum_cc = 80
-    dtypes = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
+    dtypes: tuple[str, ...] = (
+        "float32",
+        "float16",
+        "bfloat16",
+        "float64",
+        "complex64",
+        "complex128",
+    )
     #: Whether tiles of A and B go through shared memory.
     staged: ClassVar[bool] = True
     #: Whether gmem accesses of A and B are as wide as the matrices allow, or an element.

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 #: Registers of a thread that can be sums, where C goes by TMA and element by element; and what it
 #: has beside them, and beside them and rows of A.
 _SUMS, _SUMS_APART, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 144, 40, 56
+#: In a main loop with accumulators beside its sums.
+_OTHERS_BESIDE_PRODUCTS = 24
 #: And where an epilogue has operands; for each that is loaded element by element.
 _OPERANDS, _SINGLE = 48, 32
 #: Clocks of a CTA for each sum of a thread, where those do not fit: measured on an H200.
@@ -93,6 +95,19 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
     )
     for bn in columns
 )
+#: More of them, where sums are promoted: half of the registers or more are for products then.
+_PROMOTED_TILES = tuple(
+    (bm, bn, 2, 0, cluster)
+    for bm, cluster, columns in (
+        (128, (1, 1), (112,)),
+        (128, (2, 1), (64, 112, 128, 176)),
+        (128, (1, 2), (96, 128, 160, 192)),
+        (256, (1, 1), (64, 80, 96, 112, 128)),
+        (256, (2, 1), (64, 96, 112, 128)),
+        (256, (1, 2), (64, 96, 112, 128)),
+    )
+    for bn in columns
+)
 #: Clocks of a tile that CTAs of a cluster wait for each other, and those of a box of C.
 _MEETING, _BOX = 607.0, 159.0
 #: Slowdown of products with more than 128 sums of a thread, where groups share a tile; where they
@@ -126,6 +141,7 @@ class Sm90Wgmma(EmittedKernel):
     name = "sm90_wgmma"
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
+    scales: ClassVar = True
     dtypes = ("float16", "bfloat16", "float32/tf32", "int8", *FLOAT8)
     options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas")
     label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x"}
@@ -173,7 +189,8 @@ class Sm90Wgmma(EmittedKernel):
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
         operation = problem.operation(a, b, c)
         deep = _DEEP // operation.a.bytes
-        for bm, bn, groups, ping_pong, (below, beside) in _TILES:
+        tiles = (*_PROMOTED_TILES, *_TILES) if operation.promoted else _TILES
+        for bm, bn, groups, ping_pong, (below, beside) in tiles:
             for swap_ab in (int(problem.C.major == "N"), int(problem.C.major != "N")):
                 config = Config(
                     tile=(bn, bm, deep) if swap_ab else (bm, bn, deep),
@@ -396,11 +413,14 @@ def _broken(config: Config) -> str:
 def _check(config: Config, arch: Arch) -> None:
     """The rules of registers and shared memory; the first that is broken is named."""
     parts: Structure = structure(config)
-    sums = sums_of_thread(config) + products_of_thread(config)
+    sums = sums_of_thread(config)
     most = _SUMS if config.tma_c else _SUMS_APART
     others = rows_of_thread(config) + _OTHERS_BESIDE_ROWS if register_a(config) else _OTHERS
     others += _OPERANDS * bool(config.operation.epilogue.operands)
-    others += scales_of_thread(config)
+    if config.operation.promoted:
+        # What the main loop has is gone in the epilogue.
+        loop = products_of_thread(config) + scales_of_thread(config) + rows_of_thread(config)
+        others = max(others, loop + _OTHERS_BESIDE_PRODUCTS)
     if sums > most or sums + others > parts.registers:
         raise OptionError(
             f"option tile={config.tile} with groups={config.groups} and "
