@@ -286,7 +286,7 @@ def plan(
     base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
     compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
     fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
-    dtype_b: Any = None, backend: Backend = "auto", arch: str | None = None,
+    backend: Backend = "auto", arch: str | None = None,
     gpu: GpuLike | None = None, tune: bool | Tuning = False, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
@@ -299,9 +299,10 @@ def plan(
         scale, or an operand of the epilogue, may be a shape, of a row-major array of float32 or
         of C's type; left out, ``bias`` is (N,), ``residual`` lies as C does, and ``scale`` is a
         number.
-    m, n, k, dtype, dtype_b, lda, ldb, ldc, storage
-        In place of arrays: extents, element type, B's where it is another one, leading dimensions
-        in elements, and the order (``"F"`` or ``"C"``) in which A and B are stored.
+    m, n, k, dtype, lda, ldb, ldc, storage
+        In place of arrays: extents, element type (of A and B, where these differ:
+        ``"float8_e4m3fn x float8_e5m2"``), leading dimensions in elements, and the order (``"F"``
+        or ``"C"``) in which A and B are stored.
     l, batch_a, batch_b, batch_c
         Of a batch: number of products, and elements from one stored matrix to the next, by default
         without padding; 0 shares A or B.
@@ -344,17 +345,13 @@ def plan(
                 f"plan() needs A and B, or m, n, k and dtype; {', '.join(missing)} is missing"
             )
         problem = from_sizes(
-            op, **sizes, dtype_b=dtype_b, l=1 if l is None else l, **strides, order=order,
+            op, **sizes, l=1 if l is None else l, **strides, order=order,
             out_dtype=out_dtype, compute=compute, storage=storage,
         )  # fmt: skip
         if function is not None:
             operands = sized_operands(function, operands, problem)
     else:
-        given = [
-            name
-            for name, value in {**sizes, "dtype_b": dtype_b, "l": l, **strides}.items()
-            if value is not None
-        ]
+        given = [name for name, value in {**sizes, "l": l, **strides}.items() if value is not None]
         if given:
             raise OptionError(f"plan() takes arrays or sizes; {', '.join(given)} came with arrays")
         a, b = read(A, "A"), read(B, "B")
@@ -380,14 +377,14 @@ def analyze(
     base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
     compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
     fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
-    dtype_b: Any = None, backend: Backend = "cpu", arch: str | None = None,
+    backend: Backend = "cpu", arch: str | None = None,
     gpu: GpuLike | None = None, tune: bool | Tuning = False, **kernel_options: Any,
 ) -> Report:  # fmt: skip
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
 
     Parameters
     ----------
-    op, A, B, C, m, n, k, dtype, dtype_b, l, lda, ldb, ldc, batch_a, batch_b, batch_c, \
+    op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, \
     base_offset, storage, order, out_dtype, compute, scale_a, scale_b, fast_accum, epilogue, \
     kernel, backend, arch, gpu, tune, **kernel_options
         As for :func:`plan`; nothing is computed, whatever the backend.
@@ -407,7 +404,7 @@ def analyze(
         op, A, B, C, m=m, n=n, k=k, dtype=dtype, l=l, lda=lda, ldb=ldb, ldc=ldc, batch_a=batch_a,
         batch_b=batch_b, batch_c=batch_c, base_offset=base_offset, storage=storage, order=order,
         out_dtype=out_dtype, compute=compute, scale_a=scale_a, scale_b=scale_b,
-        fast_accum=fast_accum, epilogue=epilogue, kernel=kernel, dtype_b=dtype_b, backend=backend,
+        fast_accum=fast_accum, epilogue=epilogue, kernel=kernel, backend=backend,
         arch=arch, gpu=gpu, tune=tune, **kernel_options,
     )  # fmt: skip
     return made.report(beta=beta)

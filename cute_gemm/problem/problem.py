@@ -247,10 +247,12 @@ def from_sizes(
     products, each from 0 to 2**31 - 1. Leading dimensions and batch strides are those of the stored
     arrays, in elements, by default without padding; a batch stride of 0 shares A or B. ``storage``
     is the order of A and B as stored, ``order`` that of C. ``dtype_b`` is B's type where it is not
-    A's.
+    A's; both may be said as `GemmProblem.dtype` does.
     """
     op = _checked_op(op)
     turn_A, turn_B = _turns(op)
+    if isinstance(dtype, str) and " x " in dtype:
+        dtype, dtype_b = dtype.split(" x ", 1)
     m, n, k, batch = (
         _extent(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("l", l))
     )
