@@ -11,6 +11,7 @@ from cute_gemm._kept import Kept
 from cute_gemm._warn import warn
 from cute_gemm.arch import Arch
 from cute_gemm.builds import Builds
+from cute_gemm.dtypes import FAST_ACCUM
 from cute_gemm.errors import DeviceError, NoGpuError, OptionError
 from cute_gemm.executable import Call, scalars
 from cute_gemm.frameworks import fingerprint, read
@@ -29,8 +30,10 @@ from cute_gemm.problem.fuse import (
     fuse,
     read_operands,
     sized_operands,
+    with_scales,
 )
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
+from cute_gemm.problem.scaling import SCALES
 from cute_gemm.toolchain.nvrtc import normalize_arch
 
 if TYPE_CHECKING:
@@ -89,6 +92,7 @@ class KernelInfo:
 def gemm(
     op: str, A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
     order: Order = "F", out_dtype: Any = None, compute: str | None = None,
+    scale_a: Any = None, scale_b: Any = None, fast_accum: bool | None = None,
     epilogue: Any = None, kernel: str = "auto", backend: Backend = "auto", arch: str | None = None,
     stream: Any = None, tune: bool = False, **kernel_options: Any,
 ) -> Any:  # fmt: skip
@@ -104,7 +108,8 @@ def gemm(
         PyTorch, JAX or anything with DLPack or ``__cuda_array_interface__``; one stride must be 1.
         The result of PyTorch's tensors, of which one requires grad, is differentiable in them and
         in operands of the epilogue, unless C is given.
-        float16, bfloat16, float32, float64, complex64, complex128 or int8. With a leading dimension
+        float16, bfloat16, float32, float64, complex64, complex128, int8, or float8_e4m3fn and
+        float8_e5m2, also one with the other. With a leading dimension
         L more, L products are computed at once; an operand without it, or whose L is 1 or has the
         stride 0, is shared by all.
     C
@@ -118,9 +123,20 @@ def gemm(
     order
         ``"F"`` (column-major) or ``"C"``, of a new C.
     out_dtype
-        Type of a new C: the operands' or, for half types, float32; int32 for int8.
+        Type of a new C: the operands' or, for half types, float32; int32 for int8; of 8-bit floats
+        bfloat16, float16, float32 or an 8-bit float, to which results are rounded to nearest and
+        saturate.
     compute
         ``"tf32"`` lets float32 operands be multiplied in tf32.
+    scale_a, scale_b
+        Factors of op(A) and op(B), in float32: of the whole operand, a number or shape (); of rows
+        of op(A), (M, 1), or columns of op(B), (N, 1); of 8-bit floats also of 128 of k of each,
+        (M, K / 128) and (N, K / 128), or of blocks of 128 x 128, (M / 128, K / 128) and
+        (N / 128, K / 128), rounded up, with any strides. The shape says which. In a batch they may
+        have L in front.
+    fast_accum
+        Of 8-bit floats: True leaves sums in the accumulators of tensor cores, which keep some 14
+        bits of them on Hopper; by default those of each 128 of k are added in float32.
     epilogue
         What becomes of each result before it is stored, of real floats: a name, whose parts are
         joined by ``+`` (``"bias+gelu"``), or a function of the accumulator and operands
@@ -163,6 +179,8 @@ def gemm(
     >>> gemm("NT", A, B, epilogue="bias+relu", bias=-np.arange(4.0), backend="cpu")[0]
     array([3., 2., 1., 0.])
     """
+    compute = _with_fast_accum(compute, fast_accum)
+    kernel_options |= _scales(scale_a, scale_b)
     tracing = traced()
     seen = None if tracing else fingerprint(A, B, C, kernel_options)
     if tracing or (seen is None and differentiates(A, B, C, kernel_options)):
@@ -212,10 +230,13 @@ def _epilogue(
     value: Any, keywords: dict[str, Any]
 ) -> tuple[EpilogueFunction | None, dict[str, Any]]:
     """Return what ``epilogue=`` was given, and its operands, which are taken from the keywords."""
-    if value is None:
+    scales = tuple(name for name in SCALES if name in keywords)
+    if value is None and not scales:
         return None, {}
-    function = as_function(value)
-    names = function.expression.operands
+    function = None if value is None else as_function(value)
+    if scales or function is None:
+        function = with_scales(function, scales)
+    names = function.operands
     taken = [name for name in names if name in registry.options()]
     if taken:
         raise OptionError(
@@ -223,6 +244,25 @@ def _epilogue(
             "kernels: call it otherwise"
         )
     return function, {name: keywords.pop(name) for name in names if name in keywords}
+
+
+def _scales(scale_a: Any, scale_b: Any) -> dict[str, Any]:
+    """Return the scales that came with a call, by name."""
+    given = zip(SCALES, (scale_a, scale_b), strict=True)
+    return {name: value for name, value in given if value is not None}
+
+
+def _with_fast_accum(compute: str | None, fast_accum: bool | None) -> str | None:
+    """Return ``compute`` as ``fast_accum=`` says it."""
+    if fast_accum is None:
+        return compute
+    if fast_accum not in (True, False):
+        raise OptionError(f"fast_accum={fast_accum!r} does not fit; expected True or False")
+    if compute is not None and (compute == FAST_ACCUM) != fast_accum:
+        raise OptionError(
+            f"fast_accum={fast_accum} came with compute={compute!r}: leave one of the two out"
+        )
+    return FAST_ACCUM if fast_accum else compute
 
 
 def _fused(
@@ -244,21 +284,25 @@ def plan(
     l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
     base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
-    compute: str | None = None, epilogue: Any = None, kernel: str = "auto",
-    backend: Backend = "auto", arch: str | None = None, gpu: GpuLike | None = None,
-    tune: bool | Tuning = False, **kernel_options: Any,
+    compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
+    fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
+    backend: Backend = "auto", arch: str | None = None,
+    gpu: GpuLike | None = None, tune: bool | Tuning = False, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
     Parameters
     ----------
-    op, A, B, C, order, out_dtype, compute, epilogue, kernel, backend, arch, tune, **kernel_options
-        As for :func:`gemm`; ``tune`` may be a `cute_gemm.tune.Tuning` that says how. With sizes, an
-        operand of the epilogue may be a shape, of a row-major array of C's type; left out, ``bias``
-        is (N,), ``residual`` lies as C does, and ``scale`` is a number.
+    op, A, B, C, order, out_dtype, compute, scale_a, scale_b, fast_accum, epilogue, kernel, \
+    backend, arch, tune, **kernel_options
+        As for :func:`gemm`; ``tune`` may be a `cute_gemm.tune.Tuning` that says how. With sizes, a
+        scale, or an operand of the epilogue, may be a shape, of a row-major array of float32 or
+        of C's type; left out, ``bias`` is (N,), ``residual`` lies as C does, and ``scale`` is a
+        number.
     m, n, k, dtype, lda, ldb, ldc, storage
-        In place of arrays: extents, element type, leading dimensions in elements, and the order
-        (``"F"`` or ``"C"``) in which A and B are stored.
+        In place of arrays: extents, element type (of A and B, where these differ:
+        ``"float8_e4m3fn x float8_e5m2"``), leading dimensions in elements, and the order (``"F"``
+        or ``"C"``) in which A and B are stored.
     l, batch_a, batch_b, batch_c
         Of a batch: number of products, and elements from one stored matrix to the next, by default
         without padding; 0 shares A or B.
@@ -282,6 +326,8 @@ def plan(
     >>> print(p.problem.A, p.problem.B, p.problem.C)
     (4096,4096):(4096,1) (4096,4096):(4096,1) (4096,4096):(1,4096)
     """
+    compute = _with_fast_accum(compute, fast_accum)
+    kernel_options |= _scales(scale_a, scale_b)
     function, operands = _epilogue(epilogue, kernel_options)
     check_names(plan, kernel_options, analyze)
     kernel_options = _checked(
@@ -299,8 +345,8 @@ def plan(
                 f"plan() needs A and B, or m, n, k and dtype; {', '.join(missing)} is missing"
             )
         problem = from_sizes(
-            op, **sizes, l=1 if l is None else l, **strides, order=order, out_dtype=out_dtype,
-            compute=compute, storage=storage,
+            op, **sizes, l=1 if l is None else l, **strides, order=order,
+            out_dtype=out_dtype, compute=compute, storage=storage,
         )  # fmt: skip
         if function is not None:
             operands = sized_operands(function, operands, problem)
@@ -329,16 +375,18 @@ def analyze(
     l: int | None = None, lda: int | None = None, ldb: int | None = None, ldc: int | None = None,
     batch_a: int | None = None, batch_b: int | None = None, batch_c: int | None = None,
     base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
-    compute: str | None = None, epilogue: Any = None, kernel: str = "auto",
-    backend: Backend = "cpu", arch: str | None = None, gpu: GpuLike | None = None,
-    tune: bool | Tuning = False, **kernel_options: Any,
+    compute: str | None = None, scale_a: Any = None, scale_b: Any = None,
+    fast_accum: bool | None = None, epilogue: Any = None, kernel: str = "auto",
+    backend: Backend = "cpu", arch: str | None = None,
+    gpu: GpuLike | None = None, tune: bool | Tuning = False, **kernel_options: Any,
 ) -> Report:  # fmt: skip
     """Report every memory access of the kernel that :func:`plan` would choose; nothing is compiled.
 
     Parameters
     ----------
-    op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, base_offset, \
-    storage, order, out_dtype, compute, epilogue, kernel, backend, arch, gpu, tune, **kernel_options
+    op, A, B, C, m, n, k, dtype, l, lda, ldb, ldc, batch_a, batch_b, batch_c, \
+    base_offset, storage, order, out_dtype, compute, scale_a, scale_b, fast_accum, epilogue, \
+    kernel, backend, arch, gpu, tune, **kernel_options
         As for :func:`plan`; nothing is computed, whatever the backend.
     beta
         As for :meth:`Plan.report`.
@@ -349,13 +397,14 @@ def analyze(
     >>> report["A"].coalesced, report["B"].coalesced
     (False, False)
     """
-    options = dict(kernel_options)
+    options = kernel_options | _scales(scale_a, scale_b)
     _epilogue(epilogue, options)
     check_names(analyze, options)
     made = plan(
         op, A, B, C, m=m, n=n, k=k, dtype=dtype, l=l, lda=lda, ldb=ldb, ldc=ldc, batch_a=batch_a,
         batch_b=batch_b, batch_c=batch_c, base_offset=base_offset, storage=storage, order=order,
-        out_dtype=out_dtype, compute=compute, epilogue=epilogue, kernel=kernel, backend=backend,
+        out_dtype=out_dtype, compute=compute, scale_a=scale_a, scale_b=scale_b,
+        fast_accum=fast_accum, epilogue=epilogue, kernel=kernel, backend=backend,
         arch=arch, gpu=gpu, tune=tune, **kernel_options,
     )  # fmt: skip
     return made.report(beta=beta)
@@ -438,7 +487,7 @@ def _make_plan(
         here = device = device or 0
         target = Arch(normalize_arch(arch)) if arch else device_arch(device)
     else:
-        target = Arch(normalize_arch(arch)) if arch else _arch_without_backend(kernel)
+        target = Arch(normalize_arch(arch)) if arch else _arch_without_backend(kernel, problem)
         here = _device_without_backend(target)
     if gpu is not None and target != "cpu":
         gpus.of_arch(gpu, Arch(target))
@@ -509,7 +558,7 @@ def _runs_on(kernel: str) -> Literal["gpu", "cpu", "library"]:
     return "gpu" if kernel == "auto" else registry.get(kernel).runs_on
 
 
-def _arch_without_backend(kernel: str) -> Arch:
+def _arch_without_backend(kernel: str, problem: GemmProblem) -> Arch:
     """The arch to emit for when the CPU computes: the GPU's, if there is one all the same.
 
     Where there is none a kernel that needs a newer one than the default gets the oldest that it
@@ -519,6 +568,8 @@ def _arch_without_backend(kernel: str) -> Arch:
 
     if not why_no_gpu():
         return device_arch(0)
+    if kernel == "auto" and problem.scales:
+        kernel = "sm90_wgmma"  # the one that takes them
     least = Arch.of_device(divmod(0 if kernel == "auto" else registry.get(kernel).minimum_cc, 10))
     return max(Arch(DEFAULT_ARCH), least, key=lambda arch: arch.cc)
 

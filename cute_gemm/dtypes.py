@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import Any
+
     import numpy as np
 
 
@@ -37,7 +39,8 @@ class DType:
     #: Types that C may have, the default first; none for what A and B cannot be.
     outputs: tuple[str, ...] = ()
     #: Values of ``compute=``, the default first: the arithmetic of the products, which for complex
-    #: types is that of their real and imaginary parts.
+    #: types is that of their real and imaginary parts. `FAST_ACCUM` is float32 with sums that
+    #: tensor cores keep as they will.
     computes: tuple[str, ...] = ()
     #: Types of B, beside its own, that an A of this type is multiplied by.
     partners: tuple[str, ...] = ()
@@ -45,6 +48,8 @@ class DType:
     scalar: str = ""
     #: What else it is called, beside ``tag``, in small letters.
     synonyms: tuple[str, ...] = ()
+    #: Greatest number, where a result beyond it becomes that (saturation); 0 where it does not.
+    saturates: float = 0.0
 
     @property
     def is_complex(self) -> bool:
@@ -74,6 +79,15 @@ class DType:
         return self.name if compute == self.computes[0] else f"{self.name}/{compute}"
 
 
+#: A value of ``compute=``: sums stay in the accumulators of tensor cores, with the bits that these
+#: have; of types whose sums are promoted to float32 else.
+FAST_ACCUM = "fast_accum"
+
+_OF_FLOAT8: Any = {
+    "outputs": ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "float32"),
+    "computes": ("float32", FAST_ACCUM),
+}
+
 #: tf32 is no type of a matrix: float32 factors are rounded to it.
 DTYPES: dict[str, DType] = {
     row.name: row
@@ -95,6 +109,11 @@ DTYPES: dict[str, DType] = {
               outputs=("complex128",), computes=("float64",), scalar="2d"),
         DType("int8", 1, "s8", 0.0, 0.0, "int32", 3, outputs=("int32",), computes=("int32",),
               synonyms=("i8", "int8_t")),
+        DType("float8_e4m3fn", 1, "e4m3", 2.0**-4, 2.0**-10, "float32", 28, **_OF_FLOAT8,
+              partners=("float8_e5m2",), synonyms=("e4m3fn", "fp8_e4m3", "float8_e4m3"),
+              saturates=448.0),
+        DType("float8_e5m2", 1, "e5m2", 2.0**-3, 2.0**-17, "float32", 29, **_OF_FLOAT8,
+              partners=("float8_e4m3fn",), synonyms=("fp8_e5m2",), saturates=57344.0),
         DType("int32", 4, "s32", 0.0, 0.0, "int32", 10, 72, scalar="i",
               synonyms=("i32", "int32_t")),
         DType("tf32", 4, "tf32", 2.0**-11, 0.0, "float32", 0, 77),
@@ -127,8 +146,8 @@ def _holds(row: DType, other: DType) -> bool:
     """Whether every number of one type is one of another."""
     if row is other or row.roundoff == 0:
         return row is other
-    if other.roundoff == 0:  # an int8 has fewer digits than any of the others
-        return True
+    if other.roundoff == 0:  # an int8 has 8 digits
+        return row.roundoff <= 2.0**-8
     own, its = (DTYPES[x.computes[0]] if x.is_complex else x for x in (row, other))
     fits = own.roundoff <= its.roundoff and own.underflow <= its.underflow
     return fits and (row.is_complex or not other.is_complex)
@@ -140,10 +159,20 @@ def factor(name: str, compute: str) -> DType:
     A part of a complex number, what ``compute`` rounds to where that is coarser (tf32), and else
     the element itself.
     """
-    row, products = DTYPES[name], DTYPES[compute]
+    row = DTYPES[name]
+    products = DTYPES.get(compute, row)
     return products if row.is_complex or products.roundoff > row.roundoff else row
 
 
 def operand_types() -> tuple[str, ...]:
-    """Return all types of A and B, with ``compute`` where it is not the default."""
-    return tuple(row.spelled(compute) for row in DTYPES.values() for compute in row.computes)
+    """Return all types of A and B, one or two, with ``compute`` where it is not the default."""
+    return tuple(
+        f"{' x '.join(dict.fromkeys((row.name, b)))}{row.spelled(compute)[len(row.name) :]}"
+        for row in DTYPES.values()
+        for compute in row.computes
+        for b in (row.name, *row.partners)
+    )
+
+
+#: Those of 8-bit floats.
+FLOAT8 = tuple(name for name in operand_types() if name.startswith("float8"))

@@ -21,13 +21,12 @@ from cute_gemm.kernels.steps import Steps, packing_step, steps
 from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.fuse import (
     NOTHING,
-    EpilogueFunction,
     Operands,
     check_overlap,
+    function_of,
     fuse,
     read_operands,
 )
-from cute_gemm.problem.fused import Fused
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.passes import DIRECT, Route, packed
 from cute_gemm.problem.problem import GemmProblem, describe, from_operands
@@ -199,8 +198,8 @@ class Executable:
         a, b = replace(a, owner=None), replace(b, owner=None)
         c = None if c is None else replace(c, owner=None)
         # Further results are new at every call.
-        read = 3 + len(self.problem.epilogue.operands)
-        spans = tuple(matrix.span for matrix in self.problem.matrices[:read])
+        read = len(self.problem.arrays) - len(self.results)
+        spans = tuple(matrix.span for matrix in self.problem.arrays[:read])
         order = tuple(names.index(name) for name in operands.arrays)
         stream = ADAPTERS[a.library].stream(a)
         return Call(self, layouts, a, b, c, spans, stream, order, operands.values)
@@ -261,25 +260,27 @@ class Executable:
     def _check_operands(self, a: Operand, c: Operand | None, given: Mapping[str, Any]) -> Operands:
         """Read the operands of the epilogue, and refuse what does not fit the plan."""
         planned = self.problem
-        if not isinstance(planned.epilogue, Fused):
+        function = function_of(planned)
+        if function is None:
             if given:
                 raise OptionError(
                     f"{next(iter(given))}= came with a plan without an epilogue: leave it out"
                 )
             return NOTHING
-        function = EpilogueFunction(planned.epilogue.label, planned.epilogue.expression)
         operands = read_operands(function, given, planned, a.device)
         problem = fuse(planned, function, operands)
-        if problem.epilogue != planned.epilogue:
+        if (problem.epilogue, problem.scale_rows) != (planned.epilogue, planned.scale_rows):
             said, instead = (
-                [(x.name, x.dtype, x.modes) for x in fused.operands] + [*fused.numbers]
-                for fused in (planned.epilogue, problem.epilogue)
+                [(x.name, x.dtype, x.shape) for x in each.scales]
+                + [(x.name, x.dtype, x.modes) for x in each.epilogue.operands]
+                + [*each.epilogue.numbers]
+                for each in (planned, problem)
             )
             raise ShapeError(
                 f"the epilogue's operands are {instead}, and the plan was made for {said}; make a "
                 "plan with these arrays"
             )
-        for matrix, other in zip(planned.operands, problem.operands, strict=True):
+        for matrix, other in zip(planned.matrices[3:], problem.matrices[3:], strict=True):
             _check_matrix(matrix, other)
         if c is not None:
             check_overlap(c, operands)

@@ -20,6 +20,7 @@ from cute_gemm.model.price import Prices
 from cute_gemm.packed import PackedOperand
 from cute_gemm.problem.passes import packed
 from cute_gemm.problem.scalars import scalar
+from cute_gemm.problem.scaling import said
 from cute_gemm.select import Choice
 from cute_gemm.toolchain.nvrtc import prove
 
@@ -108,7 +109,8 @@ class Plan:
 
         Of a choice that was measured, the time, of how many, and what the predicted one took.
         """
-        return why(self.candidates(), self._by_name, str(self.measured or ""))
+        text = why(self.candidates(), self._by_name, str(self.measured or ""))
+        return "; ".join(filter(None, (said(self.problem), text)))
 
     def candidates(self, gpu: Gpu | None = None, **changed: Any) -> tuple[Candidate, ...]:
         """Return the configs that were priced, each with its kernel and price, cheapest first.

@@ -85,7 +85,8 @@ def test_against_float64(monkeypatch, run, op, dtype, small_blocks):
         run(op, A, B, C, alpha, beta)
         sums = DTYPES[row.accumulator].roundoff
         terms = (2 * np.sqrt(2) if dtype in COMPLEX else 1) * (k + 4)
-        bound = DTYPES[out].roundoff * abs(reference) + terms * sums * magnitude
+        rounding = DTYPES[out].roundoff * abs(reference) + DTYPES[out].underflow
+        bound = rounding + (1 + DTYPES[out].roundoff) * terms * sums * magnitude
         assert np.isfinite(wide(C)).all()
         assert (abs(wide(C) - reference) <= bound).all()
         C[:] = CANARY

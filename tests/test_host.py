@@ -35,7 +35,7 @@ def operands(op: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("order", ["F", "C"])
 @pytest.mark.parametrize("op", ["NN", "TC", "HN"])
-@pytest.mark.parametrize("name", Host.dtypes)
+@pytest.mark.parametrize("name", [name for name in Host.dtypes if " x " not in name])
 def test_gemm(name: str, op: str, order: str) -> None:
     dtype, _, compute = name.partition("/")
     A, B = operands(op, dtype)
@@ -47,7 +47,7 @@ def test_gemm(name: str, op: str, order: str) -> None:
 
 
 def test_every_type_is_one_of_its() -> None:
-    assert {name.partition("/")[0] for name in Host.dtypes} == {
+    assert {name.partition("/")[0] for name in Host.dtypes if " x " not in name} == {
         row.name for row in DTYPES.values() if row.outputs
     }
     assert "float32/tf32" in Host.dtypes

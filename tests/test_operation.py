@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields, replace
 
 import pytest
 
-from cute_gemm.dtypes import DTYPES, DType
 from cute_gemm.errors import DTypeError, UnsupportedError
 from cute_gemm.kernels.registry import get
-from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
-from cute_gemm.problem import problem as problems
 from cute_gemm.problem.epilogue import LinearCombination
 from cute_gemm.problem.operation import Operation
 from cute_gemm.problem.problem import from_sizes
@@ -41,6 +37,7 @@ class Named(LinearCombination):
         *({"conj": x} for x in [(True, False), (False, True), (True, True)]),
         *({"bytes": x} for x in [(8, 16, 16), (16, 8, 16), (16, 16, 8)]),
         {"epilogue": Named()},
+        *({"scales": x} for x in [(1, 0), (0, 1), (128, 0), (0, 128)]),
     ],
     ids=str,
 )
@@ -51,44 +48,24 @@ def test_every_field_is_in_the_symbol(change: dict) -> None:
 
 def test_no_field_is_forgotten_above() -> None:
     names = [field.name for field in fields(Operation)]
-    assert names == ["dtypes", "compute", "majors", "conj", "bytes", "epilogue"]
+    assert names == ["dtypes", "compute", "majors", "conj", "bytes", "epilogue", "scales"]
 
 
 # -- A and B of two types --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def float8(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two types of a byte that wgmma multiplies with each other; the package has neither yet."""
-    rows = [
-        DType(name, 1, tag, roundoff, 0.0, "float32", -1, outputs=("float32",),
-              computes=("float32",), partners=(partner,))
-        for name, tag, roundoff, partner in (
-            ("float8_e4m3fn", "e4m3", 2.0**-4, "float8_e5m2"),
-            ("float8_e5m2", "e5m2", 2.0**-3, "float8_e4m3fn"),
-        )
-    ]  # fmt: skip
-    for row in rows:
-        monkeypatch.setitem(DTYPES, row.name, row)
-    both = "float8_e4m3fn x float8_e5m2", "float8_e5m2 x float8_e4m3fn"
-    monkeypatch.setattr(Sm90Wgmma, "dtypes", (*Sm90Wgmma.dtypes, *both))
-    problems._describe.cache_clear()
-    yield
-    problems._describe.cache_clear()
 
 
 SIZES = {"m": 256, "n": 256, "k": 256}
 
 
 @pytest.mark.parametrize("swap_ab", [0, 1])
-def test_a_problem_of_two_types_is_emitted_and_compiles(float8: None, swap_ab: int) -> None:
+def test_a_problem_of_two_types_is_emitted_and_compiles(swap_ab: int) -> None:
     asked = from_sizes("TN", dtype="float8_e4m3fn", dtype_b="float8_e5m2", **SIZES)
     assert (asked.A.dtype, asked.B.dtype) == ("float8_e4m3fn", "float8_e5m2")
-    assert asked.types == "float8_e4m3fn x float8_e5m2 -> float32, compute float32"
+    assert asked.types == "float8_e4m3fn x float8_e5m2 -> bfloat16, compute float32"
     kernel = get("sm90_wgmma").compiled()
     options = {"tile": (128, 128, 128), "swap_ab": swap_ab, "cluster": (1, 1), "ping_pong": 0}
     config = kernel.configure(asked, "sm_90a", **options)
-    assert "_e4m3_e5m2_f32_f32_tn_col_" in config.name
+    assert "_e4m3_e5m2_f32_bf16_tn_col_" in config.name
     text = kernel.unit(config).source
     tags = ("E4M3E5M2", "E5M2E4M3")[swap_ab]
     assert f"MMA_64x128x32_F32{tags}_SS_TN" in text
@@ -100,7 +77,7 @@ def test_a_problem_of_two_types_is_emitted_and_compiles(float8: None, swap_ab: i
     assert {"ElementA", "ElementB", "box B"} <= set(prove(kernel.proof(config), "sm_90a").facts)
 
 
-def test_the_other_way_round_is_another_symbol(float8: None) -> None:
+def test_the_other_way_round_is_another_symbol() -> None:
     names = {
         from_sizes("TN", dtype=a, dtype_b=b, **SIZES).operation(16, 16, 16).name
         for a, b in [("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn")]
@@ -108,9 +85,9 @@ def test_the_other_way_round_is_another_symbol(float8: None) -> None:
     assert len(names) == 2
 
 
-def test_kernels_of_one_type_refuse_two(float8: None) -> None:
+def test_kernels_of_one_type_refuse_two() -> None:
     asked = from_sizes("TN", dtype="float8_e4m3fn", dtype_b="float8_e5m2", **SIZES)
-    for name in ("naive", "sm80_pipeline", "thin"):
+    for name in ("vectorized", "sm80_pipeline", "cutlass_universal"):
         with pytest.raises(
             UnsupportedError, match="does not take float8_e4m3fn x float8_e5m2 with"
         ):

@@ -366,7 +366,7 @@ def test_a_call_tells_the_tensor_maps(driver: FakeDriver) -> None:
                 ctypes.memset(place, address // 256, 128)
 
     problem = from_sizes("NN", m=64, n=64, k=64, dtype="float16")
-    given = tma_signature(LINEAR_COMBINATION).arguments(problem, Scalar(1), Scalar(0))
+    given = tma_signature(problem.operation(16, 16, 16)).arguments(problem, Scalar(1), Scalar(0))
     kernel = runtime.load(a_build())
     bound = kernel.bind(Launch(1, 384, 0, 1, 2, True), given, Maps())  # type: ignore[arg-type]
     for addresses in ((256, 512, 768), (512, 256, 1024)):

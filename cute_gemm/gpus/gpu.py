@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import FLOAT8
 
 Unit = Literal["tensor cores", "CUDA cores"]
 
 
 #: Types of products that rates are known of.
-KEYS = ("float16", "bfloat16", "tf32", "float32", "float64", "int8")
+KEYS = ("float16", "bfloat16", "tf32", "float32", "float64", "int8", "float8")
 
 
 class Peak(NamedTuple):
@@ -44,6 +45,10 @@ class Gpu:
         return Arch.of_device(divmod(self.cc, 10))
 
     def peak(self, key: str, unit: Unit | None = None) -> Peak | None:
-        """Return the highest rate of ``key``, of ``unit`` if one is given; None without one."""
+        """Return the highest rate of ``key``, of ``unit`` if one is given; None without one.
+
+        ``key`` is one of `KEYS`, or the name of an 8-bit float.
+        """
+        key = "float8" if key in FLOAT8 else key
         peaks = [p for p in self.peaks if p.key == key and unit in (None, p.unit)]
         return max(peaks, key=lambda peak: peak.tflops, default=None)

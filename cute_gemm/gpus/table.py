@@ -52,8 +52,16 @@ _ADA_PAPER = "NVIDIA Ada GPU architecture whitepaper"
 _H100_PAPER = "NVIDIA H100 Tensor Core GPU architecture whitepaper"
 _RTX_BLACKWELL_PAPER = "NVIDIA RTX Blackwell GPU architecture whitepaper"
 
+
+def _with_float8(row: Gpu) -> Gpu:
+    """Return a GPU with the rate of 8-bit floats, which is int8's on Hopper and the B200."""
+    (int8,) = (peak for peak in row.peaks if peak.key == "int8")
+    own = (int8._replace(key="float8"),) if row.cc in (90, 100) else ()
+    return replace(row, peaks=(*row.peaks, *own))
+
+
 #: All of them. A name or alias occurs once; the first of a family also answers to the family.
-GPUS: tuple[Gpu, ...] = (
+GPUS: tuple[Gpu, ...] = tuple(map(_with_float8, (
     Gpu("A100 SXM 80GB", ("A100", "A100 SXM", "A100-SXM4-80GB", "A100 80GB"),
         80, 108, 1.41, 2039, 40 * _MIB, _A100, _A100_SHEET),
     Gpu("A100 SXM 40GB", ("A100-SXM4-40GB", "A100 40GB"),
@@ -126,7 +134,7 @@ GPUS: tuple[Gpu, ...] = (
     Gpu("RTX PRO 6000", ("RTX PRO 6000 Blackwell", "RTX PRO 6000 Blackwell Workstation Edition"),
         120, 188, 2.617, 1792, 128 * _MIB, _peaks(503.8, 251.9, 1007.6, 126, 1.968),
         "NVIDIA RTX PRO Blackwell GPU architecture whitepaper"),
-)  # fmt: skip
+)))  # fmt: skip
 
 _DEFAULTS = {
     80: "A100 SXM 80GB", 86: "RTX 3090", 87: "Jetson AGX Orin 64GB", 89: "RTX 4090",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from cute_gemm._kept import Kept
 from cute_gemm.access import GlobalAccess
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.table import nearest
 from cute_gemm.kernels.staging import Block, epilogue_loads
@@ -85,6 +86,8 @@ class Kernel(ABC):
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     #: What other options take, where it is not what `TAKES` says.
     takes: ClassVar[Mapping[str, str]] = {}
+    #: Whether it takes scales of blocks, which multiply products before they are added.
+    scales: ClassVar[bool] = False
     #: Whether it takes epilogues other than BLAS's.
     fuses: ClassVar[bool] = False
     #: What computes: a kernel that is emitted and compiled, the host itself, or another library.
@@ -107,6 +110,12 @@ class Kernel(ABC):
 
     def check_call(self, problem: GemmProblem, arch: str, options: Iterable[str]) -> None:
         """Refuse an arch, a type or the name of an option that no config of this kernel has."""
+        if problem.scales and not self.scales:
+            names = " and ".join(x.name for x in problem.scales)
+            raise UnsupportedError(
+                f"kernel {self.name!r} takes scales of tensors and rows, and {names} has one for "
+                "each 128 of k: take kernel='sm90_wgmma', for sm_90a"
+            )
         self.check_problem(problem, arch)
         if problem.epilogue != LINEAR_COMBINATION and not self.fuses:
             label = getattr(problem.epilogue, "label", problem.epilogue.name)
@@ -394,6 +403,8 @@ class CompiledKernel(Compiled, Kernel):
         """Return how well a config keeps its units busy."""
         element = config.operation.a
         kind = "half" if element.bytes == 2 else element.name
+        if element.name in FLOAT8:
+            kind = "float8"
         if element.is_complex and kind not in self.paces:
             kind = "complex"
         if config.operation.compute == "tf32":
@@ -485,7 +496,7 @@ def common_traits(problem: GemmProblem) -> tuple[Any, ...]:
     traits: list[Any] = [problem.compute]
     # Where extents come near what 32-bit coordinates hold, each tile has a limit of its own.
     traits += (x if x >= 2**31 - 4096 else 0 for x in (problem.m, problem.n, problem.k))
-    traits.append(problem.epilogue)
+    traits += problem.epilogue, problem.scale_rows
     for x in problem.matrices:
         traits += (x.dtype, x.unit, x.conj, x.alignment, pitch(x))
     # Vectors of C may not straddle the end of a row.

@@ -123,6 +123,7 @@ def steps(
     asked, problem = problem, replace(problem, sums=()) if problem.sums else problem
     names = tuple(matrix.name for matrix in problem.matrices)
     places = {name: Place(name) for name in names}
+    before_epilogue = 3 + len(problem.scales)
     before: list[Step] = []
     behind: list[Step] = []
     scratch = 0
@@ -138,12 +139,12 @@ def steps(
     if route.split_k > 1:
         problem, reduction = sliced(problem, route.split_k, config.tile[2])
         parts = places["C"] = Place("scratch", scratch)
-        ends = (parts, *(Place(name) for name in names[2:]))
+        ends = (parts, Place("C"), *(Place(name) for name in names[before_epilogue:]))
         behind = [
             Step(REDUCE, REDUCE.configure(reduction, arch), reduction, ends, arch, scales=True)
         ]
         scratch += reduction.nbytes
-    where = tuple(places[name] for name in (names[:3] if behind else names))
+    where = tuple(places[name] for name in (names[:before_epilogue] if behind else names))
     main = Step(kernel, config, problem, where, arch, scales=not behind)
     sums, scratch = _sum_steps(asked, arch, scratch)
     each = (*before, main, *behind, *sums)

@@ -11,8 +11,8 @@ from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.toolchain.signature import Signature, gemm_signature
 
 if TYPE_CHECKING:
-    from cute_gemm.problem.epilogue import Epilogue
     from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.operation import Operation
     from cute_gemm.problem.problem import GemmProblem
 
 #: Bytes of the widest swizzle's span, and of what stages are aligned to.
@@ -68,7 +68,7 @@ def _mn_major(rows: int, columns: int, span: int, size: int) -> Layout:
 def epilogue_tile(rows: int, width: int, column_major: bool, size: int) -> TmaTile:
     """Return the epilogue tile of C, whose columns divide ``width``, of ``size``-byte elements."""
     columns = gcd(width, SPAN // size)
-    span = SPAN if column_major else columns * size
+    span = min(SPAN, rows * size) if column_major else columns * size
     if not column_major:
         layout = Layout((rows, columns), (columns, 1), swizzle(span, size))
         return TmaTile(layout, (rows, columns), span)
@@ -89,9 +89,10 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNED) * ALIGNED
 
 
-def tma_signature(epilogue: Epilogue) -> Signature:
+def tma_signature(operation: Operation) -> Signature:
     """Return the parameters of a GEMM, and the tensor maps of A, B and C."""
-    return gemm_signature(epilogue, "map_a", "map_b", "map_c")
+    scales = tuple(f"scale_{x}" for x, rows in zip("ab", operation.scales, strict=True) if rows)
+    return gemm_signature(operation.epilogue, "map_a", "map_b", "map_c", scales=scales)
 
 
 def whole(matrix: Matrix, problem: GemmProblem) -> Matrix:

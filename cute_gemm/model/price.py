@@ -30,6 +30,7 @@ from cute_gemm.model.analyze import analyze
 from cute_gemm.model.gmem import LINE, SECTOR
 from cute_gemm.model.ideal import Kind, ideal_counts, kind_of
 from cute_gemm.model.smem import SharedCounts
+from cute_gemm.problem.scaling import BLOCK
 
 if TYPE_CHECKING:
     from cute_gemm.access import Access, Work
@@ -203,7 +204,16 @@ def sample(
 
     A, B, C = part(problem.A, (m, k)), part(problem.B, (n, k)), part(problem.C, (m, n))
     operands = tuple(part(matrix, (m, n)) for matrix in problem.operands)
-    return replace(problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, k_last=0, operands=operands)
+    rows = {"scale_a": m, "scale_b": n}
+    scales = tuple(
+        replace(
+            matrix, shape=(-(-rows[matrix.name] // shared), -(-k // BLOCK)), l=1, batch_stride=0
+        )
+        for matrix, shared in zip(problem.scales, filter(None, problem.scale_rows), strict=True)
+    )
+    return replace(
+        problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, k_last=0, operands=operands, scales=scales
+    )
 
 
 def pitch(matrix: Matrix) -> int:

@@ -79,7 +79,8 @@ FUNCTIONS = {
 _RESERVED = """
     op A B C alpha beta order out_dtype compute kernel backend arch stream tune epilogue storage
     dtype gpu base_offset m n k l lda ldb ldc batch_a batch_b batch_c slice_a slice_b slices k_last
-    alpha_ptr beta_ptr map_a map_b map_c batch product slice acc at sum params Base Params
+    scale_a scale_b fast_accum alpha_ptr beta_ptr map_a map_b map_c batch product slice acc
+    at sum params Base Params scaled
     alignas alignof asm auto bool case catch char const constexpr decltype default delete do double
     enum explicit export extern float friend goto inline int long mutable namespace new operator
     private protected public register short signed sizeof static struct switch template this throw

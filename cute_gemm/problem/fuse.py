@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from cute_gemm.errors import (
 from cute_gemm.frameworks import BROADCAST, host_array, is_array, read
 from cute_gemm.frameworks.base import ALIGNMENT, Operand
 from cute_gemm.frameworks.torch import CALLED
-from cute_gemm.problem.epilogue import EpilogueOperand
+from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueOperand
 from cute_gemm.problem.expression import (
     Expression,
     Result,
@@ -39,6 +40,8 @@ from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.problem import GemmProblem
 from cute_gemm.problem.scalars import scalar
+from cute_gemm.problem.scaling import BLOCKS, SCALES, read_scale
+from cute_gemm.problem.scaling import DTYPE as SCALE_DTYPE
 from cute_gemm.problem.sums import MODES, Sum, result_name, sums_dtype
 
 #: Parts of names: what each does with the value before it; those with an operand have its name.
@@ -63,6 +66,13 @@ class EpilogueFunction:
 
     name: str
     expression: Expression
+    #: Of ``scale_a`` and ``scale_b``, those that came with the call.
+    scales: tuple[str, ...] = ()
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of what a call with it gives beside A, B and C."""
+        return *self.scales, *self.expression.operands
 
     def __post_init__(self) -> None:
         CALLED[self.number] = self
@@ -138,6 +148,27 @@ def _composed(parts: list[str]) -> Callable[..., Value]:
     return composed
 
 
+#: Of a call that has scales and no epilogue.
+_IDENTITY = trace(lambda acc: acc)
+
+
+def with_scales(function: EpilogueFunction | None, scales: tuple[str, ...]) -> EpilogueFunction:
+    """Return an epilogue, or none, behind ``scale_a`` and ``scale_b`` or one of them."""
+    if function is None:
+        return EpilogueFunction(" and ".join(scales), _IDENTITY, scales)
+    return replace(function, scales=scales)
+
+
+def function_of(problem: GemmProblem) -> EpilogueFunction | None:
+    """Return the epilogue and the scales that a problem was made with; None without any."""
+    blocks, epilogue = {x.name for x in problem.scales}, problem.epilogue
+    own = epilogue.scales if isinstance(epilogue, Fused) else ()
+    scales = tuple(name for name in SCALES if name in blocks or name in own)
+    if not isinstance(epilogue, Fused):
+        return with_scales(None, scales) if scales else None
+    return EpilogueFunction(epilogue.label, epilogue.expression, scales)
+
+
 def as_function(value: Any) -> EpilogueFunction:
     """Return what ``epilogue=`` was given: a name, a function, or one that was traced."""
     if isinstance(value, EpilogueFunction):
@@ -159,12 +190,13 @@ VECTOR = 16
 class Operands(NamedTuple):
     """An epilogue's operands of a call.
 
-    ``arrays``: those that lie in memory, by name and in the epilogue's order; ``numbers``: those
-    that are given by value, in that order too.
+    ``arrays``: those that lie in memory, by name and in the epilogue's order, block scales first;
+    ``numbers``: those that are given by value, in that order too; ``recipes``: of scales, by name.
     """
 
     arrays: Mapping[str, Operand]
     numbers: Mapping[str, float]
+    recipes: Mapping[str, str] = MappingProxyType({})
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -174,6 +206,9 @@ class Operands(NamedTuple):
     def on_host(self) -> dict[str, np.ndarray]:
         """Return all as NumPy arrays."""
         arrays = {name: host_array(operand) for name, operand in self.arrays.items()}
+        for name in self.recipes:
+            if name in arrays:
+                arrays[name] = arrays[name].reshape(self.arrays[name].shape)
         return arrays | {name: np.asarray(number) for name, number in self.numbers.items()}
 
 
@@ -192,23 +227,33 @@ def read_operands(
     """
     _check(problem, function)
     check_names(function, given)
+    blocks: dict[str, Operand] = {}
     arrays: dict[str, Operand] = {}
     numbers: dict[str, float] = {}
-    for name in function.expression.operands:
+    recipes: dict[str, str] = {}
+
+    def add(name: str, operand: Operand) -> None:
+        if name in function.scales:
+            operand, recipes[name] = read_scale(name, operand, problem)
+        (blocks if recipes.get(name) in BLOCKS else arrays)[name] = operand
+
+    for name in function.operands:
         value = given[name]
         if isinstance(value, Operand):
-            arrays[name] = value
+            add(name, value)
             continue
         operand = read(value, name, BROADCAST) if is_array(value) else None
         if operand is None or (operand.device is None and not operand.shape):
+            if name in function.scales:
+                recipes[name] = "tensor"
             number = value if operand is None else host_array(operand).item()
             numbers[name] = float(scalar(number, name, problem.accumulator.name, None).value.real)
             continue
         if operand.device != device:
             there = "the host" if device is None else f"CUDA device {device}"
             raise DeviceError(f"{name} is on {operand.place} and A is on {there}; expected one")
-        arrays[name] = operand
-    return Operands(arrays, numbers)
+        add(name, operand)
+    return Operands(blocks | arrays, numbers, recipes)
 
 
 def sized_operands(
@@ -222,11 +267,12 @@ def sized_operands(
     C = problem.C
     lead, step = ((problem.l,), (C.batch_stride,)) if problem.l > 1 else ((), ())
     made: dict[str, Any] = {}
-    for name in dict.fromkeys((*function.expression.operands, *given)):
+    for name in dict.fromkeys((*function.operands, *given)):
         value = given.get(name, (problem.n,) if name == "bias" else None)
         if isinstance(value, tuple):
             strides = tuple(math.prod(value[axis + 1 :]) for axis in range(len(value)))
-            value = Operand(0, value, strides, C.dtype, None, "numpy", None, True)
+            kind = SCALE_DTYPE if name in function.scales else C.dtype
+            value = Operand(0, value, strides, kind, None, "numpy", None, True)
         elif value is None and name == "residual":
             layout = (*lead, *C.shape), (*step, *C.stride)
             value = Operand(0, *layout, C.dtype, None, "numpy", None, True)
@@ -247,7 +293,7 @@ def _check(problem: GemmProblem, function: EpilogueFunction) -> None:
 
 def check_names(function: EpilogueFunction, given: Mapping[str, Any]) -> None:
     """Refuse operands that the epilogue does not have, and a call that lacks one."""
-    names = function.expression.operands
+    names = function.operands
     missing = [name for name in names if name not in given]
     if missing:
         raise OptionError(f"epilogue {function.name!r} reads {missing[0]}: pass {missing[0]}=")
@@ -292,7 +338,8 @@ def fuse(problem: GemmProblem, function: EpilogueFunction, operands: Operands) -
         (name, x.shape, x.strides, x.dtype, ALIGNMENT if x.device is None else _alignment(x))
         for name, x in operands.arrays.items()
     )
-    return _fuse(problem, function, stored, tuple(operands.numbers))
+    recipes = tuple(operands.recipes.items())
+    return _fuse(problem, function, stored, tuple(operands.numbers), recipes)
 
 
 def _alignment(operand: Operand) -> int:
@@ -303,11 +350,17 @@ def _alignment(operand: Operand) -> int:
 @lru_cache(maxsize=1024)
 def _fuse(
     problem: GemmProblem, function: EpilogueFunction, stored: tuple[Any, ...],
-    numbers: tuple[str, ...],
+    numbers: tuple[str, ...], recipes: tuple[tuple[str, str], ...],
 ) -> GemmProblem:  # fmt: skip
     _check(problem, function)
-    matrices = tuple(_matrix(problem, *each) for each in stored)
+    blocks = [name for name, recipe in recipes if recipe in BLOCKS]
+    scales = tuple(_block_scales(problem, *each) for each in stored if each[0] in blocks)
+    matrices = tuple(_matrix(problem, *each) for each in stored if each[0] not in blocks)
+    problem = replace(problem, scales=scales)
+    own = tuple(name for name, recipe in recipes if recipe not in BLOCKS)
     expression = function.expression
+    if expression == _IDENTITY and not own:
+        return replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())
     beside = {result_name(x): result for x, result in enumerate(expression.results) if x}
     stored_beside = {name: result for name, result in beside.items() if not result.mode}
     further = tuple(_result(problem, name, x) for name, x in stored_beside.items())
@@ -322,7 +375,7 @@ def _fuse(
     )
     tensors = tuple(map(_operand, matrices))
     output = problem.C.dtype
-    fused = Fused(expression, tensors, numbers, function.name, output, results)
+    fused = Fused(expression, tensors, numbers, function.name, output, results, own)
     return replace(
         problem, epilogue=fused, operands=(*matrices, *further), numbers=(0.0,) * len(numbers),
         sums=sums,
@@ -390,6 +443,20 @@ def _matrix(
     return Matrix(
         name, (problem.m, problem.n), (along_m, along_n), dtype, every & -every,
         l=problem.l, batch_stride=step,
+    )  # fmt: skip
+
+
+def _block_scales(
+    problem: GemmProblem, name: str, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str,
+    alignment: int,
+) -> Matrix:  # fmt: skip
+    """Return the descriptor of block scales: (M, K / 128), say."""
+    step = strides[0] if len(shape) == 3 and shape[0] > 1 else 0
+    every = alignment | step * DTYPES[dtype].bytes
+    down, across = strides[-2:]
+    return Matrix(
+        name, (shape[-2], shape[-1]), (down, across), dtype, every & -every, l=problem.l,
+        batch_stride=step,
     )  # fmt: skip
 
 

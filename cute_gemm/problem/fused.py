@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import DTYPES, DType
+from cute_gemm.dtypes import DType
 from cute_gemm.problem.epilogue import (
     LINEAR_COMBINATION,
     Epilogue,
@@ -26,6 +26,7 @@ from cute_gemm.problem.expression import (
     Step,
     gelu_argument,
 )
+from cute_gemm.problem.values import saturated
 
 #: The C++ class template of an expression.
 FUNCTOR = """\
@@ -70,13 +71,17 @@ struct {name} : cute_gemm::LinearCombination<Accumulator, ElementC> {{
     return ElementC(v{first});
   }}
   template <class Operands>
+  CUTE_DEVICE Accumulator scaled(Accumulator const& sum, Operands& operands, int i, int j) const {{
+    return {scaled};
+  }}
+  template <class Operands>
   CUTE_DEVICE ElementC operator()(Accumulator const& sum, Operands& operands, int i, int j) const {{
-    return apply(this->combine(sum), operands, i, j);
+    return apply(this->combine(scaled(sum, operands, i, j)), operands, i, j);
   }}
   template <class Operands>
   CUTE_DEVICE ElementC operator()(Accumulator const& sum, ElementC const& c, Operands& operands,
                                   int i, int j) const {{
-    return apply(this->combine(sum, c), operands, i, j);
+    return apply(this->combine(scaled(sum, operands, i, j), c), operands, i, j);
   }}
 }};
 
@@ -99,6 +104,8 @@ class Fused(Epilogue):
     label: str = field(default="epilogue", compare=False)
     output: str = ""
     further: tuple[EpilogueOperand, ...] = ()
+    #: Names of those, of tensors and values, that multiply the accumulator before anything else.
+    scales: tuple[str, ...] = ()
 
     @property
     def operands(self) -> tuple[EpilogueOperand, ...]:
@@ -119,6 +126,7 @@ class Fused(Epilogue):
     def name(self) -> str:
         """Part of kernels' symbols, other for another expression or other operands."""
         said = f"{self.expression.stored}\n{self.tensors}\n{self.values}\n{self.further}"
+        said += f"\n{self.scales}" * bool(self.scales)
         return f"epilogue_{sha256(said.encode()).hexdigest()[:12]}"
 
     @property
@@ -173,19 +181,31 @@ class Fused(Epilogue):
             loads=", ".join(f"params.{x}.template load<Block>(at)" for x, _ in tensors),
             values=lines(values), results=lines(set_results),
             first=self.expression.results[0].place, gathered=lines(gathered, 2),
+            scaled=" * ".join(("sum", *map(self._named, self.scales))),
             destructor=f"CUTE_DEVICE ~{self.functor}() {{ {finishes} }}" if finishes else "",
         )  # fmt: skip
 
     def _cpp(self, step: Step) -> str:
         """What C++ writes for a value."""
         if step.function == "operand" and step.name != ACCUMULATOR:
-            by_value = step.name in self.values
-            return f"params.{step.name}" if by_value else f"Accumulator(operands.{step.name}(i, j))"
+            return self._named(step.name)
         if step.function == "operand":
             return "acc"
         if step.function == "constant":
             return f"Accumulator({_literal(step.constant)})"
         return FUNCTIONS[step.function].cpp.format(*(f"v{place}" for place in step.inputs))
+
+    def _named(self, name: str) -> str:
+        """What C++ writes for an operand."""
+        by_value = name in self.values
+        return f"params.{name}" if by_value else f"Accumulator(operands.{name}(i, j))"
+
+    def _scale(self, arguments: EpilogueArguments) -> Any:
+        """The product of the scales."""
+        product: Any = 1
+        for name in self.scales:
+            product = product * np.asarray(arguments.operands[name])
+        return product
 
     def apply(self, accumulator: np.ndarray, arguments: EpilogueArguments) -> np.ndarray:
         """Return the first result, in the accumulator's type."""
@@ -201,7 +221,7 @@ class Fused(Epilogue):
             if result.amax:
                 yield np.abs(found).max(initial=0)
             else:
-                yield _saturated(found, result.dtype) if result.dtype else found
+                yield saturated(found, result.dtype) if result.dtype else found
 
     def only(self, result: int) -> Fused:
         """Return the epilogue whose first result is this one, and its only one."""
@@ -212,6 +232,8 @@ class Fused(Epilogue):
     ) -> np.ndarray:
         kind = accumulator.dtype
         values = {name: np.asarray(x).astype(kind) for name, x in arguments.operands.items()}
+        if self.scales:
+            accumulator = (accumulator * self._scale(arguments)).astype(kind, copy=False)
         values[ACCUMULATOR] = LINEAR_COMBINATION.apply(accumulator, arguments)
         with np.errstate(all="ignore"):
             result = expression.evaluate(values)
@@ -231,7 +253,13 @@ class Fused(Epilogue):
         wider by the function's own error (half a unit in the last place of arithmetic, which IEEE
         754 rounds to nearest; `FLOAT32` and others of other functions).
         """
-        linear = LINEAR_COMBINATION.apply(accumulator, arguments)
+        sums = accumulator
+        if self.scales:
+            scale = self._scale(arguments)
+            error, magnitude = error * abs(scale), magnitude * abs(scale)
+            sums = accumulator * scale
+            error = error + len(self.scales) * dtype.roundoff * (abs(sums) + error)
+        linear = LINEAR_COMBINATION.apply(sums, arguments)
         off = LINEAR_COMBINATION.bound(accumulator, error, magnitude, dtype, arguments)
         rules = Rules(dtype, self.output)
         leaves = {
@@ -243,15 +271,6 @@ class Fused(Epilogue):
             computed = rules.evaluate(self.expression, leaves)
             exact = self.apply(accumulator, arguments)
             return np.fmax(computed.high - exact, exact - computed.low)
-
-
-def _saturated(array: np.ndarray, dtype: str) -> np.ndarray:
-    """An array as a type has it: integers rounded and clipped, NaN as 0."""
-    row = DTYPES[dtype]
-    if row.roundoff:
-        return array
-    about = np.iinfo(row.numpy)
-    return np.clip(np.rint(np.where(np.isnan(array), 0, array)), about.min, about.max)
 
 
 def _type(operand: EpilogueOperand) -> str:

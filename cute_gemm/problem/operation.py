@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cute_gemm.dtypes import DTYPES, DType, factor
+from cute_gemm.dtypes import DTYPES, FAST_ACCUM, DType, factor
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, Epilogue
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Operation:
     conj: tuple[bool, bool]  #: Whether the conjugate of A, and of B, is meant.
     bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
     epilogue: Epilogue = LINEAR_COMBINATION
+    #: Rows of A, and of B, that share a scale of 128 of k: 1 or 128; 0 without such scales.
+    scales: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(
@@ -37,6 +39,7 @@ class Operation:
         compute: str,
         widths: Sequence[int],
         epilogue: Epilogue = LINEAR_COMBINATION,
+        scales: tuple[int, int] = (0, 0),
     ) -> Operation:
         """Return the operation on A, B and C, with gmem accesses of so many bytes each."""
         A, B, C = matrices
@@ -48,6 +51,7 @@ class Operation:
             conj=(A.conj, B.conj),
             bytes=(a, b, c),
             epilogue=epilogue,
+            scales=scales,
         )
 
     @property
@@ -79,6 +83,11 @@ class Operation:
         return a, b
 
     @property
+    def promoted(self) -> bool:
+        """Whether tensor cores' sums of 128 of k are added to others in float32."""
+        return FAST_ACCUM in self.a.computes and self.compute != FAST_ACCUM
+
+    @property
     def row_major(self) -> bool:
         """Whether C is row-major."""
         return self.majors[2] == "N"
@@ -107,6 +116,8 @@ class Operation:
             self.c.tag,
             self.letters,
             "row" if self.row_major else "col",
+            self.compute if self.compute == FAST_ACCUM else "",
+            "scales_{}_{}".format(*self.scales) if any(self.scales) else "",
             self.epilogue.name,
         )
         return "_".join(filter(None, parts))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import DTYPES, DType, canonical, factor, holding
+from cute_gemm.dtypes import DTYPES, FAST_ACCUM, DType, canonical, factor, holding
 from cute_gemm.errors import (
     AlignmentError,
     DeviceError,
@@ -68,6 +68,8 @@ class GemmProblem:
     operands: tuple[Matrix, ...] = ()
     numbers: tuple[float, ...] = ()
     sums: tuple[Sum, ...] = ()
+    #: Scales of A's and B's rows for each 128 of k: (M, K / 128) or (M / 128, K / 128), say.
+    scales: tuple[Matrix, ...] = ()
 
     def with_base_offset(self, base_offset: int) -> GemmProblem:
         """Return the problem with each matrix so many elements from an aligned address.
@@ -88,8 +90,8 @@ class GemmProblem:
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """A, B, C and the epilogue's operands."""
-        return self.A, self.B, self.C, *self.operands
+        """A, B, C, block scales and the epilogue's operands."""
+        return self.A, self.B, self.C, *self.scales, *self.operands
 
     @property
     def results(self) -> tuple[Matrix, ...]:
@@ -103,7 +105,8 @@ class GemmProblem:
     @property
     def arrays(self) -> tuple[Matrix, ...]:
         """A, B, C, the operands that the epilogue reads, and its results."""
-        return (*self.matrices[: 3 + len(self.epilogue.operands)], *self.results)
+        read = 3 + len(self.scales) + len(self.epilogue.operands)
+        return (*self.matrices[:read], *self.results)
 
     @property
     def slices(self) -> int:
@@ -143,7 +146,23 @@ class GemmProblem:
 
     def operation(self, *widths: int) -> Operation:
         """Return what a kernel computes of it, with gmem accesses of so many bytes each."""
-        return Operation.of((self.A, self.B, self.C), self.compute, widths, self.epilogue)
+        matrices = self.A, self.B, self.C
+        return Operation.of(matrices, self.compute, widths, self.epilogue, self.scale_rows)
+
+    @property
+    def scale_rows(self) -> tuple[int, int]:
+        """Rows of A, and of B, that share a scale of 128 of k: 1 or 128; 0 without such scales."""
+        rows = {x.name: 1 if x.shape[0] == self.rows_of(x.name) else 128 for x in self.scales}
+        return rows.get("scale_a", 0), rows.get("scale_b", 0)
+
+    def rows_of(self, scale: str) -> int:
+        """Return the rows of the operand that a scale is of: M of ``"scale_a"``, else N."""
+        return self.m if scale == "scale_a" else self.n
+
+    @property
+    def products(self) -> str:
+        """The type that products are made in, which `compute` names but for `FAST_ACCUM`."""
+        return self.accumulator.name if self.compute == FAST_ACCUM else self.compute
 
     @property
     def types(self) -> str:
@@ -246,10 +265,12 @@ def from_sizes(
     products, each from 0 to 2**31 - 1. Leading dimensions and batch strides are those of the stored
     arrays, in elements, by default without padding; a batch stride of 0 shares A or B. ``storage``
     is the order of A and B as stored, ``order`` that of C. ``dtype_b`` is B's type where it is not
-    A's.
+    A's; both may be said as `GemmProblem.dtype` does.
     """
     op = checked_op(op)
     turn_A, turn_B = _turns(op)
+    if isinstance(dtype, str) and " x " in dtype:
+        dtype, dtype_b = dtype.split(" x ", 1)
     m, n, k, batch = (
         _extent(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("l", l))
     )
@@ -363,6 +384,11 @@ def _describe(
     leading = _batch(a, b)
     if compute is None:
         compute = element.computes[0]
+    elif compute == FAST_ACCUM and compute not in element.computes:
+        raise OptionError(
+            f"fast_accum=True came with A of dtype {element.name}; expected 8-bit floats, whose "
+            "sums tensor cores keep with fewer bits: leave it out"
+        )
     elif compute not in element.computes:
         raise OptionError(
             f"compute = {compute!r} does not go with dtype {element.name}; expected "

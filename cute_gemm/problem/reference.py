@@ -10,6 +10,8 @@ import numpy as np
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueArguments
 from cute_gemm.problem.problem import GemmProblem
+from cute_gemm.problem.scaling import scaled
+from cute_gemm.problem.values import saturated
 
 #: Extent of square blocks of C, and of k in what is converted: types that BLAS does not have, and
 #: conjugates. The float32 sum of so many products of two int8 is exact, because 1024 * (-128) *
@@ -55,21 +57,22 @@ def gemm(
     """Compute ``C <- alpha * op(A) @ op(B) + beta * C`` in place.
 
     ``problem`` describes the arrays as stored and has been checked against them; alpha and beta are
-    numbers of the accumulator's type. Half types are multiplied and summed in float32, int8 in
-    int32 that wraps, and ``"tf32"`` in float32. When beta is 0, C is not read; when alpha or k is
+    numbers of the accumulator's type. Half types, 8-bit floats and ``"tf32"`` are multiplied and
+    summed in float32, int8 in int32 that wraps. When beta is 0, C is not read; when alpha or k is
     0, A and B are not, and beta = 1 then leaves C as it is, infinities of complex numbers too.
     Another epilogue than BLAS's is applied to the sums; ``operands`` are its own, by name, and its
     further results, which are written to.
     """
     if problem.epilogue != LINEAR_COMBINATION:
+        given = dict(operands or {})
+        blocks = {x.name: given.pop(x.name) for x in problem.scales}
         sums = np.empty_like(C, problem.accumulator.numpy)
         plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=(), sums=())
-        gemm(plain, A, B, sums, alpha=float(alpha != 0))
+        gemm(plain, A, B, sums, alpha=float(alpha != 0), operands=blocks)
         old = None if beta == 0 else C.astype(sums.dtype)
-        given = dict(operands or {})
         results = {x.name: given.pop(x.name) for x in problem.results}
         arguments = EpilogueArguments(old, alpha, beta, given)
-        C[...] = problem.epilogue.apply(sums, arguments)
+        C[...] = _as_stored(problem.epilogue.apply(sums, arguments), C)
         for result, found in zip(
             problem.epilogue.results, problem.epilogue.apply_further(sums, arguments), strict=True
         ):
@@ -80,6 +83,8 @@ def gemm(
             results[each.target.name][...] = total
         return
     left, right, C = used(problem, A, B, C)
+    if problem.scales and alpha != 0:
+        left, right = scaled(problem, left, right, operands or {})
     conj = problem.A.conj, problem.B.conj
     # NumPy's results are row-major: turn the product round, to write C as it lies in memory.
     if problem.C.unit == 0:
@@ -148,7 +153,12 @@ def scale(
         old = C.astype(accumulator, copy=False)
         old = old if beta == 1 else accumulator.type(beta) * old
         result = old if result is None else result + old
-    C[...] = 0 if result is None else result
+    C[...] = 0 if result is None else _as_stored(result, C)
+
+
+def _as_stored(result: np.ndarray, C: np.ndarray) -> np.ndarray:
+    """Results as C's type has them: clipped where that saturates."""
+    return saturated(result, C.dtype.name) if DTYPES[C.dtype.name].saturates else result
 
 
 def _product(A: np.ndarray, B: np.ndarray, conj: tuple[bool, bool]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Random numbers to multiply, of every type."""
+"""Numbers as types hold them, and random ones to multiply."""
 
 from __future__ import annotations
 
@@ -17,3 +17,17 @@ def random_values(rng: np.random.Generator, shape: tuple[int, ...], name: str) -
         return rng.standard_normal((*shape, 2), part).view(name)[..., 0]
     kind = np.float64 if name == "float64" else np.float32
     return rng.standard_normal(shape, kind).astype(row.numpy, copy=False)
+
+
+def saturated(array: np.ndarray, name: str) -> np.ndarray:
+    """Return numbers clipped to a type that saturates, not yet rounded; NaN stays NaN.
+
+    To integers they are rounded too, and NaN becomes 0; of other types they stay what they are.
+    """
+    row = DTYPES[name]
+    if row.saturates:
+        return np.clip(array, -row.saturates, row.saturates)
+    if row.roundoff:
+        return array
+    about = np.iinfo(row.numpy)
+    return np.clip(np.rint(np.where(np.isnan(array), 0, array)), about.min, about.max)

@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cute_gemm.dtypes import factor
+from cute_gemm.dtypes import FAST_ACCUM, FLOAT8, factor
 from cute_gemm.problem.epilogue import EpilogueArguments
 from cute_gemm.problem.fused import Fused
 from cute_gemm.problem.reference import batches, used
+from cute_gemm.problem.scaling import scaled
+from cute_gemm.problem.values import saturated
 
 if TYPE_CHECKING:
     from cute_gemm.problem.problem import GemmProblem
 
+#: k whose products a kernel adds on tensor cores before it adds them to float32 sums, of 8-bit
+#: floats; and k of an instruction.
+PROMOTED, _INSTRUCTION = 128, 32
+#: Unit in the last place of what tensor cores of Hopper add of 8-bit floats, relative to the
+#: greatest of it, and how many times an instruction drops less than that.
+_TRUNCATED, _TIMES = 2.0**-13, _INSTRUCTION + 2
 #: Elements of C per block: keeps the float64 temporaries near 100 MB whatever the problem's size.
 _BLOCK = 1 << 22
 
@@ -50,6 +58,12 @@ def bound_formula(problem: GemmProblem) -> str:
     if out.roundoff == 0:
         return "exact, modulo 2^32"
     exponent = int(np.log2(out.roundoff))
+    if problem.A.dtype in FLOAT8:
+        twice = "2 " * (problem.compute == FAST_ACCUM)
+        return (
+            f"2^{exponent} |C| + K 2^-24 sum |a||b| + {twice}34 2^-13 sum over 32 of k of "
+            "max(max |a| max |b|, |sums|)"
+        )
     if out.is_complex:
         sums = f"{4 if problem.compute == 'float64' else 2} sqrt(2) K 2^{exponent}"
     else:
@@ -99,13 +113,13 @@ def verify(
     """
     found = _Found()
     for block in _blocks(problem, A, B, result.shape, C, alpha, beta, operands):
-        index, products, sums, arguments = block
+        index, products, sums, arguments, lost = block
         got = result[index]
         with np.errstate(all="ignore"):
             if sums is None:
                 compared = _compare_integers(products, got, arguments)
             else:
-                compared = compare_floats(problem, products, sums, got, arguments)
+                compared = compare_floats(problem, products, sums, got, arguments, lost)
         found.add(*compared, tuple(x.start or 0 for x in index))
     return found.verdict(bound_formula(problem))
 
@@ -138,11 +152,11 @@ def verify_sum(
     total, bound = np.zeros(result.shape), np.zeros(result.shape)
     shape = (*result.shape[:-1], problem.m, problem.n)
     with np.errstate(all="ignore"):
-        for index, products, sums, arguments in _blocks(
+        for index, products, sums, arguments, lost in _blocks(
             of, A, B, shape, C, alpha, beta, operands, floats=True
         ):
             assert sums is not None
-            elements, off = _expected(of, products, sums, arguments)
+            elements, off = _expected(of, products, sums, arguments, lost)
             if not of.C.element.roundoff:
                 about = np.iinfo(of.C.element.numpy)
                 elements, off = np.clip(elements, about.min, about.max), off + 0.5
@@ -204,12 +218,16 @@ class _Found:
 
 
 class _Block(NamedTuple):
-    """Elements of C: their place in C, products, magnitudes (None of integers) and the others."""
+    """Elements of C: their place in C, products, magnitudes (None of integers) and the others.
+
+    ``lost``: what tensor cores cut off of the sums.
+    """
 
     place: tuple[slice, ...]
     products: np.ndarray
     sums: np.ndarray | None
     arguments: EpilogueArguments
+    lost: np.ndarray | float
 
 
 def _blocks(
@@ -220,6 +238,10 @@ def _blocks(
     """Yield the products of blocks of C in float64 or complex128, with their magnitudes."""
     result = np.broadcast_to(np.float64(0), shape)
     left, right, _ = used(problem, A, B, result)
+    operands = dict(operands or {})
+    blocks = {x.name: np.asarray(operands.pop(x.name), np.float64) for x in problem.scales}
+    if blocks and alpha != 0:
+        left, right = scaled(problem, left, right, blocks)
     before = None if beta == 0 else C
     use_ab = alpha != 0 and problem.k > 0
     alpha = alpha if use_ab else 0  # which also makes nothing of an infinite alpha without products
@@ -227,7 +249,7 @@ def _blocks(
     m, n = problem.m, problem.n
     columns = max(1, _BLOCK // max(1, m))
     integers = problem.C.element.roundoff == 0 and not floats
-    broadcast = {name: np.broadcast_to(array, shape) for name, array in (operands or {}).items()}
+    broadcast = {name: np.broadcast_to(array, shape) for name, array in operands.items()}
     for part in batches(result, problem.k, _BLOCK) if m else []:
         left64 = _widened(left[part], wide, problem.A.conj) if use_ab else left
         for j in range(0, n, columns):
@@ -237,10 +259,54 @@ def _blocks(
                 right64 = _widened(right[index], wide, problem.B.conj) if use_ab else right
                 products = left64 @ right64 if use_ab else np.zeros(result[index].shape, wide)
                 sums = None
+                lost: np.ndarray | float = 0.0
                 if not integers:
                     sums = abs(left64) @ abs(right64) if use_ab else abs(products)
+                    if use_ab and problem.A.dtype in FLOAT8:
+                        # A scale, and its product with another one, are rounded.
+                        sums = sums * (1 + 2 * len(blocks) * problem.accumulator.roundoff)
+                        every = 0 if problem.compute == FAST_ACCUM else PROMOTED
+                        lost = truncation(left64, right64, every)
             own = {name: array[index].astype(wide) for name, array in broadcast.items()}
-            yield _Block(index, products, sums, EpilogueArguments(old, alpha, beta, own))
+            yield _Block(index, products, sums, EpilogueArguments(old, alpha, beta, own), lost)
+
+
+def truncation(left: np.ndarray, right: np.ndarray, promoted: int) -> np.ndarray:
+    """Return how far sums of 8-bit floats on Hopper's tensor cores may be off.
+
+    An instruction adds the products of 32 of k to the accumulator: all 33 are aligned to the
+    greatest of them and cut off 13 bits below its leading one, and so is their sum, which may have
+    a bit more; measured by DeepSeek-AI ("DeepSeek-V3 Technical Report", 2024, section 3.3.2: about
+    14 bits) and others. So each of 34 numbers loses less than ``2^-13`` of the greatest, which is
+    no greater than the greatest ``|a|`` times the greatest ``|b|`` of the 32, or what the
+    accumulator held before or holds after.
+
+    Parameters
+    ----------
+    left, right
+        (..., M, K) and (..., K, N) in float64.
+    promoted
+        k after which the accumulator begins anew, and its error with it; 0: never. Slices of K then
+        begin where they like, and hold at most twice the greatest sum from the first k on.
+    """
+    total = np.zeros((*left.shape[:-1], right.shape[-1]))
+    sums, off, greatest = (np.zeros_like(total) for _ in range(3))
+    lost = _TIMES * _TRUNCATED
+    for start in range(0, left.shape[-1], _INSTRUCTION):
+        a, b = left[..., start : start + _INSTRUCTION], right[..., start : start + _INSTRUCTION, :]
+        if promoted and start % promoted == 0:
+            total += off
+            off[...] = sums[...] = 0.0
+        before = abs(sums)
+        sums += a @ b
+        held = np.maximum(before, abs(sums))
+        if not promoted:
+            greatest = np.maximum(greatest, held)
+            held = 2 * greatest
+        products = abs(a).max(axis=-1)[..., :, None] * abs(b).max(axis=-2)[..., None, :]
+        # The accumulator holds the exact sum and what it is off by.
+        off += lost / (1 - lost) * np.maximum(products, held + off)
+    return total + off
 
 
 def _widened(array: np.ndarray, wide: type[np.inexact], conj: bool) -> np.ndarray:
@@ -267,9 +333,13 @@ def compare_floats(
     sums: np.ndarray,
     got: np.ndarray,
     arguments: EpilogueArguments,
+    further: np.ndarray | float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return error, bound and verdict of each element."""
-    reference, bound = _expected(problem, products, sums, arguments)
+    """Return error, bound and verdict of each element.
+
+    ``further``: what the accumulators may be off beside roundings to their type.
+    """
+    reference, bound = _expected(problem, products, sums, arguments, further)
     wide = got.astype(reference.dtype)
     error = abs(wide - reference)
     rounded = reference.astype(got.dtype)
@@ -280,8 +350,9 @@ def compare_floats(
 
 
 def _expected(
-    problem: GemmProblem, products: np.ndarray, sums: np.ndarray, arguments: EpilogueArguments
-) -> tuple[np.ndarray, np.ndarray]:
+    problem: GemmProblem, products: np.ndarray, sums: np.ndarray, arguments: EpilogueArguments,
+    further: np.ndarray | float,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return each element before it is rounded, and the most by which it can be off."""
     out, accumulator, epilogue = problem.C.element, problem.accumulator, problem.epilogue
     # A product is off by the rounding of its two factors, where they are rounded.
@@ -289,8 +360,8 @@ def _expected(
     for element in (problem.A.element, problem.B.element):
         multiplied = factor(element.name, problem.compute)
         factors += multiplied.roundoff * (multiplied.roundoff > element.roundoff)
-    error = (_roundings(problem) * accumulator.roundoff + factors) * sums
-    reference = epilogue.apply(products, arguments)
+    error = (_roundings(problem) * accumulator.roundoff + factors) * sums + further
+    reference = saturated(epilogue.apply(products, arguments), out.name)
     bound = epilogue.bound(products, error, sums, accumulator, arguments)
     # (1 + u): the final rounding acts on the computed value, not on the reference.
     bound = out.roundoff * abs(reference) + (1 + out.roundoff) * bound

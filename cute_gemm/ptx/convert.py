@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.ptx.code import DTYPES, STORED, WINDOW, Code, Source, opcode
-from cute_gemm.ptx.floats import from_bf16, from_f16, to_bf16, to_f16, to_tf32
+from cute_gemm.ptx.floats import from_bf16, from_f8, from_f16, to_bf16, to_f8, to_f16, to_tf32
 from cute_gemm.ptx.machine import Step
 from cute_gemm.ptx.memory import UNITS, Array
 from cute_gemm.ptx.parser import BYTES, Instruction, Name, Register, Vector
@@ -106,10 +106,43 @@ _FLOATS["sat", "f32", "f32"] = lambda x: np.where(np.isnan(x), 0, np.clip(x, 0, 
 _PAIRS = {("rn", "f16x2", "f32"): to_f16, ("rn", "bf16x2", "f32"): to_bf16}
 
 
+#: The names of 8-bit floats, of which instructions convert two.
+_FLOAT8 = {"e4m3x2": "float8_e4m3fn", "e5m2x2": "float8_e5m2"}
+
+
+def _float8(code: Code, inst: Instruction) -> Step:
+    """Two 8-bit floats from or to float32 or f16x2, saturated (PTX ISA, 9.7.9.21)."""
+    how, to, kind = inst.op[1:-2], *inst.op[-2:]
+    if to == "f16x2":
+        code.require(inst, how == ("rn",))
+
+        def unpacked(x: Array) -> Array:
+            low, high = (from_f8(x >> shift & 0xFF, _FLOAT8[kind]) for shift in (0, 8))
+            low, high = (to_f16(half).astype(np.uint32) for half in (low, high))
+            return high << np.uint32(16) | low
+
+        return code.apply(inst, unpacked, "b32", ("b16",))
+    code.require(inst, how == ("rn", "satfinite") and kind in ("f32", "f16x2"))
+
+    def packed(high: Array, low: Array) -> Array:
+        high, low = (to_f8(x, _FLOAT8[to]).astype(np.uint16) for x in (high, low))
+        return high << np.uint16(8) | low
+
+    def of_halves(x: Array) -> Array:
+        halves = [from_f16((x >> np.uint32(shift)).astype(np.uint16)) for shift in (16, 0)]
+        return packed(*halves)
+
+    if kind == "f32":
+        return code.apply(inst, packed, "b16", (kind, kind))
+    return code.apply(inst, of_halves, "b16", ("b32",))
+
+
 @opcode("cvt")
 def _cvt(code: Code, inst: Instruction) -> Step:
     how = inst.op[1:]
     to, kind = how[-2:]
+    if to in _FLOAT8 or kind in _FLOAT8:
+        return _float8(code, inst)
     if how in _FLOATS:
         return code.apply(inst, _FLOATS[how], to, (kind,))
     if how in _PAIRS:

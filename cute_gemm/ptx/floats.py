@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
+from cute_gemm.dtypes import DTYPES
 from cute_gemm.ptx.memory import Array
 
 _HALFWAY = np.uint64((1 << 28) - 1)
@@ -129,6 +131,24 @@ def to_f16(x: Array) -> Array:
 def from_f16(bits: Array) -> Array:
     """float32 of the bits of a float16."""
     return bits.view(np.float16).astype(np.float32)
+
+
+@lru_cache(maxsize=2)
+def _of_f8(name: str) -> Array:
+    """The float32 of each of the 256 bit patterns of an 8-bit float."""
+    return np.arange(256, dtype=np.uint8).view(DTYPES[name].numpy).astype(np.float32)
+
+
+def from_f8(bits: Array, name: str) -> Array:
+    """float32 of the bits of a float8_e4m3fn or float8_e5m2."""
+    return np.asarray(_of_f8(name)[bits])
+
+
+def to_f8(x: Array, name: str) -> Array:
+    """Bits of the nearest 8-bit float of float32, ties to even, clipped; NaN is 0x7f."""
+    row = DTYPES[name]
+    clipped = np.clip(x, -row.saturates, row.saturates).astype(row.numpy)
+    return np.where(np.isnan(x), np.uint8(0x7F), clipped.view(np.uint8))
 
 
 def to_tf32(x: Array, even: bool) -> Array:

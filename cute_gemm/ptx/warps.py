@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cute_gemm.ptx.code import STORED, Code, Source, opcode
-from cute_gemm.ptx.floats import fma_f64, from_bf16
+from cute_gemm.ptx.floats import fma_f64, from_bf16, from_f8
 from cute_gemm.ptx.machine import Machine, Step
 from cute_gemm.ptx.memory import WARP, Array
 from cute_gemm.ptx.parser import Instruction, Name, Operand, Register
@@ -275,6 +275,8 @@ FACTORS = {
     "tf32": _Factors(1, _tf32),
     "s8": _Factors(4, lambda bits: bits.view(np.int8).astype(np.float64)),
     "u8": _Factors(4, lambda bits: bits.view(np.uint8).astype(np.float64)),
+    "e4m3": _Factors(4, lambda bits: from_f8(bits.view(np.uint8), "float8_e4m3fn").astype(float)),
+    "e5m2": _Factors(4, lambda bits: from_f8(bits.view(np.uint8), "float8_e5m2").astype(float)),
     "f64": _Factors(1, lambda x: x),
 }
 #: Shapes by types of A and B; in PTX ISA 9.7.14.5 each has a section on its fragments.
@@ -284,6 +286,7 @@ _SHAPES = {
     "f64": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"),
 }  # fmt: skip
 SUMS = {"f16": "f32", "bf16": "f32", "tf32": "f32", "s8": "s32", "u8": "s32", "f64": "f64"}
+SUMS |= {"e4m3": "f32", "e5m2": "f32"}
 
 
 @opcode("mma", parts=r"sync\.aligned\.\w+\.row\.col(\.\w+){4,5}")

@@ -1,6 +1,6 @@
 """Products of warp groups: PTX ISA, 9.7.15 (``wgmma``).
 
-Of 16-bit floats and tf32, added up in float32, and of 8-bit integers, in int32.
+Of 8- and 16-bit floats and tf32, added up in float32, and of 8-bit integers, in int32.
 
 Operands lie in shared memory as their descriptors say (9.7.15.5.1). One is made of parts of 16
 bytes of the unit-stride mode, two along k; ``s`` parts lie side by side in a span of 16 s bytes, 1
@@ -91,7 +91,8 @@ class _Product:
     cta: int
     group: int
     slots: tuple[int, ...]
-    kind: str
+    #: The types of A and B.
+    kinds: tuple[str, str]
     #: A, (rows, k), if it is in registers.
     known: tuple[Array, ...]
     #: The registers that nobody may touch.
@@ -155,7 +156,8 @@ class Products:
             self._touched[place] = False
 
     def start(
-        self, inst: Instruction, slots: tuple[int, ...], kind: str, operands: tuple[Operand, ...],
+        self, inst: Instruction, slots: tuple[int, ...], kinds: tuple[str, str],
+        operands: tuple[Operand, ...],
         descriptors: Array, adds: Array, index: int, own: tuple[int, ...],
     ) -> None:  # fmt: skip
         """Begin the products of the groups that execute; descriptors (operands, CTAs, threads).
@@ -167,9 +169,9 @@ class Products:
             threads = slice(group * _GROUP, (group + 1) * _GROUP)
             words, scale = descriptors[:, cta, threads], adds[cta, threads]
             self._serial += 1
-            known = (operands[0].sign * self._rows_in(own, kind, cta, group),) if own else ()
+            known = (operands[0].sign * self._rows_in(own, kinds[0], cta, group),) if own else ()
             product = _Product(
-                inst, cta, group, slots, kind, known, used, bool(scale[0]), index, self._serial
+                inst, cta, group, slots, kinds, known, used, bool(scale[0]), index, self._serial
             )
             if (words != words[:, :1]).any() or (scale != scale[0]).any():
                 raise self._fault(product, "divergent", "its threads give different operands")
@@ -266,13 +268,17 @@ class Products:
         for product in products:
             row_of = number[product.cta, product.group]
             factors = list(product.known)
-            factors += [self._numbers(product.kind, *each) for each in product.operands]
+            kinds = product.kinds[len(product.known) :]
+            factors += [
+                self._numbers(kind, *each)
+                for kind, each in zip(kinds, product.operands, strict=True)
+            ]
             total = factors[0] @ factors[1].T
             if product.adds:
                 total += sums[row_of]
             else:
                 fresh[row_of] = True
-            sums[row_of] = rounded(total, product.kind)
+            sums[row_of] = rounded(total, product.kinds[0])
             if machine.shared.watched:
                 rows = self._rows(product.cta, product.group)
                 machine.shared.end_read(product.granules, rows, product.serial)
@@ -301,6 +307,7 @@ class Products:
 
 #: Of A's and B's type: k of an instruction, and how many signs and majors it is told.
 _SAID = {"f16": (16, 2, 2), "bf16": (16, 2, 2), "tf32": (8, 2, 0), "s8": (32, 0, 0)}
+_SAID |= {"e4m3": (32, 2, 0), "e5m2": (32, 2, 0)}
 
 
 @opcode("wgmma", parts=r"(fence|commit_group|wait_group)\.sync\.aligned")
@@ -318,9 +325,10 @@ def _mma(code: Code, inst: Instruction) -> Step:
     machine, values = machine_of(code), code.values
     op, operands = inst.op, inst.operands
     shape = op[4] if len(op) == 8 else ""
-    kind, index = op[-1], code.index
+    kind, other, index = op[-2], op[-1], code.index
     deep, signs, flips = _SAID.get(kind, (0, 0, 0))
-    fits = op[2:4] == ("sync", "aligned") and op[5:] == (SUMS.get(kind), kind, kind)
+    fits = op[2:4] == ("sync", "aligned") and op[5:-2] == (SUMS.get(kind),)
+    fits = fits and (kind == other or {kind, other} == {"e4m3", "e5m2"})
     match = re.fullmatch(f"m64n([0-9]+)k{deep}", shape)
     rows = code.parts(operands[1]) if isinstance(operands[1], Vector) else ()
     flips -= bool(rows and flips)  # which are of what lies in shared memory
@@ -353,6 +361,6 @@ def _mma(code: Code, inst: Instruction) -> Step:
         read = [np.broadcast_to(values[x.slot], machine.shape) for x in words]
         adds = np.broadcast_to(values[scale.slot], machine.shape)
         descriptors = np.stack(read).astype(np.uint64)
-        machine.products.start(inst, slots, kind, factors, descriptors, adds, index, own)
+        machine.products.start(inst, slots, (kind, other), factors, descriptors, adds, index, own)
 
     return start

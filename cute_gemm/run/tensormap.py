@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Bytes of a tensor map.
 SIZE = 128
 #: What the driver calls types by other names.
-_NAMES = {"int8": "UINT8", "tf32": "TFLOAT32"}
+_NAMES = {"tf32": "TFLOAT32", **dict.fromkeys(("int8", "float8_e4m3fn", "float8_e5m2"), "UINT8")}
 
 
 @dataclass(frozen=True)

@@ -200,6 +200,19 @@ class OperandStride(Parameter):
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleStride(Parameter):
+    """A step in elements of block scales along M or N (0), K / 128 (1) or L (2)."""
+
+    scale: str = ""
+    mode: int = 0
+
+    def pack(self, block: Any, offset: int, problem: GemmProblem, given: Mapping[str, Any]) -> None:
+        """Write the step."""
+        (matrix,) = (x for x in problem.scales if x.name == self.scale)
+        struct.pack_into("=q", block, offset, (*matrix.stride, matrix.batch_stride)[self.mode])
+
+
+@dataclass(frozen=True, slots=True)
 class Number(Parameter):
     """A number of the epilogue, of the type of the sums."""
 
@@ -246,10 +259,10 @@ def epilogue_parameters(
 
 
 @lru_cache(maxsize=64)
-def gemm_signature(epilogue: Epilogue, *maps: str) -> Signature:
+def gemm_signature(epilogue: Epilogue, *maps: str, scales: tuple[str, ...] = ()) -> Signature:
     """Return the signature of a kernel that is one GEMM, or a batch of them.
 
-    ``maps``: names of tensor maps, which come last.
+    ``maps``: names of tensor maps, which come last; ``scales``: those of the block scales.
     """
     pointers, strides, scalars = epilogue_parameters(epilogue)
     return Signature(
@@ -257,6 +270,7 @@ def gemm_signature(epilogue: Epilogue, *maps: str) -> Signature:
             Pointer("A", "{}ElementA const*"),
             Pointer("B", "{}ElementB const*"),
             Pointer("C", "{}ElementC*"),
+            *(Pointer(name, "float const*") for name in scales),
             *pointers,
             *(Extent(name, "int", 4) for name in "mnk"),
             Extent("l", "uint32_t", 4),
@@ -265,6 +279,11 @@ def gemm_signature(epilogue: Epilogue, *maps: str) -> Signature:
             *(Stride(f"ld{x.lower()}", "int64_t", 8, x, "ld") for x in "ABC"),
             *(Stride(f"batch_{x.lower()}", "int64_t", 8, x, "batch_stride") for x in "ABC"),
             *(Stride(f"slice_{x.lower()}", "int64_t", 8, x, "slice_stride") for x in "AB"),
+            *(
+                ScaleStride(f"{name}_{mode}", "int64_t", 8, name, place)
+                for name in scales
+                for place, mode in enumerate(("mn", "k", "l"))
+            ),
             *strides,
             *scalars,
             *(

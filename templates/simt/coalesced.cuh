@@ -33,7 +33,8 @@ CUTE_DEVICE void coalesced(Gemm<Config> const& gemm) {
   int const lane = threadIdx.x % kLanes;
 
   Accumulator sum[1][1] = {};
-  auto const *a = gemm.a(row, lane), *b = gemm.b(column, lane);
+  auto const* a = gemm.a(row, lane);
+  auto const* b = gemm.b(column, lane);
   int const whole = gemm.k / kLanes;
 #pragma unroll 16  // enough loads on their way to cover their latency
   for (int i = 0; i < whole; ++i) {

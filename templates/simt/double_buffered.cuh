@@ -71,9 +71,9 @@ struct BufferedCopy : TileCopy<Copy, SmemLayout, Element, kMajorK> {
         copy_async_if<kBytes>(target(smem, row, column), this->at(row, column), row < rows);
       } else if constexpr (kBytes >= 4) {
         read_now(words[j][i][v], this->at(row, column), row < rows);
-      } else if (row < rows) {  // one element: its bytes alone would be read one by one
-        Element const element = *this->at(row, column);
-        memcpy(words[j][i][v], &element, kBytes);
+      } else if (row < rows) {  // 1 or 2 bytes, which alone would be read one by one
+        auto const read = *reinterpret_cast<uint_bit_t<8 * kBytes> const*>(this->at(row, column));
+        memcpy(words[j][i][v], &read, kBytes);
       }
     });
     this->advance();
@@ -103,28 +103,31 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm) {
   int const thread = threadIdx.x;
   Corner const corner = gemm.corner(), mine = first_result<Config>(thread);
   Element* const shared = shared_tiles<Config>();
+  auto const tile_b = [](Element* buffer) {
+    return reinterpret_cast<typename Config::ElementB*>(buffer + Config::kSmemA);
+  };
   Accumulator sums[kM][kN] = {};
 
   int const k_tiles = ceil_div(gemm.k, kBK);
   if (k_tiles > 0) {
     // The last tile, the only one that K can cut, comes first: the order of a sum is free.
     int const last = (k_tiles - 1) * kBK;
-    using CopyA = BufferedCopy<typename Config::CopyA, SmemA, Element, Config::kMajorKA, Config::kAsyncA>;
-    using CopyB = BufferedCopy<typename Config::CopyB, SmemB, Element, Config::kMajorKB, Config::kAsyncB>;
+    using CopyA = BufferedCopy<typename Config::CopyA, SmemA, typename Config::ElementA, Config::kMajorKA, Config::kAsyncA>;
+    using CopyB = BufferedCopy<typename Config::CopyB, SmemB, typename Config::ElementB, Config::kMajorKB, Config::kAsyncB>;
     CopyA a(gemm.a(corner.row, last), gemm.lda, gemm.m - corner.row, gemm.k - last, thread);
     CopyB b(gemm.b(corner.column, last), gemm.ldb, gemm.n - corner.column, gemm.k - last, thread);
     a.copy_cut(shared);
-    b.copy_cut(shared + Config::kSmemA);
+    b.copy_cut(tile_b(shared));
     cp_async_fence();
     a.source -= k_tiles * kBK * a.column_stride;
     b.source -= k_tiles * kBK * b.column_stride;
     if constexpr (!Config::kAsyncA) a.begin(shared, k_tiles > 1);
-    if constexpr (!Config::kAsyncB) b.begin(shared, k_tiles > 1);
+    if constexpr (!Config::kAsyncB) b.begin(tile_b(shared), k_tiles > 1);
     cp_async_wait<0>();
     __syncthreads();
 
     FragmentsA<Config> rows(shared, mine.row);
-    FragmentsB<Config> columns(shared + Config::kSmemA, mine.column);
+    FragmentsB<Config> columns(tile_b(shared), mine.column);
     Accumulator row_parts[2][kM], column_parts[2][kN];
     rows.read(row_parts[0], 0);
     columns.read(column_parts[0], 0);
@@ -145,7 +148,7 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm) {
       // By cp.async a tile is copied as soon as nobody reads the one before it in the same buffer;
       // through registers, when the one before has left these.
       if constexpr (Config::kAsyncA) a.begin(next, one_more);
-      if constexpr (Config::kAsyncB) b.begin(next + Config::kSmemA, one_more);
+      if constexpr (Config::kAsyncB) b.begin(tile_b(next), one_more);
       cp_async_fence();
       CUTE_NO_UNROLL
       for (int chunk = 1; chunk <= kChunks; ++chunk) {
@@ -153,9 +156,9 @@ CUTE_DEVICE void double_buffered(Gemm<Config> const& gemm) {
         for (int k = 0; k < kChunk; ++k) {
           if (chunk == kChunks) {  // A's stores and B's apart: products hide some at a time
             if (!Config::kAsyncA && k == kChunk / 4) a.end(next);
-            if (!Config::kAsyncB && k == kChunk / 2) b.end(next + Config::kSmemA);
+            if (!Config::kAsyncB && k == kChunk / 2) b.end(tile_b(next));
             if (!Config::kAsyncA && k == kChunk / 2) a.begin(next, two_more);
-            if (!Config::kAsyncB && k == kChunk / 2) b.begin(next + Config::kSmemA, two_more);
+            if (!Config::kAsyncB && k == kChunk / 2) b.begin(tile_b(next), two_more);
           }
           if (k == kChunk - 1) {
             rows.first += kChunkA;

@@ -2,7 +2,7 @@
 //
 // All of these kernels are templates on a `Config` that Python emits:
 //
-//   Element, ElementC, Accumulator   types
+//   ElementA, ElementB, ElementC, Accumulator   types; Element where A and B have one
 //   Epilogue                         what becomes of the accumulators (LinearCombination)
 //   kMajorKA, kMajorKB, kMajorNC     which mode of A, B and C has the unit stride
 //   kConjA, kConjB                   whether the conjugate is meant
@@ -23,6 +23,7 @@
 #include <cutlass/complex.h>
 
 #include "../common/epilogue.cuh"
+#include "../common/float8.cuh"
 #include "../common/raster.cuh"
 
 namespace cute_gemm {
@@ -30,27 +31,29 @@ namespace cute_gemm {
 // C (M,N) = alpha * A (M,K) B (N,K)^T + beta * C.
 template <class Config>
 struct Gemm {
-  using Element = typename Config::Element;
+  using ElementA = typename Config::ElementA;
+  using ElementB = typename Config::ElementB;
   using ElementC = typename Config::ElementC;
   using Accumulator = typename Config::Accumulator;
 
-  Element const *A, *B;
+  ElementA const* A;
+  ElementB const* B;
   ElementC* C;
   int m, n, k;
   int64_t lda, ldb, ldc;
   int batch;
   typename Config::Epilogue epilogue;
 
-  CUTE_DEVICE Gemm(Element const* A, Element const* B, ElementC* C, int m, int n, int k, int64_t lda,
+  CUTE_DEVICE Gemm(ElementA const* A, ElementB const* B, ElementC* C, int m, int n, int k, int64_t lda,
                    int64_t ldb, int64_t ldc, int batch, typename Config::Epilogue::Params const& params)
       : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), batch(batch), epilogue(params) {
     if (epilogue.skips_products(k)) this->k = 0;
   }
 
-  CUTE_DEVICE Element const* a(int row, int k) const {
+  CUTE_DEVICE ElementA const* a(int row, int k) const {
     return A + (Config::kMajorKA ? row * lda + k : row + k * lda);
   }
-  CUTE_DEVICE Element const* b(int column, int k) const {
+  CUTE_DEVICE ElementB const* b(int column, int k) const {
     return B + (Config::kMajorKB ? column * ldb + k : column + k * ldb);
   }
   // From an element of A or B to that of the next k.
@@ -140,7 +143,7 @@ template <int N, class To, class From>
 CUTE_DEVICE void read(To* to, From const* from) {
   Vector<From, N> const values = *reinterpret_cast<Vector<From, N> const*>(from);
   CUTE_UNROLL
-  for (int i = 0; i < N; ++i) to[i] = To(values[i]);
+  for (int i = 0; i < N; ++i) to[i] = number<To, From>(values[i]);
 }
 
 template <class To, class From>

@@ -19,7 +19,8 @@ CUTE_DEVICE void naive(Gemm<Config> const& gemm) {
   if (row >= gemm.m || column >= gemm.n) return;
 
   Accumulator sum[1][1] = {};
-  auto const *a = gemm.a(row, 0), *b = gemm.b(column, 0);
+  auto const* a = gemm.a(row, 0);
+  auto const* b = gemm.b(column, 0);
 #pragma unroll 4
   for (int k = 0; k < gemm.k; ++k) {
     multiply_add<Config>(sum[0][0], load<Accumulator>(a), load<Accumulator>(b));

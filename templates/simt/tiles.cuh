@@ -33,7 +33,9 @@ CUTE_DEVICE void store_shared(uint32_t to, Element const* elements) {
   } else if constexpr (kBytes == 4) {
     asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to), "r"(words[0]) : "memory");
   } else {
-    *shared_pointer<Element>(to) = *elements;
+    uint_bit_t<8 * kBytes> both;
+    memcpy(&both, elements, kBytes);
+    *shared_pointer<uint_bit_t<8 * kBytes>>(to) = both;
   }
 }
 
@@ -158,10 +160,10 @@ struct TileCopy {
 };
 
 template <class Config>
-using TileCopyA = TileCopy<typename Config::CopyA, typename Config::SmemA, typename Config::Element,
+using TileCopyA = TileCopy<typename Config::CopyA, typename Config::SmemA, typename Config::ElementA,
                            Config::kMajorKA>;
 template <class Config>
-using TileCopyB = TileCopy<typename Config::CopyB, typename Config::SmemB, typename Config::Element,
+using TileCopyB = TileCopy<typename Config::CopyB, typename Config::SmemB, typename Config::ElementB,
                            Config::kMajorKB>;
 
 // ---- smem -> registers --------------------------------------------------------------------------
@@ -192,9 +194,9 @@ struct Fragments {
 
 template <class Config>
 using FragmentsA =
-    Fragments<typename Config::ValuesM, typename Config::SmemA, typename Config::Element>;
+    Fragments<typename Config::ValuesM, typename Config::SmemA, typename Config::ElementA>;
 template <class Config>
 using FragmentsB =
-    Fragments<typename Config::ValuesN, typename Config::SmemB, typename Config::Element>;
+    Fragments<typename Config::ValuesN, typename Config::SmemB, typename Config::ElementB>;
 
 }  // namespace cute_gemm

@@ -88,7 +88,7 @@ struct TmaEpilogue {
   };
   static_assert(kTiles % kStages == 0);
   // stmatrix has the instruction's rows, which A from registers does not.
-  static_assert(!Config::kRegisterA || sizeof(ElementC) == 4);
+  enum : bool { kMatrix = sizeof(ElementC) == 2 && !Config::kRegisterA };
 
   TmaDescriptor const* map;
   ElementC* smem;    // (PIPE_C,EPI_M*EPI_N)
@@ -99,7 +99,7 @@ struct TmaEpilogue {
 
   CUTE_DEVICE TmaEpilogue(TmaDescriptor const* map, ElementC* smem, uint64_t* full, int group, int thread)
       : map(map), smem(smem), full(full), group(group), thread(thread) {
-    if constexpr (sizeof(ElementC) == 2) {
+    if constexpr (kMatrix) {
       int const lane = thread % 32, row = thread / 32 * 16 + lane / 8 % 2 * 8, column = lane / 16 * 8;
       offset = Config::kColumnMajorC ? SmemLayout{}(row, column + lane % 8)
                                      : SmemLayout{}(row + lane % 8, column);
@@ -207,7 +207,7 @@ struct TmaEpilogue {
                      : epilogue(accumulators[i], operands[i / 4], m, n);
     };
     alignas(16) ElementC values[8];
-    if constexpr (sizeof(ElementC) == 2) {
+    if constexpr (kMatrix) {
       auto* const pairs = reinterpret_cast<uint32_t*>(values);
       auto& at = *reinterpret_cast<uint128_t*>(
           stage + join(SmemLayout{}, offset, SmemLayout{}(0, column)));

@@ -105,7 +105,4 @@ struct MainloopRegisterA : Consumer<Config> {
   }
 };
 
-template <class Config>
-using Mainloop = conditional_t<Config::kRegisterA, MainloopRegisterA<Config>, MainloopSmem<Config>>;
-
 }  // namespace cute_gemm

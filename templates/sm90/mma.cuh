@@ -174,11 +174,19 @@ struct Accumulators {
     return Config::kGroupsAlongN ? group * kColumns : 0;
   }
 
+  CUTE_DEVICE static void fence(typename Mma::CRegisters& block) {
+    CUTE_UNROLL
+    for (int i = 0; i < kValues; ++i) warpgroup_fence_operand(block[i]);
+  }
   CUTE_DEVICE void fence() {
+    CUTE_UNROLL
+    for (int m = 0; m < kBlocks; ++m) fence(values[m]);
+  }
+  CUTE_DEVICE void clear() {
     CUTE_UNROLL
     for (int m = 0; m < kBlocks; ++m) {
       CUTE_UNROLL
-      for (int i = 0; i < kValues; ++i) warpgroup_fence_operand(values[m][i]);
+      for (int i = 0; i < kValues; ++i) values[m][i] = 0;
     }
   }
 
@@ -198,6 +206,19 @@ struct Accumulators {
         detail::explode(Mma::fma, &desc_a, int_sequence<0>{}, &desc_b, int_sequence<0>{}, values[m],
                         make_int_sequence<kValues>{}, &scale, int_sequence<0>{});
       }
+    }
+    warpgroup_commit_batch();
+  }
+
+  // Starts the products of a k tile of block m, which overwrite `block`.
+  CUTE_DEVICE static void multiply_block(typename Mma::CRegisters& block, int m, uint64_t a, uint64_t b) {
+    warpgroup_arrive();
+    CUTE_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      uint64_t const desc_a = a + A::offset(64 * m, kMmaK * step), desc_b = step_b(b, step);
+      auto const scale = step == 0 ? SM90::GMMA::ScaleOut::Zero : SM90::GMMA::ScaleOut::One;
+      detail::explode(Mma::fma, &desc_a, int_sequence<0>{}, &desc_b, int_sequence<0>{}, block,
+                      make_int_sequence<kValues>{}, &scale, int_sequence<0>{});
     }
     warpgroup_commit_batch();
   }

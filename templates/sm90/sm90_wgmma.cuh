@@ -16,6 +16,8 @@
 //   Mma                                      CuTe's wgmma atom: 64 x columns of a group x 32 bytes
 //   kMajorKA, kMajorKB                       true: K is the unit-stride mode
 //   kRegisterA                               A from registers
+//   kPromoted                                products of a k tile in accumulators of their own, then added
+//   kScaleRowsA, kScaleRowsB                 rows that share a scale of 128 of k: 1, 128; 0: no scales
 //   kColumnMajorC                            true: M is the unit-stride mode
 //   kSwapAB                                  A, B and C are the problem's B, A and C^T
 //   kTmaC                                    C by TMA; else element by element
@@ -32,7 +34,7 @@
 #pragma once
 
 #include "epilogue.cuh"
-#include "mainloop.cuh"
+#include "promoted.cuh"
 
 namespace cute_gemm {
 
@@ -47,7 +49,8 @@ CUTE_DEVICE void order_arrive(int group) { asm volatile("bar.arrive %0, 256;\n" 
 template <class Config>
 CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map_b,
                             TmaDescriptor const* map_c, TensorC<Config> const& c, int k, int k_last, int l,
-                            int slices, bool shared_a, bool shared_b, typename Config::Epilogue::Params const& params) {
+                            int slices, bool shared_a, bool shared_b, typename Config::Epilogue::Params const& params,
+                            BlockScales const& scale_a = {}, BlockScales const& scale_b = {}) {
   using CtaTiler = typename Config::CtaTiler;  // (BLK_M,BLK_N,BLK_K)
   using Cluster = typename Config::Cluster;
   using Memory = SharedStorage<Config>;
@@ -103,7 +106,17 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
     int const thread = threadIdx.x % 128, peer = Cluster::peer(rank, thread % 32);
     Accumulators<Config> accumulators;  // (kBlocks,kValues)
     TmaEpilogue<Config> tma_epilogue(map_c, memory.c[group], memory.full_c[group], group, thread);
-    Mainloop<Config> mainloop(memory, group, thread, peer);
+    using Mainloop = conditional_t<Config::kPromoted, MainloopPromoted<Config>, MainloopInPlace<Config>>;
+    Mainloop mainloop(memory, group, thread, peer);
+    auto const multiply = [&](WorkTile const& tile, int k_tiles) {
+      if constexpr (Config::kPromoted) {
+        ScaleFactors<Config> const scales(scale_a, scale_b, c.m, c.n, tile.row, tile.column, tile.batch / slices,
+                                          tile.batch % slices * k, group, thread);
+        return mainloop(accumulators, state, k_tiles, scales);
+      } else {
+        return mainloop(accumulators, state, k_tiles);
+      }
+    };
     // Ping-pong: the other group's tiles lie between a group's own; their k tiles are skipped.
     bool const second = Config::kPingPong && group == 1;
     auto const skip = [&](int index) {
@@ -120,7 +133,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       }
       if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);
       if (Config::kPingPong && index > scheduler.first()) order_wait(group);
-      int const last = mainloop(accumulators, state, k_tiles);
+      int const last = multiply(tile, k_tiles);
       if (Config::kPingPong && index + scheduler.step() < scheduler.count) order_arrive(1 - group);
       typename TmaEpilogue<Config>::Operands operands;
       if constexpr (Config::kTmaC) tma_epilogue.load_operands(operands, tile, epilogue);

@@ -6,6 +6,7 @@
 #include <cute/arch/util.hpp>
 
 #include "../common/copy.cuh"
+#include "../common/float8.cuh"
 
 namespace cute_gemm {
 
@@ -30,6 +31,7 @@ CUTE_DEVICE void read_words(uint32_t* words, void const* from) {
 // on, since a sum may.
 template <class Element, int Rows, int Lanes, int Run, int Depth, int DepthRun, int Width, bool MajorK>
 struct Part {
+  using Type = Element;
   enum : int {
     kRows = Rows, kDepth = Depth, kVectors = Rows * Depth / Width, kAlongK = Depth / Width,
     kSize = sizeof(Element), kBytes = Width * kSize, kWords = kBytes < 4 ? 1 : kBytes / 4,
@@ -138,6 +140,12 @@ struct Part {
     } else {
       return __byte_perm(pair(i, e), pair(i, e + 2), 0x5410);
     }
+  }
+
+  // The same of 8-bit floats, as two halves.
+  CUTE_DEVICE uint32_t half_word(int i, int e) const {
+    if constexpr (MajorK && kBytes >= 2) return halves<Element>(uint16_t(around(i, e) >> byte(i, e) * 8));
+    return halves<Element>(uint16_t(pair(i, e)));
   }
 
   // Two bytes: the e-th k and the next one.

@@ -129,7 +129,9 @@ struct TensorSums {
   enum : int {
     kWords = extent<B>::value,              // of a row, in an instruction
     kEights = extent<A>::value / kWords,    // of rows
-    kDepth = sizeof(Word) / Large::kSize * kWords,
+    // k of a word: 8-bit floats are multiplied as halves.
+    kStep = sizeof(Word) / (kFloat8<typename Large::Type> ? 2 : int(Large::kSize)),
+    kDepth = kStep * kWords,
     kRows = Large::kRows, kColumns = Thin::kRows  // in eighths
   };
   static_assert(kRows % kEights == 0 && Large::kDepth % kDepth == 0 && extent<C>::value == 2 * kEights);
@@ -149,6 +151,8 @@ struct TensorSums {
   static CUTE_DEVICE Word word(Part const& part, int i, int e) {
     if constexpr (sizeof(Word) == 8) {
       return part.element(i, e);
+    } else if constexpr (kFloat8<typename Part::Type>) {
+      return part.half_word(i, e);
     } else {
       Word const word = part.word(i, e);
       return Part::kSize == 4 ? nearest_tf32(word) : word;
@@ -157,7 +161,6 @@ struct TensorSums {
 
   template <bool kCut, class Element>
   CUTE_DEVICE void multiply(Large const& large, Element const*, int64_t, int, int) {
-    constexpr int kStep = sizeof(Word) / Large::kSize;
     CUTE_UNROLL
     for (int e = 0; e < Large::kDepth; e += kDepth) {
       Word b[kColumns][kWords];
@@ -224,9 +227,15 @@ CUTE_DEVICE void thin(Gemm<Config> const& gemm) {
   int const columns = (kThinM ? gemm.m : gemm.n) - first_column;
   int const row = Large::row(row_lane(lane), 0), column = Thin::row(Sums::column_lane(lane), 0);
   int const depth = warp * kBlock + Large::column(depth_lane(lane), 0);
-  auto const* large = kThinM ? gemm.b(first_row + row, depth) : gemm.a(first_row + row, depth);
-  auto const* thin = kThinM ? gemm.a(first_column + column, depth)
-                             : gemm.b(first_column + column, depth);
+  auto const first = [&](auto of_a, int i) {
+    if constexpr (decltype(of_a)::value) {
+      return gemm.a(i, depth);
+    } else {
+      return gemm.b(i, depth);
+    }
+  };
+  auto const* large = first(bool_constant<!kThinM>{}, first_row + row);
+  auto const* thin = first(bool_constant<kThinM>{}, first_column + column);
   int64_t const ld_large = kThinM ? gemm.ldb : gemm.lda, ld_thin = kThinM ? gemm.lda : gemm.ldb;
   int64_t const large_step = kTile * (kThinM ? gemm.b_step() : gemm.a_step());
   int64_t const thin_step = kTile * (kThinM ? gemm.a_step() : gemm.b_step());

@@ -49,7 +49,14 @@ class SimtKernel(EmittedKernel):
     """A kernel of the ladder: FMA on CUDA cores, any op, size, leading dimension and alignment."""
 
     minimum_cc = 80
-    dtypes = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
+    dtypes: tuple[str, ...] = (
+        "float32",
+        "float16",
+        "bfloat16",
+        "float64",
+        "complex64",
+        "complex128",
+    )
     #: Whether tiles of A and B go through shared memory.
     staged: ClassVar[bool] = True
     #: Whether gmem accesses of A and B are as wide as the matrices allow, or an element.
@@ -251,11 +258,11 @@ class SimtKernel(EmittedKernel):
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         """Return the products; half types are multiplied as float32."""
-        work = Work.of_tiles(problem, config.tile, "CUDA cores", problem.compute)
+        work = Work.of_tiles(problem, config.tile, "CUDA cores", problem.products)
         if self.staged:
             return work
         # Threads past the edges have nothing to do.
-        inside = Work.of_tiles(problem, (1, 1, 1), "CUDA cores", problem.compute)
+        inside = Work.of_tiles(problem, (1, 1, 1), "CUDA cores", problem.products)
         return replace(work, products=inside.products)
 
     def shares(self, config: Config) -> Shares:

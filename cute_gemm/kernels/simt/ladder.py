@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from cute_gemm.cute.choose import VECTOR
+from cute_gemm.dtypes import FLOAT8
 from cute_gemm.kernels.options import access_bytes, parsed
 from cute_gemm.kernels.simt.kernel import SimtKernel
 from cute_gemm.kernels.simt.structure import WARP, WARP_LANES, Config
@@ -25,6 +26,7 @@ class _Tile(NamedTuple):
 
 
 _HALVES, _NARROW_HALVES = (_Tile((128, 128, 16), (8, 16), 2),), (_Tile((128, 64, 16), (8, 8), 2),)
+_BYTES = (_Tile((128, 64, 32), (8, 8), 2), _Tile((64, 64, 32), (4, 8), 2))
 _FLOATS = (
     _Tile((128, 128, 8), (8, 16), 2),
     _Tile((128, 64, 16), (8, 8), 2),
@@ -44,6 +46,7 @@ _NARROW_COMPLEX = (_Tile((64, 64, 8), (4, 4), 1), *_COMPLEX)
 _BUFFERED = {
     "float16": (_HALVES, _NARROW_HALVES, _NARROW_HALVES),
     "bfloat16": (_HALVES, _NARROW_HALVES, _NARROW_HALVES),
+    "float8": (_BYTES, _BYTES, _BYTES),
     "float32": (_FLOATS, _FLOATS[1:], _NARROW_FLOATS),
     "float64": ((_Tile((128, 64, 8), (8, 8), 2),),) * 3,
     "complex64": (_COMPLEX, _NARROW_COMPLEX, _NARROW_COMPLEX),
@@ -74,6 +77,7 @@ class Naive(SimtKernel):
     """One thread per element of C, blind to the layout."""
 
     name = "naive"
+    dtypes = (*SimtKernel.dtypes, *FLOAT8)
     summary = "one thread per element of C, a warp along n, blind to the layout"
     options = ("warp_along", "tile", "min_ctas")
     choices: ClassVar = {"warp_along": ("m", "n")}
@@ -87,6 +91,7 @@ class Coalesced(SimtKernel):
     """``naive`` with the warp along a mode that is contiguous in memory."""
 
     name = "coalesced"
+    dtypes = (*SimtKernel.dtypes, *FLOAT8)
     summary = "one thread per element of C, a warp along what is contiguous (k: by a reduction)"
     options = ("warp_along", "tile", "min_ctas")
     choices: ClassVar = {"warp_along": ("m", "n", "k")}
@@ -251,6 +256,7 @@ class DoubleBuffered(WarpTiled):
     """The next tile is loaded while this one is computed."""
 
     name = "double_buffered"
+    dtypes = (*SimtKernel.dtypes, *FLOAT8)
     summary = "the next tile loaded (registers or cp.async) while this one is computed"
     options = (*WarpTiled.options, "staging")
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}
@@ -268,7 +274,8 @@ class DoubleBuffered(WarpTiled):
         If there is none, the other field is that of a large problem, and registers are not
         rationed.
         """
-        tiles = _BUFFERED[problem.A.dtype][_narrow(problem)]
+        kind = "float8" if problem.A.dtype in FLOAT8 else problem.A.dtype
+        tiles = _BUFFERED[kind][_narrow(problem)]
         turn = problem.A.major == "K" and problem.B.major == "MN"
         common = {"skew": "padding", "results": "quads", "staging": "cp.async"}
         rows = [

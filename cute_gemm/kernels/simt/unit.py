@@ -26,7 +26,7 @@ _UNIT = (
 """
     + TYPES
     + """\
-  using Element = ElementA;  // B's too
+  using Element = ElementA;  // B's too, or one of as many bytes
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b} };
   enum : int { kRaster = ${raster} };

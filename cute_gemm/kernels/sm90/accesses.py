@@ -128,7 +128,7 @@ def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
     out, columns = config.operation.c.bytes, parts.part.extents[1]
     each = parts.blocks * parts.tile[1] // columns
     warp, lane = np.ogrid[:4, :32]
-    if out == 2:
+    if out == 2 and not register_a(config):
         row, column = warp * 16 + lane // 8 % 2 * 8, lane // 16 * 8
         row, column = (row, column + lane % 8) if parts.column_major else (row + lane % 8, column)
         name, bits = "stmatrix.x4.trans" if parts.column_major else "stmatrix.x4", 128
@@ -139,7 +139,7 @@ def _staged(config: Config, parts: Structure, ctas: int) -> SharedAccess:
         pairs = parts.column_major and register_a(config)
         down = (0,) if pairs else (0, _below(config))
         right = (0, 1) if parts.column_major else (0,)
-        name, bits = "st.shared", 128 // len(down) // len(right)
+        name, bits = "st.shared", 32 * out // len(down) // len(right)
         steps = [(d, step + r) for step in range(0, columns, 8) for d in down for r in right]
     row, column = np.broadcast_arrays(row, column)
     coords = np.stack(

@@ -126,11 +126,41 @@ def register_a(config: Config) -> bool:
     return major != "K" and config.operation.a.bytes != 2
 
 
+def products_of_thread(config: Config) -> int:
+    """Accumulators of a thread beside its sums: where products of a k tile go to their own.
+
+    Of a block of 64 rows at a time or, with A from registers, of all.
+    """
+    if not config.operation.promoted:
+        return 0
+    blocks = blocks_of_group(config)
+    return sums_of_thread(config) // (1 if register_a(config) else blocks)
+
+
+def scale_rows(config: Config) -> tuple[int, int]:
+    """Rows that share a scale of 128 of k, of A and B as the kernel sees them; 0: no scales."""
+    a, b = config.operation.scales
+    return (b, a) if config.swap_ab else (a, b)
+
+
+def scales_of_thread(config: Config) -> int:
+    """Scales of a k tile that a thread holds, of the one that is added and of the next."""
+    rows, columns = scale_rows(config)
+    width = sums_of_thread(config) * GROUP // ROWS // blocks_of_group(config)
+    down = {0: 0, 1: 2}.get(rows, 1) * blocks_of_group(config)
+    across = {0: 0, 1: width // 4}.get(columns, -(-width // 128) + 1)
+    return 2 * (down + across)
+
+
+def blocks_of_group(config: Config) -> int:
+    """Blocks of 64 rows of the tile that a group has."""
+    bm, _, _ = kernel_tile(config)
+    return bm // ROWS // (1 if side_by_side(config) else sharers_of_tile(config))
+
+
 def rows_of_thread(config: Config) -> int:
     """Registers of a thread for A's rows: of four steps of k, or two and twice what is loaded."""
-    bm, _, _ = kernel_tile(config)
-    blocks = bm // ROWS // (1 if side_by_side(config) else sharers_of_tile(config))
-    return 4 * 4 * blocks * register_a(config)
+    return 4 * 4 * blocks_of_group(config) * register_a(config)
 
 
 def sharers_of_tile(config: Config) -> int:

@@ -12,6 +12,7 @@ from cute_gemm.kernels.sm90.structure import (
     Structure,
     kernel_cluster,
     register_a,
+    scale_rows,
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
 from cute_gemm.problem.operation import Operation
@@ -40,12 +41,14 @@ _SM90_WGMMA = (
   using Cluster = ${cluster};
   enum : int {
     kConsumers = ${groups}, kStages = ${stages}, kStagesC = ${stages_c}, kRasterGroup = ${raster},
-    kConsumerRegisters = ${registers}, kProducerRegisters = ${producer_registers}
+    kConsumerRegisters = ${registers}, kProducerRegisters = ${producer_registers},
+    kScaleRowsA = ${scale_rows_a}, kScaleRowsB = ${scale_rows_b}
   };
   enum : bool {
     kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kRegisterA = ${register_a},
     kColumnMajorC = ${column_major_c}, kTmaC = ${tma_c},
-    kSwapAB = ${swap_ab}, kGroupsAlongN = ${groups_along_n}, kPingPong = ${ping_pong}
+    kPromoted = ${promoted}, kSwapAB = ${swap_ab},
+    kGroupsAlongN = ${groups_along_n}, kPingPong = ${ping_pong}
   };
 
   using SmemLayoutA = ${smem_layout_a};
@@ -71,7 +74,7 @@ ${symbol}(
     ${parameters}) {
   cute_gemm::TensorC<Config> const c{C, ${extents}, ldc, batch_c};
   ${epilogue_params}
-  cute_gemm::sm90_wgmma<Config>(${maps}, c, k, k_last, l, slices, ${shared}, epilogue);
+  cute_gemm::sm90_wgmma<Config>(${maps}, c, k, k_last, l, slices, ${shared}, epilogue${scales});
 }
 """
 
@@ -93,11 +96,12 @@ class EmitSm90Wgmma(Emitter):
             "threads": str(parts.threads),
             "min_ctas": str(config.min_ctas),
             "symbol": config.name,
-            "parameters": tma_signature(operation.epilogue).cpp("Config::"),
+            "parameters": tma_signature(operation).cpp("Config::"),
             "extents": order("m", "n"),
             "epilogue_params": epilogue_params(operation.epilogue),
             "maps": order("&map_a", "&map_b") + ", &map_c",
             "shared": order("batch_a == 0", "batch_b == 0"),
+            "scales": _scales(config),
         }
         values = {
             # A and B as the kernel sees them.
@@ -120,6 +124,9 @@ class EmitSm90Wgmma(Emitter):
             "groups_along_n": cpp_bool(parts.side_by_side),
             "swap_ab": cpp_bool(bool(config.swap_ab)),
             "ping_pong": cpp_bool(bool(config.ping_pong)),
+            "promoted": cpp_bool(operation.promoted),
+            "scale_rows_a": str(scale_rows(config)[0]),
+            "scale_rows_b": str(scale_rows(config)[1]),
             "smem_layout_a": a.layout.cpp(),
             "smem_layout_b": b.layout.cpp(),
             "smem_layout_c": parts.part.cpp(),
@@ -163,6 +170,18 @@ class EmitSm90Wgmma(Emitter):
             run, deep = (plan.box[::-1]) if plan.major == "K" else plan.box
             facts.append((f"{boxes}::kSpan == {run} && {boxes}::kDepth == {deep}", f"box {letter}"))
         return facts
+
+
+def _scales(config: Config) -> str:
+    """The arguments for block scales, in the order of A and B as the kernel sees them."""
+    if not any(config.operation.scales):
+        return ""
+    names = ("scale_b", "scale_a") if config.swap_ab else ("scale_a", "scale_b")
+    given = (
+        f"{{{name}, {name}_mn, {name}_k, {name}_l}}" if rows else "{}"
+        for name, rows in zip(names, scale_rows(config), strict=True)
+    )
+    return "".join(f", {each}" for each in given)
 
 
 def _mma(config: Config, parts: Structure) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cute_gemm.access import Access, Shares, Work
 from cute_gemm.arch import Arch
+from cute_gemm.dtypes import FLOAT8
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.gpus.occupancy import clusters_at_a_time
 from cute_gemm.gpus.table import nearest
@@ -26,8 +27,10 @@ from cute_gemm.kernels.sm90.structure import (
     Structure,
     kernel_cluster,
     kernel_tile,
+    products_of_thread,
     register_a,
     rows_of_thread,
+    scales_of_thread,
     sharers_of_tile,
     side_by_side,
     structure,
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
 #: Registers of a thread that can be sums, where C goes by TMA and element by element; and what it
 #: has beside them, and beside them and rows of A.
 _SUMS, _SUMS_APART, _OTHERS, _OTHERS_BESIDE_ROWS = 192, 144, 40, 56
+#: In a main loop with accumulators beside its sums.
+_OTHERS_BESIDE_PRODUCTS = 24
 #: And where an epilogue has operands; for each that is loaded element by element.
 _OPERANDS, _SINGLE = 48, 32
 #: Clocks of a CTA for each sum of a thread, where those do not fit: measured on an H200.
@@ -90,6 +95,19 @@ _TILES: tuple[tuple[int, int, int, int, tuple[int, int]], ...] = tuple(
     )
     for bn in columns
 )
+#: More of them, where sums are promoted: half of the registers or more are for products then.
+_PROMOTED_TILES = tuple(
+    (bm, bn, 2, 0, cluster)
+    for bm, cluster, columns in (
+        (128, (1, 1), (112,)),
+        (128, (2, 1), (64, 112, 128, 176)),
+        (128, (1, 2), (96, 128, 160, 192)),
+        (256, (1, 1), (64, 80, 96, 112, 128)),
+        (256, (2, 1), (64, 96, 112, 128)),
+        (256, (1, 2), (64, 96, 112, 128)),
+    )
+    for bn in columns
+)
 #: Clocks of a tile that CTAs of a cluster wait for each other, and those of a box of C.
 _MEETING, _BOX = 607.0, 159.0
 #: Slowdown of products with more than 128 sums of a thread, where groups share a tile; where they
@@ -99,6 +117,10 @@ _MANY_SUMS, _BY_TURNS, _ALONE, _EXPOSED = 1.058, 0.925, 1.061, 0.319
 #: goes through registers and no other group multiplies, and where groups take turns; by the bytes
 #: of an element, of 328 pairs of times.
 _BETWEEN = {4: (8.0, 12.0), 1: (18.0, 32.0)}
+#: Of 8-bit floats: the time in which a group adds products of a k tile to its sums, and that in
+#: which it waits for them for each of its accumulators, over that of the products; where no other
+#: group multiplies meanwhile, and where one does. Not yet fitted to times.
+_ADDS, _WAITED = (0.25, 0.02), (15.0, 3.0)
 #: Bytes of k of a tile, and the most stages.
 _DEEP, _STAGES = 128, 12
 #: Multiprocessors of the largest Hopper GPU.
@@ -110,14 +132,17 @@ _AREAS = tuple(bm * bn for bm, bn, *_ in _TILES)
 class Sm90Wgmma(EmittedKernel):
     """Every op and order of C, where rows of A and B begin at multiples of 16 bytes.
 
-    From shared memory wgmma reads elements of other than 2 bytes along K only: of tf32 and int8 one
-    MN-major operand goes through registers, and a second one is packed K-major first.
+    From shared memory wgmma reads elements of other than 2 bytes along K only: of tf32, int8 and
+    8-bit floats one MN-major operand goes through registers, and a second one is packed K-major
+    first. Of 8-bit floats the sums of 128 of k are promoted to float32, or stay where they are with
+    `FAST_ACCUM`.
     """
 
     name = "sm90_wgmma"
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
-    dtypes = ("float16", "bfloat16", "float32/tf32", "int8")
+    scales: ClassVar = True
+    dtypes = ("float16", "bfloat16", "float32/tf32", "int8", *FLOAT8)
     options = ("tile", "groups", "ping_pong", "stages", "cluster", "raster", "swap_ab", "min_ctas")
     label_options: ClassVar = {"groups": "g{}", "ping_pong": "p", "cluster": "c{}", "swap_ab": "x"}
     takes: ClassVar = {
@@ -131,12 +156,12 @@ class Sm90Wgmma(EmittedKernel):
 
     paces: ClassVar = {
         kind: Pace(1.101, 193, 0.0, wgmma=True, dram=0.91, start=312, memory=1993, l2=76.1)
-        for kind in ("half", "tf32", "int8")
+        for kind in ("half", "tf32", "int8", "float8")
     }
 
     def signature(self, config: Config) -> Signature:
         """Return the parameters of a GEMM, and the matrices' tensor maps."""
-        return tma_signature(config.operation.epilogue)
+        return tma_signature(config.operation)
 
     def pace(self, config: Config) -> Pace:
         pace = super().pace(config)
@@ -146,6 +171,10 @@ class Sm90Wgmma(EmittedKernel):
             pace = pace._replace(exposed=_EXPOSED, lone=_ALONE / _BY_TURNS)
         elif sums_of_thread(config) > 128:
             slowdown *= _MANY_SUMS
+        if config.operation.promoted:
+            # A group adds while another one multiplies, if there is one.
+            beside = min(sharers_of_tile(config), 2) - 1
+            slowdown *= 1 + _ADDS[beside] + _WAITED[beside] / products_of_thread(config)
         if register_a(config):
             between = _BETWEEN[config.operation.a.bytes][config.ping_pong]
             slowdown *= 1 + between / (structure(config).columns * sharers_of_tile(config))
@@ -160,7 +189,8 @@ class Sm90Wgmma(EmittedKernel):
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
         operation = problem.operation(a, b, c)
         deep = _DEEP // operation.a.bytes
-        for bm, bn, groups, ping_pong, (below, beside) in _TILES:
+        tiles = (*_PROMOTED_TILES, *_TILES) if operation.promoted else _TILES
+        for bm, bn, groups, ping_pong, (below, beside) in tiles:
             for swap_ab in (int(problem.C.major == "N"), int(problem.C.major != "N")):
                 config = Config(
                     tile=(bn, bm, deep) if swap_ab else (bm, bn, deep),
@@ -354,7 +384,9 @@ def _broken(config: Config) -> str:
             f"be a multiple of {ROWS}; it is {bm}"
         )
     beside = side_by_side(config)
-    step, most = (n * (config.groups if beside else 1) for n in (STEP, MOST_COLUMNS))
+    # A row of what TMA stores at a time has 32 bytes or more.
+    least = max(STEP, 32 // config.operation.c.bytes)
+    step, most = (n * (config.groups if beside else 1) for n in (least, MOST_COLUMNS))
     if not step <= bn <= most or bn % step:
         return (
             f"option tile={config.tile}: with groups={config.groups} and "
@@ -368,6 +400,11 @@ def _broken(config: Config) -> str:
                 f"of {extent}, which must be a multiple of 8: take another tile or cluster"
             )
     deep = _DEEP // config.operation.a.bytes
+    if config.operation.promoted and bk != deep:
+        return (
+            f"option tile={config.tile}: its K extent must be {deep}, after which products of "
+            f"{config.operation.a.name} are added in float32; it is {bk}"
+        )
     if bk not in (deep, 2 * deep):
         return f"option tile={config.tile}: its K extent must be {deep} or {2 * deep}; it is {bk}"
     return ""
@@ -380,6 +417,10 @@ def _check(config: Config, arch: Arch) -> None:
     most = _SUMS if config.tma_c else _SUMS_APART
     others = rows_of_thread(config) + _OTHERS_BESIDE_ROWS if register_a(config) else _OTHERS
     others += _OPERANDS * bool(config.operation.epilogue.operands)
+    if config.operation.promoted:
+        # What the main loop has is gone in the epilogue.
+        loop = products_of_thread(config) + scales_of_thread(config) + rows_of_thread(config)
+        others = max(others, loop + _OTHERS_BESIDE_PRODUCTS)
     if sums > most or sums + others > parts.registers:
         raise OptionError(
             f"option tile={config.tile} with groups={config.groups} and "

@@ -10,7 +10,7 @@ import numpy as np
 
 from cute_gemm.access import Access, GlobalAccess, Partition, SharedAccess, Shares, Work
 from cute_gemm.cute.atoms import mma_atoms
-from cute_gemm.dtypes import factor
+from cute_gemm.dtypes import DTYPES, FLOAT8, DType, factor
 from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.base import EmittedKernel
 from cute_gemm.kernels.options import access_bytes, power_of_two, registers, with_options
@@ -58,7 +58,7 @@ class Thin(EmittedKernel):
     minimum_cc = 80
     dtypes = (
         "float16", "bfloat16", "float32", "float32/tf32", "float64", "complex64", "complex128",
-        "int8",
+        "int8", *FLOAT8,
     )  # fmt: skip
     options = ("thin", "tile", "warps", "stages", "min_ctas")
     label_options: ClassVar = {"thin": "{}"}
@@ -71,6 +71,7 @@ class Thin(EmittedKernel):
         "half": _pace(1.0),
         "tf32": _pace(1.0),
         "int8": _pace(1.0),
+        "float8": _pace(1.0),
         "float64": _pace(1.0),
         "float32": _pace(1.75),
         "complex": _pace(2.9),
@@ -106,7 +107,7 @@ class Thin(EmittedKernel):
     ) -> Iterator[Config]:
         """Yield the configs in which this mode is the thin one."""
         element, index = problem.A.element, int(thin == "n")
-        tag = factor(element.name, problem.compute).tag
+        tag = _factor(problem).tag
         atoms = () if element.is_complex else mma_atoms(tag, tag)
         atom = next((x for x in atoms if x.threads == WARP and x.minimum_cc <= arch.cc), None)
         A, B, C = (straight(x) for x in (problem.A, problem.B, problem.C))
@@ -210,8 +211,8 @@ class Thin(EmittedKernel):
 
     def work(self, config: Config, problem: GemmProblem) -> Work:
         if config.mma:
-            return Work.of_tiles(problem, config.tile, "tensor cores", problem.factor.name)
-        return Work.of_tiles(problem, config.tile, "CUDA cores", problem.compute)
+            return Work.of_tiles(problem, config.tile, "tensor cores", _factor(problem).name)
+        return Work.of_tiles(problem, config.tile, "CUDA cores", problem.products)
 
     def shares(self, config: Config) -> Shares:
         return Shares(config.tile[:2], None)
@@ -233,6 +234,13 @@ class Thin(EmittedKernel):
 
 
 # ---- choice of config ---------------------------------------------------------------------------
+
+
+def _factor(problem: GemmProblem) -> DType:
+    """Return the type that elements are multiplied as: float16 holds every 8-bit float."""
+    if problem.A.dtype in FLOAT8:
+        return DTYPES["float16"]
+    return factor(problem.A.dtype, problem.compute)
 
 
 def straight(matrix: Matrix, major: str = "") -> Matrix:

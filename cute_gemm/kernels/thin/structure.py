@@ -119,11 +119,11 @@ class Part:
             lane = lane % 4 * 8 + (lane // 4 ^ lane % 4 * 2)
         return (np.arange(len(self.vectors[0]))[:, None] * WARP + lane) * self.width * size
 
-    def cpp(self) -> str:
-        """Return the C++ type."""
+    def cpp(self, element: str) -> str:
+        """Return the C++ type, of elements of a type."""
         numbers = (self.rows, self.lanes, self.run, self.depth, self.depth_run, self.width)
         major = "true" if self.major == "K" else "false"
-        return f"cute_gemm::Part<Element, {', '.join(map(str, numbers))}, {major}>"
+        return f"cute_gemm::Part<{element}, {', '.join(map(str, numbers))}, {major}>"
 
 
 @dataclass(frozen=True, eq=False)

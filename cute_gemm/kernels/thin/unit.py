@@ -21,7 +21,6 @@ ${include}#include "thin/thin.cuh"
 """
     + TYPES
     + """\
-  using Element = ElementA;  // B's too
   enum : bool { kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kMajorNC = ${major_n_c} };
   enum : bool { kConjA = ${conj_a}, kConjB = ${conj_b}, kThinM = ${thin_m} };
   enum : bool { kThinQueued = ${thin_queued}, kSkewed = ${skewed} };
@@ -57,8 +56,8 @@ class EmitThin(Emitter):
             "stages": str(config.stages),
             "pitch": str(parts.pitch),
             "tile": cpp_shape(config.tile),
-            "large": parts.large.cpp(),
-            "thin": parts.thin.cpp(),
+            "large": parts.large.cpp(f"Element{'BA'[config.index]}"),
+            "thin": parts.thin.cpp(f"Element{'AB'[config.index]}"),
             "mma": atom.cpp if atom else "void",
             "entry": entry(
                 config.name,

@@ -1,0 +1,145 @@
+"""``scale_a=`` and ``scale_b=``: which rows and which k of A and of B each number scales.
+
+A recipe is read from the shape of a scale, against A (M, K) and B (N, K):
+
+========================  ===========  ========================================================
+shape                     recipe       what a number scales
+========================  ===========  ========================================================
+(), (1,), (1, 1)          tensor       the whole operand
+(M,), (M, 1)              row          a row of A, or of B (N, 1): a column of op(B)
+(M, K / 128)              1x128        128 of k of a row
+(M / 128, K / 128)        128x128      128 of k of 128 rows
+========================  ===========  ========================================================
+
+Quotients are rounded up. Scales of tensors and rows multiply the accumulators: they are operands of
+the epilogue. Those of blocks multiply the products of each 128 of k before they are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cute_gemm.dtypes import FAST_ACCUM, FLOAT8
+from cute_gemm.errors import DTypeError, OptionError, ShapeError, StrideError
+from cute_gemm.frameworks import ADAPTERS
+
+if TYPE_CHECKING:
+    from cute_gemm.frameworks.base import Operand
+    from cute_gemm.problem.problem import GemmProblem
+
+#: Keyword arguments of a call.
+SCALES = ("scale_a", "scale_b")
+#: k, and rows, of a block; the type of scales.
+BLOCK, DTYPE = 128, "float32"
+#: Recipes of blocks, with the rows that share a number.
+BLOCKS = {"1x128": 1, "128x128": BLOCK}
+
+
+def recipe(name: str, shape: tuple[int, ...], problem: GemmProblem) -> str:
+    """Return how a scale of this shape is read: ``"tensor"``, ``"row"`` or one of `BLOCKS`.
+
+    ShapeError where no recipe fits.
+    """
+    rows, k = problem.rows_of(name), problem.k
+    across, down = -(-k // BLOCK), -(-rows // BLOCK)
+    core = shape[-2:]
+    batched = len(shape) == 3
+    fits = len(shape) < 3 or (batched and shape[0] in (1, problem.l))
+    if fits:
+        if core in ((), (1,), (1, 1)):
+            return "tensor"
+        if core in ((rows,), (rows, 1)):
+            return "row"
+        if core == (rows, across):
+            return "1x128"
+        if core == (down, across):
+            return "128x128"
+    mode = "M" if name == "scale_a" else "N"
+    lead = f"({problem.l}, ...), " * (problem.l != 1)
+    raise ShapeError(
+        f"{name} has shape {shape}; expected {lead}() for the tensor, ({mode}, 1) = ({rows}, 1) "
+        f"for rows, ({rows}, {across}) for 128 of k of each or ({down}, {across}) for blocks of "
+        f"128 x 128, because {name[-1].upper()} has {rows} rows and k = {k}"
+    )
+
+
+def read_scale(name: str, operand: Operand, problem: GemmProblem) -> tuple[Operand, str]:
+    """Return a scale and its recipe; one of a tensor or of rows as it broadcasts to C.
+
+    ShapeError, DTypeError, StrideError or OptionError for what does not fit.
+    """
+    found = recipe(name, operand.shape, problem)
+    if operand.dtype != DTYPE:
+        cast = ADAPTERS[operand.library].cast(name, DTYPE)
+        raise DTypeError(f"{name} has dtype {operand.dtype}; expected {DTYPE}: {cast}")
+    if min(operand.strides, default=0) < 0:
+        raise StrideError(
+            f"{name} has strides {operand.strides} in elements; expected none to be negative: pass "
+            "a copy"
+        )
+    if found in BLOCKS:
+        if problem.A.dtype not in FLOAT8:
+            raise DTypeError(
+                f"{name} has a number for each {found} block, and A has dtype "
+                f"{problem.A.dtype}; expected A and B of 8-bit floats, or scales of rows"
+            )
+        if problem.compute == FAST_ACCUM:
+            raise OptionError(
+                f"fast_accum=True came with {name} of {found} blocks, by which sums of 128 of k "
+                "are multiplied before they are added in float32: leave one of the two out"
+            )
+        return operand, found
+    lead = operand.shape[:-2], operand.strides[:-2]
+    core, steps = operand.shape[-2:], operand.strides[-2:]
+    if found == "row":
+        core, steps = (core[0], 1), (steps[0], 0)
+        if name == "scale_b":
+            core, steps = core[::-1], steps[::-1]
+    elif not lead[0]:
+        core, steps = (), ()
+    return replace(operand, shape=(*lead[0], *core), strides=(*lead[1], *steps)), found
+
+
+def expanded(name: str, scale: np.ndarray, problem: GemmProblem) -> np.ndarray:
+    """Return block scales for every element: (..., rows, K)."""
+    rows = dict(zip(SCALES, problem.scale_rows, strict=True))[name]
+    whole = np.repeat(scale, rows, axis=-2)[..., : problem.rows_of(name), :]
+    return np.repeat(whole, BLOCK, axis=-1)[..., : problem.k]
+
+
+def scaled(
+    problem: GemmProblem, left: np.ndarray, right: np.ndarray, operands: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return op(A) and op(B) times their block scales, in the scales' type.
+
+    ``operands``: arrays of a call by name, those of block scales among them.
+    """
+    for matrix in problem.scales:
+        whole = expanded(matrix.name, np.asarray(operands[matrix.name]), problem)
+        if matrix.name == "scale_a":
+            left = left.astype(whole.dtype) * whole
+        else:
+            right = right.astype(whole.dtype) * whole.swapaxes(-1, -2)
+    return left, right
+
+
+def said(problem: GemmProblem) -> str:
+    """Return how the scales of a problem were read, as a sentence without a period, or ""."""
+    blocks = dict(zip(SCALES, problem.scale_rows, strict=True))
+    modes = {x.name: x.modes for x in problem.epilogue.operands}
+    own = getattr(problem.epilogue, "scales", ())
+    parts = []
+    for name in SCALES:
+        if blocks[name]:
+            rows = f"{blocks[name]} rows" if blocks[name] > 1 else "each row"
+            number = f"{blocks[name]}x128, a number for 128 of k of {rows}"
+        elif name in own:
+            number = "a number for each row" if modes.get(name) else "one number"
+        else:
+            continue
+        parts.append(f"{name} is read as {number}")
+    return " and ".join(parts)

@@ -1,0 +1,242 @@
+"""Products of 8-bit floats with every kind of scale, on whatever executes them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+import cute_gemm as cg
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.errors import UnsupportedError
+from cute_gemm.problem.fuse import function_of, read_operands
+from cute_gemm.problem.verify import Verdict, verify
+
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+PAIRS = ((E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2))
+OPS = ("NN", "NT", "TN", "TT")
+#: Kinds of scales; ``"flat"``: rows in one dimension.
+SCALES = ("", "number", "tensor", "row", "flat", "1x128", "128x128")
+BLOCKS = ("1x128", "128x128")
+#: Around a matrix, and in its padding.
+CANARY = -1.5
+#: Turns an array into another library's, and what that holds back into NumPy's.
+Place = Callable[[np.ndarray], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call; arrays of op(A), op(B) and C lie in larger ones."""
+
+    kernel: str
+    op: str = "TN"
+    types: tuple[str, str] = (E4M3, E4M3)
+    scales: tuple[str, str] = ("", "")
+    m: int = 72
+    n: int = 56
+    k: int = 304
+    l: int = 0
+    out: str = "bfloat16"
+    order: str = "F"
+    fast_accum: bool = False
+    #: Elements between rows of A, B and C; 0 to leave them aligned.
+    pad: int = 16
+    epilogue: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        words = [self.kernel, self.op, "x".join(name[7:] for name in self.types), self.out]
+        words += [f"{self.m}x{self.n}x{self.k}", self.order, *filter(None, self.scales)]
+        words += [f"l={self.l}"] * bool(self.l) + ["fast"] * self.fast_accum
+        words += [f"pad={self.pad}", self.epilogue, *(f"{x}={y}" for x, y in self.options)]
+        return " ".join(filter(None, words))
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(str(self).encode())
+
+
+def stored(
+    case: Case, random: np.random.Generator, shape: tuple[int, int], dtype: str, turned: bool
+) -> np.ndarray:
+    """Matrices in the middle of a buffer of canaries, of which the second mode has unit stride."""
+    lead = (case.l,) if case.l else ()
+    rows, columns = shape[::-1] if turned else shape
+    pitch = -(-(columns + case.pad) // 16) * 16 if case.pad % 16 == 0 else columns + case.pad
+    buffer = np.full((*lead, rows + 2, pitch), CANARY, np.float32).astype(DTYPES[dtype].numpy)
+    view = buffer[..., 1 : rows + 1, :columns]
+    view[...] = random.standard_normal(view.shape, np.float32).astype(view.dtype)
+    return view.swapaxes(-1, -2) if turned else view
+
+
+def scale(case: Case, kind: str, rows: int, random: np.random.Generator) -> Any:
+    """A scale of a kind, with strides of its own; of either sign."""
+    lead = (case.l,) if case.l else ()
+    across, down = -(-case.k // 128), -(-rows // 128)
+
+    def numbers(*shape: int) -> np.ndarray:
+        signs = np.where(random.random(shape) < 0.3, -1, 1)
+        return ((random.random(shape) + 0.5) * signs).astype(np.float32)
+
+    if kind == "number":
+        return 0.75
+    return {
+        "tensor": lambda: numbers(1, 1),
+        "row": lambda: numbers(*lead, rows, 3)[..., 1:2],
+        "flat": lambda: numbers(2 * rows)[::2],
+        "1x128": lambda: numbers(*lead, 2 * across, rows + 3).swapaxes(-1, -2)[..., :rows, ::2],
+        "128x128": lambda: numbers(*lead, down, across + 1)[..., :across],
+    }[kind]()
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Arrays of a case: NumPy's, and the keywords of the call."""
+
+    case: Case
+    A: np.ndarray
+    B: np.ndarray
+    C: np.ndarray
+    operands: dict[str, Any]
+
+    @classmethod
+    def of(cls, case: Case) -> Call:
+        random = np.random.default_rng(case.seed)
+        a, b = case.types
+        A = stored(case, random, (case.m, case.k) if case.op[0] == "N" else (case.k, case.m), a,
+                   turned=True)  # fmt: skip
+        B = stored(case, random, (case.k, case.n) if case.op[1] == "N" else (case.n, case.k), b,
+                   turned=True)  # fmt: skip
+        C = stored(case, random, (case.m, case.n), case.out, turned=case.order == "F")
+        kinds = zip(("scale_a", "scale_b"), case.scales, (case.m, case.n), strict=True)
+        operands = {name: scale(case, kind, rows, random) for name, kind, rows in kinds if kind}
+        if case.epilogue:
+            operands["bias"] = random.standard_normal(case.n).astype(np.float32)
+        return cls(case, A, B, C, operands)
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        case = self.case
+        words = dict(case.options) | {"kernel": case.kernel, "fast_accum": case.fast_accum}
+        return words | ({"epilogue": case.epilogue} if case.epilogue else {})
+
+    def judged(
+        self, plan: Any, result: np.ndarray, before: np.ndarray, **scaling: float
+    ) -> Verdict:
+        """The verdict of a result; ``before``: what C held."""
+        function = function_of(plan.problem)
+        arrays = {}
+        if function is not None:
+            arrays = read_operands(function, self.operands, plan.problem, None).on_host()
+        return verify(plan.problem, self.A, self.B, result, C=before, operands=arrays, **scaling)
+
+
+def base_of(view: np.ndarray) -> np.ndarray:
+    """The buffer that a view lies in."""
+    while isinstance(view.base, np.ndarray):
+        view = view.base
+    return view
+
+
+def around(view: np.ndarray, buffer: np.ndarray) -> np.ndarray:
+    """What a buffer holds outside of a view."""
+    inside = np.zeros(buffer.shape, bool)
+    np.lib.stride_tricks.as_strided(
+        inside[(..., slice(1, None), slice(None))],
+        view.shape, tuple(step // view.itemsize for step in view.strides),
+    )[...] = True  # fmt: skip
+    return buffer[~inside]
+
+
+def execute(case: Case, arch: str, backend: str = "interpreter") -> None:
+    """AssertionError where a result is wrong, or something was written or read that is not its."""
+    call = Call.of(case)
+    plan = cg.plan(
+        case.op, call.A, call.B, call.C, backend=backend, arch=arch, **call.operands,
+        **call.keywords,
+    )  # fmt: skip
+    for beta in (0.5, 0.0):
+        before = call.C.copy(order="K")
+        if not beta:
+            call.C[...] = np.nan
+        scaling = {"alpha": -1.25, "beta": beta}
+        result = plan(call.A, call.B, call.C, **scaling, **call.operands)
+        assert result is call.C
+        verdict = call.judged(plan, call.C, before, **scaling)
+        assert verdict.ok, f"{case}: {verdict}"
+        outside = around(call.C, base_of(call.C)).astype(np.float32)
+        assert (outside == CANARY).all(), f"{case}: {(outside != CANARY).sum()} around C"
+        call.C[...] = before
+
+
+_WGMMA = (("groups", 1), ("cluster", (1, 1)))
+
+
+def spread() -> Iterator[Case]:
+    """Every kernel, op, pair of types, type of C, order and kind of scale, not all with all."""
+    outs = ("bfloat16", E4M3, "float32", E5M2, "float16")
+    for i, (kernel, op) in enumerate(product(("naive", "coalesced", "double_buffered"), OPS)):
+        kinds = SCALES[i % 5], SCALES[(i + 2) % 5]
+        yield Case(kernel, op, PAIRS[i % 4], kinds, 37, 45, 130, out=outs[i % 5],
+                   order="FC"[i % 2], pad=3, fast_accum=bool(i % 3))  # fmt: skip
+    for i, op in enumerate(OPS):
+        for thin in "mn":
+            sizes = (5, 72) if thin == "m" else (72, 9)
+            yield Case("thin", op, PAIRS[i], (SCALES[i + 1], "row"), *sizes, 200,
+                       out=outs[i + (thin == "n")], order="FC"[i % 2], pad=16 * (i % 2) + i // 2,
+                       fast_accum=thin == "n")  # fmt: skip
+    for i, (op, swap_ab) in enumerate(product(("TN", "NN", "TT"), (0, 1))):
+        if (op, swap_ab) in (("NN", 1), ("TT", 0)):
+            continue  # the operand along M or N goes through the kernel's A alone
+        for j, out in enumerate(outs):
+            tile = (64, 32, 128) if not swap_ab else (32, 64, 128)
+            yield Case("sm90_wgmma", op, PAIRS[(i + j) % 4], (SCALES[j + 1], SCALES[j]), 80, 64,
+                       272, out=out, order="FC"[(i + j) % 2], fast_accum=(i + j) % 3 == 0 and j < 4,
+                       options=(*_WGMMA, ("tile", tile), ("swap_ab", swap_ab)))  # fmt: skip
+
+
+def block_scaled() -> Iterator[Case]:
+    """Block scales: every kind for A and B, tiles that cut blocks of 128, groups, batches."""
+    kinds = [pair for pair in product(("", *BLOCKS, "row"), repeat=2) if {*pair} & {*BLOCKS}]
+    for i, pair in enumerate(kinds):
+        op, swap_ab = (("TN", 0), ("TN", 1), ("NN", 0), ("TT", 1))[i % 4]
+        tile = (64, 32, 128) if not swap_ab else (32, 64, 128)
+        yield Case("sm90_wgmma", op, PAIRS[i % 4], pair, 80, 144, 304, l=2 * (i % 3 == 2),
+                   order="FC"[i % 2], out=("bfloat16", E4M3)[i % 5 == 4],
+                   options=(*_WGMMA, ("tile", tile), ("swap_ab", swap_ab)))  # fmt: skip
+    shapes = (((64, 160), 1), ((64, 96), 1), ((128, 96), 2), ((256, 64), 2))
+    for i, (((bm, bn), groups), swap_ab) in enumerate(product(shapes, (0, 1))):
+        pair = BLOCKS if (groups, bn) != (1, 96) else BLOCKS[1:] * 2
+        tile = (bn, bm, 128) if swap_ab else (bm, bn, 128)
+        yield Case("sm90_wgmma", "TN", PAIRS[i % 4], pair[:: -1 if swap_ab else 1], 296, 200, 272,
+                   options=(("groups", groups), ("cluster", (1, 1)), ("tile", tile),
+                            ("swap_ab", swap_ab)))  # fmt: skip
+    yield Case("sm90_wgmma", "TN", scales=BLOCKS, k=560, l=2,
+               options=(*_WGMMA, ("tile", (64, 64, 128)), ("split_k", 2)))  # fmt: skip
+    yield Case("sm90_wgmma", "NT", scales=BLOCKS, m=71, n=57, k=300, pad=5,
+               options=(*_WGMMA, ("tile", (64, 64, 128)), ("pack", "AB")))  # fmt: skip
+    yield Case("sm90_wgmma", "TN", scales=("row", "128x128"), epilogue="bias+relu",
+               options=(*_WGMMA, ("tile", (64, 64, 128))))  # fmt: skip
+
+
+def packed() -> Iterator[Case]:
+    """Rows that are not aligned, and two operands along M and N."""
+    for i, (op, fast_accum) in enumerate(product(OPS, (False, True))):
+        yield Case("sm90_wgmma", op, PAIRS[i % 4], ("tensor", "row"), 71, 57, 300, pad=5,
+                   order="FC"[i % 2], fast_accum=fast_accum,
+                   options=(*_WGMMA, ("tile", (64, 64, 128)), ("pack", "AB")))  # fmt: skip
+
+
+def takes(case: Case, arch: str) -> bool:
+    """Whether a kernel takes a case at all."""
+    call = Call.of(case)
+    try:
+        cg.plan(case.op, call.A, call.B, call.C, backend="interpreter", arch=arch,
+                **call.operands, **call.keywords)  # fmt: skip
+    except UnsupportedError:
+        return False
+    return True

@@ -1,0 +1,276 @@
+"""Products of 8-bit floats beside ``torch._scaled_mm``: every entry is printed.
+
+    python tests/gpu/fp8.py --random 30 --seed 1 --json fp8.json
+
+TN (x @ w.T of row-major x and w) with scales of tensors and of rows, by default and with
+``fast_accum``, and by ``torch._scaled_mm`` with ``use_fast_accum`` both ways; the other ops beside
+TN; and scales of blocks beside those of rows. C is bfloat16, row-major. Each is captured in a CUDA
+graph; all of a shape take turns, and an entry is the median of the rounds' microseconds. Of two
+times their ratio is the median of the rounds' ratios. What torch refuses has no entry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import cute_gemm as cg
+
+SQUARES = tuple((n, n, n) for n in (1024, 2048, 4096, 8192, 16384))
+THIN = tuple(
+    (m, n, k)
+    for n, k in ((2112, 7168), (7168, 2304), (24576, 1536), (7168, 16384))
+    for m in (1, 16, 64, 128)
+)
+OPS_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 7168, 2048))
+BLOCK_SHAPES = ((4096, 7168, 16384), (4096, 4096, 7168), (4096, 4096, 4096))
+KIND = torch.float8_e4m3fn
+#: What `check` found.
+WRONG: list[str] = []
+Runs = dict[str, Callable[[], Any]]
+
+
+def drawn(rng: random.Random) -> tuple[int, int, int]:
+    """Extents, n and k multiples of 16, which is all that torch takes."""
+
+    def some(low: int, high: int, step: int) -> int:
+        return step * max(1, round(math.exp(rng.uniform(math.log(low), math.log(high))) / step))
+
+    while True:
+        m, n, k = some(1, 8192, 1), some(256, 16384, 16), some(256, 16384, 16)
+        if 1e8 <= 2 * m * n * k <= 2e12:
+            return m, n, k
+
+
+def matrix(rows: int, columns: int) -> torch.Tensor:
+    """Row-major, with normally distributed elements."""
+    return torch.randn(rows, columns, device="cuda").to(KIND)
+
+
+def scales(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape, device="cuda") + 0.5
+
+
+def captured(run: Callable[[], Any], reps: int) -> torch.cuda.CUDAGraph:
+    """A graph of so many calls."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run()
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(reps):
+            run()
+    return graph
+
+
+def clocked(runs: Runs, flops: float, rounds: int) -> dict[str, list[float]]:
+    """Microseconds of each in every round, in turns."""
+    reps = max(1, min(20, round(400 / max(4.0, flops / 1.2e9))))
+    graphs = {name: captured(run, reps) for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds + 1):
+        for name, graph in graphs.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            if turn:
+                times[name].append(begin.elapsed_time(end) * 1e3 / reps)
+    return times
+
+
+def expected(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Products in float32, of a (M, K) and b (N, K)."""
+    return a.float() @ b.float().T
+
+
+def check(name: str, y: torch.Tensor, exact: torch.Tensor, k: int) -> None:
+    """Report a result that is further off than tensor cores' sums may be."""
+    typical = exact.abs().mean()
+    off = ((y.float() - exact).abs() / (exact.abs() + typical)).max().item()
+    if not off < 2.0**-7 + 2.0**-9 * math.sqrt(k) / 8:
+        WRONG.append(f"{name} is off by {off:.3e}")
+        print(f"  WRONG: {WRONG[-1]}", flush=True)
+
+
+def beside_torch(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, Any]:
+    """TN with scales of tensors and of rows, and PyTorch's."""
+    m, n, k = shape
+    x, w = matrix(m, k), matrix(n, k)
+    one, rows, columns = scales(1), scales(m, 1), scales(n, 1)
+    exact = expected(x, w)
+    runs: Runs = {}
+    for kind, a, b in (("tensor", one, one), ("row", rows, columns)):
+        for fast in (False, True):
+            suffix = ", fast_accum" * fast
+
+            def ours(a: Any = a, b: Any = b, fast: bool = fast) -> Any:
+                return cg.gemm("NT", x, w, order="C", scale_a=a, scale_b=b, fast_accum=fast)
+
+            def theirs(a: Any = a, b: Any = b, fast: bool = fast) -> Any:
+                return torch._scaled_mm(
+                    x, w.t(), scale_a=a, scale_b=b.t() if b.dim() == 2 else b,
+                    out_dtype=torch.bfloat16, use_fast_accum=fast,
+                )  # fmt: skip
+
+            check(f"{shape} {kind}{suffix}", ours(), exact * a * b.T, k)
+            runs[f"{kind}{suffix}"] = ours
+            try:
+                theirs()
+                torch.cuda.synchronize()
+            except RuntimeError as error:
+                print(f"  torch refuses {shape} {kind}{suffix}: {str(error).splitlines()[0][:90]}")
+                continue
+            runs[f"torch {kind}{suffix}"] = theirs
+    return entry("TN beside torch", shape, runs, given.rounds)
+
+
+def ops(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, Any]:
+    """All ops, which differ in how A and B lie alone; of BLAS, whose matrices are column-major."""
+    m, n, k = shape
+    a, b = matrix(m, k), matrix(n, k)
+    exact = expected(a, b)
+    stored = {  # op(A) is (M, K); the letter is BLAS's for the storage
+        "T": (a, b.t()),
+        "N": (a.t().contiguous().t(), b.t().contiguous()),
+    }
+    runs: Runs = {}
+    for op in ("TN", "NN", "NT", "TT"):
+        x = stored[op[0]][0]
+        y = stored["T" if op[1] == "N" else "N"][1]
+        for fast in (False, True):
+
+            def ours(x: Any = x, y: Any = y, fast: bool = fast) -> Any:
+                return cg.gemm("NN", x, y, order="C", fast_accum=fast)
+
+            check(f"{shape} {op}", ours(), exact, k)
+            runs[f"{op}{', fast_accum' * fast}"] = ours
+    return entry("ops", shape, runs, given.rounds)
+
+
+def blocks(shape: tuple[int, int, int], given: argparse.Namespace) -> dict[str, Any]:
+    """Scales of blocks beside those of rows."""
+    m, n, k = shape
+    x, w = matrix(m, k), matrix(n, k)
+    deep, down, across = (-(-extent // 128) for extent in (k, m, n))
+    a, turned, b = scales(m, deep), scales(deep, m).t(), scales(across, deep)
+    kinds = {
+        "row": (scales(m, 1), scales(n, 1)),
+        "1x128 x 128x128": (a, b),
+        "1x128 (M-major) x 128x128": (turned, b),
+        "1x128 x 1x128": (a, scales(n, deep)),
+        "128x128 x 128x128": (scales(down, deep), b),
+    }
+    runs: Runs = {}
+    for name, (of_a, of_b) in kinds.items():
+
+        def ours(a: Any = of_a, b: Any = of_b) -> Any:
+            return cg.gemm("NT", x, w, order="C", scale_a=a, scale_b=b)
+
+        wide = [
+            each.float()
+            * scale.repeat_interleave(-(-each.shape[0] // scale.shape[0]), 0)[
+                : each.shape[0]
+            ].repeat_interleave(-(-k // scale.shape[1]), 1)[:, :k]
+            for each, scale in ((x, of_a), (w, of_b))
+        ]
+        check(f"{shape} {name}", ours(), wide[0] @ wide[1].T, k)
+        runs[name] = ours
+    return entry("blocks", shape, runs, given.rounds)
+
+
+def entry(what: str, shape: tuple[int, int, int], runs: Runs, rounds: int) -> dict[str, Any]:
+    """Microseconds of all of one shape, printed."""
+    flops = 2.0 * math.prod(shape)
+    times = clocked(runs, flops, rounds)
+    us = {name: statistics.median(found) for name, found in times.items()}
+    print(f"{what} {'x'.join(map(str, shape))}", flush=True)
+    for name, time in us.items():
+        print(f"  {name:32s} {time:9.2f} us  {flops / time / 1e6:7.0f} TFLOP/s")
+    return {"what": what, "shape": shape, "us": us, "rounds": times}
+
+
+def ratios(found: list[dict[str, Any]], what: str, name: str, other: str) -> list[float]:
+    """Time of another over that of one, for each shape that has both."""
+    return [
+        statistics.median(b / a for a, b in zip(x["rounds"][name], x["rounds"][other], strict=True))
+        for x in found if x["what"] == what and {name, other} <= {*x["rounds"]}
+    ]  # fmt: skip
+
+
+def summary(found: list[dict[str, Any]]) -> list[str]:
+    """Geometric means, least and greatest ratios."""
+    fast = ", fast_accum"
+    pairs = [
+        ("TN beside torch", f"{kind}{end}", f"torch {kind}{end}")
+        for kind in ("tensor", "row") for end in ("", fast)
+    ]  # fmt: skip
+    pairs += [("ops", f"{op}{end}", f"TN{end}") for op in ("NN", "NT", "TT") for end in ("", fast)]
+    names = dict.fromkeys(name for x in found if x["what"] == "blocks" for name in x["us"])
+    pairs += [("blocks", name, "row") for name in names if name != "row"]
+    lines = []
+    for what, name, other in pairs:
+        known = ratios(found, what, name, other)
+        if known:
+            mean = math.exp(statistics.fmean(map(math.log, known)))
+            lines.append(
+                f"{what}: time of {other} over that of {name}: geometric mean {mean:.3f}, "
+                f"{min(known):.3f} to {max(known):.3f} of {len(known)}"
+            )
+    return lines
+
+
+def compiled(shapes: list[tuple[int, int, int]]) -> None:
+    """Build the kernels of what is beside torch, many at once."""
+    plans = [
+        cg.plan("NT", m=m, n=n, k=k, dtype="float8_e4m3fn", order="C", storage="C",
+                fast_accum=fast, scale_a=a, scale_b=b)
+        for m, n, k in shapes for fast in (False, True)
+        for a, b in (((1,), (1,)), ((m, 1), (n, 1)))
+    ]  # fmt: skip
+    cg.compile(plans)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--parts", default="torch,ops,blocks", help="which of them, with commas")
+    parser.add_argument("--random", type=int, default=30, help="random shapes beside torch")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", help="a file to write everything to")
+    given = parser.parse_args()
+    torch.manual_seed(given.seed)
+    # What results are compared with.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    rng = random.Random(given.seed)
+    shapes = [*SQUARES, *THIN, *(drawn(rng) for _ in range(given.random))]
+    found = []
+    parts = given.parts.split(",")
+    if "torch" in parts:
+        compiled(shapes)
+        found += [beside_torch(shape, given) for shape in shapes]
+    if "ops" in parts:
+        found += [ops(shape, given) for shape in OPS_SHAPES]
+    if "blocks" in parts:
+        found += [blocks(shape, given) for shape in BLOCK_SHAPES]
+    lines = summary(found)
+    print("\n".join(lines))
+    if given.json:
+        with open(given.json, "w", encoding="utf-8") as file:
+            json.dump({"entries": found, "summary": lines, "wrong": WRONG}, file, indent=1)
+    return len(WRONG) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

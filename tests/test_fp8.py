@@ -1,0 +1,238 @@
+"""8-bit floats: types, kernels in the interpreter, scales of every kind, saturation, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fp8_cases import (
+    BLOCKS,
+    E4M3,
+    E5M2,
+    PAIRS,
+    SCALES,
+    Case,
+    block_scaled,
+    execute,
+    packed,
+    spread,
+)
+
+import cute_gemm as cg
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.errors import DTypeError, GemmError, OptionError, ShapeError, UnsupportedError
+from cute_gemm.problem.values import saturated
+from cute_gemm.problem.verify import PROMOTED, truncation, verify
+
+#: A spread of the cases, which the GPU tests have all of.
+HERE = [*list(spread())[::5], *list(block_scaled())[::4], *list(packed())[::4]]
+
+
+@pytest.mark.parametrize("case", HERE, ids=str)
+def test_kernels_in_the_interpreter(case: Case) -> None:
+    execute(case, "sm_90a")
+
+
+@pytest.mark.parametrize("kernel", ["naive", "double_buffered", "thin"])
+def test_kernels_before_there_were_instructions_for_it(kernel: str) -> None:
+    m = 5 if kernel == "thin" else 37
+    execute(Case(kernel, "TN", (E4M3, E5M2), ("row", "row"), m, 45, 130, pad=3), "sm_80")
+
+
+@pytest.mark.parametrize("kind_a", SCALES)
+@pytest.mark.parametrize("kind_b", SCALES)
+def test_scales_on_the_cpu(kind_a: str, kind_b: str) -> None:
+    pair = PAIRS[SCALES.index(kind_a) % 4]
+    execute(Case("auto", "NT", pair, (kind_a, kind_b), 130, 56, 300), "sm_90a", "cpu")
+
+
+@pytest.mark.parametrize("kind", ["row", "1x128", "128x128"])
+def test_batches_of_scales_on_the_cpu(kind: str) -> None:
+    execute(Case("auto", "TN", scales=(kind, kind), m=130, l=3), "sm_90a", "cpu")
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+def arrays(m: int = 64, n: int = 32, k: int = 256) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    A, B = random.standard_normal((m, k)), random.standard_normal((n, k))
+    return A.astype(ml_dtypes.float8_e4m3fn), B.astype(ml_dtypes.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@pytest.mark.parametrize("out", [E4M3, E5M2])
+def test_results_saturate_and_nan_stays(out: str, backend: Any) -> None:
+    A, B = arrays(8, 8, 16)
+    A[...], B[...] = 0, 0
+    A[:, 0] = [0, 1, -1, 448, -448, 0.5, np.nan, 2]
+    B[:, 0] = [1, 448, -448, 0, 1.5, 2.0**-7, 2.0**-9, 300]
+    C = cg.gemm("NT", A, B, out_dtype=out, backend=backend, kernel="naive", arch="sm_90a")
+    exact = np.outer(A[:, 0].astype(np.float32), B[:, 0].astype(np.float32))
+    largest = DTYPES[out].saturates
+    expected = np.clip(exact, -largest, largest).astype(DTYPES[out].numpy).astype(np.float32)
+    np.testing.assert_array_equal(C.astype(np.float32), expected)
+    assert abs(C[3, 1].astype(np.float32)) == largest and np.isnan(C[6].astype(np.float32)).all()
+
+
+def test_infinities_of_e5m2_multiply() -> None:
+    A = np.ones((4, 16), ml_dtypes.float8_e5m2)
+    A[1, 3], A[2, 4], A[3, :2] = np.inf, np.nan, (np.inf, -np.inf)
+    C = cg.gemm("NT", A, A[:1], out_dtype="float32", backend="interpreter", kernel="naive")
+    assert C[0, 0] == 16 and np.isposinf(C[1, 0]) and np.isnan(C[2:, 0]).all()
+
+
+def test_saturated() -> None:
+    numbers = np.array([1e9, -1e9, np.inf, np.nan, 3.0])
+    np.testing.assert_array_equal(saturated(numbers, E4M3), [448, -448, 448, np.nan, 3])
+    np.testing.assert_array_equal(saturated(numbers, "int8"), [127, -128, 127, 0, 3])
+    assert saturated(numbers, "float32") is numbers
+
+
+def test_a_new_c_is_bfloat16_by_default() -> None:
+    A, B = arrays()
+    assert cg.gemm("NT", A, B, backend="cpu").dtype == ml_dtypes.bfloat16
+    for out in ("float16", "float32", E4M3, E5M2):
+        assert cg.gemm("NT", A, B, backend="cpu", out_dtype=out).dtype.name == out
+
+
+def test_a_cast_to_an_8_bit_float_saturates() -> None:
+    A, B = arrays()
+
+    def function(acc: Any) -> Any:
+        return acc, cg.cast(acc * 40, E4M3)
+
+    C, small = cg.gemm("NT", A, B, epilogue=function, backend="interpreter", out_dtype="float32",
+                       arch="sm_90a")  # fmt: skip
+    expected = np.clip(C * np.float32(40), -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    assert (small == expected).all() and (abs(small.astype(np.float32)) == 448).any()
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+def truncated(A: np.ndarray, B: np.ndarray, promoted: int, bits: int = 13) -> np.ndarray:
+    """A product as tensor cores add it: 32 products and the sum cut off ``bits`` below the top."""
+    total = np.zeros((len(A), len(B)), np.float32)
+    sums = np.zeros((len(A), len(B)))
+    for start in range(0, A.shape[1], 32):
+        if promoted and start % promoted == 0:
+            total += sums.astype(np.float32)
+            sums[...] = 0
+        parts = A[:, None, start : start + 32] * B[None, :, start : start + 32]
+        parts = np.concatenate([parts, sums[..., None]], axis=-1)
+        top = np.floor(np.log2(abs(parts).max(axis=-1, keepdims=True)))
+        unit = 2.0 ** (top - bits)
+        sums = (np.trunc(parts / unit) * unit).sum(axis=-1)
+        unit = 2.0 ** (np.floor(np.log2(abs(sums) + 1e-30)) - bits)
+        sums = np.trunc(sums / unit) * unit
+    return total + sums.astype(np.float32)
+
+
+@pytest.mark.parametrize("fast_accum", [False, True])
+def test_the_bound_holds_for_sums_that_are_cut_off(fast_accum: bool) -> None:
+    random = np.random.default_rng(1)
+    A, B = (abs(random.standard_normal((16, 4096))).astype(ml_dtypes.float8_e4m3fn) for _ in "AB")
+    plan = cg.plan("NT", A, B, out_dtype="float32", backend="cpu", fast_accum=fast_accum)
+    wide = A.astype(float), B.astype(float)
+    result = truncated(*wide, 0 if fast_accum else PROMOTED)
+    verdict = verify(plan.problem, A, B, result)
+    assert verdict.ok and verdict.max_ratio > 0.02
+    if not fast_accum:  # what raw accumulation gives is out of the bound of promoted sums
+        assert not verify(plan.problem, A, B, truncated(*wide, 0)).ok
+
+
+def test_the_bound_of_promoted_sums_grows_with_k_and_no_faster() -> None:
+    random = np.random.default_rng(2)
+    A, B = abs(random.standard_normal((4, 2048))), abs(random.standard_normal((2048, 4)))
+    half, whole = (truncation(A[:, :k], B[:k], PROMOTED).mean() for k in (1024, 2048))
+    assert 1.9 < whole / half < 2.1
+    assert truncation(A, B, 0).mean() > 4 * whole
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        ({"scale_a": (63, 1)}, ShapeError, r"scale_a has shape \(63, 1\); expected .*\(64, 1\)"),
+        ({"scale_b": (32, 3)}, ShapeError, r"\(32, 2\) for 128 of k of each or \(1, 2\)"),
+        ({"scale_a": (2, 64, 1)}, ShapeError, "scale_a has shape"),
+        ({"scale_a": (64, 2), "fast_accum": True}, OptionError, "fast_accum=True came with"),
+        ({"scale_a": (64, 2), "kernel": "thin"}, UnsupportedError, "take kernel='sm90_wgmma'"),
+        ({"scale_a": (64, 2), "arch": "sm_80"}, UnsupportedError, "for sm_90a"),
+        ({"fast_accum": 2}, OptionError, "expected True or False"),
+        ({"fast_accum": True, "compute": "float32"}, OptionError, "leave one of the two out"),
+        ({"kernel": "sm90_wgmma", "tile": (128, 128, 256)}, OptionError, "must be 128, after"),
+        ({"kernel": "cublas"}, GemmError, "does not take float8_e4m3fn"),
+    ],
+)  # fmt: skip
+def test_refusals(words: dict[str, Any], error: type[Exception], message: str) -> None:
+    words = {"arch": "sm_90a"} | words
+    with pytest.raises(error, match=message):
+        cg.plan("NT", m=64, n=32, k=256, dtype=E4M3, storage="C", backend="cpu", **words)
+
+
+def test_scales_of_another_type_or_of_other_operands_are_refused() -> None:
+    A, B = arrays()
+    with pytest.raises(DTypeError, match="scale_a has dtype float64; expected float32"):
+        cg.gemm("NT", A, B, scale_a=np.ones((64, 1)), backend="cpu")
+    wide = A.astype(np.float16), B.astype(np.float16)
+    with pytest.raises(DTypeError, match="a number for each 1x128 block, and A has dtype float16"):
+        cg.gemm("NT", *wide, scale_a=np.ones((64, 2), np.float32), backend="cpu")
+    with pytest.raises(OptionError, match="fast_accum=True came with A of dtype float16"):
+        cg.gemm("NT", *wide, fast_accum=True, backend="cpu")
+    rows = np.arange(1, 65, dtype=np.float32)[:, None]
+    scaled = cg.gemm("NT", *wide, scale_a=rows, backend="cpu", out_dtype="float32")
+    np.testing.assert_allclose(scaled, rows * cg.gemm("NT", *wide, backend="cpu",
+                                                      out_dtype="float32"), rtol=1e-6)  # fmt: skip
+
+
+def test_a_plan_refuses_scales_of_another_recipe() -> None:
+    A, B = arrays()
+    rows, blocks = np.ones((64, 1), np.float32), np.ones((64, 2), np.float32)
+    plan = cg.plan("NT", A, B, scale_a=blocks, backend="cpu", arch="sm_90a")
+    assert plan(A, B, scale_a=blocks).shape == (64, 32)
+    with pytest.raises(ShapeError, match="the plan was made for"):
+        plan(A, B, scale_a=rows)
+    with pytest.raises(OptionError, match="scale_a"):
+        plan(A, B)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        (((256, 1), (128, 1)), "scale_a is read as a number for each row and scale_b"),
+        (((256, 2), (1, 2)), "scale_a is read as 1x128, a number for 128 of k of each row and "),
+        (((2, 2), ()), "scale_a is read as 128x128, a number for 128 of k of 128 rows and scale_b "
+                       "is read as one number"),
+    ],
+)  # fmt: skip
+def test_a_plan_says_what_was_read(shapes: Any, said: str) -> None:
+    plan = cg.plan("TN", m=256, n=128, k=256, dtype=E4M3, arch="sm_90a", backend="cpu",
+                   scale_a=shapes[0], scale_b=shapes[1])  # fmt: skip
+    assert plan.why.startswith(said), plan.why
+
+
+def test_blocks_are_all_in_the_symbol() -> None:
+    names = {
+        cg.plan("TN", m=256, n=256, k=512, dtype=E4M3, arch="sm_90a", backend="cpu",
+                kernel="sm90_wgmma", scale_a=a, scale_b=b).symbol
+        for a in (None, (256, 4), (2, 4)) for b in (None, (256, 4), (2, 4))
+    }  # fmt: skip
+    assert len(names) == 9 and len(BLOCKS) == 2
+
+
+def test_torch_tensors_on_the_host() -> None:
+    torch = pytest.importorskip("torch")
+    A, B = arrays()
+    a, b = (torch.from_numpy(x.astype(np.float32)).to(torch.float8_e4m3fn) for x in (A, B))
+    scales = torch.rand(64, 1), torch.rand(32, 1)
+    C = cg.gemm("NT", a, b, backend="cpu", scale_a=scales[0], scale_b=scales[1])
+    assert C.dtype == torch.bfloat16
+    numpys = cg.gemm("NT", A, B, backend="cpu", scale_a=scales[0].numpy(),
+                     scale_b=scales[1].numpy())  # fmt: skip
+    assert (C.float().numpy() == numpys.astype(np.float32)).all()
