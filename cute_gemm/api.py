@@ -27,9 +27,11 @@ from cute_gemm.problem.fuse import (
     as_function,
     check_overlap,
     fuse,
+    read_offsets,
     read_operands,
     sized_operands,
 )
+from cute_gemm.problem.grouped import from_groups
 from cute_gemm.problem.problem import GemmProblem, from_operands, from_sizes
 from cute_gemm.toolchain.nvrtc import normalize_arch
 
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
     from cute_gemm.tune import Tuning
 
 __all__ = [
-    "DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "compile", "gemm", "kernels",
-    "plan",
+    "DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "compile", "gemm", "grouped_gemm",
+    "kernels", "plan",
 ]  # fmt: skip
 
 Backend = Literal["auto", "cuda", "cpu", "interpreter"]
@@ -163,6 +165,84 @@ def gemm(
     >>> gemm("NT", A, B, epilogue="bias+relu", bias=-np.arange(4.0), backend="cpu")[0]
     array([3., 2., 1., 0.])
     """
+    return _multiply(
+        gemm, op, A, B, C, alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch,
+        stream, tune, kernel_options,
+    )  # fmt: skip
+
+
+CALLED["gemm"] = gemm
+
+
+def grouped_gemm(
+    op: str, A: Any, B: Any, offsets: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
+    order: Order = "F", out_dtype: Any = None, compute: str | None = None, epilogue: Any = None,
+    kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
+    **kernel_options: Any,
+) -> Any:  # fmt: skip
+    """Compute a GEMM for each of G groups, of sizes that are on the device, in one launch.
+
+    The groups lie one behind the other along M, N or K, which is read from the dimensions of A and
+    B as ``torch._grouped_mm`` does:
+
+    - A 2-D and B 3-D, *ragged M*: rows of group g are ``op(A)[rows] @ op(B[g])``, and C is (M, N).
+    - A 3-D and B 2-D, *ragged N*: columns of group g are ``op(A[g]) @ op(B)[:, columns]``.
+    - A and B 2-D, *ragged K*: C is (G, M, N), and ``C[g]`` the product of the group's columns of
+      op(A) and rows of op(B).
+
+    Groups may be empty or of any size; where one ends need not be aligned.
+
+    Parameters
+    ----------
+    op, A, B
+        As for :func:`gemm`; one of A and B, or neither, has a leading dimension of G.
+    offsets
+        int32 (G,), where A and B are: the end of each group along the ragged mode; the first begins
+        at 0, each other one where that before it ends. The host does not read what is on a device:
+        a group that would end before it begins is empty, and none ends beyond A or B.
+    C
+        As above, updated in place and returned; None makes a new one. Rows (or columns) behind
+        ``offsets[-1]`` are of no group: they are not written, in a new C neither. An empty group of
+        a ragged K gives ``beta * C[g]``, zeros without beta.
+    alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch, stream, \
+    **kernel_options
+        As for :func:`gemm`, of each group's product. An operand of the epilogue may be (G, N) or
+        (G, 1, N): a row for each group. (N,), (M, 1) and (M, N) go with C as usual.
+
+    Returns
+    -------
+    array
+        C, of the operands' library.
+
+    Raises
+    ------
+    GemmError
+        A subclass per cause; nothing has been written then.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> A, B = np.ones((5, 3)), np.ones((2, 3, 4)) * [[[1]], [[10]]]
+    >>> ends = np.array([2, 5], np.int32)
+    >>> grouped_gemm("NN", A, B, ends, backend="cpu")[:, 0]
+    array([ 3.,  3., 30., 30., 30.])
+    """
+    kernel_options["offsets"] = offsets
+    return _multiply(
+        grouped_gemm, op, A, B, C, alpha, beta, order, out_dtype, compute, epilogue, kernel,
+        backend, arch, stream, False, kernel_options,
+    )  # fmt: skip
+
+
+def _multiply(
+    function: Callable[..., Any], op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any,
+    order: Order, out_dtype: Any, compute: str | None, epilogue: Any, kernel: str, backend: Backend,
+    arch: str | None, stream: Any, tune: bool, kernel_options: dict[str, Any],
+) -> Any:  # fmt: skip
+    """Compute what ``function``, `gemm` or `grouped_gemm`, is called with.
+
+    Of a grouped GEMM ``kernel_options`` has ``offsets``.
+    """
     tracing = traced()
     seen = None if tracing else fingerprint(A, B, C, kernel_options)
     if tracing or (seen is None and differentiates(A, B, C, kernel_options)):
@@ -186,26 +266,30 @@ def gemm(
             if result is not None:
                 return result
     given = dict(kernel_options)
-    function, operands = _epilogue(epilogue, kernel_options)
-    check_names(gemm, kernel_options, plan, analyze)
+    ends = read_offsets(kernel_options.pop("offsets")) if function is grouped_gemm else None
+    traced_epilogue, operands = _epilogue(epilogue, kernel_options)
+    check_names(function, kernel_options, plan, analyze)
     kernel_options = _checked(
         {"kernel": kernel, "backend": backend, "arch": arch, "order": order,
          "out_dtype": out_dtype, "compute": compute, "tune": tune}, kernel_options,
     )  # fmt: skip
     a, b = read(A, "A"), read(B, "B")
     c = None if C is None else read(C, "C")
-    problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
+    described: dict[str, Any] = {"order": order, "out_dtype": out_dtype, "compute": compute}
+    if ends is None:
+        problem = from_operands(op, a, b, c, **described)
+    else:
+        problem = from_groups(op, a, b, ends, c, **described)
     factors = scalars(alpha, beta, problem, a.device, c, stream)
-    problem, own = _fused(problem, function, operands, a.device, c)
+    problem, own = _fused(problem, traced_epilogue, operands, a.device, c)
+    if ends is not None:
+        own = own.with_offsets(ends)
     made = kept_plan(problem, a.device, kernel, backend, arch, kernel_options, tune)
     executable = made.executable
     result = executable.run(a, b, c, *factors, stream, operands=own, numbers=own.values)
     if seen is not None and (call := executable.call(seen[0], a, b, c, own, given)) is not None:
         _recent[key] = call
     return result
-
-
-CALLED["gemm"] = gemm
 
 
 def _epilogue(
@@ -246,7 +330,7 @@ def plan(
     base_offset: int = 0, storage: Order = "F", order: Order = "F", out_dtype: Any = None,
     compute: str | None = None, epilogue: Any = None, kernel: str = "auto",
     backend: Backend = "auto", arch: str | None = None, gpu: GpuLike | None = None,
-    tune: bool | Tuning = False, **kernel_options: Any,
+    tune: bool | Tuning = False, offsets: Any = None, **kernel_options: Any,
 ) -> Plan:  # fmt: skip
     """Work a GEMM out without running it: from arrays, or from BLAS's sizes.
 
@@ -271,6 +355,8 @@ def plan(
         ``.toml`` or ``.json`` that describes one, a dict of its values, or a :class:`Gpu`. Where no
         ``arch`` is given its own is taken. By default this machine's, if it is of the arch, or the
         one that stands for the arch.
+    offsets
+        As for :func:`grouped_gemm`, of arrays.
 
     Returns
     -------
@@ -310,7 +396,11 @@ def plan(
             raise OptionError(f"plan() takes arrays or sizes; {', '.join(given)} came with arrays")
         a, b = read(A, "A"), read(B, "B")
         c = None if C is None else read(C, "C")
-        problem = from_operands(op, a, b, c, order=order, out_dtype=out_dtype, compute=compute)
+        described: dict[str, Any] = {"order": order, "out_dtype": out_dtype, "compute": compute}
+        if offsets is None:
+            problem = from_operands(op, a, b, c, **described)
+        else:
+            problem = from_groups(op, a, b, read_offsets(offsets), c, **described)
         device = a.device
         if base_offset and device is not None:
             raise OptionError(

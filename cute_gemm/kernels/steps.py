@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cute_gemm.kernels.passes import PACK, REDUCE
+from cute_gemm.problem.grouped import evenly
 from cute_gemm.problem.passes import Packing, Route, alike, packed, sliced
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 
@@ -87,9 +88,13 @@ class Step:
         return self.kernel.bind(self.config, self.problem, self.arch, device, *factors)
 
     def accesses(self, reads_c: bool) -> tuple[Access, ...]:
-        """Return every memory instruction of the launch; ``reads_c``: beta is not 0."""
+        """Return every memory instruction of the launch; ``reads_c``: beta is not 0.
+
+        Of a grouped GEMM those of groups of equal sizes.
+        """
         found: list[Access] = []
-        for problem in alike(self.problem):
+        whole = evenly(self.problem) if getattr(self.problem, "ragged", "") else self.problem
+        for problem in alike(whole):
             reads = reads_c and self.scales
             found += self.kernel.all_accesses(self.config, problem, reads_c=reads)
         return tuple(found)

@@ -11,8 +11,8 @@ from cute_gemm.model.smem import MATRIX_ROW_BYTES
 from cute_gemm.toolchain.signature import Signature, gemm_signature
 
 if TYPE_CHECKING:
-    from cute_gemm.problem.epilogue import Epilogue
     from cute_gemm.problem.matrix import Matrix
+    from cute_gemm.problem.operation import Operation
     from cute_gemm.problem.problem import GemmProblem
 
 #: Bytes of the widest swizzle's span, and of what stages are aligned to.
@@ -89,9 +89,10 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNED) * ALIGNED
 
 
-def tma_signature(epilogue: Epilogue) -> Signature:
+def tma_signature(operation: Operation) -> Signature:
     """Return the parameters of a GEMM, and the tensor maps of A, B and C."""
-    return gemm_signature(epilogue, "map_a", "map_b", "map_c")
+    maps = "map_a", "map_b", "map_c"
+    return gemm_signature(operation.epilogue, *maps, grouped=bool(operation.ragged))
 
 
 def whole(matrix: Matrix, problem: GemmProblem) -> Matrix:

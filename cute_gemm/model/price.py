@@ -203,7 +203,10 @@ def sample(
 
     A, B, C = part(problem.A, (m, k)), part(problem.B, (n, k)), part(problem.C, (m, n))
     operands = tuple(part(matrix, (m, n)) for matrix in problem.operands)
-    return replace(problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, k_last=0, operands=operands)
+    return replace(
+        problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, k_last=0, operands=operands, ragged="",
+        offsets=None,
+    )  # fmt: skip
 
 
 def pitch(matrix: Matrix) -> int:

@@ -35,6 +35,7 @@ from cute_gemm.problem.expression import (
     trace,
 )
 from cute_gemm.problem.fused import Fused
+from cute_gemm.problem.grouped import check_operand, check_results, operand_shape
 from cute_gemm.problem.matrix import Matrix
 from cute_gemm.problem.overlap import overlap
 from cute_gemm.problem.problem import GemmProblem
@@ -170,6 +171,10 @@ class Operands(NamedTuple):
         """The numbers."""
         return tuple(self.numbers.values())
 
+    def with_offsets(self, ends: Operand) -> Operands:
+        """Return them with the ends of groups before, as an operand."""
+        return self._replace(arrays={"offsets": ends, **self.arrays})
+
     def on_host(self) -> dict[str, np.ndarray]:
         """Return all as NumPy arrays."""
         arrays = {name: host_array(operand) for name, operand in self.arrays.items()}
@@ -178,6 +183,16 @@ class Operands(NamedTuple):
 
 #: Of a call without an epilogue.
 NOTHING = Operands({}, {})
+
+
+def read_offsets(value: Any) -> Operand:
+    """Read the ends of groups; OptionError where there are none, or no array."""
+    if value is None or not is_array(value):
+        said = "it is missing" if value is None else f"it is {value!r}"
+        raise OptionError(
+            f"a grouped GEMM needs offsets, an int32 array of where each group ends: {said}"
+        )
+    return read(value, "offsets", (0, 1, 2, 3))
 
 
 def read_operands(
@@ -305,6 +320,8 @@ def _fuse(
     numbers: tuple[str, ...],
 ) -> GemmProblem:  # fmt: skip
     _check(problem, function)
+    if function.expression.results[1:]:
+        check_results(problem, function.name)
     matrices = tuple(_matrix(problem, *each) for each in stored)
     further = tuple(
         _result(problem, f"result_{place}", result)
@@ -343,6 +360,9 @@ def _matrix(
 ) -> Matrix:  # fmt: skip
     """Return the descriptor of an operand, with stride 0 in a mode that it lacks."""
     whole = (problem.l, problem.m, problem.n)
+    if problem.ragged and operand_shape(problem, stored_shape) != stored_shape:
+        stored_shape = operand_shape(problem, stored_shape)
+        stored_strides = stored_strides[0], 0, stored_strides[1]
     shape = (1, 1, 1, *stored_shape)[-3:]
     strides = (0, 0, 0, *stored_strides)[-3:]
     fits = all(own in (1, extent) for own, extent in zip(shape, whole, strict=True))
@@ -353,6 +373,7 @@ def _matrix(
             f"{name} has shape {stored_shape}, and C is ({m}, {n}){batch}; expected ({n},), "
             f"({m}, 1), ({m}, {n}) or another shape that broadcasts to C"
         )
+    check_operand(problem, name, stored_shape)
     if min(strides) < 0:
         raise StrideError(
             f"{name} has strides {stored_strides} in elements; expected none to be negative: "

@@ -29,6 +29,8 @@ class Operation:
     conj: tuple[bool, bool]  #: Whether the conjugate of A, and of B, is meant.
     bytes: tuple[int, int, int]  #: Width of a gmem access of A, of B, and of C.
     epilogue: Epilogue = LINEAR_COMBINATION
+    #: ``"M"``, ``"N"`` or ``"K"`` of a grouped GEMM: the mode along which its groups lie.
+    ragged: str = ""
 
     @classmethod
     def of(
@@ -37,6 +39,7 @@ class Operation:
         compute: str,
         widths: Sequence[int],
         epilogue: Epilogue = LINEAR_COMBINATION,
+        ragged: str = "",
     ) -> Operation:
         """Return the operation on A, B and C, with gmem accesses of so many bytes each."""
         A, B, C = matrices
@@ -48,6 +51,7 @@ class Operation:
             conj=(A.conj, B.conj),
             bytes=(a, b, c),
             epilogue=epilogue,
+            ragged=ragged,
         )
 
     @property
@@ -99,7 +103,7 @@ class Operation:
 
     @cached_property
     def name(self) -> str:
-        """Its part of a kernel's symbol: types, op, order of C, and the epilogue if not BLAS's."""
+        """Its part of a kernel's symbol: types, op, order of C, groups, epilogue if not BLAS's."""
         a, b = self.factors
         parts = (
             *dict.fromkeys((a.tag, b.tag)),
@@ -107,6 +111,7 @@ class Operation:
             self.c.tag,
             self.letters,
             "row" if self.row_major else "col",
+            f"groups_{self.ragged.lower()}" * bool(self.ragged),
             self.epilogue.name,
         )
         return "_".join(filter(None, parts))

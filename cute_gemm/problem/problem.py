@@ -49,6 +49,10 @@ class GemmProblem:
     are made in: ``"float32"``, ``"tf32"``, ``"float64"`` or ``"int32"``; of complex numbers, what
     the products of their parts are made in. ``operands`` are those of the epilogue, in its order,
     and ``numbers`` the values of those that are given by value.
+
+    Of a grouped GEMM (`problem.grouped`) ``ragged`` is the mode along which its ``l`` groups lie one
+    behind the other, and the extent of that mode is of all of them; ``offsets`` (l, 1) describes
+    where each ends.
     """
 
     op: str
@@ -65,6 +69,8 @@ class GemmProblem:
     epilogue: Epilogue = LINEAR_COMBINATION
     operands: tuple[Matrix, ...] = ()
     numbers: tuple[float, ...] = ()
+    ragged: str = ""
+    offsets: Matrix | None = None
 
     def with_base_offset(self, base_offset: int) -> GemmProblem:
         """Return the problem with each matrix so many elements from an aligned address.
@@ -85,8 +91,9 @@ class GemmProblem:
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """A, B, C and the epilogue's operands."""
-        return self.A, self.B, self.C, *self.operands
+        """A, B, C, the ends of groups if there are any, and the epilogue's operands."""
+        ends = () if self.offsets is None else (self.offsets,)
+        return self.A, self.B, self.C, *ends, *self.operands
 
     @property
     def slices(self) -> int:
@@ -126,7 +133,8 @@ class GemmProblem:
 
     def operation(self, *widths: int) -> Operation:
         """Return what a kernel computes of it, with gmem accesses of so many bytes each."""
-        return Operation.of((self.A, self.B, self.C), self.compute, widths, self.epilogue)
+        matrices = (self.A, self.B, self.C)
+        return Operation.of(matrices, self.compute, widths, self.epilogue, self.ragged)
 
     @property
     def types(self) -> str:
@@ -137,7 +145,7 @@ class GemmProblem:
     def flops(self) -> int:
         """Real operations: two for a multiplication and an addition, eight for complex ones."""
         each = 8 if self.is_complex else 2
-        return each * self.m * self.n * self.k * self.l
+        return each * self.m * self.n * self.k * (1 if self.ragged else self.l)
 
 
 class _Stored(NamedTuple):

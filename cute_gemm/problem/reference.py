@@ -9,6 +9,7 @@ import numpy as np
 
 from cute_gemm.dtypes import DTYPES
 from cute_gemm.problem.epilogue import LINEAR_COMBINATION, EpilogueArguments
+from cute_gemm.problem.grouped import groups_on_host
 from cute_gemm.problem.problem import GemmProblem
 
 #: Extent of square blocks of C, and of k in what is converted: types that BLAS does not have, and
@@ -59,8 +60,13 @@ def gemm(
     int32 that wraps, and ``"tf32"`` in float32. When beta is 0, C is not read; when alpha or k is
     0, A and B are not, and beta = 1 then leaves C as it is, infinities of complex numbers too.
     Another epilogue than BLAS's is applied to the sums; ``operands`` are its own, by name, and its
-    further results, which are written to.
+    further results, which are written to. Of a grouped GEMM they have ``offsets`` too, and what is
+    of no group stays in C.
     """
+    if problem.ragged:
+        for group in groups_on_host(problem, A, B, C, operands or {}):
+            gemm(group.problem, group.A, group.B, group.C, alpha, beta, group.operands)
+        return
     if problem.epilogue != LINEAR_COMBINATION:
         sums = np.empty_like(C, problem.accumulator.numpy)
         plain = replace(problem, epilogue=LINEAR_COMBINATION, operands=(), numbers=())

@@ -6,14 +6,16 @@ Complex results are compared with complex128, by the magnitude of the difference
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cute_gemm.dtypes import factor
 from cute_gemm.problem.epilogue import EpilogueArguments
+from cute_gemm.problem.grouped import groups_on_host
 from cute_gemm.problem.reference import batches, used
 
 if TYPE_CHECKING:
@@ -93,9 +95,22 @@ def verify(
     a magnitude of at most ``sqrt(2) |a||b|``, hence ``2 sqrt(2) K u_acc sum |a||b|``, in any order
     and with or without fused multiply-adds. Scaling by alpha and beta costs ``sqrt(2) gamma_2``
     (the book's section 3.6) and an addition: ``(2 sqrt(2) + 1) u_acc`` in place of ``2 u_acc``.
-    Which part of a complex number is infinite or NaN depends on the order of the products, so where
+    Of a grouped GEMM ``operands`` has ``offsets`` too, and each group is compared with a bound of
+    its own. Which part of a complex number is infinite or NaN depends on the order of the products, so where
     the reference, rounded to C's type, is not finite, the result need only not be finite either.
     """
+    if problem.ragged:
+        verdicts = [
+            verify(
+                group.problem, group.A, group.B, group.C, C=held, alpha=alpha, beta=beta,
+                operands=group.operands,
+            )
+            for group, held in zip(
+                groups_on_host(problem, A, B, result, operands or {}),
+                _held(problem, A, B, C, operands or {}), strict=False,
+            )
+        ]  # fmt: skip
+        return _together(problem, verdicts)
     left, right, _ = used(problem, A, B, result)
     before = None if beta == 0 else C
     use_ab = alpha != 0 and problem.k > 0
@@ -140,6 +155,32 @@ def verify(
             wrong += int(np.count_nonzero(~good))
     elements = problem.l * m * n
     return Verdict(wrong == 0, elements, wrong, max_error, max_ratio, worst, bound_formula(problem))
+
+
+def _held(
+    problem: GemmProblem, A: np.ndarray, B: np.ndarray, C: np.ndarray | None,
+    operands: Mapping[str, np.ndarray],
+) -> Iterator[np.ndarray | None]:  # fmt: skip
+    """Yield what each group of C held before."""
+    if C is None:
+        yield from repeat(None)
+    else:
+        yield from (group.C for group in groups_on_host(problem, A, B, C, operands))
+
+
+def _together(problem: GemmProblem, verdicts: list[Verdict]) -> Verdict:
+    """Return the verdict on all groups; ``worst`` begins with the group, and counts within it."""
+    place = max(range(len(verdicts)), key=lambda g: verdicts[g].max_ratio)
+    worst = verdicts[place].worst
+    return Verdict(
+        all(each.ok for each in verdicts),
+        sum(each.elements for each in verdicts),
+        sum(each.wrong for each in verdicts),
+        max(each.max_error for each in verdicts),
+        verdicts[place].max_ratio,
+        None if worst is None else (place, *worst),
+        bound_formula(problem),
+    )
 
 
 def _widened(array: np.ndarray, wide: type[np.inexact], conj: bool) -> np.ndarray:

@@ -76,7 +76,7 @@ def elements(tensor_map: Map, corner: tuple[int, ...]) -> tuple[Array, Array]:
     """Offsets of a box's elements in global memory, and which of them are inside of the tensor."""
     tensor = tensor_map.tensor
     steps = (tensor_map.size, *tensor.steps)
-    offsets: Any = tensor_map.begin
+    offsets: Any = tensor_map.begin + tensor.offset
     inside: Any = True
     for each, first, extent, step in zip(
         _grid(tensor.box), corner, tensor.extents, steps, strict=True

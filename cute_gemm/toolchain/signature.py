@@ -246,10 +246,10 @@ def epilogue_parameters(
 
 
 @lru_cache(maxsize=64)
-def gemm_signature(epilogue: Epilogue, *maps: str) -> Signature:
-    """Return the signature of a kernel that is one GEMM, or a batch of them.
+def gemm_signature(epilogue: Epilogue, *maps: str, grouped: bool = False) -> Signature:
+    """Return the signature of a kernel that is one GEMM, or a batch or groups of them.
 
-    ``maps``: names of tensor maps, which come last.
+    ``maps``: names of tensor maps, which come last; ``grouped``: the ends of groups are an operand.
     """
     pointers, strides, scalars = epilogue_parameters(epilogue)
     return Signature(
@@ -257,6 +257,7 @@ def gemm_signature(epilogue: Epilogue, *maps: str) -> Signature:
             Pointer("A", "{}ElementA const*"),
             Pointer("B", "{}ElementB const*"),
             Pointer("C", "{}ElementC*"),
+            *(Pointer("offsets", "int const*"),) * grouped,
             *pointers,
             *(Extent(name, "int", 4) for name in "mnk"),
             Extent("l", "uint32_t", 4),

@@ -11,6 +11,7 @@ from cute_gemm.kernels.sm90.structure import (
     Config,
     Structure,
     kernel_cluster,
+    ragged,
     register_a,
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature
@@ -40,7 +41,8 @@ _SM90_WGMMA = (
   using Cluster = ${cluster};
   enum : int {
     kConsumers = ${groups}, kStages = ${stages}, kStagesC = ${stages_c}, kRasterGroup = ${raster},
-    kConsumerRegisters = ${registers}, kProducerRegisters = ${producer_registers}
+    kConsumerRegisters = ${registers}, kProducerRegisters = ${producer_registers},
+    kRagged = cute_gemm::${ragged}
   };
   enum : bool {
     kMajorKA = ${major_k_a}, kMajorKB = ${major_k_b}, kRegisterA = ${register_a},
@@ -71,7 +73,7 @@ ${symbol}(
     ${parameters}) {
   cute_gemm::TensorC<Config> const c{C, ${extents}, ldc, batch_c};
   ${epilogue_params}
-  cute_gemm::sm90_wgmma<Config>(${maps}, c, k, k_last, l, slices, ${shared}, epilogue);
+  cute_gemm::sm90_wgmma<Config>(${maps}, c, k, k_last, l, slices, ${shared}, epilogue${ends});
 }
 """
 
@@ -93,11 +95,12 @@ class EmitSm90Wgmma(Emitter):
             "threads": str(parts.threads),
             "min_ctas": str(config.min_ctas),
             "symbol": config.name,
-            "parameters": tma_signature(operation.epilogue).cpp("Config::"),
+            "parameters": tma_signature(operation).cpp("Config::"),
             "extents": order("m", "n"),
             "epilogue_params": epilogue_params(operation.epilogue),
             "maps": order("&map_a", "&map_b") + ", &map_c",
             "shared": order("batch_a == 0", "batch_b == 0"),
+            "ends": ", offsets" * bool(operation.ragged),
         }
         values = {
             # A and B as the kernel sees them.
@@ -114,6 +117,7 @@ class EmitSm90Wgmma(Emitter):
             "producer_registers": str(LOADER_REGISTERS),
             "major_k_a": cpp_bool(a.major == "K"),
             "major_k_b": cpp_bool(b.major == "K"),
+            "ragged": f"kRagged{ragged(config) or 'None'}",
             "register_a": cpp_bool(register_a(config)),
             "column_major_c": cpp_bool(parts.column_major),
             "tma_c": cpp_bool(config.tma_c),

@@ -35,6 +35,7 @@ from cute_gemm.kernels.sm90.structure import (
 )
 from cute_gemm.kernels.tma import SPAN, tma_signature, whole
 from cute_gemm.model.price import Pace
+from cute_gemm.problem.grouped import tiles_at_most
 from cute_gemm.problem.passes import wants_k_major
 from cute_gemm.problem.scalars import ONE, ZERO, Scalar
 from cute_gemm.toolchain.signature import Launch, Signature
@@ -115,6 +116,7 @@ class Sm90Wgmma(EmittedKernel):
     """
 
     name = "sm90_wgmma"
+    groups: ClassVar = True
     summary = "TMA into a ring of swizzled stages, wgmma from shared memory, persistent grid"
     minimum_cc = 90
     dtypes = ("float16", "bfloat16", "float32/tf32", "int8")
@@ -136,7 +138,7 @@ class Sm90Wgmma(EmittedKernel):
 
     def signature(self, config: Config) -> Signature:
         """Return the parameters of a GEMM, and the matrices' tensor maps."""
-        return tma_signature(config.operation.epilogue)
+        return tma_signature(config.operation)
 
     def pace(self, config: Config) -> Pace:
         pace = super().pace(config)
@@ -158,6 +160,8 @@ class Sm90Wgmma(EmittedKernel):
     ) -> Iterator[Config]:
         a, b = (access_bytes(x, False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
+        if problem.ragged and problem.ragged == problem.C.major:
+            c = problem.C.element.bytes  # groups end anywhere in them
         operation = problem.operation(a, b, c)
         deep = _DEEP // operation.a.bytes
         for bm, bn, groups, ping_pong, (below, beside) in _TILES:
@@ -204,9 +208,8 @@ class Sm90Wgmma(EmittedKernel):
         if broken := _broken(config):
             raise OptionError(broken)
         _check(config, arch)
-        bm, bn, _ = config.tile
         if (
-            -(-problem.m // bm) * -(-problem.n // bn) * problem.l >= 2**31 - 1024
+            tiles_at_most(problem, config.tile) >= 2**31 - 1024
             or max(problem.m, problem.n) > 2**31 - 2048
         ):
             raise UnsupportedError(
@@ -250,7 +253,7 @@ class Sm90Wgmma(EmittedKernel):
     def launch_on(self, config: Config, problem: GemmProblem, sms: int) -> Launch:
         parts, ctas = structure(config), prod(config.cluster)
         bm, bn = (tile * n for tile, n in zip(config.tile, config.cluster, strict=False))
-        clusters = -(-problem.m // bm) * -(-problem.n // bn) * problem.l
+        clusters = tiles_at_most(problem, (bm, bn))
         places = clusters_at_a_time(min(sms, _MOST_SMS), ctas) * config.min_ctas
         return Launch(
             min(clusters, places) * ctas, parts.threads, parts.smem, cluster=ctas, dependent=True,
@@ -283,10 +286,14 @@ class Sm90Wgmma(EmittedKernel):
         boxes = {plan.source: (plan.box, plan.span) for plan in parts.operands}
         maps: list[TensorMap | None] = [
             # TMA rounds to tf32 what it brings as that.
-            TensorMap(whole(matrix, problem), *boxes[matrix.name], factor.name)
+            TensorMap(
+                whole(matrix, problem), *boxes[matrix.name], factor.name,
+                in_groups=problem.ragged == "K" and matrix.major != "K",
+            )
             for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
-        ]
-        maps.append(TensorMap(problem.C, parts.box, parts.span) if config.tma_c else None)
+        ]  # fmt: skip
+        of_c = TensorMap(problem.C, parts.box, parts.span, in_groups=problem.ragged in ("M", "N"))
+        maps.append(of_c if config.tma_c else None)
         return tuple(maps)
 
     def accesses(
