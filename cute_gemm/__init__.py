@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 try:
     # First: importing the subpackage of that name later would put it in the function's place.
     import cute_gemm.kernels  # noqa: F401
-    from cute_gemm.api import KernelInfo, Plan, analyze, compile, gemm, grouped_gemm, kernels, plan
+    from cute_gemm.api import KernelInfo, Plan, analyze, compile, gemm, kernels, plan
     from cute_gemm.errors import GemmError
     from cute_gemm.gpus.gpu import Gpu
+    from cute_gemm.grouped import grouped_gemm
     from cute_gemm.problem.expression import (
         amax,
         cast,
@@ -37,8 +38,9 @@ else:
 
 __all__ = [
     "CopyReport", "GemmError", "Gpu", "KernelInfo", "Layout", "Plan", "Report", "amax", "analyze",
-    "analyze_copy", "cast", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "grouped_gemm", "kernels", "log",
-    "maximum", "minimum", "plan", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "where",
+    "analyze_copy", "cast", "compile", "epilogue", "erf", "exp", "gelu", "gemm", "grouped_gemm",
+    "kernels", "log", "maximum", "minimum", "plan", "relu", "rsqrt", "sigmoid", "silu", "sqrt",
+    "tanh", "where",
 ]  # fmt: skip
 
 #: What a GEMM does without: imported when it is asked for.

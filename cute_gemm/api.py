@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from cute_gemm.tune import Tuning
 
 __all__ = [
-    "DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "compile", "gemm", "grouped_gemm",
-    "kernels", "plan",
+    "DEFAULT_ARCH", "Backend", "KernelInfo", "Plan", "analyze", "compile", "gemm", "kernels",
+    "multiply", "plan",
 ]  # fmt: skip
 
 Backend = Literal["auto", "cuda", "cpu", "interpreter"]
@@ -165,7 +165,7 @@ def gemm(
     >>> gemm("NT", A, B, epilogue="bias+relu", bias=-np.arange(4.0), backend="cpu")[0]
     array([3., 2., 1., 0.])
     """
-    return _multiply(
+    return multiply(
         gemm, op, A, B, C, alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch,
         stream, tune, kernel_options,
     )  # fmt: skip
@@ -174,78 +174,24 @@ def gemm(
 CALLED["gemm"] = gemm
 
 
-def grouped_gemm(
-    op: str, A: Any, B: Any, offsets: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
-    order: Order = "F", out_dtype: Any = None, compute: str | None = None, epilogue: Any = None,
-    kernel: str = "auto", backend: Backend = "auto", arch: str | None = None, stream: Any = None,
-    **kernel_options: Any,
-) -> Any:  # fmt: skip
-    """Compute a GEMM for each of G groups, of sizes that are on the device, in one launch.
-
-    The groups lie one behind the other along M, N or K, which is read from the dimensions of A and
-    B as ``torch._grouped_mm`` does:
-
-    - A 2-D and B 3-D, *ragged M*: rows of group g are ``op(A)[rows] @ op(B[g])``, and C is (M, N).
-    - A 3-D and B 2-D, *ragged N*: columns of group g are ``op(A[g]) @ op(B)[:, columns]``.
-    - A and B 2-D, *ragged K*: C is (G, M, N), and ``C[g]`` the product of the group's columns of
-      op(A) and rows of op(B).
-
-    Groups may be empty or of any size; where one ends need not be aligned.
-
-    Parameters
-    ----------
-    op, A, B
-        As for :func:`gemm`; one of A and B, or neither, has a leading dimension of G.
-    offsets
-        int32 (G,), where A and B are: the end of each group along the ragged mode; the first begins
-        at 0, each other one where that before it ends. The host does not read what is on a device:
-        a group that would end before it begins is empty, and none ends beyond A or B.
-    C
-        As above, updated in place and returned; None makes a new one. Rows (or columns) behind
-        ``offsets[-1]`` are of no group: they are not written, in a new C neither. An empty group of
-        a ragged K gives ``beta * C[g]``, zeros without beta.
-    alpha, beta, order, out_dtype, compute, epilogue, kernel, backend, arch, stream, \
-    **kernel_options
-        As for :func:`gemm`, of each group's product. An operand of the epilogue may be (G, N) or
-        (G, 1, N): a row for each group. (N,), (M, 1) and (M, N) go with C as usual.
-
-    Returns
-    -------
-    array
-        C, of the operands' library.
-
-    Raises
-    ------
-    GemmError
-        A subclass per cause; nothing has been written then.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> A, B = np.ones((5, 3)), np.ones((2, 3, 4)) * [[[1]], [[10]]]
-    >>> ends = np.array([2, 5], np.int32)
-    >>> grouped_gemm("NN", A, B, ends, backend="cpu")[:, 0]
-    array([ 3.,  3., 30., 30., 30.])
-    """
-    kernel_options["offsets"] = offsets
-    return _multiply(
-        grouped_gemm, op, A, B, C, alpha, beta, order, out_dtype, compute, epilogue, kernel,
-        backend, arch, stream, False, kernel_options,
-    )  # fmt: skip
-
-
-def _multiply(
+def multiply(
     function: Callable[..., Any], op: str, A: Any, B: Any, C: Any, alpha: Any, beta: Any,
     order: Order, out_dtype: Any, compute: str | None, epilogue: Any, kernel: str, backend: Backend,
     arch: str | None, stream: Any, tune: bool, kernel_options: dict[str, Any],
 ) -> Any:  # fmt: skip
-    """Compute what ``function``, `gemm` or `grouped_gemm`, is called with.
+    """Compute what ``function`` is called with: `gemm` or, if it is another, `grouped_gemm`.
 
-    Of a grouped GEMM ``kernel_options`` has ``offsets``.
+    ``kernel_options`` of the latter has ``offsets``.
     """
+    grouped = function is not gemm
     tracing = traced()
     seen = None if tracing else fingerprint(A, B, C, kernel_options)
     if tracing or (seen is None and differentiates(A, B, C, kernel_options)):
+        if grouped:
+            raise OptionError(
+                "grouped_gemm() is not differentiable, and came with tensors that require grad, or "
+                "within torch.compile: detach them"
+            )
         from cute_gemm.torch.operators import call as torch_call
 
         keywords: dict[str, Any] = {"order": order, "compute": compute, "kernel": kernel}
@@ -266,7 +212,7 @@ def _multiply(
             if result is not None:
                 return result
     given = dict(kernel_options)
-    ends = read_offsets(kernel_options.pop("offsets")) if function is grouped_gemm else None
+    ends = read_offsets(kernel_options.pop("offsets")) if grouped else None
     traced_epilogue, operands = _epilogue(epilogue, kernel_options)
     check_names(function, kernel_options, plan, analyze)
     kernel_options = _checked(
@@ -356,7 +302,7 @@ def plan(
         ``arch`` is given its own is taken. By default this machine's, if it is of the arch, or the
         one that stands for the arch.
     offsets
-        As for :func:`grouped_gemm`, of arrays.
+        As for :func:`cute_gemm.grouped_gemm`, of arrays.
 
     Returns
     -------

@@ -2,13 +2,13 @@
 
 The kinds are those of ``torch._grouped_mm``, read from the dimensions of A and B as stored:
 
-=====  =====  ======  =====================================================================
+=====  =====  ======  ==================================================================
 A      B      ragged  C
-=====  =====  ======  =====================================================================
+=====  =====  ======  ==================================================================
 2-D    3-D    M       (M, N): rows of group g are ``op(A)[rows] @ op(B[g])``
 3-D    2-D    N       (M, N): columns of group g are ``op(A[g]) @ op(B)[:, columns]``
-2-D    2-D    K       (G, M, N): ``C[g]`` is the product of group g's columns of op(A), rows of op(B)
-=====  =====  ======  =====================================================================
+2-D    2-D    K       (G, M, N): ``C[g]`` is ``op(A)[:, part] @ op(B)[part]`` of group g
+=====  =====  ======  ==================================================================
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _grouped(
 ) -> GemmProblem:
     """Return a problem of one group, or a batch along K, with all groups and their ends."""
     ends = Matrix("offsets", (groups, 1), (1, groups), "int32", alignment)
-    whole = {own.name: own} if ragged != "K" else {}
+    whole: dict[str, Any] = {own.name: own} if ragged != "K" else {}
     return replace(problem, l=groups, ragged=ragged, offsets=ends, **whole)
 
 
@@ -199,7 +199,7 @@ def groups_on_host(
         end = min(max(value, begin), whole)
         extents[problem.ragged] = end - begin
         m, n, k = extents.values()
-        parts = []
+        parts: list[np.ndarray] = []
         for name, array in (("A", A), ("B", B), ("C", C)):
             axis = axes[name].get(problem.ragged)
             if axis is None:
@@ -207,15 +207,13 @@ def groups_on_host(
             else:
                 cut = (slice(None),) * axis + (slice(begin, end),)
                 parts.append(array[cut])
-        own = {
-            x: _of_group(problem, array, g, slice(begin, end)) for x, array in others.items()
-        }
-        single = {
+        own = {x: _of_group(problem, array, g, slice(begin, end)) for x, array in others.items()}
+        single: dict[str, Any] = {
             name: replace(getattr(problem, name), shape=shape, l=1, batch_stride=0)
             for name, shape in (("A", (m, k)), ("B", (n, k)), ("C", (m, n)))
         }
         dense = replace(problem, m=m, n=n, k=k, l=1, ragged="", offsets=None, **single)
-        yield Group(dense, *parts, own)
+        yield Group(dense, parts[0], parts[1], parts[2], own)
         begin = end
 
 
@@ -224,11 +222,9 @@ def operand_shape(problem: GemmProblem, shape: tuple[int, ...]) -> tuple[int, ..
 
     (G, N) is (G, 1, N) unless it broadcasts to (M, N).
     """
-    own = (problem.m, problem.n)
-    fits = all(x in (1, extent) for x, extent in zip(shape, own[2 - len(shape) :], strict=False))
-    if len(shape) == 2 and not fits and shape[0] == problem.l:
-        return shape[0], 1, shape[1]
-    return shape
+    if len(shape) != 2 or shape[0] in (1, problem.m) or shape[0] != problem.l:
+        return shape
+    return shape[0], 1, shape[1]
 
 
 def check_operand(problem: GemmProblem, name: str, shape: tuple[int, ...]) -> None:
@@ -252,11 +248,12 @@ def check_results(problem: GemmProblem, label: str) -> None:
 
 def _of_group(problem: GemmProblem, array: np.ndarray, g: int, part: slice) -> np.ndarray:
     """What a group has of an operand, which broadcasts to its C."""
-    array = array.reshape(operand_shape(problem, array.shape))
-    if array.ndim == 3:
-        array = array[g if array.shape[0] > 1 else 0]
-    if problem.ragged == "M" and array.ndim == 2 and array.shape[0] > 1:
+    shape = operand_shape(problem, array.shape)
+    array = array.reshape(shape)
+    if len(shape) == 3:
+        array, shape = array[g if shape[0] > 1 else 0], shape[1:]
+    if problem.ragged == "M" and len(shape) == 2 and shape[0] > 1:
         return array[part]
-    if problem.ragged == "N" and array.ndim and array.shape[-1] > 1:
+    if problem.ragged == "N" and shape and shape[-1] > 1:
         return array[..., part]
     return array

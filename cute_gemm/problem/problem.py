@@ -50,9 +50,9 @@ class GemmProblem:
     the products of their parts are made in. ``operands`` are those of the epilogue, in its order,
     and ``numbers`` the values of those that are given by value.
 
-    Of a grouped GEMM (`problem.grouped`) ``ragged`` is the mode along which its ``l`` groups lie one
-    behind the other, and the extent of that mode is of all of them; ``offsets`` (l, 1) describes
-    where each ends.
+    Of a grouped GEMM (`problem.grouped`) ``ragged`` is the mode along which its ``l`` groups lie
+    one behind the other, and the extent of that mode is of all of them; ``offsets`` (l, 1)
+    describes where each ends.
     """
 
     op: str

@@ -95,9 +95,11 @@ def verify(
     a magnitude of at most ``sqrt(2) |a||b|``, hence ``2 sqrt(2) K u_acc sum |a||b|``, in any order
     and with or without fused multiply-adds. Scaling by alpha and beta costs ``sqrt(2) gamma_2``
     (the book's section 3.6) and an addition: ``(2 sqrt(2) + 1) u_acc`` in place of ``2 u_acc``.
-    Of a grouped GEMM ``operands`` has ``offsets`` too, and each group is compared with a bound of
-    its own. Which part of a complex number is infinite or NaN depends on the order of the products, so where
+    Which part of a complex number is infinite or NaN depends on the order of the products, so where
     the reference, rounded to C's type, is not finite, the result need only not be finite either.
+
+    Of a grouped GEMM ``operands`` has ``offsets`` too, and each group is compared with a bound of
+    its own.
     """
     if problem.ragged:
         verdicts = [
