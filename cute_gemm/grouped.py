@@ -33,7 +33,8 @@ def grouped_gemm(
     offsets
         int32 (G,), where A and B are: the end of each group along the ragged mode; the first begins
         at 0, each other one where that before it ends. The host does not read what is on a device:
-        a group that would end before it begins is empty, and none ends beyond A or B.
+        what C holds is not defined if they decrease or exceed the extent, but nothing beyond the
+        arrays is touched then.
     C
         As above, updated in place and returned; None makes a new one. Rows (or columns) behind
         ``offsets[-1]`` are of no group: they are not written, in a new C neither. An empty group of

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-from grouped_cases import Arrays, GroupedCase, cases, check, planned
+from grouped_cases import Arrays, GroupedCase, arrays, cases, check, planned
 
 from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
 
@@ -41,3 +42,25 @@ def test_on_the_cpu(case: GroupedCase) -> None:
 @pytest.mark.parametrize("case", cases(30), ids=str)
 def test_interpreted(case: GroupedCase) -> None:
     check(case, by("interpreter"))
+
+
+@pytest.mark.parametrize("ends", [[90, 20, 400, -7], [10**9] * 4, [-1] * 4, [3, 2, 1, 0]])
+@pytest.mark.parametrize("ragged", ["M", "N", "K"])
+def test_ends_are_not_trusted(ends: list[int], ragged: str) -> None:
+    """No element beyond the arrays is touched, and of a ragged M or N none is written twice."""
+    case = GroupedCase(ragged, "NN", "C" if ragged != "N" else "F", (40, 0, 61, 27), (72, 64))
+    given, expected = arrays(case), arrays(case)
+    for each, backend in ((given, "interpreter"), (expected, "cpu")):
+        each.offsets[...] = ends
+        plan = planned(case, each, backend=backend)
+        plan(each.A, each.B, each.C, offsets=each.offsets)
+    if ragged != "K" or ends == sorted(ends):
+        np.testing.assert_allclose(given.C, expected.C, rtol=2e-3, atol=2e-3)
+
+
+def test_bound_of_tiles() -> None:
+    """Groups of one row have a tile each."""
+    case = GroupedCase("M", "NN", "C", (1,) * 9, (40, 24))
+    launch = planned(case, arrays(case), backend="cpu").launch
+    assert launch.tiles >= 9
+    assert launch.grid == SMS

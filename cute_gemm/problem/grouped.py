@@ -185,7 +185,7 @@ def groups_on_host(
 ) -> Iterator[Group]:  # fmt: skip
     """Yield the groups of host arrays, as views; ``operands`` has ``offsets`` beside others.
 
-    As in kernels a group that would end before it begins is empty, and none ends beyond all.
+    A group that would end before it begins is empty, and none ends beyond all.
     """
     others = {name: array for name, array in operands.items() if name != "offsets"}
     extents = {"M": problem.m, "N": problem.n, "K": problem.k}

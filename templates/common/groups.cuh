@@ -9,8 +9,8 @@ namespace cute_gemm {
 // The mode of a kernel's GEMM along which the groups lie.
 enum Ragged : int { kRaggedNone, kRaggedM, kRaggedN, kRaggedK };
 
-// Group g begins where g - 1 ends, the first at 0. What was written there for ends is not trusted: a group that
-// would end before it begins is empty, and none ends beyond the extent of all.
+// Group g begins where g - 1 ends, the first at 0. Whatever the ends are, no group is less than empty, or ends
+// beyond the extent of all.
 struct GroupEnds {
   int const* ends;
   int groups, total;
