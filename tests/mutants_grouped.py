@@ -17,8 +17,6 @@ def _p(name: str, file: str, old: str, new: str, only: str = "interpreted") -> M
 
 GROUPED: tuple[Mutant, ...] = (
     _t("every group begins at 0", "tma/tile_scheduler.cuh", "        begin = end;\n", ""),
-    _t("tiles of a group counted from the first of all", "tma/tile_scheduler.cuh",
-       "tiles(index - above, rank)", "tiles(index, rank)"),
     _t("tiles before a group left out", "tma/tile_scheduler.cuh",
        "        above += tiles.count;\n", ""),
     _t("rows of the first group", "tma/tile_scheduler.cuh",
