@@ -338,8 +338,7 @@ class Executable:
         if self.backend != "cuda":
             self._run_on_host(a, b, c, alpha.value, beta.value, operands, results)
         elif problem.m and problem.n and problem.l:
-            bound = self._bound.get((alpha[:2], beta[:2], numbers, kept))
-            bound = bound or self._bind(alpha, beta, numbers, kept)
+            bound = self.launch(alpha, beta, numbers, kept)
             if c.device is None:
                 self._run_from_host(bound, a, b, c, beta, operands, results)
             else:
@@ -384,12 +383,15 @@ class Executable:
             if x.amax:
                 zero(result.pointer, DTYPES[x.dtype].bytes, self.device or 0, stream)
 
-    def _bind(
-        self, alpha: Scalar, beta: Scalar, numbers: tuple[float, ...], kept: str
+    def launch(
+        self, alpha: Scalar, beta: Scalar, numbers: tuple[float, ...] = (), kept: str = ""
     ) -> Callable[..., None]:
-        """Keep and return a bound launch."""
-        bound = self.bind(self.device or 0, alpha, beta, kept, numbers)
-        self._bound[alpha[:2], beta[:2], numbers, kept] = bound
+        """Return what `bind` does, which is kept."""
+        key = alpha[:2], beta[:2], numbers, kept
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self.bind(self.device or 0, alpha, beta, kept, numbers)
+            self._bound[key] = bound
         return bound
 
     def _run_on_host(

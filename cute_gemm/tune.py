@@ -122,19 +122,22 @@ def measure(plan: Plan, tuning: Tuning) -> Measured:
     return result._replace(predicted=label(offers[0]), predicted_seconds=behind)
 
 
-def _next(bound: Callable[..., None], turns: Iterator[tuple[int, int, int]]) -> None:
+def _next(bound: Callable[..., None], turns: Iterator[tuple[int, ...]]) -> None:
     bound(next(turns))
 
 
 @contextmanager
-def _matrices(problem: GemmProblem, device: int) -> Iterator[list[tuple[int, int, int]]]:
-    """Yield the addresses of A, B and C of each copy, aligned as the problem's are and no more."""
+def _matrices(problem: GemmProblem, device: int) -> Iterator[list[tuple[int, ...]]]:
+    """Yield the addresses of all matrices of each copy, aligned as the problem's are and no more.
+
+    They are A, B and C, and the epilogue's operands and results.
+    """
     from cute_gemm.run import memory
 
     random = np.random.default_rng(0)
     with ExitStack() as stack:
         places: list[list[int]] = []
-        for matrix in (problem.A, problem.B, problem.C):
+        for matrix in problem.matrices:
             offset = (matrix.first_alignment or matrix.alignment) % ALIGNMENT
             values = _values(matrix, offset, random)
             places.append([

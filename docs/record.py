@@ -61,7 +61,9 @@ RUNS = {
     "--dtype float16 --rounds 5",
     "batch-float16": f"{_BESIDE} -l 64 --sizes 512 --dtype float16 --rounds 5",
     "batch-float32": f"{_BESIDE} -l 64 --sizes 512 --dtype float32 --rounds 5",
-    "epilogues-bfloat16": "python tests/gpu/epilogues.py --dtypes bfloat16 --random 16 --seed 1",
+    "epilogues-bfloat16": "python tests/gpu/epilogues.py --dtypes bfloat16 --random 40 --seed 1 "
+    "--autotune 3",
+    "epilogues-float32": "python tests/gpu/epilogues.py --dtypes float32 --random 12 --seed 1",
     "layouts-float64": f"{_LAYOUTS} float64",
     "layouts-complex64": f"{_LAYOUTS} complex64",
 }

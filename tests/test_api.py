@@ -556,7 +556,7 @@ def test_a_launch_is_bound_to_all_of_the_problem(monkeypatch: pytest.MonkeyPatch
     assert plan.launch.batch == 2
 
     plan.executable.device = 1
-    plan.executable._bind(Scalar(0.5), Scalar(0, 17), (), "")
+    plan.executable.launch(Scalar(0.5), Scalar(0, 17), (), "")
     assert seen[1:] == [(build, 1, plan.launch, [*given, 0.5, 0, 0, 0, 0, 17])]
 
     start = of_kernel(plan, [Place(1, 2, 3), Place(4, 5, 6)], 3, 0.5, 2.0)

@@ -23,8 +23,10 @@ from cute_gemm.kernels import base
 from cute_gemm.problem.scalars import scalar
 
 #: Dicts, lists and sets of modules that grow, but not with the shapes of problems: kernels that are
-#: loaded, a handle and a pool of each device, choices that were measured, warnings that were given.
+#: loaded, a handle and a pool of each device, choices that were measured, warnings that were given,
+#: handlers of custom calls.
 NOT_BY_SHAPE = {
+    "cute_gemm.jax.ffi._registered",
     "cute_gemm.tuned._choices",
     "cute_gemm.run.launch._loaded",
     "cute_gemm.run.memory._pools",
@@ -36,7 +38,7 @@ ALWAYS = {
     "cute_gemm.analysis.ideas", "cute_gemm.arch", "cute_gemm.kernels.cutlass.unit",
     "cute_gemm.kernels.registry", "cute_gemm.run.driver", "cute_gemm.select",
     "cute_gemm.toolchain.headers", "cute_gemm.toolchain.nvrtc", "cute_gemm.toolchain.workers",
-    "cute_gemm.torch.products",
+    "cute_gemm.jax.products", "cute_gemm.torch.products",
 }  # fmt: skip
 
 
@@ -112,7 +114,8 @@ def test_whatever_grows_has_a_bound() -> None:
                 unbounded |= {value.__module__} if value.cache_info().maxsize is None else set()
     assert growing == NOT_BY_SHAPE
     assert unbounded <= ALWAYS
-    assert set(KEPT) == {"plans", "recent_calls", "problem_classes", "operand_counts", "builds"}
+    names = {"plans", "recent_calls", "problem_classes", "operand_counts", "builds", "jax_launches"}
+    assert set(KEPT) == names
 
 
 @pytest.fixture
@@ -162,7 +165,7 @@ def test_many_device_arrays_builds_and_scalars_leave_no_more_than_the_bounds(
     monkeypatch.setattr(Executable, "bind", lambda *_: print)
     beta = scalar(0.0, "beta", "float32", None)
     for number in range(200):
-        executable._bind(scalar(float(number), "alpha", "float32", None), beta, (), "")
+        executable.launch(scalar(float(number), "alpha", "float32", None), beta, (), "")
     assert 0 < len(executable._bound) <= 64
 
     monkeypatch.setattr("cute_gemm.toolchain.nvrtc.build", lambda *_, **__: _Built())

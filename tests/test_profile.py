@@ -264,6 +264,14 @@ def test_beta_reads_c() -> None:
     assert extra == without["global stores sectors"]
 
 
+def test_an_epilogue_loads_its_operands() -> None:
+    plain, fused = predict(CASE), predict(replace(CASE, epilogue="bias+residual+relu"))
+    loads = "global loads requests"
+    more = replace(CASE, epilogue="residual")
+    assert fused[loads] > predict(more)[loads] > plain[loads]
+    assert len(replace(CASE, epilogue="bias+residual").plan().problem.matrices) == 5
+
+
 def test_a_case_survives_json() -> None:
     case = replace(CASE, options={"tile": (64, 64, 64), "stages": 3}, beta=1, base_offset=1)
     again = Case(**json.loads(json.dumps(profile.asdict(case))))

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import cute_gemm as cg
@@ -450,3 +452,26 @@ def test_refused(what: str) -> None:
     error, message, call = REFUSED[what]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_call_without_gradients_runs_past_its_operator_unless_something_watches() -> None:
+    seen: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            seen.append(func.__name__.partition(".")[0])
+            return func(*args, **(kwargs or {}))
+
+    x, w, b = torch.randn(5, 8), torch.randn(6, 8), torch.randn(6)
+    exact = torch.relu(x @ w.T + b)
+    torch.testing.assert_close(ct.linear(x, w, b, "relu"), exact)
+    with Watch():
+        torch.testing.assert_close(ct.linear(x, w, b, "relu"), exact)
+        torch.testing.assert_close(ct.matmul(x, w.T), x @ w.T)
+    assert {"linear", "matmul"} <= set(seen)
+    graph = make_fx(lambda x: ct.matmul(ct.linear(x, w, b), w))(x)
+    called = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    assert "cute_gemm.linear.default" in called and "cute_gemm.matmul.default" in called
+    with torch.no_grad():
+        torch.testing.assert_close(ct.linear(x.requires_grad_(), w, b, "relu"), exact)
+    assert ct.linear(x, w, b).requires_grad

@@ -77,6 +77,16 @@ def test_a_prediction_that_was_right_is_said_to_be(device: Device) -> None:
     assert only.why.startswith("1 ms measured, the only config that ran, as predicted; ")
 
 
+def test_an_epilogue_is_measured_with_its_operands(device: Device) -> None:
+    found = cg.plan(
+        "TN", **SQUARE, tune=True, epilogue="bias+residual+scale", bias=(512,), scale=(512, 1)
+    )
+    assert found.measured
+    assert {len(addresses) for _, addresses in device.ran} == {6}
+    assert all(len(set(addresses)) == 6 for _, addresses in device.ran)
+    assert cg.plan("TN", **SQUARE, epilogue="bias").measured is None
+
+
 def test_again_measures_again(device: Device) -> None:
     best = fastest(device, 3)
     assert cg.plan("TN", **SQUARE, tune=True).config == best.config

@@ -12,7 +12,7 @@ from cute_gemm.commands.output import OK, WRONG, print_json, show
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what ``cute-gemm profile`` takes."""
     add_problem(parser)
-    add(parser, "--beta", "--base-offset")
+    add(parser, "--beta", "--base-offset", "--epilogue")
     add_options(
         parser, {"--ncu PATH": "the program ncu of Nsight Compute (default: search for it)"}
     )
@@ -22,7 +22,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Print predicted | counted | difference, and return 1 if any figure differs, else 0."""
     from cute_gemm.measure.profile import Case, profile
 
-    others = named(arguments, "op", "kernel", "arch", "options", "beta", "base_offset")
+    others = named(arguments, "op", "kernel", "arch", "options", "beta", "base_offset", "epilogue")
     [result] = profile([Case(**sizes(arguments), **others)], arguments.ncu)
     if arguments.json:
         print_json(result.to_dict())

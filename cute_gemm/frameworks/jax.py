@@ -27,8 +27,8 @@ class _JAX(DLPack):
     def read(self, array: Any, name: str) -> Operand:
         if _is_tracer(array):
             raise ArrayError(
-                f"{name} is traced by JAX (jit, grad, vmap, ...) and has no memory yet: call gemm "
-                "outside, or by jax.pure_callback, which has no gradient"
+                f"{name} is traced by JAX (jit, grad, vmap, ...) and has no memory yet: call "
+                "cute_gemm.jax.gemm, which JAX traces and differentiates, or this outside"
             )
         # They are immutable, though the DLPack export does not say so.
         return replace(super().read(array, name), library="jax", owner=array, readonly=True)

@@ -28,7 +28,8 @@ from cute_gemm.analysis.tables import table
 from cute_gemm.api import Plan
 from cute_gemm.errors import GemmError, NoGpuError, OptionError, ToolError
 from cute_gemm.measure.counters import CLASSES, Comparison, compare, parse, predicted
-from cute_gemm.problem.problem import from_sizes
+from cute_gemm.problem.fuse import as_function, fuse, read_operands, sized_operands
+from cute_gemm.problem.problem import GemmProblem, from_sizes
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -50,7 +51,8 @@ class Case:
     """One launch to count; its fields are parameters of :func:`cute_gemm.plan`.
 
     ``arch``: by default that of GPU 0; ``options``: fields of the kernel's config; with a ``beta``
-    other than 0, C is read.
+    other than 0, C is read; ``epilogue``: a name, whose operands have the shapes that
+    :func:`cute_gemm.plan` gives them.
     ``base_offset`` is in elements, from an allocation (aligned to 256 bytes) to each matrix: 0 or a
     power of two, for other addresses are not known to the unit by their alignment.
     """
@@ -76,6 +78,7 @@ class Case:
     batch_a: int | None = None
     batch_b: int | None = None
     batch_c: int | None = None
+    epilogue: str | None = None
 
     def plan(self) -> Plan:
         """Return the plan for matrices at these addresses.
@@ -85,7 +88,10 @@ class Case:
         from cute_gemm.run.driver import device_arch, device_name
         from cute_gemm.toolchain.nvrtc import normalize_arch
 
-        problem = from_sizes(**named(self, *_PROBLEM)).with_base_offset(self.base_offset)
+        problem = from_sizes(**named(self, *_PROBLEM))
+        if self.epilogue is not None:
+            problem = with_epilogue(problem, self.epilogue)
+        problem = problem.with_base_offset(self.base_offset)
         if not (problem.m and problem.n and problem.l):
             raise OptionError(
                 f"m={problem.m}, n={problem.n}, l={problem.l}: no kernel is launched, so nothing "
@@ -105,10 +111,18 @@ class Case:
             "base": f"+{self.base_offset}" if self.base_offset else None,
             "l": self.l if self.l != 1 else None, **named(self, "batch_a", "batch_b", "batch_c"),
             **{n: v for n, v in named(self, "storage", "order").items() if v != "F"},
+            "epilogue": self.epilogue,
         }  # fmt: skip
         words = [f"{name}={value}" for name, value in options.items() if value is not None]
         size = f"{self.m}x{self.n}x{self.k}"
         return " ".join((self.kernel, self.op, size, self.dtype, *words))
+
+
+def with_epilogue(problem: GemmProblem, name: str) -> GemmProblem:
+    """Return a problem without arrays with the epilogue of a name."""
+    function = as_function(name)
+    operands = sized_operands(function, {}, problem)
+    return fuse(problem, function, read_operands(function, operands, problem, None))
 
 
 def predict(case: Case) -> dict[str, int]:
@@ -281,13 +295,11 @@ def launch(case: Case) -> None:
     with ExitStack() as stack:
         stack.enter_context(entered(0))
         addresses = []
-        for matrix in (problem.A, problem.B, problem.C):
-            size = matrix.element.bytes
-            elements = case.base_offset + matrix.ld * matrix.shape[1 - matrix.unit]
-            elements += (matrix.l - 1) * matrix.batch_stride
-            content = np.frombuffer(random.bytes(elements * size), np.uint8)
+        for matrix in problem.matrices:
+            offset = case.base_offset * matrix.element.bytes * (matrix.name in "ABC")
+            content = np.frombuffer(random.bytes(offset + matrix.span), np.uint8)
             buffer = stack.enter_context(upload(content[None]))
-            addresses.append(buffer.pointer + case.base_offset * size)
+            addresses.append(buffer.pointer + offset)
         plan.bind(beta=case.beta)(addresses)
         synchronize()
     unload()  # ncu saves the variables of every loaded module before each of its passes

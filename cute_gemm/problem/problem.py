@@ -188,7 +188,7 @@ def from_operands(
         order = ADAPTERS[A.library].new_order(order)
     else:
         c = _stored(C)
-    problem = _describe(_checked_op(op), _stored(A), _stored(B), c, order, out_dtype, compute)
+    problem = _describe(checked_op(op), _stored(A), _stored(B), c, order, out_dtype, compute)
     if A.device != B.device:
         raise DeviceError(f"A is on {A.place} and B is on {B.place}; expected one place for both")
     if C is not None:
@@ -239,7 +239,7 @@ def from_sizes(
     is the order of A and B as stored, ``order`` that of C. ``dtype_b`` is B's type where it is not
     A's.
     """
-    op = _checked_op(op)
+    op = checked_op(op)
     turn_A, turn_B = _turns(op)
     m, n, k, batch = (
         _extent(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("l", l))
@@ -420,7 +420,7 @@ def _batch(a: _Stored, b: _Stored) -> tuple[int, ...]:
     return tuple(several or {extent for _, extent in found})
 
 
-def _checked_op(op: str) -> str:
+def checked_op(op: str) -> str:
     """Return op in upper case."""
     if isinstance(op, str) and (letters := op.upper()) in _OPS:
         return letters

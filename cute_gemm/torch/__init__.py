@@ -12,7 +12,13 @@ import torch
 
 from cute_gemm.errors import ArrayError, DTypeError, OptionError, ShapeError
 from cute_gemm.frameworks.torch import wants_gradient
-from cute_gemm.torch.products import ACTIVATIONS, needs_preactivation
+from cute_gemm.torch.products import (
+    ACTIVATIONS,
+    multiply,
+    needs_preactivation,
+    run_linear,
+    runs_now,
+)
 
 if torch.distributed.is_available():
     from cute_gemm.torch import sharding
@@ -83,6 +89,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = 
             "broadcast: equal, or 1"
         )
     _check_dtype("b", b, "a", a)
+    if runs_now(a, b):
+        return multiply(a, b, out_dtype)
     return _ops.matmul(a, b, out_dtype)
 
 
@@ -140,6 +148,8 @@ def linear(
     if not x.is_floating_point():
         y = _ops.matmul(x, w.mT)
         return y if b is None else y + b
+    if runs_now(x, w, b):
+        return run_linear(x, w, b, activation or "")
     if _splits_k(x, w):
         y = _ops.matmul(x, w.mT)
         y = y if b is None else y + b

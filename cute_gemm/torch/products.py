@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cute_gemm.frameworks.torch import CALLED
+from cute_gemm.frameworks.torch import CALLED, traced, wants_gradient
 from cute_gemm.problem.expression import Value, erf, exp, gelu_argument, sigmoid, trace, where
 from cute_gemm.problem.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction
 
@@ -58,6 +58,24 @@ def needs_preactivation(activation: str) -> bool:
     """Return whether the gradient of an activation takes more than its result."""
     return activation in _OF_PREACTIVATION
 
+
+def runs_now(*tensors: Any) -> bool:
+    """Return whether a call may run at once, past its operator, which takes PyTorch 12 us.
+
+    Not where something is to see the operator: autograd, a compiler or tracer, a transform of
+    ``torch.func``, a mode of dispatch, a subclass of tensors.
+    """
+    return (
+        not wants_gradient(*tensors)
+        and not traced()
+        and not torch.jit.is_tracing()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and all(type(x) in _PLAIN for x in tensors)
+    )
+
+
+_PLAIN = torch.Tensor, torch.nn.Parameter, type(None)
 
 # ---- what runs ----------------------------------------------------------------------------------
 
@@ -111,7 +129,7 @@ def _batch(x: Any, batch: tuple[int, ...]) -> Any:
     return _readable(whole.reshape(math.prod(batch), *x.shape[-2:]))
 
 
-def _multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: Any) -> Any:
+def multiply(a: Any, b: Any, dtype: Any = None, compute: Any = None, **epilogue: Any) -> Any:
     """Return the row-major product (..., M, N) of (..., M, K) and (..., K, N)."""
     given = {"dtype": dtype, "compute": compute, **epilogue}
     if a.dim() == b.dim() == 2:
@@ -160,6 +178,11 @@ def _epilogue(b: Any, activation: str) -> dict[str, Any]:
     return keywords if b is None else keywords | {"bias": b}
 
 
+def run_linear(x: Any, w: Any, b: Any, activation: str) -> Any:
+    """Return ``activation(x w^T + b)``, row-major; an empty text is no activation."""
+    return multiply(x, w.mT, **_epilogue(b, activation))
+
+
 # ---- matmul -------------------------------------------------------------------------------------
 
 
@@ -170,7 +193,7 @@ def _epilogue(b: Any, activation: str) -> dict[str, Any]:
 )
 def matmul(a: Any, b: Any, dtype: Any = None, compute: Any = None) -> Any:
     """Compute ``a @ b``, row-major, of a type; two dimensions or more each."""
-    return _multiply(a, b, dtype, compute)
+    return multiply(a, b, dtype, compute)
 
 
 @matmul.register_fake
@@ -283,7 +306,7 @@ torch.library.register_autograd(
 )
 def linear(x: Any, w: Any, b: Any, activation: str) -> Any:
     """Compute ``activation(x w^T + b)``, row-major; an empty text is no activation."""
-    return _multiply(x, w.mT, **_epilogue(b, activation))
+    return run_linear(x, w, b, activation)
 
 
 @linear.register_fake
@@ -437,9 +460,9 @@ def mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any, activation: str) -> Any:
     if needs_preactivation(activation):
         h, z = _with_preactivation(x, w1, b1, activation)
     else:
-        h = _multiply(x, w1.mT, **_epilogue(b1, activation))
+        h = multiply(x, w1.mT, **_epilogue(b1, activation))
         z = h.new_empty((*h.shape[:-1], 0))
-    return _multiply(h, w2.mT, **_epilogue(b2, "")), h, z
+    return multiply(h, w2.mT, **_epilogue(b2, "")), h, z
 
 
 @mlp.register_fake

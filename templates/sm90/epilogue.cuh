@@ -176,22 +176,37 @@ struct TmaEpilogue {
   }
 
   // A thread's four results of 8 columns: two rows of two columns.
-  enum : int { kRowStep = AccumulatorCoord<Config>::kRowStep, kMostLoadsAhead = 12 };
+  enum : int { kRowStep = AccumulatorCoord<Config>::kRowStep };
   using QuadBlock = cute::conditional_t<Config::kSwapAB, Block<2, 2, 1, kRowStep>, Block<2, 2, kRowStep, 1>>;
   // The epilogue's operands there.
-  using Operands = decltype(cute::declval<Epilogue>().template load<QuadBlock>(Coord{}));
+  using QuadOperands = decltype(cute::declval<Epilogue>().template load<QuadBlock>(Coord{}));
 
-  CUTE_DEVICE void load_operands(Operands (&operands)[kColumns / 8], WorkTile const& tile, int i,
-                                 Epilogue const& epilogue) const {
+  // The operands of an epilogue tile, and of as many tiles ahead of it as registers allow.
+  enum : int {
+    kMostLoadsAhead = 32, kLoads = QuadOperands::kLoads * kColumns / 8,
+    kAhead = kLoads == 0 ? 0 : kMostLoadsAhead / kLoads < kTiles - 1 ? kMostLoadsAhead / kLoads : kTiles - 1
+  };
+  struct Operands {
+    QuadOperands values[kAhead + 1][kColumns / 8];
+  };
+
+  CUTE_DEVICE void load_operands(Operands& operands, WorkTile const& tile, int i, Epilogue const& epilogue) const {
     AccumulatorCoord<Config> const own(thread);
     int const row = row_of(tile, i) + own.first_row, column = column_of(tile, i) + own.first_column;
     CUTE_UNROLL
     for (int block = 0; block < kColumns / 8; ++block) {
-      operands[block] = epilogue.template load<QuadBlock>(coord<Config::kSwapAB>(row, column + block * 8, tile.batch));
+      operands.values[i % (kAhead + 1)][block] =
+          epilogue.template load<QuadBlock>(coord<Config::kSwapAB>(row, column + block * 8, tile.batch));
     }
   }
 
-  CUTE_DEVICE void store_operands(Operands const (&operands)[kColumns / 8], WorkTile const& tile, int i,
+  // Starts to load the operands of the first epilogue tiles, while the last products are in flight.
+  CUTE_DEVICE void load_operands(Operands& operands, WorkTile const& tile, Epilogue const& epilogue) const {
+    CUTE_UNROLL
+    for (int i = 0; i < kAhead; ++i) load_operands(operands, tile, i, epilogue);
+  }
+
+  CUTE_DEVICE void store_operands(QuadOperands const (&operands)[kColumns / 8], WorkTile const& tile, int i,
                                   Epilogue const& epilogue) const {
     AccumulatorCoord<Config> const own(thread);
     int const row = row_of(tile, i) + own.first_row, column = column_of(tile, i) + own.first_column;
@@ -204,7 +219,7 @@ struct TmaEpilogue {
 
   // A thread's 8 results of 16 columns from `column` on, into a stage.
   template <bool kReadsC>
-  CUTE_DEVICE void write(ElementC* stage, int column, Accumulator const* accumulators, Operands* operands,
+  CUTE_DEVICE void write(ElementC* stage, int column, Accumulator const* accumulators, QuadOperands* operands,
                          Epilogue const& epilogue) const {
     auto const result = [&](int i, ElementC const& c) {
       int const row = i / 2 % 2, next = i % 2;
@@ -253,7 +268,7 @@ struct TmaEpilogue {
 
   // A thread's results of an epilogue tile, into a stage.
   template <bool kReadsC>
-  CUTE_DEVICE void write_tile(ElementC* stage, Accumulator const* accumulators, Operands* operands,
+  CUTE_DEVICE void write_tile(ElementC* stage, Accumulator const* accumulators, QuadOperands* operands,
                               Epilogue const& epilogue) const {
     CUTE_UNROLL
     for (int step = 0; step < kColumns; step += 16) {
@@ -261,28 +276,25 @@ struct TmaEpilogue {
     }
   }
 
-  CUTE_DEVICE void store(Accumulators const& accumulators, WorkTile const& tile, Epilogue const& epilogue) {
-    // The operands of an epilogue tile and, where registers allow it, of the next.
-    constexpr bool kAhead = Operands::kLoads * kColumns / 8 <= kMostLoadsAhead;
-    Operands operands[2][kColumns / 8];
-    if constexpr (kAhead) load_operands(operands[0], tile, 0, epilogue);
+  CUTE_DEVICE void store(Accumulators const& accumulators, Operands& operands, WorkTile const& tile,
+                         Epilogue const& epilogue) {
     CUTE_UNROLL
     for (int i = 0; i < kTiles; ++i) {
       ElementC* const stage = smem + i % kStages * kSize;
       Accumulator const* const values = accumulators.block(i / kTilesN) + i % kTilesN * (kColumns / 2);
-      if (kAhead && i + 1 < kTiles) load_operands(operands[(i + 1) % 2], tile, i + 1, epilogue);
-      if constexpr (!kAhead) load_operands(operands[i % 2], tile, i, epilogue);
+      auto& own_operands = operands.values[i % (kAhead + 1)];
+      if (i + kAhead < kTiles) load_operands(operands, tile, i + kAhead, epilogue);
       if (epilogue.reads_c()) {
         Barrier::wait(full + i % kStages, phase);
         __syncwarp();  // the thread that issued the load arrives later
         if (i % kStages == kStages - 1) phase ^= 1;
-        write_tile<true>(stage, values, operands[i % 2], epilogue);
+        write_tile<true>(stage, values, own_operands, epilogue);
       } else {
         if (thread == 0) tma_store_wait<kStages - 1>();  // the stage's previous store has read it
         warpgroup_sync(group);
-        write_tile<false>(stage, values, operands[i % 2], epilogue);
+        write_tile<false>(stage, values, own_operands, epilogue);
       }
-      store_operands(operands[i % 2], tile, i, epilogue);
+      store_operands(own_operands, tile, i, epilogue);
       asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");  // TMA sees what was written
       warpgroup_sync(group);
       if (thread == 0) {
@@ -295,6 +307,7 @@ struct TmaEpilogue {
           load(tile, i + kStages);
         }
       }
+      __syncwarp();  // else the compiler may have this thread compute the next tile on its own
     }
   }
 };

@@ -155,11 +155,13 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       if (Config::kPingPong && index + scheduler.step() < scheduler.known(index + scheduler.step())) {
         order_arrive(1 - group);
       }
+      typename TmaEpilogue<Config>::Operands operands;
+      if constexpr (Config::kTmaC) tma_epilogue.load_operands(operands, tile, epilogue);
       warpgroup_wait<0>();
       accumulators.fence();
       memory.consumer_release(last, peer);
       if constexpr (Config::kTmaC) {
-        tma_epilogue.store(accumulators, tile, epilogue);
+        tma_epilogue.store(accumulators, operands, tile, epilogue);
       } else {
         store_elements(accumulators, tile, group, thread, c, epilogue);
       }

@@ -145,6 +145,21 @@ LADDER_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("double_buffered", {"tile": "128x128x8"}),
     ("double_buffered", {"tile": "128x64x16", "thread_tile": "8x8"}),
 )
+#: Epilogues, whose operands are loaded along N, and as C lies.
+EPILOGUES = ("bias+gelu", "residual", "bias+relu+residual")
+EPILOGUE_PLACES: tuple[tuple[str, str, dict[str, Any], str, Place], ...] = (
+    ("naive", "float32", {}, "odd", PLACES["odd"]),
+    ("vectorized", "float32", {}, "ragged", LADDER_PLACES["ragged"]),
+    ("double_buffered", "float32", {}, "aligned", LADDER_PLACES["aligned"]),
+    ("tensor_core", "float16", {}, "ragged", LADDER_PLACES["ragged"]),
+    ("sm80_pipeline", "float16", {}, "tail beta", PLACES["tail beta"]),
+    ("sm80_pipeline", "bfloat16", {}, "aligned", PLACES["aligned"]),
+    ("thin", "bfloat16", {}, "4", THIN_PLACES["4"]),
+    ("sm90_wgmma", "bfloat16", WGMMA, "ragged", RAGGED),
+    ("sm90_wgmma", "float16", WGMMA | {"swap_ab": 1}, "aligned", Place(512, 512, 256)),
+    ("sm90_wgmma", "bfloat16", WGMMA, "elements", Place(325, 259, 197, step=8)),
+    ("sm90_wgmma", "float16", WGMMA | {"split_k": 3}, "split", Place(328, 264, 1000, beta=1)),
+)
 
 
 def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
@@ -152,7 +167,7 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
 
     def cell(
         kernel: str, options: dict[str, Any], name: str, op: str, place: str, at: Place,
-        title: str = "",
+        title: str = "", epilogue: str | None = None,
     ) -> tuple[str, Case]:  # fmt: skip
         m, n, k = at[:3]
         rows = {
@@ -169,7 +184,7 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
         return " ".join((title, name, op, place)), Case(
             op, m, n, k, t.dtype, **leading, order=order,  # type: ignore[arg-type]
             out_dtype=t.out, compute=t.compute, kernel=kernel, arch=arch, options=options,
-            beta=at.beta, base_offset=at.base_offset, l=at.l,
+            beta=at.beta, base_offset=at.base_offset, l=at.l, epilogue=epilogue,
         )  # fmt: skip
 
     for kernel, options in VARIANTS:
@@ -203,6 +218,10 @@ def cases(order: str, arch: str | None) -> Iterator[tuple[str, Case]]:
         title = " ".join(("passes", kernel, *map(str, options.values())))
         for op in ("NT", "TN"):
             yield cell(kernel, options, name, op, place, at, title)
+    for kernel, name, options, place, at in EPILOGUE_PLACES:
+        for op, epilogue in zip(("TN", "NT", "TN"), EPILOGUES, strict=True):
+            title = f"epilogue {epilogue} {kernel}{' x' * options.get('swap_ab', 0)}"
+            yield cell(kernel, options, name, op, place, at, title, epilogue)
 
 
 class Sorted(NamedTuple):

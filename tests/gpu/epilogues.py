@@ -6,8 +6,10 @@
 plain product; bias; bias and gelu; silu of a sum with a bias, and a residual; a gated product,
 silu(x @ w.T) * up. Beside them the product by cuBLAS (``torch.mm``), what PyTorch has fused by
 cuBLASLt (``addmm``; ``_addmm_activation``, whose gelu is the approximation by tanh), and PyTorch's
-operations one after the other. Each is captured in a CUDA graph; an entry is the median of the
-rounds' microseconds, in which all take turns. Results are compared with PyTorch's in float32.
+operations one after the other, of the first shapes (``--autotune``) also compiled by
+``torch.compile(mode="max-autotune-no-cudagraphs")``. Each is captured in a CUDA graph; an entry is
+the median of the rounds' microseconds, in which all take turns. Results are compared with PyTorch's
+in float32.
 """
 
 from __future__ import annotations
@@ -110,7 +112,9 @@ def wrong(y: torch.Tensor, exact: torch.Tensor) -> bool:
     return bool(((y.float() - exact).abs() > 2 * unit * exact.abs() + 4 * unit).any())
 
 
-def entries(shape: tuple[int, int, int], dtype: torch.dtype, rounds: int) -> dict[str, Any]:
+def entries(
+    shape: tuple[int, int, int], dtype: torch.dtype, rounds: int, autotune: bool
+) -> dict[str, Any]:
     """Microseconds of all of one shape."""
     m, n, k = shape
     made = {"x": torch.randn(m, k), "w": torch.randn(n, k) / k**0.5, "bias": torch.randn(n)}
@@ -130,6 +134,9 @@ def entries(shape: tuple[int, int, int], dtype: torch.dtype, rounds: int) -> dic
         runs[name] = ours
         if epilogue is not None:
             runs[f"{name}, unfused"] = lambda f=unfused, o=operands: f(x, w, *o.values())
+        if autotune:
+            tuned = torch.compile(unfused, mode="max-autotune-no-cudagraphs", dynamic=False)
+            runs[f"{name}, max-autotune"] = lambda f=tuned, o=operands: f(x, w, *o.values())
         if fused is not None:
             runs[f"{name}, cuBLASLt"] = lambda f=fused, o=operands: f(x, w, *o.values())
     reps = max(1, min(20, round(300 / max(3.0, 2 * m * n * k / 6e8))))
@@ -158,6 +165,7 @@ def main() -> int:
     parser.add_argument("--dtypes", default="bfloat16")
     parser.add_argument("--random", type=int, default=40, help="shapes that are drawn")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--autotune", type=int, default=0, help="shapes that torch.compile tunes")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", help="write all entries to this file")
     given = parser.parse_args()
@@ -169,8 +177,10 @@ def main() -> int:
     compiled(shapes, given.dtypes.split(","))
     for dtype in given.dtypes.split(","):
         found = []
-        for shape in shapes:
-            found.append(entries(shape, getattr(torch, dtype), given.rounds))
+        for place, shape in enumerate(shapes):
+            torch._dynamo.reset()
+            tuned = place < given.autotune
+            found.append(entries(shape, getattr(torch, dtype), given.rounds, tuned))
             us = found[-1]["us"]
             print(f"{dtype} {'x'.join(map(str, shape))}", flush=True)
             for name, time in us.items():
@@ -180,7 +190,13 @@ def main() -> int:
                 )
         print()
         for name in EPILOGUES:
-            for other in ("plain", f"{name}, cuBLASLt", f"{name}, unfused", "cuBLAS"):
+            for other in (
+                "plain",
+                f"{name}, cuBLASLt",
+                f"{name}, unfused",
+                f"{name}, max-autotune",
+                "cuBLAS",
+            ):
                 known = ratios(found, name, other)
                 if known and name != other and (name == "plain" or other != "cuBLAS"):
                     mean = math.exp(statistics.fmean(map(math.log, known)))

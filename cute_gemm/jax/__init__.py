@@ -1,0 +1,309 @@
+"""Products for JAX: `gemm`, `matmul` and `linear`, under jit, grad and vmap.
+
+They compute by the kernels of `cute_gemm.gemm`, each as one custom call of XLA, on the stream that
+XLA gives it; on the CPU, by NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.errors import ArrayError, DTypeError, OptionError, ScalarError, ShapeError
+from cute_gemm.frameworks.base import dtype_name
+from cute_gemm.jax.calls import Call, results
+from cute_gemm.jax.products import fused, layer, product, shaped, varying
+from cute_gemm.kernels import registry
+from cute_gemm.keywords import check_names
+from cute_gemm.problem.fuse import (
+    ACTIVATION_FUNCTIONS,
+    EpilogueFunction,
+    as_function,
+)
+from cute_gemm.problem.fuse import check_names as check_operands
+from cute_gemm.problem.problem import checked_op
+from cute_gemm.problem.scalars import scalar
+
+__all__ = ["gemm", "linear", "matmul"]
+
+
+def gemm(
+    op: str, A: Any, B: Any, *, alpha: Any = 1.0, out_dtype: Any = None,
+    compute: str | None = None, epilogue: Any = None, kernel: str = "auto", **kernel_options: Any,
+) -> Any:  # fmt: skip
+    """Compute ``epilogue(alpha * op(A) @ op(B))``, as :func:`cute_gemm.gemm` does.
+
+    Under ``jax.jit`` no operand is transposed by a copy: the letters of op say what is transposed.
+
+    Parameters
+    ----------
+    op
+        Two letters, A's and B's: ``N`` the matrix as stored, ``T`` its transpose, ``C`` or ``H``
+        its conjugate transpose.
+    A, B
+        (..., M, K) or, transposed, (..., K, M); (..., K, N) or (..., N, K). Batch dimensions
+        broadcast; what is shared by a batch is read where it lies.
+    alpha
+        A number. One that is traced is an operand of an epilogue: ``epilogue="scale"``.
+    out_dtype, compute, kernel, **kernel_options
+        As of :func:`cute_gemm.gemm`. Kernels and their options are those of a GPU's call.
+    epilogue
+        A name (``"bias+gelu"``) or a function that :func:`cute_gemm.epilogue` traces. Its operands
+        are keyword arguments, numbers or arrays that broadcast to the result.
+
+    Returns
+    -------
+    jax.Array
+        (..., M, N), row-major; a tuple where the epilogue has several results. With ``jax.grad``,
+        ``jax.jvp`` and others it is differentiable in A, B and the epilogue's operands.
+
+    Raises
+    ------
+    GemmError
+        A subclass per cause, where the call is traced.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> A, B = jnp.arange(6.0).reshape(2, 3), jnp.ones((4, 3))
+    >>> gemm("NT", A, B, epilogue="bias+relu", bias=-4 * jnp.arange(4.0)).tolist()
+    [[3.0, 0.0, 0.0, 0.0], [12.0, 8.0, 4.0, 0.0]]
+    """
+    A, B = _array("A", A), _array("B", B)
+    for name, x in (("A", A), ("B", B)):
+        _check_matrix(name, x)
+    function = None if epilogue is None else as_function(epilogue)
+    given = {}
+    if function is not None:
+        names = function.expression.operands
+        given = {name: kernel_options.pop(name) for name in names if name in kernel_options}
+        check_operands(function, given)
+    for name in ("C", "beta"):
+        if name in kernel_options:
+            raise OptionError(
+                f"gemm() of cute_gemm.jax has no argument {name!r}, because arrays of JAX are "
+                "immutable: add one with epilogue='residual', residual=C"
+            )
+    check_names(gemm, kernel_options)
+    if kernel != "auto":
+        registry.get(kernel)  # checks
+    out = None if out_dtype is None else dtype_name(out_dtype)
+    call = Call(_op(op, A), _factor(alpha, A), out, compute, kernel=kernel,
+                options=tuple(sorted(kernel_options.items())))  # fmt: skip
+    return _returned(_called(call, function, A, B, given))
+
+
+def matmul(a: Any, b: Any, *, out_dtype: Any = None) -> Any:
+    """Compute ``a @ b``, as :func:`jax.numpy.matmul` does of two dimensions or more.
+
+    A transpose of the last two dimensions (``w.T``, ``w.mT``) in the same program is read as it
+    lies. A matrix that is broadcast over a batch is read once.
+
+    Parameters
+    ----------
+    a, b
+        (..., M, K) and (..., K, N), whose batch dimensions broadcast. float16, bfloat16, float32,
+        float64, complex64, complex128, or int8, which has no gradient.
+    out_dtype
+        Type of the result: that of a and b or, for half types, float32; int32 for int8. The
+        gradient of a float32 result of half types is converted to their type first.
+
+    Returns
+    -------
+    jax.Array
+        (..., M, N). Gradients are products too, and can be differentiated again; those of half
+        types are summed over a batch in float32.
+
+    Raises
+    ------
+    ShapeError
+        For an array of less than two dimensions, and for shapes that do not fit each other.
+    DTypeError
+        For types that differ from each other or are not supported.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> a, w = jnp.arange(6.0).reshape(2, 3), jnp.ones((4, 3))
+    >>> jax.jit(lambda a, w: matmul(a, w.T))(a, w)[:, 0].tolist()
+    [3.0, 12.0]
+    >>> jax.grad(lambda a: matmul(a, w.T).sum())(a).tolist()
+    [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
+    """
+    a, b = _array("a", a), _array("b", b)
+    for name, x in (("a", a), ("b", b)):
+        _check_matrix(name, x)
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(
+            f"a has shape {a.shape} and b {b.shape}; expected (..., M, K) and (..., K, N), with "
+            "one K"
+        )
+    _check_batches("a", a, "b", b)
+    _check_dtype("b", b, "a", a)
+    return gemm("NN", a, b, out_dtype=out_dtype)
+
+
+def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
+    """Compute ``activation(x @ w.T + b)``, the bias and activation fused into the product.
+
+    Parameters
+    ----------
+    x
+        (..., K), of the types that `matmul` has.
+    w
+        (N, K), of x's type.
+    b
+        (N,), of x's type, or None; added to the int32 sums of int8.
+    activation
+        ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"``, ``"tanh"`` or None; of
+        real floating-point types.
+
+    Returns
+    -------
+    jax.Array
+        (..., N). For a derivative gelu, gelu_tanh and silu keep ``x @ w.T + b`` too; the others
+        need their result alone.
+
+    Raises
+    ------
+    ShapeError
+        For shapes that do not fit each other.
+    DTypeError
+        For types that differ from each other or are not supported.
+    OptionError
+        For an activation that is not known.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> x, w = jnp.arange(6.0).reshape(2, 3), jnp.ones((4, 3))
+    >>> linear(x, w, -4 * jnp.arange(4.0), activation="relu").tolist()
+    [[3.0, 0.0, 0.0, 0.0], [12.0, 8.0, 4.0, 0.0]]
+    """
+    x, w = _array("x", x), _array("w", w)
+    b = None if b is None else _array("b", b)
+    if activation is not None and activation not in ACTIVATION_FUNCTIONS:
+        raise OptionError(
+            f"activation={activation!r}; expected one of {', '.join(ACTIVATION_FUNCTIONS)}, or None"
+        )
+    _check_layer(x, w, b)
+    real = jnp.issubdtype(x.dtype, jnp.floating)
+    if activation is not None and not real:
+        raise DTypeError(
+            f"activation={activation!r} came with x of {x.dtype}; expected a real floating-point "
+            "type: leave activation out"
+        )
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    if not real or (b is None and activation is None):
+        y = gemm("NT", rows, w)
+        y = y if b is None else y + b
+    else:
+        results(Call("NT"), (shaped(rows), shaped(w)))  # checks
+        y = layer(activation or "", *varying(rows, w, *(() if b is None else (b,))))
+    return y.reshape(*x.shape[:-1], w.shape[0])
+
+
+def _array(name: str, x: Any) -> Any:
+    if not isinstance(x, (jax.Array, np.ndarray)):
+        raise ArrayError(
+            f"{name} is of type {type(x).__name__}; expected an array of JAX or NumPy: "
+            f"jnp.asarray({name}) makes one"
+        )
+    return jnp.asarray(x)
+
+
+def _check_matrix(name: str, x: Any) -> None:
+    if x.ndim < 2:
+        raise ShapeError(
+            f"{name} has shape {x.shape}; expected a matrix or a batch of them: a row is "
+            f"{name}[None, :], a column {name}[:, None]"
+        )
+
+
+def _check_batches(name: str, x: Any, other: str, y: Any) -> None:
+    lead = zip(x.shape[:-2][::-1], y.shape[:-2][::-1], strict=False)
+    if any(i != j and i != 1 and j != 1 for i, j in lead):
+        raise ShapeError(
+            f"{name} has shape {x.shape} and {other} {y.shape}; expected batch dimensions that "
+            "broadcast: equal, or 1"
+        )
+
+
+def _check_dtype(name: str, x: Any, other: str, like: Any) -> None:
+    if x.dtype != like.dtype:
+        raise DTypeError(
+            f"{name} has dtype {x.dtype} and {other} {like.dtype}; expected one type: pass "
+            f"{name}.astype({other}.dtype)"
+        )
+
+
+def _check_layer(x: Any, w: Any, b: Any) -> None:
+    """Refuse what is not (..., K), (N, K) and (N,) of one type."""
+    if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[-1]:
+        raise ShapeError(f"x has shape {x.shape} and w {w.shape}; expected (..., K) and (N, K)")
+    _check_dtype("w", w, "x", x)
+    if b is None:
+        return
+    if b.ndim != 1 or b.shape[0] != w.shape[0]:
+        raise ShapeError(f"b has shape {b.shape} and w {w.shape}; expected (N,) and (N, K)")
+    if x.dtype != jnp.int8:
+        _check_dtype("b", b, "x", x)
+
+
+def _op(op: str, A: Any) -> str:
+    """Return op in upper case, of the letters N, T and, of complex types, C."""
+    letters = checked_op(op).replace("H", "C")
+    return letters if jnp.issubdtype(A.dtype, jnp.complexfloating) else letters.replace("C", "T")
+
+
+def _factor(alpha: Any, A: Any) -> Any:
+    """Return alpha, a number that the sums can be multiplied by."""
+    if isinstance(alpha, jax.core.Tracer):
+        raise ScalarError(
+            "alpha is traced by JAX (jit, grad, vmap, ...); expected a number: multiply by an "
+            "array with epilogue='scale', scale=alpha"
+        )
+    if isinstance(alpha, jax.Array):
+        alpha = np.asarray(alpha)
+    row = DTYPES.get(A.dtype.name)  # of another type the product is refused
+    return alpha if row is None else scalar(alpha, "alpha", row.accumulator, None).value
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, numbers.Number) or (isinstance(x, np.ndarray) and not x.ndim)
+
+
+def _called(
+    call: Call, function: EpilogueFunction | None, A: Any, B: Any, given: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Compute all results of a call; its batch dimensions, and those of operands, broadcast."""
+    _check_batches("A", A, "B", B)
+    arrays = {name: _array(name, x) for name, x in given.items() if not _is_number(x)}
+    numbers_given = {name: x for name, x in given.items() if name not in arrays}
+    batch = jnp.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+    for name, x in arrays.items():
+        lead = zip(x.shape[:-2][::-1], batch[::-1], strict=False)
+        if x.ndim > len(batch) + 2 or any(i not in (1, j) for i, j in lead):
+            raise ShapeError(
+                f"{name} has shape {x.shape}, and the result's batch dimensions are {batch}; "
+                "expected a shape that broadcasts to the result"
+            )
+    if function is None:
+        results(call, (shaped(A), shaped(B)))  # checks
+        return (product(call, A, B),)
+    values = sorted((name, float(np.asarray(x).item())) for name, x in numbers_given.items())
+    call = replace(call, label=function.name, expression=function.expression,
+                   operands=tuple(arrays), numbers=tuple(values))  # fmt: skip
+    results(call, tuple(map(shaped, (A, B, *arrays.values()))))
+    return fused(call, *varying(A, B, *arrays.values()))
+
+
+def _returned(made: tuple[Any, ...]) -> Any:
+    return made[0] if len(made) == 1 else made

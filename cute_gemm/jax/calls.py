@@ -1,0 +1,306 @@
+"""``Call``: what a custom call computes, as a text in a program of XLA, and how it is run.
+
+The text is all that a compiled program holds: a program that another process compiled and JAX kept
+on disk runs here too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cute_gemm._kept import Kept
+from cute_gemm.api import Backend, kept_plan
+from cute_gemm.dtypes import DTYPES
+from cute_gemm.executable import Executable
+from cute_gemm.frameworks.base import ALIGNMENT, Operand
+from cute_gemm.jax import ffi
+from cute_gemm.jax.ffi import Buffer
+from cute_gemm.jax.parts import Place, parts
+from cute_gemm.problem.expression import Expression, Result, Step
+from cute_gemm.problem.fuse import EpilogueFunction, Operands, fuse, read_operands
+from cute_gemm.problem.problem import GemmProblem, from_operands
+from cute_gemm.problem.scalars import ZERO, Scalar, scalar
+
+#: Of a product without an epilogue.
+PLAIN = Expression((), (), ())
+#: The custom call, as XLA's programs name it.
+TARGET = "cute_gemm_product"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is computed of A, B and the epilogue's operands, which are arrays.
+
+    ``operands`` are the names of the arrays, ``numbers`` the epilogue's other operands; ``options``
+    those of the kernel.
+    """
+
+    op: str
+    alpha: complex = 1.0
+    out_dtype: str | None = None
+    compute: str | None = None
+    label: str = ""
+    expression: Expression = PLAIN
+    operands: tuple[str, ...] = ()
+    numbers: tuple[tuple[str, float], ...] = ()
+    kernel: str = "auto"
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The call as JSON."""
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        alpha = complex(self.alpha)
+        given["alpha"] = [alpha.real, alpha.imag] if alpha.imag else alpha.real
+        traced = self.expression
+        given["expression"] = (
+            () if traced == PLAIN else (traced.steps, traced.operands, traced.results)
+        )
+        return json.dumps({x: value for x, value in given.items() if value not in (None, "", ())})
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """What the epilogue returns beside C."""
+        return self.expression.results[1:]
+
+    @property
+    def function(self) -> EpilogueFunction:
+        """The epilogue, where there is one."""
+        return _function(self.label, self.expression)
+
+    def plain(self, out_dtype: str | None) -> Call:
+        """Return the call without its epilogue."""
+        return replace(
+            self, out_dtype=out_dtype, label="", expression=PLAIN, operands=(), numbers=()
+        )
+
+
+@lru_cache(maxsize=256)
+def _function(label: str, expression: Expression) -> EpilogueFunction:
+    return EpilogueFunction(label, expression)
+
+
+@lru_cache(maxsize=256)
+def from_text(text: bytes) -> Call:
+    """Return the call that a text describes."""
+    given = json.loads(text)
+    if isinstance(given["alpha"], list):
+        given["alpha"] = complex(*given["alpha"])
+    if "expression" in given:
+        steps, operands, results = given["expression"]
+        given["expression"] = Expression(
+            tuple(Step(function, tuple(inputs), *rest) for function, inputs, *rest in steps),
+            tuple(operands),
+            tuple(Result(*result) for result in results),
+        )
+    for name in ("operands", "numbers", "options"):
+        given[name] = tuple(_hashable(value) for value in given.get(name, ()))
+    return Call(**given)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(_hashable(each) for each in value) if isinstance(value, list) else value
+
+
+class Shaped(NamedTuple):
+    """Shape and type of an array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@lru_cache(maxsize=1024)
+def results(call: Call, arrays: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
+    """Return what a call makes of A, B and operands; GemmError for what does not fit.
+
+    Their batch dimensions, all but the last two, broadcast.
+    """
+    a, b, *operands = (
+        Operand(0, x.shape[-2:], _strides(x.shape[-2:]), x.dtype, None, "jax", None, True)
+        for x in arrays
+    )
+    problem = _described(call, a, b, None, operands)
+    batch = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
+    shape = *batch, problem.m, problem.n
+    C = Shaped(shape, problem.C.dtype)
+    sums = problem.accumulator.name
+    return C, *(
+        Shaped((), sums) if x.amax else Shaped(shape, x.dtype or C.dtype) for x in call.results
+    )
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a row-major array of two dimensions at most."""
+    return (max(shape[-1], 1), 1)[-len(shape) :] if shape else ()
+
+
+def _described(
+    call: Call, a: Operand, b: Operand, c: Operand | None, operands: Sequence[Operand]
+) -> GemmProblem:
+    """Check operands, and describe the product with its epilogue."""
+    out = call.out_dtype if c is None else None
+    problem = from_operands(call.op, a, b, c, order="C", out_dtype=out, compute=call.compute)
+    if call.expression == PLAIN:
+        return problem
+    return fuse(problem, call.function, _operands(call, problem, operands, a.device))
+
+
+def _operands(
+    call: Call, problem: GemmProblem, arrays: Sequence[Operand], device: int | None
+) -> Operands:
+    given: dict[str, Any] = dict(zip(call.operands, arrays, strict=True))
+    return read_operands(call.function, given | dict(call.numbers), problem, device)
+
+
+# ---- running ------------------------------------------------------------------------------------
+
+
+class _Launch(NamedTuple):
+    """A product of a call: its executable, alpha, numbers, and where its arrays are.
+
+    ``places``: of A, B, C, the operands, and further results, by their buffers' addresses.
+    """
+
+    executable: Executable
+    alpha: Scalar
+    numbers: tuple[float, ...]
+    places: tuple[Place, ...]
+    offsets: tuple[int, ...]
+
+
+#: Launches of calls, by all that they depend on but addresses.
+_launches: Kept[Any, tuple[_Launch, ...]] = Kept(1024, "jax_launches")
+
+
+def _prepared(
+    call: Call, given: Sequence[Buffer], made: Sequence[Buffer], device: int | None
+) -> tuple[_Launch, ...]:
+    """Return the launches of a call on buffers laid out and aligned as these."""
+    c, *further = made
+    if 0 in c.shape:
+        return ()
+    a, b, *operands = given
+    buffers = a, b, c, *operands
+    m, n = c.shape[-2:]
+    shapes = [x.shape for x in operands]
+    launches = []
+    for places in parts(call.op.upper(), a.shape, b.shape, shapes, m, n):
+        A, B, C, *others = (
+            _operand(buffer, place, device, buffer is not c)
+            for buffer, place in zip(buffers, places, strict=True)
+        )
+        # On the host nothing depends on addresses, but for C, which XLA keeps apart from the rest.
+        problem = _described(call, A, B, C, others)
+        numbers: tuple[float, ...] = ()
+        if call.expression != PLAIN:
+            numbers = _operands(call, problem, others, device).values
+        alpha = scalar(call.alpha, "alpha", problem.accumulator.name, None)
+        backend: Backend = "cpu" if device is None else "cuda"
+        plan = kept_plan(problem, device, call.kernel, backend, None, dict(call.options))
+        ends = [Place(0, (), ()) if x.amax else places[2] for x in call.results]
+        where = *places, *ends
+        sizes = (
+            place.offset * DTYPES[buffer.dtype].bytes
+            for place, buffer in zip(where, (*buffers, *further), strict=True)
+        )
+        launches.append(_Launch(plan.executable, alpha, numbers, where, tuple(sizes)))
+    return tuple(launches)
+
+
+def _operand(buffer: Buffer, place: Place, device: int | None, readonly: bool) -> Operand:
+    row = DTYPES.get(buffer.dtype)
+    pointer = buffer.pointer + place.offset * (1 if row is None else row.bytes)
+    return Operand(pointer, place.shape, place.strides, buffer.dtype, device, "jax", None, readonly)
+
+
+def _launch(
+    text: bytes, given: list[Buffer], made: list[Buffer], device: int | None
+) -> tuple[Call, tuple[_Launch, ...]]:
+    """Return a call and its launches, which are kept."""
+    call = from_text(text)
+    buffers = *given, *made
+    alignments = [(x.pointer | ALIGNMENT) & -(x.pointer | ALIGNMENT) for x in buffers]
+    key = text, device, *(x[:2] for x in buffers), *(alignments if device is not None else ())
+    launches = _launches.get(key)
+    if launches is None:
+        launches = _launches[key] = _prepared(call, given, made, device)
+    return call, launches
+
+
+def on_device(text: bytes, given: list[Buffer], made: list[Buffer], context: ffi.Context) -> None:
+    """Start a call on device buffers, on the stream of the context."""
+    device = context.device
+    if device is None:
+        device = _device_of(next((x.pointer for x in (*made, *given) if x.pointer), 0))
+    stream = context.stream
+    call, launches = _launch(text, given, made, device)
+    for result, buffer in zip(call.results, made[1:], strict=True):
+        if result.amax:
+            from cute_gemm.run.memory import zero
+
+            zero(buffer.pointer, DTYPES[buffer.dtype].bytes, device, stream)
+    a, b, *operands = given
+    buffers = a, b, made[0], *operands, *made[1:]
+    for launch in launches:
+        at = [x.pointer + offset for x, offset in zip(buffers, launch.offsets, strict=True)]
+        bound = launch.executable.launch(launch.alpha, ZERO, launch.numbers)
+        bound(at, stream)
+
+
+def _device_of(pointer: int) -> int:
+    """Return the device that an address is of; the first for none."""
+    if not pointer:
+        return 0
+    from cute_gemm.run.driver import checked, load_driver
+
+    driver = load_driver()
+    which = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    (device,) = checked(driver.cuPointerGetAttribute(which, pointer), "asking for a device")
+    return int(device)
+
+
+def on_host(text: bytes, given: list[Buffer], made: list[Buffer], context: ffi.Context) -> None:
+    """Compute a call on host buffers."""
+    call, launches = _launch(text, given, made, None)
+    a, b, *operands = given
+    buffers = a, b, made[0], *operands, *made[1:]
+    greatest = [
+        _array(buffer, Place(0, (), ()))
+        for result, buffer in zip(call.results, made[1:], strict=True)
+        if result.amax
+    ]
+    for array in greatest:
+        array[...] = 0
+    for launch in launches:
+        before = [array.copy() for array in greatest]
+        arrays = [_array(x, place) for x, place in zip(buffers, launch.places, strict=True)]
+        executable, problem = launch.executable, launch.executable.problem
+        others = dict(zip((x.name for x in problem.operands), arrays[3:], strict=True))
+        numbers = zip(problem.epilogue.numbers, launch.numbers, strict=True)
+        others |= {name: np.asarray(number) for name, number in numbers}
+        A, B, C = arrays[:3]
+        executable.kernel.on_host(problem, A, B, C, launch.alpha.value, 0.0, others)
+        for array, old in zip(greatest, before, strict=True):
+            np.maximum(array, old, out=array)
+
+
+def _array(buffer: Buffer, place: Place) -> np.ndarray:
+    """Return a buffer's part as a NumPy array, without a copy."""
+    row = DTYPES[buffer.dtype]
+    nbytes = math.prod(buffer.shape) * row.bytes
+    if not nbytes:
+        return np.empty(place.shape, row.numpy)
+    memory: Any = (ctypes.c_char * nbytes).from_address(buffer.pointer)
+    strides = tuple(stride * row.bytes for stride in place.strides)
+    return np.ndarray(place.shape, row.numpy, memory, place.offset * row.bytes, strides)
+
+
+ffi.register(TARGET, dict(zip(ffi.PLATFORMS, (on_host, on_device), strict=True)))

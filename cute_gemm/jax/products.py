@@ -1,0 +1,381 @@
+"""The primitives below `cute_gemm.jax`, with their derivatives and batches.
+
+``product`` is linear in A and in B, and so JAX derives gradients of every order, forward and
+reverse, from its transposes here, which are products too. ``fused`` has an epilogue, whose
+derivative is that of the same functions in JAX behind a product. All but the last two dimensions of
+arrays are those of a batch, and broadcast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from inspect import signature
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+from cute_gemm.jax.calls import TARGET, Call, Shaped, results
+from cute_gemm.problem.expression import ACCUMULATOR, Expression, Value, trace
+from cute_gemm.problem.fuse import ACTIVATION_FUNCTIONS, EpilogueFunction, named
+
+#: Half types, whose sums over a batch are kept in float32.
+_HALF = ("float16", "bfloat16")
+
+_product_p = Primitive("cute_gemm_product")
+_fused_p = Primitive("cute_gemm_fused")
+_fused_p.multiple_results = True
+
+
+def shaped(x: Any) -> Shaped:
+    """Return shape and type of an array or a tracer."""
+    return Shaped(tuple(x.shape), x.dtype.name)
+
+
+def product(call: Call, a: Any, b: Any) -> Any:
+    """Return the product of A and B as stored, whose call has no epilogue."""
+    return _product_p.bind(*varying(a, b), call=call)
+
+
+def varying(*arrays: Any) -> tuple[Any, ...]:
+    """Return arrays that vary along the same manual axes, in ``jax.shard_map``.
+
+    The gradient of one that did not is summed over those axes by JAX.
+    """
+    axes = [_varies_along(x) for x in arrays]
+    union = frozenset().union(*axes)
+    return tuple(
+        _made_varying(x, tuple(union - own)) if union - own else x
+        for x, own in zip(arrays, axes, strict=True)
+    )
+
+
+def _varies_along(x: Any) -> frozenset[Any]:
+    """Return the manual axes that an array varies along; older versions of JAX call them vma."""
+    aval = jax.typeof(x)
+    if hasattr(aval, "vma"):
+        return frozenset(aval.vma)
+    return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+
+
+def _made_varying(x: Any, axes: tuple[Any, ...]) -> Any:
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(x, axes, to="varying")
+    return jax.lax.pvary(x, axes)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def fused(call: Call, a: Any, b: Any, *operands: Any) -> tuple[Any, ...]:
+    """Return all results of a product with an epilogue."""
+    return tuple(_fused_p.bind(a, b, *operands, call=call))
+
+
+@partial(fused.defjvp, symbolic_zeros=True)
+def _(call: Call, primals: Any, tangents: Any) -> Any:
+    # What does not vary takes no part in the derivative.
+    varies = [not isinstance(tangent, SymbolicZero) for tangent in tangents]
+
+    def of_varying(*given: Any) -> tuple[Any, ...]:
+        others = iter(given)
+        return composed(
+            call, *(next(others) if own else x for own, x in zip(varies, primals, strict=True))
+        )
+
+    given = (
+        [x for x, own in zip(each, varies, strict=True) if own] for each in (primals, tangents)
+    )
+    return jax.jvp(of_varying, *map(tuple, given))
+
+
+def composed(call: Call, a: Any, b: Any, *operands: Any) -> tuple[Any, ...]:
+    """Compute the same as `fused`, the epilogue by JAX, which differentiates it."""
+    made = results(call, tuple(map(shaped, (a, b, *operands))))
+    sums = "float32" if made[0].dtype in _HALF else made[0].dtype
+    acc = product(call.plain(sums), a, b)
+    given = dict(zip(call.operands, operands, strict=True)) | dict(call.numbers)
+    values = {name: jnp.asarray(x).astype(acc.dtype) for name, x in given.items()}
+    return _results(call.expression, values | {ACCUMULATOR: acc}, made)
+
+
+# ---- a layer ------------------------------------------------------------------------------------
+
+#: Derivatives of activations whose result is enough.
+_OF_RESULT: dict[str, Callable[[Any], Any]] = {
+    "relu": lambda y: jnp.where(y > 0, 1, 0).astype(y.dtype),
+    "sigmoid": lambda y: y * (1 - y),
+    "tanh": lambda y: 1 - y * y,
+}
+
+
+@cache
+def _forward(activation: str, has_bias: bool) -> EpilogueFunction:
+    """Return the epilogue of a layer; with its argument, where the derivative takes that."""
+    function = ACTIVATION_FUNCTIONS.get(activation, lambda z: z)
+
+    def forward(acc: Value, **operands: Value) -> Any:
+        z = acc + operands["bias"] if has_bias else acc
+        y = function(z)
+        return y if activation in ("", *_OF_RESULT) else (y, z)
+
+    return EpilogueFunction(f"{activation}_forward", trace(forward, ["bias"] * has_bias))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def layer(activation: str, x: Any, w: Any, *b: Any) -> Any:
+    """Return ``activation(x w^T + b)`` of matrices; an empty text is no activation."""
+    name = "+".join(part for part in ("bias" if b else "", activation) if part)
+    return fused(_layer_call(named(name), b), x, w, *b)[0]
+
+
+def _layer_call(function: EpilogueFunction, b: tuple[Any, ...]) -> Call:
+    operands = ("bias",) if b else ()
+    return Call("NT", label=function.name, expression=function.expression, operands=operands)
+
+
+@partial(layer.defjvp, symbolic_zeros=True)
+def _(activation: str, primals: Any, tangents: Any) -> Any:
+    x, w, *b = primals
+    dx, dw, *db = tangents
+    y, *z = fused(_layer_call(_forward(activation, bool(b)), b), x, w, *b)
+    call = Call("NT")
+    parts = [
+        made(given)
+        for given, made in (
+            (dx, lambda given: product(call, given, w)),
+            (dw, lambda given: product(call, x, given)),
+            *((each, lambda given: _broadcast(given, y)) for each in db),
+        )
+        if not isinstance(given, SymbolicZero)
+    ]
+    dz = sum(parts[1:], parts[0]) if parts else jnp.zeros_like(y)
+    return y, _activated(activation, dz, *(z or (y,))) if activation else dz
+
+
+def _broadcast(b: Any, like: Any) -> Any:
+    """Return a bias for each row; its gradient is summed in float32 at least."""
+    wide = b.astype("float32") if b.dtype.name in _HALF else b
+    return jnp.broadcast_to(wide, like.shape).astype(b.dtype)
+
+
+@partial(jax.checkpoint, prevent_cse=False, static_argnums=0)  # what is kept is ``kept``
+def _activated(activation: str, dz: Any, kept: Any) -> Any:
+    """Return ``dz`` times the derivative of an activation, in float32 at least."""
+    dtype = dz.dtype
+    if dtype.name in _HALF:
+        dz, kept = dz.astype("float32"), kept.astype("float32")
+    if activation in _OF_RESULT:
+        return (dz * _OF_RESULT[activation](kept)).astype(dtype)
+    return jax.jvp(_FUNCTIONS[activation], (kept,), (dz,))[1].astype(dtype)
+
+
+# ---- what the primitives compute ----------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnames=("primitive", "call"))
+def _compiled(*arrays: Any, primitive: Primitive, call: Call) -> Any:
+    return primitive.bind(*arrays, call=call)
+
+
+def _abstract(*avals: Any, call: Call) -> list[Any]:
+    made = results(call, tuple(map(shaped, avals)))
+    return [_aval(x.shape, jnp.dtype(x.dtype), avals[0]) for x in made]
+
+
+def _aval(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+    """Return a result's abstract value; in ``jax.shard_map`` it varies as the arguments do."""
+    mesh = like.sharding.mesh
+    if mesh.empty:
+        return jax.core.ShapedArray(shape, dtype)
+    sharding = NamedSharding(mesh, PartitionSpec(*(None,) * len(shape)))
+    return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
+
+
+def _lowering(context: Any, *operands: Any, call: Call) -> Any:
+    """Lower to a custom call; a transpose before it becomes a letter of op."""
+    letters, given, avals = list(call.op), list(operands), list(context.avals_in)
+    for place in (0, 1):
+        while letters[place] in "NT" and (source := _transposed(given[place])) is not None:
+            given[place] = source
+            letters[place] = "TN"["NT".index(letters[place])]
+            *lead, rows, columns = avals[place].shape
+            avals[place] = avals[place].update(shape=(*lead, columns, rows))
+    rule = jax.ffi.ffi_lowering(TARGET)
+    text = replace(call, op="".join(letters)).text
+    return rule(context.replace(avals_in=avals), *given, call=text)
+
+
+def _transposed(value: Any) -> Any:
+    """Return what a value of a program is the transpose of, its last two dimensions swapped."""
+    made_by = getattr(value.owner, "opview", value.owner)
+    if getattr(made_by, "OPERATION_NAME", "") != "stablehlo.transpose":
+        return None
+    order = [int(x) for x in made_by.permutation]
+    rank = len(order)
+    swapped = [*range(rank - 2), rank - 1, rank - 2]
+    return made_by.operand if order == swapped else None
+
+
+# ---- gradients ----------------------------------------------------------------------------------
+
+
+def _of_A(g: Any, a: Any, b: Any, *, call: Call) -> Any:
+    """Return the transpose in A: ``(g op(B)^T)``, as A is stored."""
+    a, g = a.aval, g.astype(a.aval.dtype)
+    left, right = tuple(call.op)
+    # op(B)^T: B as stored, with the other letter; that of the conjugate transpose has none.
+    b, other = (b.conj(), "N") if right == "C" else (b, "TN"["NT".index(right)])
+    if left == "N":
+        return _summed(a, _alike(call, "N" + other), g, b)
+    # Transposed, op(B) g^T.
+    turned = _alike(call, "TN"["NT".index(other)] + "T")
+    return _conjugated(left, _summed(a, turned, b, g))
+
+
+def _of_B(g: Any, a: Any, b: Any, *, call: Call) -> Any:
+    """Return the transpose in B: ``(op(A)^T g)``, as B is stored."""
+    b, g = b.aval, g.astype(b.aval.dtype)
+    left, right = tuple(call.op)
+    a, other = (a.conj(), "N") if left == "C" else (a, "TN"["NT".index(left)])
+    if left == "N" and math.prod(b.shape[:-2]) == 1:  # sums over the batch are sums over its rows
+        a, g = map(_rows, _whole(a, g))
+    if right == "N":
+        return _summed(b, _alike(call, other + "N"), a, g)
+    turned = _alike(call, "T" + "TN"["NT".index(other)])
+    return _conjugated(right, _summed(b, turned, g, a))
+
+
+def _alike(call: Call, op: str) -> Call:
+    """Return another product with the same factor and arithmetic."""
+    return Call(op, call.alpha, compute=call.compute)
+
+
+def _rows(x: Any) -> Any:
+    """Return the rows of all matrices of a batch as one matrix."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _whole(*arrays: Any) -> list[Any]:
+    """Return arrays with all of the batch's extents."""
+    batch = jnp.broadcast_shapes(*(x.shape[:-2] for x in arrays))
+    return [jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in arrays]
+
+
+def _conjugated(letter: str, x: Any) -> Any:
+    return x.conj() if letter == "C" else x
+
+
+def _summed(like: Any, call: Call, a: Any, b: Any) -> Any:
+    """Return a product of the type of an operand, summed over what the operand is shared by."""
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    lead = (*(1,) * (len(batch) + 2 - like.ndim), *like.shape[:-2])
+    shared = [axis for axis, extent in enumerate(batch) if extent != 1 and lead[axis] == 1]
+    name = like.dtype.name
+    out = "float32" if shared and name in _HALF else name
+    made = product(replace(call, out_dtype=out), a, b)
+    made = made.sum(shared).astype(name) if shared else made
+    return made.reshape(like.shape)
+
+
+ad.defbilinear(_product_p, _of_A, _of_B)
+
+
+# ---- vmap ---------------------------------------------------------------------------------------
+
+
+def _batched(
+    arrays: Sequence[Any], axes: Sequence[int | None], *, bind: Callable[..., Any], call: Call
+) -> tuple[Any, Any]:
+    """Put the mapped dimension before those of the batch; arrays without it stay as they are."""
+    given = [(x, axis, x.ndim - (axis is not None)) for x, axis in zip(arrays, axes, strict=True)]
+    rank = max(2, *(own for _, _, own in given))
+    moved = []
+    for x, axis, own in given:
+        if axis is not None:
+            x = jnp.moveaxis(x, axis, 0)
+            x = x.reshape(x.shape[0], *(1,) * (rank - own), *x.shape[1:])
+        moved.append(x)
+    made = bind(*moved, call=call)
+    return made, (0,) * len(made) if isinstance(made, (list, tuple)) else 0
+
+
+def _fused_batched(arrays: Any, axes: Any, *, call: Call) -> Any:
+    """Map an epilogue; greatest magnitudes are those of each product, by JAX, of all elements."""
+    expression = call.expression
+    if not any(x.amax for x in expression.results):
+        return _batched(arrays, axes, bind=_fused_p.bind, call=call)
+    first = arrays[0].dtype.name
+    sums = "float32" if first in _HALF else first
+    further = tuple(x._replace(amax=False, dtype=sums) if x.amax else x for x in expression.results)
+    expression = Expression(expression.steps, expression.operands, further)
+    made, _ = _batched(arrays, axes, bind=_fused_p.bind, call=replace(call, expression=expression))
+    found = tuple(
+        jnp.abs(value).max(tuple(range(1, value.ndim)), initial=0) if result.amax else value
+        for value, result in zip(made, call.expression.results, strict=True)
+    )
+    return found, (0,) * len(found)
+
+
+batching.primitive_batchers[_product_p] = partial(_batched, bind=_product_p.bind)
+batching.primitive_batchers[_fused_p] = _fused_batched
+
+# Where a lowering is kept and called as a function, it sees no transpose before the call.
+_FLAGS: dict[str, Any] = (
+    {"cacheable": False} if "cacheable" in signature(mlir.register_lowering).parameters else {}
+)
+for _primitive, _abstract_of in (
+    (_product_p, lambda *avals, call: _abstract(*avals, call=call)[0]),
+    (_fused_p, _abstract),
+):
+    _primitive.def_impl(partial(_compiled, primitive=_primitive))
+    _primitive.def_abstract_eval(_abstract_of)
+    for _platform in ("cpu", "cuda"):
+        mlir.register_lowering(_primitive, _lowering, platform=_platform, **_FLAGS)
+
+
+# ---- epilogues by JAX ---------------------------------------------------------------------------
+
+#: What primitives of an expression are in JAX, where it is not of ``jax.numpy`` by that name.
+_FUNCTIONS: dict[str, Any] = {
+    # relu's gradient at 0 is 0
+    "maximum": lambda a, b: jnp.where((b >= a) | jnp.isnan(b), b, a),
+    "minimum": lambda a, b: jnp.where((b <= a) | jnp.isnan(b), b, a),
+    "rsqrt": jax.lax.rsqrt,
+    "erf": jax.lax.erf,
+    "sigmoid": jax.nn.sigmoid,
+    "silu": jax.nn.silu,
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": jax.nn.gelu,
+}
+
+
+def _results(
+    expression: Expression, values: dict[str, Any], made: Sequence[Shaped]
+) -> tuple[Any, ...]:
+    """Return all results of an expression, in their types, of arrays by name."""
+    acc = values[ACCUMULATOR]
+    found: list[Any] = []
+    for step in expression.steps:
+        if step.function == "operand":
+            found.append(values[step.name])
+        elif step.function == "constant":
+            found.append(jnp.asarray(step.constant, acc.dtype))
+        else:
+            function = _FUNCTIONS.get(step.function) or getattr(jnp, step.function)
+            found.append(function(*(found[place] for place in step.inputs)))
+    returned = []
+    for result, (_, dtype) in zip(expression.results, made, strict=True):
+        value = jnp.broadcast_to(found[result.place], made[0].shape)
+        if result.amax:
+            value = jnp.abs(value).max(initial=0)
+        elif jnp.issubdtype(dtype, jnp.integer):
+            about = jnp.iinfo(dtype)
+            value = jnp.clip(jnp.round(jnp.nan_to_num(value, nan=0.0)), about.min, about.max)
+        returned.append(value.astype(dtype))
+    return tuple(returned)
