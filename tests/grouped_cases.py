@@ -15,6 +15,8 @@ from cute_gemm.problem.verify import verify
 OPS = ("NN", "NT", "TN", "TT")
 #: Sizes of groups: empty ones, of one row, about a tile of 64.
 SIZES = (0, 0, 1, 3, 17, 63, 64, 65, 130)
+#: Unit-stride modes of A and B for the letters N and T: arrays are row-major.
+UNIT = (("K", "N"), ("M", "K"))
 #: What no call may write to.
 CANARY = -99.0
 
@@ -54,12 +56,14 @@ class GroupedCase(NamedTuple):
     pad: int = 8  #: Elements between rows or columns, of A, B and C, beside those up to 16 bytes.
     kernel: str = "sm90_wgmma"
     options: str = "one"
+    compute: str = ""
 
     def __str__(self) -> str:
         sizes = "+".join(map(str, self.sizes)) + f"+({self.rest})" * bool(self.rest)
-        words = (self.kernel, self.options, self.ragged, self.op, self.order, sizes)
-        more = f"a={self.alpha:g}", f"b={self.beta:g}", self.epilogue
-        return " ".join(filter(None, (*words, self.dtype, "x".join(map(str, self.extents)), *more)))
+        words = (self.kernel, self.options, self.ragged, self.op, self.order, sizes, self.dtype)
+        extents = "x".join(map(str, self.extents))
+        more = self.compute, extents, f"a={self.alpha:g}", f"b={self.beta:g}", self.epilogue
+        return " ".join(filter(None, (*words, *more)))
 
     @property
     def all_extents(self) -> dict[str, int]:
@@ -71,7 +75,18 @@ class GroupedCase(NamedTuple):
     @property
     def chosen(self) -> dict[str, Any]:
         """The options of the call."""
-        return {"kernel": self.kernel, **(WGMMA[self.options] if self.options else {})}
+        options = dict(WGMMA[self.options]) if self.options else {}
+        if "tile" in options:
+            deep = options["tile"][2] * 2 // DTYPES[self.dtype].bytes
+            options["tile"] = (*options["tile"][:2], deep)
+        if self.compute:
+            options["compute"] = self.compute
+        # TMA takes no groups along the unit-stride mode.
+        if self.kernel == "sm90_wgmma" and "pack" not in options:
+            first, second = UNIT[self.op[0] != "N"][0], UNIT[self.op[1] != "N"][1]
+            pack = "A" * (self.ragged == first) + "B" * (self.ragged == second)
+            options |= {"pack": pack} if pack else {}
+        return {"kernel": self.kernel, **options}
 
 
 class Arrays(NamedTuple):

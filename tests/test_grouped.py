@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grouped_cases import Arrays, GroupedCase, arrays, cases, check, planned
+from grouped_cases import OPS, Arrays, GroupedCase, arrays, cases, check, planned
 
+from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
+from cute_gemm.problem.passes import packed
 
 #: Multiprocessors of the launches here: CTAs take several tiles, of several groups.
 SMS = 8
@@ -73,3 +75,37 @@ def test_bound_of_tiles() -> None:
     case = GroupedCase("M", "NN", "C", (1,) * 9, (40, 24))
     launch = planned(case, arrays(case), backend="cpu").launch
     assert launch.grid >= 9
+
+
+@pytest.mark.parametrize("ragged", ["M", "N", "K"])
+@pytest.mark.parametrize("op", OPS)
+def test_groups_along_the_unit_stride_mode(op: str, ragged: str) -> None:
+    """TMA does not take them: refused by name, and packed with the other major by ``"auto"``."""
+    case = GroupedCase(ragged, op, "C", (3, 64, 61, 0), (72, 64))
+    given = arrays(case)
+    along = case.chosen.get("pack", "")
+    if along:
+        with pytest.raises(UnsupportedError) as caught:
+            planned(case, given, backend="cpu", pack="none")
+        said = f"those of {along[0]} may begin at any element, since {ragged} is ragged"
+        assert said in str(caught.value)
+        assert f"pack={along[0]!r} or 'AB'" in str(caught.value)
+    plan = planned(case._replace(kernel="auto", options=""), given, backend="cpu", arch="sm_90a")
+    if plan.kernel == "sm90_wgmma":
+        assert plan.route.pack == along
+        for name in along:
+            _, packing = packed(plan.problem, name)
+            assert packing.targets[0].modes[packing.targets[0].unit] != ragged
+
+
+@pytest.mark.parametrize("ragged", ["M", "N", "K"])
+@pytest.mark.parametrize(("dtype", "compute"), [("int8", ""), ("float32", "tf32")])
+def test_elements_of_one_byte_or_four(dtype: str, compute: str, ragged: str) -> None:
+    """Tensor cores read these along K, and TMA takes no groups there: other modes are packed."""
+    case = GroupedCase(ragged, "TN", "C", (3, 64, 61, 0), (80, 64), dtype=dtype, compute=compute)
+    case = case._replace(pad=16, options="packed")
+    if ragged == "K":
+        with pytest.raises(UnsupportedError, match="TMA takes no groups along an operand's"):
+            planned(case, arrays(case), backend="cpu")
+    else:
+        check(case, by("interpreter"))

@@ -94,13 +94,16 @@ def packed(
     """Return the problem with the operands named in ``which`` packed, and how they get there.
 
     ``k_major``: K becomes their unit-stride mode, by default where tensor cores want it so; else
-    the major stays.
+    the major stays. The unit-stride mode of groups is another than the one along which they lie.
     """
     k_major = wants_k_major(problem) if k_major is None else k_major
     sources = tuple(matrix for matrix in (problem.A, problem.B) if matrix.name in which)
     targets, offsets, end = [], [], 0
     for matrix in sources:
-        targets.append(_aligned(matrix, 1 if k_major else matrix.unit))
+        unit = 1 if k_major else matrix.unit
+        if problem.ragged in matrix.modes:
+            unit = 1 - matrix.modes.index(problem.ragged)
+        targets.append(_aligned(matrix, unit))
         offsets.append(end)
         end += _span(targets[-1])
     new = {matrix.name: matrix for matrix in (problem.A, problem.B, *targets)}

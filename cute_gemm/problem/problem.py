@@ -136,6 +136,10 @@ class GemmProblem:
         matrices = (self.A, self.B, self.C)
         return Operation.of(matrices, self.compute, widths, self.epilogue, self.ragged)
 
+    def groups_along_unit(self, matrix: Matrix) -> bool:
+        """Return whether its groups lie along the unit-stride mode of A, B or C."""
+        return matrix.modes[matrix.unit] == self.ragged
+
     @property
     def types(self) -> str:
         """What people read: ``"float16 -> float32, compute float32"``."""

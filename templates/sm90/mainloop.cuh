@@ -30,11 +30,6 @@ struct Consumer {
   }
 };
 
-// What consumers do with a k tile before they multiply it: nothing.
-struct AllOfK {
-  CUTE_DEVICE void operator()(int, int) const {}
-};
-
 // A and B from shared memory. The products of a k tile run while those of the next are started, so that a stage
 // is released one k tile later. Returns the last stage, which the caller releases.
 template <class Config>
@@ -44,14 +39,12 @@ struct MainloopSmem : Consumer<Config> {
   CUTE_DEVICE MainloopSmem(typename Base::Memory& memory, int group, int, int peer)
       : Base(memory, group, peer) {}
 
-  template <class Cut = AllOfK>
   CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state,
-                             int k_tiles, Cut const& cut = {}) {
+                             int k_tiles) {
     int previous = 0;  // the stage of the k tile before
     CUTE_NO_UNROLL
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
       this->memory.consumer_wait(state);
-      cut(state.stage, k_tile);
       accumulators.fence();
       accumulators.multiply(this->stage_a(state.stage), this->stage_b(state.stage), k_tile == 0);
       accumulators.fence();
@@ -89,11 +82,9 @@ struct MainloopRegisterA : Consumer<Config> {
     }
   }
 
-  template <class Cut = AllOfK>
   CUTE_DEVICE int operator()(typename Base::Accumulators& accumulators, typename Base::State& state,
-                             int k_tiles, Cut const& cut = {}) {
+                             int k_tiles) {
     ElementA const* a = wait(state);
-    cut(state.stage, 0);
     fragment.load(a, 0);
     accumulators.fence();
     multiply(accumulators, a, this->stage_b(state.stage), true);
@@ -103,7 +94,6 @@ struct MainloopRegisterA : Consumer<Config> {
       int const previous = state.stage;
       ++state;
       a = wait(state);
-      cut(state.stage, k_tile);
       accumulators.multiply(kLast, fragment, a, b, false);
       multiply(accumulators, a, this->stage_b(state.stage), false);
       this->memory.consumer_release(previous, this->peer);

@@ -32,7 +32,7 @@
 
 #pragma once
 
-#include "groups.cuh"
+#include "epilogue.cuh"
 #include "mainloop.cuh"
 
 namespace cute_gemm {
@@ -58,8 +58,9 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
   using Memory = SharedStorage<Config>;
   constexpr int kBK = size<2>(CtaTiler{}), kConsumers = Config::kConsumers;
   constexpr bool kGroupsAlongK = int(Config::kRagged) == kRaggedK;
-  using PlaceA = conditional_t<kGroupsAlongK && !Config::kMajorKA, InGroup, InBatch>;
-  using PlaceB = conditional_t<kGroupsAlongK && !Config::kMajorKB, InGroup, InBatch>;
+  // TMA cuts boxes along a mode with a stride: the group's last k tile has zeros behind its end.
+  static_assert(!kGroupsAlongK || !(Config::kMajorKA || Config::kMajorKB));
+  using Place = conditional_t<kGroupsAlongK, InGroup, InBatch>;
   extern __shared__ __align__(1024) char shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
 
@@ -97,8 +98,8 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
         Tile<Config> const tile = scheduler(index, rank);
         int const matrix = tile.batch / slices, first_k = first_k_of(tile), k_tiles = k_tiles_of(tile);
         int const matrix_a = shared_a ? 0 : matrix, matrix_b = shared_b ? 0 : matrix;
-        PlaceA const place_a{PlaceA::kInGroup ? end_of(tile) : matrix_a};
-        PlaceB const place_b{PlaceB::kInGroup ? end_of(tile) : matrix_b};
+        Place const place_a{kGroupsAlongK ? end_of(tile) : matrix_a};
+        Place const place_b{kGroupsAlongK ? end_of(tile) : matrix_b};
         CUTE_NO_UNROLL
         for (int k_tile = 0; k_tile < k_tiles; ++k_tile, ++state) {
           uint64_t* const full = memory.producer_acquire(state);
@@ -145,13 +146,7 @@ CUTE_DEVICE void sm90_wgmma(TmaDescriptor const* map_a, TmaDescriptor const* map
       }
       if constexpr (Config::kTmaC) tma_epilogue.prefetch(tile, epilogue);
       if (Config::kPingPong && index > scheduler.first()) order_wait(group);
-      int last;
-      if constexpr (kGroupsAlongK) {
-        GroupCut<Config> const cut(memory, group, Config::kPingPong ? thread : threadIdx.x, tile, k_tiles);
-        last = mainloop(accumulators, state, k_tiles, cut);
-      } else {
-        last = mainloop(accumulators, state, k_tiles);
-      }
+      int const last = mainloop(accumulators, state, k_tiles);
       if (Config::kPingPong && index + scheduler.step() < scheduler.known(index + scheduler.step())) {
         order_arrive(1 - group);
       }

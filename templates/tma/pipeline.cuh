@@ -69,7 +69,6 @@ struct BoxCoord {
 
 // Boxes of one matrix of a batch.
 struct InBatch {
-  enum : bool { kInGroup = false };
   int batch;
 
   template <int kDepth>
@@ -80,7 +79,6 @@ struct InBatch {
 // when it is loaded. The tensor map has that mode twice, with one stride: first with the extent of the box, kDepth,
 // then counted from kDepth before the matrix. What the box has of the group comes last in the first of them.
 struct InGroup {
-  enum : bool { kInGroup = true };
   int end;
 
   template <int kDepth>

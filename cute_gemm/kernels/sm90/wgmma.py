@@ -160,7 +160,7 @@ class Sm90Wgmma(EmittedKernel):
     ) -> Iterator[Config]:
         a, b = (access_bytes(x, False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
-        if problem.ragged and problem.ragged == problem.C.major:
+        if problem.groups_along_unit(problem.C):
             c = problem.C.element.bytes  # groups end anywhere in them
         operation = problem.operation(a, b, c)
         deep = _DEEP // operation.a.bytes
@@ -188,7 +188,20 @@ class Sm90Wgmma(EmittedKernel):
             raise UnsupportedError(
                 f"kernel {self.name!r} needs {arch.that_has('wgmma')}; arch is {arch!r}"
             )
+        if problem.ragged == "K" and wants_k_major(problem):
+            raise UnsupportedError(
+                f"kernel {self.name!r} takes {problem.spelled} along K, and TMA takes no groups "
+                "along an operand's unit-stride mode, which a ragged K would be: take another "
+                "kernel, as kernel='auto' does"
+            )
         for matrix, width in zip((problem.A, problem.B), config.operation.bytes, strict=False):
+            if problem.groups_along_unit(matrix):
+                raise UnsupportedError(
+                    f"kernel {self.name!r} needs groups that begin at addresses that are multiples "
+                    f"of 16 bytes, and those of {matrix.name} may begin at any element, since "
+                    f"{problem.ragged} is ragged and its unit-stride mode: pack it, with option "
+                    f"pack={matrix.name!r} or 'AB'"
+                )
             if width < 16:
                 _, limit = access_bytes(matrix, False)
                 raise UnsupportedError(
@@ -288,7 +301,7 @@ class Sm90Wgmma(EmittedKernel):
             # TMA rounds to tf32 what it brings as that.
             TensorMap(
                 whole(matrix, problem), *boxes[matrix.name], factor.name,
-                in_groups=problem.ragged == "K" and matrix.major != "K",
+                in_groups=problem.ragged == "K",
             )
             for matrix, factor in zip((problem.A, problem.B), config.operation.factors, strict=True)
         ]  # fmt: skip
