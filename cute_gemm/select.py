@@ -201,10 +201,9 @@ _SPLIT_K, _SLICE_K, _SPLIT_TILES = 128, 32, 2
 
 
 def _worth_packing(problem: GemmProblem, matrix: Matrix) -> bool:
-    """Whether packing may help: TMA then takes its groups, it is K-major, or accesses are wider."""
+    """Whether packing may help: it makes the operand K-major, or its accesses wider."""
     transposed = wants_k_major(problem) and matrix.major != "K" and problem.ragged != "K"
-    narrow = access_bytes(matrix, False)[0] < 16
-    return problem.groups_along_unit(matrix) or transposed or narrow
+    return transposed or access_bytes(matrix, False)[0] < 16
 
 
 @cache

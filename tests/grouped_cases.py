@@ -40,6 +40,23 @@ WGMMA: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+#: Kernels without TMA, with their types.
+OTHERS = tuple(
+    (kernel, *kind)
+    for kernel, kinds in {
+        "double_buffered": (
+            ("float32", ""), ("float64", ""), ("complex64", ""), ("complex128", ""),
+            ("bfloat16", ""),
+        ),
+        "sm80_pipeline": (
+            ("float16", ""), ("int8", ""), ("float32", "tf32"), ("float64", ""), ("float32", ""),
+        ),
+        "tensor_core": (("float16", ""),),
+    }.items()
+    for kind in kinds
+)  # fmt: skip
+
+
 class GroupedCase(NamedTuple):
     """A grouped GEMM: ``sizes`` of its groups along ``ragged``, and ``rest`` that is of none."""
 
@@ -224,6 +241,23 @@ def cases(count: int, seed: int = 1, *, times: int = 1, **fixed: Any) -> list[Gr
             epilogue=epilogue,
             options=tuple(WGMMA)[number % 7 % len(WGMMA)],
         )
-        case = case._replace(pad=7 if case.options == "packed" else 8, **fixed)
+        case = case._replace(**{"pad": 7 if case.options == "packed" else 8, **fixed})
+        found.append(case)
+    return found
+
+
+def other_cases(count: int, seed: int = 1, *, times: int = 1) -> list[GroupedCase]:
+    """Random cases of the kernels without TMA: every type, more groups than a warp has lanes."""
+    random, kinds, found = np.random.default_rng(seed), tuple(OTHERS), []
+    for number, case in enumerate(cases(count, seed, times=times, options="", pad=3)):
+        kernel, dtype, compute = kinds[number % len(kinds)]
+        row = DTYPES[dtype]
+        case = case._replace(kernel=kernel, dtype=dtype, compute=compute)
+        if row.is_complex or row.roundoff == 0:
+            case = case._replace(epilogue="", alpha=2.0, beta=float(case.beta != 0))
+        if number % 4 == 1:
+            sizes = tuple(int(x) for x in random.choice((0, 1, 3, 9), 45))
+            case = case._replace(sizes=sizes)
+        case = case._replace(extents=tuple(x - int(random.integers(8)) for x in case.extents))
         found.append(case)
     return found

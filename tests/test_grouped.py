@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grouped_cases import OPS, Arrays, GroupedCase, arrays, cases, check, planned
+from grouped_cases import (
+    OPS,
+    OTHERS,
+    Arrays,
+    GroupedCase,
+    arrays,
+    cases,
+    check,
+    other_cases,
+    planned,
+)
 
 from cute_gemm.errors import UnsupportedError
 from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
@@ -43,24 +53,33 @@ def test_on_the_cpu(case: GroupedCase) -> None:
 
 #: Empty groups between others, in the turns of both warp groups; groups that end anywhere in
 #: columns of C that TMA would take.
-OTHERS = (
+EDGES = (
     GroupedCase("K", "TN", "C", (0, 70, 130, 0, 0, 3, 65, 0), (128, 256), options="turns"),
     GroupedCase("K", "NT", "F", (0, 3, 0, 0, 65, 130, 0, 2), (128, 256), beta=0.5, options="turns"),
     GroupedCase("M", "NT", "F", (3, 64, 65, 28), (72, 64)),
     GroupedCase("N", "NT", "C", (3, 64, 65, 28), (72, 64)),
+    GroupedCase("M", "NT", "C", (3, 64, 65, 28), (72, 64), epilogue="all", options="swapped"),
 )
 
 
-@pytest.mark.parametrize("case", [*OTHERS, *cases(30)], ids=str)
+@pytest.mark.parametrize("case", [*EDGES, *cases(30)], ids=str)
 def test_interpreted(case: GroupedCase) -> None:
+    check(case, by("interpreter"))
+
+
+@pytest.mark.parametrize("case", other_cases(3 * len(OTHERS)), ids=str)
+def test_interpreted_by_others(case: GroupedCase) -> None:
     check(case, by("interpreter"))
 
 
 @pytest.mark.parametrize("ends", [[90, 20, 400, -7], [10**9] * 4, [-1] * 4, [3, 2, 1, 0]])
 @pytest.mark.parametrize("ragged", ["M", "N", "K"])
-def test_ends_are_not_trusted(ends: list[int], ragged: str) -> None:
+@pytest.mark.parametrize("kernel", ["sm90_wgmma", "sm80_pipeline"])
+def test_ends_are_not_trusted(ends: list[int], ragged: str, kernel: str) -> None:
     """No element beyond the arrays is touched, and of a ragged M or N none is written twice."""
     case = GroupedCase(ragged, "NN", "C" if ragged != "N" else "F", (40, 0, 61, 27), (72, 64))
+    if kernel != case.kernel:
+        case = case._replace(kernel=kernel, options="")
     given, expected = arrays(case), arrays(case)
     for each, backend in ((given, "interpreter"), (expected, "cpu")):
         each.offsets[...] = ends

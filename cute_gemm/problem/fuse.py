@@ -385,7 +385,9 @@ def _matrix(
     step, along_m, along_n = (
         0 if own == 1 else stride for own, stride in zip(shape, strides, strict=True)
     )
-    every = alignment | step * row.bytes
+    # Where a group begins: anywhere along the ragged mode.
+    jump = {"M": along_m, "N": along_n}.get(problem.ragged, 0)
+    every = alignment | step * row.bytes | jump * row.bytes
     return Matrix(
         name, (problem.m, problem.n), (along_m, along_n), dtype, every & -every,
         l=problem.l, batch_stride=step,

@@ -130,8 +130,23 @@ def _grouped(
 ) -> GemmProblem:
     """Return a problem of one group, or a batch along K, with all groups and their ends."""
     ends = Matrix("offsets", (groups, 1), (1, groups), "int32", alignment)
-    whole: dict[str, Any] = {own.name: own} if ragged != "K" else {}
-    return replace(problem, l=groups, ragged=ragged, offsets=ends, **whole)
+    parts: dict[str, Any] = {x.name: _cut(x, ragged) for x in (problem.A, problem.B, problem.C)}
+    if ragged != "K":
+        parts[own.name] = own
+    return replace(problem, l=groups, ragged=ragged, offsets=ends, **parts)
+
+
+def _cut(matrix: Matrix, ragged: str) -> Matrix:
+    """Return a matrix of all groups with the alignment of each, which begins anywhere."""
+    if ragged not in matrix.modes:
+        return matrix
+    mode = matrix.modes.index(ragged)
+    if matrix.shape[mode] <= 1:
+        return matrix
+    every = matrix.alignment | matrix.stride[mode] * matrix.element.bytes
+    every &= -every
+    first = matrix.alignment if matrix.alignment > every else 0
+    return replace(matrix, alignment=every, first_alignment=first)
 
 
 def evenly(problem: GemmProblem) -> GemmProblem:

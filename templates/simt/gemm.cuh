@@ -4,6 +4,7 @@
 //
 //   Element, ElementC, Accumulator   types
 //   Epilogue                         what becomes of the accumulators (LinearCombination)
+//   Cta                              which tile a CTA has: GridPlace, or a number
 //   kMajorKA, kMajorKB, kMajorNC     which mode of A, B and C has the unit stride
 //   kConjA, kConjB                   whether the conjugate is meant
 //   Tile                             Shape<bM,bN,bK>
@@ -39,11 +40,14 @@ struct Gemm {
   int m, n, k;
   int64_t lda, ldb, ldc;
   int batch;
+  typename Config::Cta cta;
   typename Config::Epilogue epilogue;
 
   CUTE_DEVICE Gemm(Element const* A, Element const* B, ElementC* C, int m, int n, int k, int64_t lda,
-                   int64_t ldb, int64_t ldc, int batch, typename Config::Epilogue::Params const& params)
-      : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), batch(batch), epilogue(params) {
+                   int64_t ldb, int64_t ldc, int batch, typename Config::Epilogue::Params const& params,
+                   typename Config::Cta cta = {})
+      : A(A), B(B), C(C), m(m), n(n), k(k), lda(lda), ldb(ldb), ldc(ldc), batch(batch), cta(cta),
+        epilogue(params) {
     if (epilogue.skips_products(k)) this->k = 0;
   }
 
@@ -63,7 +67,7 @@ struct Gemm {
 
   // First row and column of this CTA's tile of C.
   CUTE_DEVICE Corner corner() const {
-    return cta_corner<typename Config::Tile, Config::kRaster>(m, n);
+    return cta_corner<typename Config::Tile, Config::kRaster>(m, n, cta);
   }
 };
 

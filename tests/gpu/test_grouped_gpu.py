@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grouped_cases import EPILOGUES, OPS, Arrays, GroupedCase, cases, check
+from grouped_cases import (
+    EPILOGUES,
+    OPS,
+    OTHERS,
+    Arrays,
+    GroupedCase,
+    cases,
+    check,
+    other_cases,
+)
 
 import cute_gemm as cg
 
@@ -59,6 +68,16 @@ def test_small(case: GroupedCase) -> None:
 @pytest.mark.parametrize("case", cases(60, 3, times=6, dtype="bfloat16"), ids=str)
 def test_large(case: GroupedCase) -> None:
     check(case, by_device)
+
+
+@pytest.mark.parametrize("case", other_cases(8 * len(OTHERS), 5, times=3), ids=str)
+def test_without_tma(case: GroupedCase) -> None:
+    check(case, by_device)
+
+
+@pytest.mark.parametrize("case", other_cases(4 * len(OTHERS), 6, times=6), ids=str)
+def test_every_type_as_chosen(case: GroupedCase) -> None:
+    check(case._replace(kernel="auto"), by_device)
 
 
 @pytest.mark.parametrize("case", cases(36, 4, times=8, options=""), ids=str)

@@ -251,6 +251,7 @@ class DoubleBuffered(WarpTiled):
     """The next tile is loaded while this one is computed."""
 
     name = "double_buffered"
+    groups: ClassVar = True
     summary = "the next tile loaded (registers or cp.async) while this one is computed"
     options = (*WarpTiled.options, "staging")
     choices: ClassVar = {**WarpTiled.choices, "staging": ("cp.async", "registers")}

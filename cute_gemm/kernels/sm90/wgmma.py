@@ -160,8 +160,6 @@ class Sm90Wgmma(EmittedKernel):
     ) -> Iterator[Config]:
         a, b = (access_bytes(x, False)[0] for x in (problem.A, problem.B))
         c = access_bytes(problem.C, True)[0]  # TMA writes 16 bytes at a time
-        if problem.groups_along_unit(problem.C):
-            c = problem.C.element.bytes  # groups end anywhere in them
         operation = problem.operation(a, b, c)
         deep = _DEEP // operation.a.bytes
         for bm, bn, groups, ping_pong, (below, beside) in _TILES:
