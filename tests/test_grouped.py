@@ -18,7 +18,8 @@ from grouped_cases import (
     planned,
 )
 
-from cute_gemm.errors import UnsupportedError
+import cute_gemm as cg
+from cute_gemm.errors import OptionError, UnsupportedError
 from cute_gemm.kernels.sm90.wgmma import Sm90Wgmma
 from cute_gemm.problem.passes import packed
 
@@ -109,12 +110,12 @@ def test_groups_along_the_unit_stride_mode(op: str, ragged: str) -> None:
         said = f"those of {along[0]} may begin at any element, since {ragged} is ragged"
         assert said in str(caught.value)
         assert f"pack={along[0]!r} or 'AB'" in str(caught.value)
-    plan = planned(case._replace(kernel="auto", options=""), given, backend="cpu", arch="sm_90a")
-    if plan.kernel == "sm90_wgmma":
-        assert plan.route.pack == along
-        for name in along:
-            _, packing = packed(plan.problem, name)
-            assert packing.targets[0].modes[packing.targets[0].unit] != ragged
+    large = case._replace(kernel="auto", options="", sizes=(2999, 2001), extents=(1024, 1024))
+    plan = planned(large, arrays(large), backend="cpu", arch="sm_90a")
+    assert (plan.kernel, plan.route.pack) == ("sm90_wgmma", along)
+    for name in along:
+        _, packing = packed(plan.problem, name)
+        assert packing.targets[0].modes[packing.targets[0].unit] != ragged
 
 
 @pytest.mark.parametrize("ragged", ["M", "N", "K"])
@@ -128,3 +129,49 @@ def test_elements_of_one_byte_or_four(dtype: str, compute: str, ragged: str) -> 
             planned(case, arrays(case), backend="cpu")
     else:
         check(case, by("interpreter"))
+
+
+#: Clusters, whose CTAs may have tiles behind a group; packed operands; complex numbers.
+TRACED = (
+    *(GroupedCase(ragged, "NN", "C", (3, 64, 0, 61, 17), (72, 40), 5) for ragged in "MNK"),
+    GroupedCase("M", "TN", "F", (3, 130, 0, 61), (136, 72), options="cluster"),
+    GroupedCase("K", "TT", "C", (70, 3, 70), (72, 88), options="swapped", beta=1.0),
+    GroupedCase("M", "NT", "F", (3, 64, 64, 1), (40, 24), 9, kernel="sm80_pipeline", options=""),
+    GroupedCase("N", "TN", "C", (3, 65), (40, 24), kernel="sm80_pipeline", options="", beta=1.0),
+    GroupedCase(
+        "M", "TN", "C", (5, 0, 65), (40, 24), kernel="double_buffered", options="",
+        dtype="complex64",
+    ),
+    GroupedCase(
+        "K", "TT", "F", (5, 0, 65), (40, 24), kernel="double_buffered", options="",
+        dtype="float32",
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TRACED, ids=str)
+def test_rows_are_what_is_executed(case: GroupedCase) -> None:
+    given = arrays(case)
+    plan = planned(case, given, backend="cpu")
+    trace = plan.trace(given.A, given.B, given.C, offsets=given.offsets, beta=case.beta)
+    assert trace.verdict.ok
+    assert trace.agrees, [x for x in trace.figures if x.difference]
+
+
+def test_what_a_report_says_of_groups() -> None:
+    case = GroupedCase("M", "NN", "C", (3, 64, 0, 61, 17), (72, 40), 5)
+    plan = planned(case, arrays(case), backend="cpu")
+    said = plan.report(gpu="H200").groups
+    assert said.startswith("5 groups of 30 along M, taken to be equal: 10 tiles of 64 x 64, 5 of")
+    report = plan.report(gpu="H200", offsets=[3, 67, 67, 128, 145])
+    assert report.groups.startswith(
+        "5 groups of 0 to 64 along M: 8 tiles of 64 x 64, 3 of the groups end within one; 43.4 % of their "
+        "products lie beyond the groups; 0.06"
+    )
+    assert report.groups in " ".join(str(report).split())
+    assert report.to_dict()["groups"] == report.groups
+    along_k = planned(case._replace(ragged="K"), arrays(case._replace(ragged="K")), backend="cpu")
+    said = along_k.report(offsets=[64, 130]).groups
+    assert "2 tiles along K at most, 1.5 on average" in said
+    with pytest.raises(OptionError, match="offsets= came to the report of a plan without groups"):
+        cg.plan("NN", m=8, n=8, k=8, dtype="float16", arch="sm_80").report(offsets=[8])

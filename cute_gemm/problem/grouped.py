@@ -13,9 +13,11 @@ A      B      ragged  C
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -168,6 +170,85 @@ def evenly(problem: GemmProblem) -> GemmProblem:
             matrix = replace(matrix, l=problem.l, batch_stride=step if problem.l > 1 else 0)
         parts[name] = replace(matrix, shape=shape)
     return replace(problem, m=m, n=n, k=k, ragged="", offsets=None, **parts)
+
+
+def parts(problem: GemmProblem, ends: Sequence[int], beyond: int = 0) -> Iterator[GemmProblem]:
+    """Yield the problems of groups that have elements of C, with where their matrices begin.
+
+    Groups that are alike are a batch. ``beyond``: extent of the last tile of a ragged M or N, of
+    which all is read that A and B have; 0: what the group has.
+    """
+    for part, count in Counter(_each(problem, ends, beyond)).items():
+        yield part if count == 1 else _several(part, count)
+
+
+def _several(part: GemmProblem, count: int) -> GemmProblem:
+    """A batch of products like this one, whose matrices begin alike in lines."""
+
+    def apart(matrix: Matrix) -> Matrix:
+        return replace(matrix, l=count, batch_stride=ALIGNMENT)
+
+    A, B, C = (apart(x) for x in (part.A, part.B, part.C))
+    return replace(part, l=count, A=A, B=B, C=C, operands=tuple(map(apart, part.operands)))
+
+
+def _each(problem: GemmProblem, ends: Sequence[int], beyond: int) -> Iterator[GemmProblem]:
+    extents = {"M": problem.m, "N": problem.n, "K": problem.k}
+    whole, begin = extents[problem.ragged], 0
+    for number, value in enumerate(ends):
+        end = min(max(int(value), begin), whole)
+        extents[problem.ragged] = end - begin
+        m, n, k = extents.values()
+        if m and n:
+            matrices = tuple(
+                _part(problem, x, number, begin, shape)
+                for x, shape in zip(
+                    (problem.A, problem.B, problem.C, *problem.operands),
+                    ((m, k), (n, k), *((m, n),) * (1 + len(problem.operands))), strict=True,
+                )
+            )  # fmt: skip
+            if beyond and problem.ragged != "K":
+                length = min(-(-(end - begin) // beyond) * beyond, whole - begin)
+                matrices = tuple(
+                    _longer(x, problem.ragged, length) if x.name in ("A", "B") else x
+                    for x in matrices
+                )
+            A, B, C, *operands = matrices
+            yield replace(
+                problem, m=m, n=n, k=k, l=1, A=A, B=B, C=C, operands=tuple(operands), ragged="",
+                offsets=None,
+            )  # fmt: skip
+        begin = end
+
+
+def _part(
+    problem: GemmProblem, matrix: Matrix, number: int, begin: int, shape: tuple[int, int]
+) -> Matrix:
+    """One group's matrix: its alignment is where it begins, modulo 256 bytes."""
+    at = number * matrix.batch_stride
+    if problem.ragged in matrix.modes:
+        at += begin * matrix.stride[matrix.modes.index(problem.ragged)]
+    first = max(matrix.alignment, matrix.first_alignment) + at * matrix.element.bytes
+    residue = first % 256 or 256
+    every = residue & -residue
+    return replace(
+        matrix, shape=shape, l=1, batch_stride=0, alignment=every,
+        first_alignment=residue if residue > every else 0,
+    )  # fmt: skip
+
+
+def _longer(matrix: Matrix, mode: str, extent: int) -> Matrix:
+    if mode not in matrix.modes:
+        return matrix
+    first, second = matrix.shape
+    return replace(matrix, shape=(first, extent) if matrix.modes[1] == mode else (extent, second))
+
+
+def sizes_of(problem: GemmProblem, ends: Sequence[int]) -> list[int]:
+    """Return how long each group is, as kernels read the ends."""
+    whole = {"M": problem.m, "N": problem.n, "K": problem.k}[problem.ragged]
+    reached = list(accumulate((min(max(int(end), 0), whole) for end in ends), max, initial=0))
+    return [end - begin for begin, end in pairwise(reached)]
 
 
 def tiles_at_most(problem: GemmProblem, tile: tuple[int, ...]) -> int:
