@@ -6,6 +6,7 @@ from typing import Any
 
 from cute_gemm.api import Backend, multiply
 from cute_gemm.frameworks.base import Order
+from cute_gemm.frameworks.torch import CALLED
 
 
 def grouped_gemm(
@@ -67,3 +68,6 @@ def grouped_gemm(
         grouped_gemm, op, A, B, C, alpha, beta, order, out_dtype, compute, epilogue, kernel,
         backend, arch, stream, False, kernel_options,
     )  # fmt: skip
+
+
+CALLED["grouped_gemm"] = grouped_gemm

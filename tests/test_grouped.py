@@ -165,13 +165,13 @@ def test_what_a_report_says_of_groups() -> None:
     assert said.startswith("5 groups of 30 along M, taken to be equal: 10 tiles of 64 x 64, 5 of")
     report = plan.report(gpu="H200", offsets=[3, 67, 67, 128, 145])
     assert report.groups.startswith(
-        "5 groups of 0 to 64 along M: 8 tiles of 64 x 64, 3 of the groups end within one; 43.4 % of their "
-        "products lie beyond the groups; 0.06"
+        "5 groups of 0 to 64 along M: 8 tiles of 64 x 64, 3 of the groups end within one; 43.4 % "
+        "of their products lie beyond the groups; 0.06"
     )
     assert report.groups in " ".join(str(report).split())
     assert report.to_dict()["groups"] == report.groups
     along_k = planned(case._replace(ragged="K"), arrays(case._replace(ragged="K")), backend="cpu")
     said = along_k.report(offsets=[64, 130]).groups
-    assert "2 tiles along K at most, 1.5 on average" in said
+    assert "2 tiles along K at most, 1.50 on average" in said
     with pytest.raises(OptionError, match="offsets= came to the report of a plan without groups"):
         cg.plan("NN", m=8, n=8, k=8, dtype="float16", arch="sm_80").report(offsets=[8])

@@ -157,3 +157,24 @@ def test_ends_that_are_none(ends: list[int], ragged: str) -> None:
         cg.grouped_gemm("TN", x, dy, offsets, whole[1:5])
         assert bool((whole[0] == 7).all() and (whole[5] == 7).all())
     torch.cuda.synchronize()
+
+
+def test_gradients_beside_a_loop() -> None:
+    """What autograd makes of ``grouped_mm``, in bfloat16, against float64 group by group."""
+    from cute_gemm.torch import grouped_mm
+
+    ends, kind = torch.tensor([0, 33, 300, 301, 500], device="cuda").int(), torch.bfloat16
+    x = torch.randn(500, 136, device="cuda", dtype=kind, requires_grad=True)
+    w = torch.randn(5, 72, 136, device="cuda", dtype=kind, requires_grad=True)
+    b = torch.randn(5, 72, device="cuda", dtype=kind, requires_grad=True)
+    y = grouped_mm(x, w.mT, ends, b)
+    g = torch.randn_like(y)
+    found = torch.autograd.grad(y, (x, w, b), g)
+    wide = [t.detach().double().requires_grad_() for t in (x, w, b)]
+    parts = zip([0, *ends.tolist()], ends.tolist(), strict=False)
+    expected = torch.cat(
+        [wide[0][i:j] @ wide[1][n].T + wide[2][n] for n, (i, j) in enumerate(parts)]
+    )
+    torch.testing.assert_close(y.double(), expected, rtol=2e-2, atol=0.2)
+    for ours, theirs in zip(found, torch.autograd.grad(expected, wide, g.double()), strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=2e-2, atol=0.3)
